@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+
+#include <time.h>
+
+uint64_t aq_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+double aq_clock_s(void)
+{
+    return 1e-9 * (double)aq_clock_ns();
+}
+
+int64_t aq_clock_unix_s(void)
+{
+    return (int64_t)time(NULL);
+}

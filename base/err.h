@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/err.h - operating errors: a negative errno and one sentence.
+ * A function that can fail returns 0 or -Exxx and fills reterr (its last argument, NULL allowed).
+ * The code also chooses the exit status of the program:
+ *   -EINVAL            usage or configuration (exit 1)
+ *   -ENOEXEC           a model, tokenizer or store file is malformed or unsupported (exit 2)
+ *   -ENOMEM, -ENODEV, -ENOENT  cannot run here: does not fit, no device, file missing (exit 2)
+ *   -EIO, -ENOSPC, ... I/O failed while running (exit 4)
+ *   -EINTR             interrupted (exit 130) */
+#ifndef AQ_BASE_ERR_H
+#define AQ_BASE_ERR_H
+
+#include <errno.h>
+
+struct aq_err {
+    int code;         /* negative errno; 0 when nothing went wrong */
+    const char *file; /* where it was raised */
+    int line;
+    char text[1024]; /* one sentence: the thing, what was expected, what was found */
+};
+
+/* Fills reterr (NULL allowed) and returns code.  The text never ends in a newline. */
+#define aq_error(reterr, code, ...) aq_error_at(reterr, code, __FILE__, __LINE__, __VA_ARGS__)
+int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, const char *format,
+                ...) __attribute__((format(printf, 5, 6)));
+
+/* Puts "format: " in front of the text of an error already raised; returns its code. */
+int aq_error_prefix(struct aq_err *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+#endif

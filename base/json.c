@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/json.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
+                  struct aq_err *reterr)
+{
+    assert(ret && text);
+    json_error_t why;
+    size_t flags =
+        JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
+    json_t *value = json_loadb(text, bytes, flags, &why);
+    if (!value)
+        return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why.line, why.column, why.text);
+    *ret = value;
+    return 0;
+}
+
+int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
+                 struct aq_err *reterr)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return aq_error(reterr, -errno, "open '%s': %s", path, strerror(errno));
+    struct stat st;
+    int rc = 0;
+    char *text = NULL;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        rc = aq_error(reterr, -ENOEXEC, "'%s': expected a regular file", path);
+        goto out;
+    }
+    if ((uint64_t)st.st_size > bytes_max) {
+        rc = aq_error(reterr, -ENOEXEC, "'%s': expected at most %zu bytes, found %lld", path,
+                      bytes_max, (long long)st.st_size);
+        goto out;
+    }
+    size_t size = (size_t)st.st_size, have = 0;
+    text = malloc(size + 1);
+    if (!text) {
+        rc = aq_error(reterr, -ENOMEM, "'%s': %zu bytes", path, size);
+        goto out;
+    }
+    while (have < size) {
+        ssize_t n = read(fd, text + have, size - have);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            rc = aq_error(reterr, n < 0 ? -errno : -EIO, "read '%s' at byte %zu of %zu: %s", path,
+                          have, size, n < 0 ? strerror(errno) : "the file ends early");
+            goto out;
+        }
+        have += (size_t)n;
+    }
+    text[size] = '\0';
+    *ret = text;
+    *ret_bytes = size;
+    text = NULL;
+out:
+    free(text);
+    close(fd);
+    return rc;
+}
+
+int aq_json_read_file(json_t **ret, const char *path, size_t bytes_max, struct aq_err *reterr)
+{
+    char *text;
+    size_t bytes;
+    int rc = aq_read_file(&text, &bytes, path, bytes_max, reterr);
+    if (rc < 0)
+        return rc;
+    rc = aq_json_parse(ret, text, bytes, false, reterr);
+    free(text);
+    return rc < 0 ? aq_error_prefix(reterr, "'%s'", path) : 0;
+}
+
+int aq_json_get_u64(const json_t *object, const char *key, uint64_t deflt, uint64_t max,
+                    const char *what, uint64_t *ret, struct aq_err *reterr)
+{
+    const json_t *v = json_object_get(object, key);
+    if (!v || json_is_null(v)) {
+        *ret = deflt;
+        return 0;
+    }
+    double real = json_is_real(v) ? json_real_value(v) : 0;
+    bool whole = json_is_real(v) && real >= 0 && real <= 9007199254740992.0 && floor(real) == real;
+    if (!json_is_integer(v) && !whole)
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected an integer", what, key);
+    json_int_t i = whole ? (json_int_t)real : json_integer_value(v);
+    if (i < 0 || (uint64_t)i > max)
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected 0 to %llu, found %lld", what, key,
+                        (unsigned long long)max, (long long)i);
+    *ret = (uint64_t)i;
+    return 0;
+}
+
+int aq_json_get_bool(const json_t *object, const char *key, bool deflt, const char *what, bool *ret,
+                     struct aq_err *reterr)
+{
+    const json_t *v = json_object_get(object, key);
+    if (v && !json_is_null(v) && !json_is_boolean(v))
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected true or false", what, key);
+    *ret = !v || json_is_null(v) ? deflt : json_is_true(v);
+    return 0;
+}
+
+int aq_json_get_string(const json_t *object, const char *key, const char *deflt, const char *what,
+                       const char **ret, struct aq_err *reterr)
+{
+    const json_t *v = json_object_get(object, key);
+    if (v && !json_is_null(v) && !json_is_string(v))
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected a string", what, key);
+    *ret = !v || json_is_null(v) ? deflt : json_string_value(v);
+    return 0;
+}
+
+json_t *aq_json_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}

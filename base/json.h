@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/json.h - thin, bounded wrapper over jansson: parse with a depth and size limit, one-line
+ * error text, typed getters that tell absent from wrong.  Values are jansson's own (json_decref
+ * frees). */
+#ifndef AQ_BASE_JSON_H
+#define AQ_BASE_JSON_H
+
+#include "base/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Parses exactly one JSON value from text[0..bytes).  Duplicate keys are refused when
+ * reject_duplicates. -ENOEXEC with position and reason on failure.  jansson itself bounds nesting
+ * (2048 levels). */
+int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
+                  struct aq_err *reterr);
+
+/* Reads and parses a whole file of at most bytes_max.  The error names the file. */
+int aq_json_read_file(json_t **ret, const char *path, size_t bytes_max, struct aq_err *reterr);
+
+/* Reads a whole file of at most bytes_max into a malloc'd, NUL-terminated buffer; *ret_bytes
+ * excludes the NUL. */
+int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
+                 struct aq_err *reterr);
+
+/* Typed getters on an object: absent or null gives the default; a wrong type or range is -ENOEXEC
+ * naming `what` and the key.  Integers accept 3 and 3.0. */
+int aq_json_get_u64(const json_t *object, const char *key, uint64_t deflt, uint64_t max,
+                    const char *what, uint64_t *ret, struct aq_err *reterr);
+int aq_json_get_bool(const json_t *object, const char *key, bool deflt, const char *what, bool *ret,
+                     struct aq_err *reterr);
+/* Borrowed string, deflt (may be NULL) when absent. */
+int aq_json_get_string(const json_t *object, const char *key, const char *deflt, const char *what,
+                       const char **ret, struct aq_err *reterr);
+
+/* A real for output: null when x is not finite. */
+json_t *aq_json_real(double x);
+
+#endif

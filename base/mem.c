@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/mem.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HUGE_BYTES (2 * AQ_MIB)
+
+struct aq_mem {
+    pthread_mutex_t lock;
+    uint64_t limit[AQ_TIER_COUNT], used[AQ_TIER_COUNT], peak[AQ_TIER_COUNT];
+    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
+    unsigned row_count;
+};
+
+int aq_mem_open(struct aq_mem **ret, const uint64_t limit_bytes[AQ_TIER_COUNT],
+                struct aq_err *reterr)
+{
+    assert(ret);
+    struct aq_mem *m = calloc(1, sizeof(*m));
+    if (!m)
+        return aq_error(reterr, -ENOMEM, "memory account: %zu bytes", sizeof(*m));
+    pthread_mutex_init(&m->lock, NULL);
+    memcpy(m->limit, limit_bytes, sizeof(m->limit));
+    *ret = m;
+    return 0;
+}
+
+void aq_mem_close(struct aq_mem *m)
+{
+    if (!m)
+        return;
+    for (unsigned t = 0; t < AQ_TIER_COUNT; t++)
+        assert(m->used[t] == 0);
+    pthread_mutex_destroy(&m->lock);
+    free(m);
+}
+
+size_t aq_mem_rounded(size_t bytes)
+{
+    return bytes >= HUGE_BYTES ? aq_align_up(bytes, HUGE_BYTES) : aq_align_up(bytes, 64);
+}
+
+static struct aq_mem_usage *find_row(struct aq_mem *m, enum aq_tier tier, const char *purpose)
+{
+    for (unsigned i = 0; i < m->row_count; i++) {
+        if (m->row[i].tier == tier && strcmp(m->row[i].purpose, purpose) == 0)
+            return &m->row[i];
+    }
+    assert(m->row_count < AQ_MEM_PURPOSE_MAX);
+    struct aq_mem_usage *row = &m->row[m->row_count++];
+    *row = (struct aq_mem_usage){.purpose = purpose, .tier = tier};
+    return row;
+}
+
+/* Maps bytes (a multiple of 2 MiB) on a 2 MiB boundary, so that every page can be a huge one, and
+ * touches them: the kernel hands out zeroed pages once, here, and not in the middle of a pass. */
+static void *map_huge(size_t bytes)
+{
+    size_t with_slack = bytes + HUGE_BYTES;
+    char *base = mmap(NULL, with_slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return NULL;
+    char *start = (char *)aq_align_up((uintptr_t)base, HUGE_BYTES);
+    if (start > base)
+        munmap(base, (size_t)(start - base));
+    size_t tail = (size_t)(base + with_slack - (start + bytes));
+    if (tail)
+        munmap(start + bytes, tail);
+    madvise(start, bytes, MADV_HUGEPAGE);
+    for (size_t at = 0; at < bytes; at += 4096)
+        ((volatile char *)start)[at] = 0;
+    return start;
+}
+
+int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+                 struct aq_err *reterr)
+{
+    assert(ret && m && purpose && bytes > 0);
+    size_t rounded = aq_mem_rounded(bytes);
+    pthread_mutex_lock(&m->lock);
+    if (rounded > m->limit[tier] || m->used[tier] > m->limit[tier] - rounded) {
+        uint64_t used = m->used[tier], limit = m->limit[tier];
+        pthread_mutex_unlock(&m->lock);
+        return aq_error(reterr, -ENOMEM, "%s memory: %s needs %zu bytes, %llu of %llu are in use",
+                        aq_tier_name(tier), purpose, rounded, (unsigned long long)used,
+                        (unsigned long long)limit);
+    }
+    m->used[tier] += rounded;
+    if (m->used[tier] > m->peak[tier])
+        m->peak[tier] = m->used[tier];
+    struct aq_mem_usage *row = find_row(m, tier, purpose);
+    row->bytes += rounded;
+    if (row->bytes > row->peak_bytes)
+        row->peak_bytes = row->bytes;
+    pthread_mutex_unlock(&m->lock);
+
+    void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : aligned_alloc(64, rounded);
+    if (!p) {
+        pthread_mutex_lock(&m->lock);
+        m->used[tier] -= rounded;
+        find_row(m, tier, purpose)->bytes -= rounded;
+        pthread_mutex_unlock(&m->lock);
+        return aq_error(reterr, -ENOMEM, "the operating system refused %zu bytes for %s", rounded,
+                        purpose);
+    }
+    if (rounded < HUGE_BYTES)
+        memset(p, 0, rounded);
+    *ret = p;
+    return 0;
+}
+
+void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    size_t rounded = aq_mem_rounded(bytes);
+    if (rounded >= HUGE_BYTES)
+        munmap(p, rounded);
+    else
+        free(p);
+    pthread_mutex_lock(&m->lock);
+    assert(m->used[tier] >= rounded);
+    m->used[tier] -= rounded;
+    struct aq_mem_usage *row = find_row(m, tier, purpose);
+    assert(row->bytes >= rounded);
+    row->bytes -= rounded;
+    pthread_mutex_unlock(&m->lock);
+}
+
+uint64_t aq_mem_used(struct aq_mem *m, enum aq_tier tier)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t n = m->used[tier];
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+uint64_t aq_mem_peak(struct aq_mem *m, enum aq_tier tier)
+{
+    pthread_mutex_lock(&m->lock);
+    uint64_t n = m->peak[tier];
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+unsigned aq_mem_usage(struct aq_mem *m, struct aq_mem_usage *rows, unsigned max)
+{
+    pthread_mutex_lock(&m->lock);
+    unsigned n = m->row_count;
+    for (unsigned i = 0; i < n && i < max; i++)
+        rows[i] = m->row[i];
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+/* Reads one "Name:  123 kB" line of /proc/self/status without allocating. */
+static uint64_t status_kib(const char *name)
+{
+    char text[8192];
+    int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    const char *at = strstr(text, name);
+    return at ? strtoull(at + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+uint64_t aq_mem_process_peak(void)
+{
+    return status_kib("VmHWM:");
+}
+
+uint64_t aq_mem_process_now(void)
+{
+    return status_kib("VmRSS:");
+}

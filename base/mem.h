@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/mem.h - accounted memory: every large buffer is taken here, by tier and purpose, under an
+ * absolute limit per tier.  Buffers of 2 MiB and more are anonymous maps backed by huge pages
+ * (MADV_HUGEPAGE), touched at once so that later passes never fault; smaller ones are 64-byte
+ * aligned. Thread-safe.  Knows nothing of what is stored. */
+#ifndef AQ_BASE_MEM_H
+#define AQ_BASE_MEM_H
+
+#include "base/err.h"
+#include "base/types.h"
+
+enum { AQ_MEM_PURPOSE_MAX = 64 };
+
+struct aq_mem;
+
+struct aq_mem_usage {
+    const char *purpose; /* static string given to aq_mem_alloc */
+    enum aq_tier tier;
+    uint64_t bytes, peak_bytes;
+};
+
+/* Limits in bytes per tier; UINT64_MAX for none. */
+int aq_mem_open(struct aq_mem **ret, const uint64_t limit_bytes[AQ_TIER_COUNT],
+                struct aq_err *reterr);
+/* Asserts that every buffer came back.  NULL is fine. */
+void aq_mem_close(struct aq_mem *m);
+
+/* Takes `bytes` (> 0), zeroed, at least 64-byte aligned.  purpose must be a string literal: totals
+ * are kept by it.  -ENOMEM with both figures when the tier's limit does not allow it. */
+int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+                 struct aq_err *reterr);
+/* p NULL is fine; bytes must be what was asked for. */
+void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void *p, size_t bytes);
+
+uint64_t aq_mem_used(struct aq_mem *m, enum aq_tier tier);
+uint64_t aq_mem_peak(struct aq_mem *m, enum aq_tier tier);
+/* Copies at most `max` rows; returns how many there are. */
+unsigned aq_mem_usage(struct aq_mem *m, struct aq_mem_usage *rows, unsigned max);
+
+/* Bytes that really get used for a request: what the ledger must count for it. */
+size_t aq_mem_rounded(size_t bytes);
+
+/* Peak and current resident set of this process in bytes, as the operating system counts them
+ * (VmHWM and VmRSS); 0 when unknown. */
+uint64_t aq_mem_process_peak(void);
+uint64_t aq_mem_process_now(void);
+
+#endif

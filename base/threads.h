@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/threads.h - a worker pool for data-parallel grids of tiles.  Tiles are claimed dynamically;
+ * a tile owns its outputs, so which worker runs it never changes a result.  One grid runs at a
+ * time, started by the one thread that owns the pool; that thread works too. */
+#ifndef AQ_BASE_THREADS_H
+#define AQ_BASE_THREADS_H
+
+#include "base/err.h"
+
+#include <stdint.h>
+
+enum { AQ_THREADS_MAX = 1024 };
+
+struct aq_pool;
+
+/* Runs tile `tile` on worker `worker` (0 <= worker < aq_pool_threads). */
+typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
+
+/* threads >= 1, the caller included: 1 starts no thread at all. */
+int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr);
+void aq_pool_close(struct aq_pool *p);
+uint32_t aq_pool_threads(const struct aq_pool *p);
+
+/* Returns when all tiles are done; what they wrote is visible to the caller.  Never allocates. */
+void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
+
+#endif

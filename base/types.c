@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/types.h"
+
+#include <strings.h>
+
+static const char *const dtype_names[AQ_DTYPE_COUNT] = {
+    [AQ_F32] = "f32", [AQ_F16] = "f16", [AQ_BF16] = "bf16", [AQ_F64] = "f64", [AQ_I64] = "i64",
+    [AQ_I32] = "i32", [AQ_I16] = "i16", [AQ_I8] = "i8",     [AQ_U8] = "u8",   [AQ_BOOL] = "bool",
+};
+
+const char *aq_dtype_name(enum aq_dtype t)
+{
+    return (unsigned)t < AQ_DTYPE_COUNT ? dtype_names[t] : "?";
+}
+
+bool aq_dtype_parse(const char *name, enum aq_dtype *ret)
+{
+    for (unsigned i = 0; i < AQ_DTYPE_COUNT; i++) {
+        if (strcasecmp(name, dtype_names[i]) == 0) {
+            *ret = (enum aq_dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *aq_tier_name(enum aq_tier t)
+{
+    static const char *const names[AQ_TIER_COUNT] = {"device", "host", "disk"};
+    return (unsigned)t < AQ_TIER_COUNT ? names[t] : "?";
+}
+
+const char *aq_layout_name(enum aq_layout l)
+{
+    static const char *const names[AQ_LAYOUT_COUNT] = {"rows", "pair64", "col64"};
+    return (unsigned)l < AQ_LAYOUT_COUNT ? names[l] : "?";
+}

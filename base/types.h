@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/types.h - plain data that crosses folders: dtypes, tiers, small arithmetic.
+ * Knows no layer, token, file or device. */
+#ifndef AQ_BASE_TYPES_H
+#define AQ_BASE_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define AQ_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define AQ_KIB          (1024ull)
+#define AQ_MIB          (1024ull * 1024)
+#define AQ_GIB          (1024ull * 1024 * 1024)
+
+/* Element types of tensors in files, stores and buffers.  Only F32, F16 and BF16 are computed with;
+ * the others are read from files and refused (or ignored) by name. */
+enum aq_dtype {
+    AQ_F32,
+    AQ_F16,
+    AQ_BF16,
+    AQ_F64,
+    AQ_I64,
+    AQ_I32,
+    AQ_I16,
+    AQ_I8,
+    AQ_U8,
+    AQ_BOOL,
+    AQ_DTYPE_COUNT,
+};
+
+enum aq_tier { AQ_DEVICE, AQ_HOST, AQ_DISK, AQ_TIER_COUNT };
+
+/* How the 64 rows of a panel lie in memory (DESIGN section 6).  K is the row length.
+ *   ROWS    [64][K]                row-major
+ *   PAIR64  [ceil(K/2)][64][2]     two neighbours along K together: bf16 dot products
+ *   COL64   [K][64]                one k after the other: f32 and f16 */
+enum aq_layout { AQ_LAYOUT_ROWS, AQ_LAYOUT_PAIR64, AQ_LAYOUT_COL64, AQ_LAYOUT_COUNT };
+
+enum { AQ_PANEL_ROWS = 64, AQ_PANEL_ALIGN = 4096, AQ_HEAD_BLOCK_SLOTS = 32 };
+
+/* Bytes of one element; 0 for an unknown dtype. */
+static inline size_t aq_dtype_bytes(enum aq_dtype t)
+{
+    switch (t) {
+    case AQ_F64:
+    case AQ_I64: return 8;
+    case AQ_F32:
+    case AQ_I32: return 4;
+    case AQ_F16:
+    case AQ_BF16:
+    case AQ_I16: return 2;
+    case AQ_I8:
+    case AQ_U8:
+    case AQ_BOOL: return 1;
+    default: return 0;
+    }
+}
+
+/* Lower-case name ("f32", "bf16"); "?" for an unknown dtype. */
+const char *aq_dtype_name(enum aq_dtype t);
+/* Parses a name as aq_dtype_name() prints it, any case; false when unknown. */
+bool aq_dtype_parse(const char *name, enum aq_dtype *ret);
+const char *aq_tier_name(enum aq_tier t);
+const char *aq_layout_name(enum aq_layout l);
+
+static inline uint64_t aq_div_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline uint64_t aq_align_up(uint64_t a, uint64_t align)
+{
+    return aq_div_up(a, align) * align;
+}
+static inline uint64_t aq_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint64_t aq_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Checked products and sums for sizes that come from outside.  True on overflow (as the builtins).
+ */
+#define aq_mul_overflows(a, b, ret) __builtin_mul_overflow(a, b, ret)
+#define aq_add_overflows(a, b, ret) __builtin_add_overflow(a, b, ret)
+
+/* The layout the CPU kernels want for a weight dtype. */
+static inline enum aq_layout aq_layout_cpu(enum aq_dtype t)
+{
+    return t == AQ_BF16 ? AQ_LAYOUT_PAIR64 : AQ_LAYOUT_COL64;
+}
+
+/* Bytes of one panel: 64 rows of k elements, K padded to an even number, the whole padded to 4096.
+ */
+static inline size_t aq_panel_bytes(enum aq_dtype t, uint32_t k)
+{
+    return aq_align_up((uint64_t)AQ_PANEL_ROWS * aq_align_up(k, 2) * aq_dtype_bytes(t),
+                       AQ_PANEL_ALIGN);
+}
+
+/* Panels of a matrix with this many rows. */
+static inline uint32_t aq_panel_count(uint32_t rows)
+{
+    return (uint32_t)aq_div_up(rows, AQ_PANEL_ROWS);
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/half.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/prng.h"
+#include "base/threads.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Known answer of Philox4x32-10 for key and counter zero, from the Random123 distribution's
+ * kat_vectors. */
+static void philox_gives_the_published_vector(void **state)
+{
+    uint32_t w[4];
+    aq_philox(w, 0, 0, 0);
+    assert_int_equal(w[0], 0x6627e8d5u);
+    assert_int_equal(w[1], 0xe169c58du);
+    assert_int_equal(w[2], 0xbc57ac4cu);
+    assert_int_equal(w[3], 0x9b00dbd8u);
+}
+
+static void every_f16_survives_the_way_through_f32(void **state)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        float f = aq_f32_from_f16((uint16_t)h);
+        uint16_t back = aq_f16_from_f32(f);
+        if (isnan(f))
+            assert_true(isnan(aq_f32_from_f16(back)));
+        else
+            assert_int_equal(back, h);
+    }
+}
+
+static void f16_rounds_to_nearest_even(void **state)
+{
+    assert_int_equal(aq_f16_from_f32(65519.0f),
+                     0x7bff); /* just below the middle of 65504 and 65536 */
+    assert_int_equal(aq_f16_from_f32(65520.0f), 0x7c00);
+    assert_int_equal(aq_f16_from_f32(1.0f + 0x1p-11f), 0x3c00);     /* tie, to even */
+    assert_int_equal(aq_f16_from_f32(1.0f + 3 * 0x1p-11f), 0x3c02); /* tie, to even */
+    assert_int_equal(aq_f16_from_f32(0x1p-25f), 0);                 /* tie, to even zero */
+    assert_int_equal(aq_f16_from_f32(nextafterf(0x1p-25f, 1.0f)), 1);
+}
+
+static void bf16_rounds_to_nearest_even(void **state)
+{
+    assert_int_equal(aq_bf16_from_f32(1.0f + 0x1p-8f), 0x3f80);
+    assert_int_equal(aq_bf16_from_f32(1.0f + 3 * 0x1p-8f), 0x3f82);
+    assert_true(isnan(aq_f32_from_bf16(aq_bf16_from_f32(NAN))));
+    assert_int_equal(aq_bf16_from_f32(3.4e38f), 0x7f80 /* rounds up to infinity */);
+}
+
+struct sum {
+    uint64_t tile[1000];
+};
+
+static void add_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    ((struct sum *)arg)->tile[tile] += tile + 1;
+}
+
+static void each_tile_runs_once_per_grid(void **state)
+{
+    for (uint32_t threads = 1; threads <= 5; threads += 2) {
+        struct aq_pool *pool;
+        assert_int_equal(aq_pool_open(&pool, threads, NULL), 0);
+        struct sum s = {0};
+        for (int round = 0; round < 300; round++)
+            aq_pool_run(pool, add_tile, &s, 1000);
+        for (uint32_t i = 0; i < 1000; i++)
+            assert_int_equal(s.tile[i], 300 * (i + 1));
+        aq_pool_close(pool);
+    }
+}
+
+static void memory_beyond_the_limit_is_refused_with_figures(void **state)
+{
+    struct aq_mem *m;
+    uint64_t limit[AQ_TIER_COUNT] = {0, 4 * AQ_MIB, 0};
+    assert_int_equal(aq_mem_open(&m, limit, NULL), 0);
+    void *a, *b;
+    struct aq_err err;
+    assert_int_equal(aq_mem_alloc(&a, m, AQ_HOST, "weights", 3 * AQ_MIB, &err), 0);
+    assert_int_equal(aq_mem_used(m, AQ_HOST), 4 * AQ_MIB); /* whole huge pages */
+    assert_int_equal(aq_mem_alloc(&b, m, AQ_HOST, "kv", 64, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "kv"));
+    assert_non_null(strstr(err.text, "4194304"));
+    aq_mem_free(m, AQ_HOST, "weights", a, 3 * AQ_MIB);
+    assert_int_equal(aq_mem_used(m, AQ_HOST), 0);
+    assert_int_equal(aq_mem_peak(m, AQ_HOST), 4 * AQ_MIB);
+    aq_mem_close(m);
+}
+
+static void json_errors_name_the_position(void **state)
+{
+    json_t *v;
+    struct aq_err err;
+    assert_int_equal(aq_json_parse(&v, "{\"a\": }", 7, true, &err), -ENOEXEC);
+    assert_non_null(strstr(err.text, "line 1"));
+    assert_int_equal(aq_json_parse(&v, "{\"a\":1,\"a\":2}", 13, true, &err), -ENOEXEC);
+    assert_int_equal(aq_json_parse(&v, "3 4", 3, true, &err), -ENOEXEC);
+    assert_int_equal(aq_json_parse(&v, "{\"a\":1}", 7, true, &err), 0);
+    uint64_t n;
+    assert_int_equal(aq_json_get_u64(v, "a", 7, 10, "x", &n, &err), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(aq_json_get_u64(v, "b", 7, 10, "x", &n, &err), 0);
+    assert_int_equal(n, 7);
+    json_decref(v);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(philox_gives_the_published_vector),
+    cmocka_unit_test(every_f16_survives_the_way_through_f32),
+    cmocka_unit_test(f16_rounds_to_nearest_even),
+    cmocka_unit_test(bf16_rounds_to_nearest_even),
+    cmocka_unit_test(each_tile_runs_once_per_grid),
+    cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
+    cmocka_unit_test(json_errors_name_the_position),
+};
+
+AQ_TEST_MAIN(tests)
