@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/engine.h - the engine below text: a model, a plan, and the loop that runs passes.
+ *   open (config and tensor names are read, nothing large) -> plan (pure; can be repeated) ->
+ *   load (every buffer is taken, weights are read) -> submit / pass / finished -> close.
+ * One thread drives it.  After load nothing is allocated until close. */
+#ifndef AQ_ENGINE_ENGINE_H
+#define AQ_ENGINE_ENGINE_H
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/types.h"
+#include "engine/sequence.h"
+
+#include <jansson.h>
+
+struct aq_engine;
+
+struct aq_engine_opts {
+    const char *model_dir; /* checkpoint directory or packed store; NULL with shape */
+    const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
+    bool random_weights;   /* with shape: seeded random weights */
+    uint64_t random_seed;
+    int compute;          /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;    /* enum aq_dtype or -1 for auto */
+    int kv_format;        /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    uint32_t threads;     /* 0: from affinity and cgroup quota */
+    const char *isa;      /* NULL: the best the CPU has */
+    uint64_t host_memory; /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint32_t context;     /* 0: the model's */
+    uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
+    bool refill;              /* a finished sequence's seat goes to a waiting one at once */
+    const struct aq_log *log; /* NULL: silent */
+};
+
+/* What will be run: bounds over the records, known from the preflight. */
+struct aq_workload {
+    uint64_t sequences;             /* how many in all; 0 unknown */
+    uint32_t prompt_max;            /* longest prompt, tokens */
+    uint32_t total_max;             /* longest prompt + max_tokens of one sequence */
+    uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
+    bool prompt_logprobs;           /* some record wants log-probabilities of its prompt */
+    uint64_t queue_bytes; /* what the caller itself may hold in memory: counted on the ledger */
+};
+
+struct aq_engine_info {
+    const char *name;        /* directory's base name or the shape's name */
+    uint32_t vocab, context; /* context: limit after --context */
+    uint32_t layers, hidden;
+    int32_t bos_id, pad_id;
+    uint32_t eos_id[8];
+    uint32_t eos_count;
+    enum aq_dtype checkpoint_dtype, compute, weight_format, kv_format;
+    const char *isa, *backend; /* "cpu" */
+    uint32_t threads;
+    uint64_t parameters;
+    uint64_t model_hash; /* identity of the checkpoint or store, or of (shape, seed) */
+    bool random_weights;
+    const char *lossy[8]; /* sentences: what is rounded, e.g. "compute bf16 rounds f16 weights" */
+    uint32_t lossy_count;
+    uint64_t host_budget;
+    const char *host_limited_by; /* "option", "MemAvailable", "cgroup", "RLIMIT_AS" */
+};
+
+/* Time of every pass by what it did, since load. */
+struct aq_engine_stats {
+    uint64_t passes, prefill_passes, decode_passes, mixed_passes;
+    double prefill_s, decode_s, mixed_s;    /* a pass is mixed when it both prefills and decodes */
+    uint64_t prefill_tokens, decode_tokens; /* rows computed: prompt rows, decode rows */
+    uint64_t generated_tokens;
+    uint64_t finished;
+    uint32_t seated, waiting;
+    double compute_busy_s, control_busy_s;
+    double last_pass_s;
+};
+
+int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts,
+                   struct aq_err *reterr);
+void aq_engine_close(struct aq_engine *e);
+const struct aq_engine_info *aq_engine_info(const struct aq_engine *e);
+
+/* Chooses block shape and KV pool for the workload and fills the ledger; -ENOMEM says the shortfall
+ * and the largest block that fits.  Replaces an earlier plan; not after load. */
+int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr);
+/* The plan as a JSON object: placement, micro_batch, micro_batches, formats, "ledger": [{tier,
+ * purpose, bytes}], "memory": {tier: {budget, ledger}}.  New reference. */
+json_t *aq_engine_plan_json(const struct aq_engine *e);
+
+/* Takes every buffer of the plan and reads or generates the weights. */
+int aq_engine_load(struct aq_engine *e, struct aq_err *reterr);
+
+/* Queues a sequence; asserts that it lies within the planned bounds. */
+void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s);
+/* Sequences submitted and not yet seated: keep this at micro_batch or above to keep seats busy. */
+uint32_t aq_engine_waiting(const struct aq_engine *e);
+/* Seats of the block: micro_batch * micro_batches. */
+uint32_t aq_engine_seats(const struct aq_engine *e);
+/* Runs one pass: seats waiting sequences, prefills them, decodes one token for the others.
+ * *ret_worked is false when there was nothing to do. */
+int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr);
+/* Next finished sequence in the order of finishing, or NULL. */
+struct aq_sequence *aq_engine_finished(struct aq_engine *e);
+
+void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret);
+/* {tier: {"budget", "ledger", "measured"}}; measured host = peak resident set.  New reference. */
+json_t *aq_engine_memory_json(const struct aq_engine *e);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/options.h - every option of every command in one table: command line, YAML file and JSON
+ * all end here, with the same names, ranges and messages.  Owns the strings in struct aq_options.
+ */
+#ifndef AQ_ENGINE_OPTIONS_H
+#define AQ_ENGINE_OPTIONS_H
+
+#include "base/err.h"
+#include "base/types.h"
+
+#include <jansson.h>
+
+enum aq_overlong {
+    AQ_OVERLONG_ERROR,
+    AQ_OVERLONG_TRUNCATE_LEFT,
+    AQ_OVERLONG_TRUNCATE_RIGHT,
+    AQ_OVERLONG_CLIP
+};
+enum aq_bos { AQ_BOS_AUTO, AQ_BOS_ALWAYS, AQ_BOS_NEVER };
+enum aq_input_format { AQ_INPUT_AUTO, AQ_INPUT_JSONL, AQ_INPUT_TEXT };
+
+struct aq_strings {
+    char **item;
+    uint32_t count;
+};
+
+/* Strings are NULL and numbers 0 when not given, unless a default is named. */
+struct aq_options {
+    const char *command;
+    /* model and machine, shared */
+    char *model, *shape, *device, *isa, *numa, *io, *io_direct, *executor, *placement, *attention,
+        *kv_policy;
+    bool random_weights;
+    uint64_t random_weights_seed;
+    uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */
+    struct aq_strings disk_dir;
+    char *cache_dir;
+    uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
+    int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
+    bool refill;                           /* default true */
+    bool deterministic;
+    uint64_t seed;
+    char *report, *trace;
+    bool dry_run, json, quiet;
+    double progress_s; /* 0: the default rhythm */
+
+    /* generate */
+    char *input, *output, *input_format_name;
+    enum aq_input_format input_format;
+    struct aq_strings prompt; /* --prompt, repeatable */
+    char *prompt_field, *prompt_template;
+    uint32_t max_tokens; /* default 32 */
+    uint32_t min_tokens;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t top_k, n; /* n default 1 */
+    int logprobs;      /* -1: none */
+    bool echo, ignore_eos, include_stop_str_in_output;
+    struct aq_strings stop;
+    uint32_t *stop_token_ids;
+    uint32_t stop_token_id_count;
+    enum aq_bos bos;
+    enum aq_overlong overlong;
+    bool unknown_fields_error, strict, allow_errors, ordered, overwrite, retry_errors;
+    struct aq_strings allow_change;
+    uint64_t limit;          /* 0: all */
+    double disk_full_wait_s; /* default 600 */
+
+    /* eval */
+    char *text, *ids, *bos_mode; /* bos_mode: none|once|each */
+    uint32_t prompt_tokens, score_tokens, windows;
+    bool prompt_tokens_given;
+    /* bench: comma lists are kept as lists, one row per combination */
+    uint32_t *prompt_len, *gen_len, *bench_micro_batch;
+    uint32_t prompt_len_count, gen_len_count, bench_micro_batch_count;
+    uint64_t requests;
+    uint32_t repeats, warmup, decode_passes; /* 3, 1, 0 */
+    char *table, *format;
+    /* pack */
+    struct aq_strings store_output;
+    bool verify, list;
+    /* tokenize, info, status */
+    bool decode, cache;
+    char *status_file;
+
+    void *owned; /* everything above lives here */
+};
+
+/* Parses `args` (without program and command name) for `command`; --config FILE is read first, the
+ * command line wins.  -EINVAL: unknown flags name the nearest known one, values name flag, expected
+ * and found. *ret_help is set when --help was asked for.  Positional arguments: only where the
+ * command takes them. */
+int aq_options_from_args(struct aq_options **ret, const char *command, int arg_count, char **args,
+                         bool *ret_help, struct aq_err *reterr);
+/* The same from one JSON object {"model": ..., "max_tokens": 32, ...}; '-' and '_' are the same in
+ * keys. */
+int aq_options_from_json(struct aq_options **ret, const char *command, const json_t *object,
+                         struct aq_err *reterr);
+void aq_options_close(struct aq_options *o);
+
+/* "16GiB", "15.5GB", "512M", bytes: K/M/G and KB/MB/GB are powers of 1000, KiB/MiB/GiB of 1024, any
+ * case. */
+int aq_parse_size(const char *text, uint64_t *ret, struct aq_err *reterr);
+/* "10m", "90s", "72h", "1.5d", plain seconds. */
+int aq_parse_duration(const char *text, double *ret_s, struct aq_err *reterr);
+
+/* Help texts; "" for an unknown command.  Static strings or owned by the table. */
+char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
+
+#endif
