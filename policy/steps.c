@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/steps.h"
+
+#include <string.h>
+
+uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format)
+{
+    if (m->table)
+        return aq_align_up((uint64_t)m->rows * m->k * aq_dtype_bytes(format), AQ_PANEL_ALIGN);
+    return (uint64_t)aq_panel_count(m->rows) * aq_panel_bytes(format, m->k);
+}
+
+bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,
+                       uint32_t *ret_step, uint32_t *ret_index)
+{
+    const char *name = m->step[step].matrix[index].name;
+    for (uint32_t s = 0; s <= step; s++) {
+        uint32_t end = s == step ? index : m->step[s].matrix_count;
+        for (uint32_t i = 0; i < end; i++) {
+            if (strcmp(m->step[s].matrix[i].name, name) == 0) {
+                *ret_step = s;
+                *ret_index = i;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static uint64_t list_flops(const struct aq_step_desc *s, const struct aq_prim_list *list)
+{
+    uint64_t flops = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *p = &list->prim[i];
+        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++)
+            flops += 2ull * s->matrix[p->matrix[n]].rows * s->matrix[p->matrix[n]].k;
+    }
+    return flops;
+}
+
+void aq_steps_finish(struct aq_model_steps *m)
+{
+    m->parameters = 0;
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        struct aq_step_desc *d = &m->step[s];
+        d->carry_in_bytes = d->kind == AQ_STEP_EMBED ? 0 : 4 * m->hidden;
+        d->carry_out_bytes = d->kind == AQ_STEP_HEAD ? 0 : 4 * m->hidden;
+        d->flops_per_row = list_flops(d, &d->main) + list_flops(d, &d->post);
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            uint32_t at_step, at_index;
+            if (!aq_matrix_is_tied(m, s, i, &at_step, &at_index))
+                m->parameters += (uint64_t)d->matrix[i].rows * d->matrix[i].k;
+        }
+        for (uint32_t i = 0; i < d->vector_count; i++) {
+            for (uint32_t n = 0; n < d->vector[i].part_count; n++)
+                m->parameters += d->vector[i].part[n].name[0] ? d->vector[i].part[n].count : 0;
+        }
+    }
+}

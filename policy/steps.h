@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/steps.h - a model as data.  An architecture file emits one description per step
+ * (embedding, the two halves of each layer, head): which matrices and vectors it needs, what its
+ * ops do as a list of primitives, and what it costs.  Ledger, program builder, loaders and executor
+ * read only this; nothing else knows an architecture.  Plain data, no pointers to weights. */
+#ifndef AQ_POLICY_STEPS_H
+#define AQ_POLICY_STEPS_H
+
+#include "base/types.h"
+
+enum {
+    AQ_NAME_MAX = 80,
+    AQ_STEP_MATRIX_MAX = 4,
+    AQ_STEP_VECTOR_MAX = 4,
+    AQ_STEP_PRIM_MAX = 6,
+    AQ_VECTOR_PART_MAX = 3,
+};
+
+enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD };
+
+/* A weight matrix: y = x W^T, W [rows][k].  Equal names mean the same matrix (tied embeddings): it
+ * is stored once.  A table is gathered by row and never multiplied: it is kept row-major in its own
+ * dtype. */
+struct aq_matrix_desc {
+    char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
+    uint32_t rows, k;
+    bool table;
+};
+
+/* An f32 vector made of 1..3 tensors one after the other (the biases of q, k and v are one vector).
+ * An empty name means that the model has none and `fill` stands for each of its values. */
+struct aq_vector_desc {
+    struct aq_vector_part {
+        char name[AQ_NAME_MAX];
+        uint32_t count;
+    } part[AQ_VECTOR_PART_MAX];
+    uint32_t part_count, count;
+    float fill;
+};
+
+/* Where a primitive reads and writes.  HIDDEN, QKV and ATTENTION hold all rows of the micro-batch;
+ * the others hold one row tile, so that workspace does not grow with the rows. */
+enum aq_register {
+    AQ_REG_NONE,
+    AQ_REG_HIDDEN,    /* f32 [rows][hidden]: the residual stream */
+    AQ_REG_QKV,       /* f32 [rows][(heads + 2 kv_heads) * head_dim] */
+    AQ_REG_ATTENTION, /* compute type [rows][heads * head_dim] */
+    AQ_REG_NORM,      /* compute type [tile][hidden] */
+    AQ_REG_INNER,     /* compute type [tile][ffn] */
+    AQ_REG_EMBED,     /* compute type [tile][embedding width] */
+    AQ_REG_LOGITS,    /* f32 [head tile][vocabulary] */
+};
+
+enum aq_prim_kind {
+    AQ_PRIM_GATHER,   /* dst = token table row (+ position row when vector table given and dst is
+                         HIDDEN) */
+    AQ_PRIM_POSITION, /* dst += position row */
+    AQ_PRIM_NORM,     /* dst = layer norm, RMS norm or cast of src */
+    AQ_PRIM_PRODUCT,  /* dst = activation(src W^T + bias), or dst += */
+};
+
+/* Mirrors of the kernels' enums, so that policy/ and kernels/ need not include each other. */
+enum aq_step_norm { AQ_STEP_NORM_LAYER, AQ_STEP_NORM_RMS, AQ_STEP_NORM_CAST };
+enum aq_step_activation {
+    AQ_STEP_ACT_NONE,
+    AQ_STEP_ACT_RELU,
+    AQ_STEP_ACT_GELU,
+    AQ_STEP_ACT_GELU_TANH,
+    AQ_STEP_ACT_SILU,
+};
+
+struct aq_prim {
+    enum aq_prim_kind kind;
+    enum aq_register src, dst;
+    uint8_t matrix[AQ_VECTOR_PART_MAX]; /* indices into the step's matrices, side by side in dst */
+    uint8_t matrix_count;
+    int8_t weight, bias; /* indices into the step's vectors; -1 for none */
+    enum aq_step_norm norm;
+    enum aq_step_activation activation;
+    bool accumulate;
+    float eps;
+};
+
+struct aq_prim_list {
+    struct aq_prim prim[AQ_STEP_PRIM_MAX];
+    uint32_t count;
+};
+
+struct aq_step_desc {
+    enum aq_step_kind kind;
+    uint32_t layer; /* of attention and MLP steps */
+    struct aq_matrix_desc matrix[AQ_STEP_MATRIX_MAX];
+    uint32_t matrix_count;
+    struct aq_vector_desc vector[AQ_STEP_VECTOR_MAX];
+    uint32_t vector_count;
+    struct aq_prim_list main;                 /* EMBED, PRE, MLP, HEAD */
+    struct aq_prim_list post;                 /* POST of an attention step */
+    uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
+    uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
+};
+
+/* What all steps share. */
+struct aq_model_steps {
+    struct aq_step_desc *step;
+    uint32_t step_count;
+    uint32_t layers, hidden, inner, embed_width, vocab;
+    uint32_t heads, kv_heads, head_dim;
+    float attention_scale;
+    uint32_t context;         /* positions the model knows */
+    uint32_t position_offset; /* position p uses row p + offset of the position table */
+    uint64_t parameters;      /* every distinct matrix, table and vector */
+};
+
+/* Bytes of a matrix in a format: panels for the kernels, or row-major for tables. */
+uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format);
+
+/* First step that has a matrix of this name before (step, index), or false: true means it is tied.
+ */
+bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,
+                       uint32_t *ret_step, uint32_t *ret_index);
+
+/* Adds up flops_per_row and parameters after an architecture has filled in the rest. */
+void aq_steps_finish(struct aq_model_steps *m);
+
+#endif
