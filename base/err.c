@@ -38,3 +38,14 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
     }
     return err->code;
 }
+
+const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes)
+{
+    assert(dst && dst_bytes >= 8);
+    const unsigned char *from = src;
+    size_t n = src_bytes < dst_bytes ? src_bytes : dst_bytes - 4;
+    for (size_t i = 0; i < n; i++)
+        dst[i] = from[i] >= 0x20 && from[i] < 0x7f ? (char)from[i] : '?';
+    memcpy(dst + n, n < src_bytes ? "..." : "", n < src_bytes ? 4 : 1);
+    return dst;
+}

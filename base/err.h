@@ -11,6 +11,7 @@
 #define AQ_BASE_ERR_H
 
 #include <errno.h>
+#include <stddef.h>
 
 struct aq_err {
     int code;         /* negative errno; 0 when nothing went wrong */
@@ -27,5 +28,9 @@ int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, con
 /* Puts "format: " in front of the text of an error already raised; returns its code. */
 int aq_error_prefix(struct aq_err *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Makes bytes from outside fit for a message: anything but printable ASCII becomes '?', and what
+ * does not fit dst_bytes (at least 8, the NUL included) ends in "...".  Returns dst. */
+const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);
 
 #endif

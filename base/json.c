@@ -80,6 +80,20 @@ int aq_json_read_file(json_t **ret, const char *path, size_t bytes_max, struct a
     return rc < 0 ? aq_error_prefix(reterr, "'%s'", path) : 0;
 }
 
+/* What a value is, for messages: "found a string". */
+static const char *type_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "a list";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_NULL: return "null";
+    default: return "true or false";
+    }
+}
+
 int aq_json_get_u64(const json_t *object, const char *key, uint64_t deflt, uint64_t max,
                     const char *what, uint64_t *ret, struct aq_err *reterr)
 {
@@ -91,7 +105,8 @@ int aq_json_get_u64(const json_t *object, const char *key, uint64_t deflt, uint6
     double real = json_is_real(v) ? json_real_value(v) : 0;
     bool whole = json_is_real(v) && real >= 0 && real <= 9007199254740992.0 && floor(real) == real;
     if (!json_is_integer(v) && !whole)
-        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected an integer", what, key);
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected an integer, found %s", what, key,
+                        type_name(v));
     json_int_t i = whole ? (json_int_t)real : json_integer_value(v);
     if (i < 0 || (uint64_t)i > max)
         return aq_error(reterr, -ENOEXEC, "%s: '%s': expected 0 to %llu, found %lld", what, key,
@@ -105,7 +120,8 @@ int aq_json_get_bool(const json_t *object, const char *key, bool deflt, const ch
 {
     const json_t *v = json_object_get(object, key);
     if (v && !json_is_null(v) && !json_is_boolean(v))
-        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected true or false", what, key);
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected true or false, found %s", what, key,
+                        type_name(v));
     *ret = !v || json_is_null(v) ? deflt : json_is_true(v);
     return 0;
 }
@@ -115,7 +131,8 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 {
     const json_t *v = json_object_get(object, key);
     if (v && !json_is_null(v) && !json_is_string(v))
-        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected a string", what, key);
+        return aq_error(reterr, -ENOEXEC, "%s: '%s': expected a string, found %s", what, key,
+                        type_name(v));
     *ret = !v || json_is_null(v) ? deflt : json_string_value(v);
     return 0;
 }

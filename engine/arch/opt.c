@@ -60,7 +60,7 @@ static void add_norm(struct aq_step_desc *s, struct aq_prim_list *list,
                      const struct aq_model_config *c, const char *prefix, const char *name,
                      enum aq_register dst)
 {
-    char part[AQ_NAME_MAX];
+    char part[AQ_NAME_MAX / 2];
     struct aq_prim *p = add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, dst);
     p->norm = AQ_STEP_NORM_LAYER;
     p->eps = OPT_NORM_EPS;
@@ -112,7 +112,7 @@ static void embed_step(struct aq_step_desc *s, const struct aq_model_config *c)
 static void attention_step(struct aq_step_desc *s, const struct aq_model_config *c, uint32_t layer)
 {
     static const char *const qkv[] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
-    char prefix[AQ_NAME_MAX], name[AQ_NAME_MAX];
+    char prefix[AQ_NAME_MAX / 4], name[AQ_NAME_MAX / 2];
     uint32_t h = c->hidden_size;
     snprintf(prefix, sizeof(prefix), "layers.%u.", layer);
     s->kind = AQ_STEP_ATTENTION;
@@ -147,7 +147,7 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
 
 static void mlp_step(struct aq_step_desc *s, const struct aq_model_config *c, uint32_t layer)
 {
-    char prefix[AQ_NAME_MAX];
+    char prefix[AQ_NAME_MAX / 4];
     snprintf(prefix, sizeof(prefix), "layers.%u.", layer);
     s->kind = AQ_STEP_MLP;
     s->layer = layer;

@@ -111,6 +111,15 @@ static void json_errors_name_the_position(void **state)
     json_decref(v);
 }
 
+static void quoted_bytes_are_printable_and_bounded(void **state)
+{
+    char text[8];
+    assert_string_equal(aq_quote(text, sizeof(text), "a\n\xff\0b", 5), "a???b");
+    assert_string_equal(aq_quote(text, sizeof(text), "1234567", 7), "1234567");
+    assert_string_equal(aq_quote(text, sizeof(text), "12345678", 8), "1234...");
+    assert_string_equal(aq_quote(text, sizeof(text), "", 0), "");
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(philox_gives_the_published_vector),
     cmocka_unit_test(every_f16_survives_the_way_through_f32),
@@ -119,6 +128,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(each_tile_runs_once_per_grid),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
+    cmocka_unit_test(quoted_bytes_are_printable_and_bounded),
 };
 
 AQ_TEST_MAIN(tests)
