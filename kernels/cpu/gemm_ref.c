@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Products, reference: one output after the other, sums in f64, any layout. */
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/versions.h"
+
+#include <math.h>
+
+/* GELU as in Hendrycks, Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415: exact, and its
+ * tanh approximation; SiLU is x * sigmoid(x). */
+static double activate(enum aq_activation a, double v)
+{
+    switch (a) {
+    case AQ_ACT_NONE: return v;
+    case AQ_ACT_RELU: return v > 0 || isnan(v) ? v : 0;
+    case AQ_ACT_GELU: return 0.5 * v * erfc(-v * M_SQRT1_2);
+    case AQ_ACT_GELU_TANH:
+        /* 0.5 (1 + tanh u) = 1 / (1 + exp(-2u)), without cancellation for very negative u */
+        return v / (1.0 + exp(-2.0 * sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v)));
+    case AQ_ACT_SILU: return v / (1.0 + exp(-v));
+    }
+    assert(!"a known activation");
+    return v;
+}
+
+static void finish(const struct aq_product *p, uint32_t row, uint32_t column, double sum)
+{
+    float v = (float)activate(p->activation, p->bias ? sum + p->bias[column] : sum);
+    size_t at = row * p->y_stride + column;
+    if (p->accumulate)
+        ((float *)p->y)[at] += v;
+    else
+        aq_element_store(p->y, p->y_dtype, at, v);
+}
+
+static void run_panel(const struct aq_product *p, const struct aq_segment *s, uint32_t panel)
+{
+    const char *w = (const char *)s->panels + panel * aq_panel_bytes(p->w_dtype, p->k);
+    uint32_t first = panel * AQ_PANEL_ROWS;
+    for (uint32_t n = 0; n < AQ_PANEL_ROWS && first + n < s->rows; n++) {
+        for (uint32_t r = 0; r < p->m; r++) {
+            double sum = 0;
+            for (uint32_t k = 0; k < p->k; k++) {
+                float wk = aq_panel_load(w, p->w_dtype, p->w_layout, p->k, n, k);
+                if (p->x_dtype == AQ_BF16)
+                    wk = aq_f32_from_bf16(aq_bf16_from_f32(wk));
+                sum += (double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) * wk;
+            }
+            finish(p, r, s->column + first + n, sum);
+        }
+    }
+}
+
+static void run_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct aq_product *p = arg;
+    const struct aq_segment *s = p->segments;
+    while (tile >= aq_panel_count(s->rows)) {
+        tile -= aq_panel_count(s->rows);
+        s++;
+    }
+    run_panel(p, s, tile);
+}
+
+static void run(struct aq_exec *ex, const struct aq_product *p)
+{
+    assert(!p->accumulate || p->y_dtype == AQ_F32);
+    uint32_t panels = 0;
+    for (uint32_t i = 0; i < p->segment_count; i++)
+        panels += aq_panel_count(p->segments[i].rows);
+    aq_pool_run(aq_exec_pool(ex), run_tile, (void *)p, panels);
+}
+
+void aq_product_f32_ref(struct aq_exec *ex, const struct aq_product *p)
+{
+    assert(p->x_dtype == AQ_F32);
+    run(ex, p);
+}
+
+void aq_product_bf16_ref(struct aq_exec *ex, const struct aq_product *p)
+{
+    assert(p->x_dtype == AQ_BF16);
+    run(ex, p);
+}

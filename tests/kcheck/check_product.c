@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Products: against the reference, and a row alone against the same row in batches. */
+#include "kernels/cpu/panel.h"
+#include "tests/kcheck/kcheck.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const enum aq_dtype w_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+static const enum aq_dtype compute_dtypes[] = {AQ_F32, AQ_BF16};
+
+/* Sizes around every border the versions have: pairs, 32-wide tiles and 64-wide panels, blocks of
+ * 512 and 1024 along K, 6, 8 and 16 rows. */
+static const struct shape {
+    uint32_t m, k, n;
+} shapes[] = {
+    {1, 1, 1},     {1, 2, 64},    {2, 31, 65},    {3, 127, 100}, {5, 64, 63},    {6, 512, 192},
+    {7, 1025, 70}, {8, 513, 128}, {13, 2050, 64}, {16, 32, 17},  {17, 96, 130},  {33, 130, 129},
+    {48, 80, 64},  {64, 47, 200}, {100, 33, 64},  {1, 4099, 80}, {4, 16384, 16}, {130, 66, 65},
+};
+
+struct problem {
+    struct aq_product p;
+    struct aq_segment segment[3];
+    size_t slot;
+    const void *w; /* rows [n][k], of which the panels were made */
+    uint32_t n;
+};
+
+static aq_product_fn *version(const struct aq_kernels *k, enum aq_dtype compute)
+{
+    return compute == AQ_F32 ? k->product_f32 : k->product_bf16;
+}
+
+/* Splits the n rows of W among up to three segments, each at its own columns of y. */
+static uint32_t make_segments(struct kc *kc, struct problem *q, enum aq_dtype w_dtype)
+{
+    uint32_t column = 0, first = 0, count = 0;
+    size_t row_bytes = (size_t)q->p.k * aq_dtype_bytes(w_dtype);
+    while (first < q->n) {
+        uint32_t rows = count == 2 ? q->n - first : 1 + kc_below(kc, q->n - first);
+        const char *w = (const char *)q->w + first * row_bytes;
+        q->segment[count++] = (struct aq_segment){
+            .panels = kc_panels(kc, w, w_dtype, rows, q->p.k), .column = column, .rows = rows};
+        first += rows;
+        column += rows + kc_below(kc, 3);
+    }
+    q->p.segments = q->segment;
+    q->p.segment_count = count;
+    return column;
+}
+
+/* Inputs of one product; returns the columns of y. */
+static uint32_t make_problem(struct kc *kc, struct problem *q, enum aq_dtype compute,
+                             enum aq_dtype w_dtype, enum kc_fill fill, const struct shape *s)
+{
+    *q = (struct problem){.n = s->n};
+    struct aq_product *p = &q->p;
+    p->m = s->m;
+    p->k = s->k;
+    p->x_dtype = compute;
+    p->x_stride = s->k + kc_below(kc, 4);
+    p->x = kc_in(kc, compute, fill == KC_DENORMAL ? KC_NORMAL : fill, s->m, s->k, p->x_stride);
+    p->w_dtype = w_dtype;
+    p->w_layout = aq_layout_cpu(w_dtype);
+    q->w = kc_in(kc, w_dtype, fill, s->n, s->k, s->k);
+    uint32_t columns = make_segments(kc, q, w_dtype);
+    p->bias = kc_below(kc, 2) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, columns, columns) : NULL;
+    p->activation = (enum aq_activation)kc_below(kc, AQ_ACT_SILU + 1);
+    p->y_dtype = kc_below(kc, 3) ? AQ_F32 : AQ_BF16;
+    p->accumulate = p->y_dtype == AQ_F32 && kc_below(kc, 2);
+    p->y_stride = columns + kc_below(kc, 5);
+    return columns;
+}
+
+/* scale[r][c] = sum over k of |x| |w|, + |bias|: what rounding errors are a share of. */
+static double *make_scale(const struct problem *q, uint32_t columns)
+{
+    const struct aq_product *p = &q->p;
+    double *scale = calloc((size_t)p->m * columns, sizeof(*scale));
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < p->segment_count; i++) {
+        for (uint32_t n = 0; n < p->segments[i].rows; n++) {
+            uint32_t column = p->segments[i].column + n;
+            for (uint32_t r = 0; r < p->m; r++) {
+                double sum = p->bias ? fabs(p->bias[column]) : 0;
+                for (uint32_t k = 0; k < p->k; k++)
+                    sum += fabs((double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) *
+                                aq_element_load(q->w, p->w_dtype, (first + n) * (size_t)p->k + k));
+                scale[(size_t)r * columns + column] = sum;
+            }
+        }
+        first += p->segments[i].rows;
+    }
+    return scale;
+}
+
+/* One accumulator and k roundings: the error is at most k * 2^-24 of the sum of magnitudes, and
+ * about sqrt(k) of that where roundings are independent; equal terms round the same way each time.
+ * No activation is steeper than 1.13. */
+static struct kc_limit limit_of(const struct aq_product *p, enum kc_fill fill)
+{
+    double k = p->k, steps = fill == KC_CONSTANT ? k + 2 : 2 * sqrt(k) + 4;
+    if (steps > k + 2)
+        steps = k + 2;
+    struct kc_limit limit = {.rel = 1.13 * steps * 0x1p-24,
+                             .ulp = p->y_dtype == AQ_BF16 ? 1 : 4,
+                             .why = fill == KC_CONSTANT ? "k roundings of 2^-24, all alike"
+                                                        : "2 sqrt(k) + 4 roundings"};
+    /* bf16 dot products take subnormal factors and sums for zero. */
+    limit.abs = p->x_dtype == AQ_BF16 ? 8 * k * 0x1p-126 : 0x1p-126;
+    return limit;
+}
+
+static void check_parity(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype,
+                         enum kc_fill fill, const struct shape *s)
+{
+    struct problem q;
+    uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
+    struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
+    if (q.p.accumulate)
+        kc_out_set(&y, kc_in(kc, AQ_F32, KC_NORMAL, s->m, columns, q.p.y_stride));
+    q.p.y = y.ref;
+    version(kc_ref(kc), compute)(kc_exec(kc, 0), &q.p);
+    q.p.y = y.got;
+    version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);
+    double *scale = make_scale(&q, columns);
+    kc_near(kc, &y, scale, limit_of(&q.p, fill));
+    free(scale);
+}
+
+/* Rows [first, first + m) of the batch's result, computed alone, are the batch's bits. */
+static void expect_rows(struct kc *kc, const struct problem *batch, const struct kc_out *whole,
+                        uint32_t first, uint32_t m, uint32_t threads)
+{
+    struct aq_product p = batch->p;
+    struct kc_out y = kc_out(kc, p.y_dtype, m, whole->cols, whole->stride);
+    size_t size = aq_dtype_bytes(p.y_dtype);
+    kc_out_set(&y, (const char *)whole->ref + first * whole->stride * size);
+    p.x = (const char *)p.x + first * p.x_stride * aq_dtype_bytes(p.x_dtype);
+    p.m = m;
+    p.y = y.got;
+    kc_out_reset(&y);
+    version(kc_new(kc), p.x_dtype)(kc_exec(kc, threads), &p);
+    if (!kc_same(kc, &y))
+        kc_expect(kc, false, "rows %u to %u of %u with %u threads", first, first + m - 1,
+                  batch->p.m, threads);
+}
+
+static void check_batches(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype, uint32_t k,
+                          uint32_t n)
+{
+    static const uint32_t batch_sizes[] = {1, 2, 3, 7, 16, 33, 64};
+    struct problem q;
+    const struct shape s = {.m = 64, .k = k, .n = n};
+    uint32_t columns = make_problem(kc, &q, compute, w_dtype, KC_NORMAL, &s);
+    q.p.accumulate = false;
+    struct kc_out whole = kc_out(kc, q.p.y_dtype, s.m, columns, q.p.y_stride);
+    q.p.y = whole.ref;
+    version(kc_new(kc), compute)(kc_exec(kc, 1), &q.p);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(batch_sizes); i++) {
+        uint32_t m = batch_sizes[i];
+        for (uint32_t threads = 1; threads <= 3; threads++)
+            expect_rows(kc, &q, &whole, kc_below(kc, s.m - m + 1), m, threads);
+    }
+}
+
+static void check_pair(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype)
+{
+    size_t slot = compute == AQ_F32 ? KC_SLOT(product_f32) : KC_SLOT(product_bf16);
+    char name[40];
+    snprintf(name, sizeof(name), "product_%s_w_%s", aq_dtype_name(compute), aq_dtype_name(w_dtype));
+    for (size_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const struct shape *s = &shapes[i];
+        for (uint32_t fill = 0; fill < KC_FINITE_COUNT; fill++) {
+            bool small = (uint64_t)s->m * s->k * s->n < 200000;
+            if (fill != KC_NORMAL && !small)
+                continue;
+            if (kc_begin(kc, slot, "%s_%s_m%u_k%u_n%u", name, kc_fill_name(fill), s->m, s->k, s->n))
+                check_parity(kc, compute, w_dtype, fill, s);
+        }
+    }
+    static const uint32_t batch_k[] = {63, 1090};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(batch_k); i++) {
+        if (kc_begin(kc, slot, "%s_batches_k%u", name, batch_k[i]))
+            check_batches(kc, compute, w_dtype, batch_k[i], 130);
+    }
+}
+
+static void check(struct kc *kc)
+{
+    for (size_t c = 0; c < AQ_ARRAY_LEN(compute_dtypes); c++) {
+        for (size_t w = 0; w < AQ_ARRAY_LEN(w_dtypes); w++)
+            check_pair(kc, compute_dtypes[c], w_dtypes[w]);
+    }
+}
+
+const struct kc_check kc_check_product = {.name = "product", .check = check};

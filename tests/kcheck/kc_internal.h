@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/kcheck/kc_internal.h - shared by kcheck.c (options, children, reports), kc_data.c (buffers,
+ * fills, comparison), kc_bench.c (timing) and peaks.c; checks include kcheck.h only. */
+#ifndef AQ_TESTS_KCHECK_KC_INTERNAL_H
+#define AQ_TESTS_KCHECK_KC_INTERNAL_H
+
+#include "tests/kcheck/kcheck.h"
+
+#include <stdio.h>
+
+enum {
+    KC_TABLES_MAX = 8,
+    KC_NAME_MAX = 96,
+    KC_WHY_MAX = 200,
+    KC_ROWS_MAX = 1024,
+    KC_BUFFERS_MAX = 256,
+    KC_THREADS_MAX = 64,
+};
+
+struct kc_options {
+    uint64_t seed;
+    const char *filter, *isa, *peer, *json;
+    uint32_t threads;
+    double duration_s; /* of a benchmark line */
+    bool bench, list, in_process;
+};
+
+/* One benchmark line. */
+struct kc_row {
+    char name[KC_NAME_MAX], table[16];
+    enum kc_bound bound;
+    double call_s, best_s, spread; /* median, least, half the distance of the quartiles / median */
+    double rate, bound_rate;       /* medians: flop/s or bytes/s */
+    double best_rate, best_bound_rate;
+    double peer_call_s, peer_best_s; /* 0 without a peer */
+    uint32_t samples;
+};
+
+/* What a child tells its parent: lies in shared memory, so that it outlives a crash. */
+struct kc_report {
+    char present[KC_NAME_MAX]; /* the case being run */
+    uint32_t cases, failures;
+    double worst; /* largest difference as a share of its limit */
+    char worst_name[KC_NAME_MAX], worst_why[KC_WHY_MAX];
+    uint32_t row_count;
+    struct kc_row row[KC_ROWS_MAX];
+};
+
+struct kc_map {
+    void *base;
+    size_t bytes;
+};
+
+struct kc {
+    const struct kc_options *options;
+    const struct aq_kernels *tables; /* 0 is the reference */
+    uint32_t table;                  /* the one under test */
+    struct kc_report *report;
+    struct aq_pool *pool[KC_THREADS_MAX + 1];
+    struct aq_exec *exec[KC_THREADS_MAX + 1];
+    void *scratch[KC_THREADS_MAX + 1];
+    struct kc_map map[KC_BUFFERS_MAX];
+    uint32_t map_count;
+    const char *cold;
+    size_t cold_bytes;
+    uint64_t key, counter; /* random numbers of this case */
+    uint32_t printed;      /* failures shown so far for this case */
+    char name[KC_NAME_MAX];
+};
+
+/* kc_data.c */
+void kc_release_buffers(struct kc *kc);
+void *kc_map_huge(size_t bytes);
+
+/* kc_bench.c */
+void kc_print_row(const struct kc_row *row);
+void kc_print_heading(bool peer);
+const void *kc_make_cold(size_t bytes);
+
+/* peaks.c: runs a register-only loop, or reads cold memory, on all threads once; returns the flops
+ * or bytes done.  turn moves through the memory. */
+double kc_peak_run(struct kc *kc, enum kc_bound bound, uint64_t turn);
+
+#endif

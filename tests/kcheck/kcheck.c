@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kcheck: parity checks and micro-benchmarks of the kernels.
+ * Exit status: 0 all compared and within limits, 1 something was not, 77 nothing was compared. */
+#include "tests/kcheck/kc_internal.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <getopt.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* One file each: tests/kcheck/check_<name>.c. */
+extern const struct kc_check kc_check_pack;
+extern const struct kc_check kc_check_product;
+
+static const struct kc_check *const checks[] = {
+    &kc_check_pack,
+    &kc_check_product,
+};
+
+static const char usage_text[] =
+    "usage: kcheck [options]\n"
+    "  --filter TEXT     only cases whose name contains TEXT\n"
+    "  --isa NAME        tables up to this level: ref, avx2, avx512, avx512bf16, amx\n"
+    "  --seed N          replay; default: from the clock, printed\n"
+    "  --threads N       default: the processors this process may use\n"
+    "  --bench           time the kernels instead of checking them\n"
+    "  --duration S      seconds per benchmark line (default 0.5)\n"
+    "  --peer onednn     time oneDNN in turns with the products\n"
+    "  --json FILE       write the benchmark lines there too\n"
+    "  --in-process      do not fork: for debuggers\n"
+    "  --list            print the names of the checks\n";
+
+/* ---- cases ---- */
+
+typedef void any_fn(void);
+
+static any_fn *slot_of(const struct aq_kernels *k, size_t slot)
+{
+    any_fn *fn;
+    memcpy(&fn, (const char *)k + slot, sizeof(fn));
+    return fn;
+}
+
+static uint64_t hash_text(const char *text, uint64_t h)
+{
+    for (; *text; text++) /* FNV-1a */
+        h = (h ^ (unsigned char)*text) * 0x100000001b3ull;
+    return h;
+}
+
+static bool begin(struct kc *kc, size_t slot, const char *format, va_list args)
+{
+    kc_release_buffers(kc);
+    vsnprintf(kc->name, sizeof(kc->name), format, args);
+    if (kc->options->filter && !strstr(kc->name, kc->options->filter))
+        return false;
+    any_fn *fn = slot_of(&kc->tables[kc->table], slot);
+    if (!fn)
+        return false;
+    for (uint32_t i = 0; i < kc->table; i++) {
+        if (slot_of(&kc->tables[i], slot) == fn)
+            return false;
+    }
+    memcpy(kc->report->present, kc->name, sizeof(kc->name));
+    kc->key = hash_text(kc->name, 0xcbf29ce484222325ull ^ kc->options->seed);
+    kc->counter = 0;
+    kc->printed = 0;
+    return true;
+}
+
+bool kc_begin(struct kc *kc, size_t slot, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    bool on = begin(kc, slot, format, args);
+    va_end(args);
+    kc->report->cases += on;
+    return on;
+}
+
+bool kc_bench_begin(struct kc *kc, size_t slot, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    bool on = begin(kc, slot, format, args);
+    va_end(args);
+    return on;
+}
+
+const struct aq_kernels *kc_ref(const struct kc *kc)
+{
+    return &kc->tables[0];
+}
+
+const struct aq_kernels *kc_new(const struct kc *kc)
+{
+    return &kc->tables[kc->table];
+}
+
+uint32_t kc_threads(const struct kc *kc)
+{
+    return kc->options->threads;
+}
+
+struct aq_exec *kc_exec(struct kc *kc, uint32_t threads)
+{
+    if (!threads)
+        threads = kc->options->threads;
+    assert(threads <= KC_THREADS_MAX);
+    if (kc->exec[threads])
+        return kc->exec[threads];
+    const struct aq_scratch_need need = {
+        .k_max = 16384 + 64, .head_dim_max = 256, .context_max = 8192};
+    size_t bytes = aq_kernels_scratch_bytes(&need);
+    kc->scratch[threads] = aligned_alloc(4096, bytes * threads);
+    struct aq_err err;
+    if (!kc->scratch[threads] || aq_pool_open(&kc->pool[threads], threads, &err) < 0 ||
+        aq_exec_open(&kc->exec[threads], kc->pool[threads], kc->scratch[threads], bytes, &err) <
+            0) {
+        fprintf(stderr, "kcheck: no execution context with %u threads\n", threads);
+        exit(1);
+    }
+    return kc->exec[threads];
+}
+
+static void close_contexts(struct kc *kc)
+{
+    kc_release_buffers(kc);
+    for (uint32_t i = 0; i <= KC_THREADS_MAX; i++) {
+        aq_exec_close(kc->exec[i]);
+        aq_pool_close(kc->pool[i]);
+        free(kc->scratch[i]);
+        kc->exec[i] = NULL;
+        kc->pool[i] = NULL;
+        kc->scratch[i] = NULL;
+    }
+}
+
+bool kc_expect(struct kc *kc, bool ok, const char *format, ...)
+{
+    if (ok)
+        return true;
+    if (kc->printed++ == 0)
+        kc->report->failures++;
+    if (kc->printed > 4)
+        return false;
+    va_list args;
+    va_start(args, format);
+    printf("   %s: ", kc->name);
+    vprintf(format, args);
+    printf("\n");
+    va_end(args);
+    return false;
+}
+
+/* ---- children ---- */
+
+static void run_here(struct kc *kc, const struct kc_check *check)
+{
+    if (kc->options->bench)
+        check->bench(kc);
+    else
+        check->check(kc);
+    close_contexts(kc);
+}
+
+/* Runs one check for one table in a child; what kills the child is a failure of the case it was
+ * in. */
+static void run_forked(struct kc *kc, const struct kc_check *check)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0) {
+        fprintf(stderr, "kcheck: fork: %s\n", strerror(errno));
+        exit(1);
+    }
+    if (pid == 0) {
+        run_here(kc, check);
+        exit(0); /* the sanitizers report at exit */
+    }
+    int status;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    if (WIFSIGNALED(status)) {
+        kc->report->failures++;
+        printf("   %s: %s\n", kc->report->present, strsignal(WTERMSIG(status)));
+    } else if (WEXITSTATUS(status) != 0) {
+        kc->report->failures++;
+        printf("   %s: the child exited with status %d\n", kc->report->present,
+               WEXITSTATUS(status));
+    }
+}
+
+static void print_check(const struct kc *kc, const struct kc_check *check)
+{
+    const struct kc_report *r = kc->report;
+    if (!r->cases && !r->failures)
+        return;
+    printf("%-11s %-10s [%s] %4u cases", aq_isa_name(kc->tables[kc->table].isa), check->name,
+           r->failures ? "FAILED" : "OK", r->cases);
+    if (r->worst > 0)
+        printf(", worst %.0f%% of limit: %s (%s)", r->worst * 100, r->worst_name, r->worst_why);
+    printf("\n");
+    fflush(stdout);
+}
+
+static uint32_t make_tables(struct aq_kernels *tables, const struct kc_options *options)
+{
+    unsigned limit = ~0u;
+    if (options->isa && !aq_isa_parse(options->isa, &limit)) {
+        fprintf(stderr, "kcheck: --isa: '%s' is not ref, avx2, avx512, avx512bf16 or amx\n",
+                options->isa);
+        exit(1);
+    }
+    unsigned have = aq_isa_detect() & limit, mask = 0;
+    uint32_t count = 0;
+    aq_kernels_cpu(&tables[count++], 0);
+    for (unsigned bit = 1; bit <= AQ_ISA_AMX; bit <<= 1) {
+        if (!(have & bit))
+            continue;
+        mask |= bit;
+        aq_kernels_cpu(&tables[count++], mask);
+    }
+    return count;
+}
+
+static uint32_t processors(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 1;
+    int n = CPU_COUNT(&set);
+    return n > KC_THREADS_MAX ? KC_THREADS_MAX : (uint32_t)n;
+}
+
+static uint64_t parse_number(const char *text, const char *option, uint64_t max)
+{
+    char *end;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 0);
+    if (errno || end == text || *end || n > max) {
+        fprintf(stderr, "kcheck: %s: expected a number up to %llu, found '%s'\n", option,
+                (unsigned long long)max, text);
+        exit(1);
+    }
+    return n;
+}
+
+static void parse_options(struct kc_options *o, int argc, char **argv)
+{
+    static const struct option known[] = {
+        {"filter", required_argument, 0, 'f'}, {"isa", required_argument, 0, 'i'},
+        {"seed", required_argument, 0, 's'},   {"threads", required_argument, 0, 't'},
+        {"bench", no_argument, 0, 'b'},        {"duration", required_argument, 0, 'd'},
+        {"peer", required_argument, 0, 'p'},   {"json", required_argument, 0, 'j'},
+        {"in-process", no_argument, 0, 'n'},   {"list", no_argument, 0, 'l'},
+        {"help", no_argument, 0, 'h'},         {0},
+    };
+    int c;
+    while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+        switch (c) {
+        case 'f': o->filter = optarg; break;
+        case 'i': o->isa = optarg; break;
+        case 's': o->seed = parse_number(optarg, "--seed", UINT64_MAX); break;
+        case 't': o->threads = (uint32_t)parse_number(optarg, "--threads", KC_THREADS_MAX); break;
+        case 'b': o->bench = true; break;
+        case 'd': o->duration_s = atof(optarg); break;
+        case 'p': o->peer = optarg; break;
+        case 'j': o->json = optarg; break;
+        case 'n': o->in_process = true; break;
+        case 'l': o->list = true; break;
+        case 'h': fputs(usage_text, stdout); exit(0);
+        default: fputs(usage_text, stderr); exit(1);
+        }
+    }
+    if (optind < argc) {
+        fputs(usage_text, stderr);
+        exit(1);
+    }
+    if (!o->threads)
+        o->threads = 1;
+}
+
+static int run_checks(struct kc *kc, uint32_t table_count)
+{
+    uint32_t cases = 0, failures = 0;
+    for (uint32_t t = 0; t < table_count; t++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(checks); i++) {
+            memset(kc->report, 0, offsetof(struct kc_report, row));
+            kc->table = t;
+            if (kc->options->in_process)
+                run_here(kc, checks[i]);
+            else
+                run_forked(kc, checks[i]);
+            print_check(kc, checks[i]);
+            cases += kc->report->cases;
+            failures += kc->report->failures;
+        }
+    }
+    if (failures) {
+        printf("%u failures in %u cases; replay with --seed %llu --filter NAME\n", failures, cases,
+               (unsigned long long)kc->options->seed);
+        return 1;
+    }
+    if (!cases) {
+        printf("nothing was compared: no case matches\n");
+        return 77;
+    }
+    printf("%u cases, all within their limits\n", cases);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct kc_options options = {
+        .seed = aq_clock_ns() & 0xffffffffu, .threads = processors(), .duration_s = 0.5};
+    parse_options(&options, argc, argv);
+    if (options.list) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(checks); i++)
+            puts(checks[i]->name);
+        return 0;
+    }
+    struct aq_kernels tables[KC_TABLES_MAX];
+    uint32_t table_count = make_tables(tables, &options);
+    struct kc_report *report =
+        mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (report == MAP_FAILED) {
+        fprintf(stderr, "kcheck: %s\n", strerror(errno));
+        return 1;
+    }
+    struct kc kc = {.options = &options, .tables = tables, .report = report};
+    printf("kcheck: tables ref");
+    for (uint32_t t = 1; t < table_count; t++)
+        printf(" %s", aq_isa_name(tables[t].isa));
+    printf(" | %u threads | seed %llu\n", options.threads, (unsigned long long)options.seed);
+    return run_checks(&kc, table_count);
+}
