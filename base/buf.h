@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/buf.h - a growing byte buffer for building text, above all JSON, and the one place that
+ * decides what becomes of bytes that are not UTF-8.  Errors are sticky: write freely, look at
+ * `failed` once.  Knows nothing of what the text means. */
+#ifndef AQ_BASE_BUF_H
+#define AQ_BASE_BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct aq_buf {
+    char *data; /* NUL-terminated as soon as anything was written; NULL before */
+    size_t count, capacity;
+    bool failed; /* memory ran out: what was written since is lost */
+};
+
+/* Frees the bytes and leaves an empty buffer. */
+void aq_buf_close(struct aq_buf *b);
+/* Forgets the content, keeps the memory. */
+void aq_buf_clear(struct aq_buf *b);
+/* Hands over the malloc'd, NUL-terminated bytes and leaves an empty buffer; NULL when it failed. */
+char *aq_buf_take(struct aq_buf *b);
+
+void aq_buf_put(struct aq_buf *b, const void *bytes, size_t count);
+void aq_buf_puts(struct aq_buf *b, const char *text);
+void aq_buf_printf(struct aq_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A JSON string with its quotes.  What is not UTF-8 becomes U+FFFD. */
+void aq_buf_json_string(struct aq_buf *b, const char *bytes, size_t count);
+void aq_buf_json_u64(struct aq_buf *b, uint64_t x);
+/* Shortest decimal that reads back as the same float; null when not finite. */
+void aq_buf_json_float(struct aq_buf *b, float x);
+void aq_buf_json_u32s(struct aq_buf *b, const uint32_t *x, size_t count);
+
+/* Length of the UTF-8 character at bytes[0..count), count >= 1.  *ret_valid false: the longest
+ * start of a character that cannot go on (at least one byte), which one U+FFFD stands for, as the
+ * Unicode standard recommends (version 15, section 3.9, "maximal subpart"). */
+size_t aq_utf8_step(const char *bytes, size_t count, bool *ret_valid);
+/* Characters of bytes[0..count) after replacement. */
+size_t aq_utf8_count(const char *bytes, size_t count);
+/* Index of the first byte that is not UTF-8; count when all is well. */
+size_t aq_utf8_invalid_at(const char *bytes, size_t count);
+
+#endif
