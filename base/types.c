@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/types.h"
 
+#include "base/half.h"
+
+#include <assert.h>
 #include <strings.h>
 
 static const char *const dtype_names[AQ_DTYPE_COUNT] = {
@@ -34,4 +37,27 @@ const char *aq_layout_name(enum aq_layout l)
 {
     static const char *const names[AQ_LAYOUT_COUNT] = {"rows", "pair64", "col64"};
     return (unsigned)l < AQ_LAYOUT_COUNT ? names[l] : "?";
+}
+
+static float load_f32(const void *src, enum aq_dtype t, size_t i)
+{
+    switch (t) {
+    case AQ_F32: return ((const float *)src)[i];
+    case AQ_F16: return aq_f32_from_f16(((const uint16_t *)src)[i]);
+    case AQ_BF16: return aq_f32_from_bf16(((const uint16_t *)src)[i]);
+    default: assert(!"dtype is f32, f16 or bf16"); return 0;
+    }
+}
+
+void aq_convert(void *dst, enum aq_dtype dst_dtype, const void *src, enum aq_dtype src_dtype,
+                size_t count)
+{
+    assert(dst_dtype == AQ_F32 || dst_dtype == AQ_F16 || dst_dtype == AQ_BF16);
+    for (size_t i = 0; i < count; i++) {
+        float x = load_f32(src, src_dtype, i);
+        if (dst_dtype == AQ_F32)
+            ((float *)dst)[i] = x;
+        else
+            ((uint16_t *)dst)[i] = dst_dtype == AQ_F16 ? aq_f16_from_f32(x) : aq_bf16_from_f32(x);
+    }
 }

@@ -61,6 +61,10 @@ static inline size_t aq_dtype_bytes(enum aq_dtype t)
 const char *aq_dtype_name(enum aq_dtype t);
 /* Parses a name as aq_dtype_name() prints it, any case; false when unknown. */
 bool aq_dtype_parse(const char *name, enum aq_dtype *ret);
+/* dst[i] = src[i] between f32, f16 and bf16, rounding to nearest even; asserts other dtypes.  Plain
+ * and slow: for vectors and tables at load, not for passes. */
+void aq_convert(void *dst, enum aq_dtype dst_dtype, const void *src, enum aq_dtype src_dtype,
+                size_t count);
 const char *aq_tier_name(enum aq_tier t);
 const char *aq_layout_name(enum aq_layout l);
 

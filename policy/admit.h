@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/admit.h - who may sit down: a pure function of lengths, seats and pages, so that generate,
+ * planner and simulator count the same passes.  Lengths are bounded (prompt + max new tokens), so
+ * it can prove that the pages of all seated sequences never exceed the pool. */
+#ifndef AQ_POLICY_ADMIT_H
+#define AQ_POLICY_ADMIT_H
+
+#include "base/types.h"
+
+/* One sequence's keys over time: `now` after the coming pass, one more with each pass after it,
+ * until `last`; then its pages are free.  now <= last. */
+struct aq_admit_length {
+    uint32_t now, last;
+};
+
+/* Most pages that are ever in use at once, pages of `page_slots` slots per layer-set.
+ *   seated [count]; sequences end at the latest when they reach `last`.  O(count^2). */
+uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t count,
+                             uint32_t page_slots);
+
+struct aq_admit_limits {
+    uint64_t pages;         /* of the pool */
+    uint32_t page_slots;    /* tokens a page holds (of each layer) */
+    uint32_t seats_free;    /* in this micro-batch */
+    uint32_t prompt_tokens; /* new prompt tokens this micro-batch may take in this pass */
+};
+
+/* May a sequence with this prompt and bound sit down, given those seated in the whole block and the
+ * prompt tokens already admitted to this micro-batch for the pass?  A prompt longer than the token
+ * limit is admitted alone. seated [count] with room for one more entry (it is used as workspace).
+ */
+bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
+                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens, uint32_t last);
+
+#endif
