@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/model.h - a model in memory: its steps, and where each matrix, table and vector lies. Open
+ * reads the shape and checks that every tensor is there with the right size; load takes the memory
+ * and fills it from a checkpoint, a packed store, or a seeded generator.  Read-only afterwards. */
+#ifndef AQ_ENGINE_MODEL_H
+#define AQ_ENGINE_MODEL_H
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/threads.h"
+#include "engine/model_config.h"
+#include "kernels/kernels.h"
+#include "policy/steps.h"
+
+struct aq_weight {
+    const struct aq_matrix_desc *desc;
+    enum aq_dtype dtype;
+    enum aq_layout layout;
+    void *data; /* panels, or rows for a table */
+};
+
+struct aq_model {
+    struct aq_model_config config;
+    struct aq_model_steps steps;
+    char name[256];
+    uint64_t hash;
+    enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
+    bool random;
+    uint64_t random_seed;
+    struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
+
+    /* Filled by load, [step][AQ_STEP_MATRIX_MAX] and [step][AQ_STEP_VECTOR_MAX]. */
+    struct aq_weight (*weight)[AQ_STEP_MATRIX_MAX];
+    float *(*vector)[AQ_STEP_VECTOR_MAX];
+    struct aq_mem *mem;
+    void *weights_buffer;
+    float *vectors_buffer;
+    uint64_t weights_bytes, vectors_bytes;
+};
+
+struct aq_model_opts {
+    const char *dir;   /* checkpoint directory, packed store or org/name; or */
+    const char *shape; /* a published shape's name or a config.json */
+    uint64_t random_seed;
+};
+
+int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr);
+void aq_model_close(struct aq_model *m);
+
+/* The dtype the source keeps the position table in (it is never rounded). */
+enum aq_dtype aq_model_table_dtype(const struct aq_model *m);
+/* The format a packed store holds its matrices in; -1 when the source is not a store. */
+int aq_model_store_format(const struct aq_model *m);
+
+/* Takes "weights" and "vectors" from mem and fills them, in parallel on pool.
+ *   staging: aq_pool_threads(pool) * staging_bytes, at least 64 rows of the widest matrix in f32
+ * each */
+int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
+                  const struct aq_kernels *kernels, struct aq_pool *pool, void *staging,
+                  size_t staging_bytes, struct aq_err *reterr);
+
+/* Reads rows [first, first + rows) of a matrix, or a vector part (as one row of `count`), in the
+ * source's dtype: how pack and load see a checkpoint or random weights.  Thread-safe. */
+int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
+                       uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,
+                       struct aq_err *reterr);
+
+#endif
