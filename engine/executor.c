@@ -53,7 +53,7 @@ struct aq_executor {
     struct micro_batch *batch;
     struct aq_admit_length *lengths; /* workspace of admission */
     uint32_t seat_count, seated;
-    bool block_open; /* without refill: may sequences sit down? */
+    bool filling; /* without refill: the block is being filled, nobody decodes yet */
     struct list waiting, finished;
     struct aq_engine_stats stats;
 
@@ -206,7 +206,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->steps = &opts->model->steps;
     const struct aq_block_shape *s = &x->opts.shape;
     x->seat_count = s->micro_batch * s->micro_batches;
-    x->block_open = true;
+    x->filling = true;
     int rc = aq_program_build(&x->program, x->steps, s, reterr);
     if (rc < 0)
         goto fail;
@@ -270,7 +270,7 @@ static void finish(struct aq_executor *x, uint32_t seat_index)
     *seat = (struct seat){0};
     s->seat = -1;
     x->seated--;
-    x->block_open = x->seated == 0;
+    x->filling = x->filling || x->seated == 0;
     x->stats.finished++;
     push(&x->finished, s);
 }
@@ -337,7 +337,7 @@ static uint32_t list_lengths(struct aq_executor *x)
 static void admit(struct aq_executor *x, uint32_t k)
 {
     const struct aq_block_shape *s = &x->opts.shape;
-    if (!x->waiting.first || (!x->opts.refill && !x->block_open))
+    if (!x->waiting.first || (!x->opts.refill && !x->filling))
         return;
     struct aq_admit_limits limits = {
         .pages = s->page_count / x->steps->layers,
@@ -413,6 +413,8 @@ static void bind_seated(struct aq_executor *x, uint32_t k)
     uint32_t first = k * x->opts.shape.micro_batch, end = first + x->opts.shape.micro_batch;
     b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
     x->pass_shape[k] = (struct aq_pass_shape){0};
+    if (!x->opts.refill && x->filling)
+        return;
     for (uint32_t i = first; i < end; i++) {
         if (x->seat[i].sequence) {
             bind_decode(x, b, i);
@@ -745,16 +747,30 @@ static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode,
     }
 }
 
-int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
+/* Rows for sequences submitted since the last TURN; counts the rows of the pass.  Without refill a
+ * block that takes nobody more starts to decode. */
+static void bind_late_comers(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode)
 {
-    for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++)
-        admit_and_bind(x, k); /* sequences submitted since the last TURN */
-    x->block_open = false;
     uint32_t prefill = 0, decode = 0;
     for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++) {
+        admit_and_bind(x, k);
         prefill += x->pass_shape[k].prefill_rows;
-        decode += x->pass_shape[k].decode_rows;
     }
+    if (!x->opts.refill && x->filling && !prefill && x->seated) {
+        x->filling = false;
+        for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++)
+            bind_seated(x, k);
+    }
+    for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++)
+        decode += x->pass_shape[k].decode_rows;
+    *ret_prefill = prefill;
+    *ret_decode = decode;
+}
+
+int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
+{
+    uint32_t prefill, decode;
+    bind_late_comers(x, &prefill, &decode);
     *ret_worked = prefill + decode > 0;
     if (!*ret_worked) {
         assert(!x->waiting.first);

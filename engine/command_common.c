@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/commands.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
+                         const struct aq_log *log)
+{
+    *ret = (struct aq_engine_opts){
+        .model_dir = o->model,
+        .shape = o->shape,
+        .random_weights = o->random_weights,
+        .random_seed = o->random_weights_seed,
+        .compute = o->compute,
+        .weight_format = o->weight_format,
+        .kv_format = o->kv_format,
+        .threads = o->threads,
+        .isa = o->isa,
+        .host_memory = o->host_memory,
+        .context = o->context,
+        .micro_batch = o->micro_batch,
+        .micro_batches = o->micro_batches,
+        .micro_batch_tokens = o->micro_batch_tokens,
+        .refill = o->refill,
+        .log = log,
+    };
+}
+
+static void log_to_hooks(void *user, enum aq_log_level level, const char *text)
+{
+    static const enum aquifer_level map[] = {[AQ_LOG_WARNING] = AQUIFER_WARNING,
+                                             [AQ_LOG_INFO] = AQUIFER_INFO,
+                                             [AQ_LOG_DEBUG] = AQUIFER_DEBUG};
+    const struct aquifer_hooks *hooks = user;
+    if (hooks && hooks->line)
+        hooks->line(hooks->user, map[level], text);
+}
+
+struct aq_log aq_log_from_hooks(const struct aquifer_hooks *hooks)
+{
+    return (struct aq_log){log_to_hooks, (void *)hooks};
+}
+
+void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, const char *format,
+                   ...)
+{
+    if (!hooks || !hooks->line)
+        return;
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    hooks->line(hooks->user, level, text);
+}
+
+int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr)
+{
+    char *text = json_dumps(document, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+    json_decref(document);
+    if (!text)
+        return aq_error(reterr, -ENOMEM, "result as JSON");
+    if (hooks && hooks->output) {
+        hooks->output(hooks->user, text, strlen(text));
+        hooks->output(hooks->user, "\n", 1);
+    }
+    free(text);
+    return 0;
+}

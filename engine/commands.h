@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/commands.h - the commands behind aquifer_run, one file each.  A command returns its exit
+ * status (0, 3, ...) or a negative errno with a sentence in reterr; results go to hooks->output,
+ * notes to hooks->line. */
+#ifndef AQ_ENGINE_COMMANDS_H
+#define AQ_ENGINE_COMMANDS_H
+
+#include "base/err.h"
+#include "base/log.h"
+#include "engine/aquifer.h"
+#include "engine/engine.h"
+#include "engine/options.h"
+
+typedef int aq_command_fn(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                          struct aq_err *reterr);
+
+aq_command_fn aq_cmd_generate, aq_cmd_eval, aq_cmd_bench, aq_cmd_pack, aq_cmd_tokenize, aq_cmd_info,
+    aq_cmd_status;
+
+/* What commands that run a model share: options as the engine takes them (strings borrowed from o).
+ */
+void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
+                         const struct aq_log *log);
+/* A log that ends in hooks->line. */
+struct aq_log aq_log_from_hooks(const struct aquifer_hooks *hooks);
+void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, const char *format,
+                   ...) __attribute__((format(printf, 3, 4)));
+/* Dumps a JSON document (indented, newline at the end) to hooks->output; takes the reference. */
+int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/report.h"
+
+#include "base/json.h"
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+/* The value of a "name : value" line of a /proc file. */
+static void proc_line(const char *path, const char *name, char *text, size_t size)
+{
+    char line[512];
+    text[0] = '\0';
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        char *colon = strchr(line, ':');
+        if (!colon || strncmp(line, name, strlen(name)) != 0)
+            continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(text, size, "%s", colon);
+        break;
+    }
+    if (f)
+        fclose(f);
+}
+
+json_t *aq_report_environment(void)
+{
+    char cpu[256], memory[64];
+    struct utsname u;
+    proc_line("/proc/cpuinfo", "model name", cpu, sizeof(cpu));
+    proc_line("/proc/meminfo", "MemTotal", memory, sizeof(memory));
+    uname(&u);
+    return json_pack("{s:s, s:i, s:s, s:s}", "cpu", cpu, "cores",
+                     (int)sysconf(_SC_NPROCESSORS_ONLN), "memory", memory, "kernel", u.release);
+}
+
+static json_t *rate(double count, double seconds)
+{
+    return seconds > 0 ? aq_json_real(count / seconds) : json_null();
+}
+
+static json_t *lanes_json(const struct aq_engine_stats *s)
+{
+    return json_pack("{s:{s:f, s:n, s:n, s:n}, s:{s:f, s:n, s:n, s:n}}", "compute", "busy_s",
+                     s->compute_busy_s, "bytes", "gb_s", "ceiling_gb_s", "control", "busy_s",
+                     s->control_busy_s, "bytes", "gb_s", "ceiling_gb_s");
+}
+
+static void subtract(struct aq_engine_stats *s, const struct aq_engine_stats *b)
+{
+    s->passes -= b->passes;
+    s->prefill_passes -= b->prefill_passes;
+    s->decode_passes -= b->decode_passes;
+    s->mixed_passes -= b->mixed_passes;
+    s->prefill_s -= b->prefill_s;
+    s->decode_s -= b->decode_s;
+    s->mixed_s -= b->mixed_s;
+    s->prefill_tokens -= b->prefill_tokens;
+    s->decode_tokens -= b->decode_tokens;
+    s->generated_tokens -= b->generated_tokens;
+    s->compute_busy_s -= b->compute_busy_s;
+    s->control_busy_s -= b->control_busy_s;
+}
+
+static void add_model(json_t *r, const struct aq_engine_info *i)
+{
+    char hash[24];
+    snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)i->model_hash);
+    json_object_set_new(r, "model",
+                        json_pack("{s:s, s:s, s:I, s:i, s:i}", "name", i->name, "hash", hash,
+                                  "parameters", (json_int_t)i->parameters, "layers", (int)i->layers,
+                                  "hidden", (int)i->hidden));
+    json_object_set_new(r, "device",
+                        json_pack("{s:s, s:s, s:i}", "backend", i->backend, "isa", i->isa,
+                                  "threads", (int)i->threads));
+    json_t *lossy = json_array();
+    for (uint32_t n = 0; n < i->lossy_count; n++)
+        json_array_append_new(lossy, json_string(i->lossy[n]));
+    json_object_set_new(r, "lossy", lossy);
+    json_object_set_new(r, "weights", json_string(i->random_weights ? "random" : "real"));
+}
+
+json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times *t,
+                        const struct aq_engine_stats *before)
+{
+    struct aq_engine_stats s;
+    aq_engine_stats(e, &s);
+    if (before)
+        subtract(&s, before);
+    double passes_s = s.prefill_s + s.decode_s + s.mixed_s;
+    double idle_s = t->total_s > passes_s ? t->total_s - passes_s : 0;
+    json_t *r = json_pack("{s:i, s:{s:s, s:s}}", "schema", 1, "aquifer", "version", AQ_VERSION,
+                          "commit", AQ_COMMIT);
+    add_model(r, aq_engine_info(e));
+    json_object_set_new(r, "plan", aq_engine_plan_json(e));
+    json_object_set_new(r, "requests", json_integer((json_int_t)t->requests));
+    json_object_set_new(r, "errors", json_integer((json_int_t)t->errors));
+    json_object_set_new(r, "prompt_tokens", json_integer((json_int_t)t->prompt_tokens));
+    json_object_set_new(r, "generated_tokens", json_integer((json_int_t)s.generated_tokens));
+    json_object_set_new(r, "passes", json_integer((json_int_t)s.passes));
+    json_object_set_new(r, "load_s", aq_json_real(t->load_s));
+    json_object_set_new(r, "pack_s", aq_json_real(t->pack_s));
+    json_object_set_new(r, "prefill_s", aq_json_real(s.prefill_s));
+    json_object_set_new(r, "decode_s", aq_json_real(s.decode_s));
+    json_object_set_new(r, "mixed_s", aq_json_real(s.mixed_s));
+    json_object_set_new(r, "idle_s", aq_json_real(idle_s));
+    json_object_set_new(r, "total_s", aq_json_real(passes_s + idle_s));
+    json_object_set_new(r, "prefill_tok_s",
+                        s.mixed_s > 0 ? json_null() : rate((double)s.prefill_tokens, s.prefill_s));
+    json_object_set_new(r, "decode_tok_s",
+                        s.mixed_s > 0 ? json_null() : rate((double)s.decode_tokens, s.decode_s));
+    json_object_set_new(r, "gen_tok_s", rate((double)s.generated_tokens, passes_s + idle_s));
+    json_object_set_new(r, "total_tok_s",
+                        rate((double)(t->prompt_tokens + s.generated_tokens), passes_s + idle_s));
+    json_object_set_new(r, "lanes", lanes_json(&s));
+    json_object_set_new(r, "memory", aq_engine_memory_json(e));
+    json_object_set_new(r, "predicted", json_null());
+    json_object_set_new(r, "emulated", json_false());
+    json_object_set_new(r, "environment", aq_report_environment());
+    return r;
+}
