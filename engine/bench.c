@@ -263,7 +263,7 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
     struct aq_engine *e = NULL;
     struct batch b = {0};
     struct samples s = {0};
-    double load_s;
+    double load_s = 0;
     json_t *r = NULL;
     char hash[24] = "";
     int rc = open_engine(&e, o, row, requests, &load_s, hooks, reterr);
