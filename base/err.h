@@ -20,8 +20,15 @@ struct aq_err {
     char text[1024]; /* one sentence: the thing, what was expected, what was found */
 };
 
-/* Fills reterr (NULL allowed) and returns code.  The text never ends in a newline. */
-#define aq_error(reterr, code, ...) aq_error_at(reterr, code, __FILE__, __LINE__, __VA_ARGS__)
+/* Fills reterr (NULL allowed) and returns code, which is evaluated once.  The text never ends in a
+ * newline.  The value of the expression is the code itself, so that the compiler sees that a
+ * failure is a failure and does not warn about outputs that only success sets. */
+#define aq_error(reterr, code, ...)                                                                \
+    ({                                                                                             \
+        const int aq_error_code_ = (code);                                                         \
+        aq_error_at(reterr, aq_error_code_, __FILE__, __LINE__, __VA_ARGS__);                      \
+        aq_error_code_;                                                                            \
+    })
 int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, const char *format,
                 ...) __attribute__((format(printf, 5, 6)));
 

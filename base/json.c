@@ -17,8 +17,11 @@ int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_dupl
     size_t flags =
         JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
     json_t *value = json_loadb(text, bytes, flags, &why);
-    if (!value)
-        return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why.line, why.column, why.text);
+    if (!value) {
+        char quoted[JSON_ERROR_TEXT_LENGTH + 8]; /* the text quotes the input */
+        return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why.line, why.column,
+                        aq_quote(quoted, sizeof(quoted), why.text, strlen(why.text)));
+    }
     *ret = value;
     return 0;
 }
