@@ -49,3 +49,20 @@ const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_by
     memcpy(dst + n, n < src_bytes ? "..." : "", n < src_bytes ? 4 : 1);
     return dst;
 }
+
+int aq_err_exit_status(int code)
+{
+    switch (code) {
+    case 0: return 0;
+    case -EINVAL:
+    case -ERANGE: return 1;
+    case -ENOEXEC:
+    case -ENOMEM:
+    case -ENODEV:
+    case -ENOENT:
+    case -EOPNOTSUPP:
+    case -ENOSYS: return 2;
+    case -EINTR: return 130;
+    default: return 4;
+    }
+}

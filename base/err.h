@@ -40,4 +40,7 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
  * does not fit dst_bytes (at least 8, the NUL included) ends in "...".  Returns dst. */
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);
 
+/* The program's exit status for a code, as the table above says; 0 for 0. */
+int aq_err_exit_status(int code);
+
 #endif

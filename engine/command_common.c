@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/commands.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,23 @@ void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, 
     hooks->line(hooks->user, level, text);
 }
 
+void aq_hooks_output(const struct aquifer_hooks *hooks, const char *bytes, size_t count)
+{
+    if (hooks && hooks->output && count)
+        hooks->output(hooks->user, bytes, count);
+}
+
+void aq_hooks_outputf(const struct aquifer_hooks *hooks, const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    if (n > 0)
+        aq_hooks_output(hooks, text, (size_t)n < sizeof(text) ? (size_t)n : sizeof(text) - 1);
+}
+
 int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr)
 {
     char *text = json_dumps(document, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
@@ -69,4 +87,15 @@ int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq
     }
     free(text);
     return 0;
+}
+
+void aq_err_publish(struct aquifer_error *ret, const struct aq_err *err)
+{
+    _Static_assert(sizeof(ret->text) == sizeof(err->text), "both hold one sentence");
+    assert(err->code < 0);
+    if (!ret)
+        return;
+    ret->code = err->code;
+    ret->exit_status = aq_err_exit_status(err->code);
+    memcpy(ret->text, err->text, sizeof(ret->text));
 }

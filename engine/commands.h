@@ -25,7 +25,13 @@ void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
 struct aq_log aq_log_from_hooks(const struct aquifer_hooks *hooks);
 void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, const char *format,
                    ...) __attribute__((format(printf, 3, 4)));
+/* Part of the command's result, as it stands or formatted (at most 2 KiB). */
+void aq_hooks_output(const struct aquifer_hooks *hooks, const char *bytes, size_t count);
+void aq_hooks_outputf(const struct aquifer_hooks *hooks, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 /* Dumps a JSON document (indented, newline at the end) to hooks->output; takes the reference. */
 int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr);
+/* Copies an error out to the public struct (ret NULL allowed), with its exit status. */
+void aq_err_publish(struct aquifer_error *ret, const struct aq_err *err);
 
 #endif

@@ -34,6 +34,7 @@ struct aq_options {
     uint64_t random_weights_seed;
     uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */
     struct aq_strings disk_dir;
+    bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
     char *cache_dir;
     uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
     int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
@@ -64,6 +65,8 @@ struct aq_options {
     struct aq_strings allow_change;
     uint64_t limit;          /* 0: all */
     double disk_full_wait_s; /* default 600 */
+    /* only from JSON, for records submitted one by one; 0: the model's context */
+    uint32_t max_prompt_tokens, max_total_tokens;
 
     /* eval */
     char *text, *ids, *bos_mode; /* bos_mode: none|once|each */
@@ -87,15 +90,23 @@ struct aq_options {
 
 /* Parses `args` (without program and command name) for `command`; --config FILE is read first, the
  * command line wins.  -EINVAL: unknown flags name the nearest known one, values name flag, expected
- * and found. *ret_help is set when --help was asked for.  Positional arguments: only where the
- * command takes them. */
+ * and found.  When --help was asked for, *ret_help is set and *ret is left alone.  Positional
+ * arguments: only where the command takes them. */
 int aq_options_from_args(struct aq_options **ret, const char *command, int arg_count, char **args,
                          bool *ret_help, struct aq_err *reterr);
 /* The same from one JSON object {"model": ..., "max_tokens": 32, ...}; '-' and '_' are the same in
- * keys. */
+ * keys.  "command" is passed over. */
 int aq_options_from_json(struct aq_options **ret, const char *command, const json_t *object,
                          struct aq_err *reterr);
 void aq_options_close(struct aq_options *o);
+/* What a whole command needs beyond single values: no two that exclude each other, none missing.
+ * -EINVAL.  Not for records submitted one by one, which come without files. */
+int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
+/* {"command": ..., every option that was given, with '_' and its value's own type}: goes back
+ * through aq_options_from_json.  New reference; NULL: out of memory. */
+json_t *aq_options_to_json(const struct aq_options *o);
+/* Whether the user gave this option (name with '-'), rather than the default standing. */
+bool aq_options_given(const struct aq_options *o, const char *name);
 
 /* "16GiB", "15.5GB", "512M", bytes: K/M/G and KB/MB/GB are powers of 1000, KiB/MiB/GiB of 1024, any
  * case. */

@@ -2,7 +2,7 @@
 #include "engine/report.h"
 
 #include "base/json.h"
-#include "config.h"
+#include "engine/build_info.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -94,8 +94,8 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
         subtract(&s, before);
     double passes_s = s.prefill_s + s.decode_s + s.mixed_s;
     double idle_s = t->total_s > passes_s ? t->total_s - passes_s : 0;
-    json_t *r = json_pack("{s:i, s:{s:s, s:s}}", "schema", 1, "aquifer", "version", AQ_VERSION,
-                          "commit", AQ_COMMIT);
+    json_t *r = json_pack("{s:i, s:{s:s, s:s}}", "schema", 1, "aquifer", "version",
+                          aq_build_version(), "commit", aq_build_commit());
     add_model(r, aq_engine_info(e));
     json_object_set_new(r, "plan", aq_engine_plan_json(e));
     json_object_set_new(r, "requests", json_integer((json_int_t)t->requests));

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/nearest.h - the known name nearest to a mistyped one, for error messages. */
+#ifndef AQ_BASE_NEAREST_H
+#define AQ_BASE_NEAREST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Edits (insert, delete, replace, swap of neighbours) that turn a into b; '-' and '_' are the same
+ * and case does not matter.  Only the first 63 bytes of each word count. */
+uint32_t aq_edit_distance(const char *a, const char *b);
+
+/* The name with the fewest edits, the first one on ties; a name that begins with the word counts as
+ * one edit away.  NULL when count is 0; NULL names are passed over. */
+const char *aq_nearest(const char *word, const char *const *names, size_t count);
+
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/cli/main.c - the `aquifer` program: words in, a library call, an exit status out.  The
+ * only place that prints, handles signals and exits; uses nothing but the public header. */
+#include "engine/aquifer.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { EXIT_USAGE = 1, EXIT_IO = 4, EXIT_INTERRUPTED = 130 };
+
+/* Signal handlers can reach nothing else. */
+static volatile sig_atomic_t interrupts;
+
+static void on_signal(int signal)
+{
+    (void)signal;
+    if (interrupts)
+        _exit(EXIT_INTERRUPTED);
+    interrupts = 1;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction interrupt = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    sigemptyset(&interrupt.sa_mask);
+    sigemptyset(&ignore.sa_mask);
+    sigaction(SIGINT, &interrupt, NULL);
+    sigaction(SIGTERM, &interrupt, NULL);
+    sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is a failed write like any other */
+}
+
+struct screen {
+    bool terminal;      /* lines go to a terminal: progress stays on one line */
+    bool progress_open; /* a progress line stands there without its newline */
+    int write_error;    /* errno of the first failed write to standard output */
+};
+
+static size_t terminal_width(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
+        return size.ws_col;
+    return 80;
+}
+
+static void end_progress(struct screen *s)
+{
+    if (s->progress_open)
+        fputc('\n', stderr);
+    s->progress_open = false;
+}
+
+static void show_line(void *user, enum aquifer_level level, const char *text)
+{
+    struct screen *s = user;
+    if (level == AQUIFER_PROGRESS && s->terminal) {
+        /* Overwrites the line before; the last column stays free so that nothing wraps. */
+        int width = (int)terminal_width() - 1;
+        fprintf(stderr, "\r%-*.*s", width, width, text);
+        fflush(stderr);
+        s->progress_open = true;
+        return;
+    }
+    end_progress(s);
+    const char *kind = level == AQUIFER_ERROR     ? "error: "
+                       : level == AQUIFER_WARNING ? "warning: "
+                                                  : "";
+    fprintf(stderr, "aquifer: %s%s\n", kind, text);
+}
+
+static void show_output(void *user, const char *bytes, size_t count)
+{
+    struct screen *s = user;
+    if (s->terminal && isatty(STDOUT_FILENO))
+        end_progress(s);
+    while (count && !s->write_error) {
+        ssize_t n = write(STDOUT_FILENO, bytes, count);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            s->write_error = errno;
+            return;
+        }
+        bytes += n;
+        count -= (size_t)n;
+    }
+}
+
+/* Nothing more can be shown once standard output is gone, so the run may as well end. */
+static int is_interrupted(void *user)
+{
+    const struct screen *s = user;
+    return interrupts || s->write_error;
+}
+
+static int finish(struct screen *s, int status)
+{
+    end_progress(s);
+    if (!s->write_error)
+        return status;
+    fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
+    return EXIT_IO;
+}
+
+int main(int argc, char **argv)
+{
+    struct screen screen = {.terminal = isatty(STDERR_FILENO)};
+    struct aquifer_error error;
+    char *options = NULL, *text = NULL;
+    catch_signals();
+    if (aquifer_parse_args(argc - 1, argv + 1, &options, &text, &error) < 0) {
+        show_line(&screen, AQUIFER_ERROR, error.text);
+        return error.exit_status;
+    }
+    int status = EXIT_SUCCESS;
+    if (text) {
+        show_output(&screen, text, strlen(text));
+    } else {
+        const struct aquifer_hooks hooks = {
+            .user = &screen,
+            .line = show_line,
+            .output = show_output,
+            .interrupted = is_interrupted,
+            .output_is_terminal = isatty(STDOUT_FILENO),
+            .lines_are_terminal = screen.terminal,
+        };
+        status = aquifer_run(options, &hooks);
+    }
+    aquifer_free(options);
+    aquifer_free(text);
+    return finish(&screen, status);
+}

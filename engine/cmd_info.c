@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/cmd_info.c - `aquifer info`: what this build and this machine offer, and where each limit
+ * comes from.  One JSON document is built; the text form is read off it. */
+#include "engine/commands.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/build_info.h"
+#include "engine/device.h"
+#include "engine/machine_limits.h"
+#include "engine/paths.h"
+#include "engine/units.h"
+#include "kernels/kernels.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/io_uring.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- what the machine says -------------------------------------------------------------- */
+
+/* NULL when a ring can be set up, else why not. */
+static const char *uring_reason(void)
+{
+    struct io_uring_params params = {0};
+    long fd = syscall(SYS_io_uring_setup, 1, &params);
+    if (fd >= 0) {
+        close((int)fd);
+        return NULL;
+    }
+    switch (errno) {
+    case ENOSYS: return "the kernel has none";
+    case EPERM:
+    case EACCES: return "forbidden here, as containers often do";
+    case ENOMEM: return "the locked-memory limit is too low";
+    default: return "io_uring_setup failed";
+    }
+}
+
+/* First line of a small file; "" when it cannot be read. */
+static void first_line(const char *path, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t n = read(fd, text, bytes - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+}
+
+/* The word in brackets of "always [madvise] never"; "unknown" when there is none. */
+static void chosen_word(const char *path, char *text, size_t bytes)
+{
+    char line[256];
+    first_line(path, line, sizeof(line));
+    const char *open = strchr(line, '['), *close = open ? strchr(open, ']') : NULL;
+    snprintf(text, bytes, "%.*s", close ? (int)(close - open - 1) : 7,
+             close ? open + 1 : "unknown");
+}
+
+static void cpu_model(char *text, size_t bytes)
+{
+    char line[512];
+    snprintf(text, bytes, "unknown");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        colon[strcspn(colon, "\n")] = '\0';
+        snprintf(text, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
+        break;
+    }
+    if (f)
+        fclose(f);
+}
+
+/* ---- the document ----------------------------------------------------------------------- */
+
+static json_t *bytes_json(uint64_t bytes)
+{
+    return bytes > INT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+static json_t *backends_json(void)
+{
+    const char *where;
+    bool visible = aq_device_nvidia_visible(NULL, &where);
+    return json_pack("[{s:s, s:b}, {s:s, s:b, s:s, s:b}]", "name", "cpu", "usable", 1, "name",
+                     "cuda", "usable", 0, "reason", aq_device_cuda_reason(), "hardware_visible",
+                     visible);
+}
+
+static json_t *cpu_json(void)
+{
+    char model[256];
+    struct aq_cpu_limits c;
+    aq_limits_cpu(&c, NULL);
+    cpu_model(model, sizeof(model));
+    return json_pack("{s:s, s:s, s:i, s:s, s:i, s:o}", "model", model, "isa",
+                     aq_isa_name(aq_isa_detect()), "threads", (int)c.threads, "limited_by",
+                     c.limited_by, "affinity", (int)c.affinity, "quota",
+                     c.quota > 0 ? json_real(c.quota) : json_null());
+}
+
+static json_t *memory_json(void)
+{
+    struct aq_host_limits h;
+    struct aq_err err;
+    char enabled[32], defrag[32];
+    chosen_word("/sys/kernel/mm/transparent_hugepage/enabled", enabled, sizeof(enabled));
+    chosen_word("/sys/kernel/mm/transparent_hugepage/defrag", defrag, sizeof(defrag));
+    json_t *huge = json_pack("{s:s, s:s}", "enabled", enabled, "defrag", defrag);
+    if (aq_limits_host(&h, NULL, &err) < 0)
+        return json_pack("{s:n, s:s, s:o}", "budget", "error", err.text, "transparent_huge_pages",
+                         huge);
+    return json_pack(
+        "{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "budget", bytes_json(h.budget),
+        "limited_by", h.limited_by, "usable", bytes_json(h.usable), "total", bytes_json(h.total),
+        "available", bytes_json(h.available), "cgroup_left", bytes_json(h.cgroup),
+        "address_space_left", bytes_json(h.address_space), "data_left", bytes_json(h.data),
+        "locked_limit", bytes_json(h.locked), "transparent_huge_pages", huge);
+}
+
+static json_t *io_json(const char *directory)
+{
+    const char *reason = uring_reason();
+    json_t *io = json_pack("{s:s, s:b, s:s?}", "engine", reason ? "threads" : "uring",
+                           "uring_usable", !reason, "uring_reason", reason);
+    struct aq_disk_limits d;
+    struct aq_err err;
+    char *existing = aq_path_existing(directory);
+    json_object_set_new(io, "directory", json_string(directory));
+    if (existing && aq_limits_disk(&d, existing, &err) == 0)
+        json_object_update_new(io, json_pack("{s:s, s:b, s:b, s:o, s:o, s:b, s:s?}", "file_system",
+                                             d.file_system, "in_memory", d.in_memory, "network",
+                                             d.network, "free", bytes_json(d.free), "budget",
+                                             bytes_json(d.budget), "direct", d.direct,
+                                             "direct_reason", d.direct_reason));
+    else
+        json_object_set_new(io, "error", json_string(existing ? err.text : "out of memory"));
+    free(existing);
+    return io;
+}
+
+/* Bytes of the regular files in a directory; its subdirectories are not stores' own. */
+static uint64_t directory_bytes(const char *path)
+{
+    uint64_t sum = 0;
+    DIR *d = opendir(path);
+    struct dirent *entry;
+    struct stat st;
+    while (d && (entry = readdir(d))) {
+        if (fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+            sum += (uint64_t)st.st_size;
+    }
+    if (d)
+        closedir(d);
+    return sum;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* Packed stores: directories with a manifest. */
+static json_t *cache_json(const char *directory)
+{
+    json_t *stores = json_array();
+    struct dirent **entries = NULL;
+    int count = scandir(directory, &entries, NULL, by_name);
+    for (int i = 0; i < count; i++) {
+        char path[PATH_MAX], manifest[PATH_MAX];
+        int n = snprintf(path, sizeof(path), "%s/%s", directory, entries[i]->d_name);
+        int m = snprintf(manifest, sizeof(manifest), "%s/%s/manifest.json", directory,
+                         entries[i]->d_name);
+        bool fits = n > 0 && m > 0 && (size_t)m < sizeof(manifest);
+        if (entries[i]->d_name[0] != '.' && fits && access(manifest, F_OK) == 0)
+            json_array_append_new(stores,
+                                  json_pack("{s:s, s:s, s:o}", "name", entries[i]->d_name, "path",
+                                            path, "bytes", bytes_json(directory_bytes(path))));
+        free(entries[i]);
+    }
+    free(entries);
+    return json_pack("{s:s, s:o}", "directory", directory, "stores", stores);
+}
+
+/* ---- the same as text ------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? json_string_value(value) : NULL;
+}
+
+static void print_size(const struct aquifer_hooks *hooks, const char *label, const json_t *object,
+                       const char *key, const char *none)
+{
+    char amount[AQ_SIZE_TEXT_MAX];
+    const json_t *value = json_object_get(object, key);
+    const char *text =
+        json_is_integer(value) ? aq_format_size(amount, (uint64_t)json_integer_value(value)) : none;
+    if (text)
+        aq_hooks_outputf(hooks, "  %-22s %s\n", label, text);
+}
+
+static void print_cpu(const struct aquifer_hooks *hooks, const json_t *cpu)
+{
+    const json_t *quota = json_object_get(cpu, "quota");
+    aq_hooks_outputf(hooks, "cpu         %s\n", text_of(cpu, "model"));
+    aq_hooks_outputf(hooks, "  %-22s %s\n", "instruction set", text_of(cpu, "isa"));
+    aq_hooks_outputf(hooks, "  %-22s %lld (%s: %lld CPUs", "threads",
+                     (long long)json_integer_value(json_object_get(cpu, "threads")),
+                     text_of(cpu, "limited_by"),
+                     (long long)json_integer_value(json_object_get(cpu, "affinity")));
+    if (json_is_real(quota))
+        aq_hooks_outputf(hooks, ", cgroup quota %.2f", json_real_value(quota));
+    aq_hooks_outputf(hooks, ")\n");
+}
+
+static void print_memory(const struct aquifer_hooks *hooks, const json_t *memory)
+{
+    const json_t *huge = json_object_get(memory, "transparent_huge_pages");
+    if (text_of(memory, "error"))
+        aq_hooks_outputf(hooks, "memory      %s\n", text_of(memory, "error"));
+    else
+        aq_hooks_outputf(hooks, "memory      limited by %s\n", text_of(memory, "limited_by"));
+    print_size(hooks, "default --host-memory", memory, "budget", NULL);
+    print_size(hooks, "MemAvailable", memory, "available", NULL);
+    print_size(hooks, "MemTotal", memory, "total", NULL);
+    print_size(hooks, "left in the cgroup", memory, "cgroup_left", "no limit");
+    print_size(hooks, "left of RLIMIT_AS", memory, "address_space_left", "no limit");
+    print_size(hooks, "left of RLIMIT_DATA", memory, "data_left", "no limit");
+    print_size(hooks, "RLIMIT_MEMLOCK", memory, "locked_limit", "no limit");
+    aq_hooks_outputf(hooks, "  %-22s %s, defrag %s\n", "transparent huge pages",
+                     text_of(huge, "enabled"), text_of(huge, "defrag"));
+}
+
+static void print_io(const struct aquifer_hooks *hooks, const json_t *io)
+{
+    const char *uring = text_of(io, "uring_reason"), *direct = text_of(io, "direct_reason");
+    aq_hooks_outputf(hooks, "io          io_uring %s%s\n", uring ? "cannot be used: " : "usable",
+                     uring ? uring : "");
+    aq_hooks_outputf(hooks, "  %-22s %s\n", "cache directory", text_of(io, "directory"));
+    if (text_of(io, "error")) {
+        aq_hooks_outputf(hooks, "  %s\n", text_of(io, "error"));
+        return;
+    }
+    aq_hooks_outputf(hooks, "  %-22s %s%s\n", "file system", text_of(io, "file_system"),
+                     json_is_true(json_object_get(io, "in_memory")) ? ", in memory"
+                     : json_is_true(json_object_get(io, "network")) ? ", on the network"
+                                                                    : "");
+    aq_hooks_outputf(hooks, "  %-22s %s%s\n", "O_DIRECT", direct ? "no: " : "yes",
+                     direct ? direct : "");
+    print_size(hooks, "free", io, "free", NULL);
+}
+
+static void print_backends(const struct aquifer_hooks *hooks, const json_t *backends)
+{
+    size_t i;
+    const json_t *backend;
+    json_array_foreach(backends, i, backend)
+    {
+        const char *reason = text_of(backend, "reason");
+        bool visible = json_is_true(json_object_get(backend, "hardware_visible"));
+        aq_hooks_outputf(hooks, "%-11s %s: %s%s%s\n", i ? "" : "backends", text_of(backend, "name"),
+                         reason ? "cannot be used, " : "usable", reason ? reason : "",
+                         visible ? " (an NVIDIA GPU is visible)" : "");
+    }
+}
+
+static void print_cache(const struct aquifer_hooks *hooks, const json_t *cache)
+{
+    size_t i;
+    const json_t *store, *stores = json_object_get(cache, "stores");
+    aq_hooks_outputf(hooks, "cache       %s: %zu packed store%s\n", text_of(cache, "directory"),
+                     json_array_size(stores), json_array_size(stores) == 1 ? "" : "s");
+    json_array_foreach(stores, i, store)
+        print_size(hooks, text_of(store, "name"), store, "bytes", NULL);
+}
+
+int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                struct aq_err *reterr)
+{
+    char *cache = aq_path_cache(o->cache_dir, reterr);
+    if (!cache)
+        return reterr ? reterr->code : -ENOENT;
+    json_t *document =
+        json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o}", "schema", 1, "version", aq_build_version(),
+                  "commit", aq_build_commit(), "backends", backends_json(), "cpu", cpu_json(),
+                  "memory", memory_json(), "io", io_json(cache));
+    if (document && o->cache)
+        json_object_set_new(document, "cache", cache_json(cache));
+    free(cache);
+    if (!document)
+        return aq_error(reterr, -ENOMEM, "info: out of memory");
+    if (o->json)
+        return aq_hooks_json(hooks, document, reterr);
+    aq_hooks_outputf(hooks, "aquifer     %s\n", aquifer_version());
+    print_backends(hooks, json_object_get(document, "backends"));
+    print_cpu(hooks, json_object_get(document, "cpu"));
+    print_memory(hooks, json_object_get(document, "memory"));
+    print_io(hooks, json_object_get(document, "io"));
+    if (o->cache)
+        print_cache(hooks, json_object_get(document, "cache"));
+    json_decref(document);
+    return 0;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/options_check.h"
+
+#include "base/types.h"
+#include "engine/device.h"
+#include "engine/units.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int later(const char *label, const char *text, struct aq_err *reterr)
+{
+    return aq_error(reterr, -EINVAL, "%s: '%s' is not available in this version", label, text);
+}
+
+static bool all_digits(const char *text)
+{
+    size_t n = strspn(text, "0123456789");
+    return n > 0 && n <= 9 && !text[n];
+}
+
+int aq_check_device(const char *label, const char *text, struct aq_err *reterr)
+{
+    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0)
+        return 0;
+    if (strcmp(text, "cuda") == 0 || (strncmp(text, "cuda:", 5) == 0 && all_digits(text + 5)))
+        return aq_error(reterr, -ENODEV, "%s: '%s' cannot be used: %s", label, text,
+                        aq_device_cuda_reason());
+    return aq_error(reterr, -EINVAL, "%s: expected auto, cpu, cuda or cuda:N, found '%s'", label,
+                    text);
+}
+
+int aq_check_kv_policy(const char *label, const char *text, struct aq_err *reterr)
+{
+    static const char *const known[] = {"h2o", "window", "heavy"};
+    if (strcmp(text, "full") == 0)
+        return 0;
+    size_t n = strcspn(text, ":");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(known); i++) {
+        if (strlen(known[i]) == n && strncmp(text, known[i], n) == 0)
+            return later(label, text, reterr);
+    }
+    return aq_error(reterr, -EINVAL, "%s: expected full, found '%s'", label, text);
+}
+
+int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reterr)
+{
+    if (strcmp(text, "1") == 0)
+        return aq_error(reterr, -EINVAL,
+                        "%s: '1' could mean 100 %% or one token; write 1.0 or 100%% for the whole "
+                        "sequence",
+                        label);
+    size_t n = strlen(text);
+    char number[64];
+    bool percent = n > 0 && text[n - 1] == '%';
+    double x;
+    if (n - percent >= sizeof(number))
+        return aq_error(reterr, -EINVAL, "%s: expected a share (0.2, 20%%) or slots, found '%s'",
+                        label, text);
+    memcpy(number, text, n - percent);
+    number[n - percent] = '\0';
+    if (!aq_parse_real(number, &x) || x <= 0)
+        return aq_error(reterr, -EINVAL, "%s: expected a share (0.2, 20%%) or slots, found '%s'",
+                        label, text);
+    bool share = percent || strpbrk(number, ".eE");
+    if (share && x > (percent ? 100 : 1))
+        return aq_error(reterr, -EINVAL, "%s: expected a share of at most 100 %%, found '%s'",
+                        label, text);
+    return share && x == (percent ? 100 : 1) ? 0 : later(label, text, reterr);
+}
+
+int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
+{
+    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0)
+        return 0;
+    if (all_digits(text))
+        return later(label, text, reterr);
+    return aq_error(reterr, -EINVAL, "%s: expected auto, off or a node's number, found '%s'", label,
+                    text);
+}
+
+/* "D/H/N": three percentages that sum to 100. */
+static int check_shares(const char *label, const char *key, const char *value,
+                        struct aq_err *reterr)
+{
+    double share[3], sum = 0;
+    const char *at = value;
+    for (int i = 0; i < 3; i++) {
+        size_t n = strcspn(at, "/");
+        char number[32];
+        bool last = at[n] == '\0';
+        if (n >= sizeof(number) || last != (i == 2))
+            goto malformed;
+        memcpy(number, at, n);
+        number[n] = '\0';
+        if (!aq_parse_real(number, &share[i]) || share[i] < 0 || share[i] > 100)
+            goto malformed;
+        sum += share[i];
+        at += n + !last;
+    }
+    if (sum < 100 - 1e-6 || sum > 100 + 1e-6)
+        return aq_error(reterr, -EINVAL, "%s: %s=%s: expected shares that sum to 100, found %g",
+                        label, key, value, sum);
+    if (share[2] > 0)
+        return aq_error(reterr, -EINVAL,
+                        "%s: %s=%s: a share on disk is not available in this version", label, key,
+                        value);
+    return 0;
+malformed:
+    return aq_error(reterr, -EINVAL,
+                    "%s: %s: expected percentages device/host/disk such as 0/100/0, found '%s'",
+                    label, key, value);
+}
+
+static int check_part(const char *label, const char *key, const char *value, struct aq_err *reterr)
+{
+    if (strcmp(key, "head") == 0) {
+        if (strcmp(value, "device") == 0 || strcmp(value, "host") == 0)
+            return 0;
+        if (strcmp(value, "disk") == 0)
+            return aq_error(reterr, -EINVAL, "%s: head=disk is not available in this version",
+                            label);
+        return aq_error(reterr, -EINVAL, "%s: head: expected device, host or disk, found '%s'",
+                        label, value);
+    }
+    if (strcmp(key, "weights") == 0 || strcmp(key, "kv") == 0 || strcmp(key, "hidden") == 0)
+        return check_shares(label, key, value, reterr);
+    return aq_error(reterr, -EINVAL, "%s: expected weights, kv, hidden or head, found '%s'", label,
+                    key);
+}
+
+int aq_check_placement(const char *label, const char *text, struct aq_err *reterr)
+{
+    if (strcmp(text, "auto") == 0)
+        return 0;
+    char *copy = strdup(text), *save = NULL;
+    if (!copy)
+        return aq_error(reterr, -ENOMEM, "%s: %zu bytes", label, strlen(text) + 1);
+    int rc = 0;
+    uint32_t parts = 0;
+    for (char *part = strtok_r(copy, " \t,", &save); part && rc == 0;
+         part = strtok_r(NULL, " \t,", &save)) {
+        char *equals = strchr(part, '=');
+        if (!equals) {
+            rc = aq_error(reterr, -EINVAL, "%s: expected NAME=SHARES, found '%s'", label, part);
+            break;
+        }
+        *equals = '\0';
+        rc = check_part(label, part, equals + 1, reterr);
+        parts++;
+    }
+    if (rc == 0 && parts == 0)
+        rc = aq_error(reterr, -EINVAL, "%s: expected auto or NAME=SHARES, found '%s'", label, text);
+    free(copy);
+    return rc;
+}

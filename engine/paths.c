@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/paths.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *aq_path_cache(const char *option, struct aq_err *reterr)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *path = NULL;
+    int n;
+    if (option)
+        n = asprintf(&path, "%s", option);
+    else if (xdg && xdg[0] == '/') /* the XDG rules say: relative ones do not count */
+        n = asprintf(&path, "%s/aquifer", xdg);
+    else if (home && *home)
+        n = asprintf(&path, "%s/.cache/aquifer", home);
+    else {
+        aq_error(reterr, -EINVAL,
+                 "no cache directory: expected --cache-dir, or XDG_CACHE_HOME or HOME to be set");
+        return NULL;
+    }
+    if (n < 0) {
+        aq_error(reterr, -ENOMEM, "cache directory: out of memory");
+        return NULL;
+    }
+    return path;
+}
+
+char *aq_path_existing(const char *path)
+{
+    assert(*path);
+    char *at = strdup(path);
+    while (at && access(at, F_OK) < 0) {
+        char *slash = strrchr(at, '/');
+        if (!slash || slash == at) {
+            strcpy(at, slash ? "/" : ".");
+            break;
+        }
+        *slash = '\0';
+    }
+    return at;
+}
