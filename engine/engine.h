@@ -85,6 +85,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
  * purpose, bytes}], "memory": {tier: {budget, ledger}}.  New reference. */
 json_t *aq_engine_plan_json(const struct aq_engine *e);
 
+/* Before load: `observe` is called with true before the first op of each pass and with false after
+ * the last.  Tests trap allocation in between. */
+void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool running), void *user);
+
 /* Takes every buffer of the plan and reads or generates the weights. */
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr);
 
@@ -99,6 +103,9 @@ uint32_t aq_engine_seats(const struct aq_engine *e);
 int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr);
 /* Next finished sequence in the order of finishing, or NULL. */
 struct aq_sequence *aq_engine_finished(struct aq_engine *e);
+
+/* Bytes of KV that a sequence of this many keys holds, in whole pages.  After plan. */
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys);
 
 void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret);
 /* {tier: {"budget", "ledger", "measured"}}; measured host = peak resident set.  New reference. */

@@ -12,8 +12,9 @@ static const struct {
     aq_command_fn *fn;
     bool computes; /* runs a model: a device must be chosen */
 } commands[] = {
-    {"info", aq_cmd_info},
-    {"status", aq_cmd_status},
+    {"bench", aq_cmd_bench, true},
+    {"info", aq_cmd_info, false},
+    {"status", aq_cmd_status, false},
 };
 
 static aq_command_fn *find(const char *name, bool *ret_computes)

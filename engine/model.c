@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model.h"
+
+#include "engine/arch/opt.h"
+#include "engine/checkpoint.h"
+#include "engine/random_weights.h"
+#include "offload/store.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Where tensors come from: one of the two; neither for random weights. */
+struct aq_model_source {
+    struct aq_checkpoint *checkpoint;
+    struct aq_store *store;
+};
+
+/* ---- finding tensors
+ * -------------------------------------------------------------------------------------- */
+
+static const struct aq_tensor_info *find_tensor(const struct aq_model *m, const char *canonical)
+{
+    char name[2 * AQ_NAME_MAX];
+    for (uint32_t variant = 0; aq_opt_tensor_name(canonical, variant, name); variant++) {
+        const struct aq_tensor_info *t = aq_checkpoint_find(m->source->checkpoint, name);
+        if (t)
+            return t;
+    }
+    return NULL;
+}
+
+static void shape_text(char *text, size_t size, const struct aq_tensor_info *t)
+{
+    size_t at = (size_t)snprintf(text, size, "%s [", aq_dtype_name(t->dtype));
+    for (uint32_t i = 0; i < t->rank && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%llu", i ? ", " : "",
+                               (unsigned long long)t->shape[i]);
+    if (at < size)
+        snprintf(text + at, size - at, "]");
+}
+
+/* k 0: a vector of `rows` values. */
+static int check_tensor(const struct aq_model *m, const char *canonical, uint32_t rows, uint32_t k,
+                        struct aq_err *reterr)
+{
+    const struct aq_tensor_info *t = find_tensor(m, canonical);
+    if (!t)
+        return aq_error(reterr, -ENOEXEC,
+                        "%s: tensor '%s' is missing (also under 'model.decoder.' and 'decoder.')",
+                        m->name, canonical);
+    bool real = t->dtype == AQ_F32 || t->dtype == AQ_F16 || t->dtype == AQ_BF16;
+    bool fits = k ? t->rank == 2 && t->shape[0] == rows && t->shape[1] == k
+                  : t->rank == 1 && t->shape[0] == rows;
+    if (real && fits)
+        return 0;
+    char found[160], expected[64];
+    shape_text(found, sizeof(found), t);
+    snprintf(expected, sizeof(expected), k ? "[%u, %u]" : "[%u]", rows, k);
+    return aq_error(reterr, -ENOEXEC,
+                    "%s: tensor '%s': expected f32, f16 or bf16 %s by config.json, found %s",
+                    m->name, canonical, expected, found);
+}
+
+static int check_item(const struct aq_model *m, const char *canonical, uint32_t rows, uint32_t k,
+                      bool table, struct aq_err *reterr)
+{
+    const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
+    if (!item)
+        return aq_error(reterr, -ENOEXEC, "%s: the store has no item '%s'", m->name, canonical);
+    enum aq_store_kind kind = !k ? AQ_STORE_VECTOR : table ? AQ_STORE_TABLE : AQ_STORE_MATRIX;
+    uint32_t want_rows = k ? rows : 1, want_cols = k ? k : rows;
+    if (item->kind != kind || item->rows != want_rows || item->cols != want_cols)
+        return aq_error(reterr, -ENOEXEC,
+                        "%s: item '%s': expected %s [%u, %u] by config.json, found %s [%u, %u]",
+                        m->name, canonical, aq_store_kind_name(kind), want_rows, want_cols,
+                        aq_store_kind_name(item->kind), item->rows, item->cols);
+    return 0;
+}
+
+static int check_source(const struct aq_model *m, struct aq_err *reterr)
+{
+    bool store = m->source->store;
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        const struct aq_step_desc *d = &m->steps.step[s];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            const struct aq_matrix_desc *w = &d->matrix[i];
+            int rc = store ? check_item(m, w->name, w->rows, w->k, w->table, reterr)
+                           : check_tensor(m, w->name, w->rows, w->k, reterr);
+            if (rc < 0)
+                return rc;
+        }
+        for (uint32_t i = 0; i < d->vector_count; i++) {
+            for (uint32_t n = 0; n < d->vector[i].part_count; n++) {
+                const struct aq_vector_part *part = &d->vector[i].part[n];
+                if (!part->name[0])
+                    continue;
+                int rc = store ? check_item(m, part->name, part->count, 0, false, reterr)
+                               : check_tensor(m, part->name, part->count, 0, reterr);
+                if (rc < 0)
+                    return rc;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- open
+ * ---------------------------------------------------------------------------------------------------
+ */
+
+static const char *base_name(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t at = n;
+    while (at > 0 && path[at - 1] != '/')
+        at--;
+    return path + at;
+}
+
+static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr)
+{
+    char dir[PATH_MAX];
+    int rc = aq_checkpoint_resolve(named, dir, sizeof(dir), reterr);
+    if (rc == 0)
+        rc = aq_model_config_read(&m->config, dir, reterr);
+    if (rc < 0)
+        return rc;
+    m->source = calloc(1, sizeof(*m->source));
+    if (!m->source)
+        return aq_error(reterr, -ENOMEM, "model source");
+    snprintf(m->name, sizeof(m->name), "%s", base_name(named));
+    while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
+        m->name[strlen(m->name) - 1] = '\0';
+    if (aq_store_present(dir)) {
+        rc = aq_store_open(&m->source->store, dir, reterr);
+        m->hash = rc < 0 ? 0 : aq_store_identity(m->source->store);
+        return rc;
+    }
+    rc = aq_checkpoint_open(&m->source->checkpoint, dir, reterr);
+    m->hash = rc < 0 ? 0 : aq_checkpoint_hash(m->source->checkpoint);
+    return rc;
+}
+
+static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, struct aq_err *reterr)
+{
+    bool file = strchr(shape, '/') || strstr(shape, ".json");
+    int rc = file ? aq_model_config_read_file(&m->config, shape, reterr)
+                  : aq_model_config_named(&m->config, shape, reterr);
+    if (rc < 0)
+        return rc;
+    m->random = true;
+    m->random_seed = seed;
+    snprintf(m->name, sizeof(m->name), "%s", base_name(shape));
+    return 0;
+}
+
+static enum aq_dtype source_dtype(const struct aq_model *m, const char *canonical)
+{
+    if (m->random)
+        return m->config.torch_dtype == AQ_BF16 || m->config.torch_dtype == AQ_F32
+                   ? m->config.torch_dtype
+                   : AQ_F16;
+    if (m->source->store)
+        return aq_store_find(m->source->store, canonical)->dtype;
+    return find_tensor(m, canonical)->dtype;
+}
+
+int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && (opts->dir || opts->shape));
+    struct aq_model *m = calloc(1, sizeof(*m));
+    if (!m)
+        return aq_error(reterr, -ENOMEM, "model");
+    int rc = opts->dir ? open_dir(m, opts->dir, reterr)
+                       : open_shape(m, opts->shape, opts->random_seed, reterr);
+    if (rc < 0)
+        goto fail;
+    rc = aq_opt_steps(&m->steps, &m->config, reterr);
+    if (rc < 0)
+        goto fail;
+    if (m->source && (rc = check_source(m, reterr)) < 0)
+        goto fail;
+    if (m->random) {
+        uint64_t key[] = {opts->random_seed, m->steps.parameters, m->steps.hidden, m->steps.layers,
+                          m->steps.heads};
+        m->hash = XXH3_64bits(key, sizeof(key));
+    }
+    m->checkpoint_dtype = source_dtype(m, m->steps.step[1].matrix[0].name);
+    *ret = m;
+    return 0;
+fail:
+    aq_model_close(m);
+    return rc;
+}
+
+void aq_model_close(struct aq_model *m)
+{
+    if (!m)
+        return;
+    if (m->mem) {
+        aq_mem_free(m->mem, AQ_HOST, "weights", m->weights_buffer, m->weights_bytes);
+        aq_mem_free(m->mem, AQ_HOST, "vectors", m->vectors_buffer, m->vectors_bytes);
+    }
+    if (m->source) {
+        aq_checkpoint_close(m->source->checkpoint);
+        aq_store_close(m->source->store);
+    }
+    free(m->source);
+    free(m->weight);
+    free(m->vector);
+    free(m->steps.step);
+    free(m);
+}
+
+enum aq_dtype aq_model_table_dtype(const struct aq_model *m)
+{
+    const struct aq_step_desc *embed = &m->steps.step[0];
+    for (uint32_t i = 0; i < embed->matrix_count; i++) {
+        if (embed->matrix[i].table)
+            return source_dtype(m, embed->matrix[i].name);
+    }
+    return m->checkpoint_dtype;
+}
+
+int aq_model_store_format(const struct aq_model *m)
+{
+    return m->source && m->source->store ? (int)m->checkpoint_dtype : -1;
+}
+
+/* ---- reading
+ * -------------------------------------------------------------------------------------------------
+ */
+
+int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
+                       uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,
+                       struct aq_err *reterr)
+{
+    if (m->random) {
+        *ret_dtype = AQ_F32;
+        struct aq_random_tensor t = aq_random_tensor(m->random_seed, canonical, m->steps.layers);
+        aq_random_rows(dst, &t, first, rows, k);
+        return 0;
+    }
+    if (m->source->store) {
+        const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
+        size_t row_bytes = (size_t)k * aq_dtype_bytes(item->dtype);
+        *ret_dtype = item->dtype;
+        return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
+                             reterr);
+    }
+    const struct aq_tensor_info *t = find_tensor(m, canonical);
+    *ret_dtype = t->dtype;
+    if (t->rank == 1) /* a vector: its values are the rows */
+        return aq_checkpoint_read(m->source->checkpoint, t, 0, k, dst, reterr);
+    return aq_checkpoint_read(m->source->checkpoint, t, first, rows, dst, reterr);
+}
+
+struct load {
+    struct aq_model *m;
+    const struct aq_kernels *kernels;
+    const struct aq_weight *weight; /* being loaded */
+    uint8_t *staging;
+    size_t staging_bytes;
+    pthread_mutex_t lock;
+    int rc;
+    struct aq_err err;
+};
+
+static void note_error(struct load *l, int rc, const struct aq_err *err)
+{
+    pthread_mutex_lock(&l->lock);
+    if (l->rc == 0) {
+        l->rc = rc;
+        l->err = *err;
+    }
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* 64 rows: a panel, or a piece of a table. */
+static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_err *reterr)
+{
+    const struct aq_weight *w = l->weight;
+    const struct aq_matrix_desc *d = w->desc;
+    const struct aq_store *store = l->m->source ? l->m->source->store : NULL;
+    uint32_t first = tile * AQ_PANEL_ROWS,
+             rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
+    size_t panel_bytes = aq_panel_bytes(w->dtype, d->k),
+           row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
+    uint8_t *dst =
+        (uint8_t *)w->data + (d->table ? (size_t)first * row_bytes : (size_t)tile * panel_bytes);
+    enum aq_dtype dtype;
+    int rc;
+    if (store && !d->table) {
+        const struct aq_store_item *item = aq_store_find(store, d->name);
+        bool same = item->layout == w->layout;
+        rc = aq_store_read(store, item, (uint64_t)tile * panel_bytes, same ? dst : staging,
+                           panel_bytes, reterr);
+        if (rc == 0 && !same)
+            l->kernels->pack_panel(dst, w->dtype, w->layout, staging, item->dtype, rows, d->k);
+        return rc;
+    }
+    rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
+    if (rc < 0)
+        return rc;
+    if (!d->table)
+        l->kernels->pack_panel(dst, w->dtype, w->layout, staging, dtype, rows, d->k);
+    else if (dtype == w->dtype)
+        memcpy(dst, staging, rows * row_bytes);
+    else
+        aq_convert(dst, w->dtype, staging, dtype, (size_t)rows * d->k);
+    return 0;
+}
+
+static void load_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct load *l = arg;
+    struct aq_err err = {0};
+    if (__atomic_load_n(&l->rc, __ATOMIC_RELAXED) < 0)
+        return;
+    int rc = load_rows(l, tile, l->staging + worker * l->staging_bytes, &err);
+    if (rc < 0)
+        note_error(l, rc, &err);
+}
+
+static int load_vector(struct load *l, const struct aq_vector_desc *d, float *dst,
+                       struct aq_err *reterr)
+{
+    for (uint32_t n = 0; n < d->part_count; n++) {
+        const struct aq_vector_part *part = &d->part[n];
+        if (part->name[0]) {
+            enum aq_dtype dtype;
+            int rc =
+                aq_model_read_rows(l->m, part->name, 0, 1, part->count, l->staging, &dtype, reterr);
+            if (rc < 0)
+                return rc;
+            aq_convert(dst, AQ_F32, l->staging, dtype, part->count);
+        } else {
+            for (uint32_t i = 0; i < part->count; i++)
+                dst[i] = d->fill;
+        }
+        dst += part->count;
+    }
+    return 0;
+}
+
+/* Gives every matrix and vector its place; tied matrices share one. */
+static void place(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
+{
+    uint8_t *matrix = m->weights_buffer;
+    float *vector = m->vectors_buffer;
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        const struct aq_step_desc *d = &m->steps.step[s];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            uint32_t at_step, at_index;
+            if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index)) {
+                m->weight[s][i] = m->weight[at_step][at_index];
+                continue;
+            }
+            enum aq_dtype dtype = d->matrix[i].table ? table : format;
+            m->weight[s][i] = (struct aq_weight){
+                .desc = &d->matrix[i],
+                .dtype = dtype,
+                .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_layout_cpu(dtype),
+                .data = matrix,
+            };
+            matrix += aq_matrix_bytes(&d->matrix[i], dtype);
+        }
+        for (uint32_t i = 0; i < d->vector_count; i++) {
+            m->vector[s][i] = vector;
+            vector += aq_align_up(d->vector[i].count, 16);
+        }
+    }
+    assert(matrix <= (uint8_t *)m->weights_buffer + m->weights_bytes);
+    assert((uint8_t *)vector <= (uint8_t *)m->vectors_buffer + m->vectors_bytes);
+}
+
+static void total_bytes(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
+{
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        const struct aq_step_desc *d = &m->steps.step[s];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            uint32_t at_step, at_index;
+            if (!aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))
+                m->weights_bytes +=
+                    aq_matrix_bytes(&d->matrix[i], d->matrix[i].table ? table : format);
+        }
+        for (uint32_t i = 0; i < d->vector_count; i++)
+            m->vectors_bytes += aq_align_up(4ull * d->vector[i].count, 64);
+    }
+    m->vectors_bytes = aq_max_u64(m->vectors_bytes, 64);
+}
+
+static int load_step(struct load *l, struct aq_pool *pool, uint32_t s, struct aq_err *reterr)
+{
+    struct aq_model *m = l->m;
+    const struct aq_step_desc *d = &m->steps.step[s];
+    for (uint32_t i = 0; i < d->matrix_count; i++) {
+        uint32_t at_step, at_index;
+        if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))
+            continue;
+        l->weight = &m->weight[s][i];
+        aq_pool_run(pool, load_tile, l, aq_panel_count(d->matrix[i].rows));
+        if (l->rc < 0) {
+            if (reterr)
+                *reterr = l->err;
+            return l->rc;
+        }
+    }
+    for (uint32_t i = 0; i < d->vector_count; i++) {
+        int rc = load_vector(l, &d->vector[i], m->vector[s][i], reterr);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
+                  const struct aq_kernels *kernels, struct aq_pool *pool, void *staging,
+                  size_t staging_bytes, struct aq_err *reterr)
+{
+    assert(!m->mem);
+    enum aq_dtype table = aq_model_table_dtype(m);
+    m->weight = calloc(m->steps.step_count, sizeof(*m->weight));
+    m->vector = calloc(m->steps.step_count, sizeof(*m->vector));
+    if (!m->weight || !m->vector)
+        return aq_error(reterr, -ENOMEM, "%s: table of weights", m->name);
+    total_bytes(m, format, table);
+    m->mem = mem;
+    int rc = aq_mem_alloc(&m->weights_buffer, mem, AQ_HOST, "weights", m->weights_bytes, reterr);
+    if (rc == 0)
+        rc = aq_mem_alloc((void **)&m->vectors_buffer, mem, AQ_HOST, "vectors", m->vectors_bytes,
+                          reterr);
+    if (rc < 0)
+        return rc;
+    place(m, format, table);
+    struct load l = {.m = m,
+                     .kernels = kernels,
+                     .staging = staging,
+                     .staging_bytes = staging_bytes,
+                     .lock = PTHREAD_MUTEX_INITIALIZER};
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        rc = load_step(&l, pool, s, reterr);
+        if (rc < 0)
+            return aq_error_prefix(reterr, "%s", m->name);
+    }
+    return 0;
+}
