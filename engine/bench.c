@@ -208,10 +208,9 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
         .queue_bytes = requests * (sizeof(struct aq_sequence) + 4ull * 2 * total),
     };
     rc = aq_engine_plan(e, &w, reterr);
-    if (rc < 0)
-        goto fail;
     double start = aq_clock_s();
-    rc = aq_engine_load(e, reterr);
+    if (rc == 0 && !o->dry_run)
+        rc = aq_engine_load(e, reterr);
     if (rc < 0)
         goto fail;
     *ret_load_s = aq_clock_s() - start;
@@ -269,6 +268,11 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
     int rc = open_engine(&e, o, row, requests, &load_s, hooks, reterr);
     if (rc < 0)
         return rc;
+    if (o->dry_run) {
+        *ret = aq_engine_plan_json(e);
+        aq_engine_close(e);
+        return 0;
+    }
     bool projected = o->decode_passes > 0 && o->decode_passes < row->gen_len;
     if (!projected)
         rc = batch_open(&b, requests, row->prompt_len, row->gen_len, aq_engine_info(e)->vocab,

@@ -87,7 +87,7 @@ static char *format_rows(const json_t *rows, const char *format)
 static int deliver(const struct aq_options *o, const json_t *rows,
                    const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
-    const char *format = o->json ? "json" : o->format ? o->format : "md";
+    const char *format = o->json || o->dry_run ? "json" : o->format ? o->format : "md";
     char *text = format_rows(rows, format);
     if (!text)
         return aq_error(reterr, -ENOMEM, "bench table");

@@ -10,7 +10,7 @@
 #include "policy/program.h"
 
 /* Seats beyond this gain nothing on a CPU: products are compute-bound from about 128 rows on. */
-enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 64 };
+enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
 
 struct aq_block_inputs {
