@@ -2,10 +2,12 @@
  * Products: against the reference, and a row alone against the same row in batches. */
 #include "kernels/cpu/panel.h"
 #include "tests/kcheck/kcheck.h"
+#include "tests/kcheck/peer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const enum aq_dtype w_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
 static const enum aq_dtype compute_dtypes[] = {AQ_F32, AQ_BF16};
@@ -196,4 +198,94 @@ static void check(struct kc *kc)
     }
 }
 
-const struct kc_check kc_check_product = {.name = "product", .check = check};
+/* ---- benchmarks ---- */
+
+/* opt-1.3b's matrices and three of opt-6.7b's size. */
+static const struct matrix {
+    uint32_t n, k;
+} matrices[] = {
+    {2048, 2048}, {8192, 2048}, {2048, 8192}, {4096, 4096}, {16384, 4096}, {4096, 16384},
+};
+static const uint32_t bench_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+
+struct bench {
+    struct kc *kc;
+    struct aq_product p;
+    struct aq_segment segment;
+    const char *cold;
+    size_t w_bytes;
+    uint64_t copies;
+};
+
+static void bench_call(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    b->segment.panels = b->cold + i % b->copies * b->w_bytes;
+    version(kc_new(b->kc), b->p.x_dtype)(kc_exec(b->kc, 0), &b->p);
+}
+
+static void bench_one(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype,
+                      const struct matrix *w, uint32_t m)
+{
+    size_t cold_bytes, x_size = aq_dtype_bytes(compute);
+    struct bench b = {.kc = kc, .cold = kc_cold(kc, &cold_bytes)};
+    b.w_bytes = aq_panel_count(w->n) * aq_panel_bytes(w_dtype, w->k);
+    b.copies = cold_bytes / b.w_bytes;
+    b.segment = (struct aq_segment){.rows = w->n};
+    b.p = (struct aq_product){.x_dtype = compute,
+                              .m = m,
+                              .k = w->k,
+                              .x_stride = w->k,
+                              .segments = &b.segment,
+                              .segment_count = 1,
+                              .w_dtype = w_dtype,
+                              .w_layout = aq_layout_cpu(w_dtype),
+                              .y = kc_hot(kc, (size_t)m * w->n * 4),
+                              .y_dtype = AQ_F32,
+                              .y_stride = w->n};
+    void *x = kc_hot(kc, (size_t)m * w->k * x_size);
+    memcpy(x, b.cold, (size_t)m * w->k * x_size);
+    b.p.x = x;
+    struct kc_bench line = {.call = bench_call,
+                            .arg = &b,
+                            .bytes = (double)b.w_bytes,
+                            .flops = 2.0 * m * w->n * w->k,
+                            .bound = m < 8               ? KC_BOUND_READ
+                                     : compute == AQ_F32 ? KC_BOUND_F32
+                                                         : KC_BOUND_BF16};
+    const struct kc_peer *peer = w_dtype == compute ? kc_load_peer(kc) : NULL;
+    if (peer) {
+        const struct kc_peer_shape shape = {
+            .bf16 = compute == AQ_BF16, .m = m, .n = w->n, .k = w->k, .cold_bytes = cold_bytes};
+        line.peer_arg = peer->product_open(&shape);
+        line.peer = line.peer_arg ? peer->product_call : NULL;
+    }
+    kc_bench(kc, &line);
+    if (line.peer_arg)
+        peer->product_close(line.peer_arg);
+}
+
+static void bench(struct kc *kc)
+{
+    if (kc_new(kc) == kc_ref(kc))
+        return; /* seconds a call */
+    for (size_t c = 0; c < AQ_ARRAY_LEN(compute_dtypes); c++) {
+        enum aq_dtype compute = compute_dtypes[c];
+        size_t slot = compute == AQ_F32 ? KC_SLOT(product_f32) : KC_SLOT(product_bf16);
+        for (size_t d = 0; d < AQ_ARRAY_LEN(w_dtypes); d++) {
+            for (size_t i = 0; i < AQ_ARRAY_LEN(matrices); i++) {
+                const struct matrix *w = &matrices[i];
+                if (w_dtypes[d] != compute && (w->n != 8192 || w->k != 2048))
+                    continue; /* one shape tells what converting costs */
+                for (size_t r = 0; r < AQ_ARRAY_LEN(bench_rows); r++) {
+                    if (kc_bench_begin(kc, slot, "product_%s_w_%s_n%u_k%u_m%u",
+                                       aq_dtype_name(compute), aq_dtype_name(w_dtypes[d]), w->n,
+                                       w->k, bench_rows[r]))
+                        bench_one(kc, compute, w_dtypes[d], w, bench_rows[r]);
+                }
+            }
+        }
+    }
+}
+
+const struct kc_check kc_check_product = {.name = "product", .check = check, .bench = bench};

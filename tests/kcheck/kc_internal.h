@@ -23,12 +23,14 @@ struct kc_options {
     uint32_t threads;
     double duration_s; /* of a benchmark line */
     bool bench, list, in_process;
+    bool cpu_clock; /* time by processor time */
 };
 
 /* One benchmark line. */
 struct kc_row {
     char name[KC_NAME_MAX], table[16];
     enum kc_bound bound;
+    bool in_bytes;                 /* rate is bytes/s, else flop/s */
     double call_s, best_s, spread; /* median, least, half the distance of the quartiles / median */
     double rate, bound_rate;       /* medians: flop/s or bytes/s */
     double best_rate, best_bound_rate;
@@ -42,7 +44,7 @@ struct kc_report {
     uint32_t cases, failures;
     double worst; /* largest difference as a share of its limit */
     char worst_name[KC_NAME_MAX], worst_why[KC_WHY_MAX];
-    uint32_t row_count;
+    uint32_t row_count; /* this and the rows are of the whole run; the above of one child */
     struct kc_row row[KC_ROWS_MAX];
 };
 
@@ -61,6 +63,7 @@ struct kc {
     void *scratch[KC_THREADS_MAX + 1];
     struct kc_map map[KC_BUFFERS_MAX];
     uint32_t map_count;
+    const struct kc_peer *peer;
     const char *cold;
     size_t cold_bytes;
     uint64_t key, counter; /* random numbers of this case */
@@ -75,6 +78,7 @@ void *kc_map_huge(size_t bytes);
 /* kc_bench.c */
 void kc_print_row(const struct kc_row *row);
 void kc_print_heading(bool peer);
+const char *kc_bound_name(enum kc_bound bound);
 const void *kc_make_cold(size_t bytes);
 
 /* peaks.c: runs a register-only loop, or reads cold memory, on all threads once; returns the flops

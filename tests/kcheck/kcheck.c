@@ -4,8 +4,11 @@
 #include "tests/kcheck/kc_internal.h"
 
 #include "base/clock.h"
+#include "base/json.h"
+#include "config.h"
 
 #include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <getopt.h>
 #include <sched.h>
@@ -34,10 +37,13 @@ static const char usage_text[] =
     "  --threads N       default: the processors this process may use\n"
     "  --bench           time the kernels instead of checking them\n"
     "  --duration S      seconds per benchmark line (default 0.5)\n"
+    "  --clock cpu       processor time per thread instead of the wall's: for a shared machine\n"
     "  --peer onednn     time oneDNN in turns with the products\n"
     "  --json FILE       write the benchmark lines there too\n"
     "  --in-process      do not fork: for debuggers\n"
     "  --list            print the names of the checks\n";
+
+enum { FAILURES_SHOWN = 10 }; /* failing cases shown per check and table */
 
 /* ---- cases ---- */
 
@@ -151,7 +157,7 @@ bool kc_expect(struct kc *kc, bool ok, const char *format, ...)
         return true;
     if (kc->printed++ == 0)
         kc->report->failures++;
-    if (kc->printed > 4)
+    if (kc->printed > 4 || kc->report->failures > FAILURES_SHOWN)
         return false;
     va_list args;
     va_start(args, format);
@@ -166,6 +172,8 @@ bool kc_expect(struct kc *kc, bool ok, const char *format, ...)
 
 static void run_here(struct kc *kc, const struct kc_check *check)
 {
+    if (kc->options->bench && !check->bench)
+        return;
     if (kc->options->bench)
         check->bench(kc);
     else
@@ -257,12 +265,19 @@ static uint64_t parse_number(const char *text, const char *option, uint64_t max)
 static void parse_options(struct kc_options *o, int argc, char **argv)
 {
     static const struct option known[] = {
-        {"filter", required_argument, 0, 'f'}, {"isa", required_argument, 0, 'i'},
-        {"seed", required_argument, 0, 's'},   {"threads", required_argument, 0, 't'},
-        {"bench", no_argument, 0, 'b'},        {"duration", required_argument, 0, 'd'},
-        {"peer", required_argument, 0, 'p'},   {"json", required_argument, 0, 'j'},
-        {"in-process", no_argument, 0, 'n'},   {"list", no_argument, 0, 'l'},
-        {"help", no_argument, 0, 'h'},         {0},
+        {"filter", required_argument, 0, 'f'},
+        {"isa", required_argument, 0, 'i'},
+        {"seed", required_argument, 0, 's'},
+        {"threads", required_argument, 0, 't'},
+        {"bench", no_argument, 0, 'b'},
+        {"duration", required_argument, 0, 'd'},
+        {"clock", required_argument, 0, 'c'},
+        {"peer", required_argument, 0, 'p'},
+        {"json", required_argument, 0, 'j'},
+        {"in-process", no_argument, 0, 'n'},
+        {"list", no_argument, 0, 'l'},
+        {"help", no_argument, 0, 'h'},
+        {0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -273,6 +288,7 @@ static void parse_options(struct kc_options *o, int argc, char **argv)
         case 't': o->threads = (uint32_t)parse_number(optarg, "--threads", KC_THREADS_MAX); break;
         case 'b': o->bench = true; break;
         case 'd': o->duration_s = atof(optarg); break;
+        case 'c': o->cpu_clock = strcmp(optarg, "cpu") == 0; break;
         case 'p': o->peer = optarg; break;
         case 'j': o->json = optarg; break;
         case 'n': o->in_process = true; break;
@@ -294,13 +310,14 @@ static int run_checks(struct kc *kc, uint32_t table_count)
     uint32_t cases = 0, failures = 0;
     for (uint32_t t = 0; t < table_count; t++) {
         for (size_t i = 0; i < AQ_ARRAY_LEN(checks); i++) {
-            memset(kc->report, 0, offsetof(struct kc_report, row));
+            memset(kc->report, 0, offsetof(struct kc_report, row_count));
             kc->table = t;
             if (kc->options->in_process)
                 run_here(kc, checks[i]);
             else
                 run_forked(kc, checks[i]);
-            print_check(kc, checks[i]);
+            if (!kc->options->bench || kc->report->failures)
+                print_check(kc, checks[i]);
             cases += kc->report->cases;
             failures += kc->report->failures;
         }
@@ -310,12 +327,125 @@ static int run_checks(struct kc *kc, uint32_t table_count)
                (unsigned long long)kc->options->seed);
         return 1;
     }
+    if (kc->options->bench)
+        return kc->report->row_count ? 0 : 77;
     if (!cases) {
         printf("nothing was compared: no case matches\n");
         return 77;
     }
     printf("%u cases, all within their limits\n", cases);
     return 0;
+}
+
+/* ---- benchmarks ---- */
+
+const struct kc_peer *kc_load_peer(struct kc *kc)
+{
+    if (!kc->options->peer || kc->peer)
+        return kc->peer;
+    char path[4096], threads[16];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 64);
+    char *slash = n > 0 ? (path[n] = '\0', strrchr(path, '/')) : NULL;
+    if (!slash)
+        return NULL;
+    snprintf(slash + 1, 64, "kcheck_%s.so", kc->options->peer);
+    /* Its threads must neither outnumber ours nor spin while ours are timed. */
+    snprintf(threads, sizeof(threads), "%u", kc->options->threads);
+    setenv("OMP_NUM_THREADS", threads, 1);
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    kc->peer = module ? dlsym(module, "kc_peer") : NULL;
+    if (!kc->peer) {
+        fprintf(stderr, "kcheck: --peer %s: %s\n", kc->options->peer, dlerror());
+        exit(1);
+    }
+    return kc->peer;
+}
+
+static void cpu_name(char name[64])
+{
+    snprintf(name, 64, "unknown CPU");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (f && fgets(line, sizeof(line), f)) {
+        if (sscanf(line, "model name : %63[^\n]", name) == 1)
+            break;
+    }
+    if (f)
+        fclose(f);
+}
+
+/* More than twice the last-level cache, so that what rotates is cold; at least 512 MiB, and never
+ * more than a quarter of the memory that is free. */
+static size_t cold_bytes(void)
+{
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    uint64_t free_bytes = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t bytes = aq_max_u64(512 * AQ_MIB, 2 * (uint64_t)(cache > 0 ? cache : 0));
+    bytes = aq_min_u64(bytes, aq_max_u64(free_bytes / 4, 512 * AQ_MIB));
+    return aq_align_up(bytes, 64 * AQ_MIB);
+}
+
+static json_t *row_to_json(const struct kc_row *r)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(r->name));
+    json_object_set_new(o, "table", json_string(r->table));
+    json_object_set_new(o, "unit", json_string(r->in_bytes ? "bytes/s" : "flop/s"));
+    json_object_set_new(o, "samples", json_integer(r->samples));
+    json_object_set_new(o, "call_s", aq_json_real(r->call_s));
+    json_object_set_new(o, "call_s_best", aq_json_real(r->best_s));
+    json_object_set_new(o, "spread", aq_json_real(r->spread));
+    json_object_set_new(o, "rate", aq_json_real(r->rate));
+    json_object_set_new(o, "rate_best", aq_json_real(r->best_rate));
+    json_object_set_new(o, "bound", json_string(kc_bound_name(r->bound)));
+    if (r->bound_rate > 0) {
+        json_object_set_new(o, "bound_rate", aq_json_real(r->bound_rate));
+        json_object_set_new(o, "bound_rate_best", aq_json_real(r->best_bound_rate));
+        json_object_set_new(o, "share_of_bound", aq_json_real(r->rate / r->bound_rate));
+    }
+    if (r->peer_call_s > 0) {
+        json_object_set_new(o, "peer_call_s", aq_json_real(r->peer_call_s));
+        json_object_set_new(o, "peer_call_s_best", aq_json_real(r->peer_best_s));
+        json_object_set_new(o, "share_of_peer", aq_json_real(r->peer_call_s / r->call_s));
+    }
+    return o;
+}
+
+static int write_json(const struct kc *kc, const char *cpu)
+{
+    json_t *rows = json_array(), *o = json_object();
+    for (uint32_t i = 0; i < kc->report->row_count; i++)
+        json_array_append_new(rows, row_to_json(&kc->report->row[i]));
+    json_object_set_new(o, "schema", json_string("aquifer-kcheck-1"));
+    json_object_set_new(o, "aquifer", json_string(AQ_VERSION));
+    json_object_set_new(o, "commit", json_string(AQ_COMMIT));
+    json_object_set_new(o, "cpu", json_string(cpu));
+    json_object_set_new(o, "threads", json_integer(kc->options->threads));
+    json_object_set_new(o, "cold_bytes", json_integer((json_int_t)kc->cold_bytes));
+    json_object_set_new(o, "peer",
+                        kc->options->peer ? json_string(kc->options->peer) : json_null());
+    json_object_set_new(o, "rows", rows);
+    int rc = json_dump_file(o, kc->options->json, JSON_INDENT(1));
+    json_decref(o);
+    if (rc < 0)
+        fprintf(stderr, "kcheck: cannot write '%s'\n", kc->options->json);
+    return rc < 0 ? 1 : 0;
+}
+
+static int run_benches(struct kc *kc, uint32_t table_count)
+{
+    char cpu[64];
+    cpu_name(cpu);
+    kc->cold_bytes = cold_bytes();
+    kc->cold = kc_make_cold(kc->cold_bytes);
+    printf("%s | commit %s | cold data: %zu MiB | medians; best against best\n", cpu, AQ_COMMIT,
+           kc->cold_bytes / (size_t)AQ_MIB);
+    kc_print_heading(kc->options->peer);
+    int rc = run_checks(kc, table_count);
+    if (rc == 0 && kc->options->json)
+        rc = write_json(kc, cpu);
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -341,5 +471,5 @@ int main(int argc, char **argv)
     for (uint32_t t = 1; t < table_count; t++)
         printf(" %s", aq_isa_name(tables[t].isa));
     printf(" | %u threads | seed %llu\n", options.threads, (unsigned long long)options.seed);
-    return run_checks(&kc, table_count);
+    return options.bench ? run_benches(&kc, table_count) : run_checks(&kc, table_count);
 }

@@ -29,6 +29,7 @@
 #include "kernels/kernels.h"
 
 struct kc;
+struct kc_peer;
 
 struct kc_check {
     const char *name;
@@ -134,6 +135,8 @@ struct kc_bench {
 bool kc_bench_begin(struct kc *kc, size_t slot, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void kc_bench(struct kc *kc, const struct kc_bench *b);
+/* The library named by --peer (tests/kcheck/peer.h), NULL when none was. */
+const struct kc_peer *kc_load_peer(struct kc *kc);
 /* Random bytes in huge pages, larger than the caches: *ret_bytes of them (>= 512 MiB), shared by
  * all benchmarks, read-only.  Read as f32, f16 or bf16 they are numbers of magnitude below 2. */
 const void *kc_cold(struct kc *kc, size_t *ret_bytes);
