@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "commit.h"
 #include "config.h"
 
 #include <assert.h>
