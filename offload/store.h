@@ -125,7 +125,7 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t file, void *buffer, 
 /* ---- writing ---- */
 
 struct aq_store_item_desc {
-    const char *name; /* unique, 1..255 bytes of UTF-8 without control characters */
+    const char *name; /* unique, 1..255 printable ASCII characters */
     enum aq_store_kind kind;
     enum aq_dtype dtype; /* f32, f16, bf16; u8 for blobs */
     enum aq_layout layout;
@@ -190,5 +190,7 @@ int aq_store_writer_end(struct aq_store_writer *w, struct aq_err *reterr);
 /* When every item is finished: copies the files, writes the manifest, renames DIR.partial to DIR.
  * Either the whole store is there afterwards, also after a power failure, or none of it. */
 int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr);
+/* After publish: what aq_store_identity() will say of the store. */
+uint64_t aq_store_writer_identity(const struct aq_store_writer *w);
 
 #endif

@@ -53,29 +53,26 @@ uint64_t aq_store_stripe_bytes(uint64_t bytes, uint32_t dir_count, uint32_t dir)
     return units * AQ_STORE_UNIT_BYTES + (whole % dir_count == dir ? rest : 0);
 }
 
-bool aq_store_file_name_ok(const char *name)
+/* Names appear in messages: printable ASCII only. */
+static bool name_ok(const char *name)
 {
-    if (!*name || *name == '.' || strchr(name, '/') || strlen(name) > AQ_STORE_NAME_MAX)
-        return false;
-    for (const char *c = name; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+    size_t n = strlen(name);
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] < 0x20 || name[i] > 0x7e)
             return false;
     }
+    return n >= 1 && n <= AQ_STORE_NAME_MAX;
+}
+
+bool aq_store_file_name_ok(const char *name)
+{
+    if (!name_ok(name) || *name == '.' || strchr(name, '/'))
+        return false;
     return strcmp(name, AQ_STORE_MANIFEST_NAME) != 0 && strcmp(name, AQ_STORE_STRIPE_NAME) != 0 &&
            strcmp(name, "journal") != 0 && strncmp(name, "data.", 5) != 0;
 }
 
 /* ---- shapes: one check for what is read and for what will be written ---- */
-
-static bool name_ok(const char *name)
-{
-    size_t n = strlen(name);
-    for (size_t i = 0; i < n; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-            return false;
-    }
-    return n >= 1 && n <= AQ_STORE_NAME_MAX;
-}
 
 /* jansson makes strings of valid UTF-8 only. */
 static bool is_utf8(const char *text)
@@ -305,8 +302,8 @@ static int lay_out_step(struct aq_store_manifest *m, const struct aq_store_step_
     struct aq_store_step *step = &m->steps[index];
     step->first_item = m->item_count;
     step->offset = m->bytes;
-    if (!name_ok(desc->name) || !is_utf8(desc->name))
-        return aq_error(reterr, -EINVAL, "step %u: expected a name of 1 to %d bytes of UTF-8",
+    if (!name_ok(desc->name))
+        return aq_error(reterr, -EINVAL, "step %u: expected a name of 1 to %d printable characters",
                         index, AQ_STORE_NAME_MAX);
     step->name = strdup(desc->name);
     if (!step->name)
@@ -314,9 +311,9 @@ static int lay_out_step(struct aq_store_manifest *m, const struct aq_store_step_
     uint64_t at = m->bytes;
     for (uint32_t i = 0; i < desc->item_count; i++) {
         const struct aq_store_item_desc *d = &desc->items[i];
-        if (!name_ok(d->name) || !is_utf8(d->name))
+        if (!name_ok(d->name))
             return aq_error(reterr, -EINVAL,
-                            "step '%s': item %u: expected a name of 1 to %d bytes of UTF-8",
+                            "step '%s': item %u: expected a name of 1 to %d printable characters",
                             desc->name, i, AQ_STORE_NAME_MAX);
         struct aq_store_item *item = &m->items[m->item_count];
         *item = (struct aq_store_item){.kind = d->kind,
@@ -414,9 +411,8 @@ static int get_name(const json_t *object, const char *what, const char **ret, st
         return rc;
     if (!name_ok(name)) {
         free(name);
-        return aq_error(reterr, -ENOEXEC,
-                        "%s: expected a name of 1 to %d bytes without control characters", what,
-                        AQ_STORE_NAME_MAX);
+        return aq_error(reterr, -ENOEXEC, "%s: expected a name of 1 to %d printable characters",
+                        what, AQ_STORE_NAME_MAX);
     }
     *ret = name;
     return 0;
@@ -455,7 +451,9 @@ static int get_choice(const json_t *object, const char *key, const char *what,
             return 0;
         }
     }
-    return aq_error(reterr, -ENOEXEC, "%s: unknown %s '%.40s'", what, key, text);
+    char quoted[44];
+    return aq_error(reterr, -ENOEXEC, "%s: unknown %s '%s'", what, key,
+                    aq_quote(quoted, sizeof(quoted), text, strlen(text)));
 }
 
 static const char *kind_of(unsigned i)

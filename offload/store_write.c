@@ -727,3 +727,9 @@ int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr)
     }
     return 0;
 }
+
+uint64_t aq_store_writer_identity(const struct aq_store_writer *w)
+{
+    assert(w->published);
+    return w->m->id;
+}

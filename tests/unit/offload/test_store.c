@@ -46,6 +46,7 @@ struct rig {
     struct aq_store_source_file files[2];
     struct aq_store_writer_opts opts;
     struct aq_err err;
+    uint64_t identity; /* as the last writer said it */
 };
 
 static void write_text(const char *path, const char *text)
@@ -141,6 +142,7 @@ static void must_finish(struct rig *r, struct aq_store_writer *w)
     }
     if (aq_store_writer_publish(w, &r->err) < 0)
         fail_msg("%s", r->err.text);
+    r->identity = aq_store_writer_identity(w);
     aq_store_writer_close(w);
 }
 
@@ -392,6 +394,7 @@ static void identity_is_of_the_content_and_not_of_where_it_lies(void **state)
     struct rig *r = *state;
     must_finish(r, must_open_writer(r));
     uint64_t one = identity_of(r);
+    assert_int_equal(r->identity, one);
     remove_store(r);
     r->opts.dir_count = 3;
     must_finish(r, must_open_writer(r));
@@ -658,7 +661,7 @@ static void descriptions_that_make_no_sense_are_refused(void **state)
     } cases[] = {
         {{"", AQ_STORE_VECTOR, AQ_F32, 0, 1, 4, 0}, "name"},
         {{"a\nb", AQ_STORE_VECTOR, AQ_F32, 0, 1, 4, 0}, "name"},
-        {{"\xff", AQ_STORE_VECTOR, AQ_F32, 0, 1, 4, 0}, "UTF-8"},
+        {{"\xff", AQ_STORE_VECTOR, AQ_F32, 0, 1, 4, 0}, "printable"},
         {{"a", AQ_STORE_VECTOR, AQ_I64, 0, 1, 4, 0}, "dtype"},
         {{"a", AQ_STORE_VECTOR, AQ_F32, 0, 2, 4, 0}, "shape"},
         {{"a", AQ_STORE_VECTOR, AQ_F32, AQ_LAYOUT_COL64, 1, 4, 0}, "layout"},
