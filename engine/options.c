@@ -301,7 +301,9 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
     case AQ_CMD_EVAL: return check_eval(o, reterr);
     case AQ_CMD_BENCH: return check_bench(o, reterr);
     case AQ_CMD_PACK:
-        if (!o->model)
+        if (!o->model && (o->verify || o->list) && !o->store_output.count)
+            return missing(o, "--output STORE or --model DIR", reterr);
+        if (!o->model && !o->verify && !o->list)
             return missing(o, "--model DIR", reterr);
         if (!o->store_output.count && !o->verify && !o->list)
             return missing(o, "--output STORE", reterr);

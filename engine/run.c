@@ -14,6 +14,7 @@ static const struct {
 } commands[] = {
     {"bench", aq_cmd_bench, true},
     {"info", aq_cmd_info, false},
+    {"pack", aq_cmd_pack, false},
     {"status", aq_cmd_status, false},
 };
 

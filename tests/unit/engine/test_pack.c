@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/test.h"
+
+#include "base/json.h"
+#include "engine/aquifer.h"
+#include "engine/pack.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- rig: a checkpoint, a place for stores, two workers ---- */
+
+struct rig {
+    char root[96], golden[480], store[128], second[128];
+    const char *dirs[2];
+    struct aq_kernels kernels;
+    struct aq_pool *pool;
+    struct aq_pack_opts opts;
+    struct aq_pack_result result;
+    struct aq_err err;
+    uint64_t stop_after; /* bytes; the progress hook stops there */
+};
+
+static int rig_open(void **state)
+{
+    struct rig *r = calloc(1, sizeof(*r));
+    const char *temp = getenv("TMPDIR"), *data = getenv("AQ_TEST_DATA");
+    snprintf(r->golden, sizeof(r->golden), "%.400s/../golden/data", data ? data : "tests/data");
+    snprintf(r->root, sizeof(r->root), "%.60s/aq-pack-XXXXXX", temp ? temp : "/tmp");
+    assert_non_null(mkdtemp(r->root));
+    snprintf(r->store, sizeof(r->store), "%s/store", r->root);
+    snprintf(r->second, sizeof(r->second), "%s/second", r->root);
+    r->dirs[0] = r->store;
+    r->dirs[1] = r->second;
+    aq_kernels_cpu(&r->kernels, aq_isa_detect());
+    assert_int_equal(aq_pool_open(&r->pool, 2, NULL), 0);
+    *state = r;
+    return 0;
+}
+
+static int rig_close(void **state)
+{
+    struct rig *r = *state;
+    char command[160];
+    aq_pool_close(r->pool);
+    snprintf(command, sizeof(command), "rm -rf '%s'", r->root);
+    int rc = system(command);
+    free(r);
+    return rc;
+}
+
+static struct aq_model *open_model(const char *dir)
+{
+    struct aq_model_opts opts = {.dir = dir};
+    struct aq_model *m;
+    struct aq_err err;
+    if (aq_model_open(&m, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+    return m;
+}
+
+static int pack(struct rig *r, const char *checkpoint, enum aq_dtype format)
+{
+    struct aq_model *m = open_model(checkpoint);
+    r->opts.model = m;
+    r->opts.model_dir = checkpoint;
+    r->opts.dirs = r->dirs;
+    r->opts.dir_count = r->opts.dir_count ? r->opts.dir_count : 1;
+    r->opts.format = format;
+    r->opts.layout = aq_layout_cpu(format);
+    int rc = aq_pack_run(&r->result, &r->opts, &r->kernels, r->pool, &r->err);
+    aq_model_close(m);
+    return rc;
+}
+
+static void must_pack(struct rig *r, const char *checkpoint, enum aq_dtype format)
+{
+    if (pack(r, checkpoint, format) < 0)
+        fail_msg("%s", r->err.text);
+}
+
+static const char *tiny_opt(void)
+{
+    static char path[512];
+    const char *data = getenv("AQ_TEST_DATA");
+    snprintf(path, sizeof(path), "%.400s/tiny-opt", data ? data : "tests/data");
+    return path;
+}
+
+static const char *variant(struct rig *r, const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof(path), "%.400s/%.64s", r->golden, name);
+    return path;
+}
+
+static void remove_stores(struct rig *r)
+{
+    char command[160];
+    snprintf(command, sizeof(command), "rm -rf '%s'/*", r->root);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- what is in a store ---- */
+
+/* Loads a model as the engine does and hands out its buffers. */
+static struct aq_model *load(struct rig *r, const char *dir, enum aq_dtype format,
+                             struct aq_mem **ret_mem)
+{
+    const uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    size_t staging_bytes = 8 * AQ_MIB;
+    void *staging = malloc(2 * staging_bytes);
+    struct aq_model *m = open_model(dir);
+    assert_int_equal(aq_mem_open(ret_mem, limits, NULL), 0);
+    if (aq_model_load(m, *ret_mem, format, &r->kernels, r->pool, staging, staging_bytes, &r->err) <
+        0)
+        fail_msg("%s", r->err.text);
+    free(staging);
+    return m;
+}
+
+static void must_load_alike(struct rig *r, const char *checkpoint, const char *store,
+                            enum aq_dtype format)
+{
+    struct aq_mem *mem_a, *mem_b;
+    struct aq_model *a = load(r, checkpoint, format, &mem_a), *b = load(r, store, format, &mem_b);
+    assert_int_equal(a->weights_bytes, b->weights_bytes);
+    assert_int_equal(a->vectors_bytes, b->vectors_bytes);
+    assert_memory_equal(a->weights_buffer, b->weights_buffer, a->weights_bytes);
+    assert_memory_equal(a->vectors_buffer, b->vectors_buffer, a->vectors_bytes);
+    aq_model_close(a);
+    aq_model_close(b);
+    aq_mem_close(mem_a);
+    aq_mem_close(mem_b);
+}
+
+static void a_store_loads_as_its_checkpoint_does(void **state)
+{
+    static const struct {
+        const char *name;
+        enum aq_dtype format;
+    } cases[] = {
+        {"prenorm", AQ_F16},     {"prenorm", AQ_BF16},
+        {"prenorm", AQ_F32},     {"postnorm_projected", AQ_F16},
+        {"untied_gelu", AQ_F16}, {"tied_with_lm_head", AQ_F16},
+        {"plain_norms", AQ_F16}, {"bf16", AQ_BF16},
+        {"bf16_bin", AQ_F32},    {"f32", AQ_F32},
+        {"f32", AQ_F16},         {"mixed_dtypes", AQ_F16},
+        {"odd_sizes", AQ_F16},   {"odd_sizes", AQ_BF16},
+        {"bare_names", AQ_F16},
+    };
+    struct rig *r = *state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        must_pack(r, variant(r, cases[i].name), cases[i].format);
+        must_load_alike(r, variant(r, cases[i].name), r->store, cases[i].format);
+        remove_stores(r);
+    }
+}
+
+static void a_striped_store_of_several_batches_loads_as_its_checkpoint_does(void **state)
+{
+    struct rig *r = *state;
+    r->opts.dir_count = 2;
+    must_pack(r, tiny_opt(), AQ_F32);
+    must_load_alike(r, tiny_opt(), r->store, AQ_F32);
+}
+
+static void tied_matrices_are_stored_once(void **state)
+{
+    struct rig *r = *state;
+    struct aq_store *s;
+    must_pack(r, variant(r, "tied_with_lm_head"), AQ_F16);
+    assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+    assert_non_null(aq_store_find(s, "embed_tokens.weight"));
+    assert_null(aq_store_find(s, "lm_head.weight"));
+    aq_store_close(s);
+    remove_stores(r);
+    must_pack(r, variant(r, "untied_gelu"), AQ_F16);
+    assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+    assert_non_null(aq_store_find(s, "lm_head.weight"));
+    aq_store_close(s);
+}
+
+static void steps_lie_in_the_order_in_which_they_run(void **state)
+{
+    static const char *const names[] = {"embed",        "layers.0.attention",
+                                        "layers.0.mlp", "layers.1.attention",
+                                        "layers.1.mlp", "head"};
+    struct rig *r = *state;
+    struct aq_store *s;
+    must_pack(r, variant(r, "prenorm"), AQ_F16);
+    assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+    assert_int_equal(aq_store_step_count(s), AQ_ARRAY_LEN(names));
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++)
+        assert_string_equal(aq_store_step(s, i)->name, names[i]);
+    aq_store_close(s);
+}
+
+static void the_tokenizer_and_config_come_along(void **state)
+{
+    static const char *const names[] = {"config.json", "vocab.json", "merges.txt",
+                                        "tokenizer_config.json"};
+    struct rig *r = *state;
+    must_pack(r, tiny_opt(), AQ_F16);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        char path[600], *a, *b;
+        size_t a_bytes, b_bytes;
+        snprintf(path, sizeof(path), "%s/%s", tiny_opt(), names[i]);
+        assert_int_equal(aq_read_file(&a, &a_bytes, path, AQ_MIB, NULL), 0);
+        snprintf(path, sizeof(path), "%s/%s", r->store, names[i]);
+        assert_int_equal(aq_read_file(&b, &b_bytes, path, AQ_MIB, NULL), 0);
+        assert_int_equal(a_bytes, b_bytes);
+        assert_memory_equal(a, b, a_bytes);
+        free(a);
+        free(b);
+    }
+}
+
+static void threads_do_not_change_a_store(void **state)
+{
+    struct rig *r = *state;
+    must_pack(r, tiny_opt(), AQ_BF16);
+    uint64_t identity = r->result.identity;
+    remove_stores(r);
+    aq_pool_close(r->pool);
+    assert_int_equal(aq_pool_open(&r->pool, 5, NULL), 0);
+    must_pack(r, tiny_opt(), AQ_BF16);
+    assert_int_equal(r->result.identity, identity);
+}
+
+/* ---- going on, refusing ---- */
+
+static bool stop_hook(void *user, uint64_t done, uint64_t total)
+{
+    struct rig *r = user;
+    return done >= r->stop_after;
+}
+
+static void an_interrupted_conversion_goes_on_and_gives_the_same_store(void **state)
+{
+    struct rig *r = *state;
+    r->opts.dir_count = 2;
+    must_pack(r, tiny_opt(), AQ_F16);
+    uint64_t identity = r->result.identity, bytes = r->result.bytes;
+    remove_stores(r);
+    r->opts.progress = stop_hook;
+    r->opts.user = r;
+    for (r->stop_after = bytes / 5; r->stop_after < bytes; r->stop_after += bytes / 5) {
+        assert_int_equal(pack(r, tiny_opt(), AQ_F16), -EINTR);
+        assert_false(aq_store_present(r->store));
+    }
+    r->stop_after = UINT64_MAX;
+    must_pack(r, tiny_opt(), AQ_F16);
+    assert_int_equal(r->result.identity, identity);
+    assert_true(r->result.bytes_written > 0 && r->result.bytes_written < bytes / 2);
+}
+
+static void the_same_model_is_not_packed_twice(void **state)
+{
+    struct rig *r = *state;
+    must_pack(r, variant(r, "prenorm"), AQ_F16);
+    assert_false(r->result.was_there);
+    uint64_t identity = r->result.identity;
+    must_pack(r, variant(r, "prenorm"), AQ_F16);
+    assert_true(r->result.was_there);
+    assert_int_equal(r->result.identity, identity);
+    assert_int_equal(pack(r, variant(r, "prenorm"), AQ_F32), -EINVAL); /* another store: refused */
+    assert_non_null(strstr(r->err.text, "exists already"));
+    assert_int_equal(pack(r, variant(r, "plain_norms"), AQ_F16), -EINVAL);
+}
+
+/* One value of a bf16 checkpoint becomes 1.7e38. */
+static void write_a_large_value(struct rig *r, char checkpoint[256])
+{
+    char command[1200], path[300], *text;
+    uint64_t header_bytes;
+    size_t bytes;
+    json_t *header;
+    snprintf(checkpoint, 256, "%s/large", r->root);
+    snprintf(command, sizeof(command), "cp -r '%s' '%s'", variant(r, "bf16"), checkpoint);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof(path), "%s/model.safetensors", checkpoint);
+    assert_int_equal(aq_read_file(&text, &bytes, path, AQ_MIB, NULL), 0);
+    memcpy(&header_bytes, text, 8);
+    assert_int_equal(aq_json_parse(&header, text + 8, header_bytes, true, NULL), 0);
+    const json_t *tensor = json_object_get(header, "decoder.layers.1.fc1.weight");
+    json_int_t at = json_integer_value(json_array_get(json_object_get(tensor, "data_offsets"), 0));
+    assert_true(at > 0);
+    int fd = open(path, O_RDWR);
+    const unsigned char large[2] = {0x00, 0x7f};
+    assert_int_equal(pwrite(fd, large, 2, (off_t)(8 + header_bytes) + at), 2);
+    close(fd);
+    json_decref(header);
+    free(text);
+}
+
+static void values_beyond_f16_are_refused_by_name(void **state)
+{
+    struct rig *r = *state;
+    char checkpoint[256];
+    write_a_large_value(r, checkpoint);
+    assert_int_equal(pack(r, checkpoint, AQ_F16), -EINVAL);
+    assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
+    assert_non_null(strstr(r->err.text, "65504"));
+    assert_false(aq_store_present(r->store));
+    must_pack(r, checkpoint, AQ_BF16);
+}
+
+static void a_budget_too_small_for_the_buffers_is_refused(void **state)
+{
+    struct rig *r = *state;
+    r->opts.memory = AQ_MIB;
+    assert_int_equal(pack(r, tiny_opt(), AQ_F16), -ENOMEM);
+    assert_non_null(strstr(r->err.text, "--threads"));
+    r->opts.memory = 64 * AQ_MIB;
+    must_pack(r, tiny_opt(), AQ_F16);
+}
+
+/* ---- the command ---- */
+
+struct captured {
+    char output[1 << 16], lines[1 << 14];
+    size_t bytes, line_bytes;
+};
+
+static void take_output(void *user, const char *bytes, size_t count)
+{
+    struct captured *c = user;
+    assert_true(c->bytes + count < sizeof(c->output));
+    memcpy(c->output + c->bytes, bytes, count);
+    c->bytes += count;
+}
+
+static void take_line(void *user, enum aquifer_level level, const char *text)
+{
+    struct captured *c = user;
+    c->line_bytes +=
+        (size_t)snprintf(c->lines + c->line_bytes, sizeof(c->lines) - c->line_bytes, "%s\n", text);
+    assert_true(c->line_bytes < sizeof(c->lines));
+}
+
+/* Runs `aquifer pack` with the options and returns its exit status. */
+static int command(struct captured *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static int command(struct captured *c, const char *format, ...)
+{
+    char options[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(options, sizeof(options), format, args);
+    va_end(args);
+    memset(c, 0, sizeof(*c));
+    struct aquifer_hooks hooks = {.user = c, .line = take_line, .output = take_output};
+    return aquifer_run(options, &hooks);
+}
+
+static void the_command_packs_lists_and_verifies(void **state)
+{
+    static struct captured c;
+    struct rig *r = *state;
+    json_t *document;
+    int status = command(&c, "{\"command\": \"pack\", \"model\": \"%s\", \"output\": [\"%s\"]}",
+                         variant(r, "prenorm"), r->store);
+    if (status != 0)
+        fail_msg("%s", c.lines);
+    assert_int_equal(command(&c,
+                             "{\"command\": \"pack\", \"model\": \"%s\", \"list\": true, "
+                             "\"json\": true}",
+                             r->store),
+                     0);
+    assert_int_equal(aq_json_parse(&document, c.output, c.bytes, true, NULL), 0);
+    assert_true(json_is_true(json_object_get(document, "packed")));
+    assert_int_equal(json_array_size(json_object_get(document, "items")), 36);
+    json_decref(document);
+    assert_int_equal(
+        command(&c, "{\"command\": \"pack\", \"output\": [\"%s\"], \"verify\": true}", r->store),
+        0);
+    assert_non_null(strstr(c.lines, "is intact"));
+}
+
+static void verify_names_every_damaged_tensor_and_exits_with_2(void **state)
+{
+    static struct captured c;
+    struct rig *r = *state;
+    char path[160];
+    must_pack(r, tiny_opt(), AQ_F16);
+    snprintf(path, sizeof(path), "%s/data.0", r->store);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(pwrite(fd, "damage", 6, 100), 6);
+    assert_int_equal(pwrite(fd, "damage", 6, 4 << 20), 6);
+    close(fd);
+    assert_int_equal(
+        command(&c, "{\"command\": \"pack\", \"model\": \"%s\", \"verify\": true}", r->store), 2);
+    assert_non_null(strstr(c.lines, "'embed_tokens.weight' is damaged"));
+    assert_non_null(strstr(c.lines, "2 of 1"));
+}
+
+static void a_checkpoint_can_be_listed_before_it_is_packed(void **state)
+{
+    static struct captured c;
+    struct rig *r = *state;
+    assert_int_equal(command(&c,
+                             "{\"command\": \"pack\", \"model\": \"%s\", \"list\": true, "
+                             "\"weight_format\": \"bf16\"}",
+                             variant(r, "prenorm")),
+                     0);
+    assert_non_null(strstr(c.output, "layers.1.fc2.weight"));
+    assert_non_null(strstr(c.output, "pair64"));
+    assert_non_null(strstr(c.output, "bytes when packed"));
+}
+
+static void requests_that_make_no_sense_exit_with_1(void **state)
+{
+    static struct captured c;
+    struct rig *r = *state;
+    must_pack(r, variant(r, "prenorm"), AQ_F16);
+    assert_int_equal(command(&c,
+                             "{\"command\": \"pack\", \"model\": \"%s\", \"output\": "
+                             "[\"%s\"]}",
+                             r->store, r->second),
+                     1);
+    assert_non_null(strstr(c.lines, "is a packed store already"));
+    assert_int_equal(
+        command(&c, "{\"command\": \"pack\", \"model\": \"%s\"}", variant(r, "prenorm")), 1);
+    assert_int_equal(command(&c, "{\"command\": \"pack\", \"model\": \"%s\", \"verify\": true}",
+                             variant(r, "prenorm")),
+                     1);
+    assert_non_null(strstr(c.lines, "nothing to verify"));
+    assert_int_equal(command(&c, "{\"command\": \"pack\", \"output\": [\"%s\"]}", r->second), 1);
+    assert_int_equal(
+        command(&c, "{\"command\": \"pack\", \"output\": [\"%s\"], \"list\": true}", r->second), 2);
+}
+
+#define RIG(test) cmocka_unit_test_setup_teardown(test, rig_open, rig_close)
+
+static const struct CMUnitTest tests[] = {
+    RIG(a_store_loads_as_its_checkpoint_does),
+    RIG(a_striped_store_of_several_batches_loads_as_its_checkpoint_does),
+    RIG(tied_matrices_are_stored_once),
+    RIG(steps_lie_in_the_order_in_which_they_run),
+    RIG(the_tokenizer_and_config_come_along),
+    RIG(threads_do_not_change_a_store),
+    RIG(an_interrupted_conversion_goes_on_and_gives_the_same_store),
+    RIG(the_same_model_is_not_packed_twice),
+    RIG(values_beyond_f16_are_refused_by_name),
+    RIG(a_budget_too_small_for_the_buffers_is_refused),
+    RIG(the_command_packs_lists_and_verifies),
+    RIG(verify_names_every_damaged_tensor_and_exits_with_2),
+    RIG(a_checkpoint_can_be_listed_before_it_is_packed),
+    RIG(requests_that_make_no_sense_exit_with_1),
+};
+
+AQ_TEST_MAIN(tests)
