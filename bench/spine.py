@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU path reaches, each line beside the ceiling measured in the same run.
+
+    python3 bench/spine.py [--build build] [--output bench/results/NAME] [--quick]
+
+Runs the kernel benchmarks (kcheck --bench: every sample alternates with register-only loops or streaming
+reads), end-to-end rows on a shape with random weights, and compares memory with the ledger.  Writes
+NAME.json (raw) and NAME.md (the table).  Exit status 1 when a line misses what it must reach."""
+import argparse, json, os, re, statistics, subprocess, sys, tempfile, time
+
+def run(args, **kw):
+    print("+", " ".join(args), file=sys.stderr)
+    return subprocess.run(args, check=True, **kw)
+
+def kcheck(build, filter_, extra):
+    with tempfile.NamedTemporaryFile(suffix=".json") as f:
+        run([f"{build}/tests/kcheck/kcheck", "--bench", "--filter", filter_, "--json", f.name] + extra,
+            stdout=subprocess.DEVNULL)
+        return json.load(open(f.name))
+
+def best_table(rows):
+    """Of each name, the row of the highest table that has it (tables come in rising order)."""
+    last = {}
+    for r in rows:
+        last[r["name"]] = r
+    return last.values()
+
+def median_of(rows, key):
+    values = [r[key] for r in rows if r.get(key) is not None]
+    return statistics.median(values) if values else None
+
+class Lines:
+    def __init__(self):
+        self.rows = []
+    def add(self, what, need, found, unit, note=""):
+        ok = None if need is None or found is None else found >= need
+        self.rows.append(dict(what=what, need=need, found=found, unit=unit, note=note, ok=ok))
+        print(f"{'ok  ' if ok else 'MISS' if ok is False else '    '} {what}: "
+              f"{'-' if found is None else f'{found:.3g}'} {unit}"
+              f"{'' if need is None else f' (must reach {need:g})'} {note}", file=sys.stderr)
+
+def kernels(build, extra, lines, raw):
+    doc = kcheck(build, "product_bf16_w_bf16", extra)
+    raw["product_bf16"] = doc
+    for table in sorted({r["table"] for r in doc["rows"]}):
+        rows = [r for r in doc["rows"] if r["table"] == table]
+        for m, need in ((1, 0.85), (32, 0.70), (128, 0.88), (512, 0.88)):
+            at = [r for r in rows if r["name"].endswith(f"_m{m}")]
+            if at:
+                bound = at[0]["bound"]
+                hot = table in ("avx512bf16",)
+                lines.add(f"bf16 products, {table}, M={m}: share of {bound}", need if hot else None,
+                          median_of(at, "share_of_bound"), "of 1", f"{median_of(at, 'rate') / 1e9:.1f} G/s")
+    doc = kcheck(build, "product_f32_w_f32", extra + ["--peer", "onednn"])
+    raw["product_f32"] = doc
+    rows = [r for r in best_table(doc["rows"]) if r.get("share_of_peer")]
+    lines.add("f32 products against packed oneDNN (median over shapes)", 0.85, median_of(rows, "share_of_peer"), "of 1")
+    doc = kcheck(build, "attn_decode", extra)
+    raw["attn_decode"] = doc
+    for r in best_table(doc["rows"]):
+        wanted = "f16" in r["name"] and re.search(r"512|2048", r["name"])
+        lines.add(f"{r['name']}: share of {r['bound']}", 0.80 if wanted else None, r.get("share_of_bound"), "of 1",
+                  f"{r['rate'] / 1e9:.1f} G/s")
+    doc = kcheck(build, "attn_prefill", extra)
+    raw["attn_prefill"] = doc
+    for r in best_table(doc["rows"]):
+        lines.add(f"{r['name']}: share of {r['bound']}", None, r.get("share_of_bound"), "of 1",
+                  f"{r['rate'] / 1e9:.1f} G/s")
+
+def bench_row(build, shape, requests, prompt, gen, extra):
+    out = run([f"{build}/engine/cli/aquifer", "bench", "--shape", shape, "--random-weights", "1", "--json",
+               "--prompt-len", str(prompt), "--gen-len", str(gen), "--micro-batch", str(requests)] + extra,
+              stdout=subprocess.PIPE).stdout
+    return json.loads(out)
+
+def peaks(docs):
+    """Ceilings as the kernel benchmarks measured them in this run, medians over their rows."""
+    by = {}
+    for doc in docs:
+        for r in doc["rows"]:
+            if r.get("bound_rate"):
+                by.setdefault(r["bound"], []).append(r["bound_rate"])
+    return {k: statistics.median(v) for k, v in by.items()}
+
+# Per token: products of the layers (24 h^2 flops a layer and token), the head only where logits are needed.
+SHAPES = {"opt-1.3b": dict(layers=24, hidden=2048, vocab=50272), "opt-125m": dict(layers=12, hidden=768, vocab=50272)}
+
+def end_to_end(build, shape, batches, repeats, lines, raw, ceilings, targets):
+    s = SHAPES[shape]
+    layer_flops = 24 * s["layers"] * s["hidden"] ** 2
+    head_flops = 2 * s["hidden"] * s["vocab"]
+    weight_bytes = layer_flops + head_flops  # bf16: 2 bytes, 2 flops an element
+    product = max(v for k, v in ceilings.items() if "bf16" in k or "amx" in k.lower()) if ceilings else None
+    read = next((v for k, v in ceilings.items() if "read" in k), None)
+    for b in batches:
+        r = bench_row(build, shape, b, 128, 32, ["--repeats", str(repeats)])
+        raw.setdefault("end_to_end", []).append(r)
+        prefill, decode = r["prefill_tok_s"], r["decode_tok_s"]
+        note = f"{r['device']['isa']}, {r['plan']['compute']}"
+        if product:
+            note += f"; {prefill * layer_flops / product:.2f} of the product peak"
+        lines.add(f"{shape} 128+32, batch {b}: prefill tok/s", targets["prefill"] if b >= 32 else None, prefill,
+                  "tok/s", note)
+        if read and product:
+            ceiling = b / max(weight_bytes / read, b * (layer_flops + head_flops) / product)
+            note = f"{decode / ceiling:.2f} of the linear layers' ceiling {ceiling:.1f}"
+        lines.add(f"{shape} 128+32, batch {b}: decode tok/s", targets["decode"].get(b), decode, "tok/s", note)
+        memory(r, f"{shape}, batch {b}", lines)
+
+def memory(r, what, lines):
+    m = r["memory"]["host"]
+    ledger, measured = m["ledger"], m["measured"]
+    slack = max(0.05 * measured, 32 << 20)
+    lines.add(f"{what}: ledger covers the measured peak", 1, 1 if measured <= ledger else 0, "yes=1",
+              f"measured {measured / 2**20:.0f} MiB, ledger {ledger / 2**20:.0f} MiB")
+    lines.add(f"{what}: ledger within 5 % or 32 MiB of it", 1, 1 if ledger - measured <= slack else 0, "yes=1",
+              f"{(ledger - measured) / 2**20:.0f} MiB above")
+
+def preflight(build, model, count, lines, raw):
+    with tempfile.TemporaryDirectory() as d:
+        path = os.path.join(d, "many.jsonl")
+        with open(path, "w") as f:
+            for i in range(count):
+                f.write(json.dumps({"id": f"r{i}", "prompt": f"Chapter {i}. It was a dark and stormy night, and "
+                                    "the old house stood at the end of the lane.", "max_tokens": 16}) + "\n")
+        start = time.monotonic()
+        p = subprocess.Popen([f"{build}/engine/cli/aquifer", "generate", "--model", model, "--input", path, "--output",
+                              os.path.join(d, "out.jsonl"), "--dry-run"], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(p.pid, 0)
+        seconds = time.monotonic() - start
+        raw["preflight"] = dict(records=count, seconds=seconds, peak_kib=usage.ru_maxrss, status=status)
+        lines.add(f"preflight of {count} records: records per second", count / 10, count / seconds if status == 0 else 0,
+                  "1/s", f"{seconds:.1f} s, peak {usage.ru_maxrss // 1024} MiB")
+
+def markdown(lines, raw):
+    text = [f"# {raw['environment']['cpu']}, {raw['environment']['cores']} CPUs, commit {raw['commit']}", "",
+            f"`python3 bench/spine.py`, {time.strftime('%Y-%m-%d')}. Shares are medians of samples that alternate with "
+            "their ceiling.", "", "| line | must reach | found | |", "|---|---|---|---|"]
+    for r in lines.rows:
+        need = "" if r["need"] is None else f"{r['need']:g}"
+        found = "-" if r["found"] is None else f"{r['found']:.3g} {r['unit']}"
+        mark = "" if r["ok"] is None else "" if r["ok"] else "**missed** "
+        text.append(f"| {r['what']} | {need} | {found} | {mark}{r['note']} |")
+    return "\n".join(text) + "\n"
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--build", default="build")
+    p.add_argument("--output")
+    p.add_argument("--model", default=os.path.join(os.path.dirname(__file__), "..", "tests", "data", "tiny-opt"))
+    p.add_argument("--shape", default="opt-1.3b", choices=sorted(SHAPES))
+    p.add_argument("--repeats", type=int, default=3)
+    p.add_argument("--duration", default="0.5", help="seconds per kernel line")
+    p.add_argument("--records", type=int, default=100000)
+    p.add_argument("--skip", default="", help="comma list of kernels, end_to_end, preflight")
+    a = p.parse_args()
+    skip, lines, raw = a.skip.split(","), Lines(), {}
+    info = json.loads(run([f"{a.build}/engine/cli/aquifer", "info", "--json"], stdout=subprocess.PIPE).stdout)
+    raw["commit"] = info.get("commit", "unknown")
+    raw["info"] = info
+    raw["environment"] = dict(cpu=open("/proc/cpuinfo").read().split("model name\t: ")[1].split("\n")[0],
+                              cores=os.cpu_count())
+    if "kernels" not in skip:
+        kernels(a.build, ["--duration", a.duration], lines, raw)
+    ceilings = peaks([v for v in raw.values() if isinstance(v, dict) and "rows" in v])
+    raw["ceilings"] = ceilings
+    if "end_to_end" not in skip:
+        end_to_end(a.build, a.shape, [1, 32, 128], a.repeats, lines, raw, ceilings,
+                   dict(prefill=300, decode={1: 15, 32: 200, 128: 250}))
+    if "preflight" not in skip:
+        preflight(a.build, a.model, a.records, lines, raw)
+    text = markdown(lines, raw)
+    if a.output:
+        json.dump(dict(raw, lines=lines.rows), open(a.output + ".json", "w"), indent=1)
+        open(a.output + ".md", "w").write(text)
+    print(text)
+    return 1 if any(r["ok"] is False for r in lines.rows) else 0
+
+sys.exit(main())
