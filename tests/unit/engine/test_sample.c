@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VOCAB = 2600 };
+enum { VOCAB = 600 };
 
 struct rig {
     float logits[VOCAB];
@@ -200,11 +200,11 @@ static void greedy_takes_the_lowest_of_equals(void **state)
 {
     struct rig *r = open_rig(3);
     r->s.sampling.temperature = 0;
-    r->logits[1700] = r->logits[900] = r->logits[2500] = 50;
+    r->logits[270] = r->logits[190] = r->logits[550] = 50;
     fill_stat(r);
-    assert_int_equal(sample(r), 900);
+    assert_int_equal(sample(r), 190);
     r->s.sampling.repetition_penalty = 1.5f; /* goes another way through the code */
-    assert_int_equal(sample(r), 900);
+    assert_int_equal(sample(r), 190);
     free(r);
 }
 
