@@ -36,7 +36,7 @@ void bytes_u8(struct bytes *b, unsigned value)
 void bytes_le(struct bytes *b, uint64_t value, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        bytes_u8(b, (unsigned)(value >> 8 * i & 0xff));
+        bytes_u8(b, i < 8 ? (unsigned)(value >> 8 * i & 0xff) : 0);
 }
 
 void bytes_free(struct bytes *b)

@@ -116,8 +116,11 @@ static const char *open_error(const char *path, int code)
 
 static void assert_contains(const char *text, const char *part)
 {
-    if (!strstr(text, part))
-        fail_msg("'%s' does not contain '%s'", text, part);
+    assert_non_null(text);
+    bool found = strstr(text, part) != NULL;
+    if (!found)
+        print_error("'%s' does not contain '%s'\n", text, part);
+    assert_true(found);
 }
 
 /* ---- whole checkpoints ---- */

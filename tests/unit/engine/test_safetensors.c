@@ -273,6 +273,7 @@ static void every_truncation_of_a_real_header_is_refused(void **state)
         uint64_t hash;
         assert_int_equal(aq_safetensors_list(&list, &f, 0, &hash, &err), -ENOEXEC);
         assert_true(err.text[0] != '\0' && list.count == 0);
+        aq_tensor_list_clear(&list);
     }
     close(fd);
 }
