@@ -6,6 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names and values from outside end up in texts: none of them shall move a terminal's cursor or
+ * make one sentence look like two. */
+static void hide_controls(char *text)
+{
+    for (; *text; text++) {
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+    }
+}
+
 int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, const char *format,
                 ...)
 {
@@ -19,6 +29,7 @@ int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, con
     va_start(args, format);
     vsnprintf(reterr->text, sizeof(reterr->text), format, args);
     va_end(args);
+    hide_controls(reterr->text);
     return code;
 }
 
@@ -31,6 +42,7 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
     va_start(args, format);
     int n = vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    hide_controls(text);
     if (n >= 0 && (size_t)n < sizeof(text) - 3) {
         snprintf(text + n, sizeof(text) - (size_t)n, ": %.*s", (int)(sizeof(text) - (size_t)n - 3),
                  err->text);

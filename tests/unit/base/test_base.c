@@ -120,6 +120,27 @@ static void quoted_bytes_are_printable_and_bounded(void **state)
     assert_string_equal(aq_quote(text, sizeof(text), "", 0), "");
 }
 
+static void an_error_is_one_line_whatever_came_from_outside(void **state)
+{
+    struct aq_err err;
+    assert_int_equal(aq_error(&err, -EINVAL, "found '%s'", "a\nb\x1b[2J\x7f\xc3\xa9"), -EINVAL);
+    assert_string_equal(err.text, "found 'a?b?[2J?\xc3\xa9'");
+    aq_error_prefix(&err, "file '%s'", "x\ty");
+    assert_string_equal(err.text, "file 'x?y': found 'a?b?[2J?\xc3\xa9'");
+}
+
+static void codes_choose_the_exit_status(void **state)
+{
+    assert_int_equal(aq_err_exit_status(0), 0);
+    assert_int_equal(aq_err_exit_status(-EINVAL), 1);
+    assert_int_equal(aq_err_exit_status(-ENOEXEC), 2);
+    assert_int_equal(aq_err_exit_status(-ENOMEM), 2);
+    assert_int_equal(aq_err_exit_status(-ENOENT), 2);
+    assert_int_equal(aq_err_exit_status(-EIO), 4);
+    assert_int_equal(aq_err_exit_status(-ENOSPC), 4);
+    assert_int_equal(aq_err_exit_status(-EINTR), 130);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(philox_gives_the_published_vector),
     cmocka_unit_test(every_f16_survives_the_way_through_f32),
@@ -129,6 +150,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
     cmocka_unit_test(quoted_bytes_are_printable_and_bounded),
+    cmocka_unit_test(an_error_is_one_line_whatever_came_from_outside),
+    cmocka_unit_test(codes_choose_the_exit_status),
 };
 
 AQ_TEST_MAIN(tests)

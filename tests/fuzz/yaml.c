@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * YAML files: the tree, and the whole way of --config into options.  Whatever the bytes are, there
+ * is a tree whose counts, lines and texts agree, or one sentence. */
+#include "engine/yaml.h"
+#include "engine/options.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <stdio.h>
+
+/* libfyaml 0.7.12 itself loses a buffer on long runs of quotes (corpus/yaml/quotes-leak.yaml): once
+ * per file read, so it does not matter.  Our own leaks are looked for by the unit tests as well. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libfyaml\n";
+}
+
+static void check(bool ok)
+{
+    if (!ok)
+        abort();
+}
+
+/* One line that cannot move a terminal's cursor; names and values may be in any script. */
+static void check_error(const struct aq_err *err)
+{
+    check(err->code < 0 && err->text[0]);
+    for (const char *at = err->text; *at; at++)
+        check((unsigned char)*at >= 0x20 && *at != 0x7f);
+}
+
+static void walk(const struct aq_yaml_node *node, bool in_map, int depth)
+{
+    char text[64];
+    check(depth <= AQ_YAML_DEPTH_MAX && node->line > 0);
+    check(in_map == (node->key != NULL));
+    check((node->kind == AQ_YAML_SCALAR) <= (node->text != NULL));
+    check(*aq_yaml_describe(node, text, sizeof(text)) != '\0');
+    uint32_t count = 0;
+    for (const struct aq_yaml_node *n = node->first; n; n = n->next, count++) {
+        walk(n, node->kind == AQ_YAML_MAP, depth + 1);
+        if (n->key)
+            check(aq_yaml_get(node, n->key) == n);
+    }
+    check(count == node->count);
+}
+
+static void run_config(const uint8_t *data, size_t bytes)
+{
+    static const char *const commands[] = {"generate", "eval", "bench"};
+    int fd = fuzz_file(data, bytes);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(commands); i++) {
+        char flag[64], *words[] = {flag};
+        struct aq_options *o = NULL;
+        struct aq_err err = {0};
+        bool help;
+        snprintf(flag, sizeof(flag), "--config=/proc/self/fd/%d", fd);
+        if (aq_options_from_args(&o, commands[i], 1, words, &help, &err) < 0) {
+            check_error(&err);
+            continue;
+        }
+        json_t *json = aq_options_to_json(o);
+        check(json != NULL);
+        json_decref(json);
+        aq_options_close(o);
+    }
+    close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    struct aq_yaml *y = NULL;
+    struct aq_err err = {0};
+    if (aq_yaml_parse(&y, "fuzz.yaml", (const char *)data, bytes, &err) == 0)
+        walk(aq_yaml_root(y), false, 0);
+    else
+        check_error(&err);
+    aq_yaml_close(y);
+    run_config(data, bytes);
+    return 0;
+}
