@@ -135,10 +135,12 @@ static void draws_stay_within_the_truncation(void **state)
             assert_true(allowed[token]);
             seen[token] = true;
         }
-        uint32_t reached = 0;
-        for (uint32_t i = 0; i < VOCAB; i++)
+        uint32_t reached = 0, open = 0;
+        for (uint32_t i = 0; i < VOCAB; i++) {
             reached += seen[i];
-        assert_true(cases[c].k == 1 ? reached == 1 : reached > 1);
+            open += allowed[i];
+        }
+        assert_true(open == 1 ? reached == 1 : reached > 1);
         free(r);
     }
 }
@@ -192,7 +194,7 @@ static void the_draw_depends_on_its_key_alone(void **state)
         p->seed = 1000 + i;
         differ += sample(r) != first;
     }
-    assert_true(differ > 140);
+    assert_true(differ > 100); /* the likeliest token comes up again now and then */
     free(r);
 }
 
