@@ -147,10 +147,12 @@ struct aq_attn_seq {
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
  *   q    f32 [total rows][kv_heads * q_per_kv * head_dim], row stride q_stride
  *   out  f32 or bf16, the same shape, row stride out_stride
- * Products, exp and sums in f32 over kv_dtype (f32, f16, bf16) widened exactly; blocks in ascending
- * order, so a sequence's result depends on nothing but its own keys.  Parallel over (sequence, KV
- * head[, query tile]). Decode reads each K and V row once: 2 * len * head_dim * kv_heads elements.
- */
+ * q is multiplied by scale once, in f32; products, exp and sums are f32 over kv_dtype (f32, f16,
+ * bf16) widened exactly.  Blocks and slots ascend and slots that a row does not see take no part,
+ * so a row's result depends on nothing but its own keys, whatever lies past them.  A row that sees
+ * no key gives zeros and a log_sum_exp of -inf.  Parallel over (sequence, KV head[, query tile]).
+ * Decode reads each K and V row once (per 32 query rows of a KV head):
+ * 2 * len * head_dim * kv_heads elements. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     uint32_t seq_count;
@@ -180,12 +182,14 @@ typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a, const 
  * ------------------------------------------------------------------------------------------ */
 
 struct aq_logits_stat {
-    float max;         /* largest logit */
-    uint32_t argmax;   /* its index; the lowest one on ties */
-    float log_sum_exp; /* ln of the sum of exp(logit): log-probability i = logit[i] - log_sum_exp */
-    uint32_t bad_count; /* NaN or infinite logits */
+    float max;          /* largest finite logit; -inf when there is none */
+    uint32_t argmax;    /* its index; the lowest one on ties, 0 when there is none */
+    float log_sum_exp;  /* ln of the sum of exp over the finite ones: log-probability i =
+                           logit[i] - log_sum_exp; -inf when there is none */
+    uint32_t bad_count; /* NaN or infinite logits: any at all is for the caller to report */
 };
-/* stat[r] of logits f32 [rows][vocab], row stride `stride`.  Fixed order per row. */
+/* stat[r] of logits f32 [rows][vocab], row stride `stride`.  Fixed order per row: chunks of 4096.
+ */
 typedef void aq_logits_stat_fn(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
                                size_t stride, uint32_t rows, uint32_t vocab);
 

@@ -10,12 +10,35 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .product_f32 = aq_product_f32_ref,
         .product_bf16 = aq_product_bf16_ref,
         .pack_panel = aq_pack_panel_ref,
+        .norm = aq_norm_ref,
+        .embed = aq_embed_ref,
+        .add_rows = aq_add_rows_ref,
+        .attn_decode = aq_attn_decode_ref,
+        .attn_prefill = aq_attn_prefill_ref,
+        .kv_append = aq_kv_append_ref,
+        .logits_stat = aq_logits_stat_ref,
     };
 #if AQ_HAVE_AVX2
-    if (isa & AQ_ISA_AVX2) {}
+    if (isa & AQ_ISA_AVX2) {
+        k->norm = aq_norm_avx2;
+        k->embed = aq_embed_avx2;
+        k->add_rows = aq_add_rows_avx2;
+        k->attn_decode = aq_attn_decode_avx2;
+        k->attn_prefill = aq_attn_prefill_avx2;
+        k->kv_append = aq_kv_append_avx2;
+        k->logits_stat = aq_logits_stat_avx2;
+    }
 #endif
 #if AQ_HAVE_AVX512
-    if (isa & AQ_ISA_AVX512) {}
+    if (isa & AQ_ISA_AVX512) {
+        k->norm = aq_norm_avx512;
+        k->embed = aq_embed_avx512;
+        k->add_rows = aq_add_rows_avx512;
+        k->attn_decode = aq_attn_decode_avx512;
+        k->attn_prefill = aq_attn_prefill_avx512;
+        k->kv_append = aq_kv_append_avx512;
+        k->logits_stat = aq_logits_stat_avx512;
+    }
 #endif
 #if AQ_HAVE_AVX512BF16
     if (isa & AQ_ISA_AVX512BF16) {}

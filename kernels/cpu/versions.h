@@ -12,6 +12,15 @@ aq_product_fn aq_product_f32_ref;
 aq_product_fn aq_product_bf16_ref;
 aq_pack_panel_fn aq_pack_panel_ref;
 
-/* Row operations, attention, logits: one block per kernel. */
+/* Attention. */
+aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;
+aq_attn_prefill_fn aq_attn_prefill_ref, aq_attn_prefill_avx2, aq_attn_prefill_avx512;
+
+/* Row operations, KV append, logits. */
+aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;
+aq_norm_fn aq_norm_ref, aq_norm_avx2, aq_norm_avx512;
+aq_embed_fn aq_embed_ref, aq_embed_avx2, aq_embed_avx512;
+aq_add_rows_fn aq_add_rows_ref, aq_add_rows_avx2, aq_add_rows_avx512;
+aq_logits_stat_fn aq_logits_stat_ref, aq_logits_stat_avx2, aq_logits_stat_avx512;
 
 #endif

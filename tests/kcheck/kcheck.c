@@ -22,12 +22,17 @@
 #include <unistd.h>
 
 /* One file each: tests/kcheck/check_<name>.c. */
+extern const struct kc_check kc_check_attn;
+extern const struct kc_check kc_check_embed;
+extern const struct kc_check kc_check_kv;
+extern const struct kc_check kc_check_logits;
+extern const struct kc_check kc_check_norm;
 extern const struct kc_check kc_check_pack;
 extern const struct kc_check kc_check_product;
 
 static const struct kc_check *const checks[] = {
-    &kc_check_pack,
-    &kc_check_product,
+    &kc_check_pack, &kc_check_product, &kc_check_attn,   &kc_check_kv,
+    &kc_check_norm, &kc_check_embed,   &kc_check_logits,
 };
 
 static const char usage_text[] =

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cpu/attn.h - where the blocks of a head are and what its rows see: shared by every
+ * version of attention and of the KV append. */
+#ifndef AQ_KERNELS_CPU_ATTN_H
+#define AQ_KERNELS_CPU_ATTN_H
+
+#include "kernels/cpu/scratch.h"
+
+#include <assert.h>
+
+static inline uint8_t *aq_attn_block(const struct aq_attn_seq *s, uint32_t head, uint32_t b)
+{
+    return s->block[(size_t)head * s->head_table_step + b] + head * s->head_offset;
+}
+
+static inline uint32_t aq_attn_len(const struct aq_attn_seq *s, uint32_t head)
+{
+    return s->len[(size_t)head * s->len_step];
+}
+
+/* Keys that query row `row` (0 .. rows - 1) of a head with len keys sees; 0 where even its own key
+ * is not kept. */
+static inline uint32_t aq_attn_visible(uint32_t len, uint32_t rows, uint32_t row)
+{
+    uint64_t end = (uint64_t)len + row + 1;
+    return end > rows ? (uint32_t)(end - rows) : 0;
+}
+
+/* Slot of the first of a sequence's new rows. */
+static inline uint32_t aq_attn_new_first(const struct aq_attn_seq *s, uint32_t head)
+{
+    uint32_t len = aq_attn_len(s, head);
+    assert(len >= s->rows);
+    return len - s->rows;
+}
+
+/* Asserts what every version of attention takes for granted. */
+static inline void aq_attn_assert(const struct aq_attn *a)
+{
+    assert(a->kv_dtype == AQ_F32 || a->kv_dtype == AQ_F16 || a->kv_dtype == AQ_BF16);
+    assert(a->out_dtype == AQ_F32 || a->out_dtype == AQ_BF16);
+    assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
+    assert(a->seqs || a->seq_count == 0);
+}
+
+#endif

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Prefill attention, on vec.h; included once by each version's file.
+ *
+ * A tile is TILE_LANES queries of one KV head of one sequence, and a query is a lane from beginning
+ * to end: Q lies transposed, [d][query], scores [key][query], sums [d][query].  Then both products
+ * broadcast an element of K or V to vectors of queries, the softmax works down columns without any
+ * work across lanes, and no lane ever sees another's numbers: a query's result does not depend on
+ * its tile or its neighbours.  Blocks of keys ascend, with an online softmax as in decode attention
+ * (FlashAttention's order: Dao et al., 2022); K and V of a block are widened to f32 once a tile.
+ *
+ * A lane of a score adds d = 0, 1, 2, ...; a lane of a sum adds keys in order.  Keys that a query
+ * does not see take no part: masked lanes are left alone, not given a weight of 0, so that an
+ * infinity or NaN in a later token's V stays there. */
+
+enum {
+    TILE_LANES = AQ_ATTN_TILE_QUERIES,
+    TILE_VECS = TILE_LANES / VEC_LANES,
+    /* A register block: this many keys or d against up to this many vectors of queries. */
+    BLOCK_ROWS = VEC_LANES / 2,
+    BLOCK_WIDTH = 3,
+};
+
+struct prefill {
+    uint32_t dim, lanes, vecs;        /* lanes in use and their vectors */
+    float *q;                         /* [dim padded to lanes][TILE_LANES], scaled */
+    float *sum;                       /* [dim padded to lanes][TILE_LANES] */
+    float *p;                         /* [BLOCK_SLOTS][TILE_LANES]: scores, then weights */
+    float *max, *weight, *correction; /* [TILE_LANES] */
+    int32_t *visible;                 /* [TILE_LANES]: keys each query sees */
+    float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for 16-bit K and V */
+    /* The block at work. */
+    const float *k, *v;
+    uint32_t slots;     /* that any query sees */
+    uint32_t first_key; /* number of its first key */
+    bool masked;        /* some query does not see all 32 slots */
+};
+
+/* p[key + r][v..] = K[key + r] . Q[v..] for `rows` keys and `width` vectors. */
+VEC_FN void score_block(const struct prefill *t, uint32_t key, uint32_t v, int rows, int width)
+{
+    const float *k = t->k + (size_t)key * t->dim, *q = t->q + v * VEC_LANES;
+    vec sum[BLOCK_ROWS * BLOCK_WIDTH], x[BLOCK_WIDTH];
+    for (int i = 0; i < rows * width; i++)
+        sum[i] = vec_zero();
+    for (uint32_t d = 0; d < t->dim; d++) {
+        for (int w = 0; w < width; w++)
+            x[w] = vec_load(q + (size_t)d * TILE_LANES + w * VEC_LANES);
+        for (int r = 0; r < rows; r++) {
+            vec y = vec_set(k[(size_t)r * t->dim + d]);
+            for (int w = 0; w < width; w++)
+                sum[r * width + w] = vec_fma(y, x[w], sum[r * width + w]);
+        }
+    }
+    float *p = t->p + (size_t)key * TILE_LANES + v * VEC_LANES;
+    for (int r = 0; r < rows; r++) {
+        for (int w = 0; w < width; w++)
+            vec_store(p + r * TILE_LANES + w * VEC_LANES, sum[r * width + w]);
+    }
+}
+
+VEC_FN void score_columns(const struct prefill *t, uint32_t v, int width)
+{
+    for (uint32_t key = 0; key < t->slots; key += BLOCK_ROWS)
+        score_block(t, key, v, BLOCK_ROWS, width);
+}
+
+/* Queries of vector v that see a slot of the block. */
+VEC_FN vec_mask seeing(const struct prefill *t, uint32_t v, uint32_t slot)
+{
+    return vec_int_greater(vec_int_load(t->visible + v * VEC_LANES),
+                           vec_int_set((int32_t)(t->first_key + slot)));
+}
+
+/* Turns scores into exp(score - max), 0 where masked; keeps maxima, sums of weights and what the
+ * sums so far must be multiplied by. */
+VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, bool masked)
+{
+    const vec lowest = vec_set(-INFINITY);
+    vec max[BLOCK_WIDTH], weight[BLOCK_WIDTH];
+    float *p = t->p + first * VEC_LANES;
+    for (int w = 0; w < width; w++)
+        max[w] = vec_load(t->max + (first + w) * VEC_LANES);
+    for (uint32_t slot = 0; slot < t->slots; slot++) {
+        for (int w = 0; w < width; w++) {
+            vec s = vec_load(p + slot * TILE_LANES + w * VEC_LANES);
+            if (masked)
+                s = vec_select(seeing(t, first + w, slot), s, lowest);
+            max[w] = vec_max(max[w], s);
+        }
+    }
+    for (int w = 0; w < width; w++) {
+        uint32_t at = (first + w) * VEC_LANES;
+        vec old = vec_load(t->max + at);
+        vec_store(t->max + at, max[w]);
+        /* While all scores are -inf, subtracting 0 gives weights of 0 instead of NaN. */
+        max[w] = vec_zero_where(vec_equal(max[w], lowest), max[w]);
+        vec correction = vec_exp(vec_sub(old, max[w]));
+        vec_store(t->correction + at, correction);
+        weight[w] = vec_mul(vec_load(t->weight + at), correction);
+    }
+    for (uint32_t slot = 0; slot < t->slots; slot++) {
+        for (int w = 0; w < width; w++) {
+            float *at = p + slot * TILE_LANES + w * VEC_LANES;
+            vec s = vec_load(at);
+            if (masked)
+                s = vec_select(seeing(t, first + w, slot), s, lowest);
+            vec e = vec_exp(vec_sub(s, max[w]));
+            vec_store(at, e);
+            weight[w] = vec_add(weight[w], e);
+        }
+    }
+    for (int w = 0; w < width; w++)
+        vec_store(t->weight + (first + w) * VEC_LANES, weight[w]);
+}
+
+/* sum[d + r][v..] = sum * correction + sum over keys of V[key][d + r] * p[key][v..]. */
+VEC_FN void value_block(const struct prefill *t, uint32_t d, uint32_t v, int rows, int width,
+                        bool masked)
+{
+    vec sum[BLOCK_ROWS * BLOCK_WIDTH], x[BLOCK_WIDTH];
+    float *to = t->sum + (size_t)d * TILE_LANES + v * VEC_LANES;
+    for (int w = 0; w < width; w++)
+        x[w] = vec_load(t->correction + (v + w) * VEC_LANES);
+    for (int r = 0; r < rows; r++) {
+        for (int w = 0; w < width; w++)
+            sum[r * width + w] = vec_mul(vec_load(to + r * TILE_LANES + w * VEC_LANES), x[w]);
+    }
+    for (uint32_t slot = 0; slot < t->slots; slot++) {
+        const float *from = t->v + (size_t)slot * t->dim + d;
+        for (int w = 0; w < width; w++)
+            x[w] = vec_load(t->p + slot * TILE_LANES + (v + w) * VEC_LANES);
+        for (int r = 0; r < rows; r++) {
+            vec y = vec_set(from[r]);
+            for (int w = 0; w < width; w++) {
+                vec *s = &sum[r * width + w];
+                *s = masked ? vec_fma_where(seeing(t, v + w, slot), y, x[w], *s)
+                            : vec_fma(y, x[w], *s);
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        for (int w = 0; w < width; w++)
+            vec_store(to + r * TILE_LANES + w * VEC_LANES, sum[r * width + w]);
+    }
+}
+
+VEC_FN void value_columns(const struct prefill *t, uint32_t v, int width, bool masked)
+{
+    uint32_t d = 0;
+    for (; d + BLOCK_ROWS <= t->dim; d += BLOCK_ROWS)
+        value_block(t, d, v, BLOCK_ROWS, width, masked);
+    for (; d < t->dim; d++)
+        value_block(t, d, v, 1, width, masked);
+}
+
+VEC_FN void attend_columns(const struct prefill *t, uint32_t v, int width)
+{
+    score_columns(t, v, width);
+    if (t->masked) {
+        weigh_columns(t, v, width, true);
+        value_columns(t, v, width, true);
+    } else {
+        weigh_columns(t, v, width, false);
+        value_columns(t, v, width, false);
+    }
+}
+
+static void attend_all(const struct prefill *t)
+{
+    uint32_t v = 0;
+    for (; v + BLOCK_WIDTH <= t->vecs; v += BLOCK_WIDTH)
+        attend_columns(t, v, BLOCK_WIDTH);
+    if (t->vecs - v == 2)
+        attend_columns(t, v, 2);
+    else if (t->vecs - v == 1)
+        attend_columns(t, v, 1);
+}
+
+/* ---- in and out of the tile ---- */
+
+struct prefill_job {
+    struct aq_exec *ex;
+    const struct aq_attn *a;
+};
+
+/* Which queries a tile holds: numbered by row, then by query head of the group. */
+struct prefill_run {
+    const struct aq_attn *a;
+    const struct aq_attn_seq *seq;
+    uint32_t head, query;
+};
+
+/* Element 0 of a lane's query in rows of this stride. */
+static inline size_t lane_offset(const struct prefill_run *run, uint32_t lane, size_t stride)
+{
+    uint32_t row = (run->query + lane) / run->a->q_per_kv;
+    uint32_t group = (run->query + lane) % run->a->q_per_kv;
+    return (run->seq->row + (size_t)row) * stride +
+           ((size_t)run->head * run->a->q_per_kv + group) * run->a->head_dim;
+}
+
+static void load_lanes(const struct prefill *t, const struct prefill_run *run, uint32_t v)
+{
+    const struct aq_attn *a = run->a;
+    const vec scale = vec_set(a->scale);
+    for (uint32_t d = 0; d < t->dim; d += VEC_LANES) {
+        vec x[VEC_LANES];
+        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, t->dim - d);
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            uint32_t lane = v * VEC_LANES + i;
+            x[i] =
+                lane < t->lanes
+                    ? vec_mul(vec_load_n(a->q + lane_offset(run, lane, a->q_stride) + d, n), scale)
+                    : vec_zero();
+        }
+        vec_transpose(x);
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            size_t at = (size_t)(d + i) * TILE_LANES + v * VEC_LANES;
+            vec_store(t->q + at, x[i]);
+            vec_store(t->sum + at, vec_zero());
+        }
+    }
+}
+
+static void begin_lanes(struct prefill *t, const struct prefill_run *run)
+{
+    uint32_t len = aq_attn_len(run->seq, run->head);
+    for (uint32_t lane = 0; lane < t->vecs * VEC_LANES; lane++) {
+        t->max[lane] = -INFINITY;
+        t->weight[lane] = 0;
+        /* Spare lanes see what the last one sees, so that they ask for no masks of their own. */
+        uint32_t query = run->query + (uint32_t)aq_min_u64(lane, t->lanes - 1);
+        t->visible[lane] = (int32_t)aq_attn_visible(len, run->seq->rows, query / run->a->q_per_kv);
+    }
+    for (uint32_t v = 0; v < t->vecs; v++)
+        load_lanes(t, run, v);
+}
+
+static void store_lanes(const struct prefill *t, const struct prefill_run *run, uint32_t v)
+{
+    const struct aq_attn *a = run->a;
+    vec weight = vec_load(t->weight + v * VEC_LANES);
+    vec_mask blind = vec_int_greater(vec_int_set(1), vec_int_load(t->visible + v * VEC_LANES));
+    vec divisor = vec_select(blind, vec_set(1), weight); /* sees nothing: 0 / 1 */
+    for (uint32_t d = 0; d < t->dim; d += VEC_LANES) {
+        vec y[VEC_LANES];
+        for (uint32_t i = 0; i < VEC_LANES; i++)
+            y[i] =
+                vec_div(vec_load(t->sum + (size_t)(d + i) * TILE_LANES + v * VEC_LANES), divisor);
+        vec_transpose(y);
+        for (uint32_t i = 0; i < VEC_LANES && v * VEC_LANES + i < t->lanes; i++) {
+            vec_store_as_n(a->out, a->out_dtype,
+                           lane_offset(run, v * VEC_LANES + i, a->out_stride) + d, y[i],
+                           (uint32_t)aq_min_u64(VEC_LANES, t->dim - d));
+        }
+    }
+}
+
+static void store_log_sums(const struct prefill *t, const struct prefill_run *run)
+{
+    const struct aq_attn *a = run->a;
+    for (uint32_t lane = 0; lane < t->lanes; lane++) {
+        uint32_t row = (run->query + lane) / a->q_per_kv, group = (run->query + lane) % a->q_per_kv;
+        size_t at = (run->seq->row + (size_t)row) * a->kv_heads * a->q_per_kv +
+                    (size_t)run->head * a->q_per_kv + group;
+        a->log_sum_exp[at] = t->max[lane] + logf(t->weight[lane]);
+    }
+}
+
+/* ---- tiles ---- */
+
+static struct prefill prefill_begin(struct aq_exec *ex, uint32_t worker, uint32_t dim,
+                                    uint32_t lanes)
+{
+    struct prefill t = {.dim = dim, .lanes = lanes};
+    t.vecs = (uint32_t)aq_div_up(lanes, VEC_LANES);
+    size_t square = aq_align_up(dim, VEC_LANES) * TILE_LANES;
+    t.q = aq_exec_scratch(ex, worker);
+    t.sum = t.q + square;
+    t.p = t.sum + square;
+    t.max = t.p + BLOCK_SLOTS * TILE_LANES;
+    t.weight = t.max + TILE_LANES;
+    t.correction = t.weight + TILE_LANES;
+    t.visible = (int32_t *)(t.correction + TILE_LANES);
+    t.k_wide = t.correction + 2 * TILE_LANES;
+    t.v_wide = t.k_wide + (size_t)BLOCK_SLOTS * dim;
+    return t;
+}
+
+VEC_FN void widen(float *to, const void *from, enum aq_dtype dtype, size_t first, size_t count)
+{
+    size_t i = 0;
+    for (; i + VEC_LANES <= count; i += VEC_LANES)
+        vec_store(to + i, vec_load_as(from, dtype, first + i));
+    if (i < count) {
+        uint32_t n = (uint32_t)(count - i);
+        vec_store_n(to + i, vec_load_as_n(from, dtype, first + i, n), n);
+    }
+}
+
+VEC_FN void take_block(struct prefill *t, enum aq_dtype dtype, const uint8_t *block)
+{
+    size_t half = (size_t)BLOCK_SLOTS * t->dim, used = (size_t)t->slots * t->dim;
+    if (dtype == AQ_F32) {
+        t->k = (const float *)block;
+        t->v = t->k + half;
+        return;
+    }
+    widen(t->k_wide, block, dtype, 0, used);
+    widen(t->v_wide, block, dtype, half, used);
+    t->k = t->k_wide;
+    t->v = t->v_wide;
+}
+
+VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, enum aq_dtype dtype,
+                            uint32_t lanes, uint32_t worker)
+{
+    uint32_t dim = run->a->head_dim;
+    struct prefill t = prefill_begin(ex, worker, dim, lanes);
+    begin_lanes(&t, run);
+    uint32_t least = (uint32_t)t.visible[0], most = (uint32_t)t.visible[lanes - 1];
+    size_t block_bytes = 2 * (size_t)BLOCK_SLOTS * dim * aq_dtype_bytes(dtype);
+    for (uint32_t key = 0; key < most; key += BLOCK_SLOTS) {
+        uint32_t b = key / BLOCK_SLOTS;
+        t.first_key = key;
+        t.slots = (uint32_t)aq_min_u64(BLOCK_SLOTS, most - key);
+        t.masked = least < key + BLOCK_SLOTS;
+        if (key + BLOCK_SLOTS < most)
+            vec_prefetch(aq_attn_block(run->seq, run->head, b + 1), block_bytes);
+        take_block(&t, dtype, aq_attn_block(run->seq, run->head, b));
+        attend_all(&t);
+    }
+    for (uint32_t v = 0; v < t.vecs; v++)
+        store_lanes(&t, run, v);
+    if (run->a->log_sum_exp)
+        store_log_sums(&t, run);
+}
+
+static uint32_t query_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
+{
+    return (uint32_t)aq_div_up((uint64_t)seq->rows * a->q_per_kv, TILE_LANES);
+}
+
+/* Tiles are numbered by sequence, then from its last queries (which see most) to its first, then by
+ * head: the last tiles of a run are short, so that workers end together. */
+VEC_FN void prefill_tile(const struct prefill_job *job, enum aq_dtype dtype, uint32_t tile,
+                         uint32_t worker)
+{
+    const struct aq_attn *a = job->a;
+    const struct aq_attn_seq *seq = a->seqs;
+    uint32_t tiles = query_tiles(a, seq);
+    while (tile >= tiles * a->kv_heads) {
+        tile -= tiles * a->kv_heads;
+        tiles = query_tiles(a, ++seq);
+    }
+    struct prefill_run run = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    run.query = (tiles - 1 - tile / a->kv_heads) * TILE_LANES;
+    uint32_t queries = seq->rows * a->q_per_kv;
+    uint32_t lanes = (uint32_t)aq_min_u64(TILE_LANES, queries - run.query);
+    prefill_queries(job->ex, &run, dtype, lanes, worker);
+}
+
+static void prefill_tile_f32(void *job, uint32_t tile, uint32_t worker)
+{
+    prefill_tile(job, AQ_F32, tile, worker);
+}
+
+static void prefill_tile_f16(void *job, uint32_t tile, uint32_t worker)
+{
+    prefill_tile(job, AQ_F16, tile, worker);
+}
+
+static void prefill_tile_bf16(void *job, uint32_t tile, uint32_t worker)
+{
+    prefill_tile(job, AQ_BF16, tile, worker);
+}
+
+static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
+{
+    aq_attn_assert(a);
+    assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
+    struct prefill_job job = {.ex = ex, .a = a};
+    uint32_t tiles = 0;
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        tiles += query_tiles(a, &a->seqs[i]) * a->kv_heads;
+    aq_tile_fn *fn = a->kv_dtype == AQ_F32   ? prefill_tile_f32
+                     : a->kv_dtype == AQ_F16 ? prefill_tile_f16
+                                             : prefill_tile_bf16;
+    aq_pool_run(aq_exec_pool(ex), fn, &job, tiles);
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Statistics of logits, on vec.h; included once by each version's file.
+ *
+ * A row is cut into chunks of a fixed size.  Each gives its own maximum, where it is, the sum of
+ * exp(x - that maximum) and the number of bad logits, read from memory once and from the cache
+ * then; the chunks of a row are then joined in order, sums in f64.  Whether a tile is a chunk or a
+ * row changes nothing but which worker does what. */
+
+enum { CHUNK = 4096 };
+
+struct chunk_stat {
+    float max, sum;
+    uint32_t argmax, bad_count;
+};
+
+struct stat_job {
+    struct aq_logits_stat *stat;
+    const float *logits;
+    size_t stride;
+    uint32_t vocab, chunks;
+    struct chunk_stat *chunk; /* [rows][chunks], NULL when a tile is a row */
+};
+
+/* VEC_LANES logits from x on, bad ones and lanes past n as -inf. */
+VEC_FN vec load_good(const float *x, uint32_t n, uint32_t *bad_count)
+{
+    const vec lowest = vec_set(-INFINITY);
+    vec v = n < VEC_LANES ? vec_select(vec_first(n), vec_load_n(x, n), lowest) : vec_load(x);
+    vec_mask good = vec_finite(v);
+    *bad_count += VEC_LANES - vec_count(good) - (n < VEC_LANES ? VEC_LANES - n : 0);
+    return vec_select(good, v, lowest);
+}
+
+static struct chunk_stat stat_chunk(const float *x, uint32_t count)
+{
+    struct chunk_stat s = {0};
+    uint32_t unused = 0;
+    vec max = vec_set(-INFINITY), sum = vec_zero();
+    for (uint32_t i = 0; i < count; i += VEC_LANES)
+        max = vec_max(max, load_good(x + i, count - i, &s.bad_count));
+    max = vec_max_all(max);
+    s.max = vec_first_lane(max);
+    if (s.bad_count == count)
+        return s;
+    for (uint32_t i = 0; i < count; i += VEC_LANES)
+        sum = vec_add(sum, vec_exp(vec_sub(load_good(x + i, count - i, &unused), max)));
+    s.sum = vec_sum(sum);
+    while (x[s.argmax] != s.max)
+        s.argmax++;
+    return s;
+}
+
+static struct chunk_stat stat_at(const struct stat_job *job, uint32_t row, uint32_t chunk)
+{
+    uint32_t first = chunk * CHUNK;
+    uint32_t count = (uint32_t)aq_min_u64(CHUNK, job->vocab - first);
+    struct chunk_stat s = stat_chunk(job->logits + row * job->stride + first, count);
+    s.argmax += first;
+    return s;
+}
+
+/* A row's statistics so far: sum is in units of exp(max). */
+struct join {
+    float max;
+    uint32_t argmax, bad_count;
+    double sum;
+};
+
+static void join_chunk(struct join *j, const struct chunk_stat *s)
+{
+    j->bad_count += s->bad_count;
+    if (s->sum == 0)
+        return; /* nothing but bad logits */
+    if (s->max > j->max) {
+        j->sum = j->sum * exp((double)j->max - s->max) + s->sum;
+        j->max = s->max;
+        j->argmax = s->argmax;
+    } else {
+        j->sum += s->sum * exp((double)s->max - j->max);
+    }
+}
+
+static struct aq_logits_stat join_end(const struct join *j)
+{
+    return (struct aq_logits_stat){
+        .max = j->max,
+        .argmax = j->argmax,
+        .log_sum_exp = (float)(j->max + log(j->sum)),
+        .bad_count = j->bad_count,
+    };
+}
+
+static void stat_row_tile(void *arg, uint32_t row, uint32_t worker)
+{
+    const struct stat_job *job = arg;
+    struct join j = {.max = -INFINITY};
+    for (uint32_t i = 0; i < job->chunks; i++) {
+        struct chunk_stat s = stat_at(job, row, i);
+        join_chunk(&j, &s);
+    }
+    job->stat[row] = join_end(&j);
+}
+
+static void stat_chunk_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct stat_job *job = arg;
+    job->chunk[tile] = stat_at(job, tile / job->chunks, tile % job->chunks);
+}
+
+static void logits_stat(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
+                        size_t stride, uint32_t rows, uint32_t vocab)
+{
+    assert(vocab >= 1);
+    struct aq_pool *pool = aq_exec_pool(ex);
+    struct stat_job job = {.stat = stat, .logits = logits, .stride = stride, .vocab = vocab};
+    job.chunks = (uint32_t)aq_div_up(vocab, CHUNK);
+    uint64_t tiles = (uint64_t)rows * job.chunks;
+    if (aq_pool_threads(pool) == 1 || rows >= 8 * aq_pool_threads(pool) ||
+        tiles * sizeof(*job.chunk) > aq_exec_scratch_size(ex)) {
+        aq_pool_run(pool, stat_row_tile, &job, rows);
+        return;
+    }
+    job.chunk = aq_exec_scratch(ex, 0);
+    aq_pool_run(pool, stat_chunk_tile, &job, (uint32_t)tiles);
+    for (uint32_t r = 0; r < rows; r++) {
+        struct join j = {.max = -INFINITY};
+        for (uint32_t i = 0; i < job.chunks; i++)
+            join_chunk(&j, &job.chunk[(size_t)r * job.chunks + i]);
+        stat[r] = join_end(&j);
+    }
+}

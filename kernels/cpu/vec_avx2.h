@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cpu/vec_avx2.h - vec.h on AVX2, FMA, F16C.  Included by vec.h only. */
+#ifndef AQ_KERNELS_CPU_VEC_AVX2_H
+#define AQ_KERNELS_CPU_VEC_AVX2_H
+
+enum { VEC_LANES = 8 };
+typedef __m256 vec;
+typedef __m256i vec_int;
+typedef __m256 vec_mask; /* all bits of a lane, or none */
+
+VEC_FN vec_int vec_int_set(int32_t a)
+{
+    return _mm256_set1_epi32(a);
+}
+/* 0, 1, 2, ... */
+VEC_FN vec_int vec_int_lanes(void)
+{
+    return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+}
+/* a > b, signed. */
+VEC_FN vec_mask vec_int_greater(vec_int a, vec_int b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b));
+}
+/* The lanes below n. */
+VEC_FN vec_mask vec_first(uint32_t n)
+{
+    return vec_int_greater(vec_int_set((int32_t)n), vec_int_lanes());
+}
+VEC_FN vec_int vec_int_load(const int32_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+VEC_FN void vec_int_store(int32_t *p, vec_int a)
+{
+    _mm256_storeu_si256((__m256i *)p, a);
+}
+VEC_FN vec_int vec_int_add(vec_int a, vec_int b)
+{
+    return _mm256_add_epi32(a, b);
+}
+
+VEC_FN vec vec_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+VEC_FN vec vec_set(float a)
+{
+    return _mm256_set1_ps(a);
+}
+VEC_FN vec vec_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+VEC_FN void vec_store(float *p, vec a)
+{
+    _mm256_storeu_ps(p, a);
+}
+VEC_FN vec vec_load_n(const float *p, uint32_t n)
+{
+    return _mm256_maskload_ps(p, _mm256_castps_si256(vec_first(n)));
+}
+VEC_FN void vec_store_n(float *p, vec a, uint32_t n)
+{
+    _mm256_maskstore_ps(p, _mm256_castps_si256(vec_first(n)), a);
+}
+/* Lane i is p[i * stride]. */
+VEC_FN vec vec_gather(const float *p, int stride)
+{
+    return _mm256_i32gather_ps(p, _mm256_mullo_epi32(vec_int_lanes(), vec_int_set(stride)), 4);
+}
+VEC_FN vec vec_add(vec a, vec b)
+{
+    return _mm256_add_ps(a, b);
+}
+VEC_FN vec vec_sub(vec a, vec b)
+{
+    return _mm256_sub_ps(a, b);
+}
+VEC_FN vec vec_mul(vec a, vec b)
+{
+    return _mm256_mul_ps(a, b);
+}
+VEC_FN vec vec_div(vec a, vec b)
+{
+    return _mm256_div_ps(a, b);
+}
+/* a * b + c */
+VEC_FN vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+/* c - a * b */
+VEC_FN vec vec_fnma(vec a, vec b, vec c)
+{
+    return _mm256_fnmadd_ps(a, b, c);
+}
+/* The larger one; b where either is NaN. */
+VEC_FN vec vec_max(vec a, vec b)
+{
+    return _mm256_max_ps(a, b);
+}
+VEC_FN vec vec_round(vec a)
+{
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* a * 2^n for whole n, where a and the result are normal. */
+VEC_FN vec vec_scale_exponent(vec a, vec n)
+{
+    __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), shift));
+}
+
+VEC_FN vec_mask vec_less(vec a, vec b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_LT_OQ);
+}
+VEC_FN vec_mask vec_equal(vec a, vec b)
+{
+    return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
+}
+/* Neither NaN nor infinite: the difference with itself is 0 only then. */
+VEC_FN vec_mask vec_finite(vec a)
+{
+    return vec_equal(vec_sub(a, a), vec_zero());
+}
+VEC_FN vec vec_zero_where(vec_mask m, vec a)
+{
+    return _mm256_andnot_ps(m, a);
+}
+/* a where m, else b. */
+VEC_FN vec vec_select(vec_mask m, vec a, vec b)
+{
+    return _mm256_blendv_ps(b, a, m);
+}
+VEC_FN vec_int vec_int_select(vec_mask m, vec_int a, vec_int b)
+{
+    return _mm256_blendv_epi8(b, a, _mm256_castps_si256(m));
+}
+/* a * b + c where m, else c. */
+VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
+{
+    return vec_select(m, vec_fma(a, b, c), c);
+}
+VEC_FN uint32_t vec_count(vec_mask m)
+{
+    return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(m));
+}
+
+/* ---- 16-bit floats ---- */
+
+VEC_FN vec vec_from_f16(__m128i h)
+{
+    return _mm256_cvtph_ps(h);
+}
+VEC_FN vec vec_from_bf16(__m128i h)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+VEC_FN vec vec_load_f16(const uint16_t *p)
+{
+    return vec_from_f16(_mm_loadu_si128((const __m128i *)p));
+}
+VEC_FN vec vec_load_bf16(const uint16_t *p)
+{
+    return vec_from_bf16(_mm_loadu_si128((const __m128i *)p));
+}
+VEC_FN __m128i vec_load_halves_n(const uint16_t *p, uint32_t n)
+{
+    uint16_t half[8] = {0};
+    memcpy(half, p, n * sizeof(*half));
+    return _mm_loadu_si128((const __m128i *)half);
+}
+VEC_FN vec vec_load_f16_n(const uint16_t *p, uint32_t n)
+{
+    return vec_from_f16(vec_load_halves_n(p, n));
+}
+VEC_FN vec vec_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    return vec_from_bf16(vec_load_halves_n(p, n));
+}
+VEC_FN void vec_store_f16(uint16_t *p, vec a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+/* Adding 0x7fff and the lowest kept bit rounds to nearest even; a NaN is made quiet instead. */
+VEC_FN void vec_store_bf16(uint16_t *p, vec a)
+{
+    __m256i bits = _mm256_castps_si256(a), high = _mm256_srli_epi32(bits, 16);
+    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    __m256i out = _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), quiet, nan);
+    __m128i packed =
+        _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
+    _mm_storeu_si128((__m128i *)p, packed);
+}
+
+/* ---- across lanes ---- */
+
+/* Lanes l and l + 4 first, then 2, 1 apart. */
+VEC_FN float vec_sum(vec a)
+{
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+VEC_FN float vec_first_lane(vec a)
+{
+    return _mm256_cvtss_f32(a);
+}
+/* The largest lane, in all lanes. */
+VEC_FN vec vec_max_all(vec a)
+{
+    a = vec_max(a, _mm256_permute2f128_ps(a, a, 1));
+    a = vec_max(a, _mm256_shuffle_ps(a, a, 0x4e));
+    return vec_max(a, _mm256_shuffle_ps(a, a, 0xb1));
+}
+
+/* Lane i of the result is the sum of the lanes of row[i], all rows in vec_sum()'s order: halves,
+ * quarters and so on are added while rows are packed side by side. */
+VEC_FN vec vec_sum_rows(const vec row[VEC_LANES])
+{
+    vec half[4];
+    for (int i = 0; i < 4; i++) {
+        half[i] = vec_add(_mm256_permute2f128_ps(row[i], row[i + 4], 0x20),
+                          _mm256_permute2f128_ps(row[i], row[i + 4], 0x31));
+    }
+    vec x = vec_add(_mm256_unpacklo_ps(half[0], half[1]), _mm256_unpackhi_ps(half[0], half[1]));
+    vec y = vec_add(_mm256_unpacklo_ps(half[2], half[3]), _mm256_unpackhi_ps(half[2], half[3]));
+    __m256d xd = _mm256_castps_pd(x), yd = _mm256_castps_pd(y);
+    return vec_add(_mm256_castpd_ps(_mm256_unpacklo_pd(xd, yd)),
+                   _mm256_castpd_ps(_mm256_unpackhi_pd(xd, yd)));
+}
+
+/* Stores lanes 4i..4i+3 at p + i * stride. */
+VEC_FN void vec_store_fours(float *p, size_t stride, vec a)
+{
+    _mm_storeu_ps(p, _mm256_castps256_ps128(a));
+    _mm_storeu_ps(p + stride, _mm256_extractf128_ps(a, 1));
+}
+
+/* Rows become columns. */
+VEC_FN void vec_transpose(vec r[VEC_LANES])
+{
+    vec t[8];
+    for (int i = 0; i < 8; i += 4) { /* 4 x 4 within each 128-bit part */
+        __m256d a = _mm256_castps_pd(_mm256_unpacklo_ps(r[i], r[i + 1]));
+        __m256d b = _mm256_castps_pd(_mm256_unpackhi_ps(r[i], r[i + 1]));
+        __m256d c = _mm256_castps_pd(_mm256_unpacklo_ps(r[i + 2], r[i + 3]));
+        __m256d d = _mm256_castps_pd(_mm256_unpackhi_ps(r[i + 2], r[i + 3]));
+        t[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, c));
+        t[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(a, c));
+        t[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(b, d));
+        t[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(b, d));
+    }
+    for (int i = 0; i < 4; i++) { /* then the 128-bit parts */
+        r[i] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
+    }
+}
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cpu/vec_avx512.h - vec.h on AVX-512 F, BW, DQ, VL.  Included by vec.h only. */
+#ifndef AQ_KERNELS_CPU_VEC_AVX512_H
+#define AQ_KERNELS_CPU_VEC_AVX512_H
+
+enum { VEC_LANES = 16 };
+typedef __m512 vec;
+typedef __m512i vec_int;
+typedef __mmask16 vec_mask; /* one bit a lane */
+
+/* The lanes below n. */
+VEC_FN vec_mask vec_first(uint32_t n)
+{
+    return n >= 16 ? 0xffff : (vec_mask)((1u << n) - 1);
+}
+
+VEC_FN vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+VEC_FN vec vec_set(float a)
+{
+    return _mm512_set1_ps(a);
+}
+VEC_FN vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+VEC_FN void vec_store(float *p, vec a)
+{
+    _mm512_storeu_ps(p, a);
+}
+VEC_FN vec vec_load_n(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps(vec_first(n), p);
+}
+VEC_FN void vec_store_n(float *p, vec a, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, vec_first(n), a);
+}
+/* Lane i is p[i * stride]. */
+VEC_FN vec vec_gather(const float *p, int stride)
+{
+    __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_i32gather_ps(_mm512_mullo_epi32(lanes, _mm512_set1_epi32(stride)), p, 4);
+}
+VEC_FN vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+VEC_FN vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+VEC_FN vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+VEC_FN vec vec_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+/* a * b + c */
+VEC_FN vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* c - a * b */
+VEC_FN vec vec_fnma(vec a, vec b, vec c)
+{
+    return _mm512_fnmadd_ps(a, b, c);
+}
+/* The larger one; b where either is NaN. */
+VEC_FN vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+VEC_FN vec vec_round(vec a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* a * 2^n for whole n, where a and the result are normal. */
+VEC_FN vec vec_scale_exponent(vec a, vec n)
+{
+    return _mm512_scalef_ps(a, n);
+}
+
+VEC_FN vec_mask vec_less(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ);
+}
+VEC_FN vec_mask vec_equal(vec a, vec b)
+{
+    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+}
+/* Neither NaN nor infinite. */
+VEC_FN vec_mask vec_finite(vec a)
+{
+    return (vec_mask)~_mm512_fpclass_ps_mask(a, 0x99);
+}
+VEC_FN vec vec_zero_where(vec_mask m, vec a)
+{
+    return _mm512_maskz_mov_ps((vec_mask)~m, a);
+}
+/* a where m, else b. */
+VEC_FN vec vec_select(vec_mask m, vec a, vec b)
+{
+    return _mm512_mask_blend_ps(m, b, a);
+}
+/* a * b + c where m, else c. */
+VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
+{
+    return _mm512_mask3_fmadd_ps(a, b, c, m);
+}
+VEC_FN uint32_t vec_count(vec_mask m)
+{
+    return (uint32_t)__builtin_popcount(m);
+}
+
+VEC_FN vec_int vec_int_set(int32_t a)
+{
+    return _mm512_set1_epi32(a);
+}
+VEC_FN vec_int vec_int_load(const int32_t *p)
+{
+    return _mm512_loadu_si512(p);
+}
+VEC_FN void vec_int_store(int32_t *p, vec_int a)
+{
+    _mm512_storeu_si512(p, a);
+}
+VEC_FN vec_int vec_int_add(vec_int a, vec_int b)
+{
+    return _mm512_add_epi32(a, b);
+}
+/* 0, 1, 2, ... */
+VEC_FN vec_int vec_int_lanes(void)
+{
+    return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
+VEC_FN vec_int vec_int_select(vec_mask m, vec_int a, vec_int b)
+{
+    return _mm512_mask_blend_epi32(m, b, a);
+}
+/* a > b, signed. */
+VEC_FN vec_mask vec_int_greater(vec_int a, vec_int b)
+{
+    return _mm512_cmpgt_epi32_mask(a, b);
+}
+
+/* ---- 16-bit floats ---- */
+
+VEC_FN vec vec_from_f16(__m256i h)
+{
+    return _mm512_cvtph_ps(h);
+}
+VEC_FN vec vec_from_bf16(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+VEC_FN vec vec_load_f16(const uint16_t *p)
+{
+    return vec_from_f16(_mm256_loadu_si256((const __m256i *)p));
+}
+VEC_FN vec vec_load_bf16(const uint16_t *p)
+{
+    return vec_from_bf16(_mm256_loadu_si256((const __m256i *)p));
+}
+VEC_FN vec vec_load_f16_n(const uint16_t *p, uint32_t n)
+{
+    return vec_from_f16(_mm256_maskz_loadu_epi16(vec_first(n), p));
+}
+VEC_FN vec vec_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    return vec_from_bf16(_mm256_maskz_loadu_epi16(vec_first(n), p));
+}
+VEC_FN void vec_store_f16(uint16_t *p, vec a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+/* Adding 0x7fff and the lowest kept bit rounds to nearest even; a NaN is made quiet instead. */
+VEC_FN void vec_store_bf16(uint16_t *p, vec a)
+{
+    __m512i bits = _mm512_castps_si512(a), high = _mm512_srli_epi32(bits, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    __m512i out = _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16),
+                                        _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(out));
+}
+
+/* ---- across lanes ---- */
+
+/* Lanes l and l + 8 first, then 4, 2, 1 apart. */
+VEC_FN float vec_sum(vec a)
+{
+    __m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+VEC_FN float vec_first_lane(vec a)
+{
+    return _mm512_cvtss_f32(a);
+}
+/* The largest lane, in all lanes. */
+VEC_FN vec vec_max_all(vec a)
+{
+    a = vec_max(a, _mm512_shuffle_f32x4(a, a, 0x4e));
+    a = vec_max(a, _mm512_shuffle_f32x4(a, a, 0xb1));
+    a = vec_max(a, _mm512_shuffle_ps(a, a, 0x4e));
+    return vec_max(a, _mm512_shuffle_ps(a, a, 0xb1));
+}
+
+/* Lane i of the result is the sum of the lanes of row[i], all rows in vec_sum()'s order: halves,
+ * quarters and so on are added while rows are packed side by side. */
+VEC_FN vec vec_sum_rows(const vec row[VEC_LANES])
+{
+    vec half[8], quarter[4];
+    for (int i = 0; i < 4; i++) {
+        for (int j = 0; j < 2; j++) {
+            vec a = row[i + 8 * j], b = row[i + 8 * j + 4];
+            half[2 * i + j] =
+                vec_add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        }
+        vec a = half[2 * i], b = half[2 * i + 1];
+        quarter[i] = vec_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    vec x = vec_add(_mm512_unpacklo_ps(quarter[0], quarter[1]),
+                    _mm512_unpackhi_ps(quarter[0], quarter[1]));
+    vec y = vec_add(_mm512_unpacklo_ps(quarter[2], quarter[3]),
+                    _mm512_unpackhi_ps(quarter[2], quarter[3]));
+    __m512d xd = _mm512_castps_pd(x), yd = _mm512_castps_pd(y);
+    return vec_add(_mm512_castpd_ps(_mm512_unpacklo_pd(xd, yd)),
+                   _mm512_castpd_ps(_mm512_unpackhi_pd(xd, yd)));
+}
+
+/* Stores lanes 4i..4i+3 at p + i * stride. */
+VEC_FN void vec_store_fours(float *p, size_t stride, vec a)
+{
+    _mm_storeu_ps(p, _mm512_castps512_ps128(a));
+    _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(a, 1));
+    _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(a, 2));
+    _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(a, 3));
+}
+
+/* Rows become columns. */
+VEC_FN void vec_transpose(vec r[VEC_LANES])
+{
+    vec t[16];
+    for (int i = 0; i < 16; i += 4) { /* 4 x 4 within each 128-bit part */
+        __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(r[i], r[i + 1]));
+        __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(r[i], r[i + 1]));
+        __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(r[i + 2], r[i + 3]));
+        __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+        t[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+        t[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+        t[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, d));
+        t[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, d));
+    }
+    for (int i = 0; i < 4; i++) { /* then the 128-bit parts */
+        vec a = _mm512_shuffle_f32x4(t[i], t[i + 4], 0x88);
+        vec b = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0x88);
+        vec c = _mm512_shuffle_f32x4(t[i], t[i + 4], 0xdd);
+        vec d = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
+        r[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+
+#endif

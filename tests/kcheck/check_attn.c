@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention, decode and prefill: against the reference, a sequence alone against the same in
+ * batches, its last rows alone against all of them, and prefill against decode. */
+#include "kernels/cpu/attn.h"
+#include "kernels/cpu/panel.h"
+#include "tests/kcheck/kc_attn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LEN_MAX = 1024 };
+
+static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+
+static const struct fills {
+    enum kc_fill q, k, v;
+} fills[] = {
+    {KC_NORMAL, KC_NORMAL, KC_NORMAL},     {KC_HEAVY, KC_NORMAL, KC_HEAVY},
+    {KC_NORMAL, KC_HEAVY, KC_OUTLIER},     {KC_OUTLIER, KC_OUTLIER, KC_NORMAL},
+    {KC_CONSTANT, KC_CONSTANT, KC_NORMAL}, {KC_CONSTANT, KC_CONSTANT, KC_CONSTANT},
+    {KC_ZERO, KC_NORMAL, KC_ZERO},         {KC_NORMAL, KC_DENORMAL, KC_DENORMAL},
+    {KC_NORMAL, KC_LARGE, KC_LARGE},       {KC_NORMAL, KC_NORMAL, KC_NONFINITE},
+    {KC_NORMAL, KC_NONFINITE, KC_NORMAL},
+};
+
+/* Head sizes around the borders of 4, 8 and 16 lanes and of 128 elements; query groups around 4. */
+static const struct size {
+    uint32_t kv_heads, q_per_kv, head_dim;
+} sizes[] = {
+    {3, 1, 64}, {2, 1, 128}, {1, 1, 80}, {2, 1, 96}, {2, 1, 32}, {1, 1, 1},   {2, 1, 7},
+    {1, 2, 12}, {2, 3, 40},  {1, 4, 64}, {1, 5, 24}, {2, 8, 16}, {1, 7, 136}, {1, 1, 250},
+};
+
+static aq_attn_decode_fn *version(const struct aq_kernels *k, bool prefill)
+{
+    return prefill ? k->attn_prefill : k->attn_decode;
+}
+
+/* ---- limits ---- */
+
+/* A query's weights in f64, and how far rounding may move its output, as a share of the sum of
+ * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of
+ * magnitudes) and of the subtraction of the maximum; exp turns that into a relative error; the
+ * sums over keys add theirs.  Rounding errors that are independent grow with the square root of
+ * their number; equal terms round alike and grow with the number itself. */
+struct bound {
+    double p[LEN_MAX];
+    double share, log_sum;
+};
+
+static double roundings(uint32_t n, bool alike)
+{
+    double steps = 2 * sqrt(n) + 4;
+    return alike || steps > n ? n + 2.0 : steps;
+}
+
+static void find_bound(struct bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
+                       uint32_t head, const float *q, uint32_t keys, bool alike)
+{
+    const struct aq_attn *a = &t->a;
+    double max = -INFINITY, magnitude = 0, sum = 0;
+    for (uint32_t j = 0; j < keys; j++) {
+        const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+        size_t at = (size_t)(j % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+        double dot = 0, size = 0;
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            double x = (double)q[d] * aq_element_load(block, a->kv_dtype, at + d) * a->scale;
+            dot += x;
+            size += fabs(x);
+        }
+        b->p[j] = dot;
+        max = fmax(max, dot);
+        magnitude = fmax(magnitude, size);
+    }
+    for (uint32_t j = 0; j < keys; j++) {
+        b->p[j] = exp(b->p[j] - max);
+        sum += b->p[j];
+    }
+    for (uint32_t j = 0; j < keys; j++)
+        b->p[j] /= sum;
+    b->log_sum = max + log(sum);
+    b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
+                          2 * roundings(keys, alike) + 6);
+}
+
+/* Calls what for every query with its bound. */
+struct scales {
+    double *out;     /* [rows][columns] */
+    double *log_sum; /* [rows][kv_heads * q_per_kv] */
+};
+
+static void add_scales(struct scales *scales, const struct kc_attn *t, const struct aq_attn_seq *s,
+                       uint32_t head, uint32_t row, uint32_t group, bool alike)
+{
+    const struct aq_attn *a = &t->a;
+    struct bound b;
+    uint32_t keys = aq_attn_visible(aq_attn_len(s, head), s->rows, row);
+    assert(keys <= LEN_MAX);
+    size_t r = s->row + (size_t)row, q_head = (size_t)head * a->q_per_kv + group;
+    const float *q = a->q + r * a->q_stride + q_head * a->head_dim;
+    find_bound(&b, t, s, head, q, keys, alike);
+    scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] = b.share + 0x1p-24 * fabs(b.log_sum);
+    double *out = scales->out + r * t->columns + q_head * a->head_dim;
+    for (uint32_t j = 0; j < keys; j++) {
+        const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+        size_t at = (size_t)(AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            out[d] += b.share * b.p[j] * fabs(aq_element_load(block, a->kv_dtype, at + d));
+    }
+}
+
+static struct scales make_scales(const struct kc_attn *t, bool alike)
+{
+    const struct aq_attn *a = &t->a;
+    struct scales scales = {
+        .out = calloc((size_t)t->rows * t->columns, sizeof(double)),
+        .log_sum = calloc((size_t)t->rows * a->kv_heads * a->q_per_kv, sizeof(double)),
+    };
+    for (uint32_t i = 0; i < a->seq_count; i++) {
+        for (uint32_t head = 0; head < a->kv_heads; head++) {
+            for (uint32_t row = 0; row < t->seq[i].rows; row++) {
+                for (uint32_t group = 0; group < a->q_per_kv; group++)
+                    add_scales(&scales, t, &t->seq[i], head, row, group, alike);
+            }
+        }
+    }
+    return scales;
+}
+
+static struct kc_limit limit_of(const struct kc_attn *t, double factor)
+{
+    return (struct kc_limit){
+        .rel = factor,
+        .ulp = t->a.out_dtype == AQ_BF16 ? 1 : 2,
+        .abs = 0x1p-126 * LEN_MAX, /* weights and products below the normal range */
+        .why = "roundings of a score's dot product, of exp and of the sums over keys",
+    };
+}
+
+/* ---- parity ---- */
+
+struct outputs {
+    struct kc_out y, log_sum;
+};
+
+static struct outputs make_outputs(struct kc *kc, const struct kc_attn *t)
+{
+    uint32_t heads = t->a.kv_heads * t->a.q_per_kv;
+    return (struct outputs){
+        .y = kc_out(kc, t->a.out_dtype, t->rows, t->columns, t->columns + kc_below(kc, 4)),
+        .log_sum = kc_out(kc, AQ_F32, t->rows, heads, heads),
+    };
+}
+
+/* Runs fn into one half of the outputs. */
+static void run(struct kc *kc, const struct kc_attn *t, const struct outputs *o, bool into_ref,
+                aq_attn_decode_fn *fn, uint32_t threads)
+{
+    struct aq_attn a = t->a;
+    a.out = into_ref ? o->y.ref : o->y.got;
+    a.out_stride = o->y.stride;
+    a.log_sum_exp = into_ref ? o->log_sum.ref : o->log_sum.got;
+    fn(kc_exec(kc, threads), &a);
+}
+
+static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool prefill)
+{
+    struct kc_attn t;
+    kc_attn_make(kc, &t, shape);
+    struct outputs o = make_outputs(kc, &t);
+    run(kc, &t, &o, true, version(kc_ref(kc), prefill), 0);
+    run(kc, &t, &o, false, version(kc_new(kc), prefill), 0);
+    struct scales scales = make_scales(&t, shape->k == KC_CONSTANT);
+    kc_near(kc, &o.y, scales.out, limit_of(&t, 1));
+    kc_near(kc, &o.log_sum, scales.log_sum, (struct kc_limit){.rel = 1, .ulp = 2, .why = "scores"});
+    free(scales.out);
+    free(scales.log_sum);
+}
+
+/* Both versions under test, on the same rows and keys. */
+static void check_agreement(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    struct kc_attn t;
+    kc_attn_make(kc, &t, shape);
+    struct outputs o = make_outputs(kc, &t);
+    run(kc, &t, &o, true, kc_new(kc)->attn_decode, 0);
+    run(kc, &t, &o, false, kc_new(kc)->attn_prefill, 0);
+    struct scales scales = make_scales(&t, false);
+    kc_near(kc, &o.y, scales.out, limit_of(&t, 2));
+    free(scales.out);
+    free(scales.log_sum);
+}
+
+/* ---- independence ---- */
+
+/* The last `rows` rows of sequences [first, first + count), computed alone, are the bits that
+ * they are in `whole`. */
+static void expect_part(struct kc *kc, const struct kc_attn *whole, const struct outputs *all,
+                        uint32_t first, uint32_t count, uint32_t rows_max, bool prefill,
+                        uint32_t threads)
+{
+    struct kc_attn part = *whole;
+    struct outputs o = {.y = all->y, .log_sum = all->log_sum};
+    o.y.got = all->y.got;
+    for (uint32_t i = 0; i < count; i++) {
+        part.seq[i] = whole->seq[first + i];
+        uint32_t skip = part.seq[i].rows > rows_max ? part.seq[i].rows - rows_max : 0;
+        part.seq[i].row += skip;
+        part.seq[i].rows -= skip;
+    }
+    part.a.seqs = part.seq;
+    part.a.seq_count = count;
+    kc_out_set(&o.y, all->y.ref); /* rows of others stay as they are */
+    kc_out_set(&o.log_sum, all->log_sum.ref);
+    for (uint32_t i = 0; i < count; i++) { /* these are to be computed anew */
+        for (uint32_t r = 0; r < part.seq[i].rows; r++) {
+            for (uint32_t c = 0; c < part.columns; c++)
+                aq_element_store(o.y.got, o.y.dtype, (part.seq[i].row + r) * o.y.stride + c, 77);
+        }
+    }
+    run(kc, &part, &o, false, version(kc_new(kc), prefill), threads);
+    if (!kc_same(kc, &o.y) || !kc_same(kc, &o.log_sum))
+        kc_expect(kc, false, "sequences %u to %u, at most %u rows, %u threads", first,
+                  first + count - 1, rows_max, threads);
+}
+
+static void check_parts(struct kc *kc, const struct kc_attn_shape *shape, bool prefill)
+{
+    static const uint32_t counts[] = {1, 2, 7, 32};
+    struct kc_attn t;
+    kc_attn_make(kc, &t, shape);
+    struct outputs o = make_outputs(kc, &t);
+    run(kc, &t, &o, true, version(kc_new(kc), prefill), 1);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(counts); i++) {
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            uint32_t first = kc_below(kc, shape->seqs - counts[i] + 1);
+            expect_part(kc, &t, &o, first, counts[i], UINT32_MAX, prefill, threads);
+            first = kc_below(kc, shape->seqs - counts[i] + 1);
+            expect_part(kc, &t, &o, first, counts[i], 1 + kc_below(kc, shape->rows_max), prefill,
+                        threads);
+        }
+    }
+}
+
+/* ---- cases ---- */
+
+static void check_sizes(struct kc *kc, bool prefill, const struct size *size)
+{
+    const char *name = prefill ? "attn_prefill" : "attn_decode";
+    size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
+    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        for (size_t f = 0; f < AQ_ARRAY_LEN(fills); f++) {
+            /* Every fill at the first size, and one of them at each other. */
+            if (size != sizes && f && f != (size_t)(size - sizes) % AQ_ARRAY_LEN(fills))
+                continue;
+            if (!kc_begin(kc, slot, "%s_%s_h%ux%u_d%u_%s_%s_%s", name, aq_dtype_name(kv_dtypes[d]),
+                          size->kv_heads, size->q_per_kv, size->head_dim, kc_fill_name(fills[f].q),
+                          kc_fill_name(fills[f].k), kc_fill_name(fills[f].v)))
+                continue;
+            struct kc_attn_shape shape = {
+                .seqs = 3,
+                .kv_heads = size->kv_heads,
+                .q_per_kv = size->q_per_kv,
+                .head_dim = size->head_dim,
+                .kv_dtype = kv_dtypes[d],
+                .out_dtype = f % 3 == 1 ? AQ_BF16 : AQ_F32,
+                .rows_max = prefill ? 130 : 4,
+                .len_max = 200,
+                .ragged = kc_below(kc, 2),
+                .q = fills[f].q,
+                .k = fills[f].k,
+                .v = fills[f].v,
+            };
+            check_parity(kc, &shape, prefill);
+        }
+    }
+}
+
+/* Longer rows of keys, more queries than one reading of K and V serves. */
+static void check_long(struct kc *kc, bool prefill)
+{
+    size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
+    struct kc_attn_shape shape = {.seqs = 2,
+                                  .kv_heads = 1,
+                                  .q_per_kv = 7,
+                                  .head_dim = 64,
+                                  .kv_dtype = AQ_F16,
+                                  .rows_max = 9,
+                                  .len_max = LEN_MAX,
+                                  .q = KC_NORMAL,
+                                  .k = KC_NORMAL,
+                                  .v = KC_NORMAL};
+    if (kc_begin(kc, slot, "%s_long", prefill ? "attn_prefill" : "attn_decode"))
+        check_parity(kc, &shape, prefill);
+}
+
+static void check_independence(struct kc *kc, bool prefill)
+{
+    static const struct size parts[] = {{2, 1, 64}, {1, 4, 40}, {1, 5, 128}};
+    const char *name = prefill ? "attn_prefill" : "attn_decode";
+    size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(parts); i++) {
+        for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+            if (!kc_begin(kc, slot, "%s_parts_%s_x%u_d%u", name, aq_dtype_name(kv_dtypes[d]),
+                          parts[i].q_per_kv, parts[i].head_dim))
+                continue;
+            struct kc_attn_shape shape = {
+                .seqs = 32,
+                .kv_heads = parts[i].kv_heads,
+                .q_per_kv = parts[i].q_per_kv,
+                .head_dim = parts[i].head_dim,
+                .kv_dtype = kv_dtypes[d],
+                .out_dtype = AQ_F32,
+                .rows_max = prefill ? 60 : 5,
+                .len_max = 150,
+                .ragged = i & 1,
+                /* What lies in a row that others do not see must not reach them. */
+                .v = prefill && i == 1 ? KC_NONFINITE : KC_NORMAL,
+            };
+            check_parts(kc, &shape, prefill);
+        }
+    }
+}
+
+static void check(struct kc *kc)
+{
+    for (int prefill = 0; prefill < 2; prefill++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++)
+            check_sizes(kc, prefill, &sizes[i]);
+        check_long(kc, prefill);
+        check_independence(kc, prefill);
+    }
+    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        struct kc_attn_shape shape = {.seqs = 4,
+                                      .kv_heads = 2,
+                                      .q_per_kv = 2,
+                                      .head_dim = 64,
+                                      .kv_dtype = kv_dtypes[d],
+                                      .rows_max = 70,
+                                      .len_max = 300};
+        if (kc_begin(kc, KC_SLOT(attn_prefill), "attn_prefill_as_decode_%s",
+                     aq_dtype_name(kv_dtypes[d])))
+            check_agreement(kc, &shape);
+    }
+}
+
+const struct kc_check kc_check_attn = {.name = "attn", .check = check};

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Statistics of logits: maximum, its place and the bad ones exactly, the log of the sum within its
+ * roundings; a row alone, split among workers or in a batch gives the same bits. */
+#include "tests/kcheck/kcheck.h"
+
+#include <math.h>
+#include <string.h>
+
+static const uint32_t vocabs[] = {1, 2, 15, 16, 17, 100, 4095, 4096, 4097, 8200, 50272};
+
+static float *draw_logits(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t vocab,
+                          size_t stride)
+{
+    float *x = kc_in(kc, AQ_F32, fill, rows, vocab, stride);
+    for (uint32_t r = 0; r < rows; r++) {
+        if (kc_below(kc, 3) == 0) { /* the largest one twice, far apart or not */
+            x[r * stride + kc_below(kc, vocab)] = 2000;
+            x[r * stride + kc_below(kc, vocab)] = 2000;
+        }
+        if (fill == KC_NONFINITE && kc_below(kc, 3) == 0) { /* nothing but bad ones */
+            for (uint32_t i = 0; i < vocab; i++)
+                x[r * stride + i] = i & 1 ? NAN : -INFINITY;
+        }
+    }
+    return x;
+}
+
+static void check_one(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t vocab)
+{
+    size_t stride = vocab + kc_below(kc, 5);
+    const float *x = draw_logits(kc, fill, rows, vocab, stride);
+    struct aq_logits_stat *ref = kc_bytes(kc, rows * sizeof(*ref));
+    struct aq_logits_stat *got = kc_bytes(kc, rows * sizeof(*got));
+    struct aq_logits_stat *one = kc_bytes(kc, sizeof(*one));
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), ref, x, stride, rows, vocab);
+    kc_new(kc)->logits_stat(kc_exec(kc, 1), got, x, stride, rows, vocab);
+    for (uint32_t r = 0; r < rows; r++) {
+        kc_expect(kc, got[r].max == ref[r].max && got[r].argmax == ref[r].argmax,
+                  "row %u: largest is %g at %u, expected %g at %u", r, got[r].max, got[r].argmax,
+                  ref[r].max, ref[r].argmax);
+        kc_expect(kc, got[r].bad_count == ref[r].bad_count, "row %u: %u bad, expected %u", r,
+                  got[r].bad_count, ref[r].bad_count);
+        /* f32 sums of at most 4096 / 8 positive terms a lane, 2^-24 each: 3e-5 if all round alike,
+         * plus exp's error; then the result is rounded. */
+        double limit = 4e-5 + 0x1p-23 * fabs(ref[r].log_sum_exp);
+        kc_expect(kc,
+                  got[r].log_sum_exp == ref[r].log_sum_exp ||
+                      fabs((double)got[r].log_sum_exp - ref[r].log_sum_exp) <= limit,
+                  "row %u: log of the sum is %.9g, expected %.9g", r, got[r].log_sum_exp,
+                  ref[r].log_sum_exp);
+        for (uint32_t threads = 1; threads <= 3; threads++) {
+            kc_new(kc)->logits_stat(kc_exec(kc, threads), one, x + r * stride, stride, 1, vocab);
+            kc_expect(kc, memcmp(one, &got[r], sizeof(*one)) == 0,
+                      "row %u alone with %u threads has other bits", r, threads);
+        }
+    }
+    for (uint32_t threads = 2; threads <= 3; threads++) {
+        struct aq_logits_stat *again = kc_bytes(kc, rows * sizeof(*again));
+        kc_new(kc)->logits_stat(kc_exec(kc, threads), again, x, stride, rows, vocab);
+        kc_expect(kc, memcmp(again, got, rows * sizeof(*got)) == 0, "other bits with %u threads",
+                  threads);
+    }
+}
+
+static void check(struct kc *kc)
+{
+    for (size_t i = 0; i < AQ_ARRAY_LEN(vocabs); i++) {
+        for (uint32_t fill = 0; fill <= KC_NONFINITE; fill++) {
+            if (!kc_begin(kc, KC_SLOT(logits_stat), "logits_stat_%u_%s", vocabs[i],
+                          kc_fill_name(fill)))
+                continue;
+            uint32_t rows = vocabs[i] > 10000 ? 2 + kc_below(kc, 2) : 1 + kc_below(kc, 40);
+            check_one(kc, fill, rows, vocabs[i]);
+        }
+    }
+}
+
+const struct kc_check kc_check_logits = {.name = "logits", .check = check};

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/kcheck/kc_attn.h"
+
+#include "kernels/cpu/attn.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t draw_len(struct kc *kc, const struct kc_attn_shape *shape, uint32_t rows)
+{
+    uint32_t least = shape->holds_rows ? rows : 0;
+    /* Lengths at the border of a block, and none at all, come often. */
+    switch (kc_below(kc, 4)) {
+    case 0: {
+        uint32_t len = least + kc_below(kc, shape->len_max - least + 1);
+        len = (uint32_t)aq_align_up(len, AQ_HEAD_BLOCK_SLOTS);
+        return len <= shape->len_max ? len : shape->len_max;
+    }
+    case 1: return least;
+    default: return least + kc_below(kc, shape->len_max - least + 1);
+    }
+}
+
+/* Chooses rows and lengths; returns how many blocks they take. */
+static uint32_t draw_seqs(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape)
+{
+    uint32_t heads = shape->kv_heads, blocks = 0;
+    uint32_t *len = kc_bytes(kc, (size_t)shape->seqs * heads * sizeof(*len));
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        struct aq_attn_seq *s = &t->seq[i];
+        s->rows = 1 + kc_below(kc, shape->rows_max);
+        s->row = t->rows;
+        t->rows += s->rows;
+        s->len = len + (size_t)i * heads;
+        s->len_step = shape->ragged;
+        uint32_t longest = 0;
+        for (uint32_t h = 0; h < heads; h++) {
+            uint32_t n = h && !shape->ragged ? s->len[0] : draw_len(kc, shape, s->rows);
+            len[i * heads + h] = n;
+            longest = n > longest ? n : longest;
+        }
+        uint32_t used = (uint32_t)aq_div_up(longest, AQ_HEAD_BLOCK_SLOTS);
+        s->head_table_step = shape->ragged ? used : 0;
+        blocks += used * heads;
+    }
+    return blocks;
+}
+
+/* A random order of 0 .. count - 1. */
+static uint32_t *shuffled(struct kc *kc, uint32_t count)
+{
+    uint32_t *order = kc_bytes(kc, (count + 1) * sizeof(*order));
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t j = kc_below(kc, i + 1);
+        order[i] = order[j];
+        order[j] = i;
+    }
+    return order;
+}
+
+/* Hands blocks out: pages of one block per head where the heads share a table. */
+static void place_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape,
+                         uint32_t blocks, size_t block_bytes)
+{
+    uint32_t heads = shape->kv_heads, page_blocks = shape->ragged ? 1 : heads, next = 0;
+    uint32_t *order = shuffled(kc, blocks / page_blocks);
+    uint8_t **table = kc_bytes(kc, (blocks + 1) * sizeof(*table));
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        struct aq_attn_seq *s = &t->seq[i];
+        s->block = table + next;
+        s->head_offset = shape->ragged ? 0 : block_bytes;
+        uint32_t longest = 0;
+        for (uint32_t h = 0; h < heads; h++)
+            longest = (uint32_t)aq_max_u64(longest, aq_attn_len(s, h));
+        uint32_t rows = shape->ragged ? heads : 1;
+        uint32_t entries = rows * (uint32_t)aq_div_up(longest, AQ_HEAD_BLOCK_SLOTS);
+        for (uint32_t b = 0; b < entries; b++, next++)
+            table[next] = t->pool + (size_t)order[next] * page_blocks * block_bytes;
+    }
+}
+
+static void fill_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape)
+{
+    size_t size = aq_dtype_bytes(shape->kv_dtype), row_bytes = shape->head_dim * size;
+    uint32_t keys = 0;
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        for (uint32_t h = 0; h < shape->kv_heads; h++)
+            keys += aq_attn_len(&t->seq[i], h);
+    }
+    const char *k = kc_in(kc, shape->kv_dtype, shape->k, keys, shape->head_dim, shape->head_dim);
+    const char *v = kc_in(kc, shape->kv_dtype, shape->v, keys, shape->head_dim, shape->head_dim);
+    memset(t->pool, 0xff, t->pool_bytes); /* NaN in every dtype */
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        for (uint32_t h = 0; h < shape->kv_heads; h++) {
+            for (uint32_t j = 0; j < aq_attn_len(&t->seq[i], h); j++) {
+                uint8_t *block = aq_attn_block(&t->seq[i], h, j / AQ_HEAD_BLOCK_SLOTS);
+                size_t slot = j % AQ_HEAD_BLOCK_SLOTS;
+                memcpy(block + slot * row_bytes, k, row_bytes);
+                memcpy(block + (AQ_HEAD_BLOCK_SLOTS + slot) * row_bytes, v, row_bytes);
+                k += row_bytes;
+                v += row_bytes;
+            }
+        }
+    }
+}
+
+void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape)
+{
+    assert(shape->seqs <= KC_ATTN_SEQS_MAX && shape->len_max >= shape->rows_max);
+    *t = (struct kc_attn){0};
+    uint32_t blocks = draw_seqs(kc, t, shape);
+    size_t block_bytes =
+        2 * (size_t)AQ_HEAD_BLOCK_SLOTS * shape->head_dim * aq_dtype_bytes(shape->kv_dtype);
+    t->pool_bytes = blocks * block_bytes;
+    t->pool = kc_bytes(kc, t->pool_bytes);
+    place_blocks(kc, t, shape, blocks, block_bytes);
+    fill_blocks(kc, t, shape);
+    t->columns = shape->kv_heads * shape->q_per_kv * shape->head_dim;
+    size_t stride = t->columns + kc_below(kc, 5);
+    t->a = (struct aq_attn){
+        .seqs = t->seq,
+        .seq_count = shape->seqs,
+        .q = kc_in(kc, AQ_F32, shape->q, t->rows, t->columns, stride),
+        .q_stride = stride,
+        .out_dtype = shape->out_dtype,
+        .kv_dtype = shape->kv_dtype,
+        .kv_heads = shape->kv_heads,
+        .q_per_kv = shape->q_per_kv,
+        .head_dim = shape->head_dim,
+        .scale = 1 / sqrtf((float)shape->head_dim),
+    };
+}
