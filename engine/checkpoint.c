@@ -46,27 +46,64 @@ struct aq_checkpoint {
 
 /* ---- complaints: all of them in one sentence ---- */
 
+struct complaint {
+    uint32_t shard;
+    char why[512];
+};
+
 struct complaints {
-    char text[800];
-    unsigned count, shown;
+    struct complaint *item; /* in the order of shards; room for one a shard */
+    uint32_t count;
     int code; /* of the first one that is not a missing file, else -ENOENT */
 };
 
-static void complain(struct complaints *all, int code, const char *name, const char *why)
+static void complain(struct complaints *all, uint32_t shard, int code, const char *why)
 {
-    size_t at = strlen(all->text), left = sizeof(all->text) - at;
-    char quoted[128];
-    aq_quote(quoted, sizeof(quoted), name, strlen(name));
-    all->count++;
+    struct complaint *c = &all->item[all->count++];
+    c->shard = shard;
+    snprintf(c->why, sizeof(c->why), "%.511s", why);
     if (all->code == 0 || all->code == -ENOENT)
         all->code = code;
-    if (all->shown + 1 < all->count) /* an earlier one did not fit */
-        return;
-    int n = snprintf(all->text + at, left, "%s%s: %s", all->shown ? "; " : "", quoted, why);
-    if ((size_t)n >= left)
-        all->text[at] = '\0';
-    else
-        all->shown++;
+}
+
+/* Complaints from `first` on that say the same of neighbouring files. */
+static uint32_t run_length(const struct complaints *all, uint32_t first)
+{
+    uint32_t n = 1;
+    while (first + n < all->count && all->item[first + n].shard == all->item[first].shard + n &&
+           strcmp(all->item[first + n].why, all->item[first].why) == 0)
+        n++;
+    return n;
+}
+
+/* Writes the complaints, runs of three or more as "first to last (n files)" when `runs`; returns
+ * how many did not fit. */
+static uint32_t write_complaints(const struct aq_checkpoint *c, const struct complaints *all,
+                                 bool runs, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0, n; i < all->count; i += n) {
+        char name[80], more[128] = "", last[80];
+        const char *file = c->shards[all->item[i].shard].file.name;
+        aq_quote(name, sizeof(name), file, strlen(file));
+        n = runs ? run_length(all, i) : 1;
+        if (n < 3) {
+            n = 1;
+        } else {
+            file = c->shards[all->item[i + n - 1].shard].file.name;
+            snprintf(more, sizeof(more), " to %s (%u files)",
+                     aq_quote(last, sizeof(last), file, strlen(file)), n);
+        }
+        int length = snprintf(text + at, size - at, "%s%s%s: %s", i ? "; " : "", name, more,
+                              all->item[i].why);
+        if (length < 0 || (size_t)length >= size - at) {
+            text[at] = '\0';
+            return all->count - i;
+        }
+        at += (size_t)length;
+    }
+    return 0;
 }
 
 /* Unfinished downloads that lie about, in the places where the hub's tools leave them. */
@@ -94,16 +131,19 @@ static unsigned count_unfinished(const char *dir)
 static int raise_complaints(const struct aq_checkpoint *c, const struct complaints *all,
                             struct aq_err *reterr)
 {
-    char more[64] = "", unfinished[96] = "";
-    if (all->shown < all->count)
-        snprintf(more, sizeof(more), "; and %u more", all->count - all->shown);
+    char text[760], more[32] = "", unfinished[48] = "";
+    uint32_t left = write_complaints(c, all, false, text, sizeof(text));
+    if (left)
+        left = write_complaints(c, all, true, text, sizeof(text));
+    if (left)
+        snprintf(more, sizeof(more), "; and %u more", left);
     unsigned partial = count_unfinished(c->dir);
     if (partial)
         snprintf(unfinished, sizeof(unfinished), " (%u unfinished download%s there)", partial,
                  partial == 1 ? " lies" : "s lie");
     return aq_error(reterr, all->code,
                     "checkpoint '%.120s': %u of %u weight files cannot be used: %s%s%s", c->dir,
-                    all->count, c->shard_count, all->text, more, unfinished);
+                    all->count, c->shard_count, text, more, unfinished);
 }
 
 /* ---- which files ---- */
@@ -297,7 +337,7 @@ static void open_shard(struct aq_checkpoint *c, uint32_t index, struct complaint
         rc = c->format->list(&c->list, &s->file, index, &s->header_hash, &err);
     }
     if (rc < 0)
-        complain(all, rc, s->file.name, why);
+        complain(all, index, rc, why);
 }
 
 /* The index decides which file a tensor comes from, when it names the tensor at all. */
@@ -309,43 +349,45 @@ static bool is_indexed_here(const struct aq_tensor_info *t, void *user)
 }
 
 /* Every tensor of the index must have been found in its file. */
-static void check_index(struct aq_checkpoint *c, struct complaints *all)
+static int check_index(struct aq_checkpoint *c, struct complaints *all, struct aq_err *reterr)
 {
-    unsigned *absent = calloc(c->shard_count, sizeof(*absent));
-    const char *name, **first = calloc(c->shard_count, sizeof(*first));
+    struct absent {
+        const char *first;
+        unsigned count;
+    } *absent = calloc(c->shard_count, sizeof(*absent));
+    if (!absent)
+        return aq_error(reterr, -ENOMEM, "list of %u weight files", c->shard_count);
+    const char *name;
     json_t *file;
     json_object_foreach(c->weight_map, name, file)
     {
-        const char *want = json_string_value(file);
-        if (!absent || !first || aq_tensor_list_find(&c->list, name))
-            continue;
         uint32_t i = 0;
-        while (strcmp(c->shards[i].file.name, want) != 0)
-            i++;
-        first[i] = absent[i]++ ? first[i] : name;
-    }
-    for (uint32_t i = 0; absent && first && i < c->shard_count; i++) {
-        char why[256], quoted[128];
-        if (!absent[i])
+        if (aq_tensor_list_find(&c->list, name))
             continue;
-        aq_quote(quoted, sizeof(quoted), first[i], strlen(first[i]));
-        snprintf(why, sizeof(why), "lacks %u tensors that the index puts there, '%s' the first",
-                 absent[i], quoted);
-        complain(all, -ENOEXEC, c->shards[i].file.name, why);
+        while (strcmp(c->shards[i].file.name, json_string_value(file)) != 0)
+            i++;
+        if (absent[i].count++ == 0)
+            absent[i].first = name;
     }
-    if (!absent || !first)
-        complain(all, -ENOMEM, c->dir, "out of memory");
-    free(first);
+    for (uint32_t i = 0; i < c->shard_count; i++) {
+        char why[256], quoted[128];
+        if (!absent[i].count)
+            continue;
+        snprintf(why, sizeof(why),
+                 "lacks %u of the tensors that the index puts there, such as '%s'", absent[i].count,
+                 aq_quote(quoted, sizeof(quoted), absent[i].first, strlen(absent[i].first)));
+        complain(all, i, -ENOEXEC, why);
+    }
     free(absent);
+    return 0;
 }
 
-static int open_files(struct aq_checkpoint *c, struct aq_err *reterr)
+static int open_shards(struct aq_checkpoint *c, struct complaints *all, struct aq_err *reterr)
 {
-    struct complaints all = {.count = 0};
     for (uint32_t i = 0; i < c->shard_count; i++)
-        open_shard(c, i, &all);
-    if (all.count)
-        return raise_complaints(c, &all, reterr);
+        open_shard(c, i, all);
+    if (all->count)
+        return raise_complaints(c, all, reterr);
     if (c->weight_map)
         aq_tensor_list_keep(&c->list, is_indexed_here, c);
     int rc = aq_tensor_list_sort(&c->list, 0, reterr);
@@ -353,8 +395,18 @@ static int open_files(struct aq_checkpoint *c, struct aq_err *reterr)
         aq_error_prefix(reterr, "checkpoint '%.300s'", c->dir);
         return rc;
     }
-    check_index(c, &all);
-    return all.count ? raise_complaints(c, &all, reterr) : 0;
+    rc = check_index(c, all, reterr);
+    return rc == 0 && all->count ? raise_complaints(c, all, reterr) : rc;
+}
+
+static int open_files(struct aq_checkpoint *c, struct aq_err *reterr)
+{
+    struct complaints all = {.item = calloc(c->shard_count, sizeof(*all.item))};
+    if (!all.item)
+        return aq_error(reterr, -ENOMEM, "list of %u weight files", c->shard_count);
+    int rc = open_shards(c, &all, reterr);
+    free(all.item);
+    return rc;
 }
 
 /* ---- identity ---- */

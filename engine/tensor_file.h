@@ -78,8 +78,8 @@ void aq_tensor_list_truncate(struct aq_tensor_list *list, size_t count);
 /* Row-major strides of a shape whose product fits 64 bits. */
 void aq_tensor_default_strides(struct aq_tensor_info *info);
 
-/* The tensor as a matrix [rows][elements per row]: rows = shape[0], or 1 for a scalar.  Bytes of a row
- * mean something for types that can be read. */
+/* The tensor as a matrix [rows][elements per row]: rows = shape[0], or 1 for a scalar.  Bytes of a
+ * row mean something for types that can be read. */
 uint64_t aq_tensor_rows(const struct aq_tensor_info *t);
 uint64_t aq_tensor_row_bytes(const struct aq_tensor_info *t);
 

@@ -11,10 +11,11 @@
 #include "engine/tensor_file.h"
 
 enum {
-    AQ_TORCHZIP_ENTRIES_MAX = 1 << 20, /* files in an archive */
-    AQ_TORCHZIP_DEPTH_MAX = 32,        /* dicts within dicts */
-    AQ_TORCHZIP_VISITS_MAX = 1 << 22,  /* values looked at when names are made: shared values count
-                                          again each time */
+    AQ_TORCHZIP_ENTRIES_MAX = 1 << 20,     /* files in an archive */
+    AQ_TORCHZIP_DIRECTORY_MAX = 256 << 20, /* bytes of its directory */
+    AQ_TORCHZIP_DEPTH_MAX = 32,            /* dicts within dicts */
+    AQ_TORCHZIP_VISITS_MAX = 1 << 22, /* values looked at when names are made: shared values count
+                                         again each time */
 };
 
 /* Appends the file's tensors to the list with this file index, and hashes what describes them

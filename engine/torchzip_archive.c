@@ -108,13 +108,42 @@ static zip_int64_t source_call(void *user, void *data, zip_uint64_t bytes, zip_s
 
 /* ---- opening ---- */
 
-/* libzip allocates as many entries as a zip64 end record claims before it has seen one: refuse
- * absurd claims first.  Looks at every end record in the tail, as libzip does. */
-static int check_end64(const struct aq_tensor_file *file, struct aq_err *reterr)
+/* What one end record, at `end` in the file, and the zip64 record before it claim. */
+static int check_end_record(const struct aq_tensor_file *file, const uint8_t *end,
+                            const uint8_t *locator, uint64_t position, struct aq_err *reterr)
+{
+    uint64_t entries = le16(end + 10), size = le32(end + 12), offset = le32(end + 16);
+    if (locator && memcmp(locator, "PK\6\7", 4) == 0) {
+        uint8_t record[END64_BYTES];
+        uint64_t at = le64(locator + 8);
+        if (file->bytes < END64_BYTES || at > file->bytes - END64_BYTES)
+            return 0; /* libzip refuses it */
+        int rc = aq_tensor_file_pread(file, record, sizeof(record), at, reterr);
+        if (rc < 0)
+            return rc;
+        entries = aq_max_u64(le64(record + 24), le64(record + 32));
+        size = le64(record + 40);
+        offset = le64(record + 48);
+    }
+    if (entries > AQ_TORCHZIP_ENTRIES_MAX)
+        return aq_error(reterr, -ENOEXEC, "zip archive: expected at most %d entries, found %llu",
+                        AQ_TORCHZIP_ENTRIES_MAX, (unsigned long long)entries);
+    /* What does not fit in front of the record is no directory, and libzip will not read it. */
+    if (size > AQ_TORCHZIP_DIRECTORY_MAX && size <= position && offset <= position - size)
+        return aq_error(reterr, -ENOEXEC,
+                        "zip archive: expected a directory of at most %d bytes, found %llu",
+                        AQ_TORCHZIP_DIRECTORY_MAX, (unsigned long long)size);
+    return 0;
+}
+
+/* libzip allocates as many entries as a zip64 end record claims before it has seen one, and reads a
+ * directory of any size: refuse absurd claims first.  Looks at every end record in the tail, as
+ * libzip does. */
+static int check_end(const struct aq_tensor_file *file, struct aq_err *reterr)
 {
     size_t n = aq_min_u64(file->bytes, TAIL_BYTES);
     uint64_t start = file->bytes - n;
-    uint8_t *tail = malloc(n + 1), record[END64_BYTES];
+    uint8_t *tail = malloc(n + 1);
     if (!tail)
         return aq_error(reterr, -ENOMEM, "end of the archive");
     int rc = aq_tensor_file_pread(file, tail, n, start, reterr);
@@ -122,18 +151,9 @@ static int check_end64(const struct aq_tensor_file *file, struct aq_err *reterr)
     for (size_t i = 0; rc == 0 && i + END_BYTES <= n; i++) {
         if (memcmp(tail + i, "PK\5\6", 4) != 0)
             continue;
+        const uint8_t *locator = i < END64_LOCATOR_BYTES ? NULL : tail + i - END64_LOCATOR_BYTES;
+        rc = check_end_record(file, tail + i, locator, start + i, reterr);
         found = true;
-        const uint8_t *locator = tail + i - END64_LOCATOR_BYTES;
-        if (i < END64_LOCATOR_BYTES || memcmp(locator, "PK\6\7", 4) != 0)
-            continue;
-        uint64_t at = le64(locator + 8);
-        if (file->bytes < END64_BYTES || at > file->bytes - END64_BYTES)
-            continue; /* libzip refuses it */
-        rc = aq_tensor_file_pread(file, record, sizeof(record), at, reterr);
-        if (rc == 0 && (le64(record + 24) > AQ_TORCHZIP_ENTRIES_MAX ||
-                        le64(record + 32) > AQ_TORCHZIP_ENTRIES_MAX))
-            rc = aq_error(reterr, -ENOEXEC, "zip archive: expected at most %d entries, found %llu",
-                          AQ_TORCHZIP_ENTRIES_MAX, (unsigned long long)le64(record + 32));
     }
     if (rc == 0 && !found)
         rc = aq_error(reterr, -ENOEXEC,
@@ -278,7 +298,7 @@ int aq_torchzip_archive_open(struct aq_torchzip_archive **ret, const struct aq_t
     if (!a)
         return aq_error(reterr, -ENOMEM, "zip archive");
     a->file = file;
-    int rc = check_end64(file, reterr);
+    int rc = check_end(file, reterr);
     if (rc == 0)
         rc = open_zip(a, reterr);
     if (rc == 0)
