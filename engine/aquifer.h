@@ -44,8 +44,7 @@ struct aquifer_hooks {
     int output_is_terminal, lines_are_terminal;
 };
 
-/* ---- whole commands
- * --------------------------------------------------------------------------------- */
+/* ---- whole commands ---------------------------------------------------------------------- */
 
 /* Turns command-line words (without the program's name) into a command and its options as JSON;
  * handles
@@ -59,8 +58,7 @@ int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_t
  * 1 usage, 2 cannot run here, 3 finished with error records, 4 I/O failure, 130 interrupted. */
 int aquifer_run(const char *options_json, const struct aquifer_hooks *hooks);
 
-/* ---- one engine, record by record
- * ---------------------------------------------------------------------- */
+/* ---- one engine, record by record -------------------------------------------------------- */
 
 /* Opens a model with the options of `generate` as one JSON object; {"max_prompt_tokens",
  * "max_total_tokens"} bound the records that may be submitted (default: the model's context). */

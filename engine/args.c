@@ -376,7 +376,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
                          char **ret_text, struct aq_err *reterr)
 {
     struct aq_options *o = NULL;
-    bool help;
+    bool help = false;
     int rc = aq_options_from_args(&o, command, arg_count, args, &help, reterr);
     if (rc < 0)
         return rc;

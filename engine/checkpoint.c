@@ -624,7 +624,7 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
     if (stat(model, &st) == 0) {
         if (strlen(model) >= path_bytes)
             return aq_error(reterr, -ENOENT, "'%.300s...': the path is too long", model);
-        strcpy(path, model);
+        memcpy(path, model, strlen(model) + 1);
         return 0;
     }
     char quoted[256], cache[PATH_MAX], repository[PATH_MAX];

@@ -42,8 +42,7 @@ struct aq_engine {
     void *observe_user;
 };
 
-/* ---- open: resolve what is automatic
- * ------------------------------------------------------------------------ */
+/* ---- open: resolve what is automatic ----------------------------------------------------- */
 
 static int choose_isa(struct aq_engine *e, struct aq_err *reterr)
 {
@@ -229,9 +228,7 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
     return &e->info;
 }
 
-/* ---- plan
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- plan -------------------------------------------------------------------------------- */
 
 static uint32_t widest_row(const struct aq_model_steps *m)
 {
@@ -312,9 +309,7 @@ json_t *aq_engine_memory_json(const struct aq_engine *e)
                      (json_int_t)aq_mem_process_peak());
 }
 
-/* ---- load
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- load -------------------------------------------------------------------------------- */
 
 static int load_weights(struct aq_engine *e, struct aq_err *reterr)
 {
@@ -372,9 +367,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     return 0;
 }
 
-/* ---- run
- * ------------------------------------------------------------------------------------------------------
- */
+/* ---- run --------------------------------------------------------------------------------- */
 
 void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s)
 {

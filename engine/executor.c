@@ -67,8 +67,7 @@ struct aq_executor {
     struct aq_logits_stat *logits_stat;
 };
 
-/* ---- lists
- * ---------------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------- */
 
 static void push(struct list *l, struct aq_sequence *s)
 {
@@ -94,8 +93,7 @@ static struct aq_sequence *pop(struct list *l)
     return s;
 }
 
-/* ---- open and close
- * --------------------------------------------------------------------------------------- */
+/* ---- open and close ---------------------------------------------------------------------- */
 
 /* Hands out pieces of one buffer: the arrays per row and seat, so that they are one line of the
  * ledger. */
@@ -259,8 +257,7 @@ void aq_executor_close(struct aq_executor *x)
     free(x);
 }
 
-/* ---- TURN: ends, admission, rows
- * ------------------------------------------------------------------------ */
+/* ---- TURN: ends, admission, rows --------------------------------------------------------- */
 
 static void finish(struct aq_executor *x, uint32_t seat_index)
 {
@@ -442,9 +439,7 @@ static void admit_and_bind(struct aq_executor *x, uint32_t k)
     shape->logit_rows = b->logit_count;
 }
 
-/* ---- ops
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- ops --------------------------------------------------------------------------------- */
 
 static enum aq_activation kernel_activation(enum aq_step_activation a)
 {
@@ -708,9 +703,7 @@ static void run_op(struct aq_executor *x, const struct aq_op *op)
     }
 }
 
-/* ---- passes
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- passes ------------------------------------------------------------------------------ */
 
 void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
 {

@@ -232,10 +232,10 @@ static double cgroup_cpu_quota(const char *root)
             char path[2 * PATH_MAX + 16];
             snprintf(path, sizeof(path), "%s/cpu.max", g.path);
             char *text = read_text(root, path);
-            unsigned long long q, p;
-            if (text && sscanf(text, "%llu %llu", &q, &p) == 2) {
-                quota = q;
-                period = p;
+            if (text && *text >= '0' && *text <= '9') { /* "max 100000": no quota */
+                char *end;
+                quota = strtoull(text, &end, 10);
+                period = strtoull(end, NULL, 10);
             }
             free(text);
         } else {

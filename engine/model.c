@@ -21,8 +21,7 @@ struct aq_model_source {
     struct aq_store *store;
 };
 
-/* ---- finding tensors
- * -------------------------------------------------------------------------------------- */
+/* ---- finding tensors --------------------------------------------------------------------- */
 
 static const struct aq_tensor_info *find_tensor(const struct aq_model *m, const char *canonical)
 {
@@ -110,9 +109,7 @@ static int check_source(const struct aq_model *m, struct aq_err *reterr)
     return 0;
 }
 
-/* ---- open
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- open -------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path)
 {
@@ -235,9 +232,7 @@ int aq_model_store_format(const struct aq_model *m)
     return m->source && m->source->store ? (int)m->checkpoint_dtype : -1;
 }
 
-/* ---- reading
- * -------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------- */
 
 int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
                        uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,

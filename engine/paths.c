@@ -37,7 +37,7 @@ char *aq_path_existing(const char *path)
     while (at && access(at, F_OK) < 0) {
         char *slash = strrchr(at, '/');
         if (!slash || slash == at) {
-            strcpy(at, slash ? "/" : ".");
+            memcpy(at, slash ? "/" : ".", 2); /* there was at least one byte */
             break;
         }
         *slash = '\0';

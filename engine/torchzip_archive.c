@@ -5,6 +5,7 @@
 #include "engine/torchzip.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zip.h>
@@ -275,8 +276,7 @@ static int read_entry(struct aq_torchzip_archive *a, const char *name, uint64_t 
 static int check_byte_order(struct aq_torchzip_archive *a, struct aq_err *reterr)
 {
     char name[ROOT_MAX + 16], quoted[32];
-    strcpy(name, a->root);
-    strcat(name, "byteorder");
+    snprintf(name, sizeof(name), "%sbyteorder", a->root);
     if (zip_name_locate(a->zip, name, ZIP_FL_ENC_RAW) < 0)
         return 0;
     uint8_t *bytes;
@@ -326,8 +326,7 @@ int aq_torchzip_archive_pickle(struct aq_torchzip_archive *a, uint8_t **ret, siz
                                struct aq_err *reterr)
 {
     char name[ROOT_MAX + 16];
-    strcpy(name, a->root);
-    strcat(name, "data.pkl");
+    snprintf(name, sizeof(name), "%sdata.pkl", a->root);
     return read_entry(a, name, AQ_PICKLE_BYTES_MAX, ret, ret_bytes, reterr);
 }
 
@@ -374,9 +373,7 @@ int aq_torchzip_archive_storage(struct aq_torchzip_archive *a, const char *key, 
     if (key_bytes == 0 || key_bytes >= KEY_MAX || memchr(key, '\0', key_bytes))
         return aq_error(reterr, -ENOEXEC, "storage key '%s': expected 1 to %d bytes without NUL",
                         aq_quote(quoted, sizeof(quoted), key, key_bytes), KEY_MAX - 1);
-    strcpy(name, a->root);
-    strcat(name, "data/");
-    strncat(name, key, key_bytes);
+    snprintf(name, sizeof(name), "%sdata/%.*s", a->root, (int)key_bytes, key);
     zip_stat_t st;
     int rc = stat_entry(a, name, &st, reterr);
     if (rc < 0)

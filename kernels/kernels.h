@@ -11,8 +11,7 @@
 #include "base/threads.h"
 #include "base/types.h"
 
-/* ---- execution context
- * ------------------------------------------------------------------------------ */
+/* ---- execution context ------------------------------------------------------------------- */
 
 /* A worker pool and a scratch area per worker. */
 struct aq_exec;
@@ -34,8 +33,7 @@ struct aq_scratch_need {
 /* Bytes of scratch per worker that every kernel of every table can live with. */
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need);
 
-/* ---- products
- * ---------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------- */
 
 enum aq_activation { AQ_ACT_NONE, AQ_ACT_RELU, AQ_ACT_GELU, AQ_ACT_GELU_TANH, AQ_ACT_SILU };
 
@@ -81,8 +79,7 @@ typedef void aq_product_fn(struct aq_exec *ex, const struct aq_product *p);
 typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout dst_layout,
                               const void *src, enum aq_dtype src_dtype, uint32_t rows, uint32_t k);
 
-/* ---- row operations
- * ---------------------------------------------------------------------------------- */
+/* ---- row operations ---------------------------------------------------------------------- */
 
 enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
 
@@ -178,8 +175,7 @@ typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                              const float *v_new, size_t stride);
 
-/* ---- logits
- * ------------------------------------------------------------------------------------------ */
+/* ---- logits ------------------------------------------------------------------------------ */
 
 struct aq_logits_stat {
     float max;          /* largest finite logit; -inf when there is none */
@@ -193,8 +189,7 @@ struct aq_logits_stat {
 typedef void aq_logits_stat_fn(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
                                size_t stride, uint32_t rows, uint32_t vocab);
 
-/* ---- the table
- * --------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------- */
 
 enum aq_isa {
     AQ_ISA_AVX2 = 1u << 0,       /* AVX2, FMA, F16C */

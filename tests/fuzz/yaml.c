@@ -53,7 +53,7 @@ static void run_config(const uint8_t *data, size_t bytes)
         char flag[64], *words[] = {flag};
         struct aq_options *o = NULL;
         struct aq_err err = {0};
-        bool help;
+        bool help = false;
         snprintf(flag, sizeof(flag), "--config=/proc/self/fd/%d", fd);
         if (aq_options_from_args(&o, commands[i], 1, words, &help, &err) < 0) {
             check_error(&err);
