@@ -27,6 +27,8 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->attn_prefill = aq_attn_prefill_avx2;
         k->kv_append = aq_kv_append_avx2;
         k->logits_stat = aq_logits_stat_avx2;
+        k->product_f32 = aq_product_f32_avx2;
+        k->product_bf16 = aq_product_bf16_avx2;
     }
 #endif
 #if AQ_HAVE_AVX512
@@ -38,10 +40,14 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->attn_prefill = aq_attn_prefill_avx512;
         k->kv_append = aq_kv_append_avx512;
         k->logits_stat = aq_logits_stat_avx512;
+        k->product_f32 = aq_product_f32_avx512;
+        k->product_bf16 = aq_product_bf16_avx512;
     }
 #endif
 #if AQ_HAVE_AVX512BF16
-    if (isa & AQ_ISA_AVX512BF16) {}
+    if (isa & AQ_ISA_AVX512BF16) {
+        k->product_bf16 = aq_product_bf16_avx512bf16;
+    }
 #endif
 #if AQ_HAVE_AMX
     if (isa & AQ_ISA_AMX) {}

@@ -5,12 +5,13 @@
 #ifndef AQ_KERNELS_CPU_SCRATCH_H
 #define AQ_KERNELS_CPU_SCRATCH_H
 
+#include "kernels/cpu/gemm.h"
 #include "kernels/kernels.h"
 
 static inline size_t aq_scratch_product(const struct aq_scratch_need *need)
 {
     (void)need;
-    return 1 * AQ_MIB;
+    return AQ_GEMM_SCRATCH_BYTES;
 }
 
 enum {

@@ -10,6 +10,12 @@
 /* Products and panels. */
 aq_product_fn aq_product_f32_ref;
 aq_product_fn aq_product_bf16_ref;
+aq_product_fn aq_product_f32_avx2;
+aq_product_fn aq_product_bf16_avx2;
+aq_product_fn aq_product_f32_avx512;
+aq_product_fn aq_product_bf16_avx512;
+aq_product_fn aq_product_bf16_avx512bf16;
+aq_product_fn aq_product_bf16_amx;
 aq_pack_panel_fn aq_pack_panel_ref;
 
 /* Attention. */

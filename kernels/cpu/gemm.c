@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The products' loops: see gemm.h. */
+#include "kernels/cpu/gemm.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+
+enum { NO_TILE = UINT32_MAX };
+
+struct job {
+    struct aq_exec *ex;
+    const struct aq_product *p;
+    const struct aq_gemm_ops *ops;
+    uint32_t tile_count, chunk_count, chunk_rows;
+    uint32_t block_k, block_count;
+    bool convert, widen;
+    bool few;       /* rows: blocks for L1 */
+    size_t k_bytes; /* bytes of a panel per k */
+    _Alignas(64) atomic_uint next;
+};
+
+struct tile {
+    const char *panel;
+    uint32_t row, rows, column, columns;
+};
+
+/* Workers claim a tile ahead of the one they work on, so that they know what to prefetch. */
+static uint32_t claim(struct job *j)
+{
+    uint32_t index = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+    return index < j->tile_count ? index : NO_TILE;
+}
+
+/* Chunks of rows vary fastest: workers that share a panel meet it in a common cache. */
+static struct tile locate(const struct job *j, uint32_t index)
+{
+    const struct aq_product *p = j->p;
+    uint32_t panel = index / j->chunk_count, chunk = index % j->chunk_count;
+    const struct aq_segment *s = p->segments;
+    for (; panel >= aq_panel_count(s->rows); s++)
+        panel -= aq_panel_count(s->rows);
+    uint32_t first = panel * AQ_PANEL_ROWS, row = chunk * j->chunk_rows;
+    return (struct tile){.panel =
+                             (const char *)s->panels + panel * aq_panel_bytes(p->w_dtype, p->k),
+                         .row = row,
+                         .rows = (uint32_t)aq_min_u64(j->chunk_rows, p->m - row),
+                         .column = s->column + first,
+                         .columns = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, s->rows - first)};
+}
+
+/* The rows of a chunk split into groups that differ by one row at most: a short group costs as many
+ * loads of weights as a long one. */
+static uint32_t group_end(uint32_t rows, uint32_t groups, uint32_t group)
+{
+    return (uint32_t)((uint64_t)rows * (group + 1) / groups);
+}
+
+struct block {
+    uint32_t k, first_k;
+    const void *w, *x; /* in the compute type */
+    size_t x_stride;
+    const char *ahead;
+    uint32_t ahead_bytes;
+    bool near;
+};
+
+/* One K block of a tile: all its groups of rows. */
+static void run_block(const struct job *j, const struct tile *t, const struct block *b, float *sums)
+{
+    uint32_t groups = (uint32_t)aq_div_up(t->rows, j->ops->step_rows), row = 0;
+    size_t x_size = aq_dtype_bytes(j->ops->compute);
+    for (uint32_t g = 0; g < groups; g++) {
+        uint32_t end = group_end(t->rows, groups, g);
+        uint32_t from = (uint32_t)((uint64_t)b->ahead_bytes * g / groups);
+        uint32_t to = (uint32_t)((uint64_t)b->ahead_bytes * (g + 1) / groups);
+        const struct aq_gemm_step step = {.x = (const char *)b->x + row * b->x_stride * x_size,
+                                          .x_stride = b->x_stride,
+                                          .w = b->w,
+                                          .rows = end - row,
+                                          .k = b->k,
+                                          .sums = sums + (size_t)row * AQ_PANEL_ROWS,
+                                          .first = b->first_k == 0,
+                                          .ahead = b->ahead ? b->ahead + from : NULL,
+                                          .ahead_bytes = to - from,
+                                          .near = b->near};
+        j->ops->step(&step);
+        if (b->first_k + b->k == j->p->k) {
+            const struct aq_gemm_finish f = {.p = j->p,
+                                             .sums = step.sums,
+                                             .row = t->row + row,
+                                             .rows = step.rows,
+                                             .column = t->column,
+                                             .columns = t->columns};
+            j->ops->finish(&f);
+        }
+        row = end;
+    }
+}
+
+/* What to fetch while block b is worked on.  Several groups of rows: the whole next block, spread
+ * over them.  One group: weights are used once, as they come, so stay a little ahead of the use;
+ * conversion does that by itself. */
+static void look_ahead(const struct job *j, const struct tile *t, struct block *b,
+                       const char *next_panel)
+{
+    size_t bytes = b->k * j->k_bytes;
+    bool last = b->first_k + b->k == j->p->k;
+    if (t->rows > j->ops->step_rows) {
+        b->ahead = last ? next_panel : (const char *)b->w + bytes;
+        b->ahead_bytes = b->ahead ? (uint32_t)bytes : 0;
+        b->near = j->few;
+        return;
+    }
+    if (last && next_panel) {
+        const char *start = next_panel;
+        aq_gemm_ask(&start, AQ_GEMM_STREAM_AHEAD / AQ_GEMM_LINE, true);
+    }
+    if (j->convert)
+        return;
+    b->near = true;
+    b->ahead = (const char *)b->w + AQ_GEMM_STREAM_AHEAD;
+    if (last)
+        bytes -= aq_min_u64(bytes, AQ_GEMM_STREAM_AHEAD);
+    b->ahead_bytes = (uint32_t)bytes;
+}
+
+static void run_tile(const struct job *j, const struct tile *t, const char *next_panel,
+                     char *scratch)
+{
+    const struct aq_product *p = j->p;
+    float *sums = (float *)scratch,
+          *wide = (float *)(scratch + AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES);
+    void *converted = scratch + AQ_GEMM_SUMS_BYTES;
+    size_t x_size = aq_dtype_bytes(p->x_dtype);
+    for (uint32_t i = 0; i < j->block_count; i++) {
+        struct block b = {.first_k = i * j->block_k, .x_stride = p->x_stride};
+        b.k = (uint32_t)aq_min_u64(j->block_k, p->k - b.first_k);
+        b.w = t->panel + b.first_k * j->k_bytes;
+        b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * x_size;
+        look_ahead(j, t, &b, next_panel);
+        if (j->convert) {
+            j->ops->convert(converted, b.w, p->w_dtype, p->x_dtype == AQ_BF16, b.k);
+            b.w = converted;
+        }
+        if (j->widen) {
+            j->ops->widen(wide, b.x, p->x_stride, t->rows, b.k);
+            b.x = wide;
+            b.x_stride = b.k;
+        }
+        run_block(j, t, &b, sums);
+    }
+}
+
+static void work(void *arg, uint32_t index, uint32_t worker)
+{
+    struct job *j = arg;
+    char *scratch = aq_exec_scratch(j->ex, worker);
+    uint32_t now = claim(j);
+    while (now != NO_TILE) {
+        uint32_t next = claim(j);
+        struct tile t = locate(j, now);
+        const char *next_panel = next == NO_TILE ? NULL : locate(j, next).panel;
+        if (next_panel == t.panel)
+            next_panel = NULL;
+        run_tile(j, &t, next_panel, scratch);
+        now = next;
+    }
+}
+
+/* Chunks as long as possible (weights then move least often), but enough tiles for every thread to
+ * have several: few panels are cut into more chunks of rows.  The sums of one output are never
+ * split. */
+static void cut(struct job *j, uint32_t panels, uint32_t threads)
+{
+    uint32_t m = j->p->m, wanted = threads == 1 ? 1 : 6 * threads, rows_min = 4 * j->ops->step_rows;
+    uint32_t chunks = (uint32_t)aq_div_up(m, AQ_GEMM_CHUNK_ROWS);
+    uint32_t more = (uint32_t)aq_div_up(wanted, panels), most = (uint32_t)aq_div_up(m, rows_min);
+    if (chunks < more)
+        chunks = more < most ? more : most;
+    j->chunk_rows = (uint32_t)aq_div_up(m, chunks);
+    if (j->chunk_rows > j->ops->step_rows)
+        j->chunk_rows = (uint32_t)aq_align_up(j->chunk_rows, j->ops->step_rows);
+    j->chunk_count = (uint32_t)aq_div_up(m, j->chunk_rows);
+    j->tile_count = panels * j->chunk_count;
+}
+
+/* Blocks of equal length: a short last one would cost a pass over the sums for little.  One group
+ * of rows uses a block once, so that its size only matters if it is converted first. */
+static void cut_k(struct job *j)
+{
+    bool bf16 = j->ops->compute == AQ_BF16;
+    uint32_t k = j->p->k, most = bf16 ? AQ_GEMM_BLOCK_K_BF16 : AQ_GEMM_BLOCK_K_F32;
+    j->few = j->chunk_rows <= AQ_GEMM_FEW_GROUPS * j->ops->step_rows;
+    if (j->few && (j->convert || j->chunk_rows > j->ops->step_rows))
+        most = AQ_GEMM_FEW_BLOCK_BYTES / (AQ_PANEL_ROWS * (bf16 ? 2 : 4));
+    uint32_t count = (uint32_t)aq_div_up(k, most);
+    j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), 8);
+    j->block_count = (uint32_t)aq_div_up(k, j->block_k);
+}
+
+void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops)
+{
+    assert(p->w_layout == aq_layout_cpu(p->w_dtype));
+    assert(!p->accumulate || p->y_dtype == AQ_F32);
+    assert(aq_exec_scratch_size(ex) >= AQ_GEMM_SCRATCH_BYTES);
+    assert(p->k > 0);
+    uint32_t panels = 0;
+    for (uint32_t i = 0; i < p->segment_count; i++)
+        panels += aq_panel_count(p->segments[i].rows);
+    if (!p->m || !panels)
+        return;
+    uint32_t threads = aq_pool_threads(aq_exec_pool(ex));
+    struct job j = {.ex = ex,
+                    .p = p,
+                    .ops = ops,
+                    .widen = p->x_dtype != ops->compute,
+                    .k_bytes = AQ_PANEL_ROWS * aq_dtype_bytes(p->w_dtype)};
+    /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
+    j.convert = p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
+    cut(&j, panels, threads);
+    cut_k(&j);
+    aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cpu/gemm.h - the products' loops, shared by all versions, and what a version supplies.
+ *
+ * A job is cut into tiles of one panel (64 output columns) by a chunk of rows; a worker owns a tile
+ * from the first k to the last.  Inside, K goes in blocks whose weights stay in L2 while the rows
+ * of the chunk pass by, a few at a time:
+ *
+ *     for each K block:   (weights converted to the compute type if they are not in it)
+ *         for each group of rows:   sums [rows][64] += x [rows][block] * w [block][64]
+ *     finish: bias, activation, store
+ *
+ * Sums stay in f32 between blocks, so blocks change no bit, and neither do chunks, groups of rows
+ * or threads: each output has one accumulator that takes k in ascending order.  While a block is
+ * worked on, the next one (of the same panel, or of the worker's next tile) is fetched. */
+#ifndef AQ_KERNELS_CPU_GEMM_H
+#define AQ_KERNELS_CPU_GEMM_H
+
+#include "kernels/kernels.h"
+
+enum {
+    /* Rows of a chunk: a block of x (1024 bf16 or 512 f32 wide) takes half a MiB of L2 then. */
+    AQ_GEMM_CHUNK_ROWS = 252,
+    AQ_GEMM_BLOCK_K_BF16 = 1024,
+    AQ_GEMM_BLOCK_K_F32 = 512,
+    /* With few groups of rows memory is what bounds: blocks of 16 KiB, so that the one in use and
+     * the one on its way both fit L1.  Asking for lines further ahead brings fewer of them a
+     * second. */
+    AQ_GEMM_FEW_GROUPS = 6,
+    AQ_GEMM_FEW_BLOCK_BYTES = 16384,
+    AQ_GEMM_LINE = 64,
+    /* Bytes asked for ahead of their use when weights stream from memory to one group of rows. */
+    AQ_GEMM_STREAM_AHEAD = 2048,
+};
+
+/* Sums of a few rows over one K block.
+ *   x     [rows][k] of the compute type, row stride x_stride elements
+ *   w     f32 [k][64], or bf16 [ceil(k/2)][64][2] where the pad of an odd k is zero
+ *   sums  f32 [rows][64], contiguous; taken for zero when `first`
+ * ahead: memory to prefetch meanwhile, none where ahead_bytes is 0; into L1 when `near` (its use
+ * is near), else into L2. */
+struct aq_gemm_step {
+    const void *x;
+    size_t x_stride;
+    const void *w;
+    uint32_t rows, k;
+    float *sums;
+    bool first;
+    const char *ahead;
+    uint32_t ahead_bytes;
+    bool near;
+};
+
+/* Where finished sums go: rows [row, row + rows) and columns [column, column + columns) of y. */
+struct aq_gemm_finish {
+    const struct aq_product *p;
+    const float *sums; /* [rows][64] */
+    uint32_t row, rows, column, columns;
+};
+
+struct aq_gemm_ops {
+    enum aq_dtype compute; /* what `step` takes: AQ_F32 or AQ_BF16 */
+    uint32_t step_rows;    /* most rows of a step */
+    void (*step)(const struct aq_gemm_step *s);
+    /* dst = the compute layout of k columns of a panel in dtype; rounded to bf16 on the way when
+     * round_bf16 (dst may be f32 then too: bf16 products without bf16 instructions).  src is
+     * prefetched in passing. */
+    void (*convert)(void *dst, const void *src, enum aq_dtype dtype, bool round_bf16, uint32_t k);
+    /* dst f32 [rows][k] contiguous = x bf16 [rows][k]; only where compute is f32. */
+    void (*widen)(float *dst, const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t k);
+    void (*finish)(const struct aq_gemm_finish *f);
+};
+
+void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops);
+
+/* A worker's scratch: sums, a converted block of weights, a widened block of x. */
+#define AQ_GEMM_SUMS_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_PANEL_ROWS * 4)
+#define AQ_GEMM_BLOCK_BYTES   ((size_t)AQ_GEMM_BLOCK_K_F32 * AQ_PANEL_ROWS * 4)
+#define AQ_GEMM_WIDE_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_GEMM_BLOCK_K_F32 * 4)
+#define AQ_GEMM_SCRATCH_BYTES (AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES + AQ_GEMM_WIDE_BYTES)
+
+/* Asks for the next lines of a range; the hint is an immediate, hence two loops. */
+static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
+{
+    for (uint32_t i = 0; i < lines; i++) {
+        if (near)
+            __builtin_prefetch(*ahead, 0, 3);
+        else
+            __builtin_prefetch(*ahead, 0, 2);
+        *ahead += AQ_GEMM_LINE;
+    }
+}
+
+/* Pieces that higher levels reuse. */
+void aq_gemm_finish_avx512(const struct aq_gemm_finish *f);
+void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype, bool round,
+                                uint32_t k);
+
+#endif
