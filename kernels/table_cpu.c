@@ -29,6 +29,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->logits_stat = aq_logits_stat_avx2;
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;
+        k->pack_panel = aq_pack_panel_avx2;
     }
 #endif
 #if AQ_HAVE_AVX512
@@ -42,6 +43,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->logits_stat = aq_logits_stat_avx512;
         k->product_f32 = aq_product_f32_avx512;
         k->product_bf16 = aq_product_bf16_avx512;
+        k->pack_panel = aq_pack_panel_avx512;
     }
 #endif
 #if AQ_HAVE_AVX512BF16

@@ -17,6 +17,8 @@ aq_product_fn aq_product_bf16_avx512;
 aq_product_fn aq_product_bf16_avx512bf16;
 aq_product_fn aq_product_bf16_amx;
 aq_pack_panel_fn aq_pack_panel_ref;
+aq_pack_panel_fn aq_pack_panel_avx2;
+aq_pack_panel_fn aq_pack_panel_avx512;
 
 /* Attention. */
 aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;

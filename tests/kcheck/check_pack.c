@@ -37,4 +37,56 @@ static void check(struct kc *kc)
     }
 }
 
-const struct kc_check kc_check_pack = {.name = "pack", .check = check};
+/* ---- benchmarks ---- */
+
+enum { BENCH_PANELS = 64, BENCH_K = 4096 };
+
+struct bench {
+    struct kc *kc;
+    enum aq_dtype src, dst;
+    const char *cold;
+    char *panels;
+    size_t rows_bytes; /* of one panel's rows */
+    uint64_t copies, copy;
+};
+
+static void bench_panel(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct bench *b = arg;
+    const char *src = b->cold + (b->copy * BENCH_PANELS + tile) * b->rows_bytes;
+    kc_new(b->kc)->pack_panel(b->panels + tile * aq_panel_bytes(b->dst, BENCH_K), b->dst,
+                              aq_layout_cpu(b->dst), src, b->src, AQ_PANEL_ROWS, BENCH_K);
+}
+
+static void bench_call(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    b->copy = i % b->copies;
+    aq_pool_run(aq_exec_pool(kc_exec(b->kc, 0)), bench_panel, b, BENCH_PANELS);
+}
+
+static void bench_one(struct kc *kc, enum aq_dtype src, enum aq_dtype dst)
+{
+    size_t cold_bytes, panel_bytes = aq_panel_bytes(dst, BENCH_K);
+    struct bench b = {.kc = kc, .src = src, .dst = dst, .cold = kc_cold(kc, &cold_bytes)};
+    b.rows_bytes = (size_t)AQ_PANEL_ROWS * BENCH_K * aq_dtype_bytes(src);
+    b.copies = cold_bytes / (b.rows_bytes * BENCH_PANELS);
+    b.panels = kc_hot(kc, BENCH_PANELS * panel_bytes);
+    kc_bench(kc, &(struct kc_bench){.call = bench_call,
+                                    .arg = &b,
+                                    .bytes = (double)BENCH_PANELS * (b.rows_bytes + panel_bytes),
+                                    .bound = KC_BOUND_READ});
+}
+
+static void bench(struct kc *kc)
+{
+    for (size_t s = 0; s < AQ_ARRAY_LEN(dtypes); s++) {
+        for (size_t d = 0; d < AQ_ARRAY_LEN(dtypes); d++) {
+            if (kc_bench_begin(kc, KC_SLOT(pack_panel), "pack_%s_%s", aq_dtype_name(dtypes[s]),
+                               aq_dtype_name(dtypes[d])))
+                bench_one(kc, dtypes[s], dtypes[d]);
+        }
+    }
+}
+
+const struct kc_check kc_check_pack = {.name = "pack", .check = check, .bench = bench};
