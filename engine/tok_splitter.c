@@ -14,7 +14,7 @@ enum {
     HEAP_LIMIT_KIB = 64 << 10, /* of one match, without JIT */
     JIT_STACK_BYTES_MIN = 32 << 10,
     JIT_STACK_BYTES_MAX = 4 << 20,
-    MATCHES_PER_LOOK = 1024, /* between two looks at the clock */
+    MATCHES_PER_LOOK = 64, /* between two looks at the clock */
 };
 
 /* A pattern without backtracking trouble needs well under 1 us a byte; one that scans ahead from
