@@ -2,6 +2,7 @@
 #include "engine/pack.h"
 
 #include "base/clock.h"
+#include "engine/tokenizer.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -28,24 +29,10 @@ uint64_t aq_pack_item_bytes(const struct aq_store_item_desc *d)
     return (uint64_t)d->rows * d->cols * aq_dtype_bytes(d->dtype);
 }
 
-/* What a directory needs to be a model directory, and what a licence asks to be kept with the
- * weights. */
-static const char *const copied_files[] = {
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "vocab.json",
-    "merges.txt",
-    "encoder.json",
-    "vocab.bpe",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "LICENSE",
-    "LICENSE.md",
-    "LICENSE.txt",
-    "NOTICE",
-    NULL,
+/* Beside the tokenizer's files: what a directory needs to be a model directory, and what a licence
+ * asks to be kept with the weights. */
+static const char *const more_files[] = {
+    "config.json", "generation_config.json", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", NULL,
 };
 
 enum { FILES_MAX = 64, STEP_NAME_BYTES = 32 };
@@ -118,11 +105,6 @@ static int add_files(struct owned *o, const char *dir, const char *const *names,
     for (; *names; names++) {
         struct stat st;
         char *path;
-        bool listed = false;
-        for (uint32_t i = 0; i < o->file_count; i++)
-            listed = listed || strcmp(o->files[i].name, *names) == 0;
-        if (listed)
-            continue;
         if (asprintf(&path, "%s/%s", dir, *names) < 0)
             return aq_error(reterr, -ENOMEM, "files of '%s'", dir);
         if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) {
@@ -174,7 +156,9 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     for (uint32_t s = 0; rc == 0 && s < m->steps.step_count; s++)
         plan_step(o, opts, s);
     if (rc == 0)
-        rc = add_files(o, opts->model_dir, copied_files, reterr);
+        rc = add_files(o, opts->model_dir, more_files, reterr);
+    if (rc == 0)
+        rc = add_files(o, opts->model_dir, aq_tokenizer_file_names, reterr);
     if (rc < 0) {
         aq_pack_plan_close(&p);
         return rc;
