@@ -369,6 +369,11 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 
 /* ---- run --------------------------------------------------------------------------------- */
 
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys)
+{
+    return aq_block_pages(&e->shape, e->model->steps.layers, keys) * e->shape.page_bytes;
+}
+
 void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s)
 {
     aq_executor_submit(e->executor, s);

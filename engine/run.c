@@ -13,9 +13,11 @@ static const struct {
     bool computes; /* runs a model: a device must be chosen */
 } commands[] = {
     {"bench", aq_cmd_bench, true},
+    {"eval", aq_cmd_eval, true},
     {"info", aq_cmd_info, false},
     {"pack", aq_cmd_pack, false},
     {"status", aq_cmd_status, false},
+    {"tokenize", aq_cmd_tokenize, false},
 };
 
 static aq_command_fn *find(const char *name, bool *ret_computes)
