@@ -50,7 +50,8 @@ const struct aq_option aq_option_table[] = {
              "no larger"},
     {"kv-format", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
      .choices = "auto|f16|bf16|f32", .later = "int8|int4", .deflt = "auto",
-     .help = "format of the KV cache; auto: f16, or bf16 for bf16 checkpoints"},
+     .help =
+         "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute f32"},
     {"context", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U32, AT(context), .argument = "N",
      RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "lowers the context limit; auto: the model's"},

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
 
@@ -162,6 +163,13 @@ static uint32_t seats_wanted(const struct aq_block_inputs *in)
     return (uint32_t)aq_max_u64(seats, 1);
 }
 
+static void size_text(char *text, size_t size, uint64_t bytes)
+{
+    bool large = bytes >= AQ_GIB;
+    snprintf(text, size, "%.*f %s", large ? 2 : 1,
+             (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+}
+
 int aq_block_choose(struct aq_block_shape *ret, struct aq_ledger *ledger,
                     const struct aq_block_inputs *in, struct aq_err *reterr)
 {
@@ -180,19 +188,21 @@ int aq_block_choose(struct aq_block_shape *ret, struct aq_ledger *ledger,
         *ret = s;
         return 0;
     }
-    double gib = 1.0 / (double)AQ_GIB;
-    if (most)
-        return aq_error(
-            reterr, -ENOMEM,
-            "host memory: %u seats x %u micro-batches need %.2f GiB, the budget is %.2f GiB; "
-            "the largest block that fits is --micro-batch %u",
-            wanted, s.micro_batches, (double)needed * gib, (double)in->host_budget * gib, most);
+    char need[32], have[32], weights[32], kv[32];
+    size_text(have, sizeof(have), in->host_budget);
+    if (most) {
+        size_text(need, sizeof(need), needed);
+        return aq_error(reterr, -ENOMEM,
+                        "host memory: %u seats x %u micro-batches need %s, the budget is %s; "
+                        "the largest block that fits is --micro-batch %u",
+                        wanted, s.micro_batches, need, have, most);
+    }
     fits(&s, ledger, in, 1);
-    needed = aq_ledger_total(ledger, AQ_HOST);
+    size_text(need, sizeof(need), aq_ledger_total(ledger, AQ_HOST));
+    size_text(weights, sizeof(weights), aq_ledger_line(ledger, AQ_HOST, "weights"));
+    size_text(kv, sizeof(kv), aq_ledger_line(ledger, AQ_HOST, "kv"));
     return aq_error(
         reterr, -ENOMEM,
-        "host memory: one seat needs %.2f GiB (weights %.2f, KV %.2f), the budget is %.2f GiB; "
-        "no block fits",
-        (double)needed * gib, (double)aq_ledger_line(ledger, AQ_HOST, "weights") * gib,
-        (double)aq_ledger_line(ledger, AQ_HOST, "kv") * gib, (double)in->host_budget * gib);
+        "host memory: one seat needs %s (weights %s, KV %s), the budget is %s; no block fits", need,
+        weights, kv, have);
 }
