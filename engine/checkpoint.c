@@ -494,8 +494,9 @@ int aq_checkpoint_open(struct aq_checkpoint **ret, const char *dir, struct aq_er
         aq_checkpoint_close(c);
         return rc;
     }
-    for (size_t i = 0; i < c->list.count; i++)
-        c->tensor_bytes += c->list.tensor[i].bytes;
+    for (size_t i = 0; i < c->list.count; i++) /* repeating strides can claim any size: saturate */
+        if (aq_add_overflows(c->tensor_bytes, c->list.tensor[i].bytes, &c->tensor_bytes))
+            c->tensor_bytes = UINT64_MAX;
     *ret = c;
     return 0;
 }
