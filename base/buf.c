@@ -202,22 +202,36 @@ void aq_buf_json_u64(struct aq_buf *b, uint64_t x)
     aq_buf_put(b, text + at, sizeof(text) - at);
 }
 
-void aq_buf_json_float(struct aq_buf *b, float x)
+/* Prints with the first of the digit counts that reads back as x; single says as which type. */
+static void json_real(struct aq_buf *b, double x, bool single)
 {
     if (!isfinite(x)) {
         aq_buf_puts(b, "null");
         return;
     }
-    char text[32];
-    for (int digits = 7; digits <= 9; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, (double)x);
-        if (strtof(text, NULL) == x)
+    char text[40];
+    for (int digits = single ? 7 : 15; digits <= (single ? 9 : 17); digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, x);
+        if (single ? strtof(text, NULL) == (float)x : strtod(text, NULL) == x)
             break;
     }
     char *comma = strchr(text, ','); /* a host program may have chosen such a locale */
     if (comma)
         *comma = '.';
-    aq_buf_puts(b, text);
+    if (!text[strcspn(text, ".e")])
+        aq_buf_printf(b, "%s.0", text);
+    else
+        aq_buf_puts(b, text);
+}
+
+void aq_buf_json_float(struct aq_buf *b, float x)
+{
+    json_real(b, (double)x, true);
+}
+
+void aq_buf_json_double(struct aq_buf *b, double x)
+{
+    json_real(b, x, false);
 }
 
 void aq_buf_json_u32s(struct aq_buf *b, const uint32_t *x, size_t count)

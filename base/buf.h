@@ -29,8 +29,10 @@ void aq_buf_printf(struct aq_buf *b, const char *format, ...) __attribute__((for
 /* A JSON string with its quotes.  What is not UTF-8 becomes U+FFFD. */
 void aq_buf_json_string(struct aq_buf *b, const char *bytes, size_t count);
 void aq_buf_json_u64(struct aq_buf *b, uint64_t x);
-/* Shortest decimal that reads back as the same float; null when not finite. */
+/* Few decimals that read back as the same number, always with a point or an exponent; null when not
+ * finite. */
 void aq_buf_json_float(struct aq_buf *b, float x);
+void aq_buf_json_double(struct aq_buf *b, double x);
 void aq_buf_json_u32s(struct aq_buf *b, const uint32_t *x, size_t count);
 
 /* Length of the UTF-8 character at bytes[0..count), count >= 1.  *ret_valid false: the longest

@@ -53,6 +53,22 @@ static void floats_read_back_as_themselves(void **state)
     }
 }
 
+static void reals_are_written_with_a_point_and_no_needless_digits(void **state)
+{
+    struct aq_buf b = {0};
+    aq_buf_json_double(&b, 0.1);
+    aq_buf_puts(&b, " ");
+    aq_buf_json_double(&b, 3);
+    aq_buf_puts(&b, " ");
+    aq_buf_json_double(&b, 1.0 / 3);
+    aq_buf_puts(&b, " ");
+    aq_buf_json_double(&b, -1e300);
+    aq_buf_puts(&b, " ");
+    aq_buf_json_float(&b, 0.1f);
+    assert_string_equal(b.data, "0.1 3.0 0.3333333333333333 -1e+300 0.1");
+    aq_buf_close(&b);
+}
+
 static void a_float_that_is_not_finite_becomes_null(void **state)
 {
     struct aq_buf b = {0};
@@ -82,6 +98,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(strings_are_escaped_as_json),
     cmocka_unit_test(bytes_that_are_not_utf8_become_replacement_characters),
     cmocka_unit_test(floats_read_back_as_themselves),
+    cmocka_unit_test(reals_are_written_with_a_point_and_no_needless_digits),
     cmocka_unit_test(a_float_that_is_not_finite_becomes_null),
     cmocka_unit_test(numbers_lists_and_formats_append),
 };
