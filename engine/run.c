@@ -12,11 +12,9 @@ static const struct {
     aq_command_fn *fn;
     bool computes; /* runs a model: a device must be chosen */
 } commands[] = {
-    {"bench", aq_cmd_bench, true},
-    {"eval", aq_cmd_eval, true},
-    {"info", aq_cmd_info, false},
-    {"pack", aq_cmd_pack, false},
-    {"status", aq_cmd_status, false},
+    {"bench", aq_cmd_bench, true},        {"eval", aq_cmd_eval, true},
+    {"generate", aq_cmd_generate, true},  {"info", aq_cmd_info, false},
+    {"pack", aq_cmd_pack, false},         {"status", aq_cmd_status, false},
     {"tokenize", aq_cmd_tokenize, false},
 };
 

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/files.h - small files that are only ever seen whole: written beside their name and renamed
+ * over it.  Knows bytes and paths. */
+#ifndef AQ_ENGINE_FILES_H
+#define AQ_ENGINE_FILES_H
+
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Replaces the file's content; with sync it has survived a power cut when this returns. */
+int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync,
+                    struct aq_err *reterr);
+/* The folder a path lies in, malloc'd; "." where it names none.  NULL when memory ran out. */
+char *aq_file_folder(const char *path);
+/* Makes names in the path's folder survive a power cut; not every file system can. */
+void aq_file_sync_folder(const char *path);
+/* a + b, malloc'd; NULL when memory ran out. */
+char *aq_file_name(const char *a, const char *b);
+/* Size of a file; -1 when there is none. */
+int64_t aq_file_size(const char *path);
+/* Writes all bytes; -errno. */
+int aq_file_write(int fd, const char *bytes, size_t count);
+
+#endif

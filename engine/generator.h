@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/generator.h - what `generate` and records submitted one by one share: an engine, its
+ * tokenizer, and the rules by which lines become requests and requests become results.  Nothing
+ * large is taken before the engine is loaded. */
+#ifndef AQ_ENGINE_GENERATOR_H
+#define AQ_ENGINE_GENERATOR_H
+
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/options.h"
+#include "engine/record.h"
+#include "engine/request.h"
+#include "engine/result.h"
+
+struct aq_generator {
+    struct aq_engine *engine;
+    const struct aq_engine_info *info;
+    struct aq_tokenizer *tokenizer; /* NULL: a shape without files; prompts are ids */
+    struct aq_template *prompt_template;
+    struct aq_unknown_fields unknown;
+    struct aq_request_rules rules;
+    struct aq_record_rules record_rules;
+    struct aq_result_rules result_rules;
+};
+
+/* Fills *g, which must stay where it is; o and log are borrowed.  On failure what was opened is
+ * closed. */
+int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
+                      struct aq_err *reterr);
+void aq_generator_close(struct aq_generator *g);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * FILE.manifest.json: the values that decide what results look like.  A resumed run must agree with
+ * them, or be told which of them may differ. */
+#include "engine/job.h"
+
+#include "base/json.h"
+#include "engine/build_info.h"
+#include "engine/files.h"
+#include "engine/tokenizer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40 };
+
+/* These differ between machines and releases without making results wrong. */
+static const char *const only_warned[] = {"version", "model", "backend", "isa"};
+
+static void set_hash(json_t *o, const char *key, uint64_t hash)
+{
+    char text[20];
+    snprintf(text, sizeof(text), "%016" PRIx64, hash);
+    json_object_set_new(o, key, json_string(text));
+}
+
+static void add_model(json_t *v, const struct aq_job *j)
+{
+    const struct aq_engine_info *i = j->g.info;
+    json_object_set_new(v, "version", json_string(aq_build_version()));
+    json_object_set_new(v, "model", json_string(i->name));
+    set_hash(v, "model_hash", i->model_hash);
+    set_hash(v, "tokenizer_hash", j->g.tokenizer ? aq_tokenizer_info(j->g.tokenizer)->hash : 0);
+    json_object_set_new(v, "weights", json_string(i->random_weights ? "random" : "real"));
+    json_object_set_new(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
+    json_object_set_new(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
+    json_object_set_new(v, "compute", json_string(aq_dtype_name(i->compute)));
+    json_object_set_new(v, "backend", json_string(i->backend));
+    json_object_set_new(v, "isa", json_string(i->isa));
+    json_object_set_new(v, "kv_policy", json_string(j->o->kv_policy ? j->o->kv_policy : "full"));
+    json_object_set_new(v, "context", json_integer(j->g.rules.context));
+}
+
+static void add_reading(json_t *v, const struct aq_job *j)
+{
+    const struct aq_options *o = j->o;
+    json_object_set_new(v, "bos", json_string(aq_job_bos_name(o->bos)));
+    json_object_set_new(v, "overlong", json_string(aq_job_overlong_name(o->overlong)));
+    json_object_set_new(v, "unknown_fields",
+                        json_string(o->unknown_fields_error ? "error" : "ignore"));
+    json_object_set_new(v, "prompt_field",
+                        o->prompt_field ? json_string(o->prompt_field) : json_null());
+    json_object_set_new(v, "prompt_template", json_null());
+    if (j->g.prompt_template)
+        set_hash(v, "prompt_template", aq_template_hash(j->g.prompt_template));
+    json_object_set_new(v, "input_format",
+                        json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
+    json_object_set_new(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
+    set_hash(v, "input_hash", aq_input_hash(j->input));
+}
+
+static void add_sampling(json_t *v, const struct aq_params *p)
+{
+    json_object_set_new(v, "max_tokens", json_integer(p->max_tokens));
+    json_object_set_new(v, "min_tokens", json_integer(p->min_tokens));
+    json_object_set_new(v, "n", json_integer(p->n));
+    json_object_set_new(v, "temperature", aq_json_real((double)p->temperature));
+    json_object_set_new(v, "top_p", aq_json_real((double)p->top_p));
+    json_object_set_new(v, "top_k", json_integer(p->top_k));
+    json_object_set_new(v, "min_p", aq_json_real((double)p->min_p));
+    json_object_set_new(v, "repetition_penalty", aq_json_real((double)p->repetition_penalty));
+    json_object_set_new(v, "presence_penalty", aq_json_real((double)p->presence_penalty));
+    json_object_set_new(v, "frequency_penalty", aq_json_real((double)p->frequency_penalty));
+    json_object_set_new(v, "seed", json_integer(p->seed));
+    json_object_set_new(v, "logprobs", p->logprobs < 0 ? json_null() : json_integer(p->logprobs));
+    json_object_set_new(v, "echo", json_boolean(p->echo));
+    json_object_set_new(v, "ignore_eos", json_boolean(p->ignore_eos));
+    json_object_set_new(v, "include_stop_str_in_output", json_boolean(p->include_stop));
+    json_t *stop = json_array(), *ids = json_array();
+    for (uint32_t i = 0; i < p->stop_count; i++)
+        json_array_append_new(stop, json_stringn(p->stop[i].bytes, p->stop[i].count));
+    for (uint32_t i = 0; i < p->stop_id_count; i++)
+        json_array_append_new(ids, json_integer(p->stop_ids[i]));
+    json_object_set_new(v, "stop", stop);
+    json_object_set_new(v, "stop_token_ids", ids);
+}
+
+static json_t *manifest_values(const struct aq_job *j)
+{
+    json_t *v = json_object();
+    add_model(v, j);
+    add_reading(v, j);
+    add_sampling(v, &j->g.rules.defaults);
+    return v;
+}
+
+int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
+{
+    json_t *m = json_pack("{s:i, s:o}", "schema", 1, "values", manifest_values(j));
+    char *text = m ? json_dumps(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(m);
+    if (!text)
+        return aq_error(reterr, -ENOMEM, "manifest '%s': out of memory", j->manifest);
+    int rc = aq_file_replace(j->manifest, text, strlen(text), true, reterr);
+    free(text);
+    return rc;
+}
+
+/* ---- comparing ---- */
+
+static bool listed(const char *key, const char *const *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (!strcmp(list[i], key))
+            return true;
+    return false;
+}
+
+/* --allow-change takes '-' for '_', and "input" for the input's size and hash. */
+static bool allowed(const struct aq_job *j, const char *key)
+{
+    for (uint32_t i = 0; i < j->o->allow_change.count; i++) {
+        const char *a = j->o->allow_change.item[i], *k = key;
+        if (!strcmp(a, "input") && !strncmp(key, "input_", 6) && strcmp(key, "input_format") != 0)
+            return true;
+        while (*a && *k && (*a == *k || (*a == '-' && *k == '_'))) {
+            a++;
+            k++;
+        }
+        if (!*a && !*k)
+            return true;
+    }
+    return false;
+}
+
+static int check_allowed_names(const struct aq_job *j, const json_t *now, struct aq_err *reterr)
+{
+    for (uint32_t i = 0; i < j->o->allow_change.count; i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "%s", j->o->allow_change.item[i]);
+        for (char *c = key; *c; c++)
+            *c = *c == '-' ? '_' : *c;
+        if (strcmp(key, "input") != 0 && !json_object_get(now, key))
+            return aq_error(reterr, -EINVAL,
+                            "--allow-change: '%s' is not a key of '%s' (nor 'input')", key,
+                            j->manifest);
+    }
+    return 0;
+}
+
+static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
+{
+    char *dump = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    const char *text = dump ? dump : "(nothing)";
+    aq_quote(dst, dst_bytes, text, strlen(text));
+    free(dump);
+    return dst;
+}
+
+/* Both sides through text, so that 1 and 1.0, written and read, are the same. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b)) {
+        double x = json_number_value(a), y = json_number_value(b);
+        double limit = 1e-8 * (x < 0 ? -x : x);
+        return x == y || (x - y <= limit && y - x <= limit && !json_is_integer(a));
+    }
+    return a && b && json_equal(a, b);
+}
+
+/* Prints what differs; returns how much of it forbids going on. */
+static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
+{
+    unsigned forbidden = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach(now, key, value)
+    {
+        const json_t *old = json_object_get(was, key);
+        if (same_value(old, value))
+            continue;
+        char a[VALUE_SHOWN], b[VALUE_SHOWN];
+        bool warn = listed(key, only_warned, AQ_ARRAY_LEN(only_warned)) || allowed(j, key);
+        if (!warn && !forbidden++)
+            aq_job_note(j, AQUIFER_ERROR, "%-28s | %-*s | %s", "key", VALUE_SHOWN - 1, "was",
+                        "now");
+        aq_job_note(j, warn ? AQUIFER_WARNING : AQUIFER_ERROR,
+                    warn ? "resume: %s was %s, now %s" : "%-28s | %-39s | %s", key,
+                    value_text(a, sizeof(a), old), value_text(b, sizeof(b), value));
+    }
+    return forbidden;
+}
+
+int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
+{
+    if (aq_file_size(j->manifest) < 0)
+        return aq_error(reterr, -EINVAL,
+                        "'%s' exists, but '%s' does not: it cannot be told whether these results "
+                        "belong to this run; --overwrite renames them out of the way",
+                        j->output, j->manifest);
+    json_t *m;
+    if (aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, reterr) < 0) {
+        aq_error_prefix(reterr, "manifest");
+        return reterr ? reterr->code = -EINVAL : -EINVAL;
+    }
+    const json_t *was = json_object_get(m, "values");
+    json_t *now = manifest_values(j);
+    int rc = json_is_object(was)
+                 ? check_allowed_names(j, now, reterr)
+                 : aq_error(reterr, -EINVAL, "'%s': expected an object \"values\"", j->manifest);
+    unsigned forbidden = rc == 0 ? compare(j, was, now) : 0;
+    if (forbidden)
+        rc = aq_error(reterr, -EINVAL,
+                      "'%s' was begun with other values (%u differ, see above); --allow-change "
+                      "KEY,... goes on, --overwrite starts anew",
+                      j->output, forbidden);
+    json_decref(now);
+    json_decref(m);
+    return rc;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the user sees of a running job: progress lines, FILE.status.json, the report.  All of it
+ * runs on the watching thread and from copies; none of it can stop the job. */
+#include "engine/job.h"
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/files.h"
+#include "engine/report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { REPORT_S = 600, BAR_WIDTH = 24, LINES_AT_FIRST = 2 };
+
+static const double first_lines_s[LINES_AT_FIRST] = {10, 60};
+static const double later_lines_s = 60, bar_s = 0.5;
+
+/* ---- when ---- */
+
+static double next_line(const struct aq_progress *p, const struct aq_job *j)
+{
+    if (j->o->progress_s > 0)
+        return p->begin_s + (p->lines + 1) * j->o->progress_s;
+    if (p->lines < LINES_AT_FIRST)
+        return p->begin_s + first_lines_s[p->lines];
+    return p->begin_s + (p->lines - LINES_AT_FIRST + 2) * later_lines_s;
+}
+
+void aq_progress_begin(struct aq_progress *p, const struct aq_job *j, double now_s)
+{
+    *p = (struct aq_progress){.begin_s = now_s, .next_report_s = now_s + REPORT_S};
+    p->next_line_s = next_line(p, j);
+    p->next_bar_s = now_s + bar_s;
+}
+
+static bool shows_bar(const struct aq_job *j)
+{
+    return j->hooks && j->hooks->lines_are_terminal && !j->o->quiet;
+}
+
+static void say(const struct aq_job *j, const struct aq_run_view *view, double now_s, bool bar)
+{
+    struct aq_buf text = {0};
+    aq_progress_text(&text, j, view, now_s, bar);
+    if (text.data)
+        aq_hooks_line(j->hooks, AQUIFER_PROGRESS, "%s", text.data);
+    aq_buf_close(&text);
+}
+
+void aq_progress_tick(struct aq_progress *p, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s, bool *ret_report)
+{
+    *ret_report = now_s >= p->next_report_s;
+    if (*ret_report)
+        p->next_report_s = now_s + REPORT_S;
+    if (shows_bar(j) && now_s >= p->next_bar_s) {
+        say(j, view, now_s, true);
+        p->next_bar_s = now_s + bar_s;
+    }
+    if (now_s < p->next_line_s)
+        return;
+    if (!shows_bar(j) && !j->o->quiet)
+        say(j, view, now_s, false);
+    aq_progress_status(p, j, view, view->loaded ? "running" : "loading");
+    while (p->next_line_s <= now_s) {
+        p->lines++;
+        p->next_line_s = next_line(p, j);
+    }
+}
+
+/* ---- numbers ---- */
+
+static double run_s(const struct aq_run_view *view, double now_s)
+{
+    return view->first_pass_s > 0 ? now_s - view->first_pass_s : 0;
+}
+
+static double gen_tok_s(const struct aq_run_view *view, double now_s)
+{
+    double s = run_s(view, now_s);
+    return s > 0 ? (double)view->stats.generated_tokens / s : 0;
+}
+
+/* Tokens that are still to come, at the rate so far.  Records end early as often as those before
+ * them did.  Where nothing is generated (scoring), records count instead. */
+double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s)
+{
+    double all = (double)(j->workload.total_sum - j->workload.prompt_sum), rate;
+    double left = (double)(j->pending - view->done);
+    if (left <= 0)
+        return 0;
+    if (all <= 0)
+        return view->done ? left * run_s(view, now_s) / (double)view->done : -1;
+    rate = gen_tok_s(view, now_s);
+    if (rate <= 0)
+        return -1;
+    double in_flight = (double)view->stats.generated_tokens - (double)view->done_tokens;
+    double tokens = all - (double)view->done_tokens_max;
+    if (view->done_tokens_max)
+        tokens *= (double)view->done_tokens / (double)view->done_tokens_max;
+    return tokens > in_flight ? (tokens - in_flight) / rate : 0;
+}
+
+static double mean_pass_s(const struct aq_run_view *view)
+{
+    const struct aq_engine_stats *s = &view->stats;
+    return s->passes ? (s->prefill_s + s->decode_s + s->mixed_s) / (double)s->passes : 0;
+}
+
+/* ---- lines ---- */
+
+static void put_clock(struct aq_buf *out, double s)
+{
+    uint64_t all = (uint64_t)(s + 0.5);
+    aq_buf_printf(out, "%" PRIu64 ":%02u:%02u", all / 3600, (unsigned)(all / 60 % 60),
+                  (unsigned)(all % 60));
+}
+
+static void put_bar(struct aq_buf *out, double share)
+{
+    int full = (int)(share * BAR_WIDTH);
+    aq_buf_puts(out, "[");
+    for (int i = 0; i < BAR_WIDTH; i++)
+        aq_buf_puts(out, i < full ? "#" : ".");
+    aq_buf_puts(out, "] ");
+}
+
+void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s, bool bar)
+{
+    uint64_t done = j->done_before + view->done;
+    if (!view->loaded) {
+        aq_buf_printf(out, "loading weights for %.0f s", now_s - view->begin_s);
+        return;
+    }
+    if (bar)
+        put_bar(out, j->row_count ? (double)done / (double)j->row_count : 1);
+    aq_buf_printf(out, "%" PRIu64 "/%" PRIu64 " records", done, j->row_count);
+    if (j->errors_before + view->errors)
+        aq_buf_printf(out, " (%" PRIu64 " errors)", j->errors_before + view->errors);
+    if (!view->stats.passes) {
+        aq_buf_printf(out, ", in pass 1 for %.0f s, %" PRIu64 " in flight",
+                      view->pass_begin_s > 0 ? now_s - view->pass_begin_s : 0, view->in_flight);
+        return;
+    }
+    aq_buf_printf(out, ", %.1f tok/s generated, %.3g s a pass, %" PRIu64 " in flight",
+                  gen_tok_s(view, now_s), mean_pass_s(view), view->in_flight);
+    double eta_s = aq_progress_eta_s(j, view, now_s);
+    if (eta_s < 0)
+        return;
+    aq_buf_puts(out, ", about ");
+    put_clock(out, eta_s);
+    aq_buf_puts(out, " left");
+}
+
+/* ---- status ---- */
+
+static json_t *lane_json(double busy_s)
+{
+    return json_pack("{s:o, s:n, s:n, s:n}", "busy_s", aq_json_real(busy_s), "bytes", "gb_s",
+                     "ceiling_gb_s");
+}
+
+static json_t *memory_now(const struct aq_progress *p)
+{
+    if (!p->memory)
+        return json_null();
+    json_t *memory = json_deep_copy(p->memory), *host = json_object_get(memory, "host");
+    if (host)
+        json_object_set_new(host, "measured", json_integer((json_int_t)aq_mem_process_peak()));
+    return memory;
+}
+
+static json_t *positive(double x)
+{
+    return x > 0 ? aq_json_real(x) : json_null();
+}
+
+void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
+                        const struct aq_run_view *view, const char *state)
+{
+    if (!j->status)
+        return;
+    double now_s = aq_clock_s(), eta_s = aq_progress_eta_s(j, view, now_s);
+    bool over = strcmp(state, "running") && strcmp(state, "loading");
+    double until_s = over && view->last_result_s > 0 ? view->last_result_s : now_s;
+    json_t *o =
+        json_pack("{s:i, s:s, s:I, s:I, s:I, s:I}", "schema", 1, "state", state, "done",
+                  (json_int_t)(j->done_before + view->done), "total", (json_int_t)j->row_count,
+                  "errors", (json_int_t)(j->errors_before + view->errors), "in_flight",
+                  (json_int_t)(over ? 0 : view->in_flight));
+    json_object_set_new(o, "gen_tok_s", positive(gen_tok_s(view, until_s)));
+    json_object_set_new(o, "eta_s", over || eta_s < 0 ? json_null() : aq_json_real(eta_s));
+    json_object_set_new(o, "pass_s", positive(mean_pass_s(view)));
+    json_object_set_new(o, "passes", json_integer((json_int_t)view->stats.passes));
+    json_object_set_new(o, "elapsed_s", aq_json_real(now_s - view->begin_s));
+    json_object_set_new(o, "lanes",
+                        json_pack("{s:o, s:o}", "compute", lane_json(view->stats.compute_busy_s),
+                                  "control", lane_json(view->stats.control_busy_s)));
+    json_object_set_new(o, "memory", memory_now(p));
+    json_object_set_new(o, "last_error",
+                        view->last_error[0] ? json_string(view->last_error) : json_null());
+    json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
+    json_object_set_new(o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    struct aq_err err;
+    if (text && aq_file_replace(j->status, text, strlen(text), false, &err) < 0)
+        aq_job_note(j, AQUIFER_WARNING, "status: %s", err.text);
+    free(text);
+    json_decref(o);
+}
+
+/* ---- report ---- */
+
+json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
+                           const char *state)
+{
+    struct aq_report_times times = {
+        .load_s = view->load_s,
+        .total_s = view->last_result_s > view->first_pass_s && view->first_pass_s > 0
+                       ? view->last_result_s - view->first_pass_s
+                       : 0,
+        .requests = view->done,
+        .errors = view->errors,
+        .prompt_tokens = view->prompt_tokens,
+    };
+    json_t *r = aq_report_build(j->g.engine, &times, NULL);
+    if (!r)
+        return NULL;
+    json_object_set_new(r, "command", json_string("generate"));
+    json_object_set_new(r, "state", json_string(state));
+    json_object_set_new(r, "resumed", json_integer((json_int_t)j->done_before));
+    json_object_set_new(r, "total", json_integer((json_int_t)j->row_count));
+    json_object_set_new(r, "preflight", aq_job_preflight_json(j));
+    return r;
+}
+
+void aq_progress_write_report(const struct aq_job *j, json_t *report)
+{
+    char *text = report ? json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(report);
+    struct aq_err err = {.text = "out of memory"};
+    if (!text || aq_file_replace(j->o->report, text, strlen(text), false, &err) < 0)
+        aq_job_note(j, AQUIFER_WARNING, "report: %s", err.text);
+    free(text);
+}

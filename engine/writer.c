@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/writer.h"
+
+#include "base/clock.h"
+#include "engine/files.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SYNC_NS = 1000000000 };
+
+struct line {
+    struct line *next;
+    char *bytes; /* newline included */
+    size_t count;
+};
+
+struct aq_writer {
+    struct aq_writer_opts opts;
+    int fd;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+
+    /* under the mutex */
+    struct line *first, *last;
+    size_t queued_bytes;
+    uint64_t lines;
+    bool closing, hurry;
+    struct aq_err err; /* code != 0: the writer has ended */
+
+    /* the thread's own */
+    off_t size; /* of the whole lines in the file */
+    bool dirty;
+    uint64_t synced_ns;
+};
+
+/* ---- the thread ---- */
+
+static void writer_fail(struct aq_writer *w, int code, const char *what)
+{
+    pthread_mutex_lock(&w->mutex);
+    if (!w->err.code)
+        aq_error(&w->err, code, "%s '%s': %s", what, w->opts.path, strerror(-code));
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* Waits until `until` or for a change; returns whether the writer is told to give up waiting. */
+static bool pause_until(struct aq_writer *w, uint64_t until_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(until_ns / 1000000000),
+                         .tv_nsec = (long)(until_ns % 1000000000)};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->hurry && aq_clock_ns() < until_ns)
+        pthread_cond_timedwait(&w->changed, &w->mutex, &t);
+    bool hurry = w->hurry;
+    pthread_mutex_unlock(&w->mutex);
+    return hurry;
+}
+
+static bool is_full(int code)
+{
+    return code == -ENOSPC || code == -EDQUOT;
+}
+
+/* One line, from its first byte.  Returns the errno of a failure after cutting back what was
+ * written of it. */
+static int append(struct aq_writer *w, const struct line *l)
+{
+    for (size_t done = 0; done < l->count;) {
+        ssize_t n = w->opts.write(w->fd, l->bytes + done, l->count - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            int code = n < 0 ? -errno : -EIO;
+            if (done && ftruncate(w->fd, w->size) < 0)
+                return -errno == code ? code : -EIO;
+            return code;
+        }
+        done += (size_t)n;
+    }
+    w->size += (off_t)l->count;
+    w->dirty = true;
+    return 0;
+}
+
+/* Retries while the disk is full; other errors end the writer. */
+static bool append_patiently(struct aq_writer *w, const struct line *l)
+{
+    uint64_t begin_ns = aq_clock_ns(), wait_ns = (uint64_t)(w->opts.disk_full_wait_s * 1e9);
+    uint64_t retry_ns = (uint64_t)(w->opts.retry_s * 1e9);
+    for (bool told = false;; told = true) {
+        int code = append(w, l);
+        if (code == 0) {
+            if (told)
+                aq_log_line(w->opts.log, AQ_LOG_INFO, "'%s': there is space again, going on",
+                            w->opts.path);
+            return true;
+        }
+        uint64_t now_ns = aq_clock_ns();
+        if (!is_full(code) || now_ns - begin_ns >= wait_ns) {
+            writer_fail(w, code, "write");
+            return false;
+        }
+        if (!told)
+            aq_log_line(w->opts.log, AQ_LOG_WARNING,
+                        "write '%s': %s; waiting up to %.0f s for space", w->opts.path,
+                        strerror(-code), w->opts.disk_full_wait_s);
+        if (pause_until(w, now_ns + retry_ns)) {
+            writer_fail(w, code, "write");
+            return false;
+        }
+    }
+}
+
+static bool sync_file(struct aq_writer *w)
+{
+    w->synced_ns = aq_clock_ns();
+    if (!w->dirty)
+        return true;
+    w->dirty = false;
+    if (fdatasync(w->fd) == 0 || errno == EINVAL || errno == EROFS) /* not a file that can */
+        return true;
+    writer_fail(w, -errno, "sync");
+    return false;
+}
+
+/* The next line, or NULL when it is time to sync or to end. */
+static struct line *take_line(struct aq_writer *w, bool *ret_end)
+{
+    uint64_t due_ns = w->synced_ns + SYNC_NS;
+    struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
+                           .tv_nsec = (long)(due_ns % 1000000000)};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->first && !w->closing && !(w->dirty && aq_clock_ns() >= due_ns)) {
+        if (w->dirty)
+            pthread_cond_timedwait(&w->changed, &w->mutex, &due);
+        else
+            pthread_cond_wait(&w->changed, &w->mutex);
+    }
+    struct line *l = w->first;
+    if (l) {
+        w->first = l->next;
+        if (!w->first)
+            w->last = NULL;
+    }
+    *ret_end = !l && w->closing;
+    pthread_mutex_unlock(&w->mutex);
+    return l;
+}
+
+static void line_done(struct aq_writer *w, struct line *l, bool written)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->queued_bytes -= l->count;
+    w->lines += written;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    free(l->bytes);
+    free(l);
+}
+
+static void *writer_main(void *arg)
+{
+    struct aq_writer *w = arg;
+    w->synced_ns = aq_clock_ns();
+    for (;;) {
+        bool end;
+        struct line *l = take_line(w, &end);
+        bool good = true;
+        if (l) {
+            good = append_patiently(w, l);
+            line_done(w, l, good);
+        }
+        if (good && (end || aq_clock_ns() - w->synced_ns >= SYNC_NS))
+            good = sync_file(w);
+        if (!good || end)
+            return NULL;
+    }
+}
+
+/* ---- the outside ---- */
+
+static void free_lines(struct aq_writer *w)
+{
+    for (struct line *l = w->first, *next; l; l = next) {
+        next = l->next;
+        free(l->bytes);
+        free(l);
+    }
+}
+
+int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && opts && opts->path);
+    struct aq_writer *w = calloc(1, sizeof(*w));
+    if (!w)
+        return aq_error(reterr, -ENOMEM, "writer of '%s'", opts->path);
+    w->opts = *opts;
+    if (!w->opts.write)
+        w->opts.write = write;
+    if (w->opts.retry_s <= 0)
+        w->opts.retry_s = 1;
+    w->fd = open(opts->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    struct stat st;
+    if (w->fd < 0 || fstat(w->fd, &st) < 0) {
+        int rc = aq_error(reterr, -EINVAL, "open the output '%s': %s", opts->path, strerror(errno));
+        if (w->fd >= 0)
+            close(w->fd);
+        free(w);
+        return rc;
+    }
+    w->size = st.st_size;
+    aq_file_sync_folder(opts->path);
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    int failed = pthread_create(&w->thread, NULL, writer_main, w);
+    if (failed) {
+        close(w->fd);
+        free(w);
+        return aq_error(reterr, -failed, "start the writer's thread: %s", strerror(failed));
+    }
+    *ret = w;
+    return 0;
+}
+
+/* Hands out the error that ended the writer. */
+static int writer_state(const struct aq_writer *w, struct aq_err *reterr)
+{
+    if (w->err.code && reterr)
+        *reterr = w->err;
+    return w->err.code;
+}
+
+int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *reterr)
+{
+    struct line *l = malloc(sizeof(*l));
+    char *whole = l ? realloc(line, bytes + 1) : NULL;
+    if (!whole) {
+        free(l);
+        free(line);
+        return aq_error(reterr, -ENOMEM, "a result line of %zu bytes", bytes);
+    }
+    whole[bytes] = '\n';
+    *l = (struct line){.bytes = whole, .count = bytes + 1};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->err.code && w->queued_bytes && w->queued_bytes + l->count > w->opts.queue_bytes)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    int rc = writer_state(w, reterr);
+    if (rc == 0) {
+        if (w->last)
+            w->last->next = l;
+        else
+            w->first = l;
+        w->last = l;
+        w->queued_bytes += l->count;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->mutex);
+    if (rc < 0) {
+        free(whole);
+        free(l);
+    }
+    return rc;
+}
+
+uint64_t aq_writer_lines(struct aq_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    uint64_t lines = w->lines;
+    pthread_mutex_unlock(&w->mutex);
+    return lines;
+}
+
+void aq_writer_hurry(struct aq_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->hurry = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+int aq_writer_close(struct aq_writer *w, uint64_t *ret_lines, struct aq_err *reterr)
+{
+    if (!w)
+        return 0;
+    pthread_mutex_lock(&w->mutex);
+    w->closing = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+    int rc = writer_state(w, reterr);
+    if (ret_lines)
+        *ret_lines = w->lines;
+    free_lines(w);
+    if (close(w->fd) < 0 && rc == 0)
+        rc = aq_error(reterr, -errno, "close '%s': %s", w->opts.path, strerror(errno));
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
+    free(w);
+    return rc;
+}
