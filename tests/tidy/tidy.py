@@ -279,7 +279,7 @@ def check_sources(tree):
                     name not in includes:
                 yield name, 1, "is in no meson.build"
         elif name.endswith(".h") and name not in includes and name != "engine/aquifer.h":
-            print(f"note: {name}: is included by nobody")
+            yield name, 1, "is included by nobody"
 
 
 def check_format(tree):
