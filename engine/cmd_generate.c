@@ -17,9 +17,9 @@
 #include <sys/stat.h>
 
 /* What waits between the engine and the disk, at most. */
-#define WRITER_QUEUE_BYTES (16 * AQ_MIB)
+#define WRITER_QUEUE_BYTES (2 * AQ_MIB)
 /* In flight before it is known how many seats there are. */
-#define HELD_GUESS_BYTES (64 * AQ_MIB)
+#define HELD_GUESS_BYTES (4 * AQ_MIB)
 /* JSON in memory is larger than its text: a list of short ids about eight times. */
 enum { PARSED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
 
