@@ -6,6 +6,9 @@
 #include "base/json.h"
 #include "engine/units.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +92,15 @@ static void print_object(const struct aquifer_hooks *hooks, const char *key, con
     }
 }
 
+/* A run that was killed could not write so; its process is gone, and the file shows an old state. */
+static bool process_is_gone(const json_t *document)
+{
+    const char *state = json_string_value(json_object_get(document, "state"));
+    json_int_t pid = json_integer_value(json_object_get(document, "pid"));
+    bool running = state && (strcmp(state, "running") == 0 || strcmp(state, "loading") == 0);
+    return running && pid > 0 && pid <= INT_MAX && kill((pid_t)pid, 0) < 0 && errno == ESRCH;
+}
+
 static void print_document(const struct aquifer_hooks *hooks, const json_t *document)
 {
     const char *key;
@@ -96,8 +108,8 @@ static void print_document(const struct aquifer_hooks *hooks, const json_t *docu
     json_object_foreach((json_t *)document, key, value)
     {
         char text[1024];
-        if (strcmp(key, "schema") == 0)
-            continue;
+        if (strcmp(key, "schema") == 0 || strcmp(key, "updated") == 0)
+            continue; /* the file's own time says the latter */
         if (strcmp(key, "memory") == 0)
             print_memory(hooks, value);
         else if (json_is_object(value))
@@ -139,6 +151,11 @@ int aq_cmd_status(const struct aq_options *o, const struct aquifer_hooks *hooks,
                          aq_format_duration(age, seconds > 0 ? (double)seconds : 0));
     }
     print_document(hooks, document);
+    if (process_is_gone(document))
+        aq_hooks_outputf(hooks,
+                         "%-12s there is no such process on this machine: the run has "
+                         "stopped, and the same command goes on\n",
+                         "note");
 out:
     json_decref(document);
     free(text);
