@@ -92,7 +92,7 @@ static void print_object(const struct aquifer_hooks *hooks, const char *key, con
     }
 }
 
-/* A run that was killed could not write so; its process is gone, and the file shows an old state. */
+/* A run that was killed could not say so: its process is gone and the file shows an old state. */
 static bool process_is_gone(const json_t *document)
 {
     const char *state = json_string_value(json_object_get(document, "state"));
