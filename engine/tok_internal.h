@@ -62,7 +62,10 @@ int aq_tok_read_json(struct aq_tok_load *l, struct aq_err *err);
 
 /* ---- tok_special.c ---- */
 
-/* One AddedToken: text or {"content", "lstrip", ...}.  id -1: only if the vocabulary has it. */
+/* The string, NULL for another type and for one with a NUL inside. */
+const char *aq_tok_string(const json_t *value);
+/* One AddedToken: text or {"content", "lstrip", ...}.  id -1: only if the vocabulary has it.
+ * special: it is, whatever the object says. */
 int aq_tok_read_added(struct aq_tok_load *l, const json_t *token, int64_t id, bool special,
                       struct aq_err *err);
 /* tokenizer_config.json and the others: more added tokens, which of them are special, the roles. */

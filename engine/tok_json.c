@@ -107,8 +107,8 @@ static int add_literal(struct aq_splitter *s, enum aq_split_kind kind, const cha
 static int read_split(struct aq_splitter *s, const json_t *c, struct aq_err *err)
 {
     const json_t *pattern = json_object_get(c, "pattern");
-    const char *regex = json_string_value(json_object_get(pattern, "Regex"));
-    const char *literal = json_string_value(json_object_get(pattern, "String"));
+    const char *regex = aq_tok_string(json_object_get(pattern, "Regex"));
+    const char *literal = aq_tok_string(json_object_get(pattern, "String"));
     const char *behavior = NULL;
     bool invert = false;
     if (!regex == !literal)
@@ -223,11 +223,11 @@ static int check_model(const json_t *model, struct aq_err *err)
 /* "left right" or ["left", "right"]. */
 static int read_merge(struct aq_merger *m, const json_t *merge, struct aq_err *err)
 {
-    const char *left = json_string_value(json_array_get(merge, 0));
-    const char *right = json_string_value(json_array_get(merge, 1));
+    const char *left = aq_tok_string(json_array_get(merge, 0));
+    const char *right = aq_tok_string(json_array_get(merge, 1));
     if (left && right && json_array_size(merge) == 2)
         return aq_merger_add(m, left, strlen(left), right, strlen(right), err);
-    const char *both = json_string_value(merge), *space = both ? strchr(both, ' ') : NULL;
+    const char *both = aq_tok_string(merge), *space = both ? strchr(both, ' ') : NULL;
     if (!space || space == both || !space[1] || strchr(space + 1, ' '))
         return aq_error(err, -ENOEXEC, "expected \"left right\" or [\"left\", \"right\"]");
     return aq_merger_add(m, both, (size_t)(space - both), space + 1, strlen(space + 1), err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The dialect of tokenizer.json's patterns (Oniguruma, Ruby syntax: its doc/RE) rewritten for
  * PCRE2. Most is the same in both.  What differs is rewritten where that is exact and refused where
- * it is not: a pattern that silently means something else would give wrong tokens. */
+ * it is not: a pattern that silently means something else would give wrong tokens.  Oniguruma also
+ * folds some characters to two when it ignores case (ss and U+00DF); that is not imitated. */
 #include "engine/tok_splitter.h"
 
 #include <string.h>
@@ -19,6 +20,9 @@ struct reader {
     const char *text;
     size_t bytes, at;
     bool in_class;
+    size_t class_begin;
+    bool caseless;                  /* within a group that ignores case, or behind (?i) */
+    unsigned depth, caseless_depth; /* of groups; of that group, 0 for (?i) */
     struct aq_buf *out;
     struct aq_err *reterr;
 };
@@ -34,19 +38,51 @@ static bool looking_at(const struct reader *r, const char *what)
     return r->bytes - r->at >= n && memcmp(r->text + r->at, what, n) == 0;
 }
 
-/* A property \p{...} is the same in both as long as it is a plain name. */
+/* \p{L}, \p{Lu}: general categories are the same in both, unless case is ignored: what that does to
+ * the cased ones is not.  A longer name is a script, which PCRE2 would read as its extensions. */
 static int read_property(struct reader *r)
 {
     size_t i = r->at + 2;
     if (i >= r->bytes || r->text[i] != '{')
         return refuse(r, "a property without braces");
-    for (i++; i < r->bytes && r->text[i] != '}'; i++)
-        if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_^", r->text[i]))
+    size_t begin = i + 1 + (i + 1 < r->bytes && r->text[i + 1] == '^');
+    for (i = begin; i < r->bytes && r->text[i] != '}'; i++)
+        if (!((r->text[i] | 32) >= 'a' && (r->text[i] | 32) <= 'z') && r->text[i] != '_')
             return refuse(r, "a property with other than letters in its name");
     if (i == r->bytes)
         return refuse(r, "a property without its closing brace");
-    aq_buf_put(r->out, r->text + r->at, i + 1 - r->at);
+    const char *name = r->text + begin;
+    size_t n = i - begin;
+    if (n == 2 && (name[0] | 32) == 'l' && strchr("ult", name[1] | 32) && r->caseless)
+        return refuse(r, "a cased property where case is ignored");
+    aq_buf_put(r->out, r->text + r->at, begin - r->at);
+    if (n > 2)
+        aq_buf_puts(r->out, "sc:");
+    aq_buf_put(r->out, name, n + 1);
     r->at = i + 1;
+    return 0;
+}
+
+/* \xHH is a character up to 7f and a byte beyond in Oniguruma; \x{H...} a character. */
+static int read_hex(struct reader *r)
+{
+    size_t i = r->at + 2, digits = 0;
+    bool braces = i < r->bytes && r->text[i] == '{';
+    unsigned value = 0;
+    for (i += braces; i < r->bytes && digits < (braces ? 6 : 2); i++, digits++) {
+        char c = r->text[i];
+        if (c >= '0' && c <= '9')
+            value = value * 16 + (unsigned)(c - '0');
+        else if ((c | 32) >= 'a' && (c | 32) <= 'f')
+            value = value * 16 + (unsigned)((c | 32) - 'a' + 10);
+        else
+            break;
+    }
+    if (digits == 0 || (!braces && value > 0x7f) ||
+        (braces && (i >= r->bytes || r->text[i++] != '}')))
+        return refuse(r, "\\x other than \\x00 to \\x7f and \\x{...}");
+    aq_buf_printf(r->out, "\\x{%x}", value);
+    r->at = i;
     return 0;
 }
 
@@ -82,12 +118,13 @@ static int read_escape(struct reader *r)
     case 'p':
     case 'P': return read_property(r);
     case 'u': return read_unicode(r);
+    case 'x': return read_hex(r);
     default: break;
     }
     /* \d is \p{Nd} in both; \w, \b, \h, \v, \R and the like differ or are no business of a
-     * splitter.  \x is two digits in both, or more in braces. */
+     * splitter. */
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (((unsigned char)c & 0x80) || (letter && !strchr("dDnrtfx", c))) {
+    if (((unsigned char)c & 0x80) || (letter && !strchr("dDnrtf", c))) {
         char what[16] = {'\\', c >= 0 ? c : '?'};
         return refuse(r, what);
     }
@@ -96,14 +133,14 @@ static int read_escape(struct reader *r)
     return 0;
 }
 
-static int read_class_character(struct reader *r, size_t begin)
+static int read_class_character(struct reader *r)
 {
     if (looking_at(r, "&&"))
         return refuse(r, "'&&' in a class");
     if (r->text[r->at] == '[')
         return refuse(r, "'[' within a class");
     if (r->text[r->at] == ']') {
-        if (r->at == begin)
+        if (r->at == r->class_begin)
             return refuse(r, "']' as the first character of a class");
         r->in_class = false;
     }
@@ -112,17 +149,21 @@ static int read_class_character(struct reader *r, size_t begin)
 }
 
 /* Groups that mean the same in both dialects. */
-static bool plain_group(const struct reader *r)
+static bool plain_group(struct reader *r)
 {
     static const char *const known[] = {
         "(?:", "(?i:", "(?-i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (!looking_at(r, "(?"))
         return !looking_at(r, "(*");
-    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
-        if (looking_at(r, known[i]))
-            return true;
     /* (?i) reaches to the end of the group, or of the pattern when it stands in front */
-    return r->at == 0 && looking_at(r, "(?i)");
+    bool whole = r->at == 0 && looking_at(r, "(?i)"), plain = whole;
+    for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++)
+        plain = plain || looking_at(r, known[i]);
+    if (!r->caseless && (whole || looking_at(r, "(?i:"))) {
+        r->caseless = true;
+        r->caseless_depth = whole ? 0 : r->depth + 1;
+    }
+    return plain;
 }
 
 /* x{1,3} is one thing in both; x{1,3}+ is possessive in PCRE2 and a repeated repeat in Ruby. */
@@ -140,12 +181,18 @@ static int read_brace(struct reader *r)
     return 0;
 }
 
-static int read_outside(struct reader *r, size_t *class_begin)
+static int read_outside(struct reader *r)
 {
     switch (r->text[r->at]) {
     case '(':
         if (!plain_group(r))
             return refuse(r, "this kind of group");
+        r->depth++;
+        break;
+    case ')':
+        if (r->caseless && r->depth == r->caseless_depth)
+            r->caseless = false;
+        r->depth -= r->depth > 0; /* one too many: PCRE2 says so */
         break;
     case '{': return read_brace(r);
     case '[':
@@ -153,7 +200,7 @@ static int read_outside(struct reader *r, size_t *class_begin)
         if (r->at < r->bytes && r->text[r->at] == '^')
             aq_buf_put(r->out, r->text + r->at++, 1);
         r->in_class = true;
-        *class_begin = r->at;
+        r->class_begin = r->at;
         return 0;
     default: break;
     }
@@ -164,7 +211,6 @@ static int read_outside(struct reader *r, size_t *class_begin)
 int aq_split_translate(const char *pattern, size_t bytes, struct aq_buf *out, struct aq_err *reterr)
 {
     struct reader r = {.text = pattern, .bytes = bytes, .out = out, .reterr = reterr};
-    size_t class_begin = 0;
     int rc = 0;
     if (bytes > AQ_SPLIT_PATTERN_BYTES_MAX)
         return aq_error(reterr, -ENOEXEC, "pattern: expected at most %d bytes, found %zu",
@@ -173,9 +219,9 @@ int aq_split_translate(const char *pattern, size_t bytes, struct aq_buf *out, st
         if (pattern[r.at] == '\\')
             rc = read_escape(&r);
         else if (r.in_class)
-            rc = read_class_character(&r, class_begin);
+            rc = read_class_character(&r);
         else
-            rc = read_outside(&r, &class_begin);
+            rc = read_outside(&r);
     }
     if (rc == 0 && out->failed)
         rc = aq_error(reterr, -ENOMEM, "pattern of %zu bytes", bytes);

@@ -10,10 +10,15 @@ static const char config_name[] = "tokenizer_config.json", added_name[] = "added
 
 /* ---- added tokens ---- */
 
+const char *aq_tok_string(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 static const char *content_of(const json_t *token)
 {
-    const char *text = json_string_value(token);
-    return text ? text : json_string_value(json_object_get(token, "content"));
+    return aq_tok_string(json_is_object(token) ? json_object_get(token, "content") : token);
 }
 
 static int read_flags(const json_t *token, bool special, unsigned *ret, struct aq_err *err)
@@ -26,8 +31,8 @@ static int read_flags(const json_t *token, bool special, unsigned *ret, struct a
                  {"rstrip", AQ_TOKEN_RSTRIP},
                  {"normalized", AQ_TOKEN_NORMALIZED}};
     unsigned flags = AQ_TOKEN_ADDED;
-    if (json_is_object(token)) {
-        int rc = aq_json_get_bool(token, "special", special, "added token", &special, err);
+    if (json_is_object(token) && !special) {
+        int rc = aq_json_get_bool(token, "special", false, "added token", &special, err);
         if (rc < 0)
             return rc;
     }

@@ -80,6 +80,7 @@ VARIANTS = {
     "split at a literal": {"pre_tokenizer": sequence(split("e.", kind="String"), byte_level())},
     "splits in a chain": {"pre_tokenizer": sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f]+"),
                                                     sequence(split(r"[!-/:-~]\p{Lu}+| ?\p{L}+")), byte_level(use_regex=False))},
+    "split by script": {"pre_tokenizer": sequence(split(r"\p{Han}+|\p{Hiragana}|\p{^Greek}\p{Greek}|\x41\x{3042}", "Removed", True), byte_level())},
     "prefix space behind a split": {"pre_tokenizer": sequence(split(r" |[^ ]+"), byte_level(prefix=True))},
     "digits one by one": {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": True}, byte_level())},
     "digits together": {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, byte_level())},
@@ -96,7 +97,8 @@ TEXTS = ["", " ", "  ", "\n", "the", " the", "  the word  ", "It's the word we'r
          "<", "<<l>> <<", "a    b     c      d <r>    e", "\u00a0\u2003<l>\u3000x\u0085<b>\u2028 y",
          "\u1e0b\u0323 \u0344 \u2126 \uac00\u11a8 \u1112\u1161\u11ab \u0958", "a\r\nb\r\n\r\nc \n d\n\n", "tab\tx\t\ty \t z",
          "HTTPServer'S camelCase \u01c5x \u4f60\u597d\u3042 \u2764\ufe0f\U0001f468\u200d\U0001f469", "'\u017f '\u017fT \u212a'D",
-         "\u180e a\u180eb \u200b \ufeff", "one.two,three!!??...  --- //\n///\n", "xx the\nthe^ eee.e. e.", "the the the"]
+         "\u180e a\u180eb \u200b \ufeff", "one.two,three!!??...  --- //\n///\n", "xx the\nthe^ eee.e. e.", "the the the",
+         "\u4f60\u3001\u597d\u3042\u30fc\u3044A\u3042 \u03b1\u0342\u03b2 \u3005\u3007"]
 
 
 def random_text(r):

@@ -339,6 +339,12 @@ static void an_unfinished_character_is_held_back_and_flushed_as_one_replacement(
         rig_encode(&r, smile + i, 1, plain);
         assert_int_equal(aq_detok_push(&d, r.ids.item[0], big), 0);
     }
+    rig_encode(&r, "\xff", 1, plain); /* breaks it, and needs no waiting itself */
+    assert_int_equal(aq_detok_push(&d, r.ids.item[0], big), 6);
+    for (int i = 0; i < 2; i++) {
+        rig_encode(&r, smile + i, 1, plain);
+        assert_int_equal(aq_detok_push(&d, r.ids.item[0], big), 0);
+    }
     assert_int_equal(aq_detok_push(&d, 2, big), 0); /* special: skipped, nothing is broken by it */
     assert_int_equal(aq_detok_flush(&d, big), 3);
     assert_memory_equal(big, "\xef\xbf\xbd", 3);

@@ -245,6 +245,11 @@ static void unsupported_components_are_named(void **state)
         {MODEL, REGEX("\\\\pL"), "byte 0|without braces"},
         {MODEL, REGEX("\\\\p{NoSuch}"), "pattern|property"},
         {MODEL, REGEX("x\\\\"), "byte 1|backslash"},
+        {MODEL, REGEX("\\\\xa0"), "byte 0|\\x"},
+        {MODEL, REGEX("\\\\x{41"), "byte 0|\\x"},
+        {MODEL, REGEX("(?i:a(b)\\\\p{Lu})"), "byte 8|case is ignored"},
+        {MODEL, REGEX("(?i)(a)\\\\p{Ll}"), "byte 7|case is ignored"},
+        {MODEL, REGEX("a\\u0000"), "Split|pattern"},
         {MODEL, REGEX("\\\\u12"), "byte 0|\\u"},
         {MODEL, PRE ",\"decoder\":{\"type\":\"Metaspace\"}", "decoder|ByteLevel|'Metaspace'"},
         {MODEL, PRE ",\"post_processor\":{\"type\":\"RobertaProcessing\"}",
@@ -283,7 +288,8 @@ static void a_plain_tokenizer_json_is_accepted(void **state)
     /* the cases above fail for what they change, not for what they share */
     static const char *const members[] = {
         PRE, PRE ",\"decoder\":null,\"normalizer\":null,\"post_processor\":null",
-        REGEX("x{1,3}|\\\\p{L}+|[\\\\]a]"), SPLIT("\"String\":\"+\"", "Isolated", "true")};
+        REGEX("x{1,3}|\\\\p{L}+|[\\\\]a]|(?i:'s)\\\\p{Lu}"),
+        SPLIT("\"String\":\"+\"", "Isolated", "true")};
     for (size_t i = 0; i < AQ_ARRAY_LEN(members); i++) {
         struct rig r;
         rig_begin(&r);
@@ -360,6 +366,8 @@ static void roles_come_from_the_files(void **state)
          -1, 258, -1, -1, false},
         {"{\"eos_token\":\"<s>\",\"pad_token\":null}", "{\"pad_token\":\"<pad>\"}", NULL, -1, 258,
          260, -1, false},
+        {"{\"eos_token\":{\"content\":\"</s>\",\"special\":false}}", NULL, NULL, -1, 259, -1, -1,
+         false},
         /* a flag without a token, and tokens nobody has */
         {"{\"add_bos_token\":true,\"eos_token\":\"</s>\"}", NULL, NULL, -1, 259, -1, -1, false},
         {"{\"eos_token\":\"</s>\",\"pad_token\":\"<none>\"}", NULL, NULL, -1, 259, -1, -1, false},
@@ -402,6 +410,7 @@ static void broken_special_files_are_named(void **state)
     } cases[] = {
         {"tokenizer_config.json", "{", "tokenizer_config.json|line 1"},
         {"tokenizer_config.json", "{\"bos_token\":3}", "bos_token|content"},
+        {"tokenizer_config.json", "{\"bos_token\":\"a\\u0000\"}", "bos_token|content"},
         {"tokenizer_config.json", "{\"add_bos_token\":1}", "add_bos_token|true or false"},
         {"tokenizer_config.json", "{\"add_prefix_space\":1}", "add_prefix_space|true or false"},
         {"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":\"<x>\"}}",
