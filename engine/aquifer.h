@@ -19,8 +19,7 @@ struct aquifer;
 
 struct aquifer_error {
     int code;        /* negative errno */
-    int exit_status; /* what the command line exits with: 1 usage, 2 cannot run here, 4 I/O, 130
-                        interrupted */
+    int exit_status; /* of the program: 1 usage, 2 cannot run here, 4 I/O, 130 interrupted */
     char text[1024];
 };
 
@@ -47,10 +46,9 @@ struct aquifer_hooks {
 /* ---- whole commands ---------------------------------------------------------------------- */
 
 /* Turns command-line words (without the program's name) into a command and its options as JSON;
- * handles
- * --help, --version and --config.  *ret_json is {"command": ..., ...}; free with aquifer_free.
- * When the words only ask for a text (help, version), *ret_json is NULL and *ret_text is that text.
- */
+ * handles --help, --version and --config.  *ret_json is {"command": ..., ...}; free with
+ * aquifer_free.  When the words only ask for a text (help, version), *ret_json is NULL and
+ * *ret_text is that text. */
 int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
                        struct aquifer_error *reterr);
 

@@ -18,9 +18,8 @@ struct aq_sampling {
     float repetition_penalty;                  /* 1: off; over prompt and generated ids */
     float presence_penalty, frequency_penalty; /* 0: off; over generated ids */
     uint64_t seed;                             /* of the run or the record */
-    uint64_t
-        record_hash; /* xxh3-64 of the record's id: with seed, choice and step it keys the draws */
-    uint32_t choice; /* index among the record's sequences */
+    uint64_t record_hash; /* xxh3-64 of the id: with seed, choice and step it keys the draws */
+    uint32_t choice;      /* index among the record's sequences */
 };
 
 struct aq_top {
@@ -45,10 +44,9 @@ struct aq_sequence {
     struct aq_sampling sampling;
     const uint32_t *stop_ids; /* EOS among them unless it is ignored */
     uint32_t stop_id_count;
-    const uint32_t
-        *forced;   /* NULL, or [max_tokens]: taken instead of sampled ones (teacher forcing) */
-    int top_count; /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
-    bool prompt_logprobs; /* also for prompt tokens (echo); needs top_count >= 0 */
+    const uint32_t *forced; /* NULL, or [max_tokens]: taken instead of sampled ones */
+    int top_count;          /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
+    bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
     void *user;

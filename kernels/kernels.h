@@ -45,15 +45,17 @@ struct aq_segment {
     uint32_t column, rows;
 };
 
-/* y[r][column + n] = act(sum over k of x[r][k] * W[n][k] + bias[column + n])   (+ y before, if
- * accumulate) x        [m][k], row stride x_stride elements; f32 or bf16 = the compute type W
- * segments of panels in w_dtype (f32, f16, bf16) and w_layout = aq_layout_cpu(w_dtype) bias f32,
- * indexed by output column; NULL for none y        [m][...], row stride y_stride elements; f32, or
- * bf16 (then accumulate must be false) Compute type bf16: weights are rounded to bf16 (once, to
- * nearest even), products are exact, sums are f32. Compute type f32: weights are widened exactly.
+/* y[r][column + n] = act(sum over k of x[r][k] * W[n][k] + bias[column + n])
+ *                    (+ y as it was, if accumulate)
+ *   x     [m][k], row stride x_stride elements; f32 or bf16, which is the compute type
+ *   W     segments of panels in w_dtype (f32, f16, bf16), w_layout = aq_layout_cpu(w_dtype)
+ *   bias  f32, indexed by output column; NULL for none
+ *   y     [m][...], row stride y_stride elements; f32, or bf16 (then accumulate must be false)
+ * Compute type bf16: weights are rounded to bf16 (once, to nearest even), products are exact, sums
+ * are f32.  Compute type f32: weights are widened exactly.
  * One accumulator per output, ascending k (bf16: pairs along k), whatever m is.  accumulate adds
- * the finished f32 sum (with bias and activation) to y once. Moves the weights once per ~500 rows
- * of x. */
+ * the finished f32 sum (with bias and activation) to y once.
+ * Moves the weights once per ~500 rows of x. */
 struct aq_product {
     const void *x;
     enum aq_dtype x_dtype;
@@ -72,10 +74,11 @@ struct aq_product {
 };
 typedef void aq_product_fn(struct aq_exec *ex, const struct aq_product *p);
 
-/* Re-lays rows of a matrix as one panel: dst[layout] = convert(src[r][0..k)), rows..63 and the K
- * padding zero. src  [rows][k] contiguous, src_dtype f32/f16/bf16;  dst aq_panel_bytes(dst_dtype,
- * k) bytes Rounds to nearest even where dst is narrower.  Runs on the calling thread (callers
- * parallelise). */
+/* Re-lays rows of a matrix as one panel: dst[layout] = convert(src[r][0..k)); rows..63 and the
+ * padding of K are zero.
+ *   src  [rows][k], contiguous; src_dtype f32, f16 or bf16
+ *   dst  aq_panel_bytes(dst_dtype, k) bytes
+ * Rounds to nearest even where dst is narrower.  Runs on the calling thread: the caller spreads. */
 typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout dst_layout,
                               const void *src, enum aq_dtype src_dtype, uint32_t rows, uint32_t k);
 
@@ -83,10 +86,13 @@ typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout
 
 enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
 
-/* LAYER: y = (x - mean) / sqrt(var + eps) * w + b;  RMS: y = x / sqrt(mean of x^2 + eps) * w; CAST:
- * y = x x f32 [rows][dim] stride x_stride;  y f32 or bf16 [rows][dim] stride y_stride (y may be x
- * when both are f32) w, b f32 [dim], NULL for ones / zeros.  row_index: NULL, or the x row for each
- * y row (a gather). */
+/* LAYER  y = (x - mean) / sqrt(var + eps) * w + b
+ * RMS    y = x / sqrt(mean of x^2 + eps) * w
+ * CAST   y = x
+ *   x          f32 [rows][dim], row stride x_stride
+ *   y          f32 or bf16 [rows][dim], row stride y_stride; y may be x when both are f32
+ *   w, b       f32 [dim]; NULL for ones, zeros
+ *   row_index  NULL, or the row of x for each row of y (a gather) */
 struct aq_norm {
     enum aq_norm_kind kind;
     const float *x;
@@ -124,13 +130,14 @@ typedef void aq_add_rows_fn(struct aq_exec *ex, float *y, size_t y_stride, const
                             enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows,
                             uint32_t k);
 
-/* ---- attention over pages of head-blocks
- * --------------------------------------------------------------- A head-block is 32 slots of one
- * KV head: K rows [32][head_dim], then V rows [32][head_dim], in kv_dtype. The address of block b
- * of head h is  block[h * head_table_step + b] + h * head_offset: uniform policies share one table
- * (head_table_step 0) and put heads side by side (head_offset = bytes); ragged ones give each head
- * its own row of the table (head_offset 0). len[h * len_step] is the number of keys of head h, the
- * new rows included. */
+/* ---- attention over pages of head-blocks ------------------------------------------------- */
+
+/* A head-block is 32 slots of one KV head: K rows [32][head_dim], then V rows [32][head_dim], in
+ * kv_dtype.  The address of block b of head h is
+ *     block[h * head_table_step + b] + h * head_offset
+ * Uniform policies share one table (head_table_step 0) and put heads side by side (head_offset =
+ * bytes); ragged ones give each head its own row of the table (head_offset 0).
+ * len[h * len_step] is the number of keys of head h, the new rows included. */
 struct aq_attn_seq {
     uint8_t *const *block;
     uint32_t head_table_step;

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Sanitizers make the kernels some fifty times slower: the same claims, on fewer and shorter sequences. */
+/* Sanitizers make the kernels some fifty times slower: the same claims, on fewer and shorter
+ * sequences. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SLOW = 1 };
 #else
