@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EXIT_USAGE = 1, EXIT_IO = 4, EXIT_INTERRUPTED = 130, SAME_INTERRUPT_MS = 500 };
+enum { EXIT_IO = 4, EXIT_INTERRUPTED = 130, SAME_INTERRUPT_MS = 500 };
 
-/* Signal handlers can reach nothing else. */
-static volatile sig_atomic_t interrupts;
+/* Signal handlers can reach nothing else.  Two signals may be handled by two threads at once, so
+ * counting must be atomic. */
+static atomic_int interrupts;
 static volatile int64_t first_interrupt_ms; /* written before interrupts is set */
 
 static void on_signal(int signal)
@@ -104,7 +106,7 @@ static void show_output(void *user, const char *bytes, size_t count)
 static int is_interrupted(void *user)
 {
     const struct screen *s = user;
-    return interrupts || s->write_error;
+    return atomic_load(&interrupts) || s->write_error;
 }
 
 static int finish(struct screen *s, int status)
