@@ -16,23 +16,21 @@
 
 enum { EXIT_IO = 4, EXIT_INTERRUPTED = 130, SAME_INTERRUPT_MS = 500 };
 
-/* Signal handlers can reach nothing else.  Two signals may be handled by two threads at once, so
- * counting must be atomic. */
-static atomic_int interrupts;
-static volatile int64_t first_interrupt_ms; /* written before interrupts is set */
+/* When the first signal came, monotonic ms; 0: none did.  Handlers can reach nothing else, and two
+ * of them may run at once, in two threads. */
+static atomic_llong first_interrupt_ms;
 
 static void on_signal(int signal)
 {
     (void)signal;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now); /* async-signal-safe by POSIX */
-    int64_t ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000 + 1, first = 0;
+    if (atomic_compare_exchange_strong(&first_interrupt_ms, &first, ms))
+        return;
     /* timeout(1) and shells signal a process and its group: two at once are one wish. */
-    if (interrupts && ms - first_interrupt_ms > SAME_INTERRUPT_MS)
+    if (ms - first > SAME_INTERRUPT_MS)
         _exit(EXIT_INTERRUPTED);
-    if (!interrupts)
-        first_interrupt_ms = ms;
-    interrupts = 1;
 }
 
 static void catch_signals(void)
@@ -106,7 +104,7 @@ static void show_output(void *user, const char *bytes, size_t count)
 static int is_interrupted(void *user)
 {
     const struct screen *s = user;
-    return atomic_load(&interrupts) || s->write_error;
+    return atomic_load(&first_interrupt_ms) || s->write_error;
 }
 
 static int finish(struct screen *s, int status)

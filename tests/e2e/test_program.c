@@ -430,7 +430,8 @@ static void an_interrupted_job_exits_130_and_keeps_its_results(void **state)
     }
 }
 
-static void a_second_signal_ends_the_program_at_once(void **state)
+/* timeout(1), for one, signals the process and then its group. */
+static void two_signals_at_once_are_one_wish(void **state)
 {
     struct rig *r = *state;
     pid_t pid = start_long_job(r);
@@ -438,6 +439,50 @@ static void a_second_signal_ends_the_program_at_once(void **state)
     assert_int_equal(kill(pid, SIGINT), 0);
     assert_int_equal(kill(pid, SIGTERM), 0);
     assert_int_equal(kill(pid, SIGCONT), 0);
+    finish(r, pid);
+    assert_int_equal(r->status, 130);
+    assert_non_null(strstr(r->err, "aquifer: error: interrupted"));
+}
+
+/* A job whose first pass takes a minute: long prompts on the reference kernels. */
+static pid_t start_slow_pass(struct rig *r)
+{
+    char line[3 * PATH_MAX];
+    FILE *f = fopen(path_in(r, "in.jsonl"), "w");
+    assert_non_null(f);
+    for (int i = 0; i < 512; i++) {
+        fprintf(f, "{\"id\": %d, \"prompt\": \"", i);
+        for (int k = 0; k < 500; k++)
+            fprintf(f, "house ");
+        fprintf(f, "\"}\n");
+    }
+    assert_int_equal(fclose(f), 0);
+    generate_line(r, line, sizeof(line),
+                  "|--isa|ref|-t|1|--micro-batch|512|--micro-batch-tokens|300000");
+    int out = open(path_in(r, "stdout"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(out >= 0);
+    pid_t pid = start(r, line, out);
+    close(out);
+    bool planned = false;
+    for (int i = 0; i < 1200 && !planned; i++) {
+        pause_ms(100);
+        char *err = get(path_in(r, "stderr"));
+        planned = strstr(err, "plan:");
+        free(err);
+    }
+    assert_true(planned);
+    pause_ms(2000); /* for the weights: they are few */
+    return pid;
+}
+
+static void a_later_signal_ends_the_program_at_once(void **state)
+{
+    struct rig *r = *state;
+    pid_t pid = start_slow_pass(r);
+    assert_int_equal(kill(pid, SIGINT), 0);
+    pause_ms(1000);
+    assert_int_equal(waitpid(pid, NULL, WNOHANG), 0); /* still in its pass */
+    assert_int_equal(kill(pid, SIGTERM), 0);
     finish(r, pid);
     assert_int_equal(r->status, 130);
     assert_null(strstr(r->err, "aquifer: error")); /* no time was left to say anything */
@@ -461,7 +506,8 @@ static const struct CMUnitTest tests[] = {
     CASE(a_prompt_on_the_command_line_is_answered_on_standard_output),
     CASE(options_may_come_from_a_file),
     CASE(an_interrupted_job_exits_130_and_keeps_its_results),
-    CASE(a_second_signal_ends_the_program_at_once),
+    CASE(two_signals_at_once_are_one_wish),
+    CASE(a_later_signal_ends_the_program_at_once),
 };
 
 AQ_TEST_MAIN(tests)
