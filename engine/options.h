@@ -46,7 +46,7 @@ struct aq_options {
     double progress_s; /* 0: the default rhythm */
 
     /* generate */
-    char *input, *output, *input_format_name;
+    char *input, *output;
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
     char *prompt_field, *prompt_template;

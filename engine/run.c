@@ -12,10 +12,13 @@ static const struct {
     aq_command_fn *fn;
     bool computes; /* runs a model: a device must be chosen */
 } commands[] = {
-    {"bench", aq_cmd_bench, true},        {"eval", aq_cmd_eval, true},
-    {"generate", aq_cmd_generate, true},  {"info", aq_cmd_info, false},
-    {"pack", aq_cmd_pack, false},         {"status", aq_cmd_status, false},
-    {"tokenize", aq_cmd_tokenize, false},
+    {.name = "bench", .fn = aq_cmd_bench, .computes = true},
+    {.name = "eval", .fn = aq_cmd_eval, .computes = true},
+    {.name = "generate", .fn = aq_cmd_generate, .computes = true},
+    {.name = "info", .fn = aq_cmd_info},
+    {.name = "pack", .fn = aq_cmd_pack},
+    {.name = "status", .fn = aq_cmd_status},
+    {.name = "tokenize", .fn = aq_cmd_tokenize},
 };
 
 static aq_command_fn *find(const char *name, bool *ret_computes)
