@@ -132,13 +132,18 @@ static json_t *memory_json(void)
         "locked_limit", bytes_json(h.locked), "transparent_huge_pages", huge);
 }
 
-static json_t *io_json(const char *directory)
+/* directory NULL: there is none, for the reason `why`. */
+static json_t *io_json(const char *directory, const char *why)
 {
     const char *reason = uring_reason();
     json_t *io = json_pack("{s:s, s:b, s:s?}", "engine", reason ? "threads" : "uring",
                            "uring_usable", !reason, "uring_reason", reason);
     struct aq_disk_limits d;
     struct aq_err err;
+    if (!directory) {
+        json_object_set_new(io, "error", json_string(why));
+        return io;
+    }
     char *existing = aq_path_existing(directory);
     json_object_set_new(io, "directory", json_string(directory));
     if (existing && aq_limits_disk(&d, existing, &err) == 0)
@@ -252,7 +257,8 @@ static void print_io(const struct aquifer_hooks *hooks, const json_t *io)
     const char *uring = text_of(io, "uring_reason"), *direct = text_of(io, "direct_reason");
     aq_hooks_outputf(hooks, "io          io_uring %s%s\n", uring ? "cannot be used: " : "usable",
                      uring ? uring : "");
-    aq_hooks_outputf(hooks, "  %-22s %s\n", "cache directory", text_of(io, "directory"));
+    if (text_of(io, "directory"))
+        aq_hooks_outputf(hooks, "  %-22s %s\n", "cache directory", text_of(io, "directory"));
     if (text_of(io, "error")) {
         aq_hooks_outputf(hooks, "  %s\n", text_of(io, "error"));
         return;
@@ -293,13 +299,14 @@ static void print_cache(const struct aquifer_hooks *hooks, const json_t *cache)
 int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
-    char *cache = aq_path_cache(o->cache_dir, reterr);
-    if (!cache)
-        return reterr ? reterr->code : -ENOENT;
+    struct aq_err why = {0};
+    char *cache = aq_path_cache(o->cache_dir, &why);
+    if (!cache && o->cache)
+        return aq_error(reterr, why.code, "%s", why.text);
     json_t *document =
         json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o}", "schema", 1, "version", aq_build_version(),
                   "commit", aq_build_commit(), "backends", backends_json(), "cpu", cpu_json(),
-                  "memory", memory_json(), "io", io_json(cache));
+                  "memory", memory_json(), "io", io_json(cache, why.text));
     if (document && o->cache)
         json_object_set_new(document, "cache", cache_json(cache));
     free(cache);

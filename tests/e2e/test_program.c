@@ -246,6 +246,26 @@ static void info_is_readable(void **state)
     assert_non_null(strstr(r->out, "O_DIRECT"));
 }
 
+static void info_works_where_there_is_no_home(void **state)
+{
+    struct rig *r = *state;
+    char *home = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
+    char *xdg = getenv("XDG_CACHE_HOME") ? strdup(getenv("XDG_CACHE_HOME")) : NULL;
+    unsetenv("HOME");
+    unsetenv("XDG_CACHE_HOME");
+    run(r, "info");
+    assert_int_equal(r->status, 0);
+    assert_non_null(strstr(r->out, "expected --cache-dir"));
+    run(r, "info|--cache");
+    assert_int_equal(r->status, 1);
+    if (home)
+        setenv("HOME", home, 1);
+    if (xdg)
+        setenv("XDG_CACHE_HOME", xdg, 1);
+    free(home);
+    free(xdg);
+}
+
 static void status_prints_what_the_run_wrote(void **state)
 {
     static const char document[] =
@@ -498,6 +518,7 @@ static const struct CMUnitTest tests[] = {
     CASE(a_closed_pipe_exits_4_and_not_by_a_signal),
     CASE(info_is_one_json_document),
     CASE(info_is_readable),
+    CASE(info_works_where_there_is_no_home),
     CASE(status_prints_what_the_run_wrote),
     CASE(the_status_of_a_killed_run_says_so),
     CASE(a_status_that_is_not_there_or_broken_exits_2),
