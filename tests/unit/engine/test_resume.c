@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A job started again: whatever the first run left, the second makes the same results of it, and
+ * refuses what does not belong together. */
+#include "tests/unit/engine/job_rig.h"
+
+#include "base/prng.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { RECORDS = 60 };
+
+/* Runs all records and returns the sorted results. */
+static char *full_run(struct job_rig *rig)
+{
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    return job_rig_sorted(rig, "out.jsonl");
+}
+
+static void assert_results(struct job_rig *rig, const char *want)
+{
+    char *got = job_rig_sorted(rig, "out.jsonl");
+    assert_string_equal(got, want);
+    free(got);
+}
+
+static void cut(struct job_rig *rig, const char *name, off_t bytes)
+{
+    assert_int_equal(truncate(job_rig_path(rig, name), bytes), 0);
+}
+
+static off_t size_of(struct job_rig *rig, const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(job_rig_path(rig, name), &st), 0);
+    return st.st_size;
+}
+
+static void append(struct job_rig *rig, const char *name, const char *bytes, size_t count)
+{
+    FILE *f = fopen(job_rig_path(rig, name), "a");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    fclose(f);
+}
+
+static void assert_refused(struct job_rig *rig, const char *options, const char *text)
+{
+    char *before = job_rig_read(rig, "out.jsonl");
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, options), -EINVAL);
+    if (!strstr(rig->err.text, text) && !strstr(rig->lines.data, text))
+        fail_msg("expected '%s', found '%s' and\n%s", text, rig->err.text, rig->lines.data);
+    char *after = job_rig_read(rig, "out.jsonl");
+    if (before)
+        assert_string_equal(after, before);
+    assert_int_equal(fake_engine.loads, 0);
+    free(before);
+    free(after);
+}
+
+/* ---- cut off anywhere ---- */
+
+static void cut_off_anywhere_it_ends_with_the_same_results(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    off_t size = size_of(rig, "out.jsonl");
+    for (uint32_t round = 0; round < 40; round++) {
+        off_t at = (off_t)aq_prng_below(11, round, 0, (uint64_t)size + 1);
+        cut(rig, "out.jsonl", at);
+        assert_int_equal(job_rig_run(rig, ""), 0);
+        assert_results(rig, want);
+    }
+    free(want);
+}
+
+static void only_what_is_missing_is_run_again(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *text = job_rig_read(rig, "out.jsonl"), *line = text;
+    for (int i = 0; i < 25; i++)
+        line = strchr(line, '\n') + 1;
+    cut(rig, "out.jsonl", line - text);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, RECORDS - 25);
+    assert_results(rig, want);
+    free(text);
+    free(want);
+}
+
+static void a_whole_last_line_without_newline_is_kept(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    cut(rig, "out.jsonl", size_of(rig, "out.jsonl") - 1);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, 0);
+    assert_results(rig, want);
+    free(want);
+}
+
+static void a_tail_of_zero_bytes_is_cut_off(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    cut(rig, "out.jsonl", size_of(rig, "out.jsonl") * 2 / 3);
+    append(rig, "out.jsonl", (char[4096]){0}, 4096); /* what a power cut may leave */
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_results(rig, want);
+    free(want);
+}
+
+static void nothing_to_do_loads_nothing(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.loads, 0);
+    assert_non_null(strstr(rig->lines.data, "nothing to do"));
+    assert_results(rig, want);
+    free(want);
+}
+
+static void all_forms_are_recognised(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_write(
+        rig, "in.jsonl",
+        "{\"prompt\": [5]}\n{\"request_type\": \"x\", \"prompt\": [6]}\n"
+        "{\"request_type\": \"x\", \"prompt\": [6]}\n{broken\n"
+        "{\"custom_id\": \"c\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
+        "\"body\": {\"prompt\": [7]}}\n"
+        "{\"custom_id\": \"d\", \"method\": \"GET\"}\n{\"id\": \"e\\u0000f\", \"prompt\": "
+        "[8]}\n");
+    assert_int_equal(job_rig_run(rig, ""), 3);
+    char *text = job_rig_read(rig, "out.jsonl");
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.loads, 0);
+    char *again = job_rig_read(rig, "out.jsonl");
+    assert_string_equal(again, text);
+    free(again);
+    free(text);
+}
+
+/* ---- in order ---- */
+
+static void an_ordered_run_goes_on_from_its_part(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    char *want = job_rig_read(rig, "out.jsonl");
+    for (uint32_t round = 0; round < 10; round++) {
+        assert_int_equal(
+            rename(job_rig_path(rig, "out.jsonl"), job_rig_path(rig, "out.jsonl.part")), 0);
+        cut(rig, "out.jsonl.part",
+            (off_t)aq_prng_below(5, round, 0, (uint64_t)size_of(rig, "out.jsonl.part")));
+        assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+        char *got = job_rig_read(rig, "out.jsonl");
+        assert_string_equal(got, want);
+        assert_false(job_rig_exists(rig, "out.jsonl.part"));
+        free(got);
+    }
+    free(want);
+}
+
+static void a_part_left_beside_the_whole_file_is_removed(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    char *text = job_rig_read(rig, "out.jsonl");
+    job_rig_write(rig, "out.jsonl.part", text); /* cut off between rename and removal */
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.part"));
+    char *after = job_rig_read(rig, "out.jsonl");
+    assert_string_equal(after, text);
+    free(after);
+    free(text);
+}
+
+static void a_run_may_change_between_ordered_and_not(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    cut(rig, "out.jsonl", size_of(rig, "out.jsonl") / 2);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), RECORDS);
+    assert_int_equal(json_integer_value(json_object_get(json_array_get(results, 17), "index")), 17);
+    json_decref(results);
+    assert_int_equal(rename(job_rig_path(rig, "out.jsonl"), job_rig_path(rig, "out.jsonl.part")),
+                     0);
+    cut(rig, "out.jsonl.part", size_of(rig, "out.jsonl.part") / 2);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.part"));
+    assert_results(rig, want);
+    free(want);
+}
+
+/* ---- what must agree ---- */
+
+static void other_values_are_refused_with_a_table(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    assert_refused(rig, "\"max_tokens\": 7", "max_tokens");
+    assert_refused(rig, "\"seed\": 7", "| 0 ");
+    assert_refused(rig, "\"temperature\": 0.5", "0.5");
+    assert_refused(rig, "\"bos\": \"never\"", "bos");
+    assert_refused(rig, "\"stop\": [\"x\"]", "[\"x\"]");
+    fake_engine.model_hash++;
+    assert_refused(rig, "", "model_hash");
+}
+
+static void allowed_changes_go_on(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    cut(rig, "out.jsonl", size_of(rig, "out.jsonl") / 2);
+    assert_int_equal(job_rig_run(rig, "\"seed\": 7, \"max_tokens\": 9, \"allow_change\": "
+                                      "[\"max-tokens\"]"),
+                     -EINVAL);
+    assert_int_equal(job_rig_run(rig, "\"seed\": 7, \"max_tokens\": 9, \"allow_change\": "
+                                      "[\"seed\", \"max-tokens\"]"),
+                     0);
+    assert_refused(rig, "\"allow_change\": [\"sead\"]", "'sead' is not a key");
+}
+
+static void version_backend_and_isa_only_warn(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    json_t *m;
+    assert_int_equal(
+        aq_json_read_file(&m, job_rig_path(rig, "out.jsonl.manifest.json"), 1 << 20, NULL), 0);
+    json_object_set_new(json_object_get(m, "values"), "version", json_string("0.0.1"));
+    json_object_set_new(json_object_get(m, "values"), "isa", json_string("abacus"));
+    assert_int_equal(json_dump_file(m, job_rig_path(rig, "out.jsonl.manifest.json"), 0), 0);
+    json_decref(m);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_non_null(strstr(rig->lines.data, "version was \"0.0.1\""));
+    assert_non_null(strstr(rig->lines.data, "isa was \"abacus\""));
+}
+
+static void what_may_change_changes_silently(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    assert_int_equal(job_rig_run(rig, "\"micro_batch\": 3, \"threads\": 2, \"host_memory\": "
+                                      "\"1GiB\", \"progress\": 5, \"refill\": false"),
+                     0);
+}
+
+static void more_records_go_on_when_the_input_may_change(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    job_rig_records(rig, RECORDS + 5);
+    assert_refused(rig, "", "input_hash");
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_int_equal(fake_engine.submitted, 5);
+}
+
+static void a_changed_record_is_run_again_and_the_old_line_stays(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [6]}\n");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [7]}\n");
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_non_null(strstr(rig->lines.data, "1 lines belong to no record"));
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 3);
+    json_decref(results);
+}
+
+/* ---- files that are somebody else's ---- */
+
+static void results_without_a_manifest_are_left_alone(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    unlink(job_rig_path(rig, "out.jsonl.manifest.json"));
+    assert_refused(rig, "", "manifest");
+    job_rig_write(rig, "out.jsonl", "my diary\n");
+    assert_refused(rig, "", "--overwrite");
+}
+
+static void an_empty_output_is_no_obstacle(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 3);
+    job_rig_write(rig, "out.jsonl", "");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+}
+
+static void a_line_in_the_middle_that_is_no_result_is_named(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    char *text = job_rig_read(rig, "out.jsonl");
+    job_rig_write(rig, "out.jsonl", "not ours\n");
+    append(rig, "out.jsonl", text, strlen(text));
+    assert_refused(rig, "", "line 1");
+    free(text);
+}
+
+static void a_manifest_that_cannot_be_read_is_an_error(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    job_rig_write(rig, "out.jsonl.manifest.json", "{\"values\"");
+    assert_refused(rig, "", "manifest");
+    job_rig_write(rig, "out.jsonl.manifest.json", "{}");
+    assert_refused(rig, "", "values");
+}
+
+static void overwrite_renames_and_never_deletes(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    char *old = job_rig_read(rig, "out.jsonl");
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true, \"max_tokens\": 3"), 0);
+    char *kept = job_rig_read(rig, "out.jsonl.old.1");
+    assert_string_equal(kept, old);
+    assert_true(job_rig_exists(rig, "out.jsonl.manifest.json.old.1"));
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0);
+    assert_true(job_rig_exists(rig, "out.jsonl.old.2"));
+    free(kept);
+    free(old);
+}
+
+static void a_dry_run_repairs_nothing(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    cut(rig, "out.jsonl", size_of(rig, "out.jsonl") - 10);
+    off_t size = size_of(rig, "out.jsonl");
+    assert_int_equal(job_rig_run(rig, "\"dry_run\": true"), 0);
+    assert_non_null(strstr(rig->lines.data, "holds 59 of 60 records"));
+    assert_int_equal(size_of(rig, "out.jsonl"), size);
+}
+
+/* ---- errors ---- */
+
+static void error_records_count_as_done_until_they_are_retried(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 10);
+    fake_engine.bad_token = 13; /* the prompt of r3 begins with it */
+    assert_int_equal(job_rig_run(rig, ""), 3);
+    fake_engine.bad_token = UINT64_MAX;
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.loads, 0);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, "\"retry_errors\": true"), 0);
+    assert_int_equal(fake_engine.submitted, 1);
+    json_t *results = job_rig_results(rig, "out.jsonl"), *o;
+    size_t i;
+    assert_int_equal(json_array_size(results), 10);
+    json_array_foreach(results, i, o) assert_null(json_object_get(o, "error"));
+    json_decref(results);
+}
+
+static void a_resumed_run_still_tells_of_earlier_errors(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_write(rig, "in.jsonl", "{\"prompt\": [5]}\n{\"prompt\": \"\"}\n{\"prompt\": [6]}\n");
+    assert_int_equal(job_rig_run(rig, "\"limit\": 2"), 3);
+    assert_int_equal(job_rig_run(rig, ""), 3);
+}
+
+#define T(claim) cmocka_unit_test_setup_teardown(claim, job_rig_setup, job_rig_teardown)
+
+static const struct CMUnitTest tests[] = {
+    T(cut_off_anywhere_it_ends_with_the_same_results),
+    T(only_what_is_missing_is_run_again),
+    T(a_whole_last_line_without_newline_is_kept),
+    T(a_tail_of_zero_bytes_is_cut_off),
+    T(nothing_to_do_loads_nothing),
+    T(all_forms_are_recognised),
+    T(an_ordered_run_goes_on_from_its_part),
+    T(a_part_left_beside_the_whole_file_is_removed),
+    T(a_run_may_change_between_ordered_and_not),
+    T(other_values_are_refused_with_a_table),
+    T(allowed_changes_go_on),
+    T(version_backend_and_isa_only_warn),
+    T(what_may_change_changes_silently),
+    T(more_records_go_on_when_the_input_may_change),
+    T(a_changed_record_is_run_again_and_the_old_line_stays),
+    T(results_without_a_manifest_are_left_alone),
+    T(an_empty_output_is_no_obstacle),
+    T(a_line_in_the_middle_that_is_no_result_is_named),
+    T(a_manifest_that_cannot_be_read_is_an_error),
+    T(overwrite_renames_and_never_deletes),
+    T(a_dry_run_repairs_nothing),
+    T(error_records_count_as_done_until_they_are_retried),
+    T(a_resumed_run_still_tells_of_earlier_errors),
+};
+
+AQ_TEST_MAIN(tests)
