@@ -64,14 +64,15 @@ static void json_text(struct aq_buf *out, const struct aq_choice *c, const struc
 /* ---- log-probabilities ---- */
 
 /* A token as a string: its text; "bytes:\xe2\x80" where that is not UTF-8 by itself (the legacy
- * completions interface writes it so), and "token_id:7" where it has none. */
+ * completions interface writes it so) or has a zero byte, which many readers, our own among them,
+ * refuse in an object's key; and "token_id:7" where it has none. */
 static void json_token(struct aq_buf *out, const struct aq_tokenizer *t, uint32_t id)
 {
     size_t bytes;
     const char *text = aq_token_bytes(t, id, &bytes);
     if (!text) {
         aq_buf_printf(out, "\"token_id:%u\"", id);
-    } else if (aq_utf8_invalid_at(text, bytes) == bytes) {
+    } else if (aq_utf8_invalid_at(text, bytes) == bytes && !memchr(text, '\0', bytes)) {
         aq_buf_json_string(out, text, bytes);
     } else {
         aq_buf_puts(out, "\"bytes:");

@@ -9,6 +9,7 @@
 #include "engine/commands.h"
 #include "tests/fake_engine.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 enum { RIG_LINES_MAX = 4096 };
@@ -19,7 +20,7 @@ struct job_rig {
     uint64_t progress_lines, error_lines;
     double first_progress_s; /* seconds after the start; 0: none */
     double start_s;
-    bool interrupt; /* what hooks->interrupted answers */
+    atomic_bool interrupt; /* what hooks->interrupted answers */
     struct aq_err err;
 };
 

@@ -351,6 +351,20 @@ static void parts_of_characters_have_names_of_their_own(void **state)
     assert_int_equal(json_integer_value(json_array_get(offsets, count - 1)), 1); /* "!" */
 }
 
+static void a_zero_byte_can_be_a_key_for_every_reader(void **state)
+{
+    struct rig *rig = *state;
+    start(rig, "{\"prompt\": \"a\", \"logprobs\": 1, \"max_tokens\": 1}");
+    struct aq_ids ids = {0};
+    assert_int_equal(aq_tokenizer_encode(rig->tokenizer, rig->rules.tok_state, "\0", 1,
+                                         (struct aq_encode_opts){0}, &ids, NULL),
+                     0);
+    give(rig, 0, ids.item, 1);
+    aq_ids_close(&ids);
+    const json_t *lp = json_object_get(format(rig), "logprobs");
+    assert_non_null(json_object_get(first_of(lp, "top_logprobs"), "bytes:\\x00"));
+}
+
 static void a_logprob_that_is_not_finite_is_null(void **state)
 {
     struct rig *rig = *state;
@@ -549,6 +563,7 @@ static const struct CMUnitTest tests[] = {
     T(echo_puts_the_prompt_in_front_of_text_and_lists),
     T(scoring_alone_generates_nothing),
     T(parts_of_characters_have_names_of_their_own),
+    T(a_zero_byte_can_be_a_key_for_every_reader),
     T(a_logprob_that_is_not_finite_is_null),
     T(a_batch_result_has_the_completions_shape),
     T(a_harness_result_repeats_the_request_byte_by_byte),
