@@ -5,8 +5,10 @@
  * that head (the query heads of the group, times the rows of the sequence): scores as dot products
  * along the head's dimension, an online softmax per block (Milakov and Gimelshein, "Online
  * normalizer calculation for softmax", 2018), then the weighted sum of V into the query's
- * accumulators.  While a block is worked on, the next one is asked for from memory, row by row:
- * the hardware's own prefetcher starts afresh at every page and block.
+ * accumulators.  With every few vectors of a block as many of the next one are asked for, into the
+ * second-level cache: the hardware's own prefetcher starts afresh at every page and block.  (Asked
+ * into the first-level cache, lines in flight hold up the loads of the present block: 60-75 % of
+ * read bandwidth instead of 82-90 %.)
  *
  * Every query is scaled once, in f32, and its sums are formed in one order whatever shares its
  * tile: lane l of a score adds d = l, l + VEC_LANES, ..., then lanes in vec_sum()'s order; blocks
@@ -30,96 +32,117 @@ struct decode {
     float *q;      /* [count][dim_pad], scaled, zero-padded */
     float *sum;    /* [count][dim_pad] */
     float *weight; /* [count][VEC_LANES]: sums of exp(), by lane */
-    float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a block, then their exp() */
+    float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
     float max[QUERIES_MAX];
     uint32_t visible[QUERIES_MAX]; /* keys each query sees */
-    /* The block at work, how many of its slots the present queries see; what their sums so far
-     * must be multiplied by; the block to ask for meanwhile, NULL for none. */
-    const uint8_t *block;
-    uint32_t slots;
-    float correction[QUERIES_WIDE];
-    const uint8_t *next;
-    uint32_t next_slots;
 };
 
-/* Asks for rows of the next block; the V rows follow the K rows. */
-VEC_FN void ask(const struct decode *t, enum aq_dtype dtype, uint32_t row, uint32_t rows)
+/* One query, or QUERIES_WIDE of them that see the same slots, against a block. */
+struct step {
+    const uint8_t *block;
+    uint32_t query, slots;
+    bool wide;
+    const uint8_t *next;            /* the block to ask for meanwhile: */
+    uint32_t next_slots;            /* this many slots of it */
+    float *p;                       /* [QUERIES_WIDE][BLOCK_SLOTS]: scores, then their exp() */
+    float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
+};
+
+/* What the compiler should know to lay the loops out: constants, but for head sizes that are rare.
+ */
+struct form {
+    enum aq_dtype dtype;
+    uint32_t dim;
+};
+
+/* Asks for `bytes` from an offset in a row of the next block on: 32 rows of K, 32 of V. */
+VEC_FN void ask(const struct step *x, struct form f, uint32_t row, size_t offset, size_t bytes)
 {
-    size_t row_bytes = t->dim * aq_dtype_bytes(dtype);
-    if (t->next && row % BLOCK_SLOTS < t->next_slots)
-        vec_prefetch(t->next + row * row_bytes, rows * row_bytes);
+    if (row % BLOCK_SLOTS < x->next_slots)
+        vec_prefetch(x->next + row * f.dim * aq_dtype_bytes(f.dtype) + offset, bytes);
 }
 
-/* A vector of the block from element `index` on; only `lanes` of it, unless that is VEC_LANES. */
-VEC_FN vec load_kv(const struct decode *t, enum aq_dtype dtype, size_t index, uint32_t lanes)
+/* Asks for what no row of the present block, which is shorter, stands for. */
+VEC_FN void ask_rest(const struct step *x, struct form f)
 {
-    return lanes == VEC_LANES ? vec_load_as(t->block, dtype, index)
-                              : vec_load_as_n(t->block, dtype, index, lanes);
+    size_t row_bytes = f.dim * aq_dtype_bytes(f.dtype);
+    uint32_t first = (uint32_t)aq_align_up(x->slots, 4);
+    for (uint32_t slot = first; slot < x->next_slots; slot++) {
+        ask(x, f, slot, 0, row_bytes);
+        ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
+    }
+}
+
+/* A vector of a block from element `index` on; only `lanes` of it, unless that is VEC_LANES. */
+VEC_FN vec load_kv(const struct step *x, struct form f, size_t index, uint32_t lanes)
+{
+    return lanes == VEC_LANES ? vec_load_as(x->block, f.dtype, index)
+                              : vec_load_as_n(x->block, f.dtype, index, lanes);
 }
 
 /* sum[i][s] += q[i][d..] * K[slot + s][d..] for four slots. */
-VEC_FN void dot_step(const struct decode *t, enum aq_dtype dtype, const float *q, uint32_t slot,
-                     uint32_t d, uint32_t lanes, int queries, vec *sum)
+VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
+                   uint32_t d, uint32_t lanes, int queries, vec *sum)
 {
-    vec y[4];
+    const float *q = t->q + (size_t)x->query * t->dim_pad + d;
+    size_t size = aq_dtype_bytes(f.dtype);
+    vec k[4];
+    ask(x, f, slot, 4 * d * size, 4 * VEC_LANES * size);
     for (uint32_t s = 0; s < 4; s++)
-        y[s] = load_kv(t, dtype, (size_t)(slot + s) * t->dim + d, lanes);
+        k[s] = load_kv(x, f, (size_t)(slot + s) * f.dim + d, lanes);
     for (int i = 0; i < queries; i++) {
-        vec x = vec_load(q + (size_t)i * t->dim_pad + d);
+        vec y = vec_load(q + (size_t)i * t->dim_pad);
         for (int s = 0; s < 4; s++)
-            sum[i * 4 + s] = vec_fma(y[s], x, sum[i * 4 + s]);
+            sum[i * 4 + s] = vec_fma(k[s], y, sum[i * 4 + s]);
     }
 }
 
 /* sum[i][s] = lane sums of q[i] . K[slot + s] for four slots. */
-VEC_FN void dot_four(const struct decode *t, enum aq_dtype dtype, uint32_t query, uint32_t slot,
+VEC_FN void dot_four(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
                      int queries, vec *sum)
 {
-    const float *q = t->q + (size_t)query * t->dim_pad;
     for (int i = 0; i < 4 * queries; i++)
         sum[i] = vec_zero();
     uint32_t d = 0;
-    for (; d + VEC_LANES <= t->dim; d += VEC_LANES)
-        dot_step(t, dtype, q, slot, d, VEC_LANES, queries, sum);
-    if (d < t->dim)
-        dot_step(t, dtype, q, slot, d, t->dim - d, queries, sum);
+    for (; d + VEC_LANES <= f.dim; d += VEC_LANES)
+        dot_at(t, x, f, slot, d, VEC_LANES, queries, sum);
+    if (d < f.dim)
+        dot_at(t, x, f, slot, d, f.dim - d, queries, sum);
 }
 
-/* p[slot] = q . K[slot] in whole vectors: what lies past the slots in use is of no use. */
-VEC_FN void score_one(const struct decode *t, enum aq_dtype dtype, uint32_t query)
+/* p[i][slot] = q[i] . K[slot] in whole fours or vectors: what lies past the slots in use is of no
+ * use. */
+VEC_FN void score_one(const struct decode *t, const struct step *x, struct form f)
 {
-    for (uint32_t slot = 0; slot < t->slots; slot += VEC_LANES) {
+    for (uint32_t slot = 0; slot < x->slots; slot += VEC_LANES) {
         vec sum[VEC_LANES];
+#pragma GCC unroll 4
         for (uint32_t s = 0; s < VEC_LANES; s += 4) {
-            if (query == 0)
-                ask(t, dtype, slot + s, 4);
-            dot_four(t, dtype, query, slot + s, 1, sum + s);
+            dot_four(t, x, f, slot + s, 1, sum + s);
         }
-        vec_store(t->p + slot, vec_sum_rows(sum));
+        vec_store(x->p + slot, vec_sum_rows(sum));
     }
 }
 
-/* The same for QUERIES_WIDE queries at once. */
-VEC_FN void score_wide(const struct decode *t, enum aq_dtype dtype, uint32_t query)
+VEC_FN void score_wide(const struct decode *t, const struct step *x, struct form f)
 {
-    for (uint32_t slot = 0; slot < t->slots; slot += 4) {
+    for (uint32_t slot = 0; slot < x->slots; slot += 4) {
         vec sum[VEC_LANES];
-        if (query == 0)
-            ask(t, dtype, slot, 4);
-        dot_four(t, dtype, query, slot, QUERIES_WIDE, sum);
-        vec_store_fours(t->p + slot, BLOCK_SLOTS, vec_sum_rows(sum));
+        dot_four(t, x, f, slot, QUERIES_WIDE, sum);
+        vec_store_fours(x->p + slot, BLOCK_SLOTS, vec_sum_rows(sum));
     }
 }
 
-/* Turns the scores of query + i into exp(score - max), 0 past the slots in use, and keeps its
- * maximum, its sum of weights and its correction. */
-static inline void weigh(struct decode *t, uint32_t query, uint32_t i)
+/* Turns the scores of a step's query i into exp(score - max), 0 past the slots in use, and keeps
+ * its maximum, its sum of weights and its correction. */
+static inline void weigh(struct decode *t, struct step *x, uint32_t i)
 {
     const vec lowest = vec_set(-INFINITY);
-    float *p = t->p + i * BLOCK_SLOTS, *weight = t->weight + (size_t)(query + i) * VEC_LANES;
-    vec s[BLOCK_VECS], old = vec_set(t->max[query + i]), max = old;
+    uint32_t query = x->query + i;
+    float *p = x->p + i * BLOCK_SLOTS, *weight = t->weight + (size_t)query * VEC_LANES;
+    vec s[BLOCK_VECS], old = vec_set(t->max[query]), max = old;
     for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        uint32_t first = v * VEC_LANES, n = t->slots > first ? t->slots - first : 0;
+        uint32_t first = v * VEC_LANES, n = x->slots > first ? x->slots - first : 0;
         s[v] = vec_select(vec_first(n), vec_load(p + first), lowest);
         max = vec_max(max, s[v]);
     }
@@ -133,90 +156,87 @@ static inline void weigh(struct decode *t, uint32_t query, uint32_t i)
         added = vec_add(added, e);
     }
     vec_store(weight, vec_fma(vec_load(weight), correction, added));
-    t->max[query + i] = vec_first_lane(max);
-    t->correction[i] = vec_first_lane(correction);
+    t->max[query] = vec_first_lane(max);
+    x->correction[i] = vec_first_lane(correction);
+}
+
+/* sum[i][v] += p[i][slot] * V[slot][d..] */
+VEC_FN void add_slot(const struct step *x, struct form f, uint32_t slot, uint32_t d, uint32_t lanes,
+                     int queries, int vecs, vec *sum)
+{
+    size_t index = (size_t)(BLOCK_SLOTS + slot) * f.dim + d, size = aq_dtype_bytes(f.dtype);
+    ask(x, f, BLOCK_SLOTS + slot, d * size, (size_t)vecs * VEC_LANES * size);
+    for (int v = 0; v < vecs; v++) {
+        vec y = load_kv(x, f, index + (uint32_t)v * VEC_LANES, lanes);
+        for (int i = 0; i < queries; i++) {
+            vec p = vec_set(x->p[i * BLOCK_SLOTS + slot]);
+            sum[i * vecs + v] = vec_fma(p, y, sum[i * vecs + v]);
+        }
+    }
 }
 
 /* sum[i][d..] = sum[i][d..] * correction[i] + sum over slots of p[i][slot] * V[slot][d..]
  * for `queries` queries and `vecs` vectors along d, each of `lanes` lanes. */
-VEC_FN void add_values_at(const struct decode *t, enum aq_dtype dtype, uint32_t query, uint32_t d,
+VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct form f, uint32_t d,
                           uint32_t lanes, int queries, int vecs)
 {
-    float *to = t->sum + (size_t)query * t->dim_pad + d;
+    float *to = t->sum + (size_t)x->query * t->dim_pad + d;
     vec sum[SUMS_MAX];
     for (int i = 0; i < queries; i++) {
         for (int v = 0; v < vecs; v++)
             sum[i * vecs + v] = vec_mul(vec_load(to + (size_t)i * t->dim_pad + v * VEC_LANES),
-                                        vec_set(t->correction[i]));
+                                        vec_set(x->correction[i]));
     }
-    for (uint32_t slot = 0; slot < t->slots; slot++) {
-        size_t index = (size_t)(BLOCK_SLOTS + slot) * t->dim + d;
-        if (query == 0 && d == 0)
-            ask(t, dtype, BLOCK_SLOTS + slot, 1);
-        for (int v = 0; v < vecs; v++) {
-            vec y = load_kv(t, dtype, index + (uint32_t)v * VEC_LANES, lanes);
-            for (int i = 0; i < queries; i++) {
-                vec p = vec_set(t->p[i * BLOCK_SLOTS + slot]);
-                sum[i * vecs + v] = vec_fma(p, y, sum[i * vecs + v]);
-            }
-        }
+    uint32_t slot = 0;
+    for (; slot + 4 <= x->slots; slot += 4) {
+#pragma GCC unroll 4
+        for (uint32_t s = 0; s < 4; s++)
+            add_slot(x, f, slot + s, d, lanes, queries, vecs, sum);
     }
+    for (; slot < x->slots; slot++)
+        add_slot(x, f, slot, d, lanes, queries, vecs, sum);
     for (int i = 0; i < queries; i++) {
         for (int v = 0; v < vecs; v++)
             vec_store(to + (size_t)i * t->dim_pad + v * VEC_LANES, sum[i * vecs + v]);
     }
 }
 
-VEC_FN void add_values(const struct decode *t, enum aq_dtype dtype, uint32_t query, int queries,
+VEC_FN void add_values(const struct decode *t, const struct step *x, struct form f, int queries,
                        int vecs)
 {
-    uint32_t d = 0, whole = t->dim / VEC_LANES * VEC_LANES;
+    uint32_t d = 0, whole = f.dim / VEC_LANES * VEC_LANES;
     for (; d + vecs * VEC_LANES <= whole; d += vecs * VEC_LANES)
-        add_values_at(t, dtype, query, d, VEC_LANES, queries, vecs);
+        add_values_at(t, x, f, d, VEC_LANES, queries, vecs);
     for (; vecs > 4 && d + 4 * VEC_LANES <= whole; d += 4 * VEC_LANES)
-        add_values_at(t, dtype, query, d, VEC_LANES, queries, 4);
+        add_values_at(t, x, f, d, VEC_LANES, queries, 4);
     for (; d < whole; d += VEC_LANES)
-        add_values_at(t, dtype, query, d, VEC_LANES, queries, 1);
-    if (d < t->dim)
-        add_values_at(t, dtype, query, d, t->dim - d, queries, 1);
+        add_values_at(t, x, f, d, VEC_LANES, queries, 1);
+    if (d < f.dim)
+        add_values_at(t, x, f, d, f.dim - d, queries, 1);
 }
 
-/* Slots of the block whose first key has this number, that a query sees. */
-static inline uint32_t slots_seen(const struct decode *t, uint32_t query, uint32_t first_key)
+VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 {
-    uint32_t visible = t->visible[query];
-    return visible <= first_key ? 0 : (uint32_t)aq_min_u64(visible - first_key, BLOCK_SLOTS);
+    ask_rest(x, f);
+    score_one(t, x, f);
+    weigh(t, x, 0);
+    add_values(t, x, f, 1, VECS_ONE);
 }
 
-/* Attends one block with one query. */
-VEC_FN void attend_one(struct decode *t, enum aq_dtype dtype, uint32_t query, uint32_t first_key)
+VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
 {
-    t->slots = slots_seen(t, query, first_key);
-    if (!t->slots)
-        return;
-    score_one(t, dtype, query);
-    weigh(t, query, 0);
-    add_values(t, dtype, query, 1, VECS_ONE);
+    ask_rest(x, f);
+    score_wide(t, x, f);
+    for (uint32_t i = 0; i < QUERIES_WIDE; i++)
+        weigh(t, x, i);
+    add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
 }
 
-/* Attends one block with all queries: several together where they see the same of it. */
-VEC_FN void attend_block(struct decode *t, enum aq_dtype dtype, uint32_t first_key)
+/* Slots of block b that a query sees. */
+static inline uint32_t slots_seen(const struct decode *t, uint32_t query, uint32_t b)
 {
-    for (uint32_t query = 0; query < t->count;) {
-        uint32_t last = query + QUERIES_WIDE - 1;
-        t->slots = slots_seen(t, query, first_key);
-        if (last >= t->count || slots_seen(t, last, first_key) != t->slots) {
-            attend_one(t, dtype, query++, first_key);
-            continue;
-        }
-        if (t->slots) {
-            score_wide(t, dtype, query);
-            for (uint32_t i = 0; i < QUERIES_WIDE; i++)
-                weigh(t, query, i);
-            add_values(t, dtype, query, QUERIES_WIDE, VECS_WIDE);
-        }
-        query += QUERIES_WIDE;
-    }
+    uint32_t visible = t->visible[query], first = b * BLOCK_SLOTS;
+    return visible <= first ? 0 : (uint32_t)aq_min_u64(visible - first, BLOCK_SLOTS);
 }
 
 struct decode_job {
@@ -231,11 +251,11 @@ struct decode_run {
     const struct aq_attn *a;
     const struct aq_attn_seq *seq;
     uint32_t head, head_end;
-    uint32_t query, query_count;
+    uint32_t query;
 };
 
 /* Lays the scratch area out for this many queries. */
-static struct decode decode_begin(struct aq_exec *ex, uint32_t worker, uint32_t dim, uint32_t count)
+static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t dim, uint32_t count)
 {
     struct decode t = {.count = count, .dim = dim};
     t.dim_pad = (uint32_t)aq_align_up(dim, VEC_LANES);
@@ -283,38 +303,59 @@ static void store_outputs(const struct decode *t, const struct decode_run *run)
     }
 }
 
-/* Sets the block after (run->head, b) as the one to ask for. */
-static void find_next(struct decode *t, const struct decode_run *run, uint32_t b, uint32_t blocks)
+/* Sets the block after block b of the run's head as the one to ask for: the next head's first one
+ * after the last. */
+static void find_next(struct step *x, const struct decode_run *run, uint32_t b, uint32_t blocks)
 {
-    uint32_t head = run->head;
-    b++;
-    if (b == blocks) {
-        head++;
-        b = 0;
-    }
+    uint32_t head = b + 1 < blocks ? run->head : run->head + 1;
+    b = b + 1 < blocks ? b + 1 : 0;
     uint32_t len = head < run->head_end ? aq_attn_len(run->seq, head) : 0;
-    t->next = NULL;
-    t->next_slots = 0;
+    x->next_slots = 0;
     if (len > b * BLOCK_SLOTS) {
-        t->next = aq_attn_block(run->seq, head, b);
-        t->next_slots = (uint32_t)aq_min_u64(len - b * BLOCK_SLOTS, BLOCK_SLOTS);
+        x->next = aq_attn_block(run->seq, head, b);
+        x->next_slots = (uint32_t)aq_min_u64(len - b * BLOCK_SLOTS, BLOCK_SLOTS);
     }
 }
 
-VEC_FN void decode_head(struct decode *t, enum aq_dtype dtype, const struct decode_run *run)
+/* Attends block b with all queries, several together where they see the same of it; the first step
+ * asks for the next block. */
+VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32_t b)
+{
+    for (uint32_t query = 0; query < t->count; query += x->wide ? QUERIES_WIDE : 1) {
+        uint32_t last = query + QUERIES_WIDE - 1;
+        x->query = query;
+        x->slots = slots_seen(t, query, b);
+        x->wide = last < t->count && slots_seen(t, last, b) == x->slots;
+        if (!x->slots)
+            continue;
+        if (x->wide)
+            attend_wide(t, x, f);
+        else
+            attend_one(t, x, f);
+        x->next_slots = 0;
+    }
+}
+
+VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
+{
+    /* Rows ascend, and so does what they see. */
+    uint32_t blocks = (uint32_t)aq_div_up(t->visible[t->count - 1], BLOCK_SLOTS);
+    struct step x = {.p = t->p};
+    for (uint32_t b = 0; b < blocks; b++) {
+        x.block = aq_attn_block(run->seq, run->head, b);
+        find_next(&x, run, b, blocks);
+        attend_block(t, &x, f, b);
+    }
+}
+
+/* Head sizes that most models have are constants to the compiler. */
+VEC_FN void decode_head(struct decode *t, const struct decode_run *run, enum aq_dtype dtype)
 {
     load_queries(t, run);
-    uint32_t visible = t->visible[t->count - 1]; /* rows ascend, and so does what they see */
-    uint32_t blocks = (uint32_t)aq_div_up(visible, BLOCK_SLOTS);
-    for (uint32_t b = 0; b < blocks; b++) {
-        uint32_t first_key = b * BLOCK_SLOTS, used = slots_seen(t, t->count - 1, first_key);
-        t->block = aq_attn_block(run->seq, run->head, b);
-        find_next(t, run, b, blocks);
-        for (uint32_t slot = used; slot < BLOCK_SLOTS; slot++) { /* rows without a counterpart */
-            ask(t, dtype, slot, 1);
-            ask(t, dtype, BLOCK_SLOTS + slot, 1);
-        }
-        attend_block(t, dtype, first_key);
+    switch (t->dim) {
+    case 64: attend_blocks(t, run, (struct form){dtype, 64}); break;
+    case 128: attend_blocks(t, run, (struct form){dtype, 128}); break;
+    default: attend_blocks(t, run, (struct form){dtype, t->dim});
     }
     store_outputs(t, run);
 }
@@ -331,8 +372,8 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
     for (; run.head < run.head_end; run.head++) {
         for (run.query = 0; run.query < queries; run.query += QUERIES_MAX) {
             uint32_t count = (uint32_t)aq_min_u64(QUERIES_MAX, queries - run.query);
-            struct decode t = decode_begin(job->ex, worker, a->head_dim, count);
-            decode_head(&t, dtype, &run);
+            struct decode t = decode_open(job->ex, worker, a->head_dim, count);
+            decode_head(&t, &run, dtype);
         }
     }
 }

@@ -345,4 +345,111 @@ static void check(struct kc *kc)
     }
 }
 
-const struct kc_check kc_check_attn = {.name = "attn", .check = check};
+/* ---- benchmarks ---- */
+
+static const struct bench_shape {
+    struct size size;
+    enum aq_dtype kv_dtype;
+    uint32_t seqs, len;
+} decode_shapes[] =
+    {
+        {{32, 1, 64}, AQ_F16, 32, 512},  {{32, 1, 64}, AQ_F16, 32, 2048},
+        {{32, 1, 128}, AQ_F16, 32, 512}, {{32, 1, 128}, AQ_F16, 32, 2048},
+        {{32, 1, 64}, AQ_F16, 1, 512},   {{32, 1, 80}, AQ_F16, 32, 512},
+        {{32, 1, 64}, AQ_F32, 32, 512},  {{32, 1, 64}, AQ_BF16, 32, 512},
+        {{8, 4, 128}, AQ_F16, 32, 512},  {{8, 8, 128}, AQ_F16, 32, 512},
+},
+  prefill_shapes[] = {
+      {{32, 1, 64}, AQ_F16, 4, 128},   {{32, 1, 64}, AQ_F16, 1, 512},
+      {{32, 1, 64}, AQ_F16, 1, 2048},  {{32, 1, 128}, AQ_F16, 1, 512},
+      {{16, 1, 128}, AQ_F16, 1, 2048}, {{32, 1, 80}, AQ_F16, 1, 512},
+      {{32, 1, 64}, AQ_F32, 1, 512},   {{32, 1, 64}, AQ_BF16, 1, 512},
+      {{4, 8, 128}, AQ_F16, 1, 512},
+};
+
+struct bench {
+    struct kc *kc;
+    struct aq_attn a;
+    aq_attn_decode_fn *fn;
+    struct aq_attn_seq seq[KC_ATTN_SEQS_MAX];
+    uint32_t len, pages; /* of every sequence; of all */
+    const uint8_t *cold; /* page i of call n is page n * pages + i of the cold memory, */
+    uint64_t cold_pages; /* modulo these */
+    size_t page_bytes;
+    uint8_t *block[KC_ATTN_SEQS_MAX * LEN_MAX * 2 / AQ_HEAD_BLOCK_SLOTS];
+};
+
+static void bench_call(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    for (uint32_t p = 0; p < b->pages; p++)
+        b->block[p] = (uint8_t *)b->cold + (i * b->pages + p) % b->cold_pages * b->page_bytes;
+    b->fn(kc_exec(b->kc, 0), &b->a);
+}
+
+static void bench_one(struct kc *kc, const struct bench_shape *s, bool prefill)
+{
+    static struct bench b;
+    b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
+    size_t cold_bytes, head_bytes = 2 * (size_t)AQ_HEAD_BLOCK_SLOTS * s->size.head_dim *
+                                    aq_dtype_bytes(s->kv_dtype);
+    uint32_t blocks = (uint32_t)aq_div_up(s->len, AQ_HEAD_BLOCK_SLOTS);
+    b.cold = kc_cold(kc, &cold_bytes);
+    b.page_bytes = head_bytes * s->size.kv_heads;
+    b.cold_pages = cold_bytes / b.page_bytes;
+    b.pages = s->seqs * blocks;
+    assert(b.pages <= AQ_ARRAY_LEN(b.block));
+    uint32_t rows = prefill ? s->len : 1;
+    for (uint32_t i = 0; i < s->seqs; i++)
+        b.seq[i] = (struct aq_attn_seq){.block = b.block + i * blocks,
+                                        .head_offset = head_bytes,
+                                        .len = &b.len,
+                                        .row = i * rows,
+                                        .rows = rows};
+    uint32_t columns = s->size.kv_heads * s->size.q_per_kv * s->size.head_dim;
+    size_t out_bytes = (size_t)s->seqs * rows * columns * sizeof(float);
+    b.a = (struct aq_attn){.seqs = b.seq,
+                           .seq_count = s->seqs,
+                           .q = (const float *)b.cold,
+                           .q_stride = columns,
+                           .out = kc_hot(kc, out_bytes),
+                           .out_dtype = AQ_F32,
+                           .out_stride = columns,
+                           .kv_dtype = s->kv_dtype,
+                           .kv_heads = s->size.kv_heads,
+                           .q_per_kv = s->size.q_per_kv,
+                           .head_dim = s->size.head_dim,
+                           .scale = 0.125f};
+    assert(out_bytes <= cold_bytes);
+    double pairs = prefill ? 0.5 * s->len * (s->len + 1.0) : s->len; /* of a query and a key */
+    kc_bench(kc, &(struct kc_bench){
+                     .call = bench_call,
+                     .arg = &b,
+                     .bytes = (double)s->seqs * s->len * b.page_bytes / AQ_HEAD_BLOCK_SLOTS,
+                     .flops = 4.0 * s->seqs * pairs * columns,
+                     .bound = prefill ? KC_BOUND_F32 : KC_BOUND_READ,
+                 });
+}
+
+static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t count,
+                         bool prefill)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct bench_shape *s = &shapes[i];
+        if (kc_bench_begin(kc, prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode),
+                           "attn_%s_%s_b%u_h%ux%u_d%u_s%u", prefill ? "prefill" : "decode",
+                           aq_dtype_name(s->kv_dtype), s->seqs, s->size.kv_heads, s->size.q_per_kv,
+                           s->size.head_dim, s->len))
+            bench_one(kc, s, prefill);
+    }
+}
+
+static void bench(struct kc *kc)
+{
+    if (kc_new(kc) == kc_ref(kc))
+        return; /* seconds a call */
+    bench_shapes(kc, decode_shapes, AQ_ARRAY_LEN(decode_shapes), false);
+    bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), true);
+}
+
+const struct kc_check kc_check_attn = {.name = "attn", .check = check, .bench = bench};
