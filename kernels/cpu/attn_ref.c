@@ -46,14 +46,15 @@ static double attend(const struct query *x, double *sum)
     double max = -INFINITY, weight = 0;
     for (uint32_t key = 0; key < x->keys; key++)
         max = fmax(max, score(x, key));
+    double base = max == -INFINITY ? 0 : max; /* all scores -inf: weights of 0, not NaN */
     for (uint32_t key = 0; key < x->keys; key++) {
-        double p = exp(score(x, key) - max);
+        double p = exp(score(x, key) - base);
         weight += p;
         add_value(x, key, p, sum);
     }
     for (uint32_t d = 0; d < dim; d++)
         sum[d] /= weight;
-    return max + log(weight);
+    return base + log(weight);
 }
 
 struct job {
