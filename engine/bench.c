@@ -75,7 +75,7 @@ static int batch_run(struct aq_engine *e, struct batch *b, const struct aquifer_
         const struct aq_sequence *s;
         while ((s = aq_engine_finished(e))) {
             if (s->finish == AQ_FINISH_ERROR)
-                return aq_error(reterr, -EIO, "bench: logits are not finite");
+                return aq_error(reterr, -ENOEXEC, "bench: logits are not finite");
         }
     }
     return 0;
@@ -144,7 +144,10 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
     json_t *r = NULL;
     for (uint32_t i = 0; i < 3; i++) {
         uint32_t at = row->prompt_len + (2 * i + 1) * row->gen_len / 6;
+        uint32_t most = row->prompt_len + row->gen_len - passes; /* passes < gen_len */
         uint32_t length = at > passes ? at - passes / 2 : 1;
+        if (length > most)
+            length = most;
         struct batch b;
         if (batch_open(&b, requests, length, passes + 1, aq_engine_info(e)->vocab, seed + i,
                        reterr) < 0)
@@ -181,6 +184,11 @@ fail:
     return NULL;
 }
 
+static bool is_projected(const struct aq_options *o, const struct aq_bench_row *row)
+{
+    return o->decode_passes > 0 && o->decode_passes < row->gen_len;
+}
+
 static int open_engine(struct aq_engine **ret, const struct aq_options *o,
                        const struct aq_bench_row *row, uint64_t requests, double *ret_load_s,
                        const struct aquifer_hooks *hooks, struct aq_err *reterr)
@@ -203,7 +211,7 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
     }
     struct aq_workload w = {
         .sequences = requests,
-        .prompt_max = o->decode_passes ? total - 1 : row->prompt_len,
+        .prompt_max = is_projected(o, row) ? total - 1 : row->prompt_len,
         .total_max = total,
         .queue_bytes = requests * (sizeof(struct aq_sequence) + 4ull * 2 * total),
     };
@@ -273,7 +281,7 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
         aq_engine_close(e);
         return 0;
     }
-    bool projected = o->decode_passes > 0 && o->decode_passes < row->gen_len;
+    bool projected = is_projected(o, row);
     if (!projected)
         rc = batch_open(&b, requests, row->prompt_len, row->gen_len, aq_engine_info(e)->vocab,
                         o->seed, reterr);

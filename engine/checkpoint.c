@@ -625,6 +625,9 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
     if (stat(model, &st) == 0) {
         if (strlen(model) >= path_bytes)
             return aq_error(reterr, -ENOENT, "'%.300s...': the path is too long", model);
+        if (!S_ISDIR(st.st_mode))
+            return aq_error(reterr, -ENOENT, "model '%.300s': expected a directory, found a file",
+                            model);
         memcpy(path, model, strlen(model) + 1);
         return 0;
     }

@@ -199,7 +199,7 @@ static int run_windows(struct aq_engine *e, struct windows *w, const struct aqui
         const struct aq_sequence *s;
         while ((s = aq_engine_finished(e))) {
             if (s->finish == AQ_FINISH_ERROR)
-                return aq_error(reterr, -EIO, "eval: logits are not finite");
+                return aq_error(reterr, -ENOEXEC, "eval: logits are not finite");
             done++;
         }
         if (aq_clock_s() - noted > 10) {
@@ -239,13 +239,18 @@ static struct score score_windows(const struct windows *w)
     return r;
 }
 
+/* Keys a window comes to hold: the last token that is fed is never stored. */
+static uint32_t keys_held(const struct windows *w)
+{
+    return w->prompt_tokens ? w->stride - 1 : w->stride;
+}
+
 static json_t *result_json(const struct aq_engine *e, const struct windows *w,
                            const struct aq_options *o, uint64_t kv_bytes, double seconds)
 {
     const struct aq_engine_info *info = aq_engine_info(e);
     struct score s = score_windows(w);
-    uint32_t keys =
-        w->prompt_tokens ? w->prompt_tokens + w->score_tokens + w->bos_each - 1 : w->stride;
+    uint32_t keys = keys_held(w);
     json_t *lossy = json_array();
     for (uint32_t i = 0; i < info->lossy_count; i++)
         json_array_append_new(lossy, json_string(info->lossy[i]));
@@ -306,6 +311,21 @@ static int plan_and_load(struct aq_engine *e, const struct windows *w, bool dry_
     return rc < 0 || dry_run ? rc : aq_engine_load(e, reterr);
 }
 
+/* A report that cannot be written does not spoil the result. */
+static void write_report(const struct aq_options *o, const struct aq_engine *e,
+                         const struct windows *w, double seconds, const struct aquifer_hooks *hooks)
+{
+    if (!o->report)
+        return;
+    struct aq_report_times t = {
+        .total_s = seconds, .requests = w->count, .prompt_tokens = (uint64_t)w->count * w->stride};
+    json_t *report = aq_report_build(e, &t, NULL);
+    if (json_dump_file(report, o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
+        aq_hooks_line(hooks, AQUIFER_WARNING, "report '%s' could not be written: %s", o->report,
+                      strerror(errno));
+    json_decref(report);
+}
+
 int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
@@ -318,7 +338,6 @@ int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
     if (rc < 0)
         return rc;
     aq_engine_opts_from(&opts, o, &log);
-    opts.refill = true;
     rc = aq_engine_open(&e, &opts, reterr);
     if (rc == 0)
         rc = o->text ? encode_text(&text, o->model, o->text, reterr)
@@ -335,8 +354,11 @@ int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
         double start = aq_clock_s();
         rc = run_windows(e, &w, hooks, reterr);
         if (rc == 0)
+            write_report(o, e, &w, aq_clock_s() - start, hooks);
+        if (rc == 0)
             rc = aq_hooks_json(
-                hooks, result_json(e, &w, o, aq_engine_kv_bytes(e, w.stride), aq_clock_s() - start),
+                hooks,
+                result_json(e, &w, o, aq_engine_kv_bytes(e, keys_held(&w)), aq_clock_s() - start),
                 reterr);
     }
     aq_engine_close(e);

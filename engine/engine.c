@@ -267,8 +267,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .host_budget = e->budget,
     };
     int rc = aq_block_choose(&e->shape, &e->ledger, &e->inputs, reterr);
-    if (rc < 0)
-        return aq_error_prefix(reterr, "%s", e->info.name);
+    if (rc < 0) {
+        aq_error_prefix(reterr, "%s", e->info.name);
+        return rc;
+    }
     e->planned = true;
     return 0;
 }
@@ -313,7 +315,7 @@ json_t *aq_engine_memory_json(const struct aq_engine *e)
 
 static int load_weights(struct aq_engine *e, struct aq_err *reterr)
 {
-    size_t each = (size_t)AQ_PANEL_ROWS * widest_row(&e->model->steps) * sizeof(float);
+    size_t each = aq_panel_bytes(AQ_F32, widest_row(&e->model->steps));
     size_t bytes = each * e->info.threads;
     void *staging;
     int rc = aq_mem_alloc(&staging, e->mem, AQ_HOST, "loading", bytes, reterr);

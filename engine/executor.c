@@ -19,6 +19,7 @@ struct seat {
     uint32_t last;                /* most keys it may come to hold */
     uint32_t chosen;              /* token chosen by HEAD */
     bool has_chosen, bad;
+    bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
 };
 
 /* A row whose logits are needed: the last row of a sequence (choose a token), or a prompt row whose
@@ -285,7 +286,7 @@ static bool is_stop_id(const struct aq_sequence *s, uint32_t id)
 static enum aq_finish append_token(struct aq_executor *x, struct seat *seat)
 {
     struct aq_sequence *s = seat->sequence;
-    if (seat->bad)
+    if (seat->bad || seat->bad_prompt)
         return AQ_FINISH_ERROR;
     if (s->max_tokens == 0)
         return AQ_FINISH_LENGTH;
@@ -649,6 +650,8 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
     if (row->prompt_index >= 0) {
         uint32_t at = (uint32_t)row->prompt_index + 1;
+        if (stat->bad_count > 0)
+            __atomic_store_n(&seat->bad_prompt, true, __ATOMIC_RELAXED);
         score(x, s, logits, stat, s->prompt[at], &s->prompt_logprob[at],
               s->prompt_tops ? s->prompt_tops + (size_t)at * tops : NULL);
         return;

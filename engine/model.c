@@ -79,6 +79,16 @@ static int check_item(const struct aq_model *m, const char *canonical, uint32_t 
                         "%s: item '%s': expected %s [%u, %u] by config.json, found %s [%u, %u]",
                         m->name, canonical, aq_store_kind_name(kind), want_rows, want_cols,
                         aq_store_kind_name(item->kind), item->rows, item->cols);
+    /* The loader reads all matrices in one format, as pack writes them. */
+    const struct aq_store_item *first =
+        aq_store_find(m->source->store, m->steps.step[1].matrix[0].name);
+    bool layout = item->layout == AQ_LAYOUT_ROWS || item->layout == aq_layout_cpu(item->dtype);
+    if (kind == AQ_STORE_MATRIX && (!first || item->dtype != first->dtype || !layout))
+        return aq_error(
+            reterr, -ENOEXEC,
+            "%s: item '%s': expected the format %s of the other matrices, found %s in layout %s",
+            m->name, canonical, first ? aq_dtype_name(first->dtype) : "?",
+            aq_dtype_name(item->dtype), aq_layout_name(item->layout));
     return 0;
 }
 
@@ -170,6 +180,20 @@ static enum aq_dtype source_dtype(const struct aq_model *m, const char *canonica
     return find_tensor(m, canonical)->dtype;
 }
 
+/* The dtype of the matrices; f32, which holds them all, where they differ. */
+static enum aq_dtype common_dtype(const struct aq_model *m)
+{
+    enum aq_dtype dtype = source_dtype(m, m->steps.step[1].matrix[0].name);
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        const struct aq_step_desc *d = &m->steps.step[s];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            if (!d->matrix[i].table && source_dtype(m, d->matrix[i].name) != dtype)
+                return AQ_F32;
+        }
+    }
+    return dtype;
+}
+
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->dir || opts->shape));
@@ -190,7 +214,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
                           m->steps.heads};
         m->hash = XXH3_64bits(key, sizeof(key));
     }
-    m->checkpoint_dtype = source_dtype(m, m->steps.step[1].matrix[0].name);
+    m->checkpoint_dtype = common_dtype(m);
     *ret = m;
     return 0;
 fail:
@@ -247,6 +271,7 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
     if (m->source->store) {
         const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
         size_t row_bytes = (size_t)k * aq_dtype_bytes(item->dtype);
+        assert(item->kind != AQ_STORE_MATRIX); /* panels, not rows */
         *ret_dtype = item->dtype;
         return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
                              reterr);
@@ -443,8 +468,10 @@ int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
                      .lock = PTHREAD_MUTEX_INITIALIZER};
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         rc = load_step(&l, pool, s, reterr);
-        if (rc < 0)
-            return aq_error_prefix(reterr, "%s", m->name);
+        if (rc < 0) {
+            aq_error_prefix(reterr, "%s", m->name);
+            return rc;
+        }
     }
     return 0;
 }

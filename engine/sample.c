@@ -140,12 +140,15 @@ static uint32_t draw(const struct aq_sequence *s, const struct aq_candidate *c, 
         sum += exp((c[i].logit - best) * inverse);
     double u =
         aq_prng_uniform(p->seed, p->record_hash, (uint64_t)p->choice << 32 | s->token_count) * sum;
+    uint32_t last = 0; /* rounding may leave u at zero: then the last that is possible at all */
     for (uint32_t i = 0; i < count; i++) {
-        u -= exp((c[i].logit - best) * inverse);
+        double weight = exp((c[i].logit - best) * inverse);
+        u -= weight;
         if (u < 0)
             return c[i].id;
+        last = weight > 0 ? i : last;
     }
-    return c[count - 1].id;
+    return c[last].id;
 }
 
 /* Only top_p or min_p: the candidates needed are few as a rule, so they are selected in growing

@@ -99,10 +99,9 @@ static void fill_ledger(struct aq_ledger *l, const struct aq_block_shape *s,
     add(l, "logits", (uint64_t)s->head_tile_rows * m->vocab * 4);
     add(l, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
-    aq_ledger_add(l, AQ_HOST, "rows and seats",
-                  aq_div_up((rows * 16 + seats * 512) * s->micro_batches, 64) * 64);
+    add(l, "rows and seats", aq_block_rows_bytes(s));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-    add(l, "loading", in->threads * AQ_PANEL_ROWS * widest * 4);
+    add(l, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
 }
@@ -114,12 +113,11 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     s->micro_batches = in->micro_batches ? in->micro_batches : 1;
     s->compute = in->compute;
     s->kv_format = in->kv_format;
-    uint64_t prompts =
-        aq_min_u64((uint64_t)seats_per_batch * in->prompt_max, AQ_BLOCK_PROMPT_TOKENS);
+    uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
-        prompts = aq_min_u64(prompts, in->prompt_sum);
-    if (in->prompt_tokens)
-        prompts = in->prompt_tokens;
+        cap = aq_min_u64(cap, in->prompt_sum);
+    uint64_t prompts =
+        aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : AQ_BLOCK_PROMPT_TOKENS);
     /* One prompt is admitted whatever its length. */
     s->prompt_tokens = (uint32_t)prompts;
     s->rows_max = (uint32_t)aq_max_u64(prompts, in->prompt_max) + seats_per_batch;

@@ -4,6 +4,8 @@
 #include "base/json.h"
 #include "base/prng.h"
 #include "engine/engine.h"
+#include "engine/executor.h"
+#include "policy/block.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -471,6 +473,17 @@ static void memory_stays_within_the_ledger(void **state)
     aq_engine_close(e);
 }
 
+static void bookkeeping_stays_within_its_ledger_line(void **state)
+{
+    for (uint64_t i = 0; i < 200; i++) {
+        struct aq_block_shape s = {.micro_batch = 1 + (uint32_t)aq_prng_below(5, i, 0, 300),
+                                   .micro_batches = 1 + (uint32_t)aq_prng_below(5, i, 1, 8),
+                                   .head_tile_rows = 1 + (uint32_t)aq_prng_below(5, i, 2, 128)};
+        s.rows_max = s.micro_batch + (uint32_t)aq_prng_below(5, i, 3, 5000);
+        assert_true(aq_executor_rows_bytes(&s) <= aq_block_rows_bytes(&s));
+    }
+}
+
 static void what_does_not_fit_is_refused(void **state)
 {
     struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
@@ -498,6 +511,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prefill_agrees_with_what_decoding_gave),
     cmocka_unit_test(sequences_end_as_they_were_asked_to),
     cmocka_unit_test(memory_stays_within_the_ledger),
+    cmocka_unit_test(bookkeeping_stays_within_its_ledger_line),
     cmocka_unit_test(what_does_not_fit_is_refused),
 };
 
