@@ -150,16 +150,22 @@ static void json_listed_tops(struct aq_buf *out, const struct listing *l, uint32
 }
 
 /* Where each token begins in the text, in characters; one that begins inside a character counts
- * from the next. */
+ * from the next.  The prompt is shown as it was given, with the text of special tokens that its
+ * tokens alone do not have: generated tokens begin behind all of it. */
 static void json_offsets(struct aq_buf *out, const struct listing *l)
 {
     struct aq_buf text = {0};
-    for (uint32_t i = 0; i < l->count; i++)
+    size_t prompt_bytes = l->prompt_count ? l->c->prompt->text.count : 0;
+    if (prompt_bytes)
+        aq_buf_put(&text, l->c->prompt->text.bytes, prompt_bytes);
+    for (uint32_t i = l->prompt_count; i < l->count; i++)
         put_token_text(&text, l->t, listed_id(l, i));
     size_t begin = 0, at = 0, characters = 0;
     aq_buf_puts(out, "[");
     for (uint32_t i = 0; i < l->count; i++) {
         bool valid;
+        if (i == l->prompt_count || (i < l->prompt_count && begin > prompt_bytes))
+            begin = prompt_bytes;
         for (; at < begin && at < text.count; characters++)
             at += aq_utf8_step(text.data + at, text.count - at, &valid);
         aq_buf_puts(out, i ? "," : "");
