@@ -41,6 +41,7 @@ static void catch_signals(void)
     sigaction(SIGINT, &interrupt, NULL);
     sigaction(SIGTERM, &interrupt, NULL);
     sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is a failed write like any other */
+    sigaction(SIGXFSZ, &ignore, NULL); /* and so is one beyond the limit of a file's size */
 }
 
 struct screen {
@@ -89,7 +90,8 @@ static void show_output(void *user, const char *bytes, size_t count)
         end_progress(s);
     while (count && !s->write_error) {
         ssize_t n = write(STDOUT_FILENO, bytes, count);
-        if (n < 0 && errno == EINTR)
+        /* Nobody reads, and the user wants to leave: waiting on would be for ever. */
+        if (n < 0 && errno == EINTR && !atomic_load(&first_interrupt_ms))
             continue;
         if (n < 0) {
             s->write_error = errno;
@@ -112,6 +114,8 @@ static int finish(struct screen *s, int status)
     end_progress(s);
     if (!s->write_error)
         return status;
+    if (s->write_error == EINTR)
+        return EXIT_INTERRUPTED;
     fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
     return EXIT_IO;
 }
