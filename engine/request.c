@@ -409,7 +409,7 @@ static bool read_prompt_list(struct aq_request *r, const char *field, const json
 static bool read_prompts(struct aq_request *r, int *ret_rc)
 {
     struct aq_request_draft *d = r->draft;
-    const char *field = d->rules->prompt_field ? d->rules->prompt_field : "prompt";
+    const char *field = aq_request_prompt_field(d->rules);
     const json_t *v = json_object_get(d->body, field);
     const json_t *first = json_is_array(v) ? json_array_get(v, 0) : NULL;
     bool list = json_is_string(first) || json_is_array(first);

@@ -35,6 +35,12 @@ char *aq_request_copy(struct aq_request *r, const char *bytes, size_t count);
 /* Reads every field of the body into r->params; false when the request is refused. -ENOMEM comes
  * back in *ret_rc. */
 bool aq_request_read_fields(struct aq_request *r, int *ret_rc);
+/* Where a record has its prompt; lines of plain text have no fields to choose from. */
+static inline const char *aq_request_prompt_field(const struct aq_request_rules *rules)
+{
+    return rules->prompt_field && !rules->text_lines ? rules->prompt_field : "prompt";
+}
+
 /* Turns the draft's prompts into ids within the context. */
 bool aq_request_tokenise(struct aq_request *r, int *ret_rc);
 

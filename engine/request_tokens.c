@@ -11,7 +11,7 @@
 static const char *prompt_name(const struct aq_request *r)
 {
     const struct aq_request_rules *rules = r->draft->rules;
-    return rules->prompt_field && !rules->prompt_template ? rules->prompt_field : "prompt";
+    return rules->prompt_template ? "prompt" : aq_request_prompt_field(rules);
 }
 
 /* Whether BOS is to stand in front of this prompt's text. */
