@@ -29,6 +29,8 @@ struct aq_input {
     XXH3_state_t *line_hash; /* of a line that is too long to keep */
     char *again;             /* memory of aq_input_at */
     size_t again_bytes;
+    int (*interrupted)(void *user); /* as in the options */
+    void *user;
 };
 
 void aq_input_close(struct aq_input *in)
@@ -202,6 +204,8 @@ int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struc
     if (!in)
         return aq_error(reterr, -ENOMEM, "input: out of memory");
     in->fd = -1;
+    in->interrupted = opts->interrupted;
+    in->user = opts->user;
     const char *name = opts->path ? opts->path : "--prompt";
     in->name = strdup(strcmp(name, "-") ? name : "standard input");
     in->buffer = malloc(READ_BYTES);
@@ -335,6 +339,8 @@ int aq_input_next(struct aq_input *in, struct aq_line *ret, struct aq_line_place
 int aq_input_drain(struct aq_input *in, struct aq_err *reterr)
 {
     while (!in->end) {
+        if (in->interrupted && in->interrupted(in->user))
+            return aq_error(reterr, -EINTR, "interrupted while reading '%s'", in->name);
         in->at = in->buffer_count;
         int rc = refill(in, reterr);
         if (rc < 0)

@@ -16,7 +16,7 @@ struct aq_input_opts {
     const struct aq_strings *prompts; /* --prompt: records made of these texts */
     enum aq_input_format format;
     const char *spool_dir;          /* for what has to be spooled */
-    int (*interrupted)(void *user); /* polled while spooling; NULL: never */
+    int (*interrupted)(void *user); /* polled while spooling and draining; NULL: never */
     void *user;
 };
 

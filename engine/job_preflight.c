@@ -15,10 +15,9 @@
 
 enum {
     ROWS_MAX = 1 << 30,
-    INTERRUPT_ROWS = 256, /* look for an interruption once in so many lines */
-    RESULT_BYTES = 320,   /* of a plain result without its tokens, about */
-    TOKEN_BYTES = 11,     /* of a generated token: its text, its id and a comma, about */
-    LOGPROB_BYTES = 60,   /* of a token in the logprobs lists, and of each alternative, about */
+    RESULT_BYTES = 320, /* of a plain result without its tokens, about */
+    TOKEN_BYTES = 11,   /* of a generated token: its text, its id and a comma, about */
+    LOGPROB_BYTES = 60, /* of a token in the logprobs lists, and of each alternative, about */
 };
 
 /* ---- the table of ids ---- */
@@ -208,7 +207,7 @@ int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
     struct aq_line line;
     struct aq_line_place place;
     while (!j->o->limit || j->row_count < j->o->limit) {
-        if (j->row_count % INTERRUPT_ROWS == 0 && aq_job_interrupted(j))
+        if (aq_job_interrupted(j))
             return aq_error(reterr, -EINTR, "interrupted in the preflight, at record %" PRIu64,
                             j->row_count);
         int rc = aq_input_next(j->input, &line, &place, reterr);
@@ -363,11 +362,13 @@ static void print_counts(struct printer *p, const struct aq_job *j)
         end_line(p);
     }
     for (uint32_t i = 0; i < j->g.unknown.count; i++) {
+        char name[80];
+        aq_quote(name, sizeof(name), j->g.unknown.field[i].name,
+                 strlen(j->g.unknown.field[i].name));
         aq_buf_printf(&p->text,
                       "unknown field '%s' ignored in %" PRIu64 " records (first in line "
                       "%" PRIu64 ")",
-                      j->g.unknown.field[i].name, j->g.unknown.field[i].count,
-                      j->g.unknown.field[i].first_line);
+                      name, j->g.unknown.field[i].count, j->g.unknown.field[i].first_line);
         if (j->g.unknown.field[i].nearest)
             aq_buf_printf(&p->text, "; nearest known: '%s'", j->g.unknown.field[i].nearest);
         end_line(p);
