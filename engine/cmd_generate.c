@@ -62,6 +62,10 @@ static int open_output(struct aq_job *j, struct aq_err *reterr)
 {
     const struct aq_options *o = j->o;
     j->text_output = !o->output;
+    if (!o->output && o->json && !o->dry_run)
+        return aq_error(reterr, -EINVAL,
+                        "--json without --output: the answer itself goes to standard output, as "
+                        "text; --output - writes it as a line of JSON");
     if (!o->output || !strcmp(o->output, "-")) {
         if (o->overwrite || o->retry_errors)
             return aq_error(reterr, -EINVAL,
@@ -116,6 +120,8 @@ static int open_input(struct aq_job *j, struct aq_err *reterr)
     int rc = aq_input_open(&j->input, &opts, reterr);
     if (rc == 0)
         j->g.rules.text_lines = aq_input_is_text(j->input);
+    if (j->o->prompt.count)
+        j->g.rules.prompt_field = NULL; /* the input is not the user's: it has a "prompt" */
     free(folder);
     return rc;
 }
@@ -172,7 +178,8 @@ static int plan(struct aq_job *j, struct aq_err *reterr)
     uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
     uint64_t fixed = 2 * results + j->line_max * PARSED_PER_TEXT;
     j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
-    j->workload.queue_bytes = fixed + j->held_limit;
+    uint64_t guess = j->held_limit;
+    j->workload.queue_bytes = fixed + guess;
     int rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
     if (rc < 0)
         return rc;
@@ -182,6 +189,11 @@ static int plan(struct aq_job *j, struct aq_err *reterr)
     if (want > j->held_limit) {
         j->held_limit = want;
         j->workload.queue_bytes = fixed + want;
+        rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
+    }
+    if (rc == -ENOMEM && j->held_limit > guess) { /* the guess fitted: fewer in flight, then */
+        j->held_limit = guess;
+        j->workload.queue_bytes = fixed + guess;
         rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
     }
     j->planned = rc == 0;
@@ -281,11 +293,19 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = 0;
-    if (j->o->ordered && aq_file_size(j->part) >= 0) /* all lines were there, not yet in order */
+    if (j->o->ordered && aq_file_size(j->part) > 0) /* all lines were there, not yet in order */
         rc = aq_job_order(j, reterr);
+    if (rc < 0)
+        return rc;
     aq_job_note(j, AQUIFER_INFO, "nothing to do: all %" PRIu64 " records are in '%s'", j->row_count,
                 j->output);
-    return rc;
+    struct aq_progress progress;
+    struct aq_run_view view = {.begin_s = aq_clock_s()};
+    aq_progress_begin(&progress, j, view.begin_s);
+    aq_progress_status(&progress, j, &view, "done");
+    if (j->o->report)
+        aq_progress_write_report(j, aq_progress_report(j, &view, "done"));
+    return j->o->json ? aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr) : 0;
 }
 
 static void say_end(const struct aq_job *j, const struct aq_run_view *view)
@@ -310,12 +330,10 @@ static int run(struct aq_job *j, struct aq_err *reterr)
     if (j->planned)
         plan_lines(j, say, false);
     rc = aq_job_run(j, &view, reterr);
-    if (rc == 0 && j->output && j->o->ordered)
-        rc = aq_job_order(j, reterr);
     if (rc < 0)
         return rc;
     say_end(j, &view);
-    if (j->o->json && j->output && j->planned)
+    if (j->o->json && j->output)
         rc = aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr);
     return rc < 0 ? rc : j->errors_before + view.errors ? EXIT_ERROR_RECORDS : 0;
 }

@@ -217,6 +217,14 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
 
 /* ---- report ---- */
 
+/* The engine was never planned because nothing had to be generated. */
+static json_t *report_without_engine(const struct aq_report_times *t)
+{
+    return json_pack("{s:i, s:n, s:I, s:I, s:i, s:i, s:i}", "schema", 1, "plan", "requests",
+                     (json_int_t)t->requests, "errors", (json_int_t)t->errors, "prompt_tokens", 0,
+                     "generated_tokens", 0, "passes", 0);
+}
+
 json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
                            const char *state)
 {
@@ -229,7 +237,8 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
         .errors = view->errors,
         .prompt_tokens = view->prompt_tokens,
     };
-    json_t *r = aq_report_build(j->g.engine, &times, NULL);
+    json_t *r =
+        j->planned ? aq_report_build(j->g.engine, &times, NULL) : report_without_engine(&times);
     if (!r)
         return NULL;
     json_object_set_new(r, "command", json_string("generate"));

@@ -14,7 +14,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { OLD_NAMES_MAX = 10000 };
+enum {
+    OLD_NAMES_MAX = 10000,
+    INTERRUPT_ROWS = 256, /* look for an interruption once in so many copied lines */
+};
 
 /* ---- reading result files ---- */
 
@@ -321,6 +324,8 @@ static int resume_from(struct aq_job *j, const char *part, bool dry, struct aq_e
         rc = scan(j, j->output, dry, reterr);
     if (rc == 0 && have_part && !(have_file && all_done(j)))
         rc = have_file ? 0 : scan(j, part, dry, reterr);
+    if (rc == 0 && !dry && aq_file_size(part) == 0)
+        unlink(part); /* left by a run that wrote nothing */
     if (rc == 0)
         rc = settle(j, part, have_file, have_part, dry, reterr);
     if (rc < 0)
@@ -383,37 +388,66 @@ static int note_place(struct aq_job *j, const struct found *f, void *user, struc
     return 0;
 }
 
-static int copy_place(FILE *to, FILE *from, const struct place *p, struct aq_buf *line,
+/* One line at a time, as large as the largest so far. */
+struct line_buffer {
+    char *bytes;
+    size_t capacity;
+};
+
+static int copy_place(FILE *to, FILE *from, const struct place *p, struct line_buffer *line,
                       struct aq_err *reterr)
 {
-    if (!p->count)
-        return 0;
-    while (line->capacity <= p->count && !line->failed) {
-        aq_buf_clear(line);
-        for (uint64_t i = line->capacity; i <= p->count; i += 4096)
-            aq_buf_put(line, (char[4096]){0}, 4096);
+    if (line->capacity < p->count) {
+        char *larger = realloc(line->bytes, p->count);
+        if (!larger)
+            return aq_error(reterr, -ENOMEM, "order the results: out of memory");
+        line->bytes = larger;
+        line->capacity = p->count;
     }
-    if (line->failed)
-        return aq_error(reterr, -ENOMEM, "order the results: out of memory");
     if (fseeko(from, (off_t)p->offset, SEEK_SET) < 0 ||
-        fread(line->data, 1, p->count, from) != p->count)
+        fread(line->bytes, 1, p->count, from) != p->count)
         return aq_error(reterr, -EIO, "order the results: read: %s", strerror(errno));
-    if (fwrite(line->data, 1, p->count, to) != p->count)
+    if (fwrite(line->bytes, 1, p->count, to) != p->count)
         return aq_error(reterr, -errno, "order the results: write: %s", strerror(errno));
     return 0;
+}
+
+static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count, FILE *to,
+                       FILE *from, struct line_buffer *line, struct aq_err *reterr)
+{
+    int rc = 0;
+    for (uint64_t i = 0; i < count && rc == 0; i++) {
+        if (i % INTERRUPT_ROWS == 0 && aq_job_interrupted(j))
+            return aq_error(reterr, -EINTR,
+                            "interrupted while ordering the results; all of them are in '%s' and "
+                            "the same command goes on",
+                            j->part);
+        rc = copy_place(to, from, &places[i], line, reterr);
+    }
+    return rc;
 }
 
 static int copy_in_order(const struct aq_job *j, const struct places *p, FILE *to, FILE *from,
                          struct aq_err *reterr)
 {
-    struct aq_buf line = {0};
-    int rc = 0;
-    for (uint64_t i = 0; i < j->row_count && rc == 0; i++)
-        rc = copy_place(to, from, &p->row[i], &line, reterr);
-    for (uint64_t i = 0; i < p->stray_count && rc == 0; i++)
-        rc = copy_place(to, from, &p->stray[i], &line, reterr);
-    aq_buf_close(&line);
+    struct line_buffer line = {0};
+    int rc = copy_places(j, p->row, j->row_count, to, from, &line, reterr);
+    if (rc == 0)
+        rc = copy_places(j, p->stray, p->stray_count, to, from, &line, reterr);
+    free(line.bytes);
     return rc;
+}
+
+/* FILE.part goes away after this, so it must hold every record. */
+static int check_places(const struct aq_job *j, const struct places *p, struct aq_err *reterr)
+{
+    for (uint64_t i = 0; i < j->row_count; i++)
+        if (!p->row[i].count)
+            return aq_error(reterr, -EIO,
+                            "order the results: '%s' does not hold every record: the one of input "
+                            "line %u is missing",
+                            j->part, j->rows[i].line);
+    return 0;
 }
 
 int aq_job_order(struct aq_job *j, struct aq_err *reterr)
@@ -423,6 +457,8 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr)
     char *beside = aq_file_name(j->output, ".tmp");
     int rc = places.row && beside ? walk_file(j, j->part, note_place, &places, &w, reterr)
                                   : aq_error(reterr, -ENOMEM, "order the results: out of memory");
+    if (rc == 0)
+        rc = check_places(j, &places, reterr);
     FILE *from = rc == 0 ? fopen(j->part, "re") : NULL, *to = from ? fopen(beside, "we") : NULL;
     if (rc == 0 && !to)
         rc = aq_error(reterr, -errno, "order the results into '%s': %s", beside, strerror(errno));

@@ -594,12 +594,14 @@ int aq_job_run(struct aq_job *j, struct aq_run_view *ret_view, struct aq_err *re
     else
         pthread_join(run->thread, NULL);
     rc = finish(run, ret_view, rc, interrupted, reterr);
+    if (rc == 0 && !j->abandoned && j->output && j->o->ordered) /* before anyone hears "done" */
+        rc = aq_job_order(j, reterr);
     const char *state = rc == 0 ? "done" : rc == -EINTR ? "interrupted" : "failed";
     if (rc < 0 && rc != -EINTR && reterr)
         snprintf(ret_view->last_error, sizeof(ret_view->last_error), "%.255s", reterr->text);
     aq_progress_status(&run->progress, j, ret_view, state);
     if (!j->abandoned) {
-        if (j->o->report && j->planned && ret_view->loaded)
+        if (j->o->report && ret_view->loaded)
             aq_progress_write_report(j, aq_progress_report(j, ret_view, state));
         j->run = NULL;
         run_close(run);

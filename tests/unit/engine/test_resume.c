@@ -124,9 +124,17 @@ static void nothing_to_do_loads_nothing(void **state)
     struct job_rig *rig = *state;
     char *want = full_run(rig);
     fake_engine.loads = 0;
-    assert_int_equal(job_rig_run(rig, ""), 0);
+    unlink(job_rig_path(rig, "out.jsonl.status.json"));
+    assert_int_equal(job_rig_run(rig, "\"json\": true"), 0);
     assert_int_equal(fake_engine.loads, 0);
     assert_non_null(strstr(rig->lines.data, "nothing to do"));
+    char *status = job_rig_read(rig, "out.jsonl.status.json");
+    assert_non_null(status);
+    assert_non_null(strstr(status, "\"state\": \"done\""));
+    free(status);
+    json_t *report = json_loads(rig->output.data, 0, NULL);
+    assert_int_equal(json_integer_value(json_object_get(report, "resumed")), RECORDS);
+    json_decref(report);
     assert_results(rig, want);
     free(want);
 }
@@ -173,6 +181,44 @@ static void an_ordered_run_goes_on_from_its_part(void **state)
         free(got);
     }
     free(want);
+}
+
+static void lines_of_all_lengths_are_put_in_order(void **state)
+{
+    static const unsigned lengths[] = {300, 9000, 20000, 40000};
+    struct job_rig *rig = *state;
+    struct aq_buf input = {0};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(lengths); i++) /* results carry the metadata */
+        aq_buf_printf(&input, "{\"prompt\": [5], \"metadata\": {\"x\": \"%0*d\"}}\n",
+                      (int)lengths[i], 0);
+    job_rig_write(rig, "in.jsonl", input.data);
+    aq_buf_close(&input);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    json_t *results = job_rig_results(rig, "out.jsonl"), *o;
+    size_t i;
+    assert_int_equal(json_array_size(results), AQ_ARRAY_LEN(lengths));
+    json_array_foreach(results, i, o)
+    {
+        json_t *metadata = json_object_get(o, "metadata");
+        assert_int_equal(json_integer_value(json_object_get(o, "index")), i);
+        assert_int_equal(json_string_length(json_object_get(metadata, "x")), lengths[i]);
+    }
+    json_decref(results);
+}
+
+static void an_empty_part_does_not_replace_the_whole_file(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    char *text = job_rig_read(rig, "out.jsonl");
+    job_rig_write(rig, "out.jsonl.part", "");
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.part"));
+    char *after = job_rig_read(rig, "out.jsonl");
+    assert_string_equal(after, text);
+    free(after);
+    free(text);
 }
 
 static void a_part_left_beside_the_whole_file_is_removed(void **state)
@@ -394,6 +440,8 @@ static const struct CMUnitTest tests[] = {
     T(nothing_to_do_loads_nothing),
     T(all_forms_are_recognised),
     T(an_ordered_run_goes_on_from_its_part),
+    T(lines_of_all_lengths_are_put_in_order),
+    T(an_empty_part_does_not_replace_the_whole_file),
     T(a_part_left_beside_the_whole_file_is_removed),
     T(a_run_may_change_between_ordered_and_not),
     T(other_values_are_refused_with_a_table),
