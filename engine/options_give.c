@@ -166,6 +166,13 @@ static int parse_integer(const struct aq_option *option, const char *label, cons
     return 0;
 }
 
+/* Lists grow when they hold a power of two (or nothing), to more than twice that; what they were in
+ * before stays owned until close. */
+static bool is_full(uint32_t count)
+{
+    return (count & (count - 1)) == 0;
+}
+
 static int set_u32_list(struct aq_options *o, const struct aq_option *option, const char *label,
                         const char *text, struct aq_err *reterr)
 {
@@ -181,16 +188,17 @@ static int set_u32_list(struct aq_options *o, const struct aq_option *option, co
         rc = parse_integer(option, label, word + strspn(word, " "), &value, reterr);
         if (rc < 0)
             break;
-        uint32_t *grown = keep(o, malloc((*count + 1) * sizeof(*grown)));
-        if (!grown) {
-            rc = out_of_memory(label, reterr);
-            break;
+        if (is_full(*count)) {
+            uint32_t *grown = keep(o, malloc(2 * (*count + 1) * sizeof(*grown)));
+            if (!grown) {
+                rc = out_of_memory(label, reterr);
+                break;
+            }
+            if (*count)
+                memcpy(grown, *list, *count * sizeof(*grown));
+            *list = grown;
         }
-        if (*count)
-            memcpy(grown, *list, *count * sizeof(*grown));
-        grown[*count] = (uint32_t)value;
-        *list = grown;
-        ++*count;
+        (*list)[(*count)++] = (uint32_t)value;
     }
     if (rc == 0 && words == 0)
         rc = aq_error(reterr, -EINVAL, "%s: expected integers, found ''", label);
@@ -201,15 +209,18 @@ static int set_u32_list(struct aq_options *o, const struct aq_option *option, co
 static int add_string(struct aq_options *o, struct aq_strings *list, const char *label,
                       const char *text, size_t bytes, struct aq_err *reterr)
 {
-    char **grown = keep(o, malloc((list->count + 1) * sizeof(*grown)));
     char *copy = keep(o, strndup(text, bytes));
-    if (!grown || !copy)
+    if (!copy)
         return out_of_memory(label, reterr);
-    if (list->count)
-        memcpy(grown, list->item, list->count * sizeof(*grown));
-    grown[list->count] = copy;
-    list->item = grown;
-    list->count++;
+    if (is_full(list->count)) {
+        char **grown = keep(o, malloc(2 * (list->count + 1) * sizeof(*grown)));
+        if (!grown)
+            return out_of_memory(label, reterr);
+        if (list->count)
+            memcpy(grown, list->item, list->count * sizeof(*grown));
+        list->item = grown;
+    }
+    list->item[list->count++] = copy;
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "engine/aquifer.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -93,6 +94,10 @@ static void show_output(void *user, const char *bytes, size_t count)
         /* Nobody reads, and the user wants to leave: waiting on would be for ever. */
         if (n < 0 && errno == EINTR && !atomic_load(&first_interrupt_ms))
             continue;
+        if (n < 0 && errno == EAGAIN) { /* somebody made the pipe non-blocking */
+            poll(&(struct pollfd){.fd = STDOUT_FILENO, .events = POLLOUT}, 1, -1);
+            continue;
+        }
         if (n < 0) {
             s->write_error = errno;
             return;

@@ -160,6 +160,26 @@ static void repeated_options_add_up(void **state)
     aq_options_close(o);
 }
 
+static void lists_grow_in_order(void **state)
+{
+    char text[8192] = "";
+    for (int i = 0; i < 1000; i++)
+        sprintf(text + strlen(text), "%s%d", i ? "," : "", i);
+    char *words[] = {"--stop-token-ids", text, "--stop", "a", "--stop", "b",
+                     "--stop",           "c",  "--stop", "d", "--stop", "e"};
+    struct aq_options *o = NULL;
+    bool help = false;
+    assert_int_equal(aq_options_from_args(&o, "generate", AQ_ARRAY_LEN(words), words, &help, NULL),
+                     0);
+    assert_int_equal(o->stop_token_id_count, 1000);
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(o->stop_token_ids[i], i);
+    assert_int_equal(o->stop.count, 5);
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(o->stop.item[i][0], 'a' + (int)i);
+    aq_options_close(o);
+}
+
 static void bench_takes_lists(void **state)
 {
     struct aq_options *o =
@@ -678,6 +698,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(switches_go_on_and_off),
     cmocka_unit_test(no_bos_is_bos_never),
     cmocka_unit_test(repeated_options_add_up),
+    cmocka_unit_test(lists_grow_in_order),
     cmocka_unit_test(bench_takes_lists),
     cmocka_unit_test(auto_is_the_default_of_planned_numbers),
     cmocka_unit_test(habits_from_elsewhere_are_understood),
