@@ -40,8 +40,8 @@ class Lines:
               f"{'-' if found is None else f'{found:.3g}'} {unit}"
               f"{'' if need is None else f' (must reach {need:g})'} {note}", file=sys.stderr)
 
-def kernels(build, extra, lines, raw):
-    doc = kcheck(build, "product_bf16_w_bf16", extra)
+def kernels(build, extra, shape, lines, raw):
+    doc = kcheck(build, "product_bf16_w_bf16" + shape, extra)
     raw["product_bf16"] = doc
     for table in sorted({r["table"] for r in doc["rows"]}):
         rows = [r for r in doc["rows"] if r["table"] == table]
@@ -52,14 +52,14 @@ def kernels(build, extra, lines, raw):
                 hot = table in ("avx512bf16",)
                 lines.add(f"bf16 products, {table}, M={m}: share of {bound}", need if hot else None,
                           median_of(at, "share_of_bound"), "of 1", f"{median_of(at, 'rate') / 1e9:.1f} G/s")
-    doc = kcheck(build, "product_f32_w_f32", extra + ["--peer", "onednn"])
+    doc = kcheck(build, "product_f32_w_f32" + shape, extra + ["--peer", "onednn"])
     raw["product_f32"] = doc
     rows = [r for r in best_table(doc["rows"]) if r.get("share_of_peer")]
     lines.add("f32 products against packed oneDNN (median over shapes)", 0.85, median_of(rows, "share_of_peer"), "of 1")
     doc = kcheck(build, "attn_decode", extra)
     raw["attn_decode"] = doc
     for r in best_table(doc["rows"]):
-        wanted = "f16" in r["name"] and re.search(r"512|2048", r["name"])
+        wanted = re.search(r"decode_f16_b32_h32x1_d(64|128)_s(512|2048)", r["name"])
         lines.add(f"{r['name']}: share of {r['bound']}", 0.80 if wanted else None, r.get("share_of_bound"), "of 1",
                   f"{r['rate'] / 1e9:.1f} G/s")
     doc = kcheck(build, "attn_prefill", extra)
@@ -153,6 +153,7 @@ def main():
     p.add_argument("--shape", default="opt-1.3b", choices=sorted(SHAPES))
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--duration", default="0.5", help="seconds per kernel line")
+    p.add_argument("--product", default="", help="only products of this shape, for instance _n8192_k2048")
     p.add_argument("--records", type=int, default=100000)
     p.add_argument("--skip", default="", help="comma list of kernels, end_to_end, preflight")
     a = p.parse_args()
@@ -163,7 +164,7 @@ def main():
     raw["environment"] = dict(cpu=open("/proc/cpuinfo").read().split("model name\t: ")[1].split("\n")[0],
                               cores=os.cpu_count())
     if "kernels" not in skip:
-        kernels(a.build, ["--duration", a.duration], lines, raw)
+        kernels(a.build, ["--duration", a.duration], a.product, lines, raw)
     ceilings = peaks([v for v in raw.values() if isinstance(v, dict) and "rows" in v])
     raw["ceilings"] = ceilings
     if "end_to_end" not in skip:
