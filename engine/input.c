@@ -18,7 +18,7 @@ enum { READ_BYTES = 1 << 20 };
 struct aq_input {
     int fd;
     char *name; /* for messages */
-    bool text;
+    bool text, list;
     /* The window of the file that is in memory: [buffer_offset, + buffer_count), read up to at. */
     char *buffer;
     size_t buffer_bytes, buffer_count, at;
@@ -191,6 +191,7 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
     in->buffer_offset = at;
     while (at < count && strchr(" \t\r\n", head[at]) && head[at])
         at++;
+    in->list = at < count && head[at] == '[';
     in->text = format == AQ_INPUT_TEXT;
     if (format == AQ_INPUT_AUTO && at < count && head[at] != '{')
         in->text = !has_ending(in->name, ".jsonl") && !has_ending(in->name, ".json");
@@ -380,6 +381,11 @@ int aq_input_at(struct aq_input *in, const struct aq_line_place *place, struct a
 bool aq_input_is_text(const struct aq_input *in)
 {
     return in->text;
+}
+
+bool aq_input_is_list(const struct aq_input *in)
+{
+    return in->list && !in->text;
 }
 
 uint64_t aq_input_bytes(const struct aq_input *in)

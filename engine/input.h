@@ -40,6 +40,7 @@ int aq_input_at(struct aq_input *in, const struct aq_line_place *place, struct a
                 struct aq_err *reterr);
 
 bool aq_input_is_text(const struct aq_input *in); /* a line is a prompt, not JSON */
+bool aq_input_is_list(const struct aq_input *in); /* it begins as one JSON list does */
 uint64_t aq_input_bytes(const struct aq_input *in);
 uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of what has been read */
 

@@ -253,8 +253,11 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
     if (!c->valid)
         return aq_error(reterr, -EINVAL,
                         "none of the %" PRIu64 " records is valid; nothing was written.  Line "
-                        "%" PRIu64 ": %s: %s",
-                        c->records, s->line, aq_record_code_name(s->code), s->message);
+                        "%" PRIu64 ": %s: %s%s",
+                        c->records, s->line, aq_record_code_name(s->code), s->message,
+                        aq_input_is_list(j->input) ? ".  The input looks like one JSON list; jq -c "
+                                                     "'.[]' makes a line of each item"
+                                                   : "");
     if (j->o->strict && invalid_count(j))
         return aq_error(
             reterr, -EINVAL,

@@ -162,8 +162,10 @@ static int repair(struct aq_job *j, const char *path, const struct walk *w, stru
         close(fd);
     if (rc < 0)
         return aq_error(reterr, rc, "repair the end of '%s': %s", path, strerror(-rc));
-    aq_job_note(j, AQUIFER_WARNING, "'%s': the last line was torn; cut back by %" PRIu64 " bytes",
-                path, w->end - w->good_end);
+    if (w->good_end < w->end)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "'%s': the last line was torn; cut back by %" PRIu64 " bytes", path,
+                    w->end - w->good_end);
     return 0;
 }
 

@@ -1,0 +1,450 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`aquifer generate` as a user runs it: files in, files out, on the small trained model.
+
+AQ_PROGRAM names the program, AQ_TEST_DATA the test data.  Only the standard library is used.
+"""
+import ctypes
+import json
+import math
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.environ["AQ_PROGRAM"]
+DATA = os.environ["AQ_TEST_DATA"]
+MODEL = os.path.join(DATA, "tiny-opt")
+KILLS = 20
+
+
+def lines_of(path):
+    with open(path, encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+def golden(count):
+    return lines_of(os.path.join(MODEL, "golden", "greedy.jsonl"))[:count]
+
+
+def sum_of_sizes(path):
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+class Generate(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="aq-generate-")
+        self.input = self.path("in.jsonl")
+        self.output = self.path("out.jsonl")
+
+    def tearDown(self):
+        shutil.rmtree(self.dir)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def write(self, records):
+        """Records as JSON; strings and bytes as they are."""
+        with open(self.input, "wb") as f:
+            for r in records:
+                if isinstance(r, bytes):
+                    f.write(r + b"\n")
+                else:
+                    text = r if isinstance(r, str) else json.dumps(r)
+                    f.write(text.encode("utf-8") + b"\n")
+
+    def words(self, *words, source=None, target=None):
+        return [PROGRAM, "generate", "--model", MODEL, "--device", "cpu", "--input",
+                source or self.input, "--output", target or self.output, *words]
+
+    def run_program(self, words, status=0, **how):
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240,
+                              **how)
+        self.assertEqual(done.returncode, status, done.stderr.decode())
+        return done
+
+    def generate(self, *words, status=0, **how):
+        return self.run_program(self.words(*words, **how), status)
+
+    def results(self):
+        """By id; each id once."""
+        found = {}
+        for r in lines_of(self.output):
+            self.assertNotIn(r["id"], found)
+            found[r["id"]] = r
+        return found
+
+    def sorted_lines(self):
+        with open(self.output, encoding="utf-8") as f:
+            return sorted(f)
+
+    # ---- what comes out
+
+    def test_greedy_tokens_are_the_golden_ones(self):
+        want = golden(6)
+        self.write({"id": str(g["id"]), "prompt": g["prompt"]} for g in want)
+        self.generate("--compute", "f32", "--max-tokens", "64")
+        found = self.results()
+        for g in want:
+            r = found[str(g["id"])]
+            self.assertEqual(r["tokens"], g["tokens"])
+            self.assertEqual(r["usage"]["prompt_tokens"], len(g["prompt_ids"]))
+            self.assertEqual(r["text"], g["text"])
+
+    def test_three_forms_side_by_side(self):
+        harness = ('{"best_of": 1, "echo": true, "logprobs": 1, "max_tokens": 0, "model": "x", '
+                   '"n": 1,  "prompt": "In my palm is a clear stone", "request_type": '
+                   '"language-model-inference", "stop": null, "temperature": 0, "top_p": 1}')
+        self.write([
+            {"id": 3, "prompt": "She said", "metadata": {"a": [1, None]}},
+            {"custom_id": "b-1", "method": "POST", "url": "/v1/completions",
+             "body": {"model": "m", "prompt": "She said", "max_tokens": 4}},
+            harness,
+            {"custom_id": "b-2", "method": "POST", "url": "/v1/completions",
+             "body": {"prompt": "She said", "stream": True}},
+            "{broken",
+        ])
+        self.generate("--ordered", status=3)
+        plain, batch, scored, refused, broken = lines_of(self.output)
+        self.assertEqual((plain["id"], plain["index"], plain["finish_reason"]), (3, 0, "length"))
+        self.assertEqual(plain["metadata"], {"a": [1, None]})
+        self.assertEqual(len(plain["tokens"]), 32)
+        body = batch["response"]["body"]
+        self.assertEqual(batch["custom_id"], "b-1")
+        self.assertEqual((batch["error"], batch["response"]["status_code"]), (None, 200))
+        self.assertEqual((body["object"], body["model"]), ("text_completion", "m"))
+        self.assertEqual(body["usage"]["completion_tokens"], 4)
+        self.assertTrue(plain["text"].startswith(body["choices"][0]["text"]))
+        with open(self.output, encoding="utf-8") as f:
+            self.assertIn('"request":' + harness, f.read())
+        logprobs = scored["result"]["choices"][0]["logprobs"]
+        self.assertEqual("".join(logprobs["tokens"]), "In my palm is a clear stone")
+        self.assertIsNone(logprobs["token_logprobs"][0])
+        self.assertEqual(refused["response"]["status_code"], 400)
+        self.assertEqual(refused["response"]["body"]["error"]["code"], "unsupported_parameter")
+        self.assertEqual(refused["error"]["code"], "unsupported_parameter")
+        self.assertEqual((broken["id"], broken["error"]["line"]), (None, 5))
+
+    def test_neighbours_and_order_do_not_change_results(self):
+        records = [{"id": f"r{i}", "prompt": "The " + "old " * (i % 7) + "man",
+                    "max_tokens": 5 + i % 11, "temperature": 0.8 if i % 2 else 0}
+                   for i in range(24)]
+        self.write(records)
+        self.generate("--seed", "5")
+        together = self.results()
+        self.write(reversed(records))
+        self.generate("--seed", "5", "--ordered", "--overwrite", "--micro-batch", "2",
+                      "--micro-batches", "2", "--threads", "1")
+        self.assertEqual([r["id"] for r in lines_of(self.output)], [r["id"] for r in records][::-1])
+        for id_, r in self.results().items():
+            self.assertEqual(r["tokens"], together[id_]["tokens"])
+
+    def test_samples_differ_and_repeat(self):
+        self.write([{"id": "a", "prompt": "She said", "n": 3, "temperature": 1, "seed": 11}])
+        self.generate()
+        first = self.results()["a"]
+        texts = [c["text"] for c in first["choices"]]
+        self.assertEqual(len(set(texts)), 3)
+        self.assertEqual(first["text"], texts[0])
+        self.generate("--overwrite")
+        self.assertEqual(self.results()["a"], first)
+
+    def test_a_stop_string_across_tokens_ends_the_text(self):
+        self.write([{"id": 1, "prompt": golden(1)[0]["prompt"], "logprobs": 0}])
+        self.generate("--compute", "f32", "--max-tokens", "24")
+        whole = self.results()[1]
+        first, second = whole["logprobs"]["tokens"][3:5]
+        stop = first[-1] + second[:2]
+        cut = whole["text"].index(stop)
+        self.write([{"id": 1, "prompt": golden(1)[0]["prompt"], "stop": [stop]}])
+        self.generate("--compute", "f32", "--max-tokens", "24", "--overwrite")
+        r = self.results()[1]
+        self.assertEqual(r["text"], whole["text"][:cut])
+        self.assertEqual((r["finish_reason"], r["stop_reason"]), ("stop", stop))
+        self.assertEqual(r["tokens"], whole["tokens"][:len(r["tokens"])])
+        self.assertLess(len(r["tokens"]), 24)
+
+    def test_scoring_agrees_with_generating(self):
+        g = golden(2)[1]
+        self.write([{"id": "g", "prompt": g["prompt_ids"], "max_tokens": 12, "logprobs": 2}])
+        self.generate("--compute", "f32")
+        made = self.results()["g"]
+        ids = g["prompt_ids"] + made["tokens"]
+        self.write([{"id": "s", "prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 2}])
+        self.generate("--compute", "f32", "--overwrite")
+        scored = self.results()["s"]["logprobs"]
+        self.assertEqual(scored["token_ids"], ids)
+        self.assertEqual(len(scored["text_offset"]), len(ids))
+        self.assertIsNone(scored["top_logprobs"][0])
+        made = made["logprobs"]
+        for i, lp in enumerate(made["token_logprobs"]):
+            self.assertAlmostEqual(scored["token_logprobs"][len(g["prompt_ids"]) + i], lp, delta=1e-3)
+            best = max(made["top_logprobs"][i].values())
+            self.assertEqual(lp, best)  # greedy
+            self.assertLessEqual(sum(map(math.exp, made["top_logprobs"][i].values())), 1.0001)
+
+    def test_echo_stands_in_front(self):
+        self.write([{"id": 1, "prompt": "She said", "echo": True, "max_tokens": 3}])
+        self.generate()
+        r = self.results()[1]
+        self.assertTrue(r["text"].startswith("She said"))
+        self.assertGreater(len(r["text"]), len("She said"))
+        self.assertEqual(len(r["tokens"]), 3)
+
+    def test_prompts_that_are_too_long(self):
+        long = [2] + [100 + i % 900 for i in range(1199)]
+        self.write([{"id": "long", "prompt": long}, {"id": "short", "prompt": [5]}])
+        self.generate(status=3)
+        error = self.results()["long"]["error"]
+        self.assertEqual(error["code"], "context_length_exceeded")
+        for number in ("1200", "32", "1024"):
+            self.assertIn(number, error["message"])
+        self.generate("--overlong", "truncate-left", "--overwrite")
+        r = self.results()["long"]
+        self.assertEqual((r["truncated"], r["usage"]["prompt_tokens"]), (1200 - 992, 992))
+        self.write([{"id": "long", "prompt": long[:1020]}, {"id": "short", "prompt": [5]}])
+        self.generate("--overlong", "clip", "--ignore-eos", "--overwrite")
+        r = self.results()
+        self.assertEqual(r["long"]["usage"]["completion_tokens"], 4)
+        self.assertNotIn("truncated", r["long"])
+        self.assertEqual(r["short"]["usage"]["completion_tokens"], 32)
+
+    # ---- where things come from and go to
+
+    def test_pipes_in_and_out(self):
+        records = b'\xef\xbb\xbf{"id": "a", "prompt": "She said"}\r\n\r\n{"id": "b", "prompt": [5]}'
+        done = self.run_program(self.words("--ordered", source="-", target="-"), input=records)
+        self.assertEqual([json.loads(line)["id"] for line in done.stdout.splitlines()], ["a", "b"])
+        self.assertEqual(os.listdir(self.dir), [])
+
+    def test_a_prompt_on_the_command_line(self):
+        done = self.run_program([PROGRAM, "generate", "--model", MODEL, "--device", "cpu",
+                                 "--compute", "f32", "--prompt", golden(1)[0]["prompt"],
+                                 "--max-tokens", "64", "--quiet"])
+        self.assertEqual(done.stdout.decode(), golden(1)[0]["text"] + "\n")
+        self.assertEqual(done.stderr, b"")
+
+    def test_other_fields_templates_and_text(self):
+        self.write([{"question": "Why?", "answer": "So."}])
+        self.generate("--prompt-template", "Q: {question}\nA:", "--echo", "--max-tokens", "2")
+        self.assertTrue(self.results()[0]["text"].startswith("Q: Why?\nA:"))
+        self.generate("--prompt-field", "answer", "--echo", "--max-tokens", "2", "--overwrite")
+        self.assertTrue(self.results()[0]["text"].startswith("So."))
+        self.write(["Once upon a time", "", "The end"])
+        self.generate("--input-format", "text", "--echo", "--max-tokens", "2", "--overwrite")
+        self.assertEqual(len(self.results()), 2)
+
+    def test_report_and_status(self):
+        self.write([{"prompt": "She said"} for _ in range(5)])
+        self.generate("--report", self.path("report.json"))
+        with open(self.path("report.json"), encoding="utf-8") as f:
+            report = json.load(f)
+        parts = sum(report[k] for k in ("prefill_s", "decode_s", "mixed_s", "idle_s"))
+        self.assertAlmostEqual(report["total_s"], parts, delta=1e-6)
+        self.assertEqual((report["requests"], report["generated_tokens"]), (5, 160))
+        self.assertLess(report["idle_s"], report["total_s"])
+        memory = report["memory"]["host"]
+        self.assertLessEqual(memory["measured"], memory["ledger"])
+        done = self.run_program([PROGRAM, "status", self.output])
+        self.assertIn(b"done", done.stdout)
+
+    # ---- refused, before anything is written
+
+    def test_what_is_refused_leaves_nothing_behind(self):
+        cases = [
+            ([{"id": 1, "prompt": "a"}, {"id": "1", "prompt": "b"}], (), b"lines 1 and 2"),
+            (["{broken"], (), b"none of the 1 records is valid"),
+            ([{"prompt": "a"}, {"prompt": ""}], ("--strict",), b"--strict"),
+            ([{"prompt": "a"}, "x", "y"], (), b"more than half"),
+            ([], (), b"no records"),
+        ]
+        for records, words, message in cases:
+            self.write(records)
+            done = self.generate(*words, status=1)
+            self.assertIn(message, done.stderr)
+            self.assertEqual(os.listdir(self.dir), ["in.jsonl"])
+
+    def test_a_dry_run_writes_nothing(self):
+        self.write([{"prompt": "She said"}])
+        done = self.generate("--dry-run")
+        for word in (b"records: 1", b"plan:", b"ledger:"):
+            self.assertIn(word, done.stdout)
+        self.assertEqual(os.listdir(self.dir), ["in.jsonl"])
+
+    # ---- cut off and started again
+
+    def many(self, count):
+        rng = random.Random(7)
+        words = "the old man said that she was a little house in sea and rain".split()
+        return [{"id": f"r{i}", "prompt": " ".join(rng.choices(words, k=rng.randint(2, 30))),
+                 "max_tokens": rng.randint(8, 48), "temperature": rng.choice([0, 0.9])}
+                for i in range(count)]
+
+    def test_killed_at_random_points_the_results_are_the_same(self):
+        self.write(self.many(120))
+        words = ("--micro-batch", "8", "--micro-batches", "1")
+        self.generate(*words)
+        want = self.sorted_lines()
+        size = sum_of_sizes(self.output)
+        rng = random.Random(20)
+        kills = whole = 0
+        os.remove(self.output)
+        while kills < KILLS:
+            child = subprocess.Popen(self.words(*words), stderr=subprocess.PIPE)
+            goal = sum_of_sizes(self.output) + rng.random() * size / 8
+            until = time.monotonic() + 60
+            while (child.poll() is None and sum_of_sizes(self.output) < goal and
+                   time.monotonic() < until):
+                time.sleep(0.001)
+            child.kill()
+            child.communicate()
+            if child.returncode == -signal.SIGKILL:
+                kills += 1
+            else:  # it was done before: compare, and begin anew
+                self.assertEqual(child.returncode, 0)
+                self.assertEqual(self.sorted_lines(), want)
+                os.remove(self.output)
+                whole += 1
+        self.generate(*words)
+        self.assertEqual(self.sorted_lines(), want)
+        print(f"{kills} kills, {whole} whole runs in between", file=sys.stderr)
+
+    def test_a_second_run_on_the_same_output_is_refused(self):
+        self.write(self.many(200))
+        child = subprocess.Popen(self.words(), stderr=subprocess.PIPE)
+        try:
+            until = time.monotonic() + 60
+            while not sum_of_sizes(self.output) and time.monotonic() < until:
+                time.sleep(0.005)
+            done = self.generate(status=1)
+            self.assertIn(f"process {child.pid}".encode(), done.stderr)
+        finally:
+            child.communicate()
+        self.assertEqual(child.returncode, 0)
+        self.assertEqual(len(self.results()), 200)
+
+    def test_a_signal_stops_between_passes_and_the_same_command_goes_on(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.write(self.many(150))
+            if os.path.exists(self.output):
+                os.remove(self.output)
+            child = subprocess.Popen(self.words(), stderr=subprocess.PIPE)
+            until = time.monotonic() + 60
+            while not sum_of_sizes(self.output) and time.monotonic() < until:
+                time.sleep(0.005)
+            begin = time.monotonic()
+            child.send_signal(number)
+            _, err = child.communicate()
+            self.assertLess(time.monotonic() - begin, 20)
+            self.assertEqual(child.returncode, 130, err.decode())
+            done = len(self.results())
+            with open(self.output + ".status.json", encoding="utf-8") as f:
+                status = json.load(f)
+            self.assertEqual((status["state"], status["done"]), ("interrupted", done))
+            self.assertLess(done, 150)
+            self.assertFalse(os.path.exists(self.output + ".lock"))
+            self.generate()
+            self.assertEqual(len(self.results()), 150)
+
+    def test_a_torn_line_is_repaired(self):
+        self.write(self.many(20))
+        self.generate()
+        want = self.sorted_lines()
+        os.truncate(self.output, sum_of_sizes(self.output) - 25)
+        done = self.generate()
+        self.assertIn(b"torn", done.stderr)
+        self.assertEqual(self.sorted_lines(), want)
+        done = self.generate()
+        self.assertIn(b"nothing to do", done.stderr)
+
+    def test_other_values_are_refused_in_a_table(self):
+        self.write(self.many(5))
+        self.generate()
+        before = self.sorted_lines()
+        done = self.generate("--seed", "9", "--max-tokens", "5", status=1)
+        for word in (b"seed", b"max_tokens", b"| 0 ", b"| 9", b"was", b"now"):
+            self.assertIn(word, done.stderr)
+        self.assertEqual(self.sorted_lines(), before)
+        self.generate("--seed", "9", "--allow-change", "seed")
+
+    def test_errors_are_tried_again_on_request(self):
+        self.write([{"id": 1, "prompt": "a"}, {"id": 2, "prompt": "b", "max_tokens": 2000}])
+        self.generate(status=3)
+        self.generate()  # nothing to do
+        done = self.generate("--retry-errors", "--overlong", "clip", "--allow-change", "overlong")
+        self.assertIn(b"1 error records taken out", done.stderr)
+        self.assertEqual(sorted(self.results()), [1, 2])
+        self.assertNotIn("error", self.results()[2])
+
+    # ---- a disk that is full
+
+    def test_a_full_disk_ends_with_4_and_whole_lines(self):
+        disk = self.path("disk")
+        os.mkdir(disk)
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"none", disk.encode(), b"tmpfs", 0, b"size=64k") != 0:
+            self.skipTest("no file system can be mounted here")
+        try:
+            self.output = os.path.join(disk, "out.jsonl")
+            self.write(self.many(300))
+            done = self.generate("--disk-full-wait", "2s", status=4)
+            self.assertIn(b"waiting up to 2 s", done.stderr)
+            with open(self.output, "rb") as f:
+                text = f.read()
+            self.assertTrue(text.endswith(b"\n"))
+            found = len(self.results())
+            self.assertTrue(0 < found < 300)
+            libc.mount(b"none", disk.encode(), b"tmpfs", 32, b"size=8m")  # MS_REMOUNT
+            self.generate()
+            self.assertEqual(len(self.results()), 300)
+        finally:
+            libc.umount2(disk.encode(), 2)
+
+    def test_a_file_size_limit_ends_with_4_and_whole_lines(self):
+        self.write(self.many(60))
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+        done = self.run_program(self.words(), status=4, preexec_fn=limit)
+        self.assertIn(b"out.jsonl", done.stderr)
+        found = len(self.results())
+        self.assertTrue(0 < found < 60)
+        self.generate()
+        self.assertEqual(len(self.results()), 60)
+
+    def test_a_device_that_is_full(self):
+        self.write(self.many(3))
+        self.generate("--disk-full-wait", "1s", status=4, target="/dev/full")
+
+    # ---- many records
+
+    def test_a_hundred_thousand_records_are_checked_in_bounded_memory(self):
+        with open(self.input, "w", encoding="utf-8") as f:
+            for i in range(100000):
+                f.write('{"id": "request-%d", "prompt": "The old man and number %d"}\n' % (i, i))
+        begin = time.monotonic()
+        child = subprocess.Popen(self.words("--dry-run", "--json"), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        text = child.stdout.read()
+        child.stderr.read()
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        child.stdout.close()
+        child.stderr.close()
+        self.assertEqual(child.returncode, 0)
+        self.assertEqual(json.loads(text)["preflight"]["valid"], 100000)
+        print(f"preflight of 100000 records: {time.monotonic() - begin:.1f} s, "
+              f"{usage.ru_maxrss / 1024:.0f} MiB", file=sys.stderr)
+        if "asan" not in os.environ.get("MESON_TEST_SETUP", ""):
+            self.assertLess(usage.ru_maxrss, 256 * 1024)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
