@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/io_engine.h - what an io engine implements, and what all of them share.  For io*.c only.
+ * io.c keeps the counts and checks every request, so an engine need not. */
+#ifndef AQ_OFFLOAD_IO_ENGINE_H
+#define AQ_OFFLOAD_IO_ENGINE_H
+
+#include "offload/io.h"
+
+#include <stdatomic.h>
+
+struct aq_io_ops {
+    /* At most depth_max requests are out; 0, or -EAGAIN for reasons of the engine's own. */
+    int (*queue)(struct aq_io *io, struct aq_io_request *request);
+    int (*commit)(struct aq_io *io, struct aq_err *reterr);
+    /* Commits first.  `min` is at most what is in flight, but for 1 with nothing in flight: wait
+     * for a wake.  Appends to ret with aq_io_finish. */
+    int (*reap)(struct aq_io *io, uint32_t min, uint64_t timeout_ns, struct aq_io_reaped *ret,
+                struct aq_err *reterr);
+    void (*wake)(struct aq_io *io);
+    uint64_t (*now)(const struct aq_io *io); /* NULL: the monotonic clock */
+    /* Frees the engine.  `abandon`: requests are still in flight and will stay so; what they use
+     * must be leaked. */
+    void (*close)(struct aq_io *io, bool abandon);
+};
+
+/* The head of every engine's struct. */
+struct aq_io {
+    const struct aq_io_ops *ops;
+    struct aq_io_caps caps;
+    struct aq_io_file *files; /* owned copy; the names are not */
+    uint32_t file_count;
+    struct aq_log log;
+    uint32_t queued, in_flight;
+    uint64_t done;
+    struct aq_io_request *tail; /* of the list being reaped */
+};
+
+/* Fills the head; copies the files.  -ENOMEM. */
+int aq_io_init(struct aq_io *io, const struct aq_io_ops *ops, const char *name,
+               const struct aq_io_file *files, uint32_t file_count, uint32_t depth,
+               struct aq_err *reterr);
+/* Frees what aq_io_init made. */
+void aq_io_fini(struct aq_io *io);
+/* Appends a request with its result to the list being reaped. */
+void aq_io_finish(struct aq_io *io, struct aq_io_reaped *ret, struct aq_io_request *request,
+                  int32_t result);
+/* Drops the pages of a request from the page cache, where its file wants that.  Advice only. */
+void aq_io_forget(const struct aq_io_file *file, uint64_t offset, uint64_t bytes);
+
+int aq_io_open_uring(struct aq_io **ret, const struct aq_io_opts *opts, struct aq_err *reterr);
+int aq_io_open_threads(struct aq_io **ret, const struct aq_io_opts *opts, struct aq_err *reterr);
+/* NULL when a ring can be set up; else why not. */
+const char *aq_io_uring_reason(void);
+
+/* A bell that any thread may ring and one waits for. */
+struct aq_io_bell {
+    int fd; /* eventfd, non-blocking; -1: not open */
+    atomic_bool rung;
+};
+int aq_io_bell_open(struct aq_io_bell *bell, struct aq_err *reterr);
+void aq_io_bell_close(struct aq_io_bell *bell);
+void aq_io_bell_ring(struct aq_io_bell *bell);
+/* Was it rung since the last take?  Quiets it. */
+bool aq_io_bell_take(struct aq_io_bell *bell);
+/* Makes the descriptor unreadable again, whether or not it was rung. */
+void aq_io_bell_quiet(struct aq_io_bell *bell);
+/* Waits for the descriptor, or the timeout; false when a signal came first. */
+bool aq_io_bell_wait(struct aq_io_bell *bell, uint64_t timeout_ns);
+
+#endif
