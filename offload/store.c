@@ -24,16 +24,8 @@ struct aq_store {
 
 struct aq_store_piece aq_store_locate(uint32_t dir_count, uint64_t offset, uint64_t bytes)
 {
-    assert(dir_count >= 1 && dir_count <= AQ_STORE_DIRS_MAX);
-    uint64_t unit = offset / AQ_STORE_UNIT_BYTES, within = offset % AQ_STORE_UNIT_BYTES;
-    struct aq_store_piece piece = {
-        .dir = (uint32_t)(unit % dir_count),
-        .file_offset = unit / dir_count * AQ_STORE_UNIT_BYTES + within,
-        .bytes = aq_min_u64(bytes, AQ_STORE_UNIT_BYTES - within),
-    };
-    if (dir_count == 1)
-        piece.bytes = bytes; /* units of one directory follow each other */
-    return piece;
+    struct aq_stripe_piece p = aq_stripe_locate(dir_count, offset, bytes);
+    return (struct aq_store_piece){.dir = p.file, .file_offset = p.offset, .bytes = p.bytes};
 }
 
 bool aq_store_present(const char *dir)

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/types.h"
+#include "offload/stripe.h"
 
 #include <jansson.h>
 
@@ -25,8 +26,8 @@ enum {
     AQ_STORE_FORMAT_VERSION = 1,
     AQ_STORE_ITEM_ALIGN = 4096,
     AQ_STORE_STEP_ALIGN = 64 * 1024,
-    AQ_STORE_UNIT_BYTES = 4 * 1024 * 1024,
-    AQ_STORE_DIRS_MAX = 64,
+    AQ_STORE_UNIT_BYTES = AQ_STRIPE_UNIT_BYTES,
+    AQ_STORE_DIRS_MAX = AQ_STRIPE_FILES_MAX,
     AQ_STORE_ITEMS_MAX = 1 << 20,
     AQ_STORE_NAME_MAX = 255,
 };

@@ -48,9 +48,7 @@ void aq_store_manifest_close(struct aq_store_manifest *m)
 
 uint64_t aq_store_stripe_bytes(uint64_t bytes, uint32_t dir_count, uint32_t dir)
 {
-    uint64_t whole = bytes / AQ_STORE_UNIT_BYTES, rest = bytes % AQ_STORE_UNIT_BYTES;
-    uint64_t units = whole / dir_count + (whole % dir_count > dir ? 1 : 0);
-    return units * AQ_STORE_UNIT_BYTES + (whole % dir_count == dir ? rest : 0);
+    return aq_stripe_file_bytes(bytes, dir_count, dir);
 }
 
 /* Names appear in messages: printable ASCII only. */

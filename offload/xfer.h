@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/xfer.h - transfers: a logical range of a striped set of files to or from one buffer.
+ * Cuts each into requests, keeps a queue of them in the io engine, resumes what came short and
+ * retries what may be retried, so that an executor sees whole transfers that worked or did not.
+ * Owns its requests, allocated at open.  Does not know what the bytes mean, and checks no
+ * checksum: that is the caller's, who knows extents.
+ *
+ * One thread calls all of this, the one that the engine belongs to; aq_io_wake(engine) from any
+ * other ends a wait in poll.  An engine serves one xfer.
+ *
+ * The fault contract, which tests/unit/offload/test_xfer.c holds it to:
+ *
+ *   the engine reports            what happens
+ *   busy, reordering, latency     nothing; requests wait their turn
+ *   EAGAIN, EINTR                 tried again until the deadline
+ *   a short transfer              the rest is asked for, from the last whole block on
+ *   EIO                           tried again `eio_retries` times, then the transfer ends in -EIO
+ *   the end of a file             the transfer ends in -EIO: files have their size before they are
+ *                                 read or written
+ *   any other error               the transfer ends in it
+ *   no answer for `deadline_ns`   the transfer ends in -ETIMEDOUT
+ *   wrong bytes                   goes unnoticed: the caller compares checksums where there are any
+ *
+ * A transfer that failed says so once, after all its requests came back: its buffer is garbage but
+ * nobody writes to it any more.  Only after -ETIMEDOUT, and when the engine itself broke, may a
+ * request still be out: then the buffer, and for a write the range of the file, belong to the
+ * engine until that is closed.  Other transfers are not affected, but by an engine that broke. */
+#ifndef AQ_OFFLOAD_XFER_H
+#define AQ_OFFLOAD_XFER_H
+
+#include "offload/io.h"
+
+enum {
+    AQ_XFER_REQUEST_BYTES_MIN = 4096,
+    AQ_XFER_REQUEST_BYTES_MAX = 64 * 1024 * 1024,
+    AQ_XFER_SETS_MAX = 64,
+};
+
+/* Files [first_file, first_file + file_count) of the engine, as one address space (stripe.h). */
+struct aq_xfer_set {
+    uint32_t first_file, file_count;
+    uint64_t bytes;
+};
+
+struct aq_xfer_opts {
+    struct aq_io *io; /* borrowed; closed by the caller, after this */
+    const struct aq_xfer_set *sets;
+    uint32_t set_count;
+    uint32_t depth;         /* requests out at a time, at most what the engine takes */
+    uint32_t request_bytes; /* of the largest request; multiple of 4096 */
+    uint32_t eio_retries;   /* of one request */
+    uint64_t deadline_ns;   /* of one request, from its start or its last progress */
+};
+
+/* Depth 16, requests of 1 MiB, 3 retries, one minute; the caller adds io and sets. */
+struct aq_xfer_opts aq_xfer_defaults(void);
+
+/* Embedded in the caller's own struct; the caller's again when poll returns it. */
+struct aq_transfer {
+    /* the caller's */
+    enum aq_io_op op;
+    uint32_t set;
+    uint64_t offset, bytes; /* in the set's address space; multiples of the engine's align_bytes */
+    void *buffer;           /* likewise */
+    /* set by poll */
+    int status; /* 0 or -errno */
+    struct aq_transfer *next;
+    /* xfer.c's */
+    uint64_t cut; /* bytes handed out as requests */
+    uint32_t out; /* requests not back */
+    bool running; /* from start until poll returns it */
+    uint32_t failed_file, failed_tries;
+    uint64_t failed_offset;
+    uint32_t failed_bytes;
+};
+
+struct aq_xfer;
+
+int aq_xfer_open(struct aq_xfer **ret, const struct aq_xfer_opts *opts, struct aq_err *reterr);
+/* Waits for nothing: transfers that still run are forgotten, and their buffers are the engine's
+ * until it is closed.  NULL is fine. */
+void aq_xfer_close(struct aq_xfer *x);
+
+/* Adds a transfer behind those started before; never fails, never blocks.  Reads and writes take
+ * turns at the queue, each in the order of their start.  Nothing happens before commit or poll. */
+void aq_xfer_start(struct aq_xfer *x, struct aq_transfer *t);
+
+/* Fills the engine's queue and starts what is in it; does not wait.  What does not fit follows in
+ * poll: a thread that computes meanwhile leaves the disk idle once the queue has run dry. */
+void aq_xfer_commit(struct aq_xfer *x);
+
+/* Finished transfers, as a list in the order in which they finished.  Waits until there is one, the
+ * timeout has passed (AQ_IO_FOREVER: never), or somebody calls aq_io_wake; NULL then.  Also waits
+ * for a wake when no transfer runs.  Fills the queue before it returns. */
+struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns);
+
+/* Transfers started and not yet returned. */
+uint32_t aq_xfer_running(const struct aq_xfer *x);
+
+/* Raises the error of a transfer that failed: what, where, how often it was tried; returns its
+ * status. */
+int aq_xfer_error(const struct aq_xfer *x, const struct aq_transfer *t, struct aq_err *reterr);
+
+struct aq_xfer_stats {
+    uint64_t bytes[AQ_IO_OP_COUNT];    /* moved by requests that came back */
+    uint64_t requests[AQ_IO_OP_COUNT]; /* that came back, however */
+    uint64_t busy_ns[AQ_IO_OP_COUNT];  /* with a request of this kind out */
+    uint64_t any_busy_ns;              /* with any request out */
+    uint64_t again, shorts, eio;       /* requests tried again because of ... */
+    uint64_t failed, timed_out;        /* transfers */
+    double depth;                      /* mean number of requests out while any was */
+};
+/* Since open, on the engine's clock. */
+struct aq_xfer_stats aq_xfer_stats(const struct aq_xfer *x);
+
+#endif

@@ -1,0 +1,742 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Transfers over files in memory behind the fault-injecting engine, and over real ones. */
+#include "tests/test.h"
+
+#include "base/prng.h"
+#include "base/types.h"
+#include "offload/io_fault.h"
+#include "offload/stripe.h"
+#include "offload/xfer.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- rig: set 0 is striped over three files, set 1 is one file ---- */
+
+enum {
+    STRIPES = 3,
+    FILES = STRIPES + 1,
+    FILE_BYTES = 8 << 20,
+    SET0_BYTES = STRIPES * FILE_BYTES,
+    PLACES = 12, /* regions of the sets that transfers keep to, so that none overlap */
+    PLACE_BYTES = 256 * 1024,
+    POLLS_MAX = 20000,
+};
+
+static unsigned char *file_data[FILES], *buffers; /* made once; buffers [PLACES][PLACE_BYTES] */
+
+struct rig {
+    struct aq_io *io;
+    struct aq_xfer *x;
+    struct aq_transfer t[PLACES];
+};
+
+static int make_data(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FILES; f++) {
+        file_data[f] = malloc(FILE_BYTES);
+        assert_non_null(file_data[f]);
+        for (uint64_t at = 0; at < FILE_BYTES; at += 8) {
+            uint64_t word = (at + (uint64_t)f * FILE_BYTES + 1) * 0x9e3779b97f4a7c15ull;
+            memcpy(file_data[f] + at, &word, 8);
+        }
+    }
+    return posix_memalign((void **)&buffers, 4096, (size_t)PLACES * PLACE_BYTES);
+}
+
+static int free_data(void **state)
+{
+    (void)state;
+    for (int f = 0; f < FILES; f++)
+        free(file_data[f]);
+    free(buffers);
+    return 0;
+}
+
+/* The byte of a set at a logical offset, where it really lies. */
+static unsigned char *byte_at(uint32_t set, uint64_t offset)
+{
+    struct aq_stripe_piece p = aq_stripe_locate(set == 0 ? STRIPES : 1, offset, 1);
+    return file_data[set == 0 ? p.file : STRIPES] + p.offset;
+}
+
+static bool same(uint32_t set, uint64_t offset, const unsigned char *bytes, uint64_t count)
+{
+    for (uint64_t at = 0; at < count;) {
+        struct aq_stripe_piece p =
+            aq_stripe_locate(set == 0 ? STRIPES : 1, offset + at, count - at);
+        if (memcmp(byte_at(set, offset + at), bytes + at, p.bytes) != 0)
+            return false;
+        at += p.bytes;
+    }
+    return true;
+}
+
+/* files 0..2 and 3 in memory, behind the fault engine. */
+static void rig_open(struct rig *r, const struct aq_fault_opts *faults, uint32_t align,
+                     struct aq_xfer_opts opts)
+{
+    static const char *const names[FILES] = {"data.0", "data.1", "data.2", "scratch"};
+    struct aq_io_mem_file files[FILES];
+    struct aq_xfer_set sets[] = {{0, STRIPES, SET0_BYTES}, {STRIPES, 1, FILE_BYTES}};
+    struct aq_io *mem;
+    memset(r, 0, sizeof(*r));
+    for (int f = 0; f < FILES; f++)
+        files[f] = (struct aq_io_mem_file){file_data[f], FILE_BYTES, names[f]};
+    struct aq_io_mem_opts mem_opts = {
+        .files = files, .file_count = FILES, .depth = opts.depth, .align_bytes = align};
+    assert_int_equal(aq_io_open_mem(&mem, &mem_opts, NULL), 0);
+    assert_int_equal(aq_io_open_fault(&r->io, mem, faults, NULL), 0);
+    opts.io = r->io;
+    opts.sets = sets;
+    opts.set_count = AQ_ARRAY_LEN(sets);
+    assert_int_equal(aq_xfer_open(&r->x, &opts, NULL), 0);
+}
+
+static void rig_close(struct rig *r)
+{
+    aq_xfer_close(r->x);
+    aq_io_close(r->io);
+}
+
+static const struct aq_fault_opts no_faults;
+
+static struct aq_xfer_opts small_requests(void)
+{
+    struct aq_xfer_opts o = aq_xfer_defaults();
+    o.depth = 4;
+    o.request_bytes = 64 * 1024;
+    o.deadline_ns = 1000 * 1000;
+    return o;
+}
+
+static struct aq_transfer *start(struct rig *r, int i, enum aq_io_op op, uint32_t set,
+                                 uint64_t offset, uint64_t bytes)
+{
+    r->t[i] = (struct aq_transfer){.op = op,
+                                   .set = set,
+                                   .offset = offset,
+                                   .bytes = bytes,
+                                   .buffer = buffers + (size_t)i * PLACE_BYTES};
+    aq_xfer_start(r->x, &r->t[i]);
+    return &r->t[i];
+}
+
+/* Polls until all have finished; returns how many polls that took. */
+static int run(struct rig *r)
+{
+    int polls = 0;
+    while (aq_xfer_running(r->x) > 0) {
+        for (struct aq_transfer *t = aq_xfer_poll(r->x, AQ_IO_FOREVER); t; t = t->next)
+            assert_false(t->running);
+        assert_true(++polls < POLLS_MAX);
+    }
+    return polls;
+}
+
+/* One read of 256 KiB across a border of units, with one fault in its second request. */
+static void read_with(enum aq_fault_kind kind, uint32_t align, int status)
+{
+    struct rig r;
+    rig_open(&r, &no_faults, align, small_requests());
+    aq_io_fault_at(r.io, 1, kind);
+    struct aq_transfer *t =
+        start(&r, 0, AQ_IO_READ, 0, AQ_STRIPE_UNIT_BYTES - 2 * 64 * 1024, 4 * 64 * 1024);
+    run(&r);
+    assert_int_equal(t->status, status);
+    assert_int_equal(aq_io_fault_stats(r.io).struck[kind], kind == AQ_FAULT_NONE ? 4 : 1);
+    if (status == 0)
+        assert_true(same(0, t->offset, t->buffer, t->bytes));
+    assert_int_equal(aq_io_out(r.io), kind == AQ_FAULT_STALL);
+    rig_close(&r);
+}
+
+/* ---- one fault at a time ---- */
+
+static void a_range_is_read_across_stripes(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_NONE, 1, 0);
+}
+
+static void a_short_transfer_is_resumed(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_SHORT, 1, 0);
+}
+
+static void a_short_direct_transfer_is_resumed_at_a_block(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_SHORT, 4096, 0);
+}
+
+static void not_now_and_interrupted_are_tried_again(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_EAGAIN, 1, 0);
+    read_with(AQ_FAULT_EINTR, 1, 0);
+    read_with(AQ_FAULT_BUSY, 1, 0);
+}
+
+static void an_error_of_the_disk_is_tried_again(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_EIO_ONCE, 1, 0);
+}
+
+static void a_request_that_never_comes_back_is_a_timeout(void **state)
+{
+    (void)state;
+    read_with(AQ_FAULT_STALL, 1, -ETIMEDOUT);
+}
+
+static void an_error_that_stays_names_the_file_and_the_place(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_err err;
+    struct aq_fault_extent bad = {
+        .file = 2, .kinds = 1u << AQ_FAULT_EIO_STICKY, .offset = 8192, .bytes = 4096};
+    struct aq_fault_opts faults = {
+        .ratio = {[AQ_FAULT_EIO_STICKY] = {1, 1}}, .map = &bad, .map_count = 1};
+    rig_open(&r, &faults, 4096, small_requests());
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 0, 2 * AQ_STRIPE_UNIT_BYTES, 256 * 1024),
+                       *other = start(&r, 1, AQ_IO_READ, 0, 0, 256 * 1024);
+    run(&r);
+    assert_int_equal(t->status, -EIO);
+    assert_int_equal(aq_xfer_error(r.x, t, &err), -EIO);
+    assert_string_equal(err.text,
+                        "read 65536 bytes at 0 of 'data.2': Input/output error, tried 4 times");
+    assert_int_equal(other->status, 0);
+    assert_true(same(0, other->offset, other->buffer, other->bytes));
+    struct aq_xfer_stats s = aq_xfer_stats(r.x);
+    assert_int_equal(s.eio, 3);
+    assert_int_equal(s.failed, 1);
+    assert_int_equal(aq_io_out(r.io), 0);
+    rig_close(&r);
+}
+
+static void other_transfers_survive_a_timeout(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_err err;
+    rig_open(&r, &no_faults, 1, small_requests());
+    aq_io_fault_at(r.io, 0, AQ_FAULT_STALL);
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 4096);
+    for (int i = 1; i < PLACES; i++)
+        start(&r, i, AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    run(&r);
+    assert_int_equal(t->status, -ETIMEDOUT);
+    assert_int_equal(aq_xfer_error(r.x, t, &err), -ETIMEDOUT);
+    assert_string_equal(err.text, "read 4096 bytes at 0 of 'scratch': no answer for 0.001 seconds");
+    for (int i = 1; i < PLACES; i++) {
+        assert_int_equal(r.t[i].status, 0);
+        assert_true(same(1, r.t[i].offset, r.t[i].buffer, r.t[i].bytes));
+    }
+    assert_int_equal(aq_io_out(r.io), 1);
+    rig_close(&r);
+}
+
+static void a_disk_that_never_answers_fails_all(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_err err;
+    struct aq_fault_opts faults = {.ratio = {[AQ_FAULT_STALL] = {1, 1}}};
+    rig_open(&r, &faults, 1, small_requests());
+    for (int i = 0; i < PLACES; i++)
+        start(&r, i, i % 2 ? AQ_IO_WRITE : AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    run(&r);
+    for (int i = 0; i < PLACES; i++)
+        assert_int_equal(r.t[i].status, -ETIMEDOUT);
+    assert_int_equal(aq_xfer_error(r.x, &r.t[PLACES - 1], &err), -ETIMEDOUT);
+    assert_non_null(strstr(err.text, "the disk gives no answer"));
+    assert_int_equal(aq_xfer_stats(r.x).timed_out, PLACES);
+    rig_close(&r);
+}
+
+static void endless_excuses_end_at_the_deadline(void **state)
+{
+    (void)state;
+    static const enum aq_fault_kind kinds[] = {AQ_FAULT_EAGAIN, AQ_FAULT_EINTR, AQ_FAULT_BUSY};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(kinds); i++) {
+        struct rig r;
+        struct aq_fault_opts faults = {.reap_ns = 10000, .ratio = {[AQ_FAULT_NONE] = {0, 1}}};
+        faults.ratio[kinds[i]] = (struct aq_ratio){1, 1};
+        rig_open(&r, &faults, 1, small_requests());
+        struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 4096);
+        run(&r);
+        assert_int_equal(t->status, -ETIMEDOUT);
+        assert_int_equal(aq_io_out(r.io), 0);
+        rig_close(&r);
+    }
+}
+
+static void a_file_that_ends_is_an_error(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_err err;
+    rig_open(&r, &no_faults, 1, small_requests());
+    aq_xfer_close(r.x);
+    struct aq_xfer_set set = {STRIPES, 1, 2 * FILE_BYTES}; /* more than there is */
+    struct aq_xfer_opts opts = small_requests();
+    opts.io = r.io;
+    opts.sets = &set;
+    opts.set_count = 1;
+    assert_int_equal(aq_xfer_open(&r.x, &opts, NULL), 0);
+    struct aq_transfer *in = start(&r, 0, AQ_IO_READ, 0, FILE_BYTES - 4096, 8192),
+                       *out = start(&r, 1, AQ_IO_WRITE, 0, FILE_BYTES + 8192, 4096);
+    run(&r);
+    assert_int_equal(in->status, -EIO);
+    aq_xfer_error(r.x, in, &err);
+    assert_string_equal(err.text, "read 4096 bytes at 8388608 of 'scratch': the file ends");
+    assert_int_equal(out->status, -ENOSPC);
+    aq_xfer_error(r.x, out, &err);
+    assert_non_null(strstr(err.text, "No space left on device"));
+    rig_close(&r);
+}
+
+/* ---- order, waits, statistics ---- */
+
+static void destinations_are_garbage_until_poll(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, &no_faults, 1, small_requests());
+    memset(buffers, 7, PLACE_BYTES);
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 4096);
+    aq_xfer_commit(r.x);
+    for (int i = 0; i < 4096; i++)
+        assert_int_equal(buffers[i], 0xff);
+    assert_ptr_equal(aq_xfer_poll(r.x, AQ_IO_FOREVER), t);
+    assert_true(same(1, 0, buffers, 4096));
+    rig_close(&r);
+}
+
+static void a_source_is_read_at_completion(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, &no_faults, 1, small_requests());
+    struct aq_transfer *t = start(&r, 0, AQ_IO_WRITE, 1, 0, 4096);
+    aq_xfer_commit(r.x);
+    memset(buffers, 9, 4096); /* too early: shows in the file */
+    assert_ptr_equal(aq_xfer_poll(r.x, AQ_IO_FOREVER), t);
+    assert_int_equal(file_data[STRIPES][0], 9);
+    rig_close(&r);
+}
+
+static void transfers_finish_in_order_on_an_orderly_disk(void **state)
+{
+    (void)state;
+    struct rig r;
+    int next = 0;
+    rig_open(&r, &no_faults, 1, small_requests());
+    for (int i = 0; i < PLACES; i++)
+        start(&r, i, AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    while (aq_xfer_running(r.x) > 0) {
+        for (struct aq_transfer *t = aq_xfer_poll(r.x, AQ_IO_FOREVER); t; t = t->next)
+            assert_ptr_equal(t, &r.t[next++]);
+    }
+    assert_int_equal(next, PLACES);
+    rig_close(&r);
+}
+
+static void reads_and_writes_take_turns(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts slow = {.latency_ns_min = 100000};
+    rig_open(&r, &slow, 1, small_requests()); /* depth 4, a place is 4 requests */
+    for (int i = 0; i < 4; i++)
+        start(&r, i, AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    start(&r, 4, AQ_IO_WRITE, 1, 4 * PLACE_BYTES, PLACE_BYTES);
+    run(&r);
+    /* The write, started last, ended with the second read and not with the last. */
+    struct aq_xfer_stats s = aq_xfer_stats(r.x);
+    assert_int_equal(s.bytes[AQ_IO_WRITE], PLACE_BYTES);
+    assert_true(s.busy_ns[AQ_IO_WRITE] < s.busy_ns[AQ_IO_READ] * 6 / 10);
+    rig_close(&r);
+}
+
+static void the_queue_is_kept_full(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts slow = {.latency_ns_min = 50000, .latency_ns_mean = 20000};
+    struct aq_xfer_opts opts = small_requests();
+    opts.request_bytes = 16 * 1024;
+    rig_open(&r, &slow, 1, opts);
+    for (int i = 0; i < PLACES; i++)
+        start(&r, i, AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    run(&r);
+    struct aq_xfer_stats s = aq_xfer_stats(r.x);
+    assert_int_equal(s.bytes[AQ_IO_READ], PLACES * PLACE_BYTES);
+    assert_int_equal(s.requests[AQ_IO_READ], PLACES * PLACE_BYTES / (16 * 1024));
+    assert_true(s.depth > 3.9 && s.depth <= 4.0);
+    assert_true(s.busy_ns[AQ_IO_READ] == s.any_busy_ns);
+    assert_int_equal(s.busy_ns[AQ_IO_WRITE], 0);
+    rig_close(&r);
+}
+
+static void poll_without_work_waits_for_a_wake(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_open(&r, &no_faults, 1, small_requests());
+    aq_io_wake(r.io);
+    assert_null(aq_xfer_poll(r.x, AQ_IO_FOREVER));
+    assert_null(aq_xfer_poll(r.x, 0));
+    rig_close(&r);
+}
+
+static void a_wake_ends_a_poll_that_has_work(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts slow = {.latency_ns_min = 50000};
+    rig_open(&r, &slow, 1, small_requests());
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 4096);
+    aq_io_wake(r.io);
+    assert_null(aq_xfer_poll(r.x, AQ_IO_FOREVER));
+    assert_ptr_equal(aq_xfer_poll(r.x, AQ_IO_FOREVER), t);
+    rig_close(&r);
+}
+
+static void a_timeout_ends_a_poll(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts slow = {.latency_ns_min = 50000};
+    rig_open(&r, &slow, 1, small_requests());
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 4096);
+    assert_null(aq_xfer_poll(r.x, 10000));
+    assert_ptr_equal(aq_xfer_poll(r.x, AQ_IO_FOREVER), t);
+    assert_int_equal(t->status, 0);
+    rig_close(&r);
+}
+
+/* ---- the fault engine itself ---- */
+
+static void flips_and_strays_are_the_same_on_every_read(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts faults = {
+        .seed = 5, .ratio = {[AQ_FAULT_FLIP] = {1, 8}, [AQ_FAULT_MISDIRECT] = {1, 8}}};
+    rig_open(&r, &faults, 1, small_requests());
+    uint64_t bytes = PLACE_BYTES;
+    struct aq_transfer *a = start(&r, 0, AQ_IO_READ, 1, 0, bytes);
+    run(&r);
+    struct aq_transfer *b = start(&r, 1, AQ_IO_READ, 1, 0, bytes);
+    run(&r);
+    assert_int_equal(a->status, 0);
+    assert_memory_equal(a->buffer, b->buffer, bytes);
+    assert_false(same(1, 0, a->buffer, bytes));
+    uint64_t wrong = 0;
+    for (uint64_t at = 0; at < bytes; at += 4096)
+        wrong += !same(1, at, (unsigned char *)a->buffer + at, 4096);
+    assert_true(wrong > 4 && wrong < 40); /* about 64 * 15 / 64 */
+    rig_close(&r);
+}
+
+static void a_healed_engine_has_no_faults(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts faults = {
+        .seed = 5,
+        .ratio = {
+            [AQ_FAULT_FLIP] = {1, 2}, [AQ_FAULT_EIO_STICKY] = {1, 2}, [AQ_FAULT_EAGAIN] = {1, 2}}};
+    rig_open(&r, &faults, 1, small_requests());
+    aq_io_fault_heal(r.io);
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, PLACE_BYTES);
+    run(&r);
+    assert_int_equal(t->status, 0);
+    assert_true(same(1, 0, t->buffer, PLACE_BYTES));
+    rig_close(&r);
+}
+
+static void latencies_have_their_floor_and_mean(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts slow = {.latency_ns_min = 1000, .latency_ns_mean = 100000, .reap_ns = 1};
+    struct aq_xfer_opts opts = small_requests();
+    opts.depth = 1;
+    opts.request_bytes = 4096;
+    opts.deadline_ns = 1ull << 40;
+    rig_open(&r, &slow, 1, opts);
+    enum { ROUNDS = 64 };
+    for (int i = 0; i < ROUNDS; i++) {
+        start(&r, 0, AQ_IO_READ, 1, 0, PLACE_BYTES);
+        run(&r);
+    }
+    double mean = (double)aq_io_now(r.io) / (ROUNDS * PLACE_BYTES / 4096);
+    assert_true(mean > 101000 * 0.93 && mean < 101000 * 1.07); /* 4096 draws: sigma is 1.6 % */
+    rig_close(&r);
+}
+
+/* ---- a swarm of seeds ---- */
+
+struct tally {
+    uint64_t struck[AQ_FAULT_KIND_COUNT], good, eio, timeout, corrupted;
+};
+
+static uint64_t pick(uint64_t seed, uint64_t what, uint64_t n)
+{
+    return aq_prng_below(seed, what, 77, n);
+}
+
+/* Some kinds of fault, each rare or frequent. */
+static struct aq_fault_opts draw_faults(uint64_t seed)
+{
+    static const uint32_t frequency[] = {0, 0, 0, 1, 8, 60};
+    struct aq_fault_opts o = {
+        .seed = seed,
+        .latency_ns_min = pick(seed, 1, 3) * 1000,
+        .latency_ns_mean = pick(seed, 2, 4) * 5000,
+    };
+    for (int k = AQ_FAULT_BUSY; k < AQ_FAULT_KIND_COUNT; k++) {
+        uint32_t num = frequency[pick(seed, 10 + (uint64_t)k, AQ_ARRAY_LEN(frequency))];
+        bool sector = k >= AQ_FAULT_EIO_STICKY;
+        if (k == AQ_FAULT_STALL || sector)
+            num = num > 1; /* these end transfers */
+        o.ratio[k] = (struct aq_ratio){num, sector ? 1000 : 100};
+    }
+    return o;
+}
+
+static void draw_transfer(struct rig *r, uint64_t seed, uint64_t n, uint32_t align)
+{
+    int i = (int)(n % PLACES);
+    uint64_t key = seed ^ (n + 1) << 32;
+    uint64_t blocks = PLACE_BYTES / align;
+    /* Half of them small, half of them anything. */
+    uint64_t most = pick(key, 1, 2) ? blocks : blocks / 16;
+    uint64_t count = 1 + pick(key, 2, most), first = pick(key, 3, blocks - count + 1);
+    uint32_t set = (uint32_t)i % 2;
+    /* Places of set 0 lie across the borders of its six units, the last one within. */
+    uint64_t unit = (uint64_t)i / 2,
+             within = unit < 5 ? AQ_STRIPE_UNIT_BYTES - PLACE_BYTES / 2 : AQ_MIB;
+    uint64_t base = set ? (uint64_t)i * PLACE_BYTES : unit * AQ_STRIPE_UNIT_BYTES + within;
+    enum aq_io_op op = pick(key, 4, 3) ? AQ_IO_READ : AQ_IO_WRITE;
+    unsigned char *buffer = buffers + (size_t)i * PLACE_BYTES;
+    if (op == AQ_IO_WRITE) {
+        for (uint64_t at = 0; at + 8 <= count * align; at += 8) {
+            uint64_t word = (key + at) * 0x9e3779b97f4a7c15ull;
+            memcpy(buffer + at, &word, 8);
+        }
+    }
+    start(r, i, op, set, base + first * align, count * align);
+}
+
+/* What became of a transfer is allowed by the contract and the faults of this seed. */
+static void check(const struct rig *r, const struct aq_transfer *t, const struct aq_fault_opts *o,
+                  struct tally *tally)
+{
+    struct aq_fault_stats s = aq_io_fault_stats(r->io);
+    switch (t->status) {
+    case 0:
+        tally->good++;
+        if (same(t->set, t->offset, t->buffer, t->bytes))
+            break;
+        assert_int_equal(t->op, AQ_IO_READ);
+        assert_true(s.struck[AQ_FAULT_FLIP] + s.struck[AQ_FAULT_MISDIRECT] > 0);
+        tally->corrupted++;
+        break;
+    case -EIO:
+        tally->eio++;
+        assert_true(s.struck[AQ_FAULT_EIO_STICKY] > 0 || o->ratio[AQ_FAULT_EIO_ONCE].num > 0);
+        break;
+    case -ETIMEDOUT:
+        tally->timeout++;
+        assert_true(s.struck[AQ_FAULT_STALL] > 0);
+        break;
+    default: fail_msg("status %d", t->status);
+    }
+}
+
+/* Returns the hash of all events. */
+static uint64_t swarm(uint64_t seed, struct tally *tally)
+{
+    static const uint32_t sizes[] = {4096, 32768, 65536, 1 << 20};
+    struct rig r;
+    struct aq_fault_opts faults = draw_faults(seed);
+    struct aq_xfer_opts opts = {
+        .depth = 1 + (uint32_t)pick(seed, 3, 12),
+        .request_bytes = sizes[pick(seed, 4, AQ_ARRAY_LEN(sizes))],
+        .eio_retries = (uint32_t)pick(seed, 5, 4),
+        .deadline_ns = 50ull * 1000 * 1000, /* a thousand mean latencies */
+    };
+    uint32_t align = pick(seed, 6, 2) ? 4096 : 1;
+    uint64_t started = 0, total = PLACES + pick(seed, 7, PLACES);
+    bool lost[PLACES] = {0}; /* buffers that belong to a request that never came back */
+    int polls = 0;
+    rig_open(&r, &faults, align, opts);
+    for (; started < PLACES; started++)
+        draw_transfer(&r, seed, started, align);
+    while (aq_xfer_running(r.x) > 0) {
+        struct aq_transfer *next, *t = aq_xfer_poll(r.x, pick(seed, 8, 2) ? AQ_IO_FOREVER : 3000);
+        for (; t; t = next) {
+            next = t->next;
+            check(&r, t, &faults, tally);
+            int i = (int)(t - r.t);
+            lost[i] = lost[i] || t->status == -ETIMEDOUT;
+            if (started < total && started % PLACES == (uint64_t)i && !lost[i])
+                draw_transfer(&r, seed, started++, align);
+        }
+        if (++polls >= POLLS_MAX)
+            fail_msg("seed %llu: %d polls", (unsigned long long)seed, polls);
+    }
+    /* Answers that come after the deadline still find home. */
+    for (int i = 0; i < 100; i++)
+        assert_null(aq_xfer_poll(r.x, 0));
+    struct aq_fault_stats s = aq_io_fault_stats(r.io);
+    /* A thousand seeds may each lose as many deadlines as there are requests of a transfer. */
+    assert_true(aq_io_now(r.io) < 200 * opts.deadline_ns);
+    assert_int_equal(aq_io_out(r.io), s.struck[AQ_FAULT_STALL]);
+    for (int k = 0; k < AQ_FAULT_KIND_COUNT; k++)
+        tally->struck[k] += s.struck[k];
+    rig_close(&r);
+    return s.event_hash;
+}
+
+static void thousands_of_seeds_end_as_the_contract_says(void **state)
+{
+    (void)state;
+    struct tally tally = {0};
+    const char *count = getenv("AQ_TEST_SEEDS"), *first = getenv("AQ_TEST_SEED");
+    uint64_t from = first ? strtoull(first, NULL, 0) : 1,
+             n = count ? strtoull(count, NULL, 0) : 3000;
+    for (uint64_t seed = from; seed < from + n; seed++)
+        swarm(seed, &tally);
+    if (n < 3000)
+        return;
+    /* Every branch was really taken. */
+    for (int k = 0; k < AQ_FAULT_KIND_COUNT; k++) {
+        if (tally.struck[k] < 20)
+            fail_msg("%s struck %llu times", aq_fault_kind_name((enum aq_fault_kind)k),
+                     (unsigned long long)tally.struck[k]);
+    }
+    assert_true(tally.good > 10 * n && tally.eio > 20 && tally.timeout > 20);
+    assert_true(tally.corrupted > 20);
+}
+
+static void a_seed_gives_the_same_events_twice(void **state)
+{
+    (void)state;
+    struct tally tally = {0};
+    uint64_t different = 0;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        uint64_t hash = swarm(seed, &tally);
+        assert_int_equal(hash, swarm(seed, &tally));
+        different += hash != swarm(seed + 1, &tally);
+    }
+    assert_int_equal(different, 100);
+}
+
+/* ---- real engines ---- */
+
+static void striped_files_hold_what_was_written(void **state)
+{
+    (void)state;
+    enum { N = 3, BYTES = 9 << 20, CHUNK = 1 << 20 };
+    for (enum aq_io_kind kind = AQ_IO_AUTO; kind < AQ_IO_KIND_COUNT; kind++) {
+        struct aq_io_file files[N];
+        char path[N][96];
+        struct aq_io *io;
+        struct aq_xfer *x;
+        const char *temp = getenv("TMPDIR");
+        for (int i = 0; i < N; i++) {
+            snprintf(path[i], sizeof(path[i]), "%.60s/aq-xfer-XXXXXX", temp ? temp : "/tmp");
+            int fd = mkstemp(path[i]);
+            assert_true(fd >= 0);
+            files[i] = (struct aq_io_file){.fd = fd, .name = path[i]};
+            files[i].direct = fcntl(fd, F_SETFL, O_RDWR | O_DIRECT) == 0;
+            assert_int_equal(ftruncate(fd, (off_t)aq_stripe_file_bytes(BYTES, N, (uint32_t)i)), 0);
+        }
+        struct aq_io_opts io_opts = {.kind = kind, .files = files, .file_count = N, .depth = 16};
+        if (aq_io_open(&io, &io_opts, NULL) < 0 && kind == AQ_IO_URING)
+            continue;
+        struct aq_xfer_set set = {0, N, BYTES};
+        struct aq_xfer_opts opts = aq_xfer_defaults();
+        opts.io = io;
+        opts.sets = &set;
+        opts.set_count = 1;
+        opts.request_bytes = 256 * 1024;
+        assert_int_equal(aq_xfer_open(&x, &opts, NULL), 0);
+        unsigned char *data, *back;
+        assert_int_equal(posix_memalign((void **)&data, 4096, BYTES), 0);
+        assert_int_equal(posix_memalign((void **)&back, 4096, BYTES), 0);
+        for (uint64_t at = 0; at < BYTES; at += 8) {
+            uint64_t word = aq_prng_u64((uint64_t)kind, at, 0);
+            memcpy(data + at, &word, 8);
+        }
+        for (int turn = 0; turn < 2; turn++) {
+            struct aq_transfer t[BYTES / CHUNK];
+            memset(t, 0, sizeof(t));
+            for (size_t i = 0; i < AQ_ARRAY_LEN(t); i++) {
+                t[i].op = turn ? AQ_IO_READ : AQ_IO_WRITE;
+                t[i].offset = i * CHUNK;
+                t[i].bytes = CHUNK;
+                t[i].buffer = (turn ? back : data) + i * CHUNK;
+                aq_xfer_start(x, &t[i]);
+            }
+            while (aq_xfer_running(x) > 0)
+                (void)aq_xfer_poll(x, AQ_IO_FOREVER);
+            for (size_t i = 0; i < AQ_ARRAY_LEN(t); i++)
+                assert_int_equal(t[i].status, 0);
+        }
+        assert_memory_equal(data, back, BYTES);
+        aq_xfer_close(x);
+        aq_io_close(io);
+        for (int i = 0; i < N; i++) {
+            close(files[i].fd);
+            unlink(path[i]);
+        }
+        free(data);
+        free(back);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_range_is_read_across_stripes),
+    cmocka_unit_test(a_short_transfer_is_resumed),
+    cmocka_unit_test(a_short_direct_transfer_is_resumed_at_a_block),
+    cmocka_unit_test(not_now_and_interrupted_are_tried_again),
+    cmocka_unit_test(an_error_of_the_disk_is_tried_again),
+    cmocka_unit_test(a_request_that_never_comes_back_is_a_timeout),
+    cmocka_unit_test(an_error_that_stays_names_the_file_and_the_place),
+    cmocka_unit_test(other_transfers_survive_a_timeout),
+    cmocka_unit_test(a_disk_that_never_answers_fails_all),
+    cmocka_unit_test(endless_excuses_end_at_the_deadline),
+    cmocka_unit_test(a_file_that_ends_is_an_error),
+    cmocka_unit_test(destinations_are_garbage_until_poll),
+    cmocka_unit_test(a_source_is_read_at_completion),
+    cmocka_unit_test(transfers_finish_in_order_on_an_orderly_disk),
+    cmocka_unit_test(reads_and_writes_take_turns),
+    cmocka_unit_test(the_queue_is_kept_full),
+    cmocka_unit_test(poll_without_work_waits_for_a_wake),
+    cmocka_unit_test(a_wake_ends_a_poll_that_has_work),
+    cmocka_unit_test(a_timeout_ends_a_poll),
+    cmocka_unit_test(flips_and_strays_are_the_same_on_every_read),
+    cmocka_unit_test(a_healed_engine_has_no_faults),
+    cmocka_unit_test(latencies_have_their_floor_and_mean),
+    cmocka_unit_test(thousands_of_seeds_end_as_the_contract_says),
+    cmocka_unit_test(a_seed_gives_the_same_events_twice),
+    cmocka_unit_test(striped_files_hold_what_was_written),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, make_data, free_data) ? 1 : 0;
+}
