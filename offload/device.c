@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/device.c - what real and virtual time have in common: memory, checks, submission. */
+#include "offload/device.h"
+
+#include "base/clock.h"
+#include "base/types.h"
+#include "offload/device_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int aq_device_open(struct aq_device **ret, const struct aq_device_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && opts && opts->mem && opts->kind < AQ_DEVICE_KIND_COUNT);
+    assert(opts->jitter_permille <= 1000);
+    assert(opts->timeline || (!opts->poison && !opts->eager && !opts->jitter_permille));
+    struct aq_device *d = calloc(1, sizeof(*d));
+    if (!d)
+        return aq_error(reterr, -ENOMEM, "device");
+    d->opts = *opts;
+    d->separate = opts->kind == AQ_DEVICE_EMULATED;
+    pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->idle, NULL);
+    if (opts->timeline)
+        aq_virtual_open(d);
+    *ret = d;
+    return 0;
+}
+
+void aq_device_close(struct aq_device *d)
+{
+    if (!d)
+        return;
+    assert(d->stream_count == 0 && d->range_count == 0);
+    if (d->opts.timeline)
+        aq_virtual_close(d);
+    pthread_cond_destroy(&d->idle);
+    pthread_mutex_destroy(&d->lock);
+    free(d->range);
+    free(d);
+}
+
+bool aq_device_separate(const struct aq_device *d)
+{
+    return d->separate;
+}
+
+uint64_t aq_device_now(const struct aq_device *d)
+{
+    return d->opts.timeline ? aq_timeline_now(d->opts.timeline) : aq_clock_ns();
+}
+
+/* ---- memory ---- */
+
+/* The first range that ends behind p; range_count when there is none. */
+static uint32_t find_range(const struct aq_device *d, uintptr_t p)
+{
+    uint32_t low = 0, high = d->range_count;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (d->range[middle].end > p)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static int add_range(struct aq_device *d, void *p, size_t bytes, bool device, struct aq_err *reterr)
+{
+    if (d->range_count == d->range_capacity) {
+        uint32_t capacity = d->range_capacity ? 2 * d->range_capacity : 64;
+        void *more = realloc(d->range, capacity * sizeof(*d->range));
+        if (!more)
+            return aq_error(reterr, -ENOMEM, "device: list of %u buffers", capacity);
+        d->range = more;
+        d->range_capacity = capacity;
+    }
+    uintptr_t base = (uintptr_t)p;
+    uint32_t at = find_range(d, base);
+    assert(at == d->range_count || d->range[at].base >= base + bytes);
+    memmove(&d->range[at + 1], &d->range[at], (d->range_count - at) * sizeof(*d->range));
+    d->range[at] = (struct aq_device_memory_range){base, base + bytes, device};
+    d->range_count++;
+    return 0;
+}
+
+static void remove_range(struct aq_device *d, void *p, bool device)
+{
+    uint32_t at = find_range(d, (uintptr_t)p);
+    assert(at < d->range_count && d->range[at].base == (uintptr_t)p);
+    assert(d->range[at].device == device);
+    d->range_count--;
+    memmove(&d->range[at], &d->range[at + 1], (d->range_count - at) * sizeof(*d->range));
+}
+
+/* Does all of [p, p + bytes) lie in one range of that sort?  With `partly`: does any of it? */
+static bool lies_in(const struct aq_device *d, const void *p, uint64_t bytes, bool device,
+                    bool partly)
+{
+    uintptr_t base = (uintptr_t)p;
+    for (uint32_t at = find_range(d, base); at < d->range_count; at++) {
+        const struct aq_device_memory_range *r = &d->range[at];
+        if (r->base >= base + bytes)
+            break;
+        if (r->device == device && (partly || (r->base <= base && base + bytes <= r->end)))
+            return true;
+    }
+    return false;
+}
+
+enum aq_tier aq_device_tier(const struct aq_device *d, enum aq_device_memory memory)
+{
+    return memory == AQ_MEMORY_DEVICE && d->separate ? AQ_DEVICE : AQ_HOST;
+}
+
+int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
+                    const char *purpose, size_t bytes, struct aq_err *reterr)
+{
+    assert(memory < AQ_MEMORY_COUNT);
+    void *p;
+    enum aq_tier tier = aq_device_tier(d, memory);
+    int rc = aq_mem_alloc(&p, d->opts.mem, tier, purpose, bytes, reterr);
+    if (rc < 0)
+        return rc;
+    if (memory != AQ_MEMORY_HOST) {
+        rc = add_range(d, p, bytes, memory == AQ_MEMORY_DEVICE, reterr);
+        if (rc < 0) {
+            aq_mem_free(d->opts.mem, tier, purpose, p, bytes);
+            return rc;
+        }
+    }
+    *ret = p;
+    return 0;
+}
+
+void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const char *purpose, void *p,
+                    size_t bytes)
+{
+    if (!p)
+        return;
+    if (memory != AQ_MEMORY_HOST)
+        remove_range(d, p, memory == AQ_MEMORY_DEVICE);
+    aq_mem_free(d->opts.mem, aq_device_tier(d, memory), purpose, p, bytes);
+}
+
+int aq_device_pin(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr)
+{
+    return add_range(d, p, bytes, false, reterr);
+}
+
+void aq_device_unpin(struct aq_device *d, void *p)
+{
+    remove_range(d, p, false);
+}
+
+/* ---- streams ---- */
+
+int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
+                          const struct aq_device_stream_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && opts->name && opts->depth >= 1 && opts->depth <= AQ_DEVICE_DEPTH_MAX);
+    assert(opts->width <= 1 || d->opts.timeline);
+    assert(d->stream_count < AQ_DEVICE_STREAMS_MAX);
+    struct aq_device_stream *s = calloc(1, sizeof(*s));
+    struct aq_entry *ring = calloc(opts->depth, sizeof(*ring));
+    if (!s || !ring) {
+        free(s);
+        free(ring);
+        return aq_error(reterr, -ENOMEM, "stream '%s' of %u entries", opts->name, opts->depth);
+    }
+    s->d = d;
+    s->opts = *opts;
+    s->ring = ring;
+    if (s->opts.width == 0)
+        s->opts.width = 1;
+    if (!d->opts.timeline) {
+        int rc = aq_real_start(s, reterr);
+        if (rc < 0) {
+            free(ring);
+            free(s);
+            return rc;
+        }
+    }
+    pthread_mutex_lock(&d->lock);
+    d->stream[d->stream_count++] = s;
+    pthread_mutex_unlock(&d->lock);
+    *ret = s;
+    return 0;
+}
+
+void aq_device_stream_close(struct aq_device_stream *s)
+{
+    if (!s)
+        return;
+    struct aq_device *d = s->d;
+    if (d->opts.timeline)
+        aq_virtual_drain(d, s);
+    else
+        aq_real_stop(s);
+    pthread_mutex_lock(&d->lock);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < d->stream_count; i++) {
+        struct aq_device_stream *other = d->stream[i];
+        if (other == s)
+            at = i;
+        /* Whoever still has to pass a wait for this stream need not look at it any more. */
+        for (uint64_t t = atomic_load(&other->finished); t < other->submitted; t++) {
+            struct aq_entry *e = aq_entry_at(other, t);
+            if (e->kind == AQ_ENTRY_FOLLOW && e->follow.other == s)
+                e->follow.other = NULL;
+        }
+    }
+    d->stream_count--;
+    memmove(&d->stream[at], &d->stream[at + 1], (d->stream_count - at) * sizeof(d->stream[0]));
+    pthread_mutex_unlock(&d->lock);
+    free(s->ring);
+    free(s);
+}
+
+/* The entry to fill next, cleared; NULL when the stream is full. */
+static struct aq_entry *next_entry(struct aq_device_stream *s, enum aq_entry_kind kind)
+{
+    if (s->submitted - atomic_load_explicit(&s->finished, memory_order_acquire) == s->opts.depth)
+        return NULL;
+    struct aq_entry *e = aq_entry_at(s, s->submitted);
+    *e = (struct aq_entry){.kind = kind};
+    return e;
+}
+
+static void submit(struct aq_device_stream *s)
+{
+    if (s->d->opts.timeline)
+        aq_virtual_submit(s);
+    else
+        aq_real_submit(s);
+}
+
+int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job)
+{
+    assert(job->fn && (job->done || job->token == AQ_TOKEN_NONE));
+    struct aq_entry *e = next_entry(s, AQ_ENTRY_JOB);
+    if (!e)
+        return -EAGAIN;
+    e->job = *job;
+    submit(s);
+    return 0;
+}
+
+/* Adds up a copy's bytes; asserts that they go between the right memories. */
+static void weigh_copy(const struct aq_device *d, struct aq_entry *e)
+{
+    const struct aq_device_copy *c = &e->copy;
+    bool to_device = c->direction == AQ_H2D || c->direction == AQ_D2D;
+    bool from_device = c->direction == AQ_D2H || c->direction == AQ_D2D;
+    for (uint32_t i = 0; i < c->piece_count; i++) {
+        const struct aq_copy_piece *p = &c->pieces[i];
+        e->bytes += p->bytes;
+        assert(p->dst != p->src || p->bytes == 0);
+        if (!d->separate || p->bytes == 0)
+            continue;
+        assert(lies_in(d, p->dst, p->bytes, true, !to_device) == to_device);
+        assert(lies_in(d, p->src, p->bytes, true, !from_device) == from_device);
+        if (to_device != from_device &&
+            !lies_in(d, to_device ? p->src : p->dst, p->bytes, false, false))
+            e->pageable_bytes += p->bytes;
+    }
+}
+
+int aq_device_copy(struct aq_device_stream *s, const struct aq_device_copy *copy)
+{
+    assert(copy->direction < AQ_DIRECTION_COUNT && s->opts.side == AQ_STREAM_DEVICE);
+    assert(copy->done || copy->token == AQ_TOKEN_NONE);
+    struct aq_entry *e = next_entry(s, AQ_ENTRY_COPY);
+    if (!e)
+        return -EAGAIN;
+    e->copy = *copy;
+    weigh_copy(s->d, e);
+    submit(s);
+    return 0;
+}
+
+uint64_t aq_device_mark(const struct aq_device_stream *s)
+{
+    return s->submitted;
+}
+
+bool aq_device_finished(struct aq_device_stream *s, uint64_t ticket)
+{
+    assert(ticket <= s->submitted);
+    return atomic_load_explicit(&s->finished, memory_order_acquire) >= ticket;
+}
+
+bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_stream *other)
+{
+    assert(s->d == other->d);
+    return true;
+}
+
+int aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
+                     uint64_t ticket)
+{
+    assert(s->d == other->d && ticket <= other->submitted);
+    if (atomic_load_explicit(&other->finished, memory_order_acquire) >= ticket)
+        return 0;
+    struct aq_entry *e = next_entry(s, AQ_ENTRY_FOLLOW);
+    if (!e)
+        return -EAGAIN;
+    e->follow.other = other;
+    e->follow.ticket = ticket;
+    submit(s);
+    return 0;
+}
+
+void aq_entry_report(const struct aq_entry *e)
+{
+    bool copy = e->kind == AQ_ENTRY_COPY;
+    uint64_t token = copy ? e->copy.token : e->job.token;
+    struct aq_device_span *span = copy ? e->copy.span : e->job.span;
+    if (span)
+        *span = (struct aq_device_span){e->start_ns, e->end_ns};
+    if (token != AQ_TOKEN_NONE)
+        aq_completions_push(copy ? e->copy.done : e->job.done, token, e->result);
+}
+
+/* ---- failure ---- */
+
+void aq_device_fail(struct aq_device *d, int code)
+{
+    assert(code < 0);
+    pthread_mutex_lock(&d->lock);
+    if (!d->failed)
+        d->failed = code;
+    pthread_mutex_unlock(&d->lock);
+}
+
+int aq_device_failed(struct aq_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    int failed = d->failed;
+    pthread_mutex_unlock(&d->lock);
+    return failed;
+}
+
+void aq_device_clear(struct aq_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    for (uint32_t i = 0; i < d->stream_count; i++)
+        assert(aq_stream_empty(d->stream[i]));
+    d->failed = 0;
+    pthread_mutex_unlock(&d->lock);
+}
+
+void aq_device_drain(struct aq_device *d)
+{
+    if (d->opts.timeline)
+        aq_virtual_drain(d, NULL);
+    else
+        aq_real_drain(d);
+}
+
+void aq_device_stats(struct aq_device *d, struct aq_device_stats *ret)
+{
+    pthread_mutex_lock(&d->lock);
+    *ret = d->stats;
+    pthread_mutex_unlock(&d->lock);
+}

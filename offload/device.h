@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/device.h - a device: memory of its own, streams that carry out jobs and copies in order,
+ * and links of a certain speed.  It moves bytes and runs functions, and does not know what for.
+ *
+ *   UNIFIED   the CPU as it is: device memory is host memory, copies are plain ones
+ *   EMULATED  the CPU as if it were a separate device: an arena of its own with an absolute limit,
+ *             links throttled to a rate each way
+ *   (CUDA streams come behind the same calls: what is said of them here is what callers may assume)
+ *
+ * Time is real, with a thread per stream, or virtual (a timeline is given): no threads, each job
+ * takes the time that its cost says, and aq_completions_wait makes it pass.
+ *
+ * One thread, the issuer, opens, submits and waits.  Submission never blocks, allocates or waits.
+ * Everything submitted finishes: a stream can wait only for what was submitted before. */
+#ifndef AQ_OFFLOAD_DEVICE_H
+#define AQ_OFFLOAD_DEVICE_H
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "offload/completions.h"
+#include "offload/timeline.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    AQ_DEVICE_STREAMS_MAX = 32,
+    AQ_DEVICE_DEPTH_MAX = 1 << 16, /* entries of one stream */
+};
+
+enum aq_device_kind { AQ_DEVICE_UNIFIED, AQ_DEVICE_EMULATED, AQ_DEVICE_KIND_COUNT };
+
+/* H2D and D2H are the two links, independent of each other; the others are plain copies inside one
+ * memory, as fast as they go. */
+enum aq_direction {
+    AQ_H2D,
+    AQ_D2H,
+    AQ_LINK_COUNT, /* links are indexed by the two above */
+    AQ_H2H = AQ_LINK_COUNT,
+    AQ_D2D,
+    AQ_DIRECTION_COUNT,
+};
+
+struct aq_device_link {
+    uint64_t bytes_per_s; /* 0: as fast as it goes, and no virtual time at all */
+    uint64_t latency_ns;  /* per copy, on top of its bytes */
+};
+
+struct aq_device_opts {
+    enum aq_device_kind kind;
+    struct aq_mem *mem; /* accounts for all memory; the AQ_DEVICE tier's limit is the arena's */
+    struct aq_device_link link[AQ_LINK_COUNT]; /* EMULATED; unlimited otherwise */
+    struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
+
+    /* Virtual time only. */
+    bool poison; /* from the start of a copy until its end its destination holds NaNs (0xff bytes),
+                    and so do a job's outputs: who does not wait computes with NaNs */
+    bool eager;  /* a draw says of each job whether its work is done when it starts or when it ends,
+                    as both may happen on a real device; otherwise always when it ends */
+    uint32_t jitter_permille; /* costs vary by up to this much, up and down (<= 1000) */
+};
+
+struct aq_device;
+
+/* All pointers in opts outlive the device. */
+int aq_device_open(struct aq_device **ret, const struct aq_device_opts *opts,
+                   struct aq_err *reterr);
+/* Streams are closed and memory freed before (asserted).  NULL is fine. */
+void aq_device_close(struct aq_device *d);
+
+/* Does the device have memory of its own, behind links? */
+bool aq_device_separate(const struct aq_device *d);
+/* Nanoseconds on the device's clock: monotonic, or virtual. */
+uint64_t aq_device_now(const struct aq_device *d);
+
+/* ---- memory: taken and given back only while nothing runs ---- */
+
+enum aq_device_memory {
+    AQ_MEMORY_DEVICE, /* a separate device's own; accounted to AQ_DEVICE, on UNIFIED to AQ_HOST */
+    AQ_MEMORY_PINNED, /* host memory that copies use: asynchronous on every kind of device */
+    AQ_MEMORY_HOST,   /* pageable host memory; copies that use it may be slow and synchronous */
+    AQ_MEMORY_COUNT,
+};
+
+/* The tier that such memory is accounted to. */
+enum aq_tier aq_device_tier(const struct aq_device *d, enum aq_device_memory memory);
+/* As aq_mem_alloc: zeroed, purpose a string literal, -ENOMEM with both figures at the limit.
+ * What is device memory of a separate device may be touched by jobs of device streams and by copies
+ * alone; the host does not read or write it, also where it could. */
+int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
+                    const char *purpose, size_t bytes, struct aq_err *reterr);
+/* p NULL is fine; the rest as it was given to alloc. */
+void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const char *purpose, void *p,
+                    size_t bytes);
+/* Pins host memory that was taken elsewhere, so that copies may use it.  Unpin before it is freed.
+ */
+int aq_device_pin(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr);
+void aq_device_unpin(struct aq_device *d, void *p);
+
+/* ---- streams ---- */
+
+/* Where a stream's jobs run.  Copies go to DEVICE streams. */
+enum aq_stream_side {
+    AQ_STREAM_DEVICE, /* on the device: kernels and copies */
+    AQ_STREAM_HOST,   /* on a thread of the host, also when the device is a GPU */
+};
+
+struct aq_device_stream_opts {
+    const char *name; /* static string: "compute", "h2d" ... (the first 15 bytes name the thread) */
+    enum aq_stream_side side;
+    uint32_t depth; /* entries that may be submitted and unfinished: one per job, copy and follow */
+    uint32_t width; /* jobs in flight at once, 0: 1.  More than 1 in virtual time only: they start
+                       in order and end when they end, as on a disk with a queue */
+    int nice;       /* of the thread, 0..19, on top of the process's */
+    bool bind;      /* the thread runs on CPU number `cpu` alone, where that is allowed */
+    uint32_t cpu;
+};
+
+struct aq_device_stream;
+
+int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
+                          const struct aq_device_stream_opts *opts, struct aq_err *reterr);
+/* Waits until all it holds has finished.  NULL is fine. */
+void aq_device_stream_close(struct aq_device_stream *s);
+
+/* When a job or copy began and ended, on the device's clock. */
+struct aq_device_span {
+    uint64_t start_ns, end_ns;
+};
+
+/* Returns 0 or -errno.  On a CPU it is the work, and runs on the stream's thread when its turn has
+ * come.  On a GPU stream it runs at once, in the submitting call, and enqueues the work on `native`
+ * (the cudaStream_t; NULL on a CPU).  So it may use nothing but its arg, and the numbers behind it
+ * that the host has known at submission; memory that other jobs write is for the kernels that it
+ * enqueues.  It submits and waits for nothing itself. */
+typedef int aq_device_fn(void *arg, void *native);
+
+struct aq_device_range {
+    void *base;
+    uint64_t bytes;
+};
+
+struct aq_device_job {
+    aq_device_fn *fn;
+    void *arg;        /* the caller's until the job has finished */
+    uint64_t cost_ns; /* what it takes in virtual time */
+    uint64_t token;   /* pushed to `done` when it has finished; AQ_TOKEN_NONE: nothing is */
+    struct aq_completions *done;
+    struct aq_device_span *span; /* NULL, or filled before the token is pushed */
+    /* What it overwrites without reading it first, to be poisoned; the caller's until the end. */
+    const struct aq_device_range *outputs;
+    uint32_t output_count;
+};
+
+struct aq_copy_piece {
+    void *dst;
+    const void *src;
+    uint64_t bytes; /* 0 is fine */
+};
+
+struct aq_device_copy {
+    enum aq_direction direction;
+    const struct aq_copy_piece *pieces; /* the caller's until the copy has finished */
+    uint32_t piece_count;
+    uint64_t cost_ns; /* virtual time of H2H and D2D copies; H2D and D2H take what the link says */
+    uint64_t token;
+    struct aq_completions *done;
+    struct aq_device_span *span;
+};
+
+/* Both copy what they are given.  0; -EAGAIN when the stream holds `depth` entries: wait for a
+ * completion and try again.  They start when everything before them in the stream has finished.
+ * Sides are checked: a copy between the wrong memories of an EMULATED device is a programmer error
+ * (asserted). */
+int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job);
+int aq_device_copy(struct aq_device_stream *s, const struct aq_device_copy *copy);
+
+/* A ticket is a place in a stream: everything submitted to it up to there.  It rises with each
+ * submission, and costs nothing to take, keep or forget. */
+uint64_t aq_device_mark(const struct aq_device_stream *s);
+/* Has all up to there finished?  For the issuer; what it wrote is visible then. */
+bool aq_device_finished(struct aq_device_stream *s, uint64_t ticket);
+
+/* Can s follow the other stream without the host in between?  Streams of which one is a GPU's and
+ * the other the host's cannot: such edges go through a completion. */
+bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_stream *other);
+/* What is submitted to s from now on starts only when the other stream has finished all up to the
+ * ticket (already marked there; a stream may follow itself).  0 or -EAGAIN as above.  Takes no
+ * entry when that has happened already. */
+int aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
+                     uint64_t ticket);
+
+/* ---- failure: once, and quickly over ---- */
+
+/* A job that fails fails the device: what has not started yet, on any stream, is skipped and ends
+ * with -ECANCELED; what runs ends by itself.  So every token still comes, soon, and one of them
+ * carries the cause.  aq_device_fail does the same for a cause from elsewhere (code < 0).  Clear
+ * makes the device usable again, when all streams are empty (asserted). */
+void aq_device_fail(struct aq_device *d, int code);
+int aq_device_failed(struct aq_device *d); /* 0, or the first cause */
+void aq_device_clear(struct aq_device *d);
+
+/* Returns when all streams are empty.  Completions are pushed on the way, as always. */
+void aq_device_drain(struct aq_device *d);
+
+/* ---- what was moved ---- */
+
+struct aq_device_stats {
+    struct {
+        uint64_t copies, bytes;
+        uint64_t busy_ns;        /* sum over its copies of their time on the link */
+        uint64_t pageable_bytes; /* of `bytes`: to or from host memory that is not pinned */
+    } link[AQ_LINK_COUNT];
+    uint64_t plain_bytes; /* H2H and D2D */
+};
+/* Copies that have finished. */
+void aq_device_stats(struct aq_device *d, struct aq_device_stats *ret);
+
+#endif

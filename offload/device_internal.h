@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/device_internal.h - what device*.c share: entries of streams, and the two ways in which
+ * time passes.  device.c checks and counts, device_real.c has a thread per stream, device_virtual.c
+ * plays the streams on a timeline, device_copy.c moves bytes. */
+#ifndef AQ_OFFLOAD_DEVICE_INTERNAL_H
+#define AQ_OFFLOAD_DEVICE_INTERNAL_H
+
+#include "offload/device.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum aq_entry_kind { AQ_ENTRY_JOB, AQ_ENTRY_COPY, AQ_ENTRY_FOLLOW };
+
+struct aq_entry {
+    enum aq_entry_kind kind;
+    union {
+        struct aq_device_job job;
+        struct aq_device_copy copy;
+        struct {
+            const struct aq_device_stream *other; /* NULL: closed meanwhile, so it has finished */
+            uint64_t ticket;
+        } follow;
+    };
+    uint64_t submit_ns, start_ns, end_ns;
+    uint64_t bytes, pageable_bytes; /* of a copy */
+    int result;
+    bool worked; /* virtual: the work was done when it started, or is skipped */
+    bool done;
+};
+
+struct aq_device_stream {
+    struct aq_device *d;
+    struct aq_device_stream_opts opts;
+    struct aq_entry *ring; /* [depth]: the entry after ticket t lies in ring[t % depth] */
+    /* Tickets: finished <= started <= submitted <= finished + depth.  The issuer alone writes
+     * submitted; finished is written under the device's lock and may be read without. */
+    uint64_t submitted, started;
+    _Atomic uint64_t finished;
+
+    /* real time */
+    pthread_t thread;
+    pthread_cond_t wake;
+    bool running, stop;
+    const struct aq_device_stream *awaited; /* what its thread sleeps for, or NULL */
+    uint64_t ready_ns; /* earliest time at which the next copy could have begun */
+
+    /* virtual time */
+    uint32_t active; /* entries that have started and not ended */
+};
+
+struct aq_device_memory_range {
+    uintptr_t base, end;
+    bool device; /* else pinned */
+};
+
+struct aq_device {
+    struct aq_device_opts opts;
+    bool separate;
+    pthread_mutex_t lock; /* of all that follows, and of the streams */
+    pthread_cond_t idle;  /* a stream has become empty */
+    struct aq_device_stream *stream[AQ_DEVICE_STREAMS_MAX];
+    uint32_t stream_count;
+    int failed;
+    uint64_t link_free_ns[AQ_LINK_COUNT]; /* when the link has carried all it was given so far */
+    struct aq_device_stats stats;
+    struct aq_device_memory_range *range; /* sorted by base, disjoint; the issuer's */
+    uint32_t range_count, range_capacity;
+};
+
+static inline struct aq_entry *aq_entry_at(const struct aq_device_stream *s, uint64_t ticket)
+{
+    return &s->ring[ticket % s->opts.depth];
+}
+
+static inline bool aq_stream_empty(const struct aq_device_stream *s)
+{
+    return atomic_load_explicit(&s->finished, memory_order_acquire) == s->submitted;
+}
+
+/* Is a follow entry's condition met?  Under the lock. */
+static inline bool aq_entry_satisfied(const struct aq_entry *e)
+{
+    const struct aq_device_stream *other = e->follow.other;
+    return !other ||
+           atomic_load_explicit(&other->finished, memory_order_acquire) >= e->follow.ticket;
+}
+
+/* What a copy takes on its link, or by its own cost. */
+uint64_t aq_copy_cost_ns(const struct aq_device *d, const struct aq_entry *e);
+/* Moves the bytes at once. */
+void aq_copy_move(const struct aq_device_copy *copy);
+/* Moves them as the link would, in real time; returns when the last byte may have arrived. */
+void aq_copy_throttled(struct aq_device *d, struct aq_device_stream *s, const struct aq_entry *e);
+/* Adds a finished copy to the totals.  Under the lock. */
+void aq_copy_count(struct aq_device *d, const struct aq_entry *e);
+/* Tells whoever wants to hear that a job or copy has ended. */
+void aq_entry_report(const struct aq_entry *e);
+
+/* real time */
+int aq_real_start(struct aq_device_stream *s, struct aq_err *reterr);
+void aq_real_submit(struct aq_device_stream *s); /* the entry after the last submitted is filled */
+void aq_real_stop(struct aq_device_stream *s);
+void aq_real_drain(struct aq_device *d);
+
+/* virtual time */
+void aq_virtual_open(struct aq_device *d);
+void aq_virtual_close(struct aq_device *d);
+void aq_virtual_submit(struct aq_device_stream *s);
+void aq_virtual_drain(struct aq_device *d, const struct aq_device_stream *s); /* NULL: all */
+
+#endif

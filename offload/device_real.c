@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/device_real.c - streams in real time: a thread each, which sleeps when it has nothing to
+ * do or waits for another. */
+#include "offload/device_internal.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* What the options wish for the thread; where it is not allowed the stream works all the same. */
+static void dress_thread(const struct aq_device_stream_opts *opts)
+{
+    char name[16];
+    snprintf(name, sizeof(name), "%s", opts->name);
+    pthread_setname_np(pthread_self(), name);
+    /* Throttled copies sleep for fractions of a millisecond; 50 us of slack would show. */
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
+    if (opts->nice > 0) {
+        id_t self = (id_t)syscall(SYS_gettid);
+        setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + opts->nice);
+    }
+    if (opts->bind) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        if (opts->cpu < CPU_SETSIZE)
+            CPU_SET(opts->cpu, &set);
+        pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
+    }
+}
+
+/* The entry at the head of s has ended.  Under the lock. */
+static void finish_head(struct aq_device_stream *s)
+{
+    struct aq_device *d = s->d;
+    uint64_t finished = atomic_load_explicit(&s->finished, memory_order_relaxed) + 1;
+    atomic_store_explicit(&s->finished, finished, memory_order_release);
+    for (uint32_t i = 0; i < d->stream_count; i++) {
+        if (d->stream[i]->awaited == s)
+            pthread_cond_signal(&d->stream[i]->wake);
+    }
+    if (finished == s->submitted)
+        pthread_cond_broadcast(&d->idle);
+}
+
+static void follow(struct aq_device_stream *s, const struct aq_entry *e)
+{
+    if (aq_entry_satisfied(e))
+        return;
+    while (!aq_entry_satisfied(e)) {
+        s->awaited = e->follow.other;
+        pthread_cond_wait(&s->wake, &s->d->lock);
+    }
+    s->awaited = NULL;
+    s->ready_ns = aq_clock_ns();
+}
+
+/* Carries out a job or copy, without the lock. */
+static void work(struct aq_device_stream *s, struct aq_entry *e)
+{
+    e->start_ns = aq_clock_ns();
+    if (e->kind == AQ_ENTRY_COPY) {
+        aq_copy_throttled(s->d, s, e);
+        e->end_ns = aq_clock_ns();
+    } else {
+        e->result = e->job.fn(e->job.arg, NULL);
+        assert(e->result <= 0);
+        e->end_ns = aq_clock_ns();
+        s->ready_ns = e->end_ns;
+    }
+}
+
+static void *stream_main(void *arg)
+{
+    struct aq_device_stream *s = arg;
+    struct aq_device *d = s->d;
+    dress_thread(&s->opts);
+    pthread_mutex_lock(&d->lock);
+    for (;;) {
+        while (aq_stream_empty(s) && !s->stop)
+            pthread_cond_wait(&s->wake, &d->lock);
+        if (aq_stream_empty(s))
+            break;
+        struct aq_entry *e = aq_entry_at(s, atomic_load(&s->finished));
+        if (e->kind == AQ_ENTRY_FOLLOW) {
+            follow(s, e);
+            finish_head(s);
+            continue;
+        }
+        bool skip = d->failed != 0;
+        pthread_mutex_unlock(&d->lock);
+        if (skip) {
+            e->result = -ECANCELED;
+            e->start_ns = e->end_ns = aq_clock_ns();
+        } else {
+            work(s, e);
+        }
+        /* Once it counts as finished the issuer may reuse the entry. */
+        struct aq_entry ended = *e;
+        pthread_mutex_lock(&d->lock);
+        if (ended.result < 0 && !d->failed)
+            d->failed = ended.result;
+        if (ended.kind == AQ_ENTRY_COPY)
+            aq_copy_count(d, &ended);
+        finish_head(s);
+        aq_entry_report(&ended);
+    }
+    pthread_mutex_unlock(&d->lock);
+    return NULL;
+}
+
+int aq_real_start(struct aq_device_stream *s, struct aq_err *reterr)
+{
+    sigset_t all, before;
+    pthread_cond_init(&s->wake, NULL);
+    /* Signals are for the threads that know what to do with them. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&s->thread, NULL, stream_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc) {
+        pthread_cond_destroy(&s->wake);
+        return aq_error(reterr, -rc, "thread of stream '%s': %s", s->opts.name, strerror(rc));
+    }
+    s->running = true;
+    return 0;
+}
+
+void aq_real_submit(struct aq_device_stream *s)
+{
+    aq_entry_at(s, s->submitted)->submit_ns = aq_clock_ns();
+    pthread_mutex_lock(&s->d->lock);
+    s->submitted++;
+    if (!s->awaited)
+        pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->d->lock);
+}
+
+void aq_real_stop(struct aq_device_stream *s)
+{
+    if (!s->running)
+        return;
+    pthread_mutex_lock(&s->d->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->d->lock);
+    pthread_join(s->thread, NULL);
+    pthread_cond_destroy(&s->wake);
+    s->running = false;
+}
+
+void aq_real_drain(struct aq_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    for (uint32_t i = 0; i < d->stream_count; i++) {
+        while (!aq_stream_empty(d->stream[i]))
+            pthread_cond_wait(&d->idle, &d->lock);
+    }
+    pthread_mutex_unlock(&d->lock);
+}
