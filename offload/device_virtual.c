@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/device_virtual.c - streams in virtual time: a job takes what its cost says, bytes move when
- * it ends, and until then their destination holds poison. */
+ * offload/device_virtual.c - streams in virtual time: a job takes what its cost says, bytes move
+ * when it ends, and until then their destination holds poison. */
 #include "offload/device_internal.h"
 
 #include "base/types.h"
