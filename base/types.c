@@ -7,8 +7,9 @@
 #include <strings.h>
 
 static const char *const dtype_names[AQ_DTYPE_COUNT] = {
-    [AQ_F32] = "f32", [AQ_F16] = "f16", [AQ_BF16] = "bf16", [AQ_F64] = "f64", [AQ_I64] = "i64",
-    [AQ_I32] = "i32", [AQ_I16] = "i16", [AQ_I8] = "i8",     [AQ_U8] = "u8",   [AQ_BOOL] = "bool",
+    [AQ_F32] = "f32", [AQ_F16] = "f16",   [AQ_BF16] = "bf16", [AQ_F64] = "f64",
+    [AQ_I64] = "i64", [AQ_I32] = "i32",   [AQ_I16] = "i16",   [AQ_I8] = "i8",
+    [AQ_U8] = "u8",   [AQ_BOOL] = "bool", [AQ_Q8] = "int8",   [AQ_Q4] = "int4",
 };
 
 const char *aq_dtype_name(enum aq_dtype t)
@@ -35,7 +36,7 @@ const char *aq_tier_name(enum aq_tier t)
 
 const char *aq_layout_name(enum aq_layout l)
 {
-    static const char *const names[AQ_LAYOUT_COUNT] = {"rows", "pair64", "col64"};
+    static const char *const names[AQ_LAYOUT_COUNT] = {"rows", "pair64", "col64", "group64"};
     return (unsigned)l < AQ_LAYOUT_COUNT ? names[l] : "?";
 }
 

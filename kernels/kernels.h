@@ -48,11 +48,14 @@ struct aq_segment {
 /* y[r][column + n] = act(sum over k of x[r][k] * W[n][k] + bias[column + n])
  *                    (+ y as it was, if accumulate)
  *   x     [m][k], row stride x_stride elements; f32 or bf16, which is the compute type
- *   W     segments of panels in w_dtype (f32, f16, bf16), w_layout = aq_layout_cpu(w_dtype)
+ *   W     segments of panels in w_dtype (f32, f16, bf16, int8, int4), w_layout =
+ *         aq_layout_cpu(w_dtype)
  *   bias  f32, indexed by output column; NULL for none
  *   y     [m][...], row stride y_stride elements; f32, or bf16 (then accumulate must be false)
  * Compute type bf16: weights are rounded to bf16 (once, to nearest even), products are exact, sums
- * are f32.  Compute type f32: weights are widened exactly.
+ * are f32.  Compute type f32: weights are widened exactly.  int8 and int4 mean code * scale +
+ * minimum by one f32 fma, which compute type bf16 rounds once more; weights that aq_unpack_fn made
+ * beforehand give the same bits.
  * One accumulator per output, ascending k (bf16: pairs along k), whatever m is.  accumulate adds
  * the finished f32 sum (with bias and activation) to y once.
  * Moves the weights once per ~500 rows of x. */
@@ -77,10 +80,28 @@ typedef void aq_product_fn(struct aq_exec *ex, const struct aq_product *p);
 /* Re-lays rows of a matrix as one panel: dst[layout] = convert(src[r][0..k)); rows..63 and the
  * padding of K are zero.
  *   src  [rows][k], contiguous; src_dtype f32, f16 or bf16
- *   dst  aq_panel_bytes(dst_dtype, k) bytes
- * Rounds to nearest even where dst is narrower.  Runs on the calling thread: the caller spreads. */
+ *   dst  aq_panel_bytes(dst_dtype, k) bytes; GROUP64 for int8 and int4, another layout else
+ * Rounds to nearest even where dst is narrower.  int8 and int4: a row's group has the smallest
+ * value rounded down to f16 as its minimum, the step that reaches the largest rounded up to f16 as
+ * its scale, and the nearest codes: no value is off by more than half a scale.  A group that f16
+ * cannot reach, or with an infinity or NaN in it, is NaN throughout.  Runs on the calling thread:
+ * the caller spreads. */
 typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout dst_layout,
                               const void *src, enum aq_dtype src_dtype, uint32_t rows, uint32_t k);
+
+/* dst panel i = panel i of src, each number as a product of dst_dtype's compute type takes it: once
+ * for all products with a matrix that is not in the compute type, instead of once per ~250 rows.
+ *   src  `panels` panels in src_dtype (f32, f16, bf16, int8, int4), layout aq_layout_cpu(src_dtype)
+ *   dst  as many in dst_dtype, f32 or bf16, aq_panel_bytes(dst_dtype, k) apart; what lies past
+ *        column k (of K padded to an even number) is not written
+ * Reads and writes each byte once. */
+struct aq_unpack {
+    const void *src;
+    void *dst;
+    enum aq_dtype src_dtype, dst_dtype;
+    uint32_t panels, k;
+};
+typedef void aq_unpack_fn(struct aq_exec *ex, const struct aq_unpack *u);
 
 /* ---- row operations ---------------------------------------------------------------------- */
 
@@ -108,7 +129,8 @@ struct aq_norm {
 typedef void aq_norm_fn(struct aq_exec *ex, const struct aq_norm *n);
 
 /* y[r][d] = table[id[r]][d] (+ positions[position[r]][d] when positions is given; y is then f32)
- *   table      panels of dtype/layout, width k;  y [rows][k], f32 or bf16
+ *   table      panels of dtype/layout, width k, f32, f16, bf16, int8 or int4 (code * scale +
+ *              minimum by one f32 fma);  y [rows][k], f32 or bf16
  *   positions  rows-major [..][k] of positions_dtype, NULL for none */
 struct aq_embed {
     const void *table;
@@ -210,6 +232,7 @@ struct aq_kernels {
     aq_product_fn *product_f32;  /* x f32 */
     aq_product_fn *product_bf16; /* x bf16 */
     aq_pack_panel_fn *pack_panel;
+    aq_unpack_fn *unpack;
     aq_norm_fn *norm;
     aq_embed_fn *embed;
     aq_add_rows_fn *add_rows;

@@ -10,6 +10,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .product_f32 = aq_product_f32_ref,
         .product_bf16 = aq_product_bf16_ref,
         .pack_panel = aq_pack_panel_ref,
+        .unpack = aq_unpack_ref,
         .norm = aq_norm_ref,
         .embed = aq_embed_ref,
         .add_rows = aq_add_rows_ref,
@@ -30,6 +31,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;
         k->pack_panel = aq_pack_panel_avx2;
+        k->unpack = aq_unpack_avx2;
     }
 #endif
 #if AQ_HAVE_AVX512
@@ -44,11 +46,13 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_f32 = aq_product_f32_avx512;
         k->product_bf16 = aq_product_bf16_avx512;
         k->pack_panel = aq_pack_panel_avx512;
+        k->unpack = aq_unpack_avx512;
     }
 #endif
 #if AQ_HAVE_AVX512BF16
     if (isa & AQ_ISA_AVX512BF16) {
         k->product_bf16 = aq_product_bf16_avx512bf16;
+        k->unpack = aq_unpack_avx512bf16;
     }
 #endif
 #if AQ_HAVE_AMX

@@ -33,6 +33,18 @@ VEC_FN vec table_vec(const char *panel, enum aq_dtype dtype, enum aq_layout layo
     return vec_load_as(x, dtype, 0);
 }
 
+/* The same of codes in groups: their numbers, gathered one by one, then one fma. */
+VEC_FN vec table_codes(const char *panel, enum aq_dtype dtype, uint32_t k_count, uint32_t row,
+                       uint32_t d, uint32_t n)
+{
+    struct aq_group g = aq_group_at(panel, dtype, k_count, d);
+    float code[VEC_LANES] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        code[i] = (float)aq_group_code(&g, dtype, row, d % AQ_GROUP_K + i);
+    return vec_fma(vec_load(code), vec_set(aq_f32_from_f16(g.scale[row])),
+                   vec_set(aq_f32_from_f16(g.minimum[row])));
+}
+
 VEC_FN void embed_row(const struct aq_embed *e, enum aq_dtype dtype, enum aq_layout layout,
                       uint32_t row)
 {
@@ -41,7 +53,9 @@ VEC_FN void embed_row(const struct aq_embed *e, enum aq_dtype dtype, enum aq_lay
         (const char *)e->table + e->id[row] / AQ_PANEL_ROWS * aq_panel_bytes(dtype, e->k);
     for (uint32_t d = 0; d < e->k; d += VEC_LANES) {
         uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, e->k - d);
-        vec y = table_vec(panel, dtype, layout, e->k, panel_row, d, n);
+        vec y = layout == AQ_LAYOUT_GROUP64
+                    ? table_codes(panel, dtype, e->k, panel_row, d, n)
+                    : table_vec(panel, dtype, layout, e->k, panel_row, d, n);
         if (e->positions) {
             size_t index = (size_t)e->position[row] * e->k + d;
             y = vec_add(y, n == VEC_LANES
@@ -77,7 +91,9 @@ static void embed_tile(void *arg, uint32_t tile, uint32_t worker)
         case AQ_F32: embed_row_dtype(job->e, AQ_F32, row); break;
         case AQ_F16: embed_row_dtype(job->e, AQ_F16, row); break;
         case AQ_BF16: embed_row_dtype(job->e, AQ_BF16, row); break;
-        default: assert(!"a dtype that is computed with");
+        case AQ_Q8: embed_row(job->e, AQ_Q8, AQ_LAYOUT_GROUP64, row); break;
+        case AQ_Q4: embed_row(job->e, AQ_Q4, AQ_LAYOUT_GROUP64, row); break;
+        default: assert(!"a format of weights");
         }
     }
 }
@@ -85,6 +101,7 @@ static void embed_tile(void *arg, uint32_t tile, uint32_t worker)
 static void embed(struct aq_exec *ex, const struct aq_embed *e)
 {
     assert(e->k >= 1 && (e->y_dtype == AQ_F32 || (e->y_dtype == AQ_BF16 && !e->positions)));
+    assert(aq_dtype_is_quantised(e->table_dtype) == (e->table_layout == AQ_LAYOUT_GROUP64));
     struct embed_job job = {.e = e, .tile_rows = (uint32_t)aq_max_u64(1, TILE_ELEMENTS / e->k)};
     aq_pool_run(aq_exec_pool(ex), embed_tile, &job, (uint32_t)aq_div_up(e->rows, job.tile_rows));
 }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { NO_TILE = UINT32_MAX };
 
@@ -14,8 +15,7 @@ struct job {
     uint32_t tile_count, chunk_count, chunk_rows;
     uint32_t block_k, block_count;
     bool convert, widen;
-    bool few;       /* rows: blocks for L1 */
-    size_t k_bytes; /* bytes of a panel per k */
+    bool few; /* rows: blocks for L1 */
     _Alignas(64) atomic_uint next;
 };
 
@@ -62,6 +62,7 @@ struct block {
     const char *ahead;
     uint32_t ahead_bytes;
     bool near;
+    bool codes; /* w is as it lies in the panel, quantised */
 };
 
 /* One K block of a tile: all its groups of rows. */
@@ -83,7 +84,10 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
                                           .ahead = b->ahead ? b->ahead + from : NULL,
                                           .ahead_bytes = to - from,
                                           .near = b->near};
-        j->ops->step(&step);
+        if (b->codes)
+            j->ops->step_codes(&step, j->p->w_dtype, j->p->x_dtype == AQ_BF16);
+        else
+            j->ops->step(&step);
         if (b->first_k + b->k == j->p->k) {
             const struct aq_gemm_finish f = {.p = j->p,
                                              .sums = step.sums,
@@ -97,13 +101,19 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
     }
 }
 
+/* Bytes of columns [first, first + k) of a panel. */
+static size_t block_bytes(const struct aq_product *p, uint32_t first, uint32_t k)
+{
+    return aq_panel_offset(p->w_dtype, first + k) - aq_panel_offset(p->w_dtype, first);
+}
+
 /* What to fetch while block b is worked on.  Several groups of rows: the whole next block, spread
  * over them.  One group: weights are used once, as they come, so stay a little ahead of the use;
  * conversion does that by itself. */
 static void look_ahead(const struct job *j, const struct tile *t, struct block *b,
                        const char *next_panel)
 {
-    size_t bytes = b->k * j->k_bytes;
+    size_t bytes = block_bytes(j->p, b->first_k, b->k);
     bool last = b->first_k + b->k == j->p->k;
     if (t->rows > j->ops->step_rows) {
         b->ahead = last ? next_panel : (const char *)b->w + bytes;
@@ -124,6 +134,12 @@ static void look_ahead(const struct job *j, const struct tile *t, struct block *
     b->ahead_bytes = (uint32_t)bytes;
 }
 
+/* Is one step, straight from the codes, all that this many rows need? */
+static bool takes_codes(const struct job *j, uint32_t rows)
+{
+    return aq_dtype_is_quantised(j->p->w_dtype) && rows <= j->ops->step_codes_rows;
+}
+
 static void run_tile(const struct job *j, const struct tile *t, const char *next_panel,
                      char *scratch)
 {
@@ -135,10 +151,11 @@ static void run_tile(const struct job *j, const struct tile *t, const char *next
     for (uint32_t i = 0; i < j->block_count; i++) {
         struct block b = {.first_k = i * j->block_k, .x_stride = p->x_stride};
         b.k = (uint32_t)aq_min_u64(j->block_k, p->k - b.first_k);
-        b.w = t->panel + b.first_k * j->k_bytes;
+        b.w = t->panel + aq_panel_offset(p->w_dtype, b.first_k);
         b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * x_size;
         look_ahead(j, t, &b, next_panel);
-        if (j->convert) {
+        b.codes = takes_codes(j, t->rows);
+        if (j->convert && !b.codes) {
             j->ops->convert(converted, b.w, p->w_dtype, p->x_dtype == AQ_BF16, b.k);
             b.w = converted;
         }
@@ -191,10 +208,12 @@ static void cut_k(struct job *j)
     bool bf16 = j->ops->compute == AQ_BF16;
     uint32_t k = j->p->k, most = bf16 ? AQ_GEMM_BLOCK_K_BF16 : AQ_GEMM_BLOCK_K_F32;
     j->few = j->chunk_rows <= AQ_GEMM_FEW_GROUPS * j->ops->step_rows;
-    if (j->few && (j->convert || j->chunk_rows > j->ops->step_rows))
+    if (j->few && !takes_codes(j, j->chunk_rows) &&
+        (j->convert || j->chunk_rows > j->ops->step_rows))
         most = AQ_GEMM_FEW_BLOCK_BYTES / (AQ_PANEL_ROWS * (bf16 ? 2 : 4));
     uint32_t count = (uint32_t)aq_div_up(k, most);
-    j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), 8);
+    uint32_t align = aq_dtype_is_quantised(j->p->w_dtype) ? AQ_GROUP_K : 8;
+    j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), align);
     j->block_count = (uint32_t)aq_div_up(k, j->block_k);
 }
 
@@ -210,14 +229,51 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     if (!p->m || !panels)
         return;
     uint32_t threads = aq_pool_threads(aq_exec_pool(ex));
-    struct job j = {.ex = ex,
-                    .p = p,
-                    .ops = ops,
-                    .widen = p->x_dtype != ops->compute,
-                    .k_bytes = AQ_PANEL_ROWS * aq_dtype_bytes(p->w_dtype)};
+    struct job j = {.ex = ex, .p = p, .ops = ops, .widen = p->x_dtype != ops->compute};
     /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
     j.convert = p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
     cut(&j, panels, threads);
     cut_k(&j);
     aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));
+}
+
+/* ---- unpacking ---- */
+
+enum { UNPACK_K = 512 }; /* columns of a tile: a block of scratch in f32 */
+
+struct unpack_job {
+    struct aq_exec *ex;
+    const struct aq_unpack *u;
+    const struct aq_gemm_ops *ops;
+    uint32_t tiles_per_panel;
+};
+
+static void unpack_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct unpack_job *j = arg;
+    const struct aq_unpack *u = j->u;
+    uint32_t panel = tile / j->tiles_per_panel, first = tile % j->tiles_per_panel * UNPACK_K;
+    uint32_t k = (uint32_t)aq_min_u64(UNPACK_K, u->k - first);
+    const char *src = (const char *)u->src + panel * aq_panel_bytes(u->src_dtype, u->k) +
+                      aq_panel_offset(u->src_dtype, first);
+    char *dst = (char *)u->dst + panel * aq_panel_bytes(u->dst_dtype, u->k) +
+                aq_panel_offset(u->dst_dtype, first);
+    bool round = u->dst_dtype == AQ_BF16, narrow = round && j->ops->compute == AQ_F32;
+    void *block = narrow ? aq_exec_scratch(j->ex, worker) : dst;
+    if (u->src_dtype == u->dst_dtype)
+        memcpy(dst, src, aq_panel_offset(u->src_dtype, round ? aq_align_up(k, 2) : k));
+    else
+        j->ops->convert(block, src, u->src_dtype, round, k);
+    if (narrow && u->src_dtype != AQ_BF16)
+        j->ops->narrow((uint16_t *)(void *)dst, block, k);
+}
+
+void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct aq_gemm_ops *ops)
+{
+    assert(u->dst_dtype == AQ_F32 || u->dst_dtype == AQ_BF16);
+    assert(u->dst_dtype == AQ_BF16 || ops->compute == AQ_F32);
+    assert(aq_exec_scratch_size(ex) >= (size_t)UNPACK_K * AQ_PANEL_ROWS * sizeof(float));
+    struct unpack_job j = {.ex = ex, .u = u, .ops = ops};
+    j.tiles_per_panel = (uint32_t)aq_div_up(u->k, UNPACK_K);
+    aq_pool_run(aq_exec_pool(ex), unpack_tile, &j, u->panels * j.tiles_per_panel);
 }

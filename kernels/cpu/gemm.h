@@ -61,16 +61,27 @@ struct aq_gemm_ops {
     enum aq_dtype compute; /* what `step` takes: AQ_F32 or AQ_BF16 */
     uint32_t step_rows;    /* most rows of a step */
     void (*step)(const struct aq_gemm_step *s);
-    /* dst = the compute layout of k columns of a panel in dtype; rounded to bf16 on the way when
+    /* The same with w in groups of codes of dtype, rounded to bf16 when round_bf16, for at most
+     * step_codes_rows rows: converting to memory first would cost them more than the step does.
+     * Prefetches w by itself. */
+    void (*step_codes)(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round_bf16);
+    uint32_t step_codes_rows;
+    /* dst = the compute layout of k columns of a panel in dtype, from a multiple of AQ_GROUP_K on
+     * if that is quantised; rounded to bf16 on the way when
      * round_bf16 (dst may be f32 then too: bf16 products without bf16 instructions).  src is
      * prefetched in passing. */
     void (*convert)(void *dst, const void *src, enum aq_dtype dtype, bool round_bf16, uint32_t k);
     /* dst f32 [rows][k] contiguous = x bf16 [rows][k]; only where compute is f32. */
     void (*widen)(float *dst, const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t k);
+    /* dst = pairs in bf16 of src f32 [k][64], numbers that bf16 holds; the pad of an odd k is 0.
+     * Only where compute is f32. */
+    void (*narrow)(uint16_t *dst, const float *src, uint32_t k);
     void (*finish)(const struct aq_gemm_finish *f);
 };
 
 void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops);
+/* Panels to the compute layout; u->dst_dtype is ops->compute, or bf16. */
+void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct aq_gemm_ops *ops);
 
 /* A worker's scratch: sums, a converted block of weights, a widened block of x. */
 #define AQ_GEMM_SUMS_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_PANEL_ROWS * 4)
@@ -92,6 +103,9 @@ static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
 
 /* Pieces that higher levels reuse. */
 void aq_gemm_finish_avx512(const struct aq_gemm_finish *f);
+void aq_gemm_step_avx512bf16(const struct aq_gemm_step *s);
+void aq_gemm_step_codes_avx512bf16(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round);
+void aq_gemm_unpack_avx512bf16(uint16_t *dst, const uint8_t *src, enum aq_dtype dtype, uint32_t k);
 void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype, bool round,
                                 uint32_t k);
 

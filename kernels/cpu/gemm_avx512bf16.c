@@ -81,7 +81,7 @@ INLINE void step_rows(const struct aq_gemm_step *s, uint32_t rows)
     }
 }
 
-static void step(const struct aq_gemm_step *s)
+void aq_gemm_step_avx512bf16(const struct aq_gemm_step *s)
 {
     switch (s->rows) {
     case 1: step_rows(s, 1); break;
@@ -100,6 +100,10 @@ void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype,
                                 uint32_t k)
 {
     assert(round && dtype != AQ_BF16);
+    if (aq_dtype_is_quantised(dtype)) {
+        aq_gemm_unpack_avx512bf16(dst, src, dtype, k);
+        return;
+    }
     const __m512i weave =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -130,7 +134,9 @@ void aq_gemm_convert_avx512bf16(void *dst, const void *src, enum aq_dtype dtype,
 
 static const struct aq_gemm_ops ops = {.compute = AQ_BF16,
                                        .step_rows = STEP_ROWS,
-                                       .step = step,
+                                       .step = aq_gemm_step_avx512bf16,
+                                       .step_codes = aq_gemm_step_codes_avx512bf16,
+                                       .step_codes_rows = STEP_ROWS,
                                        .convert = aq_gemm_convert_avx512bf16,
                                        .finish = aq_gemm_finish_avx512};
 
@@ -138,4 +144,12 @@ void aq_product_bf16_avx512bf16(struct aq_exec *ex, const struct aq_product *p)
 {
     assert(p->x_dtype == AQ_BF16);
     aq_gemm_run(ex, p, &ops);
+}
+
+void aq_unpack_avx512bf16(struct aq_exec *ex, const struct aq_unpack *u)
+{
+    if (u->dst_dtype == AQ_BF16)
+        aq_gemm_unpack(ex, u, &ops);
+    else
+        aq_unpack_avx512(ex, u);
 }

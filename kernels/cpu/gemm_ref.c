@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Products, reference: one output after the other, sums in f64, any layout. */
+ * Products, reference: one output after the other, sums in f64, any layout; and the unpacking of
+ * panels, element by element. */
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/versions.h"
 
@@ -80,4 +81,25 @@ void aq_product_bf16_ref(struct aq_exec *ex, const struct aq_product *p)
 {
     assert(p->x_dtype == AQ_BF16);
     run(ex, p);
+}
+
+static void unpack_panel(void *arg, uint32_t panel, uint32_t worker)
+{
+    const struct aq_unpack *u = arg;
+    const char *src = (const char *)u->src + panel * aq_panel_bytes(u->src_dtype, u->k);
+    char *dst = (char *)u->dst + panel * aq_panel_bytes(u->dst_dtype, u->k);
+    enum aq_layout from = aq_layout_cpu(u->src_dtype), to = aq_layout_cpu(u->dst_dtype);
+    for (uint32_t row = 0; row < AQ_PANEL_ROWS; row++) {
+        for (uint32_t k = 0; k < u->k; k++)
+            aq_element_store(dst, u->dst_dtype, aq_panel_index(to, u->k, row, k),
+                             aq_panel_load(src, u->src_dtype, from, u->k, row, k));
+        if (u->k % 2 && u->dst_dtype == AQ_BF16)
+            aq_element_store(dst, AQ_BF16, aq_panel_index(to, u->k, row, u->k), 0);
+    }
+}
+
+void aq_unpack_ref(struct aq_exec *ex, const struct aq_unpack *u)
+{
+    assert(u->dst_dtype == AQ_F32 || u->dst_dtype == AQ_BF16);
+    aq_pool_run(aq_exec_pool(ex), unpack_panel, (void *)u, u->panels);
 }

@@ -86,14 +86,31 @@ static void step(const struct aq_gemm_step *s)
     }
 }
 
-/* ---- blocks in other types ---- */
-
-VEC_FN vec round_bf16(vec a)
+/* Straight from codes; the last group of a panel may be short, and goes by way of memory. */
+static void step_codes(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round)
 {
-    uint16_t half[VEC_LANES];
-    vec_store_bf16(half, a);
-    return vec_load_bf16(half);
+    uint32_t whole = s->k / AQ_GROUP_K * AQ_GROUP_K;
+    if (whole) {
+        if (dtype == AQ_Q8)
+            round ? step_groups_rows(s, AQ_Q8, true) : step_groups_rows(s, AQ_Q8, false);
+        else
+            round ? step_groups_rows(s, AQ_Q4, true) : step_groups_rows(s, AQ_Q4, false);
+    }
+    if (whole == s->k)
+        return;
+    float w[AQ_GROUP_K * AQ_PANEL_ROWS];
+    unpack_columns(w, (const char *)s->w + aq_panel_offset(dtype, whole), dtype, round,
+                   s->k - whole);
+    struct aq_gemm_step rest = *s;
+    rest.x = (const float *)s->x + whole;
+    rest.w = w;
+    rest.k = s->k - whole;
+    rest.first = s->first && !whole;
+    rest.ahead_bytes = 0;
+    step(&rest);
 }
+
+/* ---- blocks in other types ---- */
 
 VEC_FN void convert_col64(float *dst, const void *src, enum aq_dtype dtype, bool round, uint32_t k)
 {
@@ -104,7 +121,7 @@ VEC_FN void convert_col64(float *dst, const void *src, enum aq_dtype dtype, bool
                 _mm_prefetch((const char *)src + at * aq_dtype_bytes(dtype) + AQ_GEMM_STREAM_AHEAD,
                              _MM_HINT_T0);
             vec v = vec_load_as(src, dtype, at);
-            vec_store(dst + at, round ? round_bf16(v) : v);
+            vec_store(dst + at, round ? vec_round_bf16(v) : v);
         }
     }
 }
@@ -129,8 +146,22 @@ static void convert(void *dst, const void *src, enum aq_dtype dtype, bool round,
         convert_pair64(dst, src, k);
     else if (dtype == AQ_F16)
         convert_col64(dst, src, AQ_F16, round, k);
-    else
+    else if (dtype == AQ_F32)
         convert_col64(dst, src, AQ_F32, round, k);
+    else
+        unpack_columns(dst, src, dtype, round, k);
+}
+
+/* Numbers of a group of columns that bf16 holds: the lower halves are 0. */
+static void narrow(uint16_t *dst, const float *src, uint32_t k)
+{
+    for (uint32_t i = 0; i < k; i += 2) {
+        const float *even = src + (size_t)i * AQ_PANEL_ROWS;
+        for (uint32_t c = 0; c < AQ_PANEL_ROWS; c += VEC_LANES) {
+            vec odd = i + 1 < k ? vec_load(even + AQ_PANEL_ROWS + c) : vec_zero();
+            vec_store_pairs(dst + (size_t)i * AQ_PANEL_ROWS + 2 * c, vec_load(even + c), odd);
+        }
+    }
 }
 
 static void widen(float *dst, const uint16_t *x, size_t x_stride, uint32_t rows, uint32_t k)
@@ -232,6 +263,9 @@ static void finish(const struct aq_gemm_finish *f)
 static const struct aq_gemm_ops ops = {.compute = AQ_F32,
                                        .step_rows = STEP_ROWS,
                                        .step = step,
+                                       .step_codes_rows = STEP_CODES_ROWS,
+                                       .step_codes = step_codes,
                                        .convert = convert,
                                        .widen = widen,
+                                       .narrow = narrow,
                                        .finish = finish};

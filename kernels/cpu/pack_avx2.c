@@ -32,6 +32,7 @@ void aq_pack_panel_avx2(void *dst, enum aq_dtype dst_dtype, enum aq_layout dst_l
                         const void *src, enum aq_dtype src_dtype, uint32_t rows, uint32_t k)
 {
     assert(rows <= AQ_PANEL_ROWS);
+    assert(aq_dtype_is_quantised(dst_dtype) == (dst_layout == AQ_LAYOUT_GROUP64));
     if (pack_is_odd(dst_dtype, dst_layout)) {
         aq_pack_panel_ref(dst, dst_dtype, dst_layout, src, src_dtype, rows, k);
         return;

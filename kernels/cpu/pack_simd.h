@@ -5,7 +5,11 @@
  *   halves_pair(a, b)    a in the low, b in the high half of each lane
  *
  * Squares of VEC_LANES rows by VEC_LANES k are transposed in registers as 32-bit lanes: f32, or
- * 16-bit elements by themselves.  Same dtypes are moved as bits, others go through f32. */
+ * 16-bit elements by themselves.  Same dtypes are moved as bits, others go through f32.
+ *
+ * Codes: a group of VEC_LANES rows is transposed to f32, so that each lane finds the range of its
+ * own row; then pairs (or eights) of columns are put together as numbers, which f32 holds exactly.
+ * */
 
 enum { PACK_LINE = 64, PACK_AHEAD = 512 }; /* bytes */
 
@@ -135,8 +139,132 @@ static void pack_rows(const struct pack *p)
     }
 }
 
+/* ---- int8 and int4 ---- */
+
+/* VEC_LANES rows of a group. */
+struct pack_group {
+    float v[AQ_GROUP_K][VEC_LANES]; /* the rows' values, columns first */
+    uint32_t row, first, n;         /* first of the rows; columns [first, first + n) */
+    vec scale, minimum;
+};
+
+/* Loads and transposes; what lies past the rows and columns in use is 0. */
+VEC_FN void group_load(struct pack_group *g, const struct pack *p, enum aq_dtype src)
+{
+    for (uint32_t k = 0; k < AQ_GROUP_K; k += VEC_LANES) {
+        vec square[VEC_LANES];
+        uint32_t n = k < g->n ? (uint32_t)aq_min_u64(VEC_LANES, g->n - k) : 0;
+        for (uint32_t r = 0; r < VEC_LANES; r++)
+            square[r] = n && g->row + r < p->rows
+                            ? pack_load(p, src, false, g->row + r, g->first + k, n)
+                            : vec_zero();
+        vec_transpose(square);
+        for (uint32_t i = 0; i < VEC_LANES; i++)
+            vec_store(g->v[k + i], square[i]);
+    }
+}
+
+/* As aq_quant_range(): minimum down, scale up, both NaN where f16 has neither or a value is not
+ * finite; `spoilt` is then NaN. */
+VEC_FN void group_range(struct pack_group *g, enum aq_dtype dst, uint16_t *scale, uint16_t *minimum)
+{
+    vec lo = vec_load(g->v[0]), hi = lo, spoilt = vec_zero();
+    for (uint32_t k = 0; k < g->n; k++) {
+        vec v = vec_load(g->v[k]);
+        lo = vec_select(vec_less(v, lo), v, lo);
+        hi = vec_max(v, hi);
+        spoilt = vec_add(spoilt, vec_sub(v, v));
+    }
+    vec_store_f16_down(minimum, vec_add(lo, vec_zero()));
+    vec range = vec_add(vec_sub(hi, vec_load_f16(minimum)), vec_zero());
+    vec_store_f16_up(scale, vec_div(range, vec_set(aq_code_max(dst))));
+    vec m = vec_load_f16(minimum), s = vec_load_f16(scale);
+    spoilt = vec_add(spoilt, vec_add(vec_sub(m, m), vec_sub(s, s)));
+    vec_mask sound = vec_equal(spoilt, vec_zero());
+    g->minimum = vec_select(sound, m, vec_set(NAN));
+    g->scale = vec_select(sound, s, vec_set(NAN));
+    vec_store_f16(minimum, g->minimum);
+    vec_store_f16(scale, g->scale);
+}
+
+/* The codes of a column as numbers; 0 where the scale is 0 or NaN. */
+VEC_FN vec group_codes(const struct pack_group *g, enum aq_dtype dst, uint32_t k)
+{
+    if (k >= g->n)
+        return vec_zero();
+    vec code = vec_round(vec_div(vec_sub(vec_load(g->v[k]), g->minimum), g->scale));
+    code = vec_select(vec_less(vec_zero(), code), code, vec_zero());
+    code = vec_select(vec_less(code, vec_set(aq_code_max(dst))), code, vec_set(aq_code_max(dst)));
+    return vec_select(vec_less(vec_zero(), g->scale), code, vec_zero());
+}
+
+VEC_FN void group_store_q8(const struct pack_group *g, uint8_t *codes)
+{
+    for (uint32_t k = 0; k < g->n; k += 2) {
+        vec pair = vec_fma(group_codes(g, AQ_Q8, k + 1), vec_set(256), group_codes(g, AQ_Q8, k));
+        halves_store((uint16_t *)(void *)(codes + (size_t)k * AQ_PANEL_ROWS + 2 * g->row),
+                     vec_to_int(pair));
+    }
+}
+
+/* Codes k, k + 2, k + 4 and k + 6: 16 bits. */
+VEC_FN vec group_four(const struct pack_group *g, uint32_t k)
+{
+    vec four = group_codes(g, AQ_Q4, k + 6);
+    for (uint32_t i = 3; i-- > 0;)
+        four = vec_fma(four, vec_set(16), group_codes(g, AQ_Q4, k + 2 * i));
+    return vec_to_int(four);
+}
+
+VEC_FN void group_store_q4(const struct pack_group *g, uint8_t *codes)
+{
+    for (uint32_t k = 0; k < g->n; k += 16) {
+        float even[VEC_LANES], odd[VEC_LANES];
+        vec_store(even, halves_pair(group_four(g, k), group_four(g, k + 8)));
+        vec_store(odd, halves_pair(group_four(g, k + 1), group_four(g, k + 9)));
+        uint8_t *to = codes + ((size_t)k / 2 * AQ_PANEL_ROWS + 8ul * g->row);
+        for (uint32_t r = 0; r < VEC_LANES; r++) {
+            memcpy(to + 8ul * r, &even[r], 4);
+            memcpy(to + 8ul * r + 4, &odd[r], 4);
+        }
+    }
+}
+
+VEC_FN void pack_groups(const struct pack *p, enum aq_dtype src, enum aq_dtype dst)
+{
+    for (uint32_t first = 0; first < p->k; first += AQ_GROUP_K) {
+        struct aq_group at = aq_group_at(p->dst, dst, p->k, first);
+        for (uint32_t row = 0; row < AQ_PANEL_ROWS; row += VEC_LANES) {
+            struct pack_group g = {.row = row, .first = first};
+            g.n = (uint32_t)aq_min_u64(AQ_GROUP_K, p->k - first);
+            group_load(&g, p, src);
+            group_range(&g, dst, at.scale + row, at.minimum + row);
+            if (dst == AQ_Q8)
+                group_store_q8(&g, at.codes);
+            else
+                group_store_q4(&g, at.codes);
+        }
+    }
+}
+
+static void pack_quantised(const struct pack *p)
+{
+    bool q8 = p->dst_dtype == AQ_Q8;
+    switch (p->src_dtype) {
+    case AQ_F32: q8 ? pack_groups(p, AQ_F32, AQ_Q8) : pack_groups(p, AQ_F32, AQ_Q4); break;
+    case AQ_F16: q8 ? pack_groups(p, AQ_F16, AQ_Q8) : pack_groups(p, AQ_F16, AQ_Q4); break;
+    default: q8 ? pack_groups(p, AQ_BF16, AQ_Q8) : pack_groups(p, AQ_BF16, AQ_Q4); break;
+    }
+    size_t written = aq_panel_offset(p->dst_dtype, p->k);
+    memset((char *)p->dst + written, 0, aq_panel_bytes(p->dst_dtype, p->k) - written);
+}
+
 static void pack_panel(const struct pack *p)
 {
+    if (p->dst_layout == AQ_LAYOUT_GROUP64) {
+        pack_quantised(p);
+        return;
+    }
     size_t size = aq_dtype_bytes(p->dst_dtype);
     size_t written = (p->dst_layout == AQ_LAYOUT_ROWS ? (size_t)p->rows * p->k
                                                       : AQ_PANEL_ROWS * aq_align_up(p->k, 2)) *

@@ -5,10 +5,12 @@
 
 #include "base/half.h"
 #include "base/types.h"
+#include "kernels/cpu/quant.h"
 
 #include <assert.h>
 
-/* Index of element k of row `row` (0..63) in a panel whose rows are k_count long. */
+/* Index of element k of row `row` (0..63) in a panel whose rows are k_count long; not in GROUP64.
+ * */
 static inline size_t aq_panel_index(enum aq_layout layout, uint32_t k_count, uint32_t row,
                                     uint32_t k)
 {
@@ -42,10 +44,12 @@ static inline void aq_element_store(void *data, enum aq_dtype dtype, size_t inde
     }
 }
 
-/* Element (row, k) of a panel, widened exactly. */
+/* Element (row, k) of a panel, widened exactly; code * scale + minimum of a quantised one. */
 static inline float aq_panel_load(const void *panel, enum aq_dtype dtype, enum aq_layout layout,
                                   uint32_t k_count, uint32_t row, uint32_t k)
 {
+    if (layout == AQ_LAYOUT_GROUP64)
+        return aq_group_load(panel, dtype, k_count, row, k);
     return aq_element_load(panel, dtype, aq_panel_index(layout, k_count, row, k));
 }
 

@@ -104,6 +104,11 @@ VEC_FN vec vec_round(vec a)
 {
     return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+/* The bits of the nearest integers. */
+VEC_FN vec vec_to_int(vec a)
+{
+    return _mm256_castsi256_ps(_mm256_cvtps_epi32(a));
+}
 /* a * 2^n for whole n, where a and the result are normal. */
 VEC_FN vec vec_scale_exponent(vec a, vec n)
 {
@@ -195,6 +200,25 @@ VEC_FN void vec_store_bf16(uint16_t *p, vec a)
     __m128i packed =
         _mm_packus_epi32(_mm256_castsi256_si128(out), _mm256_extracti128_si256(out, 1));
     _mm_storeu_si128((__m128i *)p, packed);
+}
+/* To bf16 and back: nearest even, a NaN is made quiet. */
+VEC_FN vec vec_round_bf16(vec a)
+{
+    __m256i bits = _mm256_castps_si256(a), high = _mm256_set1_epi32((int)0xffff0000u);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_blendv_epi8(sum, quiet, nan), high));
+}
+/* Rounded towards minus, plus infinity. */
+VEC_FN void vec_store_f16_down(uint16_t *p, vec a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_NEG_INF));
+}
+VEC_FN void vec_store_f16_up(uint16_t *p, vec a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a, _MM_FROUND_TO_POS_INF));
 }
 
 /* ---- across lanes ---- */

@@ -79,6 +79,11 @@ VEC_FN vec vec_round(vec a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
+/* The bits of the nearest integers. */
+VEC_FN vec vec_to_int(vec a)
+{
+    return _mm512_castsi512_ps(_mm512_cvtps_epi32(a));
+}
 /* a * 2^n for whole n, where a and the result are normal. */
 VEC_FN vec vec_scale_exponent(vec a, vec n)
 {
@@ -188,6 +193,25 @@ VEC_FN void vec_store_bf16(uint16_t *p, vec a)
     __m512i out = _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16),
                                         _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(out));
+}
+/* To bf16 and back: nearest even, a NaN is made quiet. */
+VEC_FN vec vec_round_bf16(vec a)
+{
+    __m512i bits = _mm512_castps_si512(a), high = _mm512_set1_epi32((int)0xffff0000u);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    sum = _mm512_mask_mov_epi32(sum, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+    return _mm512_castsi512_ps(_mm512_and_si512(sum, high));
+}
+/* Rounded towards minus, plus infinity. */
+VEC_FN void vec_store_f16_down(uint16_t *p, vec a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEG_INF));
+}
+VEC_FN void vec_store_f16_up(uint16_t *p, vec a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_POS_INF));
 }
 
 /* ---- across lanes ---- */

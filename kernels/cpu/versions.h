@@ -19,6 +19,7 @@ aq_product_fn aq_product_bf16_amx;
 aq_pack_panel_fn aq_pack_panel_ref;
 aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
+aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
 /* Attention. */
 aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const enum aq_dtype w_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+static const enum aq_dtype w_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
 static const enum aq_dtype compute_dtypes[] = {AQ_F32, AQ_BF16};
 
 /* Sizes around every border the versions have: pairs, 32-wide tiles and 64-wide panels, blocks of
@@ -39,12 +39,15 @@ static aq_product_fn *version(const struct aq_kernels *k, enum aq_dtype compute)
 static uint32_t make_segments(struct kc *kc, struct problem *q, enum aq_dtype w_dtype)
 {
     uint32_t column = 0, first = 0, count = 0;
-    size_t row_bytes = (size_t)q->p.k * aq_dtype_bytes(w_dtype);
+    enum aq_dtype source = kc_source(w_dtype);
+    size_t row_bytes = (size_t)q->p.k * aq_dtype_bytes(source);
     while (first < q->n) {
         uint32_t rows = count == 2 ? q->n - first : 1 + kc_below(kc, q->n - first);
         const char *w = (const char *)q->w + first * row_bytes;
-        q->segment[count++] = (struct aq_segment){
-            .panels = kc_panels(kc, w, w_dtype, rows, q->p.k), .column = column, .rows = rows};
+        q->segment[count++] =
+            (struct aq_segment){.panels = kc_panels(kc, w, source, w_dtype, rows, q->p.k),
+                                .column = column,
+                                .rows = rows};
         first += rows;
         column += rows + kc_below(kc, 3);
     }
@@ -66,7 +69,7 @@ static uint32_t make_problem(struct kc *kc, struct problem *q, enum aq_dtype com
     p->x = kc_in(kc, compute, fill == KC_DENORMAL ? KC_NORMAL : fill, s->m, s->k, p->x_stride);
     p->w_dtype = w_dtype;
     p->w_layout = aq_layout_cpu(w_dtype);
-    q->w = kc_in(kc, w_dtype, fill, s->n, s->k, s->k);
+    q->w = kc_in(kc, kc_source(w_dtype), fill, s->n, s->k, s->k);
     uint32_t columns = make_segments(kc, q, w_dtype);
     p->bias = kc_below(kc, 2) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, columns, columns) : NULL;
     p->activation = (enum aq_activation)kc_below(kc, AQ_ACT_SILU + 1);
@@ -81,19 +84,20 @@ static double *make_scale(const struct problem *q, uint32_t columns)
 {
     const struct aq_product *p = &q->p;
     double *scale = calloc((size_t)p->m * columns, sizeof(*scale));
-    uint32_t first = 0;
     for (uint32_t i = 0; i < p->segment_count; i++) {
         for (uint32_t n = 0; n < p->segments[i].rows; n++) {
             uint32_t column = p->segments[i].column + n;
+            const char *panel = (const char *)p->segments[i].panels +
+                                n / AQ_PANEL_ROWS * aq_panel_bytes(p->w_dtype, p->k);
             for (uint32_t r = 0; r < p->m; r++) {
                 double sum = p->bias ? fabs(p->bias[column]) : 0;
                 for (uint32_t k = 0; k < p->k; k++)
-                    sum += fabs((double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) *
-                                aq_element_load(q->w, p->w_dtype, (first + n) * (size_t)p->k + k));
+                    sum += fabs(
+                        (double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) *
+                        aq_panel_load(panel, p->w_dtype, p->w_layout, p->k, n % AQ_PANEL_ROWS, k));
                 scale[(size_t)r * columns + column] = sum;
             }
         }
-        first += p->segments[i].rows;
     }
     return scale;
 }
@@ -168,6 +172,41 @@ static void check_batches(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_
     }
 }
 
+/* Unpacking every panel is what the reference does, bit by bit; and a product with the unpacked
+ * panels gives the bits of the product that converts on its way. */
+static void check_unpacked(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype,
+                           enum kc_fill fill, const struct shape *s)
+{
+    struct problem q;
+    uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
+    q.p.accumulate = false;
+    struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
+    q.p.y = y.ref;
+    version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);
+    size_t panel_bytes = aq_panel_bytes(compute, s->k);
+    uint32_t used = (uint32_t)(aq_panel_offset(compute, (uint32_t)aq_align_up(s->k, 2)) /
+                               aq_dtype_bytes(compute));
+    for (uint32_t i = 0; i < q.p.segment_count; i++) {
+        struct aq_unpack u = {
+            .src = q.segment[i].panels, .src_dtype = w_dtype, .dst_dtype = compute};
+        u.panels = aq_panel_count(q.segment[i].rows);
+        u.k = s->k;
+        struct kc_out w =
+            kc_out(kc, compute, u.panels, used, panel_bytes / aq_dtype_bytes(compute));
+        u.dst = w.ref;
+        kc_ref(kc)->unpack(kc_exec(kc, 0), &u);
+        u.dst = w.got;
+        kc_new(kc)->unpack(kc_exec(kc, 0), &u);
+        kc_same(kc, &w);
+        q.segment[i].panels = w.got;
+    }
+    q.p.w_dtype = compute;
+    q.p.w_layout = aq_layout_cpu(compute);
+    q.p.y = y.got;
+    version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);
+    kc_same(kc, &y);
+}
+
 static void check_pair(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype)
 {
     size_t slot = compute == AQ_F32 ? KC_SLOT(product_f32) : KC_SLOT(product_bf16);
@@ -182,6 +221,14 @@ static void check_pair(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dty
             if (kc_begin(kc, slot, "%s_%s_m%u_k%u_n%u", name, kc_fill_name(fill), s->m, s->k, s->n))
                 check_parity(kc, compute, w_dtype, fill, s);
         }
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const struct shape *s = &shapes[i];
+        /* Not subnormals: rounding to bf16 may take them for zero, as the product would. */
+        enum kc_fill fill = i < KC_FINITE_COUNT && i != KC_DENORMAL ? (enum kc_fill)i : KC_NORMAL;
+        if (kc_begin(kc, KC_SLOT(unpack), "unpack_%s_%s_%s_m%u_k%u_n%u", aq_dtype_name(w_dtype),
+                     aq_dtype_name(compute), kc_fill_name(fill), s->m, s->k, s->n))
+            check_unpacked(kc, compute, w_dtype, fill, s);
     }
     static const uint32_t batch_k[] = {63, 1090};
     for (size_t i = 0; i < AQ_ARRAY_LEN(batch_k); i++) {
@@ -265,10 +312,54 @@ static void bench_one(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtyp
         peer->product_close(line.peer_arg);
 }
 
+struct unpack_bench {
+    struct kc *kc;
+    struct aq_unpack u;
+    const char *cold;
+    size_t bytes;
+    uint64_t copies;
+};
+
+static void unpack_call(void *arg, uint64_t i)
+{
+    struct unpack_bench *b = arg;
+    b->u.src = b->cold + i % b->copies * b->bytes;
+    kc_new(b->kc)->unpack(kc_exec(b->kc, 0), &b->u);
+}
+
+/* A matrix of 4096 x 4096 read cold, written where it was written before. */
+static void bench_unpack(struct kc *kc, enum aq_dtype src, enum aq_dtype dst)
+{
+    size_t cold_bytes;
+    struct unpack_bench b = {.kc = kc, .cold = kc_cold(kc, &cold_bytes)};
+    b.u = (struct aq_unpack){.src_dtype = src, .dst_dtype = dst, .panels = 64, .k = 4096};
+    b.bytes = b.u.panels * aq_panel_bytes(src, b.u.k);
+    b.copies = cold_bytes / b.bytes;
+    size_t dst_bytes = b.u.panels * aq_panel_bytes(dst, b.u.k);
+    b.u.dst = kc_hot(kc, dst_bytes);
+    kc_bench(kc, &(struct kc_bench){.call = unpack_call,
+                                    .arg = &b,
+                                    .bytes = (double)(b.bytes + dst_bytes),
+                                    .bound = KC_BOUND_READ});
+}
+
+static void bench_unpacks(struct kc *kc)
+{
+    for (size_t d = 0; d < AQ_ARRAY_LEN(w_dtypes); d++) {
+        for (size_t c = 0; c < AQ_ARRAY_LEN(compute_dtypes); c++) {
+            if (w_dtypes[d] != compute_dtypes[c] &&
+                kc_bench_begin(kc, KC_SLOT(unpack), "unpack_%s_%s", aq_dtype_name(w_dtypes[d]),
+                               aq_dtype_name(compute_dtypes[c])))
+                bench_unpack(kc, w_dtypes[d], compute_dtypes[c]);
+        }
+    }
+}
+
 static void bench(struct kc *kc)
 {
     if (kc_new(kc) == kc_ref(kc))
         return; /* seconds a call */
+    bench_unpacks(kc);
     for (size_t c = 0; c < AQ_ARRAY_LEN(compute_dtypes); c++) {
         enum aq_dtype compute = compute_dtypes[c];
         size_t slot = compute == AQ_F32 ? KC_SLOT(product_f32) : KC_SLOT(product_bf16);

@@ -140,16 +140,22 @@ void *kc_bytes(struct kc *kc, size_t bytes)
     return map_guarded(kc, bytes, 64);
 }
 
-void *kc_panels(struct kc *kc, const void *w, enum aq_dtype dtype, uint32_t rows, uint32_t k)
+enum aq_dtype kc_source(enum aq_dtype dtype)
 {
-    size_t panel_bytes = aq_panel_bytes(dtype, k), size = aq_dtype_bytes(dtype);
+    return aq_dtype_is_quantised(dtype) ? AQ_F32 : dtype;
+}
+
+void *kc_panels(struct kc *kc, const void *w, enum aq_dtype w_dtype, enum aq_dtype dtype,
+                uint32_t rows, uint32_t k)
+{
+    size_t panel_bytes = aq_panel_bytes(dtype, k), size = aq_dtype_bytes(w_dtype);
     uint32_t count = aq_panel_count(rows);
     char *panels = kc_bytes(kc, count * panel_bytes);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t first = i * AQ_PANEL_ROWS;
         uint32_t n = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, rows - first);
         kc_ref(kc)->pack_panel(panels + i * panel_bytes, dtype, aq_layout_cpu(dtype),
-                               (const char *)w + (size_t)first * k * size, dtype, n, k);
+                               (const char *)w + (size_t)first * k * size, w_dtype, n, k);
     }
     return panels;
 }

@@ -75,8 +75,12 @@ void *kc_in(struct kc *kc, enum aq_dtype dtype, enum kc_fill fill, uint32_t rows
 /* `bytes` zeroed bytes, aligned to 64, right before an unmapped page if bytes is a multiple of
  * 64. */
 void *kc_bytes(struct kc *kc, size_t bytes);
-/* The panels of w [rows][k] in dtype and aq_layout_cpu(dtype), packed by the reference. */
-void *kc_panels(struct kc *kc, const void *w, enum aq_dtype dtype, uint32_t rows, uint32_t k);
+/* The panels of w [rows][k], of w_dtype, in dtype and aq_layout_cpu(dtype), packed by the
+ * reference. */
+void *kc_panels(struct kc *kc, const void *w, enum aq_dtype w_dtype, enum aq_dtype dtype,
+                uint32_t rows, uint32_t k);
+/* What a matrix to be packed in dtype is drawn in: dtype itself, f32 for a quantised one. */
+enum aq_dtype kc_source(enum aq_dtype dtype);
 /* Random integer in [0, n). */
 uint32_t kc_below(struct kc *kc, uint32_t n);
 

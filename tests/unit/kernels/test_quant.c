@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The definition of int8 and int4 (kernels/cpu/quant.h), and that panels keep to it. */
+#include "kernels/cpu/quant.h"
+
+#include "base/prng.h"
+#include "kernels/kernels.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const enum aq_dtype formats[] = {AQ_Q8, AQ_Q4};
+
+/* Every f16, and the values half way and a quarter between neighbours: down is the largest f16 that
+ * is not above, up the smallest that is not below. */
+static void rounding_to_f16_goes_the_way_it_is_told(void **state)
+{
+    for (uint32_t h = 0; h < 0x7bff; h++) {
+        float a = aq_f32_from_f16((uint16_t)h), b = aq_f32_from_f16((uint16_t)(h + 1));
+        assert_int_equal(aq_f16_down(a), h);
+        assert_int_equal(aq_f16_up(a), h);
+        for (int part = 1; part < 4; part++) {
+            float x = a + (b - a) * 0.25f * (float)part;
+            assert_int_equal(aq_f16_down(x), h);
+            assert_int_equal(aq_f16_up(x), h + 1);
+            assert_int_equal(aq_f16_down(-x), (h + 1) | 0x8000);
+            assert_int_equal(aq_f16_up(-x), h | 0x8000);
+        }
+    }
+    assert_int_equal(aq_f16_down(70000), 0x7bff);
+    assert_int_equal(aq_f16_up(70000), 0x7c00);
+    assert_int_equal(aq_f16_down(-70000), 0xfc00);
+    assert_int_equal(aq_f16_down(-1e-30f), 0x8001);
+    assert_int_equal(aq_f16_up(1e-30f), 0x0001);
+}
+
+/* Draws of many sizes and offsets. */
+static float draw(uint64_t round, uint64_t i)
+{
+    float size = ldexpf(1, (int)aq_prng_below(1, round, 0, 26) - 16);
+    float offset = aq_prng_normal(2, round, 0) * (float)aq_prng_below(3, round, 0, 3);
+    return size * (aq_prng_normal(4, round, i) + offset);
+}
+
+static void no_value_is_off_by_more_than_half_a_scale(void **state)
+{
+    for (uint64_t round = 0; round < 4000; round++) {
+        enum aq_dtype t = formats[round % 2];
+        float v[AQ_GROUP_K];
+        uint32_t n = 1 + (uint32_t)aq_prng_below(5, round, 0, AQ_GROUP_K);
+        for (uint32_t i = 0; i < n; i++)
+            v[i] = draw(round, i);
+        struct aq_quant q = aq_quant_of(v, n, t);
+        double scale = aq_f32_from_f16(q.scale);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t code = aq_quant_code(q, v[i], t);
+            assert_true(code <= (uint32_t)aq_code_max(t));
+            double off = fabs((double)aq_quant_value(q, code) - v[i]);
+            /* Finding the code and the value takes three roundings to f32. */
+            assert_true(off <= scale / 2 + 3 * 0x1p-23 * (fabs(v[i]) + 16 * scale));
+        }
+    }
+}
+
+static void a_group_of_one_f16_value_is_kept_exactly(void **state)
+{
+    static const float values[] = {0, -0.0f, 1, -1, 0.333251953125f, 65504, -65504, 0x1p-24f};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(values); i++) {
+        for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+            float v[3] = {values[i], values[i], values[i]};
+            struct aq_quant q = aq_quant_of(v, 3, formats[f]);
+            assert_int_equal(q.scale, 0);
+            assert_int_equal(aq_quant_code(q, v[0], formats[f]), 0);
+            assert_true(aq_quant_value(q, 0) == values[i]);
+        }
+    }
+}
+
+static void what_f16_cannot_reach_is_nan_throughout(void **state)
+{
+    const float bad[] = {INFINITY, -INFINITY, NAN, -70000, 3e38f};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(bad); i++) {
+        for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+            for (uint32_t at = 0; at < 3; at++) {
+                float v[3] = {1, 2, 3};
+                v[at] = bad[i];
+                struct aq_quant q = aq_quant_of(v, 3, formats[f]);
+                assert_true(isnan(aq_quant_value(q, aq_quant_code(q, 1, formats[f]))));
+            }
+        }
+    }
+}
+
+/* Through a panel and back, every element, at sizes around the borders of pairs, sixteens and
+ * groups. */
+static void a_panel_holds_the_code_of_each_element(void **state)
+{
+    static const uint32_t k_values[] = {1, 2, 15, 16, 17, 63, 64, 65, 130, 191};
+    struct aq_kernels kernels;
+    aq_kernels_cpu(&kernels, 0);
+    for (size_t c = 0; c < AQ_ARRAY_LEN(k_values) * AQ_ARRAY_LEN(formats); c++) {
+        enum aq_dtype t = formats[c % 2];
+        uint32_t k = k_values[c / 2], rows = 1 + (uint32_t)aq_prng_below(6, c, 0, AQ_PANEL_ROWS);
+        float *v = malloc((size_t)rows * k * sizeof(*v));
+        void *panel = aligned_alloc(4096, aq_panel_bytes(t, k));
+        for (size_t i = 0; i < (size_t)rows * k; i++)
+            v[i] = draw(c, i);
+        kernels.pack_panel(panel, t, AQ_LAYOUT_GROUP64, v, AQ_F32, rows, k);
+        for (uint32_t row = 0; row < AQ_PANEL_ROWS; row++) {
+            for (uint32_t i = 0; i < k; i++) {
+                float got = aq_group_load(panel, t, k, row, i), want = 0;
+                if (row < rows) {
+                    uint32_t first = i / AQ_GROUP_K * AQ_GROUP_K;
+                    const float *group = v + (size_t)row * k + first;
+                    uint32_t n = (uint32_t)aq_min_u64(AQ_GROUP_K, k - first);
+                    struct aq_quant q = aq_quant_of(group, n, t);
+                    want = aq_quant_value(q, aq_quant_code(q, group[i - first], t));
+                }
+                assert_true(got == want);
+            }
+        }
+        free(panel);
+        free(v);
+    }
+}
+
+static void sizes_are_those_of_the_formats(void **state)
+{
+    assert_int_equal(aq_group_bytes(AQ_Q8, 64), 64 * 64 + 256);
+    assert_int_equal(aq_group_bytes(AQ_Q4, 64), 64 * 32 + 256);
+    assert_int_equal(aq_panel_offset(AQ_Q4, 4096), 64 * 2304);
+    assert_int_equal(aq_panel_offset(AQ_Q8, 65), 4352 + 128 + 256);
+    assert_int_equal(aq_panel_offset(AQ_Q4, 65), 2304 + 512 + 256);
+    assert_int_equal(aq_panel_bytes(AQ_Q4, 1024), 16 * 2304);
+    assert_int_equal(aq_panel_bytes(AQ_Q8, 1), 4096);
+    assert_int_equal(aq_panel_bytes(AQ_BF16, 3), 4096);
+    assert_int_equal(aq_panel_bytes(AQ_F32, 4096), 64 * 4096 * 4);
+    assert_int_equal(aq_kv_block_bytes(AQ_F16, 64), 2 * 32 * 64 * 2);
+    assert_int_equal(aq_kv_block_bytes(AQ_Q8, 64), 2 * 32 * 64 + 256);
+    assert_int_equal(aq_kv_block_bytes(AQ_Q4, 7), 2 * 32 * 4 + 256);
+    for (uint32_t dim = 1; dim < 200; dim++) {
+        assert_int_equal(aq_kv_block_bytes(AQ_Q4, dim) % 64, 0);
+        assert_int_equal(aq_kv_block_bytes(AQ_Q8, dim) % 64, 0);
+    }
+}
+
+static void formats_have_names_that_are_not_those_of_file_types(void **state)
+{
+    enum aq_dtype t;
+    assert_string_equal(aq_dtype_name(AQ_Q8), "int8");
+    assert_string_equal(aq_dtype_name(AQ_Q4), "int4");
+    assert_string_equal(aq_dtype_name(AQ_I8), "i8");
+    assert_true(aq_dtype_parse("INT4", &t) && t == AQ_Q4);
+    assert_true(aq_dtype_parse("i8", &t) && t == AQ_I8);
+    assert_true(aq_dtype_is_quantised(AQ_Q8) && !aq_dtype_is_quantised(AQ_I8));
+    assert_int_equal(aq_layout_cpu(AQ_Q4), AQ_LAYOUT_GROUP64);
+    assert_string_equal(aq_layout_name(AQ_LAYOUT_GROUP64), "group64");
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(rounding_to_f16_goes_the_way_it_is_told),
+    cmocka_unit_test(no_value_is_off_by_more_than_half_a_scale),
+    cmocka_unit_test(a_group_of_one_f16_value_is_kept_exactly),
+    cmocka_unit_test(what_f16_cannot_reach_is_nan_throughout),
+    cmocka_unit_test(a_panel_holds_the_code_of_each_element),
+    cmocka_unit_test(sizes_are_those_of_the_formats),
+    cmocka_unit_test(formats_have_names_that_are_not_those_of_file_types),
+};
+
+AQ_TEST_MAIN(tests)
