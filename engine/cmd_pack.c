@@ -339,8 +339,9 @@ static void say_what_is_lost(const struct aq_model *m, enum aq_dtype format,
 {
     enum aq_dtype from = m->checkpoint_dtype;
     if (format != from && format != AQ_F32)
-        aq_hooks_line(hooks, AQUIFER_WARNING, "%s weights are rounded to %s", aq_dtype_name(from),
-                      aq_dtype_name(format));
+        aq_hooks_line(hooks, AQUIFER_WARNING, "%s weights are rounded to %s%s", aq_dtype_name(from),
+                      aq_dtype_name(format),
+                      format == AQ_Q4 ? ", token table and head to int8" : "");
 }
 
 /* What is asked of a checkpoint: a list of what it would become, or its conversion. */

@@ -61,9 +61,11 @@ static int choose_isa(struct aq_engine *e, struct aq_err *reterr)
     return 0;
 }
 
-static bool is_float(int dtype)
+/* A format of weights and KV; -1 is auto. */
+static bool is_format(int dtype)
 {
-    return dtype == AQ_F32 || dtype == AQ_F16 || dtype == AQ_BF16;
+    return dtype < 0 || aq_dtype_is_float((enum aq_dtype)dtype) ||
+           aq_dtype_is_quantised((enum aq_dtype)dtype);
 }
 
 static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
@@ -77,10 +79,9 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
     if (o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
         return aq_error(reterr, -EINVAL, "--compute: expected auto, f32 or bf16");
     i->compute = o->compute >= 0 ? (enum aq_dtype)o->compute : fast_bf16 ? AQ_BF16 : AQ_F32;
-    if ((o->weight_format >= 0 && !is_float(o->weight_format)) ||
-        (o->kv_format >= 0 && !is_float(o->kv_format)))
+    if (!is_format(o->weight_format) || !is_format(o->kv_format))
         return aq_error(reterr, -EINVAL,
-                        "formats: this version has f32, f16 and bf16 for weights and KV");
+                        "formats: expected f32, f16, bf16, int8 or int4 for weights and KV");
     int store = aq_model_store_format(e->model);
     if (store >= 0 && o->weight_format >= 0 && o->weight_format != store)
         return aq_error(
@@ -89,14 +90,17 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
             aq_dtype_name((enum aq_dtype)o->weight_format), aq_dtype_name((enum aq_dtype)store));
     i->checkpoint_dtype = checkpoint;
     i->weight_format = checkpoint;
-    if (aq_dtype_bytes(i->compute) <= aq_dtype_bytes(checkpoint))
+    if (!aq_dtype_is_quantised(checkpoint) &&
+        aq_dtype_bytes(i->compute) <= aq_dtype_bytes(checkpoint))
         i->weight_format = i->compute; /* no larger, and ready for the products */
     if (store >= 0)
         i->weight_format = (enum aq_dtype)store;
     if (o->weight_format >= 0)
         i->weight_format = (enum aq_dtype)o->weight_format;
     /* Who asks for f32 arithmetic by name wants f32 results: rounding K and V would undo it. */
-    enum aq_dtype kv = o->compute == AQ_F32 ? AQ_F32 : checkpoint == AQ_BF16 ? AQ_BF16 : AQ_F16;
+    enum aq_dtype kv = o->compute == AQ_F32                  ? AQ_F32
+                       : e->model->original_dtype == AQ_BF16 ? AQ_BF16
+                                                             : AQ_F16;
     i->kv_format = o->kv_format >= 0 ? (enum aq_dtype)o->kv_format : kv;
     return 0;
 }
@@ -107,13 +111,24 @@ static bool holds(enum aq_dtype a, enum aq_dtype b)
     return a == b || b == AQ_F32;
 }
 
+/* In a packed store weights may have been rounded before: against what it was packed from. */
+static void note_weights(struct aq_engine *e)
+{
+    struct aq_engine_info *i = &e->info;
+    enum aq_dtype from = e->model->original_dtype;
+    if (holds(from, i->weight_format))
+        return;
+    char *text = e->lossy_text[i->lossy_count++];
+    bool q4 = i->weight_format == AQ_Q4, quantised = q4 || i->weight_format == AQ_Q8;
+    snprintf(text, sizeof(e->lossy_text[0]), "weights: %s rounded to %s%s%s", aq_dtype_name(from),
+             aq_dtype_name(i->weight_format), quantised ? " in groups of 64" : "",
+             q4 ? ", token table and head to int8" : "");
+}
+
 static void note_lossy(struct aq_engine *e)
 {
     struct aq_engine_info *i = &e->info;
-    const char *from = aq_dtype_name(i->checkpoint_dtype);
-    if (!holds(i->checkpoint_dtype, i->weight_format))
-        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "weights: %s rounded to %s", from, aq_dtype_name(i->weight_format));
+    note_weights(e);
     if (!holds(i->weight_format, i->compute))
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
                  "compute: %s weights and f32 activations rounded to %s in the products",
@@ -123,7 +138,8 @@ static void note_lossy(struct aq_engine *e)
                  "compute: activations rounded to %s in the products", aq_dtype_name(i->compute));
     if (i->kv_format != AQ_F32)
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "kv: keys and values rounded to %s", aq_dtype_name(i->kv_format));
+                 "kv: keys and values rounded to %s%s", aq_dtype_name(i->kv_format),
+                 aq_dtype_is_quantised(i->kv_format) ? " by row and head" : "");
     for (uint32_t n = 0; n < i->lossy_count; n++)
         i->lossy[n] = e->lossy_text[n];
 }

@@ -33,7 +33,7 @@ int aq_kv_open(struct aq_kv **ret, struct aq_mem *mem, const struct aq_kv_opts *
     kv->page_count = s->page_count;
     kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
     kv->runs_max = (uint32_t)aq_div_up(opts->keys_max, AQ_HEAD_BLOCK_SLOTS);
-    kv->head_bytes = 2ull * AQ_HEAD_BLOCK_SLOTS * opts->head_dim * aq_dtype_bytes(s->kv_format);
+    kv->head_bytes = aq_kv_block_bytes(s->kv_format, opts->head_dim);
     kv->run_bytes = kv->head_bytes * opts->kv_heads;
     assert(kv->run_bytes * kv->page_runs == kv->page_bytes);
     assert(kv->page_count <= UINT32_MAX);

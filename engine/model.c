@@ -79,17 +79,25 @@ static int check_item(const struct aq_model *m, const char *canonical, uint32_t 
                         "%s: item '%s': expected %s [%u, %u] by config.json, found %s [%u, %u]",
                         m->name, canonical, aq_store_kind_name(kind), want_rows, want_cols,
                         aq_store_kind_name(item->kind), item->rows, item->cols);
-    /* The loader reads all matrices in one format, as pack writes them. */
+    return 0;
+}
+
+/* The loader reads all matrices in one format (but the vocabulary's), as pack writes them. */
+static int check_format(const struct aq_model *m, const struct aq_matrix_desc *w,
+                        struct aq_err *reterr)
+{
+    const struct aq_store_item *item = aq_store_find(m->source->store, w->name);
     const struct aq_store_item *first =
         aq_store_find(m->source->store, m->steps.step[1].matrix[0].name);
+    enum aq_dtype dtype = first ? aq_matrix_format(w, first->dtype) : AQ_DTYPE_COUNT;
     bool layout = item->layout == AQ_LAYOUT_ROWS || item->layout == aq_layout_cpu(item->dtype);
-    if (kind == AQ_STORE_MATRIX && (!first || item->dtype != first->dtype || !layout))
-        return aq_error(
-            reterr, -ENOEXEC,
-            "%s: item '%s': expected the format %s of the other matrices, found %s in layout %s",
-            m->name, canonical, first ? aq_dtype_name(first->dtype) : "?",
-            aq_dtype_name(item->dtype), aq_layout_name(item->layout));
-    return 0;
+    if (item->dtype == dtype && layout)
+        return 0;
+    return aq_error(
+        reterr, -ENOEXEC,
+        "%s: item '%s': expected the format %s of the other matrices, found %s in layout %s",
+        m->name, w->name, aq_dtype_name(dtype), aq_dtype_name(item->dtype),
+        aq_layout_name(item->layout));
 }
 
 static int check_source(const struct aq_model *m, struct aq_err *reterr)
@@ -101,6 +109,8 @@ static int check_source(const struct aq_model *m, struct aq_err *reterr)
             const struct aq_matrix_desc *w = &d->matrix[i];
             int rc = store ? check_item(m, w->name, w->rows, w->k, w->table, reterr)
                            : check_tensor(m, w->name, w->rows, w->k, reterr);
+            if (rc == 0 && store && !w->table)
+                rc = check_format(m, w, reterr);
             if (rc < 0)
                 return rc;
         }
@@ -180,10 +190,13 @@ static enum aq_dtype source_dtype(const struct aq_model *m, const char *canonica
     return find_tensor(m, canonical)->dtype;
 }
 
-/* The dtype of the matrices; f32, which holds them all, where they differ. */
+/* The dtype of the matrices; f32, which holds them all, where they differ.  In a store they do not.
+ */
 static enum aq_dtype common_dtype(const struct aq_model *m)
 {
     enum aq_dtype dtype = source_dtype(m, m->steps.step[1].matrix[0].name);
+    if (m->source && m->source->store)
+        return dtype;
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
@@ -192,6 +205,18 @@ static enum aq_dtype common_dtype(const struct aq_model *m)
         }
     }
     return dtype;
+}
+
+/* A store says what it was packed from, in words of its writer: only a hint. */
+static enum aq_dtype original_dtype(const struct aq_model *m)
+{
+    enum aq_dtype dtype = m->checkpoint_dtype;
+    if (m->source && m->source->store) {
+        const json_t *name = json_object_get(aq_store_model(m->source->store), "checkpoint_dtype");
+        if (json_is_string(name))
+            (void)aq_dtype_parse(json_string_value(name), &dtype);
+    }
+    return aq_dtype_is_float(dtype) ? dtype : AQ_F16;
 }
 
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
@@ -215,6 +240,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
         m->hash = XXH3_64bits(key, sizeof(key));
     }
     m->checkpoint_dtype = common_dtype(m);
+    m->original_dtype = original_dtype(m);
     *ret = m;
     return 0;
 fail:
@@ -283,6 +309,37 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
     return aq_checkpoint_read(m->source->checkpoint, t, first, rows, dst, reterr);
 }
 
+/* All ones in the exponent: infinity or NaN.  Without a branch, so that it is one wide loop. */
+static bool has_infinite_f16(const void *data, size_t count)
+{
+    const uint16_t *v = data;
+    unsigned found = 0;
+    for (size_t i = 0; i < count; i++)
+        found |= (v[i] & 0x7c00u) == 0x7c00u;
+    return found;
+}
+
+int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype source,
+                         const char *canonical, uint32_t first, uint32_t rows, uint32_t k,
+                         struct aq_err *reterr)
+{
+    bool bad = false;
+    if (format == AQ_F16 && source != AQ_F16)
+        bad = has_infinite_f16(panel, aq_panel_bytes(AQ_F16, k) / 2);
+    for (uint32_t at = 0; aq_dtype_is_quantised(format) && at < k; at += AQ_GROUP_K) {
+        uint32_t n = (uint32_t)aq_min_u64(AQ_GROUP_K, k - at);
+        const char *group = (const char *)panel + aq_panel_offset(format, at);
+        bad |= has_infinite_f16(group + aq_group_code_bytes(format, n), 2 * AQ_PANEL_ROWS);
+    }
+    if (!bad)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "tensor '%s', rows %u to %u: expected values within f16's range of 65504 for "
+                    "%s, found larger ones (or infinities or NaN) in %s; bf16 and f32 hold them",
+                    canonical, first, first + rows - 1, aq_dtype_name(format),
+                    aq_dtype_name(source));
+}
+
 struct load {
     struct aq_model *m;
     const struct aq_kernels *kernels;
@@ -330,9 +387,11 @@ static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_
     rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
     if (rc < 0)
         return rc;
-    if (!d->table)
+    if (!d->table) {
         l->kernels->pack_panel(dst, w->dtype, w->layout, staging, dtype, rows, d->k);
-    else if (dtype == w->dtype)
+        return aq_model_check_panel(dst, w->dtype, dtype, d->name, first, rows, d->k, reterr);
+    }
+    if (dtype == w->dtype)
         memcpy(dst, staging, rows * row_bytes);
     else
         aq_convert(dst, w->dtype, staging, dtype, (size_t)rows * d->k);
@@ -384,14 +443,15 @@ static void place(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
                 m->weight[s][i] = m->weight[at_step][at_index];
                 continue;
             }
-            enum aq_dtype dtype = d->matrix[i].table ? table : format;
+            enum aq_dtype dtype =
+                d->matrix[i].table ? table : aq_matrix_format(&d->matrix[i], format);
             m->weight[s][i] = (struct aq_weight){
                 .desc = &d->matrix[i],
                 .dtype = dtype,
                 .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_layout_cpu(dtype),
                 .data = matrix,
             };
-            matrix += aq_matrix_bytes(&d->matrix[i], dtype);
+            matrix += aq_matrix_bytes(&d->matrix[i], d->matrix[i].table ? table : format);
         }
         for (uint32_t i = 0; i < d->vector_count; i++) {
             m->vector[s][i] = vector;

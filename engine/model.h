@@ -25,6 +25,7 @@ struct aq_model {
     char name[256];
     uint64_t hash;
     enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
+    enum aq_dtype original_dtype;   /* the same, but of a store: of what it was packed from */
     bool random;
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
@@ -58,6 +59,13 @@ int aq_model_store_format(const struct aq_model *m);
 int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
                   const struct aq_kernels *kernels, struct aq_pool *pool, void *staging,
                   size_t staging_bytes, struct aq_err *reterr);
+
+/* Is a panel of rows [first, first + rows) of a matrix, packed in `format` from a source dtype,
+ * free of infinities and NaN that f16 (also that of scales and minima) had no room for?  -EINVAL
+ * names tensor and rows. */
+int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype source,
+                         const char *canonical, uint32_t first, uint32_t rows, uint32_t k,
+                         struct aq_err *reterr);
 
 /* Reads rows [first, first + rows) of a matrix, or a vector part (as one row of `count`), in the
  * source's dtype: how pack and load see a checkpoint or random weights.  Thread-safe. */

@@ -45,9 +45,10 @@ const struct aq_option aq_option_table[] = {
      .deflt = "auto",
      .help = "arithmetic of the products; auto: bf16 where the CPU has it, else f32"},
     {"weight-format", 0, AQ_GROUP_MODEL, RUN | PACK, AQ_OPTION_DTYPE, AT(weight_format),
-     .argument = "TYPE", .choices = "auto|f16|bf16|f32", .later = "int8|int4", .deflt = "auto",
+     .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "
-             "no larger"},
+             "no larger; int8 and int4: groups of 64 with their own scale and minimum, the token "
+             "table and the head never below int8"},
     {"kv-format", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
      .choices = "auto|f16|bf16|f32", .later = "int8|int4", .deflt = "auto",
      .help =

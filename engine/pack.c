@@ -83,8 +83,9 @@ static void plan_step(struct owned *o, const struct aq_pack_opts *opts, uint32_t
                 add_item(o, w->name, AQ_STORE_TABLE, aq_model_table_dtype(opts->model), w->rows,
                          w->k);
             else
-                add_item(o, w->name, AQ_STORE_MATRIX, opts->format, w->rows, w->k)->layout =
-                    opts->layout;
+                add_item(o, w->name, AQ_STORE_MATRIX, aq_matrix_format(w, opts->format), w->rows,
+                         w->k)
+                    ->layout = opts->layout;
         }
     }
     for (uint32_t i = 0; i < d->vector_count; i++) {
@@ -214,16 +215,6 @@ static void note_error(struct convert *c, const struct aq_err *err)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* All ones in the exponent: infinity or NaN.  Without a branch, so that it is one wide loop. */
-static bool has_infinite_f16(const void *data, size_t bytes)
-{
-    const uint16_t *v = data;
-    unsigned found = 0;
-    for (size_t i = 0; i < bytes / 2; i++)
-        found |= (v[i] & 0x7c00u) == 0x7c00u;
-    return found;
-}
-
 static int convert_tile(struct convert *c, uint32_t tile, uint8_t *dst, uint8_t *staging,
                         struct aq_err *reterr)
 {
@@ -235,19 +226,13 @@ static int convert_tile(struct convert *c, uint32_t tile, uint8_t *dst, uint8_t 
         aq_model_read_rows(c->model, item->name, first, rows, item->cols, staging, &dtype, reterr);
     if (rc < 0)
         return rc;
-    size_t count = (size_t)rows * item->cols, bytes = count * aq_dtype_bytes(item->dtype);
-    if (item->kind == AQ_STORE_MATRIX) {
-        bytes = c->tile_bytes;
-        c->kernels->pack_panel(dst, item->dtype, item->layout, staging, dtype, rows, item->cols);
-    } else {
-        aq_convert(dst, item->dtype, staging, dtype, count);
+    if (item->kind != AQ_STORE_MATRIX) { /* in the source's own dtype, or f32 */
+        aq_convert(dst, item->dtype, staging, dtype, (size_t)rows * item->cols);
+        return 0;
     }
-    if (item->dtype == AQ_F16 && dtype != AQ_F16 && has_infinite_f16(dst, bytes))
-        return aq_error(reterr, -EINVAL,
-                        "tensor '%s', rows %u to %u: expected values within f16's range of 65504, "
-                        "found larger ones in %s; pack as bf16 or f32",
-                        item->name, first, first + rows - 1, aq_dtype_name(dtype));
-    return 0;
+    c->kernels->pack_panel(dst, item->dtype, item->layout, staging, dtype, rows, item->cols);
+    return aq_model_check_panel(dst, item->dtype, dtype, item->name, first, rows, item->cols,
+                                reterr);
 }
 
 static void run_tile(void *arg, uint32_t tile, uint32_t worker)

@@ -15,7 +15,7 @@ struct aq_pack_opts {
     const char *model_dir;   /* config.json and the tokenizer's files are copied from here */
     const char *const *dirs; /* of the store */
     uint32_t dir_count;
-    enum aq_dtype format;  /* of the matrices: f32, f16, bf16 */
+    enum aq_dtype format;  /* of the matrices: f32, f16, bf16, int8, int4 (aq_matrix_format) */
     enum aq_layout layout; /* of the matrices */
     uint64_t memory;       /* budget of the conversion's buffers in bytes; 0: none */
     const struct aq_log *log;

@@ -128,7 +128,7 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t file, void *buffer, 
 struct aq_store_item_desc {
     const char *name; /* unique, 1..255 printable ASCII characters */
     enum aq_store_kind kind;
-    enum aq_dtype dtype; /* f32, f16, bf16; u8 for blobs */
+    enum aq_dtype dtype; /* f32, f16, bf16, of matrices also int8, int4; u8 for blobs */
     enum aq_layout layout;
     uint32_t rows, cols;
     uint64_t bytes; /* of a blob; the others follow from their shape */

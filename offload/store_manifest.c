@@ -80,24 +80,27 @@ static bool is_utf8(const char *text)
     return string != NULL;
 }
 
-static bool dtype_is_float(enum aq_dtype t)
-{
-    return t == AQ_F32 || t == AQ_F16 || t == AQ_BF16;
-}
-
 /* Bytes that the item's kind, dtype and shape ask for; for a blob those it claims. */
 static int item_bytes(uint64_t *ret, const struct aq_store_item *item, int code,
                       struct aq_err *reterr)
 {
     const char *kind = aq_store_kind_name(item->kind);
-    bool blob = item->kind == AQ_STORE_BLOB;
-    if (blob ? item->dtype != AQ_U8 : !dtype_is_float(item->dtype))
+    bool blob = item->kind == AQ_STORE_BLOB, matrix = item->kind == AQ_STORE_MATRIX;
+    bool quantised = aq_dtype_is_quantised(item->dtype);
+    if (blob ? item->dtype != AQ_U8 : !aq_dtype_is_float(item->dtype) && !(matrix && quantised))
         return aq_error(reterr, code, "item '%s': dtype: expected %s for a %s, found %s",
-                        item->name, blob ? "u8" : "f32, f16 or bf16", kind,
-                        aq_dtype_name(item->dtype));
+                        item->name,
+                        blob     ? "u8"
+                        : matrix ? "f32, f16, bf16, int8 or int4"
+                                 : "f32, f16 or bf16",
+                        kind, aq_dtype_name(item->dtype));
     if (item->kind != AQ_STORE_MATRIX && item->layout != AQ_LAYOUT_ROWS)
         return aq_error(reterr, code, "item '%s': layout: expected rows for a %s, found %s",
                         item->name, kind, aq_layout_name(item->layout));
+    if (quantised != (item->layout == AQ_LAYOUT_GROUP64))
+        return aq_error(reterr, code, "item '%s': layout: expected %s for %s, found %s", item->name,
+                        quantised ? "group64" : "rows, pair64 or col64", aq_dtype_name(item->dtype),
+                        aq_layout_name(item->layout));
     bool shape_ok = blob ? item->rows == 0 && item->cols == 0
                          : item->cols > 0 && item->rows > 0 &&
                                (item->kind != AQ_STORE_VECTOR || item->rows == 1);
@@ -105,7 +108,7 @@ static int item_bytes(uint64_t *ret, const struct aq_store_item *item, int code,
         return aq_error(reterr, code, "item '%s': rows %u, cols %u is no shape of a %s", item->name,
                         item->rows, item->cols, kind);
     uint64_t bytes = item->bytes, element = aq_dtype_bytes(item->dtype);
-    if (item->kind == AQ_STORE_MATRIX) {
+    if (matrix) {
         /* A panel has at most 2^40 bytes and there are at most 2^26 of them. */
         if (aq_mul_overflows((uint64_t)aq_panel_bytes(item->dtype, item->cols),
                              (uint64_t)aq_panel_count(item->rows), &bytes))

@@ -38,8 +38,7 @@ uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_
 static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
-    uint64_t run =
-        2ull * AQ_HEAD_BLOCK_SLOTS * m->head_dim * aq_dtype_bytes(in->kv_format) * m->kv_heads;
+    uint64_t run = aq_kv_block_bytes(in->kv_format, m->head_dim) * m->kv_heads;
     uint32_t runs = 1;
     while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= in->total_max)
         runs++;

@@ -3,11 +3,16 @@
 
 #include <string.h>
 
+enum aq_dtype aq_matrix_format(const struct aq_matrix_desc *m, enum aq_dtype format)
+{
+    return m->vocabulary && format == AQ_Q4 ? AQ_Q8 : format;
+}
+
 uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format)
 {
     if (m->table)
         return aq_align_up((uint64_t)m->rows * m->k * aq_dtype_bytes(format), AQ_PANEL_ALIGN);
-    return (uint64_t)aq_panel_count(m->rows) * aq_panel_bytes(format, m->k);
+    return (uint64_t)aq_panel_count(m->rows) * aq_panel_bytes(aq_matrix_format(m, format), m->k);
 }
 
 bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,

@@ -25,6 +25,7 @@ struct aq_matrix_desc {
     char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
     uint32_t rows, k;
     bool table;
+    bool vocabulary; /* rows are tokens: the token table, the LM head */
 };
 
 /* An f32 vector made of 1..3 tensors one after the other (the biases of q, k and v are one vector).
@@ -111,7 +112,12 @@ struct aq_model_steps {
     uint64_t parameters;      /* every distinct matrix, table and vector */
 };
 
-/* Bytes of a matrix in a format: panels for the kernels, or row-major for tables. */
+/* What a matrix (not a table) is kept in when the weights are in `format`: the same, but int8 for
+ * the vocabulary's where that is int4. */
+enum aq_dtype aq_matrix_format(const struct aq_matrix_desc *m, enum aq_dtype format);
+
+/* Bytes of a matrix when the weights are in a format: panels of aq_matrix_format() for the kernels;
+ * of a table in this format: row-major. */
 uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format);
 
 /* First step that has a matrix of this name before (step, index), or false: true means it is tied.

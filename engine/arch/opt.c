@@ -94,6 +94,7 @@ static void embed_step(struct aq_step_desc *s, const struct aq_model_config *c)
     uint8_t tokens = add_matrix(s, "", "embed_tokens.weight", c->vocab_size, width);
     uint8_t positions = add_matrix(s, "", "embed_positions.weight",
                                    c->max_positions + OPT_POSITION_OFFSET, c->hidden_size);
+    s->matrix[tokens].vocabulary = true;
     s->matrix[positions].table = true;
     bool projected = width != c->hidden_size;
     struct aq_prim *p =
@@ -185,6 +186,7 @@ static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
     uint8_t head =
         add_matrix(s, "", c->tie_word_embeddings ? "embed_tokens.weight" : "lm_head.weight",
                    c->vocab_size, width);
+    s->matrix[head].vocabulary = true;
     add_product(&s->main, head, from, AQ_REG_LOGITS);
 }
 

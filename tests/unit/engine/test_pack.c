@@ -151,7 +151,10 @@ static void a_store_loads_as_its_checkpoint_does(void **state)
         {"bf16_bin", AQ_F32},    {"f32", AQ_F32},
         {"f32", AQ_F16},         {"mixed_dtypes", AQ_F16},
         {"odd_sizes", AQ_F16},   {"odd_sizes", AQ_BF16},
-        {"bare_names", AQ_F16},
+        {"bare_names", AQ_F16},  {"prenorm", AQ_Q8},
+        {"prenorm", AQ_Q4},      {"postnorm_projected", AQ_Q4},
+        {"untied_gelu", AQ_Q4},  {"mixed_dtypes", AQ_Q8},
+        {"odd_sizes", AQ_Q8},    {"odd_sizes", AQ_Q4},
     };
     struct rig *r = *state;
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
@@ -310,6 +313,59 @@ static void values_beyond_f16_are_refused_by_name(void **state)
     must_pack(r, checkpoint, AQ_BF16);
 }
 
+/* Their scales and minima are f16. */
+static void values_beyond_the_range_of_groups_are_refused_by_name(void **state)
+{
+    static const enum aq_dtype formats[] = {AQ_Q8, AQ_Q4};
+    struct rig *r = *state;
+    char checkpoint[256];
+    write_a_large_value(r, checkpoint);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(formats); i++) {
+        assert_int_equal(pack(r, checkpoint, formats[i]), -EINVAL);
+        assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
+        assert_non_null(strstr(r->err.text, aq_dtype_name(formats[i])));
+        assert_false(aq_store_present(r->store));
+        const uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+        struct aq_mem *mem;
+        struct aq_model *m = open_model(checkpoint);
+        void *staging = malloc(4 * AQ_MIB);
+        assert_int_equal(aq_mem_open(&mem, limits, NULL), 0);
+        assert_int_equal(
+            aq_model_load(m, mem, formats[i], &r->kernels, r->pool, staging, 2 * AQ_MIB, &r->err),
+            -EINVAL);
+        assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
+        free(staging);
+        aq_model_close(m);
+        aq_mem_close(mem);
+    }
+}
+
+/* 64 codes and two f16 per group, and a panel's padding; the vocabulary's matrix is int8 where the
+ * others are int4. */
+static void quantised_stores_are_as_small_as_their_formats(void **state)
+{
+    struct rig *r = *state;
+    must_pack(r, tiny_opt(), AQ_Q4);
+    struct aq_store *s;
+    assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+    uint32_t matrices = 0;
+    for (uint32_t i = 0; i < aq_store_item_count(s); i++) {
+        const struct aq_store_item *item = aq_store_item(s, i);
+        if (item->kind != AQ_STORE_MATRIX)
+            continue;
+        matrices++;
+        bool vocabulary = strcmp(item->name, "embed_tokens.weight") == 0;
+        assert_int_equal(item->dtype, vocabulary ? AQ_Q8 : AQ_Q4);
+        assert_int_equal(item->layout, AQ_LAYOUT_GROUP64);
+        uint64_t groups = (uint64_t)item->rows * item->cols / AQ_GROUP_K;
+        uint64_t exact = groups * ((vocabulary ? 64 : 32) + 4);
+        assert_in_range(item->bytes, exact,
+                        exact + (uint64_t)item->rows / AQ_PANEL_ROWS * AQ_PANEL_ALIGN - 1);
+    }
+    assert_int_equal(matrices, 1 + 6 * 6);
+    aq_store_close(s);
+}
+
 static void a_budget_too_small_for_the_buffers_is_refused(void **state)
 {
     struct rig *r = *state;
@@ -447,6 +503,8 @@ static const struct CMUnitTest tests[] = {
     RIG(an_interrupted_conversion_goes_on_and_gives_the_same_store),
     RIG(the_same_model_is_not_packed_twice),
     RIG(values_beyond_f16_are_refused_by_name),
+    RIG(values_beyond_the_range_of_groups_are_refused_by_name),
+    RIG(quantised_stores_are_as_small_as_their_formats),
     RIG(a_budget_too_small_for_the_buffers_is_refused),
     RIG(the_command_packs_lists_and_verifies),
     RIG(verify_names_every_damaged_tensor_and_exits_with_2),
