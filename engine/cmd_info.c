@@ -11,39 +11,20 @@
 #include "engine/paths.h"
 #include "engine/units.h"
 #include "kernels/kernels.h"
+#include "offload/io.h"
 
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/io_uring.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- what the machine says -------------------------------------------------------------- */
-
-/* NULL when a ring can be set up, else why not. */
-static const char *uring_reason(void)
-{
-    struct io_uring_params params = {0};
-    long fd = syscall(SYS_io_uring_setup, 1, &params);
-    if (fd >= 0) {
-        close((int)fd);
-        return NULL;
-    }
-    switch (errno) {
-    case ENOSYS: return "the kernel has none";
-    case EPERM:
-    case EACCES: return "forbidden here, as containers often do";
-    case ENOMEM: return "the locked-memory limit is too low";
-    default: return "io_uring_setup failed";
-    }
-}
 
 /* First line of a small file; "" when it cannot be read. */
 static void first_line(const char *path, char *text, size_t bytes)
@@ -135,11 +116,13 @@ static json_t *memory_json(void)
 /* directory NULL: there is none, for the reason `why`. */
 static json_t *io_json(const char *directory, const char *why)
 {
-    const char *reason = uring_reason();
-    json_t *io = json_pack("{s:s, s:b, s:s?}", "engine", reason ? "threads" : "uring",
-                           "uring_usable", !reason, "uring_reason", reason);
+    struct aq_io_description engine;
     struct aq_disk_limits d;
     struct aq_err err;
+    aq_io_describe(&engine);
+    json_t *io =
+        json_pack("{s:s, s:b, s:s?}", "engine", aq_io_kind_name(engine.kind), "uring_usable",
+                  !engine.uring_reason, "uring_reason", engine.uring_reason);
     if (!directory) {
         json_object_set_new(io, "error", json_string(why));
         return io;
@@ -255,8 +238,8 @@ static void print_memory(const struct aquifer_hooks *hooks, const json_t *memory
 static void print_io(const struct aquifer_hooks *hooks, const json_t *io)
 {
     const char *uring = text_of(io, "uring_reason"), *direct = text_of(io, "direct_reason");
-    aq_hooks_outputf(hooks, "io          io_uring %s%s\n", uring ? "cannot be used: " : "usable",
-                     uring ? uring : "");
+    aq_hooks_outputf(hooks, "io          io_uring %s%s%s\n", uring ? "cannot be used: " : "usable",
+                     uring ? uring : "", uring ? "; a pool of threads takes its place" : "");
     if (text_of(io, "directory"))
         aq_hooks_outputf(hooks, "  %-22s %s\n", "cache directory", text_of(io, "directory"));
     if (text_of(io, "error")) {

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/prng.h"
 #include "base/types.h"
-#include "offload/io.h"
+#include "offload/io_fault.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -25,7 +25,7 @@
 
 enum { FILES = 2, FILE_BYTES = 1 << 20, DEPTH = 8, BUFFER_BYTES = 256 * 1024 };
 
-enum engine { URING, URING_BUFFERED, THREADS, MEM };
+enum engine { URING, URING_BUFFERED, THREADS, MEM, FAULT /* without faults, over mem */ };
 
 struct rig {
     enum engine engine;
@@ -88,7 +88,7 @@ static struct rig *rig_files(enum engine engine)
         r->shadow[i] = malloc(FILE_BYTES);
         for (uint64_t at = 0; at < FILE_BYTES; at += 8)
             *(uint64_t *)(r->shadow[i] + at) = aq_prng_u64(1, (uint64_t)i, at);
-        if (engine == MEM) {
+        if (engine >= MEM) {
             unsigned char *data = malloc(FILE_BYTES);
             memcpy(data, r->shadow[i], FILE_BYTES);
             r->mem[i] = (struct aq_io_mem_file){data, FILE_BYTES, NULL};
@@ -108,10 +108,13 @@ static int rig_open(void **state, enum engine engine)
         return 0; /* each test then says that it is skipped */
     struct rig *r = rig_files(engine);
     int rc;
-    if (engine == MEM) {
+    if (engine >= MEM) {
         struct aq_io_mem_opts opts = {
             .files = r->mem, .file_count = FILES, .depth = DEPTH, .align_bytes = AQ_IO_ALIGN};
         rc = aq_io_open_mem(&r->io, &opts, &err);
+        struct aq_fault_opts faults = {.seed = 3, .latency_ns_mean = 1000};
+        if (rc == 0 && engine == FAULT)
+            rc = aq_io_open_fault(&r->io, r->io, &faults, &err);
     } else {
         rc = rig_engine(r, engine == THREADS ? AQ_IO_THREADS : AQ_IO_URING, &err);
     }
@@ -125,7 +128,7 @@ static void rig_free(struct rig *r)
 {
     aq_io_close(r->io);
     for (int i = 0; i < FILES; i++) {
-        if (r->engine != MEM) {
+        if (r->engine < MEM) {
             close(r->file[i].fd);
             unlink(r->path[i]);
         }
@@ -267,7 +270,7 @@ static void an_error_is_the_result_of_its_request_alone(void **state)
 {
     struct rig *r = rig_of(state);
     struct aq_io_reaped reaped;
-    if (r->engine == MEM) {
+    if (r->engine >= MEM) {
         assert_int_equal(do_one(r, prepare(r, 0, AQ_IO_WRITE, 0, FILE_BYTES, 4096)), -ENOSPC);
         return;
     }
@@ -332,6 +335,9 @@ static void a_wake_before_the_wait_is_not_lost(void **state)
         assert_int_equal(aq_io_reap(r->io, 0, 0, &reaped, NULL), 0);
         assert_false(reaped.woken);
     }
+    aq_io_wake(r->io);
+    assert_int_equal(aq_io_reap(r->io, 0, 0, &reaped, NULL), 0);
+    assert_true(reaped.woken);
 }
 
 static void *wake_soon(void *arg)
@@ -419,13 +425,13 @@ static void capabilities_say_what_is_in_effect(void **state)
 {
     struct rig *r = rig_of(state);
     const struct aq_io_caps *caps = aq_io_caps(r->io);
-    static const char *const names[] = {"uring", "uring", "threads", "mem"};
+    static const char *const names[] = {"uring", "uring", "threads", "mem", "fault"};
     assert_string_equal(caps->name, names[r->engine]);
     assert_int_equal(caps->depth_max, DEPTH);
-    if (r->engine != MEM)
+    if (r->engine < MEM)
         assert_int_equal(caps->direct, r->file[0].direct);
     assert_int_equal(caps->align_bytes, caps->direct ? AQ_IO_ALIGN : 1);
-    assert_false(caps->virtual_time);
+    assert_int_equal(caps->virtual_time, r->engine == FAULT);
     if (caps->fixed_buffers)
         assert_int_equal(r->engine <= URING_BUFFERED, 1);
 }
@@ -446,6 +452,10 @@ static int open_mem(void **state)
 {
     return rig_open(state, MEM);
 }
+static int open_fault(void **state)
+{
+    return rig_open(state, FAULT);
+}
 
 /* ---- falling back ---- */
 
@@ -460,6 +470,8 @@ static void in_a_child(int (*body)(void))
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip(); /* no seccomp here */
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
@@ -483,7 +495,7 @@ static int forbidden_body(void)
     struct aq_err err;
     struct rig *r = rig_files(THREADS);
     if (forbid_uring() < 0)
-        return 1;
+        return 77;
     if (rig_engine(r, AQ_IO_AUTO, &err) < 0)
         return 2;
     if (strcmp(aq_io_caps(r->io)->name, "threads") != 0 || !strstr(r->log, "threads"))
@@ -590,6 +602,7 @@ static const struct CMUnitTest tests[] = {
     CONTRACT(uring_buffered),
     CONTRACT(threads),
     CONTRACT(mem),
+    CONTRACT(fault),
     cmocka_unit_test(a_forbidden_ring_becomes_a_pool_of_threads),
     cmocka_unit_test(too_little_lockable_memory_means_unregistered_buffers),
     cmocka_unit_test(engine_names_are_parsed),

@@ -275,8 +275,46 @@ static void endless_excuses_end_at_the_deadline(void **state)
         run(&r);
         assert_int_equal(t->status, -ETIMEDOUT);
         assert_int_equal(aq_io_out(r.io), 0);
+        /* All requests are home again. */
+        aq_io_fault_heal(r.io);
+        for (int n = 0; n < PLACES; n++)
+            start(&r, n, AQ_IO_READ, 1, (uint64_t)n * PLACE_BYTES, PLACE_BYTES);
+        run(&r);
+        for (int n = 0; n < PLACES; n++)
+            assert_int_equal(r.t[n].status, 0);
         rig_close(&r);
     }
+}
+
+static void a_lost_request_is_told_whatever_else_failed(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_xfer_opts opts = small_requests();
+    opts.eio_retries = 0;
+    rig_open(&r, &no_faults, 1, opts);
+    aq_io_fault_at(r.io, 0, AQ_FAULT_EIO_ONCE);
+    aq_io_fault_at(r.io, 1, AQ_FAULT_STALL);
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, PLACE_BYTES);
+    run(&r);
+    assert_int_equal(t->status, -ETIMEDOUT); /* not -EIO: the buffer is still the engine's */
+    assert_int_equal(aq_io_out(r.io), 1);
+    rig_close(&r);
+}
+
+static void progress_puts_the_deadline_off(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts faults = {.latency_ns_min = 400 * 1000,
+                                   .ratio = {[AQ_FAULT_SHORT] = {1, 1}}};
+    rig_open(&r, &faults, 1, small_requests()); /* a deadline of 1 ms */
+    struct aq_transfer *t = start(&r, 0, AQ_IO_READ, 1, 0, 64 * 1024);
+    run(&r);
+    assert_int_equal(t->status, 0);
+    assert_true(aq_io_now(r.io) > 1000 * 1000);
+    assert_true(aq_xfer_stats(r.x).shorts >= 2);
+    rig_close(&r);
 }
 
 static void a_file_that_ends_is_an_error(void **state)
@@ -302,6 +340,56 @@ static void a_file_that_ends_is_an_error(void **state)
     aq_xfer_error(r.x, out, &err);
     assert_non_null(strstr(err.text, "No space left on device"));
     rig_close(&r);
+}
+
+/* ---- memory ---- */
+
+/* volatile: the compiler knows what malloc does, and that it does not look at these. */
+static volatile bool trap; /* allocations count from now on */
+static volatile unsigned allocations;
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__real_realloc(void *p, size_t bytes);
+void *__wrap_realloc(void *p, size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+    allocations = allocations + trap;
+    return __real_malloc(bytes);
+}
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    allocations = allocations + trap;
+    return __real_calloc(count, bytes);
+}
+void *__wrap_realloc(void *p, size_t bytes)
+{
+    allocations = allocations + trap;
+    return __real_realloc(p, bytes);
+}
+
+static void nothing_is_allocated_after_open(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts faults = {
+        .seed = 1, .ratio = {[AQ_FAULT_SHORT] = {1, 2}, [AQ_FAULT_EAGAIN] = {1, 4}}};
+    rig_open(&r, &faults, 1, small_requests());
+    allocations = 0;
+    trap = true;
+    for (int i = 0; i < PLACES; i++)
+        start(&r, i, i % 2 ? AQ_IO_WRITE : AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
+    run(&r);
+    trap = false;
+    assert_int_equal(allocations, 0);
+    rig_close(&r);
+    trap = true; /* the trap works */
+    void *volatile p = malloc(1);
+    trap = false;
+    free(p);
+    assert_int_equal(allocations, 1);
 }
 
 /* ---- order, waits, statistics ---- */
@@ -355,15 +443,20 @@ static void reads_and_writes_take_turns(void **state)
     (void)state;
     struct rig r;
     struct aq_fault_opts slow = {.latency_ns_min = 100000};
+    struct aq_transfer *order[5];
+    int n = 0;
     rig_open(&r, &slow, 1, small_requests()); /* depth 4, a place is 4 requests */
     for (int i = 0; i < 4; i++)
         start(&r, i, AQ_IO_READ, 1, (uint64_t)i * PLACE_BYTES, PLACE_BYTES);
     start(&r, 4, AQ_IO_WRITE, 1, 4 * PLACE_BYTES, PLACE_BYTES);
-    run(&r);
-    /* The write, started last, ended with the second read and not with the last. */
-    struct aq_xfer_stats s = aq_xfer_stats(r.x);
-    assert_int_equal(s.bytes[AQ_IO_WRITE], PLACE_BYTES);
-    assert_true(s.busy_ns[AQ_IO_WRITE] < s.busy_ns[AQ_IO_READ] * 6 / 10);
+    while (aq_xfer_running(r.x) > 0) {
+        for (struct aq_transfer *t = aq_xfer_poll(r.x, AQ_IO_FOREVER); t; t = t->next)
+            order[n++] = t;
+    }
+    /* The write, started last, got every other turn until it was through. */
+    assert_int_equal(n, 5);
+    assert_ptr_equal(order[0], &r.t[0]);
+    assert_ptr_equal(order[1], &r.t[4]);
     rig_close(&r);
 }
 
@@ -719,7 +812,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(other_transfers_survive_a_timeout),
     cmocka_unit_test(a_disk_that_never_answers_fails_all),
     cmocka_unit_test(endless_excuses_end_at_the_deadline),
+    cmocka_unit_test(a_lost_request_is_told_whatever_else_failed),
+    cmocka_unit_test(progress_puts_the_deadline_off),
     cmocka_unit_test(a_file_that_ends_is_an_error),
+    cmocka_unit_test(nothing_is_allocated_after_open),
     cmocka_unit_test(destinations_are_garbage_until_poll),
     cmocka_unit_test(a_source_is_read_at_completion),
     cmocka_unit_test(transfers_finish_in_order_on_an_orderly_disk),
