@@ -1,89 +1,27 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`aquifer generate` as a user runs it: files in, files out, on the small trained model.
-
-AQ_PROGRAM names the program, AQ_TEST_DATA the test data.  Only the standard library is used.
-"""
-import ctypes
+"""`aquifer generate` as a user runs it: files in, files out, on the small trained model."""
 import json
 import math
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-PROGRAM = os.environ["AQ_PROGRAM"]
-DATA = os.environ["AQ_TEST_DATA"]
-MODEL = os.path.join(DATA, "tiny-opt")
+from rig import MODEL, PROGRAM, Rig, lines_of, size_of
+
 KILLS = 20
-
-
-def lines_of(path):
-    with open(path, encoding="utf-8") as f:
-        return [json.loads(line) for line in f]
 
 
 def golden(count):
     return lines_of(os.path.join(MODEL, "golden", "greedy.jsonl"))[:count]
 
 
-def sum_of_sizes(path):
-    return os.path.getsize(path) if os.path.exists(path) else 0
-
-
-class Generate(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="aq-generate-")
-        self.input = self.path("in.jsonl")
-        self.output = self.path("out.jsonl")
-
-    def tearDown(self):
-        shutil.rmtree(self.dir)
-
-    def path(self, name):
-        return os.path.join(self.dir, name)
-
-    def write(self, records):
-        """Records as JSON; strings and bytes as they are."""
-        with open(self.input, "wb") as f:
-            for r in records:
-                if isinstance(r, bytes):
-                    f.write(r + b"\n")
-                else:
-                    text = r if isinstance(r, str) else json.dumps(r)
-                    f.write(text.encode("utf-8") + b"\n")
-
-    def words(self, *words, source=None, target=None):
-        return [PROGRAM, "generate", "--model", MODEL, "--device", "cpu", "--input",
-                source or self.input, "--output", target or self.output, *words]
-
-    def run_program(self, words, status=0, **how):
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240,
-                              **how)
-        self.assertEqual(done.returncode, status, done.stderr.decode())
-        return done
-
-    def generate(self, *words, status=0, **how):
-        return self.run_program(self.words(*words, **how), status)
-
-    def results(self):
-        """By id; each id once."""
-        found = {}
-        for r in lines_of(self.output):
-            self.assertNotIn(r["id"], found)
-            found[r["id"]] = r
-        return found
-
-    def sorted_lines(self):
-        with open(self.output, encoding="utf-8") as f:
-            return sorted(f)
-
+class Generate(Rig):
     # ---- what comes out
 
     def test_greedy_tokens_are_the_golden_ones(self):
@@ -279,27 +217,20 @@ class Generate(unittest.TestCase):
 
     # ---- cut off and started again
 
-    def many(self, count):
-        rng = random.Random(7)
-        words = "the old man said that she was a little house in sea and rain".split()
-        return [{"id": f"r{i}", "prompt": " ".join(rng.choices(words, k=rng.randint(2, 30))),
-                 "max_tokens": rng.randint(8, 48), "temperature": rng.choice([0, 0.9])}
-                for i in range(count)]
-
     def test_killed_at_random_points_the_results_are_the_same(self):
         self.write(self.many(120))
         words = ("--micro-batch", "8", "--micro-batches", "1")
         self.generate(*words)
         want = self.sorted_lines()
-        size = sum_of_sizes(self.output)
+        size = size_of(self.output)
         rng = random.Random(20)
         kills = whole = 0
         os.remove(self.output)
         while kills < KILLS:
             child = subprocess.Popen(self.words(*words), stderr=subprocess.PIPE)
-            goal = sum_of_sizes(self.output) + rng.random() * size / 8
+            goal = size_of(self.output) + rng.random() * size / 8
             until = time.monotonic() + 60
-            while (child.poll() is None and sum_of_sizes(self.output) < goal and
+            while (child.poll() is None and size_of(self.output) < goal and
                    time.monotonic() < until):
                 time.sleep(0.001)
             child.kill()
@@ -320,7 +251,7 @@ class Generate(unittest.TestCase):
         child = subprocess.Popen(self.words(), stderr=subprocess.PIPE)
         try:
             until = time.monotonic() + 60
-            while not sum_of_sizes(self.output) and time.monotonic() < until:
+            while not size_of(self.output) and time.monotonic() < until:
                 time.sleep(0.005)
             done = self.generate(status=1)
             self.assertIn(f"process {child.pid}".encode(), done.stderr)
@@ -336,7 +267,7 @@ class Generate(unittest.TestCase):
                 os.remove(self.output)
             child = subprocess.Popen(self.words(), stderr=subprocess.PIPE)
             until = time.monotonic() + 60
-            while not sum_of_sizes(self.output) and time.monotonic() < until:
+            while not size_of(self.output) and time.monotonic() < until:
                 time.sleep(0.005)
             begin = time.monotonic()
             child.send_signal(number)
@@ -356,7 +287,7 @@ class Generate(unittest.TestCase):
         self.write(self.many(20))
         self.generate()
         want = self.sorted_lines()
-        os.truncate(self.output, sum_of_sizes(self.output) - 25)
+        os.truncate(self.output, size_of(self.output) - 25)
         done = self.generate()
         self.assertIn(b"torn", done.stderr)
         self.assertEqual(self.sorted_lines(), want)
@@ -385,26 +316,19 @@ class Generate(unittest.TestCase):
     # ---- a disk that is full
 
     def test_a_full_disk_ends_with_4_and_whole_lines(self):
-        disk = self.path("disk")
-        os.mkdir(disk)
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mount(b"none", disk.encode(), b"tmpfs", 0, b"size=64k") != 0:
-            self.skipTest("no file system can be mounted here")
-        try:
-            self.output = os.path.join(disk, "out.jsonl")
-            self.write(self.many(300))
-            done = self.generate("--disk-full-wait", "2s", status=4)
-            self.assertIn(b"waiting up to 2 s", done.stderr)
-            with open(self.output, "rb") as f:
-                text = f.read()
-            self.assertTrue(text.endswith(b"\n"))
-            found = len(self.results())
-            self.assertTrue(0 < found < 300)
-            libc.mount(b"none", disk.encode(), b"tmpfs", 32, b"size=8m")  # MS_REMOUNT
-            self.generate()
-            self.assertEqual(len(self.results()), 300)
-        finally:
-            libc.umount2(disk.encode(), 2)
+        disk = self.mount(64 << 10)
+        self.output = os.path.join(disk, "out.jsonl")
+        self.write(self.many(300))
+        done = self.generate("--disk-full-wait", "2s", status=4)
+        self.assertIn(b"waiting up to 2 s", done.stderr)
+        with open(self.output, "rb") as f:
+            text = f.read()
+        self.assertTrue(text.endswith(b"\n"))
+        found = len(self.results())
+        self.assertTrue(0 < found < 300)
+        self.resize(disk, 8 << 20)
+        self.generate()
+        self.assertEqual(len(self.results()), 300)
 
     def test_a_file_size_limit_ends_with_4_and_whole_lines(self):
         self.write(self.many(60))
