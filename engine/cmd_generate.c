@@ -286,6 +286,8 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
         .log = &j->log,
+        .interrupted = poll_interrupted,
+        .user = j,
     };
     return aq_writer_open(&j->writer, &opts, reterr);
 }

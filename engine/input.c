@@ -112,6 +112,20 @@ static int spool_prompts(int to, const struct aq_strings *prompts, struct aq_err
     return rc;
 }
 
+/* Opening a pipe waits for its writer; an interruption ends that. */
+static int open_path(const struct aq_input_opts *opts, const char *name, struct aq_err *reterr)
+{
+    int fd;
+    do {
+        if (opts->interrupted && opts->interrupted(opts->user))
+            return aq_error(reterr, -EINTR, "interrupted while opening '%s'", name);
+        fd = open(opts->path, O_RDONLY | O_CLOEXEC);
+    } while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return aq_error(reterr, -EINVAL, "open the input '%s': %s", name, strerror(errno));
+    return fd;
+}
+
 static int open_source(struct aq_input *in, const struct aq_input_opts *opts, struct aq_err *reterr)
 {
     bool standard = opts->path && !strcmp(opts->path, "-");
@@ -119,9 +133,11 @@ static int open_source(struct aq_input *in, const struct aq_input_opts *opts, st
     if (standard)
         from = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3);
     else if (opts->path)
-        from = open(opts->path, O_RDONLY | O_CLOEXEC);
-    if (opts->path && from < 0)
+        from = open_path(opts, in->name, reterr);
+    if (standard && from < 0)
         return aq_error(reterr, -EINVAL, "open the input '%s': %s", in->name, strerror(errno));
+    if (opts->path && from < 0)
+        return from;
     struct stat st = {0};
     if (from >= 0 && fstat(from, &st) == 0 && S_ISREG(st.st_mode) && !standard) {
         in->fd = from;

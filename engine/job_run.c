@@ -565,11 +565,13 @@ static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool int
             *reterr = err;
     }
     bool whole = view->done == j->pending;
-    if (interrupted && (rc == 0 || rc == -ENOSPC || rc == -EDQUOT) && !whole)
-        rc = aq_error(reterr, -EINTR,
-                      "interrupted: %" PRIu64 " of %" PRIu64 " records are done; the same command "
-                      "goes on",
-                      j->done_before + view->done, j->row_count);
+    bool gave_up = rc == -ENOSPC || rc == -EDQUOT || rc == -EINTR; /* told to wait no longer */
+    if (interrupted && (rc == 0 || gave_up) && !whole)
+        rc =
+            aq_error(reterr, -EINTR, "interrupted: %" PRIu64 " of %" PRIu64 " records are done; %s",
+                     j->done_before + view->done, j->row_count,
+                     j->manifest ? "the same command goes on"
+                                 : "without an output file nothing is kept to go on from");
     return rc;
 }
 

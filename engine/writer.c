@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SYNC_NS = 1000000000 };
+enum { SYNC_NS = 1000000000, POLL_MS = 100, OPEN_MODE = 0666 };
 
 struct line {
     struct line *next;
@@ -24,6 +25,7 @@ struct line {
 struct aq_writer {
     struct aq_writer_opts opts;
     int fd;
+    bool stream; /* a pipe or device: does not block, cannot be cut back */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -33,6 +35,7 @@ struct aq_writer {
     size_t queued_bytes;
     uint64_t lines;
     bool closing, hurry;
+    uint64_t hurry_ns; /* since when */
     struct aq_err err; /* code != 0: the writer has ended */
 
     /* the thread's own */
@@ -70,6 +73,16 @@ static bool is_full(int code)
     return code == -ENOSPC || code == -EDQUOT;
 }
 
+/* Waits until a pipe takes bytes again; false: nobody reads, and the run wants to end. */
+static bool wait_for_reader(struct aq_writer *w)
+{
+    poll(&(struct pollfd){.fd = w->fd, .events = POLLOUT}, 1, POLL_MS);
+    pthread_mutex_lock(&w->mutex);
+    bool late = w->hurry && aq_clock_ns() - w->hurry_ns > AQ_WRITER_HURRY_S * 1000000000ull;
+    pthread_mutex_unlock(&w->mutex);
+    return !late;
+}
+
 /* One line, from its first byte.  Returns the errno of a failure after cutting back what was
  * written of it. */
 static int append(struct aq_writer *w, const struct line *l)
@@ -78,9 +91,14 @@ static int append(struct aq_writer *w, const struct line *l)
         ssize_t n = w->opts.write(w->fd, l->bytes + done, l->count - done);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EAGAIN && w->stream) {
+            if (!wait_for_reader(w))
+                return -EINTR;
+            continue;
+        }
         if (n <= 0) {
             int code = n < 0 ? -errno : -EIO;
-            if (done && ftruncate(w->fd, w->size) < 0)
+            if (done && !w->stream && ftruncate(w->fd, w->size) < 0)
                 return -errno == code ? code : -EIO;
             return code;
         }
@@ -89,6 +107,18 @@ static int append(struct aq_writer *w, const struct line *l)
     w->size += (off_t)l->count;
     w->dirty = true;
     return 0;
+}
+
+static bool sync_file(struct aq_writer *w)
+{
+    w->synced_ns = aq_clock_ns();
+    if (!w->dirty)
+        return true;
+    w->dirty = false;
+    if (w->opts.sync(w->fd) == 0 || errno == EINVAL || errno == EROFS) /* not a file that can */
+        return true;
+    writer_fail(w, -errno, "sync");
+    return false;
 }
 
 /* Retries while the disk is full; other errors end the writer. */
@@ -113,23 +143,13 @@ static bool append_patiently(struct aq_writer *w, const struct line *l)
             aq_log_line(w->opts.log, AQ_LOG_WARNING,
                         "write '%s': %s; waiting up to %.0f s for space", w->opts.path,
                         strerror(-code), w->opts.disk_full_wait_s);
+        if (!told && !sync_file(w)) /* the wait is longer than lines may stay in memory */
+            return false;
         if (pause_until(w, now_ns + retry_ns)) {
             writer_fail(w, code, "write");
             return false;
         }
     }
-}
-
-static bool sync_file(struct aq_writer *w)
-{
-    w->synced_ns = aq_clock_ns();
-    if (!w->dirty)
-        return true;
-    w->dirty = false;
-    if (fdatasync(w->fd) == 0 || errno == EINVAL || errno == EROFS) /* not a file that can */
-        return true;
-    writer_fail(w, -errno, "sync");
-    return false;
 }
 
 /* The next line, or NULL when it is time to sync or to end. */
@@ -197,28 +217,32 @@ static void free_lines(struct aq_writer *w)
     }
 }
 
-int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, struct aq_err *reterr)
+/* Opens without waiting: a pipe nobody reads would hold the caller up for as long as that is so. */
+static int open_target(struct aq_writer *w, struct aq_err *reterr)
 {
-    assert(ret && opts && opts->path);
-    struct aq_writer *w = calloc(1, sizeof(*w));
-    if (!w)
-        return aq_error(reterr, -ENOMEM, "writer of '%s'", opts->path);
-    w->opts = *opts;
-    if (!w->opts.write)
-        w->opts.write = write;
-    if (w->opts.retry_s <= 0)
-        w->opts.retry_s = 1;
-    w->fd = open(opts->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    const struct aq_writer_opts *o = &w->opts;
     struct stat st;
-    if (w->fd < 0 || fstat(w->fd, &st) < 0) {
-        int rc = aq_error(reterr, -EINVAL, "open the output '%s': %s", opts->path, strerror(errno));
-        if (w->fd >= 0)
-            close(w->fd);
-        free(w);
-        return rc;
+    for (bool told = false;; told = true) {
+        w->fd = open(o->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, OPEN_MODE);
+        bool waits = w->fd < 0 && errno == ENXIO && stat(o->path, &st) == 0 && S_ISFIFO(st.st_mode);
+        if (!waits && (w->fd >= 0 || errno != EINTR))
+            break;
+        if (o->interrupted && o->interrupted(o->user))
+            return aq_error(reterr, -EINTR, "interrupted: no one has opened '%s' for reading",
+                            o->path);
+        if (waits && !told)
+            aq_log_line(o->log, AQ_LOG_WARNING, "'%s' is a pipe: waiting for a reader", o->path);
+        poll(NULL, 0, POLL_MS);
     }
+    if (w->fd < 0 || fstat(w->fd, &st) < 0)
+        return aq_error(reterr, -EINVAL, "open the output '%s': %s", o->path, strerror(errno));
     w->size = st.st_size;
-    aq_file_sync_folder(opts->path);
+    w->stream = !S_ISREG(st.st_mode);
+    return 0;
+}
+
+static int writer_begin(struct aq_writer *w, struct aq_err *reterr)
+{
     pthread_mutex_init(&w->mutex, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -226,13 +250,33 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, st
     pthread_cond_init(&w->changed, &attr);
     pthread_condattr_destroy(&attr);
     int failed = pthread_create(&w->thread, NULL, writer_main, w);
-    if (failed) {
-        close(w->fd);
-        free(w);
-        return aq_error(reterr, -failed, "start the writer's thread: %s", strerror(failed));
+    return failed ? aq_error(reterr, -failed, "start the writer's thread: %s", strerror(failed))
+                  : 0;
+}
+
+int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && opts && opts->path);
+    struct aq_writer *w = calloc(1, sizeof(*w));
+    if (!w)
+        return aq_error(reterr, -ENOMEM, "writer of '%s'", opts->path);
+    w->opts = *opts;
+    w->opts.write = opts->write ? opts->write : write;
+    w->opts.sync = opts->sync ? opts->sync : fdatasync;
+    w->opts.retry_s = opts->retry_s > 0 ? opts->retry_s : 1;
+    int rc = open_target(w, reterr);
+    if (rc == 0 && !w->stream)
+        aq_file_sync_folder(opts->path);
+    if (rc == 0)
+        rc = writer_begin(w, reterr);
+    if (rc == 0) {
+        *ret = w;
+        return 0;
     }
-    *ret = w;
-    return 0;
+    if (w->fd >= 0)
+        close(w->fd);
+    free(w);
+    return rc;
 }
 
 /* Hands out the error that ended the writer. */
@@ -286,6 +330,8 @@ uint64_t aq_writer_lines(struct aq_writer *w)
 void aq_writer_hurry(struct aq_writer *w)
 {
     pthread_mutex_lock(&w->mutex);
+    if (!w->hurry)
+        w->hurry_ns = aq_clock_ns();
     w->hurry = true;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);

@@ -15,7 +15,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EXIT_IO = 4, EXIT_INTERRUPTED = 130, SAME_INTERRUPT_MS = 500 };
+enum {
+    EXIT_IO = 4,
+    EXIT_INTERRUPTED = 130,
+    SAME_INTERRUPT_MS = 500,
+    LAST_RESORT_S = 18, /* after an interrupt: the library's own limit is below this */
+    POLL_MS = 200,
+    PIPE_BYTES = 4096, /* what a writable pipe takes without waiting, PIPE_BUF of pipe(7) */
+};
 
 /* When the first signal came, monotonic ms; 0: none did.  Handlers can reach nothing else, and two
  * of them may run at once, in two threads. */
@@ -27,20 +34,36 @@ static void on_signal(int signal)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now); /* async-signal-safe by POSIX */
     long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000 + 1, first = 0;
-    if (atomic_compare_exchange_strong(&first_interrupt_ms, &first, ms))
+    if (atomic_compare_exchange_strong(&first_interrupt_ms, &first, ms)) {
+        alarm(LAST_RESORT_S); /* whatever may hang then, a dead file server say, we are gone */
         return;
+    }
     /* timeout(1) and shells signal a process and its group: two at once are one wish. */
     if (ms - first > SAME_INTERRUPT_MS)
         _exit(EXIT_INTERRUPTED);
 }
 
+static void on_alarm(int signal)
+{
+    (void)signal;
+    _exit(EXIT_INTERRUPTED);
+}
+
+static bool is_leaving(void)
+{
+    return atomic_load(&first_interrupt_ms) != 0;
+}
+
 static void catch_signals(void)
 {
     struct sigaction interrupt = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    struct sigaction last_resort = {.sa_handler = on_alarm};
     sigemptyset(&interrupt.sa_mask);
+    sigemptyset(&last_resort.sa_mask);
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGINT, &interrupt, NULL);
     sigaction(SIGTERM, &interrupt, NULL);
+    sigaction(SIGALRM, &last_resort, NULL);
     sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is a failed write like any other */
     sigaction(SIGXFSZ, &ignore, NULL); /* and so is one beyond the limit of a file's size */
 }
@@ -66,9 +89,26 @@ static void end_progress(struct screen *s)
     s->progress_open = false;
 }
 
+/* True as soon as the descriptor takes bytes, or fails; false when the user wants to leave before
+ * that: nobody reads, and waiting on would be for ever. */
+static bool wait_writable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    for (;;) {
+        bool leaving = is_leaving(); /* before the wait: a reader who is there gets the rest */
+        int n = poll(&p, 1, POLL_MS);
+        if (n > 0 || (n < 0 && errno != EINTR))
+            return true;
+        if (n == 0 && leaving)
+            return false;
+    }
+}
+
 static void show_line(void *user, enum aquifer_level level, const char *text)
 {
     struct screen *s = user;
+    if (!wait_writable(STDERR_FILENO))
+        return;
     if (level == AQUIFER_PROGRESS && s->terminal) {
         /* Overwrites the line before; the last column stays free so that nothing wraps. */
         int width = (int)terminal_width() - 1;
@@ -90,14 +130,13 @@ static void show_output(void *user, const char *bytes, size_t count)
     if (s->terminal && isatty(STDOUT_FILENO))
         end_progress(s);
     while (count && !s->write_error) {
-        ssize_t n = write(STDOUT_FILENO, bytes, count);
-        /* Nobody reads, and the user wants to leave: waiting on would be for ever. */
-        if (n < 0 && errno == EINTR && !atomic_load(&first_interrupt_ms))
-            continue;
-        if (n < 0 && errno == EAGAIN) { /* somebody made the pipe non-blocking */
-            poll(&(struct pollfd){.fd = STDOUT_FILENO, .events = POLLOUT}, 1, -1);
-            continue;
+        if (!wait_writable(STDOUT_FILENO)) {
+            s->write_error = EINTR;
+            return;
         }
+        ssize_t n = write(STDOUT_FILENO, bytes, count < PIPE_BYTES ? count : PIPE_BYTES);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) /* somebody else filled the pipe */
+            continue;
         if (n < 0) {
             s->write_error = errno;
             return;
@@ -111,7 +150,7 @@ static void show_output(void *user, const char *bytes, size_t count)
 static int is_interrupted(void *user)
 {
     const struct screen *s = user;
-    return atomic_load(&first_interrupt_ms) || s->write_error;
+    return is_leaving() || s->write_error;
 }
 
 static int finish(struct screen *s, int status)

@@ -164,6 +164,94 @@ static void hurry_ends_the_wait_for_a_full_disk(void **state)
     assert_true(aq_clock_s() - begin_s < 30);
 }
 
+static unsigned syncs;
+
+static int failing_sync(int fd)
+{
+    syncs++;
+    errno = EIO;
+    return -1;
+}
+
+static void a_sync_that_fails_ends_the_writer(void **state)
+{
+    syncs = 0;
+    struct aq_writer *w = start((struct aq_writer_opts){.sync = failing_sync});
+    struct aq_err err = {0};
+    uint64_t lines;
+    assert_int_equal(put(w, "one", NULL), 0);
+    for (int i = 0; i < 2000 && put(w, "more", &err) == 0; i++) /* it syncs once a second */
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    assert_int_equal(err.code, -EIO);
+    assert_non_null(strstr(err.text, "sync"));
+    assert_int_equal(aq_writer_close(w, &lines, NULL), -EIO);
+    assert_true(lines >= 1); /* what is in the file is told, and stays */
+    assert_int_equal(strncmp(content(), "one\nmore\n", 9), 0);
+    assert_int_equal(syncs, 1); /* a second try would wrongly succeed: fsync(2), NOTES */
+}
+
+static int counting_sync(int fd)
+{
+    syncs++;
+    return 0;
+}
+
+static void what_is_written_is_synced_before_a_long_wait(void **state)
+{
+    syncs = 0;
+    fill_disk(4, ENOSPC, 0);
+    struct aq_writer *w = start((struct aq_writer_opts){
+        .write = small_disk, .sync = counting_sync, .disk_full_wait_s = 600});
+    assert_int_equal(put(w, "one", NULL), 0);
+    assert_int_equal(put(w, "two", NULL), 0);
+    for (int i = 0; i < 2000 && !full_answers; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    aq_writer_hurry(w);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), -ENOSPC);
+    assert_int_equal(syncs, 1);
+}
+
+/* ---- pipes ---- */
+
+static void a_pipe_nobody_reads_is_given_up_after_a_hurry(void **state)
+{
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    struct aq_writer *w = start((struct aq_writer_opts){.queue_bytes = 1 << 16});
+    char line[1000];
+    memset(line, 'x', sizeof(line) - 1);
+    line[sizeof(line) - 1] = '\0';
+    for (int i = 0; i < 100; i++) /* more than a pipe holds, less than pipe and queue do */
+        assert_int_equal(put(w, line, NULL), 0);
+    aq_writer_hurry(w);
+    uint64_t lines;
+    assert_int_equal(aq_writer_close(w, &lines, NULL), -EINTR);
+    assert_true(lines > 0 && lines < 100);
+    close(reader);
+}
+
+static int interrupt_asked;
+
+static int interrupted_soon(void *user)
+{
+    return ++interrupt_asked > 2;
+}
+
+static void waiting_for_a_reader_can_be_interrupted(void **state)
+{
+    assert_int_equal(mkfifo(path, 0600), 0);
+    struct aq_writer *w = NULL;
+    struct aq_err err;
+    const struct aq_writer_opts opts = {.path = path, .interrupted = interrupted_soon};
+    interrupt_asked = 0;
+    assert_int_equal(aq_writer_open(&w, &opts, &err), -EINTR);
+    assert_null(w);
+    assert_int_equal(interrupt_asked, 3);
+}
+
+/* ---- other errors ---- */
+
 static void other_errors_come_back_to_whoever_puts(void **state)
 {
     fill_disk(0, EIO, 0);
@@ -258,6 +346,10 @@ static const struct CMUnitTest tests[] = {
     T(a_full_disk_is_waited_for),
     T(a_disk_that_stays_full_ends_with_whole_lines),
     T(hurry_ends_the_wait_for_a_full_disk),
+    T(a_sync_that_fails_ends_the_writer),
+    T(what_is_written_is_synced_before_a_long_wait),
+    T(a_pipe_nobody_reads_is_given_up_after_a_hurry),
+    T(waiting_for_a_reader_can_be_interrupted),
     T(other_errors_come_back_to_whoever_puts),
     T(an_output_that_cannot_be_opened_is_named),
     T(a_second_holder_is_refused_with_the_first_ones_id),

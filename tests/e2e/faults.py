@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`aquifer generate` when the world around it misbehaves: readers that do not read, signals, full
+disks, limits, odd files and hostile records."""
+import array
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import termios
+import time
+import unittest
+
+from rig import Rig, lines_of
+
+LEAVES_WITHIN_S = 20
+F_SETPIPE_SZ, PAGE = 1031, 4096
+
+
+class Pipes(Rig):
+    """Nobody reads at the other end."""
+
+    def full_pipe(self):
+        """A pipe that takes nothing more, and its two ends."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, b"x" * 4096)
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        return writer
+
+    def start(self, *words, stdout=subprocess.DEVNULL, stderr=None, **how):
+        """The program, and what it says in a file."""
+        with open(self.path("said"), "wb") as said:
+            child = subprocess.Popen(self.words(*words, **how), stdin=subprocess.DEVNULL,
+                                     stdout=stdout, stderr=stderr or said)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
+
+    def said(self):
+        with open(self.path("said"), "rb") as f:
+            return f.read()
+
+    def assert_leaves(self, child, number=signal.SIGINT):
+        begin = time.monotonic()
+        child.send_signal(number)
+        self.assertEqual(child.wait(60), 130, self.said())
+        self.assertLess(time.monotonic() - begin, LEAVES_WITHIN_S)
+
+    def test_a_signal_is_heard_while_standard_output_is_blocked(self):
+        self.write(self.many(50))
+        for number, order in ((signal.SIGINT, ()), (signal.SIGTERM, ("--ordered",))):
+            child = self.start(*order, target="-", stdout=self.full_pipe())
+            self.wait_for(lambda: b"plan:" in self.said())
+            self.assertIsNone(child.poll())
+            self.assert_leaves(child, number)
+            self.assertNotIn(b"the same command goes on", self.said())
+
+    def test_a_signal_is_heard_while_standard_output_does_not_block(self):
+        self.write(self.many(50))
+        pipe = self.full_pipe()
+        os.set_blocking(pipe, False)
+        child = self.start(target="-", stdout=pipe)
+        self.wait_for(lambda: b"plan:" in self.said())
+        time.sleep(0.5)
+        self.assertIsNone(child.poll())
+        self.assert_leaves(child)
+
+    def test_a_signal_is_heard_while_standard_error_is_blocked(self):
+        self.write(self.many(50))
+        child = self.start(stderr=self.full_pipe())
+        self.wait_for(lambda: os.path.exists(self.output + ".lock"))
+        self.assert_leaves(child)
+        self.assertFalse(os.path.exists(self.output + ".lock"))
+
+    def test_a_slow_reader_gets_everything(self):
+        self.write(self.many(400))
+        child = self.start("--ordered", target="-", stdout=subprocess.PIPE)
+        time.sleep(1)
+        found = [json.loads(line)["id"] for line in child.stdout]
+        child.stdout.close()
+        self.assertEqual(child.wait(60), 0, self.said())
+        self.assertEqual(found, [f"r{i}" for i in range(400)])
+
+    def test_a_reader_that_leaves_is_an_io_error(self):
+        self.write(self.many(400))
+        child = self.start(target="-", stdout=subprocess.PIPE)
+        child.stdout.readline()
+        child.stdout.close()
+        self.assertEqual(child.wait(60), 4)
+        self.assertIn(b"standard output", self.said())
+
+    # ---- named pipes
+
+    def pipe(self):
+        name = self.path("pipe")
+        os.mkfifo(name)
+        return name
+
+    def blocked_on_a_pipe(self):
+        """The program, waiting for a reader of its output who does not read."""
+        self.write(self.many(400))
+        name = self.pipe()
+        reader = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        fcntl.fcntl(reader, F_SETPIPE_SZ, PAGE)
+        child = self.start(target=name)
+        waiting = array.array("i", [0])
+
+        def full():
+            fcntl.ioctl(reader, termios.FIONREAD, waiting)
+            return waiting[0] > PAGE - 1024
+
+        self.wait_for(full)
+        self.assertIsNone(child.poll())
+        return child
+
+    def test_a_pipe_without_a_reader_is_said_and_left(self):
+        self.write(self.many(5))
+        child = self.start("--quiet", target=self.pipe())
+        self.wait_for(lambda: b"waiting for a reader" in self.said())
+        self.assert_leaves(child)
+
+    def test_a_pipe_nobody_reads_is_left(self):
+        self.assert_leaves(self.blocked_on_a_pipe())
+
+    def test_a_second_signal_ends_it_at_once(self):
+        child = self.blocked_on_a_pipe()
+        child.send_signal(signal.SIGINT)
+        self.wait_for(lambda: b"stopping" in self.said())
+        time.sleep(0.7)  # nearer together they would be one wish
+        child.send_signal(signal.SIGTERM)
+        self.assertEqual(child.wait(60), 130)
+        self.assertNotIn(b"records are done", self.said())  # there was no time for words
+
+    def test_a_pipe_with_a_late_reader_gets_everything(self):
+        self.write(self.many(400))
+        name = self.pipe()
+        child = self.start(target=name)
+        self.wait_for(lambda: b"waiting for a reader" in self.said())
+        self.assertEqual(len(lines_of(name)), 400)
+        self.assertEqual(child.wait(60), 0, self.said())
+        self.assertEqual(sorted(os.listdir(self.dir)), ["in.jsonl", "pipe", "said"])
+
+    def test_an_input_pipe_without_a_writer_is_left(self):
+        child = self.start(source=self.pipe())
+        self.wait_for(lambda: os.path.exists(self.output + ".lock"))
+        time.sleep(0.2)
+        self.assert_leaves(child, signal.SIGTERM)
+        self.assertFalse(os.path.exists(self.output + ".lock"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
