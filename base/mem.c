@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define HUGE_BYTES (2 * AQ_MIB)
+#define PAGE_BYTES 4096
 
 struct aq_mem {
     pthread_mutex_t lock;
@@ -80,6 +81,13 @@ static void *map_huge(size_t bytes)
     return start;
 }
 
+/* Buffers of a page and more may be read into past the page cache: they start on a page. */
+static void *take_small(size_t bytes)
+{
+    void *p;
+    return posix_memalign(&p, bytes >= PAGE_BYTES ? PAGE_BYTES : 64, bytes) == 0 ? p : NULL;
+}
+
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr)
 {
@@ -102,7 +110,7 @@ int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *pu
         row->peak_bytes = row->bytes;
     pthread_mutex_unlock(&m->lock);
 
-    void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : aligned_alloc(64, rounded);
+    void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : take_small(rounded);
     if (!p) {
         pthread_mutex_lock(&m->lock);
         m->used[tier] -= rounded;

@@ -25,7 +25,8 @@ int aq_mem_open(struct aq_mem **ret, const uint64_t limit_bytes[AQ_TIER_COUNT],
 /* Asserts that every buffer came back.  NULL is fine. */
 void aq_mem_close(struct aq_mem *m);
 
-/* Takes `bytes` (> 0), zeroed, at least 64-byte aligned.  purpose must be a string literal: totals
+/* Takes `bytes` (> 0), zeroed, at least 64-byte aligned, from 4096 bytes on at
+ * 4096.  purpose must be a string literal: totals
  * are kept by it.  -ENOMEM with both figures when the tier's limit does not allow it. */
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);

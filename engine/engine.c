@@ -3,9 +3,13 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/disks.h"
 #include "engine/executor.h"
 #include "engine/machine_limits.h"
 #include "engine/model.h"
+#include "engine/paths.h"
+#include "engine/placement.h"
+#include "engine/weight_store.h"
 #include "kernels/kernels.h"
 #include "policy/block.h"
 
@@ -24,15 +28,23 @@ struct aq_engine {
     struct aq_model *model;
     struct aq_kernels kernels;
     struct aq_block_inputs inputs;
-    struct aq_block_shape shape;
-    struct aq_ledger ledger;
+    struct aq_block block;
+    struct aq_placement placement;
+    bool placed; /* --placement was given */
     bool planned, loaded;
     bool refill;
     uint64_t budget;
+    /* Copies of the caller's strings that are needed until load. */
+    char *model_dir, *io, *io_direct, *cache_dir, **disk_dir;
     char lossy_text[4][160];
     struct aq_log log;
 
     struct aq_mem *mem;
+    struct aq_device *device;
+    struct aq_store *store; /* that weights stream from */
+    bool store_borrowed;
+    struct aq_disks *disks;
+    double pack_s;
     struct aq_pool *pool;
     struct aq_exec *exec;
     void *scratch;
@@ -190,6 +202,32 @@ static int read_limits(struct aq_engine *e, struct aq_err *reterr)
     return 0;
 }
 
+static int keep(char **ret, const char *text, struct aq_err *reterr)
+{
+    *ret = text ? strdup(text) : NULL;
+    return !text || *ret ? 0 : aq_error(reterr, -ENOMEM, "engine");
+}
+
+/* Copies what plan and load will ask for. */
+static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
+{
+    const struct aq_engine_opts *o = &e->opts;
+    int rc = keep(&e->model_dir, o->model_dir, reterr);
+    rc = rc < 0 ? rc : keep(&e->io, o->io, reterr);
+    rc = rc < 0 ? rc : keep(&e->io_direct, o->io_direct, reterr);
+    rc = rc < 0 ? rc : keep(&e->cache_dir, o->cache_dir, reterr);
+    e->disk_dir = calloc(o->disk_dir_count + 1, sizeof(*e->disk_dir));
+    if (!e->disk_dir)
+        return aq_error(reterr, -ENOMEM, "engine");
+    for (uint32_t i = 0; i < o->disk_dir_count && rc == 0; i++)
+        rc = keep(&e->disk_dir[i], o->disk_dirs[i], reterr);
+    if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {
+        rc = aq_placement_parse(&e->placement, "--placement", o->placement, reterr);
+        e->placed = rc == 0;
+    }
+    return rc;
+}
+
 int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->model_dir || opts->shape));
@@ -214,13 +252,17 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         rc = fill_info(e, reterr);
     if (rc == 0)
         rc = read_limits(e, reterr);
+    if (rc == 0)
+        rc = keep_choices(e, reterr);
     if (rc < 0) {
         aq_engine_close(e);
         return rc;
     }
     note_lossy(e);
-    /* The strings belong to the caller and are not needed again. */
-    e->opts.model_dir = e->opts.shape = e->opts.isa = NULL;
+    /* The strings belong to the caller; what is needed again has been copied. */
+    e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
+    e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
+    e->opts.disk_dirs = NULL;
     *ret = e;
     return 0;
 }
@@ -230,12 +272,24 @@ void aq_engine_close(struct aq_engine *e)
     if (!e)
         return;
     aq_executor_close(e->executor);
+    aq_disks_close(e->disks);
     aq_exec_close(e->exec);
+    if (!e->store_borrowed)
+        aq_store_close(e->store);
     aq_model_close(e->model);
     if (e->mem)
         aq_mem_free(e->mem, AQ_HOST, "scratch", e->scratch, e->scratch_bytes);
     aq_pool_close(e->pool);
+    aq_device_close(e->device);
     aq_mem_close(e->mem);
+    aq_block_close(&e->block);
+    for (char **dir = e->disk_dir; dir && *dir; dir++)
+        free(*dir);
+    free(e->disk_dir);
+    free(e->model_dir);
+    free(e->io);
+    free(e->io_direct);
+    free(e->cache_dir);
     free(e);
 }
 
@@ -272,6 +326,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .micro_batch = e->opts.micro_batch,
         .micro_batches = e->opts.micro_batches,
         .prompt_tokens = e->opts.micro_batch_tokens,
+        .prefetch_bytes = e->opts.prefetch,
+        .chunk_bytes = e->opts.chunk,
+        .placement = e->placed ? &e->placement : NULL,
+        .can_stream = true,
         .sequences = w->sequences,
         .total_sum = w->total_sum,
         .prompt_sum = w->prompt_sum,
@@ -280,9 +338,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
         .queue_bytes = w->queue_bytes,
         .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
-        .host_budget = e->budget,
+        .budget = {[AQ_HOST] = e->budget,
+                   [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
     };
-    int rc = aq_block_choose(&e->shape, &e->ledger, &e->inputs, reterr);
+    int rc = aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);
         return rc;
@@ -301,30 +360,57 @@ static json_t *ledger_json(const struct aq_ledger *l)
     return rows;
 }
 
+static json_t *memory_json(const struct aq_engine *e, bool measured)
+{
+    json_t *o = json_pack("{s:{s:I, s:I, s:s}}", "host", "budget", (json_int_t)e->budget, "ledger",
+                          (json_int_t)aq_ledger_total(&e->block.ledger, AQ_HOST), "limited_by",
+                          e->info.host_limited_by);
+    if (measured)
+        json_object_set_new(json_object_get(o, "host"), "measured",
+                            json_integer((json_int_t)aq_mem_process_peak()));
+    uint64_t disk = aq_ledger_total(&e->block.ledger, AQ_DISK);
+    if (disk)
+        json_object_set_new(o, "disk",
+                            json_pack("{s:o, s:I, s:I}", "budget",
+                                      e->opts.disk_memory
+                                          ? json_integer((json_int_t)e->opts.disk_memory)
+                                          : json_null(),
+                                      "ledger", (json_int_t)disk, "measured", (json_int_t)disk));
+    return o;
+}
+
 json_t *aq_engine_plan_json(const struct aq_engine *e)
 {
     if (!e->planned)
         return json_null();
-    const struct aq_block_shape *s = &e->shape;
-    return json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:{s:{s:I, "
-        "s:I, s:s}}}",
-        "placement", "weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host", "micro_batch",
-        (int)s->micro_batch, "micro_batches", (int)s->micro_batches, "micro_batch_tokens",
-        (int)s->prompt_tokens, "rows_max", (int)s->rows_max, "compute",
-        aq_dtype_name(e->info.compute), "weight_format", aq_dtype_name(e->info.weight_format),
-        "kv_format", aq_dtype_name(e->info.kv_format), "kv_policy", "full", "refill", e->refill,
-        "kv_pages", "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes,
-        "pages", (json_int_t)s->page_count, "ledger", ledger_json(&e->ledger), "memory", "host",
-        "budget", (json_int_t)e->budget, "ledger", (json_int_t)aq_ledger_total(&e->ledger, AQ_HOST),
-        "limited_by", e->info.host_limited_by);
+    const struct aq_plan *p = &e->block.plan;
+    const struct aq_block_shape *s = &p->shape;
+    char placement[160];
+    aq_placement_text(placement, &p->placement);
+    json_t *o = json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:o}",
+        "placement", placement, "micro_batch", (int)s->micro_batch, "micro_batches",
+        (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens, "rows_max",
+        (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
+        aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
+        "kv_policy", "full", "refill", e->refill, "kv_pages", "page_tokens", (int)s->page_slots,
+        "page_bytes", (json_int_t)s->page_bytes, "pages",
+        (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
+        ledger_json(&e->block.ledger), "memory", memory_json(e, false));
+    const struct aq_stream *w = &e->block.stream;
+    if (w->chunk_count)
+        json_object_set_new(o, "weight_stream",
+                            json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
+                                      (json_int_t)w->bytes[AQ_DISK], "host_bytes_per_pass",
+                                      (json_int_t)w->bytes[AQ_HOST], "chunks", (int)w->chunk_count,
+                                      "ring", (int)w->ring, "chunk_bytes",
+                                      (json_int_t)w->chunk_bytes));
+    return o;
 }
 
 json_t *aq_engine_memory_json(const struct aq_engine *e)
 {
-    return json_pack("{s:{s:I, s:I, s:I}}", "host", "budget", (json_int_t)e->budget, "ledger",
-                     (json_int_t)aq_ledger_total(&e->ledger, AQ_HOST), "measured",
-                     (json_int_t)aq_mem_process_peak());
+    return memory_json(e, true);
 }
 
 /* ---- load -------------------------------------------------------------------------------- */
@@ -337,9 +423,53 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     int rc = aq_mem_alloc(&staging, e->mem, AQ_HOST, "loading", bytes, reterr);
     if (rc < 0)
         return rc;
-    rc = aq_model_load(e->model, e->mem, e->info.weight_format, &e->kernels, e->pool, staging, each,
-                       reterr);
+    rc = aq_model_load(e->model, e->device, &e->block.stream, e->block.plan.placement.head,
+                       e->info.weight_format, &e->kernels, e->pool, staging, each, reterr);
     aq_mem_free(e->mem, AQ_HOST, "loading", staging, bytes);
+    if (rc == 0 && e->store)
+        aq_model_stream_from(e->model, e->store);
+    return rc;
+}
+
+/* Makes sure that weights can stream, and that scratch is there, before memory is taken. */
+static int open_disks(struct aq_engine *e, struct aq_err *reterr)
+{
+    struct aq_disks_opts opts = {
+        .scratch_bytes = aq_ledger_total(&e->block.ledger, AQ_DISK),
+        .dirs = (const char *const *)e->disk_dir,
+        .dir_count = e->opts.disk_dir_count,
+        .any = e->opts.disk_dir_any,
+        .io = e->io,
+        .io_direct = e->io_direct,
+        .log = &e->log,
+    };
+    int rc = 0;
+    if (e->block.stream.bytes[AQ_DISK]) {
+        struct aq_weight_store_opts store = {
+            .model = e->model,
+            .model_dir = e->model_dir,
+            .cache_dir = e->cache_dir,
+            .format = e->info.weight_format,
+            .kernels = &e->kernels,
+            .pool = e->pool,
+            .log = &e->log,
+        };
+        rc = aq_weight_store_open(&e->store, &e->store_borrowed, &e->pack_s, &store, reterr);
+        opts.store = e->store;
+    }
+    if (rc < 0 || (!opts.store && !opts.scratch_bytes))
+        return rc;
+    char *cache = NULL;
+    const char *dir;
+    if (opts.scratch_bytes && !opts.dir_count) {
+        cache = aq_path_cache(e->cache_dir, reterr);
+        rc = !cache ? -ENOENT : aq_path_make(cache, reterr);
+        dir = cache;
+        opts.dirs = &dir;
+        opts.dir_count = 1;
+    }
+    rc = rc < 0 ? rc : aq_disks_open(&e->disks, &opts, reterr);
+    free(cache);
     return rc;
 }
 
@@ -350,46 +480,56 @@ void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool run
     e->observe_user = user;
 }
 
+static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
+{
+    size_t each = e->inputs.scratch_bytes_per_thread, bytes = each * e->info.threads;
+    int rc = aq_mem_alloc(&e->scratch, e->mem, AQ_HOST, "scratch", bytes, reterr);
+    if (rc < 0)
+        return rc;
+    e->scratch_bytes = bytes;
+    return aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
+}
+
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 {
     assert(e->planned && !e->loaded);
-    uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = aq_ledger_total(&e->ledger, AQ_HOST)};
-    int rc = aq_mem_open(&e->mem, limit, reterr);
-    if (rc == 0)
-        rc = aq_pool_open(&e->pool, e->info.threads, reterr);
-    size_t each = e->inputs.scratch_bytes_per_thread;
-    if (rc == 0)
-        rc = aq_mem_alloc(&e->scratch, e->mem, AQ_HOST, "scratch", each * e->info.threads, reterr);
-    if (rc < 0)
-        return rc;
-    e->scratch_bytes = each * e->info.threads;
-    rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
-    if (rc == 0)
-        rc = load_weights(e, reterr);
+    uint64_t limit[AQ_TIER_COUNT];
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        limit[t] = aq_ledger_total(&e->block.ledger, (enum aq_tier)t);
+    struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED};
+    int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
+    rc = rc < 0 ? rc : open_disks(e, reterr);
+    rc = rc < 0 ? rc : aq_mem_open(&e->mem, limit, reterr);
+    device.mem = e->mem;
+    rc = rc < 0 ? rc : aq_device_open(&e->device, &device, reterr);
+    rc = rc < 0 ? rc : take_scratch(e, reterr);
+    rc = rc < 0 ? rc : load_weights(e, reterr);
     struct aq_executor_opts opts = {
-        .mem = e->mem,
+        .device = e->device,
         .model = e->model,
         .kernels = &e->kernels,
         .exec = e->exec,
-        .shape = e->shape,
-        .keys_max = e->inputs.total_max,
+        .block = &e->block,
         .refill = e->refill,
+        .serial = e->opts.serial,
+        .open_disk = aq_disks_start,
+        .open_disk_user = e->disks,
+        .store_set = AQ_DISKS_STORE_SET,
+        .scratch_set = AQ_DISKS_SCRATCH_SET,
         .observe = e->observe,
         .observe_user = e->observe_user,
     };
-    if (rc == 0)
-        rc = aq_executor_open(&e->executor, &opts, reterr);
-    if (rc < 0)
-        return rc;
-    e->loaded = true;
-    return 0;
+    rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
+    e->loaded = rc == 0;
+    return rc;
 }
 
 /* ---- run --------------------------------------------------------------------------------- */
 
 uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys)
 {
-    return aq_block_pages(&e->shape, e->model->steps.layers, keys) * e->shape.page_bytes;
+    return aq_block_pages(&e->block.plan.shape, e->model->steps.layers, keys) *
+           e->block.plan.shape.page_bytes;
 }
 
 void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s)
@@ -404,7 +544,7 @@ uint32_t aq_engine_waiting(const struct aq_engine *e)
 
 uint32_t aq_engine_seats(const struct aq_engine *e)
 {
-    return e->shape.micro_batch * e->shape.micro_batches;
+    return e->block.plan.shape.micro_batch * e->block.plan.shape.micro_batches;
 }
 
 int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
@@ -420,4 +560,5 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e)
 void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
 {
     *ret = e->executor ? aq_executor_stats(e->executor) : (struct aq_engine_stats){0};
+    ret->pack_s = e->pack_s;
 }

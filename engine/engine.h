@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/types.h"
 #include "engine/sequence.h"
+#include "policy/program.h"
 
 #include <jansson.h>
 
@@ -20,13 +21,22 @@ struct aq_engine_opts {
     const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;          /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;    /* enum aq_dtype or -1 for auto */
-    int kv_format;        /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    uint32_t threads;     /* 0: from affinity and cgroup quota */
-    const char *isa;      /* NULL: the best the CPU has */
-    uint64_t host_memory; /* absolute budget of the whole process, bytes; 0: the default rule */
-    uint32_t context;     /* 0: the model's */
+    int compute;           /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;     /* enum aq_dtype or -1 for auto */
+    int kv_format;         /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    uint32_t threads;      /* 0: from affinity and cgroup quota */
+    const char *isa;       /* NULL: the best the CPU has */
+    uint64_t host_memory;  /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;  /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement; /* as --placement; NULL or "auto": chosen */
+    uint64_t prefetch, chunk;     /* bytes of the weight ring and of its chunks; 0: planned */
+    bool serial;                  /* one op after the other */
+    const char *io, *io_direct;   /* as --io and --io-direct; NULL: auto */
+    const char *const *disk_dirs; /* for scratch; none: the cache directory */
+    uint32_t disk_dir_count;
+    bool disk_dir_any;     /* tmpfs and network file systems are fine */
+    const char *cache_dir; /* for packed stores; NULL: the default one */
+    uint32_t context;      /* 0: the model's */
     uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
     bool refill;              /* a finished sequence's seat goes to a waiting one at once */
     const struct aq_log *log; /* NULL: silent */
@@ -69,7 +79,11 @@ struct aq_engine_stats {
     uint64_t generated_tokens;
     uint64_t finished;
     uint32_t seated, waiting;
-    double compute_busy_s, control_busy_s;
+    struct {
+        double busy_s;
+        uint64_t bytes;
+    } lane[AQ_LANE_COUNT];
+    double pack_s; /* before the first pass: making the store that weights stream from */
     double last_pass_s;
 };
 

@@ -1,100 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/executor.h"
+#include "engine/exec.h"
 
 #include "base/clock.h"
-#include "engine/kv.h"
 #include "engine/sample.h"
-#include "policy/admit.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place. */
-struct seat {
-    struct aq_sequence *sequence; /* NULL: free */
-    uint32_t keys;                /* keys in the cache after the pass whose rows are bound */
-    uint32_t rows;                /* rows bound for that pass */
-    uint32_t last;                /* most keys it may come to hold */
-    uint32_t chosen;              /* token chosen by HEAD */
-    bool has_chosen, bad;
-    bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
-};
-
-/* A row whose logits are needed: the last row of a sequence (choose a token), or a prompt row whose
- * next token is scored. */
-struct logit_row {
-    uint32_t seat;
-    int32_t prompt_index; /* scores prompt token prompt_index + 1; -1: choose the next token */
-};
-
-struct micro_batch {
-    uint32_t *id, *position, *logit_index; /* [rows_max] */
-    struct logit_row *logit_row;           /* [rows_max] */
-    struct aq_attn_seq *decode, *prefill;  /* [seats] */
-    uint32_t *decode_seat, *prefill_seat;  /* [seats] seat of each entry above */
-    float *hidden;                         /* [rows_max][hidden] */
-    uint32_t row_count, logit_count, decode_count, prefill_count, prefill_rows;
-};
-
-struct list {
-    struct aq_sequence *first, *last;
-    uint32_t count;
-};
-
-struct aq_executor {
-    struct aq_executor_opts opts;
-    const struct aq_model_steps *steps;
-    struct aq_program program;
-    struct aq_op_cost *cost;
-    struct aq_pass_shape *pass_shape;
-    struct aq_kv *kv;
-    struct seat *seat;
-    struct micro_batch *batch;
-    struct aq_admit_length *lengths; /* workspace of admission */
-    uint32_t seat_count, seated;
-    bool filling; /* without refill: the block is being filled, nobody decodes yet */
-    struct list waiting, finished;
-    struct aq_engine_stats stats;
-
-    void *rows_buffer; /* everything per row and seat */
-    size_t rows_bytes;
-    float *qkv, *logits;
-    void *attention, *tile_norm, *tile_inner, *tile_embed, *tiles;
-    size_t qkv_bytes, logits_bytes, attention_bytes, tiles_bytes, hidden_bytes, sampler_bytes;
-    struct aq_candidate *sampler; /* [threads][vocab] */
-    float *sampler_logits;        /* [threads][vocab] */
-    struct aq_logits_stat *logits_stat;
-};
-
-/* ---- lists ------------------------------------------------------------------------------- */
-
-static void push(struct list *l, struct aq_sequence *s)
-{
-    s->next = NULL;
-    if (l->last)
-        l->last->next = s;
-    else
-        l->first = s;
-    l->last = s;
-    l->count++;
-}
-
-static struct aq_sequence *pop(struct list *l)
-{
-    struct aq_sequence *s = l->first;
-    if (!s)
-        return NULL;
-    l->first = s->next;
-    if (!l->first)
-        l->last = NULL;
-    l->count--;
-    s->next = NULL;
-    return s;
-}
-
-/* ---- open and close ---------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------ */
 
 /* Hands out pieces of one buffer: the arrays per row and seat, so that they are one line of the
  * ledger. */
@@ -114,7 +28,7 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
 {
     size_t rows = s->rows_max, seats = s->micro_batch;
     for (uint32_t k = 0; k < s->micro_batches; k++) {
-        struct micro_batch unused, *b = x ? &x->batch[k] : &unused;
+        struct exec_batch unused, *b = x ? &x->batch[k] : &unused;
         b->id = carve(c, rows * sizeof(*b->id));
         b->position = carve(c, rows * sizeof(*b->position));
         b->logit_index = carve(c, rows * sizeof(*b->logit_index));
@@ -125,7 +39,7 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
         b->prefill_seat = carve(c, seats * sizeof(*b->prefill_seat));
     }
     seats *= s->micro_batches;
-    struct seat *seat = carve(c, seats * sizeof(*seat));
+    struct exec_seat *seat = carve(c, seats * sizeof(*seat));
     struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
     struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
     if (x) {
@@ -135,17 +49,49 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     }
 }
 
-uint64_t aq_executor_rows_bytes(const struct aq_block_shape *shape)
+uint64_t aq_executor_rows_bytes(const struct aq_plan *plan)
 {
     struct carver c = {0};
-    carve_rows(&c, NULL, shape);
+    carve_rows(&c, NULL, &plan->shape);
     return c.used;
 }
 
-static int take(struct aq_executor *x, void *ret, const char *purpose, size_t bytes,
-                size_t *ret_bytes, struct aq_err *reterr)
+static enum aq_device_memory class_memory(const struct aq_executor *x, enum aq_slot_class c)
 {
-    int rc = aq_mem_alloc(ret, x->opts.mem, AQ_HOST, purpose, bytes, reterr);
+    const struct aq_slot *s = &x->program->slot[x->program->first[c]];
+    return s->tier == AQ_DEVICE || !x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
+}
+
+/* A buffer for each class that has bytes in memory, its slots one after the other. */
+static int take_slots(struct aq_executor *x, struct aq_err *reterr)
+{
+    const struct aq_program *p = x->program;
+    x->slot_offset = calloc(p->slot_count, sizeof(*x->slot_offset));
+    if (!x->slot_offset)
+        return aq_error(reterr, -ENOMEM, "executor of %u slots", p->slot_count);
+    for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
+        uint64_t bytes = 0;
+        for (uint32_t i = p->first[c]; i < p->first[c + 1]; i++) {
+            x->slot_offset[i] = bytes;
+            bytes += aq_align_up(p->slot[i].bytes, AQ_PANEL_ALIGN);
+        }
+        const char *purpose = aq_block_purpose((enum aq_slot_class)c);
+        if (!bytes || !purpose || p->slot[p->first[c]].tier == AQ_DISK)
+            continue;
+        assert(bytes == aq_program_class_bytes(p, (enum aq_slot_class)c));
+        int rc = aq_device_alloc((void **)&x->class_buffer[c], x->opts.device,
+                                 class_memory(x, (enum aq_slot_class)c), purpose, bytes, reterr);
+        if (rc < 0)
+            return rc;
+        x->class_bytes[c] = bytes;
+    }
+    return 0;
+}
+
+static int take(struct aq_executor *x, void *ret, enum aq_device_memory memory, const char *purpose,
+                size_t bytes, size_t *ret_bytes, struct aq_err *reterr)
+{
+    int rc = aq_device_alloc(ret, x->opts.device, memory, purpose, bytes, reterr);
     if (rc == 0)
         *ret_bytes = bytes;
     return rc;
@@ -154,36 +100,22 @@ static int take(struct aq_executor *x, void *ret, const char *purpose, size_t by
 static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 {
     const struct aq_model_steps *m = x->steps;
-    const struct aq_block_shape *s = &x->opts.shape;
-    size_t compute = aq_dtype_bytes(s->compute), rows = s->rows_max,
-           width = (size_t)m->heads * m->head_dim;
+    const struct aq_block_shape *s = &x->plan->shape;
+    size_t compute = aq_dtype_bytes(s->compute);
     uint32_t threads = aq_pool_threads(aq_exec_pool(x->opts.exec));
-    int rc = take(x, &x->rows_buffer, "rows and seats", aq_executor_rows_bytes(s), &x->rows_bytes,
-                  reterr);
+    int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
+                  aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)
         return rc;
     struct carver c = {.base = x->rows_buffer};
     carve_rows(&c, x, s);
-    x->hidden_bytes = rows * m->hidden * sizeof(float);
-    for (uint32_t k = 0; k < s->micro_batches && rc == 0; k++)
-        rc = aq_mem_alloc((void **)&x->batch[k].hidden, x->opts.mem, AQ_HOST, "hidden",
-                          x->hidden_bytes, reterr);
-    size_t qkv_width = width + 2ull * m->kv_heads * m->head_dim;
-    rc = rc < 0 ? rc
-                : take(x, &x->qkv, "qkv", rows * qkv_width * sizeof(float), &x->qkv_bytes, reterr);
-    rc = rc < 0 ? rc
-                : take(x, &x->attention, "attention output", rows * width * compute,
-                       &x->attention_bytes, reterr);
     size_t norm = aq_align_up(s->tile_rows * (size_t)m->hidden * compute, 64);
     size_t inner = aq_align_up(s->tile_rows * (size_t)m->inner * compute, 64);
     size_t embed = s->tile_rows * (size_t)m->embed_width * compute;
-    rc = rc < 0 ? rc : take(x, &x->tiles, "tiles", norm + inner + embed, &x->tiles_bytes, reterr);
-    rc = rc < 0
-             ? rc
-             : take(x, &x->logits, "logits", (size_t)s->head_tile_rows * m->vocab * sizeof(float),
-                    &x->logits_bytes, reterr);
+    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", norm + inner + embed, &x->tiles_bytes,
+              reterr);
     rc = rc < 0 ? rc
-                : take(x, &x->sampler, "sampler",
+                : take(x, &x->sampler, AQ_MEMORY_HOST, "sampler",
                        (size_t)threads * m->vocab * (sizeof(*x->sampler) + sizeof(float)),
                        &x->sampler_bytes, reterr);
     if (rc < 0)
@@ -192,7 +124,123 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     x->tile_norm = x->tiles;
     x->tile_inner = (uint8_t *)x->tiles + norm;
     x->tile_embed = (uint8_t *)x->tiles + norm + inner;
+    return take_slots(x, reterr);
+}
+
+/* ---- where weights are ------------------------------------------------------------------- */
+
+static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t matrix,
+                          struct exec_run *to)
+{
+    const struct aq_stream *s = x->stream;
+    uint32_t count = 0, resident = s->split[step][matrix].panels[AQ_DEVICE];
+    if (resident) {
+        if (to)
+            to[count] = (struct exec_run){.count = resident, .chunk = UINT32_MAX};
+        count++;
+    }
+    for (uint32_t c = s->step_chunk[step]; c < s->step_chunk[step + 1]; c++) {
+        for (uint32_t i = 0; i < s->chunk[c].piece_count; i++) {
+            const struct aq_piece *p = &s->piece[s->chunk[c].piece_first + i];
+            if (p->matrix != matrix)
+                continue;
+            if (to)
+                to[count] = (struct exec_run){p->first, p->count, c, p->offset};
+            count++;
+        }
+    }
+    return count;
+}
+
+static int find_runs(struct aq_executor *x, struct aq_err *reterr)
+{
+    uint32_t steps = x->steps->step_count, total = 0;
+    x->run_first = calloc(steps, sizeof(*x->run_first));
+    x->run_count = calloc(steps, sizeof(*x->run_count));
+    if (!x->run_first || !x->run_count)
+        return aq_error(reterr, -ENOMEM, "executor of %u steps", steps);
+    for (uint32_t j = 0; j < steps; j++) {
+        uint32_t of_step = 0;
+        for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++) {
+            x->run_first[j][i] = total;
+            x->run_count[j][i] = list_runs(x, j, i, NULL);
+            total += x->run_count[j][i];
+            of_step += x->run_count[j][i];
+        }
+        x->segment_max = of_step > x->segment_max ? of_step : x->segment_max;
+    }
+    x->run = calloc(total + 1, sizeof(*x->run));
+    x->segment = calloc(x->segment_max + 1, sizeof(*x->segment));
+    if (!x->run || !x->segment)
+        return aq_error(reterr, -ENOMEM, "executor of %u runs of panels", total);
+    for (uint32_t j = 0; j < steps; j++) {
+        for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++)
+            list_runs(x, j, i, x->run + x->run_first[j][i]);
+    }
     return 0;
+}
+
+/* ---- lanes ------------------------------------------------------------------------------- */
+
+static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reterr)
+{
+    struct exec_lane *lane = &x->lane[l];
+    bool disk = l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE;
+    lane->issued = calloc(AQ_EXEC_LANE_DEPTH, sizeof(*lane->issued));
+    if (!lane->issued)
+        return aq_error(reterr, -ENOMEM, "lane '%s'", aq_lane_name(l));
+    if (!lane->count || disk || l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute))
+        return 0;
+    struct aq_device_stream_opts opts = {
+        .name = aq_lane_name(l),
+        .side = l == AQ_LANE_HOST_COMPUTE ? AQ_STREAM_HOST : AQ_STREAM_DEVICE,
+        .depth = AQ_EXEC_LANE_DEPTH,
+    };
+    return aq_device_stream_open(&lane->stream, x->opts.device, &opts, reterr);
+}
+
+/* The disk, told of the buffers that it will read into and write from. */
+static int open_disk(struct aq_executor *x, struct aq_err *reterr)
+{
+    static const enum aq_slot_class classes[] = {AQ_SLOT_RING,    AQ_SLOT_STAGING,
+                                                 AQ_SLOT_HIDDEN,  AQ_SLOT_HIDDEN_HOST,
+                                                 AQ_SLOT_KV_HOST, AQ_SLOT_KV_DEVICE};
+    struct aq_io_region region[AQ_ARRAY_LEN(classes)];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(classes); i++) {
+        enum aq_slot_class c = classes[i];
+        if (x->class_buffer[c] &&
+            class_memory(x, c) != (x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_COUNT))
+            region[count++] = (struct aq_io_region){x->class_buffer[c], x->class_bytes[c]};
+    }
+    return x->opts.open_disk(x->opts.open_disk_user, &x->disk, region, count, x->completions,
+                             reterr);
+}
+
+static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
+{
+    const struct aq_program *p = x->program;
+    for (uint32_t i = 0; i < p->op_count; i++)
+        x->lane[p->op[i].lane].count++;
+    bool moves = false, disk = false;
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        x->lane[l].op = calloc(x->lane[l].count + 1, sizeof(*x->lane[l].op));
+        if (!x->lane[l].op)
+            return aq_error(reterr, -ENOMEM, "lane of %u ops", x->lane[l].count);
+        disk |= x->lane[l].count && (l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE);
+        moves |= x->lane[l].count && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL;
+        x->lane[l].count = 0;
+    }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        struct exec_lane *lane = &x->lane[p->op[i].lane];
+        lane->op[lane->count++] = i;
+    }
+    x->inline_compute = !moves || x->opts.serial;
+    uint32_t capacity = AQ_LANE_COUNT * AQ_EXEC_LANE_DEPTH + AQ_EXEC_DISK_DEPTH;
+    int rc = aq_completions_open(&x->completions, capacity, NULL, reterr);
+    for (int l = 0; l < AQ_LANE_COUNT && rc == 0; l++)
+        rc = open_lane(x, (enum aq_lane)l, reterr);
+    return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
@@ -203,526 +251,306 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         return aq_error(reterr, -ENOMEM, "executor");
     x->opts = *opts;
     x->steps = &opts->model->steps;
-    const struct aq_block_shape *s = &x->opts.shape;
-    x->seat_count = s->micro_batch * s->micro_batches;
+    x->plan = &opts->block->plan;
+    x->stream = &opts->block->stream;
+    x->program = &opts->block->program;
     x->filling = true;
-    int rc = aq_program_build(&x->program, x->steps, s, reterr);
-    if (rc < 0)
-        goto fail;
-    x->batch = calloc(s->micro_batches, sizeof(*x->batch));
-    x->pass_shape = calloc(s->micro_batches, sizeof(*x->pass_shape));
-    x->cost = calloc(x->program.op_count, sizeof(*x->cost));
-    if (!x->batch || !x->pass_shape || !x->cost) {
-        rc = aq_error(reterr, -ENOMEM, "executor of %u ops", x->program.op_count);
-        goto fail;
-    }
-    rc = take_buffers(x, reterr);
-    if (rc < 0)
-        goto fail;
+    uint32_t ops = x->program->op_count, batches = x->plan->shape.micro_batches;
+    x->seat_count = x->plan->shape.micro_batch * batches;
+    x->batch = calloc(batches, sizeof(*x->batch));
+    x->pass_shape = calloc(batches, sizeof(*x->pass_shape));
+    x->cost = calloc(ops, sizeof(*x->cost));
+    x->done = calloc(ops, sizeof(*x->done));
+    x->job = calloc(ops, sizeof(*x->job));
+    int rc = 0;
+    if (!x->batch || !x->pass_shape || !x->cost || !x->done || !x->job)
+        rc = aq_error(reterr, -ENOMEM, "executor of %u ops", ops);
     struct aq_kv_opts kv = {
-        .seats = x->seat_count,
+        .device = opts->device,
+        .plan = x->plan,
         .layers = x->steps->layers,
         .kv_heads = x->steps->kv_heads,
         .head_dim = x->steps->head_dim,
-        .keys_max = opts->keys_max,
-        .shape = s,
     };
-    rc = aq_kv_open(&x->kv, opts->mem, &kv, reterr);
-    if (rc < 0)
-        goto fail;
+    rc = rc < 0 ? rc : take_buffers(x, reterr);
+    rc = rc < 0 ? rc : find_runs(x, reterr);
+    rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
+    rc = rc < 0 ? rc : exec_moves_open(x, reterr);
+    rc = rc < 0 ? rc : open_lanes(x, reterr);
+    if (rc < 0) {
+        aq_executor_close(x);
+        return rc;
+    }
     *ret = x;
     return 0;
-fail:
-    aq_executor_close(x);
-    return rc;
+}
+
+static void close_lanes(struct aq_executor *x)
+{
+    /* What is in flight writes to the buffers: wait for it first. */
+    aq_disk_lane_close(x->disk);
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        aq_device_stream_close(x->lane[l].stream);
+        free(x->lane[l].op);
+        free(x->lane[l].issued);
+    }
+    aq_completions_close(x->completions);
 }
 
 void aq_executor_close(struct aq_executor *x)
 {
     if (!x)
         return;
-    struct aq_mem *mem = x->opts.mem;
+    struct aq_device *d = x->opts.device;
+    close_lanes(x);
+    exec_moves_close(x);
     aq_kv_close(x->kv);
-    for (uint32_t k = 0; x->batch && k < x->opts.shape.micro_batches; k++)
-        aq_mem_free(mem, AQ_HOST, "hidden", x->batch[k].hidden, x->hidden_bytes);
-    aq_mem_free(mem, AQ_HOST, "rows and seats", x->rows_buffer, x->rows_bytes);
-    aq_mem_free(mem, AQ_HOST, "qkv", x->qkv, x->qkv_bytes);
-    aq_mem_free(mem, AQ_HOST, "attention output", x->attention, x->attention_bytes);
-    aq_mem_free(mem, AQ_HOST, "tiles", x->tiles, x->tiles_bytes);
-    aq_mem_free(mem, AQ_HOST, "logits", x->logits, x->logits_bytes);
-    aq_mem_free(mem, AQ_HOST, "sampler", x->sampler, x->sampler_bytes);
-    aq_program_close(&x->program);
+    for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
+        if (x->class_buffer[c])
+            aq_device_free(d, class_memory(x, (enum aq_slot_class)c),
+                           aq_block_purpose((enum aq_slot_class)c), x->class_buffer[c],
+                           x->class_bytes[c]);
+    }
+    aq_device_free(d, AQ_MEMORY_HOST, "rows and seats", x->rows_buffer, x->rows_bytes);
+    aq_device_free(d, AQ_MEMORY_DEVICE, "tiles", x->tiles, x->tiles_bytes);
+    aq_device_free(d, AQ_MEMORY_HOST, "sampler", x->sampler, x->sampler_bytes);
+    free(x->slot_offset);
+    free(x->run);
+    free(x->run_first);
+    free(x->run_count);
+    free(x->segment);
     free(x->batch);
     free(x->pass_shape);
     free(x->cost);
+    free(x->done);
+    free(x->job);
     free(x);
 }
 
-/* ---- TURN: ends, admission, rows --------------------------------------------------------- */
+/* ---- issue ------------------------------------------------------------------------------- */
 
-static void finish(struct aq_executor *x, uint32_t seat_index)
+static bool is_disk_lane(enum aq_lane l)
 {
-    struct seat *seat = &x->seat[seat_index];
-    struct aq_sequence *s = seat->sequence;
-    aq_kv_release(x->kv, seat_index);
-    *seat = (struct seat){0};
-    s->seat = -1;
-    x->seated--;
-    x->filling = x->filling || x->seated == 0;
-    x->stats.finished++;
-    push(&x->finished, s);
+    return l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE;
 }
 
-static bool is_stop_id(const struct aq_sequence *s, uint32_t id)
+/* Moves of weights depend on no TURN: they run ahead into the next pass. */
+static bool runs_ahead(const struct aq_op *op)
 {
-    for (uint32_t i = 0; i < s->stop_id_count; i++) {
-        if (s->stop_ids[i] == id)
-            return true;
+    return op->object == AQ_OBJECT_WEIGHTS && op->kind != AQ_OP_UNPACK;
+}
+
+static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pass)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    const struct aq_dep *dep = aq_op_deps(x->program, op);
+    if (pass > x->pass && (!runs_ahead(op) || pass > x->pass + 1))
+        return false;
+    for (uint32_t i = 0; i < op->dep_count; i++) {
+        if (x->done[dep[i].op] + dep[i].back < pass + 1)
+            return false;
     }
-    return false;
+    return true;
 }
 
-/* Appends the chosen token; returns how the sequence ends, or NONE. */
-static enum aq_finish append_token(struct aq_executor *x, struct seat *seat)
+static void mark_done(struct aq_executor *x, uint32_t op_index)
 {
-    struct aq_sequence *s = seat->sequence;
-    if (seat->bad || seat->bad_prompt)
-        return AQ_FINISH_ERROR;
-    if (s->max_tokens == 0)
-        return AQ_FINISH_LENGTH;
-    s->tokens[s->token_count++] = seat->chosen;
-    x->stats.generated_tokens++;
-    if (is_stop_id(s, seat->chosen) && s->token_count > s->min_tokens) {
-        s->finish_id = seat->chosen;
-        return AQ_FINISH_STOP_ID;
+    uint64_t pass = x->done[op_index]++;
+    if (pass == x->pass)
+        x->left--;
+    else
+        x->ahead++;
+}
+
+static int run_job(void *arg, void *native)
+{
+    struct exec_job *job = arg;
+    exec_compute(job->x, &job->x->program->op[job->op]);
+    return 0;
+}
+
+static int start_job(struct aq_executor *x, struct exec_lane *lane, uint32_t op_index)
+{
+    x->job[op_index].x = x;
+    x->job[op_index].op = op_index;
+    struct aq_device_job job = {
+        .fn = run_job,
+        .arg = &x->job[op_index],
+        .token = op_index,
+        .done = x->completions,
+        .span = &x->job[op_index].span,
+    };
+    return aq_device_run(lane->stream, &job);
+}
+
+/* Computes in place; the lane's time is the issuing thread's. */
+static void run_inline(struct aq_executor *x, struct exec_lane *lane, const struct aq_op *op)
+{
+    double start = aq_clock_s();
+    if (op->kind == AQ_OP_TURN)
+        exec_turn(x, op->micro_batch);
+    else
+        exec_compute(x, op);
+    lane->busy_s += aq_clock_s() - start;
+}
+
+static void push_issued(struct exec_lane *lane, uint32_t op_index, bool idle)
+{
+    uint32_t at = (lane->issued_first + lane->issued_count++) % AQ_EXEC_LANE_DEPTH;
+    lane->issued[at] = (struct exec_issued){op_index, idle};
+}
+
+static uint64_t now_ns(void)
+{
+    return (uint64_t)(aq_clock_s() * 1e9);
+}
+
+/* Starts an op that is ready.  Returns 0 or a failure of the lane. */
+static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
+{
+    struct exec_lane *lane = &x->lane[l];
+    const struct aq_op *op = &x->program->op[op_index];
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
+    bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
+    if (++lane->cursor == lane->count) {
+        lane->cursor = 0;
+        lane->pass++;
     }
-    if (s->on_token && s->on_token(s))
-        return AQ_FINISH_CALLER;
-    return s->token_count >= s->max_tokens ? AQ_FINISH_LENGTH : AQ_FINISH_NONE;
+    if (!work && (is_disk_lane(l) || in_place || !lane->issued_count)) {
+        mark_done(x, op_index);
+        return 0;
+    }
+    if (in_place) {
+        run_inline(x, lane, op);
+        mark_done(x, op_index);
+        return 0;
+    }
+    if (!is_disk_lane(l))
+        push_issued(lane, op_index, !work);
+    if (!work)
+        return 0;
+    if (is_disk_lane(l) && lane->in_flight == 0)
+        lane->busy_from_ns = now_ns();
+    lane->in_flight++;
+    lane->bytes += x->cost[op_index].move_bytes;
+    bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
+    return computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
 }
 
-static void retire(struct aq_executor *x, uint32_t k)
+static bool has_room(const struct aq_executor *x, enum aq_lane l)
 {
-    uint32_t first = k * x->opts.shape.micro_batch;
-    for (uint32_t i = first; i < first + x->opts.shape.micro_batch; i++) {
-        struct seat *seat = &x->seat[i];
-        if (!seat->sequence || !seat->has_chosen)
-            continue;
-        seat->has_chosen = false;
-        enum aq_finish how = append_token(x, seat);
-        if (how != AQ_FINISH_NONE) {
-            seat->sequence->finish = how;
-            finish(x, i);
+    const struct exec_lane *lane = &x->lane[l];
+    return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH / 2
+                           : lane->issued_count < AQ_EXEC_LANE_DEPTH;
+}
+
+/* Issues whatever may start now, lane by lane, until nothing more may.  At most one op of the
+ * issuing thread's own is run between two looks at the others. */
+static int issue_ready(struct aq_executor *x)
+{
+    bool again = true;
+    while (again && x->left) {
+        again = false;
+        for (int l = AQ_LANE_COUNT - 1; l >= 0; l--) {
+            struct exec_lane *lane = &x->lane[l];
+            bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
+            while (lane->count && has_room(x, (enum aq_lane)l) &&
+                   is_ready(x, lane->op[lane->cursor], lane->pass)) {
+                int rc = issue(x, (enum aq_lane)l, lane->op[lane->cursor]);
+                if (rc < 0)
+                    return rc;
+                again = true;
+                if (in_place)
+                    break;
+            }
         }
     }
+    return 0;
 }
 
-/* What admission knows of those seated: each may hold one more key than now, and leave one pass
- * later than it thinks, because micro-batches turn one after the other. */
-static uint32_t list_lengths(struct aq_executor *x)
+/* An op with work has finished: so have those without work right behind it in its lane. */
+static void finish_op(struct aq_executor *x, uint32_t op_index)
+{
+    enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
+    struct exec_lane *lane = &x->lane[l];
+    lane->in_flight--;
+    if (is_disk_lane(l)) {
+        if (!lane->in_flight)
+            lane->busy_s += (double)(now_ns() - lane->busy_from_ns) * 1e-9;
+        mark_done(x, op_index);
+        return;
+    }
+    const struct aq_device_span *span = &x->job[op_index].span;
+    lane->busy_s += (double)(span->end_ns - span->start_ns) * 1e-9;
+    bool first = true;
+    while (lane->issued_count) {
+        struct exec_issued *i = &lane->issued[lane->issued_first];
+        assert(!first || i->op == op_index);
+        if (!first && !i->idle)
+            break;
+        mark_done(x, i->op);
+        lane->issued_first = (lane->issued_first + 1) % AQ_EXEC_LANE_DEPTH;
+        lane->issued_count--;
+        first = false;
+    }
+}
+
+static uint32_t in_flight(const struct aq_executor *x)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < x->seat_count; i++) {
-        const struct seat *seat = &x->seat[i];
-        if (seat->sequence)
-            x->lengths[count++] = (struct aq_admit_length){seat->keys + 1, seat->last + 1};
-    }
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        count += x->lane[l].in_flight;
     return count;
 }
 
-/* Seats waiting sequences in micro-batch k, in order.  Without refill only an empty block is
- * filled. */
-static void admit(struct aq_executor *x, uint32_t k)
+/* Waits for completions and books them.  Returns 0 or the first failure among them. */
+static int wait_some(struct aq_executor *x)
 {
-    const struct aq_block_shape *s = &x->opts.shape;
-    if (!x->waiting.first || (!x->opts.refill && !x->filling))
-        return;
-    struct aq_admit_limits limits = {
-        .pages = s->page_count / x->steps->layers,
-        .page_slots = s->page_slots,
-        .prompt_tokens = s->prompt_tokens,
-        .seats_free = 1,
-    };
-    uint32_t count = list_lengths(x), tokens = x->batch[k].prefill_rows, first = k * s->micro_batch;
-    for (uint32_t i = first; i < first + s->micro_batch && x->waiting.first; i++) {
-        struct aq_sequence *q = x->waiting.first;
-        if (x->seat[i].sequence)
-            continue;
-        uint32_t last = q->prompt_count + (q->max_tokens ? q->max_tokens - 1 : 0);
-        if (!aq_admit_one(&limits, x->lengths, count, tokens, q->prompt_count, last))
-            return;
-        pop(&x->waiting);
-        count++;
-        tokens += q->prompt_count;
-        x->seat[i] = (struct seat){.sequence = q, .last = last};
-        q->seat = (int32_t)i;
-        x->seated++;
+    struct aq_completion done[32];
+    int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
+    if (count < 0)
+        return count;
+    int rc = 0;
+    for (int i = 0; i < count; i++) {
+        finish_op(x, (uint32_t)done[i].token);
+        if (done[i].result < 0 && (rc == 0 || rc == -ECANCELED))
+            rc = done[i].result;
     }
+    return rc;
 }
 
-static void add_logit_row(struct micro_batch *b, uint32_t row, uint32_t seat, int32_t prompt_index)
+static int run_overlapped(struct aq_executor *x)
 {
-    b->logit_index[b->logit_count] = row;
-    b->logit_row[b->logit_count++] = (struct logit_row){seat, prompt_index};
-}
-
-static void bind_decode(struct aq_executor *x, struct micro_batch *b, uint32_t seat_index)
-{
-    struct seat *seat = &x->seat[seat_index];
-    const struct aq_sequence *s = seat->sequence;
-    uint32_t row = b->row_count++;
-    b->id[row] = s->tokens[s->token_count - 1];
-    b->position[row] = seat->keys + x->steps->position_offset;
-    seat->keys++;
-    seat->rows = 1;
-    aq_kv_grow(x->kv, seat_index, seat->keys);
-    b->decode_seat[b->decode_count] = seat_index;
-    b->decode[b->decode_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->keys, .row = row, .rows = 1};
-    add_logit_row(b, row, seat_index, -1);
-}
-
-static void bind_prefill(struct aq_executor *x, struct micro_batch *b, uint32_t seat_index)
-{
-    struct seat *seat = &x->seat[seat_index];
-    const struct aq_sequence *s = seat->sequence;
-    uint32_t first = b->row_count, n = s->prompt_count;
-    for (uint32_t i = 0; i < n; i++) {
-        b->id[first + i] = s->prompt[i];
-        b->position[first + i] = i + x->steps->position_offset;
-        if (s->prompt_logprobs && i + 1 < n)
-            add_logit_row(b, first + i, seat_index, (int32_t)i);
+    while (x->left) {
+        int rc = issue_ready(x);
+        if (rc < 0)
+            return rc;
+        if (!x->left)
+            break;
+        assert(in_flight(x) > 0); /* the checker has proved that something always moves */
+        rc = wait_some(x);
+        if (rc < 0)
+            return rc;
     }
-    add_logit_row(b, first + n - 1, seat_index, -1);
-    b->row_count += n;
-    b->prefill_rows += n;
-    seat->keys = n;
-    seat->rows = n;
-    aq_kv_grow(x->kv, seat_index, n);
-    b->prefill_seat[b->prefill_count] = seat_index;
-    b->prefill[b->prefill_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->keys, .row = first, .rows = n};
+    return 0;
 }
 
-/* Rows of micro-batch k for its next pass: one for each sequence that decodes... */
-static void bind_seated(struct aq_executor *x, uint32_t k)
+/* One op after the other, in array order. */
+static int run_serial(struct aq_executor *x)
 {
-    struct micro_batch *b = &x->batch[k];
-    uint32_t first = k * x->opts.shape.micro_batch, end = first + x->opts.shape.micro_batch;
-    b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
-    x->pass_shape[k] = (struct aq_pass_shape){0};
-    if (!x->opts.refill && x->filling)
-        return;
-    for (uint32_t i = first; i < end; i++) {
-        if (x->seat[i].sequence) {
-            bind_decode(x, b, i);
-            x->pass_shape[k].decode_keys += x->seat[i].keys;
-        }
+    for (uint32_t i = 0; i < x->program->op_count; i++) {
+        enum aq_lane l = (enum aq_lane)x->program->op[i].lane;
+        assert(x->lane[l].op[x->lane[l].cursor] == i);
+        int rc = issue(x, l, i);
+        while (rc == 0 && in_flight(x))
+            rc = wait_some(x);
+        if (rc < 0)
+            return rc;
     }
-    x->pass_shape[k].decode_rows = x->pass_shape[k].logit_rows = b->decode_count;
-}
-
-/* ... and then the prompts of those who find a seat now. */
-static void admit_and_bind(struct aq_executor *x, uint32_t k)
-{
-    struct micro_batch *b = &x->batch[k];
-    struct aq_pass_shape *shape = &x->pass_shape[k];
-    uint32_t first = k * x->opts.shape.micro_batch, end = first + x->opts.shape.micro_batch;
-    admit(x, k);
-    for (uint32_t i = first; i < end; i++) {
-        if (x->seat[i].sequence && x->seat[i].keys == 0) {
-            bind_prefill(x, b, i);
-            shape->prefill_key_pairs += (uint64_t)x->seat[i].keys * (x->seat[i].keys + 1) / 2;
-        }
-    }
-    assert(b->row_count <= x->opts.shape.rows_max);
-    shape->prefill_rows = b->prefill_rows;
-    shape->logit_rows = b->logit_count;
-}
-
-/* ---- ops --------------------------------------------------------------------------------- */
-
-static enum aq_activation kernel_activation(enum aq_step_activation a)
-{
-    static const enum aq_activation map[] = {
-        [AQ_STEP_ACT_NONE] = AQ_ACT_NONE, [AQ_STEP_ACT_RELU] = AQ_ACT_RELU,
-        [AQ_STEP_ACT_GELU] = AQ_ACT_GELU, [AQ_STEP_ACT_GELU_TANH] = AQ_ACT_GELU_TANH,
-        [AQ_STEP_ACT_SILU] = AQ_ACT_SILU,
-    };
-    return map[a];
-}
-
-/* A register as memory: rows from `row` on. */
-struct view {
-    void *data;
-    enum aq_dtype dtype;
-    size_t stride; /* elements */
-};
-
-static struct view view_of(struct aq_executor *x, struct micro_batch *b, enum aq_register r,
-                           uint32_t row)
-{
-    const struct aq_model_steps *m = x->steps;
-    enum aq_dtype compute = x->opts.shape.compute;
-    size_t width = (size_t)m->heads * m->head_dim, qkv = width + 2ull * m->kv_heads * m->head_dim;
-    switch (r) {
-    case AQ_REG_HIDDEN:
-        return (struct view){b->hidden + (size_t)row * m->hidden, AQ_F32, m->hidden};
-    case AQ_REG_QKV: return (struct view){x->qkv + row * qkv, AQ_F32, qkv};
-    case AQ_REG_ATTENTION:
-        return (struct view){(uint8_t *)x->attention + row * width * aq_dtype_bytes(compute),
-                             compute, width};
-    case AQ_REG_NORM: return (struct view){x->tile_norm, compute, m->hidden};
-    case AQ_REG_INNER: return (struct view){x->tile_inner, compute, m->inner};
-    case AQ_REG_EMBED: return (struct view){x->tile_embed, compute, m->embed_width};
-    case AQ_REG_LOGITS: return (struct view){x->logits, AQ_F32, m->vocab};
-    default: assert(!"register"); return (struct view){0};
-    }
-}
-
-static void run_gather(struct aq_executor *x, uint32_t step, const struct aq_prim *p,
-                       struct micro_batch *b, uint32_t row, uint32_t rows)
-{
-    const struct aq_weight *w = &x->opts.model->weight[step][p->matrix[0]];
-    struct view y = view_of(x, b, p->dst, row);
-    if (p->kind == AQ_PRIM_POSITION) {
-        x->opts.kernels->add_rows(x->opts.exec, y.data, y.stride, w->data, w->dtype,
-                                  b->position + row, rows, w->desc->k);
-        return;
-    }
-    x->opts.kernels->embed(x->opts.exec, &(struct aq_embed){
-                                             .table = w->data,
-                                             .table_dtype = w->dtype,
-                                             .table_layout = w->layout,
-                                             .id = b->id + row,
-                                             .y = y.data,
-                                             .y_dtype = y.dtype,
-                                             .y_stride = y.stride,
-                                             .rows = rows,
-                                             .k = w->desc->k,
-                                         });
-}
-
-static const float *vector_of(struct aq_executor *x, uint32_t step, int8_t index)
-{
-    return index < 0 ? NULL : x->opts.model->vector[step][index];
-}
-
-static void run_norm(struct aq_executor *x, uint32_t step, const struct aq_prim *p,
-                     struct micro_batch *b, uint32_t row, uint32_t rows, const uint32_t *row_index)
-{
-    static const enum aq_norm_kind map[] = {[AQ_STEP_NORM_LAYER] = AQ_NORM_LAYER,
-                                            [AQ_STEP_NORM_RMS] = AQ_NORM_RMS,
-                                            [AQ_STEP_NORM_CAST] = AQ_NORM_CAST};
-    struct view from = view_of(x, b, p->src, row_index ? 0 : row), to = view_of(x, b, p->dst, row);
-    x->opts.kernels->norm(x->opts.exec, &(struct aq_norm){
-                                            .kind = map[p->norm],
-                                            .x = from.data,
-                                            .x_stride = from.stride,
-                                            .row_index = row_index,
-                                            .y = to.data,
-                                            .y_dtype = to.dtype,
-                                            .y_stride = to.stride,
-                                            .w = vector_of(x, step, p->weight),
-                                            .b = vector_of(x, step, p->bias),
-                                            .eps = p->eps,
-                                            .rows = rows,
-                                            .dim = x->steps->hidden,
-                                        });
-}
-
-static void run_product(struct aq_executor *x, uint32_t step, const struct aq_prim *p,
-                        struct micro_batch *b, uint32_t row, uint32_t rows)
-{
-    struct aq_segment segment[AQ_VECTOR_PART_MAX];
-    uint32_t column = 0;
-    const struct aq_weight *w = NULL;
-    for (uint32_t i = 0; i < p->matrix_count; i++) {
-        w = &x->opts.model->weight[step][p->matrix[i]];
-        segment[i] = (struct aq_segment){w->data, column, w->desc->rows};
-        column += w->desc->rows;
-    }
-    struct view from = view_of(x, b, p->src, row), to = view_of(x, b, p->dst, row);
-    struct aq_product product = {
-        .x = from.data,
-        .x_dtype = from.dtype,
-        .m = rows,
-        .k = w->desc->k,
-        .x_stride = from.stride,
-        .segments = segment,
-        .segment_count = p->matrix_count,
-        .w_dtype = w->dtype,
-        .w_layout = w->layout,
-        .bias = vector_of(x, step, p->bias),
-        .activation = kernel_activation(p->activation),
-        .accumulate = p->accumulate,
-        .y = to.data,
-        .y_dtype = to.dtype,
-        .y_stride = to.stride,
-    };
-    const struct aq_kernels *k = x->opts.kernels;
-    (from.dtype == AQ_BF16 ? k->product_bf16 : k->product_f32)(x->opts.exec, &product);
-}
-
-/* Runs a list of primitives over rows [row, row + rows).  row_index: the rows of HIDDEN that the
- * first primitive gathers (HEAD), else NULL. */
-static void run_list(struct aq_executor *x, uint32_t step, const struct aq_prim_list *list,
-                     struct micro_batch *b, uint32_t row, uint32_t rows, const uint32_t *row_index)
-{
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct aq_prim *p = &list->prim[i];
-        switch (p->kind) {
-        case AQ_PRIM_GATHER:
-        case AQ_PRIM_POSITION: run_gather(x, step, p, b, row, rows); break;
-        case AQ_PRIM_NORM: run_norm(x, step, p, b, row, rows, i == 0 ? row_index : NULL); break;
-        case AQ_PRIM_PRODUCT: run_product(x, step, p, b, row, rows); break;
-        }
-    }
-}
-
-static void run_tiles(struct aq_executor *x, uint32_t step, const struct aq_prim_list *list,
-                      struct micro_batch *b)
-{
-    uint32_t tile = x->opts.shape.tile_rows;
-    for (uint32_t row = 0; row < b->row_count; row += tile)
-        run_list(x, step, list, b, row, (uint32_t)aq_min_u64(tile, b->row_count - row), NULL);
-}
-
-/* Stores the new keys and values of these sequences and lets their queries attend. */
-static void run_attention(struct aq_executor *x, const struct aq_op *op, struct micro_batch *b,
-                          bool prefill)
-{
-    struct aq_attn_seq *seqs = prefill ? b->prefill : b->decode;
-    const uint32_t *seat = prefill ? b->prefill_seat : b->decode_seat;
-    uint32_t count = prefill ? b->prefill_count : b->decode_count;
-    if (!count)
-        return;
-    const struct aq_model_steps *m = x->steps;
-    uint32_t layer = m->step[op->step].layer;
-    for (uint32_t i = 0; i < count; i++)
-        seqs[i].block = aq_kv_blocks(x->kv, seat[i], layer);
-    size_t width = (size_t)m->heads * m->head_dim, kv_width = (size_t)m->kv_heads * m->head_dim;
-    size_t stride = width + 2 * kv_width;
-    struct aq_attn a = {
-        .seqs = seqs,
-        .seq_count = count,
-        .q = x->qkv,
-        .q_stride = stride,
-        .out = x->attention,
-        .out_dtype = x->opts.shape.compute,
-        .out_stride = width,
-        .kv_dtype = x->opts.shape.kv_format,
-        .kv_heads = m->kv_heads,
-        .q_per_kv = m->heads / m->kv_heads,
-        .head_dim = m->head_dim,
-        .scale = m->attention_scale,
-    };
-    const struct aq_kernels *k = x->opts.kernels;
-    k->kv_append(x->opts.exec, &a, x->qkv + width, x->qkv + width + kv_width, stride);
-    (prefill ? k->attn_prefill : k->attn_decode)(x->opts.exec, &a);
-}
-
-struct choose {
-    struct aq_executor *x;
-    struct micro_batch *b;
-    uint32_t first; /* logit row of tile row 0 */
-};
-
-static void score(const struct aq_executor *x, const struct aq_sequence *s, const float *logits,
-                  const struct aq_logits_stat *stat, uint32_t id, float *logprob,
-                  struct aq_top *tops)
-{
-    *logprob = logits[id] - stat->log_sum_exp;
-    if (s->top_count > 0 && tops)
-        aq_sample_tops(tops, (uint32_t)s->top_count, logits, stat, x->steps->vocab);
-}
-
-/* One row of logits: a prompt token scored, or the next token chosen. */
-static void choose_row(void *arg, uint32_t tile, uint32_t worker)
-{
-    struct choose *c = arg;
-    struct aq_executor *x = c->x;
-    const struct logit_row *row = &c->b->logit_row[c->first + tile];
-    struct seat *seat = &x->seat[row->seat];
-    struct aq_sequence *s = seat->sequence;
-    float *logits = x->logits + (size_t)tile * x->steps->vocab;
-    const struct aq_logits_stat *stat = &x->logits_stat[tile];
-    uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
-    if (row->prompt_index >= 0) {
-        uint32_t at = (uint32_t)row->prompt_index + 1;
-        if (stat->bad_count > 0)
-            __atomic_store_n(&seat->bad_prompt, true, __ATOMIC_RELAXED);
-        score(x, s, logits, stat, s->prompt[at], &s->prompt_logprob[at],
-              s->prompt_tops ? s->prompt_tops + (size_t)at * tops : NULL);
-        return;
-    }
-    seat->has_chosen = true;
-    seat->bad = stat->bad_count > 0;
-    if (seat->bad || s->max_tokens == 0)
-        return;
-    if (tops && s->tops)
-        aq_sample_tops(s->tops + (size_t)s->token_count * tops, tops, logits, stat, vocab);
-    struct aq_sample_work *work = &(struct aq_sample_work){
-        .candidate = x->sampler + (size_t)worker * vocab,
-        .logits = x->sampler_logits + (size_t)worker * vocab,
-    };
-    seat->chosen = aq_sample_token(s, logits, stat, vocab, work);
-    if (s->logprobs)
-        s->logprobs[s->token_count] = logits[seat->chosen] - stat->log_sum_exp;
-}
-
-static void run_head(struct aq_executor *x, const struct aq_op *op, struct micro_batch *b)
-{
-    const struct aq_prim_list *list = &x->steps->step[op->step].main;
-    uint32_t tile = x->opts.shape.head_tile_rows;
-    for (uint32_t first = 0; first < b->logit_count; first += tile) {
-        uint32_t rows = (uint32_t)aq_min_u64(tile, b->logit_count - first);
-        run_list(x, op->step, list, b, 0, rows, b->logit_index + first);
-        x->opts.kernels->logits_stat(x->opts.exec, x->logits_stat, x->logits, x->steps->vocab, rows,
-                                     x->steps->vocab);
-        struct choose c = {x, b, first};
-        aq_pool_run(aq_exec_pool(x->opts.exec), choose_row, &c, rows);
-    }
-}
-
-static void run_op(struct aq_executor *x, const struct aq_op *op)
-{
-    struct micro_batch *b = &x->batch[op->micro_batch];
-    const struct aq_step_desc *step = &x->steps->step[op->step];
-    switch ((enum aq_op_kind)op->kind) {
-    case AQ_OP_EMBED:
-    case AQ_OP_PRE:
-    case AQ_OP_MLP: run_tiles(x, op->step, &step->main, b); break;
-    case AQ_OP_POST: run_tiles(x, op->step, &step->post, b); break;
-    case AQ_OP_ATTN_PREFILL: run_attention(x, op, b, true); break;
-    case AQ_OP_ATTN_DEVICE: run_attention(x, op, b, false); break;
-    case AQ_OP_HEAD: run_head(x, op, b); break;
-    case AQ_OP_TURN:
-        retire(x, op->micro_batch);
-        bind_seated(x, op->micro_batch);
-        admit_and_bind(x, op->micro_batch);
-        break;
-    default: assert(!"op kind");
-    }
+    return 0;
 }
 
 /* ---- passes ------------------------------------------------------------------------------ */
-
-void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
-{
-    uint32_t last = s->prompt_count + (s->max_tokens ? s->max_tokens - 1 : 0);
-    assert(s->prompt_count >= 1 && last <= x->opts.keys_max);
-    assert(s->prompt_count + x->opts.shape.micro_batch <= x->opts.shape.rows_max);
-    s->token_count = 0;
-    s->finish = AQ_FINISH_NONE;
-    s->seat = -1;
-    push(&x->waiting, s);
-}
-
-struct aq_sequence *aq_executor_finished(struct aq_executor *x)
-{
-    return pop(&x->finished);
-}
 
 static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode, double seconds)
 {
@@ -743,30 +571,27 @@ static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode,
     }
 }
 
-/* Rows for sequences submitted since the last TURN; counts the rows of the pass.  Without refill a
- * block that takes nobody more starts to decode. */
-static void bind_late_comers(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode)
+/* Everything in flight comes home, so that nobody writes to a buffer any more. */
+static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
 {
-    uint32_t prefill = 0, decode = 0;
-    for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++) {
-        admit_and_bind(x, k);
-        prefill += x->pass_shape[k].prefill_rows;
+    aq_device_fail(x->opts.device, rc);
+    while (in_flight(x)) {
+        struct aq_completion done[32];
+        int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
+        for (int i = 0; i < count; i++)
+            x->lane[x->program->op[done[i].token].lane].in_flight--;
+        if (count < 0)
+            break;
     }
-    if (!x->opts.refill && x->filling && !prefill && x->seated) {
-        x->filling = false;
-        for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++)
-            bind_seated(x, k);
-    }
-    for (uint32_t k = 0; k < x->opts.shape.micro_batches; k++)
-        decode += x->pass_shape[k].decode_rows;
-    *ret_prefill = prefill;
-    *ret_decode = decode;
+    if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
+        return aq_disk_lane_error(x->disk, NULL);
+    return aq_error(reterr, rc, "pass %llu", (unsigned long long)x->pass);
 }
 
 int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
 {
     uint32_t prefill, decode;
-    bind_late_comers(x, &prefill, &decode);
+    exec_begin_pass(x, &prefill, &decode);
     *ret_worked = prefill + decode > 0;
     if (!*ret_worked) {
         assert(!x->waiting.first);
@@ -774,21 +599,18 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
     }
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, true);
-    aq_program_annotate(x->cost, &x->program, x->steps, &x->opts.shape, x->pass_shape);
-    double start = aq_clock_s(), before = start;
-    for (uint32_t i = 0; i < x->program.op_count; i++) {
-        const struct aq_op *op = &x->program.op[i];
-        if (x->cost[i].rows > 0 || op->kind == AQ_OP_TURN)
-            run_op(x, op);
-        double now = aq_clock_s();
-        *(op->lane == AQ_LANE_CONTROL ? &x->stats.control_busy_s : &x->stats.compute_busy_s) +=
-            now - before;
-        before = now;
-    }
-    count_pass(x, prefill, decode, before - start);
+    aq_program_annotate(x->cost, x->program, x->steps, x->plan, x->stream, x->pass_shape);
+    double start = aq_clock_s();
+    x->left = x->program->op_count - x->ahead;
+    x->ahead = 0;
+    int rc = x->opts.serial ? run_serial(x) : run_overlapped(x);
+    if (rc < 0)
+        rc = fail(x, rc, reterr);
+    x->pass++;
+    count_pass(x, prefill, decode, aq_clock_s() - start);
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, false);
-    return 0;
+    return rc;
 }
 
 struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
@@ -796,10 +618,9 @@ struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
     struct aq_engine_stats st = x->stats;
     st.seated = x->seated;
     st.waiting = x->waiting.count;
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        st.lane[l].busy_s = x->lane[l].busy_s;
+        st.lane[l].bytes = x->lane[l].bytes;
+    }
     return st;
-}
-
-const struct aq_program *aq_executor_program(const struct aq_executor *x)
-{
-    return &x->program;
 }

@@ -160,12 +160,6 @@ void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct a
 
 /* ---- status ---- */
 
-static json_t *lane_json(double busy_s)
-{
-    return json_pack("{s:o, s:n, s:n, s:n}", "busy_s", aq_json_real(busy_s), "bytes", "gb_s",
-                     "ceiling_gb_s");
-}
-
 static json_t *memory_now(const struct aq_progress *p)
 {
     if (!p->memory)
@@ -199,9 +193,7 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
     json_object_set_new(o, "pass_s", positive(mean_pass_s(view)));
     json_object_set_new(o, "passes", json_integer((json_int_t)view->stats.passes));
     json_object_set_new(o, "elapsed_s", aq_json_real(now_s - view->begin_s));
-    json_object_set_new(o, "lanes",
-                        json_pack("{s:o, s:o}", "compute", lane_json(view->stats.compute_busy_s),
-                                  "control", lane_json(view->stats.control_busy_s)));
+    json_object_set_new(o, "lanes", aq_report_lanes(&view->stats));
     json_object_set_new(o, "memory", memory_now(p));
     json_object_set_new(o, "last_error",
                         view->last_error[0] ? json_string(view->last_error) : json_null());

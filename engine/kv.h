@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/kv.h - the KV cache: a pool of equal pages, and for each seat and layer a table of
- * head-block addresses.  A page holds whole runs of 32 slots of all KV heads of one layer; all
- * layers of a sequence grow together.  Owns the pool from open to close and allocates nothing in
- * between; admission (policy/admit.h) guarantees that a page is there when it is asked for. */
+ * engine/kv.h - the KV cache: for each tier in memory a pool of equal pages, and for each seat and
+ * layer a table of head-block addresses.  A page holds whole runs of 32 slots of all KV heads of
+ * one layer; all layers of a sequence grow together.  A seat whose KV lives on disk has no pages:
+ * its whole runs lie in a region of the scratch file and visit a staging slot, its last, partly
+ * filled run (the delta) stays in host memory.  Owns pools, tails and tables from open to close and
+ * allocates nothing in between; admission (policy/admit.h) guarantees that a page is there when it
+ * is asked for. */
 #ifndef AQ_ENGINE_KV_H
 #define AQ_ENGINE_KV_H
 
-#include "base/mem.h"
-#include "policy/program.h"
+#include "offload/device.h"
+#include "policy/plan.h"
 
 struct aq_kv;
 
 struct aq_kv_opts {
-    uint32_t seats, layers, kv_heads, head_dim;
-    uint32_t keys_max; /* of one sequence */
-    const struct aq_block_shape *shape;
+    struct aq_device *device;
+    const struct aq_plan *plan;
+    uint32_t layers, kv_heads, head_dim;
 };
 
-int aq_kv_open(struct aq_kv **ret, struct aq_mem *mem, const struct aq_kv_opts *opts,
-               struct aq_err *reterr);
+int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
 /* Makes room for `keys` keys in all layers of the seat; asserts that the pool has the pages. */
@@ -29,7 +31,18 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 /* Address table of a (seat, layer): entry b is where the run of slots [32 b, 32 b + 32) starts;
  * head h lies h * aq_kv_head_offset bytes further. */
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* The same for a seat that visits a stage: `whole` runs from `stage` on, aq_kv_run_stride bytes
+ * each, and the next one in the seat's tail. */
+uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
+                            uint32_t whole);
+/* The last run of a seat whose KV lives on disk. */
+uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 size_t aq_kv_head_offset(const struct aq_kv *kv);
-uint64_t aq_kv_pages_free(const struct aq_kv *kv);
+/* Bytes from one run to the next in a stage and on disk: a multiple of 4096. */
+size_t aq_kv_run_stride(const struct aq_kv *kv);
+/* Where the runs of a (seat, layer) lie in the scratch, and how large that part of it is. */
+uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+uint64_t aq_kv_disk_bytes(const struct aq_kv *kv);
+uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier);
 
 #endif

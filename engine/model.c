@@ -248,13 +248,20 @@ fail:
     return rc;
 }
 
+static enum aq_device_memory memory_of(int tier)
+{
+    return tier == AQ_DEVICE ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
+}
+
 void aq_model_close(struct aq_model *m)
 {
     if (!m)
         return;
-    if (m->mem) {
-        aq_mem_free(m->mem, AQ_HOST, "weights", m->weights_buffer, m->weights_bytes);
-        aq_mem_free(m->mem, AQ_HOST, "vectors", m->vectors_buffer, m->vectors_bytes);
+    if (m->device) {
+        for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+            aq_device_free(m->device, memory_of(t), "weights", m->weights_buffer[t],
+                           m->weights_bytes[t]);
+        aq_device_free(m->device, AQ_MEMORY_DEVICE, "vectors", m->vectors_buffer, m->vectors_bytes);
     }
     if (m->source) {
         aq_checkpoint_close(m->source->checkpoint);
@@ -275,6 +282,11 @@ enum aq_dtype aq_model_table_dtype(const struct aq_model *m)
             return source_dtype(m, embed->matrix[i].name);
     }
     return m->checkpoint_dtype;
+}
+
+struct aq_store *aq_model_store(const struct aq_model *m)
+{
+    return m->source ? m->source->store : NULL;
 }
 
 int aq_model_store_format(const struct aq_model *m)
@@ -343,7 +355,9 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
 struct load {
     struct aq_model *m;
     const struct aq_kernels *kernels;
-    const struct aq_weight *weight; /* being loaded */
+    const struct aq_weight *weight; /* being loaded: */
+    uint32_t first_panel;           /* from here on ... */
+    uint8_t *to;                    /* ... to here */
     uint8_t *staging;
     size_t staging_bytes;
     pthread_mutex_t lock;
@@ -367,18 +381,17 @@ static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_
     const struct aq_weight *w = l->weight;
     const struct aq_matrix_desc *d = w->desc;
     const struct aq_store *store = l->m->source ? l->m->source->store : NULL;
-    uint32_t first = tile * AQ_PANEL_ROWS,
+    uint32_t panel = l->first_panel + tile, first = panel * AQ_PANEL_ROWS,
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
     size_t panel_bytes = aq_panel_bytes(w->dtype, d->k),
            row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
-    uint8_t *dst =
-        (uint8_t *)w->data + (d->table ? (size_t)first * row_bytes : (size_t)tile * panel_bytes);
+    uint8_t *dst = l->to + (d->table ? (size_t)first * row_bytes : (size_t)tile * panel_bytes);
     enum aq_dtype dtype;
     int rc;
     if (store && !d->table) {
         const struct aq_store_item *item = aq_store_find(store, d->name);
         bool same = item->layout == w->layout;
-        rc = aq_store_read(store, item, (uint64_t)tile * panel_bytes, same ? dst : staging,
+        rc = aq_store_read(store, item, (uint64_t)panel * panel_bytes, same ? dst : staging,
                            panel_bytes, reterr);
         if (rc == 0 && !same)
             l->kernels->pack_panel(dst, w->dtype, w->layout, staging, item->dtype, rows, d->k);
@@ -430,11 +443,30 @@ static int load_vector(struct load *l, const struct aq_vector_desc *d, float *ds
     return 0;
 }
 
-/* Gives every matrix and vector its place; tied matrices share one. */
-static void place(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
+/* Bytes of a matrix by where it lies: what products run on, and what streams from the host. */
+static void split_bytes(uint64_t bytes[AQ_TIER_COUNT], const struct aq_model *m,
+                        const struct aq_stream *stream, enum aq_tier head, uint32_t step,
+                        uint32_t matrix, enum aq_dtype dtype)
 {
-    uint8_t *matrix = m->weights_buffer;
+    const struct aq_step_desc *d = &m->steps.step[step];
+    bytes[AQ_DEVICE] = bytes[AQ_HOST] = 0;
+    if (d->kind != AQ_STEP_ATTENTION && d->kind != AQ_STEP_MLP) {
+        bytes[head] = aq_matrix_bytes(&d->matrix[matrix], dtype);
+        return;
+    }
+    uint64_t panel = aq_panel_bytes(dtype, d->matrix[matrix].k);
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+        bytes[t] = stream->split[step][matrix].panels[t] * panel;
+}
+
+/* Gives every matrix and vector its place; tied matrices share one.  With bases of NULL it only
+ * adds up. */
+static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_tier head,
+                  enum aq_dtype format, enum aq_dtype table)
+{
+    uint64_t used[AQ_TIER_COUNT] = {0}, bytes[AQ_TIER_COUNT];
     float *vector = m->vectors_buffer;
+    uint64_t vectors = 0;
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
@@ -445,54 +477,61 @@ static void place(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
             }
             enum aq_dtype dtype =
                 d->matrix[i].table ? table : aq_matrix_format(&d->matrix[i], format);
+            split_bytes(bytes, m, stream, head, s, i, dtype);
+            bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+            uint8_t *device = m->weights_buffer[AQ_DEVICE], *host = m->weights_buffer[AQ_HOST];
             m->weight[s][i] = (struct aq_weight){
                 .desc = &d->matrix[i],
                 .dtype = dtype,
                 .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_layout_cpu(dtype),
-                .data = matrix,
+                .data = !device || (!layer && head == AQ_HOST) ? NULL : device + used[AQ_DEVICE],
+                .host = host ? host + used[AQ_HOST] : NULL,
             };
-            matrix += aq_matrix_bytes(&d->matrix[i], d->matrix[i].table ? table : format);
+            if (!layer && head == AQ_HOST)
+                m->weight[s][i].data = m->weight[s][i].host; /* read where it is */
+            used[AQ_DEVICE] += bytes[AQ_DEVICE];
+            used[AQ_HOST] += bytes[AQ_HOST];
         }
         for (uint32_t i = 0; i < d->vector_count; i++) {
-            m->vector[s][i] = vector;
-            vector += aq_align_up(d->vector[i].count, 16);
+            m->vector[s][i] = vector ? vector + vectors / 4 : NULL;
+            vectors += aq_align_up(4ull * d->vector[i].count, 64);
         }
     }
-    assert(matrix <= (uint8_t *)m->weights_buffer + m->weights_bytes);
-    assert((uint8_t *)vector <= (uint8_t *)m->vectors_buffer + m->vectors_bytes);
+    m->weights_bytes[AQ_DEVICE] = used[AQ_DEVICE];
+    m->weights_bytes[AQ_HOST] = used[AQ_HOST];
+    m->vectors_bytes = aq_max_u64(vectors, 64);
 }
 
-static void total_bytes(struct aq_model *m, enum aq_dtype format, enum aq_dtype table)
+static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uint32_t count,
+                       void *to, struct aq_err *reterr)
 {
-    for (uint32_t s = 0; s < m->steps.step_count; s++) {
-        const struct aq_step_desc *d = &m->steps.step[s];
-        for (uint32_t i = 0; i < d->matrix_count; i++) {
-            uint32_t at_step, at_index;
-            if (!aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))
-                m->weights_bytes +=
-                    aq_matrix_bytes(&d->matrix[i], d->matrix[i].table ? table : format);
-        }
-        for (uint32_t i = 0; i < d->vector_count; i++)
-            m->vectors_bytes += aq_align_up(4ull * d->vector[i].count, 64);
-    }
-    m->vectors_bytes = aq_max_u64(m->vectors_bytes, 64);
+    l->first_panel = first;
+    l->to = to;
+    if (count)
+        aq_pool_run(pool, load_tile, l, count);
+    if (l->rc < 0 && reterr)
+        *reterr = l->err;
+    return l->rc;
 }
 
-static int load_step(struct load *l, struct aq_pool *pool, uint32_t s, struct aq_err *reterr)
+static int load_step(struct load *l, struct aq_pool *pool, const struct aq_stream *stream,
+                     uint32_t s, struct aq_err *reterr)
 {
     struct aq_model *m = l->m;
     const struct aq_step_desc *d = &m->steps.step[s];
+    bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         uint32_t at_step, at_index;
         if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))
             continue;
         l->weight = &m->weight[s][i];
-        aq_pool_run(pool, load_tile, l, aq_panel_count(d->matrix[i].rows));
-        if (l->rc < 0) {
-            if (reterr)
-                *reterr = l->err;
-            return l->rc;
-        }
+        const uint32_t *panels = stream->split[s][i].panels;
+        uint32_t near = layer ? panels[AQ_DEVICE] : aq_panel_count(d->matrix[i].rows);
+        int rc = load_panels(l, pool, 0, near, l->weight->data, reterr);
+        if (rc == 0 && layer)
+            rc = load_panels(l, pool, near, panels[AQ_HOST], l->weight->host, reterr);
+        if (rc < 0)
+            return rc;
     }
     for (uint32_t i = 0; i < d->vector_count; i++) {
         int rc = load_vector(l, &d->vector[i], m->vector[s][i], reterr);
@@ -502,36 +541,60 @@ static int load_step(struct load *l, struct aq_pool *pool, uint32_t s, struct aq
     return 0;
 }
 
-int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
-                  const struct aq_kernels *kernels, struct aq_pool *pool, void *staging,
-                  size_t staging_bytes, struct aq_err *reterr)
+static int take_memory(struct aq_model *m, struct aq_err *reterr)
 {
-    assert(!m->mem);
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
+        uint64_t bytes = m->weights_bytes[t];
+        m->weights_bytes[t] = 0; /* until it is there */
+        if (!bytes)
+            continue;
+        int rc = aq_device_alloc(&m->weights_buffer[t], m->device, memory_of(t), "weights", bytes,
+                                 reterr);
+        if (rc < 0)
+            return rc;
+        m->weights_bytes[t] = bytes;
+    }
+    return aq_device_alloc((void **)&m->vectors_buffer, m->device, AQ_MEMORY_DEVICE, "vectors",
+                           m->vectors_bytes, reterr);
+}
+
+int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_stream *stream,
+                  enum aq_tier head, enum aq_dtype format, const struct aq_kernels *kernels,
+                  struct aq_pool *pool, void *staging, size_t staging_bytes, struct aq_err *reterr)
+{
+    assert(!m->device);
     enum aq_dtype table = aq_model_table_dtype(m);
     m->weight = calloc(m->steps.step_count, sizeof(*m->weight));
     m->vector = calloc(m->steps.step_count, sizeof(*m->vector));
     if (!m->weight || !m->vector)
         return aq_error(reterr, -ENOMEM, "%s: table of weights", m->name);
-    total_bytes(m, format, table);
-    m->mem = mem;
-    int rc = aq_mem_alloc(&m->weights_buffer, mem, AQ_HOST, "weights", m->weights_bytes, reterr);
-    if (rc == 0)
-        rc = aq_mem_alloc((void **)&m->vectors_buffer, mem, AQ_HOST, "vectors", m->vectors_bytes,
-                          reterr);
+    head = aq_device_separate(device) ? head : AQ_DEVICE;
+    m->device = device;
+    place(m, stream, head, format, table);
+    int rc = take_memory(m, reterr);
     if (rc < 0)
         return rc;
-    place(m, format, table);
+    place(m, stream, head, format, table);
     struct load l = {.m = m,
                      .kernels = kernels,
                      .staging = staging,
                      .staging_bytes = staging_bytes,
                      .lock = PTHREAD_MUTEX_INITIALIZER};
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
-        rc = load_step(&l, pool, s, reterr);
+        rc = load_step(&l, pool, stream, s, reterr);
         if (rc < 0) {
             aq_error_prefix(reterr, "%s", m->name);
             return rc;
         }
     }
     return 0;
+}
+
+void aq_model_stream_from(struct aq_model *m, const struct aq_store *store)
+{
+    for (uint32_t s = 0; s < m->steps.step_count; s++) {
+        const struct aq_step_desc *d = &m->steps.step[s];
+        for (uint32_t i = 0; i < d->matrix_count; i++)
+            m->weight[s][i].store_offset = aq_store_find(store, d->matrix[i].name)->offset;
+    }
 }

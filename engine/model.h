@@ -10,13 +10,17 @@
 #include "base/threads.h"
 #include "engine/model_config.h"
 #include "kernels/kernels.h"
-#include "policy/steps.h"
+#include "offload/device.h"
+#include "offload/store.h"
+#include "policy/stream.h"
 
 struct aq_weight {
     const struct aq_matrix_desc *desc;
     enum aq_dtype dtype;
     enum aq_layout layout;
-    void *data; /* panels, or rows for a table */
+    void *data; /* the panels that stay where products run, from panel 0 on; rows for a table */
+    void *host; /* the panels after them that stream from the host's memory */
+    uint64_t store_offset; /* of panel 0 in the store that the last panels stream from */
 };
 
 struct aq_model {
@@ -33,10 +37,12 @@ struct aq_model {
     /* Filled by load, [step][AQ_STEP_MATRIX_MAX] and [step][AQ_STEP_VECTOR_MAX]. */
     struct aq_weight (*weight)[AQ_STEP_MATRIX_MAX];
     float *(*vector)[AQ_STEP_VECTOR_MAX];
-    struct aq_mem *mem;
-    void *weights_buffer;
+    struct aq_device *device;
+    void *weights_buffer
+        [AQ_TIER_COUNT]; /* where products run, and on the host of a separate device */
+    uint64_t weights_bytes[AQ_TIER_COUNT];
     float *vectors_buffer;
-    uint64_t weights_bytes, vectors_bytes;
+    uint64_t vectors_bytes;
 };
 
 struct aq_model_opts {
@@ -53,12 +59,19 @@ enum aq_dtype aq_model_table_dtype(const struct aq_model *m);
 /* The format a packed store holds its matrices in; -1 when the source is not a store. */
 int aq_model_store_format(const struct aq_model *m);
 
-/* Takes "weights" and "vectors" from mem and fills them, in parallel on pool.
+/* The packed store that the model was opened from; NULL when it was not.  Borrowed. */
+struct aq_store *aq_model_store(const struct aq_model *m);
+
+/* Takes "weights" and "vectors" from the device and fills them, in parallel on pool: of the layers
+ * the panels that `stream` says are resident or stream from the host.  head: where the other
+ * matrices live.
  *   staging: aq_pool_threads(pool) * staging_bytes, at least 64 rows of the widest matrix in f32
  * each */
-int aq_model_load(struct aq_model *m, struct aq_mem *mem, enum aq_dtype format,
-                  const struct aq_kernels *kernels, struct aq_pool *pool, void *staging,
-                  size_t staging_bytes, struct aq_err *reterr);
+int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_stream *stream,
+                  enum aq_tier head, enum aq_dtype format, const struct aq_kernels *kernels,
+                  struct aq_pool *pool, void *staging, size_t staging_bytes, struct aq_err *reterr);
+/* After load: says where in `store` (laid out in the loaded format) the other panels are. */
+void aq_model_stream_from(struct aq_model *m, const struct aq_store *store);
 
 /* Is a panel of rows [first, first + rows) of a matrix, packed in `format` from a source dtype,
  * free of infinities and NaN that f16 (also that of scales and minima) had no room for?  -EINVAL

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options_check.h"
+#include "engine/placement.h"
 
 #include "base/types.h"
 #include "engine/device.h"
@@ -79,78 +80,8 @@ int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
                     text);
 }
 
-/* "D/H/N": three percentages that sum to 100. */
-static int check_shares(const char *label, const char *key, const char *value,
-                        struct aq_err *reterr)
-{
-    double share[3], sum = 0;
-    const char *at = value;
-    for (int i = 0; i < 3; i++) {
-        size_t n = strcspn(at, "/");
-        char number[32];
-        bool last = at[n] == '\0';
-        if (n >= sizeof(number) || last != (i == 2))
-            goto malformed;
-        memcpy(number, at, n);
-        number[n] = '\0';
-        if (!aq_parse_real(number, &share[i]) || share[i] < 0 || share[i] > 100)
-            goto malformed;
-        sum += share[i];
-        at += n + !last;
-    }
-    if (sum < 100 - 1e-6 || sum > 100 + 1e-6)
-        return aq_error(reterr, -EINVAL, "%s: %s=%s: expected shares that sum to 100, found %g",
-                        label, key, value, sum);
-    if (share[2] > 0)
-        return aq_error(reterr, -EINVAL,
-                        "%s: %s=%s: a share on disk is not available in this version", label, key,
-                        value);
-    return 0;
-malformed:
-    return aq_error(reterr, -EINVAL,
-                    "%s: %s: expected percentages device/host/disk such as 0/100/0, found '%s'",
-                    label, key, value);
-}
-
-static int check_part(const char *label, const char *key, const char *value, struct aq_err *reterr)
-{
-    if (strcmp(key, "head") == 0) {
-        if (strcmp(value, "device") == 0 || strcmp(value, "host") == 0)
-            return 0;
-        if (strcmp(value, "disk") == 0)
-            return aq_error(reterr, -EINVAL, "%s: head=disk is not available in this version",
-                            label);
-        return aq_error(reterr, -EINVAL, "%s: head: expected device, host or disk, found '%s'",
-                        label, value);
-    }
-    if (strcmp(key, "weights") == 0 || strcmp(key, "kv") == 0 || strcmp(key, "hidden") == 0)
-        return check_shares(label, key, value, reterr);
-    return aq_error(reterr, -EINVAL, "%s: expected weights, kv, hidden or head, found '%s'", label,
-                    key);
-}
-
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr)
 {
-    if (strcmp(text, "auto") == 0)
-        return 0;
-    char *copy = strdup(text), *save = NULL;
-    if (!copy)
-        return aq_error(reterr, -ENOMEM, "%s: %zu bytes", label, strlen(text) + 1);
-    int rc = 0;
-    uint32_t parts = 0;
-    for (char *part = strtok_r(copy, " \t,", &save); part && rc == 0;
-         part = strtok_r(NULL, " \t,", &save)) {
-        char *equals = strchr(part, '=');
-        if (!equals) {
-            rc = aq_error(reterr, -EINVAL, "%s: expected NAME=SHARES, found '%s'", label, part);
-            break;
-        }
-        *equals = '\0';
-        rc = check_part(label, part, equals + 1, reterr);
-        parts++;
-    }
-    if (rc == 0 && parts == 0)
-        rc = aq_error(reterr, -EINVAL, "%s: expected auto or NAME=SHARES, found '%s'", label, text);
-    free(copy);
-    return rc;
+    struct aq_placement placement;
+    return strcmp(text, "auto") == 0 ? 0 : aq_placement_parse(&placement, label, text, reterr);
 }

@@ -156,9 +156,10 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
         rc = aq_error(reterr, -ENOMEM, "plan of a store of %u steps", m->steps.step_count);
     for (uint32_t s = 0; rc == 0 && s < m->steps.step_count; s++)
         plan_step(o, opts, s);
-    if (rc == 0)
+    /* A shape with random weights has no directory. */
+    if (rc == 0 && opts->model_dir)
         rc = add_files(o, opts->model_dir, more_files, reterr);
-    if (rc == 0)
+    if (rc == 0 && opts->model_dir)
         rc = add_files(o, opts->model_dir, aq_tokenizer_file_names, reterr);
     if (rc < 0) {
         aq_pack_plan_close(&p);

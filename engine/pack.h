@@ -12,7 +12,8 @@
 
 struct aq_pack_opts {
     const struct aq_model *model;
-    const char *model_dir;   /* config.json and the tokenizer's files are copied from here */
+    /* config.json and the tokenizer's files are copied from here; NULL: there are none. */
+    const char *model_dir;
     const char *const *dirs; /* of the store */
     uint32_t dir_count;
     enum aq_dtype format;  /* of the matrices: f32, f16, bf16, int8, int4 (aq_matrix_format) */

@@ -2,9 +2,11 @@
 #include "engine/paths.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 char *aq_path_cache(const char *option, struct aq_err *reterr)
@@ -43,4 +45,25 @@ char *aq_path_existing(const char *path)
         *slash = '\0';
     }
     return at;
+}
+
+int aq_path_make(const char *path, struct aq_err *reterr)
+{
+    char *copy = strdup(path);
+    if (!copy)
+        return aq_error(reterr, -ENOMEM, "directory '%s'", path);
+    int rc = 0;
+    for (char *at = copy + 1; rc == 0; at++) {
+        if (*at && *at != '/')
+            continue;
+        char c = *at;
+        *at = '\0';
+        if (mkdir(copy, 0777) < 0 && errno != EEXIST)
+            rc = aq_error(reterr, -errno, "cannot make the directory '%s'", copy);
+        *at = c;
+        if (!c)
+            break;
+    }
+    free(copy);
+    return rc;
 }

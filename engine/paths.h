@@ -9,6 +9,9 @@
  * $HOME/.cache/aquifer.  Makes nothing.  NULL with -EINVAL when none of them is set. */
 char *aq_path_cache(const char *option, struct aq_err *reterr);
 
+/* Makes a directory and those above it that are missing. */
+int aq_path_make(const char *path, struct aq_err *reterr);
+
 /* The path itself or its nearest parent that exists: what a directory still to be made will lie
  * on.  NULL: out of memory. */
 char *aq_path_existing(const char *path);

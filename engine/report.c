@@ -44,11 +44,23 @@ static json_t *rate(double count, double seconds)
     return seconds > 0 ? aq_json_real(count / seconds) : json_null();
 }
 
-static json_t *lanes_json(const struct aq_engine_stats *s)
+json_t *aq_report_lanes(const struct aq_engine_stats *s)
 {
-    return json_pack("{s:{s:f, s:n, s:n, s:n}, s:{s:f, s:n, s:n, s:n}}", "compute", "busy_s",
-                     s->compute_busy_s, "bytes", "gb_s", "ceiling_gb_s", "control", "busy_s",
-                     s->control_busy_s, "bytes", "gb_s", "ceiling_gb_s");
+    json_t *lanes = json_object();
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        bool moves = l >= AQ_LANE_H2D && l <= AQ_LANE_DISK_WRITE;
+        if (s->lane[l].busy_s <= 0 && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL)
+            continue;
+        double bytes = (double)s->lane[l].bytes;
+        json_t *lane = json_pack("{s:o}", "busy_s", aq_json_real(s->lane[l].busy_s));
+        json_object_set_new(lane, "bytes",
+                            moves ? json_integer((json_int_t)s->lane[l].bytes) : json_null());
+        json_object_set_new(lane, "gb_s",
+                            moves ? rate(bytes * 1e-9, s->lane[l].busy_s) : json_null());
+        json_object_set_new(lane, "ceiling_gb_s", json_null());
+        json_object_set_new(lanes, aq_lane_name((enum aq_lane)l), lane);
+    }
+    return lanes;
 }
 
 static void subtract(struct aq_engine_stats *s, const struct aq_engine_stats *b)
@@ -63,8 +75,10 @@ static void subtract(struct aq_engine_stats *s, const struct aq_engine_stats *b)
     s->prefill_tokens -= b->prefill_tokens;
     s->decode_tokens -= b->decode_tokens;
     s->generated_tokens -= b->generated_tokens;
-    s->compute_busy_s -= b->compute_busy_s;
-    s->control_busy_s -= b->control_busy_s;
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        s->lane[l].busy_s -= b->lane[l].busy_s;
+        s->lane[l].bytes -= b->lane[l].bytes;
+    }
 }
 
 static void add_model(json_t *r, const struct aq_engine_info *i)
@@ -117,7 +131,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     json_object_set_new(r, "gen_tok_s", rate((double)s.generated_tokens, passes_s + idle_s));
     json_object_set_new(r, "total_tok_s",
                         rate((double)(t->prompt_tokens + s.generated_tokens), passes_s + idle_s));
-    json_object_set_new(r, "lanes", lanes_json(&s));
+    json_object_set_new(r, "lanes", aq_report_lanes(&s));
     json_object_set_new(r, "memory", aq_engine_memory_json(e));
     json_object_set_new(r, "predicted", json_null());
     json_object_set_new(r, "emulated", json_false());

@@ -18,6 +18,9 @@ struct aq_report_times {
 json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times *t,
                         const struct aq_engine_stats *before);
 
+/* {lane: {"busy_s", "bytes", "gb_s", "ceiling_gb_s"}} of the lanes that did something.  New
+ * reference. */
+json_t *aq_report_lanes(const struct aq_engine_stats *s);
 /* {"cpu", "cores", "memory_bytes", "kernel", "hostname"?...}: what the numbers were measured on. */
 json_t *aq_report_environment(void);
 

@@ -44,74 +44,166 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
         runs++;
     s->page_slots = AQ_HEAD_BLOCK_SLOTS * runs;
     s->page_bytes = run * runs;
+    s->run_bytes = run;
 }
 
-/* The pool: every seat at its longest, or, where lengths are known to be shorter on average, a
- * quarter more than the average plus one of the longest; admission keeps within it. */
-static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in)
+/* The pool of a tier: every seat at its longest, or, where lengths are known to be shorter on
+ * average, a quarter more than the average plus one of the longest; admission keeps within it. */
+static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
+                           uint64_t seats)
 {
-    uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     uint64_t longest = aq_block_pages(s, in->steps->layers, in->total_max);
     uint64_t all = seats * longest;
-    if (!in->total_sum || !in->sequences)
+    if (!in->total_sum || !in->sequences || !seats)
         return all;
     uint64_t mean = aq_div_up(in->total_sum, in->sequences) + s->page_slots / 2;
     uint64_t typical = seats * aq_block_pages(s, in->steps->layers, mean) * 5 / 4 + longest;
     return aq_min_u64(all, typical);
 }
 
-static void add(struct aq_ledger *l, const char *purpose, uint64_t bytes)
+/* ---- ledger ------------------------------------------------------------------------------ */
+
+const char *aq_block_purpose(enum aq_slot_class c)
 {
-    if (bytes)
-        aq_ledger_add(l, AQ_HOST, purpose, aq_mem_rounded(bytes));
+    static const char *const names[AQ_SLOT_CLASS_COUNT] = {
+        [AQ_SLOT_RING] = "weight ring",
+        [AQ_SLOT_STAGING] = "weight staging",
+        [AQ_SLOT_UNPACKED] = "unpacked weights",
+        [AQ_SLOT_HIDDEN] = "hidden",
+        [AQ_SLOT_HIDDEN_HOST] = "hidden (host)",
+        [AQ_SLOT_HIDDEN_DISK] = "hidden (disk)",
+        [AQ_SLOT_QKV] = "qkv",
+        [AQ_SLOT_ATTENTION] = "attention output",
+        [AQ_SLOT_QKV_HOST] = "qkv (host)",
+        [AQ_SLOT_ATTENTION_HOST] = "attention output (host)",
+        [AQ_SLOT_KV_HOST] = "kv staging (host)",
+        [AQ_SLOT_KV_DEVICE] = "kv staging",
+        [AQ_SLOT_LOGITS] = "logits",
+    };
+    return names[c];
 }
 
-uint64_t aq_block_rows_bytes(const struct aq_block_shape *s)
+static void add(struct aq_ledger *l, enum aq_tier tier, const char *purpose, uint64_t bytes)
 {
+    if (bytes)
+        aq_ledger_add(l, tier, purpose, aq_mem_rounded(bytes));
+}
+
+uint64_t aq_block_rows_bytes(const struct aq_plan *p)
+{
+    const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 192 +
            s->head_tile_rows * 16ull + 1024;
 }
 
-static void fill_ledger(struct aq_ledger *l, const struct aq_block_shape *s,
-                        const struct aq_block_inputs *in)
+/* Resident weights, by where they live: what streams from host memory lives there; table and head
+ * are one matrix where they are tied. */
+static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, enum aq_tier device)
 {
     const struct aq_model_steps *m = in->steps;
-    uint64_t compute = aq_dtype_bytes(s->compute), rows = s->rows_max;
-    uint64_t width = (uint64_t)m->heads * m->head_dim,
-             kv_width = (uint64_t)m->kv_heads * m->head_dim;
-    uint64_t matrices, vectors, seats = (uint64_t)s->micro_batch * s->micro_batches;
+    uint64_t bytes[AQ_TIER_COUNT] = {0};
+    enum aq_tier head = in->separate && b->plan.placement.head == AQ_DEVICE ? AQ_DEVICE : AQ_HOST;
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        const struct aq_step_desc *d = &m->step[s];
+        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            const struct aq_matrix_desc *w = &d->matrix[i];
+            uint32_t at_step, at_index;
+            if (aq_matrix_is_tied(m, s, i, &at_step, &at_index))
+                continue;
+            if (!layer) {
+                bytes[head] += aq_matrix_bytes(w, w->table ? in->table_format : in->weight_format);
+                continue;
+            }
+            uint64_t panel = aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k);
+            bytes[device] += b->stream.split[s][i].panels[AQ_DEVICE] * panel;
+            bytes[AQ_HOST] += b->stream.split[s][i].panels[AQ_HOST] * panel;
+        }
+    }
+    uint64_t matrices, vectors;
     aq_block_weight_bytes(in, &matrices, &vectors);
+    add(&b->ledger, device, "weights", bytes[device]);
+    if (device != AQ_HOST)
+        add(&b->ledger, AQ_HOST, "weights", bytes[AQ_HOST]);
+    add(&b->ledger, device, "vectors", vectors);
+}
+
+static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
+{
+    const struct aq_block_shape *s = &b->plan.shape;
+    const struct aq_model_steps *m = in->steps;
+    uint64_t runs = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS), seats[AQ_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < b->plan.part_count; i++)
+        seats[b->plan.part[i].tier] += (uint64_t)b->plan.part[i].count * s->micro_batches;
+    add(&b->ledger, AQ_DEVICE, "kv", s->page_bytes * s->page_count[AQ_DEVICE]);
+    add(&b->ledger, AQ_HOST, "kv", s->page_bytes * s->page_count[AQ_HOST]);
+    uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
+    add(&b->ledger, AQ_HOST, "kv tables",
+        (uint64_t)s->micro_batch * s->micro_batches * m->layers * runs * sizeof(void *) +
+            (s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]) * sizeof(uint32_t));
+    aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * runs * run);
+}
+
+static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
+{
+    const struct aq_model_steps *m = in->steps;
+    const struct aq_block_shape *s = &b->plan.shape;
+    struct aq_ledger *l = &b->ledger;
+    uint64_t compute = aq_dtype_bytes(s->compute);
+    enum aq_tier device = in->separate ? AQ_DEVICE : AQ_HOST;
     *l = (struct aq_ledger){0};
-    add(l, "weights", matrices);
-    add(l, "vectors", vectors);
-    add(l, "kv", s->page_bytes * s->page_count);
-    add(l, "kv tables",
-        seats * m->layers * aq_div_up(in->total_max, AQ_HEAD_BLOCK_SLOTS) * sizeof(void *) +
-            s->page_count * sizeof(uint32_t));
-    for (uint32_t k = 0; k < s->micro_batches; k++)
-        add(l, "hidden", rows * m->hidden * 4);
-    add(l, "qkv", rows * (width + 2 * kv_width) * 4);
-    add(l, "attention output", rows * width * compute);
-    add(l, "tiles",
+    add_weights(b, in, device);
+    add_kv(b, in);
+    for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
+        const char *purpose = aq_block_purpose((enum aq_slot_class)c);
+        const struct aq_program *p = &b->program;
+        if (!purpose || p->first[c] == p->first[c + 1])
+            continue;
+        uint64_t bytes = aq_program_class_bytes(p, (enum aq_slot_class)c);
+        enum aq_tier tier = (enum aq_tier)p->slot[p->first[c]].tier;
+        if (tier == AQ_DISK)
+            aq_ledger_add(l, tier, purpose, bytes);
+        else
+            add(l, tier, purpose, bytes);
+    }
+    add(l, device, "tiles",
         s->tile_rows * ((uint64_t)m->hidden + m->inner + m->embed_width) * compute + 256);
-    add(l, "logits", (uint64_t)s->head_tile_rows * m->vocab * 4);
-    add(l, "sampler", (uint64_t)in->threads * m->vocab * 12);
-    add(l, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
-    add(l, "rows and seats", aq_block_rows_bytes(s));
+    add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
+    add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
+    if (b->plan.part_count && in->separate && in->attention != AQ_ATTEND_DEVICE)
+        add(l, AQ_HOST, "scratch (host lane)",
+            (uint64_t)in->threads * in->scratch_bytes_per_thread);
+    add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-    add(l, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
+    add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
+}
+
+/* ---- one candidate ----------------------------------------------------------------------- */
+
+void aq_block_close(struct aq_block *b)
+{
+    if (!b)
+        return;
+    aq_program_close(&b->program);
+    aq_stream_close(&b->stream);
+    *b = (struct aq_block){0};
 }
 
 static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in,
                       uint32_t seats_per_batch)
 {
-    s->micro_batch = seats_per_batch;
-    s->micro_batches = in->micro_batches ? in->micro_batches : 1;
-    s->compute = in->compute;
-    s->kv_format = in->kv_format;
+    *s = (struct aq_block_shape){
+        .micro_batch = seats_per_batch,
+        .micro_batches = in->micro_batches ? in->micro_batches : 1,
+        .compute = in->compute,
+        .kv_format = in->kv_format,
+        .weight_format = in->weight_format,
+        .keys_max = in->total_max,
+    };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
         cap = aq_min_u64(cap, in->prompt_sum);
@@ -123,30 +215,127 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     s->tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_TILE_ROWS, s->rows_max);
     s->head_tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_HEAD_TILE_ROWS, s->rows_max);
     choose_page(s, in);
-    s->page_count = pool_pages(s, in);
 }
 
-static bool fits(struct aq_block_shape *s, struct aq_ledger *l, const struct aq_block_inputs *in,
-                 uint32_t seats)
+/* Bytes of the largest group of steps whose weights must be in the ring together. */
+static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement)
 {
-    shape_for(s, in, seats);
-    fill_ledger(l, s, in);
-    return aq_ledger_total(l, AQ_HOST) <= in->host_budget;
+    double share = placement->weights.percent[AQ_DISK];
+    if (in->separate)
+        share += placement->weights.percent[AQ_HOST];
+    uint64_t most = 0, before = 0;
+    for (uint32_t j = 0; j < in->steps->step_count; j++) {
+        const struct aq_step_desc *d = &in->steps->step[j];
+        uint64_t bytes = 0;
+        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+        bool streams = layer || (in->separate && d->kind == AQ_STEP_HEAD);
+        for (uint32_t i = 0; i < d->matrix_count && streams; i++)
+            bytes += aq_matrix_bytes(&d->matrix[i], in->weight_format);
+        if (layer)
+            bytes = (uint64_t)((double)bytes * share / 100) + AQ_PANEL_ALIGN;
+        bool joined = in->fuse_layer || (in->separate && in->attention != AQ_ATTEND_DEVICE);
+        most = aq_max_u64(most, joined ? bytes + before : bytes);
+        before = bytes;
+    }
+    return most;
 }
 
-/* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does. */
-static uint32_t largest(struct aq_block_shape *s, struct aq_ledger *l,
-                        const struct aq_block_inputs *in, uint32_t most)
+static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
+{
+    uint64_t panel = 0;
+    for (uint32_t j = 0; j < in->steps->step_count; j++) {
+        for (uint32_t i = 0; i < in->steps->step[j].matrix_count; i++) {
+            const struct aq_matrix_desc *w = &in->steps->step[j].matrix[i];
+            if (!w->table)
+                panel =
+                    aq_max_u64(panel, aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k));
+        }
+    }
+    uint64_t group = group_bytes(in, &p->placement);
+    /* Small models take small chunks, so that a ring is still several of them. */
+    uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
+    chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
+    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : AQ_BLOCK_RING_STEPS * group + chunk;
+    p->chunk_bytes = aq_align_up(chunk, AQ_PANEL_ALIGN);
+    p->ring_chunks = (uint32_t)aq_max_u64(1, in->prefetch_bytes ? ring / p->chunk_bytes
+                                                                : aq_div_up(ring, p->chunk_bytes));
+    p->staging_chunks = 4;
+}
+
+/* Seats of a staged part: as many as a staging slot of moderate size holds. */
+static uint32_t part_seats(const struct aq_block_shape *s)
+{
+    uint64_t seat = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS) * s->run_bytes;
+    uint64_t seats = aq_max_u64(1, AQ_BLOCK_STAGE_BYTES / seat);
+    seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
+    return (uint32_t)aq_min_u64(seats, s->micro_batch);
+}
+
+static bool is_quantised(enum aq_dtype t)
+{
+    return t != AQ_F32 && t != AQ_F16 && t != AQ_BF16;
+}
+
+/* Fills b for this many seats and this placement. */
+static int make_candidate(struct aq_block *b, const struct aq_block_inputs *in,
+                          const struct aq_placement *placement, uint32_t seats,
+                          struct aq_err *reterr)
+{
+    struct aq_plan *p = &b->plan;
+    aq_block_close(b);
+    p->placement = *placement;
+    p->separate = in->separate;
+    p->fuse_layer = in->fuse_layer;
+    p->alternate = in->alternate;
+    p->workspaces = in->separate ? 2 : 1;
+    p->kv_stages = p->hidden_slots = 2;
+    shape_for(&p->shape, in, seats);
+    p->unpack = is_quantised(in->weight_format) && p->shape.micro_batches > 1;
+    size_ring(p, in);
+    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape), reterr);
+    if (rc < 0)
+        return rc;
+    uint64_t tier_seats[AQ_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < p->part_count; i++)
+        tier_seats[p->part[i].tier] += (uint64_t)p->part[i].count * p->shape.micro_batches;
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+        p->shape.page_count[t] = pool_pages(&p->shape, in, tier_seats[t]);
+    rc = aq_stream_build(&b->stream, in->steps, p, reterr);
+    if (rc == 0)
+        rc = aq_program_build(&b->program, in->steps, p, &b->stream, reterr);
+    if (rc == 0)
+        fill_ledger(b, in);
+    return rc;
+}
+
+static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
+            return false;
+    }
+    return true;
+}
+
+/* ---- the choice -------------------------------------------------------------------------- */
+
+/* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does;
+ * -EINVAL or -ENOMEM when there is no such program. */
+static int largest(struct aq_block *b, const struct aq_block_inputs *in,
+                   const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
 {
     uint32_t good = 0, bad = most + 1;
     while (bad - good > 1) {
         uint32_t middle = good + (bad - good) / 2;
-        if (fits(s, l, in, middle))
+        int rc = make_candidate(b, in, placement, middle, reterr);
+        if (rc < 0)
+            return rc;
+        if (within(b, in))
             good = middle;
         else
             bad = middle;
     }
-    return good;
+    return (int)good;
 }
 
 static uint32_t seats_wanted(const struct aq_block_inputs *in)
@@ -167,39 +356,109 @@ static void size_text(char *text, size_t size, uint64_t bytes)
              (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
 }
 
-int aq_block_choose(struct aq_block_shape *ret, struct aq_ledger *ledger,
-                    const struct aq_block_inputs *in, struct aq_err *reterr)
+static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
+                  const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
 {
-    assert(in->prompt_max >= 1 && in->total_max >= in->prompt_max && in->threads >= 1);
-    struct aq_block_shape s = {0};
-    uint32_t wanted = seats_wanted(in);
-    if (fits(&s, ledger, in, wanted)) {
-        *ret = s;
-        return 0;
-    }
-    uint64_t needed = aq_ledger_total(ledger, AQ_HOST);
-    uint32_t most = largest(&s, ledger, in, wanted);
-    if (most && !in->micro_batch) {
-        bool fit = fits(&s, ledger, in, most);
-        assert(fit);
-        *ret = s;
-        return 0;
+    uint32_t seats = most ? seats_wanted(in) : 1;
+    int rc = make_candidate(b, in, placement, seats, reterr);
+    if (rc < 0)
+        return rc;
+    enum aq_tier tier = AQ_HOST;
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
+            tier = (enum aq_tier)t;
     }
     char need[32], have[32], weights[32], kv[32];
-    size_text(have, sizeof(have), in->host_budget);
-    if (most) {
-        size_text(need, sizeof(need), needed);
+    size_text(have, sizeof(have), in->budget[tier]);
+    size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
+    if (most)
         return aq_error(reterr, -ENOMEM,
-                        "host memory: %u seats x %u micro-batches need %s, the budget is %s; "
+                        "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
                         "the largest block that fits is --micro-batch %u",
-                        wanted, s.micro_batches, need, have, most);
+                        aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
+    size_text(weights, sizeof(weights), aq_ledger_line(&b->ledger, tier, "weights"));
+    size_text(kv, sizeof(kv), aq_ledger_line(&b->ledger, tier, "kv"));
+    return aq_error(reterr, -ENOMEM,
+                    "%s memory: one seat needs %s (weights %s, KV %s), the budget is %s; no block "
+                    "fits",
+                    aq_tier_name(tier), need, weights, kv, have);
+}
+
+/* The block with the most seats under this placement. */
+static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
+                        const struct aq_placement *placement, struct aq_err *reterr)
+{
+    uint32_t wanted = seats_wanted(in);
+    int rc = make_candidate(b, in, placement, wanted, reterr);
+    if (rc < 0 || within(b, in))
+        return rc;
+    int most = largest(b, in, placement, wanted, reterr);
+    if (most < 0)
+        return most;
+    if (!most || in->micro_batch)
+        return refuse(b, in, placement, (uint32_t)most, reterr);
+    return make_candidate(b, in, placement, (uint32_t)most, reterr);
+}
+
+static struct aq_placement in_memory(const struct aq_block_inputs *in, double streamed)
+{
+    enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
+    enum aq_tier far = in->separate ? AQ_HOST : AQ_DISK;
+    struct aq_placement p = {.head = AQ_HOST};
+    p.weights.percent[near] = 100 - streamed;
+    p.weights.percent[far] += streamed;
+    p.kv.percent[in->attention == AQ_ATTEND_DEVICE && !in->separate ? AQ_HOST : near] = 100;
+    p.hidden.percent[near] = 100;
+    return p;
+}
+
+/* Weights that stream when they do not fit: memory goes to KV before weights, since throughput
+ * rises with the block (research on offloading agrees: FlexGen, Sheng et al. 2023, section 4.3). */
+static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
+                           struct aq_err *reterr)
+{
+    struct aq_placement p = in_memory(in, 100);
+    int rc = choose_seats(b, in, &p, reterr);
+    if (rc < 0)
+        return rc;
+    uint32_t seats = b->plan.shape.micro_batch;
+    /* In half percents: as much of the weights in memory as the seats leave room for. */
+    int good = 200, bad = 0;
+    while (good - bad > 1) {
+        int middle = (good + bad) / 2;
+        p = in_memory(in, middle / 2.0);
+        rc = make_candidate(b, in, &p, seats, reterr);
+        if (rc < 0)
+            return rc;
+        if (within(b, in))
+            good = middle;
+        else
+            bad = middle;
     }
-    fits(&s, ledger, in, 1);
-    size_text(need, sizeof(need), aq_ledger_total(ledger, AQ_HOST));
-    size_text(weights, sizeof(weights), aq_ledger_line(ledger, AQ_HOST, "weights"));
-    size_text(kv, sizeof(kv), aq_ledger_line(ledger, AQ_HOST, "kv"));
-    return aq_error(
-        reterr, -ENOMEM,
-        "host memory: one seat needs %s (weights %s, KV %s), the budget is %s; no block fits", need,
-        weights, kv, have);
+    p = in_memory(in, good / 2.0);
+    return make_candidate(b, in, &p, seats, reterr);
+}
+
+int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    assert(in->prompt_max >= 1 && in->total_max >= in->prompt_max && in->threads >= 1);
+    struct aq_block b = {0};
+    int rc;
+    if (in->placement) {
+        rc = aq_placement_check(in->placement, reterr);
+        if (rc == 0)
+            rc = choose_seats(&b, in, in->placement, reterr);
+    } else {
+        struct aq_placement p = in_memory(in, 0);
+        rc = choose_seats(&b, in, &p, in->can_stream ? NULL : reterr);
+        if (rc == -ENOMEM && in->can_stream)
+            rc = choose_streamed(&b, in, reterr);
+    }
+    if (rc < 0) {
+        aq_block_close(&b);
+        return rc;
+    }
+    aq_block_close(ret);
+    *ret = b;
+    return 0;
 }

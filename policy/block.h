@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/block.h - the shape of a block and its memory.  Until a planner searches, a plain rule
  * chooses: the largest number of seats (up to a cap where products stop gaining) whose ledger fits
- * the budget.  Pure. */
+ * the budgets, then as much of the weights in memory as is left.  Pure. */
 #ifndef AQ_POLICY_BLOCK_H
 #define AQ_POLICY_BLOCK_H
 
 #include "base/err.h"
 #include "policy/ledger.h"
+#include "policy/plan.h"
 #include "policy/program.h"
+#include "policy/stream.h"
 
 /* Seats beyond this gain nothing on a CPU: products are compute-bound from about 128 rows on. */
 enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
+/* The weight ring: chunks of this many bytes (larger where a panel is), and bytes of the ring where
+ * nobody says: this many times what one group of ops needs at once. */
+#define AQ_BLOCK_CHUNK_BYTES (16 * AQ_MIB)
+enum { AQ_BLOCK_RING_STEPS = 2 };
+/* Bytes of a staging slot for KV, if a seat does not need more. */
+#define AQ_BLOCK_STAGE_BYTES (64 * AQ_MIB)
 
 struct aq_block_inputs {
     const struct aq_model_steps *steps;
@@ -19,26 +27,44 @@ struct aq_block_inputs {
     uint32_t threads;
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
+    uint64_t chunk_bytes, prefetch_bytes;
+    const struct aq_placement *placement; /* NULL: chosen */
+    enum aq_attention_side attention;
+    bool separate, fuse_layer, alternate;
+    bool can_stream; /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
     uint32_t prompt_max, total_max;
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
-    uint64_t host_budget;
+    uint64_t budget[AQ_TIER_COUNT]; /* device: of a separate one */
 };
+
+/* A plan with everything that follows from it.  Zero-initialise before the first use. */
+struct aq_block {
+    struct aq_plan plan;
+    struct aq_stream stream;
+    struct aq_program program;
+    struct aq_ledger ledger;
+};
+void aq_block_close(struct aq_block *b);
 
 /* Bytes of the weights by kind: matrices in panels, tables row-major, vectors in f32. */
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors);
 
-/* Chooses *ret and fills the ledger; every line is the bytes aq_mem_alloc is asked for (rounded).
- * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does. */
-int aq_block_choose(struct aq_block_shape *ret, struct aq_ledger *ledger,
-                    const struct aq_block_inputs *in, struct aq_err *reterr);
+/* Chooses *ret; every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
+ * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does;
+ * -EINVAL: a placement that does not add up, a ring that is too small. */
+int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
+
+/* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for
+ * classes without one of their own. */
+const char *aq_block_purpose(enum aq_slot_class c);
 
 /* Upper bound of the bookkeeping per row and seat (ids, positions, seats, attention descriptors).
  */
-uint64_t aq_block_rows_bytes(const struct aq_block_shape *s);
+uint64_t aq_block_rows_bytes(const struct aq_plan *p);
 
 /* Pages that sequences of this many keys need, all layers together. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);

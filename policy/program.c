@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/program.h"
+#include "policy/program_build.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 const char *aq_op_name(enum aq_op_kind kind)
 {
     static const char *const names[AQ_OP_KIND_COUNT] = {
-        "EMBED", "PRE", "ATTN_PREFILL", "ATTN_DEVICE", "POST", "MLP", "HEAD", "TURN",
+        "READ",         "WRITE",       "H2D",       "D2H",  "UNPACK", "EMBED", "PRE",
+        "ATTN_PREFILL", "ATTN_DEVICE", "ATTN_HOST", "POST", "MLP",    "HEAD",  "TURN",
     };
     return (unsigned)kind < AQ_OP_KIND_COUNT ? names[kind] : "?";
 }
@@ -20,177 +22,358 @@ const char *aq_lane_name(enum aq_lane lane)
     return (unsigned)lane < AQ_LANE_COUNT ? names[lane] : "?";
 }
 
-/* Slots lie by class: WEIGHTS, then five classes with one slot per micro-batch, then shared
- * workspace. */
-static uint16_t slot_of(enum aq_slot_class c, uint32_t micro_batches, uint32_t k)
+const char *aq_object_name(enum aq_object object)
 {
-    if (c == AQ_SLOT_WEIGHTS)
-        return 0;
-    if (c <= AQ_SLOT_TOKENS)
-        return (uint16_t)(1 + (c - AQ_SLOT_ROWS) * micro_batches + k);
-    return (uint16_t)(1 + 4 * micro_batches + (c - AQ_SLOT_QKV));
+    static const char *const names[AQ_OBJECT_COUNT] = {
+        "none", "weights", "rows", "hidden", "qkv", "attention", "kv", "logits", "tokens",
+    };
+    return (unsigned)object < AQ_OBJECT_COUNT ? names[object] : "?";
 }
 
-struct builder {
-    struct aq_program *p;
-    uint32_t micro_batches;
+const char *aq_slot_class_name(enum aq_slot_class c)
+{
+    static const char *const names[AQ_SLOT_CLASS_COUNT] = {
+        "ring",        "staging",     "unpacked",  "rows",      "tokens",   "hidden",
+        "hidden_host", "hidden_disk", "qkv",       "attention", "qkv_host", "attention_host",
+        "kv",          "kv_host",     "kv_device", "logits",
+    };
+    return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
+}
+
+/* ---- slots ------------------------------------------------------------------------------- */
+
+static void add_class(struct aq_builder *b, enum aq_slot_class c, uint32_t count, enum aq_tier tier,
+                      uint64_t bytes)
+{
+    struct aq_program *p = b->p;
+    p->first[c] = p->slot_count;
+    for (uint32_t i = 0; i < count && p->slot; i++)
+        p->slot[p->slot_count + i] = (struct aq_slot){(uint8_t)c, (uint8_t)tier, bytes};
+    p->slot_count += count;
+}
+
+/* Largest step's matrices in the compute type, whole panels. */
+static uint64_t unpacked_bytes(const struct aq_builder *b)
+{
+    uint64_t most = 0;
+    for (uint32_t j = 0; j < b->steps->step_count; j++) {
+        const struct aq_step_desc *d = &b->steps->step[j];
+        uint64_t bytes = 0;
+        if (d->kind != AQ_STEP_ATTENTION && d->kind != AQ_STEP_MLP)
+            continue;
+        for (uint32_t i = 0; i < d->matrix_count; i++)
+            bytes += aq_matrix_bytes(&d->matrix[i], b->plan->shape.compute);
+        most = aq_max_u64(most, bytes);
+    }
+    return most;
+}
+
+static uint64_t stage_bytes(const struct aq_builder *b)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < b->plan->part_count; i++) {
+        const struct aq_part *part = &b->plan->part[i];
+        if (part->staged || part->side == AQ_ATTEND_HOST)
+            most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part));
+    }
+    return most;
+}
+
+/* Bytes of a slot; the outputs of a workspace's parts are one buffer, put on its first part. */
+static void size_parts(struct aq_builder *b, uint64_t q_width, uint64_t kv_width)
+{
+    const struct aq_plan *plan = b->plan;
+    struct aq_program *p = b->p;
+    uint64_t compute = aq_dtype_bytes(plan->shape.compute);
+    for (uint32_t i = 0; i < b->workspaces * plan->part_count; i++) {
+        uint64_t rows = plan->part[i % plan->part_count].count;
+        bool host = plan->part[i % plan->part_count].side == AQ_ATTEND_HOST;
+        p->slot[p->first[AQ_SLOT_ATTENTION] + i].bytes =
+            i % plan->part_count ? 0 : plan->shape.rows_max * q_width * compute;
+        if (!b->host_parts)
+            continue;
+        p->slot[p->first[AQ_SLOT_QKV_HOST] + i].bytes =
+            host ? rows * (q_width + 2 * kv_width) * 4 : 0;
+        p->slot[p->first[AQ_SLOT_ATTENTION_HOST] + i].bytes = host ? rows * q_width * compute : 0;
+    }
+    for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
+        if (aq_plan_hidden_tier(plan, k) != AQ_DISK)
+            p->slot[p->first[AQ_SLOT_HIDDEN_DISK] + k].bytes = 0;
+    }
+}
+
+/* Lays out the classes; called once to count and once to fill. */
+static void lay_slots(struct aq_builder *b)
+{
+    const struct aq_model_steps *m = b->steps;
+    const struct aq_plan *plan = b->plan;
+    const struct aq_block_shape *s = &plan->shape;
+    enum aq_tier device = plan->separate ? AQ_DEVICE : AQ_HOST;
+    uint64_t rows = s->rows_max, stage = stage_bytes(b);
+    uint64_t width = (uint64_t)m->heads * m->head_dim;
+    uint64_t kv_width = (uint64_t)m->kv_heads * m->head_dim;
+    uint64_t hidden = rows * m->hidden * 4, qkv = rows * (width + 2 * kv_width) * 4;
+    uint32_t n = s->micro_batches, w = b->workspaces, parts = plan->part_count;
+    uint32_t host = b->host_parts ? w * parts : 0;
+    uint32_t unpacked = plan->unpack ? b->host_parts ? 4 : 2 : 0;
+    b->p->slot_count = 0;
+    add_class(b, AQ_SLOT_RING, b->stream->ring, device, b->stream->chunk_bytes);
+    add_class(b, AQ_SLOT_STAGING, b->stream->staging, AQ_HOST, b->stream->chunk_bytes);
+    add_class(b, AQ_SLOT_UNPACKED, unpacked, device, unpacked_bytes(b));
+    add_class(b, AQ_SLOT_ROWS, n, device, rows * 8);
+    add_class(b, AQ_SLOT_TOKENS, n, device, s->micro_batch * 4ull);
+    add_class(b, AQ_SLOT_HIDDEN, b->hidden_resident + b->hidden_work, device, hidden);
+    add_class(b, AQ_SLOT_HIDDEN_HOST, b->hidden_host + b->hidden_transit, AQ_HOST, hidden);
+    add_class(b, AQ_SLOT_HIDDEN_DISK, n, AQ_DISK, hidden);
+    add_class(b, AQ_SLOT_QKV, w, device, qkv);
+    add_class(b, AQ_SLOT_ATTENTION, w * parts, device, 0);
+    add_class(b, AQ_SLOT_QKV_HOST, host, AQ_HOST, 0);
+    add_class(b, AQ_SLOT_ATTENTION_HOST, host, AQ_HOST, 0);
+    add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
+    add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage);
+    add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage);
+    add_class(b, AQ_SLOT_LOGITS, 1, device, (uint64_t)s->head_tile_rows * m->vocab * 4);
+    b->p->first[AQ_SLOT_CLASS_COUNT] = b->p->slot_count;
+    if (b->p->slot)
+        size_parts(b, width, kv_width);
+}
+
+/* Where each micro-batch's residual stream rests, and the working slots the moving ones share. */
+static void count_hidden(struct aq_builder *b)
+{
+    const struct aq_plan *plan = b->plan;
+    bool moves = false, disk = false;
+    for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
+        enum aq_tier t = aq_plan_hidden_tier(plan, k);
+        b->hidden_home[k] = t == AQ_DEVICE ? b->hidden_resident++
+                            : t == AQ_HOST ? b->hidden_host++
+                                           : k;
+        moves |= t != AQ_DEVICE;
+        disk |= t == AQ_DISK;
+    }
+    uint32_t work = (uint32_t)aq_max_u64(plan->hidden_slots, 2);
+    b->hidden_work = moves ? work : 0;
+    b->hidden_transit = disk && plan->separate ? work : 0;
+}
+
+static void count_stages(struct aq_builder *b)
+{
+    const struct aq_plan *plan = b->plan;
+    uint32_t stages = (uint32_t)aq_max_u64(plan->kv_stages, 1);
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        const struct aq_part *part = &plan->part[i];
+        bool on_host = part->side == AQ_ATTEND_HOST;
+        b->host_parts |= on_host;
+        if (part->staged || on_host)
+            b->stages_device = stages;
+        if (part->tier == AQ_DISK && plan->separate)
+            b->stages_host = stages;
+    }
+    b->workspaces = (uint32_t)aq_max_u64(plan->workspaces, 1);
+    if (b->host_parts) /* every micro-batch may have attention under way */
+        b->workspaces = plan->shape.micro_batches;
+}
+
+/* ---- dependencies ------------------------------------------------------------------------ */
+
+/* What an op of some pass did to a slot. */
+struct touch {
+    uint32_t op, pass;
 };
 
-static struct aq_op *add_op(struct builder *b, enum aq_op_kind kind, uint32_t step, uint32_t k)
+struct slot_state {
+    struct touch writer;
+    bool written;
+    struct touch *reader; /* since the last write */
+    uint32_t reader_count, reader_max;
+};
+
+struct deriver {
+    struct aq_builder *b;
+    struct slot_state *slot;
+    struct touch *found; /* of one op */
+    uint32_t found_count, found_max;
+};
+
+static bool grow(void **p, uint32_t *max, uint32_t count, size_t size)
 {
-    struct aq_op *op = &b->p->op[b->p->op_count++];
+    if (count < *max)
+        return true;
+    uint32_t more = *max ? 2 * *max : 16;
+    void *q = realloc(*p, more * size);
+    if (!q)
+        return false;
+    *p = q;
+    *max = more;
+    return true;
+}
+
+/* Is `a` done whenever `b` is, by the order of a lane? */
+static bool covers(const struct aq_program *p, struct touch b, struct touch a)
+{
+    const struct aq_op *x = &p->op[a.op], *y = &p->op[b.op];
+    return x->lane == y->lane && aq_lane_in_order(x->lane) &&
+           (a.pass < b.pass || (a.pass == b.pass && a.op <= b.op));
+}
+
+static bool note(struct deriver *d, struct touch self, struct touch on)
+{
+    const struct aq_program *p = d->b->p;
+    if (covers(p, self, on))
+        return true;
+    for (uint32_t i = 0; i < d->found_count; i++) {
+        struct touch f = d->found[i];
+        if (covers(p, f, on) || (f.op == on.op && f.pass == on.pass))
+            return true;
+        if (covers(p, on, f)) {
+            d->found[i] = on;
+            return true;
+        }
+    }
+    if (!grow((void **)&d->found, &d->found_max, d->found_count, sizeof(*d->found)))
+        return false;
+    d->found[d->found_count++] = on;
+    return true;
+}
+
+static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch self)
+{
+    struct slot_state *s = &d->slot[u->slot];
+    if (s->written && !note(d, self, s->writer))
+        return false;
+    if (u->mode == AQ_USE_READ) {
+        if (!grow((void **)&s->reader, &s->reader_max, s->reader_count, sizeof(*s->reader)))
+            return false;
+        s->reader[s->reader_count++] = self;
+        return true;
+    }
+    for (uint32_t i = 0; i < s->reader_count; i++) {
+        if (!note(d, self, s->reader[i]))
+            return false;
+    }
+    s->reader_count = 0;
+    s->written = true;
+    s->writer = self;
+    return true;
+}
+
+/* Dependencies of the array's own, serial meaning: every use after the uses it conflicts with.  Two
+ * passes are played; what the second one waits for is what every pass waits for. */
+static bool derive(struct deriver *d)
+{
+    struct aq_program *p = d->b->p;
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < p->op_count; i++) {
+            struct aq_op *op = &p->op[i];
+            d->found_count = 0;
+            for (uint32_t u = 0; u < op->use_count; u++) {
+                if (!touch_slot(d, &p->use[op->use_first + u], (struct touch){i, pass}))
+                    return false;
+            }
+            if (!pass)
+                continue;
+            op->dep_first = p->dep_count;
+            op->dep_count = (uint16_t)d->found_count;
+            for (uint32_t f = 0; f < d->found_count; f++) {
+                if (!grow((void **)&p->dep, &d->b->dep_max, p->dep_count, sizeof(*p->dep)))
+                    return false;
+                p->dep[p->dep_count++] =
+                    (struct aq_dep){d->found[f].op, (uint8_t)(1 - d->found[f].pass)};
+            }
+        }
+    }
+    return true;
+}
+
+static bool derive_deps(struct aq_builder *b)
+{
+    struct deriver d = {.b = b};
+    d.slot = calloc(b->p->slot_count, sizeof(*d.slot));
+    bool ok = d.slot && derive(&d);
+    for (uint32_t i = 0; d.slot && i < b->p->slot_count; i++)
+        free(d.slot[i].reader);
+    free(d.slot);
+    free(d.found);
+    return ok;
+}
+
+/* ---- build ------------------------------------------------------------------------------- */
+
+struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_lane lane,
+                          uint32_t step, uint32_t k, uint32_t part)
+{
+    struct aq_program *p = b->p;
+    struct aq_op *none = &b->none; /* written to, never read: the build has failed */
+    if (b->failed || !grow((void **)&p->op, &b->op_max, p->op_count, sizeof(*p->op))) {
+        b->failed = true;
+        return none;
+    }
+    struct aq_op *op = &p->op[p->op_count++];
     *op = (struct aq_op){
         .kind = (uint8_t)kind,
-        .lane = kind == AQ_OP_TURN ? AQ_LANE_CONTROL : AQ_LANE_COMPUTE,
+        .lane = (uint8_t)lane,
         .step = step,
         .micro_batch = (uint16_t)k,
+        .part = (uint16_t)part,
+        .use_first = p->use_count,
     };
     return op;
 }
 
-static void add_use(struct builder *b, struct aq_op *op, enum aq_slot_class c,
-                    enum aq_use_mode mode, uint32_t step, int pass)
+void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
+                  enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave)
 {
-    assert(op->use_count < AQ_OP_USE_MAX);
-    op->use[op->use_count++] = (struct aq_use){
-        .slot = slot_of(c, b->micro_batches, op->micro_batch),
-        .mode = (uint8_t)mode,
-        .step = step,
-        .micro_batch = op->micro_batch,
-        .pass = (int8_t)pass,
-    };
-}
-
-static void add_dep(struct aq_op *op, uint32_t on, int back)
-{
-    assert(op->dep_count < AQ_OP_DEP_MAX);
-    op->dep[op->dep_count++] = (struct aq_dep){on, (uint8_t)back};
-}
-
-static uint32_t index_of(const struct builder *b, const struct aq_op *op)
-{
-    return (uint32_t)(op - b->p->op);
-}
-
-/* PRE, both attentions and POST of one attention step; returns the last op. */
-static uint32_t add_attention(struct builder *b, uint32_t step, uint32_t k, uint32_t before)
-{
-    struct aq_op *pre = add_op(b, AQ_OP_PRE, step, k);
-    add_dep(pre, before, 0);
-    add_use(b, pre, AQ_SLOT_WEIGHTS, AQ_USE_READ, 0, 0);
-    add_use(b, pre, AQ_SLOT_HIDDEN, AQ_USE_READ, step - 1, 0);
-    add_use(b, pre, AQ_SLOT_QKV, AQ_USE_WRITE, step, 0);
-    uint32_t attention[2];
-    for (int i = 0; i < 2; i++) {
-        struct aq_op *a = add_op(b, i ? AQ_OP_ATTN_DEVICE : AQ_OP_ATTN_PREFILL, step, k);
-        add_dep(a, index_of(b, pre), 0);
-        add_use(b, a, AQ_SLOT_ROWS, AQ_USE_READ, 0, -1);
-        add_use(b, a, AQ_SLOT_QKV, AQ_USE_READ, step, 0);
-        add_use(b, a, AQ_SLOT_KV, AQ_USE_UPDATE, step, 0);
-        add_use(b, a, AQ_SLOT_ATTENTION, i ? AQ_USE_UPDATE : AQ_USE_WRITE, step, 0);
-        attention[i] = index_of(b, a);
+    struct aq_program *p = b->p;
+    if (b->failed || !grow((void **)&p->use, &b->use_max, p->use_count, sizeof(*p->use))) {
+        b->failed = true;
+        return;
     }
-    struct aq_op *post = add_op(b, AQ_OP_POST, step, k);
-    add_dep(post, attention[0], 0);
-    add_dep(post, attention[1], 0);
-    add_use(b, post, AQ_SLOT_WEIGHTS, AQ_USE_READ, 0, 0);
-    add_use(b, post, AQ_SLOT_ATTENTION, AQ_USE_READ, step, 0);
-    add_use(b, post, AQ_SLOT_HIDDEN, AQ_USE_UPDATE, step, 0);
-    return index_of(b, post);
+    assert(p->first[c] + index < p->first[c + 1]);
+    assert(op->use_first + op->use_count == p->use_count);
+    op->use_count++;
+    p->use[p->use_count++] = (struct aq_use){p->first[c] + index, (uint8_t)mode, need, leave};
 }
 
-static void add_ops(struct builder *b, const struct aq_model_steps *steps, uint32_t *last,
-                    uint32_t *embed)
+uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c)
 {
-    for (uint32_t j = 0; j < steps->step_count; j++) {
-        for (uint32_t k = 0; k < b->micro_batches; k++) {
-            struct aq_op *op;
-            switch (steps->step[j].kind) {
-            case AQ_STEP_EMBED:
-                op = add_op(b, AQ_OP_EMBED, j, k);
-                add_use(b, op, AQ_SLOT_WEIGHTS, AQ_USE_READ, 0, 0);
-                add_use(b, op, AQ_SLOT_ROWS, AQ_USE_READ, 0, -1);
-                add_use(b, op, AQ_SLOT_HIDDEN, AQ_USE_WRITE, j, 0);
-                embed[k] = last[k] = index_of(b, op);
-                break;
-            case AQ_STEP_ATTENTION: last[k] = add_attention(b, j, k, last[k]); break;
-            case AQ_STEP_MLP:
-                op = add_op(b, AQ_OP_MLP, j, k);
-                add_dep(op, last[k], 0);
-                add_use(b, op, AQ_SLOT_WEIGHTS, AQ_USE_READ, 0, 0);
-                add_use(b, op, AQ_SLOT_HIDDEN, AQ_USE_UPDATE, j, 0);
-                last[k] = index_of(b, op);
-                break;
-            case AQ_STEP_HEAD:
-                op = add_op(b, AQ_OP_HEAD, j, k);
-                add_dep(op, last[k], 0);
-                add_use(b, op, AQ_SLOT_WEIGHTS, AQ_USE_READ, 0, 0);
-                add_use(b, op, AQ_SLOT_ROWS, AQ_USE_READ, 0, -1);
-                add_use(b, op, AQ_SLOT_HIDDEN, AQ_USE_READ, j - 1, 0);
-                add_use(b, op, AQ_SLOT_LOGITS, AQ_USE_WRITE, j, 0);
-                add_use(b, op, AQ_SLOT_TOKENS, AQ_USE_WRITE, j, 0);
-                uint32_t head = index_of(b, op);
-                op = add_op(b, AQ_OP_TURN, j, k);
-                add_dep(op, head, 0);
-                add_use(b, op, AQ_SLOT_TOKENS, AQ_USE_READ, j, 0);
-                add_use(b, op, AQ_SLOT_KV, AQ_USE_UPDATE, j, 0);
-                add_use(b, op, AQ_SLOT_ROWS, AQ_USE_WRITE, 0, 0);
-                add_dep(&b->p->op[embed[k]], index_of(b, op), 1);
-                break;
-            }
-        }
-    }
-}
-
-static void fill_slots(struct aq_program *p, const struct aq_model_steps *m,
-                       const struct aq_block_shape *s)
-{
-    uint64_t compute = aq_dtype_bytes(s->compute), rows = s->rows_max;
-    uint64_t width = (uint64_t)m->heads * m->head_dim;
-    uint64_t bytes[AQ_SLOT_CLASS_COUNT] = {
-        [AQ_SLOT_ROWS] = rows * 8,
-        [AQ_SLOT_HIDDEN] = rows * m->hidden * 4,
-        [AQ_SLOT_TOKENS] = (uint64_t)s->micro_batch * 4,
-        [AQ_SLOT_QKV] = rows * (width + 2ull * m->kv_heads * m->head_dim) * 4,
-        [AQ_SLOT_ATTENTION] = rows * width * compute,
-        [AQ_SLOT_LOGITS] = (uint64_t)s->head_tile_rows * m->vocab * 4,
-        [AQ_SLOT_KV] = s->page_bytes * s->page_count / s->micro_batches,
-    };
-    for (unsigned c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
-        uint32_t copies = c >= AQ_SLOT_ROWS && c <= AQ_SLOT_TOKENS ? s->micro_batches : 1;
-        for (uint32_t k = 0; k < copies; k++) {
-            p->slot[slot_of((enum aq_slot_class)c, s->micro_batches, k)] =
-                (struct aq_slot){.slot_class = (uint8_t)c,
-                                 .tier = AQ_HOST,
-                                 .micro_batch = (uint16_t)k,
-                                 .bytes = bytes[c]};
-        }
-    }
+    uint64_t bytes = 0;
+    for (uint32_t i = p->first[c]; i < p->first[c + 1]; i++)
+        bytes += aq_align_up(p->slot[i].bytes, AQ_PANEL_ALIGN);
+    return bytes;
 }
 
 int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
-                     const struct aq_block_shape *shape, struct aq_err *reterr)
+                     const struct aq_plan *plan, const struct aq_stream *stream,
+                     struct aq_err *reterr)
 {
-    assert(shape->micro_batches >= 1 && shape->micro_batches < 4096);
-    uint32_t k_count = shape->micro_batches;
-    struct aq_program p = {0};
-    uint32_t op_max = k_count * (4 * steps->layers + steps->layers + 3);
-    p.op = calloc(op_max, sizeof(*p.op));
-    p.slot_count = 1 + 4 * k_count + 3;
-    p.slot = calloc(p.slot_count, sizeof(*p.slot));
-    uint32_t *last = calloc(2 * k_count, sizeof(*last));
-    if (!p.op || !p.slot || !last) {
-        free(last);
-        aq_program_close(&p);
-        return aq_error(reterr, -ENOMEM, "program of %u ops", op_max);
+    assert(plan->shape.micro_batches >= 1 && plan->part_count >= 1);
+    struct aq_program p = {.parts = plan->part_count, .micro_batches = plan->shape.micro_batches};
+    struct aq_builder b = {.p = &p, .steps = steps, .plan = plan, .stream = stream};
+    b.hidden_home = calloc(plan->shape.micro_batches, sizeof(*b.hidden_home));
+    b.hidden_now = calloc(plan->shape.micro_batches, sizeof(*b.hidden_now));
+    int rc = -ENOMEM;
+    if (b.hidden_home && b.hidden_now) {
+        count_hidden(&b);
+        count_stages(&b);
+        lay_slots(&b);
+        p.slot = calloc(p.slot_count, sizeof(*p.slot));
     }
-    struct builder b = {&p, k_count};
-    add_ops(&b, steps, last, last + k_count);
-    assert(p.op_count == op_max);
-    fill_slots(&p, steps, shape);
-    free(last);
-    *ret = p;
-    return 0;
+    if (!p.slot) {
+        aq_error(reterr, rc, "program of %u slots", p.slot_count);
+        goto end;
+    }
+    lay_slots(&b);
+    rc = aq_build_ops(&b, reterr);
+    if (rc == 0 && (b.failed || !derive_deps(&b)))
+        rc = aq_error(reterr, -ENOMEM, "program of %u ops", p.op_count);
+end:
+    free(b.hidden_home);
+    free(b.hidden_now);
+    if (rc < 0)
+        aq_program_close(&p);
+    else
+        *ret = p;
+    return rc;
 }
 
 void aq_program_close(struct aq_program *p)
@@ -198,49 +381,8 @@ void aq_program_close(struct aq_program *p)
     if (!p)
         return;
     free(p->op);
+    free(p->use);
+    free(p->dep);
     free(p->slot);
     *p = (struct aq_program){0};
-}
-
-void aq_program_annotate(struct aq_op_cost *cost, const struct aq_program *p,
-                         const struct aq_model_steps *steps, const struct aq_block_shape *block,
-                         const struct aq_pass_shape *shape)
-{
-    uint64_t weight = aq_dtype_bytes(block->compute), kv = aq_dtype_bytes(block->kv_format);
-    uint64_t width = (uint64_t)steps->heads * steps->head_dim;
-    uint64_t kv_width = (uint64_t)steps->kv_heads * steps->head_dim;
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        const struct aq_op *op = &p->op[i];
-        const struct aq_step_desc *s = &steps->step[op->step];
-        const struct aq_pass_shape *ps = &shape[op->micro_batch];
-        struct aq_op_cost c = {.rows = ps->decode_rows + ps->prefill_rows};
-        uint64_t post =
-            op->kind == AQ_OP_PRE || op->kind == AQ_OP_POST ? 2 * width * steps->hidden : 0;
-        switch ((enum aq_op_kind)op->kind) {
-        case AQ_OP_ATTN_PREFILL:
-            c.rows = ps->prefill_rows;
-            c.flops = 4 * ps->prefill_key_pairs * width;
-            c.bytes = 2ull * ps->prefill_rows * kv_width * kv;
-            break;
-        case AQ_OP_ATTN_DEVICE:
-            c.rows = ps->decode_rows;
-            c.flops = 4 * ps->decode_keys * width;
-            c.bytes = 2 * ps->decode_keys * kv_width * kv;
-            break;
-        case AQ_OP_TURN: c.rows = ps->logit_rows; break;
-        case AQ_OP_POST:
-            c.flops = c.rows * post;
-            c.bytes = c.rows ? post / 2 * weight : 0;
-            break;
-        case AQ_OP_HEAD:
-            c.rows = ps->logit_rows;
-            c.flops = c.rows * s->flops_per_row;
-            c.bytes = c.rows ? s->flops_per_row / 2 * weight : 0;
-            break;
-        default:
-            c.flops = c.rows * (s->flops_per_row - post);
-            c.bytes = c.rows ? (s->flops_per_row - post) / 2 * weight : 0;
-        }
-        cost[i] = c;
-    }
 }

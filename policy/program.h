@@ -2,12 +2,18 @@
  * policy/program.h - the schedule as data: the ops of one pass, as the body of a loop, with lanes,
  * dependencies and buffer slots.  Built once per plan; the same body serves prefill, decode and
  * mixed passes, and ops without work complete at issue.  Pure: it knows shapes, not weights,
- * sequences or threads. */
+ * sequences or threads.
+ *
+ * Played one after the other, the array is a correct serial program.  deps say what may not be
+ * reordered when lanes run side by side: same-pass deps point to smaller indices, back deps to the
+ * previous pass's instance.  Each lane starts its ops in array order.  Lanes finish them in that
+ * order too, but for the disk lanes, whose ops are in flight together. */
 #ifndef AQ_POLICY_PROGRAM_H
 #define AQ_POLICY_PROGRAM_H
 
 #include "base/err.h"
-#include "policy/steps.h"
+#include "policy/plan.h"
+#include "policy/stream.h"
 
 enum aq_lane {
     AQ_LANE_COMPUTE,
@@ -21,10 +27,16 @@ enum aq_lane {
 };
 
 enum aq_op_kind {
+    AQ_OP_READ,         /* object: disk -> host memory */
+    AQ_OP_WRITE,        /* object: host memory -> disk */
+    AQ_OP_H2D,          /* object: host -> device memory */
+    AQ_OP_D2H,          /* object: device -> host memory */
+    AQ_OP_UNPACK,       /* (j): quantised weights of a step -> compute type */
     AQ_OP_EMBED,        /* (k): rows of micro-batch k -> hidden */
     AQ_OP_PRE,          /* (j,k): norm, q k v */
-    AQ_OP_ATTN_PREFILL, /* (j,k): prompt rows: store K and V, attend */
+    AQ_OP_ATTN_PREFILL, /* (j,k,part): prompt rows: store K and V, attend */
     AQ_OP_ATTN_DEVICE,  /* (j,k,part): decode rows, where the products run */
+    AQ_OP_ATTN_HOST,    /* (j,k,part): decode rows, on the host next to the KV */
     AQ_OP_POST,         /* (j,k): output projection, residual */
     AQ_OP_MLP,          /* (j,k) */
     AQ_OP_HEAD,         /* (k): logits of the rows that need them, and the choice of tokens */
@@ -32,30 +44,56 @@ enum aq_op_kind {
     AQ_OP_KIND_COUNT,
 };
 
-/* What a slot holds.  k-indexed classes have one slot per micro-batch; the others are workspace
- * that the compute lane's order keeps to one op at a time. */
+enum aq_object {
+    AQ_OBJECT_NONE,
+    AQ_OBJECT_WEIGHTS,   /* index: chunk; of UNPACK: step */
+    AQ_OBJECT_ROWS,      /* ids, positions, seats of (k) */
+    AQ_OBJECT_HIDDEN,    /* residual stream of (k) after step `index` */
+    AQ_OBJECT_QKV,       /* of (step, k) */
+    AQ_OBJECT_ATTENTION, /* outputs of (step, k, part) */
+    AQ_OBJECT_KV,        /* of (step, k, part) */
+    AQ_OBJECT_LOGITS,
+    AQ_OBJECT_TOKENS, /* chosen tokens of (k) */
+    AQ_OBJECT_COUNT,
+};
+
+/* What a slot holds.  Slots of a class are numbered from aq_program.first[class] on, by the indices
+ * in brackets, the last running fastest. */
 enum aq_slot_class {
-    AQ_SLOT_WEIGHTS, /* all steps' weights, resident */
-    AQ_SLOT_ROWS,    /* [k] ids, positions, seats: written by TURN */
-    AQ_SLOT_HIDDEN,  /* [k] residual stream */
-    AQ_SLOT_KV,      /* [k] pages of its seats */
-    AQ_SLOT_TOKENS,  /* [k] chosen tokens: written by HEAD */
-    AQ_SLOT_QKV,
-    AQ_SLOT_ATTENTION,
+    AQ_SLOT_RING,           /* [ring] weight chunks in the device's memory */
+    AQ_SLOT_STAGING,        /* [staging] weight chunks on their way from disk, in host memory */
+    AQ_SLOT_UNPACKED,       /* a step's weights in the compute type */
+    AQ_SLOT_ROWS,           /* [k] written by TURN */
+    AQ_SLOT_TOKENS,         /* [k] written by HEAD */
+    AQ_SLOT_HIDDEN,         /* [hidden_slots or k] residual stream where products run */
+    AQ_SLOT_HIDDEN_HOST,    /* [k] its home, or its way to disk, in host memory */
+    AQ_SLOT_HIDDEN_DISK,    /* [k] its home on disk */
+    AQ_SLOT_QKV,            /* [workspace] */
+    AQ_SLOT_ATTENTION,      /* [workspace][part] */
+    AQ_SLOT_QKV_HOST,       /* [workspace][part] */
+    AQ_SLOT_ATTENTION_HOST, /* [workspace][part] */
+    AQ_SLOT_KV,             /* [layer][k][part] home of the KV */
+    AQ_SLOT_KV_HOST,        /* [stage] a part's KV of one layer, on its way, in host memory */
+    AQ_SLOT_KV_DEVICE,      /* [stage] the same in the device's memory */
     AQ_SLOT_LOGITS,
     AQ_SLOT_CLASS_COUNT,
 };
 
 enum aq_use_mode { AQ_USE_READ, AQ_USE_WRITE, AQ_USE_UPDATE };
 
+/* What is, or must be, in a slot. */
+struct aq_tag {
+    uint8_t object; /* enum aq_object */
+    int8_t pass;    /* relative: 0 this pass, -1 the one before; 0 for weights, which do not age */
+    uint16_t micro_batch, part;
+    uint32_t index; /* step or chunk */
+};
+
 struct aq_use {
-    uint16_t slot;
-    uint8_t mode; /* enum aq_use_mode */
-    /* What must be in the slot (READ, UPDATE) or is after the op (WRITE, UPDATE): the step and
-     * micro-batch that produced it.  `pass` is relative: 0 this pass, -1 the one before. */
-    uint32_t step;
-    uint16_t micro_batch;
-    int8_t pass;
+    uint32_t slot;
+    uint8_t mode;        /* enum aq_use_mode */
+    struct aq_tag need;  /* READ, UPDATE: what must be in the slot */
+    struct aq_tag leave; /* WRITE, UPDATE: what is in it afterwards */
 };
 
 struct aq_dep {
@@ -63,65 +101,87 @@ struct aq_dep {
     uint8_t back; /* 1: the previous pass's instance */
 };
 
-enum { AQ_OP_USE_MAX = 6, AQ_OP_DEP_MAX = 4 };
-
 struct aq_op {
-    uint8_t kind, lane;
-    uint32_t step;
+    uint8_t kind, lane, object;
     uint16_t micro_batch, part;
-    uint8_t use_count, dep_count;
-    struct aq_use use[AQ_OP_USE_MAX];
-    struct aq_dep dep[AQ_OP_DEP_MAX];
+    uint32_t step;
+    uint32_t chunk;            /* of weights moves */
+    uint32_t workspace, stage; /* which copy of the workspace, which staging slot */
+    uint32_t use_first, dep_first;
+    uint16_t use_count, dep_count;
+    uint64_t bytes_max; /* moves: at most this many */
 };
 
 struct aq_slot {
     uint8_t slot_class, tier;
-    uint16_t micro_batch;
     uint64_t bytes;
-};
-
-/* The numbers a plan fixes before the first pass. */
-struct aq_block_shape {
-    uint32_t micro_batch, micro_batches; /* seats per micro-batch, micro-batches per block */
-    uint32_t prompt_tokens;              /* new prompt tokens a micro-batch admits per pass */
-    uint32_t rows_max;                   /* rows a micro-batch may have in one pass */
-    uint32_t tile_rows;                  /* rows of a product tile */
-    uint32_t head_tile_rows;             /* rows whose logits are held at once */
-    uint32_t page_slots;                 /* tokens per KV page */
-    uint64_t page_bytes, page_count; /* of one layer; pages of all layers together in the pool */
-    enum aq_dtype compute, kv_format;
 };
 
 struct aq_program {
     struct aq_op *op;
-    uint32_t op_count;
+    struct aq_use *use;
+    struct aq_dep *dep;
     struct aq_slot *slot;
-    uint32_t slot_count;
+    uint32_t op_count, use_count, dep_count, slot_count;
+    uint32_t first[AQ_SLOT_CLASS_COUNT + 1]; /* slots of a class */
+    uint32_t parts, micro_batches;
 };
 
 int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
-                     const struct aq_block_shape *shape, struct aq_err *reterr);
+                     const struct aq_plan *plan, const struct aq_stream *stream,
+                     struct aq_err *reterr);
 void aq_program_close(struct aq_program *p);
+/* Bytes of all slots of a class, each rounded up to 4096: of the buffer that holds them. */
+uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c);
 const char *aq_op_name(enum aq_op_kind kind);
 const char *aq_lane_name(enum aq_lane lane);
+const char *aq_object_name(enum aq_object object);
+const char *aq_slot_class_name(enum aq_slot_class c);
+
+static inline const struct aq_use *aq_op_uses(const struct aq_program *p, const struct aq_op *op)
+{
+    return p->use + op->use_first;
+}
+static inline const struct aq_dep *aq_op_deps(const struct aq_program *p, const struct aq_op *op)
+{
+    return p->dep + op->dep_first;
+}
+/* Do ops of this lane finish in the order in which they start? */
+static inline bool aq_lane_in_order(enum aq_lane lane)
+{
+    return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE;
+}
+
+/* What a part of a micro-batch does in a pass. */
+struct aq_part_shape {
+    uint32_t decode_rows, prefill_rows;
+    uint64_t decode_keys;       /* sum of keys over decode rows */
+    uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
+    /* KV of one layer that is brought to where it is attended and taken home again (staged). */
+    uint64_t load_bytes, store_bytes;
+};
 
 /* What a micro-batch does in a pass. */
 struct aq_pass_shape {
     uint32_t decode_rows, prefill_rows, logit_rows;
-    uint64_t decode_keys;       /* sum of keys over decode rows */
-    uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
+    struct aq_part_shape part[AQ_PART_MAX];
 };
 
-/* What an op takes from the machine in such a pass. */
+/* What an op takes from the machine in such a pass.  An op that takes nothing has no work. */
 struct aq_op_cost {
     uint32_t rows;
     uint64_t flops;
-    uint64_t bytes; /* weights and KV read */
+    uint64_t memory_bytes; /* weights and KV read or written by the side that computes */
+    uint64_t move_bytes;   /* over the lane's link or disk */
 };
 
 /* Fills cost[op_count] for pass shapes shape[micro_batches].  Cheap: once per pass. */
 void aq_program_annotate(struct aq_op_cost *cost, const struct aq_program *p,
-                         const struct aq_model_steps *steps, const struct aq_block_shape *block,
-                         const struct aq_pass_shape *shape);
+                         const struct aq_model_steps *steps, const struct aq_plan *plan,
+                         const struct aq_stream *stream, const struct aq_pass_shape *shape);
+static inline bool aq_op_has_work(const struct aq_op *op, const struct aq_op_cost *c)
+{
+    return op->kind == AQ_OP_TURN || c->rows || c->move_bytes;
+}
 
 #endif

@@ -476,11 +476,11 @@ static void memory_stays_within_the_ledger(void **state)
 static void bookkeeping_stays_within_its_ledger_line(void **state)
 {
     for (uint64_t i = 0; i < 200; i++) {
-        struct aq_block_shape s = {.micro_batch = 1 + (uint32_t)aq_prng_below(5, i, 0, 300),
-                                   .micro_batches = 1 + (uint32_t)aq_prng_below(5, i, 1, 8),
-                                   .head_tile_rows = 1 + (uint32_t)aq_prng_below(5, i, 2, 128)};
-        s.rows_max = s.micro_batch + (uint32_t)aq_prng_below(5, i, 3, 5000);
-        assert_true(aq_executor_rows_bytes(&s) <= aq_block_rows_bytes(&s));
+        struct aq_plan p = {.shape = {.micro_batch = 1 + (uint32_t)aq_prng_below(5, i, 0, 300),
+                                      .micro_batches = 1 + (uint32_t)aq_prng_below(5, i, 1, 8),
+                                      .head_tile_rows = 1 + (uint32_t)aq_prng_below(5, i, 2, 128)}};
+        p.shape.rows_max = p.shape.micro_batch + (uint32_t)aq_prng_below(5, i, 3, 5000);
+        assert_true(aq_executor_rows_bytes(&p) <= aq_block_rows_bytes(&p));
     }
 }
 

@@ -9,32 +9,41 @@ enum { SEATS = 5, LAYERS = 3, HEADS = 2, DIM = 8, KEYS_MAX = 320 };
 
 struct rig {
     struct aq_mem *mem;
+    struct aq_device *device;
     struct aq_kv *kv;
-    struct aq_block_shape shape;
+    struct aq_plan plan;
 };
 
 static struct rig open_rig(uint32_t page_runs)
 {
     struct rig r = {0};
     uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB};
-    r.shape = (struct aq_block_shape){.page_slots = 32 * page_runs,
-                                      .page_bytes = 2ull * 32 * DIM * 2 * HEADS * page_runs,
-                                      .kv_format = AQ_F16};
-    r.shape.page_count = SEATS * LAYERS * aq_div_up(KEYS_MAX, r.shape.page_slots);
-    struct aq_kv_opts opts = {.seats = SEATS,
-                              .layers = LAYERS,
-                              .kv_heads = HEADS,
-                              .head_dim = DIM,
-                              .keys_max = KEYS_MAX,
-                              .shape = &r.shape};
+    uint64_t run = 2ull * 32 * DIM * 2 * HEADS;
+    r.plan.shape = (struct aq_block_shape){
+        .micro_batch = SEATS,
+        .micro_batches = 1,
+        .page_slots = 32 * page_runs,
+        .run_bytes = run,
+        .page_bytes = run * page_runs,
+        .keys_max = KEYS_MAX,
+        .kv_format = AQ_F16,
+    };
+    r.plan.shape.page_count[AQ_HOST] =
+        SEATS * LAYERS * aq_div_up(KEYS_MAX, r.plan.shape.page_slots);
+    r.plan.part[0] = (struct aq_part){.count = SEATS, .tier = AQ_HOST};
+    r.plan.part_count = 1;
     assert_int_equal(aq_mem_open(&r.mem, limit, NULL), 0);
-    assert_int_equal(aq_kv_open(&r.kv, r.mem, &opts, NULL), 0);
+    struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = r.mem};
+    assert_int_equal(aq_device_open(&r.device, &device, NULL), 0);
+    struct aq_kv_opts opts = {r.device, &r.plan, LAYERS, HEADS, DIM};
+    assert_int_equal(aq_kv_open(&r.kv, &opts, NULL), 0);
     return r;
 }
 
 static void close_rig(struct rig *r)
 {
     aq_kv_close(r->kv);
+    aq_device_close(r->device);
     aq_mem_close(r->mem);
 }
 
@@ -82,10 +91,10 @@ static void every_page_comes_back(void **state)
     struct rig r = open_rig(2);
     for (uint32_t seat = 0; seat < SEATS; seat++)
         aq_kv_grow(r.kv, seat, KEYS_MAX);
-    assert_int_equal(aq_kv_pages_free(r.kv), 0);
+    assert_int_equal(aq_kv_pages_free(r.kv, AQ_HOST), 0);
     for (uint32_t seat = 0; seat < SEATS; seat++)
         aq_kv_release(r.kv, seat);
-    assert_int_equal(aq_kv_pages_free(r.kv), r.shape.page_count);
+    assert_int_equal(aq_kv_pages_free(r.kv, AQ_HOST), r.plan.shape.page_count[AQ_HOST]);
     close_rig(&r);
 }
 

@@ -289,14 +289,14 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 
 static void what_comes_later_says_so(void **state)
 {
-    refuse("generate", "--executor|overlapped", "'overlapped' is not available in this version");
     refuse("generate", "--kv-format|int4", "'int4' is not available");
     refuse("generate", "--kv-policy|h2o:flexgen", "not available");
     refuse("generate", "--kv-budget|20%", "not available");
     refuse("generate", "--kv-heavy|20%", "--kv-heavy is not available");
     refuse("generate", "--compute|f16", "computes in f32 or bf16");
     refuse("generate", "--trace|x", "not available");
-    refuse("generate", "--placement|weights=0/50/50", "a share on disk is not available");
+    refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
+    refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
     refuse("bench", "flexgen|--percent", "bench flexgen is not available");
     refuse("plan", "", "'plan' is not built yet");
     refuse("bench", "--refill|on", "not available in this version: a benchmark");

@@ -107,35 +107,53 @@ static void remove_stores(struct rig *r)
 
 /* ---- what is in a store ---- */
 
-/* Loads a model as the engine does and hands out its buffers. */
-static struct aq_model *load(struct rig *r, const char *dir, enum aq_dtype format,
-                             struct aq_mem **ret_mem)
+/* A model loaded as the engine does it, everything in memory. */
+struct loaded {
+    struct aq_mem *mem;
+    struct aq_device *device;
+    struct aq_model *m;
+};
+
+static int try_load(struct rig *r, struct loaded *ret, const char *dir, enum aq_dtype format)
 {
     const uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
     size_t staging_bytes = 8 * AQ_MIB;
     void *staging = malloc(2 * staging_bytes);
-    struct aq_model *m = open_model(dir);
-    assert_int_equal(aq_mem_open(ret_mem, limits, NULL), 0);
-    if (aq_model_load(m, *ret_mem, format, &r->kernels, r->pool, staging, staging_bytes, &r->err) <
-        0)
-        fail_msg("%s", r->err.text);
+    ret->m = open_model(dir);
+    struct aq_plan plan = {
+        .shape.weight_format = format, .placement.weights = {{0, 100, 0}}, .chunk_bytes = AQ_GIB};
+    struct aq_stream stream;
+    assert_int_equal(aq_stream_build(&stream, &ret->m->steps, &plan, NULL), 0);
+    assert_int_equal(aq_mem_open(&ret->mem, limits, NULL), 0);
+    struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = ret->mem};
+    assert_int_equal(aq_device_open(&ret->device, &device, NULL), 0);
+    int rc = aq_model_load(ret->m, ret->device, &stream, AQ_HOST, format, &r->kernels, r->pool,
+                           staging, staging_bytes, &r->err);
+    aq_stream_close(&stream);
     free(staging);
-    return m;
+    return rc;
+}
+
+static void unload(struct loaded *l)
+{
+    aq_model_close(l->m);
+    aq_device_close(l->device);
+    aq_mem_close(l->mem);
 }
 
 static void must_load_alike(struct rig *r, const char *checkpoint, const char *store,
                             enum aq_dtype format)
 {
-    struct aq_mem *mem_a, *mem_b;
-    struct aq_model *a = load(r, checkpoint, format, &mem_a), *b = load(r, store, format, &mem_b);
-    assert_int_equal(a->weights_bytes, b->weights_bytes);
-    assert_int_equal(a->vectors_bytes, b->vectors_bytes);
-    assert_memory_equal(a->weights_buffer, b->weights_buffer, a->weights_bytes);
-    assert_memory_equal(a->vectors_buffer, b->vectors_buffer, a->vectors_bytes);
-    aq_model_close(a);
-    aq_model_close(b);
-    aq_mem_close(mem_a);
-    aq_mem_close(mem_b);
+    struct loaded a, b;
+    if (try_load(r, &a, checkpoint, format) < 0 || try_load(r, &b, store, format) < 0)
+        fail_msg("%s", r->err.text);
+    assert_int_equal(a.m->weights_bytes[AQ_DEVICE], b.m->weights_bytes[AQ_DEVICE]);
+    assert_int_equal(a.m->vectors_bytes, b.m->vectors_bytes);
+    assert_memory_equal(a.m->weights_buffer[AQ_DEVICE], b.m->weights_buffer[AQ_DEVICE],
+                        a.m->weights_bytes[AQ_DEVICE]);
+    assert_memory_equal(a.m->vectors_buffer, b.m->vectors_buffer, a.m->vectors_bytes);
+    unload(&a);
+    unload(&b);
 }
 
 static void a_store_loads_as_its_checkpoint_does(void **state)
@@ -325,18 +343,10 @@ static void values_beyond_the_range_of_groups_are_refused_by_name(void **state)
         assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
         assert_non_null(strstr(r->err.text, aq_dtype_name(formats[i])));
         assert_false(aq_store_present(r->store));
-        const uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
-        struct aq_mem *mem;
-        struct aq_model *m = open_model(checkpoint);
-        void *staging = malloc(4 * AQ_MIB);
-        assert_int_equal(aq_mem_open(&mem, limits, NULL), 0);
-        assert_int_equal(
-            aq_model_load(m, mem, formats[i], &r->kernels, r->pool, staging, 2 * AQ_MIB, &r->err),
-            -EINVAL);
+        struct loaded l;
+        assert_int_equal(try_load(r, &l, checkpoint, formats[i]), -EINVAL);
         assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
-        free(staging);
-        aq_model_close(m);
-        aq_mem_close(mem);
+        unload(&l);
     }
 }
 

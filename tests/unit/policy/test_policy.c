@@ -5,6 +5,7 @@
 #include "policy/block.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,44 +133,82 @@ static void tied_matrices_are_counted_once(void **state)
     free(m.step);
 }
 
+/* A plan with everything in memory, three micro-batches of four seats. */
+static struct aq_plan little_plan(uint32_t micro_batches)
+{
+    struct aq_plan plan = {
+        .shape = {.micro_batch = 4,
+                  .micro_batches = micro_batches,
+                  .rows_max = 100,
+                  .tile_rows = 100,
+                  .head_tile_rows = 8,
+                  .page_slots = 32,
+                  .page_bytes = 4096,
+                  .run_bytes = 4096,
+                  .page_count = {[AQ_HOST] = 12},
+                  .keys_max = 64,
+                  .compute = AQ_F32,
+                  .kv_format = AQ_F16,
+                  .weight_format = AQ_F16},
+        .placement = {{{0, 100, 0}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST},
+        .chunk_bytes = 64 * 1024,
+        .ring_chunks = 8,
+        .kv_stages = 2,
+        .workspaces = 1,
+        .hidden_slots = 2,
+    };
+    assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, 2, NULL), 0);
+    return plan;
+}
+
+struct built {
+    struct aq_stream stream;
+    struct aq_program program;
+};
+
+static struct built build(const struct aq_model_steps *m, const struct aq_plan *plan)
+{
+    struct built b = {0};
+    struct aq_err err = {0};
+    if (aq_stream_build(&b.stream, m, plan, &err) < 0 ||
+        aq_program_build(&b.program, m, plan, &b.stream, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
+static void built_close(struct built *b)
+{
+    aq_program_close(&b->program);
+    aq_stream_close(&b->stream);
+}
+
 static void a_program_is_ordered_by_its_dependencies(void **state)
 {
     struct aq_model_steps m = little_model(3);
-    struct aq_block_shape shape = {.micro_batch = 4,
-                                   .micro_batches = 3,
-                                   .rows_max = 100,
-                                   .tile_rows = 100,
-                                   .head_tile_rows = 8,
-                                   .page_slots = 32,
-                                   .page_bytes = 4096,
-                                   .page_count = 12,
-                                   .compute = AQ_F32,
-                                   .kv_format = AQ_F16};
-    struct aq_program p;
-    assert_int_equal(aq_program_build(&p, &m, &shape, NULL), 0);
-    assert_int_equal(p.op_count, 3 * (3 * 5 + 3));
+    struct aq_plan plan = little_plan(3);
+    struct built b = build(&m, &plan);
+    const struct aq_program *p = &b.program;
+    assert_int_equal(b.stream.chunk_count, 0);
+    assert_int_equal(p->op_count, 3 * (3 * 5 + 3));
     uint32_t turns = 0, back = 0;
-    for (uint32_t i = 0; i < p.op_count; i++) {
-        const struct aq_op *op = &p.op[i];
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        const struct aq_op *op = &p->op[i];
+        const struct aq_dep *dep = aq_op_deps(p, op);
         turns += op->kind == AQ_OP_TURN;
         assert_int_equal(op->lane, op->kind == AQ_OP_TURN ? AQ_LANE_CONTROL : AQ_LANE_COMPUTE);
-        assert_true(op->dep_count > 0);
         for (uint32_t d = 0; d < op->dep_count; d++) {
-            assert_int_equal(p.op[op->dep[d].op].micro_batch, op->micro_batch);
-            if (op->dep[d].back) {
-                assert_int_equal(op->kind, AQ_OP_EMBED);
-                assert_int_equal(p.op[op->dep[d].op].kind, AQ_OP_TURN);
-                back++;
-            } else {
-                assert_true(op->dep[d].op < i);
-            }
+            assert_int_not_equal(p->op[dep[d].op].lane, op->lane); /* the lane's order says so */
+            if (dep[d].back)
+                back += op->kind == AQ_OP_EMBED && p->op[dep[d].op].kind == AQ_OP_TURN;
+            else
+                assert_true(dep[d].op < i);
         }
         for (uint32_t u = 0; u < op->use_count; u++)
-            assert_true(op->use[u].slot < p.slot_count);
+            assert_true(aq_op_uses(p, op)[u].slot < p->slot_count);
     }
     assert_int_equal(turns, 3);
     assert_int_equal(back, 3);
-    aq_program_close(&p);
+    built_close(&b);
     free(m.step);
 }
 
@@ -177,28 +216,17 @@ static void a_program_is_ordered_by_its_dependencies(void **state)
 static void annotation_adds_up_to_the_model(void **state)
 {
     struct aq_model_steps m = little_model(3);
-    struct aq_block_shape shape = {.micro_batch = 4,
-                                   .micro_batches = 1,
-                                   .rows_max = 100,
-                                   .tile_rows = 100,
-                                   .head_tile_rows = 8,
-                                   .page_slots = 32,
-                                   .page_bytes = 4096,
-                                   .page_count = 12,
-                                   .compute = AQ_F32,
-                                   .kv_format = AQ_F16};
-    struct aq_program p;
-    assert_int_equal(aq_program_build(&p, &m, &shape, NULL), 0);
-    struct aq_op_cost *cost = calloc(p.op_count, sizeof(*cost));
-    struct aq_pass_shape pass = {.decode_rows = 3,
-                                 .prefill_rows = 20,
-                                 .logit_rows = 5,
-                                 .decode_keys = 70,
-                                 .prefill_key_pairs = 210};
-    aq_program_annotate(cost, &p, &m, &shape, &pass);
+    struct aq_plan plan = little_plan(1);
+    struct built b = build(&m, &plan);
+    const struct aq_program *p = &b.program;
+    struct aq_op_cost *cost = calloc(p->op_count, sizeof(*cost));
+    struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20, .logit_rows = 5};
+    pass.part[0] = (struct aq_part_shape){
+        .decode_rows = 3, .prefill_rows = 20, .decode_keys = 70, .prefill_key_pairs = 210};
+    aq_program_annotate(cost, p, &m, &plan, &b.stream, &pass);
     uint64_t products = 0, attention = 0, want = 0;
-    for (uint32_t i = 0; i < p.op_count; i++) {
-        bool attends = p.op[i].kind == AQ_OP_ATTN_PREFILL || p.op[i].kind == AQ_OP_ATTN_DEVICE;
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        bool attends = p->op[i].kind == AQ_OP_ATTN_PREFILL || p->op[i].kind == AQ_OP_ATTN_DEVICE;
         *(attends ? &attention : &products) += cost[i].flops;
     }
     for (uint32_t j = 0; j < m.step_count; j++)
@@ -206,8 +234,114 @@ static void annotation_adds_up_to_the_model(void **state)
     assert_int_equal(products, want);
     assert_int_equal(attention, 3 * 4 * (70 + 210) * 64);
     free(cost);
-    aq_program_close(&p);
+    built_close(&b);
     free(m.step);
+}
+
+/* ---- streams ---- */
+
+/* Every panel of the layers lies in exactly one place, in order, and shares are exact to half a
+ * panel of the step; the number of chunks is a multiple of the ring. */
+static void check_stream(const struct aq_model_steps *m, const struct aq_plan *plan,
+                         const struct aq_stream *s)
+{
+    for (uint32_t j = 0; j < m->step_count; j++) {
+        for (uint32_t i = 0; i < m->step[j].matrix_count; i++) {
+            if (m->step[j].matrix[i].table)
+                continue;
+            uint32_t next = s->split[j][i].panels[AQ_DEVICE], panels = 0;
+            for (int t = 0; t < AQ_TIER_COUNT; t++)
+                panels += s->split[j][i].panels[t];
+            assert_int_equal(panels, aq_panel_count(m->step[j].matrix[i].rows));
+            for (uint32_t c = s->step_chunk[j]; c < s->step_chunk[j + 1]; c++) {
+                for (uint32_t n = 0; n < s->chunk[c].piece_count; n++) {
+                    const struct aq_piece *p = &s->piece[s->chunk[c].piece_first + n];
+                    if (p->matrix != i)
+                        continue;
+                    assert_int_equal(p->first, next);
+                    assert_int_equal(p->bytes, p->count * aq_panel_bytes(plan->shape.weight_format,
+                                                                         m->step[j].matrix[i].k));
+                    next += p->count;
+                }
+            }
+            assert_int_equal(next, panels);
+        }
+    }
+    for (uint32_t c = 0; c < s->chunk_count; c++) {
+        assert_int_equal(s->chunk[c].slot, c % s->ring);
+        assert_true(s->chunk[c].bytes <= s->chunk_bytes && s->chunk_bytes <= plan->chunk_bytes);
+    }
+    assert_true(!s->chunk_count || s->chunk_count % s->ring == 0);
+}
+
+static void streams_hold_every_panel_once(void **state)
+{
+    struct aq_model_steps m = little_model(5);
+    uint32_t made = 0;
+    for (uint64_t i = 0; i < 300; i++) {
+        struct aq_plan plan = little_plan(1 + (uint32_t)aq_prng_below(11, i, 0, 3));
+        double device = (double)aq_prng_below(11, i, 1, 101);
+        double host = (double)aq_prng_below(11, i, 2, 101 - (uint64_t)device);
+        plan.separate = aq_prng_below(11, i, 3, 2);
+        plan.placement.weights = (struct aq_shares){{device, host, 100 - device - host}};
+        plan.chunk_bytes = 32768 * (1 + aq_prng_below(11, i, 4, 6));
+        plan.ring_chunks = 1 + (uint32_t)aq_prng_below(11, i, 5, 20);
+        plan.staging_chunks = 1 + (uint32_t)aq_prng_below(11, i, 6, 4);
+        plan.fuse_layer = aq_prng_below(11, i, 7, 2);
+        assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, 2, NULL), 0);
+        struct aq_stream s;
+        struct aq_err err = {0};
+        int rc = aq_stream_build(&s, &m, &plan, &err);
+        if (rc < 0) { /* a ring too small for a step: said so */
+            assert_int_equal(rc, -EINVAL);
+            assert_non_null(strstr(err.text, "--"));
+            continue;
+        }
+        check_stream(&m, &plan, &s);
+        aq_stream_close(&s);
+        made++;
+    }
+    assert_true(made > 100);
+    free(m.step);
+}
+
+static void shares_are_exact_to_half_a_panel_of_a_step(void **state)
+{
+    struct aq_model_steps m = little_model(2);
+    struct aq_plan plan = little_plan(1);
+    plan.chunk_bytes = AQ_MIB;
+    for (double share = 0; share <= 100; share += 0.5) {
+        plan.placement.weights = (struct aq_shares){{0, share, 100 - share}};
+        struct aq_stream s;
+        assert_int_equal(aq_stream_build(&s, &m, &plan, NULL), 0);
+        for (uint32_t j = 1; j + 1 < m.step_count; j++) {
+            double resident = 0, all = 0, panel = 0;
+            for (uint32_t i = 0; i < m.step[j].matrix_count; i++) {
+                double bytes = (double)aq_panel_bytes(AQ_F16, m.step[j].matrix[i].k);
+                resident += bytes * s.split[j][i].panels[AQ_DEVICE];
+                all += bytes * aq_panel_count(m.step[j].matrix[i].rows);
+                panel = bytes > panel ? bytes : panel;
+            }
+            assert_true(fabs(resident - all * share / 100) <= panel / 2 + 1);
+        }
+        aq_stream_close(&s);
+    }
+    free(m.step);
+}
+
+static void shares_of_seats_give_every_seat_away(void **state)
+{
+    for (uint64_t i = 0; i < 500; i++) {
+        double a = (double)aq_prng_below(12, i, 0, 1001) / 10, b = (100 - a) / 3;
+        struct aq_shares kv = {{a, b, 100 - a - b}};
+        uint32_t seats[AQ_TIER_COUNT], count = 1 + (uint32_t)aq_prng_below(12, i, 1, 200), sum = 0;
+        aq_plan_kv_seats(seats, &kv, count);
+        for (int t = 0; t < AQ_TIER_COUNT; t++) {
+            sum += seats[t];
+            assert_true(fabs(seats[t] - kv.percent[t] * count / 100) <= 1);
+        }
+        assert_int_equal(sum, count);
+    }
 }
 
 /* ---- block ---- */
@@ -226,23 +360,25 @@ static struct aq_block_inputs block_inputs(const struct aq_model_steps *m)
                                     .scratch_bytes_per_thread = 1000,
                                     .queue_bytes = 1000,
                                     .process_bytes = 1000,
-                                    .host_budget = AQ_GIB};
+                                    .budget = {[AQ_HOST] = AQ_GIB, [AQ_DISK] = AQ_GIB}};
 }
 
 static void the_block_takes_what_fits(void **state)
 {
     struct aq_model_steps m = little_model(3);
     struct aq_block_inputs in = block_inputs(&m);
-    struct aq_block_shape s;
-    struct aq_ledger l;
-    assert_int_equal(aq_block_choose(&s, &l, &in, NULL), 0);
-    assert_int_equal(s.micro_batch, AQ_BLOCK_SEATS_CAP);
-    uint64_t most = aq_ledger_total(&l, AQ_HOST);
-    in.host_budget = most - 1;
-    assert_int_equal(aq_block_choose(&s, &l, &in, NULL), 0);
-    assert_true(s.micro_batch < AQ_BLOCK_SEATS_CAP && s.micro_batch > AQ_BLOCK_SEATS_CAP / 2);
-    assert_true(aq_ledger_total(&l, AQ_HOST) <= in.host_budget);
-    assert_true(s.page_count >= aq_block_pages(&s, m.layers, in.total_max));
+    struct aq_block b = {0};
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    assert_int_equal(b.plan.shape.micro_batch, AQ_BLOCK_SEATS_CAP);
+    uint64_t most = aq_ledger_total(&b.ledger, AQ_HOST);
+    in.budget[AQ_HOST] = most - 1;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    assert_true(b.plan.shape.micro_batch < AQ_BLOCK_SEATS_CAP &&
+                b.plan.shape.micro_batch > AQ_BLOCK_SEATS_CAP / 2);
+    assert_true(aq_ledger_total(&b.ledger, AQ_HOST) <= in.budget[AQ_HOST]);
+    assert_true(b.plan.shape.page_count[AQ_HOST] >=
+                aq_block_pages(&b.plan.shape, m.layers, in.total_max));
+    aq_block_close(&b);
     free(m.step);
 }
 
@@ -250,23 +386,23 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
 {
     struct aq_model_steps m = little_model(3);
     struct aq_block_inputs in = block_inputs(&m);
-    struct aq_block_shape s;
-    struct aq_ledger l;
+    struct aq_block b = {0};
     struct aq_err err;
     in.micro_batch = 200;
-    assert_int_equal(aq_block_choose(&s, &l, &in, &err), 0);
-    in.host_budget = aq_ledger_total(&l, AQ_HOST) - 1;
-    assert_int_equal(aq_block_choose(&s, &l, &in, &err), -ENOMEM);
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    in.budget[AQ_HOST] = aq_ledger_total(&b.ledger, AQ_HOST) - 1;
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     const char *at = strstr(err.text, "--micro-batch ");
     assert_non_null(at);
     in.micro_batch = (uint32_t)atoi(at + strlen("--micro-batch "));
-    assert_int_equal(aq_block_choose(&s, &l, &in, &err), 0); /* what it said does fit ... */
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0); /* what it said does fit ... */
     in.micro_batch++;
-    assert_int_equal(aq_block_choose(&s, &l, &in, &err), -ENOMEM); /* ... and one more does not */
-    in.host_budget = 1 * AQ_MIB / 2;
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM); /* ... and one more does not */
+    in.budget[AQ_HOST] = 1 * AQ_MIB / 2;
     in.micro_batch = 0;
-    assert_int_equal(aq_block_choose(&s, &l, &in, &err), -ENOMEM);
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "no block fits"));
+    aq_block_close(&b);
     free(m.step);
 }
 
@@ -277,6 +413,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
     cmocka_unit_test(annotation_adds_up_to_the_model),
+    cmocka_unit_test(streams_hold_every_panel_once),
+    cmocka_unit_test(shares_are_exact_to_half_a_panel_of_a_step),
+    cmocka_unit_test(shares_of_seats_give_every_seat_away),
     cmocka_unit_test(the_block_takes_what_fits),
     cmocka_unit_test(what_does_not_fit_is_refused_with_the_largest_block),
 };

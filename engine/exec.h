@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
+ * exec_turn.c (seats, admission, rows), exec_ops.c (what ops compute) and exec_move.c (what they
+ * move).  The issuing thread owns everything but what an op in flight works on. */
+#ifndef AQ_ENGINE_EXEC_H
+#define AQ_ENGINE_EXEC_H
+
+#include "engine/executor.h"
+#include "engine/kv.h"
+#include "policy/admit.h"
+
+/* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place. */
+struct exec_seat {
+    struct aq_sequence *sequence; /* NULL: free */
+    uint32_t keys;                /* keys in the cache after the pass whose rows are bound */
+    uint32_t rows;                /* rows bound for that pass */
+    uint32_t last;                /* most keys it may come to hold */
+    uint32_t chosen;              /* token chosen by HEAD */
+    bool has_chosen, bad;
+    bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
+};
+
+/* A row whose logits are needed: the last row of a sequence (choose a token), or a prompt row whose
+ * next token is scored. */
+struct exec_logit_row {
+    uint32_t seat;
+    int32_t prompt_index; /* scores prompt token prompt_index + 1; -1: choose the next token */
+};
+
+struct exec_batch {
+    uint32_t *id, *position, *logit_index; /* [rows_max] */
+    struct exec_logit_row *logit_row;      /* [rows_max] */
+    struct aq_attn_seq *decode, *prefill;  /* [seats] by part, decode rows also by seat */
+    uint32_t *decode_seat, *prefill_seat;  /* [seats] seat of each entry above */
+    /* Entries of a part: [first[part], first[part + 1]). */
+    uint32_t decode_first[AQ_PART_MAX + 1], prefill_first[AQ_PART_MAX + 1];
+    uint32_t row_count, logit_count, decode_count, prefill_count, prefill_rows;
+};
+
+struct exec_list {
+    struct aq_sequence *first, *last;
+    uint32_t count;
+};
+
+/* Where panels of a matrix are while a step runs: in memory for good, or in a chunk of the ring. */
+struct exec_run {
+    uint32_t first, count; /* panels */
+    uint32_t chunk;        /* UINT32_MAX: resident */
+    uint64_t offset;       /* in the chunk */
+};
+
+/* What has been issued to a lane and has not finished, in order. */
+struct exec_issued {
+    uint32_t op;
+    bool idle; /* has no work: done when it comes to the front */
+};
+
+struct exec_lane {
+    uint32_t *op; /* the ops of the lane in array order */
+    uint32_t count, cursor;
+    uint64_t pass; /* of the op at the cursor */
+    struct aq_device_stream *stream;
+    struct exec_issued *issued; /* ring of AQ_EXEC_LANE_DEPTH; lanes in order */
+    uint32_t issued_first, issued_count;
+    uint32_t in_flight; /* ops with work that have not finished */
+    double busy_s;
+    uint64_t bytes;
+    uint64_t busy_from_ns; /* disk lanes: since when something is in flight */
+};
+
+enum { AQ_EXEC_LANE_DEPTH = 64, AQ_EXEC_DISK_DEPTH = 64 };
+
+/* An op as a job of a stream. */
+struct exec_job {
+    struct aq_executor *x;
+    uint32_t op;
+    struct aq_device_span span;
+};
+
+/* An op as transfers, or as pieces of a copy. */
+struct exec_move {
+    struct aq_disk_group group;
+    struct aq_copy_piece *piece; /* room for the most it needs */
+    struct aq_disk_transfer *transfer;
+};
+
+struct aq_executor {
+    struct aq_executor_opts opts;
+    const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
+    const struct aq_stream *stream;
+    const struct aq_program *program;
+    struct aq_op_cost *cost;
+    struct aq_pass_shape *pass_shape;
+    struct aq_kv *kv;
+    struct exec_seat *seat;
+    struct exec_batch *batch;
+    struct aq_admit_length *lengths; /* workspace of admission */
+    uint32_t seat_count, seated;
+    bool filling; /* without refill: the block is being filled, nobody decodes yet */
+    struct exec_list waiting, finished;
+    struct aq_engine_stats stats;
+
+    /* Issue. */
+    struct exec_lane lane[AQ_LANE_COUNT];
+    uint64_t *done;      /* [op] instances that have finished */
+    uint64_t pass;       /* being run */
+    uint32_t left;       /* ops of it that have not finished */
+    uint32_t ahead;      /* ops of the next pass that have */
+    bool inline_compute; /* the issuing thread computes: nothing else is there to do */
+    struct aq_completions *completions;
+    struct exec_job *job;   /* [op] */
+    struct exec_move *move; /* [op], NULL without moves */
+    struct aq_disk_lane *disk;
+    void *move_buffer;
+    uint32_t disk_in_flight;
+
+    /* Memory: a buffer for each class of slots. */
+    uint8_t *class_buffer[AQ_SLOT_CLASS_COUNT];
+    uint64_t class_bytes[AQ_SLOT_CLASS_COUNT];
+    uint64_t *slot_offset; /* [slot] in its class's buffer */
+    struct exec_run *run;  /* of all matrices */
+    uint32_t (*run_first)[AQ_STEP_MATRIX_MAX], (*run_count)[AQ_STEP_MATRIX_MAX]; /* [step] */
+    struct aq_segment *segment; /* [segment_max] of one product; the host lane's behind */
+    uint32_t segment_max;
+    void *rows_buffer; /* everything per row and seat */
+    size_t rows_bytes;
+    void *tile_norm, *tile_inner, *tile_embed, *tiles;
+    size_t tiles_bytes, sampler_bytes;
+    struct aq_candidate *sampler; /* [threads][vocab] */
+    float *sampler_logits;        /* [threads][vocab] */
+    struct aq_logits_stat *logits_stat;
+};
+
+static inline uint8_t *exec_slot(const struct aq_executor *x, enum aq_slot_class c, uint32_t index)
+{
+    return x->class_buffer[c] + x->slot_offset[x->program->first[c] + index];
+}
+
+/* The part of a seat's place in its micro-batch. */
+uint32_t exec_part_of(const struct aq_executor *x, uint32_t seat);
+
+/* ---- exec_turn.c ---- */
+void exec_turn(struct aq_executor *x, uint32_t k);
+/* Rows for sequences submitted since the last TURN; sorts rows by part and counts what the pass
+ * will do.  Without refill a block that takes nobody more starts to decode. */
+void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode);
+
+/* ---- exec_ops.c ---- */
+void exec_compute(struct aq_executor *x, const struct aq_op *op);
+
+/* ---- exec_move.c ---- */
+/* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
+uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* Fills load_bytes and store_bytes of a part's pass shape. */
+void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part);
+int exec_moves_open(struct aq_executor *x, struct aq_err *reterr);
+void exec_moves_close(struct aq_executor *x);
+/* Starts a move that has work; its token is the op's index. */
+int exec_start_move(struct aq_executor *x, uint32_t op_index);
+
+#endif

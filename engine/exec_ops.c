@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What the ops of the compute lanes do. */
+#include "engine/exec.h"
+
+#include "engine/sample.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+static enum aq_activation kernel_activation(enum aq_step_activation a)
+{
+    static const enum aq_activation map[] = {
+        [AQ_STEP_ACT_NONE] = AQ_ACT_NONE, [AQ_STEP_ACT_RELU] = AQ_ACT_RELU,
+        [AQ_STEP_ACT_GELU] = AQ_ACT_GELU, [AQ_STEP_ACT_GELU_TANH] = AQ_ACT_GELU_TANH,
+        [AQ_STEP_ACT_SILU] = AQ_ACT_SILU,
+    };
+    return map[a];
+}
+
+/* An op at work: its rows, and the slots that its registers lie in. */
+struct work {
+    struct aq_executor *x;
+    const struct aq_op *op;
+    struct exec_batch *b;
+    struct aq_exec *exec;
+    float *hidden, *qkv;
+    void *attention;
+};
+
+/* A register as memory: rows from `row` on. */
+struct view {
+    void *data;
+    enum aq_dtype dtype;
+    size_t stride; /* elements */
+};
+
+static struct view view_of(const struct work *o, enum aq_register r, uint32_t row)
+{
+    const struct aq_executor *x = o->x;
+    const struct aq_model_steps *m = x->steps;
+    enum aq_dtype compute = x->plan->shape.compute;
+    size_t width = (size_t)m->heads * m->head_dim, qkv = width + 2ull * m->kv_heads * m->head_dim;
+    switch (r) {
+    case AQ_REG_HIDDEN:
+        return (struct view){o->hidden + (size_t)row * m->hidden, AQ_F32, m->hidden};
+    case AQ_REG_QKV: return (struct view){o->qkv + row * qkv, AQ_F32, qkv};
+    case AQ_REG_ATTENTION:
+        return (struct view){(uint8_t *)o->attention + row * width * aq_dtype_bytes(compute),
+                             compute, width};
+    case AQ_REG_NORM: return (struct view){x->tile_norm, compute, m->hidden};
+    case AQ_REG_INNER: return (struct view){x->tile_inner, compute, m->inner};
+    case AQ_REG_EMBED: return (struct view){x->tile_embed, compute, m->embed_width};
+    case AQ_REG_LOGITS: return (struct view){exec_slot(x, AQ_SLOT_LOGITS, 0), AQ_F32, m->vocab};
+    default: assert(!"register"); return (struct view){0};
+    }
+}
+
+static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
+{
+    const struct aq_weight *w = &o->x->opts.model->weight[o->op->step][p->matrix[0]];
+    const struct aq_kernels *k = o->x->opts.kernels;
+    struct view y = view_of(o, p->dst, row);
+    if (p->kind == AQ_PRIM_POSITION) {
+        k->add_rows(o->exec, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
+                    w->desc->k);
+        return;
+    }
+    k->embed(o->exec, &(struct aq_embed){
+                          .table = w->data,
+                          .table_dtype = w->dtype,
+                          .table_layout = w->layout,
+                          .id = o->b->id + row,
+                          .y = y.data,
+                          .y_dtype = y.dtype,
+                          .y_stride = y.stride,
+                          .rows = rows,
+                          .k = w->desc->k,
+                      });
+}
+
+static const float *vector_of(const struct work *o, int8_t index)
+{
+    return index < 0 ? NULL : o->x->opts.model->vector[o->op->step][index];
+}
+
+static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows,
+                     const uint32_t *row_index)
+{
+    static const enum aq_norm_kind map[] = {[AQ_STEP_NORM_LAYER] = AQ_NORM_LAYER,
+                                            [AQ_STEP_NORM_RMS] = AQ_NORM_RMS,
+                                            [AQ_STEP_NORM_CAST] = AQ_NORM_CAST};
+    struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
+    o->x->opts.kernels->norm(o->exec, &(struct aq_norm){
+                                          .kind = map[p->norm],
+                                          .x = from.data,
+                                          .x_stride = from.stride,
+                                          .row_index = row_index,
+                                          .y = to.data,
+                                          .y_dtype = to.dtype,
+                                          .y_stride = to.stride,
+                                          .w = vector_of(o, p->weight),
+                                          .b = vector_of(o, p->bias),
+                                          .eps = p->eps,
+                                          .rows = rows,
+                                          .dim = o->x->steps->hidden,
+                                      });
+}
+
+/* The panels of a matrix as segments of a product whose columns begin at `column`: those that stay
+ * in memory, and those that are in the ring now. */
+static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t column,
+                             struct aq_segment *to)
+{
+    const struct aq_executor *x = o->x;
+    uint32_t step = o->op->step, count = x->run_count[step][matrix];
+    const struct aq_weight *w = &x->opts.model->weight[step][matrix];
+    const struct exec_run *run = x->run + x->run_first[step][matrix];
+    size_t panel = aq_panel_bytes(w->dtype, w->desc->k);
+    for (uint32_t i = 0; i < count; i++, run++) {
+        const uint8_t *panels = (const uint8_t *)w->data + run->first * panel;
+        if (run->chunk != UINT32_MAX)
+            panels = exec_slot(x, AQ_SLOT_RING, x->stream->chunk[run->chunk].slot) + run->offset;
+        uint32_t row = run->first * AQ_PANEL_ROWS;
+        to[i] = (struct aq_segment){
+            .panels = panels,
+            .column = column + row,
+            .rows = (uint32_t)aq_min_u64(run->count * AQ_PANEL_ROWS, w->desc->rows - row),
+        };
+    }
+    return count;
+}
+
+static void run_product(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
+{
+    struct aq_segment *segment = o->x->segment;
+    uint32_t column = 0, count = 0;
+    const struct aq_weight *w = NULL;
+    for (uint32_t i = 0; i < p->matrix_count; i++) {
+        w = &o->x->opts.model->weight[o->op->step][p->matrix[i]];
+        count += add_segments(o, p->matrix[i], column, segment + count);
+        column += w->desc->rows;
+    }
+    assert(count <= o->x->segment_max);
+    struct view from = view_of(o, p->src, row), to = view_of(o, p->dst, row);
+    struct aq_product product = {
+        .x = from.data,
+        .x_dtype = from.dtype,
+        .m = rows,
+        .k = w->desc->k,
+        .x_stride = from.stride,
+        .segments = segment,
+        .segment_count = count,
+        .w_dtype = w->dtype,
+        .w_layout = w->layout,
+        .bias = vector_of(o, p->bias),
+        .activation = kernel_activation(p->activation),
+        .accumulate = p->accumulate,
+        .y = to.data,
+        .y_dtype = to.dtype,
+        .y_stride = to.stride,
+    };
+    const struct aq_kernels *k = o->x->opts.kernels;
+    (from.dtype == AQ_BF16 ? k->product_bf16 : k->product_f32)(o->exec, &product);
+}
+
+/* Runs a list of primitives over rows [row, row + rows).  row_index: the rows of HIDDEN that the
+ * first primitive gathers (HEAD), else NULL. */
+static void run_list(const struct work *o, const struct aq_prim_list *list, uint32_t row,
+                     uint32_t rows, const uint32_t *row_index)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *p = &list->prim[i];
+        switch (p->kind) {
+        case AQ_PRIM_GATHER:
+        case AQ_PRIM_POSITION: run_gather(o, p, row, rows); break;
+        case AQ_PRIM_NORM: run_norm(o, p, row, rows, i == 0 ? row_index : NULL); break;
+        case AQ_PRIM_PRODUCT: run_product(o, p, row, rows); break;
+        }
+    }
+}
+
+static void run_tiles(const struct work *o, const struct aq_prim_list *list)
+{
+    uint32_t tile = o->x->plan->shape.tile_rows, count = o->b->row_count;
+    for (uint32_t row = 0; row < count; row += tile)
+        run_list(o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
+}
+
+/* Stores the new keys and values of a part's sequences and lets their queries attend. */
+static void run_attention(const struct work *o)
+{
+    struct aq_executor *x = o->x;
+    const struct aq_op *op = o->op;
+    bool prefill = op->kind == AQ_OP_ATTN_PREFILL;
+    const uint32_t *range = (prefill ? o->b->prefill_first : o->b->decode_first) + op->part;
+    struct aq_attn_seq *seqs = (prefill ? o->b->prefill : o->b->decode) + range[0];
+    const uint32_t *seat = (prefill ? o->b->prefill_seat : o->b->decode_seat) + range[0];
+    uint32_t count = range[1] - range[0];
+    const struct aq_model_steps *m = x->steps;
+    for (uint32_t i = 0; i < count; i++)
+        seqs[i].block = exec_kv_blocks(x, op, seat[i]);
+    size_t width = (size_t)m->heads * m->head_dim, kv_width = (size_t)m->kv_heads * m->head_dim;
+    size_t stride = width + 2 * kv_width;
+    struct aq_attn a = {
+        .seqs = seqs,
+        .seq_count = count,
+        .q = o->qkv,
+        .q_stride = stride,
+        .out = o->attention,
+        .out_dtype = x->plan->shape.compute,
+        .out_stride = width,
+        .kv_dtype = x->plan->shape.kv_format,
+        .kv_heads = m->kv_heads,
+        .q_per_kv = m->heads / m->kv_heads,
+        .head_dim = m->head_dim,
+        .scale = m->attention_scale,
+    };
+    const struct aq_kernels *k = x->opts.kernels;
+    k->kv_append(o->exec, &a, o->qkv + width, o->qkv + width + kv_width, stride);
+    (prefill ? k->attn_prefill : k->attn_decode)(o->exec, &a);
+}
+
+struct choose {
+    struct aq_executor *x;
+    struct exec_batch *b;
+    float *logits;  /* of logit row `first` on */
+    uint32_t first; /* logit row of tile row 0 */
+};
+
+static void score(const struct aq_executor *x, const struct aq_sequence *s, const float *logits,
+                  const struct aq_logits_stat *stat, uint32_t id, float *logprob,
+                  struct aq_top *tops)
+{
+    *logprob = logits[id] - stat->log_sum_exp;
+    if (s->top_count > 0 && tops)
+        aq_sample_tops(tops, (uint32_t)s->top_count, logits, stat, x->steps->vocab);
+}
+
+/* One row of logits: a prompt token scored, or the next token chosen. */
+static void choose_row(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct choose *c = arg;
+    struct aq_executor *x = c->x;
+    const struct exec_logit_row *row = &c->b->logit_row[c->first + tile];
+    struct exec_seat *seat = &x->seat[row->seat];
+    struct aq_sequence *s = seat->sequence;
+    float *logits = c->logits + (size_t)tile * x->steps->vocab;
+    const struct aq_logits_stat *stat = &x->logits_stat[tile];
+    uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
+    if (row->prompt_index >= 0) {
+        uint32_t at = (uint32_t)row->prompt_index + 1;
+        if (stat->bad_count > 0)
+            __atomic_store_n(&seat->bad_prompt, true, __ATOMIC_RELAXED);
+        score(x, s, logits, stat, s->prompt[at], &s->prompt_logprob[at],
+              s->prompt_tops ? s->prompt_tops + (size_t)at * tops : NULL);
+        return;
+    }
+    seat->has_chosen = true;
+    seat->bad = stat->bad_count > 0;
+    if (seat->bad || s->max_tokens == 0)
+        return;
+    if (tops && s->tops)
+        aq_sample_tops(s->tops + (size_t)s->token_count * tops, tops, logits, stat, vocab);
+    struct aq_sample_work *work = &(struct aq_sample_work){
+        .candidate = x->sampler + (size_t)worker * vocab,
+        .logits = x->sampler_logits + (size_t)worker * vocab,
+    };
+    seat->chosen = aq_sample_token(s, logits, stat, vocab, work);
+    if (s->logprobs)
+        s->logprobs[s->token_count] = logits[seat->chosen] - stat->log_sum_exp;
+}
+
+static void run_head(const struct work *o)
+{
+    struct aq_executor *x = o->x;
+    const struct aq_prim_list *list = &x->steps->step[o->op->step].main;
+    struct choose c = {.x = x, .b = o->b, .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0)};
+    uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
+    for (; c.first < o->b->logit_count; c.first += tile) {
+        uint32_t rows = (uint32_t)aq_min_u64(tile, o->b->logit_count - c.first);
+        run_list(o, list, 0, rows, o->b->logit_index + c.first);
+        x->opts.kernels->logits_stat(o->exec, x->logits_stat, c.logits, vocab, rows, vocab);
+        aq_pool_run(aq_exec_pool(o->exec), choose_row, &c, rows);
+    }
+}
+
+void exec_compute(struct aq_executor *x, const struct aq_op *op)
+{
+    struct work o = {
+        .x = x,
+        .op = op,
+        .b = &x->batch[op->micro_batch],
+        .exec = x->opts.exec,
+        .qkv = (float *)exec_slot(x, AQ_SLOT_QKV, op->workspace),
+        .attention = exec_slot(x, AQ_SLOT_ATTENTION, op->workspace * x->plan->part_count),
+    };
+    const struct aq_step_desc *step = &x->steps->step[op->step];
+    bool attends = op->kind == AQ_OP_ATTN_PREFILL || op->kind == AQ_OP_ATTN_DEVICE;
+    if (!attends)
+        o.hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_EMBED:
+    case AQ_OP_PRE:
+    case AQ_OP_MLP: run_tiles(&o, &step->main); break;
+    case AQ_OP_POST: run_tiles(&o, &step->post); break;
+    case AQ_OP_ATTN_PREFILL:
+    case AQ_OP_ATTN_DEVICE: run_attention(&o); break;
+    case AQ_OP_HEAD: run_head(&o); break;
+    default: assert(!"an op that computes");
+    }
+}

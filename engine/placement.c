@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/placement.h"
+
+#include "engine/units.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "D/H/N": three percentages that sum to 100. */
+static int parse_shares(struct aq_shares *ret, const char *label, const char *key,
+                        const char *value, struct aq_err *reterr)
+{
+    double share[AQ_TIER_COUNT], sum = 0;
+    const char *at = value;
+    for (int i = 0; i < AQ_TIER_COUNT; i++) {
+        size_t n = strcspn(at, "/");
+        char number[32];
+        bool last = at[n] == '\0';
+        if (n >= sizeof(number) || last != (i == AQ_TIER_COUNT - 1))
+            goto malformed;
+        memcpy(number, at, n);
+        number[n] = '\0';
+        if (!aq_parse_real(number, &share[i]) || share[i] < 0 || share[i] > 100)
+            goto malformed;
+        sum += share[i];
+        at += n + !last;
+    }
+    if (sum < 100 - 1e-6 || sum > 100 + 1e-6)
+        return aq_error(reterr, -EINVAL, "%s: %s=%s: expected shares that sum to 100, found %g",
+                        label, key, value, sum);
+    memcpy(ret->percent, share, sizeof(share));
+    return 0;
+malformed:
+    return aq_error(reterr, -EINVAL,
+                    "%s: %s: expected percentages device/host/disk such as 0/100/0, found '%s'",
+                    label, key, value);
+}
+
+static int parse_part(struct aq_placement *p, const char *label, const char *key, const char *value,
+                      struct aq_err *reterr)
+{
+    if (strcmp(key, "head") == 0) {
+        bool device = strcmp(value, "device") == 0;
+        p->head = device ? AQ_DEVICE : AQ_HOST;
+        if (device || strcmp(value, "host") == 0)
+            return 0;
+        if (strcmp(value, "disk") == 0)
+            return aq_error(reterr, -EINVAL,
+                            "%s: head=disk: rows of the token table are gathered in every pass, so "
+                            "it stays in memory; expected host or device",
+                            label);
+        return aq_error(reterr, -EINVAL, "%s: head: expected device, host or disk, found '%s'",
+                        label, value);
+    }
+    if (strcmp(key, "weights") == 0)
+        return parse_shares(&p->weights, label, key, value, reterr);
+    if (strcmp(key, "kv") == 0)
+        return parse_shares(&p->kv, label, key, value, reterr);
+    if (strcmp(key, "hidden") == 0)
+        return parse_shares(&p->hidden, label, key, value, reterr);
+    return aq_error(reterr, -EINVAL, "%s: expected weights, kv, hidden or head, found '%s'", label,
+                    key);
+}
+
+int aq_placement_parse(struct aq_placement *ret, const char *label, const char *text,
+                       struct aq_err *reterr)
+{
+    const struct aq_shares host = {{0, 100, 0}};
+    struct aq_placement p = {host, host, host, AQ_HOST};
+    char *copy = strdup(text), *save = NULL;
+    if (!copy)
+        return aq_error(reterr, -ENOMEM, "%s: %zu bytes", label, strlen(text) + 1);
+    int rc = 0;
+    uint32_t parts = 0;
+    for (char *part = strtok_r(copy, " \t,", &save); part && rc == 0;
+         part = strtok_r(NULL, " \t,", &save)) {
+        char *equals = strchr(part, '=');
+        if (!equals) {
+            rc = aq_error(reterr, -EINVAL, "%s: expected NAME=SHARES, found '%s'", label, part);
+            break;
+        }
+        *equals = '\0';
+        rc = parse_part(&p, label, part, equals + 1, reterr);
+        parts++;
+    }
+    if (rc == 0 && parts == 0)
+        rc = aq_error(reterr, -EINVAL, "%s: expected auto or NAME=SHARES, found '%s'", label, text);
+    free(copy);
+    if (rc == 0)
+        *ret = p;
+    return rc;
+}
+
+void aq_placement_text(char text[160], const struct aq_placement *p)
+{
+    const double *w = p->weights.percent, *k = p->kv.percent, *h = p->hidden.percent;
+    snprintf(text, 160, "weights=%g/%g/%g kv=%g/%g/%g hidden=%g/%g/%g head=%s", w[0], w[1], w[2],
+             k[0], k[1], k[2], h[0], h[1], h[2], aq_tier_name(p->head));
+}

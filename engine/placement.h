@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/placement.h - --placement as text: "weights=D/H/N kv=D/H/N hidden=D/H/N head=WHERE". */
+#ifndef AQ_ENGINE_PLACEMENT_H
+#define AQ_ENGINE_PLACEMENT_H
+
+#include "policy/plan.h"
+
+/* Parts that are not named stay in host memory (weights, kv, hidden 0/100/0, head=host).  `label`
+ * begins messages.  -EINVAL: malformed, or shares that do not add up. */
+int aq_placement_parse(struct aq_placement *ret, const char *label, const char *text,
+                       struct aq_err *reterr);
+/* The same back as text, at most 160 bytes. */
+void aq_placement_text(char text[160], const struct aq_placement *p);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "offload/disk_lane.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+struct aq_disk_lane {
+    struct aq_disk_lane_opts opts;
+    struct aq_xfer *xfer;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock; /* of all below */
+    struct aq_disk_group *first, *last;
+    bool closing;
+    int status;
+    struct aq_err err;
+    struct aq_xfer_stats stats;
+};
+
+static struct aq_disk_group *take_submitted(struct aq_disk_lane *d, bool *ret_closing)
+{
+    pthread_mutex_lock(&d->lock);
+    struct aq_disk_group *g = d->first;
+    d->first = d->last = NULL;
+    *ret_closing = d->closing;
+    pthread_mutex_unlock(&d->lock);
+    return g;
+}
+
+static void note_failure(struct aq_disk_lane *d, const struct aq_transfer *t)
+{
+    struct aq_err err = {0};
+    aq_xfer_error(d->xfer, t, &err);
+    pthread_mutex_lock(&d->lock);
+    if (d->status == 0) {
+        d->status = t->status;
+        d->err = err;
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+static void finish(struct aq_disk_lane *d, struct aq_disk_group *g)
+{
+    struct aq_xfer_stats stats = aq_xfer_stats(d->xfer);
+    pthread_mutex_lock(&d->lock);
+    d->stats = stats;
+    pthread_mutex_unlock(&d->lock);
+    aq_completions_push(d->opts.done, g->token, g->status);
+}
+
+static void start_groups(struct aq_disk_lane *d, struct aq_disk_group *g)
+{
+    while (g) {
+        struct aq_disk_group *next = g->next; /* g is the caller's again once it is finished */
+        g->left = g->count;
+        g->status = 0;
+        for (uint32_t i = 0; i < g->count; i++) {
+            g->transfer[i].group = g;
+            aq_xfer_start(d->xfer, &g->transfer[i].t);
+        }
+        if (!g->count)
+            finish(d, g);
+        g = next;
+    }
+}
+
+static void end_transfers(struct aq_disk_lane *d, struct aq_transfer *t)
+{
+    while (t) {
+        struct aq_transfer *next = t->next;
+        struct aq_disk_group *g = ((struct aq_disk_transfer *)t)->group;
+        if (t->status < 0) {
+            note_failure(d, t);
+            g->status = t->status;
+        }
+        if (--g->left == 0)
+            finish(d, g);
+        t = next;
+    }
+}
+
+static void *disk_thread(void *arg)
+{
+    struct aq_disk_lane *d = arg;
+    bool closing;
+    for (;;) {
+        start_groups(d, take_submitted(d, &closing));
+        if (closing && !aq_xfer_running(d->xfer))
+            return NULL;
+        end_transfers(d, aq_xfer_poll(d->xfer, AQ_IO_FOREVER));
+    }
+}
+
+int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,
+                      struct aq_err *reterr)
+{
+    struct aq_disk_lane *d = calloc(1, sizeof(*d));
+    if (!d)
+        return aq_error(reterr, -ENOMEM, "disk thread");
+    _Static_assert(offsetof(struct aq_disk_transfer, t) == 0, "a transfer leads to its group");
+    d->opts = *opts;
+    pthread_mutex_init(&d->lock, NULL);
+    int rc = aq_xfer_open(&d->xfer, &opts->xfer, reterr);
+    if (rc == 0) {
+        rc = -pthread_create(&d->thread, NULL, disk_thread, d);
+        d->started = rc == 0;
+        if (rc < 0)
+            aq_error(reterr, rc, "disk thread");
+    }
+    if (rc < 0) {
+        aq_disk_lane_close(d);
+        return rc;
+    }
+    *ret = d;
+    return 0;
+}
+
+void aq_disk_lane_close(struct aq_disk_lane *d)
+{
+    if (!d)
+        return;
+    if (d->started) {
+        pthread_mutex_lock(&d->lock);
+        d->closing = true;
+        pthread_mutex_unlock(&d->lock);
+        aq_io_wake(d->opts.io);
+        pthread_join(d->thread, NULL);
+    }
+    aq_xfer_close(d->xfer);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+void aq_disk_lane_submit(struct aq_disk_lane *d, struct aq_disk_group *g)
+{
+    g->next = NULL;
+    pthread_mutex_lock(&d->lock);
+    assert(!d->closing);
+    if (d->last)
+        d->last->next = g;
+    else
+        d->first = g;
+    d->last = g;
+    pthread_mutex_unlock(&d->lock);
+    aq_io_wake(d->opts.io);
+}
+
+int aq_disk_lane_error(struct aq_disk_lane *d, struct aq_err *reterr)
+{
+    pthread_mutex_lock(&d->lock);
+    int status = d->status;
+    if (status < 0 && reterr)
+        *reterr = d->err;
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+struct aq_xfer_stats aq_disk_lane_stats(struct aq_disk_lane *d)
+{
+    pthread_mutex_lock(&d->lock);
+    struct aq_xfer_stats stats = d->stats;
+    pthread_mutex_unlock(&d->lock);
+    return stats;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/disk_lane.h - a disk kept busy by a thread of its own: transfers come in groups, each of
+ * which ends in one completion.  Owns the thread; borrows engine, transfers and completions.  Knows
+ * neither what the bytes mean nor who waits for them. */
+#ifndef AQ_OFFLOAD_DISK_LANE_H
+#define AQ_OFFLOAD_DISK_LANE_H
+
+#include "offload/completions.h"
+#include "offload/xfer.h"
+
+struct aq_disk_lane;
+struct aq_disk_group;
+
+struct aq_disk_transfer {
+    struct aq_transfer t; /* the caller's fields as xfer.h says */
+    struct aq_disk_group *group;
+};
+
+/* Transfers that finish together.  The caller's again when its token has come. */
+struct aq_disk_group {
+    struct aq_disk_transfer *transfer;
+    uint32_t count; /* 0: finishes at once */
+    uint64_t token;
+    /* disk.c's */
+    uint32_t left;
+    int status;
+    struct aq_disk_group *next;
+};
+
+struct aq_disk_lane_opts {
+    struct aq_io *io; /* used by the disk's thread alone from now on; closed by the caller later */
+    struct aq_xfer_opts xfer; /* io and sets filled in */
+    struct aq_completions *done;
+};
+
+int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,
+                      struct aq_err *reterr);
+/* Ends the thread; waits for transfers under way.  NULL is fine. */
+void aq_disk_lane_close(struct aq_disk_lane *d);
+
+/* Groups start in the order of submission and are in flight together.  Never blocks for long. */
+void aq_disk_lane_submit(struct aq_disk_lane *d, struct aq_disk_group *g);
+
+/* After a group ended badly: the sentence of the first failure so far.  Returns its status, 0 when
+ * nothing failed. */
+int aq_disk_lane_error(struct aq_disk_lane *d, struct aq_err *reterr);
+struct aq_xfer_stats aq_disk_lane_stats(struct aq_disk_lane *d);
+
+#endif

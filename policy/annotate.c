@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/program.h"
+
+#include <assert.h>
+
+/* The numbers of one pass, as the ops of a micro-batch need them. */
+struct pass {
+    const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
+    const struct aq_stream *stream;
+    const struct aq_pass_shape *shape; /* [micro_batches] */
+    uint64_t width, kv_width;          /* elements of q, and of k or v, of a row */
+};
+
+static uint64_t list_bytes(const struct pass *p, const struct aq_step_desc *d,
+                           const struct aq_prim_list *list)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *prim = &list->prim[i];
+        for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++)
+            bytes += aq_matrix_bytes(&d->matrix[prim->matrix[n]], p->plan->shape.weight_format);
+    }
+    return bytes;
+}
+
+static uint64_t list_flops(const struct aq_step_desc *d, const struct aq_prim_list *list)
+{
+    uint64_t flops = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *prim = &list->prim[i];
+        for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++)
+            flops += 2ull * d->matrix[prim->matrix[n]].rows * d->matrix[prim->matrix[n]].k;
+    }
+    return flops;
+}
+
+/* Bytes of K and V of so many keys of one layer, in whole pages where they are kept. */
+static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
+{
+    const struct aq_block_shape *s = &p->plan->shape;
+    return keys * s->page_bytes / s->page_slots;
+}
+
+static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
+{
+    const struct aq_step_desc *d = &p->steps->step[op->step];
+    const struct aq_prim_list *list = op->kind == AQ_OP_POST ? &d->post : &d->main;
+    struct aq_op_cost c = {.rows = rows};
+    if (rows && op->kind != AQ_OP_EMBED) {
+        c.flops = rows * list_flops(d, list);
+        c.memory_bytes = list_bytes(p, d, list);
+    }
+    return c;
+}
+
+static struct aq_op_cost move_cost(const struct pass *p, const struct aq_op *op, uint64_t rows)
+{
+    const struct aq_part_shape *part = &p->shape[op->micro_batch].part[op->part];
+    struct aq_op_cost c = {0};
+    bool home = op->kind == AQ_OP_WRITE || op->kind == AQ_OP_D2H;
+    switch ((enum aq_object)op->object) {
+    case AQ_OBJECT_WEIGHTS: c.move_bytes = p->stream->chunk[op->chunk].bytes; break;
+    case AQ_OBJECT_HIDDEN: c.move_bytes = rows * p->steps->hidden * 4; break;
+    case AQ_OBJECT_QKV: c.move_bytes = part->decode_rows * (p->width + 2 * p->kv_width) * 4; break;
+    case AQ_OBJECT_ATTENTION:
+        c.move_bytes = part->decode_rows * p->width * aq_dtype_bytes(p->plan->shape.compute);
+        break;
+    case AQ_OBJECT_KV: c.move_bytes = home ? part->store_bytes : part->load_bytes; break;
+    default: assert(!"an object that moves");
+    }
+    return c;
+}
+
+static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
+{
+    const struct aq_pass_shape *s = &p->shape[op->micro_batch];
+    const struct aq_part_shape *part = &s->part[op->part];
+    uint32_t rows = s->decode_rows + s->prefill_rows;
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_READ:
+    case AQ_OP_WRITE:
+    case AQ_OP_H2D:
+    case AQ_OP_D2H: return move_cost(p, op, rows);
+    case AQ_OP_UNPACK:
+        return (struct aq_op_cost){
+            .rows = 1,
+            .memory_bytes =
+                list_bytes(p, &p->steps->step[op->step], &p->steps->step[op->step].main) +
+                list_bytes(p, &p->steps->step[op->step], &p->steps->step[op->step].post),
+        };
+    case AQ_OP_ATTN_PREFILL:
+        return (struct aq_op_cost){
+            .rows = part->prefill_rows,
+            .flops = 4 * part->prefill_key_pairs * p->width,
+            .memory_bytes = kv_bytes(p, part->prefill_rows),
+        };
+    case AQ_OP_ATTN_DEVICE:
+    case AQ_OP_ATTN_HOST:
+        return (struct aq_op_cost){
+            .rows = part->decode_rows,
+            .flops = 4 * part->decode_keys * p->width,
+            .memory_bytes = kv_bytes(p, part->decode_keys),
+        };
+    case AQ_OP_HEAD: return products(p, op, s->logit_rows);
+    case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};
+    default: return products(p, op, rows);
+    }
+}
+
+void aq_program_annotate(struct aq_op_cost *cost, const struct aq_program *program,
+                         const struct aq_model_steps *steps, const struct aq_plan *plan,
+                         const struct aq_stream *stream, const struct aq_pass_shape *shape)
+{
+    struct pass p = {
+        .steps = steps,
+        .plan = plan,
+        .stream = stream,
+        .shape = shape,
+        .width = (uint64_t)steps->heads * steps->head_dim,
+        .kv_width = (uint64_t)steps->kv_heads * steps->head_dim,
+    };
+    for (uint32_t i = 0; i < program->op_count; i++)
+        cost[i] = cost_of(&p, &program->op[i]);
+}

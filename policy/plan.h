@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/plan.h - what a run has decided before a byte moves: block shape, placement, rings, parts
+ * and sides.  Plain data: filled by policy/block.c (or by hand in tests), read by the program
+ * builder, the ledger, the simulator and the executor. */
+#ifndef AQ_POLICY_PLAN_H
+#define AQ_POLICY_PLAN_H
+
+#include "base/err.h"
+#include "policy/steps.h"
+
+/* The numbers of a block. */
+struct aq_block_shape {
+    uint32_t micro_batch, micro_batches; /* seats per micro-batch, micro-batches per block */
+    uint32_t prompt_tokens;              /* new prompt tokens a micro-batch admits per pass */
+    uint32_t rows_max;                   /* rows a micro-batch may have in one pass */
+    uint32_t tile_rows;                  /* rows of a product tile */
+    uint32_t head_tile_rows;             /* rows whose logits are held at once */
+    uint32_t page_slots;                 /* tokens per KV page */
+    uint64_t page_bytes;                 /* of one layer */
+    uint64_t run_bytes; /* 32 slots of all KV heads of one layer: what a page is made of */
+    /* Pages of all layers together in the pool of a tier.  On disk every seat has room for its
+     * longest sequence. */
+    uint64_t page_count[AQ_TIER_COUNT];
+    uint32_t keys_max; /* most keys a sequence may come to hold */
+    enum aq_dtype compute, kv_format, weight_format;
+};
+
+/* Percent per tier, adding up to 100.  Where device and host are one memory the device's share
+ * counts as the host's. */
+struct aq_shares {
+    double percent[AQ_TIER_COUNT];
+};
+
+struct aq_placement {
+    struct aq_shares weights; /* the layers' matrices */
+    struct aq_shares kv;      /* seats of every micro-batch */
+    struct aq_shares hidden;  /* micro-batches */
+    enum aq_tier head;        /* token table and LM head */
+};
+
+enum aq_attention_side { AQ_ATTEND_DEVICE, AQ_ATTEND_HOST, AQ_ATTEND_SPLIT };
+
+enum { AQ_PART_MAX = 64 };
+
+/* A part: seats [first, first + count) of every micro-batch, whose KV lives in one tier and is
+ * attended on one side.  staged: its KV passes through a staging slot in the memory of that side,
+ * a layer at a time. */
+struct aq_part {
+    uint16_t first, count;
+    uint8_t tier; /* enum aq_tier: home of the KV */
+    uint8_t side; /* AQ_ATTEND_DEVICE or AQ_ATTEND_HOST */
+    bool staged;
+};
+
+struct aq_plan {
+    struct aq_block_shape shape;
+    struct aq_placement placement;
+    bool separate;           /* the device has memory of its own, behind links */
+    uint64_t chunk_bytes;    /* of the weight ring: most bytes of a chunk */
+    uint32_t ring_chunks;    /* slots of the ring wanted; the stream may take a few less */
+    uint32_t staging_chunks; /* host slots between disk and a separate device */
+    uint32_t kv_stages;      /* staging slots for parts, per memory they are staged in */
+    uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */
+    uint32_t hidden_slots;   /* working copies of the residual stream, where some live elsewhere */
+    struct aq_part part[AQ_PART_MAX];
+    uint32_t part_count; /* at least 1 */
+    bool fuse_layer;     /* both halves of a layer in one visit of a micro-batch */
+    bool alternate;      /* steps visit micro-batches up and down in turn */
+    bool unpack;         /* weights in a quantised format are unpacked once per step and pass */
+};
+
+/* Seats of a micro-batch whose KV lives in each tier: shares rounded to seats, the largest
+ * remainders first; all seats are given away. */
+void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv, uint32_t count);
+/* The tier in which micro-batch k's residual stream rests between steps. */
+enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
+/* Does any micro-batch's residual stream rest outside the device's memory? */
+bool aq_plan_hidden_moves(const struct aq_plan *p);
+
+/* Seats of a part, and bytes of its KV of one layer at its longest: of a staging slot. */
+uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part);
+
+/* Lays out the parts from placement, attention side and seats of a staged part (0: all in one). */
+int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_seats,
+                  struct aq_err *reterr);
+
+/* Checks shares (0..100 each, adding up to 100 within 0.01): -EINVAL names the line and its sum. */
+int aq_placement_check(const struct aq_placement *p, struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/program_build.h - private to program.c (slots, dependencies) and program_ops.c (which ops,
+ * in which order). */
+#ifndef AQ_POLICY_PROGRAM_BUILD_H
+#define AQ_POLICY_PROGRAM_BUILD_H
+
+#include "policy/program.h"
+
+struct aq_builder {
+    struct aq_program *p;
+    const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
+    const struct aq_stream *stream;
+    uint32_t op_max, use_max, dep_max;
+    bool failed; /* out of memory */
+    struct aq_op none;
+
+    uint32_t workspaces, stages_host, stages_device;
+    bool host_parts; /* some part is attended on the host */
+    /* HIDDEN slots: those that rest there, then the working ones.  HIDDEN_HOST: homes, then those
+     * on their way to and from disk. */
+    uint32_t hidden_resident, hidden_work, hidden_host, hidden_transit;
+    uint32_t *hidden_home; /* [k] index of its home in the class of its tier */
+    uint32_t *hidden_now;  /* [k] the HIDDEN slot it is in while it is worked on */
+
+    uint32_t visit, hidden_visit, transit_visit, stage_visit; /* counters of round-robins */
+    uint32_t stage_host_visit;
+};
+
+/* Appends an op; its uses must follow before the next one. */
+struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_lane lane,
+                          uint32_t step, uint32_t k, uint32_t part);
+void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
+                  enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave);
+
+/* Emits all ops in serial order.  -EINVAL: the weight ring is too small. */
+int aq_build_ops(struct aq_builder *b, struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which ops a pass has, in serial order.  The units of work of the model (embedding, first and
+ * second half of attention, MLP, head) are joined to groups; a group is visited by one micro-batch
+ * after the other, and weights enter the ring before the group that first needs them. */
+#include "policy/program_build.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum unit_kind { UNIT_EMBED, UNIT_PRE, UNIT_POST, UNIT_MLP, UNIT_HEAD };
+
+struct unit {
+    enum unit_kind kind;
+    uint32_t step, group;
+};
+
+struct order {
+    struct unit *unit;
+    uint32_t unit_count, group_count;
+    uint32_t *first_group, *last_group; /* [chunk] groups that need it */
+};
+
+static struct aq_tag tag(enum aq_object object, uint32_t index, uint32_t k, uint32_t part, int pass)
+{
+    return (struct aq_tag){(uint8_t)object, (int8_t)pass, (uint16_t)k, (uint16_t)part, index};
+}
+
+static void reads(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
+                  struct aq_tag need)
+{
+    aq_build_use(b, op, c, index, AQ_USE_READ, need, (struct aq_tag){0});
+}
+
+static void writes(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
+                   struct aq_tag leave)
+{
+    aq_build_use(b, op, c, index, AQ_USE_WRITE, (struct aq_tag){0}, leave);
+}
+
+static void updates(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
+                    struct aq_tag need, struct aq_tag leave)
+{
+    aq_build_use(b, op, c, index, AQ_USE_UPDATE, need, leave);
+}
+
+/* ---- groups ------------------------------------------------------------------------------ */
+
+/* Does a new group begin with this unit?  With attention on the host a micro-batch goes on to the
+ * next layer's first half before the other one's second half, so that both sides are at work. */
+static bool begins_group(const struct aq_builder *b, enum unit_kind kind, uint32_t step)
+{
+    if (b->host_parts)
+        return kind == UNIT_EMBED || kind == UNIT_POST;
+    switch (kind) {
+    case UNIT_POST: return false;
+    case UNIT_MLP: return !b->plan->fuse_layer;
+    default: return true;
+    }
+}
+
+static void add_unit(struct aq_builder *b, struct order *o, enum unit_kind kind, uint32_t step)
+{
+    o->group_count += begins_group(b, kind, step);
+    o->unit[o->unit_count++] = (struct unit){kind, step, o->group_count - 1};
+}
+
+static void list_units(struct aq_builder *b, struct order *o)
+{
+    for (uint32_t j = 0; j < b->steps->step_count; j++) {
+        switch (b->steps->step[j].kind) {
+        case AQ_STEP_EMBED: add_unit(b, o, UNIT_EMBED, j); break;
+        case AQ_STEP_ATTENTION:
+            add_unit(b, o, UNIT_PRE, j);
+            add_unit(b, o, UNIT_POST, j);
+            break;
+        case AQ_STEP_MLP: add_unit(b, o, UNIT_MLP, j); break;
+        case AQ_STEP_HEAD: add_unit(b, o, UNIT_HEAD, j); break;
+        }
+    }
+}
+
+static const struct aq_prim_list *prims_of(const struct aq_builder *b, const struct unit *u)
+{
+    const struct aq_step_desc *d = &b->steps->step[u->step];
+    return u->kind == UNIT_POST ? &d->post : &d->main;
+}
+
+static bool list_uses_matrix(const struct aq_prim_list *list, uint32_t matrix)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *p = &list->prim[i];
+        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
+            if (p->matrix[n] == matrix)
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, uint32_t c)
+{
+    const struct aq_chunk *chunk = &b->stream->chunk[c];
+    if (chunk->step != u->step)
+        return false;
+    for (uint32_t i = 0; i < chunk->piece_count; i++) {
+        if (list_uses_matrix(prims_of(b, u), b->stream->piece[chunk->piece_first + i].matrix))
+            return true;
+    }
+    return false;
+}
+
+static bool unpacks(const struct aq_builder *b, uint32_t step)
+{
+    enum aq_step_kind kind = b->steps->step[step].kind;
+    return b->plan->unpack && (kind == AQ_STEP_ATTENTION || kind == AQ_STEP_MLP);
+}
+
+/* The groups that need each chunk; an unpacked step needs its chunks once, at its start. */
+static void find_groups(const struct aq_builder *b, struct order *o)
+{
+    for (uint32_t c = 0; c < b->stream->chunk_count; c++)
+        o->first_group[c] = UINT32_MAX;
+    for (uint32_t i = 0; i < o->unit_count; i++) {
+        const struct unit *u = &o->unit[i];
+        const uint32_t *step_chunk = b->stream->step_chunk;
+        for (uint32_t c = step_chunk[u->step]; c < step_chunk[u->step + 1]; c++) {
+            bool unpacked = unpacks(b, u->step), known = o->first_group[c] != UINT32_MAX;
+            if ((unpacked && known) || (!unpacked && !unit_uses_chunk(b, u, c)))
+                continue;
+            o->first_group[c] = known ? o->first_group[c] : u->group;
+            o->last_group[c] = u->group;
+        }
+    }
+}
+
+static int check_ring(const struct aq_builder *b, const struct order *o, struct aq_err *reterr)
+{
+    uint32_t ring = b->stream->ring, need = 0;
+    bool fits = true;
+    for (uint32_t c = 0; c < b->stream->chunk_count; c++) {
+        assert(o->first_group[c] != UINT32_MAX);
+        fits = fits && (c < ring || o->last_group[c - ring] < o->first_group[c]);
+        uint32_t live = 1;
+        for (uint32_t d = c; d-- > 0 && o->last_group[d] >= o->first_group[c];)
+            live = c - d + 1;
+        need = live > need ? live : need;
+    }
+    if (fits)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--prefetch: %u chunks of up to %llu bytes are needed at the same time, the "
+                    "ring holds %u; give it at least %llu bytes",
+                    need, (unsigned long long)b->stream->chunk_bytes, ring,
+                    (unsigned long long)((need + 1) * b->stream->chunk_bytes));
+}
+
+/* ---- weights ----------------------------------------------------------------------------- */
+
+static void load_chunk(struct aq_builder *b, uint32_t c)
+{
+    const struct aq_chunk *chunk = &b->stream->chunk[c];
+    struct aq_tag t = tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0);
+    bool link = b->plan->separate, disk = chunk->tier == AQ_DISK;
+    for (int hop = 0; hop < 2; hop++) {
+        if (hop == 0 ? !disk : !link)
+            continue;
+        struct aq_op *op =
+            aq_build_op(b, hop == 0 ? AQ_OP_READ : AQ_OP_H2D,
+                        hop == 0 ? AQ_LANE_DISK_READ : AQ_LANE_H2D, chunk->step, 0, 0);
+        op->object = AQ_OBJECT_WEIGHTS;
+        op->chunk = c;
+        op->bytes_max = chunk->bytes;
+        if (hop == 1 && disk)
+            reads(b, op, AQ_SLOT_STAGING, chunk->staging, t);
+        bool staged = hop == 0 && link;
+        writes(b, op, staged ? AQ_SLOT_STAGING : AQ_SLOT_RING,
+               staged ? chunk->staging : chunk->slot, t);
+    }
+}
+
+/* Moves of weights that are due before group g: as soon as the chunk whose slot they take is no
+ * longer needed; a group later where other moves share their lane, which they would hold up. */
+static void load_due(struct aq_builder *b, const struct order *o, uint32_t g, uint32_t *next)
+{
+    const struct aq_stream *s = b->stream;
+    uint32_t slack = b->stages_device || b->stages_host || b->hidden_work;
+    for (; *next < s->chunk_count; (*next)++) {
+        uint32_t earliest = *next < s->ring ? 0 : o->last_group[*next - s->ring] + 1 + slack;
+        uint32_t due = (uint32_t)aq_min_u64(o->first_group[*next], earliest);
+        if (due > g)
+            return;
+        load_chunk(b, *next);
+    }
+}
+
+static uint32_t unpacked_slot(const struct aq_builder *b, uint32_t step)
+{
+    return step % (b->host_parts ? 4 : 2);
+}
+
+static void unpack_step(struct aq_builder *b, uint32_t step)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_UNPACK, AQ_LANE_COMPUTE, step, 0, 0);
+    op->object = AQ_OBJECT_WEIGHTS;
+    for (uint32_t c = b->stream->step_chunk[step]; c < b->stream->step_chunk[step + 1]; c++)
+        reads(b, op, AQ_SLOT_RING, b->stream->chunk[c].slot, tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
+    writes(b, op, AQ_SLOT_UNPACKED, unpacked_slot(b, step), tag(AQ_OBJECT_WEIGHTS, step, 0, 0, 0));
+}
+
+static void use_weights(struct aq_builder *b, struct aq_op *op, const struct unit *u)
+{
+    if (unpacks(b, u->step)) {
+        reads(b, op, AQ_SLOT_UNPACKED, unpacked_slot(b, u->step),
+              tag(AQ_OBJECT_WEIGHTS, u->step, 0, 0, 0));
+        return;
+    }
+    for (uint32_t c = b->stream->step_chunk[u->step]; c < b->stream->step_chunk[u->step + 1]; c++) {
+        if (unit_uses_chunk(b, u, c))
+            reads(b, op, AQ_SLOT_RING, b->stream->chunk[c].slot,
+                  tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
+    }
+}
+
+/* ---- hidden states ----------------------------------------------------------------------- */
+
+static struct aq_op *move(struct aq_builder *b, enum aq_op_kind kind, enum aq_object object,
+                          uint32_t step, uint32_t k, uint32_t part, uint64_t bytes)
+{
+    static const uint8_t lane[] = {
+        [AQ_OP_READ] = AQ_LANE_DISK_READ,
+        [AQ_OP_WRITE] = AQ_LANE_DISK_WRITE,
+        [AQ_OP_H2D] = AQ_LANE_H2D,
+        [AQ_OP_D2H] = AQ_LANE_D2H,
+    };
+    struct aq_op *op = aq_build_op(b, kind, (enum aq_lane)lane[kind], step, k, part);
+    op->object = (uint8_t)object;
+    op->bytes_max = bytes;
+    return op;
+}
+
+static uint64_t hidden_bytes(const struct aq_builder *b)
+{
+    return (uint64_t)b->plan->shape.rows_max * b->steps->hidden * 4;
+}
+
+/* A working slot for micro-batch k, and its residual stream after step `step` into it; step
+ * UINT32_MAX: it is about to be made. */
+static void bring_hidden(struct aq_builder *b, uint32_t k, uint32_t step)
+{
+    enum aq_tier home = aq_plan_hidden_tier(b->plan, k);
+    if (home == AQ_DEVICE) {
+        b->hidden_now[k] = b->hidden_home[k];
+        return;
+    }
+    uint32_t work = b->hidden_resident + b->hidden_visit++ % b->hidden_work;
+    b->hidden_now[k] = work;
+    if (step == UINT32_MAX)
+        return;
+    struct aq_tag t = tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
+    uint32_t host = b->hidden_home[k];
+    struct aq_op *op;
+    if (home == AQ_DISK) {
+        op = move(b, AQ_OP_READ, AQ_OBJECT_HIDDEN, step, k, 0, hidden_bytes(b));
+        reads(b, op, AQ_SLOT_HIDDEN_DISK, k, t);
+        if (!b->plan->separate) {
+            op->stage = work;
+            writes(b, op, AQ_SLOT_HIDDEN, work, t);
+            return;
+        }
+        host = b->hidden_host + b->transit_visit++ % b->hidden_transit;
+        op->stage = host;
+        writes(b, op, AQ_SLOT_HIDDEN_HOST, host, t);
+    }
+    op = move(b, AQ_OP_H2D, AQ_OBJECT_HIDDEN, step, k, 0, hidden_bytes(b));
+    op->stage = work;
+    op->workspace = host;
+    reads(b, op, AQ_SLOT_HIDDEN_HOST, host, t);
+    writes(b, op, AQ_SLOT_HIDDEN, work, t);
+}
+
+static void take_hidden_home(struct aq_builder *b, uint32_t k, uint32_t step)
+{
+    enum aq_tier home = aq_plan_hidden_tier(b->plan, k);
+    if (home == AQ_DEVICE)
+        return;
+    struct aq_tag t = tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
+    uint32_t work = b->hidden_now[k], host = b->hidden_home[k];
+    struct aq_op *op;
+    if (b->plan->separate) {
+        if (home == AQ_DISK)
+            host = b->hidden_host + b->transit_visit++ % b->hidden_transit;
+        op = move(b, AQ_OP_D2H, AQ_OBJECT_HIDDEN, step, k, 0, hidden_bytes(b));
+        op->stage = work;
+        op->workspace = host;
+        reads(b, op, AQ_SLOT_HIDDEN, work, t);
+        writes(b, op, AQ_SLOT_HIDDEN_HOST, host, t);
+        if (home != AQ_DISK)
+            return;
+    }
+    op = move(b, AQ_OP_WRITE, AQ_OBJECT_HIDDEN, step, k, 0, hidden_bytes(b));
+    op->stage = b->plan->separate ? host : work;
+    reads(b, op, b->plan->separate ? AQ_SLOT_HIDDEN_HOST : AQ_SLOT_HIDDEN, op->stage, t);
+    writes(b, op, AQ_SLOT_HIDDEN_DISK, k, t);
+}
+
+/* ---- attention --------------------------------------------------------------------------- */
+
+struct att {
+    uint32_t step, k, part, layer;
+    uint32_t workspace;
+    uint32_t home;               /* index in AQ_SLOT_KV */
+    uint32_t on_device, on_host; /* stages */
+    const struct aq_part *p;
+};
+
+static struct aq_tag kv_tag(const struct att *a, int pass)
+{
+    return tag(AQ_OBJECT_KV, a->step, a->k, a->part, pass);
+}
+
+static struct aq_op *move_kv(struct aq_builder *b, enum aq_op_kind kind, const struct att *a)
+{
+    struct aq_op *op =
+        move(b, kind, AQ_OBJECT_KV, a->step, a->k, a->part, aq_plan_part_bytes(b->plan, a->p));
+    op->stage = a->on_device;
+    op->workspace = a->on_host;
+    return op;
+}
+
+static bool waits_on_disk(const struct aq_builder *b, const struct att *a)
+{
+    return a->p->tier == AQ_DISK;
+}
+
+/* KV of the part to the side that attends it.  Prompts alone pass the device's memory when the host
+ * attends: nothing is loaded for them. */
+static void load_kv(struct aq_builder *b, const struct att *a)
+{
+    struct aq_op *op;
+    bool device = a->p->side == AQ_ATTEND_DEVICE, disk = waits_on_disk(b, a);
+    struct aq_tag old = kv_tag(a, -1);
+    if (disk) {
+        op = move_kv(b, AQ_OP_READ, a);
+        reads(b, op, AQ_SLOT_KV, a->home, old);
+        bool direct = !b->plan->separate;
+        writes(b, op, direct ? AQ_SLOT_KV_DEVICE : AQ_SLOT_KV_HOST,
+               direct ? a->on_device : a->on_host, old);
+    }
+    if (device && b->plan->separate) {
+        op = move_kv(b, AQ_OP_H2D, a);
+        reads(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, old);
+        writes(b, op, AQ_SLOT_KV_DEVICE, a->on_device, old);
+    }
+}
+
+/* What the device added to the part's KV back to the host; `pass`: what it stands for then. */
+static void return_kv(struct aq_builder *b, const struct att *a, int pass)
+{
+    if (!b->plan->separate)
+        return;
+    struct aq_op *op = move_kv(b, AQ_OP_D2H, a);
+    bool disk = waits_on_disk(b, a);
+    reads(b, op, AQ_SLOT_KV_DEVICE, a->on_device, kv_tag(a, pass));
+    updates(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, kv_tag(a, -1),
+            kv_tag(a, pass));
+}
+
+static void store_kv(struct aq_builder *b, const struct att *a)
+{
+    if (!waits_on_disk(b, a))
+        return;
+    struct aq_op *op = move_kv(b, AQ_OP_WRITE, a);
+    bool direct = !b->plan->separate;
+    reads(b, op, direct ? AQ_SLOT_KV_DEVICE : AQ_SLOT_KV_HOST, direct ? a->on_device : a->on_host,
+          kv_tag(a, 0));
+    updates(b, op, AQ_SLOT_KV, a->home, kv_tag(a, -1), kv_tag(a, 0));
+}
+
+/* An attention op where the products run; it reads q, k and v there. */
+static void attend_device(struct aq_builder *b, const struct att *a, bool prefill)
+{
+    bool on_host = a->p->side == AQ_ATTEND_HOST, staged = a->p->staged || on_host;
+    struct aq_op *op = aq_build_op(b, prefill ? AQ_OP_ATTN_PREFILL : AQ_OP_ATTN_DEVICE,
+                                   AQ_LANE_COMPUTE, a->step, a->k, a->part);
+    uint32_t out = a->workspace * b->plan->part_count + a->part;
+    struct aq_tag t = tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
+    op->workspace = a->workspace;
+    op->stage = a->on_device;
+    reads(b, op, AQ_SLOT_ROWS, a->k, tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
+    reads(b, op, AQ_SLOT_QKV, a->workspace, tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
+    if (prefill && on_host)
+        writes(b, op, AQ_SLOT_KV_DEVICE, a->on_device, kv_tag(a, -1));
+    else
+        updates(b, op, staged ? AQ_SLOT_KV_DEVICE : AQ_SLOT_KV, staged ? a->on_device : a->home,
+                kv_tag(a, -1), kv_tag(a, prefill ? -1 : 0));
+    if (prefill)
+        writes(b, op, AQ_SLOT_ATTENTION, out, t);
+    else
+        updates(b, op, AQ_SLOT_ATTENTION, out, t, t);
+}
+
+/* Decode rows on the host: q, k, v come over, the output goes back. */
+static void attend_host(struct aq_builder *b, const struct att *a)
+{
+    const struct aq_model_steps *m = b->steps;
+    uint64_t width = (uint64_t)m->heads * m->head_dim;
+    uint32_t at = a->workspace * b->plan->part_count + a->part;
+    struct aq_tag qkv = tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0);
+    struct aq_tag out = tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
+    struct aq_op *op =
+        aq_build_op(b, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, a->step, a->k, a->part);
+    bool disk = waits_on_disk(b, a);
+    op->workspace = a->workspace;
+    op->stage = a->on_host;
+    reads(b, op, AQ_SLOT_ROWS, a->k, tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
+    reads(b, op, AQ_SLOT_QKV_HOST, at, qkv);
+    updates(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, kv_tag(a, -1),
+            kv_tag(a, 0));
+    writes(b, op, AQ_SLOT_ATTENTION_HOST, at, out);
+    op = move(b, AQ_OP_H2D, AQ_OBJECT_ATTENTION, a->step, a->k, a->part,
+              a->p->count * width * aq_dtype_bytes(b->plan->shape.compute));
+    op->workspace = a->workspace;
+    reads(b, op, AQ_SLOT_ATTENTION_HOST, at, out);
+    updates(b, op, AQ_SLOT_ATTENTION, at, out, out);
+}
+
+static void send_qkv(struct aq_builder *b, const struct att *a)
+{
+    const struct aq_model_steps *m = b->steps;
+    uint64_t width = ((uint64_t)m->heads + 2ull * m->kv_heads) * m->head_dim * 4;
+    struct aq_op *op =
+        move(b, AQ_OP_D2H, AQ_OBJECT_QKV, a->step, a->k, a->part, a->p->count * width);
+    op->workspace = a->workspace;
+    reads(b, op, AQ_SLOT_QKV, a->workspace, tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
+    writes(b, op, AQ_SLOT_QKV_HOST, a->workspace * b->plan->part_count + a->part,
+           tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
+}
+
+static void attend_part(struct aq_builder *b, struct att *a)
+{
+    bool on_host = a->p->side == AQ_ATTEND_HOST;
+    if (a->p->staged || on_host)
+        a->on_device = b->stage_visit++ % b->stages_device;
+    if (waits_on_disk(b, a) && b->plan->separate)
+        a->on_host = b->stage_host_visit++ % b->stages_host;
+    if (on_host)
+        send_qkv(b, a);
+    load_kv(b, a);
+    attend_device(b, a, true);
+    if (on_host) {
+        return_kv(b, a, -1);
+        attend_host(b, a);
+    } else {
+        attend_device(b, a, false);
+        if (a->p->staged)
+            return_kv(b, a, 0);
+    }
+    store_kv(b, a);
+}
+
+static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct att a = {.step = u->step, .k = k, .layer = b->steps->step[u->step].layer};
+    a.workspace = b->host_parts ? k : b->visit % b->workspaces;
+    struct aq_op *op = aq_build_op(b, AQ_OP_PRE, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->workspace = a.workspace;
+    op->stage = b->hidden_now[k];
+    use_weights(b, op, u);
+    reads(b, op, AQ_SLOT_HIDDEN, b->hidden_now[k], tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
+    writes(b, op, AQ_SLOT_QKV, a.workspace, tag(AQ_OBJECT_QKV, u->step, k, 0, 0));
+    for (a.part = 0; a.part < b->plan->part_count; a.part++) {
+        a.p = &b->plan->part[a.part];
+        a.home = (a.layer * b->plan->shape.micro_batches + k) * b->plan->part_count + a.part;
+        a.on_device = a.on_host = 0;
+        attend_part(b, &a);
+    }
+}
+
+/* ---- the other units --------------------------------------------------------------------- */
+
+static void update_hidden(struct aq_builder *b, struct aq_op *op)
+{
+    op->stage = b->hidden_now[op->micro_batch];
+    updates(b, op, AQ_SLOT_HIDDEN, op->stage,
+            tag(AQ_OBJECT_HIDDEN, op->step - 1, op->micro_batch, 0, 0),
+            tag(AQ_OBJECT_HIDDEN, op->step, op->micro_batch, 0, 0));
+}
+
+static void emit_post(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_POST, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->workspace = b->host_parts ? k : b->visit % b->workspaces;
+    use_weights(b, op, u);
+    for (uint32_t part = 0; part < b->plan->part_count; part++)
+        reads(b, op, AQ_SLOT_ATTENTION, op->workspace * b->plan->part_count + part,
+              tag(AQ_OBJECT_ATTENTION, u->step, k, part, 0));
+    update_hidden(b, op);
+}
+
+static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_TURN, AQ_LANE_CONTROL, step, k, 0);
+    uint32_t parts = b->plan->part_count, batches = b->plan->shape.micro_batches;
+    reads(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, step, k, 0, 0));
+    /* It gives pages away: nothing may be on its way to or from them. */
+    for (uint32_t j = 0; j < b->steps->step_count; j++) {
+        const struct aq_step_desc *d = &b->steps->step[j];
+        for (uint32_t part = 0; d->kind == AQ_STEP_ATTENTION && part < parts; part++) {
+            struct aq_tag t = tag(AQ_OBJECT_KV, j, k, part, 0);
+            updates(b, op, AQ_SLOT_KV, (d->layer * batches + k) * parts + part, t, t);
+        }
+    }
+    writes(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, 0));
+}
+
+static void emit_head(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_HEAD, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->stage = b->hidden_now[k];
+    use_weights(b, op, u);
+    reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
+    reads(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
+    writes(b, op, AQ_SLOT_LOGITS, 0, tag(AQ_OBJECT_LOGITS, u->step, k, 0, 0));
+    writes(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, u->step, k, 0, 0));
+    emit_turn(b, u->step, k);
+}
+
+static void emit_embed(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_EMBED, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->stage = b->hidden_now[k];
+    reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
+    writes(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step, k, 0, 0));
+}
+
+static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op;
+    switch (u->kind) {
+    case UNIT_EMBED: emit_embed(b, u, k); break;
+    case UNIT_PRE: emit_pre(b, u, k); break;
+    case UNIT_POST: emit_post(b, u, k); break;
+    case UNIT_HEAD: emit_head(b, u, k); break;
+    case UNIT_MLP:
+        op = aq_build_op(b, AQ_OP_MLP, AQ_LANE_COMPUTE, u->step, k, 0);
+        use_weights(b, op, u);
+        update_hidden(b, op);
+        break;
+    }
+}
+
+/* ---- the pass ---------------------------------------------------------------------------- */
+
+static uint32_t visitor(const struct aq_builder *b, uint32_t group, uint32_t i)
+{
+    uint32_t batches = b->plan->shape.micro_batches;
+    bool down = b->plan->alternate && !b->host_parts && group % 2;
+    return down ? batches - 1 - i : i;
+}
+
+/* Steps whose residual stream a group starts from and leaves behind. */
+static uint32_t step_after(const struct unit *u)
+{
+    return u->kind == UNIT_PRE ? u->step - 1 : u->step;
+}
+
+static void emit_group(struct aq_builder *b, const struct order *o, uint32_t first, uint32_t end)
+{
+    uint32_t g = o->unit[first].group, batches = b->plan->shape.micro_batches;
+    for (uint32_t i = first; i < end; i++) {
+        const struct unit *u = &o->unit[i];
+        if (unpacks(b, u->step) && u->kind != UNIT_POST)
+            unpack_step(b, u->step);
+    }
+    for (uint32_t i = 0; i < batches; i++) {
+        uint32_t k = visitor(b, g, i);
+        bool stayed = g > 0 && i == 0 && visitor(b, g - 1, batches - 1) == k;
+        if (!stayed)
+            bring_hidden(b, k, g == 0 ? UINT32_MAX : step_after(&o->unit[first - 1]));
+        for (uint32_t n = first; n < end; n++)
+            emit_unit(b, &o->unit[n], k);
+        b->visit++;
+        bool stays = i + 1 == batches && visitor(b, g + 1, 0) == k;
+        if (g + 1 < o->group_count && !stays)
+            take_hidden_home(b, k, step_after(&o->unit[end - 1]));
+    }
+}
+
+int aq_build_ops(struct aq_builder *b, struct aq_err *reterr)
+{
+    struct order o = {0};
+    int rc = -ENOMEM;
+    o.unit = calloc(2 * b->steps->step_count, sizeof(*o.unit));
+    o.first_group = calloc(b->stream->chunk_count + 1, sizeof(*o.first_group));
+    o.last_group = calloc(b->stream->chunk_count + 1, sizeof(*o.last_group));
+    if (!o.unit || !o.first_group || !o.last_group) {
+        aq_error(reterr, rc, "program of %u steps", b->steps->step_count);
+        goto end;
+    }
+    list_units(b, &o);
+    find_groups(b, &o);
+    rc = check_ring(b, &o, reterr);
+    if (rc < 0)
+        goto end;
+    uint32_t chunk = 0;
+    for (uint32_t first = 0, end; first < o.unit_count; first = end) {
+        for (end = first + 1; end < o.unit_count && o.unit[end].group == o.unit[first].group;)
+            end++;
+        load_due(b, &o, o.unit[first].group, &chunk);
+        emit_group(b, &o, first, end);
+    }
+    assert(chunk == b->stream->chunk_count);
+end:
+    free(o.unit);
+    free(o.first_group);
+    free(o.last_group);
+    return rc;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/stream.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t panel_bytes(const struct aq_plan *plan, const struct aq_matrix_desc *m)
+{
+    return aq_panel_bytes(aq_matrix_format(m, plan->shape.weight_format), m->k);
+}
+
+static bool is_layer(const struct aq_step_desc *d)
+{
+    return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+}
+
+/* Of `panels` panels those of the first tiers up to `tier`: the share is of the step's bytes so
+ * far, so that what rounding takes from one matrix the next one gets. */
+static uint32_t panels_until(uint64_t before, uint64_t panel_bytes, uint32_t panels, double share,
+                             uint64_t given)
+{
+    double want = share * (double)(before + panels * panel_bytes) - (double)given;
+    double count = want / (double)panel_bytes + 0.5;
+    return count <= 0 ? 0 : count >= panels ? panels : (uint32_t)count;
+}
+
+/* Splits a step's matrices so that the step's shares are exact to half a panel. */
+static void split_step(struct aq_split *split, const struct aq_step_desc *d,
+                       const struct aq_plan *plan)
+{
+    const double *percent = plan->placement.weights.percent;
+    double device =
+        plan->separate ? percent[AQ_DEVICE] / 100 : (percent[AQ_DEVICE] + percent[AQ_HOST]) / 100;
+    double host = plan->separate ? percent[AQ_HOST] / 100 : 0;
+    bool to_end = percent[AQ_DISK] < 1e-9; /* sums of decimal fractions may miss 1 by a little */
+    uint64_t before = 0, given[2] = {0};
+    for (uint32_t i = 0; i < d->matrix_count; i++) {
+        uint64_t bytes = panel_bytes(plan, &d->matrix[i]);
+        uint32_t panels = aq_panel_count(d->matrix[i].rows);
+        uint32_t first = panels_until(before, bytes, panels, device, given[0]);
+        uint32_t both =
+            to_end ? panels : panels_until(before, bytes, panels, device + host, given[1]);
+        both = both < first ? first : both;
+        if (to_end && !(plan->separate && host > 0))
+            first = panels;
+        split[i].panels[AQ_DEVICE] = first;
+        split[i].panels[AQ_HOST] = both - first;
+        split[i].panels[AQ_DISK] = panels - both;
+        given[0] += first * bytes;
+        given[1] += both * bytes;
+        before += panels * bytes;
+    }
+}
+
+/* Table and head: resident, or streamed from the host when that is where they live. */
+static void split_head(struct aq_split *split, const struct aq_step_desc *d,
+                       const struct aq_plan *plan)
+{
+    for (uint32_t i = 0; i < d->matrix_count; i++) {
+        bool streams = d->kind == AQ_STEP_HEAD && plan->separate &&
+                       plan->placement.head != AQ_DEVICE && !d->matrix[i].table;
+        if (!d->matrix[i].table)
+            split[i].panels[streams ? AQ_HOST : AQ_DEVICE] = aq_panel_count(d->matrix[i].rows);
+    }
+}
+
+struct maker {
+    struct aq_stream *s;
+    const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
+    uint32_t chunk_max, piece_max;
+    bool failed;
+};
+
+static struct aq_chunk *add_chunk(struct maker *m, uint32_t step, enum aq_tier tier)
+{
+    struct aq_stream *s = m->s;
+    if (s->chunk_count == m->chunk_max) {
+        uint32_t more = m->chunk_max ? 2 * m->chunk_max : 64;
+        void *p = realloc(s->chunk, more * sizeof(*s->chunk));
+        if (!p) {
+            m->failed = true;
+            return NULL;
+        }
+        s->chunk = p;
+        m->chunk_max = more;
+    }
+    s->chunk[s->chunk_count] =
+        (struct aq_chunk){.step = step, .tier = tier, .piece_first = s->piece_count};
+    return &s->chunk[s->chunk_count++];
+}
+
+static void add_piece(struct maker *m, struct aq_chunk *c, struct aq_piece piece)
+{
+    struct aq_stream *s = m->s;
+    if (s->piece_count == m->piece_max) {
+        uint32_t more = m->piece_max ? 2 * m->piece_max : 128;
+        void *p = realloc(s->piece, more * sizeof(*s->piece));
+        if (!p) {
+            m->failed = true;
+            return;
+        }
+        s->piece = p;
+        m->piece_max = more;
+    }
+    piece.offset = c->bytes;
+    s->piece[s->piece_count++] = piece;
+    c->piece_count++;
+    c->bytes += piece.bytes;
+}
+
+/* Bytes and panels of a step that stream from a tier. */
+static uint64_t tier_bytes(const struct maker *m, uint32_t step, enum aq_tier tier)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->steps->step[step].matrix_count; i++)
+        bytes += m->s->split[step][i].panels[tier] *
+                 panel_bytes(m->plan, &m->steps->step[step].matrix[i]);
+    return bytes;
+}
+
+/* Cuts one step's stream from one tier into chunks of about equal bytes, whole panels each. */
+static void cut_tier(struct maker *m, uint32_t step, enum aq_tier tier)
+{
+    uint64_t total = tier_bytes(m, step, tier);
+    if (!total)
+        return;
+    uint64_t count = aq_div_up(total, m->plan->chunk_bytes), target = aq_div_up(total, count);
+    struct aq_chunk *c = NULL;
+    const struct aq_step_desc *d = &m->steps->step[step];
+    for (uint32_t i = 0; i < d->matrix_count && !m->failed; i++) {
+        const struct aq_split *split = &m->s->split[step][i];
+        uint64_t bytes = panel_bytes(m->plan, &d->matrix[i]);
+        uint32_t left = split->panels[tier];
+        uint32_t first = split->panels[AQ_DEVICE] + (tier == AQ_DISK ? split->panels[AQ_HOST] : 0);
+        while (left && !m->failed) {
+            if (!c || c->bytes >= target || c->bytes + bytes > m->plan->chunk_bytes)
+                c = add_chunk(m, step, tier);
+            if (!c)
+                return;
+            uint64_t room = aq_min_u64(m->plan->chunk_bytes - c->bytes,
+                                       c->bytes < target ? target - c->bytes + bytes - 1 : bytes);
+            uint32_t n = (uint32_t)aq_min_u64(left, aq_max_u64(1, room / bytes));
+            add_piece(
+                m, c,
+                (struct aq_piece){.matrix = i, .first = first, .count = n, .bytes = n * bytes});
+            first += n;
+            left -= n;
+        }
+    }
+}
+
+/* Cuts chunk c in two of about half its panels; false when it has but one. */
+static bool halve(struct maker *m, uint32_t index)
+{
+    struct aq_chunk old = m->s->chunk[index];
+    uint32_t panels = 0;
+    for (uint32_t i = 0; i < old.piece_count; i++)
+        panels += m->s->piece[old.piece_first + i].count;
+    if (panels < 2 || !add_chunk(m, old.step, old.tier))
+        return false;
+    struct aq_chunk *chunk = m->s->chunk;
+    memmove(chunk + index + 2, chunk + index + 1, (m->s->chunk_count - index - 2) * sizeof(*chunk));
+    struct aq_chunk *half[2] = {&chunk[index], &chunk[index + 1]};
+    uint32_t keep = panels / 2, next = 0;
+    for (int h = 0; h < 2; h++) {
+        *half[h] =
+            (struct aq_chunk){.step = old.step, .tier = old.tier, .piece_first = m->s->piece_count};
+        uint32_t room = h ? panels - keep : keep;
+        for (; room && !m->failed; next++) {
+            struct aq_piece p = m->s->piece[old.piece_first + next];
+            uint64_t each = p.bytes / p.count;
+            if (p.count > room) {
+                m->s->piece[old.piece_first + next].first += room;
+                m->s->piece[old.piece_first + next].count -= room;
+                m->s->piece[old.piece_first + next].bytes -= room * each;
+                p.count = room;
+                next--;
+            }
+            p.bytes = p.count * each;
+            room -= p.count;
+            add_piece(m, half[h], p);
+        }
+    }
+    return !m->failed;
+}
+
+/* Makes the number of chunks a multiple of the ring: halves the largest ones, which are spread over
+ * the pass; where panels are too few for that, the ring loses slots. */
+static void fit_ring(struct maker *m)
+{
+    struct aq_stream *s = m->s;
+    s->ring = (uint32_t)aq_min_u64(m->plan->ring_chunks, s->chunk_count);
+    while (s->ring && s->chunk_count % s->ring && !m->failed) {
+        uint32_t largest = 0;
+        for (uint32_t i = 1; i < s->chunk_count; i++)
+            largest = s->chunk[i].bytes > s->chunk[largest].bytes ? i : largest;
+        if (!halve(m, largest))
+            break;
+    }
+    while (s->ring > 1 && s->chunk_count % s->ring)
+        s->ring--;
+}
+
+/* Numbers slots and adds up; returns the most chunks that are needed at one time. */
+static uint32_t number_chunks(struct maker *m)
+{
+    struct aq_stream *s = m->s;
+    uint32_t at = 0, disk = 0, most = 0, before = 0;
+    for (uint32_t j = 0; j < m->steps->step_count; j++) {
+        s->step_chunk[j] = at;
+        uint64_t bytes = 0;
+        for (; at < s->chunk_count && s->chunk[at].step == j; at++) {
+            struct aq_chunk *c = &s->chunk[at];
+            c->slot = at % s->ring;
+            disk += c->tier == AQ_DISK;
+            s->bytes[c->tier] += c->bytes;
+            s->chunk_bytes = aq_max_u64(s->chunk_bytes, c->bytes);
+            bytes += c->bytes;
+        }
+        s->step_bytes_max = aq_max_u64(s->step_bytes_max, bytes);
+        uint32_t count = at - s->step_chunk[j];
+        bool joined = m->plan->fuse_layer && m->steps->step[j].kind == AQ_STEP_MLP;
+        most = (uint32_t)aq_max_u64(most, joined ? before + count : count);
+        before = count;
+    }
+    s->step_chunk[m->steps->step_count] = at;
+    assert(at == s->chunk_count);
+    s->staging = 0;
+    if (m->plan->separate && disk) {
+        s->staging = (uint32_t)aq_min_u64(aq_max_u64(1, m->plan->staging_chunks), disk);
+        while (disk % s->staging)
+            s->staging--;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < s->chunk_count; i++)
+            s->chunk[i].staging = s->chunk[i].tier == AQ_DISK ? n++ % s->staging : 0;
+    }
+    return most;
+}
+
+static int check_panels(const struct maker *m, struct aq_err *reterr)
+{
+    for (uint32_t j = 0; j < m->steps->step_count; j++) {
+        const struct aq_step_desc *d = &m->steps->step[j];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            const uint32_t *panels = m->s->split[j][i].panels;
+            uint64_t bytes = panel_bytes(m->plan, &d->matrix[i]);
+            if ((panels[AQ_HOST] || panels[AQ_DISK]) && bytes > m->plan->chunk_bytes)
+                return aq_error(reterr, -EINVAL,
+                                "--chunk: a panel of '%s' is %llu bytes, a chunk only %llu",
+                                d->matrix[i].name, (unsigned long long)bytes,
+                                (unsigned long long)m->plan->chunk_bytes);
+        }
+    }
+    return 0;
+}
+
+int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
+                    const struct aq_plan *plan, struct aq_err *reterr)
+{
+    struct aq_stream s = {0};
+    struct maker m = {.s = &s, .steps = steps, .plan = plan};
+    s.split = calloc(steps->step_count, sizeof(*s.split));
+    s.step_chunk = calloc(steps->step_count + 1, sizeof(*s.step_chunk));
+    int rc = -ENOMEM;
+    if (!s.split || !s.step_chunk) {
+        aq_error(reterr, rc, "stream of %u steps", steps->step_count);
+        goto fail;
+    }
+    for (uint32_t j = 0; j < steps->step_count; j++)
+        (is_layer(&steps->step[j]) ? split_step : split_head)(s.split[j], &steps->step[j], plan);
+    rc = check_panels(&m, reterr);
+    if (rc < 0)
+        goto fail;
+    for (uint32_t j = 0; j < steps->step_count; j++) {
+        cut_tier(&m, j, AQ_HOST);
+        cut_tier(&m, j, AQ_DISK);
+        s.bytes[AQ_DEVICE] += tier_bytes(&m, j, AQ_DEVICE);
+    }
+    fit_ring(&m);
+    uint32_t need = number_chunks(&m);
+    if (m.failed) {
+        rc = aq_error(reterr, -ENOMEM, "stream of %u chunks", s.chunk_count);
+        goto fail;
+    }
+    if (need > s.ring) {
+        rc = aq_error(reterr, -EINVAL,
+                      "--prefetch: the weights of one %s stream in %u chunks of up to %llu bytes, "
+                      "the ring holds %u; it needs at least %llu bytes",
+                      plan->fuse_layer ? "layer" : "step", need, (unsigned long long)s.chunk_bytes,
+                      s.ring, (unsigned long long)(need * plan->chunk_bytes));
+        goto fail;
+    }
+    *ret = s;
+    return 0;
+fail:
+    aq_stream_close(&s);
+    return rc;
+}
+
+void aq_stream_close(struct aq_stream *s)
+{
+    if (!s)
+        return;
+    free(s->split);
+    free(s->chunk);
+    free(s->piece);
+    free(s->step_chunk);
+    *s = (struct aq_stream){0};
+}

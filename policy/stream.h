@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/stream.h - where every panel of every matrix lies, and the chunks in which those that do
+ * not stay in the device's memory pass through it: real fractions, rounded to panels per step.
+ *
+ * Of a matrix the first panels are resident on the device, the next stream from host memory, the
+ * last from disk.  A chunk is a run of one step's streamed panels from one tier; chunks follow the
+ * order of the steps, so that the whole pass is one stream.  Their number is a multiple of the
+ * ring's slots: chunk c lies in slot c % ring in every pass. */
+#ifndef AQ_POLICY_STREAM_H
+#define AQ_POLICY_STREAM_H
+
+#include "policy/plan.h"
+
+/* Panels [first, first + count) of a matrix. */
+struct aq_piece {
+    uint32_t matrix, first, count;
+    uint64_t offset, bytes; /* in the chunk; multiples of AQ_PANEL_ALIGN */
+};
+
+struct aq_chunk {
+    uint32_t step;
+    enum aq_tier tier; /* AQ_HOST or AQ_DISK: where it comes from */
+    uint32_t piece_first, piece_count;
+    uint64_t bytes;
+    uint32_t slot;    /* of the ring */
+    uint32_t staging; /* slot of the host staging ring; disk chunks of a separate device */
+};
+
+/* Panels of a matrix by tier, in this order. */
+struct aq_split {
+    uint32_t panels[AQ_TIER_COUNT];
+};
+
+struct aq_stream {
+    struct aq_split (*split)[AQ_STEP_MATRIX_MAX]; /* [step] */
+    struct aq_chunk *chunk;
+    uint32_t chunk_count;
+    struct aq_piece *piece;
+    uint32_t piece_count;
+    uint32_t *step_chunk; /* [steps + 1]: chunks of step j are [step_chunk[j], step_chunk[j + 1]) */
+    uint32_t ring, staging;        /* slots */
+    uint64_t chunk_bytes;          /* bytes of a slot: the largest chunk */
+    uint64_t bytes[AQ_TIER_COUNT]; /* device: resident; host, disk: streamed per pass */
+    uint64_t step_bytes_max;       /* streamed bytes of the largest step */
+};
+
+/* -EINVAL: a panel is larger than a chunk, or the ring cannot hold the largest step (the largest
+ * layer, when fused): the sentence says the least --prefetch that works. */
+int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
+                    const struct aq_plan *plan, struct aq_err *reterr);
+void aq_stream_close(struct aq_stream *s);
+
+#endif
