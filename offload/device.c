@@ -190,6 +190,24 @@ int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
     return 0;
 }
 
+/* s has finished all it had: whoever would wait for it need not look at it any more.  Under the
+ * lock. */
+static void forget(struct aq_device_stream *waiting, const struct aq_device_stream *s)
+{
+    struct aq_stream_waits *waits = &waiting->waits;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if (waits->at[i].other == s)
+            waits->at[i--] = waits->at[--waits->count];
+    }
+    for (uint64_t t = atomic_load(&waiting->finished); t < waiting->submitted; t++) {
+        waits = &aq_entry_at(waiting, t)->waits;
+        for (uint32_t i = 0; i < waits->count; i++) {
+            if (waits->at[i].other == s)
+                waits->at[i].other = NULL; /* its thread may be looking at this one */
+        }
+    }
+}
+
 void aq_device_stream_close(struct aq_device_stream *s)
 {
     if (!s)
@@ -205,12 +223,7 @@ void aq_device_stream_close(struct aq_device_stream *s)
         struct aq_device_stream *other = d->stream[i];
         if (other == s)
             at = i;
-        /* Whoever still has to pass a wait for this stream need not look at it any more. */
-        for (uint64_t t = atomic_load(&other->finished); t < other->submitted; t++) {
-            struct aq_entry *e = aq_entry_at(other, t);
-            if (e->kind == AQ_ENTRY_FOLLOW && e->follow.other == s)
-                e->follow.other = NULL;
-        }
+        forget(other, s);
     }
     d->stream_count--;
     memmove(&d->stream[at], &d->stream[at + 1], (d->stream_count - at) * sizeof(d->stream[0]));
@@ -225,7 +238,8 @@ static struct aq_entry *next_entry(struct aq_device_stream *s, enum aq_entry_kin
     if (s->submitted - atomic_load_explicit(&s->finished, memory_order_acquire) == s->opts.depth)
         return NULL;
     struct aq_entry *e = aq_entry_at(s, s->submitted);
-    *e = (struct aq_entry){.kind = kind};
+    *e = (struct aq_entry){.kind = kind, .waits = s->waits};
+    s->waits.count = 0;
     return e;
 }
 
@@ -298,19 +312,21 @@ bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_s
     return true;
 }
 
-int aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
-                     uint64_t ticket)
+void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
+                      uint64_t ticket)
 {
+    struct aq_stream_waits *waits = &s->waits;
     assert(s->d == other->d && ticket <= other->submitted);
     if (atomic_load_explicit(&other->finished, memory_order_acquire) >= ticket)
-        return 0;
-    struct aq_entry *e = next_entry(s, AQ_ENTRY_FOLLOW);
-    if (!e)
-        return -EAGAIN;
-    e->follow.other = other;
-    e->follow.ticket = ticket;
-    submit(s);
-    return 0;
+        return;
+    uint32_t i = 0;
+    while (i < waits->count && waits->at[i].other != other)
+        i++;
+    if (i == waits->count) {
+        assert(i < AQ_DEVICE_STREAMS_MAX);
+        waits->at[waits->count++] = (struct aq_stream_wait){other, ticket};
+    }
+    waits->at[i].ticket = aq_max_u64(waits->at[i].ticket, ticket);
 }
 
 void aq_entry_report(const struct aq_entry *e)

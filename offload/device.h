@@ -24,8 +24,8 @@
 #include <stdint.h>
 
 enum {
-    AQ_DEVICE_STREAMS_MAX = 32,
-    AQ_DEVICE_DEPTH_MAX = 1 << 16, /* entries of one stream */
+    AQ_DEVICE_STREAMS_MAX = 16,
+    AQ_DEVICE_DEPTH_MAX = 1 << 16,
 };
 
 enum aq_device_kind { AQ_DEVICE_UNIFIED, AQ_DEVICE_EMULATED, AQ_DEVICE_KIND_COUNT };
@@ -108,7 +108,7 @@ enum aq_stream_side {
 struct aq_device_stream_opts {
     const char *name; /* static string: "compute", "h2d" ... (the first 15 bytes name the thread) */
     enum aq_stream_side side;
-    uint32_t depth; /* entries that may be submitted and unfinished: one per job, copy and follow */
+    uint32_t depth; /* jobs and copies that may be submitted and unfinished */
     uint32_t width; /* jobs in flight at once, 0: 1.  More than 1 in virtual time only: they start
                        in order and end when they end, as on a disk with a queue */
     int nice;       /* of the thread, 0..19, on top of the process's */
@@ -168,8 +168,9 @@ struct aq_device_copy {
     struct aq_device_span *span;
 };
 
-/* Both copy what they are given.  0; -EAGAIN when the stream holds `depth` entries: wait for a
- * completion and try again.  They start when everything before them in the stream has finished.
+/* Both copy what they are given.  0; -EAGAIN when the stream holds `depth` jobs and copies: wait
+ * for a completion of one of them and try again (if none of them has a token, none will come).
+ * They start when everything before them in the stream has finished.
  * Sides are checked: a copy between the wrong memories of an EMULATED device is a programmer error
  * (asserted). */
 int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job);
@@ -185,10 +186,9 @@ bool aq_device_finished(struct aq_device_stream *s, uint64_t ticket);
  * the other the host's cannot: such edges go through a completion. */
 bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_stream *other);
 /* What is submitted to s from now on starts only when the other stream has finished all up to the
- * ticket (already marked there; a stream may follow itself).  0 or -EAGAIN as above.  Takes no
- * entry when that has happened already. */
-int aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
-                     uint64_t ticket);
+ * ticket (already marked there).  Cannot fail and takes no place in the stream. */
+void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
+                      uint64_t ticket);
 
 /* ---- failure: once, and quickly over ---- */
 

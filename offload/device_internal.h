@@ -10,18 +10,27 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum aq_entry_kind { AQ_ENTRY_JOB, AQ_ENTRY_COPY, AQ_ENTRY_FOLLOW };
+enum aq_entry_kind { AQ_ENTRY_JOB, AQ_ENTRY_COPY };
+
+/* Until another stream has finished all up to the ticket. */
+struct aq_stream_wait {
+    const struct aq_device_stream *other; /* NULL: closed meanwhile, so it has finished */
+    uint64_t ticket;
+};
+
+/* At most one wait for each other stream. */
+struct aq_stream_waits {
+    uint32_t count;
+    struct aq_stream_wait at[AQ_DEVICE_STREAMS_MAX];
+};
 
 struct aq_entry {
     enum aq_entry_kind kind;
     union {
         struct aq_device_job job;
         struct aq_device_copy copy;
-        struct {
-            const struct aq_device_stream *other; /* NULL: closed meanwhile, so it has finished */
-            uint64_t ticket;
-        } follow;
     };
+    struct aq_stream_waits waits;
     uint64_t submit_ns, start_ns, end_ns;
     uint64_t bytes, pageable_bytes; /* of a copy */
     int result;
@@ -37,6 +46,7 @@ struct aq_device_stream {
      * submitted; finished is written under the device's lock and may be read without. */
     uint64_t submitted, started;
     _Atomic uint64_t finished;
+    struct aq_stream_waits waits; /* of the next entry; the issuer's */
 
     /* real time */
     pthread_t thread;
@@ -78,12 +88,11 @@ static inline bool aq_stream_empty(const struct aq_device_stream *s)
     return atomic_load_explicit(&s->finished, memory_order_acquire) == s->submitted;
 }
 
-/* Is a follow entry's condition met?  Under the lock. */
-static inline bool aq_entry_satisfied(const struct aq_entry *e)
+/* Is it over?  Under the lock. */
+static inline bool aq_wait_over(const struct aq_stream_wait *w)
 {
-    const struct aq_device_stream *other = e->follow.other;
-    return !other ||
-           atomic_load_explicit(&other->finished, memory_order_acquire) >= e->follow.ticket;
+    return !w->other ||
+           atomic_load_explicit(&w->other->finished, memory_order_acquire) >= w->ticket;
 }
 
 /* What a copy takes on its link, or by its own cost. */

@@ -50,16 +50,20 @@ static void finish_head(struct aq_device_stream *s)
         pthread_cond_broadcast(&d->idle);
 }
 
-static void follow(struct aq_device_stream *s, const struct aq_entry *e)
+/* Sleeps until the entry may start.  Under the lock. */
+static void wait_for_others(struct aq_device_stream *s, const struct aq_entry *e)
 {
-    if (aq_entry_satisfied(e))
-        return;
-    while (!aq_entry_satisfied(e)) {
-        s->awaited = e->follow.other;
-        pthread_cond_wait(&s->wake, &s->d->lock);
+    bool slept = false;
+    for (uint32_t i = 0; i < e->waits.count; i++) {
+        const struct aq_stream_wait *w = &e->waits.at[i];
+        for (; !aq_wait_over(w); slept = true) {
+            s->awaited = w->other;
+            pthread_cond_wait(&s->wake, &s->d->lock);
+        }
     }
     s->awaited = NULL;
-    s->ready_ns = aq_clock_ns();
+    if (slept)
+        s->ready_ns = aq_clock_ns();
 }
 
 /* Carries out a job or copy, without the lock. */
@@ -89,11 +93,7 @@ static void *stream_main(void *arg)
         if (aq_stream_empty(s))
             break;
         struct aq_entry *e = aq_entry_at(s, atomic_load(&s->finished));
-        if (e->kind == AQ_ENTRY_FOLLOW) {
-            follow(s, e);
-            finish_head(s);
-            continue;
-        }
+        wait_for_others(s, e);
         bool skip = d->failed != 0;
         pthread_mutex_unlock(&d->lock);
         if (skip) {

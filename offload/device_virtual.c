@@ -78,34 +78,28 @@ static void advance(struct aq_device_stream *s)
     atomic_store_explicit(&s->finished, finished, memory_order_release);
 }
 
-/* Starts what can start at the head of s; true when a stream may have become free to go on. */
-static bool start_some(struct aq_device_stream *s)
+static bool may_start(const struct aq_entry *e)
 {
-    bool passed = false;
-    while (s->started < s->submitted && s->active < s->opts.width) {
-        struct aq_entry *e = aq_entry_at(s, s->started);
-        if (e->kind == AQ_ENTRY_FOLLOW) {
-            if (!aq_entry_satisfied(e))
-                break;
-            e->done = passed = true;
-            s->started++;
-            advance(s);
-            continue;
-        }
-        start(s->d, e);
-        s->started++;
-        s->active++;
+    for (uint32_t i = 0; i < e->waits.count; i++) {
+        if (!aq_wait_over(&e->waits.at[i]))
+            return false;
     }
-    return passed;
+    return true;
 }
 
-/* Starts everything that can start now. */
+/* Starts everything that can start now.  Starting ends nothing, so once through is enough. */
 static void settle(struct aq_device *d)
 {
-    for (bool again = true; again;) {
-        again = false;
-        for (uint32_t i = 0; i < d->stream_count; i++)
-            again |= start_some(d->stream[i]);
+    for (uint32_t i = 0; i < d->stream_count; i++) {
+        struct aq_device_stream *s = d->stream[i];
+        while (s->started < s->submitted && s->active < s->opts.width) {
+            struct aq_entry *e = aq_entry_at(s, s->started);
+            if (!may_start(e))
+                break;
+            start(d, e);
+            s->started++;
+            s->active++;
+        }
     }
 }
 

@@ -1,92 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The device: every claim that holds in both times is tested in both.  No time decides a test but
  * virtual time. */
-#include "base/mem.h"
 #include "base/types.h"
-#include "offload/device.h"
-#include "tests/test.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
-
-#define GB_S 1000000000ull
-
-/* A device of one kind, in one sort of time, with a completion queue. */
-struct rig {
-    struct aq_mem *mem;
-    struct aq_timeline *timeline;
-    struct aq_device *d;
-    struct aq_completions *done;
-};
-
-struct rig_opts {
-    bool real;
-    uint64_t seed, device_bytes;
-    struct aq_device_opts device;
-};
-
-static void rig_open(struct rig *r, struct rig_opts o)
-{
-    memset(r, 0, sizeof(*r));
-    uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    if (o.device_bytes)
-        limits[AQ_DEVICE] = o.device_bytes;
-    assert_int_equal(aq_mem_open(&r->mem, limits, NULL), 0);
-    if (!o.real)
-        assert_int_equal(aq_timeline_open(&r->timeline, o.seed, NULL), 0);
-    assert_int_equal(aq_completions_open(&r->done, 4096, r->timeline, NULL), 0);
-    o.device.mem = r->mem;
-    o.device.timeline = r->timeline;
-    assert_int_equal(aq_device_open(&r->d, &o.device, NULL), 0);
-}
-
-static void rig_close(struct rig *r)
-{
-    aq_device_close(r->d);
-    aq_completions_close(r->done);
-    aq_timeline_close(r->timeline);
-    aq_mem_close(r->mem);
-}
-
-static struct aq_device_stream *stream(struct rig *r, const char *name, uint32_t depth)
-{
-    struct aq_device_stream *s;
-    struct aq_device_stream_opts o = {.name = name, .depth = depth};
-    assert_int_equal(aq_device_stream_open(&s, r->d, &o, NULL), 0);
-    return s;
-}
-
-static void *take(struct rig *r, enum aq_device_memory memory, size_t bytes)
-{
-    void *p;
-    assert_int_equal(aq_device_alloc(&p, r->d, memory, "test", bytes, NULL), 0);
-    return p;
-}
-
-static void give(struct rig *r, enum aq_device_memory memory, void *p, size_t bytes)
-{
-    aq_device_free(r->d, memory, "test", p, bytes);
-}
-
-/* Waits for one completion. */
-static struct aq_completion next(struct rig *r)
-{
-    struct aq_completion c;
-    int n;
-    do {
-        n = aq_completions_wait(r->done, &c, 1, AQ_WAIT_FOREVER);
-    } while (n == 0);
-    assert_int_equal(n, 1);
-    return c;
-}
-
-static void expect(struct rig *r, uint64_t token, int result)
-{
-    struct aq_completion c = next(r);
-    assert_int_equal(c.token, token);
-    assert_int_equal(c.result, result);
-}
+#include "tests/unit/offload/device_rig.h"
 
 /* Runs a test in virtual time, then in real time. */
 static void in_both_times(void (*test)(bool real))
@@ -119,7 +35,7 @@ static void jobs_run_in_order(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *s = stream(&r, "compute", 512);
+    struct aq_device_stream *s = rig_stream(&r, "compute", 512, 1);
     static struct log log;
     static struct note note[500];
     log.count = 0;
@@ -131,7 +47,7 @@ static void jobs_run_in_order(bool real)
         assert_int_equal(aq_device_run(s, &job), 0);
     }
     for (uint32_t i = 0; i < 500; i++)
-        expect(&r, i, 0);
+        rig_expect(&r, i, 0);
     assert_int_equal(log.count, 500);
     for (uint32_t i = 0; i < 500; i++)
         assert_int_equal(log.value[i], i);
@@ -149,7 +65,7 @@ static void full_stream(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *s = stream(&r, "compute", 3);
+    struct aq_device_stream *s = rig_stream(&r, "compute", 3, 1);
     static struct log log;
     static struct note note;
     note = (struct note){&log, 7, 0};
@@ -161,14 +77,14 @@ static void full_stream(bool real)
         int rc = aq_device_run(s, &job);
         if (rc == -EAGAIN) {
             refused++;
-            expect(&r, taken++, 0);
+            rig_expect(&r, taken++, 0);
         } else {
             assert_int_equal(rc, 0);
             job.token++;
         }
     }
     for (; taken < 1000; taken++)
-        expect(&r, taken, 0);
+        rig_expect(&r, taken, 0);
     assert_int_equal(log.count, 1000);
     if (!real)
         assert_int_equal(refused, 997);
@@ -186,7 +102,7 @@ static void spans_and_tickets(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *s = stream(&r, "compute", 8);
+    struct aq_device_stream *s = rig_stream(&r, "compute", 8, 1);
     struct log log = {0};
     struct note note = {&log, 1, 0};
     struct aq_device_span span[2];
@@ -200,7 +116,7 @@ static void spans_and_tickets(bool real)
     job.span = &span[1];
     assert_int_equal(aq_device_run(s, &job), 0);
     assert_true(aq_device_mark(s) > first);
-    expect(&r, 9, 0); /* the first one's token was not asked for */
+    rig_expect(&r, 9, 0); /* the first one's token was not asked for */
     assert_true(aq_device_finished(s, first));
     assert_true(aq_device_finished(s, aq_device_mark(s)));
     assert_true(span[0].start_ns <= span[0].end_ns);
@@ -246,18 +162,18 @@ static void chain(bool real)
     rig_open(&r, (struct rig_opts){.real = real, .device.jitter_permille = real ? 0 : 900});
     struct aq_device_stream *s[STREAMS];
     for (int i = 0; i < STREAMS; i++)
-        s[i] = stream(&r, "chain", 2 * BATCH);
+        s[i] = rig_stream(&r, "chain", 2 * BATCH, 1);
     uint64_t counter = 0;
     for (uint64_t i = 0; i < HOPS; i++) {
         struct aq_device_stream *here = s[i % STREAMS], *before = s[(i + STREAMS - 1) % STREAMS];
         hop[i] = (struct hop){&counter, i};
         assert_true(aq_device_chains(here, before));
-        assert_int_equal(aq_device_follow(here, before, aq_device_mark(before)), 0);
+        aq_device_follow(here, before, aq_device_mark(before));
         struct aq_device_job job = {.fn = do_hop, .arg = &hop[i], .cost_ns = 100, .done = r.done};
         job.token = i;
         assert_int_equal(aq_device_run(here, &job), 0);
         for (uint64_t j = 0; i % BATCH == BATCH - 1 && j < BATCH; j++)
-            expect(&r, i - BATCH + 1 + j, 0);
+            rig_expect(&r, i - BATCH + 1 + j, 0);
     }
     assert_int_equal(counter, HOPS);
     for (int i = 0; i < STREAMS; i++)
@@ -276,7 +192,7 @@ static void independent_streams_overlap(void **state)
     (void)state;
     struct rig r;
     rig_open(&r, (struct rig_opts){0});
-    struct aq_device_stream *a = stream(&r, "a", 8), *b = stream(&r, "b", 8);
+    struct aq_device_stream *a = rig_stream(&r, "a", 8, 1), *b = rig_stream(&r, "b", 8, 1);
     struct log log = {0};
     struct note note = {&log, 0, 0};
     struct aq_device_job job = {.fn = write_note, .arg = &note, .done = r.done};
@@ -286,14 +202,14 @@ static void independent_streams_overlap(void **state)
     job.cost_ns = 1500;
     for (job.token = 10; job.token < 12; job.token++)
         assert_int_equal(aq_device_run(b, &job), 0);
-    expect(&r, 0, 0);
+    rig_expect(&r, 0, 0);
     assert_int_equal(aq_device_now(r.d), 1000);
-    expect(&r, 10, 0);
+    rig_expect(&r, 10, 0);
     assert_int_equal(aq_device_now(r.d), 1500);
-    expect(&r, 1, 0);
+    rig_expect(&r, 1, 0);
     assert_int_equal(aq_device_now(r.d), 2000);
-    next(&r);
-    next(&r);
+    rig_next(&r);
+    rig_next(&r);
     assert_int_equal(aq_device_now(r.d), 3000);
     aq_device_stream_close(a);
     aq_device_stream_close(b);
@@ -304,7 +220,7 @@ static void a_stream_closes_while_others_still_follow_it(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *a = stream(&r, "a", 4), *b = stream(&r, "b", 64);
+    struct aq_device_stream *a = rig_stream(&r, "a", 4, 1), *b = rig_stream(&r, "b", 64, 1);
     static struct log log;
     static struct note note;
     log.count = 0;
@@ -317,12 +233,12 @@ static void a_stream_closes_while_others_still_follow_it(bool real)
     struct note first = {&other, 1, 0};
     job.arg = &first;
     assert_int_equal(aq_device_run(a, &job), 0);
-    assert_int_equal(aq_device_follow(b, a, aq_device_mark(a)), 0);
+    aq_device_follow(b, a, aq_device_mark(a));
     job.arg = &note;
     job.token = 5;
     assert_int_equal(aq_device_run(b, &job), 0);
     aq_device_stream_close(a);
-    expect(&r, 5, 0);
+    rig_expect(&r, 5, 0);
     assert_int_equal(log.count, 21);
     aq_device_stream_close(b);
     rig_close(&r);
@@ -342,20 +258,20 @@ static void arena_has_an_absolute_limit(void **state)
     struct rig r;
     rig_open(&r, (struct rig_opts){.device_bytes = 8 * AQ_MIB, .device.kind = AQ_DEVICE_EMULATED});
     struct aq_err err;
-    void *p, *q = take(&r, AQ_MEMORY_DEVICE, 6 * AQ_MIB);
+    void *p, *q = rig_take(&r, AQ_MEMORY_DEVICE, 6 * AQ_MIB);
     int rc = aq_device_alloc(&p, r.d, AQ_MEMORY_DEVICE, "one too many", 3 * AQ_MIB, &err);
     assert_int_equal(rc, -ENOMEM);
     assert_non_null(strstr(err.text, "device memory: one too many"));
     assert_non_null(strstr(err.text, "6291456 of 8388608"));
-    void *rest = take(&r, AQ_MEMORY_DEVICE, 2 * AQ_MIB);
+    void *rest = rig_take(&r, AQ_MEMORY_DEVICE, 2 * AQ_MIB);
     assert_int_equal(aq_device_alloc(&p, r.d, AQ_MEMORY_DEVICE, "one byte", 1, &err), -ENOMEM);
     /* Host memory, pinned or not, is another account. */
-    void *pinned = take(&r, AQ_MEMORY_PINNED, 16 * AQ_MIB);
+    void *pinned = rig_take(&r, AQ_MEMORY_PINNED, 16 * AQ_MIB);
     assert_int_equal(aq_mem_used(r.mem, AQ_DEVICE), 8 * AQ_MIB);
     assert_int_equal(aq_mem_used(r.mem, AQ_HOST), 16 * AQ_MIB);
-    give(&r, AQ_MEMORY_PINNED, pinned, 16 * AQ_MIB);
-    give(&r, AQ_MEMORY_DEVICE, rest, 2 * AQ_MIB);
-    give(&r, AQ_MEMORY_DEVICE, q, 6 * AQ_MIB);
+    rig_give(&r, AQ_MEMORY_PINNED, pinned, 16 * AQ_MIB);
+    rig_give(&r, AQ_MEMORY_DEVICE, rest, 2 * AQ_MIB);
+    rig_give(&r, AQ_MEMORY_DEVICE, q, 6 * AQ_MIB);
     assert_int_equal(aq_mem_used(r.mem, AQ_DEVICE), 0);
     rig_close(&r);
 }
@@ -366,9 +282,9 @@ static void unified_device_memory_is_host_memory(void **state)
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = true, .device_bytes = 1});
     assert_false(aq_device_separate(r.d));
-    void *p = take(&r, AQ_MEMORY_DEVICE, AQ_MIB);
+    void *p = rig_take(&r, AQ_MEMORY_DEVICE, AQ_MIB);
     assert_int_equal(aq_mem_used(r.mem, AQ_HOST), AQ_MIB);
-    give(&r, AQ_MEMORY_DEVICE, p, AQ_MIB);
+    rig_give(&r, AQ_MEMORY_DEVICE, p, AQ_MIB);
     rig_close(&r);
 }
 
@@ -381,8 +297,9 @@ static void copies_there_and_back(bool real)
                                    .device = {.kind = AQ_DEVICE_EMULATED,
                                               .link = {{4 * GB_S, 1000}, {2 * GB_S, 0}}}});
     size_t bytes = 3 * AQ_MIB;
-    unsigned char *src = take(&r, AQ_MEMORY_PINNED, bytes),
-                  *dev = take(&r, AQ_MEMORY_DEVICE, bytes), *dst = take(&r, AQ_MEMORY_HOST, bytes);
+    unsigned char *src = rig_take(&r, AQ_MEMORY_PINNED, bytes),
+                  *dev = rig_take(&r, AQ_MEMORY_DEVICE, bytes),
+                  *dst = rig_take(&r, AQ_MEMORY_HOST, bytes);
     for (size_t i = 0; i < bytes; i++)
         src[i] = (unsigned char)(i * 2654435761u >> 13);
     struct aq_copy_piece in[PIECES], out[PIECES];
@@ -393,17 +310,17 @@ static void copies_there_and_back(bool real)
         out[PIECES - 1 - i] = (struct aq_copy_piece){dst + at, dev + bytes - at - n, n};
         at += n;
     }
-    struct aq_device_stream *h2d = stream(&r, "h2d", 4), *d2h = stream(&r, "d2h", 4);
+    struct aq_device_stream *h2d = rig_stream(&r, "h2d", 4, 1), *d2h = rig_stream(&r, "d2h", 4, 1);
     struct aq_device_copy copy = {
         .direction = AQ_H2D, .pieces = in, .piece_count = PIECES, .token = 1, .done = r.done};
     assert_int_equal(aq_device_copy(h2d, &copy), 0);
-    assert_int_equal(aq_device_follow(d2h, h2d, aq_device_mark(h2d)), 0);
+    aq_device_follow(d2h, h2d, aq_device_mark(h2d));
     copy.direction = AQ_D2H;
     copy.pieces = out;
     copy.token = 2;
     assert_int_equal(aq_device_copy(d2h, &copy), 0);
-    expect(&r, 1, 0);
-    expect(&r, 2, 0);
+    rig_expect(&r, 1, 0);
+    rig_expect(&r, 2, 0);
     assert_memory_equal(dst, src, bytes);
     struct aq_device_stats stats;
     aq_device_stats(r.d, &stats);
@@ -417,9 +334,9 @@ static void copies_there_and_back(bool real)
     }
     aq_device_stream_close(h2d);
     aq_device_stream_close(d2h);
-    give(&r, AQ_MEMORY_PINNED, src, bytes);
-    give(&r, AQ_MEMORY_DEVICE, dev, bytes);
-    give(&r, AQ_MEMORY_HOST, dst, bytes);
+    rig_give(&r, AQ_MEMORY_PINNED, src, bytes);
+    rig_give(&r, AQ_MEMORY_DEVICE, dev, bytes);
+    rig_give(&r, AQ_MEMORY_HOST, dst, bytes);
     rig_close(&r);
 }
 
@@ -435,23 +352,23 @@ static void pinning_makes_foreign_memory_fit_for_copies(void **state)
     struct rig r;
     rig_open(&r, (struct rig_opts){.device.kind = AQ_DEVICE_EMULATED});
     static char foreign[4096];
-    char *dev = take(&r, AQ_MEMORY_DEVICE, 4096);
-    struct aq_device_stream *s = stream(&r, "h2d", 4);
+    char *dev = rig_take(&r, AQ_MEMORY_DEVICE, 4096);
+    struct aq_device_stream *s = rig_stream(&r, "h2d", 4, 1);
     struct aq_copy_piece piece = {dev, foreign, 4096};
     struct aq_device_copy copy = {
         .direction = AQ_H2D, .pieces = &piece, .piece_count = 1, .done = r.done};
     struct aq_device_stats stats;
     assert_int_equal(aq_device_copy(s, &copy), 0);
-    next(&r);
+    rig_next(&r);
     assert_int_equal(aq_device_pin(r.d, foreign, sizeof(foreign), NULL), 0);
     assert_int_equal(aq_device_copy(s, &copy), 0);
-    next(&r);
+    rig_next(&r);
     aq_device_unpin(r.d, foreign);
     aq_device_stats(r.d, &stats);
     assert_int_equal(stats.link[AQ_H2D].bytes, 8192);
     assert_int_equal(stats.link[AQ_H2D].pageable_bytes, 4096);
     aq_device_stream_close(s);
-    give(&r, AQ_MEMORY_DEVICE, dev, 4096);
+    rig_give(&r, AQ_MEMORY_DEVICE, dev, 4096);
     rig_close(&r);
 }
 
@@ -461,7 +378,7 @@ static void failing(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *a = stream(&r, "a", 16), *b = stream(&r, "b", 16);
+    struct aq_device_stream *a = rig_stream(&r, "a", 16, 1), *b = rig_stream(&r, "b", 16, 1);
     struct log log = {0}, other = {0};
     struct note good = {&log, 1, 0}, bad = {&log, 2, -EIO}, after = {&other, 3, 0};
     struct aq_device_job job = {.fn = write_note, .cost_ns = 10, .done = r.done};
@@ -470,23 +387,23 @@ static void failing(bool real)
     job.arg = &bad;
     job.token = 1;
     assert_int_equal(aq_device_run(a, &job), 0);
-    assert_int_equal(aq_device_follow(b, a, aq_device_mark(a)), 0);
+    aq_device_follow(b, a, aq_device_mark(a));
     job.arg = &after;
     for (job.token = 2; job.token < 5; job.token++)
         assert_int_equal(aq_device_run(b, &job), 0);
-    expect(&r, 0, 0);
-    expect(&r, 1, -EIO);
+    rig_expect(&r, 0, 0);
+    rig_expect(&r, 1, -EIO);
     for (uint64_t token = 2; token < 5; token++)
-        expect(&r, token, -ECANCELED);
+        rig_expect(&r, token, -ECANCELED);
     assert_int_equal(other.count, 0);
     assert_int_equal(aq_device_failed(r.d), -EIO);
     aq_device_drain(r.d);
     aq_device_clear(r.d);
     assert_int_equal(aq_device_run(b, &job), 0);
-    expect(&r, 5, 0);
+    rig_expect(&r, 5, 0);
     aq_device_fail(r.d, -EINTR);
     assert_int_equal(aq_device_run(b, &job), 0);
-    expect(&r, 5, -ECANCELED);
+    rig_expect(&r, 5, -ECANCELED);
     assert_int_equal(aq_device_failed(r.d), -EINTR);
     aq_device_stream_close(a);
     aq_device_stream_close(b);
@@ -503,7 +420,7 @@ static void drained(bool real)
 {
     struct rig r;
     rig_open(&r, (struct rig_opts){.real = real});
-    struct aq_device_stream *a = stream(&r, "a", 512), *b = stream(&r, "b", 512);
+    struct aq_device_stream *a = rig_stream(&r, "a", 512, 1), *b = rig_stream(&r, "b", 512, 1);
     static struct log log[2];
     static struct note note[2];
     for (int i = 0; i < 2; i++) {
