@@ -12,6 +12,7 @@
 #include "engine/units.h"
 #include "kernels/kernels.h"
 #include "offload/io.h"
+#include "offload/numa.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -111,6 +112,26 @@ static json_t *memory_json(void)
         "available", bytes_json(h.available), "cgroup_left", bytes_json(h.cgroup),
         "address_space_left", bytes_json(h.address_space), "data_left", bytes_json(h.data),
         "locked_limit", bytes_json(h.locked), "transparent_huge_pages", huge);
+}
+
+/* How `--numa auto` places memory without a device. */
+static json_t *numa_json(void)
+{
+    char large[128];
+    struct aq_numa_topology t;
+    struct aq_numa n;
+    aq_numa_look(&t);
+    aq_numa_decide(&n, &t, (struct aq_numa_choice){.mode = AQ_NUMA_AUTO}, -1);
+    json_t *memory_nodes = json_array(), *cpu_nodes = json_array();
+    for (int i = 0; i < AQ_NUMA_NODES_MAX; i++) {
+        if (t.memory_nodes >> i & 1)
+            json_array_append_new(memory_nodes, json_integer(i));
+        if (t.cpu_nodes >> i & 1)
+            json_array_append_new(cpu_nodes, json_integer(i));
+    }
+    return json_pack("{s:b, s:s?, s:o, s:o, s:s, s:s}", "usable", !t.reason, "reason", t.reason,
+                     "memory_nodes", memory_nodes, "cpu_nodes", cpu_nodes, "placement",
+                     aq_numa_describe(large, sizeof(large), &n.large), "why", n.why);
 }
 
 /* directory NULL: there is none, for the reason `why`. */
@@ -235,6 +256,12 @@ static void print_memory(const struct aquifer_hooks *hooks, const json_t *memory
                      text_of(huge, "enabled"), text_of(huge, "defrag"));
 }
 
+static void print_numa(const struct aquifer_hooks *hooks, const json_t *numa)
+{
+    aq_hooks_outputf(hooks, "  %-22s %s: %s\n", "--numa auto", text_of(numa, "placement"),
+                     text_of(numa, "why"));
+}
+
 static void print_io(const struct aquifer_hooks *hooks, const json_t *io)
 {
     const char *uring = text_of(io, "uring_reason"), *direct = text_of(io, "direct_reason");
@@ -286,10 +313,10 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
     char *cache = aq_path_cache(o->cache_dir, &why);
     if (!cache && o->cache)
         return aq_error(reterr, why.code, "%s", why.text);
-    json_t *document =
-        json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o}", "schema", 1, "version", aq_build_version(),
-                  "commit", aq_build_commit(), "backends", backends_json(), "cpu", cpu_json(),
-                  "memory", memory_json(), "io", io_json(cache, why.text));
+    json_t *document = json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "version",
+                                 aq_build_version(), "commit", aq_build_commit(), "backends",
+                                 backends_json(), "cpu", cpu_json(), "memory", memory_json(),
+                                 "numa", numa_json(), "io", io_json(cache, why.text));
     if (document && o->cache)
         json_object_set_new(document, "cache", cache_json(cache));
     free(cache);
@@ -301,6 +328,7 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
     print_backends(hooks, json_object_get(document, "backends"));
     print_cpu(hooks, json_object_get(document, "cpu"));
     print_memory(hooks, json_object_get(document, "memory"));
+    print_numa(hooks, json_object_get(document, "numa"));
     print_io(hooks, json_object_get(document, "io"));
     if (o->cache)
         print_cache(hooks, json_object_get(document, "cache"));

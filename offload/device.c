@@ -121,7 +121,15 @@ int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memor
     assert(memory < AQ_MEMORY_COUNT);
     void *p;
     enum aq_tier tier = aq_device_tier(d, memory);
+    const struct aq_numa *numa = d->opts.numa;
+    bool staged = memory == AQ_MEMORY_PINNED || (memory == AQ_MEMORY_DEVICE && d->separate);
+    struct aq_numa_target target = {AQ_NUMA_ANYWHERE, 0};
+    struct aq_numa_scope scope;
+    if (numa)
+        target = staged ? numa->staged : numa->large;
+    aq_numa_enter(&scope, &target);
     int rc = aq_mem_alloc(&p, d->opts.mem, tier, purpose, bytes, reterr);
+    aq_numa_leave(&scope);
     if (rc < 0)
         return rc;
     if (memory != AQ_MEMORY_HOST) {

@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "offload/completions.h"
+#include "offload/numa.h"
 #include "offload/timeline.h"
 
 #include <stdbool.h>
@@ -50,6 +51,7 @@ struct aq_device_opts {
     enum aq_device_kind kind;
     struct aq_mem *mem; /* accounts for all memory; the AQ_DEVICE tier's limit is the arena's */
     struct aq_device_link link[AQ_LINK_COUNT]; /* EMULATED; unlimited otherwise */
+    const struct aq_numa *numa;                /* on which nodes memory goes; NULL: anywhere */
     struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
 
     /* Virtual time only. */

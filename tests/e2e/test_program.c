@@ -227,6 +227,7 @@ static void info_is_one_json_document(void **state)
     assert_true(json_is_string(json_object_get(json_object_get(d, "cpu"), "isa")));
     assert_true(json_integer_value(json_object_get(json_object_get(d, "cpu"), "threads")) > 0);
     assert_true(json_is_string(json_object_get(json_object_get(d, "memory"), "limited_by")));
+    assert_true(json_is_string(json_object_get(json_object_get(d, "numa"), "placement")));
     assert_true(json_is_boolean(json_object_get(json_object_get(d, "io"), "direct")));
     const json_t *stores = json_object_get(json_object_get(d, "cache"), "stores");
     assert_int_equal(json_array_size(stores), 1);

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "offload/numa.h"
+
+#include "config.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if AQ_HAVE_NUMA
+#include <numa.h>
+#include <numaif.h>
+#include <sched.h>
+#endif
+
+bool aq_numa_parse(const char *text, struct aq_numa_choice *ret)
+{
+    size_t digits = strspn(text, "0123456789");
+    struct aq_numa_choice choice = {.mode = AQ_NUMA_NODE};
+    if (strcmp(text, "auto") == 0)
+        choice.mode = AQ_NUMA_AUTO;
+    else if (strcmp(text, "off") == 0)
+        choice.mode = AQ_NUMA_OFF;
+    else if (digits == 0 || digits > 4 || text[digits] != '\0')
+        return false;
+    else
+        choice.node = (uint32_t)strtoul(text, NULL, 10);
+    *ret = choice;
+    return true;
+}
+
+/* ---- the machine ---- */
+
+#if AQ_HAVE_NUMA
+
+/* Bits of more than 64 nodes, as the calls of the kernel want them. */
+enum { KERNEL_NODES = 1024 };
+
+static uint64_t allowed_memory(void)
+{
+    uint64_t nodes = 0;
+    struct bitmask *mask = numa_get_mems_allowed();
+    for (unsigned i = 0; mask && i < AQ_NUMA_NODES_MAX && i < mask->size; i++) {
+        if (numa_bitmask_isbitset(mask, i))
+            nodes |= 1ull << i;
+    }
+    if (mask)
+        numa_bitmask_free(mask);
+    return nodes;
+}
+
+static uint64_t allowed_cpus(void)
+{
+    uint64_t nodes = 0;
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) < 0)
+        return 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        int node = CPU_ISSET(cpu, &set) ? numa_node_of_cpu(cpu) : -1;
+        if (node >= 0 && node < AQ_NUMA_NODES_MAX)
+            nodes |= 1ull << node;
+    }
+    return nodes;
+}
+
+void aq_numa_look(struct aq_numa_topology *ret)
+{
+    int policy = MPOL_DEFAULT;
+    *ret = (struct aq_numa_topology){0};
+    if (numa_available() < 0) {
+        ret->reason = "the kernel knows no memory nodes, or forbids policies";
+        return;
+    }
+    ret->memory_nodes = allowed_memory();
+    ret->cpu_nodes = allowed_cpus();
+    ret->has_policy = get_mempolicy(&policy, NULL, 0, NULL, 0) == 0 && policy != MPOL_DEFAULT;
+    if (ret->memory_nodes == 0)
+        ret->reason = "the kernel does not say which memory nodes may be used";
+}
+
+static bool set_policy(const struct aq_numa_target *target)
+{
+    unsigned long mask[KERNEL_NODES / 64] = {target->nodes};
+    int mode = target->kind == AQ_NUMA_PREFER ? MPOL_PREFERRED : MPOL_INTERLEAVE;
+    return set_mempolicy(mode, mask, KERNEL_NODES) == 0;
+}
+
+void aq_numa_enter(struct aq_numa_scope *scope, const struct aq_numa_target *target)
+{
+    *scope = (struct aq_numa_scope){0};
+    static_assert(sizeof(scope->before_nodes) * 8 == KERNEL_NODES, "room for all nodes");
+    if (target->kind == AQ_NUMA_ANYWHERE ||
+        get_mempolicy(&scope->before, (unsigned long *)scope->before_nodes, KERNEL_NODES, NULL, 0) <
+            0)
+        return;
+    scope->changed = set_policy(target);
+}
+
+void aq_numa_leave(struct aq_numa_scope *scope)
+{
+    if (scope->changed)
+        set_mempolicy(scope->before, (unsigned long *)scope->before_nodes, KERNEL_NODES);
+    scope->changed = false;
+}
+
+#else
+
+void aq_numa_look(struct aq_numa_topology *ret)
+{
+    *ret = (struct aq_numa_topology){.reason = "built without libnuma"};
+}
+
+void aq_numa_enter(struct aq_numa_scope *scope, const struct aq_numa_target *target)
+{
+    (void)target;
+    scope->changed = false;
+}
+
+void aq_numa_leave(struct aq_numa_scope *scope)
+{
+    (void)scope;
+}
+
+#endif
+
+/* ---- the decision ---- */
+
+static struct aq_numa_target prefer(uint64_t nodes)
+{
+    return (struct aq_numa_target){AQ_NUMA_PREFER, nodes};
+}
+
+static bool several(uint64_t nodes)
+{
+    return (nodes & (nodes - 1)) != 0;
+}
+
+void aq_numa_decide(struct aq_numa *ret, const struct aq_numa_topology *t,
+                    struct aq_numa_choice choice, int device_node)
+{
+    bool device =
+        device_node >= 0 && device_node < AQ_NUMA_NODES_MAX && (t->memory_nodes >> device_node & 1);
+    uint64_t near = t->cpu_nodes & t->memory_nodes;
+    *ret = (struct aq_numa){0};
+    if (choice.mode == AQ_NUMA_OFF) {
+        ret->why = "off";
+    } else if (t->reason) {
+        ret->why = t->reason;
+    } else if (choice.mode == AQ_NUMA_NODE) {
+        if (choice.node >= AQ_NUMA_NODES_MAX || !(t->memory_nodes >> choice.node & 1)) {
+            ret->why = "this process may not use the memory of the node asked for";
+            return;
+        }
+        ret->large = ret->staged = prefer(1ull << choice.node);
+        ret->why = "the node asked for";
+    } else if (!several(t->memory_nodes)) {
+        ret->why = "there is one memory node";
+    } else if (t->has_policy) {
+        ret->why = "the process was started with a memory policy of its own";
+    } else if (device) {
+        ret->large = ret->staged = prefer(1ull << device_node);
+        ret->why = "the device's node";
+    } else if (near == 0) {
+        ret->why = "the CPUs that may be used are on no node whose memory may be used";
+    } else if (several(near)) {
+        ret->large = ret->staged = (struct aq_numa_target){AQ_NUMA_INTERLEAVE, near};
+        ret->why = "the nodes of the CPUs that may be used";
+    } else {
+        ret->large = ret->staged = prefer(near);
+        ret->why = "the node of the CPUs that may be used";
+    }
+}
+
+const char *aq_numa_describe(char *text, size_t bytes, const struct aq_numa_target *target)
+{
+    size_t used = 0;
+    assert(bytes > 0);
+    if (target->kind == AQ_NUMA_ANYWHERE) {
+        snprintf(text, bytes, "anywhere");
+        return text;
+    }
+    bool one = !several(target->nodes);
+    used += (size_t)snprintf(text, bytes, one ? "node " : "nodes ");
+    for (unsigned first = 0; first < AQ_NUMA_NODES_MAX && used < bytes; first++) {
+        unsigned last = first;
+        if (!(target->nodes >> first & 1))
+            continue;
+        while (last + 1 < AQ_NUMA_NODES_MAX && (target->nodes >> (last + 1) & 1))
+            last++;
+        const char *comma = target->nodes & ((1ull << first) - 1) ? "," : "";
+        if (last > first)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%u-%u", comma, first, last);
+        else
+            used += (size_t)snprintf(text + used, bytes - used, "%s%u", comma, first);
+        first = last;
+    }
+    if (!one && used < bytes)
+        snprintf(text + used, bytes - used, " interleaved");
+    return text;
+}
