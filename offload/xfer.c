@@ -57,7 +57,7 @@ struct aq_xfer_opts aq_xfer_defaults(void)
 {
     return (struct aq_xfer_opts){
         .depth = 16,
-        .request_bytes = AQ_MIB,
+        .request_bytes = 4 * AQ_MIB,
         .eio_retries = 3,
         .deadline_ns = 60ull * 1000 * 1000 * 1000,
     };
@@ -516,7 +516,7 @@ struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns)
         last = x->finished || woken || now >= end || x->broken;
         uint64_t wait = last ? 0 : until == UINT64_MAX ? AQ_IO_FOREVER : until - now;
         if (x->refused)
-            wait = aq_io_out(x->io) ? aq_min_u64(wait, REFUSED_NS) : 0;
+            wait = aq_min_u64(wait, REFUSED_NS);
         woken = reap(x, wait) || woken;
     }
     aq_xfer_commit(x);
