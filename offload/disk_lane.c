@@ -3,7 +3,9 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct aq_disk_lane {
     struct aq_disk_lane_opts opts;
@@ -73,7 +75,9 @@ static void end_transfers(struct aq_disk_lane *d, struct aq_transfer *t)
         struct aq_disk_group *g = ((struct aq_disk_transfer *)t)->group;
         if (t->status < 0) {
             note_failure(d, t);
-            g->status = t->status;
+            /* After a timeout a buffer is still the engine's: that must not get lost. */
+            if (g->status != -ETIMEDOUT)
+                g->status = t->status;
         }
         if (--g->left == 0)
             finish(d, g);
@@ -93,21 +97,57 @@ static void *disk_thread(void *arg)
     }
 }
 
+/* ---- virtual time ---- */
+
+static uint64_t lane_next(void *arg)
+{
+    struct aq_disk_lane *d = arg;
+    return d->first ? aq_timeline_now(d->opts.timeline) : aq_xfer_next(d->xfer);
+}
+
+static void lane_fire(void *arg, uint64_t now_ns)
+{
+    struct aq_disk_lane *d = arg;
+    bool closing;
+    (void)now_ns;
+    start_groups(d, take_submitted(d, &closing));
+    end_transfers(d, aq_xfer_poll(d->xfer, 0));
+}
+
+/* ---- opening ---- */
+
+/* Signals belong to the program's own threads. */
+static int start_thread(struct aq_disk_lane *d, struct aq_err *reterr)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&d->thread, NULL, disk_thread, d);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0)
+        return aq_error(reterr, -ENOMEM, "disk thread: %s", strerror(rc));
+    d->started = true;
+    return 0;
+}
+
 int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,
                       struct aq_err *reterr)
 {
+    assert(!opts->timeline == !aq_io_caps(opts->io)->virtual_time);
     struct aq_disk_lane *d = calloc(1, sizeof(*d));
     if (!d)
         return aq_error(reterr, -ENOMEM, "disk thread");
     _Static_assert(offsetof(struct aq_disk_transfer, t) == 0, "a transfer leads to its group");
-    d->opts = *opts;
     pthread_mutex_init(&d->lock, NULL);
     int rc = aq_xfer_open(&d->xfer, &opts->xfer, reterr);
-    if (rc == 0) {
-        rc = -pthread_create(&d->thread, NULL, disk_thread, d);
-        d->started = rc == 0;
-        if (rc < 0)
-            aq_error(reterr, rc, "disk thread");
+    d->opts = *opts;
+    d->opts.timeline = NULL;
+    if (rc == 0 && opts->timeline) {
+        struct aq_timeline_source source = {lane_next, lane_fire, d};
+        aq_timeline_add(opts->timeline, &source);
+        d->opts.timeline = opts->timeline;
+    } else if (rc == 0) {
+        rc = start_thread(d, reterr);
     }
     if (rc < 0) {
         aq_disk_lane_close(d);
@@ -121,6 +161,10 @@ void aq_disk_lane_close(struct aq_disk_lane *d)
 {
     if (!d)
         return;
+    if (d->opts.timeline) {
+        assert(!d->first && aq_xfer_running(d->xfer) == 0);
+        aq_timeline_remove(d->opts.timeline, d);
+    }
     if (d->started) {
         pthread_mutex_lock(&d->lock);
         d->closing = true;
@@ -144,7 +188,8 @@ void aq_disk_lane_submit(struct aq_disk_lane *d, struct aq_disk_group *g)
         d->first = g;
     d->last = g;
     pthread_mutex_unlock(&d->lock);
-    aq_io_wake(d->opts.io);
+    if (!d->opts.timeline)
+        aq_io_wake(d->opts.io);
 }
 
 int aq_disk_lane_error(struct aq_disk_lane *d, struct aq_err *reterr)

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * offload/disk_lane.h - a disk kept busy by a thread of its own: transfers come in groups, each of
  * which ends in one completion.  Owns the thread; borrows engine, transfers and completions.  Knows
- * neither what the bytes mean nor who waits for them. */
+ * neither what the bytes mean nor who waits for them.
+ *
+ * In virtual time there is no thread: the lane is a source of events on the timeline, and what is
+ * waited for is aq_completions_wait. */
 #ifndef AQ_OFFLOAD_DISK_LANE_H
 #define AQ_OFFLOAD_DISK_LANE_H
 
 #include "offload/completions.h"
+#include "offload/timeline.h"
 #include "offload/xfer.h"
 
 struct aq_disk_lane;
@@ -21,7 +25,7 @@ struct aq_disk_group {
     struct aq_disk_transfer *transfer;
     uint32_t count; /* 0: finishes at once */
     uint64_t token;
-    /* disk.c's */
+    /* disk_lane.c's */
     uint32_t left;
     int status;
     struct aq_disk_group *next;
@@ -31,11 +35,13 @@ struct aq_disk_lane_opts {
     struct aq_io *io; /* used by the disk's thread alone from now on; closed by the caller later */
     struct aq_xfer_opts xfer; /* io and sets filled in */
     struct aq_completions *done;
+    struct aq_timeline *timeline; /* NULL: real time; else the engine's and the completions' too */
 };
 
 int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,
                       struct aq_err *reterr);
-/* Ends the thread; waits for transfers under way.  NULL is fine. */
+/* Ends the thread; waits for transfers under way, at most as long as their deadlines last.  In
+ * virtual time none may be (asserted).  NULL is fine. */
 void aq_disk_lane_close(struct aq_disk_lane *d);
 
 /* Groups start in the order of submission and are in flight together.  Never blocks for long. */

@@ -141,6 +141,11 @@ uint64_t aq_io_now(const struct aq_io *io)
     return io->ops->now ? io->ops->now(io) : aq_clock_ns();
 }
 
+uint64_t aq_io_next(const struct aq_io *io)
+{
+    return io->ops->next ? io->ops->next(io) : UINT64_MAX;
+}
+
 /* ---- the four verbs, with their counts ---- */
 
 int aq_io_queue(struct aq_io *io, struct aq_io_request *r)

@@ -104,6 +104,9 @@ const char *aq_io_file_name(const struct aq_io *io, uint32_t file);
 uint32_t aq_io_out(const struct aq_io *io);
 /* Nanoseconds on the engine's clock: monotonic, or virtual. */
 uint64_t aq_io_now(const struct aq_io *io);
+/* In virtual time: when the next of the requests that are out will have finished; UINT64_MAX: none
+ * will, or time is real. */
+uint64_t aq_io_next(const struct aq_io *io);
 
 /* Takes a request; nothing happens to it before commit.  -EAGAIN: not now; commit, reap some and
  * try again.  Offset, bytes and buffer are multiples of align_bytes when the file is direct. */

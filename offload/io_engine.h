@@ -17,7 +17,8 @@ struct aq_io_ops {
     int (*reap)(struct aq_io *io, uint32_t min, uint64_t timeout_ns, struct aq_io_reaped *ret,
                 struct aq_err *reterr);
     void (*wake)(struct aq_io *io);
-    uint64_t (*now)(const struct aq_io *io); /* NULL: the monotonic clock */
+    uint64_t (*now)(const struct aq_io *io);  /* NULL: the monotonic clock */
+    uint64_t (*next)(const struct aq_io *io); /* NULL: time is real */
     /* Frees the engine.  `abandon`: requests are still in flight and will stay so; what they use
      * must be leaked. */
     void (*close)(struct aq_io *io, bool abandon);

@@ -42,8 +42,8 @@ struct fault {
     struct aq_fault_extent *map; /* [opts.map_count]; opts.map only says whether there is one */
     struct slot *slots; /* [depth]; the first slot_count are out, in the order of queueing */
     uint32_t slot_count;
-    uint64_t now_ns;
-    uint64_t asked; /* requests that queue was asked to take: numbers them */
+    uint64_t now_ns; /* without a timeline */
+    uint64_t asked;  /* requests that queue was asked to take: numbers them */
     bool healed;
     struct {
         uint64_t number;
@@ -57,6 +57,21 @@ struct fault {
 static struct fault *fault_of(struct aq_io *io)
 {
     return (struct fault *)io;
+}
+
+static uint64_t now_of(const struct fault *f)
+{
+    return f->opts.timeline ? aq_timeline_now(f->opts.timeline) : f->now_ns;
+}
+
+/* Others' events up to then happen on the way. */
+static void advance_to(struct fault *f, uint64_t then)
+{
+    if (!f->opts.timeline)
+        f->now_ns = then;
+    else
+        while (aq_timeline_step(f->opts.timeline, then)) /* one event a turn */
+            ;
 }
 
 /* ---- draws ---- */
@@ -193,7 +208,7 @@ static int fault_queue(struct aq_io *io, struct aq_io_request *r)
     f->slots[f->slot_count++] = (struct slot){
         .request = r,
         .number = number,
-        .ready_ns = f->now_ns + draw_latency(f, number),
+        .ready_ns = now_of(f) + draw_latency(f, number) + (f->opts.timeline ? f->opts.reap_ns : 0),
         .fate = fate,
     };
     return 0;
@@ -315,7 +330,7 @@ static uint32_t earliest(const struct fault *f)
 /* Finishes all that is ready by now. */
 static void finish_ready(struct fault *f, struct aq_io_reaped *ret)
 {
-    for (uint32_t i; (i = earliest(f)) != UINT32_MAX && f->slots[i].ready_ns <= f->now_ns;) {
+    for (uint32_t i; (i = earliest(f)) != UINT32_MAX && f->slots[i].ready_ns <= now_of(f);) {
         struct slot s = f->slots[i];
         int32_t result = carry_out(f, &s);
         note(f, &s, result);
@@ -328,11 +343,19 @@ static void finish_ready(struct fault *f, struct aq_io_reaped *ret)
 }
 
 /* Nothing will ever arrive: only other threads can have something to say, in real time. */
-static void wait_bell(struct fault *f, uint64_t timeout_ns, struct aq_io_reaped *ret)
+static void wait_bell(struct fault *f, struct aq_io_reaped *ret)
 {
-    bool quiet = aq_io_bell_wait(&f->bell, timeout_ns);
+    (void)aq_io_bell_wait(&f->bell, AQ_IO_FOREVER);
     aq_io_bell_quiet(&f->bell);
-    ret->woken = atomic_exchange(&f->bell.rung, false) || !quiet;
+    atomic_store(&f->bell.rung, false);
+    ret->woken = true;
+}
+
+static uint64_t fault_next(const struct aq_io *io)
+{
+    const struct fault *f = (const struct fault *)io;
+    uint32_t first = earliest(f);
+    return first == UINT32_MAX ? UINT64_MAX : f->slots[first].ready_ns;
 }
 
 static int fault_reap(struct aq_io *io, uint32_t min, uint64_t timeout_ns, struct aq_io_reaped *ret,
@@ -340,24 +363,25 @@ static int fault_reap(struct aq_io *io, uint32_t min, uint64_t timeout_ns, struc
 {
     struct fault *f = fault_of(io);
     (void)reterr;
-    f->now_ns += f->opts.reap_ns;
-    uint64_t end = timeout_ns > UINT64_MAX - f->now_ns ? UINT64_MAX : f->now_ns + timeout_ns;
+    if (!f->opts.timeline)
+        f->now_ns += f->opts.reap_ns;
+    uint64_t now = now_of(f);
+    uint64_t end = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     /* A turn finishes one request at least, or is the last. */
     for (;;) {
         finish_ready(f, ret);
         if (ret->count >= min || ret->woken)
             return 0;
-        uint32_t next = earliest(f);
-        if (next != UINT32_MAX && f->slots[next].ready_ns <= end) {
-            f->now_ns = f->slots[next].ready_ns;
-        } else {
-            if (f->slot_count == 0 || timeout_ns == AQ_IO_FOREVER)
-                wait_bell(f, timeout_ns, ret);
-            if (!ret->woken)
-                f->now_ns = end;
-            return 0;
-        }
+        uint64_t next = fault_next(io);
+        if (next > end || next == UINT64_MAX)
+            break;
+        advance_to(f, next);
     }
+    if (end != UINT64_MAX)
+        advance_to(f, end);
+    else
+        wait_bell(f, ret);
+    return 0;
 }
 
 static void fault_wake(struct aq_io *io)
@@ -367,7 +391,7 @@ static void fault_wake(struct aq_io *io)
 
 static uint64_t fault_now(const struct aq_io *io)
 {
-    return ((const struct fault *)io)->now_ns;
+    return now_of((const struct fault *)io);
 }
 
 static void fault_close(struct aq_io *io, bool abandon)
@@ -388,6 +412,7 @@ static const struct aq_io_ops fault_ops = {
     .reap = fault_reap,
     .wake = fault_wake,
     .now = fault_now,
+    .next = fault_next,
     .close = fault_close,
 };
 

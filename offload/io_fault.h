@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * offload/io_fault.h - an io engine that wraps another and makes disks late, disorderly and faulty,
- * from a seed.  It has no clock and no threads of its own: time is virtual and advances in reap, so
- * that the same calls with the same seed give the same events.
+ * from a seed.  It has no threads, and no clock but a virtual one: its own, which advances in reap,
+ * or a timeline that it shares with other simulated parts.  The same calls with the same seed give
+ * the same events.  A finite timeout passes at once.
  *
  * A request's fate is drawn at queue and applied when it completes.  Until then a destination holds
  * 0xff bytes (a NaN in f32, f16 and bf16) and a source is not looked at: who does not wait for a
@@ -12,6 +13,7 @@
 #define AQ_OFFLOAD_IO_FAULT_H
 
 #include "offload/io.h"
+#include "offload/timeline.h"
 
 enum { AQ_FAULT_SECTOR_BYTES = 4096, AQ_FAULT_FORCED_MAX = 64 };
 
@@ -48,7 +50,8 @@ struct aq_fault_opts {
     uint64_t seed;
     /* Virtual nanoseconds from queue to completion: exponential above a floor. */
     uint64_t latency_ns_min, latency_ns_mean;
-    uint64_t reap_ns; /* what a call of reap takes; 0: 1000 */
+    uint64_t reap_ns; /* what a call of reap takes, or with a timeline a request; 0: 1000 */
+    struct aq_timeline *timeline; /* NULL: a clock of its own; outlives the engine */
     struct aq_ratio ratio[AQ_FAULT_KIND_COUNT];
     const struct aq_fault_extent *map; /* copied; NULL: everywhere */
     uint32_t map_count;

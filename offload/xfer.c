@@ -42,6 +42,7 @@ struct aq_xfer {
     uint32_t running;
     uint32_t lost;        /* requests given up and not back */
     bool refused;         /* the engine did not take a request, although it had room */
+    uint64_t refused_ns;  /* when */
     bool broken;          /* the engine; every transfer fails */
     struct aq_err reason; /* why it broke */
 
@@ -170,6 +171,7 @@ void aq_xfer_start(struct aq_xfer *x, struct aq_transfer *t)
     t->cut = 0;
     t->out = 0;
     t->failed_bytes = 0;
+    t->began_ns = t->ended_ns = 0;
     t->running = true;
     x->running++;
     lane_push(&x->lane[t->op], t);
@@ -180,6 +182,7 @@ static void finish(struct aq_xfer *x, struct aq_transfer *t)
 {
     assert(t->running && t->out == 0);
     t->running = false;
+    t->ended_ns = aq_io_now(x->io);
     t->next = NULL;
     x->running--;
     if (t->status < 0)
@@ -293,6 +296,8 @@ static struct request *cut(struct aq_xfer *x, struct lane *l)
                .buffer = (char *)t->buffer + t->cut,
                .bytes = (uint32_t)aq_min_u64(piece.bytes, x->opts.request_bytes)},
     };
+    if (t->cut == 0)
+        t->began_ns = r->since_ns;
     t->cut += r->io.bytes;
     t->out++;
     if (t->cut == t->bytes) {
@@ -328,6 +333,7 @@ static void fill(struct aq_xfer *x)
     while (!x->broken && (r = next_request(x))) {
         if (aq_io_queue(x->io, &r->io) < 0) {
             x->refused = aq_io_out(x->io) < aq_io_caps(x->io)->depth_max;
+            x->refused_ns = aq_io_now(x->io);
             r->next = x->again; /* it keeps its place */
             if (!x->again)
                 x->again_tail = r;
@@ -444,6 +450,12 @@ static void remove_again(struct aq_xfer *x, struct request *r)
         x->again_tail = before;
 }
 
+static uint64_t deadline(const struct aq_xfer *x, const struct request *r)
+{
+    uint64_t most = UINT64_MAX - r->since_ns;
+    return r->since_ns + aq_min_u64(most, x->opts.deadline_ns);
+}
+
 /* Gives up requests that are overdue.  Returns when the next one will be. */
 static uint64_t expire(struct aq_xfer *x, uint64_t now)
 {
@@ -452,9 +464,7 @@ static uint64_t expire(struct aq_xfer *x, uint64_t now)
         struct request *r = &x->requests[i];
         if (!r->transfer)
             continue;
-        uint64_t end = r->since_ns > UINT64_MAX - x->opts.deadline_ns
-                           ? UINT64_MAX
-                           : r->since_ns + x->opts.deadline_ns;
+        uint64_t end = deadline(x, r);
         if (end > now) {
             next = aq_min_u64(next, end);
             continue;
@@ -499,6 +509,22 @@ static bool reap(struct aq_xfer *x, uint64_t timeout_ns)
         take_back(x, (struct request *)q);
     }
     return reaped.woken;
+}
+
+uint64_t aq_xfer_next(const struct aq_xfer *x)
+{
+    bool more = x->lane[AQ_IO_READ].head || x->lane[AQ_IO_WRITE].head;
+    if (x->finished || (x->broken && x->running) || (x->again && !x->refused) ||
+        (more && x->spare && !x->refused))
+        return aq_io_now(x->io);
+    uint64_t next = aq_io_next(x->io);
+    if (x->refused)
+        next = aq_min_u64(next, x->refused_ns + REFUSED_NS);
+    for (uint32_t i = 0; i < x->opts.depth; i++) {
+        if (x->requests[i].transfer)
+            next = aq_min_u64(next, deadline(x, &x->requests[i]));
+    }
+    return next;
 }
 
 struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns)

@@ -64,7 +64,8 @@ struct aq_transfer {
     uint64_t offset, bytes; /* in the set's address space; multiples of the engine's align_bytes */
     void *buffer;           /* likewise */
     /* set by poll */
-    int status; /* 0 or -errno */
+    int status;                  /* 0 or -errno */
+    uint64_t began_ns, ended_ns; /* first request, last answer; on the engine's clock */
     struct aq_transfer *next;
     /* xfer.c's */
     uint64_t cut; /* bytes handed out as requests */
@@ -94,6 +95,9 @@ void aq_xfer_commit(struct aq_xfer *x);
  * timeout has passed (AQ_IO_FOREVER: never), or somebody calls aq_io_wake; NULL then.  Also waits
  * for a wake when no transfer runs.  Fills the queue before it returns. */
 struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns);
+
+/* In virtual time: when poll will next have something to do; UINT64_MAX: never. */
+uint64_t aq_xfer_next(const struct aq_xfer *x);
 
 /* Transfers started and not yet returned. */
 uint32_t aq_xfer_running(const struct aq_xfer *x);
