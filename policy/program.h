@@ -105,8 +105,12 @@ struct aq_op {
     uint8_t kind, lane, object;
     uint16_t micro_batch, part;
     uint32_t step;
-    uint32_t chunk;            /* of weights moves */
-    uint32_t workspace, stage; /* which copy of the workspace, which staging slot */
+    uint32_t chunk; /* of weights moves */
+    /* Which copy of the workspace; which slot of HIDDEN, or of the stages of KV.  Moves of KV have
+     * KV_DEVICE's in stage and KV_HOST's in workspace; moves of hidden states over the link have
+     * HIDDEN's in stage and HIDDEN_HOST's in workspace, those between disk and memory theirs in
+     * stage. */
+    uint32_t workspace, stage;
     uint32_t use_first, dep_first;
     uint16_t use_count, dep_count;
     uint64_t bytes_max; /* moves: at most this many */

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/checker.h - proves a program without trusting its builder.
+ *
+ * What may happen before what follows from deps and lane order alone, over unrolled passes: an op
+ * starts after its deps have ended and after the op before it on its lane has started (ended, where
+ * lanes run in order).  On that ground
+ *   - every two uses of a slot of which one writes are ordered, and in the order of the array;
+ *   - so every legal execution leaves in the slots what the array leaves when it is played one op
+ *     after the other, and there every READ and UPDATE finds the tag it needs: in the first pass,
+ *     when only rows and KV are there, and in the later ones; and no WRITE overwrites what nobody
+ *     has read;
+ *   - no op waits for itself: deps, lane order and the end of a pass all point from an earlier
+ *     (pass, index) to a later one, once same-pass deps point to smaller indices.
+ * Pure.  Used by tests and by --dry-run. */
+#ifndef AQ_POLICY_CHECKER_H
+#define AQ_POLICY_CHECKER_H
+
+#include "policy/program.h"
+
+/* What else is known about the program; all may be absent. */
+struct aq_check_opts {
+    /* The chunks: their number, bytes, slots and routes must be the program's.  With the steps too,
+     * products must find all their chunks. */
+    const struct aq_stream *stream;
+    const struct aq_model_steps *steps;
+    const uint64_t *slot_bytes; /* [AQ_TIER_COUNT]: what the slots of a tier must add up to */
+    uint64_t weight_bytes;      /* streamed per pass; 0: not compared */
+};
+
+/* Form, then flow.  opts may be NULL.  -EPROTO: the sentence names the op, its step, micro-batch
+ * and part, and the slot; or -ENOMEM. */
+int aq_program_check(const struct aq_program *p, const struct aq_check_opts *opts,
+                     struct aq_err *reterr);
+
+/* What one op or one table shows: ranges, lanes, deps that point back, ops that use what their kind
+ * works on, moves that leave what they took, every chunk loaded exactly once a pass, bytes. */
+int aq_program_check_form(const struct aq_program *p, const struct aq_check_opts *opts,
+                          struct aq_err *reterr);
+
+/* Order and tags, as above.  Needs a program of sound form. */
+int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr);
+
+/* "ATTN_HOST of step 3, micro-batch 1, part 0 (op 57)", for messages.  Returns dst. */
+const char *aq_op_describe(char *dst, size_t dst_bytes, const struct aq_program *p, uint32_t op);
+
+#endif
