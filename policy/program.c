@@ -96,6 +96,12 @@ static void size_parts(struct aq_builder *b, uint64_t q_width, uint64_t kv_width
             host ? rows * (q_width + 2 * kv_width) * 4 : 0;
         p->slot[p->first[AQ_SLOT_ATTENTION_HOST] + i].bytes = host ? rows * q_width * compute : 0;
     }
+    uint32_t homes = b->steps->layers * plan->shape.micro_batches * plan->part_count;
+    for (uint32_t i = 0; i < homes; i++) {
+        uint8_t tier = plan->part[i % plan->part_count].tier;
+        bool shared = !plan->separate && tier == AQ_DEVICE;
+        p->slot[p->first[AQ_SLOT_KV] + i].tier = shared ? AQ_HOST : tier;
+    }
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
         if (aq_plan_hidden_tier(plan, k) != AQ_DISK)
             p->slot[p->first[AQ_SLOT_HIDDEN_DISK] + k].bytes = 0;

@@ -131,6 +131,11 @@ static void find_groups(const struct aq_builder *b, struct order *o)
             o->last_group[c] = u->group;
         }
     }
+    /* Chunks load in their order: none may be due later than those behind it. */
+    for (uint32_t c = b->stream->chunk_count; c-- > 1;) {
+        if (o->first_group[c] < o->first_group[c - 1])
+            o->first_group[c - 1] = o->first_group[c];
+    }
 }
 
 static int check_ring(const struct aq_builder *b, const struct order *o, struct aq_err *reterr)
@@ -346,7 +351,7 @@ static void load_kv(struct aq_builder *b, const struct att *a)
         writes(b, op, direct ? AQ_SLOT_KV_DEVICE : AQ_SLOT_KV_HOST,
                direct ? a->on_device : a->on_host, old);
     }
-    if (device && b->plan->separate) {
+    if (device && a->p->staged && b->plan->separate) {
         op = move_kv(b, AQ_OP_H2D, a);
         reads(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, old);
         writes(b, op, AQ_SLOT_KV_DEVICE, a->on_device, old);

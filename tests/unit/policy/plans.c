@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/policy/plans.h"
+
+#include "base/prng.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint8_t add_matrix(struct aq_step_desc *s, const char *name, uint32_t layer, uint32_t rows,
+                          uint32_t k)
+{
+    struct aq_matrix_desc *m = &s->matrix[s->matrix_count];
+    snprintf(m->name, sizeof(m->name), "%s.%u", name, layer);
+    m->rows = rows;
+    m->k = k;
+    return (uint8_t)s->matrix_count++;
+}
+
+static void add_product(struct aq_step_desc *s, struct aq_prim_list *list, const char *name,
+                        uint32_t rows, uint32_t k)
+{
+    list->prim[list->count++] = (struct aq_prim){
+        .kind = AQ_PRIM_PRODUCT,
+        .matrix = {add_matrix(s, name, s->layer, rows, k)},
+        .matrix_count = 1,
+        .weight = -1,
+        .bias = -1,
+    };
+}
+
+static void attention_step(struct aq_step_desc *s, uint32_t h)
+{
+    s->kind = AQ_STEP_ATTENTION;
+    struct aq_prim qkv = {.kind = AQ_PRIM_PRODUCT, .matrix_count = 3, .weight = -1, .bias = -1};
+    qkv.matrix[0] = add_matrix(s, "q", s->layer, h, h);
+    qkv.matrix[1] = add_matrix(s, "k", s->layer, h, h);
+    qkv.matrix[2] = add_matrix(s, "v", s->layer, h, h);
+    s->main.prim[s->main.count++] = qkv;
+    add_product(s, &s->post, "out", h, h);
+}
+
+struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab)
+{
+    struct aq_model_steps m = {
+        .step_count = 2 * layers + 2,
+        .layers = layers,
+        .hidden = hidden,
+        .inner = 4 * hidden,
+        .embed_width = hidden,
+        .vocab = vocab,
+        .heads = heads,
+        .kv_heads = heads,
+        .head_dim = hidden / heads,
+        .context = 2048,
+    };
+    m.step = calloc(m.step_count, sizeof(*m.step));
+    assert_non_null(m.step);
+    struct aq_step_desc *embed = &m.step[0], *head = &m.step[m.step_count - 1];
+    embed->kind = AQ_STEP_EMBED;
+    embed->matrix[add_matrix(embed, "tokens", 0, vocab, hidden)].table = true;
+    embed->main.prim[embed->main.count++] =
+        (struct aq_prim){.kind = AQ_PRIM_GATHER, .matrix_count = 1, .weight = -1, .bias = -1};
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
+        m.step[1 + 2 * layer].layer = mlp->layer = layer;
+        attention_step(&m.step[1 + 2 * layer], hidden);
+        mlp->kind = AQ_STEP_MLP;
+        add_product(mlp, &mlp->main, "fc1", 4 * hidden, hidden);
+        add_product(mlp, &mlp->main, "fc2", hidden, 4 * hidden);
+    }
+    head->kind = AQ_STEP_HEAD;
+    add_product(head, &head->main, "head", vocab, hidden);
+    aq_steps_finish(&m);
+    return m;
+}
+
+struct dice {
+    uint64_t seed, rolls;
+};
+
+static uint32_t roll(struct dice *d, uint32_t n)
+{
+    return (uint32_t)aq_prng_below(d->seed, d->rolls++, 11, n);
+}
+
+/* Often all on one tier, sometimes all three. */
+static struct aq_shares draw_shares(struct dice *d)
+{
+    struct aq_shares s = {0};
+    double device = roll(d, 101), host = roll(d, 101 - (uint32_t)device);
+    if (roll(d, 3) == 0) {
+        s.percent[roll(d, AQ_TIER_COUNT)] = 100;
+        return s;
+    }
+    s.percent[AQ_DEVICE] = device;
+    s.percent[AQ_HOST] = host;
+    s.percent[AQ_DISK] = 100 - device - host;
+    return s;
+}
+
+static struct aq_block_shape draw_shape(struct dice *d, const struct plan_limits *limits)
+{
+    return (struct aq_block_shape){
+        .micro_batch = 1 + roll(d, 6),
+        .micro_batches = 1 + roll(d, limits->micro_batches_max),
+        .prompt_tokens = 64,
+        .rows_max = 64,
+        .tile_rows = 64,
+        .head_tile_rows = 8,
+        .page_slots = 32,
+        .page_bytes = 4096,
+        .keys_max = 128,
+        .compute = AQ_F32,
+        .kv_format = AQ_F16,
+        .weight_format = AQ_F32,
+    };
+}
+
+static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
+                      const struct plan_limits *limits, struct dice *d)
+{
+    uint64_t step = 8ull * m->hidden * m->hidden * 4; /* bytes of an MLP step in f32 */
+    *p = (struct aq_plan){
+        .shape = draw_shape(d, limits),
+        .placement = {draw_shares(d), draw_shares(d), draw_shares(d),
+                      roll(d, 2) ? AQ_DEVICE : AQ_HOST},
+        .separate = roll(d, 3) > 0,
+        .chunk_bytes = aq_align_up(step / (1 + roll(d, limits->chunks_max)), AQ_PANEL_ALIGN),
+        .ring_chunks = 1 + roll(d, 6 * limits->chunks_max),
+        .staging_chunks = 1 + roll(d, 4),
+        .kv_stages = 1 + roll(d, 3),
+        .workspaces = 1 + roll(d, 3),
+        .hidden_slots = roll(d, 4),
+        .fuse_layer = roll(d, 2),
+        .alternate = roll(d, 2),
+        .unpack = roll(d, 4) == 0,
+    };
+    /* The smallest panel of all: fc2's. */
+    uint64_t panel = aq_panel_bytes(AQ_F32, 4 * m->hidden);
+    p->chunk_bytes = aq_max_u64(p->chunk_bytes, panel);
+}
+
+bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed)
+{
+    struct dice d = {.seed = seed};
+    struct planned p = {0};
+    struct aq_err err = {0};
+    p.steps = plans_model(1 + roll(&d, limits->layers_max), 128, 2, 200);
+    draw_plan(&p.plan, &p.steps, limits, &d);
+    enum aq_attention_side side = (enum aq_attention_side)roll(&d, 3);
+    uint32_t seats = p.plan.shape.micro_batch, least = (seats + 2) / limits->parts_max + 1;
+    assert_int_equal(aq_plan_parts(&p.plan, side, least + roll(&d, seats), &err), 0);
+    int rc = aq_stream_build(&p.stream, &p.steps, &p.plan, &err);
+    if (rc == 0)
+        rc = aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err);
+    if (rc < 0) {
+        assert_int_equal(rc, -EINVAL);
+        assert_non_null(strstr(err.text, "--prefetch"));
+        plans_close(&p);
+        return false;
+    }
+    *ret = p;
+    return true;
+}
+
+void plans_close(struct planned *p)
+{
+    free(p->steps.step);
+    aq_stream_close(&p->stream);
+    aq_program_close(&p->program);
+}

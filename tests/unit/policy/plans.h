@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/unit/policy/plans.h - a small decoder as data, and plans for it drawn at random: every
+ * placement, side, ring, part and loop direction the builder knows. */
+#ifndef AQ_TESTS_UNIT_POLICY_PLANS_H
+#define AQ_TESTS_UNIT_POLICY_PLANS_H
+
+#include "policy/program.h"
+
+struct plan_limits {
+    uint32_t layers_max, micro_batches_max, parts_max, chunks_max; /* chunks a step */
+};
+
+/* A model, a plan, its stream and its program. */
+struct planned {
+    struct aq_model_steps steps;
+    struct aq_plan plan;
+    struct aq_stream stream;
+    struct aq_program program;
+};
+
+/* OPT's steps: q, k, v, out, fc1, fc2 and a head, one of each a step as the architecture has it. */
+struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab);
+
+/* False: the draw was a plan that is refused (a ring too small for a step), by a sentence. */
+bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed);
+void plans_close(struct planned *p);
+
+#endif

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The builder's programs for many plans: they pass the checker and play right in every order tried;
+ * broken on purpose they are rejected or still play right. */
+#include "base/prng.h"
+#include "policy/checker.h"
+#include "tests/test.h"
+#include "tests/unit/policy/hand.h"
+#include "tests/unit/policy/interleave.h"
+#include "tests/unit/policy/mutate.h"
+#include "tests/unit/policy/plans.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct aq_check_opts all_known(const struct planned *p)
+{
+    return (struct aq_check_opts){
+        .stream = &p->stream,
+        .steps = &p->steps,
+        .weight_bytes = p->stream.bytes[AQ_HOST] + p->stream.bytes[AQ_DISK],
+    };
+}
+
+static void programs_of_all_plans_pass(void **state)
+{
+    static const struct plan_limits limits = {
+        .layers_max = 5, .micro_batches_max = 4, .parts_max = 6, .chunks_max = 6};
+    uint32_t built = 0;
+    for (uint64_t seed = 0; seed < 3000; seed++) {
+        struct planned p;
+        struct aq_err err = {0};
+        if (!plans_draw(&p, &limits, seed))
+            continue;
+        struct aq_check_opts opts = all_known(&p);
+        if (aq_program_check(&p.program, &opts, &err) < 0)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
+        built++;
+        plans_close(&p);
+    }
+    assert_true(built > 1000);
+}
+
+static void programs_of_small_plans_play_right_in_any_order(void **state)
+{
+    static const struct plan_limits limits = {
+        .layers_max = 2, .micro_batches_max = 2, .parts_max = 3, .chunks_max = 2};
+    uint32_t played = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct planned p;
+        if (!plans_draw(&p, &limits, seed))
+            continue;
+        if (!interleave_all(&p.program, seed, 20))
+            fail_msg("seed %llu goes wrong", (unsigned long long)seed);
+        played++;
+        plans_close(&p);
+    }
+    assert_true(played > 60);
+}
+
+/* ---- mutants ---- */
+
+struct verdicts {
+    uint32_t form, flow, harmless;
+};
+
+static void judge(const struct planned *p, enum mutation m, uint64_t seed, struct verdicts *v)
+{
+    struct aq_check_opts opts = all_known(p);
+    struct aq_err err = {0};
+    int rc = aq_program_check(&p->program, &opts, &err);
+    if (aq_program_check_form(&p->program, &opts, &err) < 0) {
+        assert_int_equal(rc, -EPROTO);
+        v->form++;
+        return;
+    }
+    bool right = interleave_all(&p->program, seed, 10);
+    if (right != (rc == 0))
+        fail_msg("%s, seed %llu: the checker says %s, orders that were tried %s", mutation_name(m),
+                 (unsigned long long)seed, rc == 0 ? "right" : err.text,
+                 right ? "play right" : "go wrong");
+    *(right ? &v->harmless : &v->flow) += 1;
+}
+
+static void mutants_of_plans_are_rejected_or_change_nothing(void **state)
+{
+    static const struct plan_limits limits = {
+        .layers_max = 2, .micro_batches_max = 2, .parts_max = 3, .chunks_max = 2};
+    for (enum mutation m = 0; m < MUTATION_COUNT; m++) {
+        struct verdicts v = {0};
+        for (uint64_t seed = 0; seed < 120; seed++) {
+            struct planned p;
+            struct aq_program before;
+            if (!plans_draw(&p, &limits, 1000 * m + seed))
+                continue;
+            hand_copy(&before, &p.program);
+            if (mutate(&p.program, m, seed) && !hand_equal(&before, &p.program))
+                judge(&p, m, seed, &v);
+            aq_program_close(&before);
+            plans_close(&p);
+        }
+        print_message("%-16s form %3u, flow %3u, harmless %3u\n", mutation_name(m), v.form, v.flow,
+                      v.harmless);
+        assert_true(v.form + v.flow > 0);
+    }
+}
+
+static void a_use_of_weights_that_is_forgotten_is_missed(void **state)
+{
+    static const struct plan_limits limits = {
+        .layers_max = 2, .micro_batches_max = 2, .parts_max = 2, .chunks_max = 3};
+    uint32_t dropped = 0;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        struct planned p;
+        if (!plans_draw(&p, &limits, seed))
+            continue;
+        struct aq_check_opts opts = all_known(&p);
+        for (uint32_t i = 0; i < p.program.op_count; i++) {
+            struct aq_op *op = &p.program.op[i];
+            struct aq_use *use = op->use_count ? &p.program.use[op->use_first] : NULL;
+            if (!use || use->mode != AQ_USE_READ || use->need.object != AQ_OBJECT_WEIGHTS ||
+                op->kind == AQ_OP_H2D)
+                continue;
+            op->use_first++;
+            op->use_count--;
+            assert_int_equal(aq_program_check(&p.program, &opts, NULL), -EPROTO);
+            op->use_first--;
+            op->use_count++;
+            dropped++;
+        }
+        assert_int_equal(aq_program_check(&p.program, &opts, NULL), 0);
+        plans_close(&p);
+    }
+    assert_true(dropped > 100);
+}
+
+/* ---- size ---- */
+
+static void a_program_of_twenty_thousand_ops_is_checked(void **state)
+{
+    struct planned p = {.steps = plans_model(96, 256, 4, 500)};
+    p.plan = (struct aq_plan){
+        .shape = {.micro_batch = 16,
+                  .micro_batches = 8,
+                  .rows_max = 64,
+                  .head_tile_rows = 8,
+                  .page_slots = 32,
+                  .page_bytes = 4096,
+                  .keys_max = 128,
+                  .compute = AQ_F32,
+                  .kv_format = AQ_F16,
+                  .weight_format = AQ_F32},
+        .placement = {.weights = {{0, 50, 50}},
+                      .kv = {{0, 50, 50}},
+                      .hidden = {{0, 100, 0}},
+                      .head = AQ_DEVICE},
+        .separate = true,
+        .chunk_bytes = 256 * 1024,
+        .ring_chunks = 64,
+        .staging_chunks = 8,
+        .kv_stages = 4,
+        .workspaces = 2,
+        .hidden_slots = 3,
+    };
+    struct aq_err err = {0};
+    assert_int_equal(aq_plan_parts(&p.plan, AQ_ATTEND_DEVICE, 4, &err), 0);
+    if (aq_stream_build(&p.stream, &p.steps, &p.plan, &err) < 0 ||
+        aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(p.program.op_count > 20000);
+    struct aq_check_opts opts = all_known(&p);
+    if (aq_program_check(&p.program, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+    /* One dep less, in the middle of it. */
+    struct aq_op *op = &p.program.op[p.program.op_count / 2];
+    while (op->kind != AQ_OP_H2D || op->object != AQ_OBJECT_WEIGHTS)
+        op++;
+    op->dep_count = 0;
+    assert_int_equal(aq_program_check(&p.program, &opts, &err), -EPROTO);
+    plans_close(&p);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(programs_of_all_plans_pass),
+    cmocka_unit_test(programs_of_small_plans_play_right_in_any_order),
+    cmocka_unit_test(mutants_of_plans_are_rejected_or_change_nothing),
+    cmocka_unit_test(a_use_of_weights_that_is_forgotten_is_missed),
+    cmocka_unit_test(a_program_of_twenty_thousand_ops_is_checked),
+};
+
+AQ_TEST_MAIN(tests)
