@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/hw.h"
+
+#include <assert.h>
+#include <math.h>
+
+const char *aq_resource_name(enum aq_resource r)
+{
+    static const char *const names[AQ_RESOURCE_COUNT] = {
+        "cores",     "host memory", "device memory", "h2d link",   "d2h link", "link",
+        "disk read", "disk write",  "disk",          "arithmetic", "memory",   "overhead",
+    };
+    return (unsigned)r < AQ_RESOURCE_COUNT ? names[r] : "?";
+}
+
+/* Seconds for an amount at a rate: nothing takes no time at any rate. */
+static double seconds(double amount, double per_s)
+{
+    if (amount <= 0)
+        return 0;
+    return per_s > 0 ? amount / per_s : INFINITY;
+}
+
+static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
+                         const struct aq_op_cost *cost, enum aq_dtype compute)
+{
+    bool on_device = op->lane == AQ_LANE_COMPUTE;
+    const struct aq_hw_side *side = on_device ? &hw->device : &hw->host;
+    bool on_host = !on_device || hw->device_on_host;
+    bool attention = op->kind == AQ_OP_ATTN_PREFILL || op->kind == AQ_OP_ATTN_DEVICE ||
+                     op->kind == AQ_OP_ATTN_HOST;
+    double bytes = (double)cost->memory_bytes;
+    double arithmetic =
+        seconds((double)cost->flops,
+                attention ? side->attention_flops_per_s : side->product_flops_per_s[compute]);
+    double memory = seconds(bytes, attention                  ? side->attention_bytes_per_s
+                                   : op->kind == AQ_OP_UNPACK ? side->unpack_bytes_per_s
+                                                              : side->product_bytes_per_s);
+    n->limit = arithmetic >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
+    n->work_s = fmax(arithmetic, memory) + (1 - side->overlap) * fmin(arithmetic, memory);
+    n->threads = on_host ? side->threads : 0;
+    if (on_host) {
+        n->shared_s[AQ_RESOURCE_CORES] = seconds(n->work_s * n->threads, hw->cores);
+        n->shared_s[AQ_RESOURCE_HOST_MEMORY] = seconds(bytes, hw->host_memory_bytes_per_s);
+    } else {
+        n->shared_s[AQ_RESOURCE_DEVICE_MEMORY] = seconds(bytes, hw->device_memory_bytes_per_s);
+    }
+}
+
+static void need_move(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
+                      const struct aq_op_cost *cost)
+{
+    double bytes = (double)cost->move_bytes, core_s;
+    bool disk = op->kind == AQ_OP_READ || op->kind == AQ_OP_WRITE;
+    enum aq_resource way = disk ? AQ_RESOURCE_DISK : AQ_RESOURCE_LINK;
+    double duplex = disk ? hw->disk_duplex : hw->link_duplex;
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_READ:
+        n->limit = AQ_RESOURCE_DISK_READ;
+        n->work_s = seconds(bytes, hw->disk_read_bytes_per_s);
+        break;
+    case AQ_OP_WRITE:
+        n->limit = AQ_RESOURCE_DISK_WRITE;
+        n->work_s = seconds(bytes, hw->disk_write_bytes_per_s);
+        break;
+    case AQ_OP_H2D:
+        n->limit = AQ_RESOURCE_H2D;
+        n->work_s = seconds(bytes, hw->h2d_bytes_per_s);
+        break;
+    default:
+        n->limit = AQ_RESOURCE_D2H;
+        n->work_s = seconds(bytes, hw->d2h_bytes_per_s);
+        break;
+    }
+    n->shared_s[n->limit] = n->work_s;
+    n->shared_s[way] = duplex > 0 ? n->work_s / duplex : 0;
+    core_s = bytes * (disk ? hw->disk_core_s_per_byte : hw->copy_core_s_per_byte);
+    n->threads = core_s > 0;
+    n->shared_s[AQ_RESOURCE_CORES] = seconds(core_s, hw->cores);
+    n->shared_s[AQ_RESOURCE_HOST_MEMORY] =
+        seconds(disk ? bytes : bytes * hw->copy_host_bytes_per_byte, hw->host_memory_bytes_per_s);
+    if (!disk && !hw->device_on_host)
+        n->shared_s[AQ_RESOURCE_DEVICE_MEMORY] = seconds(bytes, hw->device_memory_bytes_per_s);
+    if (core_s > n->work_s) { /* one thread carries it, and cannot carry faster */
+        n->work_s = core_s;
+        n->limit = AQ_RESOURCE_CORES;
+    }
+}
+
+void aq_hardware_need(struct aq_op_need *ret, const struct aq_hardware *hw, const struct aq_op *op,
+                      const struct aq_op_cost *cost, enum aq_dtype compute)
+{
+    assert(op->lane < AQ_LANE_COUNT && (unsigned)compute < AQ_DTYPE_COUNT);
+    *ret = (struct aq_op_need){.limit = AQ_RESOURCE_OVERHEAD};
+    if (!aq_op_has_work(op, cost))
+        return;
+    ret->overhead_s = hw->overhead_s[op->lane];
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_READ:
+    case AQ_OP_WRITE:
+    case AQ_OP_H2D:
+    case AQ_OP_D2H: need_move(ret, hw, op, cost); break;
+    case AQ_OP_TURN: break;
+    default: need_compute(ret, hw, op, cost, compute);
+    }
+}
+
+static struct aq_hw_side default_side(uint32_t threads)
+{
+    double n = threads;
+    return (struct aq_hw_side){
+        .product_flops_per_s = {[AQ_F32] = 250e9 * n, [AQ_F16] = 250e9 * n, [AQ_BF16] = 472e9 * n},
+        .attention_flops_per_s = 170e9 * n,
+        .product_bytes_per_s = fmin(41e9 + 15e9 * (n - 1), 56e9),
+        .attention_bytes_per_s = fmin(36e9 + 9e9 * (n - 1), 45e9),
+        .unpack_bytes_per_s = fmin(5e9 * n, 14e9),
+        .overlap = 0.87,
+        .threads = n,
+    };
+}
+
+/* Rates of bench/results/epyc-zen5-2vcpu-2026-11-21.md: products 883, 932 and 940 GFLOP/s at 32,
+ * 128 and 512 rows and 55.9 GB/s at one, from which overlap follows; decode attention 83-88 % of
+ * 52.6 GB/s; prefill attention 331-381 GFLOP/s.  Disk: 3.7 GB/s read, 0.03 core-seconds a GB
+ * through io_uring.  Unpacking and overheads are assumptions. */
+void aq_hardware_default(struct aq_hardware *ret, uint32_t cores, uint32_t device_threads,
+                         uint32_t host_threads)
+{
+    assert(cores && device_threads && host_threads);
+    *ret = (struct aq_hardware){
+        .device = default_side(device_threads),
+        .host = default_side(host_threads),
+        .device_on_host = true,
+        .cores = cores,
+        .host_memory_bytes_per_s = 56e9,
+        .h2d_bytes_per_s = 12e9,
+        .d2h_bytes_per_s = 12e9,
+        .disk_read_bytes_per_s = 3.7e9,
+        .disk_write_bytes_per_s = 4.5e9,
+        .link_duplex = 2,
+        .disk_duplex = 1,
+        .disk_in_flight = 2,
+        .copy_core_s_per_byte = 1 / 21e9,
+        .disk_core_s_per_byte = 0.03e-9,
+        .copy_host_bytes_per_byte = 2,
+        .overhead_s = {[AQ_LANE_COMPUTE] = 10e-6,
+                       [AQ_LANE_HOST_COMPUTE] = 10e-6,
+                       [AQ_LANE_H2D] = 20e-6,
+                       [AQ_LANE_D2H] = 20e-6,
+                       [AQ_LANE_DISK_READ] = 150e-6,
+                       [AQ_LANE_DISK_WRITE] = 150e-6,
+                       [AQ_LANE_CONTROL] = 50e-6},
+    };
+}
