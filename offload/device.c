@@ -2,7 +2,6 @@
  * offload/device.c - what real and virtual time have in common: memory, checks, submission. */
 #include "offload/device.h"
 
-#include "base/clock.h"
 #include "base/types.h"
 #include "offload/device_internal.h"
 
@@ -22,8 +21,9 @@ int aq_device_open(struct aq_device **ret, const struct aq_device_opts *opts, st
     d->separate = opts->kind == AQ_DEVICE_EMULATED;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->idle, NULL);
-    if (opts->timeline)
-        aq_virtual_open(d);
+    d->ops = opts->timeline ? &aq_device_virtual : &aq_device_real;
+    if (d->ops->open)
+        d->ops->open(d);
     *ret = d;
     return 0;
 }
@@ -33,8 +33,8 @@ void aq_device_close(struct aq_device *d)
     if (!d)
         return;
     assert(d->stream_count == 0 && d->range_count == 0);
-    if (d->opts.timeline)
-        aq_virtual_close(d);
+    if (d->ops->close)
+        d->ops->close(d);
     pthread_cond_destroy(&d->idle);
     pthread_mutex_destroy(&d->lock);
     free(d->range);
@@ -48,7 +48,7 @@ bool aq_device_separate(const struct aq_device *d)
 
 uint64_t aq_device_now(const struct aq_device *d)
 {
-    return d->opts.timeline ? aq_timeline_now(d->opts.timeline) : aq_clock_ns();
+    return d->ops->now(d);
 }
 
 /* ---- memory ---- */
@@ -183,13 +183,11 @@ int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
     s->ring = ring;
     if (s->opts.width == 0)
         s->opts.width = 1;
-    if (!d->opts.timeline) {
-        int rc = aq_real_start(s, reterr);
-        if (rc < 0) {
-            free(ring);
-            free(s);
-            return rc;
-        }
+    int rc = d->ops->stream_open(s, reterr);
+    if (rc < 0) {
+        free(ring);
+        free(s);
+        return rc;
     }
     pthread_mutex_lock(&d->lock);
     d->stream[d->stream_count++] = s;
@@ -221,10 +219,7 @@ void aq_device_stream_close(struct aq_device_stream *s)
     if (!s)
         return;
     struct aq_device *d = s->d;
-    if (d->opts.timeline)
-        aq_virtual_drain(d, s);
-    else
-        aq_real_stop(s);
+    d->ops->stream_close(s);
     pthread_mutex_lock(&d->lock);
     uint32_t at = 0;
     for (uint32_t i = 0; i < d->stream_count; i++) {
@@ -251,14 +246,6 @@ static struct aq_entry *next_entry(struct aq_device_stream *s, enum aq_entry_kin
     return e;
 }
 
-static void submit(struct aq_device_stream *s)
-{
-    if (s->d->opts.timeline)
-        aq_virtual_submit(s);
-    else
-        aq_real_submit(s);
-}
-
 int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job)
 {
     assert(job->fn && (job->done || job->token == AQ_TOKEN_NONE));
@@ -266,7 +253,7 @@ int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job)
     if (!e)
         return -EAGAIN;
     e->job = *job;
-    submit(s);
+    s->d->ops->submit(s);
     return 0;
 }
 
@@ -299,7 +286,7 @@ int aq_device_copy(struct aq_device_stream *s, const struct aq_device_copy *copy
         return -EAGAIN;
     e->copy = *copy;
     weigh_copy(s->d, e);
-    submit(s);
+    s->d->ops->submit(s);
     return 0;
 }
 
@@ -378,10 +365,7 @@ void aq_device_clear(struct aq_device *d)
 
 void aq_device_drain(struct aq_device *d)
 {
-    if (d->opts.timeline)
-        aq_virtual_drain(d, NULL);
-    else
-        aq_real_drain(d);
+    d->ops->drain(d);
 }
 
 void aq_device_stats(struct aq_device *d, struct aq_device_stats *ret)

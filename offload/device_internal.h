@@ -51,12 +51,24 @@ struct aq_device_stream {
     /* real time */
     pthread_t thread;
     pthread_cond_t wake;
-    bool running, stop;
+    bool stop;
     const struct aq_device_stream *awaited; /* what its thread sleeps for, or NULL */
     uint64_t ready_ns; /* earliest time at which the next copy could have begun */
 
     /* virtual time */
     uint32_t active; /* entries that have started and not ended */
+};
+
+/* How streams are carried out. */
+struct aq_device_ops {
+    void (*open)(struct aq_device *d); /* NULL: nothing to do; so is close */
+    void (*close)(struct aq_device *d);
+    uint64_t (*now)(const struct aq_device *d);
+    int (*stream_open)(struct aq_device_stream *s, struct aq_err *reterr);
+    void (*stream_close)(struct aq_device_stream *s); /* returns when it is empty */
+    /* Takes over the entry behind the last one submitted, which has been filled. */
+    void (*submit)(struct aq_device_stream *s);
+    void (*drain)(struct aq_device *d);
 };
 
 struct aq_device_memory_range {
@@ -65,6 +77,7 @@ struct aq_device_memory_range {
 };
 
 struct aq_device {
+    const struct aq_device_ops *ops;
     struct aq_device_opts opts;
     bool separate;
     pthread_mutex_t lock; /* of all that follows, and of the streams */
@@ -106,16 +119,6 @@ void aq_copy_count(struct aq_device *d, const struct aq_entry *e);
 /* Tells whoever wants to hear that a job or copy has ended. */
 void aq_entry_report(const struct aq_entry *e);
 
-/* real time */
-int aq_real_start(struct aq_device_stream *s, struct aq_err *reterr);
-void aq_real_submit(struct aq_device_stream *s); /* the entry after the last submitted is filled */
-void aq_real_stop(struct aq_device_stream *s);
-void aq_real_drain(struct aq_device *d);
-
-/* virtual time */
-void aq_virtual_open(struct aq_device *d);
-void aq_virtual_close(struct aq_device *d);
-void aq_virtual_submit(struct aq_device_stream *s);
-void aq_virtual_drain(struct aq_device *d, const struct aq_device_stream *s); /* NULL: all */
+extern const struct aq_device_ops aq_device_real, aq_device_virtual;
 
 #endif

@@ -116,7 +116,7 @@ static void *stream_main(void *arg)
     return NULL;
 }
 
-int aq_real_start(struct aq_device_stream *s, struct aq_err *reterr)
+static int real_stream_open(struct aq_device_stream *s, struct aq_err *reterr)
 {
     sigset_t all, before;
     pthread_cond_init(&s->wake, NULL);
@@ -129,11 +129,10 @@ int aq_real_start(struct aq_device_stream *s, struct aq_err *reterr)
         pthread_cond_destroy(&s->wake);
         return aq_error(reterr, -rc, "thread of stream '%s': %s", s->opts.name, strerror(rc));
     }
-    s->running = true;
     return 0;
 }
 
-void aq_real_submit(struct aq_device_stream *s)
+static void real_submit(struct aq_device_stream *s)
 {
     aq_entry_at(s, s->submitted)->submit_ns = aq_clock_ns();
     pthread_mutex_lock(&s->d->lock);
@@ -143,20 +142,17 @@ void aq_real_submit(struct aq_device_stream *s)
     pthread_mutex_unlock(&s->d->lock);
 }
 
-void aq_real_stop(struct aq_device_stream *s)
+static void real_stream_close(struct aq_device_stream *s)
 {
-    if (!s->running)
-        return;
     pthread_mutex_lock(&s->d->lock);
     s->stop = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->d->lock);
     pthread_join(s->thread, NULL);
     pthread_cond_destroy(&s->wake);
-    s->running = false;
 }
 
-void aq_real_drain(struct aq_device *d)
+static void real_drain(struct aq_device *d)
 {
     pthread_mutex_lock(&d->lock);
     for (uint32_t i = 0; i < d->stream_count; i++) {
@@ -165,3 +161,17 @@ void aq_real_drain(struct aq_device *d)
     }
     pthread_mutex_unlock(&d->lock);
 }
+
+static uint64_t real_now(const struct aq_device *d)
+{
+    (void)d;
+    return aq_clock_ns();
+}
+
+const struct aq_device_ops aq_device_real = {
+    .now = real_now,
+    .stream_open = real_stream_open,
+    .stream_close = real_stream_close,
+    .submit = real_submit,
+    .drain = real_drain,
+};

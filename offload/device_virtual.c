@@ -160,18 +160,18 @@ static void source_fire(void *arg, uint64_t now_ns)
     assert(!"the timeline fires when something is due");
 }
 
-void aq_virtual_open(struct aq_device *d)
+static void virtual_open(struct aq_device *d)
 {
     struct aq_timeline_source source = {.next = source_next, .fire = source_fire, .arg = d};
     aq_timeline_add(d->opts.timeline, &source);
 }
 
-void aq_virtual_close(struct aq_device *d)
+static void virtual_close(struct aq_device *d)
 {
     aq_timeline_remove(d->opts.timeline, d);
 }
 
-void aq_virtual_submit(struct aq_device_stream *s)
+static void virtual_submit(struct aq_device_stream *s)
 {
     aq_entry_at(s, s->submitted)->submit_ns = aq_timeline_now(s->d->opts.timeline);
     s->submitted++;
@@ -187,10 +187,43 @@ static bool all_empty(const struct aq_device *d)
     return true;
 }
 
-void aq_virtual_drain(struct aq_device *d, const struct aq_device_stream *s)
+/* Streams wait only for what was submitted before: there is always something due. */
+static void step(struct aq_device *d)
 {
-    while (s ? !aq_stream_empty(s) : !all_empty(d)) {
-        bool moved = aq_timeline_step(d->opts.timeline, AQ_TIMELINE_NEVER);
-        assert(moved); /* streams wait only for what was submitted before */
-    }
+    bool moved = aq_timeline_step(d->opts.timeline, AQ_TIMELINE_NEVER);
+    assert(moved);
 }
+
+static void virtual_drain(struct aq_device *d)
+{
+    while (!all_empty(d))
+        step(d);
+}
+
+static int virtual_stream_open(struct aq_device_stream *s, struct aq_err *reterr)
+{
+    (void)s;
+    (void)reterr;
+    return 0;
+}
+
+static void virtual_stream_close(struct aq_device_stream *s)
+{
+    while (!aq_stream_empty(s))
+        step(s->d);
+}
+
+static uint64_t virtual_now(const struct aq_device *d)
+{
+    return aq_timeline_now(d->opts.timeline);
+}
+
+const struct aq_device_ops aq_device_virtual = {
+    .open = virtual_open,
+    .close = virtual_close,
+    .now = virtual_now,
+    .stream_open = virtual_stream_open,
+    .stream_close = virtual_stream_close,
+    .submit = virtual_submit,
+    .drain = virtual_drain,
+};

@@ -4,6 +4,11 @@
 #include "base/types.h"
 #include "tests/unit/offload/device_rig.h"
 
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 /* Runs a test in virtual time, then in real time. */
 static void in_both_times(void (*test)(bool real))
 {
@@ -449,6 +454,49 @@ static void drain_leaves_nothing_unfinished_or_untold(void **state)
     in_both_times(drained);
 }
 
+/* ---- threads ---- */
+
+struct whereabouts {
+    int cpu, nice;
+};
+
+static int look_around(void *arg, void *native)
+{
+    struct whereabouts *w = arg;
+    (void)native;
+    w->cpu = sched_getcpu();
+    w->nice = getpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid));
+    return 0;
+}
+
+static void a_thread_runs_where_and_how_it_is_told(void **state)
+{
+    (void)state;
+    struct rig r;
+    cpu_set_t set;
+    int last = -1, here = getpriority(PRIO_PROCESS, 0);
+    assert_int_equal(sched_getaffinity(0, sizeof(set), &set), 0);
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        last = CPU_ISSET(i, &set) ? i : last;
+    rig_open(&r, (struct rig_opts){.real = true});
+    struct aq_device_stream *s;
+    struct aq_device_stream_opts o = {.name = "bound",
+                                      .side = AQ_STREAM_HOST,
+                                      .depth = 4,
+                                      .nice = 3,
+                                      .bind = true,
+                                      .cpu = (uint32_t)last};
+    assert_int_equal(aq_device_stream_open(&s, r.d, &o, NULL), 0);
+    struct whereabouts w = {-1, -1};
+    struct aq_device_job job = {.fn = look_around, .arg = &w, .done = r.done};
+    assert_int_equal(aq_device_run(s, &job), 0);
+    rig_expect(&r, 0, 0);
+    assert_int_equal(w.cpu, last);
+    assert_int_equal(w.nice, here + 3 > 19 ? 19 : here + 3);
+    aq_device_stream_close(s);
+    rig_close(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(jobs_of_a_stream_run_in_the_order_of_submission),
     cmocka_unit_test(a_full_stream_says_so_and_loses_nothing),
@@ -461,6 +509,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(copies_gather_and_scatter),
     cmocka_unit_test(pinning_makes_foreign_memory_fit_for_copies),
     cmocka_unit_test(a_failed_job_ends_everything_once),
+    cmocka_unit_test(a_thread_runs_where_and_how_it_is_told),
     cmocka_unit_test(drain_leaves_nothing_unfinished_or_untold),
 };
 AQ_TEST_MAIN(tests)
