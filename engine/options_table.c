@@ -50,9 +50,9 @@ const struct aq_option aq_option_table[] = {
              "no larger; int8 and int4: groups of 64 with their own scale and minimum, the token "
              "table and the head never below int8"},
     {"kv-format", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
-     .choices = "auto|f16|bf16|f32", .later = "int8|int4", .deflt = "auto",
-     .help =
-         "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute f32"},
+     .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
+     .help = "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute "
+             "f32; int8 and int4: each key and value row of a head with its own scale and minimum"},
     {"context", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U32, AT(context), .argument = "N",
      RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "lowers the context limit; auto: the model's"},

@@ -155,7 +155,9 @@ typedef void aq_add_rows_fn(struct aq_exec *ex, float *y, size_t y_stride, const
 /* ---- attention over pages of head-blocks ------------------------------------------------- */
 
 /* A head-block is 32 slots of one KV head: K rows [32][head_dim], then V rows [32][head_dim], in
- * kv_dtype.  The address of block b of head h is
+ * kv_dtype; int8 and int4 rows are codes behind f16 [4][32], the scales and minima of K and of V,
+ * one group per row (base/types.h: aq_kv_block_bytes() and what leads to it).  The address of block
+ * b of head h is
  *     block[h * head_table_step + b] + h * head_offset
  * Uniform policies share one table (head_table_step 0) and put heads side by side (head_offset =
  * bytes); ragged ones give each head its own row of the table (head_offset 0).
@@ -174,11 +176,11 @@ struct aq_attn_seq {
  *   q    f32 [total rows][kv_heads * q_per_kv * head_dim], row stride q_stride
  *   out  f32 or bf16, the same shape, row stride out_stride
  * q is multiplied by scale once, in f32; products, exp and sums are f32 over kv_dtype (f32, f16,
- * bf16) widened exactly.  Blocks and slots ascend and slots that a row does not see take no part,
- * so a row's result depends on nothing but its own keys, whatever lies past them.  A row that sees
- * no key gives zeros and a log_sum_exp of -inf.  Parallel over (sequence, KV head[, query tile]).
- * Decode reads each K and V row once (per 32 query rows of a KV head):
- * 2 * len * head_dim * kv_heads elements. */
+ * bf16) widened exactly, or over code * scale + minimum (int8, int4).  Blocks and slots ascend and
+ * slots that a row does not see take no part, so a row's result depends on nothing but its own
+ * keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of -inf.
+ * Parallel over (sequence, KV head[, query tile]). Decode reads each K and V row once (per 32 query
+ * rows of a KV head): 2 * len * head_dim * kv_heads elements. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     uint32_t seq_count;
@@ -199,7 +201,8 @@ typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* Stores the new K and V rows of each sequence into its last `rows` slots:
- *   k_new, v_new  f32 [total rows][kv_heads * head_dim], row stride `stride`;  rounded to kv_dtype.
+ *   k_new, v_new  f32 [total rows][kv_heads * head_dim], row stride `stride`;  rounded to kv_dtype,
+ *                 or a group of int8 or int4 each, chosen as by aq_pack_panel_fn
  * a->q and a->out are not used. */
 typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                              const float *v_new, size_t stride);

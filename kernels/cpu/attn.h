@@ -37,7 +37,7 @@ static inline uint32_t aq_attn_new_first(const struct aq_attn_seq *s, uint32_t h
 /* Asserts what every version of attention takes for granted. */
 static inline void aq_attn_assert(const struct aq_attn *a)
 {
-    assert(a->kv_dtype == AQ_F32 || a->kv_dtype == AQ_F16 || a->kv_dtype == AQ_BF16);
+    assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype));
     assert(a->out_dtype == AQ_F32 || a->out_dtype == AQ_BF16);
     assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
     assert(a->seqs || a->seq_count == 0);

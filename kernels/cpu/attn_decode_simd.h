@@ -14,6 +14,10 @@
  * into the first-level cache, lines in flight hold up the loads of the present block: 60-75 % of
  * read bandwidth instead of 82-90 %.)
  *
+ * Codes (int8, int4) are dotted and added up as numbers; the scale and minimum of a K row go to the
+ * score, once a block, since q . (c s + m) = s (q . c) + m (sum of q); those of a V row to its
+ * weight and to a sum of its own, which is added to the output at the end.
+ *
  * Every query is scaled once, in f32, and its sums are formed in one order whatever shares its
  * tile: lane l of a score adds d = l, l + VEC_LANES, ..., then lanes in vec_sum()'s order; blocks
  * and slots ascend; slots that the query does not see take no part. */
@@ -37,7 +41,9 @@ struct decode {
     float *sum;    /* [heads][count][dim_pad] */
     float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
+    float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
     float max[QUERIES_MAX];
+    float q_sum[QUERIES_MAX];      /* sums of q: what K's minima are multiplied by */
     uint32_t visible[QUERIES_MAX]; /* keys each query sees */
 };
 
@@ -59,45 +65,98 @@ struct form {
     uint32_t dim;
 };
 
+/* What is loaded together: an element, or a byte with one code or two. */
+VEC_FN size_t unit_bytes(struct form f)
+{
+    return aq_dtype_is_quantised(f.dtype) ? 1 : aq_dtype_bytes(f.dtype);
+}
+VEC_FN uint32_t row_units(struct form f)
+{
+    return (uint32_t)(aq_kv_row_bytes(f.dtype, f.dim) / unit_bytes(f));
+}
+/* Numbers in a unit: the second one of unit d is that of d + row_units(). */
+VEC_FN int unit_numbers(struct form f)
+{
+    return f.dtype == AQ_Q4 ? 2 : 1;
+}
+
 /* Asks for `bytes` from an offset in a row of the next block on: 32 rows of K, 32 of V. */
 VEC_FN void ask(const struct step *x, struct form f, uint32_t row, size_t offset, size_t bytes)
 {
     if (row % BLOCK_SLOTS < x->next_slots)
-        vec_prefetch(x->next + row * f.dim * aq_dtype_bytes(f.dtype) + offset, bytes);
+        vec_prefetch(aq_kv_row(x->next, f.dtype, f.dim, row) + offset, bytes);
 }
 
-/* Asks for what no row of the present block, which is shorter, stands for. */
+/* Asks for what no row of the present block, which may be shorter, stands for. */
 VEC_FN void ask_rest(const struct step *x, struct form f)
 {
-    size_t row_bytes = f.dim * aq_dtype_bytes(f.dtype);
+    size_t row_bytes = aq_kv_row_bytes(f.dtype, f.dim);
     uint32_t first = (uint32_t)aq_align_up(x->slots, 4);
+    if (x->next_slots)
+        vec_prefetch(x->next, aq_kv_head_bytes(f.dtype));
     for (uint32_t slot = first; slot < x->next_slots; slot++) {
         ask(x, f, slot, 0, row_bytes);
         ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
     }
 }
 
-/* A vector of a block from element `index` on; only `lanes` of it, unless that is VEC_LANES. */
-VEC_FN vec load_kv(const struct step *x, struct form f, size_t index, uint32_t lanes)
+/* to[0] (and to[1]) = the numbers in VEC_LANES units of a row from unit d on; only of `lanes`
+ * units, unless that is VEC_LANES. */
+VEC_FN void load_kv(const uint8_t *row, struct form f, uint32_t d, uint32_t lanes, vec to[2])
 {
-    return lanes == VEC_LANES ? vec_load_as(x->block, f.dtype, index)
-                              : vec_load_as_n(x->block, f.dtype, index, lanes);
+    if (aq_dtype_is_quantised(f.dtype)) {
+        vec_int codes = vec_load_u8(row + d, lanes);
+        to[0] = f.dtype == AQ_Q8 ? vec_from_int(codes) : vec_nibble(codes);
+        if (f.dtype == AQ_Q4)
+            to[1] = vec_nibble(vec_int_shift_right(codes, 4));
+        return;
+    }
+    to[0] =
+        lanes == VEC_LANES ? vec_load_as(row, f.dtype, d) : vec_load_as_n(row, f.dtype, d, lanes);
+}
+
+/* A vector of a query, or of sums, at the numbers `half` of units d, d + 1, ...: as many as the
+ * row has there. */
+VEC_FN uint32_t lanes_of(struct form f, uint32_t d, uint32_t lanes, int half)
+{
+    uint32_t first = d + (uint32_t)half * row_units(f);
+    return (uint32_t)aq_min_u64(lanes, f.dim - first);
+}
+VEC_FN vec load_part(const float *from, struct form f, uint32_t d, uint32_t lanes, int half)
+{
+    from += d + (size_t)half * row_units(f);
+    return lanes == VEC_LANES ? vec_load(from) : vec_load_n(from, lanes_of(f, d, lanes, half));
+}
+VEC_FN void store_part(float *to, struct form f, uint32_t d, uint32_t lanes, int half, vec v)
+{
+    to += d + (size_t)half * row_units(f);
+    if (lanes == VEC_LANES)
+        vec_store(to, v);
+    else
+        vec_store_n(to, v, lanes_of(f, d, lanes, half));
 }
 
 /* sum[i][s] += q[i][d..] * K[slot + s][d..] for four slots. */
 VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
                    uint32_t d, uint32_t lanes, int queries, vec *sum)
 {
-    const float *q = t->q + (size_t)x->query * t->dim_pad + d;
-    size_t size = aq_dtype_bytes(f.dtype);
-    vec k[4];
+    const float *q = t->q + (size_t)x->query * t->dim_pad;
+    const uint8_t *rows = aq_kv_row(x->block, f.dtype, f.dim, slot);
+    size_t size = unit_bytes(f);
+    vec k[4][2];
     ask(x, f, slot, 4 * d * size, 4 * VEC_LANES * size);
+#pragma GCC unroll 4
     for (uint32_t s = 0; s < 4; s++)
-        k[s] = load_kv(x, f, (size_t)(slot + s) * f.dim + d, lanes);
-    for (int i = 0; i < queries; i++) {
-        vec y = vec_load(q + (size_t)i * t->dim_pad);
-        for (int s = 0; s < 4; s++)
-            sum[i * 4 + s] = vec_fma(k[s], y, sum[i * 4 + s]);
+        load_kv(rows + s * aq_kv_row_bytes(f.dtype, f.dim), f, d, lanes, k[s]);
+#pragma GCC unroll 2
+    for (int half = 0; half < unit_numbers(f); half++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < queries; i++) {
+            vec y = load_part(q + (size_t)i * t->dim_pad, f, d, lanes, half);
+#pragma GCC unroll 4
+            for (int s = 0; s < 4; s++)
+                sum[i * 4 + s] = vec_fma(k[s][half], y, sum[i * 4 + s]);
+        }
     }
 }
 
@@ -107,11 +166,11 @@ VEC_FN void dot_four(const struct decode *t, const struct step *x, struct form f
 {
     for (int i = 0; i < 4 * queries; i++)
         sum[i] = vec_zero();
-    uint32_t d = 0;
-    for (; d + VEC_LANES <= f.dim; d += VEC_LANES)
+    uint32_t d = 0, units = row_units(f);
+    for (; d + VEC_LANES <= units; d += VEC_LANES)
         dot_at(t, x, f, slot, d, VEC_LANES, queries, sum);
-    if (d < f.dim)
-        dot_at(t, x, f, slot, d, f.dim - d, queries, sum);
+    if (d < units)
+        dot_at(t, x, f, slot, d, units - d, queries, sum);
 }
 
 /* p[i][slot] = q[i] . K[slot] in whole fours or vectors: what lies past the slots in use is of no
@@ -135,6 +194,34 @@ VEC_FN void score_wide(const struct decode *t, const struct step *x, struct form
         dot_four(t, x, f, slot, QUERIES_WIDE, sum);
         vec_store_fours(x->p + slot, BLOCK_SLOTS, vec_sum_rows(sum));
     }
+}
+
+/* Scores of codes become scores of keys; what lies past the slots in use is of no use. */
+VEC_FN void scale_keys(const struct decode *t, const struct step *x, uint32_t i)
+{
+    const uint16_t *scales = aq_kv_scales(x->block, false);
+    vec q_sum = vec_set(t->q_sum[x->query + i]);
+    for (uint32_t v = 0; v < BLOCK_SLOTS; v += VEC_LANES) {
+        float *p = x->p + i * BLOCK_SLOTS + v;
+        vec minimum = vec_mul(vec_load_f16(scales + BLOCK_SLOTS + v), q_sum);
+        vec_store(p, vec_fma(vec_load(p), vec_load_f16(scales + v), minimum));
+    }
+}
+
+/* Weights of values become weights of their codes; the minima go to the query's offset. */
+VEC_FN void scale_values(const struct decode *t, const struct step *x, uint32_t i)
+{
+    const uint16_t *scales = aq_kv_scales(x->block, true);
+    float *to = t->offset + (size_t)(x->query + i) * VEC_LANES;
+    vec offset = vec_mul(vec_load(to), vec_set(x->correction[i]));
+    for (uint32_t v = 0; v < BLOCK_SLOTS && v < x->slots; v += VEC_LANES) {
+        float *p = x->p + i * BLOCK_SLOTS + v;
+        vec_mask seen = vec_first(x->slots - v);
+        vec weight = vec_load(p), minimum = vec_load_f16(scales + BLOCK_SLOTS + v);
+        offset = vec_fma_where(seen, weight, minimum, offset);
+        vec_store(p, vec_mul(weight, vec_load_f16(scales + v)));
+    }
+    vec_store(to, offset);
 }
 
 /* Turns the scores of a step's query i into exp(score - max), 0 past the slots in use, and keeps
@@ -168,28 +255,43 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
 VEC_FN void add_slot(const struct step *x, struct form f, uint32_t slot, uint32_t d, uint32_t lanes,
                      int queries, int vecs, vec *sum)
 {
-    size_t index = (size_t)(BLOCK_SLOTS + slot) * f.dim + d, size = aq_dtype_bytes(f.dtype);
+    const uint8_t *row = aq_kv_row(x->block, f.dtype, f.dim, BLOCK_SLOTS + slot);
+    size_t size = unit_bytes(f);
+    int numbers = unit_numbers(f);
     ask(x, f, BLOCK_SLOTS + slot, d * size, (size_t)vecs * VEC_LANES * size);
+#pragma GCC unroll 8
     for (int v = 0; v < vecs; v++) {
-        vec y = load_kv(x, f, index + (uint32_t)v * VEC_LANES, lanes);
+        vec y[2];
+        load_kv(row, f, d + (uint32_t)v * VEC_LANES, lanes, y);
+#pragma GCC unroll 4
         for (int i = 0; i < queries; i++) {
             vec p = vec_set(x->p[i * BLOCK_SLOTS + slot]);
-            sum[i * vecs + v] = vec_fma(p, y, sum[i * vecs + v]);
+#pragma GCC unroll 2
+            for (int half = 0; half < numbers; half++) {
+                vec *to = &sum[(i * vecs + v) * numbers + half];
+                *to = vec_fma(p, y[half], *to);
+            }
         }
     }
 }
 
 /* sum[i][d..] = sum[i][d..] * correction[i] + sum over slots of p[i][slot] * V[slot][d..]
- * for `queries` queries and `vecs` vectors along d, each of `lanes` lanes. */
+ * for `queries` queries and `vecs` vectors of units along d, each of `lanes` lanes. */
 VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct form f, uint32_t d,
                           uint32_t lanes, int queries, int vecs)
 {
-    float *to = t->sum + (size_t)x->query * t->dim_pad + d;
+    float *to = t->sum + (size_t)x->query * t->dim_pad;
+    int numbers = unit_numbers(f), each = vecs * numbers;
     vec sum[SUMS_MAX];
+#pragma GCC unroll 4
     for (int i = 0; i < queries; i++) {
-        for (int v = 0; v < vecs; v++)
-            sum[i * vecs + v] = vec_mul(vec_load(to + (size_t)i * t->dim_pad + v * VEC_LANES),
-                                        vec_set(x->correction[i]));
+#pragma GCC unroll 8
+        for (int n = 0; n < each; n++) {
+            uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
+            sum[i * each + n] =
+                vec_mul(load_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers),
+                        vec_set(x->correction[i]));
+        }
     }
     uint32_t slot = 0;
     for (; slot + 4 <= x->slots; slot += 4) {
@@ -199,31 +301,47 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
     }
     for (; slot < x->slots; slot++)
         add_slot(x, f, slot, d, lanes, queries, vecs, sum);
+#pragma GCC unroll 4
     for (int i = 0; i < queries; i++) {
-        for (int v = 0; v < vecs; v++)
-            vec_store(to + (size_t)i * t->dim_pad + v * VEC_LANES, sum[i * vecs + v]);
+#pragma GCC unroll 8
+        for (int n = 0; n < each; n++) {
+            uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
+            store_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers, sum[i * each + n]);
+        }
     }
 }
 
 VEC_FN void add_values(const struct decode *t, const struct step *x, struct form f, int queries,
                        int vecs)
 {
-    uint32_t d = 0, whole = f.dim / VEC_LANES * VEC_LANES;
+    uint32_t d = 0, units = row_units(f), whole = units / VEC_LANES * VEC_LANES;
+    vecs /= unit_numbers(f);
     for (; d + vecs * VEC_LANES <= whole; d += vecs * VEC_LANES)
         add_values_at(t, x, f, d, VEC_LANES, queries, vecs);
     for (; vecs > 4 && d + 4 * VEC_LANES <= whole; d += 4 * VEC_LANES)
         add_values_at(t, x, f, d, VEC_LANES, queries, 4);
+    for (; vecs > 2 && d + 2 * VEC_LANES <= whole; d += 2 * VEC_LANES)
+        add_values_at(t, x, f, d, VEC_LANES, queries, 2);
     for (; d < whole; d += VEC_LANES)
         add_values_at(t, x, f, d, VEC_LANES, queries, 1);
-    if (d < f.dim)
-        add_values_at(t, x, f, d, f.dim - d, queries, 1);
+    if (d < units)
+        add_values_at(t, x, f, d, units - d, queries, 1);
+}
+
+VEC_FN void weigh_codes(struct decode *t, struct step *x, struct form f, uint32_t i)
+{
+    if (aq_dtype_is_quantised(f.dtype))
+        scale_keys(t, x, i);
+    weigh(t, x, i);
+    if (aq_dtype_is_quantised(f.dtype))
+        scale_values(t, x, i);
 }
 
 VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 {
     ask_rest(x, f);
     score_one(t, x, f);
-    weigh(t, x, 0);
+    weigh_codes(t, x, f, 0);
     add_values(t, x, f, 1, VECS_ONE);
 }
 
@@ -232,7 +350,7 @@ VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
     ask_rest(x, f);
     score_wide(t, x, f);
     for (uint32_t i = 0; i < QUERIES_WIDE; i++)
-        weigh(t, x, i);
+        weigh_codes(t, x, f, i);
     add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
 }
 
@@ -268,7 +386,8 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     t.dim_pad = (uint32_t)aq_align_up(dim, VEC_LANES);
     t.p = aq_exec_scratch(ex, worker);
     t.weight = t.p + QUERIES_WIDE * BLOCK_SLOTS;
-    t.q = t.weight + (size_t)queries * VEC_LANES;
+    t.offset = t.weight + (size_t)queries * VEC_LANES;
+    t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
     return t;
 }
@@ -284,11 +403,15 @@ static void load_queries(struct decode *t, const struct decode_run *run)
         const float *from = a->q + (run->seq->row + (size_t)row) * a->q_stride +
                             ((size_t)head * a->q_per_kv + group) * a->head_dim;
         float *to = t->q + (size_t)i * t->dim_pad;
-        for (uint32_t d = 0; d < t->dim_pad; d++)
+        t->q_sum[i] = 0;
+        for (uint32_t d = 0; d < t->dim_pad; d++) {
             to[d] = d < t->dim ? from[d] * a->scale : 0;
+            t->q_sum[i] += to[d];
+        }
         t->visible[i] = aq_attn_visible(len, run->seq->rows, row);
         t->max[i] = -INFINITY;
         vec_store(t->weight + (size_t)i * VEC_LANES, vec_zero());
+        vec_store(t->offset + (size_t)i * VEC_LANES, vec_zero());
     }
     memset(t->sum, 0, (size_t)queries * t->dim_pad * sizeof(*t->sum));
 }
@@ -296,6 +419,7 @@ static void load_queries(struct decode *t, const struct decode_run *run)
 static void store_outputs(const struct decode *t, const struct decode_run *run)
 {
     const struct aq_attn *a = run->a;
+    bool quantised = aq_dtype_is_quantised(a->kv_dtype);
     for (uint32_t i = 0; i < t->heads * t->count; i++) {
         uint32_t query = run->query + i % t->count;
         size_t row = run->seq->row + (size_t)(query / a->q_per_kv);
@@ -303,8 +427,10 @@ static void store_outputs(const struct decode *t, const struct decode_run *run)
         size_t to = row * a->out_stride + head * a->head_dim;
         float weight = vec_sum(vec_load(t->weight + (size_t)i * VEC_LANES));
         vec divisor = vec_set(t->visible[i] ? weight : 1); /* sees nothing: 0 / 1 */
+        vec offset = vec_set(vec_sum(vec_load(t->offset + (size_t)i * VEC_LANES)));
         for (uint32_t d = 0; d < t->dim; d += VEC_LANES) {
-            vec y = vec_div(vec_load(t->sum + (size_t)i * t->dim_pad + d), divisor);
+            vec sum = vec_load(t->sum + (size_t)i * t->dim_pad + d);
+            vec y = vec_div(quantised ? vec_add(sum, offset) : sum, divisor);
             vec_store_as_n(a->out, a->out_dtype, to + d, y,
                            (uint32_t)aq_min_u64(VEC_LANES, t->dim - d));
         }
@@ -420,6 +546,16 @@ static void decode_tile_bf16(void *job, uint32_t tile, uint32_t worker)
     decode_tile(job, AQ_BF16, tile, worker);
 }
 
+static void decode_tile_q8(void *job, uint32_t tile, uint32_t worker)
+{
+    decode_tile(job, AQ_Q8, tile, worker);
+}
+
+static void decode_tile_q4(void *job, uint32_t tile, uint32_t worker)
+{
+    decode_tile(job, AQ_Q4, tile, worker);
+}
+
 static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
@@ -431,8 +567,9 @@ static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
     uint64_t tile_heads = heads / (16ull * aq_pool_threads(pool));
     job.tile_heads = (uint32_t)aq_max_u64(1, aq_min_u64(tile_heads, 8));
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, job.tile_heads);
-    aq_tile_fn *fn = a->kv_dtype == AQ_F32   ? decode_tile_f32
-                     : a->kv_dtype == AQ_F16 ? decode_tile_f16
-                                             : decode_tile_bf16;
-    aq_pool_run(pool, fn, &job, a->seq_count * job.tiles_per_seq);
+    static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
+        [AQ_F32] = decode_tile_f32, [AQ_F16] = decode_tile_f16, [AQ_BF16] = decode_tile_bf16,
+        [AQ_Q8] = decode_tile_q8,   [AQ_Q4] = decode_tile_q4,
+    };
+    aq_pool_run(pool, fns[a->kv_dtype], &job, a->seq_count * job.tiles_per_seq);
 }

@@ -27,7 +27,7 @@ struct prefill {
     float *p;                         /* [BLOCK_SLOTS][TILE_LANES]: scores, then weights */
     float *max, *weight, *correction; /* [TILE_LANES] */
     int32_t *visible;                 /* [TILE_LANES]: keys each query sees */
-    float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for 16-bit K and V */
+    float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for K and V that are not f32 */
     /* The block at work. */
     const float *k, *v;
     uint32_t slots;     /* that any query sees */
@@ -298,6 +298,30 @@ VEC_FN void widen(float *to, const void *from, enum aq_dtype dtype, size_t first
     }
 }
 
+/* Rows [first, first + slots) of a quantised block to f32. */
+VEC_FN void widen_codes(float *to, const uint8_t *block, enum aq_dtype dtype, uint32_t first,
+                        uint32_t slots, uint32_t dim)
+{
+    uint32_t bytes = (uint32_t)aq_kv_row_bytes(dtype, dim);
+    for (uint32_t row = first; row < first + slots; row++, to += dim) {
+        const uint8_t *codes = aq_kv_row(block, dtype, dim, row);
+        struct aq_quant q = aq_kv_quant(block, row);
+        vec scale = vec_set(aq_f32_from_f16(q.scale));
+        vec minimum = vec_set(aq_f32_from_f16(q.minimum));
+        for (uint32_t d = 0; d < bytes; d += VEC_LANES) {
+            uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, bytes - d);
+            vec_int both = vec_load_u8(codes + d, n);
+            vec low = dtype == AQ_Q8 ? vec_from_int(both) : vec_nibble(both);
+            vec_store_n(to + d, vec_fma(low, scale, minimum), n);
+            if (dtype == AQ_Q4) {
+                vec high = vec_nibble(vec_int_shift_right(both, 4));
+                vec_store_n(to + bytes + d, vec_fma(high, scale, minimum),
+                            (uint32_t)aq_min_u64(n, dim - bytes - d));
+            }
+        }
+    }
+}
+
 VEC_FN void take_block(struct prefill *t, enum aq_dtype dtype, const uint8_t *block)
 {
     size_t half = (size_t)BLOCK_SLOTS * t->dim, used = (size_t)t->slots * t->dim;
@@ -306,8 +330,13 @@ VEC_FN void take_block(struct prefill *t, enum aq_dtype dtype, const uint8_t *bl
         t->v = t->k + half;
         return;
     }
-    widen(t->k_wide, block, dtype, 0, used);
-    widen(t->v_wide, block, dtype, half, used);
+    if (aq_dtype_is_quantised(dtype)) {
+        widen_codes(t->k_wide, block, dtype, 0, t->slots, t->dim);
+        widen_codes(t->v_wide, block, dtype, BLOCK_SLOTS, t->slots, t->dim);
+    } else {
+        widen(t->k_wide, block, dtype, 0, used);
+        widen(t->v_wide, block, dtype, half, used);
+    }
     t->k = t->k_wide;
     t->v = t->v_wide;
 }
@@ -319,7 +348,7 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
     struct prefill t = prefill_begin(ex, worker, dim, lanes);
     begin_lanes(&t, run);
     uint32_t least = (uint32_t)t.visible[0], most = (uint32_t)t.visible[lanes - 1];
-    size_t block_bytes = 2 * (size_t)BLOCK_SLOTS * dim * aq_dtype_bytes(dtype);
+    size_t block_bytes = aq_kv_block_bytes(dtype, dim);
     for (uint32_t key = 0; key < most; key += BLOCK_SLOTS) {
         uint32_t b = key / BLOCK_SLOTS;
         t.first_key = key;
@@ -375,6 +404,16 @@ static void prefill_tile_bf16(void *job, uint32_t tile, uint32_t worker)
     prefill_tile(job, AQ_BF16, tile, worker);
 }
 
+static void prefill_tile_q8(void *job, uint32_t tile, uint32_t worker)
+{
+    prefill_tile(job, AQ_Q8, tile, worker);
+}
+
+static void prefill_tile_q4(void *job, uint32_t tile, uint32_t worker)
+{
+    prefill_tile(job, AQ_Q4, tile, worker);
+}
+
 static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
@@ -383,8 +422,9 @@ static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
     uint32_t tiles = 0;
     for (uint32_t i = 0; i < a->seq_count; i++)
         tiles += query_tiles(a, &a->seqs[i]) * a->kv_heads;
-    aq_tile_fn *fn = a->kv_dtype == AQ_F32   ? prefill_tile_f32
-                     : a->kv_dtype == AQ_F16 ? prefill_tile_f16
-                                             : prefill_tile_bf16;
-    aq_pool_run(aq_exec_pool(ex), fn, &job, tiles);
+    static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
+        [AQ_F32] = prefill_tile_f32, [AQ_F16] = prefill_tile_f16, [AQ_BF16] = prefill_tile_bf16,
+        [AQ_Q8] = prefill_tile_q8,   [AQ_Q4] = prefill_tile_q4,
+    };
+    aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, tiles);
 }

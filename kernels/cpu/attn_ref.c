@@ -2,7 +2,7 @@
  * Attention, reference: one query at a time in f64, the keys passed over twice (for the largest
  * score, then for the sums), nothing shared between queries. */
 #include "kernels/cpu/attn.h"
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/kv.h"
 #include "kernels/cpu/versions.h"
 
 #include <math.h>
@@ -18,10 +18,10 @@ static double score(const struct query *x, uint32_t key)
 {
     const struct aq_attn *a = x->a;
     const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
-    size_t at = (size_t)(key % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+    uint32_t row = key % AQ_HEAD_BLOCK_SLOTS;
     double sum = 0;
     for (uint32_t d = 0; d < a->head_dim; d++)
-        sum += (double)x->q[d] * aq_element_load(block, a->kv_dtype, at + d);
+        sum += (double)x->q[d] * aq_kv_load(block, a->kv_dtype, a->head_dim, row, d);
     return sum * a->scale;
 }
 
@@ -30,9 +30,9 @@ static void add_value(const struct query *x, uint32_t key, double p, double *sum
 {
     const struct aq_attn *a = x->a;
     const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
-    size_t at = (size_t)(AQ_HEAD_BLOCK_SLOTS + key % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+    uint32_t row = AQ_HEAD_BLOCK_SLOTS + key % AQ_HEAD_BLOCK_SLOTS;
     for (uint32_t d = 0; d < a->head_dim; d++)
-        sum[d] += p * aq_element_load(block, a->kv_dtype, at + d);
+        sum[d] += p * aq_kv_load(block, a->kv_dtype, a->head_dim, row, d);
 }
 
 /* Returns the log of the sum of exp(score); sum[d] becomes the output. */

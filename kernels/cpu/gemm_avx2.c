@@ -42,12 +42,6 @@ VEC_FN void codes_words(const uint8_t *p, vec_int w[2])
     w[0] = _mm256_permute2x128_si256(a, b, 0x20);
     w[1] = _mm256_permute2x128_si256(a, b, 0x31);
 }
-VEC_FN vec codes_nibble(vec_int w, uint32_t i)
-{
-    __m256i nibble = _mm256_and_si256(_mm256_srli_epi32(w, 4 * (int)i), _mm256_set1_epi32(15));
-    return _mm256_cvtepi32_ps(nibble);
-}
-
 #define STEP_CODES_ROWS 1
 #include "kernels/cpu/unpack_simd.h"
 

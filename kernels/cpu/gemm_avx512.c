@@ -40,13 +40,6 @@ VEC_FN void codes_words(const uint8_t *p, vec_int w[2])
     w[0] = _mm512_permutex2var_epi32(a, even, b);
     w[1] = _mm512_permutex2var_epi32(a, odd, b);
 }
-/* The permutation looks at the lowest four bits of each lane only: a table of their values. */
-VEC_FN vec codes_nibble(vec_int w, uint32_t i)
-{
-    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    return _mm512_permutexvar_ps(_mm512_srli_epi32(w, 4 * i), values);
-}
-
 #define STEP_CODES_ROWS 4
 #include "kernels/cpu/unpack_simd.h"
 

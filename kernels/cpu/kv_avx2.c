@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * KV append on AVX2, FMA and F16C. */
 #include "kernels/cpu/attn.h"
+#include "kernels/cpu/kv.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/versions.h"
 

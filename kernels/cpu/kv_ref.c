@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * KV append, reference: element by element. */
 #include "kernels/cpu/attn.h"
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/kv.h"
 #include "kernels/cpu/versions.h"
 
 struct job {
@@ -22,11 +22,8 @@ static void append_tile(void *arg, uint32_t tile, uint32_t worker)
         uint32_t slot = (first + i) % AQ_HEAD_BLOCK_SLOTS;
         uint8_t *block = aq_attn_block(seq, head, (first + i) / AQ_HEAD_BLOCK_SLOTS);
         size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
-        for (uint32_t d = 0; d < dim; d++) {
-            aq_element_store(block, a->kv_dtype, (size_t)slot * dim + d, job->k_new[from + d]);
-            aq_element_store(block, a->kv_dtype, (size_t)(AQ_HEAD_BLOCK_SLOTS + slot) * dim + d,
-                             job->v_new[from + d]);
-        }
+        aq_kv_store_row(block, a->kv_dtype, dim, slot, job->k_new + from);
+        aq_kv_store_row(block, a->kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, job->v_new + from);
     }
 }
 

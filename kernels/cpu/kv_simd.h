@@ -20,6 +20,53 @@ VEC_FN void store_row(void *block, enum aq_dtype dtype, size_t index, const floa
         vec_store_as_n(block, dtype, index + d, vec_load_n(from + d, dim - d), dim - d);
 }
 
+/* As aq_quant_of(). */
+VEC_FN struct aq_quant row_range(const float *v, uint32_t dim, enum aq_dtype dtype)
+{
+    vec lo = vec_set(v[0]), hi = lo, spoilt = vec_zero();
+    for (uint32_t d = 0; d < dim; d += VEC_LANES) {
+        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, dim - d);
+        vec x = vec_select(vec_first(n), vec_load_n(v + d, n), vec_set(v[0]));
+        lo = vec_select(vec_less(x, lo), x, lo);
+        hi = vec_max(x, hi);
+        spoilt = vec_add(spoilt, vec_sub(x, x));
+    }
+    lo = vec_sub(vec_zero(), vec_max_all(vec_sub(vec_zero(), lo)));
+    hi = vec_max_all(hi);
+    return aq_quant_range(vec_first_lane(lo), vec_first_lane(hi), vec_sum(spoilt) == 0, dtype);
+}
+
+/* As aq_quant_code(), for n values; the other lanes are of no use. */
+VEC_FN vec row_codes(struct aq_quant q, const float *v, uint32_t n, enum aq_dtype dtype)
+{
+    vec scale = vec_set(aq_f32_from_f16(q.scale)), most = vec_set(aq_code_max(dtype));
+    vec x = vec_sub(vec_load_n(v, n), vec_set(aq_f32_from_f16(q.minimum)));
+    vec code = vec_round(vec_div(x, scale));
+    code = vec_select(vec_less(vec_zero(), code), code, vec_zero());
+    code = vec_select(vec_less(code, most), code, most);
+    return vec_select(vec_less(vec_zero(), scale), code, vec_zero());
+}
+
+VEC_FN void store_codes(uint8_t *block, enum aq_dtype dtype, uint32_t row, const float *from,
+                        uint32_t dim)
+{
+    struct aq_quant q = row_range(from, dim, dtype);
+    uint8_t *to = aq_kv_row(block, dtype, dim, row);
+    uint32_t bytes = (uint32_t)aq_kv_row_bytes(dtype, dim);
+    aq_kv_quant_set(block, row, q);
+    for (uint32_t d = 0; d < bytes; d += VEC_LANES) {
+        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, bytes - d);
+        vec codes = row_codes(q, from + d, n, dtype);
+        if (dtype == AQ_Q4) { /* the upper half may be one shorter */
+            uint32_t m = (uint32_t)aq_min_u64(n, dim - bytes - d);
+            vec upper = row_codes(q, from + bytes + d, m, dtype);
+            upper = vec_select(vec_first(m), upper, vec_zero());
+            codes = vec_fma(upper, vec_set(16), codes);
+        }
+        vec_store_u8(to + d, codes, n);
+    }
+}
+
 VEC_FN void append_head(const struct append_job *job, enum aq_dtype dtype,
                         const struct aq_attn_seq *seq, uint32_t head)
 {
@@ -28,6 +75,11 @@ VEC_FN void append_head(const struct append_job *job, enum aq_dtype dtype,
         uint32_t slot = (first + i) % AQ_HEAD_BLOCK_SLOTS;
         uint8_t *block = aq_attn_block(seq, head, (first + i) / AQ_HEAD_BLOCK_SLOTS);
         size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
+        if (aq_dtype_is_quantised(dtype)) {
+            store_codes(block, dtype, slot, job->k_new + from, dim);
+            store_codes(block, dtype, AQ_HEAD_BLOCK_SLOTS + slot, job->v_new + from, dim);
+            continue;
+        }
         store_row(block, dtype, (size_t)slot * dim, job->k_new + from, dim);
         store_row(block, dtype, (size_t)(AQ_HEAD_BLOCK_SLOTS + slot) * dim, job->v_new + from, dim);
     }
@@ -44,6 +96,8 @@ static void append_tile(void *arg, uint32_t tile, uint32_t worker)
         switch (job->a->kv_dtype) {
         case AQ_F32: append_head(job, AQ_F32, seq, head); break;
         case AQ_F16: append_head(job, AQ_F16, seq, head); break;
+        case AQ_Q8: append_head(job, AQ_Q8, seq, head); break;
+        case AQ_Q4: append_head(job, AQ_Q4, seq, head); break;
         default: append_head(job, AQ_BF16, seq, head);
         }
     }

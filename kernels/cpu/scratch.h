@@ -19,12 +19,13 @@ enum {
     AQ_ATTN_DECODE_QUERIES = 32, /* that decode attention serves with one reading of K and V */
 };
 
-/* Decode: Q and sums of its queries, their sums of weights, scores of four against a block.
+/* Decode: Q and sums of its queries, their sums of weights and of minima, scores of four against a
+ * block.
  * Prefill: Q, sums and scores of a tile, four numbers per query, a block of K and V in f32. */
 static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
 {
     size_t dim = aq_align_up(head_dim, 16), slots = AQ_HEAD_BLOCK_SLOTS;
-    size_t decode = AQ_ATTN_DECODE_QUERIES * (2 * dim + 16) + 4 * slots;
+    size_t decode = AQ_ATTN_DECODE_QUERIES * (2 * dim + 32) + 4 * slots;
     size_t prefill = AQ_ATTN_TILE_QUERIES * (2 * dim + slots + 4) + 2 * slots * dim;
     return aq_max_u64(decode, prefill) * sizeof(float);
 }

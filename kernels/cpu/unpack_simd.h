@@ -3,7 +3,6 @@
  * each version's file, after STEP_CODES_ROWS (the most rows whose sums fit the registers) and:
  *   codes_pair(p, v)      v[0], v[1] = the even and odd ones of 2 * VEC_LANES bytes
  *   codes_words(p, w)     w[0], w[1] = the even and odd ones of 2 * VEC_LANES u32
- *   codes_nibble(w, i)    bits 4i..4i+3 of each lane, as numbers
  *
  * Codes pass in the order in which they lie.  Two columns (of Q4: sixteen) of VEC_LANES rows are
  * read together, so that lanes are rows from the start and nothing moves between them. */
@@ -71,7 +70,8 @@ VEC_FN void unpack_sixteen(const struct unpack *u, float *dst, const uint8_t *co
 #pragma GCC unroll 16
         for (uint32_t i = 0; i < 16; i++) {
             if (k + i < n)
-                unpack_store(u, dst, k + i, c, codes_nibble(w[i % 2], i / 2));
+                unpack_store(u, dst, k + i, c,
+                             vec_nibble(vec_int_shift_right(w[i % 2], 4 * (i / 2))));
         }
     }
 }
@@ -161,7 +161,7 @@ VEC_FN void step_group_q4(struct code_step *t, uint32_t first, const uint8_t *co
             codes_words(codes + c * 8 * VEC_LANES, w);
 #pragma GCC unroll 16
             for (uint32_t i = 0; i < 16; i++)
-                step_add(t, k + i, c, codes_nibble(w[i % 2], i / 2));
+                step_add(t, k + i, c, vec_nibble(vec_int_shift_right(w[i % 2], 4 * (i / 2))));
         }
         codes += 8 * AQ_PANEL_ROWS;
     }

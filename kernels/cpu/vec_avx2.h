@@ -152,6 +152,41 @@ VEC_FN uint32_t vec_count(vec_mask m)
     return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(m));
 }
 
+/* ---- codes ---- */
+
+VEC_FN vec vec_from_int(vec_int a)
+{
+    return _mm256_cvtepi32_ps(a);
+}
+VEC_FN vec_int vec_int_shift_right(vec_int a, uint32_t n)
+{
+    return _mm256_srli_epi32(a, (int)n);
+}
+/* The lowest four bits of each lane, whatever lies above. */
+VEC_FN vec vec_nibble(vec_int a)
+{
+    return _mm256_cvtepi32_ps(_mm256_and_si256(a, _mm256_set1_epi32(15)));
+}
+/* The first n bytes, the other lanes 0. */
+VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
+{
+    uint8_t part[8] = {0};
+    if (n < 8) {
+        memcpy(part, p, n);
+        p = part;
+    }
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+/* Whole numbers below 256. */
+VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
+{
+    uint8_t part[8];
+    __m256i i = _mm256_cvtps_epi32(a);
+    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storel_epi64((__m128i *)(void *)part, _mm_packus_epi16(words, words));
+    memcpy(p, part, n < 8 ? n : 8);
+}
+
 /* ---- 16-bit floats ---- */
 
 VEC_FN vec vec_from_f16(__m128i h)

@@ -153,6 +153,34 @@ VEC_FN vec_mask vec_int_greater(vec_int a, vec_int b)
     return _mm512_cmpgt_epi32_mask(a, b);
 }
 
+/* ---- codes ---- */
+
+VEC_FN vec vec_from_int(vec_int a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+VEC_FN vec_int vec_int_shift_right(vec_int a, uint32_t n)
+{
+    return _mm512_srli_epi32(a, n);
+}
+/* The lowest four bits of each lane, whatever lies above: the permutation looks at no others. */
+VEC_FN vec vec_nibble(vec_int a)
+{
+    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(a, values);
+}
+/* The first n bytes, the other lanes 0. */
+VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
+{
+    return _mm512_cvtepu8_epi32(n >= 16 ? _mm_loadu_si128((const __m128i *)(const void *)p)
+                                        : _mm_maskz_loadu_epi8(vec_first(n), p));
+}
+/* Whole numbers below 256. */
+VEC_FN void vec_store_u8(uint8_t *p, vec a, uint32_t n)
+{
+    _mm512_mask_cvtepi32_storeu_epi8(p, vec_first(n), _mm512_cvtps_epi32(a));
+}
+
 /* ---- 16-bit floats ---- */
 
 VEC_FN vec vec_from_f16(__m256i h)

@@ -2,7 +2,7 @@
  * Attention, decode and prefill: against the reference, a sequence alone against the same in
  * batches, its last rows alone against all of them, and prefill against decode. */
 #include "kernels/cpu/attn.h"
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/kv.h"
 #include "tests/kcheck/kc_attn.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 enum { LEN_MAX = 1024 };
 
-static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
 
 static const struct fills {
     enum kc_fill q, k, v;
@@ -43,7 +43,8 @@ static aq_attn_decode_fn *version(const struct aq_kernels *k, bool prefill)
  * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of
  * magnitudes) and of the subtraction of the maximum; exp turns that into a relative error; the
  * sums over keys add theirs.  Rounding errors that are independent grow with the square root of
- * their number; equal terms round alike and grow with the number itself. */
+ * their number; equal terms round alike and grow with the number itself.  Codes are summed before
+ * their minimum is: the terms of a value are code * scale and the minimum. */
 struct bound {
     double p[LEN_MAX];
     double share, log_sum;
@@ -55,6 +56,16 @@ static double roundings(uint32_t n, bool alike)
     return alike || steps > n ? n + 2.0 : steps;
 }
 
+/* How large the terms of an element are. */
+static double size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d)
+{
+    if (!aq_dtype_is_quantised(a->kv_dtype))
+        return fabs((double)aq_kv_load(block, a->kv_dtype, a->head_dim, row, d));
+    struct aq_quant q = aq_kv_quant(block, row);
+    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, a->kv_dtype, a->head_dim, row, d) +
+           fabs((double)aq_f32_from_f16(q.minimum));
+}
+
 static void find_bound(struct bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                        uint32_t head, const float *q, uint32_t keys, bool alike)
 {
@@ -62,12 +73,12 @@ static void find_bound(struct bound *b, const struct kc_attn *t, const struct aq
     double max = -INFINITY, magnitude = 0, sum = 0;
     for (uint32_t j = 0; j < keys; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
-        size_t at = (size_t)(j % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+        uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
         double dot = 0, size = 0;
         for (uint32_t d = 0; d < a->head_dim; d++) {
-            double x = (double)q[d] * aq_element_load(block, a->kv_dtype, at + d) * a->scale;
-            dot += x;
-            size += fabs(x);
+            double x = (double)q[d] * a->scale;
+            dot += x * aq_kv_load(block, a->kv_dtype, a->head_dim, key_row, d);
+            size += fabs(x) * size_of(block, a, key_row, d);
         }
         b->p[j] = dot;
         max = fmax(max, dot);
@@ -104,9 +115,9 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
     double *out = scales->out + r * t->columns + q_head * a->head_dim;
     for (uint32_t j = 0; j < keys; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
-        size_t at = (size_t)(AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS) * a->head_dim;
+        uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * fabs(aq_element_load(block, a->kv_dtype, at + d));
+            out[d] += b.share * b.p[j] * size_of(block, a, value_row, d);
     }
 }
 
@@ -358,13 +369,17 @@ static const struct bench_shape {
         {{32, 1, 64}, AQ_F16, 1, 512},   {{32, 1, 80}, AQ_F16, 32, 512},
         {{32, 1, 64}, AQ_F32, 32, 512},  {{32, 1, 64}, AQ_BF16, 32, 512},
         {{8, 4, 128}, AQ_F16, 32, 512},  {{8, 8, 128}, AQ_F16, 32, 512},
+        {{32, 1, 64}, AQ_Q8, 32, 2048},  {{32, 1, 128}, AQ_Q8, 32, 2048},
+        {{32, 1, 64}, AQ_Q4, 32, 2048},  {{32, 1, 128}, AQ_Q4, 32, 2048},
+        {{8, 4, 128}, AQ_Q8, 32, 512},   {{8, 4, 128}, AQ_Q4, 32, 512},
 },
   prefill_shapes[] = {
       {{32, 1, 64}, AQ_F16, 4, 128},   {{32, 1, 64}, AQ_F16, 1, 512},
       {{32, 1, 64}, AQ_F16, 1, 2048},  {{32, 1, 128}, AQ_F16, 1, 512},
       {{16, 1, 128}, AQ_F16, 1, 2048}, {{32, 1, 80}, AQ_F16, 1, 512},
       {{32, 1, 64}, AQ_F32, 1, 512},   {{32, 1, 64}, AQ_BF16, 1, 512},
-      {{4, 8, 128}, AQ_F16, 1, 512},
+      {{4, 8, 128}, AQ_F16, 1, 512},   {{32, 1, 64}, AQ_Q8, 1, 512},
+      {{32, 1, 64}, AQ_Q4, 1, 512},
 };
 
 struct bench {
@@ -391,8 +406,7 @@ static void bench_one(struct kc *kc, const struct bench_shape *s, bool prefill)
 {
     static struct bench b;
     b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
-    size_t cold_bytes, head_bytes = 2 * (size_t)AQ_HEAD_BLOCK_SLOTS * s->size.head_dim *
-                                    aq_dtype_bytes(s->kv_dtype);
+    size_t cold_bytes, head_bytes = aq_kv_block_bytes(s->kv_dtype, s->size.head_dim);
     uint32_t blocks = (uint32_t)aq_div_up(s->len, AQ_HEAD_BLOCK_SLOTS);
     b.cold = kc_cold(kc, &cold_bytes);
     b.page_bytes = head_bytes * s->size.kv_heads;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
 
 static void check_one(struct kc *kc, const struct kc_attn_shape *shape, enum kc_fill fill)
 {

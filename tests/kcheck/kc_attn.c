@@ -2,6 +2,7 @@
 #include "tests/kcheck/kc_attn.h"
 
 #include "kernels/cpu/attn.h"
+#include "kernels/cpu/kv.h"
 
 #include <math.h>
 #include <string.h>
@@ -79,24 +80,37 @@ static void place_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_
     }
 }
 
+/* Bits as they are, f32 quantised. */
+static void store_row(const struct kc_attn_shape *shape, uint8_t *block, uint32_t row,
+                      const char *from)
+{
+    uint32_t dim = shape->head_dim;
+    if (aq_dtype_is_quantised(shape->kv_dtype))
+        aq_kv_store_row(block, shape->kv_dtype, dim, row, (const float *)(const void *)from);
+    else
+        memcpy(aq_kv_row(block, shape->kv_dtype, dim, row), from,
+               aq_kv_row_bytes(shape->kv_dtype, dim));
+}
+
 static void fill_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape)
 {
-    size_t size = aq_dtype_bytes(shape->kv_dtype), row_bytes = shape->head_dim * size;
+    enum aq_dtype source = kc_source(shape->kv_dtype);
+    size_t row_bytes = shape->head_dim * aq_dtype_bytes(source);
     uint32_t keys = 0;
     for (uint32_t i = 0; i < shape->seqs; i++) {
         for (uint32_t h = 0; h < shape->kv_heads; h++)
             keys += aq_attn_len(&t->seq[i], h);
     }
-    const char *k = kc_in(kc, shape->kv_dtype, shape->k, keys, shape->head_dim, shape->head_dim);
-    const char *v = kc_in(kc, shape->kv_dtype, shape->v, keys, shape->head_dim, shape->head_dim);
-    memset(t->pool, 0xff, t->pool_bytes); /* NaN in every dtype */
+    const char *k = kc_in(kc, source, shape->k, keys, shape->head_dim, shape->head_dim);
+    const char *v = kc_in(kc, source, shape->v, keys, shape->head_dim, shape->head_dim);
+    memset(t->pool, 0xff, t->pool_bytes); /* NaN in every dtype, also as scales */
     for (uint32_t i = 0; i < shape->seqs; i++) {
         for (uint32_t h = 0; h < shape->kv_heads; h++) {
             for (uint32_t j = 0; j < aq_attn_len(&t->seq[i], h); j++) {
                 uint8_t *block = aq_attn_block(&t->seq[i], h, j / AQ_HEAD_BLOCK_SLOTS);
-                size_t slot = j % AQ_HEAD_BLOCK_SLOTS;
-                memcpy(block + slot * row_bytes, k, row_bytes);
-                memcpy(block + (AQ_HEAD_BLOCK_SLOTS + slot) * row_bytes, v, row_bytes);
+                uint32_t slot = j % AQ_HEAD_BLOCK_SLOTS;
+                store_row(shape, block, slot, k);
+                store_row(shape, block, AQ_HEAD_BLOCK_SLOTS + slot, v);
                 k += row_bytes;
                 v += row_bytes;
             }
@@ -109,8 +123,7 @@ void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *
     assert(shape->seqs <= KC_ATTN_SEQS_MAX && shape->len_max >= shape->rows_max);
     *t = (struct kc_attn){0};
     uint32_t blocks = draw_seqs(kc, t, shape);
-    size_t block_bytes =
-        2 * (size_t)AQ_HEAD_BLOCK_SLOTS * shape->head_dim * aq_dtype_bytes(shape->kv_dtype);
+    size_t block_bytes = aq_kv_block_bytes(shape->kv_dtype, shape->head_dim);
     t->pool_bytes = blocks * block_bytes;
     t->pool = kc_bytes(kc, t->pool_bytes);
     place_blocks(kc, t, shape, blocks, block_bytes);

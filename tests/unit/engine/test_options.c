@@ -289,7 +289,6 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 
 static void what_comes_later_says_so(void **state)
 {
-    refuse("generate", "--kv-format|int4", "'int4' is not available");
     refuse("generate", "--kv-policy|h2o:flexgen", "not available");
     refuse("generate", "--kv-budget|20%", "not available");
     refuse("generate", "--kv-heavy|20%", "--kv-heavy is not available");

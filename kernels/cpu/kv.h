@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cpu/kv.h - where an element of a head-block lies, and scalar reads and writes of its
+ * rows: 0 to 31 are K's, 32 to 63 V's. */
+#ifndef AQ_KERNELS_CPU_KV_H
+#define AQ_KERNELS_CPU_KV_H
+
+#include "kernels/cpu/panel.h"
+
+enum { AQ_KV_ROWS = 2 * AQ_HEAD_BLOCK_SLOTS };
+
+/* The scales and minima of a quantised head-block: f16 [4][32], K's two, then V's two. */
+static inline uint16_t *aq_kv_scales(const uint8_t *block, bool values)
+{
+    return (uint16_t *)(void *)block + (values ? AQ_KV_ROWS : 0);
+}
+
+static inline struct aq_quant aq_kv_quant(const uint8_t *block, uint32_t row)
+{
+    const uint16_t *scales = aq_kv_scales(block, row >= AQ_HEAD_BLOCK_SLOTS);
+    uint32_t slot = row % AQ_HEAD_BLOCK_SLOTS;
+    return (struct aq_quant){scales[slot], scales[AQ_HEAD_BLOCK_SLOTS + slot]};
+}
+
+static inline void aq_kv_quant_set(uint8_t *block, uint32_t row, struct aq_quant q)
+{
+    uint16_t *scales = aq_kv_scales(block, row >= AQ_HEAD_BLOCK_SLOTS);
+    uint32_t slot = row % AQ_HEAD_BLOCK_SLOTS;
+    scales[slot] = q.scale;
+    scales[AQ_HEAD_BLOCK_SLOTS + slot] = q.minimum;
+}
+
+/* The elements or codes of a row. */
+static inline uint8_t *aq_kv_row(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row)
+{
+    return (uint8_t *)block + aq_kv_head_bytes(t) + row * aq_kv_row_bytes(t, dim);
+}
+
+static inline uint32_t aq_kv_code(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
+                                  uint32_t d)
+{
+    const uint8_t *codes = aq_kv_row(block, t, dim, row);
+    if (t == AQ_Q8)
+        return codes[d];
+    uint32_t half = (dim + 1) / 2;
+    return d < half ? codes[d] & 15 : codes[d - half] >> 4;
+}
+
+static inline float aq_kv_load(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
+                               uint32_t d)
+{
+    if (aq_dtype_is_quantised(t))
+        return aq_quant_value(aq_kv_quant(block, row), aq_kv_code(block, t, dim, row, d));
+    return aq_element_load(block, t, (size_t)row * dim + d);
+}
+
+static inline void aq_kv_store_row(uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
+                                   const float *v)
+{
+    uint8_t *codes = aq_kv_row(block, t, dim, row);
+    if (!aq_dtype_is_quantised(t)) {
+        for (uint32_t d = 0; d < dim; d++)
+            aq_element_store(codes, t, d, v[d]);
+        return;
+    }
+    struct aq_quant q = aq_quant_of(v, dim, t);
+    uint32_t half = (dim + 1) / 2;
+    aq_kv_quant_set(block, row, q);
+    for (uint32_t d = 0; d < (t == AQ_Q8 ? dim : half); d++) {
+        uint32_t code = aq_quant_code(q, v[d], t);
+        if (t == AQ_Q4 && half + d < dim)
+            code |= aq_quant_code(q, v[half + d], t) << 4;
+        codes[d] = (uint8_t)code;
+    }
+}
+
+#endif
