@@ -131,18 +131,67 @@ static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t col
     return count;
 }
 
+/* Are the matrices of the op's step unpacked before its products? */
+static bool is_unpacked(const struct work *o)
+{
+    enum aq_step_kind kind = o->x->steps->step[o->op->step].kind;
+    return o->x->plan->unpack && (kind == AQ_STEP_ATTENTION || kind == AQ_STEP_MLP);
+}
+
+/* Where matrix `matrix` of the op's step lies unpacked: in the step's slot, after those before it.
+ */
+static uint8_t *unpacked_matrix(const struct work *o, uint32_t matrix)
+{
+    const struct aq_executor *x = o->x;
+    const struct aq_step_desc *step = &x->steps->step[o->op->step];
+    const uint32_t *first = &x->program->first[AQ_SLOT_UNPACKED];
+    uint8_t *at = exec_slot(x, AQ_SLOT_UNPACKED, o->op->step % (first[1] - first[0]));
+    for (uint32_t i = 0; i < matrix; i++)
+        at += aq_matrix_bytes(&step->matrix[i], x->plan->shape.compute);
+    return at;
+}
+
+static void run_unpack(const struct work *o)
+{
+    struct aq_executor *x = o->x;
+    for (uint32_t i = 0; i < x->steps->step[o->op->step].matrix_count; i++) {
+        const struct aq_weight *w = &x->opts.model->weight[o->op->step][i];
+        uint32_t count = add_segments(o, i, 0, x->segment);
+        enum aq_dtype compute = x->plan->shape.compute;
+        size_t panel = aq_panel_bytes(compute, w->desc->k);
+        for (uint32_t n = 0; n < count; n++) {
+            const struct aq_segment *s = &x->segment[n];
+            x->opts.kernels->unpack(
+                o->exec, &(struct aq_unpack){
+                             .src = s->panels,
+                             .src_dtype = w->dtype,
+                             .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
+                             .dst_dtype = compute,
+                             .panels = aq_panel_count(s->rows),
+                             .k = w->desc->k,
+                         });
+        }
+    }
+}
+
 static void run_product(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
     struct aq_segment *segment = o->x->segment;
     uint32_t column = 0, count = 0;
     const struct aq_weight *w = NULL;
+    bool unpacked = is_unpacked(o);
     for (uint32_t i = 0; i < p->matrix_count; i++) {
         w = &o->x->opts.model->weight[o->op->step][p->matrix[i]];
-        count += add_segments(o, p->matrix[i], column, segment + count);
+        if (unpacked)
+            segment[count++] =
+                (struct aq_segment){unpacked_matrix(o, p->matrix[i]), column, w->desc->rows};
+        else
+            count += add_segments(o, p->matrix[i], column, segment + count);
         column += w->desc->rows;
     }
     assert(count <= o->x->segment_max);
     struct view from = view_of(o, p->src, row), to = view_of(o, p->dst, row);
+    enum aq_dtype w_dtype = unpacked ? o->x->plan->shape.compute : w->dtype;
     struct aq_product product = {
         .x = from.data,
         .x_dtype = from.dtype,
@@ -151,8 +200,8 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .x_stride = from.stride,
         .segments = segment,
         .segment_count = count,
-        .w_dtype = w->dtype,
-        .w_layout = w->layout,
+        .w_dtype = w_dtype,
+        .w_layout = unpacked ? aq_layout_cpu(w_dtype) : w->layout,
         .bias = vector_of(o, p->bias),
         .activation = kernel_activation(p->activation),
         .accumulate = p->accumulate,
@@ -297,7 +346,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     };
     const struct aq_step_desc *step = &x->steps->step[op->step];
     bool attends = op->kind == AQ_OP_ATTN_PREFILL || op->kind == AQ_OP_ATTN_DEVICE;
-    if (!attends)
+    if (!attends && op->kind != AQ_OP_UNPACK)
         o.hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_EMBED:
@@ -307,6 +356,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE: run_attention(&o); break;
     case AQ_OP_HEAD: run_head(&o); break;
+    case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");
     }
 }
