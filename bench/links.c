@@ -42,7 +42,7 @@ struct bench {
 
 /* One measurement. */
 struct sample {
-    double gb_s[AQ_LINK_COUNT]; /* from the first start to the last end */
+    double gb_s[AQ_LINK_COUNT]; /* from the first end to the last */
     double compute_gb_s;        /* of the loop */
     double lane_cores;          /* core seconds per second, all lanes together */
 };
@@ -106,10 +106,12 @@ static void take(struct bench *b, struct lane lane[], uint64_t timeout_ns, bool 
         struct lane *l = &lane[c[i].token / DEPTH];
         uint32_t slot = c[i].token % DEPTH;
         l->out--;
-        l->moved += l->copy_bytes;
-        if (l->first_ns == 0)
-            l->first_ns = l->span[slot].start_ns;
+        /* From the end of the first copy on: when that began a thread still had to wake up. */
         l->last_ns = l->span[slot].end_ns;
+        if (l->first_ns == 0)
+            l->first_ns = l->last_ns;
+        else
+            l->moved += l->copy_bytes;
         if (again)
             lane_submit(b, l, slot);
     }
@@ -142,7 +144,7 @@ static struct sample measure(struct bench *b, bool up, bool down, uint64_t copy_
     struct sample s = {.compute_gb_s = 1e-9 * (double)computed / elapsed,
                        .lane_cores = lanes / elapsed};
     for (int i = 0; i < AQ_LINK_COUNT; i++) {
-        if (lane[i].used)
+        if (lane[i].last_ns > lane[i].first_ns)
             s.gb_s[i] = (double)lane[i].moved / (double)(lane[i].last_ns - lane[i].first_ns);
     }
     return s;
