@@ -31,6 +31,9 @@ struct aq_engine {
     struct aq_block block;
     struct aq_placement placement;
     bool placed; /* --placement was given */
+    enum aq_attention_side attention;
+    bool attention_auto;
+    uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
     bool planned, loaded;
     bool refill;
     uint64_t budget;
@@ -49,6 +52,10 @@ struct aq_engine {
     struct aq_exec *exec;
     void *scratch;
     size_t scratch_bytes; /* of all workers */
+    /* Of the host lane, where it has something to attend. */
+    struct aq_pool *host_pool;
+    struct aq_exec *host_exec;
+    void *host_scratch;
     struct aq_executor *executor;
     void (*observe)(void *user, bool running);
     void *observe_user;
@@ -225,6 +232,18 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
         rc = aq_placement_parse(&e->placement, "--placement", o->placement, reterr);
         e->placed = rc == 0;
     }
+    e->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
+    if (!e->attention_auto)
+        e->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
+                       : strcmp(o->attention, "split") == 0 ? AQ_ATTEND_SPLIT
+                                                            : AQ_ATTEND_DEVICE;
+    if (rc == 0 && o->emulate_link)
+        rc = aq_link_parse(e->link, "--emulate-link", o->emulate_link, reterr);
+    if (rc == 0 && o->emulate_device >= e->budget)
+        rc = aq_error(reterr, -EINVAL,
+                      "--emulate-device: its %llu bytes lie inside the host's, whose budget is "
+                      "%llu",
+                      (unsigned long long)o->emulate_device, (unsigned long long)e->budget);
     return rc;
 }
 
@@ -261,6 +280,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     note_lossy(e);
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
+    e->opts.attention = e->opts.emulate_link = NULL;
     e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
@@ -274,12 +294,16 @@ void aq_engine_close(struct aq_engine *e)
     aq_executor_close(e->executor);
     aq_disks_close(e->disks);
     aq_exec_close(e->exec);
+    aq_exec_close(e->host_exec);
     if (!e->store_borrowed)
         aq_store_close(e->store);
     aq_model_close(e->model);
     if (e->mem)
         aq_mem_free(e->mem, AQ_HOST, "scratch", e->scratch, e->scratch_bytes);
+    if (e->mem)
+        aq_mem_free(e->mem, AQ_HOST, "scratch (host lane)", e->host_scratch, e->scratch_bytes);
     aq_pool_close(e->pool);
+    aq_pool_close(e->host_pool);
     aq_device_close(e->device);
     aq_mem_close(e->mem);
     aq_block_close(&e->block);
@@ -328,6 +352,9 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .prompt_tokens = e->opts.micro_batch_tokens,
         .prefetch_bytes = e->opts.prefetch,
         .chunk_bytes = e->opts.chunk,
+        .separate = e->opts.emulate_device > 0,
+        .attention = e->attention,
+        .attention_auto = e->attention_auto,
         .placement = e->placed ? &e->placement : NULL,
         .can_stream = true,
         .sequences = w->sequences,
@@ -338,7 +365,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
         .queue_bytes = w->queue_bytes,
         .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
-        .budget = {[AQ_HOST] = e->budget,
+        .budget = {[AQ_DEVICE] = e->opts.emulate_device,
+                   [AQ_HOST] = e->budget - e->opts.emulate_device,
                    [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
     };
     int rc = aq_block_choose(&e->block, &e->inputs, reterr);
@@ -362,9 +390,17 @@ static json_t *ledger_json(const struct aq_ledger *l)
 
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
+    /* An emulated device's memory lies inside the host's. */
+    uint64_t device = aq_ledger_total(&e->block.ledger, AQ_DEVICE);
+    uint64_t host = aq_ledger_total(&e->block.ledger, AQ_HOST) + device;
     json_t *o = json_pack("{s:{s:I, s:I, s:s}}", "host", "budget", (json_int_t)e->budget, "ledger",
-                          (json_int_t)aq_ledger_total(&e->block.ledger, AQ_HOST), "limited_by",
-                          e->info.host_limited_by);
+                          (json_int_t)host, "limited_by", e->info.host_limited_by);
+    if (e->opts.emulate_device)
+        json_object_set_new(o, "device",
+                            json_pack("{s:I, s:I, s:I}", "budget",
+                                      (json_int_t)e->opts.emulate_device, "ledger",
+                                      (json_int_t)device, "measured",
+                                      (json_int_t)(e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0)));
     if (measured)
         json_object_set_new(json_object_get(o, "host"), "measured",
                             json_integer((json_int_t)aq_mem_process_peak()));
@@ -487,7 +523,13 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     e->scratch_bytes = bytes;
-    return aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
+    rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
+    if (rc < 0 || !e->block.program.first[AQ_SLOT_QKV_HOST + 1] ||
+        e->block.program.first[AQ_SLOT_QKV_HOST] == e->block.program.first[AQ_SLOT_QKV_HOST + 1])
+        return rc;
+    rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
+    rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);
+    return rc < 0 ? rc : aq_exec_open(&e->host_exec, e->host_pool, e->host_scratch, each, reterr);
 }
 
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
@@ -496,7 +538,11 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     uint64_t limit[AQ_TIER_COUNT];
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         limit[t] = aq_ledger_total(&e->block.ledger, (enum aq_tier)t);
-    struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED};
+    struct aq_device_opts device = {
+        .kind = e->opts.emulate_device ? AQ_DEVICE_EMULATED : AQ_DEVICE_UNIFIED,
+        .link = {[AQ_H2D] = {.bytes_per_s = e->link[AQ_H2D]},
+                 [AQ_D2H] = {.bytes_per_s = e->link[AQ_D2H]}},
+    };
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
     rc = rc < 0 ? rc : open_disks(e, reterr);
     rc = rc < 0 ? rc : aq_mem_open(&e->mem, limit, reterr);
@@ -509,6 +555,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .model = e->model,
         .kernels = &e->kernels,
         .exec = e->exec,
+        .host_exec = e->host_exec,
         .block = &e->block,
         .refill = e->refill,
         .serial = e->opts.serial,
@@ -555,6 +602,11 @@ int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
 struct aq_sequence *aq_engine_finished(struct aq_engine *e)
 {
     return aq_executor_finished(e->executor);
+}
+
+bool aq_engine_emulated(const struct aq_engine *e)
+{
+    return e->opts.emulate_device > 0;
 }
 
 void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)

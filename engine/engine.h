@@ -21,14 +21,17 @@ struct aq_engine_opts {
     const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;           /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;     /* enum aq_dtype or -1 for auto */
-    int kv_format;         /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    uint32_t threads;      /* 0: from affinity and cgroup quota */
-    const char *isa;       /* NULL: the best the CPU has */
-    uint64_t host_memory;  /* absolute budget of the whole process, bytes; 0: the default rule */
-    uint64_t disk_memory;  /* budget of scratch on disk, bytes; 0: what is free less 5 % */
-    const char *placement; /* as --placement; NULL or "auto": chosen */
+    int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;       /* enum aq_dtype or -1 for auto */
+    int kv_format;           /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    uint32_t threads;        /* 0: from affinity and cgroup quota */
+    const char *isa;         /* NULL: the best the CPU has */
+    uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement;   /* as --placement; NULL or "auto": chosen */
+    const char *attention;   /* auto, device, host, split; NULL: auto */
+    uint64_t emulate_device; /* bytes of an emulated device inside host_memory; 0: none */
+    const char *emulate_link;     /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
     uint64_t prefetch, chunk;     /* bytes of the weight ring and of its chunks; 0: planned */
     bool serial;                  /* one op after the other */
     const char *io, *io_direct;   /* as --io and --io-direct; NULL: auto */
@@ -120,6 +123,9 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 
 /* Bytes of KV that a sequence of this many keys holds, in whole pages.  After plan. */
 uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys);
+
+/* Is the device one that the cpu plays? */
+bool aq_engine_emulated(const struct aq_engine *e);
 
 void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret);
 /* {tier: {"budget", "ledger", "measured"}}; measured host = peak resident set.  New reference. */

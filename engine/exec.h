@@ -113,6 +113,8 @@ struct aq_executor {
     struct exec_move *move; /* [op], NULL without moves */
     struct aq_disk_lane *disk;
     void *move_buffer;
+    uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
+    uint32_t stage_seats;
     uint32_t disk_in_flight;
 
     /* Memory: a buffer for each class of slots. */
@@ -148,6 +150,12 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 
 /* ---- exec_ops.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
+
+/* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
+static inline bool exec_kv_rows_apart(enum aq_dtype format)
+{
+    return format == AQ_F32 || format == AQ_F16 || format == AQ_BF16;
+}
 
 /* ---- exec_move.c ---- */
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */

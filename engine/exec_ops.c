@@ -334,27 +334,42 @@ static void run_head(const struct work *o)
     }
 }
 
+/* Slots of the registers that an op works with. */
+static void find_registers(struct work *o)
+{
+    const struct aq_executor *x = o->x;
+    const struct aq_op *op = o->op;
+    uint32_t at = op->workspace * x->plan->part_count;
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_ATTN_HOST:
+        o->exec = x->opts.host_exec;
+        o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at + op->part);
+        o->attention = exec_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
+        break;
+    case AQ_OP_ATTN_PREFILL:
+    case AQ_OP_ATTN_DEVICE:
+    case AQ_OP_UNPACK: break;
+    default: o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
+    }
+    if (op->kind != AQ_OP_ATTN_HOST) {
+        o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV, op->workspace);
+        o->attention = exec_slot(x, AQ_SLOT_ATTENTION, at);
+    }
+}
+
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
-    struct work o = {
-        .x = x,
-        .op = op,
-        .b = &x->batch[op->micro_batch],
-        .exec = x->opts.exec,
-        .qkv = (float *)exec_slot(x, AQ_SLOT_QKV, op->workspace),
-        .attention = exec_slot(x, AQ_SLOT_ATTENTION, op->workspace * x->plan->part_count),
-    };
+    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};
     const struct aq_step_desc *step = &x->steps->step[op->step];
-    bool attends = op->kind == AQ_OP_ATTN_PREFILL || op->kind == AQ_OP_ATTN_DEVICE;
-    if (!attends && op->kind != AQ_OP_UNPACK)
-        o.hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
+    find_registers(&o);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_EMBED:
     case AQ_OP_PRE:
     case AQ_OP_MLP: run_tiles(&o, &step->main); break;
     case AQ_OP_POST: run_tiles(&o, &step->post); break;
     case AQ_OP_ATTN_PREFILL:
-    case AQ_OP_ATTN_DEVICE: run_attention(&o); break;
+    case AQ_OP_ATTN_DEVICE:
+    case AQ_OP_ATTN_HOST: run_attention(&o); break;
     case AQ_OP_HEAD: run_head(&o); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");

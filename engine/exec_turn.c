@@ -273,7 +273,10 @@ static void count_rows(struct aq_executor *x, uint32_t k)
     find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
     for (uint32_t part = 0; part < x->plan->part_count; part++) {
         struct aq_part_shape *p = &s->part[part];
+        /* The host's part of the rows travels by itself. */
+        bool on_host = x->plan->part[part].side == AQ_ATTEND_HOST;
         for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
+            b->decode[i].row = on_host ? i - b->decode_first[part] : i;
             p->decode_rows++;
             p->decode_keys += x->seat[b->decode_seat[i]].keys;
         }

@@ -80,6 +80,12 @@ int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
                     text);
 }
 
+int aq_check_link(const char *label, const char *text, struct aq_err *reterr)
+{
+    uint64_t bytes_per_s[2];
+    return aq_link_parse(bytes_per_s, label, text, reterr);
+}
+
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr)
 {
     struct aq_placement placement;

@@ -246,7 +246,7 @@ const struct aq_option aq_option_table[] = {
      .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "new prompt tokens a micro-batch takes in one pass (default: planned)"},
     {"attention", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(attention), .argument = "WHERE",
-     .choices = "auto|host|device", .later = "split",
+     .choices = "auto|host|device|split",
      .help = "where decode attention runs; on the cpu host and device are the same"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(kv_policy), .argument = "NAME",
      .check = aq_check_kv_policy, .help = "what the KV cache keeps; full: every token"},
@@ -286,8 +286,12 @@ const struct aq_option aq_option_table[] = {
     {"chunk", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
      AT_LEAST(4096), .flags = AQ_OPTION_AUTO,
      .help = "most bytes of one chunk of the ring (default: planned)"},
-    {"emulate-device", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_LATER},
-    {"emulate-link", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_LATER},
+    {"emulate-device", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_SIZE, AT(emulate_device),
+     .argument = "SIZE", AT_LEAST(4096),
+     .help = "the cpu plays a separate device with this much memory, inside --host-memory"},
+    {"emulate-link", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(emulate_link),
+     .argument = "H2D/D2H", .check = aq_check_link,
+     .help = "speed of the emulated device's links in GB/s each way, such as 12/12"},
 
     /* ---- reports and messages ---- */
     {"dry-run", 0, AQ_GROUP_REPORT, RUN, AQ_OPTION_BOOL, AT(dry_run),

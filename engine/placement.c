@@ -98,3 +98,28 @@ void aq_placement_text(char text[160], const struct aq_placement *p)
     snprintf(text, 160, "weights=%g/%g/%g kv=%g/%g/%g hidden=%g/%g/%g head=%s", w[0], w[1], w[2],
              k[0], k[1], k[2], h[0], h[1], h[2], aq_tier_name(p->head));
 }
+
+int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *text,
+                  struct aq_err *reterr)
+{
+    char first[32];
+    const char *slash = strchr(text, '/');
+    double gb_s[2];
+    if (!slash || (size_t)(slash - text) >= sizeof(first))
+        goto malformed;
+    memcpy(first, text, (size_t)(slash - text));
+    first[slash - text] = '\0';
+    if (!aq_parse_real(first, &gb_s[0]) || !aq_parse_real(slash + 1, &gb_s[1]))
+        goto malformed;
+    for (int i = 0; i < 2; i++) {
+        if (!(gb_s[i] >= 1e-3 && gb_s[i] <= 1e4))
+            goto malformed;
+        ret_bytes_per_s[i] = (uint64_t)(gb_s[i] * 1e9);
+    }
+    return 0;
+malformed:
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected the speeds of both links in GB/s such as 12/12 (0.001 to 10000), "
+                    "found '%s'",
+                    label, text);
+}

@@ -9,7 +9,11 @@
  * begins messages.  -EINVAL: malformed, or shares that do not add up. */
 int aq_placement_parse(struct aq_placement *ret, const char *label, const char *text,
                        struct aq_err *reterr);
-/* The same back as text, at most 160 bytes. */
+/* "H2D/D2H" in GB/s (1e9 bytes/s), both more than 0: bytes per second of the two links. */
+int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *text,
+                  struct aq_err *reterr);
+
+/* A placement back as text, at most 160 bytes. */
 void aq_placement_text(char text[160], const struct aq_placement *p);
 
 #endif

@@ -134,7 +134,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     json_object_set_new(r, "lanes", aq_report_lanes(&s));
     json_object_set_new(r, "memory", aq_engine_memory_json(e));
     json_object_set_new(r, "predicted", json_null());
-    json_object_set_new(r, "emulated", json_false());
+    json_object_set_new(r, "emulated", json_boolean(aq_engine_emulated(e)));
     json_object_set_new(r, "environment", aq_report_environment());
     return r;
 }

@@ -66,7 +66,12 @@ static struct aq_op_cost move_cost(const struct pass *p, const struct aq_op *op,
     case AQ_OBJECT_ATTENTION:
         c.move_bytes = part->decode_rows * p->width * aq_dtype_bytes(p->plan->shape.compute);
         break;
-    case AQ_OBJECT_KV: c.move_bytes = home ? part->store_bytes : part->load_bytes; break;
+    case AQ_OBJECT_KV:
+        if (op->kind == AQ_OP_READ || op->kind == AQ_OP_WRITE)
+            c.move_bytes = home ? part->write_bytes : part->read_bytes;
+        else
+            c.move_bytes = home ? part->store_bytes : part->load_bytes;
+        break;
     default: assert(!"an object that moves");
     }
     return c;

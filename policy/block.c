@@ -4,6 +4,7 @@
 #include "base/mem.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
@@ -276,12 +277,60 @@ static bool is_quantised(enum aq_dtype t)
     return t != AQ_F32 && t != AQ_F16 && t != AQ_BF16;
 }
 
+/* Weights where products run, but for `streamed` percent of them; KV where products run while
+ * everything is there, beside a separate device's memory once weights have to stream. */
+static struct aq_placement in_memory(const struct aq_block_inputs *in, double streamed)
+{
+    enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
+    enum aq_tier far = in->separate ? AQ_HOST : AQ_DISK;
+    struct aq_placement p = {.head = streamed > 0 ? AQ_HOST : near};
+    p.weights.percent[near] = 100 - streamed;
+    p.weights.percent[far] += streamed;
+    p.kv.percent[streamed > 0 ? AQ_HOST : near] = 100;
+    p.hidden.percent[near] = 100;
+    return p;
+}
+
+/* The inputs with attention's side settled: next to the KV, where nobody asks for another. */
+static struct aq_block_inputs settled(const struct aq_block_inputs *in,
+                                      const struct aq_placement *placement)
+{
+    struct aq_block_inputs s = *in;
+    bool away = placement->kv.percent[AQ_DEVICE] < 100;
+    if (!in->separate)
+        s.attention = AQ_ATTEND_DEVICE;
+    else if (in->attention_auto)
+        s.attention = away ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+    return s;
+}
+
+/* Stream and program; a ring of our own choosing grows until everything fits that is needed
+ * together (pieces of a chunk are whole panels, so sizes alone do not tell). */
+static int build_program(struct aq_block *b, const struct aq_block_inputs *in,
+                         struct aq_err *reterr)
+{
+    int rc;
+    for (;;) {
+        rc = aq_stream_build(&b->stream, in->steps, &b->plan, reterr);
+        if (rc == 0)
+            rc = aq_program_build(&b->program, in->steps, &b->plan, &b->stream, reterr);
+        if (rc != -ENOBUFS)
+            return rc;
+        if (in->prefetch_bytes || b->stream.ring == b->stream.chunk_count)
+            return -EINVAL;
+        aq_stream_close(&b->stream);
+        b->plan.ring_chunks += 1 + b->plan.ring_chunks / 8;
+    }
+}
+
 /* Fills b for this many seats and this placement. */
-static int make_candidate(struct aq_block *b, const struct aq_block_inputs *in,
+static int make_candidate(struct aq_block *b, const struct aq_block_inputs *given,
                           const struct aq_placement *placement, uint32_t seats,
                           struct aq_err *reterr)
 {
     struct aq_plan *p = &b->plan;
+    struct aq_block_inputs settled_in = settled(given, placement);
+    const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
     p->placement = *placement;
     p->separate = in->separate;
@@ -300,9 +349,7 @@ static int make_candidate(struct aq_block *b, const struct aq_block_inputs *in,
         tier_seats[p->part[i].tier] += (uint64_t)p->part[i].count * p->shape.micro_batches;
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
         p->shape.page_count[t] = pool_pages(&p->shape, in, tier_seats[t]);
-    rc = aq_stream_build(&b->stream, in->steps, p, reterr);
-    if (rc == 0)
-        rc = aq_program_build(&b->program, in->steps, p, &b->stream, reterr);
+    rc = build_program(b, in, reterr);
     if (rc == 0)
         fill_ledger(b, in);
     return rc;
@@ -398,18 +445,6 @@ static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
     if (!most || in->micro_batch)
         return refuse(b, in, placement, (uint32_t)most, reterr);
     return make_candidate(b, in, placement, (uint32_t)most, reterr);
-}
-
-static struct aq_placement in_memory(const struct aq_block_inputs *in, double streamed)
-{
-    enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
-    enum aq_tier far = in->separate ? AQ_HOST : AQ_DISK;
-    struct aq_placement p = {.head = AQ_HOST};
-    p.weights.percent[near] = 100 - streamed;
-    p.weights.percent[far] += streamed;
-    p.kv.percent[in->attention == AQ_ATTEND_DEVICE && !in->separate ? AQ_HOST : near] = 100;
-    p.hidden.percent[near] = 100;
-    return p;
 }
 
 /* Weights that stream when they do not fit: memory goes to KV before weights, since throughput

@@ -30,6 +30,7 @@ struct aq_block_inputs {
     uint64_t chunk_bytes, prefetch_bytes;
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
+    bool attention_auto; /* chosen: on the host where KV lives there */
     bool separate, fuse_layer, alternate;
     bool can_stream; /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */

@@ -131,6 +131,8 @@ struct aq_program {
     uint32_t parts, micro_batches;
 };
 
+/* -ENOBUFS: the ring is too small for what ops need together; the sentence says how large it must
+ * be. */
 int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
                      const struct aq_plan *plan, const struct aq_stream *stream,
                      struct aq_err *reterr);
@@ -161,8 +163,9 @@ struct aq_part_shape {
     uint32_t decode_rows, prefill_rows;
     uint64_t decode_keys;       /* sum of keys over decode rows */
     uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
-    /* KV of one layer that is brought to where it is attended and taken home again (staged). */
-    uint64_t load_bytes, store_bytes;
+    /* KV of one layer on its way: from and to disk, and over the links to where it is attended and
+     * home again. */
+    uint64_t read_bytes, write_bytes, load_bytes, store_bytes;
 };
 
 /* What a micro-batch does in a pass. */

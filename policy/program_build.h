@@ -33,7 +33,7 @@ struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_la
 void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave);
 
-/* Emits all ops in serial order.  -EINVAL: the weight ring is too small. */
+/* Emits all ops in serial order.  -ENOBUFS: the weight ring is too small. */
 int aq_build_ops(struct aq_builder *b, struct aq_err *reterr);
 
 #endif

@@ -152,7 +152,7 @@ static int check_ring(const struct aq_builder *b, const struct order *o, struct 
     }
     if (fits)
         return 0;
-    return aq_error(reterr, -EINVAL,
+    return aq_error(reterr, -ENOBUFS,
                     "--prefetch: %u chunks of up to %llu bytes are needed at the same time, the "
                     "ring holds %u; give it at least %llu bytes",
                     need, (unsigned long long)b->stream->chunk_bytes, ring,

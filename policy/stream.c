@@ -203,11 +203,11 @@ static void fit_ring(struct maker *m)
         s->ring--;
 }
 
-/* Numbers slots and adds up; returns the most chunks that are needed at one time. */
-static uint32_t number_chunks(struct maker *m)
+/* Numbers slots and adds up. */
+static void number_chunks(struct maker *m)
 {
     struct aq_stream *s = m->s;
-    uint32_t at = 0, disk = 0, most = 0, before = 0;
+    uint32_t at = 0, disk = 0;
     for (uint32_t j = 0; j < m->steps->step_count; j++) {
         s->step_chunk[j] = at;
         uint64_t bytes = 0;
@@ -220,10 +220,6 @@ static uint32_t number_chunks(struct maker *m)
             bytes += c->bytes;
         }
         s->step_bytes_max = aq_max_u64(s->step_bytes_max, bytes);
-        uint32_t count = at - s->step_chunk[j];
-        bool joined = m->plan->fuse_layer && m->steps->step[j].kind == AQ_STEP_MLP;
-        most = (uint32_t)aq_max_u64(most, joined ? before + count : count);
-        before = count;
     }
     s->step_chunk[m->steps->step_count] = at;
     assert(at == s->chunk_count);
@@ -236,7 +232,6 @@ static uint32_t number_chunks(struct maker *m)
         for (uint32_t i = 0; i < s->chunk_count; i++)
             s->chunk[i].staging = s->chunk[i].tier == AQ_DISK ? n++ % s->staging : 0;
     }
-    return most;
 }
 
 static int check_panels(const struct maker *m, struct aq_err *reterr)
@@ -279,17 +274,9 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
         s.bytes[AQ_DEVICE] += tier_bytes(&m, j, AQ_DEVICE);
     }
     fit_ring(&m);
-    uint32_t need = number_chunks(&m);
+    number_chunks(&m);
     if (m.failed) {
         rc = aq_error(reterr, -ENOMEM, "stream of %u chunks", s.chunk_count);
-        goto fail;
-    }
-    if (need > s.ring) {
-        rc = aq_error(reterr, -EINVAL,
-                      "--prefetch: the weights of one %s stream in %u chunks of up to %llu bytes, "
-                      "the ring holds %u; it needs at least %llu bytes",
-                      plan->fuse_layer ? "layer" : "step", need, (unsigned long long)s.chunk_bytes,
-                      s.ring, (unsigned long long)(need * plan->chunk_bytes));
         goto fail;
     }
     *ret = s;

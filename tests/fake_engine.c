@@ -291,3 +291,8 @@ void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool run
 {
     assert(!e->loaded && !observe); /* nothing here looks at allocations */
 }
+
+bool aq_engine_emulated(const struct aq_engine *e)
+{
+    return false;
+}
