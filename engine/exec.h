@@ -68,7 +68,9 @@ struct exec_lane {
     uint64_t busy_from_ns; /* disk lanes: since when something is in flight */
 };
 
-enum { AQ_EXEC_LANE_DEPTH = 64, AQ_EXEC_DISK_DEPTH = 64 };
+enum { AQ_EXEC_LANE_DEPTH = 64, AQ_EXEC_DISK_DEPTH = 32 };
+/* Weights on their way from disk at a time. */
+#define AQ_EXEC_WEIGHTS_BYTES (64 * AQ_MIB)
 
 /* An op as a job of a stream. */
 struct exec_job {
@@ -115,7 +117,7 @@ struct aq_executor {
     void *move_buffer;
     uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
     uint32_t stage_seats;
-    uint32_t disk_in_flight;
+    uint32_t weights_in_flight_max;
 
     /* Memory: a buffer for each class of slots. */
     uint8_t *class_buffer[AQ_SLOT_CLASS_COUNT];

@@ -26,6 +26,7 @@ struct work {
     struct aq_exec *exec;
     float *hidden, *qkv;
     void *attention;
+    uint8_t *inner; /* of all rows, between the halves of a split MLP */
 };
 
 /* A register as memory: rows from `row` on. */
@@ -49,7 +50,10 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
         return (struct view){(uint8_t *)o->attention + row * width * aq_dtype_bytes(compute),
                              compute, width};
     case AQ_REG_NORM: return (struct view){x->tile_norm, compute, m->hidden};
-    case AQ_REG_INNER: return (struct view){x->tile_inner, compute, m->inner};
+    case AQ_REG_INNER:
+        return o->inner ? (struct view){o->inner + (size_t)row * m->inner * aq_dtype_bytes(compute),
+                                        compute, m->inner}
+                        : (struct view){x->tile_inner, compute, m->inner};
     case AQ_REG_EMBED: return (struct view){x->tile_embed, compute, m->embed_width};
     case AQ_REG_LOGITS: return (struct view){exec_slot(x, AQ_SLOT_LOGITS, 0), AQ_F32, m->vocab};
     default: assert(!"register"); return (struct view){0};
@@ -351,6 +355,10 @@ static void find_registers(struct work *o)
     case AQ_OP_UNPACK: break;
     default: o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
     }
+    if (op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN) {
+        o->inner = exec_slot(x, AQ_SLOT_INNER, op->workspace);
+        return;
+    }
     if (op->kind != AQ_OP_ATTN_HOST) {
         o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV, op->workspace);
         o->attention = exec_slot(x, AQ_SLOT_ATTENTION, at);
@@ -362,11 +370,14 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};
     const struct aq_step_desc *step = &x->steps->step[op->step];
     find_registers(&o);
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_EMBED:
     case AQ_OP_PRE:
-    case AQ_OP_MLP: run_tiles(&o, &step->main); break;
-    case AQ_OP_POST: run_tiles(&o, &step->post); break;
+    case AQ_OP_POST:
+    case AQ_OP_MLP:
+    case AQ_OP_MLP_UP:
+    case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST: run_attention(&o); break;

@@ -110,7 +110,8 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     struct carver c = {.base = x->rows_buffer};
     carve_rows(&c, x, s);
     size_t norm = aq_align_up(s->tile_rows * (size_t)m->hidden * compute, 64);
-    size_t inner = aq_align_up(s->tile_rows * (size_t)m->inner * compute, 64);
+    size_t inner =
+        x->plan->split_mlp ? 0 : aq_align_up(s->tile_rows * (size_t)m->inner * compute, 64);
     size_t embed = s->tile_rows * (size_t)m->embed_width * compute;
     rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", norm + inner + embed, &x->tiles_bytes,
               reterr);
@@ -182,10 +183,15 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
 
 /* ---- lanes ------------------------------------------------------------------------------- */
 
+static bool is_disk_lane(enum aq_lane l)
+{
+    return l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE || l == AQ_LANE_READ_WEIGHTS;
+}
+
 static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reterr)
 {
     struct exec_lane *lane = &x->lane[l];
-    bool disk = l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE;
+    bool disk = is_disk_lane(l);
     lane->issued = calloc(AQ_EXEC_LANE_DEPTH, sizeof(*lane->issued));
     if (!lane->issued)
         return aq_error(reterr, -ENOMEM, "lane '%s'", aq_lane_name(l));
@@ -227,7 +233,7 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
         x->lane[l].op = calloc(x->lane[l].count + 1, sizeof(*x->lane[l].op));
         if (!x->lane[l].op)
             return aq_error(reterr, -ENOMEM, "lane of %u ops", x->lane[l].count);
-        disk |= x->lane[l].count && (l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE);
+        disk |= x->lane[l].count && is_disk_lane((enum aq_lane)l);
         moves |= x->lane[l].count && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL;
         x->lane[l].count = 0;
     }
@@ -236,7 +242,11 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
         lane->op[lane->count++] = i;
     }
     x->inline_compute = !moves || x->opts.serial;
-    uint32_t capacity = AQ_LANE_COUNT * AQ_EXEC_LANE_DEPTH + AQ_EXEC_DISK_DEPTH;
+    uint32_t capacity = AQ_LANE_COUNT * AQ_EXEC_LANE_DEPTH;
+    _Static_assert(AQ_EXEC_DISK_DEPTH <= AQ_EXEC_LANE_DEPTH, "completions have room for all");
+    uint64_t chunk = aq_max_u64(x->stream->chunk_bytes, 1);
+    x->weights_in_flight_max =
+        (uint32_t)aq_min_u64(AQ_EXEC_DISK_DEPTH, 2 + AQ_EXEC_WEIGHTS_BYTES / chunk);
     int rc = aq_completions_open(&x->completions, capacity, NULL, reterr);
     for (int l = 0; l < AQ_LANE_COUNT && rc == 0; l++)
         rc = open_lane(x, (enum aq_lane)l, reterr);
@@ -328,11 +338,6 @@ void aq_executor_close(struct aq_executor *x)
 }
 
 /* ---- issue ------------------------------------------------------------------------------- */
-
-static bool is_disk_lane(enum aq_lane l)
-{
-    return l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE;
-}
 
 /* Moves of weights depend on no TURN: they run ahead into the next pass. */
 static bool runs_ahead(const struct aq_op *op)
@@ -440,7 +445,9 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
 static bool has_room(const struct aq_executor *x, enum aq_lane l)
 {
     const struct exec_lane *lane = &x->lane[l];
-    return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH / 2
+    if (l == AQ_LANE_READ_WEIGHTS) /* enough for the disk; others share its queue */
+        return lane->in_flight < x->weights_in_flight_max;
+    return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH
                            : lane->issued_count < AQ_EXEC_LANE_DEPTH;
 }
 

@@ -48,7 +48,7 @@ json_t *aq_report_lanes(const struct aq_engine_stats *s)
 {
     json_t *lanes = json_object();
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
-        bool moves = l >= AQ_LANE_H2D && l <= AQ_LANE_DISK_WRITE;
+        bool moves = l >= AQ_LANE_H2D && l <= AQ_LANE_READ_WEIGHTS;
         if (s->lane[l].busy_s <= 0 && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL)
             continue;
         double bytes = (double)s->lane[l].bytes;

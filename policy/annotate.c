@@ -45,7 +45,7 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     const struct aq_step_desc *d = &p->steps->step[op->step];
-    const struct aq_prim_list *list = op->kind == AQ_OP_POST ? &d->post : &d->main;
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d), *list = &prims;
     struct aq_op_cost c = {.rows = rows};
     if (rows && op->kind != AQ_OP_EMBED) {
         c.flops = rows * list_flops(d, list);

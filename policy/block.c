@@ -79,6 +79,7 @@ const char *aq_block_purpose(enum aq_slot_class c)
         [AQ_SLOT_ATTENTION_HOST] = "attention output (host)",
         [AQ_SLOT_KV_HOST] = "kv staging (host)",
         [AQ_SLOT_KV_DEVICE] = "kv staging",
+        [AQ_SLOT_INNER] = "inner",
         [AQ_SLOT_LOGITS] = "logits",
     };
     return names[c];
@@ -169,8 +170,9 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         else
             add(l, tier, purpose, bytes);
     }
+    uint64_t inner = b->plan.split_mlp ? 0 : m->inner; /* else it is kept for all rows */
     add(l, device, "tiles",
-        s->tile_rows * ((uint64_t)m->hidden + m->inner + m->embed_width) * compute + 256);
+        s->tile_rows * ((uint64_t)m->hidden + inner + m->embed_width) * compute + 256);
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
     if (b->plan.part_count && in->separate && in->attention != AQ_ATTEND_DEVICE)
@@ -219,7 +221,8 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
 }
 
 /* Bytes of the largest group of steps whose weights must be in the ring together. */
-static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement)
+static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
+                            bool split_mlp)
 {
     double share = placement->weights.percent[AQ_DISK];
     if (in->separate)
@@ -235,6 +238,8 @@ static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_pl
         if (layer)
             bytes = (uint64_t)((double)bytes * share / 100) + AQ_PANEL_ALIGN;
         bool joined = in->fuse_layer || (in->separate && in->attention != AQ_ATTEND_DEVICE);
+        if (split_mlp && !joined && d->kind == AQ_STEP_MLP)
+            bytes = bytes / 2 + AQ_PANEL_ALIGN;
         most = aq_max_u64(most, joined ? bytes + before : bytes);
         before = bytes;
     }
@@ -252,7 +257,11 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
                     aq_max_u64(panel, aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k));
         }
     }
-    uint64_t group = group_bytes(in, &p->placement);
+    /* MLP is cut in two where what lies between, for all rows, is less than what the ring saves. */
+    uint64_t whole = group_bytes(in, &p->placement, false);
+    uint64_t inner = (uint64_t)p->shape.rows_max * in->steps->inner * aq_dtype_bytes(in->compute);
+    p->split_mlp = inner * p->shape.micro_batches <= whole;
+    uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that a ring is still several of them. */
     uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);

@@ -39,9 +39,9 @@ static int check_slots(const struct aq_program *p, struct aq_err *reterr)
 static bool lane_fits(uint8_t kind, uint8_t lane)
 {
     switch ((enum aq_op_kind)kind) {
-    case AQ_OP_READ: return lane == AQ_LANE_DISK_READ;
+    case AQ_OP_READ: return lane == AQ_LANE_DISK_READ || lane == AQ_LANE_READ_WEIGHTS;
     case AQ_OP_WRITE: return lane == AQ_LANE_DISK_WRITE;
-    case AQ_OP_H2D: return lane == AQ_LANE_H2D;
+    case AQ_OP_H2D: return lane == AQ_LANE_H2D || lane == AQ_LANE_H2D_WEIGHTS;
     case AQ_OP_D2H: return lane == AQ_LANE_D2H;
     case AQ_OP_ATTN_DEVICE: return lane == AQ_LANE_COMPUTE;
     case AQ_OP_ATTN_HOST: return lane == AQ_LANE_HOST_COMPUTE;
@@ -102,7 +102,8 @@ static bool tag_is_own(const struct aq_op *op, const struct aq_tag *t, bool leav
     switch ((enum aq_object)t->object) {
     case AQ_OBJECT_WEIGHTS: return !leaves || op->kind != AQ_OP_UNPACK || t->index == op->step;
     case AQ_OBJECT_HIDDEN: return t->micro_batch == op->micro_batch && hidden_is_own(op, t, leaves);
-    case AQ_OBJECT_QKV: return t->micro_batch == op->micro_batch && t->index == op->step;
+    case AQ_OBJECT_QKV:
+    case AQ_OBJECT_INNER: return t->micro_batch == op->micro_batch && t->index == op->step;
     case AQ_OBJECT_ATTENTION:
     case AQ_OBJECT_KV:
         if ((aq_op_is_move(op) || attention) && t->part != op->part)
@@ -131,7 +132,8 @@ static bool slot_is_own(const struct aq_program *p, const struct aq_op *op,
     case AQ_SLOT_KV_DEVICE: return index == op->stage;
     case AQ_SLOT_HIDDEN_HOST: return index == (link ? op->workspace : op->stage);
     case AQ_SLOT_KV_HOST: return index == (aq_op_is_move(op) ? op->workspace : op->stage);
-    case AQ_SLOT_QKV: return index == op->workspace;
+    case AQ_SLOT_QKV:
+    case AQ_SLOT_INNER: return index == op->workspace;
     case AQ_SLOT_ATTENTION:
     case AQ_SLOT_QKV_HOST:
     case AQ_SLOT_ATTENTION_HOST: return index == op->workspace * p->parts + t->part;
@@ -160,6 +162,7 @@ static bool object_fits(uint8_t slot_class, uint8_t object)
         [AQ_SLOT_KV] = AQ_OBJECT_KV,
         [AQ_SLOT_KV_HOST] = AQ_OBJECT_KV,
         [AQ_SLOT_KV_DEVICE] = AQ_OBJECT_KV,
+        [AQ_SLOT_INNER] = AQ_OBJECT_INNER,
         [AQ_SLOT_LOGITS] = AQ_OBJECT_LOGITS,
     };
     return held[slot_class] == object;
@@ -264,6 +267,10 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
         return t.in[AQ_OBJECT_ATTENTION] == p->parts && t.in[AQ_OBJECT_HIDDEN] == 1 &&
                t.out[AQ_OBJECT_HIDDEN] == 1;
     case AQ_OP_MLP: return t.in[AQ_OBJECT_HIDDEN] == 1 && t.out[AQ_OBJECT_HIDDEN] == 1;
+    case AQ_OP_MLP_UP: return t.in[AQ_OBJECT_HIDDEN] == 1 && t.out[AQ_OBJECT_INNER] == 1;
+    case AQ_OP_MLP_DOWN:
+        return t.in[AQ_OBJECT_INNER] == 1 && t.in[AQ_OBJECT_HIDDEN] == 1 &&
+               t.out[AQ_OBJECT_HIDDEN] == 1;
     case AQ_OP_HEAD:
         return t.in[AQ_OBJECT_HIDDEN] == 1 && t.in[AQ_OBJECT_ROWS] == 1 &&
                t.out[AQ_OBJECT_LOGITS] == 1 && t.out[AQ_OBJECT_TOKENS] == 1;

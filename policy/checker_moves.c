@@ -168,9 +168,8 @@ static bool needs_chunk(const struct aq_check_opts *opts, const struct aq_op *op
         return false;
     for (uint32_t i = 0; i < c->piece_count; i++) {
         uint32_t matrix = opts->stream->piece[c->piece_first + i].matrix;
-        bool in_main = list_uses_matrix(&d->main, matrix);
-        bool in_post = list_uses_matrix(&d->post, matrix);
-        if (op->kind == AQ_OP_UNPACK || (op->kind == AQ_OP_POST ? in_post : in_main))
+        struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
+        if (op->kind == AQ_OP_UNPACK || list_uses_matrix(&prims, matrix))
             return true;
     }
     return false;
@@ -191,7 +190,7 @@ static bool reads_weights(const struct aq_program *p, const struct aq_op *op, ui
 static bool multiplies(const struct aq_op *op)
 {
     return op->kind == AQ_OP_PRE || op->kind == AQ_OP_POST || op->kind == AQ_OP_MLP ||
-           op->kind == AQ_OP_HEAD;
+           op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN || op->kind == AQ_OP_HEAD;
 }
 
 static int check_product(const struct aq_program *p, uint32_t i, const bool *unpacked,

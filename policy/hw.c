@@ -149,6 +149,8 @@ void aq_hardware_default(struct aq_hardware *ret, uint32_t cores, uint32_t devic
                        [AQ_LANE_D2H] = 20e-6,
                        [AQ_LANE_DISK_READ] = 150e-6,
                        [AQ_LANE_DISK_WRITE] = 150e-6,
+                       [AQ_LANE_H2D_WEIGHTS] = 20e-6,
+                       [AQ_LANE_READ_WEIGHTS] = 150e-6,
                        [AQ_LANE_CONTROL] = 50e-6},
     };
 }

@@ -65,8 +65,11 @@ struct aq_plan {
     struct aq_part part[AQ_PART_MAX];
     uint32_t part_count; /* at least 1 */
     bool fuse_layer;     /* both halves of a layer in one visit of a micro-batch */
-    bool alternate;      /* steps visit micro-batches up and down in turn */
-    bool unpack;         /* weights in a quantised format are unpacked once per step and pass */
+    /* MLP in two ops: the ring need not hold all its weights at once.  What lies between is kept
+     * for all rows. */
+    bool split_mlp;
+    bool alternate; /* steps visit micro-batches up and down in turn */
+    bool unpack;    /* weights in a quantised format are unpacked once per step and pass */
 };
 
 /* Seats of a micro-batch whose KV lives in each tier: shares rounded to seats, the largest

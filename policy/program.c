@@ -8,8 +8,8 @@
 const char *aq_op_name(enum aq_op_kind kind)
 {
     static const char *const names[AQ_OP_KIND_COUNT] = {
-        "READ",         "WRITE",       "H2D",       "D2H",  "UNPACK", "EMBED", "PRE",
-        "ATTN_PREFILL", "ATTN_DEVICE", "ATTN_HOST", "POST", "MLP",    "HEAD",  "TURN",
+        "READ",        "WRITE",     "H2D",  "D2H", "UNPACK", "EMBED",    "PRE",  "ATTN_PREFILL",
+        "ATTN_DEVICE", "ATTN_HOST", "POST", "MLP", "MLP_UP", "MLP_DOWN", "HEAD", "TURN",
     };
     return (unsigned)kind < AQ_OP_KIND_COUNT ? names[kind] : "?";
 }
@@ -17,7 +17,8 @@ const char *aq_op_name(enum aq_op_kind kind)
 const char *aq_lane_name(enum aq_lane lane)
 {
     static const char *const names[AQ_LANE_COUNT] = {
-        "compute", "host_compute", "h2d", "d2h", "disk_read", "disk_write", "control",
+        "compute",     "host_compute",      "h2d",     "d2h", "disk_read", "disk_write",
+        "h2d_weights", "disk_read_weights", "control",
     };
     return (unsigned)lane < AQ_LANE_COUNT ? names[lane] : "?";
 }
@@ -25,7 +26,7 @@ const char *aq_lane_name(enum aq_lane lane)
 const char *aq_object_name(enum aq_object object)
 {
     static const char *const names[AQ_OBJECT_COUNT] = {
-        "none", "weights", "rows", "hidden", "qkv", "attention", "kv", "logits", "tokens",
+        "none", "weights", "rows", "hidden", "qkv", "attention", "kv", "inner", "logits", "tokens",
     };
     return (unsigned)object < AQ_OBJECT_COUNT ? names[object] : "?";
 }
@@ -35,9 +36,31 @@ const char *aq_slot_class_name(enum aq_slot_class c)
     static const char *const names[AQ_SLOT_CLASS_COUNT] = {
         "ring",        "staging",     "unpacked",  "rows",      "tokens",   "hidden",
         "hidden_host", "hidden_disk", "qkv",       "attention", "qkv_host", "attention_host",
-        "kv",          "kv_host",     "kv_device", "logits",
+        "kv",          "kv_host",     "kv_device", "inner",     "logits",
     };
     return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
+}
+
+/* Where MLP can be cut: before the first primitive that reads the inner width. */
+static uint32_t down_first(const struct aq_prim_list *main)
+{
+    uint32_t i = 0;
+    while (i < main->count && main->prim[i].src != AQ_REG_INNER)
+        i++;
+    return i;
+}
+
+struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step)
+{
+    struct aq_prim_list list = kind == AQ_OP_POST ? step->post : step->main;
+    uint32_t down = down_first(&list);
+    if (kind == AQ_OP_MLP_UP)
+        list.count = down;
+    if (kind == AQ_OP_MLP_DOWN) {
+        list.count -= down;
+        memmove(list.prim, list.prim + down, list.count * sizeof(*list.prim));
+    }
+    return list;
 }
 
 /* ---- slots ------------------------------------------------------------------------------- */
@@ -138,6 +161,8 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage);
     add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage);
+    uint64_t inner = rows * m->inner * aq_dtype_bytes(s->compute);
+    add_class(b, AQ_SLOT_INNER, b->inner_slots, device, inner);
     add_class(b, AQ_SLOT_LOGITS, 1, device, (uint64_t)s->head_tile_rows * m->vocab * 4);
     b->p->first[AQ_SLOT_CLASS_COUNT] = b->p->slot_count;
     if (b->p->slot)
@@ -175,6 +200,9 @@ static void count_stages(struct aq_builder *b)
         if (part->tier == AQ_DISK && plan->separate)
             b->stages_host = stages;
     }
+    /* A group of its own for each half of MLP: all micro-batches stand between the two. */
+    bool apart = !b->host_parts && !plan->fuse_layer;
+    b->inner_slots = !plan->split_mlp ? 0 : apart ? plan->shape.micro_batches : 1;
     b->workspaces = (uint32_t)aq_max_u64(plan->workspaces, 1);
     if (b->host_parts) /* every micro-batch may have attention under way */
         b->workspaces = plan->shape.micro_batches;

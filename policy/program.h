@@ -22,6 +22,11 @@ enum aq_lane {
     AQ_LANE_D2H,
     AQ_LANE_DISK_READ,
     AQ_LANE_DISK_WRITE,
+    /* Weights have lanes of their own beside those of h2d and disk_read, whose link and disk they
+     * share: what a micro-batch waits for must not queue behind weights that nobody needs yet, nor
+     * hold up those of the next pass. */
+    AQ_LANE_H2D_WEIGHTS,
+    AQ_LANE_READ_WEIGHTS,
     AQ_LANE_CONTROL,
     AQ_LANE_COUNT,
 };
@@ -39,6 +44,8 @@ enum aq_op_kind {
     AQ_OP_ATTN_HOST,    /* (j,k,part): decode rows, on the host next to the KV */
     AQ_OP_POST,         /* (j,k): output projection, residual */
     AQ_OP_MLP,          /* (j,k) */
+    AQ_OP_MLP_UP,       /* (j,k): its products up to the inner width */
+    AQ_OP_MLP_DOWN,     /* (j,k): those from there back, residual */
     AQ_OP_HEAD,         /* (k): logits of the rows that need them, and the choice of tokens */
     AQ_OP_TURN,         /* (k): ends, seats and rows of micro-batch k for its next pass */
     AQ_OP_KIND_COUNT,
@@ -52,6 +59,7 @@ enum aq_object {
     AQ_OBJECT_QKV,       /* of (step, k) */
     AQ_OBJECT_ATTENTION, /* outputs of (step, k, part) */
     AQ_OBJECT_KV,        /* of (step, k, part) */
+    AQ_OBJECT_INNER,     /* of (step, k) */
     AQ_OBJECT_LOGITS,
     AQ_OBJECT_TOKENS, /* chosen tokens of (k) */
     AQ_OBJECT_COUNT,
@@ -75,6 +83,7 @@ enum aq_slot_class {
     AQ_SLOT_KV,             /* [layer][k][part] home of the KV */
     AQ_SLOT_KV_HOST,        /* [stage] a part's KV of one layer, on its way, in host memory */
     AQ_SLOT_KV_DEVICE,      /* [stage] the same in the device's memory */
+    AQ_SLOT_INNER,          /* [k], or one: what MLP_UP leaves for MLP_DOWN */
     AQ_SLOT_LOGITS,
     AQ_SLOT_CLASS_COUNT,
 };
@@ -155,8 +164,11 @@ static inline const struct aq_dep *aq_op_deps(const struct aq_program *p, const 
 /* Do ops of this lane finish in the order in which they start? */
 static inline bool aq_lane_in_order(enum aq_lane lane)
 {
-    return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE;
+    return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE && lane != AQ_LANE_READ_WEIGHTS;
 }
+
+/* The primitives of an op that computes rows with a step's matrices. */
+struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
 /* What a part of a micro-batch does in a pass. */
 struct aq_part_shape {

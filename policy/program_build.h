@@ -15,7 +15,7 @@ struct aq_builder {
     bool failed; /* out of memory */
     struct aq_op none;
 
-    uint32_t workspaces, stages_host, stages_device;
+    uint32_t workspaces, stages_host, stages_device, inner_slots;
     bool host_parts; /* some part is attended on the host */
     /* HIDDEN slots: those that rest there, then the working ones.  HIDDEN_HOST: homes, then those
      * on their way to and from disk. */

@@ -7,7 +7,15 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum unit_kind { UNIT_EMBED, UNIT_PRE, UNIT_POST, UNIT_MLP, UNIT_HEAD };
+enum unit_kind {
+    UNIT_EMBED,
+    UNIT_PRE,
+    UNIT_POST,
+    UNIT_MLP,
+    UNIT_UP,
+    UNIT_DOWN,
+    UNIT_HEAD,
+};
 
 struct unit {
     enum unit_kind kind;
@@ -53,7 +61,9 @@ static bool begins_group(const struct aq_builder *b, enum unit_kind kind, uint32
         return kind == UNIT_EMBED || kind == UNIT_POST;
     switch (kind) {
     case UNIT_POST: return false;
-    case UNIT_MLP: return !b->plan->fuse_layer;
+    case UNIT_MLP:
+    case UNIT_UP:
+    case UNIT_DOWN: return !b->plan->fuse_layer;
     default: return true;
     }
 }
@@ -73,16 +83,24 @@ static void list_units(struct aq_builder *b, struct order *o)
             add_unit(b, o, UNIT_PRE, j);
             add_unit(b, o, UNIT_POST, j);
             break;
-        case AQ_STEP_MLP: add_unit(b, o, UNIT_MLP, j); break;
+        case AQ_STEP_MLP:
+            add_unit(b, o, b->plan->split_mlp ? UNIT_UP : UNIT_MLP, j);
+            if (b->plan->split_mlp)
+                add_unit(b, o, UNIT_DOWN, j);
+            break;
         case AQ_STEP_HEAD: add_unit(b, o, UNIT_HEAD, j); break;
         }
     }
 }
 
-static const struct aq_prim_list *prims_of(const struct aq_builder *b, const struct unit *u)
+static enum aq_op_kind op_of(enum unit_kind kind)
 {
-    const struct aq_step_desc *d = &b->steps->step[u->step];
-    return u->kind == UNIT_POST ? &d->post : &d->main;
+    static const enum aq_op_kind map[] = {
+        [UNIT_EMBED] = AQ_OP_EMBED, [UNIT_PRE] = AQ_OP_PRE,   [UNIT_POST] = AQ_OP_POST,
+        [UNIT_MLP] = AQ_OP_MLP,     [UNIT_UP] = AQ_OP_MLP_UP, [UNIT_DOWN] = AQ_OP_MLP_DOWN,
+        [UNIT_HEAD] = AQ_OP_HEAD,
+    };
+    return map[kind];
 }
 
 static bool list_uses_matrix(const struct aq_prim_list *list, uint32_t matrix)
@@ -102,8 +120,9 @@ static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, ui
     const struct aq_chunk *chunk = &b->stream->chunk[c];
     if (chunk->step != u->step)
         return false;
+    struct aq_prim_list prims = aq_op_prims(op_of(u->kind), &b->steps->step[u->step]);
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
-        if (list_uses_matrix(prims_of(b, u), b->stream->piece[chunk->piece_first + i].matrix))
+        if (list_uses_matrix(&prims, b->stream->piece[chunk->piece_first + i].matrix))
             return true;
     }
     return false;
@@ -171,7 +190,7 @@ static void load_chunk(struct aq_builder *b, uint32_t c)
             continue;
         struct aq_op *op =
             aq_build_op(b, hop == 0 ? AQ_OP_READ : AQ_OP_H2D,
-                        hop == 0 ? AQ_LANE_DISK_READ : AQ_LANE_H2D, chunk->step, 0, 0);
+                        hop == 0 ? AQ_LANE_READ_WEIGHTS : AQ_LANE_H2D_WEIGHTS, chunk->step, 0, 0);
         op->object = AQ_OBJECT_WEIGHTS;
         op->chunk = c;
         op->bytes_max = chunk->bytes;
@@ -184,13 +203,12 @@ static void load_chunk(struct aq_builder *b, uint32_t c)
 }
 
 /* Moves of weights that are due before group g: as soon as the chunk whose slot they take is no
- * longer needed; a group later where other moves share their lane, which they would hold up. */
+ * longer needed. */
 static void load_due(struct aq_builder *b, const struct order *o, uint32_t g, uint32_t *next)
 {
     const struct aq_stream *s = b->stream;
-    uint32_t slack = b->stages_device || b->stages_host || b->hidden_work;
     for (; *next < s->chunk_count; (*next)++) {
-        uint32_t earliest = *next < s->ring ? 0 : o->last_group[*next - s->ring] + 1 + slack;
+        uint32_t earliest = *next < s->ring ? 0 : o->last_group[*next - s->ring] + 1;
         uint32_t due = (uint32_t)aq_min_u64(o->first_group[*next], earliest);
         if (due > g)
             return;
@@ -538,6 +556,25 @@ static void emit_embed(struct aq_builder *b, const struct unit *u, uint32_t k)
     writes(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step, k, 0, 0));
 }
 
+static void emit_up(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_MLP_UP, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->stage = b->hidden_now[k];
+    op->workspace = k % b->inner_slots;
+    use_weights(b, op, u);
+    reads(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
+    writes(b, op, AQ_SLOT_INNER, op->workspace, tag(AQ_OBJECT_INNER, u->step, k, 0, 0));
+}
+
+static void emit_down(struct aq_builder *b, const struct unit *u, uint32_t k)
+{
+    struct aq_op *op = aq_build_op(b, AQ_OP_MLP_DOWN, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->workspace = k % b->inner_slots;
+    use_weights(b, op, u);
+    reads(b, op, AQ_SLOT_INNER, op->workspace, tag(AQ_OBJECT_INNER, u->step, k, 0, 0));
+    update_hidden(b, op);
+}
+
 static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
     struct aq_op *op;
@@ -546,6 +583,8 @@ static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
     case UNIT_PRE: emit_pre(b, u, k); break;
     case UNIT_POST: emit_post(b, u, k); break;
     case UNIT_HEAD: emit_head(b, u, k); break;
+    case UNIT_UP: emit_up(b, u, k); break;
+    case UNIT_DOWN: emit_down(b, u, k); break;
     case UNIT_MLP:
         op = aq_build_op(b, AQ_OP_MLP, AQ_LANE_COMPUTE, u->step, k, 0);
         use_weights(b, op, u);
@@ -566,7 +605,7 @@ static uint32_t visitor(const struct aq_builder *b, uint32_t group, uint32_t i)
 /* Steps whose residual stream a group starts from and leaves behind. */
 static uint32_t step_after(const struct unit *u)
 {
-    return u->kind == UNIT_PRE ? u->step - 1 : u->step;
+    return u->kind == UNIT_PRE || u->kind == UNIT_UP ? u->step - 1 : u->step;
 }
 
 static void emit_group(struct aq_builder *b, const struct order *o, uint32_t first, uint32_t end)
@@ -574,7 +613,7 @@ static void emit_group(struct aq_builder *b, const struct order *o, uint32_t fir
     uint32_t g = o->unit[first].group, batches = b->plan->shape.micro_batches;
     for (uint32_t i = first; i < end; i++) {
         const struct unit *u = &o->unit[i];
-        if (unpacks(b, u->step) && u->kind != UNIT_POST)
+        if (unpacks(b, u->step) && u->kind != UNIT_POST && u->kind != UNIT_DOWN)
             unpack_step(b, u->step);
     }
     for (uint32_t i = 0; i < batches; i++) {
@@ -586,7 +625,9 @@ static void emit_group(struct aq_builder *b, const struct order *o, uint32_t fir
             emit_unit(b, &o->unit[n], k);
         b->visit++;
         bool stays = i + 1 == batches && visitor(b, g + 1, 0) == k;
-        if (g + 1 < o->group_count && !stays)
+        /* MLP_UP alone leaves the stream as it came: where it came from home it is there still. */
+        bool unchanged = !stayed && end == first + 1 && o->unit[first].kind == UNIT_UP;
+        if (g + 1 < o->group_count && !stays && !unchanged)
             take_hidden_home(b, k, step_after(&o->unit[end - 1]));
     }
 }

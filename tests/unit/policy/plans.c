@@ -69,6 +69,7 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
         mlp->kind = AQ_STEP_MLP;
         add_product(mlp, &mlp->main, "fc1", 4 * hidden, hidden);
         add_product(mlp, &mlp->main, "fc2", hidden, 4 * hidden);
+        mlp->main.prim[1].src = AQ_REG_INNER; /* where MLP can be cut */
     }
     head->kind = AQ_STEP_HEAD;
     add_product(head, &head->main, "head", vocab, hidden);
@@ -135,6 +136,7 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
         .hidden_slots = roll(d, 4),
         .fuse_layer = roll(d, 2),
         .alternate = roll(d, 2),
+        .split_mlp = roll(d, 2),
         .unpack = roll(d, 4) == 0,
     };
     /* The smallest panel of all: fc2's. */
