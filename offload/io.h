@@ -94,7 +94,8 @@ int aq_io_open(struct aq_io **ret, const struct aq_io_opts *opts, struct aq_err 
 /* Waits for what is in flight, so that no buffer is written to afterwards; requests that were not
  * reaped are forgotten, those that were only queued may or may not be carried out.  A disk that
  * does not answer for ten seconds is given up: the engine's own memory is then left to it, with a
- * warning, and so should be the buffers.  NULL is fine. */
+ * warning, and so should be the buffers.  The same at once when requests are out and this is not
+ * the thread that queued them: only that one can collect them.  NULL is fine. */
 void aq_io_close(struct aq_io *io);
 
 const struct aq_io_caps *aq_io_caps(const struct aq_io *io);
