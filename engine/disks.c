@@ -117,10 +117,12 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
         .depth = DEPTH,
         .log = d->opts.log,
     };
-    int rc = aq_io_open(&d->io, &io, reterr);
+    int rc = d->opts.open_io ? d->opts.open_io(d->opts.open_io_user, &d->io, &io, reterr)
+                             : aq_io_open(&d->io, &io, reterr);
     if (rc < 0)
         return rc;
-    struct aq_disk_lane_opts lane = {.io = d->io, .xfer = aq_xfer_defaults(), .done = done};
+    struct aq_disk_lane_opts lane = {
+        .io = d->io, .xfer = aq_xfer_defaults(), .done = done, .timeline = d->opts.timeline};
     /* A set without files is not there: its neighbour takes its place in front. */
     lane.xfer.io = d->io;
     lane.xfer.sets = d->set;
@@ -128,6 +130,13 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
     lane.xfer.depth = DEPTH;
     lane.xfer.request_bytes = REQUEST_BYTES;
     return aq_disk_lane_open(ret, &lane, reterr);
+}
+
+void aq_disks_stop(void *user)
+{
+    struct aq_disks *d = user;
+    aq_io_close(d->io);
+    d->io = NULL;
 }
 
 const char *aq_disks_engine(const struct aq_disks *d)

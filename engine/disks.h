@@ -20,6 +20,11 @@ struct aq_disks_opts {
     bool any;                   /* tmpfs and network file systems will do */
     const char *io, *io_direct; /* as the options; NULL: auto */
     const struct aq_log *log;
+    /* Tests: instead of aq_io_open, and virtual time. */
+    int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
+                   struct aq_err *reterr);
+    void *open_io_user;
+    struct aq_timeline *timeline;
 };
 
 enum { AQ_DISKS_STORE_SET, AQ_DISKS_SCRATCH_SET };
@@ -29,10 +34,13 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
 /* After the lane.  NULL is fine. */
 void aq_disks_close(struct aq_disks *d);
 
-/* Opens the io engine and the lane: struct aq_executor_opts.open_disk, user is the aq_disks.
+/* Opens the io engine and the lane: struct aq_executor_opts.open_disk, disk_user is the aq_disks.
  * regions: memory that transfers use, registered with the kernel where it permits. */
 int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
                    uint32_t region_count, struct aq_completions *done, struct aq_err *reterr);
+/* Closes the io engine, after the lane and before the buffers are given back: a request that had no
+ * answer may still write to them until then. */
+void aq_disks_stop(void *user);
 const char *aq_disks_engine(const struct aq_disks *d); /* "uring", "threads"; after start */
 bool aq_disks_direct(const struct aq_disks *d);
 

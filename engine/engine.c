@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/threads.h"
 #include "engine/disks.h"
+#include "engine/engine_seams.h"
 #include "engine/executor.h"
 #include "engine/machine_limits.h"
 #include "engine/model.h"
@@ -59,6 +60,7 @@ struct aq_engine {
     struct aq_executor *executor;
     void (*observe)(void *user, bool running);
     void *observe_user;
+    struct aq_engine_seams seams;
 };
 
 /* ---- open: resolve what is automatic ----------------------------------------------------- */
@@ -478,6 +480,9 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         .io = e->io,
         .io_direct = e->io_direct,
         .log = &e->log,
+        .open_io = e->seams.open_io,
+        .open_io_user = e->seams.user,
+        .timeline = e->seams.timeline,
     };
     int rc = 0;
     if (e->block.stream.bytes[AQ_DISK]) {
@@ -540,8 +545,12 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         limit[t] = aq_ledger_total(&e->block.ledger, (enum aq_tier)t);
     struct aq_device_opts device = {
         .kind = e->opts.emulate_device ? AQ_DEVICE_EMULATED : AQ_DEVICE_UNIFIED,
-        .link = {[AQ_H2D] = {.bytes_per_s = e->link[AQ_H2D]},
-                 [AQ_D2H] = {.bytes_per_s = e->link[AQ_D2H]}},
+        .link = {[AQ_H2D] = {e->link[AQ_H2D], e->seams.link_latency_ns},
+                 [AQ_D2H] = {e->link[AQ_D2H], e->seams.link_latency_ns}},
+        .timeline = e->seams.timeline,
+        .poison = e->seams.poison,
+        .eager = e->seams.eager,
+        .jitter_permille = e->seams.jitter_permille,
     };
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
     rc = rc < 0 ? rc : open_disks(e, reterr);
@@ -560,15 +569,43 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .refill = e->refill,
         .serial = e->opts.serial,
         .open_disk = aq_disks_start,
-        .open_disk_user = e->disks,
+        .close_disk = aq_disks_stop,
+        .disk_user = e->disks,
         .store_set = AQ_DISKS_STORE_SET,
         .scratch_set = AQ_DISKS_SCRATCH_SET,
         .observe = e->observe,
         .observe_user = e->observe_user,
+        .timeline = e->seams.timeline,
+        .cost_ns = e->seams.cost_ns,
+        .cost_user = e->seams.user,
     };
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
     e->loaded = rc == 0;
     return rc;
+}
+
+/* ---- seams ------------------------------------------------------------------------------- */
+
+void aq_engine_set_seams(struct aq_engine *e, const struct aq_engine_seams *seams)
+{
+    assert(!e->loaded);
+    e->seams = *seams;
+}
+
+const struct aq_block *aq_engine_block(const struct aq_engine *e)
+{
+    assert(e->planned);
+    return &e->block;
+}
+
+const struct aq_model_steps *aq_engine_steps(const struct aq_engine *e)
+{
+    return &e->model->steps;
+}
+
+struct aq_mem *aq_engine_mem(const struct aq_engine *e)
+{
+    return e->mem;
 }
 
 /* ---- run --------------------------------------------------------------------------------- */

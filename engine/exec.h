@@ -77,6 +77,7 @@ struct exec_job {
     struct aq_executor *x;
     uint32_t op;
     struct aq_device_span span;
+    struct aq_device_range output; /* virtual time: what it overwrites */
 };
 
 /* An op as transfers, or as pieces of a copy. */
@@ -114,6 +115,7 @@ struct aq_executor {
     struct exec_job *job;   /* [op] */
     struct exec_move *move; /* [op], NULL without moves */
     struct aq_disk_lane *disk;
+    bool disk_opened; /* open_disk was called */
     void *move_buffer;
     uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
     uint32_t stage_seats;
@@ -152,6 +154,9 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 
 /* ---- exec_ops.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
+/* What such an op overwrites without having read it; empty where that cannot be said in one range.
+ */
+struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
 
 /* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
 static inline bool exec_kv_rows_apart(enum aq_dtype format)

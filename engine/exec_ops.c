@@ -365,6 +365,37 @@ static void find_registers(struct work *o)
     }
 }
 
+static struct aq_device_range whole_slot(const struct aq_executor *x, enum aq_slot_class c,
+                                         uint32_t index)
+{
+    return (struct aq_device_range){exec_slot(x, c, index),
+                                    x->program->slot[x->program->first[c] + index].bytes};
+}
+
+struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op)
+{
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    const uint32_t *unpacked = &x->program->first[AQ_SLOT_UNPACKED];
+    uint32_t at = op->workspace * x->plan->part_count;
+    switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_EMBED: return whole_slot(x, AQ_SLOT_HIDDEN, op->stage);
+    case AQ_OP_PRE: return whole_slot(x, AQ_SLOT_QKV, op->workspace);
+    case AQ_OP_HEAD: return whole_slot(x, AQ_SLOT_LOGITS, 0);
+    case AQ_OP_MLP_UP: return whole_slot(x, AQ_SLOT_INNER, op->workspace);
+    case AQ_OP_ATTN_HOST: return whole_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
+    case AQ_OP_UNPACK: return whole_slot(x, AQ_SLOT_UNPACKED, op->step % (unpacked[1] - *unpacked));
+    case AQ_OP_ATTN_DEVICE: {
+        /* Decode rows come first in a micro-batch, in the order of their parts. */
+        size_t row =
+            (size_t)x->steps->heads * x->steps->head_dim * aq_dtype_bytes(x->plan->shape.compute);
+        uint32_t first = b->decode_first[op->part], end = b->decode_first[op->part + 1];
+        return (struct aq_device_range){
+            (uint8_t *)exec_slot(x, AQ_SLOT_ATTENTION, at) + first * row, (end - first) * row};
+    }
+    default: return (struct aq_device_range){0};
+    }
+}
+
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};

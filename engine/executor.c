@@ -219,8 +219,8 @@ static int open_disk(struct aq_executor *x, struct aq_err *reterr)
             class_memory(x, c) != (x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_COUNT))
             region[count++] = (struct aq_io_region){x->class_buffer[c], x->class_bytes[c]};
     }
-    return x->opts.open_disk(x->opts.open_disk_user, &x->disk, region, count, x->completions,
-                             reterr);
+    x->disk_opened = true;
+    return x->opts.open_disk(x->opts.disk_user, &x->disk, region, count, x->completions, reterr);
 }
 
 static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
@@ -247,7 +247,7 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     uint64_t chunk = aq_max_u64(x->stream->chunk_bytes, 1);
     x->weights_in_flight_max =
         (uint32_t)aq_min_u64(AQ_EXEC_DISK_DEPTH, 2 + AQ_EXEC_WEIGHTS_BYTES / chunk);
-    int rc = aq_completions_open(&x->completions, capacity, NULL, reterr);
+    int rc = aq_completions_open(&x->completions, capacity, x->opts.timeline, reterr);
     for (int l = 0; l < AQ_LANE_COUNT && rc == 0; l++)
         rc = open_lane(x, (enum aq_lane)l, reterr);
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
@@ -295,10 +295,34 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     return 0;
 }
 
+static uint32_t in_flight(const struct aq_executor *x)
+{
+    uint32_t count = 0;
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        count += x->lane[l].in_flight;
+    return count;
+}
+
+/* Everything in flight comes home, so that nobody writes to a buffer any more. */
+static void drain(struct aq_executor *x)
+{
+    while (in_flight(x)) {
+        struct aq_completion done[32];
+        int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
+        for (int i = 0; i < count; i++)
+            x->lane[x->program->op[done[i].token].lane].in_flight--;
+        if (count < 0)
+            break;
+    }
+}
+
 static void close_lanes(struct aq_executor *x)
 {
-    /* What is in flight writes to the buffers: wait for it first. */
+    /* Weights may have run ahead of the last pass. */
+    drain(x);
     aq_disk_lane_close(x->disk);
+    if (x->disk_opened && x->opts.close_disk)
+        x->opts.close_disk(x->opts.disk_user);
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         aq_device_stream_close(x->lane[l].stream);
         free(x->lane[l].op);
@@ -385,6 +409,14 @@ static int start_job(struct aq_executor *x, struct exec_lane *lane, uint32_t op_
         .done = x->completions,
         .span = &x->job[op_index].span,
     };
+    if (x->opts.timeline) {
+        const struct aq_op *op = &x->program->op[op_index];
+        x->job[op_index].output = exec_output(x, op);
+        job.outputs = &x->job[op_index].output;
+        job.output_count = 1;
+        if (x->opts.cost_ns)
+            job.cost_ns = x->opts.cost_ns(x->opts.cost_user, op, &x->cost[op_index]);
+    }
     return aq_device_run(lane->stream, &job);
 }
 
@@ -502,14 +534,6 @@ static void finish_op(struct aq_executor *x, uint32_t op_index)
     }
 }
 
-static uint32_t in_flight(const struct aq_executor *x)
-{
-    uint32_t count = 0;
-    for (int l = 0; l < AQ_LANE_COUNT; l++)
-        count += x->lane[l].in_flight;
-    return count;
-}
-
 /* Waits for completions and books them.  Returns 0 or the first failure among them. */
 static int wait_some(struct aq_executor *x)
 {
@@ -578,18 +602,10 @@ static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode,
     }
 }
 
-/* Everything in flight comes home, so that nobody writes to a buffer any more. */
 static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
 {
     aq_device_fail(x->opts.device, rc);
-    while (in_flight(x)) {
-        struct aq_completion done[32];
-        int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
-        for (int i = 0; i < count; i++)
-            x->lane[x->program->op[done[i].token].lane].in_flight--;
-        if (count < 0)
-            break;
-    }
+    drain(x);
     if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
         return aq_disk_lane_error(x->disk, NULL);
     return aq_error(reterr, rc, "pass %llu", (unsigned long long)x->pass);

@@ -31,12 +31,18 @@ struct aq_executor_opts {
      * and from disk. */
     int (*open_disk)(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
                      uint32_t region_count, struct aq_completions *done, struct aq_err *reterr);
-    void *open_disk_user;
+    /* Ends what open_disk began beside the lane, once that is closed; called if open_disk was. */
+    void (*close_disk)(void *user);
+    void *disk_user;
     uint32_t store_set, scratch_set; /* sets of the disk: weights, KV and hidden states */
     /* Called with true before the first op of a pass and with false after the last: tests trap
      * allocation in between.  NULL: nobody watches. */
     void (*observe)(void *user, bool running);
     void *observe_user;
+    /* Tests: virtual time, as the device's and the disk's, and what an op that computes takes. */
+    struct aq_timeline *timeline;
+    uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
+    void *cost_user;
 };
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,

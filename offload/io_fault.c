@@ -310,7 +310,7 @@ static void note(struct fault *f, const struct slot *s, int32_t result)
 {
     const struct aq_io_request *r = s->request;
     uint64_t event[] = {
-        f->now_ns, s->number, r->op, r->file, r->offset, r->bytes, (uint64_t)(int64_t)result};
+        now_of(f), s->number, r->op, r->file, r->offset, r->bytes, (uint64_t)(int64_t)result};
     f->stats.event_hash = XXH3_64bits_withSeed(event, sizeof(event), f->stats.event_hash);
     f->stats.events++;
 }
