@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "policy/block.h"
+#include "tests/alloc_trap.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -21,47 +22,6 @@ enum { SLOW = 1 };
 #else
 enum { SLOW = 0 };
 #endif
-
-/* ---- a trap for allocations: the linker sends these here (see meson.build) ---- */
-
-static bool trap_armed;
-static unsigned trap_hits;
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t n);
-
-static void note(void)
-{
-    if (__atomic_load_n(&trap_armed, __ATOMIC_RELAXED))
-        __atomic_fetch_add(&trap_hits, 1, __ATOMIC_RELAXED);
-}
-
-void *__wrap_malloc(size_t n)
-{
-    note();
-    return __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    note();
-    return __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *p, size_t n)
-{
-    note();
-    return __real_realloc(p, n);
-}
-
-static void arm(void *user, bool running)
-{
-    __atomic_store_n(&trap_armed, running, __ATOMIC_RELAXED);
-}
 
 /* ---- rig ---- */
 
@@ -101,7 +61,7 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
     if (rc == 0)
         rc = aq_engine_plan(e, w, &err);
     if (rc == 0) {
-        aq_engine_observe(e, arm, NULL);
+        aq_engine_observe(e, alloc_trap_arm, NULL);
         rc = aq_engine_load(e, &err);
     }
     if (rc < 0)
@@ -112,13 +72,13 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
 static void run(struct aq_engine *e)
 {
     bool worked = true;
-    trap_hits = 0;
+    alloc_trap_take();
     while (worked) {
         struct aq_err err;
         if (aq_engine_pass(e, &worked, &err) < 0)
             fail_msg("%s", err.text);
     }
-    assert_int_equal(trap_hits, 0);
+    assert_int_equal(alloc_trap_take(), 0);
 }
 
 enum { TOKENS_MAX = 96, PROMPT_MAX = 900, TOPS = 20 };

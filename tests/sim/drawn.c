@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/drawn.h"
+
+#include "base/prng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A stream of draws. */
+struct dice {
+    uint64_t seed, number, count;
+};
+
+static uint64_t roll(struct dice *d, uint64_t n)
+{
+    return aq_prng_below(d->seed, d->number, d->count++, n);
+}
+
+/* One of several, by name. */
+#define PICK(dice, list) ((list)[roll(dice, AQ_ARRAY_LEN(list))])
+
+/* ---- sequences --------------------------------------------------------------------------- */
+
+static void draw_one(struct crowd_one *o, struct dice *d, uint32_t prompt_max, uint32_t tokens_max,
+                     uint32_t vocab)
+{
+    struct aq_sequence *s = &o->s;
+    s->prompt = o->prompt;
+    s->prompt_count = 1 + (uint32_t)roll(d, prompt_max);
+    for (uint32_t i = 0; i < s->prompt_count; i++)
+        o->prompt[i] = 4 + (uint32_t)roll(d, vocab - 4);
+    s->max_tokens = 1 + (uint32_t)roll(d, tokens_max);
+    s->sampling.temperature = roll(d, 2) ? 1.0f : 0.0f;
+    s->sampling.top_p = roll(d, 3) ? 1.0f : 0.9f;
+    s->sampling.repetition_penalty = 1;
+    s->sampling.record_hash = roll(d, UINT32_MAX);
+    s->top_count = (int)roll(d, CROWD_TOPS + 2) - 1;
+    s->prompt_logprobs = s->top_count >= 0 && roll(d, 4) == 0;
+    s->tokens = o->tokens;
+    s->logprobs = s->top_count >= 0 ? o->logprobs : NULL;
+    s->tops = s->top_count > 0 ? o->tops : NULL;
+    s->prompt_logprob = s->prompt_logprobs ? o->prompt_logprob : NULL;
+    s->prompt_tops = s->prompt_logprobs && s->top_count > 0 ? o->prompt_tops : NULL;
+}
+
+void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
+                uint32_t tokens_max, uint32_t vocab)
+{
+    struct dice d = {seed, 0x63726f7764, 0};
+    memset(c, 0, sizeof(*c));
+    c->count = count;
+    c->work = (struct aq_workload){.sequences = count, .prompt_max = 1, .total_max = 1};
+    for (uint32_t i = 0; i < count; i++) {
+        draw_one(&c->one[i], &d, prompt_max, tokens_max, vocab);
+        const struct aq_sequence *s = &c->one[i].s;
+        uint32_t total = s->prompt_count + s->max_tokens;
+        struct aq_workload *w = &c->work;
+        w->prompt_max = w->prompt_max > s->prompt_count ? w->prompt_max : s->prompt_count;
+        w->total_max = w->total_max > total ? w->total_max : total;
+        w->prompt_sum += s->prompt_count;
+        w->total_sum += total;
+        w->prompt_logprobs |= s->prompt_logprobs;
+    }
+}
+
+int crowd_run(struct crowd *c, struct aq_engine *e, struct aq_err *reterr)
+{
+    for (uint32_t i = 0; i < c->count; i++)
+        aq_engine_submit(e, &c->one[i].s);
+    bool worked = true;
+    int rc = 0;
+    while (worked && rc == 0)
+        rc = aq_engine_pass(e, &worked, reterr);
+    return rc;
+}
+
+bool crowd_whole(const struct crowd *c)
+{
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct aq_sequence *s = &c->one[i].s;
+        if (s->finish != AQ_FINISH_LENGTH || s->token_count != s->max_tokens)
+            return false;
+    }
+    return true;
+}
+
+static bool same_tops(const struct aq_top *a, const struct aq_top *b, uint32_t count)
+{
+    return memcmp(a, b, count * sizeof(*a)) == 0;
+}
+
+bool crowd_same(const struct crowd *want, const struct crowd *got, char *text, size_t text_bytes)
+{
+    for (uint32_t i = 0; i < want->count; i++) {
+        const struct crowd_one *a = &want->one[i], *b = &got->one[i];
+        uint32_t n = a->s.token_count, p = a->s.prompt_count;
+        const char *what = NULL;
+        uint32_t at = 0;
+        if (a->s.finish != b->s.finish || n != b->s.token_count)
+            what = "how it ends";
+        for (at = 0; !what && at < n; at++) {
+            if (a->tokens[at] != b->tokens[at])
+                what = "token";
+            else if (memcmp(&a->logprobs[at], &b->logprobs[at], sizeof(float)))
+                what = "log-probability of token";
+            else if (!same_tops(a->tops + at * CROWD_TOPS, b->tops + at * CROWD_TOPS, CROWD_TOPS))
+                what = "alternatives of token";
+        }
+        for (uint32_t q = 0; !what && q < p; q++) {
+            at = q + 1;
+            if (memcmp(&a->prompt_logprob[q], &b->prompt_logprob[q], sizeof(float)))
+                what = "log-probability of prompt token";
+            else if (!same_tops(a->prompt_tops + q * CROWD_TOPS, b->prompt_tops + q * CROWD_TOPS,
+                                CROWD_TOPS))
+                what = "alternatives of prompt token";
+        }
+        if (what) {
+            snprintf(text, text_bytes, "sequence %u (prompt %u, %u of %u tokens): %s %u differs", i,
+                     p, b->s.token_count, a->s.max_tokens, what, at ? at - 1 : 0);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- options ----------------------------------------------------------------------------- */
+
+void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)
+{
+    static const int computes[] = {AQ_F32, AQ_BF16};
+    static const int weights[] = {AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4, AQ_F32};
+    static const int kvs[] = {AQ_F16, AQ_Q8, AQ_Q4, AQ_BF16};
+    struct dice d = {seed, number, 1000};
+    opts->compute = PICK(&d, computes);
+    opts->weight_format = PICK(&d, weights);
+    opts->kv_format = PICK(&d, kvs);
+}
+
+struct aq_engine_opts drawn_reference(const struct aq_engine_opts *opts)
+{
+    struct aq_engine_opts o = {
+        .model_dir = opts->model_dir,
+        .shape = opts->shape,
+        .random_weights = opts->random_weights,
+        .random_seed = opts->random_seed,
+        .compute = opts->compute,
+        .weight_format = opts->weight_format,
+        .kv_format = opts->kv_format,
+        .threads = 1,
+        .host_memory = 2 * AQ_GIB,
+        .placement = "weights=0/100/0",
+        .serial = true,
+        .refill = true,
+    };
+    return o;
+}
+
+/* One tier, two of them, or all three in tenths of a percent. */
+static int draw_shares(char *text, size_t bytes, struct dice *d, const char *name)
+{
+    unsigned share[3] = {0};
+    uint64_t how = roll(d, 4), tier = roll(d, 3);
+    if (how == 0) {
+        share[tier] = 1000;
+    } else if (how < 3) {
+        uint64_t cut = 1 + roll(d, 999);
+        share[tier] = (unsigned)cut;
+        share[(tier + 1) % 3] = 1000 - (unsigned)cut;
+    } else {
+        share[0] = (unsigned)roll(d, 1001);
+        share[1] = (unsigned)roll(d, 1001 - share[0]);
+        share[2] = 1000 - share[0] - share[1];
+    }
+    return snprintf(text, bytes, "%s=%u.%u/%u.%u/%u.%u ", name, share[0] / 10, share[0] % 10,
+                    share[1] / 10, share[1] % 10, share[2] / 10, share[2] % 10);
+}
+
+static void draw_placement(struct drawn *d, struct dice *dice)
+{
+    static const char *const names[] = {"weights", "kv", "hidden"};
+    size_t used = 0, size = sizeof(d->placement);
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++)
+        used += (size_t)draw_shares(d->placement + used, size - used, dice, names[i]);
+    snprintf(d->placement + used, size - used, "head=%s", roll(dice, 2) ? "device" : "host");
+    d->opts.placement = d->placement;
+}
+
+static void draw_ring(struct aq_engine_opts *o, struct dice *d)
+{
+    if (roll(d, 2))
+        o->chunk = 4096 * (1 + roll(d, roll(d, 2) ? 400 : 60));
+    if (roll(d, 3) == 0)
+        o->prefetch = (o->chunk ? o->chunk : AQ_MIB) * (2 + roll(d, 24));
+}
+
+void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place)
+{
+    static const char *const attention[] = {"auto", "device", "host", "split"};
+    static const char *const io[] = {"auto", "uring", "threads"};
+    static const char *const direct[] = {"auto", "off", "on"};
+    struct dice dice = {seed, number, 0};
+    struct aq_engine_opts *o = &d->opts;
+    bool separate = roll(&dice, 3) > 0;
+    draw_placement(d, &dice);
+    draw_ring(o, &dice);
+    o->host_memory = 2 * AQ_GIB;
+    o->emulate_device = separate ? AQ_MIB << (roll(&dice, 8) ? 6 : roll(&dice, 6)) : 0;
+    if (separate && roll(&dice, 4) == 0) {
+        snprintf(d->link, sizeof(d->link), "%u/%u", 1 + (unsigned)roll(&dice, 20),
+                 1 + (unsigned)roll(&dice, 20));
+        o->emulate_link = d->link;
+    }
+    o->attention = PICK(&dice, attention);
+    o->threads = 1 + (uint32_t)roll(&dice, 3);
+    o->micro_batch = roll(&dice, 6) ? 1 + (uint32_t)roll(&dice, 7) : 0;
+    o->micro_batches = 1 + (uint32_t)roll(&dice, 4);
+    o->micro_batch_tokens = roll(&dice, 2) ? 1 + (uint32_t)roll(&dice, 200) : 0;
+    o->serial = roll(&dice, 4) == 0;
+    o->refill = roll(&dice, 4) > 0;
+    o->io = PICK(&dice, io);
+    o->io_direct = direct[roll(&dice, place->direct ? 3 : 2)];
+    o->disk_dir_count = 1 + (uint32_t)roll(&dice, place->dir_count);
+    for (uint32_t i = 0; i < o->disk_dir_count; i++)
+        d->dirs[i] = place->dirs[roll(&dice, place->dir_count)]; /* also twice the same */
+    o->disk_dirs = d->dirs;
+    o->disk_dir_any = true;
+    o->cache_dir = place->cache_dir;
+    snprintf(d->text, sizeof(d->text),
+             "compute %s, weights %s, kv %s; %s; device %llu, link %s, attention %s; micro-batch "
+             "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, threads %u; io %s, "
+             "direct %s, %u dirs",
+             aq_dtype_name((enum aq_dtype)o->compute),
+             aq_dtype_name((enum aq_dtype)o->weight_format),
+             aq_dtype_name((enum aq_dtype)o->kv_format), d->placement,
+             (unsigned long long)o->emulate_device, o->emulate_link ? o->emulate_link : "free",
+             o->attention, o->micro_batch, o->micro_batches, o->micro_batch_tokens,
+             (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
+             o->serial ? "serial" : "overlapped", o->refill, o->threads, o->io, o->io_direct,
+             o->disk_dir_count);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Wherever weights, KV cache and hidden states live, and however they get to where they are needed,
+ * what comes out is the same bits: random plans on the small trained model, each against the run of
+ * the same formats with everything in memory, one op after the other.
+ *
+ * AQ_PLACEMENT_DRAWS sets how many are drawn, AQ_PLACEMENT_SEED from which seed, and
+ * AQ_PLACEMENT_FIRST the number of the first. */
+#include "base/prng.h"
+#include "offload/disk.h"
+#include "policy/checker.h"
+#include "tests/alloc_trap.h"
+#include "tests/sim/drawn.h"
+#include "tests/test.h"
+
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { DRAWS = 6, CROWD = 4, PROMPT = 70, TOKENS = 10 };
+#else
+enum { DRAWS = 60, CROWD = 9, PROMPT = 75, TOKENS = 24 };
+#endif
+
+enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
+
+static struct {
+    char root[64], cache[96], scratch[2][96], model[4096];
+    struct drawn_place place;
+    struct crowd *reference[DTYPES][DTYPES][DTYPES]; /* by compute, weights and KV */
+    struct crowd *crowd;
+    uint64_t seed;
+    unsigned ran, refused, lanes[AQ_LANE_COUNT];
+} rig;
+
+/* What was running, should the program not come back from it. */
+static char running[1200];
+
+static void tell_and_die(int sig)
+{
+    ssize_t n = write(STDERR_FILENO, running, strlen(running));
+    (void)n;
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void make_dir(char *path, size_t bytes, const char *name)
+{
+    snprintf(path, bytes, "%s/%s", rig.root, name);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    const char *data = getenv("AQ_TEST_DATA"), *temp = getenv("TMPDIR");
+    struct aq_disk_place look;
+    snprintf(rig.model, sizeof(rig.model), "%s/tiny-opt", data ? data : "tests/data");
+    snprintf(rig.root, sizeof(rig.root), "%.40s/aquifer-XXXXXX", temp ? temp : "/tmp");
+    if (!mkdtemp(rig.root))
+        return -1;
+    make_dir(rig.cache, sizeof(rig.cache), "cache");
+    make_dir(rig.scratch[0], sizeof(rig.scratch[0]), "one");
+    make_dir(rig.scratch[1], sizeof(rig.scratch[1]), "two");
+    rig.place = (struct drawn_place){
+        .dirs = {rig.scratch[0], rig.scratch[1]}, .dir_count = 2, .cache_dir = rig.cache};
+    rig.place.direct = aq_disk_look(&look, rig.root, NULL) == 0 && look.direct;
+    rig.crowd = calloc(1, sizeof(*rig.crowd));
+    rig.seed = setting("AQ_PLACEMENT_SEED", 20240229);
+    int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGTERM, SIGALRM};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(signals); i++)
+        signal(signals[i], tell_and_die);
+    return rig.crowd ? 0 : -1;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    for (int c = 0; c < DTYPES; c++) {
+        for (int w = 0; w < DTYPES; w++) {
+            for (int k = 0; k < DTYPES; k++)
+                free(rig.reference[c][w][k]);
+        }
+    }
+    free(rig.crowd);
+    return nftw(rig.root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+/* The same sequences for every run. */
+static void fresh_crowd(struct crowd *c)
+{
+    crowd_draw(c, rig.seed, CROWD, PROMPT, TOKENS, VOCAB);
+}
+
+static const struct crowd *reference(const struct aq_engine_opts *opts)
+{
+    struct crowd **c = &rig.reference[opts->compute][opts->weight_format][opts->kv_format];
+    if (*c)
+        return *c;
+    struct aq_engine_opts o = drawn_reference(opts);
+    struct aq_engine *e;
+    struct aq_err err;
+    *c = calloc(1, sizeof(**c));
+    assert_non_null(*c);
+    fresh_crowd(*c);
+    if (aq_engine_open(&e, &o, &err) < 0 || aq_engine_plan(e, &(*c)->work, &err) < 0 ||
+        aq_engine_load(e, &err) < 0 || crowd_run(*c, e, &err) < 0)
+        fail_msg("reference of compute %d, weights %d, kv %d: %s", opts->compute,
+                 opts->weight_format, opts->kv_format, err.text);
+    assert_true(crowd_whole(*c));
+    aq_engine_close(e);
+    return *c;
+}
+
+/* Every buffer lies within its line of the ledger, and a device's within what it has. */
+static void check_memory(const struct aq_engine *e, const struct drawn *d)
+{
+    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
+    unsigned count = aq_mem_usage(aq_engine_mem(e), row, AQ_MEM_PURPOSE_MAX);
+    const struct aq_ledger *l = &aq_engine_block(e)->ledger;
+    assert_true(count > 0);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t line = aq_ledger_line(l, row[i].tier, row[i].purpose);
+        if (row[i].peak_bytes > line)
+            fail_msg("%s: '%s' on the %s took %llu bytes, its line of the ledger is %llu", d->text,
+                     row[i].purpose, aq_tier_name(row[i].tier),
+                     (unsigned long long)row[i].peak_bytes, (unsigned long long)line);
+    }
+    uint64_t device = aq_mem_peak(aq_engine_mem(e), AQ_DEVICE);
+    assert_true(device <= d->opts.emulate_device);
+}
+
+static void check_program(const struct aq_engine *e, const struct drawn *d)
+{
+    const struct aq_block *b = aq_engine_block(e);
+    struct aq_check_opts opts = {.stream = &b->stream, .steps = aq_engine_steps(e)};
+    struct aq_err err;
+    if (aq_program_check(&b->program, &opts, &err) < 0)
+        fail_msg("%s: %s", d->text, err.text);
+}
+
+static void run_draw(uint64_t number)
+{
+    struct drawn d = {.opts = {.model_dir = rig.model}};
+    struct aq_engine *e;
+    struct aq_err err = {0};
+    char difference[256];
+    drawn_formats(&d.opts, rig.seed, number);
+    drawn_plan(&d, rig.seed, number, &rig.place);
+    snprintf(running, sizeof(running),
+             "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: %s\n",
+             (unsigned long long)rig.seed, (unsigned long long)number, d.text);
+    fresh_crowd(rig.crowd);
+    if (aq_engine_open(&e, &d.opts, &err) < 0)
+        fail_msg("%s: open: %s", running, err.text);
+    int rc = aq_engine_plan(e, &rig.crowd->work, &err);
+    if (rc < 0) {
+        if ((rc != -EINVAL && rc != -ENOMEM) || strlen(err.text) < 20)
+            fail_msg("%s: plan: %d, %s", running, rc, err.text);
+        if (getenv("AQ_PLACEMENT_VERBOSE"))
+            print_message("refused %llu: %s\n", (unsigned long long)number, err.text);
+        aq_engine_close(e);
+        rig.refused++;
+        return;
+    }
+    check_program(e, &d);
+    aq_engine_observe(e, alloc_trap_arm, NULL);
+    if (aq_engine_load(e, &err) < 0)
+        fail_msg("%s: load: %s", running, err.text);
+    alloc_trap_take();
+    if (crowd_run(rig.crowd, e, &err) < 0)
+        fail_msg("%s: %s", running, err.text);
+    unsigned allocations = alloc_trap_take();
+    if (allocations)
+        fail_msg("%s: %u allocations while passes ran", running, allocations);
+    if (!crowd_same(reference(&d.opts), rig.crowd, difference, sizeof(difference)))
+        fail_msg("%s: %s", running, difference);
+    check_memory(e, &d);
+    struct aq_engine_stats st;
+    aq_engine_stats(e, &st);
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        rig.lanes[l] +=
+            st.lane[l].bytes > 0 || (l == AQ_LANE_HOST_COMPUTE && st.lane[l].busy_s > 0);
+    aq_engine_close(e);
+    rig.ran++;
+}
+
+static void tokens_do_not_depend_on_where_things_live(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS);
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    print_message("AQ_PLACEMENT_SEED=%llu, draws %llu to %llu\n", (unsigned long long)rig.seed,
+                  (unsigned long long)first, (unsigned long long)(first + draws));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i);
+    print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
+    for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
+        print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
+    print_message("\n");
+    if (draws < 30)
+        return;
+    /* Or else it is not placements that are tested here. */
+    assert_true(3 * rig.ran >= 2 * draws);
+    for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
+        assert_true(8 * rig.lanes[l] >= draws);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(tokens_do_not_depend_on_where_things_live),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, set_up, tear_down) ? 1 : 0;
+}
