@@ -40,6 +40,7 @@ void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .micro_batches = o->micro_batches,
         .micro_batch_tokens = o->micro_batch_tokens,
         .refill = o->refill,
+        .trace = o->trace,
         .log = log,
     };
 }

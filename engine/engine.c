@@ -37,9 +37,10 @@ struct aq_engine {
     uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
     bool planned, loaded;
     bool refill;
+    struct aq_hardware hw;
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load. */
-    char *model_dir, *io, *io_direct, *cache_dir, **disk_dir;
+    char *model_dir, *io, *io_direct, *cache_dir, *trace_path, **disk_dir;
     char lossy_text[4][160];
     struct aq_log log;
 
@@ -57,6 +58,7 @@ struct aq_engine {
     struct aq_pool *host_pool;
     struct aq_exec *host_exec;
     void *host_scratch;
+    struct aq_trace *trace;
     struct aq_executor *executor;
     void (*observe)(void *user, bool running);
     void *observe_user;
@@ -225,6 +227,7 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : keep(&e->io, o->io, reterr);
     rc = rc < 0 ? rc : keep(&e->io_direct, o->io_direct, reterr);
     rc = rc < 0 ? rc : keep(&e->cache_dir, o->cache_dir, reterr);
+    rc = rc < 0 ? rc : keep(&e->trace_path, o->trace, reterr);
     e->disk_dir = calloc(o->disk_dir_count + 1, sizeof(*e->disk_dir));
     if (!e->disk_dir)
         return aq_error(reterr, -ENOMEM, "engine");
@@ -280,13 +283,28 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         return rc;
     }
     note_lossy(e);
+    aq_hardware_default(&e->hw, e->info.threads, e->info.threads, e->info.threads);
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
-    e->opts.attention = e->opts.emulate_link = NULL;
+    e->opts.attention = e->opts.emulate_link = e->opts.trace = NULL;
     e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
     return 0;
+}
+
+/* A trace that cannot be written is a warning: the run itself is over. */
+static void write_trace(const struct aq_engine *e)
+{
+    struct aq_err err;
+    struct aq_trace_write_opts opts = {
+        .path = e->trace_path,
+        .hw = &e->hw,
+        .compute = e->info.compute,
+        .serial = e->opts.serial,
+    };
+    if (e->trace && aq_trace_write(e->trace, &opts, &err) < 0)
+        aq_log_line(&e->log, AQ_LOG_WARNING, "%s", err.text);
 }
 
 void aq_engine_close(struct aq_engine *e)
@@ -294,6 +312,8 @@ void aq_engine_close(struct aq_engine *e)
     if (!e)
         return;
     aq_executor_close(e->executor);
+    write_trace(e);
+    aq_trace_close(e->trace);
     aq_disks_close(e->disks);
     aq_exec_close(e->exec);
     aq_exec_close(e->host_exec);
@@ -316,6 +336,7 @@ void aq_engine_close(struct aq_engine *e)
     free(e->io);
     free(e->io_direct);
     free(e->cache_dir);
+    free(e->trace_path);
     free(e);
 }
 
@@ -366,6 +387,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .total_max = total,
         .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
         .queue_bytes = w->queue_bytes,
+        .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
         .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
         .budget = {[AQ_DEVICE] = e->opts.emulate_device,
                    [AQ_HOST] = e->budget - e->opts.emulate_device,
@@ -559,6 +581,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : aq_device_open(&e->device, &device, reterr);
     rc = rc < 0 ? rc : take_scratch(e, reterr);
     rc = rc < 0 ? rc : load_weights(e, reterr);
+    if (rc == 0 && e->trace_path)
+        rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
     struct aq_executor_opts opts = {
         .device = e->device,
         .model = e->model,
@@ -578,6 +602,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .timeline = e->seams.timeline,
         .cost_ns = e->seams.cost_ns,
         .cost_user = e->seams.user,
+        .trace = e->trace,
     };
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
     e->loaded = rc == 0;

@@ -42,6 +42,7 @@ struct aq_engine_opts {
     uint32_t context;      /* 0: the model's */
     uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
     bool refill;              /* a finished sequence's seat goes to a waiting one at once */
+    const char *trace;        /* file for what the lanes did, written at close; NULL: none */
     const struct aq_log *log; /* NULL: silent */
 };
 

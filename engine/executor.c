@@ -423,23 +423,21 @@ static int start_job(struct aq_executor *x, struct exec_lane *lane, uint32_t op_
 /* Computes in place; the lane's time is the issuing thread's. */
 static void run_inline(struct aq_executor *x, struct exec_lane *lane, const struct aq_op *op)
 {
-    double start = aq_clock_s();
+    uint64_t start = aq_clock_ns(), end;
+    uint32_t op_index = (uint32_t)(op - x->program->op);
     if (op->kind == AQ_OP_TURN)
         exec_turn(x, op->micro_batch);
     else
         exec_compute(x, op);
-    lane->busy_s += aq_clock_s() - start;
+    end = aq_clock_ns();
+    lane->busy_s += (double)(end - start) * 1e-9;
+    aq_trace_op(x->opts.trace, op_index, x->done[op_index], start, end);
 }
 
 static void push_issued(struct exec_lane *lane, uint32_t op_index, bool idle)
 {
     uint32_t at = (lane->issued_first + lane->issued_count++) % AQ_EXEC_LANE_DEPTH;
     lane->issued[at] = (struct exec_issued){op_index, idle};
-}
-
-static uint64_t now_ns(void)
-{
-    return (uint64_t)(aq_clock_s() * 1e9);
 }
 
 /* Starts an op that is ready.  Returns 0 or a failure of the lane. */
@@ -466,8 +464,12 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
         push_issued(lane, op_index, !work);
     if (!work)
         return 0;
-    if (is_disk_lane(l) && lane->in_flight == 0)
-        lane->busy_from_ns = now_ns();
+    if (is_disk_lane(l)) {
+        uint64_t now_ns = aq_clock_ns();
+        x->job[op_index].span.start_ns = now_ns;
+        if (lane->in_flight == 0)
+            lane->busy_from_ns = now_ns;
+    }
     lane->in_flight++;
     lane->bytes += x->cost[op_index].move_bytes;
     bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
@@ -512,14 +514,17 @@ static void finish_op(struct aq_executor *x, uint32_t op_index)
 {
     enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
     struct exec_lane *lane = &x->lane[l];
+    struct aq_device_span *span = &x->job[op_index].span;
     lane->in_flight--;
+    if (is_disk_lane(l))
+        span->end_ns = aq_clock_ns();
+    aq_trace_op(x->opts.trace, op_index, x->done[op_index], span->start_ns, span->end_ns);
     if (is_disk_lane(l)) {
         if (!lane->in_flight)
-            lane->busy_s += (double)(now_ns() - lane->busy_from_ns) * 1e-9;
+            lane->busy_s += (double)(span->end_ns - lane->busy_from_ns) * 1e-9;
         mark_done(x, op_index);
         return;
     }
-    const struct aq_device_span *span = &x->job[op_index].span;
     lane->busy_s += (double)(span->end_ns - span->start_ns) * 1e-9;
     bool first = true;
     while (lane->issued_count) {
@@ -623,14 +628,17 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, true);
     aq_program_annotate(x->cost, x->program, x->steps, x->plan, x->stream, x->pass_shape);
-    double start = aq_clock_s();
+    uint64_t start = aq_clock_ns(), end;
+    aq_trace_begin(x->opts.trace, x->pass, start, x->cost, prefill, decode);
     x->left = x->program->op_count - x->ahead;
     x->ahead = 0;
     int rc = x->opts.serial ? run_serial(x) : run_overlapped(x);
     if (rc < 0)
         rc = fail(x, rc, reterr);
+    end = aq_clock_ns();
+    aq_trace_end(x->opts.trace, x->pass, end);
     x->pass++;
-    count_pass(x, prefill, decode, aq_clock_s() - start);
+    count_pass(x, prefill, decode, (double)(end - start) * 1e-9);
     if (x->opts.observe)
         x->opts.observe(x->opts.observe_user, false);
     return rc;

@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "engine/trace.h"
 #include "kernels/kernels.h"
 #include "offload/device.h"
 #include "offload/disk_lane.h"
@@ -43,6 +44,7 @@ struct aq_executor_opts {
     struct aq_timeline *timeline;
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     void *cost_user;
+    struct aq_trace *trace; /* told of every op with work; NULL: nobody listens */
 };
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,

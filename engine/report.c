@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "engine/build_info.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -117,8 +118,8 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
     json_object_set_new(r, "prompt_tokens", json_integer((json_int_t)t->prompt_tokens));
     json_object_set_new(r, "generated_tokens", json_integer((json_int_t)s.generated_tokens));
     json_object_set_new(r, "passes", json_integer((json_int_t)s.passes));
-    json_object_set_new(r, "load_s", aq_json_real(t->load_s));
-    json_object_set_new(r, "pack_s", aq_json_real(t->pack_s));
+    json_object_set_new(r, "load_s", aq_json_real(fmax(0, t->load_s - s.pack_s)));
+    json_object_set_new(r, "pack_s", aq_json_real(s.pack_s));
     json_object_set_new(r, "prefill_s", aq_json_real(s.prefill_s));
     json_object_set_new(r, "decode_s", aq_json_real(s.decode_s));
     json_object_set_new(r, "mixed_s", aq_json_real(s.mixed_s));

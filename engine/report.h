@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 
 struct aq_report_times {
-    double load_s, pack_s;
+    double load_s;  /* of load, packing included: the report tells them apart */
     double total_s; /* first pass to last result so far; idle_s = total_s less the passes */
     uint64_t requests, errors;
     uint64_t prompt_tokens; /* of the records run */

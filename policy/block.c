@@ -181,6 +181,7 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
+    add(l, AQ_HOST, "trace", in->trace_bytes_per_op * b->program.op_count);
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
 }

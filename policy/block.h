@@ -38,6 +38,7 @@ struct aq_block_inputs {
     uint32_t prompt_max, total_max;
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
+    uint64_t trace_bytes_per_op;    /* 0: nothing is recorded */
     uint64_t budget[AQ_TIER_COUNT]; /* device: of a separate one */
 };
 

@@ -293,7 +293,6 @@ static void what_comes_later_says_so(void **state)
     refuse("generate", "--kv-budget|20%", "not available");
     refuse("generate", "--kv-heavy|20%", "--kv-heavy is not available");
     refuse("generate", "--compute|f16", "computes in f32 or bf16");
-    refuse("generate", "--trace|x", "not available");
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
     refuse("bench", "flexgen|--percent", "bench flexgen is not available");
