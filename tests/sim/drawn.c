@@ -3,9 +3,9 @@
 
 #include "base/prng.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* A stream of draws. */
 struct dice {
@@ -90,38 +90,76 @@ static bool same_tops(const struct aq_top *a, const struct aq_top *b, uint32_t c
     return memcmp(a, b, count * sizeof(*a)) == 0;
 }
 
-bool crowd_same(const struct crowd *want, const struct crowd *got, char *text, size_t text_bytes)
+/* What of a sequence differs first, and where; NULL: nothing. */
+static const char *first_difference(const struct crowd_one *a, const struct crowd_one *b,
+                                    uint32_t *ret_at)
 {
+    uint32_t tops = CROWD_TOPS;
+    *ret_at = 0;
+    if (a->s.finish != b->s.finish || a->s.token_count != b->s.token_count)
+        return "the end";
+    for (uint32_t i = 0; i < a->s.token_count; i++) {
+        *ret_at = i;
+        if (a->tokens[i] != b->tokens[i])
+            return "a token";
+        if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)))
+            return "the log-probability of a token";
+        if (!same_tops(a->tops + i * tops, b->tops + i * tops, tops))
+            return "alternatives of a token";
+    }
+    for (uint32_t i = 0; i < a->s.prompt_count; i++) {
+        *ret_at = i;
+        if (memcmp(&a->prompt_logprob[i], &b->prompt_logprob[i], sizeof(float)))
+            return "the log-probability of a prompt token";
+        if (!same_tops(a->prompt_tops + i * tops, b->prompt_tops + i * tops, tops))
+            return "alternatives of a prompt token";
+    }
+    return NULL;
+}
+
+bool crowd_same_ended(const struct crowd *want, const struct crowd *got, uint32_t *ret_ended,
+                      char *text, size_t text_bytes)
+{
+    *ret_ended = 0;
     for (uint32_t i = 0; i < want->count; i++) {
         const struct crowd_one *a = &want->one[i], *b = &got->one[i];
-        uint32_t n = a->s.token_count, p = a->s.prompt_count;
-        const char *what = NULL;
-        uint32_t at = 0;
-        if (a->s.finish != b->s.finish || n != b->s.token_count)
-            what = "how it ends";
-        for (at = 0; !what && at < n; at++) {
-            if (a->tokens[at] != b->tokens[at])
-                what = "token";
-            else if (memcmp(&a->logprobs[at], &b->logprobs[at], sizeof(float)))
-                what = "log-probability of token";
-            else if (!same_tops(a->tops + at * CROWD_TOPS, b->tops + at * CROWD_TOPS, CROWD_TOPS))
-                what = "alternatives of token";
-        }
-        for (uint32_t q = 0; !what && q < p; q++) {
-            at = q + 1;
-            if (memcmp(&a->prompt_logprob[q], &b->prompt_logprob[q], sizeof(float)))
-                what = "log-probability of prompt token";
-            else if (!same_tops(a->prompt_tops + q * CROWD_TOPS, b->prompt_tops + q * CROWD_TOPS,
-                                CROWD_TOPS))
-                what = "alternatives of prompt token";
-        }
+        if (b->s.finish == AQ_FINISH_NONE)
+            continue;
+        uint32_t at;
+        const char *what = first_difference(a, b, &at);
         if (what) {
-            snprintf(text, text_bytes, "sequence %u (prompt %u, %u of %u tokens): %s %u differs", i,
-                     p, b->s.token_count, a->s.max_tokens, what, at ? at - 1 : 0);
+            snprintf(text, text_bytes,
+                     "sequence %u (prompt %u, %u of %u tokens): %s differs, number %u", i,
+                     a->s.prompt_count, b->s.token_count, a->s.token_count, what, at);
             return false;
         }
+        ++*ret_ended;
     }
     return true;
+}
+
+bool crowd_same(const struct crowd *want, const struct crowd *got, char *text, size_t text_bytes)
+{
+    uint32_t ended;
+    if (!crowd_same_ended(want, got, &ended, text, text_bytes))
+        return false;
+    if (ended < want->count)
+        snprintf(text, text_bytes, "%u of %u sequences ended", ended, want->count);
+    return ended == want->count;
+}
+
+uint64_t crowd_hash(const struct crowd *c)
+{
+    uint64_t h = c->count;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const struct crowd_one *o = &c->one[i];
+        uint64_t end[] = {h, o->s.token_count, o->s.finish};
+        h = XXH3_64bits_withSeed(end, sizeof(end), h);
+        h = XXH3_64bits_withSeed(o->tokens, sizeof(o->tokens), h);
+        h = XXH3_64bits_withSeed(o->logprobs, sizeof(o->logprobs), h);
+        h = XXH3_64bits_withSeed(o->prompt_logprob, sizeof(o->prompt_logprob), h);
+    }
+    return h;
 }
 
 /* ---- options ----------------------------------------------------------------------------- */
@@ -186,10 +224,10 @@ static void draw_placement(struct drawn *d, struct dice *dice)
     d->opts.placement = d->placement;
 }
 
-static void draw_ring(struct aq_engine_opts *o, struct dice *d)
+static void draw_ring(struct aq_engine_opts *o, struct dice *d, uint64_t pages)
 {
     if (roll(d, 2))
-        o->chunk = 4096 * (1 + roll(d, roll(d, 2) ? 400 : 60));
+        o->chunk = 4096 * (1 + roll(d, roll(d, 2) ? pages : pages / 6 + 1));
     if (roll(d, 3) == 0)
         o->prefetch = (o->chunk ? o->chunk : AQ_MIB) * (2 + roll(d, 24));
 }
@@ -203,7 +241,7 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     struct aq_engine_opts *o = &d->opts;
     bool separate = roll(&dice, 3) > 0;
     draw_placement(d, &dice);
-    draw_ring(o, &dice);
+    draw_ring(o, &dice, place->chunk_pages);
     o->host_memory = 2 * AQ_GIB;
     o->emulate_device = separate ? AQ_MIB << (roll(&dice, 8) ? 6 : roll(&dice, 6)) : 0;
     if (separate && roll(&dice, 4) == 0) {

@@ -34,6 +34,11 @@ void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_
 int crowd_run(struct crowd *c, struct aq_engine *e, struct aq_err *reterr);
 /* Compares every output; false: `text` says the first difference. */
 bool crowd_same(const struct crowd *want, const struct crowd *got, char *text, size_t text_bytes);
+/* Have those sequences that ended given what they ought to?  *ret_ended: how many that are. */
+bool crowd_same_ended(const struct crowd *want, const struct crowd *got, uint32_t *ret_ended,
+                      char *text, size_t text_bytes);
+/* Of every output. */
+uint64_t crowd_hash(const struct crowd *c);
 /* Have all sequences ended as asked for, with as many tokens? */
 bool crowd_whole(const struct crowd *c);
 
@@ -42,7 +47,8 @@ struct drawn_place {
     const char *dirs[3]; /* for scratch */
     uint32_t dir_count;
     const char *cache_dir;
-    bool direct; /* O_DIRECT works in all of them */
+    bool direct;          /* O_DIRECT works in all of them */
+    uint64_t chunk_pages; /* most, of 4096 bytes */
 };
 
 struct drawn {
