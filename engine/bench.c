@@ -277,9 +277,13 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
     if (rc < 0)
         return rc;
     if (o->dry_run) {
-        *ret = aq_engine_plan_json(e);
+        rc = aq_engine_check(e, reterr);
+        if (rc == 0) {
+            *ret = aq_engine_plan_json(e);
+            json_object_set_new(*ret, "predicted", aq_engine_predicted_json(e));
+        }
         aq_engine_close(e);
-        return 0;
+        return rc;
     }
     bool projected = is_projected(o, row);
     if (!projected)

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "engine/files.h"
+#include "engine/predict.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -251,11 +252,16 @@ static void plan_lines(const struct aq_job *j, void (*line)(void *user, const ch
     }
     aq_buf_close(&text);
     json_decref(p);
+    p = aq_engine_predicted_json(j->g.engine);
+    aq_predict_lines(p, line, (void *)j);
+    json_decref(p);
 }
 
 static int dry_run(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = j->pending_valid ? plan(j, reterr) : 0;
+    if (rc == 0 && j->planned)
+        rc = aq_engine_check(j->g.engine, reterr);
     if (rc < 0)
         return rc;
     if (j->o->json) {
@@ -264,6 +270,8 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
                                 (json_int_t)j->done_before, "pending", (json_int_t)j->pending);
         json_object_set_new(doc, "plan",
                             j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
+        json_object_set_new(doc, "predicted",
+                            j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
         return aq_hooks_json(j->hooks, doc, reterr);
     }
     aq_job_preflight_lines(j, print, j);

@@ -41,6 +41,7 @@ void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .micro_batch_tokens = o->micro_batch_tokens,
         .refill = o->refill,
         .trace = o->trace,
+        .predict = o->dry_run || o->report || o->trace || strcmp(o->command, "bench") == 0,
         .log = log,
     };
 }

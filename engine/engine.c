@@ -10,9 +10,13 @@
 #include "engine/model.h"
 #include "engine/paths.h"
 #include "engine/placement.h"
+#include "engine/predict.h"
+#include "engine/rates.h"
+#include "engine/trace.h"
 #include "engine/weight_store.h"
 #include "kernels/kernels.h"
-#include "policy/block.h"
+#include "policy/checker.h"
+#include "policy/forecast.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -22,6 +26,8 @@
 /* What the process may need beyond what is counted line by line: allocator slack, stacks, library
  * state. */
 #define PROCESS_SLACK_BYTES (12 * AQ_MIB)
+/* A smaller model is done before it pays to measure the machine. */
+#define MEASURED_PARAMETERS (100 * 1000 * 1000)
 
 struct aq_engine {
     struct aq_engine_opts opts;
@@ -38,6 +44,11 @@ struct aq_engine {
     bool planned, loaded;
     bool refill;
     struct aq_hardware hw;
+    struct aq_rates_measured measured;
+    uint32_t cores;
+    bool rated, forecasted;
+    struct aq_forecast_work work;
+    struct aq_forecast forecast;
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load. */
     char *model_dir, *io, *io_direct, *cache_dir, *trace_path, **disk_dir;
@@ -197,6 +208,8 @@ static int read_limits(struct aq_engine *e, struct aq_err *reterr)
     struct aq_cpu_limits cpu;
     aq_limits_cpu(&cpu, NULL);
     e->info.threads = e->opts.threads ? e->opts.threads : cpu.threads;
+    e->cores = cpu.threads;
+    aq_hardware_default(&e->hw, e->cores, e->info.threads, e->info.threads);
     e->budget = e->opts.host_memory;
     e->info.host_limited_by = "option";
     if (!e->budget) {
@@ -283,7 +296,6 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         return rc;
     }
     note_lossy(e);
-    aq_hardware_default(&e->hw, e->info.threads, e->info.threads, e->info.threads);
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
     e->opts.attention = e->opts.emulate_link = e->opts.trace = NULL;
@@ -352,6 +364,73 @@ static uint32_t widest_row(const struct aq_model_steps *m)
     return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
 }
 
+/* Once, before the first plan, of models large enough for it to pay, or where somebody asks. */
+static int rate_machine(struct aq_engine *e, struct aq_err *reterr)
+{
+    if (e->rated || (!e->opts.predict && e->info.parameters < MEASURED_PARAMETERS))
+        return 0;
+    uint64_t now = aq_mem_process_now(), all = e->budget - e->opts.emulate_device;
+    struct aq_rates_opts opts = {
+        .kernels = &e->kernels,
+        .cores = e->cores,
+        .threads = e->info.threads,
+        .compute = e->info.compute,
+        .weight_format = e->info.weight_format,
+        .memory = all > now ? (all - now) / 4 : 0,
+    };
+    int rc = aq_rates_measure(&e->hw, &e->measured, &opts, reterr);
+    if (rc < 0)
+        return rc;
+    /* Emulated links are as fast as they were asked to be, or as a copy in memory goes. */
+    double copy = e->hw.host_memory_bytes_per_s / e->hw.copy_host_bytes_per_byte;
+    e->hw.h2d_bytes_per_s = e->link[AQ_H2D] ? (double)e->link[AQ_H2D] : copy;
+    e->hw.d2h_bytes_per_s = e->link[AQ_D2H] ? (double)e->link[AQ_D2H] : copy;
+    e->rated = true;
+    return 0;
+}
+
+/* What the store's files deliver.  A store too small to tell leaves the assumption. */
+static int rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
+{
+    if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)
+        return 0;
+    struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
+    int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
+    e->measured.disk = rc == 0;
+    return rc == -ERANGE ? 0 : rc;
+}
+
+static int make_forecast(struct aq_engine *e, struct aq_err *reterr)
+{
+    e->forecasted = false;
+    if (!e->rated)
+        return 0;
+    int rc = aq_forecast_make(&e->forecast, &e->block, &e->work, &e->hw, reterr);
+    e->forecasted = rc == 0;
+    return rc;
+}
+
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
+{
+    struct aq_check_opts opts = {
+        .stream = &e->block.stream,
+        .steps = &e->model->steps,
+        .weight_bytes = e->block.stream.bytes[AQ_HOST] + e->block.stream.bytes[AQ_DISK],
+    };
+    if (!e->planned)
+        return 0;
+    int rc = aq_program_check(&e->block.program, &opts, reterr);
+    if (rc < 0)
+        aq_error_prefix(reterr, "internal error: the program of this plan is wrong");
+    return rc == -ENOMEM ? rc : rc < 0 ? -EPROTO : 0;
+}
+
+json_t *aq_engine_predicted_json(const struct aq_engine *e)
+{
+    return e->forecasted ? aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute)
+                         : json_null();
+}
+
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
 {
     assert(!e->loaded);
@@ -393,13 +472,22 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
                    [AQ_HOST] = e->budget - e->opts.emulate_device,
                    [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
     };
-    int rc = aq_block_choose(&e->block, &e->inputs, reterr);
+    e->work = (struct aq_forecast_work){
+        .steps = m,
+        .sequences = w->sequences,
+        .refill = e->refill,
+        .serial = e->opts.serial,
+    };
+    aq_forecast_mean(&e->work, &e->inputs);
+    int rc = rate_machine(e, reterr);
+    rc = rc < 0 ? rc : rate_disk(e, aq_model_store(e->model), reterr);
+    rc = rc < 0 ? rc : aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);
         return rc;
     }
     e->planned = true;
-    return 0;
+    return make_forecast(e, reterr);
 }
 
 static json_t *ledger_json(const struct aq_ledger *l)
@@ -519,6 +607,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         };
         rc = aq_weight_store_open(&e->store, &e->store_borrowed, &e->pack_s, &store, reterr);
         opts.store = e->store;
+        rc = rc < 0 ? rc : rate_disk(e, e->store, reterr);
+        rc = rc < 0 ? rc : make_forecast(e, reterr);
     }
     if (rc < 0 || (!opts.store && !opts.scratch_bytes))
         return rc;
@@ -675,4 +765,10 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
 {
     *ret = e->executor ? aq_executor_stats(e->executor) : (struct aq_engine_stats){0};
     ret->pack_s = e->pack_s;
+    ret->lane[AQ_LANE_H2D].ceiling_bytes_per_s = (double)e->link[AQ_H2D];
+    ret->lane[AQ_LANE_H2D_WEIGHTS].ceiling_bytes_per_s = (double)e->link[AQ_H2D];
+    ret->lane[AQ_LANE_D2H].ceiling_bytes_per_s = (double)e->link[AQ_D2H];
+    double disk = e->measured.disk ? e->hw.disk_read_bytes_per_s : 0;
+    ret->lane[AQ_LANE_DISK_READ].ceiling_bytes_per_s = disk;
+    ret->lane[AQ_LANE_READ_WEIGHTS].ceiling_bytes_per_s = disk;
 }

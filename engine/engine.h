@@ -41,6 +41,7 @@ struct aq_engine_opts {
     const char *cache_dir; /* for packed stores; NULL: the default one */
     uint32_t context;      /* 0: the model's */
     uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
+    bool predict;             /* measure the machine and say what the plan will do */
     bool refill;              /* a finished sequence's seat goes to a waiting one at once */
     const char *trace;        /* file for what the lanes did, written at close; NULL: none */
     const struct aq_log *log; /* NULL: silent */
@@ -86,6 +87,7 @@ struct aq_engine_stats {
     struct {
         double busy_s;
         uint64_t bytes;
+        double ceiling_bytes_per_s; /* of its link or disk; 0: unknown or none */
     } lane[AQ_LANE_COUNT];
     double pack_s; /* before the first pass: making the store that weights stream from */
     double last_pass_s;
@@ -102,6 +104,12 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
 /* The plan as a JSON object: placement, micro_batch, micro_batches, formats, "ledger": [{tier,
  * purpose, bytes}], "memory": {tier: {budget, ledger}}.  New reference. */
 json_t *aq_engine_plan_json(const struct aq_engine *e);
+
+/* Proves the plan's program (policy/checker.h): a failure is this program's own fault. */
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr);
+/* What the plan should do on this machine (engine/predict.h); null where nobody wanted to know.
+ * New reference. */
+json_t *aq_engine_predicted_json(const struct aq_engine *e);
 
 /* Before load: `observe` is called with true before the first op of each pass and with false after
  * the last.  Tests trap allocation in between. */

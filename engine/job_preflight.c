@@ -443,8 +443,6 @@ static void print_output(struct printer *p, const struct aq_job *j)
         aq_buf_puts(&p->text, "results: there may be too little space");
         end_line(p);
     }
-    aq_buf_puts(&p->text, "time: not predicted");
-    end_line(p);
 }
 
 void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, const char *text),

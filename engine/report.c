@@ -58,7 +58,9 @@ json_t *aq_report_lanes(const struct aq_engine_stats *s)
                             moves ? json_integer((json_int_t)s->lane[l].bytes) : json_null());
         json_object_set_new(lane, "gb_s",
                             moves ? rate(bytes * 1e-9, s->lane[l].busy_s) : json_null());
-        json_object_set_new(lane, "ceiling_gb_s", json_null());
+        double ceiling = s->lane[l].ceiling_bytes_per_s;
+        json_object_set_new(lane, "ceiling_gb_s",
+                            ceiling > 0 ? aq_json_real(ceiling * 1e-9) : json_null());
         json_object_set_new(lanes, aq_lane_name((enum aq_lane)l), lane);
     }
     return lanes;
@@ -134,7 +136,7 @@ json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times 
                         rate((double)(t->prompt_tokens + s.generated_tokens), passes_s + idle_s));
     json_object_set_new(r, "lanes", aq_report_lanes(&s));
     json_object_set_new(r, "memory", aq_engine_memory_json(e));
-    json_object_set_new(r, "predicted", json_null());
+    json_object_set_new(r, "predicted", aq_engine_predicted_json(e));
     json_object_set_new(r, "emulated", json_boolean(aq_engine_emulated(e)));
     json_object_set_new(r, "environment", aq_report_environment());
     return r;

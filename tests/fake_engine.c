@@ -296,3 +296,13 @@ bool aq_engine_emulated(const struct aq_engine *e)
 {
     return false;
 }
+
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
+{
+    return 0;
+}
+
+json_t *aq_engine_predicted_json(const struct aq_engine *e)
+{
+    return json_null();
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/rates.h - this machine as numbers for the simulator, measured in a fraction of a second:
+ * what products compute and read, and what the data files of a store deliver.  The rest are the
+ * defaults of policy/hw.h, scaled by what was measured.  (`probe` will measure all of them.) */
+#ifndef AQ_ENGINE_RATES_H
+#define AQ_ENGINE_RATES_H
+
+#include "engine/disks.h"
+#include "kernels/kernels.h"
+#include "policy/hw.h"
+
+struct aq_rates_opts {
+    const struct aq_kernels *kernels;
+    uint32_t cores, threads;
+    enum aq_dtype compute, weight_format;
+    uint64_t memory; /* may be taken while it measures; too little: the defaults stand */
+};
+
+/* Which rates were measured; the others are assumed. */
+struct aq_rates_measured {
+    bool products, memory, disk;
+};
+
+/* Fills *ret; takes at most about 0.2 s. */
+int aq_rates_measure(struct aq_hardware *ret, struct aq_rates_measured *ret_measured,
+                     const struct aq_rates_opts *opts, struct aq_err *reterr);
+
+/* Bytes per second of the store's data files, read as a run reads them, from all over the store;
+ * store, io, io_direct and log of opts count. */
+int aq_rates_disk(double *ret_bytes_per_s, const struct aq_disks_opts *opts, struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/forecast.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* Passes simulated: the ring is full from the second on, and two steady ones tell. */
+enum { DECODE_PASSES = 4 };
+
+void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in)
+{
+    bool known = in->sequences && in->total_sum && in->prompt_sum;
+    double count = (double)in->sequences;
+    w->prompt = fmax(1, known ? (double)in->prompt_sum / count : in->prompt_max);
+    w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
+}
+
+/* Bytes of a decoded key of one layer as it comes home over the link: its rows, or the run where
+ * rows cannot be told apart (engine/exec_move.c moves it so). */
+static uint64_t key_bytes(const struct aq_model_steps *m, const struct aq_block_shape *s)
+{
+    bool apart = s->kv_format == AQ_F32 || s->kv_format == AQ_F16 || s->kv_format == AQ_BF16;
+    return apart ? 2ull * m->kv_heads * m->head_dim * aq_dtype_bytes(s->kv_format) : s->run_bytes;
+}
+
+static void fill_part(struct aq_part_shape *ret, const struct aq_model_steps *m,
+                      const struct aq_plan *plan, const struct aq_part *p, bool prefill,
+                      uint32_t rows, uint32_t tokens)
+{
+    const struct aq_block_shape *s = &plan->shape;
+    bool disk = p->tier == AQ_DISK, link = plan->separate, host = p->side == AQ_ATTEND_HOST;
+    uint64_t n = rows, run = s->run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
+    uint64_t before = prefill ? 0 : tokens - 1;
+    if (prefill) {
+        ret->prefill_rows = rows * tokens;
+        ret->prefill_key_pairs = n * tokens * (tokens + 1ull) / 2;
+    } else {
+        ret->decode_rows = rows;
+        ret->decode_keys = n * tokens;
+    }
+    if (!p->staged)
+        return;
+    if (prefill) {
+        ret->write_bytes = disk ? n * (tokens / AQ_HEAD_BLOCK_SLOTS) * stride : 0;
+        ret->store_bytes = link ? n * aq_div_up(tokens, AQ_HEAD_BLOCK_SLOTS) * run : 0;
+        return;
+    }
+    ret->read_bytes = disk ? n * (before / AQ_HEAD_BLOCK_SLOTS) * stride : 0;
+    ret->write_bytes = disk ? n * stride / AQ_HEAD_BLOCK_SLOTS : 0; /* a run in 32 passes */
+    ret->load_bytes = link && !host ? n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * run : 0;
+    ret->store_bytes = link && !host ? n * key_bytes(m, s) : 0;
+}
+
+void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
+                       const struct aq_plan *plan, bool prefill, uint32_t rows, uint32_t tokens)
+{
+    assert(tokens >= 1 && rows <= plan->shape.micro_batch);
+    *ret = (struct aq_pass_shape){.logit_rows = rows};
+    if (prefill)
+        ret->prefill_rows = rows * tokens;
+    else
+        ret->decode_rows = rows;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        const struct aq_part *p = &plan->part[i];
+        uint32_t taken = rows > p->first ? rows - p->first : 0;
+        fill_part(&ret->part[i], steps, plan, p, prefill, taken < p->count ? taken : p->count,
+                  tokens);
+    }
+}
+
+/* Seats of micro-batch k that have somebody in them. */
+static uint32_t seated(const struct aq_plan *plan, const struct aq_forecast_work *w, uint32_t k)
+{
+    uint64_t each = plan->shape.micro_batch, before = each * k;
+    if (!w->sequences)
+        return (uint32_t)each;
+    return (uint32_t)(w->sequences > before ? aq_min_u64(each, w->sequences - before) : 0);
+}
+
+struct maker {
+    const struct aq_block *block;
+    const struct aq_forecast_work *work;
+    const struct aq_hardware *hw;
+    struct aq_pass_shape *shape; /* [micro_batches] */
+    struct aq_op_cost *cost;     /* [op_count] */
+};
+
+static int play(struct aq_sim_result *ret, const struct maker *m, bool prefill, uint32_t tokens,
+                uint32_t passes, struct aq_err *reterr)
+{
+    const struct aq_plan *plan = &m->block->plan;
+    for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
+        uint32_t rows = seated(plan, m->work, k);
+        if (prefill)
+            rows = (uint32_t)aq_min_u64(rows, aq_max_u64(1, plan->shape.prompt_tokens / tokens));
+        aq_forecast_shape(&m->shape[k], m->work->steps, plan, prefill, rows, tokens);
+    }
+    aq_program_annotate(m->cost, &m->block->program, m->work->steps, plan, &m->block->stream,
+                        m->shape);
+    struct aq_simulate_opts opts = {
+        .passes = passes,
+        .serial = m->work->serial,
+        .compute = plan->shape.compute,
+        .cost = m->cost,
+    };
+    return aq_simulate(ret, &m->block->program, m->hw, &opts, reterr);
+}
+
+static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+{
+    const struct aq_block_shape *s = &m->block->plan.shape;
+    uint32_t tokens = (uint32_t)aq_max_u64(1, (uint64_t)llround(m->work->prompt));
+    uint64_t each = aq_max_u64(1, s->prompt_tokens / tokens);
+    f->prefill_passes =
+        (uint32_t)aq_max_u64(1, aq_div_up(seated(&m->block->plan, m->work, 0), each));
+    struct aq_sim_result r;
+    int rc = play(&r, m, true, tokens, f->prefill_passes > 1 ? 2 : 1, reterr);
+    if (rc < 0)
+        return rc;
+    f->prefill_s = r.end_s[0];
+    f->prefill_pass_s = r.end_s[r.passes - 1] - (r.passes > 1 ? r.end_s[0] : 0);
+    f->prefill_s += (f->prefill_passes - 1) * f->prefill_pass_s;
+    aq_sim_result_close(&r);
+    return 0;
+}
+
+static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+{
+    /* Half-way through what it generates. */
+    uint32_t keys = (uint32_t)aq_max_u64(1, (uint64_t)((m->work->prompt + m->work->total) / 2));
+    struct aq_sim_result r;
+    int rc = play(&r, m, false, keys, DECODE_PASSES, reterr);
+    if (rc < 0)
+        return rc;
+    f->decode_pass_s = r.pass_s;
+    f->binding_lane = r.binding_lane;
+    f->binding = r.binding;
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        f->lane[l] = r.lane[l];
+    aq_sim_result_close(&r);
+    return 0;
+}
+
+static void add_up(struct aq_forecast *f, const struct maker *m)
+{
+    const struct aq_block_shape *s = &m->block->plan.shape;
+    const struct aq_forecast_work *w = m->work;
+    double generated = w->total - w->prompt, seats = 0;
+    for (uint32_t k = 0; k < s->micro_batches; k++)
+        seats += seated(&m->block->plan, w, k);
+    f->prompts = seats;
+    f->prompt_tokens = seats * w->prompt;
+    f->tokens = seats * generated;
+    f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
+    f->blocks = (double)w->sequences / fmax(1, seats);
+    /* With refill others take the seats of those that end; without it the last block is as long as
+     * the others, however few are in it. */
+    if (!w->refill)
+        f->blocks = ceil(f->blocks);
+    double count = w->sequences ? (double)w->sequences / f->blocks : seats;
+    f->gen_tok_s = f->block_s > 0 ? count * generated / f->block_s : 0;
+}
+
+int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
+                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                     struct aq_err *reterr)
+{
+    struct aq_forecast f = {0};
+    struct maker m = {.block = block, .work = work, .hw = hw};
+    uint32_t ops = block->program.op_count;
+    m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
+    m.cost = calloc(ops + 1, sizeof(*m.cost));
+    int rc = m.shape && m.cost ? 0 : aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);
+    rc = rc < 0 ? rc : forecast_prefill(&f, &m, reterr);
+    rc = rc < 0 ? rc : forecast_decode(&f, &m, reterr);
+    free(m.shape);
+    free(m.cost);
+    if (rc < 0)
+        return rc;
+    add_up(&f, &m);
+    *ret = f;
+    return 0;
+}

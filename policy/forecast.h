@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/forecast.h - what a block will do on a machine: the passes of a mean sequence, annotated
+ * and simulated.  Pure.
+ *
+ * All seats hold sequences of the mean length; with a whole block at a time, and with refill as if
+ * prefill were passes of its own.  What ends earlier, or is longer, is not in it. */
+#ifndef AQ_POLICY_FORECAST_H
+#define AQ_POLICY_FORECAST_H
+
+#include "policy/block.h"
+#include "policy/simulate.h"
+
+struct aq_forecast_work {
+    const struct aq_model_steps *steps;
+    uint64_t sequences;   /* 0: unknown */
+    double prompt, total; /* tokens of a mean sequence: its prompt, and with what it generates */
+    bool refill, serial;
+};
+
+struct aq_forecast {
+    double prefill_pass_s;   /* that admits as many prompts as fit a pass */
+    uint32_t prefill_passes; /* until all seats are taken */
+    double prefill_s;        /* of these passes together */
+    double decode_pass_s;    /* steady */
+    /* Of a steady decode pass. */
+    struct aq_sim_lane lane[AQ_LANE_COUNT];
+    enum aq_lane binding_lane;
+    enum aq_resource binding;
+    double prompts, prompt_tokens, tokens; /* of a block */
+    double block_s;   /* prefill, and decode passes until the mean sequence has ended */
+    double blocks;    /* of the whole work; 0: unknown */
+    double gen_tok_s; /* of the whole work, or of one block after the other */
+};
+
+/* The sums of a workload, or its longest sequences where they are unknown. */
+void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in);
+
+/* What micro-batch k of a block does in a pass in which `rows` of its seats, from the first on,
+ * have a prompt (prefill) of so many tokens, or decode with so many keys. */
+void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
+                       const struct aq_plan *plan, bool prefill, uint32_t rows, uint32_t tokens);
+
+/* -EINVAL: the machine has no rate for an op; -ENOMEM. */
+int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
+                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                     struct aq_err *reterr);
+
+#endif

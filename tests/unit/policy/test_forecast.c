@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Forecasts: what a mean sequence does to a block, against sums that can be made by hand. */
+#include "policy/forecast.h"
+#include "tests/test.h"
+#include "tests/unit/policy/plans.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct aq_block_inputs inputs(const struct aq_model_steps *m)
+{
+    return (struct aq_block_inputs){.steps = m,
+                                    .compute = AQ_BF16,
+                                    .weight_format = AQ_BF16,
+                                    .kv_format = AQ_F16,
+                                    .table_format = AQ_BF16,
+                                    .threads = 2,
+                                    .micro_batch = 8,
+                                    .micro_batches = 2,
+                                    .sequences = 64,
+                                    .prompt_max = 100,
+                                    .total_max = 164,
+                                    .attention_auto = true,
+                                    .can_stream = true,
+                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
+}
+
+static struct aq_block choose(const struct aq_block_inputs *in)
+{
+    struct aq_block b = {0};
+    struct aq_err err;
+    if (aq_block_choose(&b, in, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
+static struct aq_hardware machine(void)
+{
+    struct aq_hardware hw;
+    aq_hardware_default(&hw, 2, 2, 2);
+    return hw;
+}
+
+static struct aq_forecast forecast(const struct aq_block *b, const struct aq_block_inputs *in,
+                                   const struct aq_hardware *hw, bool refill, bool serial)
+{
+    struct aq_forecast f;
+    struct aq_err err;
+    struct aq_forecast_work work = {
+        .steps = in->steps, .sequences = in->sequences, .refill = refill, .serial = serial};
+    aq_forecast_mean(&work, in);
+    if (aq_forecast_make(&f, b, &work, hw, &err) < 0)
+        fail_msg("%s", err.text);
+    return f;
+}
+
+static void a_slow_disk_decides(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_placement p = {{{0, 50, 50}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST};
+    in.placement = &p;
+    struct aq_block b = choose(&in);
+    struct aq_hardware hw = machine();
+    hw.disk_read_bytes_per_s = 1e6;
+    struct aq_forecast f = forecast(&b, &in, &hw, true, false);
+    double bytes = (double)b.stream.bytes[AQ_DISK];
+    assert_true(bytes > 0);
+    assert_true(fabs(f.decode_pass_s - bytes / 1e6) < 0.01 * bytes / 1e6);
+    assert_true(fabs(f.lane[AQ_LANE_READ_WEIGHTS].bytes - bytes) < 1);
+    assert_int_equal(f.binding_lane, AQ_LANE_READ_WEIGHTS);
+    assert_int_equal(f.binding, AQ_RESOURCE_DISK_READ);
+    hw.disk_read_bytes_per_s = 2e6;
+    struct aq_forecast fast = forecast(&b, &in, &hw, true, false);
+    assert_true(fabs(f.decode_pass_s / fast.decode_pass_s - 2) < 0.02);
+    assert_true(forecast(&b, &in, &hw, true, true).decode_pass_s > fast.decode_pass_s);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static void work_adds_up(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_block b = choose(&in);
+    struct aq_hardware hw = machine();
+    for (in.sequences = 1; in.sequences <= 70; in.sequences += 3) {
+        double seats = in.sequences < 16 ? (double)in.sequences : 16;
+        struct aq_forecast with = forecast(&b, &in, &hw, true, false);
+        struct aq_forecast without = forecast(&b, &in, &hw, false, false);
+        assert_true(with.prompts == seats && with.tokens == seats * 64);
+        assert_true(fabs(with.block_s - with.prefill_s - 63 * with.decode_pass_s) < 1e-9);
+        assert_true(fabs(with.blocks - (double)in.sequences / seats) < 1e-9);
+        assert_true(without.blocks == ceil(with.blocks));
+        double all = (double)in.sequences * 64;
+        assert_true(fabs(without.gen_tok_s * without.blocks * without.block_s - all) < 1e-6 * all);
+        assert_true(with.gen_tok_s >= without.gen_tok_s * (1 - 1e-12));
+    }
+    in.sequences = 0;
+    struct aq_forecast f = forecast(&b, &in, &hw, true, false);
+    assert_true(f.blocks == 0 && fabs(f.gen_tok_s - f.tokens / f.block_s) < 1e-9);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static void prompts_beyond_a_pass_take_several(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    in.prompt_tokens = 250; /* two prompts of 100 */
+    struct aq_block b = choose(&in);
+    struct aq_hardware hw = machine();
+    struct aq_forecast f = forecast(&b, &in, &hw, true, false);
+    assert_int_equal(f.prefill_passes, 4);
+    assert_true(f.prefill_s >= 3.9 * f.prefill_pass_s);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+/* Rows and keys of all parts are those of the micro-batch, and only what is staged moves. */
+static void parts_add_up_to_the_micro_batch(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_placement p = {{{50, 50, 0}}, {{30, 40, 30}}, {{100, 0, 0}}, AQ_HOST};
+    in.placement = &p;
+    in.separate = true;
+    struct aq_block b = choose(&in);
+    for (uint32_t rows = 0; rows <= 8; rows++) {
+        for (int prefill = 0; prefill < 2; prefill++) {
+            struct aq_pass_shape s;
+            uint32_t sum = 0;
+            uint64_t keys = 0;
+            aq_forecast_shape(&s, &m, &b.plan, prefill, rows, 70);
+            for (uint32_t i = 0; i < b.plan.part_count; i++) {
+                const struct aq_part_shape *part = &s.part[i];
+                sum += prefill ? part->prefill_rows / 70 : part->decode_rows;
+                keys += prefill ? part->prefill_key_pairs : part->decode_keys;
+                bool disk = b.plan.part[i].tier == AQ_DISK;
+                bool some = part->prefill_rows + part->decode_rows > 0;
+                assert_int_equal(part->write_bytes > 0, disk && some);
+                assert_int_equal(part->read_bytes > 0, disk && some && !prefill);
+                assert_true(b.plan.part[i].staged || part->store_bytes + part->load_bytes == 0);
+            }
+            assert_int_equal(sum, rows);
+            assert_int_equal(keys, prefill ? rows * 70 * 71 / 2 : rows * 70);
+            assert_int_equal(s.logit_rows, rows);
+        }
+    }
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_slow_disk_decides),
+    cmocka_unit_test(work_adds_up),
+    cmocka_unit_test(prompts_beyond_a_pass_take_several),
+    cmocka_unit_test(parts_add_up_to_the_micro_batch),
+};
+
+AQ_TEST_MAIN(tests)
