@@ -29,7 +29,7 @@ int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_dupl
 int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
                  struct aq_err *reterr)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not awaited */
     if (fd < 0)
         return aq_error(reterr, -errno, "open '%s': %s", path, strerror(errno));
     struct stat st;

@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* What waits between the engine and the disk, at most. */
 #define WRITER_QUEUE_BYTES (2 * AQ_MIB)
@@ -58,50 +57,6 @@ const char *aq_job_device_reason(const struct aq_job *j)
 
 /* ---- open ---- */
 
-/* Names of everything beside the output, and the lock.  Devices and pipes have none of these. */
-static int open_output(struct aq_job *j, struct aq_err *reterr)
-{
-    const struct aq_options *o = j->o;
-    j->text_output = !o->output;
-    if (!o->output && o->json && !o->dry_run)
-        return aq_error(reterr, -EINVAL,
-                        "--json without --output: the answer itself goes to standard output, as "
-                        "text; --output - writes it as a line of JSON");
-    if (!o->output || !strcmp(o->output, "-")) {
-        if (o->overwrite || o->retry_errors)
-            return aq_error(reterr, -EINVAL,
-                            "--overwrite and --retry-errors need an output file, not standard "
-                            "output");
-        return 0;
-    }
-    struct stat st;
-    bool exists = stat(o->output, &st) == 0;
-    if (exists && S_ISDIR(st.st_mode))
-        return aq_error(reterr, -EINVAL, "the output '%s' is a directory; expected a file",
-                        o->output);
-    j->stream_output = exists && !S_ISREG(st.st_mode);
-    if (j->stream_output && (o->ordered || o->overwrite || o->retry_errors))
-        return aq_error(reterr, -EINVAL,
-                        "the output '%s' is not a regular file: --ordered, --overwrite and "
-                        "--retry-errors need one",
-                        o->output);
-    j->output = o->output;
-    j->part = aq_file_name(o->output, o->ordered ? ".part" : "");
-    if (!j->part)
-        return aq_error(reterr, -ENOMEM, "output: out of memory");
-    if (j->stream_output)
-        return 0;
-    j->manifest = aq_file_name(o->output, ".manifest.json");
-    j->status = aq_file_name(o->output, ".status.json");
-    char *lock = aq_file_name(o->output, ".lock");
-    int rc =
-        j->manifest && j->status && lock ? 0 : aq_error(reterr, -ENOMEM, "output: out of memory");
-    if (rc == 0 && !o->dry_run)
-        rc = aq_lock_open(&j->lock, lock, reterr);
-    free(lock);
-    return rc;
-}
-
 static int poll_interrupted(void *user)
 {
     return aq_job_interrupted(user);
@@ -141,6 +96,7 @@ static void job_close(struct aq_job *j)
     free(j->rows);
     free(j->id_table);
     free(j->prompt_histogram);
+    free(j->output);
     free(j->part);
     free(j->manifest);
     free(j->status);
@@ -157,7 +113,7 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
     j->o = o;
     j->hooks = hooks;
     j->log = aq_job_log(j);
-    int rc = open_output(j, reterr);
+    int rc = aq_job_open_output(j, reterr);
     if (rc == 0)
         rc = aq_generator_open(&j->g, o, &j->log, reterr);
     if (rc == 0)
@@ -290,7 +246,7 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     const struct aq_writer_opts opts = {
-        .path = j->part,
+        .path = j->lines,
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
         .log = &j->log,
@@ -302,8 +258,8 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
 
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
-    int rc = 0;
-    if (j->o->ordered && aq_file_size(j->part) > 0) /* all lines were there, not yet in order */
+    int rc = aq_job_settle(j, reterr);
+    if (rc == 0 && j->o->ordered && aq_file_size(j->part) > 0) /* all there, not yet in order */
         rc = aq_job_order(j, reterr);
     if (rc < 0)
         return rc;
@@ -334,6 +290,8 @@ static int run(struct aq_job *j, struct aq_err *reterr)
     struct aq_run_view view = {0};
     int rc = j->pending_valid ? plan(j, reterr) : 0;
     if (rc == 0)
+        rc = aq_job_settle(j, reterr);
+    if (rc == 0)
         rc = prepare_output(j, reterr);
     if (rc < 0)
         return rc;
@@ -358,7 +316,7 @@ static int phases(struct aq_job *j, struct aq_err *reterr)
         aq_job_preflight_lines(j, say, j);
     rc = aq_job_check_counts(j, reterr);
     if (rc == 0 && j->manifest)
-        rc = aq_job_resume(j, j->o->dry_run, reterr);
+        rc = aq_job_resume(j, reterr);
     if (rc < 0)
         return rc;
     aq_job_workload(j);

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "engine/files.h"
 #include "engine/units.h"
 
 #include <errno.h>
@@ -16,15 +17,17 @@
 
 enum { STATUS_BYTES_MAX = 1 << 20 };
 
-/* FILE.status.json, or FILE itself when it is one.  Free it. */
+/* FILE.status.json, or FILE itself when it is one; beside what a link leads to, as `generate` does.
+ * Free it. */
 static char *status_path(const char *file)
 {
     static const char suffix[] = ".status.json";
     size_t n = strlen(file), s = sizeof(suffix) - 1;
-    char *path;
     if (n >= s && strcmp(file + n - s, suffix) == 0)
         return strdup(file);
-    return asprintf(&path, "%s%s", file, suffix) < 0 ? NULL : path;
+    char *name = aq_file_resolve(file), *path = name ? aq_file_name(name, suffix) : NULL;
+    free(name);
+    return path;
 }
 
 /* A scalar in words; false for lists and objects. */
@@ -129,6 +132,10 @@ int aq_cmd_status(const struct aq_options *o, const struct aquifer_hooks *hooks,
     json_t *document = NULL;
     struct stat st;
     int rc = aq_read_file(&text, &bytes, path, STATUS_BYTES_MAX, reterr);
+    if (rc == -ENOENT)
+        rc = aq_error(reterr, -ENOENT,
+                      "'%s' does not exist: expected the output of a `generate` that has begun",
+                      path);
     if (rc < 0)
         goto out;
     rc = aq_json_parse(&document, text, bytes, true, reterr);

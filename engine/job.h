@@ -2,7 +2,10 @@
  * engine/job.h - one run of `generate`, shared by the files that make it up:
  *   cmd_generate.c   the phases, in order
  *   job_preflight.c  every line parsed and counted before weights are read
- *   job_resume.c     what an existing output already holds; repair, retries, order
+ *   job_output.c     where results go, and the names of what lies beside them
+ *   job_lines.c      the lines of a result file
+ *   job_resume.c     what an existing output already holds; repair and retries
+ *   job_order.c      results in input order
  *   job_manifest.c   the values a resumed run must agree with
  *   job_run.c        the engine's thread, and the caller's thread that watches it
  *   job_progress.c   lines, status file, report
@@ -31,6 +34,7 @@ struct aq_row {
     uint8_t form, code; /* enum aq_form, enum aq_record_code */
     bool has_id;        /* false: malformed, not in the table of ids */
     bool done;          /* the output holds it already */
+    bool retried;       /* the output holds an error of it, which is to be tried again */
     bool prompt_logprobs;
 };
 
@@ -48,6 +52,23 @@ struct aq_job_shown {
     uint64_t line;
     enum aq_record_code code;
     char message[200];
+};
+
+/* How far a result file can be believed. */
+struct aq_job_walk {
+    uint64_t good_end;    /* offset behind the last whole line */
+    uint64_t end;         /* size of the file */
+    bool newline_missing; /* the last whole line lacks it */
+};
+
+/* What earlier runs left. */
+struct aq_job_old {
+    const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
+    bool both;        /* FILE is complete, and FILE.part is there, too */
+    struct aq_job_walk walk;
+    uint64_t retried;  /* error records to be taken out and tried again */
+    uint64_t next_row; /* behind the record of the last line */
+    bool stray, mixed; /* a line of no record was seen; lines are not in input order */
 };
 
 struct aq_job {
@@ -68,12 +89,14 @@ struct aq_job {
     uint32_t shown_count;
 
     /* output file; path NULL when results go to hooks->output */
-    const char *output;
+    char *output;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part;         /* where lines are appended: output, or output.part with --ordered */
+    char *part;         /* FILE.part, where --ordered collects; NULL for streams, as the next two */
     char *manifest, *status;
+    const char *lines; /* where lines are appended: output or part */
     struct aq_lock *lock;
     struct aq_writer *writer;
+    struct aq_job_old old;
     uint64_t done_before, errors_before; /* records the output held at the start */
     uint64_t stray_lines;                /* lines that belong to no record of this input */
     uint64_t pending, pending_valid;     /* records still to do */
@@ -125,6 +148,8 @@ uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash);
 int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
 /* Bounds over the rows that are not done, into j->workload and j->pending. */
 void aq_job_workload(struct aq_job *j);
+/* Free space where the output lies; UINT64_MAX: unknown. */
+uint64_t aq_job_free_bytes(const struct aq_job *j);
 json_t *aq_job_preflight_json(const struct aq_job *j);
 void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, const char *text),
                             void *user);
@@ -134,10 +159,18 @@ void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, con
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
 
+/* ---- job_output.c ---- */
+/* Names, checks and locks the output. */
+int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
+
 /* ---- job_resume.c ---- */
-/* Finds, repairs and reads what earlier runs left, and marks its rows as done.  Nothing is changed
- * with dry set. */
-int aq_job_resume(struct aq_job *j, bool dry, struct aq_err *reterr);
+/* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
+int aq_job_resume(struct aq_job *j, struct aq_err *reterr);
+/* Makes what earlier runs left ready to be gone on with: repaired, without the errors to be tried
+ * again, at the place where lines are appended; or sets it aside for --overwrite. */
+int aq_job_settle(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_order.c ---- */
 /* Puts FILE.part into input order as FILE. */
 int aq_job_order(struct aq_job *j, struct aq_err *reterr);
 

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40 };
+enum { SCHEMA = 1, MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40 };
 
 /* These differ between machines and releases without making results wrong. */
 static const char *const only_warned[] = {"version", "model", "backend", "isa"};
@@ -98,7 +98,7 @@ static json_t *manifest_values(const struct aq_job *j)
 
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
-    json_t *m = json_pack("{s:i, s:o}", "schema", 1, "values", manifest_values(j));
+    json_t *m = json_pack("{s:i, s:o}", "schema", SCHEMA, "values", manifest_values(j));
     char *text = m ? json_dumps(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(m);
     if (!text)
@@ -195,6 +195,32 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     return forbidden;
 }
 
+/* The values of the run that made the results.  New reference. */
+static int read_values(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
+{
+    json_t *m;
+    struct aq_err err;
+    if (aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, &err) < 0)
+        return aq_error(reterr, -EINVAL,
+                        "manifest: %s; without it, it cannot be told whether the results in '%s' "
+                        "belong to this run; --overwrite renames both out of the way",
+                        err.text, j->output);
+    const json_t *schema = json_object_get(m, "schema");
+    json_t *values = json_object_get(m, "values");
+    int rc = 0;
+    if (!json_is_integer(schema) || json_integer_value(schema) != SCHEMA)
+        rc = aq_error(reterr, -EINVAL,
+                      "'%s': expected \"schema\": %d, found another: these results were made by "
+                      "another version; --overwrite renames them out of the way",
+                      j->manifest, SCHEMA);
+    else if (!json_is_object(values))
+        rc = aq_error(reterr, -EINVAL, "'%s': expected an object \"values\"", j->manifest);
+    else
+        *ret = json_incref(values);
+    json_decref(m);
+    return rc;
+}
+
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
 {
     if (aq_file_size(j->manifest) < 0)
@@ -202,16 +228,12 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
                         "'%s' exists, but '%s' does not: it cannot be told whether these results "
                         "belong to this run; --overwrite renames them out of the way",
                         j->output, j->manifest);
-    json_t *m;
-    if (aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, reterr) < 0) {
-        aq_error_prefix(reterr, "manifest");
-        return reterr ? reterr->code = -EINVAL : -EINVAL;
-    }
-    const json_t *was = json_object_get(m, "values");
+    json_t *was;
+    int rc = read_values(&was, j, reterr);
+    if (rc < 0)
+        return rc;
     json_t *now = manifest_values(j);
-    int rc = json_is_object(was)
-                 ? check_allowed_names(j, now, reterr)
-                 : aq_error(reterr, -EINVAL, "'%s': expected an object \"values\"", j->manifest);
+    rc = check_allowed_names(j, now, reterr);
     unsigned forbidden = rc == 0 ? compare(j, was, now) : 0;
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
@@ -219,6 +241,6 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
                       "KEY,... goes on, --overwrite starts anew",
                       j->output, forbidden);
     json_decref(now);
-    json_decref(m);
+    json_decref(was);
     return rc;
 }

@@ -312,7 +312,7 @@ static uint32_t percentile(const struct aq_job *j, double share)
 }
 
 /* Free bytes where the results go; UINT64_MAX when unknown. */
-static uint64_t free_bytes(const struct aq_job *j)
+uint64_t aq_job_free_bytes(const struct aq_job *j)
 {
     if (!j->output)
         return UINT64_MAX;
@@ -429,7 +429,7 @@ static void print_machine(struct printer *p, const struct aq_job *j)
 
 static void print_output(struct printer *p, const struct aq_job *j)
 {
-    uint64_t space = free_bytes(j), want = bytes_to_write(j);
+    uint64_t space = aq_job_free_bytes(j), want = bytes_to_write(j);
     if (!j->output)
         aq_buf_printf(&p->text, "results: to standard output, about %.1f MB at most",
                       1e-6 * (double)want);
@@ -484,7 +484,7 @@ json_t *aq_job_preflight_json(const struct aq_job *j)
 {
     const struct aq_job_counts *c = &j->counts;
     const struct aq_params *d = &j->g.rules.defaults;
-    uint64_t space = free_bytes(j);
+    uint64_t space = aq_job_free_bytes(j);
     json_t *o =
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "records", (json_int_t)c->records, "valid",
                   (json_int_t)c->valid, "sequences", (json_int_t)c->sequences, "prompt_tokens",

@@ -14,6 +14,7 @@ struct fake_engine {
     uint64_t model_hash;
     double pass_s;      /* a pass takes this long */
     uint64_t fail_pass; /* this pass (from 1) fails with -EIO; 0: none */
+    bool refuse_plan;   /* nothing fits */
     uint64_t bad_token; /* a sequence whose prompt begins with this id gets no finite logits */
     /* Script: these tokens come first, whatever the prompt; 0 ends it. */
     uint32_t script[64];

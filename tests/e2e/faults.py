@@ -18,7 +18,25 @@ LEAVES_WITHIN_S = 20
 F_SETPIPE_SZ, PAGE = 1031, 4096
 
 
-class Pipes(Rig):
+class Faults(Rig):
+    def start(self, *words, stdout=subprocess.DEVNULL, stderr=None, **how):
+        """The program, and what it says in a file."""
+        with open(self.path("said"), "wb") as said:
+            child = subprocess.Popen(self.words(*words, **how), stdin=subprocess.DEVNULL,
+                                     stdout=stdout, stderr=stderr or said)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
+
+    def said(self):
+        with open(self.path("said"), "rb") as f:
+            return f.read()
+
+    def ids(self):
+        return [r["id"] for r in lines_of(self.output)]
+
+
+class Pipes(Faults):
     """Nobody reads at the other end."""
 
     def full_pipe(self):
@@ -33,19 +51,6 @@ class Pipes(Rig):
         self.addCleanup(os.close, reader)
         self.addCleanup(os.close, writer)
         return writer
-
-    def start(self, *words, stdout=subprocess.DEVNULL, stderr=None, **how):
-        """The program, and what it says in a file."""
-        with open(self.path("said"), "wb") as said:
-            child = subprocess.Popen(self.words(*words, **how), stdin=subprocess.DEVNULL,
-                                     stdout=stdout, stderr=stderr or said)
-        self.addCleanup(child.wait)
-        self.addCleanup(child.kill)
-        return child
-
-    def said(self):
-        with open(self.path("said"), "rb") as f:
-            return f.read()
 
     def assert_leaves(self, child, number=signal.SIGINT):
         begin = time.monotonic()
@@ -154,6 +159,110 @@ class Pipes(Rig):
         time.sleep(0.2)
         self.assert_leaves(child, signal.SIGTERM)
         self.assertFalse(os.path.exists(self.output + ".lock"))
+
+
+class Disks(Faults):
+    """A disk that is full, for a while or for good."""
+
+    def setUp(self):
+        super().setUp()
+        self.write(self.many(300))
+        self.want = [f"r{i}" for i in range(300)]
+
+    def test_a_run_goes_on_when_there_is_space_again(self):
+        disk = self.mount(64 << 10)
+        self.output = os.path.join(disk, "out.jsonl")
+        for order in ((), ("--ordered", "--overwrite")):
+            child = self.start(*order)
+            self.wait_for(lambda: b"waiting up to 600 s" in self.said())
+            self.assertIsNone(child.poll())
+            self.resize(disk, 4 << 20)
+            self.assertEqual(child.wait(60), 0, self.said())
+            self.assertEqual(sorted(self.ids()), sorted(self.want))
+            self.resize(disk, 256 << 10)
+        self.assertEqual(self.ids(), self.want)
+
+    def test_a_signal_ends_the_wait_for_space(self):
+        disk = self.mount(64 << 10)
+        self.output = os.path.join(disk, "out.jsonl")
+        child = self.start()
+        self.wait_for(lambda: b"waiting up to 600 s" in self.said())
+        child.send_signal(signal.SIGTERM)
+        self.assertEqual(child.wait(60), 130)
+        self.resize(disk, 4 << 20)
+        self.generate()
+        self.assertEqual(sorted(self.ids()), sorted(self.want))
+
+    def fill_before_ordering(self, disk):
+        """Room for all lines once, and not for the second copy that ordering takes."""
+        self.generate(target=self.path("measure"))
+        lines = os.path.getsize(self.path("measure"))
+        self.resize(disk, (lines // PAGE + 6) * PAGE)
+        return lines
+
+    def test_ordering_waits_for_space(self):
+        disk = self.mount(4 << 20)
+        self.output = os.path.join(disk, "out.jsonl")
+        self.fill_before_ordering(disk)
+        child = self.start("--ordered")
+        self.wait_for(lambda: b"order the results" in self.said())
+        self.assertFalse(os.path.exists(self.output))
+        self.resize(disk, 4 << 20)
+        self.assertEqual(child.wait(60), 0, self.said())
+        self.assertEqual(self.ids(), self.want)
+        self.assertFalse(os.path.exists(self.output + ".part"))
+
+    def test_ordering_without_space_keeps_what_there_is(self):
+        disk = self.mount(4 << 20)
+        self.output = os.path.join(disk, "out.jsonl")
+        lines = self.fill_before_ordering(disk)
+        for _ in range(2):
+            done = self.generate("--ordered", "--disk-full-wait", "1s", status=4)
+            self.assertIn(b"order the results", done.stderr)
+            self.assertEqual(os.path.getsize(self.output + ".part"), lines)
+            self.assertFalse(os.path.exists(self.output + ".tmp"))
+        self.generate()  # in the order they came they need no second copy
+        self.assertEqual(sorted(self.ids()), sorted(self.want))
+        self.resize(disk, 4 << 20)
+        self.generate("--ordered")
+        self.assertEqual(self.ids(), self.want)
+
+    def test_a_disk_without_room_for_the_manifest(self):
+        disk = self.mount(2 * PAGE)
+        self.output = os.path.join(disk, "out.jsonl")
+        with open(os.path.join(disk, "filler"), "wb") as f:
+            f.write(b"x" * PAGE * 2)
+        done = self.generate(status=4)
+        self.assertIn(b"manifest", done.stderr)
+        self.assertEqual(os.listdir(disk), ["filler"])
+
+    def test_errors_are_kept_when_there_is_no_room_to_take_them_out(self):
+        disk = self.mount(4 << 20)
+        self.output = os.path.join(disk, "out.jsonl")
+        self.write(self.many(300) + [{"id": "bad", "prompt": "a", "max_tokens": 2000}])
+        self.generate(status=3)
+        before = self.sorted_lines()
+        self.resize(disk, (os.path.getsize(self.output) // PAGE + 6) * PAGE)
+        self.generate("--retry-errors", status=4)
+        self.assertEqual(self.sorted_lines(), before)
+        self.assertFalse(os.path.exists(self.output + ".tmp"))
+
+
+class Rivals(Faults):
+    def test_of_many_that_start_together_one_writes(self):
+        self.write(self.many(600))
+        crowd = [subprocess.Popen(self.words(), stderr=subprocess.PIPE) for _ in range(8)]
+        said = [child.communicate()[1] for child in crowd]
+        winners = 0
+        for child, text in zip(crowd, said):
+            if b"done: 600 records" in text:
+                winners += 1
+                self.assertEqual(child.returncode, 0)
+            elif b"nothing to do" not in text:  # as one that came after the end might say
+                self.assertEqual(child.returncode, 1)
+                self.assertIn(b"held by process", text)
+        self.assertEqual(winners, 1, said)
+        self.assertEqual(len(self.results()), 600)
 
 
 if __name__ == "__main__":

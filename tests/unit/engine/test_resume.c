@@ -119,6 +119,30 @@ static void a_tail_of_zero_bytes_is_cut_off(void **state)
     free(want);
 }
 
+static void a_line_torn_inside_a_character_is_cut_off(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    append(rig, "out.jsonl", "{\"id\":\"r0\",\"text\":\"\xe2\x82", 22);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_non_null(strstr(rig->lines.data, "torn"));
+    assert_results(rig, want);
+    append(rig, "out.jsonl", "\xf0", 1);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_results(rig, want);
+    free(want);
+}
+
+static void an_emptied_file_is_filled_again(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    cut(rig, "out.jsonl", 0);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_results(rig, want);
+    free(want);
+}
+
 static void nothing_to_do_loads_nothing(void **state)
 {
     struct job_rig *rig = *state;
@@ -255,6 +279,30 @@ static void a_run_may_change_between_ordered_and_not(void **state)
     free(want);
 }
 
+static void a_whole_file_is_put_in_order_on_request(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *text = job_rig_read(rig, "out.jsonl");
+    fake_engine.loads = 0;
+    append(rig, "out.jsonl", text, strcspn(text, "\n") + 1); /* a line that is there twice */
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    assert_int_equal(fake_engine.loads, 0);
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), RECORDS + 1); /* nothing is thrown away */
+    for (size_t i = 0; i < RECORDS; i++)
+        assert_int_equal(json_integer_value(json_object_get(json_array_get(results, i), "index")),
+                         i);
+    json_decref(results);
+    assert_false(job_rig_exists(rig, "out.jsonl.part"));
+    struct stat before, after;
+    assert_int_equal(stat(job_rig_path(rig, "out.jsonl"), &before), 0);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0); /* is in order: left alone */
+    assert_int_equal(stat(job_rig_path(rig, "out.jsonl"), &after), 0);
+    assert_int_equal(before.st_ino, after.st_ino);
+    free(text);
+    free(want);
+}
+
 /* ---- what must agree ---- */
 
 static void other_values_are_refused_with_a_table(void **state)
@@ -370,8 +418,12 @@ static void a_manifest_that_cannot_be_read_is_an_error(void **state)
     free(full_run(rig));
     job_rig_write(rig, "out.jsonl.manifest.json", "{\"values\"");
     assert_refused(rig, "", "manifest");
-    job_rig_write(rig, "out.jsonl.manifest.json", "{}");
+    job_rig_write(rig, "out.jsonl.manifest.json", "{\"schema\": 1}");
     assert_refused(rig, "", "values");
+    job_rig_write(rig, "out.jsonl.manifest.json", "{\"schema\": 2, \"values\": {}}");
+    assert_refused(rig, "", "another version");
+    cut(rig, "out.jsonl.manifest.json", 0);
+    assert_refused(rig, "", "--overwrite");
 }
 
 static void overwrite_renames_and_never_deletes(void **state)
@@ -387,6 +439,55 @@ static void overwrite_renames_and_never_deletes(void **state)
     assert_true(job_rig_exists(rig, "out.jsonl.old.2"));
     free(kept);
     free(old);
+}
+
+/* Cut off while it renames: whichever file has its new name, the other is not written over. */
+static void an_overwrite_that_was_cut_off_loses_nothing(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *manifest = job_rig_read(rig, "out.jsonl.manifest.json");
+    rename(job_rig_path(rig, "out.jsonl.manifest.json"),
+           job_rig_path(rig, "out.jsonl.manifest.json.old.1"));
+    assert_refused(rig, "", "--overwrite");
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0);
+    char *old = job_rig_sorted(rig, "out.jsonl.old.2");
+    assert_string_equal(old, want);
+    char *old_manifest = job_rig_read(rig, "out.jsonl.manifest.json.old.1");
+    assert_string_equal(old_manifest, manifest);
+    free(old_manifest);
+    free(old);
+    free(manifest);
+    free(want);
+}
+
+static void what_does_not_fit_touches_nothing(void **state)
+{
+    static const char *const options[] = {"\"overwrite\": true", "\"retry_errors\": true",
+                                          "\"ordered\": true", ""};
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 10);
+    fake_engine.bad_token = 13;
+    assert_int_equal(job_rig_run(rig, ""), 3);
+    append(rig, "out.jsonl", "{\"torn", 6);
+    char *input = job_rig_read(rig, "in.jsonl"), *more = NULL;
+    assert_true(asprintf(&more, "%s{\"id\": \"more\", \"prompt\": [5]}\n", input) > 0);
+    job_rig_write(rig, "in.jsonl", more);
+    char *before = job_rig_read(rig, "out.jsonl");
+    fake_engine.refuse_plan = true;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(options); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "\"allow_change\": [\"input\"]%s%s", *options[i] ? ", " : "",
+                 options[i]);
+        assert_int_equal(job_rig_run(rig, text), -ENOMEM);
+        char *after = job_rig_read(rig, "out.jsonl");
+        assert_string_equal(after, before);
+        free(after);
+        assert_false(job_rig_exists(rig, "out.jsonl.old.1"));
+        assert_false(job_rig_exists(rig, "out.jsonl.part"));
+    }
+    free(before);
+    free(more);
+    free(input);
 }
 
 static void a_dry_run_repairs_nothing(void **state)
@@ -422,6 +523,45 @@ static void error_records_count_as_done_until_they_are_retried(void **state)
     json_decref(results);
 }
 
+/* Cut off between sorting FILE.part into FILE and removing it, and errors are in both. */
+static void errors_are_retried_where_a_part_was_left(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 10);
+    fake_engine.bad_token = 13;
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 3);
+    char *text = job_rig_read(rig, "out.jsonl");
+    job_rig_write(rig, "out.jsonl.part", text);
+    free(text);
+    fake_engine.bad_token = UINT64_MAX;
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true, \"retry_errors\": true"), 0);
+    json_t *results = job_rig_results(rig, "out.jsonl"), *o;
+    size_t i;
+    assert_int_equal(json_array_size(results), 10);
+    json_array_foreach(results, i, o)
+    {
+        assert_null(json_object_get(o, "error"));
+        assert_int_equal(json_integer_value(json_object_get(o, "index")), i);
+    }
+    json_decref(results);
+}
+
+/* Cut off while the file without them is written beside it. */
+static void retrying_errors_can_be_cut_off(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 10);
+    fake_engine.bad_token = 13;
+    assert_int_equal(job_rig_run(rig, ""), 3);
+    fake_engine.bad_token = UINT64_MAX;
+    job_rig_write(rig, "out.jsonl.tmp", "{\"id\":\"r");
+    assert_int_equal(job_rig_run(rig, "\"retry_errors\": true"), 0);
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 10);
+    json_decref(results);
+    assert_false(job_rig_exists(rig, "out.jsonl.tmp"));
+}
+
 static void a_resumed_run_still_tells_of_earlier_errors(void **state)
 {
     struct job_rig *rig = *state;
@@ -437,6 +577,8 @@ static const struct CMUnitTest tests[] = {
     T(only_what_is_missing_is_run_again),
     T(a_whole_last_line_without_newline_is_kept),
     T(a_tail_of_zero_bytes_is_cut_off),
+    T(a_line_torn_inside_a_character_is_cut_off),
+    T(an_emptied_file_is_filled_again),
     T(nothing_to_do_loads_nothing),
     T(all_forms_are_recognised),
     T(an_ordered_run_goes_on_from_its_part),
@@ -444,6 +586,7 @@ static const struct CMUnitTest tests[] = {
     T(an_empty_part_does_not_replace_the_whole_file),
     T(a_part_left_beside_the_whole_file_is_removed),
     T(a_run_may_change_between_ordered_and_not),
+    T(a_whole_file_is_put_in_order_on_request),
     T(other_values_are_refused_with_a_table),
     T(allowed_changes_go_on),
     T(version_backend_and_isa_only_warn),
@@ -455,8 +598,12 @@ static const struct CMUnitTest tests[] = {
     T(a_line_in_the_middle_that_is_no_result_is_named),
     T(a_manifest_that_cannot_be_read_is_an_error),
     T(overwrite_renames_and_never_deletes),
+    T(an_overwrite_that_was_cut_off_loses_nothing),
+    T(what_does_not_fit_touches_nothing),
     T(a_dry_run_repairs_nothing),
     T(error_records_count_as_done_until_they_are_retried),
+    T(errors_are_retried_where_a_part_was_left),
+    T(retrying_errors_can_be_cut_off),
     T(a_resumed_run_still_tells_of_earlier_errors),
 };
 
