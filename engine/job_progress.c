@@ -175,6 +175,13 @@ static json_t *positive(double x)
     return x > 0 ? aq_json_real(x) : json_null();
 }
 
+/* Messages name files, and a name may be any bytes; JSON may not. */
+static json_t *safe_text(const char *text)
+{
+    char quoted[AQ_LAST_ERROR_BYTES];
+    return json_string(aq_quote(quoted, sizeof(quoted), text, strlen(text)));
+}
+
 void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
                         const struct aq_run_view *view, const char *state)
 {
@@ -196,7 +203,7 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
     json_object_set_new(o, "lanes", aq_report_lanes(&view->stats));
     json_object_set_new(o, "memory", memory_now(p));
     json_object_set_new(o, "last_error",
-                        view->last_error[0] ? json_string(view->last_error) : json_null());
+                        view->last_error[0] ? safe_text(view->last_error) : json_null());
     json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
     json_object_set_new(o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
     char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
@@ -208,14 +215,6 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
 }
 
 /* ---- report ---- */
-
-/* The engine was never planned because nothing had to be generated. */
-static json_t *report_without_engine(const struct aq_report_times *t)
-{
-    return json_pack("{s:i, s:n, s:I, s:I, s:i, s:i, s:i}", "schema", 1, "plan", "requests",
-                     (json_int_t)t->requests, "errors", (json_int_t)t->errors, "prompt_tokens", 0,
-                     "generated_tokens", 0, "passes", 0);
-}
 
 json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
                            const char *state)
@@ -229,8 +228,7 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
         .errors = view->errors,
         .prompt_tokens = view->prompt_tokens,
     };
-    json_t *r =
-        j->planned ? aq_report_build(j->g.engine, &times, NULL) : report_without_engine(&times);
+    json_t *r = aq_report_build(j->g.engine, &times, NULL);
     if (!r)
         return NULL;
     json_object_set_new(r, "command", json_string("generate"));

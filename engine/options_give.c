@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options_give.h"
 
+#include "base/buf.h"
 #include "base/nearest.h"
 #include "engine/units.h"
 
@@ -394,6 +395,12 @@ bool aq_option_is_list(const struct aq_option *option)
 int aq_options_give(struct aq_options *o, const struct aq_option *option, uint32_t source,
                     const char *label, const char *text, struct aq_err *reterr)
 {
+    size_t bytes = strlen(text), bad = aq_utf8_invalid_at(text, bytes);
+    char quoted[80];
+    if (bad < bytes) /* options travel as JSON, and so do results */
+        return aq_error(reterr, -EINVAL, "%s: expected UTF-8, found byte 0x%02x at %zu of '%s'",
+                        label, (unsigned char)text[bad], bad,
+                        aq_quote(quoted, sizeof(quoted), text, bytes));
     uint32_t *from = &owned_of(o)->source[row_of(option)];
     if (aq_option_is_list(option) && *from != source) {
         /* What an earlier source or the default put there stays owned until close. */

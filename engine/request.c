@@ -97,10 +97,12 @@ bool aq_request_refuse(struct aq_request *r, enum aq_record_code code, const cha
         return false;
     r->error.code = code;
     snprintf(r->error.param, sizeof(r->error.param), "%s", param);
+    char text[sizeof(r->error.message)];
     va_list args;
     va_start(args, format);
-    vsnprintf(r->error.message, sizeof(r->error.message), format, args);
+    vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    aq_quote(r->error.message, sizeof(r->error.message), text, strlen(text));
     return false;
 }
 
@@ -142,6 +144,24 @@ static size_t skip_value(struct aq_text t, size_t at)
         at++;
     } while (at < t.count && depth);
     return at;
+}
+
+static bool nests_too_deep(struct aq_text t)
+{
+    size_t depth = 0;
+    for (size_t at = 0; at < t.count && depth <= AQ_LINE_DEPTH_MAX;) {
+        char c = t.bytes[at];
+        if (c == '"') {
+            at = skip_string(t, at);
+            continue;
+        }
+        if (c == '{' || c == '[')
+            depth++;
+        else if ((c == '}' || c == ']') && depth)
+            depth--;
+        at++;
+    }
+    return depth > AQ_LINE_DEPTH_MAX;
 }
 
 static size_t skip_space(struct aq_text t, size_t at)
@@ -528,6 +548,12 @@ static int parse_line(struct aq_request *r)
         d->root = json_pack("{s:s%}", "prompt", line->text, line->bytes);
         r->form = AQ_FORM_PLAIN;
         return d->root ? 0 : -ENOMEM;
+    }
+    if (nests_too_deep((struct aq_text){line->text, line->bytes})) {
+        aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "",
+                          "expected at most %d brackets in one another, found more",
+                          AQ_LINE_DEPTH_MAX);
+        return 0;
     }
     struct aq_err err;
     if (aq_json_parse(&d->root, line->text, line->bytes, true, &err) < 0) {

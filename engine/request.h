@@ -23,6 +23,7 @@ struct aq_tok_state;
 
 enum {
     AQ_LINE_BYTES_MAX = 64 << 20, /* of one input line */
+    AQ_LINE_DEPTH_MAX = 512,      /* brackets in brackets; a result adds its own around them */
     AQ_REQUEST_SEQUENCES_MAX = 1024,
     AQ_REQUEST_STOPS_MAX = 64,
     AQ_REQUEST_STOP_BYTES_MAX = 1024,

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *get_string(const json_t *o, const char *key)
 {
@@ -311,14 +312,8 @@ static void progress_is_told_inside_the_first_pass(void **state)
     assert_true(rig->first_progress_s < 1.0);
 }
 
-static void the_report_accounts_for_all_the_time(void **state)
+static json_t *read_report(struct job_rig *rig)
 {
-    struct job_rig *rig = *state;
-    char options[400];
-    job_rig_records(rig, 40);
-    snprintf(options, sizeof(options), "\"report\": \"%s\"", job_rig_path(rig, "report.json"));
-    assert_int_equal(job_rig_run(rig, options), 0);
-    json_t *r = read_json(rig, "report.json");
     static const char *const keys[] = {
         "schema",       "aquifer",       "model",    "device",      "plan",
         "requests",     "prompt_tokens", "load_s",   "pack_s",      "prefill_s",
@@ -326,11 +321,29 @@ static void the_report_accounts_for_all_the_time(void **state)
         "total_tok_s",  "decode_tok_s",  "lanes",    "memory",      "predicted",
         "lossy",        "weights",       "emulated", "environment", "generated_tokens",
         "prefill_tok_s"};
+    json_t *r = read_json(rig, "report.json");
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++)
         if (!json_object_get(r, keys[i]))
             fail_msg("the report lacks '%s'", keys[i]);
+    return r;
+}
+
+static void the_report_accounts_for_all_the_time(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[400];
+    job_rig_records(rig, 40);
+    snprintf(options, sizeof(options), "\"report\": \"%s\"", job_rig_path(rig, "report.json"));
+    assert_int_equal(job_rig_run(rig, options), 0);
+    json_t *r = read_report(rig);
     assert_int_equal(json_integer_value(json_object_get(r, "requests")), 40);
     assert_int_equal(json_integer_value(json_object_get(r, "prompt_tokens")), 120);
+    json_decref(r);
+    unlink(job_rig_path(rig, "report.json"));
+    assert_int_equal(job_rig_run(rig, options), 0); /* nothing to do: told as fully */
+    r = read_report(rig);
+    assert_int_equal(json_integer_value(json_object_get(r, "requests")), 0);
+    assert_int_equal(json_integer_value(json_object_get(r, "resumed")), 40);
     json_decref(r);
 }
 

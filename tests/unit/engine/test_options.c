@@ -275,6 +275,8 @@ static void wrong_values_name_flag_expected_and_found(void **state)
     refuse("generate", "--model=", "--model: expected DIR, found ''");
     refuse("generate", "--seed|18446744073709551616", "to 18446744073709551615");
     refuse("generate", "--disk-dir|/a,,/b", "expected DIR,...");
+    refuse("generate", "--model|a\xff", "--model: expected UTF-8, found byte 0xff at 1 of 'a?'");
+    refuse("generate", "--prompt|\xc3", "--prompt: expected UTF-8");
 }
 
 static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)

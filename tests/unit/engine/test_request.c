@@ -236,15 +236,59 @@ static void zero_bytes_in_prompts_are_text(void **state)
     assert_int_equal(r->prompts[0].count, 4);
 }
 
-static void nesting_is_bounded(void **state)
+/* A record whose brackets nest this deep, its own included. */
+static struct aq_request *read_nested(struct rig *rig, const char *before, int depth)
 {
     struct aq_buf b = {0};
-    aq_buf_puts(&b, "{\"prompt\": \"a\", \"metadata\": ");
-    for (int i = 0; i < 200000; i++)
+    aq_buf_puts(&b, before);
+    for (int i = 1; i < depth; i++)
         aq_buf_puts(&b, "[");
-    struct aq_request *r = read_bytes(*state, b.data, b.count);
-    assert_int_equal(r->error.code, AQ_RECORD_INVALID_JSON);
+    for (int i = 1; i < depth; i++)
+        aq_buf_puts(&b, "]");
+    aq_buf_puts(&b, "}");
+    struct aq_request *r = read_bytes(rig, b.data, b.count);
     aq_buf_close(&b);
+    return r;
+}
+
+static void nesting_is_bounded(void **state)
+{
+    static const char plain[] = "{\"prompt\": \"a\", \"metadata\": ",
+                      brackets[] = "{\"prompt\": \"[[[{{{\\\"[[[\", \"metadata\": ";
+    assert_good(read_nested(*state, plain, AQ_LINE_DEPTH_MAX));
+    assert_good(read_nested(*state, brackets, AQ_LINE_DEPTH_MAX));
+    for (int depth = AQ_LINE_DEPTH_MAX + 1; depth < 300000; depth *= 5) {
+        struct aq_request *r = read_nested(*state, plain, depth);
+        assert_int_equal(r->error.code, AQ_RECORD_INVALID_RECORD);
+        assert_non_null(strstr(r->error.message, "512"));
+    }
+    assert_refused(*state, "[[[[\"\\", AQ_RECORD_INVALID_JSON, "");
+    assert_refused(*state, "]]]]}}}}", AQ_RECORD_INVALID_JSON, "");
+}
+
+static void messages_are_printable_whatever_they_quote(void **state)
+{
+    static const char *const lines[] = {
+        "{\"custom_id\": \"c\", \"url\": \"u\", \"body\": {}, \"method\": \"%s\"}",
+        "{\"custom_id\": \"c\", \"method\": \"POST\", \"body\": {}, \"url\": \"%s\"}",
+        "{\"prompt\": \"a\", \"temperature\": \"%s\"}",
+        "{\"prompt\": \"a\", \"guided_%s\": 1}",
+        "{\"prompt\": \"a\", \"x%s\": 1}",
+        "{\"prompt\": \"%s",
+        "%s",
+    };
+    struct rig *rig = *state;
+    char text[2000] = "\\u001b[2J\\n", line[2200]; /* and then what may be cut within a letter */
+    for (int i = 0; i < 400; i++)
+        strcat(text, "\xc3\xa9");
+    rig->rules.unknown_is_error = true;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(lines); i++) {
+        int n = snprintf(line, sizeof(line), lines[i], text);
+        const struct aq_request *r = read_bytes(rig, line, (size_t)n);
+        assert_true(r->error.code != AQ_RECORD_OK);
+        for (const char *c = r->error.message; *c; c++)
+            assert_true(*c >= ' ' && *c <= '~');
+    }
 }
 
 static void values_that_are_not_objects_are_invalid_records(void **state)
@@ -654,6 +698,7 @@ static const struct CMUnitTest tests[] = {
     T(zero_bytes_outside_strings_are_invalid_json),
     T(zero_bytes_in_prompts_are_text),
     T(nesting_is_bounded),
+    T(messages_are_printable_whatever_they_quote),
     T(values_that_are_not_objects_are_invalid_records),
     T(a_line_that_is_too_long_says_so),
     T(prompts_come_as_text_ids_and_lists_of_both),

@@ -4,6 +4,7 @@
 #include "tests/unit/engine/job_rig.h"
 
 #include "base/prng.h"
+#include "engine/request.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -183,6 +184,24 @@ static void all_forms_are_recognised(void **state)
     assert_string_equal(again, text);
     free(again);
     free(text);
+}
+
+static void the_deepest_request_comes_back_readable(void **state)
+{
+    struct job_rig *rig = *state;
+    struct aq_buf b = {0};
+    aq_buf_puts(&b, "{\"request_type\": \"x\", \"prompt\": [5], \"deep\": ");
+    for (int i = 1; i < AQ_LINE_DEPTH_MAX; i++)
+        aq_buf_puts(&b, "[");
+    for (int i = 1; i < AQ_LINE_DEPTH_MAX; i++)
+        aq_buf_puts(&b, "]");
+    aq_buf_puts(&b, "}\n{\"prompt\": [6]}\n");
+    job_rig_write(rig, "in.jsonl", b.data);
+    aq_buf_close(&b);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    assert_int_equal(fake_engine.loads, 0);
 }
 
 /* ---- in order ---- */
@@ -581,6 +600,7 @@ static const struct CMUnitTest tests[] = {
     T(an_emptied_file_is_filled_again),
     T(nothing_to_do_loads_nothing),
     T(all_forms_are_recognised),
+    T(the_deepest_request_comes_back_readable),
     T(an_ordered_run_goes_on_from_its_part),
     T(lines_of_all_lengths_are_put_in_order),
     T(an_empty_part_does_not_replace_the_whole_file),
