@@ -313,9 +313,10 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
             snprintf(
                 hash, sizeof(hash), "%016llx",
                 (unsigned long long)XXH3_64bits(b.tokens, b.count * b.gen_len * sizeof(*b.tokens)));
-        uint32_t batches = o->micro_batches ? o->micro_batches : 1;
+        const json_t *plan = json_object_get(r, "plan");
         finish_row(r, row, requests, &s, projected ? NULL : hash, projected,
-                   aq_engine_seats(e) / batches, batches);
+                   (uint32_t)json_number(plan, "micro_batch"),
+                   (uint32_t)json_number(plan, "micro_batches"));
         *ret = r;
         r = NULL;
     }

@@ -441,6 +441,10 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
             reterr, -EINVAL,
             "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
             total, e->info.context);
+    int rc = rate_machine(e, reterr);
+    rc = rc < 0 ? rc : rate_disk(e, aq_model_store(e->model), reterr);
+    if (rc < 0)
+        return rc;
     struct aq_scratch_need need = {widest_row(m), m->head_dim, e->info.context};
     e->inputs = (struct aq_block_inputs){
         .steps = m,
@@ -459,6 +463,9 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .attention_auto = e->attention_auto,
         .placement = e->placed ? &e->placement : NULL,
         .can_stream = true,
+        .hw = e->rated ? &e->hw : NULL,
+        .refill = e->refill,
+        .serial = e->opts.serial,
         .sequences = w->sequences,
         .total_sum = w->total_sum,
         .prompt_sum = w->prompt_sum,
@@ -479,9 +486,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .serial = e->opts.serial,
     };
     aq_forecast_mean(&e->work, &e->inputs);
-    int rc = rate_machine(e, reterr);
-    rc = rc < 0 ? rc : rate_disk(e, aq_model_store(e->model), reterr);
-    rc = rc < 0 ? rc : aq_block_choose(&e->block, &e->inputs, reterr);
+    rc = aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);
         return rc;

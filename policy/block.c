@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/block.h"
+#include "policy/search.h"
 
 #include "base/mem.h"
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
@@ -333,10 +334,8 @@ static int build_program(struct aq_block *b, const struct aq_block_inputs *in,
     }
 }
 
-/* Fills b for this many seats and this placement. */
-static int make_candidate(struct aq_block *b, const struct aq_block_inputs *given,
-                          const struct aq_placement *placement, uint32_t seats,
-                          struct aq_err *reterr)
+int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
+                  const struct aq_placement *placement, uint32_t seats, struct aq_err *reterr)
 {
     struct aq_plan *p = &b->plan;
     struct aq_block_inputs settled_in = settled(given, placement);
@@ -365,6 +364,13 @@ static int make_candidate(struct aq_block *b, const struct aq_block_inputs *give
     return rc;
 }
 
+void aq_block_excess(double ret[AQ_TIER_COUNT], const struct aq_block *b,
+                     const struct aq_block_inputs *in)
+{
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        ret[t] = (double)aq_ledger_total(&b->ledger, (enum aq_tier)t) - (double)in->budget[t];
+}
+
 static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
@@ -384,7 +390,7 @@ static int largest(struct aq_block *b, const struct aq_block_inputs *in,
     uint32_t good = 0, bad = most + 1;
     while (bad - good > 1) {
         uint32_t middle = good + (bad - good) / 2;
-        int rc = make_candidate(b, in, placement, middle, reterr);
+        int rc = aq_block_make(b, in, placement, middle, reterr);
         if (rc < 0)
             return rc;
         if (within(b, in))
@@ -395,7 +401,7 @@ static int largest(struct aq_block *b, const struct aq_block_inputs *in,
     return (int)good;
 }
 
-static uint32_t seats_wanted(const struct aq_block_inputs *in)
+uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in)
 {
     if (in->micro_batch)
         return in->micro_batch;
@@ -416,8 +422,8 @@ static void size_text(char *text, size_t size, uint64_t bytes)
 static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
                   const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
 {
-    uint32_t seats = most ? seats_wanted(in) : 1;
-    int rc = make_candidate(b, in, placement, seats, reterr);
+    uint32_t seats = most ? aq_block_seats_wanted(in) : 1;
+    int rc = aq_block_make(b, in, placement, seats, reterr);
     if (rc < 0)
         return rc;
     enum aq_tier tier = AQ_HOST;
@@ -445,8 +451,8 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
 static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
                         const struct aq_placement *placement, struct aq_err *reterr)
 {
-    uint32_t wanted = seats_wanted(in);
-    int rc = make_candidate(b, in, placement, wanted, reterr);
+    uint32_t wanted = aq_block_seats_wanted(in);
+    int rc = aq_block_make(b, in, placement, wanted, reterr);
     if (rc < 0 || within(b, in))
         return rc;
     int most = largest(b, in, placement, wanted, reterr);
@@ -454,7 +460,7 @@ static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
         return most;
     if (!most || in->micro_batch)
         return refuse(b, in, placement, (uint32_t)most, reterr);
-    return make_candidate(b, in, placement, (uint32_t)most, reterr);
+    return aq_block_make(b, in, placement, (uint32_t)most, reterr);
 }
 
 /* Weights that stream when they do not fit: memory goes to KV before weights, since throughput
@@ -472,7 +478,7 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
     while (good - bad > 1) {
         int middle = (good + bad) / 2;
         p = in_memory(in, middle / 2.0);
-        rc = make_candidate(b, in, &p, seats, reterr);
+        rc = aq_block_make(b, in, &p, seats, reterr);
         if (rc < 0)
             return rc;
         if (within(b, in))
@@ -481,7 +487,25 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
             bad = middle;
     }
     p = in_memory(in, good / 2.0);
-    return make_candidate(b, in, &p, seats, reterr);
+    return aq_block_make(b, in, &p, seats, reterr);
+}
+
+/* Everything near the products where that takes the seats that are wanted.  If not, the plain
+ * rule's block, or, where the machine's rates are known, the fastest of a grid. */
+static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement p = in_memory(in, 0);
+    int rc = choose_seats(b, in, &p, in->can_stream ? NULL : reterr);
+    if (rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in))
+        return 0;
+    if (rc == -ENOMEM && in->can_stream)
+        rc = choose_streamed(b, in, reterr);
+    if (!in->hw || !in->can_stream || (rc < 0 && rc != -ENOMEM))
+        return rc;
+    if (rc < 0)
+        aq_block_close(b);
+    int found = aq_block_search(b, in, reterr);
+    return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
@@ -494,10 +518,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
         if (rc == 0)
             rc = choose_seats(&b, in, in->placement, reterr);
     } else {
-        struct aq_placement p = in_memory(in, 0);
-        rc = choose_seats(&b, in, &p, in->can_stream ? NULL : reterr);
-        if (rc == -ENOMEM && in->can_stream)
-            rc = choose_streamed(&b, in, reterr);
+        rc = choose_free(&b, in, reterr);
     }
     if (rc < 0) {
         aq_block_close(&b);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/block.h - the shape of a block and its memory.  Until a planner searches, a plain rule
- * chooses: the largest number of seats (up to a cap where products stop gaining) whose ledger fits
- * the budgets, then as much of the weights in memory as is left.  Pure. */
+ * policy/block.h - the shape of a block and its memory.  A plain rule chooses: the largest number
+ * of seats (up to a cap where products stop gaining) whose ledger fits the budgets, then as much of
+ * the weights in memory as is left.  Where that is not everything and the machine's rates are
+ * known, the simulator ranks a small grid of others beside it.  Pure. */
 #ifndef AQ_POLICY_BLOCK_H
 #define AQ_POLICY_BLOCK_H
 
 #include "base/err.h"
+#include "policy/hw.h"
 #include "policy/ledger.h"
 #include "policy/plan.h"
 #include "policy/program.h"
@@ -32,7 +34,9 @@ struct aq_block_inputs {
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
     bool separate, fuse_layer, alternate;
-    bool can_stream; /* the weights are in a packed store, or can be put into one */
+    const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */
+    bool refill, serial;          /* how they are ranked: struct aq_forecast_work */
+    bool can_stream;              /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
     uint32_t prompt_max, total_max;
