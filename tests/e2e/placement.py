@@ -8,6 +8,7 @@ import errno
 import os
 import platform
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -202,19 +203,28 @@ class Placement(Rig):
         self.run_program(self.placed("--emulate-device", "64MiB"), preexec_fn=limit)
         self.assertEqual(self.sorted_lines(), want)
 
-    # ---- kill -9
+    # ---- ends in the middle
+
+    def slow(self, *words, **how):
+        """Slow enough that something can happen while it runs."""
+        return self.placed("--emulate-device", "64MiB", "--emulate-link", "0.2/0.2", *words, **how)
+
+    def started(self):
+        """The program, when it has written a result (or its end, should it be quick)."""
+        before = os.path.getsize(self.output) if os.path.exists(self.output) else 0
+        with open(self.path("said"), "wb") as said:
+            child = subprocess.Popen(self.slow(), stderr=said)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        self.wait_for(lambda: child.poll() is not None or (
+            os.path.exists(self.output) and os.path.getsize(self.output) > before), seconds=150)
+        return child
 
     def test_a_kill_leaves_nothing_on_the_disk_and_the_run_goes_on(self):
-        want = self.want(60)
-        self.run_program(self.placed(target=self.path("first.jsonl")))  # packs the store
-        words = self.placed("--emulate-device", "64MiB", "--emulate-link", "0.02/0.02")
+        want = self.want(24)
         kills = 0
-        for _ in range(6):
-            before = os.path.getsize(self.output) if os.path.exists(self.output) else 0
-            child = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-            more = lambda: child.poll() is not None or (
-                os.path.exists(self.output) and os.path.getsize(self.output) > before)
-            self.wait_for(more)
+        for _ in range(5):
+            child = self.started()
             if child.poll() is not None:
                 break
             child.send_signal(signal.SIGKILL)
@@ -222,9 +232,28 @@ class Placement(Rig):
             kills += 1
             self.assertEqual(os.listdir(self.scratch), [])
         self.assertGreater(kills, 0)
-        self.run_program(words)
+        self.run_program(self.slow())
         self.assertEqual(self.sorted_lines(), want)
         self.assertEqual(os.listdir(self.scratch), [])
+
+    def test_weights_that_cannot_be_read_any_more_end_the_run_and_results_stay(self):
+        want = self.want(24)
+        child = self.started()
+        store, = os.listdir(self.cache)
+        data = os.path.join(self.cache, store, "data.0")
+        os.truncate(data, 4096)
+        self.assertEqual(child.wait(120), 4)
+        with open(self.path("said"), encoding="utf-8") as f:
+            said = f.read()
+        self.assertIn("data.0", said)
+        self.assertTrue(set(self.sorted_lines()) < set(want))
+        self.assertEqual(os.listdir(self.scratch), [])
+        # The store is seen to be broken, not believed.
+        done = self.run_program(self.slow(), 2)
+        self.assert_says(done, store)
+        shutil.rmtree(self.cache)
+        self.run_program(self.slow())
+        self.assertEqual(self.sorted_lines(), want)
 
 
 if __name__ == "__main__":
