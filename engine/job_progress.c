@@ -130,6 +130,26 @@ static void put_bar(struct aq_buf *out, double share)
     aq_buf_puts(out, "] ");
 }
 
+/* How busy each lane has been, where more than one had work. */
+static void put_lanes(struct aq_buf *out, const struct aq_engine_stats *s)
+{
+    double passes_s = s->prefill_s + s->decode_s + s->mixed_s;
+    uint32_t busy = 0;
+    for (int l = 0; l < AQ_LANE_CONTROL; l++)
+        busy += s->lane[l].busy_s > 0;
+    if (busy < 2 || passes_s <= 0)
+        return;
+    const char *before = ", busy:";
+    for (int l = 0; l < AQ_LANE_CONTROL; l++) {
+        if (s->lane[l].busy_s <= 0)
+            continue;
+        double share = s->lane[l].busy_s / passes_s;
+        aq_buf_printf(out, "%s %s %.0f %%", before, aq_lane_name((enum aq_lane)l),
+                      100 * (share < 1 ? share : 1));
+        before = ",";
+    }
+}
+
 void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
                       double now_s, bool bar)
 {
@@ -150,6 +170,7 @@ void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct a
     }
     aq_buf_printf(out, ", %.1f tok/s generated, %.3g s a pass, %" PRIu64 " in flight",
                   gen_tok_s(view, now_s), mean_pass_s(view), view->in_flight);
+    put_lanes(out, &view->stats);
     double eta_s = aq_progress_eta_s(j, view, now_s);
     if (eta_s < 0)
         return;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The job from prompts to results, on an engine that only hashes: what is refused before anything
  * is written, what is written where, and what the user is told. */
+#include "engine/job.h"
 #include "tests/unit/engine/job_rig.h"
 
 #include "tests/test.h"
@@ -301,6 +302,26 @@ static void the_status_file_says_how_it_ended(void **state)
     json_decref(status);
 }
 
+static void busy_shares_are_told_where_several_lanes_work(void **state)
+{
+    struct aq_job job = {.row_count = 10};
+    struct aq_run_view view = {
+        .loaded = true,
+        .stats = {.passes = 4,
+                  .prefill_s = 2,
+                  .decode_s = 6,
+                  .lane = {[AQ_LANE_COMPUTE] = {.busy_s = 6}, [AQ_LANE_CONTROL] = {.busy_s = 1}}}};
+    struct aq_buf text = {0};
+    aq_progress_text(&text, &job, &view, 1, false);
+    assert_null(strstr(text.data, "busy"));
+    aq_buf_clear(&text);
+    view.stats.lane[AQ_LANE_READ_WEIGHTS].busy_s = 8;
+    aq_progress_text(&text, &job, &view, 1, false);
+    assert_non_null(strstr(text.data, ", busy: compute 75 %, disk_read_weights 100 %"));
+    assert_null(strstr(text.data, "control"));
+    aq_buf_close(&text);
+}
+
 static void progress_is_told_inside_the_first_pass(void **state)
 {
     struct job_rig *rig = *state;
@@ -441,6 +462,7 @@ static const struct CMUnitTest tests[] = {
     T(sequences_of_one_record_stay_together),
     T(a_stop_string_over_two_tokens_ends_the_sequence),
     T(the_status_file_says_how_it_ended),
+    T(busy_shares_are_told_where_several_lanes_work),
     T(progress_is_told_inside_the_first_pass),
     T(the_report_accounts_for_all_the_time),
     T(a_report_that_cannot_be_written_is_only_a_warning),
