@@ -317,6 +317,8 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
         finish_row(r, row, requests, &s, projected ? NULL : hash, projected,
                    (uint32_t)json_number(plan, "micro_batch"),
                    (uint32_t)json_number(plan, "micro_batches"));
+        if (o->replay) /* rates of the transfers: no token means anything */
+            json_object_set_new(r, "replay", json_true());
         *ret = r;
         r = NULL;
     }

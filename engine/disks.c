@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEPTH = 32, REQUEST_BYTES = 1 << 20 };
+enum { DEPTH = 32 };
 
 struct aq_disks {
     struct aq_disks_opts opts;
@@ -127,8 +127,6 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
     lane.xfer.io = d->io;
     lane.xfer.sets = d->set;
     lane.xfer.set_count = 2;
-    lane.xfer.depth = DEPTH;
-    lane.xfer.request_bytes = REQUEST_BYTES;
     return aq_disk_lane_open(ret, &lane, reterr);
 }
 

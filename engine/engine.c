@@ -40,6 +40,8 @@ struct aq_engine {
     bool placed; /* --placement was given */
     enum aq_attention_side attention;
     bool attention_auto;
+    struct aq_numa_choice numa_choice;
+    struct aq_numa numa;
     uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
     bool planned, loaded;
     bool refill;
@@ -255,6 +257,9 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
         e->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
                        : strcmp(o->attention, "split") == 0 ? AQ_ATTEND_SPLIT
                                                             : AQ_ATTEND_DEVICE;
+    if (o->numa && !aq_numa_parse(o->numa, &e->numa_choice))
+        rc = aq_error(reterr, -EINVAL, "--numa: expected auto, off or a node's number, found '%s'",
+                      o->numa);
     if (rc == 0 && o->emulate_link)
         rc = aq_link_parse(e->link, "--emulate-link", o->emulate_link, reterr);
     if (rc == 0 && o->emulate_device >= e->budget)
@@ -298,7 +303,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     note_lossy(e);
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
-    e->opts.attention = e->opts.emulate_link = e->opts.trace = NULL;
+    e->opts.attention = e->opts.emulate_link = e->opts.trace = e->opts.numa = NULL;
     e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
@@ -459,6 +464,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .prefetch_bytes = e->opts.prefetch,
         .chunk_bytes = e->opts.chunk,
         .separate = e->opts.emulate_device > 0,
+        .fuse_layer = e->opts.fuse_layer,
+        .alternate = e->opts.alternate,
         .attention = e->attention,
         .attention_auto = e->attention_auto,
         .placement = e->placed ? &e->placement : NULL,
@@ -576,6 +583,7 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     int rc = aq_mem_alloc(&staging, e->mem, AQ_HOST, "loading", bytes, reterr);
     if (rc < 0)
         return rc;
+    e->model->hollow = e->opts.replay && e->info.random_weights;
     rc = aq_model_load(e->model, e->device, &e->block.stream, e->block.plan.placement.head,
                        e->info.weight_format, &e->kernels, e->pool, staging, each, reterr);
     aq_mem_free(e->mem, AQ_HOST, "loading", staging, bytes);
@@ -669,6 +677,10 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .eager = e->seams.eager,
         .jitter_permille = e->seams.jitter_permille,
     };
+    struct aq_numa_topology topology;
+    aq_numa_look(&topology);
+    aq_numa_decide(&e->numa, &topology, e->numa_choice, -1);
+    device.numa = &e->numa;
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
     rc = rc < 0 ? rc : open_disks(e, reterr);
     rc = rc < 0 ? rc : aq_mem_open(&e->mem, limit, reterr);
@@ -686,6 +698,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .host_exec = e->host_exec,
         .block = &e->block,
         .refill = e->refill,
+        .replay = e->opts.replay,
         .serial = e->opts.serial,
         .open_disk = aq_disks_start,
         .close_disk = aq_disks_stop,

@@ -21,16 +21,19 @@ struct aq_engine_opts {
     const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;       /* enum aq_dtype or -1 for auto */
-    int kv_format;           /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    uint32_t threads;        /* 0: from affinity and cgroup quota */
-    const char *isa;         /* NULL: the best the CPU has */
-    uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
-    uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
-    const char *placement;   /* as --placement; NULL or "auto": chosen */
-    const char *attention;   /* auto, device, host, split; NULL: auto */
-    uint64_t emulate_device; /* bytes of an emulated device inside host_memory; 0: none */
+    int compute;           /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;     /* enum aq_dtype or -1 for auto */
+    int kv_format;         /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    uint32_t threads;      /* 0: from affinity and cgroup quota */
+    const char *isa;       /* NULL: the best the CPU has */
+    uint64_t host_memory;  /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;  /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement; /* as --placement; NULL or "auto": chosen */
+    bool fuse_layer, alternate; /* order of the visits, as plan.h says */
+    bool replay;           /* moves alone: nothing is computed, random weights are not generated */
+    const char *numa;      /* auto, off or a node's number; NULL: auto */
+    const char *attention; /* auto, device, host, split; NULL: auto */
+    uint64_t emulate_device;      /* bytes of an emulated device inside host_memory; 0: none */
     const char *emulate_link;     /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
     uint64_t prefetch, chunk;     /* bytes of the weight ring and of its chunks; 0: planned */
     bool serial;                  /* one op after the other */

@@ -396,11 +396,26 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     }
 }
 
+/* Every row that a token is to be chosen for gets one. */
+static void choose_nothing(const struct work *o)
+{
+    for (uint32_t i = 0; i < o->b->logit_count; i++) {
+        struct exec_seat *seat = &o->x->seat[o->b->logit_row[i].seat];
+        seat->has_chosen = o->b->logit_row[i].prompt_index < 0 || seat->has_chosen;
+        seat->chosen = 0;
+    }
+}
+
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};
     const struct aq_step_desc *step = &x->steps->step[op->step];
     find_registers(&o);
+    if (x->opts.replay) {
+        if (op->kind == AQ_OP_HEAD)
+            choose_nothing(&o);
+        return;
+    }
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_EMBED:

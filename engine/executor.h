@@ -28,6 +28,7 @@ struct aq_executor_opts {
     struct aq_exec *host_exec;    /* of the host lane; NULL where nothing is attended there */
     const struct aq_block *block; /* plan, stream and program; outlives the executor */
     bool refill, serial;
+    bool replay; /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files once its completions are there; NULL without moves to
      * and from disk. */
     int (*open_disk)(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,

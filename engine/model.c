@@ -507,7 +507,7 @@ static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uin
 {
     l->first_panel = first;
     l->to = to;
-    if (count)
+    if (count && !l->m->hollow)
         aq_pool_run(pool, load_tile, l, count);
     if (l->rc < 0 && reterr)
         *reterr = l->err;

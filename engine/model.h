@@ -31,6 +31,7 @@ struct aq_model {
     enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
     enum aq_dtype original_dtype;   /* the same, but of a store: of what it was packed from */
     bool random;
+    bool hollow; /* random weights that nobody multiplies with are not generated */
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
 

@@ -33,9 +33,10 @@ struct aq_options {
     bool random_weights;
     uint64_t random_weights_seed;
     uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */
-    uint64_t emulate_device;                          /* bytes of an emulated device; 0: none */
-    char *emulate_link;                               /* "H2D/D2H" in GB/s */
-    uint64_t prefetch, chunk;                         /* of the weight ring; 0: planned */
+    bool fuse_layer, alternate, replay;
+    uint64_t emulate_device;  /* bytes of an emulated device; 0: none */
+    char *emulate_link;       /* "H2D/D2H" in GB/s */
+    uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
     struct aq_strings disk_dir;
     bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
     char *cache_dir;

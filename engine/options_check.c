@@ -5,6 +5,7 @@
 #include "base/types.h"
 #include "engine/device.h"
 #include "engine/units.h"
+#include "offload/numa.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,12 +73,11 @@ int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reter
 
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
 {
-    if (strcmp(text, "auto") == 0 || strcmp(text, "off") == 0)
-        return 0;
-    if (all_digits(text))
-        return later(label, text, reterr);
-    return aq_error(reterr, -EINVAL, "%s: expected auto, off or a node's number, found '%s'", label,
-                    text);
+    struct aq_numa_choice choice;
+    return aq_numa_parse(text, &choice)
+               ? 0
+               : aq_error(reterr, -EINVAL, "%s: expected auto, off or a node's number, found '%s'",
+                          label, text);
 }
 
 int aq_check_link(const char *label, const char *text, struct aq_err *reterr)
