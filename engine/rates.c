@@ -204,7 +204,7 @@ static double read_group(struct aq_disks *d, struct aq_disk_group *g, void *buff
 
 int aq_rates_disk(double *ret_bytes_per_s, const struct aq_disks_opts *opts, struct aq_err *reterr)
 {
-    static const uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = DISK_BUFFER + AQ_MIB};
+    static const uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_RATES_DISK_MEMORY};
     struct aq_disk_transfer transfer[DISK_BYTES / DISK_PIECE];
     struct aq_disks_opts only = {
         .store = opts->store, .io = opts->io, .io_direct = opts->io_direct};
