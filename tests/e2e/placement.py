@@ -96,6 +96,28 @@ class Placement(Rig):
     def test_a_budget_of_the_disk_that_is_too_small_says_what_fits(self):
         self.refused("disk memory", "the budget is 0.1 MiB", words=["--disk-memory", "100KiB"])
 
+    def test_what_does_not_fit_streams(self):
+        """Less and less memory, where nobody says what goes where: the same results, or a sentence."""
+        want = self.want()
+        streamed = refused = 0
+        for mib in range(64, 16, -4):
+            done = subprocess.run(
+                self.words("--host-memory", f"{mib}MiB", "--disk-dir", self.scratch, "--overwrite",
+                           "--disk-dir-any", "--cache-dir", self.cache, "--threads", "1"),
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=240)
+            said = done.stderr.decode()
+            if done.returncode != 0:
+                self.assertEqual(done.returncode, 2, said)
+                self.assertIn("host memory", said)
+                refused += 1
+                continue
+            self.assertEqual(refused, 0, said)  # what fits in less fits in more
+            self.assertEqual(self.sorted_lines(), want)
+            weights = said.split("plan: placement weights=")[1].split()[0]
+            streamed += float(weights.split("/")[2]) > 0
+        self.assertGreater(streamed, 0)
+        self.assertGreater(refused, 0)
+
     # ---- directories for scratch
 
     def test_a_scratch_directory_that_is_not_there_is_refused(self):

@@ -227,7 +227,7 @@ static void draw_placement(struct drawn *d, struct dice *dice)
 static void draw_ring(struct aq_engine_opts *o, struct dice *d, uint64_t pages)
 {
     if (roll(d, 2))
-        o->chunk = 4096 * (1 + roll(d, roll(d, 2) ? pages : pages / 6 + 1));
+        o->chunk = 4096 * (1 + pages / 8 + roll(d, roll(d, 2) ? pages : pages / 4));
     if (roll(d, 3) == 0)
         o->prefetch = (o->chunk ? o->chunk : AQ_MIB) * (2 + roll(d, 24));
 }
@@ -244,6 +244,10 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     draw_ring(o, &dice, place->chunk_pages);
     o->host_memory = 2 * AQ_GIB;
     o->emulate_device = separate ? AQ_MIB << (roll(&dice, 8) ? 6 : roll(&dice, 6)) : 0;
+    if (separate && roll(&dice, 6) == 0) { /* chosen: for a device that may be too small */
+        o->placement = NULL;
+        o->emulate_device = AQ_MIB + roll(&dice, 24 * AQ_MIB);
+    }
     if (separate && roll(&dice, 4) == 0) {
         snprintf(d->link, sizeof(d->link), "%u/%u", 1 + (unsigned)roll(&dice, 20),
                  1 + (unsigned)roll(&dice, 20));
@@ -270,10 +274,10 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
              "direct %s, %u dirs",
              aq_dtype_name((enum aq_dtype)o->compute),
              aq_dtype_name((enum aq_dtype)o->weight_format),
-             aq_dtype_name((enum aq_dtype)o->kv_format), d->placement,
-             (unsigned long long)o->emulate_device, o->emulate_link ? o->emulate_link : "free",
-             o->attention, o->micro_batch, o->micro_batches, o->micro_batch_tokens,
-             (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
-             o->serial ? "serial" : "overlapped", o->refill, o->threads, o->io, o->io_direct,
-             o->disk_dir_count);
+             aq_dtype_name((enum aq_dtype)o->kv_format),
+             o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
+             o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch,
+             o->micro_batches, o->micro_batch_tokens, (unsigned long long)o->chunk,
+             (unsigned long long)o->prefetch, o->serial ? "serial" : "overlapped", o->refill,
+             o->threads, o->io, o->io_direct, o->disk_dir_count);
 }

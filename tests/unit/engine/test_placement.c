@@ -72,8 +72,10 @@ static int set_up(void **state)
     make_dir(rig.cache, sizeof(rig.cache), "cache");
     make_dir(rig.scratch[0], sizeof(rig.scratch[0]), "one");
     make_dir(rig.scratch[1], sizeof(rig.scratch[1]), "two");
-    rig.place = (struct drawn_place){
-        .dirs = {rig.scratch[0], rig.scratch[1]}, .dir_count = 2, .cache_dir = rig.cache};
+    rig.place = (struct drawn_place){.dirs = {rig.scratch[0], rig.scratch[1]},
+                                     .dir_count = 2,
+                                     .cache_dir = rig.cache,
+                                     .chunk_pages = 400};
     rig.place.direct = aq_disk_look(&look, rig.root, NULL) == 0 && look.direct;
     rig.crowd = calloc(1, sizeof(*rig.crowd));
     rig.seed = setting("AQ_PLACEMENT_SEED", 20240229);
