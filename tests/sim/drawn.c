@@ -260,6 +260,8 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->micro_batch_tokens = roll(&dice, 2) ? 1 + (uint32_t)roll(&dice, 200) : 0;
     o->serial = roll(&dice, 4) == 0;
     o->refill = roll(&dice, 4) > 0;
+    o->fuse_layer = roll(&dice, 4) == 0;
+    o->alternate = roll(&dice, 2) == 0;
     o->io = PICK(&dice, io);
     o->io_direct = direct[roll(&dice, place->direct ? 3 : 2)];
     o->disk_dir_count = 1 + (uint32_t)roll(&dice, place->dir_count);
@@ -270,8 +272,9 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->cache_dir = place->cache_dir;
     snprintf(d->text, sizeof(d->text),
              "compute %s, weights %s, kv %s; %s; device %llu, link %s, attention %s; micro-batch "
-             "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, threads %u; io %s, "
-             "direct %s, %u dirs",
+             "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, fused %d, alternate "
+             "%d, threads %u; io "
+             "%s, direct %s, %u dirs",
              aq_dtype_name((enum aq_dtype)o->compute),
              aq_dtype_name((enum aq_dtype)o->weight_format),
              aq_dtype_name((enum aq_dtype)o->kv_format),
@@ -279,5 +282,5 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
              o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch,
              o->micro_batches, o->micro_batch_tokens, (unsigned long long)o->chunk,
              (unsigned long long)o->prefetch, o->serial ? "serial" : "overlapped", o->refill,
-             o->threads, o->io, o->io_direct, o->disk_dir_count);
+             o->fuse_layer, o->alternate, o->threads, o->io, o->io_direct, o->disk_dir_count);
 }
