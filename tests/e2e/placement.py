@@ -82,16 +82,13 @@ class Placement(Rig):
         self.refused("host memory", "the budget is", words=["--host-memory", "30MB"])
 
     def test_a_budget_of_the_device_that_is_too_small_says_what_fits(self):
+        placement = "weights=0/100/0 kv=100/0/0 hidden=100/0/0"
+        words = ["--emulate-device", "14MiB", "--attention", "device", "--micro-batch"]
+        self.refused("device memory", "no block fits", words=["--emulate-device", "64KiB"])
         done = self.refused("device memory", "the largest block that fits is --micro-batch",
-                            words=["--emulate-device", "14MiB", "--micro-batch", "200",
-                                   "--attention", "device"],
-                            placement="weights=0/100/0 kv=100/0/0 hidden=100/0/0")
+                            words=[*words, "200"], placement=placement)
         fits = done.stderr.decode().split("--micro-batch ")[-1].split()[0]
-        self.run_program(self.placed("--emulate-device", "14MiB", "--micro-batch", fits,
-                                     "--attention", "device",
-                                     placement="weights=0/100/0 kv=100/0/0 hidden=100/0/0"))
-        self.refused("device memory", "no block fits", words=["--emulate-device", "64KiB",
-                                                              "--overwrite"])
+        self.run_program(self.placed(*words, fits, placement=placement))
 
     def test_a_budget_of_the_disk_that_is_too_small_says_what_fits(self):
         self.refused("disk memory", "the budget is 0.1 MiB", words=["--disk-memory", "100KiB"])
