@@ -20,6 +20,8 @@
 #define WRITER_QUEUE_BYTES (2 * AQ_MIB)
 /* In flight before it is known how many seats there are. */
 #define HELD_GUESS_BYTES (4 * AQ_MIB)
+/* From here on a line's share of the memory is worth a word. */
+#define LONG_LINE_BYTES (1 * AQ_MIB)
 /* JSON in memory is larger than its text: a list of short ids about eight times. */
 enum { PARSED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
 
@@ -129,9 +131,8 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
 
 /* Memory for records in flight depends on the number of seats, and that on the memory that is left:
  * a first plan with a guess tells the seats, a second one holds what two records a seat need. */
-static int plan(struct aq_job *j, struct aq_err *reterr)
+static int plan_seats(struct aq_job *j, struct aq_err *reterr)
 {
-    malloc_trim(0); /* what the preflight used counts as this process's memory otherwise */
     uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
     uint64_t fixed = 2 * results + j->line_max * PARSED_PER_TEXT;
     j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
@@ -153,7 +154,18 @@ static int plan(struct aq_job *j, struct aq_err *reterr)
         j->workload.queue_bytes = fixed + guess;
         rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
     }
+    return rc;
+}
+
+static int plan(struct aq_job *j, struct aq_err *reterr)
+{
+    malloc_trim(0); /* what the preflight used counts as this process's memory otherwise */
+    int rc = plan_seats(j, reterr);
     j->planned = rc == 0;
+    if (rc == -ENOMEM && j->line_max > LONG_LINE_BYTES)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "the longest input line has %.1f MB; %.1f MB of memory are kept for reading it",
+                    1e-6 * (double)j->line_max, 1e-6 * (double)(j->line_max * PARSED_PER_TEXT));
     return rc;
 }
 
