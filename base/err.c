@@ -70,6 +70,7 @@ int aq_err_exit_status(int code)
     case -ERANGE: return 1;
     case -ENOEXEC:
     case -ENOMEM:
+    case -EAGAIN: /* no more threads: pthread_create(3) */
     case -ENODEV:
     case -ENOENT:
     case -EOPNOTSUPP:

@@ -4,7 +4,8 @@
  * The code also chooses the exit status of the program:
  *   -EINVAL            usage or configuration (exit 1)
  *   -ENOEXEC           a model, tokenizer or store file is malformed or unsupported (exit 2)
- *   -ENOMEM, -ENODEV, -ENOENT  cannot run here: does not fit, no device, file missing (exit 2)
+ *   -ENOMEM, -ENODEV, -ENOENT, -EAGAIN  cannot run here: does not fit, no device, file missing, no
+ *                      more threads (exit 2)
  *   -EIO, -ENOSPC, ... I/O failed while running (exit 4)
  *   -EINTR             interrupted (exit 130) */
 #ifndef AQ_BASE_ERR_H

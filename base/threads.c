@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -12,11 +13,13 @@
 #include <unistd.h>
 
 /* Workers spin this long for the next grid before they sleep: kernels of one pass follow each other
- * within microseconds, while a pool that has nothing to do must not burn cores. */
+ * within microseconds, while a pool that has nothing to do must not burn cores.  Where there are
+ * more threads than CPUs, who spins keeps another from working: there they sleep at once. */
 enum { SPIN_MAX = 4000 };
 
 struct aq_pool {
     uint32_t threads, started;
+    int spin_max;
     pthread_t *handle;
     struct worker {
         struct aq_pool *pool;
@@ -66,7 +69,7 @@ static void *worker_main(void *arg)
     unsigned seen = 0;
     for (;;) {
         unsigned now = atomic_load_explicit(&p->generation, memory_order_acquire);
-        for (int spin = 0; now == seen && spin < SPIN_MAX; spin++) {
+        for (int spin = 0; now == seen && spin < p->spin_max; spin++) {
             relax();
             now = atomic_load_explicit(&p->generation, memory_order_acquire);
         }
@@ -85,6 +88,13 @@ static void *worker_main(void *arg)
     }
 }
 
+/* CPUs this process may run on; UINT32_MAX where that cannot be told. */
+static uint32_t usable_cpus(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : UINT32_MAX;
+}
+
 int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
 {
     assert(ret && threads >= 1);
@@ -96,6 +106,7 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
         return aq_error(reterr, -ENOMEM, "worker pool");
     memset(p, 0, sizeof(*p));
     p->threads = threads;
+    p->spin_max = threads <= usable_cpus() ? SPIN_MAX : 0;
     p->handle = calloc(threads, sizeof(*p->handle));
     p->worker = calloc(threads, sizeof(*p->worker));
     if (!p->handle || !p->worker) {
@@ -151,7 +162,7 @@ void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles)
         futex_wake_all(&p->generation);
     claim_tiles(p, 0);
     unsigned left = atomic_load_explicit(&p->running, memory_order_acquire);
-    for (int spin = 0; left && spin < SPIN_MAX; spin++) {
+    for (int spin = 0; left && spin < p->spin_max; spin++) {
         relax();
         left = atomic_load_explicit(&p->running, memory_order_acquire);
     }
