@@ -145,15 +145,15 @@ VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, 
     size_t size = unit_bytes(f);
     vec k[4][2];
     ask(x, f, slot, 4 * d * size, 4 * VEC_LANES * size);
-#pragma GCC unroll 4
+    AQ_UNROLL(4)
     for (uint32_t s = 0; s < 4; s++)
         load_kv(rows + s * aq_kv_row_bytes(f.dtype, f.dim), f, d, lanes, k[s]);
-#pragma GCC unroll 2
+    AQ_UNROLL(2)
     for (int half = 0; half < unit_numbers(f); half++) {
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (int i = 0; i < queries; i++) {
             vec y = load_part(q + (size_t)i * t->dim_pad, f, d, lanes, half);
-#pragma GCC unroll 4
+            AQ_UNROLL(4)
             for (int s = 0; s < 4; s++)
                 sum[i * 4 + s] = vec_fma(k[s][half], y, sum[i * 4 + s]);
         }
@@ -179,7 +179,7 @@ VEC_FN void score_one(const struct decode *t, const struct step *x, struct form 
 {
     for (uint32_t slot = 0; slot < x->slots; slot += VEC_LANES) {
         vec sum[VEC_LANES];
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t s = 0; s < VEC_LANES; s += 4) {
             dot_four(t, x, f, slot + s, 1, sum + s);
         }
@@ -259,14 +259,14 @@ VEC_FN void add_slot(const struct step *x, struct form f, uint32_t slot, uint32_
     size_t size = unit_bytes(f);
     int numbers = unit_numbers(f);
     ask(x, f, BLOCK_SLOTS + slot, d * size, (size_t)vecs * VEC_LANES * size);
-#pragma GCC unroll 8
+    AQ_UNROLL(8)
     for (int v = 0; v < vecs; v++) {
         vec y[2];
         load_kv(row, f, d + (uint32_t)v * VEC_LANES, lanes, y);
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (int i = 0; i < queries; i++) {
             vec p = vec_set(x->p[i * BLOCK_SLOTS + slot]);
-#pragma GCC unroll 2
+            AQ_UNROLL(2)
             for (int half = 0; half < numbers; half++) {
                 vec *to = &sum[(i * vecs + v) * numbers + half];
                 *to = vec_fma(p, y[half], *to);
@@ -283,9 +283,9 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
     float *to = t->sum + (size_t)x->query * t->dim_pad;
     int numbers = unit_numbers(f), each = vecs * numbers;
     vec sum[SUMS_MAX];
-#pragma GCC unroll 4
+    AQ_UNROLL(4)
     for (int i = 0; i < queries; i++) {
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (int n = 0; n < each; n++) {
             uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
             sum[i * each + n] =
@@ -295,15 +295,15 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
     }
     uint32_t slot = 0;
     for (; slot + 4 <= x->slots; slot += 4) {
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t s = 0; s < 4; s++)
             add_slot(x, f, slot + s, d, lanes, queries, vecs, sum);
     }
     for (; slot < x->slots; slot++)
         add_slot(x, f, slot, d, lanes, queries, vecs, sum);
-#pragma GCC unroll 4
+    AQ_UNROLL(4)
     for (int i = 0; i < queries; i++) {
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (int n = 0; n < each; n++) {
             uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
             store_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers, sum[i * each + n]);
@@ -504,8 +504,10 @@ VEC_FN void decode_heads(struct decode *t, const struct decode_run *run, enum aq
 {
     load_queries(t, run);
     switch (t->dim) {
+#if AQ_UNROLLS
     case 64: attend_blocks(t, run, (struct form){dtype, 64}); break;
     case 128: attend_blocks(t, run, (struct form){dtype, 128}); break;
+#endif
     default: attend_blocks(t, run, (struct form){dtype, t->dim});
     }
     store_outputs(t, run);

@@ -37,7 +37,7 @@ INLINE void twice(__m512 to[2], const uint8_t *half)
 
 INLINE void open_group(struct meaning *m, const uint8_t *scales)
 {
-#pragma GCC unroll 4
+    AQ_UNROLL(4)
     for (uint32_t c = 0; c < VECS; c += 2) {
         twice(m->scale + c, scales + c * LANES);
         twice(m->minimum + c, scales + (VECS + c) * LANES);
@@ -68,7 +68,7 @@ INLINE void unpack_q8(const struct meaning *m, uint16_t *dst, const uint8_t *cod
 {
     for (uint32_t k = 0; k < n; k += 2) {
         ahead(codes, 2 * AQ_PANEL_ROWS);
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t c = 0; c < VECS; c += 2)
             store_pairs(m, dst, c, from_bytes(codes + c * LANES),
                         from_bytes(codes + (c + 1) * LANES));
@@ -89,15 +89,14 @@ INLINE void unpack_q4(const struct meaning *m, uint16_t *dst, const uint8_t *cod
 {
     for (uint32_t k = 0; k < n; k += 16) {
         ahead(codes, 8 * AQ_PANEL_ROWS);
-#pragma GCC unroll 4
-        for (uint32_t c = 0; c < VECS; c += 2) {
-            const uint8_t *a = codes + c * 4 * LANES, *b = a + 4 * LANES;
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < 8; i++) {
-                if (k + 2 * i < n)
-                    store_pairs(m, dst + i * 2 * AQ_PANEL_ROWS, c, from_nibbles(a, i),
-                                from_nibbles(b, i));
-            }
+        uint32_t pairs = n - k < 16 ? (n - k + 1) / 2 : 8;
+        AQ_UNROLL(8)
+        for (uint32_t i = 0; i < pairs; i++) {
+            AQ_UNROLL(4)
+            for (uint32_t c = 0; c < VECS; c += 2)
+                store_pairs(m, dst + i * 2 * AQ_PANEL_ROWS, c,
+                            from_nibbles(codes + c * 4 * LANES, i),
+                            from_nibbles(codes + (c + 1) * 4 * LANES, i));
         }
         codes += 8 * AQ_PANEL_ROWS;
         dst += 16 * AQ_PANEL_ROWS;
@@ -124,7 +123,7 @@ INLINE void add_pairs(struct step *t, const struct meaning *m, uint32_t rows, ui
     b = _mm512_fmadd_ps(b, m->scale[2 * c + 1], m->minimum[2 * c + 1]);
     __m512bh w = _mm512_cvtne2ps_pbh(b, a);
     const uint16_t *x = (const uint16_t *)t->s->x + k;
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < rows; r++) {
         int pair;
         memcpy(&pair, x + r * t->s->x_stride, sizeof(pair));
@@ -137,7 +136,7 @@ INLINE void add_q8(struct step *t, const struct meaning *m, uint32_t rows, uint3
 {
     for (uint32_t k = 0; k < AQ_GROUP_K; k += 2) {
         ahead(codes, 2 * AQ_PANEL_ROWS);
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++)
             add_pairs(t, m, rows, first + k, c, from_bytes(codes + 2 * c * LANES),
                       from_bytes(codes + (2 * c + 1) * LANES));
@@ -150,10 +149,10 @@ INLINE void add_q4(struct step *t, const struct meaning *m, uint32_t rows, uint3
 {
     for (uint32_t k = 0; k < AQ_GROUP_K; k += 16) {
         ahead(codes, 8 * AQ_PANEL_ROWS);
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++) {
             const uint8_t *a = codes + c * 8 * LANES, *b = a + 4 * LANES;
-#pragma GCC unroll 8
+            AQ_UNROLL(8)
             for (uint32_t i = 0; i < 8; i++)
                 add_pairs(t, m, rows, first + k + 2 * i, c, from_nibbles(a, i), from_nibbles(b, i));
         }
@@ -167,9 +166,9 @@ INLINE void step_groups(const struct aq_gemm_step *s, uint32_t rows, enum aq_dty
 {
     struct step t = {.s = s};
     const uint8_t *codes = s->w;
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < rows; r++) {
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++)
             t.sum[r][c] = s->first ? _mm512_setzero_ps()
                                    : _mm512_loadu_ps(s->sums + r * AQ_PANEL_ROWS + c * 16);
@@ -183,9 +182,9 @@ INLINE void step_groups(const struct aq_gemm_step *s, uint32_t rows, enum aq_dty
             add_q4(&t, &m, rows, k, codes);
         codes += aq_group_bytes(dtype, AQ_GROUP_K);
     }
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < rows; r++) {
-#pragma GCC unroll 4
+        AQ_UNROLL(4)
         for (uint32_t c = 0; c < SUM_VECS; c++)
             _mm512_storeu_ps(s->sums + r * AQ_PANEL_ROWS + c * 16, t.sum[r][c]);
     }

@@ -89,6 +89,17 @@ void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct 
 #define AQ_GEMM_WIDE_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_GEMM_BLOCK_K_F32 * 4)
 #define AQ_GEMM_SCRATCH_BYTES (AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES + AQ_GEMM_WIDE_BYTES)
 
+/* The next loop is unrolled n times: its sums are registers then.  Sanitizers instrument every copy:
+ * in their builds, where a file took minutes, it stays a loop. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define AQ_UNROLLS 0
+#define AQ_UNROLL(n)
+#else
+#define AQ_UNROLLS             1
+#define AQ_UNROLL_PRAGMA(text) _Pragma(#text)
+#define AQ_UNROLL(n)           AQ_UNROLL_PRAGMA(GCC unroll n)
+#endif
+
 /* Asks for the next lines of a range; the hint is an immediate, hence two loops. */
 static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
 {

@@ -47,7 +47,7 @@ VEC_FN void unpack_group_q8(const struct unpack *u, float *dst, const uint8_t *c
 {
     for (uint32_t k = 0; k < n; k += 2) {
         unpack_ahead(codes, 2 * AQ_PANEL_ROWS);
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec v[2];
             codes_pair(codes + c * 2 * VEC_LANES, v);
@@ -63,11 +63,11 @@ VEC_FN void unpack_group_q8(const struct unpack *u, float *dst, const uint8_t *c
 VEC_FN void unpack_sixteen(const struct unpack *u, float *dst, const uint8_t *codes, uint32_t k,
                            uint32_t n)
 {
-#pragma GCC unroll 8
+    AQ_UNROLL(8)
     for (uint32_t c = 0; c < UNPACK_VECS; c++) {
         vec_int w[2];
         codes_words(codes + c * 8 * VEC_LANES, w);
-#pragma GCC unroll 16
+        AQ_UNROLL(16)
         for (uint32_t i = 0; i < 16; i++) {
             if (k + i < n)
                 unpack_store(u, dst, k + i, c,
@@ -131,7 +131,7 @@ VEC_FN void step_add(struct code_step *t, uint32_t k, uint32_t c, vec codes)
 {
     vec w = unpack_value(&t->u, c, codes);
     const float *x = (const float *)t->s->x + k;
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < t->rows; r++)
         t->sum[r][c] = vec_fma(vec_set(x[r * t->s->x_stride]), w, t->sum[r][c]);
 }
@@ -140,7 +140,7 @@ VEC_FN void step_group_q8(struct code_step *t, uint32_t first, const uint8_t *co
 {
     for (uint32_t k = first; k < first + AQ_GROUP_K; k += 2) {
         unpack_ahead(codes, 2 * AQ_PANEL_ROWS);
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec v[2];
             codes_pair(codes + c * 2 * VEC_LANES, v);
@@ -155,11 +155,11 @@ VEC_FN void step_group_q4(struct code_step *t, uint32_t first, const uint8_t *co
 {
     for (uint32_t k = first; k < first + AQ_GROUP_K; k += 16) {
         unpack_ahead(codes, 8 * AQ_PANEL_ROWS);
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++) {
             vec_int w[2];
             codes_words(codes + c * 8 * VEC_LANES, w);
-#pragma GCC unroll 16
+            AQ_UNROLL(16)
             for (uint32_t i = 0; i < 16; i++)
                 step_add(t, k + i, c, vec_nibble(vec_int_shift_right(w[i % 2], 4 * (i / 2))));
         }
@@ -174,9 +174,9 @@ VEC_FN void step_groups(const struct aq_gemm_step *s, uint32_t rows, enum aq_dty
 {
     struct code_step t = {.s = s, .rows = rows};
     const uint8_t *codes = s->w;
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < rows; r++) {
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++)
             t.sum[r][c] =
                 s->first ? vec_zero() : vec_load(s->sums + r * AQ_PANEL_ROWS + c * VEC_LANES);
@@ -189,9 +189,9 @@ VEC_FN void step_groups(const struct aq_gemm_step *s, uint32_t rows, enum aq_dty
             step_group_q4(&t, k, codes);
         codes += aq_group_bytes(dtype, AQ_GROUP_K);
     }
-#pragma GCC unroll 6
+    AQ_UNROLL(6)
     for (uint32_t r = 0; r < rows; r++) {
-#pragma GCC unroll 8
+        AQ_UNROLL(8)
         for (uint32_t c = 0; c < UNPACK_VECS; c++)
             vec_store(s->sums + r * AQ_PANEL_ROWS + c * VEC_LANES, t.sum[r][c]);
     }
