@@ -89,8 +89,8 @@ void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct 
 #define AQ_GEMM_WIDE_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_GEMM_BLOCK_K_F32 * 4)
 #define AQ_GEMM_SCRATCH_BYTES (AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES + AQ_GEMM_WIDE_BYTES)
 
-/* The next loop is unrolled n times: its sums are registers then.  Sanitizers instrument every copy:
- * in their builds, where a file took minutes, it stays a loop. */
+/* The next loop is unrolled n times: its sums are registers then.  Sanitizers instrument every
+ * copy: in their builds, where a file took minutes, it stays a loop. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define AQ_UNROLLS 0
 #define AQ_UNROLL(n)
