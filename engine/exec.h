@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
- * exec_turn.c (seats, admission, rows), exec_ops.c (what ops compute) and exec_move.c (what they
- * move).  The issuing thread owns everything but what an op in flight works on. */
+ * exec_turn.c (seats, admission, rows), exec_ops.c (what ops compute), exec_move.c (what they move)
+ * and exec_kv.c (where KV is).  The issuing thread owns everything but what an op in flight works
+ * on. */
 #ifndef AQ_ENGINE_EXEC_H
 #define AQ_ENGINE_EXEC_H
 
 #include "engine/executor.h"
 #include "engine/kv.h"
 #include "policy/admit.h"
+#include "policy/move_room.h"
 
 /* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place. */
 struct exec_seat {
@@ -80,11 +82,18 @@ struct exec_job {
     struct aq_device_range output; /* virtual time: what it overwrites */
 };
 
-/* An op as transfers, or as pieces of a copy. */
+/* An op as transfers, or as pieces of a copy: lists that ops with KV share. */
 struct exec_move {
     struct aq_disk_group group;
-    struct aq_copy_piece *piece; /* room for the most it needs */
+    struct aq_copy_piece *piece;
     struct aq_disk_transfer *transfer;
+};
+
+/* A list of pieces being made; there and back is the caller's to say. */
+struct exec_pieces {
+    struct aq_copy_piece *piece;
+    uint32_t count;
+    bool to_device;
 };
 
 struct aq_executor {
@@ -116,9 +125,10 @@ struct aq_executor {
     struct exec_move *move; /* [op], NULL without moves */
     struct aq_disk_lane *disk;
     bool disk_opened; /* open_disk was called */
-    void *move_buffer;
+    struct aq_move_room room;
+    void *moves; /* all lists, then stage_block */
+    size_t moves_bytes;
     uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
-    uint32_t stage_seats;
     uint32_t weights_in_flight_max;
 
     /* Memory: a buffer for each class of slots. */
@@ -164,14 +174,23 @@ static inline bool exec_kv_rows_apart(enum aq_dtype format)
     return format == AQ_F32 || format == AQ_F16 || format == AQ_BF16;
 }
 
-/* ---- exec_move.c ---- */
+/* ---- exec_kv.c ---- */
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* Fills load_bytes and store_bytes of a part's pass shape. */
 void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part);
+void exec_stages_open(struct aq_executor *x);
+/* Transfers, or pieces, of a move of KV. */
+void exec_list_kv(struct aq_executor *x, uint32_t op_index);
+void exec_link_kv(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l);
+
+/* ---- exec_move.c ---- */
 int exec_moves_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_moves_close(struct aq_executor *x);
 /* Starts a move that has work; its token is the op's index. */
 int exec_start_move(struct aq_executor *x, uint32_t op_index);
+void exec_add_transfer(struct aq_executor *x, uint32_t op_index, uint32_t set, uint64_t offset,
+                       uint64_t bytes, void *buffer);
+void exec_add_piece(struct exec_pieces *l, void *device, void *host, uint64_t bytes);
 
 #endif

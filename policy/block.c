@@ -2,6 +2,7 @@
 #include "policy/search.h"
 
 #include "base/mem.h"
+#include "policy/move_room.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -182,6 +183,9 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
+    struct aq_move_room moves;
+    aq_move_room_count(&moves, &b->program, m, &b->plan, &b->stream);
+    add(l, AQ_HOST, "moves", aq_move_room_bytes(&moves));
     add(l, AQ_HOST, "trace", in->trace_bytes_per_op * b->program.op_count);
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/move_room.h"
+
+/* Pieces of one seat's KV of a layer: its runs and two lists beside them, or the rows of the new
+ * key in every head and one list. */
+static uint32_t pieces_of_seat(const struct aq_model_steps *steps, const struct aq_plan *plan)
+{
+    uint32_t runs = (uint32_t)aq_div_up(plan->shape.keys_max, AQ_HEAD_BLOCK_SLOTS) + 2;
+    uint32_t rows = 2 * steps->kv_heads + 1;
+    return runs > rows ? runs : rows;
+}
+
+static uint32_t slots_of(const struct aq_program *p, enum aq_slot_class c)
+{
+    return p->first[c + 1] - p->first[c];
+}
+
+static void count_kv(struct aq_move_room *r, const struct aq_program *program,
+                     const struct aq_model_steps *steps, const struct aq_plan *plan)
+{
+    uint32_t seats = 0, disk_seats = 0;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        const struct aq_part *p = &plan->part[i];
+        if ((p->staged || p->side == AQ_ATTEND_HOST) && p->count > seats)
+            seats = p->count;
+        if (p->tier == AQ_DISK && p->count > disk_seats)
+            disk_seats = p->count;
+    }
+    if (plan->separate && seats) {
+        r->stage_seats = seats;
+        r->kv_piece_lists = slots_of(program, AQ_SLOT_KV_DEVICE);
+        r->kv_pieces = seats * pieces_of_seat(steps, plan);
+        r->blocks = (uint64_t)r->kv_piece_lists * seats *
+                    aq_div_up(plan->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
+    }
+    if (disk_seats) {
+        r->kv_transfer_lists =
+            slots_of(program, plan->separate ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE);
+        r->kv_transfers = disk_seats;
+    }
+}
+
+void aq_move_room_count(struct aq_move_room *ret, const struct aq_program *program,
+                        const struct aq_model_steps *steps, const struct aq_plan *plan,
+                        const struct aq_stream *stream)
+{
+    *ret = (struct aq_move_room){0};
+    count_kv(ret, program, steps, plan);
+    for (uint32_t i = 0; i < program->op_count; i++) {
+        const struct aq_op *op = &program->op[i];
+        bool disk = op->kind == AQ_OP_READ || op->kind == AQ_OP_WRITE;
+        bool link = op->kind == AQ_OP_H2D || op->kind == AQ_OP_D2H;
+        if (op->object == AQ_OBJECT_KV || (!disk && !link))
+            continue;
+        uint64_t count = op->object == AQ_OBJECT_WEIGHTS ? stream->chunk[op->chunk].piece_count : 1;
+        *(disk ? &ret->transfers : &ret->pieces) += count;
+    }
+    ret->pieces += (uint64_t)ret->kv_piece_lists * ret->kv_pieces;
+    ret->transfers += (uint64_t)ret->kv_transfer_lists * ret->kv_transfers;
+}
+
+uint64_t aq_move_room_bytes(const struct aq_move_room *r)
+{
+    return r->pieces * AQ_MOVE_PIECE_BYTES + r->transfers * AQ_MOVE_TRANSFER_BYTES +
+           r->blocks * sizeof(void *);
+}
