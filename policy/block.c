@@ -97,7 +97,7 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
 {
     const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 192 +
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 640 +
            s->head_tile_rows * 16ull + 1024;
 }
 
