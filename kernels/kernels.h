@@ -29,6 +29,9 @@ struct aq_scratch_need {
     uint32_t k_max; /* longest row of any product */
     uint32_t head_dim_max;
     uint32_t context_max; /* most keys a query sees */
+    /* Query heads of a KV head where attn_decode keeps scores (struct aq_attn_slots); 0 where it
+     * never does. */
+    uint32_t scored_q_per_kv;
 };
 /* Bytes of scratch per worker that every kernel of every table can live with. */
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need);
@@ -154,6 +157,15 @@ typedef void aq_add_rows_fn(struct aq_exec *ex, float *y, size_t y_stride, const
 
 /* ---- attention over pages of head-blocks ------------------------------------------------- */
 
+/* What is remembered of the slots of a (sequence, layer), beside K and V.  Row h begins at
+ * h * stride; the pointers may be NULL where the rule does not need them. */
+struct aq_attn_slots {
+    float *score;       /* [kv_heads][stride]; NULL: no scores */
+    uint32_t *position; /* [kv_heads][stride]: original positions */
+    uint32_t *victim;   /* [kv_heads]: the slot that the next row takes; UINT32_MAX: no candidate */
+    uint32_t stride;    /* a multiple of 32 */
+};
+
 /* A head-block is 32 slots of one KV head: K rows [32][head_dim], then V rows [32][head_dim], in
  * kv_dtype; int8 and int4 rows are codes behind f16 [4][32], the scales and minima of K and of V,
  * one group per row (base/types.h: aq_kv_block_bytes() and what leads to it).  The address of block
@@ -170,6 +182,32 @@ struct aq_attn_seq {
     uint32_t len_step;
     uint32_t row;  /* first row of this sequence in q, k_new, v_new, out */
     uint32_t rows; /* its query rows: query i (of rows) sees keys [0, len - rows + i] */
+    /* What follows is for caches that shrink; all zero where nothing is remembered. */
+    struct aq_attn_slots slots;
+    uint32_t position; /* original position of its first row */
+    uint32_t recent;   /* positions that the next victim is not taken from (aq_kv_victim_fn) */
+    bool overwrite;    /* its only row goes into slot slots.victim[h], which len counts already */
+};
+
+/* How a probability counts. */
+enum aq_attn_stat {
+    AQ_ATTN_PROB,         /* f(p) = p */
+    AQ_ATTN_PROB_SQUARED, /* p * p */
+    AQ_ATTN_BELOW,        /* 1 where p < threshold / keys that the query sees, else 0 */
+};
+/* How the query heads of a KV head are taken together: per query, before anything is summed. */
+enum aq_attn_group { AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX, AQ_ATTN_FIRST };
+
+/* What is remembered of a query's probabilities, and which key is given up: c(i, j) is the sum,
+ * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j. */
+struct aq_attn_rule {
+    enum aq_attn_stat stat;
+    enum aq_attn_group group;
+    float threshold;  /* of BELOW */
+    float decay;      /* what a score is multiplied by per query; 1 keeps all of it */
+    bool by_position; /* the victim is the highest position of the candidates, not the lowest score
+                       */
+    uint32_t sinks;   /* the first positions, which are never given up */
 };
 
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
@@ -194,18 +232,96 @@ struct aq_attn {
     float scale;
     float *log_sum_exp; /* optional f32 [total rows][kv_heads * q_per_kv]: log of the sum of
                            exp(scale q.k) */
+    const struct aq_attn_rule *rule; /* NULL: slots.score and slots.victim are left alone */
 };
-/* For one query row, or a few, per sequence: bound by reading K and V. */
+/* For one query row, or a few, per sequence: bound by reading K and V.
+ * With a rule and slots.score: once a row's softmax is known, for each slot j that it sees,
+ *     score[h][j] = decay * score[h][j] + c(row, j)
+ * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn.  Both sum in f32, in an
+ * order that depends on the sequence and head only; out and log_sum_exp are the same bits with a
+ * rule as without.  Reads a score and a position per slot and writes a score. */
 typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
-/* For many query rows per sequence (causal): tiles of queries against blocks of keys. */
+/* For many query rows per sequence (causal): tiles of queries against blocks of keys.  Takes no
+ * notice of rules: aq_attn_stats_fn makes the scores of a prompt. */
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
+
+/* Which pairs of a query and a key count.  A query's own key is at distance 0. */
+struct aq_attn_pairs {
+    uint32_t rows;     /* of the last so many queries; 0: of all */
+    uint32_t min_dist; /* keys at least so far behind the query; 0: its own too */
+    uint32_t band;     /* keys less far than this behind the query; 0: all */
+};
+/* slots.score[h][j] = sum over the queries i of a sequence that see j and count (pairs; NULL: all)
+ * of decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.
+ *   probabilities are exp(scale q.k - a->log_sum_exp) as attention saved it; the products are those
+ *   of aq_attn_prefill_fn; sums are f32, queries ascend, in tiles that begin at fixed queries
+ * a->rule is needed and every sequence's slots.score; a->out is not used, nor is V.  Memory beside
+ * the scores: a tile.  Parallel over (sequence, KV head, tile of keys); the bits depend on the
+ * sequence and head only. */
+typedef void aq_attn_stats_fn(struct aq_exec *ex, const struct aq_attn *a,
+                              const struct aq_attn_pairs *pairs);
 
 /* Stores the new K and V rows of each sequence into its last `rows` slots:
  *   k_new, v_new  f32 [total rows][kv_heads * head_dim], row stride `stride`;  rounded to kv_dtype,
  *                 or a group of int8 or int4 each, chosen as by aq_pack_panel_fn
- * a->q and a->out are not used. */
+ * or, where the sequence says overwrite, its only row into slot victim[h] of each head.  Where
+ * slots.position is given, the position of each slot written is stored there (position + i), and 0
+ * as its score where slots.score is.  a->q, a->out and a->rule are not used. */
 typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                              const float *v_new, size_t stride);
+
+/* victim[h] = the slot that gives way to the row at the next position, t = position + rows: of the
+ * slots j < len[h] with sinks <= position[h][j] < t + 1 - recent the one of the lowest score (of
+ * equal ones the lowest position), or with by_position the one of the highest position; UINT32_MAX
+ * where there is none.  A NaN counts as an infinite score.
+ * a->rule is needed, slots.position, slots.victim, and slots.score unless by_position; a sequence
+ * without slots.victim is passed over.  q, out, K and V are not used. */
+typedef void aq_kv_victim_fn(struct aq_exec *ex, const struct aq_attn *a);
+
+/* Which of a sequence's keys stay, of slots 0 .. len - 1, which hold positions 0 .. len - 1. */
+struct aq_kv_select {
+    const float *value; /* f32 [kv_heads][stride]; NULL: the lower position is worth more */
+    uint32_t stride;
+    uint32_t len;
+    uint32_t recent; /* the last so many stay */
+    uint32_t heavy;  /* and of those before them so many of the highest value, */
+    uint32_t sinks;  /* the first so many being worth most of all, */
+    bool layer;      /* per head; or heavy * kv_heads of all heads taken together, */
+    uint32_t floor;  /* each head's so many best ones first (at most heavy) */
+    uint32_t *keep;  /* [kv_heads][keep_stride]: the slots that stay, ascending */
+    uint32_t keep_stride;
+    uint32_t *count; /* [kv_heads]: how many */
+};
+/* Of equal values the higher position stays (then, among heads, the lower head); a NaN counts as
+ * infinite.  Parallel over heads (over sequences where layer). */
+typedef void aq_kv_select_fn(struct aq_exec *ex, const struct aq_kv_select *selects,
+                             uint32_t select_count, uint32_t kv_heads);
+
+/* A sequence's blocks, addressed as in struct aq_attn_seq, its slots, and which of them move: i
+ * stands for slot list[h * list_stride + i] of head h, or first + i where there is no list. */
+struct aq_kv_side {
+    uint8_t *const *block;
+    uint32_t head_table_step;
+    size_t head_offset;
+    struct aq_attn_slots slots; /* score and position move where both sides have them */
+    const uint32_t *list;
+    uint32_t list_stride, first;
+};
+/* For each head h and i = 0 .. count[h * count_step] - 1, in this order: K and V of slot i of one
+ * side become those of slot i of the other, with scores and positions.  An i whose slot is
+ * UINT32_MAX on either side is passed over.
+ *   A gather has an ascending list on the side it comes from and none on the other: then both may
+ *   be the same blocks and slots.  Where to.slots.position is given and from.slots.position is not,
+ *   slot j is taken to hold position j. */
+struct aq_kv_move {
+    struct aq_kv_side from, to;
+    const uint32_t *count;
+    uint32_t count_step;
+};
+/* Copies bytes, whatever the format.  Parallel over (move, head); no two moves may touch the same
+ * rows. */
+typedef void aq_kv_move_fn(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
+                           enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim);
 
 /* ---- logits ------------------------------------------------------------------------------ */
 
@@ -241,7 +357,11 @@ struct aq_kernels {
     aq_add_rows_fn *add_rows;
     aq_attn_decode_fn *attn_decode;
     aq_attn_prefill_fn *attn_prefill;
+    aq_attn_stats_fn *attn_stats;
     aq_kv_append_fn *kv_append;
+    aq_kv_victim_fn *kv_victim;
+    aq_kv_select_fn *kv_select;
+    aq_kv_move_fn *kv_move; /* gathers too */
     aq_logits_stat_fn *logits_stat;
 };
 

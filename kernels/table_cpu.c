@@ -16,7 +16,11 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .add_rows = aq_add_rows_ref,
         .attn_decode = aq_attn_decode_ref,
         .attn_prefill = aq_attn_prefill_ref,
+        .attn_stats = aq_attn_stats_ref,
         .kv_append = aq_kv_append_ref,
+        .kv_victim = aq_kv_victim_ref,
+        .kv_select = aq_kv_select_ref,
+        .kv_move = aq_kv_move_ref,
         .logits_stat = aq_logits_stat_ref,
     };
 #if AQ_HAVE_AVX2

@@ -34,6 +34,35 @@ static inline uint32_t aq_attn_new_first(const struct aq_attn_seq *s, uint32_t h
     return len - s->rows;
 }
 
+/* Slot of new row i of a head, where it is stored. */
+static inline uint32_t aq_attn_new_slot(const struct aq_attn_seq *s, uint32_t head, uint32_t i)
+{
+    if (!s->overwrite)
+        return aq_attn_new_first(s, head) + i;
+    assert(s->rows == 1 && s->slots.victim);
+    assert(s->slots.victim[head] < aq_attn_len(s, head));
+    return s->slots.victim[head];
+}
+
+/* Notes the position of a new row, and that nobody has looked at it yet. */
+static inline void aq_attn_note_row(const struct aq_attn_seq *s, uint32_t head, uint32_t i,
+                                    uint32_t slot)
+{
+    size_t at = (size_t)head * s->slots.stride + slot;
+    if (s->slots.position)
+        s->slots.position[at] = s->position + i;
+    if (s->slots.position && s->slots.score)
+        s->slots.score[at] = 0;
+}
+
+/* The positions that the next victim comes from: [sinks, this). */
+static inline uint32_t aq_attn_victim_end(const struct aq_attn_seq *s)
+{
+    uint64_t end = (uint64_t)s->position + s->rows + 1;
+    end = end > s->recent ? end - s->recent : 0;
+    return (uint32_t)aq_min_u64(end, INT32_MAX);
+}
+
 /* Asserts what every version of attention takes for granted. */
 static inline void aq_attn_assert(const struct aq_attn *a)
 {
@@ -41,6 +70,14 @@ static inline void aq_attn_assert(const struct aq_attn *a)
     assert(a->out_dtype == AQ_F32 || a->out_dtype == AQ_BF16);
     assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
     assert(a->seqs || a->seq_count == 0);
+}
+
+static inline void aq_attn_stats_assert(const struct aq_attn *a)
+{
+    aq_attn_assert(a);
+    assert(a->rule && a->q && a->log_sum_exp);
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        assert(a->seqs[i].slots.score);
 }
 
 #endif

@@ -10,6 +10,8 @@
 
 void aq_attn_decode_avx2(struct aq_exec *ex, const struct aq_attn *a)
 {
+    if (a->rule)
+        aq_attn_decode_ref(ex, a); /* scores and victims; its output is written over */
     attn_decode(ex, a);
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention, reference: one query at a time in f64, the keys passed over twice (for the largest
- * score, then for the sums), nothing shared between queries. */
+ * score, then for the sums), nothing shared between queries; what a rule remembers is computed from
+ * the products once more. */
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/versions.h"
 
 #include <math.h>
@@ -62,39 +64,137 @@ struct job {
     const struct aq_attn *a;
 };
 
+/* One query row of one KV head; log_sum[g] becomes that of its query head g. */
+static void attend_row(const struct query *x, uint32_t i, double *log_sum, double *sum)
+{
+    const struct aq_attn *a = x->a;
+    size_t row = (size_t)x->seq->row + i;
+    for (uint32_t g = 0; g < a->q_per_kv; g++) {
+        size_t q_head = (size_t)x->head * a->q_per_kv + g;
+        struct query of = *x;
+        of.q = a->q + row * a->q_stride + q_head * a->head_dim;
+        log_sum[g] = attend(&of, sum);
+        size_t at = row * a->out_stride + q_head * a->head_dim;
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            aq_element_store(a->out, a->out_dtype, at + d, (float)sum[d]);
+        if (a->log_sum_exp)
+            a->log_sum_exp[row * a->kv_heads * a->q_per_kv + q_head] = (float)log_sum[g];
+    }
+}
+
+/* c(i, key) of struct aq_attn_rule, for the query row i. */
+static double counted(const struct query *x, uint32_t i, const double *log_sum, uint32_t key)
+{
+    const struct aq_attn *a = x->a;
+    const struct aq_attn_rule *rule = a->rule;
+    double c = 0;
+    for (uint32_t g = 0; g < (rule->group == AQ_ATTN_FIRST ? 1 : a->q_per_kv); g++) {
+        struct query of = *x;
+        of.q = a->q + ((size_t)x->seq->row + i) * a->q_stride +
+               ((size_t)x->head * a->q_per_kv + g) * a->head_dim;
+        double p = exp(score(&of, key) - log_sum[g]);
+        if (rule->stat == AQ_ATTN_PROB_SQUARED)
+            p *= p;
+        else if (rule->stat == AQ_ATTN_BELOW)
+            p = p < (double)rule->threshold / x->keys;
+        c = rule->group == AQ_ATTN_MAX ? fmax(c, p) : c + p;
+    }
+    return rule->group == AQ_ATTN_MEAN ? c / a->q_per_kv : c;
+}
+
 /* A tile is one KV head of one sequence. */
 static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     const struct job *job = arg;
     const struct aq_attn *a = job->a;
-    double *sum = aq_exec_scratch(job->ex, worker);
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
-    uint32_t head = tile % a->kv_heads, len = aq_attn_len(seq, head);
+    double *log_sum = aq_exec_scratch(job->ex, worker), *sum = log_sum + a->q_per_kv;
+    struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    uint32_t len = aq_attn_len(seq, x.head);
     for (uint32_t i = 0; i < seq->rows; i++) {
-        for (uint32_t g = 0; g < a->q_per_kv; g++) {
-            size_t row = (size_t)seq->row + i, q_head = (size_t)head * a->q_per_kv + g;
-            struct query x = {.a = a, .seq = seq, .head = head};
-            x.q = a->q + row * a->q_stride + q_head * a->head_dim;
-            x.keys = aq_attn_visible(len, seq->rows, i);
-            double log_sum = attend(&x, sum);
-            size_t at = row * a->out_stride + q_head * a->head_dim;
-            for (uint32_t d = 0; d < a->head_dim; d++)
-                aq_element_store(a->out, a->out_dtype, at + d, (float)sum[d]);
-            if (a->log_sum_exp)
-                a->log_sum_exp[row * a->kv_heads * a->q_per_kv + q_head] = (float)log_sum;
-        }
+        x.keys = aq_attn_visible(len, seq->rows, i);
+        attend_row(&x, i, log_sum, sum);
+        if (!a->rule || !seq->slots.score)
+            continue;
+        float *s = seq->slots.score + (size_t)x.head * seq->slots.stride;
+        for (uint32_t key = 0; key < x.keys; key++)
+            s[key] = (float)((double)a->rule->decay * s[key] + counted(&x, i, log_sum, key));
     }
+    if (a->rule && seq->slots.victim)
+        seq->slots.victim[x.head] = aq_slots_victim(a, seq, x.head);
 }
 
-void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
+static void attend_all(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    assert(a->head_dim * sizeof(double) <= aq_exec_scratch_size(ex));
+    assert((a->head_dim + a->q_per_kv) * sizeof(double) <= aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), attend_tile, &job, a->seq_count * a->kv_heads);
 }
 
+void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
+{
+    attend_all(ex, a);
+}
+
+/* As decode, but for rules. */
 void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
-    aq_attn_decode_ref(ex, a);
+    struct aq_attn without = *a;
+    without.rule = NULL;
+    attend_all(ex, &without);
+}
+
+/* ---- column sums ---- */
+
+struct stats_job {
+    struct aq_exec *ex;
+    const struct aq_attn *a;
+    struct aq_attn_pairs pairs;
+};
+
+/* The sum over queries for one key, queries ascending. */
+static double column(const struct stats_job *job, struct query *x, double *log_sum, uint32_t key)
+{
+    const struct aq_attn *a = job->a;
+    uint32_t rows = x->seq->rows, len = aq_attn_len(x->seq, x->head);
+    uint32_t first = job->pairs.rows && job->pairs.rows < rows ? rows - job->pairs.rows : 0;
+    double sum = 0;
+    for (uint32_t i = first; i < rows; i++) {
+        x->keys = aq_attn_visible(len, rows, i);
+        if (key >= x->keys)
+            continue;
+        uint32_t dist = x->keys - 1 - key;
+        if (dist < job->pairs.min_dist || (job->pairs.band && dist >= job->pairs.band))
+            continue;
+        size_t at =
+            ((size_t)x->seq->row + i) * a->kv_heads * a->q_per_kv + (size_t)x->head * a->q_per_kv;
+        for (uint32_t g = 0; g < a->q_per_kv; g++)
+            log_sum[g] = a->log_sum_exp[at + g];
+        sum += pow(a->rule->decay, rows - 1 - i) * counted(x, i, log_sum, key);
+    }
+    return sum;
+}
+
+static void stats_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct stats_job *job = arg;
+    const struct aq_attn *a = job->a;
+    const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
+    double *log_sum = aq_exec_scratch(job->ex, worker);
+    struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    float *to = seq->slots.score + (size_t)x.head * seq->slots.stride;
+    for (uint32_t key = 0; key < aq_attn_len(seq, x.head); key++)
+        to[key] = (float)column(job, &x, log_sum, key);
+}
+
+void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs)
+{
+    aq_attn_stats_assert(a);
+    assert(a->q_per_kv * sizeof(double) <= aq_exec_scratch_size(ex));
+    struct stats_job job = {.ex = ex, .a = a};
+    if (pairs)
+        job.pairs = *pairs;
+    aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * a->kv_heads);
 }

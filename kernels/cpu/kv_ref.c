@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * KV append, reference: element by element. */
+ * KV append, reference: element by element.  Moves of rows: copies of bytes, for every level. */
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
 #include "kernels/cpu/versions.h"
+
+#include <string.h>
 
 struct job {
     const struct aq_attn *a;
@@ -17,10 +19,11 @@ static void append_tile(void *arg, uint32_t tile, uint32_t worker)
     const struct aq_attn *a = job->a;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     uint32_t head = tile % a->kv_heads, dim = a->head_dim;
-    uint32_t first = aq_attn_new_first(seq, head);
     for (uint32_t i = 0; i < seq->rows; i++) {
-        uint32_t slot = (first + i) % AQ_HEAD_BLOCK_SLOTS;
-        uint8_t *block = aq_attn_block(seq, head, (first + i) / AQ_HEAD_BLOCK_SLOTS);
+        uint32_t slot = aq_attn_new_slot(seq, head, i);
+        aq_attn_note_row(seq, head, i, slot);
+        uint8_t *block = aq_attn_block(seq, head, slot / AQ_HEAD_BLOCK_SLOTS);
+        slot %= AQ_HEAD_BLOCK_SLOTS;
         size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
         aq_kv_store_row(block, a->kv_dtype, dim, slot, job->k_new + from);
         aq_kv_store_row(block, a->kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, job->v_new + from);
@@ -33,4 +36,74 @@ void aq_kv_append_ref(struct aq_exec *ex, const struct aq_attn *a, const float *
     aq_attn_assert(a);
     struct job job = {.a = a, .k_new = k_new, .v_new = v_new, .stride = stride};
     aq_pool_run(aq_exec_pool(ex), append_tile, &job, a->seq_count * a->kv_heads);
+}
+
+/* ---- moves ---- */
+
+struct move_job {
+    const struct aq_kv_move *moves;
+    enum aq_dtype dtype;
+    uint32_t kv_heads, dim;
+};
+
+static uint8_t *side_block(const struct aq_kv_side *side, uint32_t head, uint32_t slot)
+{
+    size_t b = (size_t)head * side->head_table_step + slot / AQ_HEAD_BLOCK_SLOTS;
+    return side->block[b] + head * side->head_offset;
+}
+
+static uint32_t side_slot(const struct aq_kv_side *side, uint32_t head, uint32_t i)
+{
+    return side->list ? side->list[(size_t)head * side->list_stride + i] : side->first + i;
+}
+
+static void move_row(const struct move_job *job, uint8_t *to, uint32_t to_row, const uint8_t *from,
+                     uint32_t from_row)
+{
+    memcpy(aq_kv_row(to, job->dtype, job->dim, to_row),
+           aq_kv_row(from, job->dtype, job->dim, from_row), aq_kv_row_bytes(job->dtype, job->dim));
+    if (aq_dtype_is_quantised(job->dtype))
+        aq_kv_quant_set(to, to_row, aq_kv_quant(from, from_row));
+}
+
+static void move_notes(const struct aq_kv_move *m, uint32_t head, uint32_t from_slot,
+                       uint32_t to_slot)
+{
+    const struct aq_attn_slots *from = &m->from.slots, *to = &m->to.slots;
+    size_t source = (size_t)head * from->stride + from_slot;
+    size_t target = (size_t)head * to->stride + to_slot;
+    if (to->position)
+        to->position[target] = from->position ? from->position[source] : from_slot;
+    if (to->score && from->score)
+        to->score[target] = from->score[source];
+}
+
+/* A tile is one KV head of one move. */
+static void move_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct move_job *job = arg;
+    const struct aq_kv_move *m = &job->moves[tile / job->kv_heads];
+    uint32_t head = tile % job->kv_heads, count = m->count[(size_t)head * m->count_step];
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t from_slot = side_slot(&m->from, head, i), to_slot = side_slot(&m->to, head, i);
+        if (from_slot == UINT32_MAX || to_slot == UINT32_MAX)
+            continue;
+        const uint8_t *from = side_block(&m->from, head, from_slot);
+        uint8_t *to = side_block(&m->to, head, to_slot);
+        uint32_t from_row = from_slot % AQ_HEAD_BLOCK_SLOTS, to_row = to_slot % AQ_HEAD_BLOCK_SLOTS;
+        move_notes(m, head, from_slot, to_slot);
+        if (to == from && to_row == from_row)
+            continue;
+        move_row(job, to, to_row, from, from_row);
+        move_row(job, to, AQ_HEAD_BLOCK_SLOTS + to_row, from, AQ_HEAD_BLOCK_SLOTS + from_row);
+    }
+}
+
+void aq_kv_move_ref(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
+                    enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
+{
+    assert(aq_dtype_is_float(kv_dtype) || aq_dtype_is_quantised(kv_dtype));
+    struct move_job job = {
+        .moves = moves, .dtype = kv_dtype, .kv_heads = kv_heads, .dim = head_dim};
+    aq_pool_run(aq_exec_pool(ex), move_tile, &job, move_count * kv_heads);
 }

@@ -70,10 +70,12 @@ VEC_FN void store_codes(uint8_t *block, enum aq_dtype dtype, uint32_t row, const
 VEC_FN void append_head(const struct append_job *job, enum aq_dtype dtype,
                         const struct aq_attn_seq *seq, uint32_t head)
 {
-    uint32_t dim = job->a->head_dim, first = aq_attn_new_first(seq, head);
+    uint32_t dim = job->a->head_dim;
     for (uint32_t i = 0; i < seq->rows; i++) {
-        uint32_t slot = (first + i) % AQ_HEAD_BLOCK_SLOTS;
-        uint8_t *block = aq_attn_block(seq, head, (first + i) / AQ_HEAD_BLOCK_SLOTS);
+        uint32_t slot = aq_attn_new_slot(seq, head, i);
+        aq_attn_note_row(seq, head, i, slot);
+        uint8_t *block = aq_attn_block(seq, head, slot / AQ_HEAD_BLOCK_SLOTS);
+        slot %= AQ_HEAD_BLOCK_SLOTS;
         size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
         if (aq_dtype_is_quantised(dtype)) {
             store_codes(block, dtype, slot, job->k_new + from, dim);

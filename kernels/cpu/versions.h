@@ -24,9 +24,13 @@ aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf
 /* Attention. */
 aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;
 aq_attn_prefill_fn aq_attn_prefill_ref, aq_attn_prefill_avx2, aq_attn_prefill_avx512;
+aq_attn_stats_fn aq_attn_stats_ref;
 
 /* Row operations, KV append, logits. */
 aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;
+aq_kv_victim_fn aq_kv_victim_ref;
+aq_kv_select_fn aq_kv_select_ref;
+aq_kv_move_fn aq_kv_move_ref;
 aq_norm_fn aq_norm_ref, aq_norm_avx2, aq_norm_avx512;
 aq_embed_fn aq_embed_ref, aq_embed_avx2, aq_embed_avx512;
 aq_add_rows_fn aq_add_rows_ref, aq_add_rows_avx2, aq_add_rows_avx512;
