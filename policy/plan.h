@@ -6,6 +6,7 @@
 #define AQ_POLICY_PLAN_H
 
 #include "base/err.h"
+#include "policy/kv_policy.h"
 #include "policy/steps.h"
 
 /* The numbers of a block. */
@@ -21,7 +22,7 @@ struct aq_block_shape {
     /* Pages of all layers together in the pool of a tier.  On disk every seat has room for its
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
-    uint32_t keys_max; /* most keys a sequence may come to hold */
+    uint32_t keys_max; /* most slots a sequence may come to hold; its positions may go beyond */
     enum aq_dtype compute, kv_format, weight_format;
 };
 
@@ -55,6 +56,7 @@ struct aq_part {
 struct aq_plan {
     struct aq_block_shape shape;
     struct aq_placement placement;
+    struct aq_kv_policy kv;  /* all zero: full */
     bool separate;           /* the device has memory of its own, behind links */
     uint64_t chunk_bytes;    /* of the weight ring: most bytes of a chunk */
     uint32_t ring_chunks;    /* slots of the ring wanted; the stream may take a few less */

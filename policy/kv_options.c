@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * From what the user says to a policy: what does not go together is refused by a sentence. */
+#include "policy/kv_policy.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
+
+static const char *const group_names[] = {"sum", "mean", "max", "first"};
+
+const char *aq_kv_group_name(enum aq_kv_group g)
+{
+    assert((unsigned)g < AQ_ARRAY_LEN(group_names));
+    return group_names[g];
+}
+
+static bool given(const struct aq_kv_amount *a)
+{
+    return a->unit != AQ_KV_UNSET;
+}
+
+static bool is_zero(const struct aq_kv_amount *a)
+{
+    return a->unit == AQ_KV_SLOTS ? a->slots == 0 : given(a) && !(a->share > 0);
+}
+
+static const char *amount_text(char dst[32], const struct aq_kv_amount *a)
+{
+    if (a->unit == AQ_KV_SHARE)
+        snprintf(dst, 32, "%.6g%%", 100 * a->share);
+    else
+        snprintf(dst, 32, "%u", a->slots);
+    return dst;
+}
+
+static int refuse(struct aq_err *reterr, const char *policy, const char *option, const char *why)
+{
+    return aq_error(reterr, -EINVAL, "--kv-policy %s: %s does not go with it: %s", policy, option,
+                    why);
+}
+
+/* Options of rules that rank by scores; NULL: none is given. */
+static const char *score_option(const struct aq_kv_options *o)
+{
+    if (o->decay > 0)
+        return "--kv-decay";
+    if (o->grace)
+        return "--kv-grace";
+    return o->group_given ? "--kv-group" : NULL;
+}
+
+/* Amounts in the same unit can be compared before there is a sequence. */
+static bool comparable(const struct aq_kv_amount *a, const struct aq_kv_amount *b)
+{
+    return given(a) && a->unit == b->unit;
+}
+
+/* a + b > limit, of one unit; shares to within their last digits. */
+static bool above(const struct aq_kv_amount *a, const struct aq_kv_amount *b,
+                  const struct aq_kv_amount *limit)
+{
+    if (limit->unit == AQ_KV_SLOTS)
+        return (uint64_t)a->slots + b->slots > limit->slots;
+    return a->share + b->share > limit->share + 1e-9;
+}
+
+static int check_amounts(const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SHARE && !(amount[i]->share >= 0 && amount[i]->share <= 1))
+            return aq_error(reterr, -EINVAL, "%s: expected a share of at most 100%%, found %g%%",
+                            name[i], 100 * amount[i]->share);
+    }
+    if (is_zero(&o->budget))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget 0: no token could be kept; expected a share such as 20%% or a "
+                        "number of slots from 2 on");
+    if (o->budget.unit == AQ_KV_SLOTS && o->budget.slots == 1)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget 1: 100 %% or one token?  expected 100%% for the whole "
+                        "sequence, or a number of slots from 2 on");
+    if (is_zero(&o->recent))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-recent 0: the newest token attends itself, so it is always kept; "
+                        "expected 1 or more");
+    if (o->decay < 0 || o->decay > 1)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-decay %g: expected a factor above 0 and at most 1 (1: none)",
+                        o->decay);
+    return 0;
+}
+
+/* ---- policy by policy ---------------------------------------------------------------------- */
+
+static int resolve_full(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                        struct aq_err *reterr)
+{
+    const char *option = given(&o->heavy)    ? "--kv-heavy"
+                         : given(&o->recent) ? "--kv-recent"
+                         : o->sinks_given    ? "--kv-sinks"
+                                             : score_option(o);
+    bool whole = o->budget.unit == AQ_KV_SHARE && o->budget.share >= 1;
+    if (given(&o->budget) && !whole)
+        option = "--kv-budget";
+    *p = (struct aq_kv_policy){0};
+    return option ? refuse(reterr, "full", option,
+                           "it keeps every token; --kv-policy h2o (or window, heavy) keeps fewer")
+                  : 0;
+}
+
+static int check_h2o_parts(const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    char b[32], h[32], r[32];
+    static const struct aq_kv_amount nothing;
+    amount_text(b, &o->budget);
+    amount_text(h, &o->heavy);
+    amount_text(r, &o->recent);
+    if (!given(&o->budget) && !(given(&o->heavy) && given(&o->recent)))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy h2o: expected --kv-budget (such as 20%% or 256), or both "
+                        "--kv-heavy and --kv-recent");
+    bool heavy = comparable(&o->heavy, &o->budget), recent = comparable(&o->recent, &o->budget);
+    if (heavy && recent && above(&o->heavy, &o->recent, &o->budget))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-heavy %s and --kv-recent %s together are above --kv-budget %s; leave "
+                        "one of the three out, or make the budget their sum",
+                        h, r, b);
+    if (heavy && !given(&o->recent) && !above(&o->budget, &nothing, &o->heavy))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-heavy %s leaves nothing of --kv-budget %s for recent tokens, of "
+                        "which one at least is kept",
+                        h, b);
+    if (recent && above(&o->recent, &nothing, &o->budget))
+        return aq_error(reterr, -EINVAL, "--kv-recent %s is above --kv-budget %s", r, b);
+    return 0;
+}
+
+/* Sinks and grace against parts that are numbers of slots. */
+static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    uint32_t heavy, recent;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SHARE)
+            return 0; /* limits lower them for each sequence */
+    }
+    aq_kv_policy_split(&heavy, &recent, p, 0);
+    if (p->sinks > heavy)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-sinks %u: sinks are among the heavy tokens, of which there are %u",
+                        p->sinks, heavy);
+    if ((uint64_t)p->sinks + p->grace > (uint64_t)heavy + recent)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-grace %u: with %u sinks and %u slots no token could be dropped; "
+                        "expected at most %u",
+                        p->grace, p->sinks, heavy + recent, heavy + recent - p->sinks);
+    return 0;
+}
+
+static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    int rc = check_h2o_parts(o, reterr);
+    return rc < 0 ? rc : check_h2o_slots(p, reterr);
+}
+
+static int resolve_heavy(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                         struct aq_err *reterr)
+{
+    if (given(&o->heavy) || given(&o->recent))
+        return refuse(reterr, "heavy", given(&o->heavy) ? "--kv-heavy" : "--kv-recent",
+                      "it keeps the budget less one, and the newest token; --kv-policy h2o takes "
+                      "both parts");
+    if (!given(&o->budget))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy heavy: expected --kv-budget, such as 20%% or 256");
+    p->recent = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = 1};
+    return check_h2o_slots(p, reterr);
+}
+
+static int resolve_window(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                          struct aq_err *reterr)
+{
+    const char *option = given(&o->heavy) ? "--kv-heavy" : score_option(o);
+    char b[32], r[32];
+    amount_text(b, &o->budget);
+    amount_text(r, &o->recent);
+    if (option)
+        return refuse(reterr, "window", option,
+                      "it keeps the first (--kv-sinks) and the newest tokens, whatever their "
+                      "scores");
+    if (!o->sinks_given)
+        p->sinks = SINKS_OF_WINDOW;
+    if (!given(&o->budget) && !given(&o->recent))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy window: expected --kv-budget or --kv-recent, such as 20%% or "
+                        "256");
+    if (o->budget.unit == AQ_KV_SLOTS && o->budget.slots <= p->sinks)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget %s: a window smaller than its %u sinks and one recent token; "
+                        "expected %u or more, or a smaller --kv-sinks",
+                        b, p->sinks, p->sinks + 1);
+    if (comparable(&o->recent, &o->budget) &&
+        (o->budget.unit == AQ_KV_SLOTS ? (uint64_t)p->sinks + o->recent.slots > o->budget.slots
+                                       : o->recent.share > o->budget.share))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-recent %s and %u sinks together are above --kv-budget %s", r,
+                        p->sinks, b);
+    return 0;
+}
+
+/* The variants are what their programs do: nothing is added to them. */
+static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
+                         struct aq_err *reterr)
+{
+    const char *option = o->sinks_given ? "--kv-sinks"
+                         : o->decay > 0 ? "--kv-decay"
+                         : o->grace     ? "--kv-grace"
+                                        : NULL;
+    return option ? refuse(reterr, p->desc->name, option,
+                           "it repeats what another program does; --kv-policy h2o has this option")
+                  : 0;
+}
+
+static int resolve_flexgen(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                           struct aq_err *reterr)
+{
+    int rc = check_variant(p, o, reterr);
+    if (rc < 0)
+        return rc;
+    if (given(&o->recent))
+        return refuse(reterr, "h2o:flexgen", "--kv-recent",
+                      "as many tokens are recent as are heavy");
+    if (given(&o->budget) == given(&o->heavy))
+        return aq_error(
+            reterr, -EINVAL,
+            "--kv-policy h2o:flexgen: expected --kv-budget or --kv-heavy: F%% keeps F%% "
+            "of the prompt as heavy tokens and as many recent ones");
+    p->heavy = given(&o->heavy) ? o->heavy : o->budget;
+    if (o->budget.unit == AQ_KV_SLOTS)
+        p->heavy.slots /= 2;
+    if (is_zero(&p->heavy) || (p->heavy.unit == AQ_KV_SLOTS && p->heavy.slots < 2))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy h2o:flexgen: expected 2 heavy tokens or more (a budget of 4), "
+                        "found %u",
+                        p->heavy.slots);
+    p->budget = (struct aq_kv_amount){0};
+    return 0;
+}
+
+static int resolve_hf(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent};
+    uint32_t heavy, recent;
+    int rc = check_variant(p, o, reterr);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount) && rc == 0; i++) {
+        if (amount[i]->unit == AQ_KV_SHARE)
+            rc = aq_error(reterr, -EINVAL,
+                          "--kv-policy h2o:hf counts in slots: expected --kv-budget 256, or "
+                          "--kv-heavy 128 --kv-recent 128, found a share of %g%%",
+                          100 * amount[i]->share);
+    }
+    rc = rc < 0 ? rc : check_h2o_parts(o, reterr);
+    if (rc < 0)
+        return rc;
+    aq_kv_policy_split(&heavy, &recent, p, 0);
+    p->budget = (struct aq_kv_amount){0};
+    p->heavy = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = heavy};
+    p->recent = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = recent};
+    return 0;
+}
+
+int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
+                         struct aq_err *reterr)
+{
+    static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
+                                  struct aq_err *) = {
+        resolve_full, resolve_h2o, resolve_flexgen, resolve_hf, resolve_window, resolve_heavy,
+    };
+    const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
+    const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
+    if (!desc)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window or heavy, "
+                        "found '%s'",
+                        o->policy);
+    struct aq_kv_policy p = {
+        .desc = desc,
+        .budget = o->budget,
+        .heavy = o->heavy,
+        .recent = o->recent,
+        .sinks = o->sinks_given ? o->sinks : 0,
+        .grace = o->grace,
+        .group = o->group_given ? o->group : AQ_KV_GROUP_SUM,
+        .decay = o->decay > 0 ? (float)o->decay : 1,
+    };
+    assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
+    int rc = check_amounts(o, reterr);
+    rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
+    if (rc == 0)
+        *ret = p;
+    return rc;
+}
+
+int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
+                               struct aq_err *reterr)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SLOTS && amount[i]->slots > context)
+            return aq_error(reterr, -EINVAL,
+                            "%s %u: above the %u tokens of the model's context; 100%% keeps all",
+                            name[i], amount[i]->slots, context);
+    }
+    uint32_t heavy = 0, recent = 0;
+    bool slots = p->heavy.unit == AQ_KV_SLOTS && p->recent.unit == AQ_KV_SLOTS;
+    if (slots && !given(&p->budget))
+        aq_kv_policy_split(&heavy, &recent, p, 0);
+    if ((uint64_t)heavy + recent > context)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-heavy %u and --kv-recent %u together are above the %u tokens of the "
+                        "model's context; --kv-budget 100%% keeps all",
+                        heavy, recent, context);
+    if (p->sinks > context || p->grace > context)
+        return aq_error(reterr, -EINVAL, "%s %u: above the %u tokens of the model's context",
+                        p->sinks > context ? "--kv-sinks" : "--kv-grace",
+                        p->sinks > context ? p->sinks : p->grace, context);
+    return 0;
+}
+
+const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    static const char *const name[] = {"budget", "heavy", "recent"};
+    size_t used = 0;
+    char text[32];
+    bool any = false;
+    used += (size_t)snprintf(dst, dst_bytes, "%s", aq_kv_policy_desc(p)->name);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount) && used < dst_bytes; i++) {
+        if (!given(amount[i]))
+            continue;
+        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s %s %s", any ? "," : ":", name[i],
+                                 amount_text(text, amount[i]));
+        any = true;
+    }
+    if (p->sinks && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", sinks %u", p->sinks);
+    if (p->grace && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", grace %u", p->grace);
+    if (p->decay > 0 && p->decay < 1 && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decay);
+    if (p->group != AQ_KV_GROUP_SUM && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->group));
+    return dst;
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/kv_policy.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- amounts ----------------------------------------------------------------------------- */
+
+/* Slots of an amount that is given; 0 only for a share of nothing. */
+static uint32_t slots_of(const struct aq_kv_amount *a, uint64_t tokens)
+{
+    assert(a->unit != AQ_KV_UNSET);
+    if (a->unit == AQ_KV_SLOTS)
+        return a->slots;
+    /* 29 % of 100 is 29, though 0.29 * 100 falls just short of it. */
+    double exact = floor(a->share * (double)tokens + 1e-9);
+    if (exact >= INT32_MAX)
+        return INT32_MAX;
+    return a->share > 0 && exact < 1 ? 1 : (uint32_t)exact;
+}
+
+static uint32_t least(uint64_t a, uint64_t b)
+{
+    return (uint32_t)aq_min_u64(aq_min_u64(a, b), INT32_MAX);
+}
+
+void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct aq_kv_policy *p,
+                        uint64_t tokens)
+{
+    bool heavy_given = p->heavy.unit != AQ_KV_UNSET, recent_given = p->recent.unit != AQ_KV_UNSET;
+    uint32_t heavy = heavy_given ? slots_of(&p->heavy, tokens) : 0;
+    uint32_t recent =
+        recent_given ? least(aq_max_u64(1, slots_of(&p->recent, tokens)), INT32_MAX) : 0;
+    if (p->budget.unit != AQ_KV_UNSET) {
+        uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, tokens));
+        if (!heavy_given)
+            heavy = recent_given ? budget - least(recent, budget) : budget / 2;
+        if (!recent_given)
+            recent = budget - least(heavy, budget - 1);
+        recent = least(recent, budget);
+        heavy = least(heavy, budget - recent);
+    }
+    *ret_heavy = heavy;
+    *ret_recent = recent;
+}
+
+/* ---- limits ------------------------------------------------------------------------------ */
+
+static void limits_full(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
+{
+    (void)p;
+    (void)prompt;
+    (void)max_new;
+    *ret = (struct aq_kv_limits){.slots = UINT32_MAX, .keep_prompt = UINT32_MAX};
+}
+
+static void limits_h2o(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                       uint32_t max_new)
+{
+    uint32_t heavy, recent;
+    aq_kv_policy_split(&heavy, &recent, p, (uint64_t)prompt + max_new);
+    uint32_t slots = least((uint64_t)heavy + recent, INT32_MAX);
+    uint32_t sinks = least(p->sinks, heavy); /* they are among the heavy ones */
+    *ret = (struct aq_kv_limits){
+        .slots = slots,
+        .keep_prompt = slots,
+        .heavy_prompt = heavy,
+        .recent_prompt = recent,
+        .recent_decode = least(aq_max_u64(recent, p->grace), slots - sinks),
+        .sinks = sinks,
+    };
+}
+
+/* The first tokens and the newest ones. */
+static void limits_window(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                          uint32_t max_new)
+{
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    uint32_t sinks = p->sinks, recent = 0;
+    if (p->recent.unit != AQ_KV_UNSET)
+        recent = (uint32_t)aq_max_u64(1, slots_of(&p->recent, tokens));
+    if (p->budget.unit != AQ_KV_UNSET) {
+        uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, tokens));
+        sinks = least(sinks, budget - 1);
+        recent = recent ? least(recent, budget - sinks) : budget - sinks;
+    }
+    uint32_t slots = least((uint64_t)sinks + recent, INT32_MAX);
+    *ret = (struct aq_kv_limits){
+        .slots = slots,
+        .keep_prompt = slots,
+        .heavy_prompt = sinks,
+        .recent_prompt = recent,
+        .recent_decode = recent,
+        .sinks = sinks,
+    };
+}
+
+/* K heavy ones, K - 1 of the prompt's newest and room for the row's own; the oldest of the recent
+ * ones is heavy from the end of a step on, and safe from that step's drop. */
+static void limits_flexgen(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                           uint32_t max_new)
+{
+    (void)max_new;
+    uint32_t k = least(aq_max_u64(2, slots_of(&p->heavy, prompt)), INT32_MAX / 2);
+    *ret = (struct aq_kv_limits){
+        .slots = 2 * k,
+        .keep_prompt = 2 * k - 1,
+        .heavy_prompt = k,
+        .recent_prompt = k - 1,
+        .recent_decode = k + 1,
+    };
+}
+
+/* A row attends one more than is kept after it. */
+static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                      uint32_t max_new)
+{
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    uint32_t heavy = slots_of(&p->heavy, tokens), recent = slots_of(&p->recent, tokens);
+    uint32_t kept = least((uint64_t)heavy + recent, INT32_MAX - 1);
+    *ret = (struct aq_kv_limits){
+        .slots = kept + 1,
+        .keep_prompt = kept,
+        .heavy_prompt = heavy,
+        .recent_prompt = recent,
+        .recent_decode = recent + 1,
+    };
+}
+
+/* ---- what to keep, what to overwrite ------------------------------------------------------- */
+
+static enum aq_kv_value value_of(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_scores(p) ? AQ_KV_BY_SCORE : AQ_KV_BY_POSITION;
+}
+
+static void keep_by_limits(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
+                           const struct aq_kv_limits *limits, uint32_t layer)
+{
+    (void)layer;
+    *ret = (struct aq_kv_keep){
+        .value = value_of(p),
+        .sinks = limits->sinks,
+        .heavy = limits->heavy_prompt,
+        .recent = limits->recent_prompt,
+        .scope = p->desc->granularity,
+    };
+}
+
+static void overwrite_by_limits(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
+                                const struct aq_kv_limits *limits, uint32_t layer)
+{
+    (void)layer;
+    *ret = (struct aq_kv_overwrite){
+        .value = value_of(p),
+        .sinks = limits->sinks,
+        .recent = limits->recent_decode,
+        .stat = p->desc->decode_stat,
+        .group = p->group,
+        .decay = p->decay,
+    };
+}
+
+#define SCORED                                                                                     \
+    .prefill_stat = AQ_KV_STAT_PROB, .decode_stat = AQ_KV_STAT_PROB, .drops = true, .align = 1,    \
+    .layer_prefill_end = keep_by_limits, .layer_decode = overwrite_by_limits
+
+static const struct aq_kv_policy_desc policies[] = {
+    {.name = "full", .align = 1, .limits = limits_full},
+    {.name = "h2o", .limits = limits_h2o, SCORED},
+    {.name = "h2o:flexgen", .limits = limits_flexgen, SCORED},
+    {.name = "h2o:hf", .limits = limits_hf, SCORED},
+    {.name = "window",
+     .drops = true,
+     .align = 1,
+     .limits = limits_window,
+     .layer_prefill_end = keep_by_limits,
+     .layer_decode = overwrite_by_limits},
+    {.name = "heavy", .limits = limits_h2o, SCORED},
+};
+
+const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
+{
+    return index < AQ_ARRAY_LEN(policies) ? &policies[index] : NULL;
+}
+
+const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name)
+{
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(policies); i++) {
+        if (strcmp(policies[i].name, name) == 0)
+            return &policies[i];
+    }
+    return NULL;
+}
+
+const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p)
+{
+    return p->desc ? p->desc : &policies[0];
+}
+
+void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                         uint32_t max_new)
+{
+    aq_kv_policy_desc(p)->limits(ret, p, prompt, max_new);
+    assert((uint64_t)ret->sinks + ret->recent_decode <= ret->slots);
+}
+
+uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen)
+{
+    assert(seen >= prompt);
+    uint64_t kept = prompt <= l->keep_prompt ? prompt : l->heavy_prompt + l->recent_prompt;
+    return (uint32_t)aq_min_u64(kept + (seen - prompt), l->slots);
+}
+
+bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new)
+{
+    return prompt > l->keep_prompt || (uint64_t)prompt + max_new > (uint64_t)l->slots + 1;
+}
+
+uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
+                                uint32_t total_max)
+{
+    struct aq_kv_limits l;
+    assert(prompt_max <= total_max);
+    aq_kv_policy_limits(&l, p, prompt_max, total_max - prompt_max);
+    return (uint32_t)aq_min_u64(l.slots, total_max);
+}
+
+uint32_t aq_kv_policy_cut_max(const struct aq_kv_policy *p, uint32_t prompt_max)
+{
+    struct aq_kv_limits l;
+    for (uint32_t prompt = prompt_max; prompt > 0 && aq_kv_policy_drops(p); prompt--) {
+        aq_kv_policy_limits(&l, p, prompt, 0); /* a share is smallest for who generates nothing */
+        if (prompt > l.keep_prompt)
+            return prompt;
+    }
+    return 0;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/kv_policy.h - which keys and values each (layer, KV head, sequence) keeps: named policies
+ * as data.  A descriptor says what a policy needs (statistics, granularity, order), so that ledger,
+ * program and executor can make room for it; limits say how many slots one sequence comes to hold;
+ * callbacks say what to keep and what to overwrite.  All of them return data: the kernels that
+ * select and move run elsewhere.  Pure.
+ *
+ * One rule covers the policies here.  Of a sequence with n prompt tokens (positions 0..n-1):
+ *   prefill  Attention is full.  If n > keep_prompt, the last recent_prompt positions stay, and of
+ *            the older ones the heavy_prompt of highest value, in the order of their positions.
+ *            Positions below `sinks` count as the highest of all; of two equal values the lower
+ *            position is dropped.
+ *   decode   A row at position t finds `slots` slots full: of the keys with
+ *            sinks <= position < t + 1 - recent_decode one is dropped, by score the lowest (the
+ *            lower position loses a tie), by position the highest, and the new key takes its slot.
+ *            Else the new key takes a slot of its own.  Then the row attends all slots held, its
+ *            own included, and scores take up what each key got: score = decay * score + f(p).
+ * The variants h2o:flexgen and h2o:hf, whose programs drop after a step, are the same rule with the
+ * drop at the start of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
+#ifndef AQ_POLICY_KV_POLICY_H
+#define AQ_POLICY_KV_POLICY_H
+
+#include "base/err.h"
+#include "base/types.h"
+
+/* f of the statistics: what a query's probability adds to a key's score. */
+enum aq_kv_stat {
+    AQ_KV_STAT_NONE,
+    AQ_KV_STAT_PROB,
+    AQ_KV_STAT_PROB_SQUARED,
+    AQ_KV_STAT_BELOW, /* 1 where p is below a threshold */
+};
+
+/* How the query heads of a KV head count together, query by query. */
+enum aq_kv_group { AQ_KV_GROUP_SUM, AQ_KV_GROUP_MEAN, AQ_KV_GROUP_MAX, AQ_KV_GROUP_FIRST };
+
+/* What decides between candidates. */
+enum aq_kv_value { AQ_KV_BY_SCORE, AQ_KV_BY_POSITION };
+
+enum aq_kv_scope { AQ_KV_PER_HEAD, AQ_KV_PER_LAYER };
+
+/* Where a key stands in attention: where it stood in the text, or in the cache. */
+enum aq_kv_pos { AQ_KV_POS_ORIGINAL, AQ_KV_POS_IN_CACHE };
+
+/* An amount as options give it: slots, or a share of a sequence's tokens. */
+enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
+struct aq_kv_amount {
+    enum aq_kv_unit unit;
+    uint32_t slots;
+    double share; /* 0..1 */
+};
+
+/* Of one sequence.  Where nothing limits it slots and keep_prompt are UINT32_MAX.
+ * sinks + recent_decode <= slots: there is always a candidate. */
+struct aq_kv_limits {
+    uint32_t slots;                       /* that a head comes to hold at most */
+    uint32_t keep_prompt;                 /* longest prompt that is kept whole */
+    uint32_t heavy_prompt, recent_prompt; /* of a longer one */
+    uint32_t recent_decode;               /* newest positions, the row's own among them */
+    uint32_t sinks;
+};
+
+/* The slots that stay after a prompt was attended: of each head, or as many of the layer's heads
+ * together. */
+struct aq_kv_keep {
+    enum aq_kv_value value;
+    uint32_t sinks, heavy, recent;
+    enum aq_kv_scope scope;
+};
+
+/* The slot that a decode row's key takes, and what the row adds to the scores. */
+struct aq_kv_overwrite {
+    enum aq_kv_value value;
+    uint32_t sinks, recent;
+    enum aq_kv_stat stat;
+    enum aq_kv_group group;
+    float decay;
+};
+
+struct aq_kv_policy;
+
+struct aq_kv_policy_desc {
+    const char *name; /* as --kv-policy has it */
+    enum aq_kv_stat prefill_stat, decode_stat;
+    uint32_t stat_rows; /* last queries of a prompt that count; 0: all */
+    uint32_t band;      /* they count for keys less than so far before them; 0: for all */
+    enum aq_kv_scope granularity;
+    bool drops;       /* anything at all */
+    bool ragged;      /* heads come to hold different numbers of slots */
+    bool cross_layer; /* decides only when all layers have been seen */
+    bool ordered;     /* the order of slots has a meaning: nothing is overwritten in place */
+    enum aq_kv_pos pos;
+    uint32_t align; /* slots come and go in multiples of this */
+
+    void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                   uint32_t max_new);
+    /* Of a (sequence, layer) whose prompt is longer than keep_prompt. */
+    void (*layer_prefill_end)(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
+                              const struct aq_kv_limits *limits, uint32_t layer);
+    void (*layer_decode)(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
+                         const struct aq_kv_limits *limits, uint32_t layer);
+    /* Of policies that decide across layers, or drop many at a time; NULL in all there are so far:
+     * who runs policies asserts it until one of them needs it. */
+    void (*prefill_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
+    void (*step_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
+};
+
+/* A policy with its options, as aq_kv_policy_resolve() leaves it; all zero is `full`. */
+struct aq_kv_policy {
+    const struct aq_kv_policy_desc *desc; /* NULL: full */
+    struct aq_kv_amount budget, heavy, recent;
+    uint32_t sinks, grace;
+    enum aq_kv_group group;
+    float decay; /* of the scores from one query to the next: above 0, at most 1 */
+};
+
+/* What the user says; all zero: full. */
+struct aq_kv_options {
+    const char *policy; /* NULL: full */
+    struct aq_kv_amount budget, heavy, recent;
+    bool sinks_given;
+    uint32_t sinks, grace;
+    double decay; /* 0: not given, 1 */
+    bool group_given;
+    enum aq_kv_group group;
+};
+
+/* -EINVAL: the sentence names the options (--kv-budget, ...) that do not go together and says what
+ * was meant. */
+int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
+                         struct aq_err *reterr);
+/* Against the longest sequence that the model knows: no part in slots may be above it. */
+int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
+                               struct aq_err *reterr);
+
+/* Never NULL. */
+const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
+/* By name; NULL: unknown.  index counts from 0 to NULL. */
+const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
+const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
+const char *aq_kv_group_name(enum aq_kv_group g);
+/* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
+const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
+
+/* Does it keep scores, or at least original positions and victims, beside the slots? */
+static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_desc(p)->decode_stat != AQ_KV_STAT_NONE;
+}
+static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_desc(p)->drops;
+}
+
+/* Heavy and recent slots of a sequence of so many tokens, as h2o takes its options: recent ones
+ * first, and at least one. */
+void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct aq_kv_policy *p,
+                        uint64_t tokens);
+void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                         uint32_t max_new);
+/* Slots held per head after the first `seen` positions (at least the prompt's): those attended by
+ * the row at position seen - 1, or kept of a prompt of so many. */
+uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
+/* Will a sequence with these limits lose a key?  The last token's key is never computed. */
+bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
+/* Most slots that any sequence of a workload comes to hold: prompts of at most prompt_max tokens,
+ * with the new ones at most total_max. */
+uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
+                                uint32_t total_max);
+/* The longest prompt up to prompt_max that is cut; 0: none. */
+uint32_t aq_kv_policy_cut_max(const struct aq_kv_policy *p, uint32_t prompt_max);
+
+#endif

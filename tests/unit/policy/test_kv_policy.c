@@ -1,0 +1,611 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/kv_policy.h"
+
+#include "base/prng.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS_MAX = 160 };
+
+/* ---- what queries give to keys: drawn, the same for everybody ---- */
+
+static double given(uint64_t seed, uint32_t row, uint32_t key)
+{
+    double u = aq_prng_uniform(seed, row, key);
+    return u * u * u; /* few keys get much */
+}
+
+/* What a key has when a prompt of n tokens has been attended. */
+static double prompt_score(uint64_t seed, uint32_t n, uint32_t key)
+{
+    double sum = 0;
+    for (uint32_t row = key; row < n; row++)
+        sum += given(seed, row, key);
+    return sum;
+}
+
+/* Keys in any order. */
+struct set {
+    uint32_t position[TOKENS_MAX + 1];
+    double score[TOKENS_MAX + 1];
+    uint32_t count;
+};
+
+static void put(struct set *s, uint32_t position, double score)
+{
+    assert_true(s->count < TOKENS_MAX + 1);
+    s->position[s->count] = position;
+    s->score[s->count++] = score;
+}
+
+static void attend(struct set *s, uint64_t seed, uint32_t row)
+{
+    for (uint32_t i = 0; i < s->count; i++)
+        s->score[i] += given(seed, row, s->position[i]);
+}
+
+static bool has(const struct set *s, uint32_t position)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->position[i] == position)
+            return true;
+    }
+    return false;
+}
+
+static void assert_same_positions(const struct set *a, const struct set *b)
+{
+    assert_int_equal(a->count, b->count);
+    for (uint32_t i = 0; i < a->count; i++)
+        assert_true(has(b, a->position[i]));
+}
+
+/* ---- the rule of kv_policy.h, as its comment says it ---- */
+
+struct rule {
+    struct aq_kv_policy policy;
+    struct aq_kv_limits limits;
+    struct aq_kv_keep keep;
+    struct aq_kv_overwrite overwrite;
+    struct set kept;
+};
+
+static bool better(const struct aq_kv_keep *k, const struct set *s, uint32_t a, uint32_t b)
+{
+    uint32_t pa = s->position[a], pb = s->position[b];
+    bool sink_a = pa < k->sinks, sink_b = pb < k->sinks;
+    if (sink_a != sink_b)
+        return sink_a;
+    if (k->value == AQ_KV_BY_SCORE && s->score[a] != s->score[b])
+        return s->score[a] > s->score[b];
+    return pa > pb;
+}
+
+static void rule_prefill(struct rule *r, uint64_t seed, uint32_t n)
+{
+    struct set all = {0}, kept = {0};
+    for (uint32_t j = 0; j < n; j++)
+        put(&all, j, prompt_score(seed, n, j));
+    r->kept = all;
+    if (n <= r->limits.keep_prompt)
+        return;
+    for (uint32_t j = 0; j < n; j++) {
+        uint32_t ahead = 0;
+        for (uint32_t i = 0; i < n - r->keep.recent; i++)
+            ahead += better(&r->keep, &all, i, j);
+        if (j >= n - r->keep.recent || ahead < r->keep.heavy)
+            put(&kept, j, all.score[j]);
+    }
+    r->kept = kept;
+}
+
+static uint32_t rule_victim(const struct rule *r, uint32_t row)
+{
+    const struct set *s = &r->kept;
+    const struct aq_kv_overwrite *o = &r->overwrite;
+    uint32_t victim = UINT32_MAX;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->position[i] < o->sinks || s->position[i] + o->recent >= row + 1)
+            continue;
+        if (victim == UINT32_MAX)
+            victim = i;
+        else if (o->value == AQ_KV_BY_POSITION     ? s->position[i] > s->position[victim]
+                 : s->score[i] != s->score[victim] ? s->score[i] < s->score[victim]
+                                                   : s->position[i] < s->position[victim])
+            victim = i;
+    }
+    assert_int_not_equal(victim, UINT32_MAX); /* there is always a candidate */
+    return victim;
+}
+
+static void rule_step(struct rule *r, uint64_t seed, uint32_t row)
+{
+    if (r->kept.count == r->limits.slots) {
+        uint32_t victim = rule_victim(r, row);
+        r->kept.position[victim] = row;
+        r->kept.score[victim] = 0;
+    } else {
+        put(&r->kept, row, 0);
+    }
+    attend(&r->kept, seed, row);
+}
+
+static struct aq_kv_amount slots(uint32_t n)
+{
+    return (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = n};
+}
+
+static struct aq_kv_amount share(double x)
+{
+    return (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = x};
+}
+
+static struct aq_kv_policy resolved(struct aq_kv_options o)
+{
+    struct aq_kv_policy p = {0};
+    struct aq_err err = {0};
+    if (aq_kv_policy_resolve(&p, &o, &err) < 0)
+        fail_msg("%s", err.text);
+    return p;
+}
+
+static struct rule rule_for(struct aq_kv_options o, uint32_t prompt, uint32_t max_new)
+{
+    struct rule r = {.policy = resolved(o)};
+    aq_kv_policy_limits(&r.limits, &r.policy, prompt, max_new);
+    if (aq_kv_policy_drops(&r.policy)) {
+        r.policy.desc->layer_prefill_end(&r.keep, &r.policy, &r.limits, 0);
+        r.policy.desc->layer_decode(&r.overwrite, &r.policy, &r.limits, 0);
+    }
+    return r;
+}
+
+/* ---- the loops of the programs that the variants repeat, as h2o.md states them ---- */
+
+/* H2O's fork of FlexGen: slots 0..K-1 heavy, K..2K-2 a ring of the recent ones, 2K-1 the row's own.
+ * After the step the weakest heavy one makes room for the oldest recent one, whatever its score. */
+struct flexgen {
+    uint32_t k;
+    struct set slot;
+};
+
+static void flexgen_prefill(struct flexgen *f, uint64_t seed, uint32_t n)
+{
+    uint32_t k = f->k;
+    bool taken[TOKENS_MAX] = {false};
+    f->slot = (struct set){0};
+    for (uint32_t h = 0; h < k; h++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t j = 0; j <= n - k; j++) { /* all but the last K - 1 */
+            if (!taken[j] &&
+                (best == UINT32_MAX || prompt_score(seed, n, j) > prompt_score(seed, n, best)))
+                best = j;
+        }
+        taken[best] = true;
+        put(&f->slot, best, prompt_score(seed, n, best));
+    }
+    for (uint32_t j = n - k + 1; j < n; j++)
+        put(&f->slot, j, prompt_score(seed, n, j));
+}
+
+/* Step i = 1, 2, ...; *ret_attended: what its row saw. */
+static void flexgen_step(struct flexgen *f, struct set *ret_attended, uint64_t seed, uint32_t i,
+                         uint32_t row)
+{
+    uint32_t k = f->k, oldest = k + (i - 1) % (k - 1), victim = 0;
+    f->slot.count = 2 * k - 1;
+    put(&f->slot, row, 0);
+    attend(&f->slot, seed, row);
+    *ret_attended = f->slot;
+    for (uint32_t h = 1; h < k; h++) {
+        if (f->slot.score[h] < f->slot.score[victim])
+            victim = h;
+    }
+    f->slot.position[victim] = f->slot.position[oldest];
+    f->slot.score[victim] = f->slot.score[oldest];
+    f->slot.position[oldest] = f->slot.position[2 * k - 1];
+    f->slot.score[oldest] = f->slot.score[2 * k - 1];
+}
+
+/* H2O's "real drop" and llama-recipes: attend everything and the new key, then, if that is more
+ * than heavy + recent, keep the heaviest of the older ones in their order, and the last recent. */
+static void hf_drop(struct set *s, uint32_t heavy, uint32_t recent)
+{
+    struct set kept = {0};
+    if (s->count <= heavy + recent)
+        return;
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint32_t ahead = 0;
+        for (uint32_t j = 0; j < s->count - recent; j++)
+            ahead += s->score[j] > s->score[i];
+        if (i >= s->count - recent || ahead < heavy)
+            put(&kept, s->position[i], s->score[i]);
+    }
+    *s = kept;
+}
+
+/* ---- tests: kept sets ---- */
+
+static void flexgen_keeps_what_its_loop_keeps(void **state)
+{
+    static const uint32_t cases[][2] = {/* prompt, K */ {3, 2},
+                                        {4, 2},
+                                        {5, 2},
+                                        {5, 3},
+                                        {9, 5},
+                                        {10, 5},
+                                        {11, 5},
+                                        {40, 4},
+                                        {40, 20},
+                                        {64, 7},
+                                        {100, 33}};
+    for (uint32_t c = 0; c < AQ_ARRAY_LEN(cases); c++) {
+        uint32_t n = cases[c][0], k = cases[c][1];
+        struct aq_kv_options o = {.policy = "h2o:flexgen", .heavy = slots(k)};
+        struct rule r = rule_for(o, n, 40);
+        struct flexgen f = {.k = k};
+        struct set attended;
+        rule_prefill(&r, 100 + c, n);
+        flexgen_prefill(&f, 100 + c, n);
+        assert_same_positions(&r.kept, &f.slot);
+        for (uint32_t i = 1; i < 40; i++) {
+            rule_step(&r, 100 + c, n + i - 1);
+            flexgen_step(&f, &attended, 100 + c, i, n + i - 1);
+            assert_same_positions(&r.kept, &attended);
+        }
+    }
+    (void)state;
+}
+
+static void hf_keeps_what_its_loop_keeps(void **state)
+{
+    static const uint32_t cases[][3] = {/* prompt, heavy, recent */
+                                        {1, 1, 1},   {2, 1, 1},  {3, 1, 1},    {7, 4, 4},
+                                        {8, 4, 4},   {9, 4, 4},  {10, 4, 4},   {60, 0, 5},
+                                        {60, 20, 1}, {60, 3, 9}, {100, 16, 16}};
+    for (uint32_t c = 0; c < AQ_ARRAY_LEN(cases); c++) {
+        uint32_t n = cases[c][0], heavy = cases[c][1], recent = cases[c][2];
+        struct aq_kv_options o = {
+            .policy = "h2o:hf", .heavy = slots(heavy), .recent = slots(recent)};
+        struct rule r = rule_for(o, n, 40);
+        struct set cache = {0};
+        rule_prefill(&r, 200 + c, n);
+        for (uint32_t j = 0; j < n; j++)
+            put(&cache, j, prompt_score(200 + c, n, j));
+        hf_drop(&cache, heavy, recent);
+        assert_same_positions(&r.kept, &cache);
+        for (uint32_t row = n; row < n + 40; row++) {
+            rule_step(&r, 200 + c, row);
+            put(&cache, row, 0);
+            attend(&cache, 200 + c, row);
+            assert_same_positions(&r.kept, &cache);
+            hf_drop(&cache, heavy, recent);
+        }
+    }
+    (void)state;
+}
+
+/* DESIGN section 7: always the H heaviest of the older ones, as far as they are still there, and
+ * the R newest; room is made before the row attends. */
+static void h2o_keeps_heavy_and_recent(void **state)
+{
+    static const uint32_t cases[][3] = {{30, 8, 8}, {30, 1, 15}, {16, 8, 8}, {17, 8, 8},
+                                        {3, 4, 2},  {50, 0, 6},  {50, 9, 1}};
+    for (uint32_t c = 0; c < AQ_ARRAY_LEN(cases); c++) {
+        uint32_t n = cases[c][0], heavy = cases[c][1], recent = cases[c][2];
+        struct aq_kv_options o = {.policy = "h2o", .heavy = slots(heavy), .recent = slots(recent)};
+        struct rule r = rule_for(o, n, 40);
+        struct set cache = {0};
+        rule_prefill(&r, 300 + c, n);
+        for (uint32_t j = 0; j < n; j++)
+            put(&cache, j, prompt_score(300 + c, n, j));
+        hf_drop(&cache, heavy, recent);
+        assert_same_positions(&r.kept, &cache);
+        for (uint32_t row = n; row < n + 40; row++) {
+            rule_step(&r, 300 + c, row);
+            put(&cache, row, -1); /* never a candidate, nor in a candidate's way */
+            hf_drop(&cache, heavy, recent);
+            cache.score[cache.count - 1] = 0;
+            attend(&cache, 300 + c, row);
+            assert_same_positions(&r.kept, &cache);
+        }
+    }
+    (void)state;
+}
+
+static void a_window_is_the_first_and_the_newest(void **state)
+{
+    static const uint32_t prompts[] = {1, 3, 11, 12, 13, 40};
+    for (uint32_t c = 0; c < AQ_ARRAY_LEN(prompts); c++) {
+        uint32_t n = prompts[c];
+        struct rule r =
+            rule_for((struct aq_kv_options){.policy = "window", .budget = slots(12)}, n, 40);
+        rule_prefill(&r, 400, n);
+        for (uint32_t row = n; row < n + 40; row++) {
+            rule_step(&r, 400, row);
+            assert_int_equal(r.kept.count, row + 1 < 12 ? row + 1 : 12);
+            for (uint32_t j = 0; j <= row; j++)
+                assert_int_equal(has(&r.kept, j), row < 12 || j < 4 || j + 8 > row);
+        }
+    }
+    (void)state;
+}
+
+static void sinks_and_young_keys_are_never_dropped(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o",
+                              .heavy = slots(14),
+                              .recent = slots(4),
+                              .sinks_given = true,
+                              .sinks = 3,
+                              .grace = 9};
+    struct rule r = rule_for(o, 40, 60);
+    rule_prefill(&r, 500, 40);
+    for (uint32_t row = 40; row < 100; row++) {
+        rule_step(&r, 500, row);
+        for (uint32_t j = 0; j < 3; j++)
+            assert_true(has(&r.kept, j));
+        for (uint32_t j = row - 3; j <= row; j++)
+            assert_true(has(&r.kept, j));
+        for (uint32_t j = row < 48 ? 40 : row - 8; j <= row; j++)
+            assert_true(has(&r.kept, j)); /* generated less than nine rows ago */
+    }
+    (void)state;
+}
+
+/* ---- limits ---- */
+
+static void held_slots_are_those_of_the_rule(void **state)
+{
+    static const char *const names[] = {"full", "h2o", "h2o:flexgen", "h2o:hf", "window", "heavy"};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        for (uint32_t n = 1; n < 40; n++) {
+            struct aq_kv_options o = {.policy = names[i]};
+            if (i > 0)
+                o.budget = slots(12);
+            struct rule r = rule_for(o, n, 30);
+            rule_prefill(&r, 600, n);
+            assert_int_equal(aq_kv_limits_held(&r.limits, n, n), r.kept.count);
+            bool dropped = r.kept.count < n;
+            for (uint32_t row = n; row < n + 29; row++) {
+                rule_step(&r, 600, row);
+                dropped |= r.kept.count < row + 1;
+                assert_int_equal(aq_kv_limits_held(&r.limits, n, row + 1), r.kept.count);
+                assert_true(r.kept.count <= aq_kv_policy_slots_max(&r.policy, 40, 70));
+            }
+            assert_int_equal(aq_kv_limits_drop(&r.limits, n, 30), dropped);
+        }
+    }
+    (void)state;
+}
+
+static struct aq_kv_limits limits_of(struct aq_kv_options o, uint32_t prompt, uint32_t max_new)
+{
+    struct aq_kv_limits l;
+    struct aq_kv_policy p = resolved(o);
+    aq_kv_policy_limits(&l, &p, prompt, max_new);
+    return l;
+}
+
+static void shares_are_of_the_whole_sequence_rounded_down(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o", .budget = share(0.2)};
+    struct aq_kv_limits l = limits_of(o, 12, 64);
+    assert_int_equal(l.slots, 15); /* floor(0.2 * 76): tiny-opt's golden h2o_greedy.json */
+    assert_int_equal(l.heavy_prompt, 7);
+    assert_int_equal(l.recent_prompt, 8);
+    assert_int_equal(limits_of(o, 1, 2).slots, 1);
+    for (uint32_t percent = 1; percent <= 100; percent++) {
+        o.budget = share(percent / 100.0);
+        assert_int_equal(limits_of(o, 60, 40).slots, percent);
+        assert_int_equal(limits_of(o, 600, 412).slots, percent * 1012 / 100);
+    }
+    o.budget = share(1);
+    l = limits_of(o, 60, 40);
+    assert_false(aq_kv_limits_drop(&l, 60, 40));
+    (void)state;
+}
+
+static void flexgen_takes_a_share_of_the_prompt_for_each_half(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o:flexgen", .budget = share(0.1)};
+    struct aq_kv_limits l = limits_of(o, 512, 1024);
+    assert_int_equal(l.slots, 2 * 51);
+    assert_int_equal(l.keep_prompt, 2 * 51 - 1);
+    assert_int_equal(limits_of(o, 10, 10).slots, 4); /* two at least */
+    o = (struct aq_kv_options){.policy = "h2o:flexgen", .budget = slots(64)};
+    assert_int_equal(limits_of(o, 512, 32).heavy_prompt, 32);
+    (void)state;
+}
+
+static void parts_given_leave_the_rest_of_the_budget(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o", .budget = slots(128), .heavy = slots(16)};
+    struct aq_kv_limits l = limits_of(o, 512, 128);
+    assert_int_equal(l.heavy_prompt, 16);
+    assert_int_equal(l.recent_prompt, 112);
+    o = (struct aq_kv_options){.policy = "h2o", .budget = share(0.2), .recent = share(0.05)};
+    l = limits_of(o, 512, 128);
+    assert_int_equal(l.recent_prompt, 32);
+    assert_int_equal(l.heavy_prompt, 96);
+    o = (struct aq_kv_options){.policy = "heavy", .budget = slots(128)};
+    l = limits_of(o, 512, 128);
+    assert_int_equal(l.heavy_prompt, 127);
+    assert_int_equal(l.recent_decode, 1);
+    o = (struct aq_kv_options){
+        .policy = "window", .recent = slots(128), .sinks_given = true, .sinks = 0};
+    l = limits_of(o, 512, 128);
+    assert_int_equal(l.slots, 128);
+    assert_int_equal(l.heavy_prompt, 0);
+    (void)state;
+}
+
+/* Options in shares meet sequences of any length: what is too much for one is lowered. */
+static void short_sequences_have_limits_too(void **state)
+{
+    for (uint32_t prompt = 1; prompt < 40; prompt++) {
+        for (uint32_t max_new = 0; max_new < 40; max_new++) {
+            struct aq_kv_options o = {.policy = "window", .budget = share(0.2)};
+            assert_true(limits_of(o, prompt, max_new).recent_decode >= 1);
+            o = (struct aq_kv_options){.policy = "h2o",
+                                       .budget = share(0.1),
+                                       .sinks_given = true,
+                                       .sinks = 4,
+                                       .grace = 16};
+            assert_true(limits_of(o, prompt, max_new).recent_prompt >= 1);
+            o = (struct aq_kv_options){.policy = "h2o", .budget = share(0.3), .heavy = slots(9)};
+            assert_true(limits_of(o, prompt, max_new).recent_prompt >= 1);
+        }
+    }
+    (void)state;
+}
+
+static void the_longest_prompt_that_is_cut(void **state)
+{
+    struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(64)});
+    assert_int_equal(aq_kv_policy_cut_max(&p, 64), 0);
+    assert_int_equal(aq_kv_policy_cut_max(&p, 65), 65);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60), 60);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 64);
+    p = resolved((struct aq_kv_options){.policy = "h2o:flexgen", .heavy = share(0.51)});
+    assert_int_equal(aq_kv_policy_cut_max(&p, 100), 98); /* 49 and 48 stay */
+    p = (struct aq_kv_policy){0};
+    assert_int_equal(aq_kv_policy_cut_max(&p, 1000), 0);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 600);
+    (void)state;
+}
+
+/* ---- what does not go together ---- */
+
+static void refused(struct aq_kv_options o, const char *with)
+{
+    struct aq_kv_policy p, untouched;
+    struct aq_err err = {0};
+    memset(&p, 0x5a, sizeof(p));
+    untouched = p;
+    assert_int_equal(aq_kv_policy_resolve(&p, &o, &err), -EINVAL);
+    assert_memory_equal(&p, &untouched, sizeof(p));
+    if (!strstr(err.text, with))
+        fail_msg("expected '%s' in '%s'", with, err.text);
+}
+
+static void options_that_contradict_each_other_are_refused(void **state)
+{
+    refused((struct aq_kv_options){.policy = "h2p"}, "expected full, h2o");
+    refused((struct aq_kv_options){.policy = "h2o"}, "--kv-budget");
+    refused((struct aq_kv_options){.policy = "h2o", .heavy = slots(4)}, "--kv-recent");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(0)}, "no token");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = share(0)}, "no token");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(1)}, "100 % or one token?");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = share(1.5)}, "at most 100%");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .recent = slots(0)},
+            "--kv-recent 0");
+    refused(
+        (struct aq_kv_options){
+            .policy = "h2o", .budget = slots(8), .heavy = slots(5), .recent = slots(4)},
+        "together are above --kv-budget 8");
+    refused(
+        (struct aq_kv_options){
+            .policy = "h2o", .budget = share(.2), .heavy = share(.15), .recent = share(.06)},
+        "together are above --kv-budget 20%");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .heavy = slots(8)},
+            "leaves nothing");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .recent = slots(9)},
+            "above --kv-budget 8");
+    refused(
+        (struct aq_kv_options){
+            .policy = "h2o", .budget = slots(8), .sinks_given = true, .sinks = 5},
+        "among the heavy tokens");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .grace = 9}, "at most 8");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .decay = 1.5},
+            "--kv-decay 1.5");
+    refused((struct aq_kv_options){.policy = "heavy", .budget = slots(8), .heavy = slots(7)},
+            "--kv-heavy");
+    refused((struct aq_kv_options){.policy = "heavy"}, "--kv-budget");
+    refused((struct aq_kv_options){.policy = "window"}, "--kv-recent");
+    refused((struct aq_kv_options){.policy = "window", .budget = slots(4)},
+            "window smaller than its 4 sinks");
+    refused((struct aq_kv_options){.policy = "window", .budget = slots(8), .recent = slots(5)},
+            "together are above --kv-budget 8");
+    refused((struct aq_kv_options){.policy = "window", .budget = slots(8), .decay = 0.9},
+            "--kv-decay");
+    refused((struct aq_kv_options){.policy = "window", .budget = slots(8), .heavy = slots(2)},
+            "--kv-heavy");
+    (void)state;
+}
+
+static void variants_and_full_take_no_more_than_they_know(void **state)
+{
+    refused((struct aq_kv_options){.policy = "full", .budget = share(.2)}, "keeps every token");
+    refused((struct aq_kv_options){.budget = slots(64)}, "--kv-policy full: --kv-budget");
+    refused((struct aq_kv_options){.sinks_given = true}, "--kv-sinks");
+    refused((struct aq_kv_options){.group_given = true}, "--kv-group");
+    refused((struct aq_kv_options){.policy = "h2o:hf", .budget = share(.2)}, "counts in slots");
+    refused((struct aq_kv_options){.policy = "h2o:hf", .budget = slots(9), .grace = 3},
+            "--kv-grace");
+    refused((struct aq_kv_options){.policy = "h2o:flexgen"}, "--kv-budget or --kv-heavy");
+    refused((struct aq_kv_options){.policy = "h2o:flexgen", .budget = slots(3)}, "2 heavy tokens");
+    refused(
+        (struct aq_kv_options){.policy = "h2o:flexgen", .budget = share(.2), .recent = share(.1)},
+        "--kv-recent");
+    assert_false(aq_kv_policy_drops(&(struct aq_kv_policy){0}));
+    struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "full", .budget = share(1)});
+    assert_false(aq_kv_policy_drops(&p));
+    (void)state;
+}
+
+static void budgets_above_the_context_are_refused(void **state)
+{
+    struct aq_err err = {0};
+    struct aq_kv_policy p =
+        resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(1024)});
+    assert_int_equal(aq_kv_policy_check_context(&p, 1024, &err), 0);
+    assert_int_equal(aq_kv_policy_check_context(&p, 1023, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "1023 tokens of the model's context"));
+    p = resolved(
+        (struct aq_kv_options){.policy = "h2o", .heavy = slots(600), .recent = slots(600)});
+    assert_int_equal(aq_kv_policy_check_context(&p, 1024, &err), -EINVAL);
+    p = resolved((struct aq_kv_options){.policy = "h2o", .budget = share(1)});
+    assert_int_equal(aq_kv_policy_check_context(&p, 16, &err), 0);
+    (void)state;
+}
+
+static void the_text_says_what_was_resolved(void **state)
+{
+    char text[160];
+    struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "h2o",
+                                                            .budget = share(0.2),
+                                                            .heavy = slots(16),
+                                                            .sinks_given = true,
+                                                            .sinks = 4,
+                                                            .decay = 0.98,
+                                                            .group_given = true,
+                                                            .group = AQ_KV_GROUP_MAX});
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
+                        "h2o: budget 20%, heavy 16, sinks 4, decay 0.98, group max");
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &(struct aq_kv_policy){0}), "full");
+    assert_string_equal(aq_kv_policy_text(text, 6, &p), "h2o: ");
+    (void)state;
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(flexgen_keeps_what_its_loop_keeps),
+    cmocka_unit_test(hf_keeps_what_its_loop_keeps),
+    cmocka_unit_test(h2o_keeps_heavy_and_recent),
+    cmocka_unit_test(a_window_is_the_first_and_the_newest),
+    cmocka_unit_test(sinks_and_young_keys_are_never_dropped),
+    cmocka_unit_test(held_slots_are_those_of_the_rule),
+    cmocka_unit_test(shares_are_of_the_whole_sequence_rounded_down),
+    cmocka_unit_test(flexgen_takes_a_share_of_the_prompt_for_each_half),
+    cmocka_unit_test(parts_given_leave_the_rest_of_the_budget),
+    cmocka_unit_test(short_sequences_have_limits_too),
+    cmocka_unit_test(the_longest_prompt_that_is_cut),
+    cmocka_unit_test(options_that_contradict_each_other_are_refused),
+    cmocka_unit_test(variants_and_full_take_no_more_than_they_know),
+    cmocka_unit_test(budgets_above_the_context_are_refused),
+    cmocka_unit_test(the_text_says_what_was_resolved),
+};
+
+AQ_TEST_MAIN(tests)
