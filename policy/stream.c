@@ -186,18 +186,37 @@ static bool halve(struct maker *m, uint32_t index)
     return !m->failed;
 }
 
-/* Makes the number of chunks a multiple of the ring: halves the largest ones, which are spread over
- * the pass; where panels are too few for that, the ring loses slots. */
+/* Halves `count` of the chunks that are larger than half of the largest, evenly spread over the
+ * pass: a slot holds a half as well as a whole, so where halves come together the ring holds least.
+ */
+static void halve_some(struct maker *m, uint32_t count)
+{
+    const struct aq_stream *s = m->s;
+    uint64_t largest = 0, large = 0, seen = 0;
+    for (uint32_t i = 0; i < s->chunk_count; i++)
+        largest = aq_max_u64(largest, s->chunk[i].bytes);
+    for (uint32_t i = 0; i < s->chunk_count; i++)
+        large += 2 * s->chunk[i].bytes > largest;
+    for (uint32_t i = 0; i < s->chunk_count && !m->failed; i++) {
+        if (2 * s->chunk[i].bytes <= largest)
+            continue;
+        bool taken = seen++ * count % large < count; /* the first of each large / count */
+        if (taken && halve(m, i))
+            i++; /* past the second half */
+    }
+}
+
+/* Makes the number of chunks a multiple of the ring; where panels are too few for that, the ring
+ * loses slots. */
 static void fit_ring(struct maker *m)
 {
     struct aq_stream *s = m->s;
     s->ring = (uint32_t)aq_min_u64(m->plan->ring_chunks, s->chunk_count);
-    while (s->ring && s->chunk_count % s->ring && !m->failed) {
-        uint32_t largest = 0;
-        for (uint32_t i = 1; i < s->chunk_count; i++)
-            largest = s->chunk[i].bytes > s->chunk[largest].bytes ? i : largest;
-        if (!halve(m, largest))
-            break;
+    for (uint32_t before = 0; s->ring && s->chunk_count % s->ring && before != s->chunk_count;) {
+        before = s->chunk_count;
+        halve_some(m, s->ring - s->chunk_count % s->ring);
+        if (m->failed)
+            return;
     }
     while (s->ring > 1 && s->chunk_count % s->ring)
         s->ring--;
