@@ -107,16 +107,19 @@ static uint32_t list_lengths(struct aq_executor *x, enum aq_tier tier)
     for (uint32_t i = 0; i < x->seat_count; i++) {
         const struct exec_seat *seat = &x->seat[i];
         if (seat->sequence && tier_of(x, i) == tier)
-            x->lengths[count++] = (struct aq_admit_length){seat->keys + 1, seat->last + 1};
+            x->lengths[count++] =
+                (struct aq_admit_length){seat->keys + 1, seat->last + 1, UINT32_MAX};
     }
     return count;
 }
 
 /* May q sit down in a seat of this tier?  On disk every seat has room for its longest. */
 static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_tier tier,
-                    uint32_t tokens, uint32_t last)
+                    uint32_t tokens)
 {
     const struct aq_block_shape *s = &x->plan->shape;
+    struct aq_kv_limits kv;
+    aq_kv_policy_limits(&kv, &x->plan->kv, q->prompt_count, q->max_tokens);
     struct aq_admit_limits limits = {
         .pages = tier == AQ_DISK ? UINT32_MAX : s->page_count[tier] / x->steps->layers,
         .page_slots = s->page_slots,
@@ -124,7 +127,8 @@ static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_
         .seats_free = 1,
     };
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(x, tier);
-    return aq_admit_one(&limits, x->lengths, count, tokens, q->prompt_count, last);
+    return aq_admit_one(&limits, x->lengths, count, tokens, q->prompt_count,
+                        aq_admit_length_of(&kv, q->prompt_count, q->max_tokens));
 }
 
 /* Seats waiting sequences in micro-batch k, in order.  Without refill only an empty block is
@@ -142,7 +146,7 @@ static void admit(struct aq_executor *x, uint32_t k)
         if (x->seat[i].sequence || full[tier])
             continue;
         uint32_t last = q->prompt_count + (q->max_tokens ? q->max_tokens - 1 : 0);
-        if (!may_sit(x, q, tier, tokens, last)) {
+        if (!may_sit(x, q, tier, tokens)) {
             full[tier] = true; /* it waits for the next one: order is kept */
             continue;
         }
@@ -314,7 +318,9 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
 {
     uint32_t last = s->prompt_count + (s->max_tokens ? s->max_tokens - 1 : 0);
-    assert(s->prompt_count >= 1 && last <= x->plan->shape.keys_max);
+    struct aq_kv_limits kv;
+    aq_kv_policy_limits(&kv, &x->plan->kv, s->prompt_count, s->max_tokens);
+    assert(s->prompt_count >= 1 && aq_min_u64(last, kv.slots) <= x->plan->shape.keys_max);
     assert(s->prompt_count + x->plan->shape.micro_batch <= x->plan->shape.rows_max);
     s->token_count = 0;
     s->finish = AQ_FINISH_NONE;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/admit.h"
 
+static uint64_t pages_at(const struct aq_admit_length *s, uint32_t passes, uint32_t page_slots)
+{
+    return aq_div_up(aq_min_u64((uint64_t)s->now + passes, s->slots), page_slots);
+}
+
 uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t count,
                              uint32_t page_slots)
 {
@@ -12,7 +17,7 @@ uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t coun
         uint64_t pages = 0;
         for (uint32_t i = 0; i < count; i++) {
             if (seated[i].last - seated[i].now >= passes)
-                pages += aq_div_up((uint64_t)seated[i].now + passes, page_slots);
+                pages += pages_at(&seated[i], passes, page_slots);
         }
         peak = aq_max_u64(peak, pages);
     }
@@ -20,17 +25,30 @@ uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t coun
 }
 
 bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
-                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens, uint32_t last)
+                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
+                  struct aq_admit_length newcomer)
 {
     if (limits->seats_free == 0)
         return false;
     if (admitted_tokens > 0 && (uint64_t)admitted_tokens + prompt_tokens > limits->prompt_tokens)
         return false;
-    seated[count] = (struct aq_admit_length){prompt_tokens, last};
+    seated[count] = newcomer;
     /* When all fit at their longest, nothing needs to be played through: the common case. */
     uint64_t most = 0;
     for (uint32_t i = 0; i <= count; i++)
-        most += aq_div_up(seated[i].last, limits->page_slots);
+        most += pages_at(&seated[i], seated[i].last - seated[i].now, limits->page_slots);
     return most <= limits->pages ||
            aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
+}
+
+struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t prompt_tokens,
+                                          uint32_t max_new)
+{
+    /* The key of the last token is never computed. */
+    uint32_t held = aq_kv_limits_held(limits, prompt_tokens, prompt_tokens);
+    return (struct aq_admit_length){
+        .now = held,
+        .last = held + (max_new ? max_new - 1 : 0),
+        .slots = limits->slots,
+    };
 }

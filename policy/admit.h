@@ -5,12 +5,14 @@
 #ifndef AQ_POLICY_ADMIT_H
 #define AQ_POLICY_ADMIT_H
 
-#include "base/types.h"
+#include "policy/kv_policy.h"
 
-/* One sequence's keys over time: `now` after the coming pass, one more with each pass after it,
- * until `last`; then its pages are free.  now <= last. */
+/* One sequence's keys over time: `now` slots after the coming pass, one more with each pass after
+ * it, but never more than `slots`, until last - now more passes are over; then its pages are free.
+ * now <= last. */
 struct aq_admit_length {
     uint32_t now, last;
+    uint32_t slots; /* where keys are dropped it holds fewer than `last`; UINT32_MAX: no limit */
 };
 
 /* Most pages that are ever in use at once, pages of `page_slots` slots per layer-set.
@@ -25,11 +27,15 @@ struct aq_admit_limits {
     uint32_t prompt_tokens; /* new prompt tokens this micro-batch may take in this pass */
 };
 
-/* May a sequence with this prompt and bound sit down, given those seated in the whole block and the
- * prompt tokens already admitted to this micro-batch for the pass?  A prompt longer than the token
- * limit is admitted alone. seated [count] with room for one more entry (it is used as workspace).
- */
+/* May a sequence with this prompt and these lengths sit down, given those seated in the whole block
+ * and the prompt tokens already admitted to this micro-batch for the pass?  A prompt longer than
+ * the token limit is admitted alone. seated [count] with room for one more entry (it is used as
+ * workspace). */
 bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
-                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens, uint32_t last);
+                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
+                  struct aq_admit_length newcomer);
+/* Lengths of a sequence from its prompt on, under the limits of its KV policy. */
+struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t prompt_tokens,
+                                          uint32_t max_new);
 
 #endif

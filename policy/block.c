@@ -43,11 +43,22 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
     const struct aq_model_steps *m = in->steps;
     uint64_t run = aq_kv_block_bytes(in->kv_format, m->head_dim) * m->kv_heads;
     uint32_t runs = 1;
-    while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= in->total_max)
+    while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= s->keys_max)
         runs++;
     s->page_slots = AQ_HEAD_BLOCK_SLOTS * runs;
     s->page_bytes = run * runs;
     s->run_bytes = run;
+}
+
+/* Most slots that a sequence of mean length comes to hold. */
+static uint64_t mean_slots(const struct aq_block_inputs *in)
+{
+    struct aq_kv_limits l;
+    uint64_t total = aq_min_u64(aq_div_up(in->total_sum, in->sequences), in->total_max);
+    uint64_t prompt = in->prompt_sum ? aq_div_up(in->prompt_sum, in->sequences) : in->prompt_max;
+    prompt = aq_min_u64(prompt, total);
+    aq_kv_policy_limits(&l, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
+    return aq_min_u64(total, l.slots);
 }
 
 /* The pool of a tier: every seat at its longest, or, where lengths are known to be shorter on
@@ -55,11 +66,11 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
                            uint64_t seats)
 {
-    uint64_t longest = aq_block_pages(s, in->steps->layers, in->total_max);
+    uint64_t longest = aq_block_pages(s, in->steps->layers, s->keys_max);
     uint64_t all = seats * longest;
     if (!in->total_sum || !in->sequences || !seats)
         return all;
-    uint64_t mean = aq_div_up(in->total_sum, in->sequences) + s->page_slots / 2;
+    uint64_t mean = mean_slots(in) + s->page_slots / 2;
     uint64_t typical = seats * aq_block_pages(s, in->steps->layers, mean) * 5 / 4 + longest;
     return aq_min_u64(all, typical);
 }
@@ -211,7 +222,8 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         .compute = in->compute,
         .kv_format = in->kv_format,
         .weight_format = in->weight_format,
-        .keys_max = in->total_max,
+        .prompt_max = in->prompt_max,
+        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max),
     };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
@@ -346,6 +358,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
     p->placement = *placement;
+    p->kv = in->kv;
     p->separate = in->separate;
     p->fuse_layer = in->fuse_layer;
     p->alternate = in->alternate;

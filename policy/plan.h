@@ -22,7 +22,8 @@ struct aq_block_shape {
     /* Pages of all layers together in the pool of a tier.  On disk every seat has room for its
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
-    uint32_t keys_max; /* most slots a sequence may come to hold; its positions may go beyond */
+    uint32_t prompt_max; /* longest prompt */
+    uint32_t keys_max;   /* most slots a sequence may come to hold; its positions may go beyond */
     enum aq_dtype compute, kv_format, weight_format;
 };
 

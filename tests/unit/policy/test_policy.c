@@ -12,6 +12,17 @@
 
 /* ---- admission ---- */
 
+static uint32_t held_after(const struct aq_admit_length *s, uint32_t passes)
+{
+    return s->now + passes < s->slots ? s->now + passes : s->slots;
+}
+
+/* A sequence that keeps every key. */
+static struct aq_admit_length whole(uint32_t prompt, uint32_t last)
+{
+    return (struct aq_admit_length){prompt, last, UINT32_MAX};
+}
+
 /* Plays the passes one by one: obviously right, slow. */
 static uint64_t peak_by_playing(const struct aq_admit_length *s, uint32_t count,
                                 uint32_t page_slots)
@@ -21,7 +32,7 @@ static uint64_t peak_by_playing(const struct aq_admit_length *s, uint32_t count,
         uint64_t pages = 0;
         for (uint32_t i = 0; i < count; i++) {
             if (s[i].now + pass <= s[i].last)
-                pages += aq_div_up(s[i].now + pass, page_slots);
+                pages += aq_div_up(held_after(&s[i], pass), page_slots);
         }
         peak = aq_max_u64(peak, pages);
     }
@@ -36,6 +47,8 @@ static void the_peak_equals_playing_the_passes(void **state)
         for (uint32_t i = 0; i < count; i++) {
             s[i].now = 1 + (uint32_t)aq_prng_below(2, round, i, 100);
             s[i].last = s[i].now + (uint32_t)aq_prng_below(3, round, i, 300);
+            uint32_t room = (uint32_t)aq_prng_below(4, round, i, 150);
+            s[i].slots = i % 2 ? UINT32_MAX : s[i].now + room;
         }
         uint32_t slots = 32 * (1 + (uint32_t)(round % 3));
         assert_int_equal(aq_admit_peak_pages(s, count, slots), peak_by_playing(s, count, slots));
@@ -53,14 +66,17 @@ static void admission_never_exceeds_the_pool(void **state)
         for (int attempt = 0; attempt < 4 && count < 64; attempt++) {
             uint32_t prompt = 1 + (uint32_t)aq_prng_below(7, pass, (uint64_t)attempt, 200);
             uint32_t last = prompt + (uint32_t)aq_prng_below(8, pass, (uint64_t)attempt, 200);
-            if (aq_admit_one(&limits, seated, count, 0, prompt, last)) {
+            struct aq_admit_length length = whole(prompt, last);
+            if (attempt % 2)
+                length.slots = prompt + (uint32_t)aq_prng_below(6, pass, (uint64_t)attempt, 80);
+            if (aq_admit_one(&limits, seated, count, 0, prompt, length)) {
                 count++;
                 admitted++;
             }
         }
         uint64_t pages = 0;
         for (uint32_t i = 0; i < count; i++)
-            pages += aq_div_up(seated[i].now, 32);
+            pages += aq_div_up(held_after(&seated[i], 0), 32);
         assert_true(pages <= limits.pages);
         uint32_t kept = 0;
         for (uint32_t i = 0; i < count; i++) { /* some end early, all end at `last` */
@@ -75,16 +91,38 @@ static void admission_never_exceeds_the_pool(void **state)
     assert_true(admitted > 300);
 }
 
+/* What a smaller cache is for: more sequences sit in the same pool. */
+static void sequences_that_drop_keys_need_fewer_pages(void **state)
+{
+    struct aq_admit_length seated[65];
+    struct aq_admit_limits limits = {
+        .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
+    uint32_t count[2] = {0};
+    for (int small = 0; small < 2; small++) {
+        struct aq_kv_policy p = {0};
+        struct aq_kv_limits kv;
+        struct aq_kv_options o = {.policy = small ? "h2o" : "full",
+                                  .budget = {.unit = AQ_KV_SHARE, .share = small ? 0.2 : 1}};
+        assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
+        aq_kv_policy_limits(&kv, &p, 512, 128);
+        struct aq_admit_length length = aq_admit_length_of(&kv, 512, 128);
+        while (count[small] < 64 && aq_admit_one(&limits, seated, count[small], 0, 512, length))
+            count[small]++;
+    }
+    assert_int_equal(count[0], 3);  /* 640 - 1 keys: 20 pages */
+    assert_int_equal(count[1], 16); /* 128: 4 */
+}
+
 static void a_long_prompt_is_admitted_alone(void **state)
 {
     struct aq_admit_length seated[4];
     struct aq_admit_limits limits = {
         .pages = 1000, .page_slots = 32, .seats_free = 1, .prompt_tokens = 100};
-    assert_true(aq_admit_one(&limits, seated, 0, 0, 500, 510));
-    assert_false(aq_admit_one(&limits, seated, 0, 60, 50, 60));
-    assert_true(aq_admit_one(&limits, seated, 0, 50, 50, 60));
+    assert_true(aq_admit_one(&limits, seated, 0, 0, 500, whole(500, 510)));
+    assert_false(aq_admit_one(&limits, seated, 0, 60, 50, whole(50, 60)));
+    assert_true(aq_admit_one(&limits, seated, 0, 50, 50, whole(50, 60)));
     limits.seats_free = 0;
-    assert_false(aq_admit_one(&limits, seated, 0, 0, 1, 1));
+    assert_false(aq_admit_one(&limits, seated, 0, 0, 1, whole(1, 1)));
 }
 
 /* ---- program ---- */
@@ -382,6 +420,34 @@ static void the_block_takes_what_fits(void **state)
     free(m.step);
 }
 
+/* The largest block for a workload grows with what each sequence gives up. */
+static void a_smaller_cache_means_a_larger_block(void **state)
+{
+    struct aq_model_steps m = little_model(3);
+    struct aq_block_inputs in = block_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_err err;
+    in.prompt_max = 512;
+    in.total_max = 1024;
+    in.micro_batch = 10;
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    in.budget[AQ_HOST] = aq_ledger_total(&b.ledger, AQ_HOST);
+    in.micro_batch = 0;
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    assert_int_equal(b.plan.shape.keys_max, 1024);
+    uint32_t full = b.plan.shape.micro_batch;
+    struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SHARE, .share = 0.2}};
+    assert_int_equal(aq_kv_policy_resolve(&in.kv, &o, &err), 0);
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    assert_int_equal(b.plan.shape.keys_max, 204);
+    assert_int_equal(b.plan.shape.prompt_max, 512);
+    assert_true(b.plan.shape.micro_batch > 2 * full);
+    /* A page wastes no more of the fewer slots. */
+    assert_true(b.plan.shape.page_slots == 32 || 10 * b.plan.shape.page_slots <= 204);
+    aq_block_close(&b);
+    free(m.step);
+}
+
 static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
 {
     struct aq_model_steps m = little_model(3);
@@ -409,6 +475,7 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_peak_equals_playing_the_passes),
     cmocka_unit_test(admission_never_exceeds_the_pool),
+    cmocka_unit_test(sequences_that_drop_keys_need_fewer_pages),
     cmocka_unit_test(a_long_prompt_is_admitted_alone),
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
@@ -417,6 +484,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(shares_are_exact_to_half_a_panel_of_a_step),
     cmocka_unit_test(shares_of_seats_give_every_seat_away),
     cmocka_unit_test(the_block_takes_what_fits),
+    cmocka_unit_test(a_smaller_cache_means_a_larger_block),
     cmocka_unit_test(what_does_not_fit_is_refused_with_the_largest_block),
 };
 
