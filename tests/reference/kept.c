@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What each variant keeps, from its own description.  Of two equal scores the lower position is
+ * dropped, in all of them: the original programs leave that open. */
+#include "tests/reference/reference.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+static uint32_t max_u32(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t count_kept(const struct ref_head *h, uint32_t end)
+{
+    uint32_t count = 0;
+    for (uint32_t j = 0; j < end; j++)
+        count += h->kept[j];
+    return count;
+}
+
+static void keep_all(struct ref_head *h, uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        h->kept[j] = true;
+}
+
+/* The kept position of the lowest score in [first, end), the lower of equals; UINT32_MAX: none. */
+static uint32_t weakest(const struct ref_head *h, uint32_t first, uint32_t end)
+{
+    uint32_t victim = UINT32_MAX;
+    for (uint32_t j = first; j < end; j++) {
+        if (h->kept[j] && (victim == UINT32_MAX || h->score[j] < h->score[victim]))
+            victim = j;
+    }
+    return victim;
+}
+
+/* Of the kept positions in [first, end) only the `count` strongest stay. */
+static void keep_strongest(struct ref_head *h, uint32_t first, uint32_t end, uint32_t count)
+{
+    uint32_t kept = count_kept(h, end) - count_kept(h, first);
+    for (; kept > count; kept--)
+        h->kept[weakest(h, first, end)] = false;
+}
+
+static void add_probabilities(struct ref_head *h, uint32_t t, const double *p, double decay)
+{
+    for (uint32_t j = 0; j <= t; j++) {
+        if (h->kept[j])
+            h->score[j] = decay * h->score[j] + p[j];
+    }
+}
+
+static void enter(struct ref_head *h, uint32_t t)
+{
+    h->kept[t] = true;
+    h->score[t] = 0;
+}
+
+/* ---- full ---- */
+
+static void full_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+}
+
+static void full_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    enter(h, t);
+}
+
+static void full_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t,
+                          uint32_t n, const double *p)
+{
+    add_probabilities(h, t, p, 1);
+}
+
+/* ---- h2o: H heavy tokens and the R most recent, the current one among them ----
+ * After the prompt the last R stay, and of the older ones the H with the highest scores.  A step
+ * first makes room: the token that leaves the recent ones joins the candidates, the lowest score is
+ * dropped.  Nothing is dropped while the sequence is no longer than H + R. */
+
+static double h2o_decay(const struct ref_policy *p)
+{
+    return p->decay == 0 ? 1 : p->decay;
+}
+
+static void h2o_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+    if (n <= p->heavy + p->recent)
+        return;
+    /* Sinks are among the heavy ones, whatever their scores. */
+    uint32_t old = n - p->recent;
+    assert(p->sinks <= p->heavy);
+    keep_strongest(h, p->sinks, old, p->heavy - p->sinks);
+}
+
+static void h2o_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    enter(h, t);
+    if (count_kept(h, t + 1) <= p->heavy + p->recent)
+        return;
+    uint32_t safe = max_u32(p->recent, p->grace); /* newest tokens, this one too */
+    uint32_t victim = weakest(h, p->sinks, t + 1 - safe);
+    assert(victim != UINT32_MAX);
+    h->kept[victim] = false;
+}
+
+static void h2o_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t,
+                         uint32_t n, const double *p)
+{
+    add_probabilities(h, t, p, h2o_decay(policy));
+}
+
+/* ---- heavy: nothing but the highest scores, beside the current token ---- */
+
+static void heavy_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    uint32_t budget = p->heavy + p->recent;
+    keep_all(h, n);
+    if (n > budget) /* the last one is the current token still */
+        keep_strongest(h, 0, n - 1, budget - 1);
+}
+
+static void heavy_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    enter(h, t);
+    if (count_kept(h, t + 1) > p->heavy + p->recent)
+        h->kept[weakest(h, 0, t)] = false;
+}
+
+/* ---- window: attention sinks and the last R tokens (StreamingLLM, arXiv 2309.17453) ---- */
+
+static void window_mask(const struct ref_policy *p, struct ref_head *h, uint32_t t)
+{
+    for (uint32_t j = 0; j <= t; j++)
+        h->kept[j] = j < p->heavy || j + p->recent > t;
+}
+
+static void window_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    window_mask(p, h, n - 1);
+}
+
+static void window_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    window_mask(p, h, t);
+}
+
+/* ---- h2o:flexgen: K heavy slots, a ring of K - 1 recent tokens and the current one ----
+ * Candidates of the prompt are all but its last K - 1 tokens; the ring begins with those.  After
+ * each step the token that entered the ring first goes into the heavy slot of the lowest score,
+ * whatever its own, and the current token takes its place in the ring.  A prompt shorter than
+ * 2K - 1, where the original program fails, leaves heavy slots empty; they fill first. */
+
+static void flexgen_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    uint32_t k = p->heavy, candidates = n - (k - 1);
+    assert(k >= 2 && k <= n);
+    keep_all(h, n);
+    keep_strongest(h, 0, candidates, k < candidates ? k : candidates);
+    h->heavy_count = 0;
+    for (uint32_t j = 0; j < candidates; j++) {
+        if (h->kept[j])
+            h->heavy[h->heavy_count++] = j;
+    }
+    for (uint32_t i = 0; i < k - 1; i++)
+        h->ring[i] = candidates + i;
+}
+
+static uint32_t flexgen_weakest_slot(const struct ref_head *h)
+{
+    uint32_t slot = 0;
+    for (uint32_t i = 1; i < h->heavy_count; i++) {
+        double score = h->score[h->heavy[i]], least = h->score[h->heavy[slot]];
+        if (score < least || (score == least && h->heavy[i] < h->heavy[slot]))
+            slot = i;
+    }
+    return slot;
+}
+
+static void flexgen_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t,
+                             uint32_t n, const double *p)
+{
+    uint32_t k = policy->heavy, oldest = (t - n) % (k - 1), slot = h->heavy_count;
+    add_probabilities(h, t, p, 1);
+    if (h->heavy_count < k) {
+        h->heavy_count++;
+    } else {
+        slot = flexgen_weakest_slot(h);
+        h->kept[h->heavy[slot]] = false;
+    }
+    h->heavy[slot] = h->ring[oldest];
+    h->ring[oldest] = t;
+}
+
+/* ---- h2o:hf: attention over the cache and the new token, then the cache is cut ----
+ * To H + R: the last R keys of the cache, and of those before them the H highest scores. */
+
+static void hf_cut(const struct ref_policy *p, struct ref_head *h, uint32_t end)
+{
+    uint32_t recent = 0, first_recent = end;
+    if (count_kept(h, end) <= p->heavy + p->recent)
+        return;
+    while (recent < p->recent)
+        recent += h->kept[--first_recent];
+    keep_strongest(h, 0, first_recent, p->heavy);
+}
+
+static void hf_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+    hf_cut(p, h, n);
+}
+
+static void hf_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t, uint32_t n,
+                        const double *p)
+{
+    add_probabilities(h, t, p, 1);
+    hf_cut(policy, h, t + 1);
+}
+
+/* ---- table ---- */
+
+const struct ref_stages *ref_stages(enum ref_variant v)
+{
+    static const struct ref_stages stages[] = {
+        [REF_FULL] = {full_prefilled, full_arrives, full_attended},
+        [REF_H2O] = {h2o_prefilled, h2o_arrives, h2o_attended},
+        [REF_HEAVY] = {heavy_prefilled, heavy_arrives, full_attended},
+        [REF_WINDOW] = {window_prefilled, window_arrives, full_attended},
+        [REF_FLEXGEN] = {flexgen_prefilled, full_arrives, flexgen_attended},
+        [REF_HF] = {hf_prefilled, full_arrives, hf_attended},
+    };
+    return &stages[v];
+}
+
+void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out, uint32_t in)
+{
+    assert(h->kept[out] && !h->kept[in]);
+    h->kept[out] = false;
+    h->kept[in] = true;
+    for (uint32_t i = 0; p->variant == REF_FLEXGEN && i < h->heavy_count; i++) {
+        if (h->heavy[i] == out)
+            h->heavy[i] = in;
+    }
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/reference/reference.h - OPT in f64 with a KV cache that shrinks, slow and plain: what the
+ * engine is compared with.  Keys and values of every position are kept for good; what a head has
+ * dropped is a mask.  Each variant is written from its own description, one function a stage, not
+ * from the rule that policy/kv_policy.h brings them under.  Shares with the engine the reading of
+ * weights and nothing else.  Test code: out of memory ends the test. */
+#ifndef AQ_TESTS_REFERENCE_H
+#define AQ_TESTS_REFERENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct aq_model;
+
+/* ---- variants ---- */
+
+enum ref_variant {
+    REF_FULL,
+    REF_H2O,     /* `heavy` of the highest scores, and the `recent` newest */
+    REF_HEAVY,   /* heavy + recent slots: the highest scores, and the current token */
+    REF_WINDOW,  /* the first `heavy` tokens, and the `recent` newest */
+    REF_FLEXGEN, /* heavy = K: a ring of recent tokens, forced promotion */
+    REF_HF,      /* attends one more than heavy + recent, then drops */
+};
+
+struct ref_policy {
+    enum ref_variant variant;
+    uint32_t heavy, recent;
+    /* h2o alone: tokens at the start that stay, how much of a score survives a step (0 is 1), and
+     * for how many steps a new token is safe. */
+    uint32_t sinks, grace;
+    double decay;
+};
+
+/* What one head of one layer has seen, [positions] each. */
+struct ref_head {
+    double *k, *v; /* [positions][head_dim] */
+    double *score; /* attention received; frozen when dropped */
+    bool *kept;    /* seen by the query of this step, or by the next one */
+    /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
+    uint32_t *heavy, *ring, heavy_count;
+};
+
+struct ref_stages {
+    /* The prompt's n tokens have been attended in full and scored. */
+    void (*prefilled)(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+    /* The token at position t has its key and is about to attend: the prompt had n tokens. */
+    void (*arrives)(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n);
+    /* It gave probabilities p[0..t], 0 where a key is not kept. */
+    void (*attended)(const struct ref_policy *policy, struct ref_head *h, uint32_t t, uint32_t n,
+                     const double *p);
+};
+const struct ref_stages *ref_stages(enum ref_variant v);
+
+/* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */
+void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out, uint32_t in);
+
+/* ---- model ---- */
+
+/* y = act(W x + b); w is [in][out], so that the innermost loop runs over outputs. */
+struct ref_linear {
+    uint32_t in, out;
+    float *w, *b;
+};
+struct ref_norm {
+    float *w, *b;
+};
+struct ref_layer {
+    struct ref_norm norm_attention, norm_mlp;
+    struct ref_linear q, k, v, o, fc1, fc2;
+};
+struct ref_model {
+    uint32_t layers, hidden, heads, head_dim, vocab, context;
+    float *tokens, *positions; /* [vocab][hidden], [context + 2][hidden] */
+    struct ref_layer *layer;
+    struct ref_norm norm;
+    struct ref_linear head; /* tied: the token table, turned */
+};
+
+/* Of the pre-norm sizes with biases and a tied, unprojected head; asserted. */
+struct ref_model *ref_model_open(const struct aq_model *m);
+void ref_model_close(struct ref_model *m);
+
+/* ---- a sequence ---- */
+
+struct ref_run {
+    const struct ref_model *m;
+    struct ref_policy policy;
+    uint32_t room, prompt, count; /* positions there is room for, of the prompt, so far */
+    struct ref_head *head;        /* [layers][heads] */
+};
+
+/* Attends `n` prompt tokens in full and scores them under the policy's decay; logits [n][vocab], or
+ * NULL.  last [vocab]: of the last token, or NULL. */
+struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy *p,
+                             const uint32_t *ids, uint32_t n, uint32_t room, double *last);
+/* The same prompt under another policy of the same decay, before anything was decoded: the prefill
+ * does not depend on it.  `full` must be a run of REF_FULL. */
+struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy *p);
+void ref_run_close(struct ref_run *r);
+
+/* One more token, forced on it.  attends (NULL: nobody) is called for each head before it attends,
+ * after the policy has decided, and may adopt other choices; a head of it is head[layer][head]. */
+typedef void ref_attends_fn(void *user, struct ref_run *r, uint32_t layer, uint32_t head,
+                            uint32_t t);
+void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn *attends,
+                  void *user);
+
+/* ln softmax(logits)[id]; the index of the largest, the lowest of equals. */
+double ref_logprob(const double *logits, uint32_t vocab, uint32_t id);
+uint32_t ref_argmax(const double *logits, uint32_t vocab);
+
+static inline struct ref_head *ref_head(const struct ref_run *r, uint32_t layer, uint32_t head)
+{
+    return &r->head[layer * r->m->heads + head];
+}
+
+#endif
