@@ -6,15 +6,16 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Small: a matrix that stays in a core's cache while it meets ROWS rows, as in a large block.
  * Large: weights past the caches, which one row reads once. */
-enum { K = 2048, SMALL_PANELS = 8, ROWS = 128, REPEATS = 6 };
+enum { K = 2048, SMALL_PANELS = 8, ROWS = 128, REPEATS_MIN = 3, REPEATS_MAX = 64 };
 #define LARGE_BYTES     (96 * AQ_MIB)
 #define LARGE_BYTES_MIN (24 * AQ_MIB)
 /* Then it stops repeating. */
-static const double long_s = 0.05;
+static const double long_s = 0.08;
 
 enum { DISK_BYTES = 64 << 20, DISK_PIECE = 1 << 20, DISK_BUFFER = 16 << 20 };
 
@@ -29,7 +30,14 @@ struct bench {
     size_t weight_bytes, x_bytes, y_bytes, scratch_bytes;
 };
 
-/* Seconds of a product of `rows` rows with the first panels, the best of a few. */
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Seconds of a product of `rows` rows with the first panels: the median of many.  Others on the
+ * machine make some of them slow; a run of minutes meets both kinds. */
 static double product_s(const struct bench *b, uint32_t panels, uint32_t rows)
 {
     enum aq_dtype compute = b->o->compute;
@@ -50,15 +58,16 @@ static double product_s(const struct bench *b, uint32_t panels, uint32_t rows)
     };
     aq_product_fn *product =
         compute == AQ_BF16 ? b->o->kernels->product_bf16 : b->o->kernels->product_f32;
-    double best = 0, begin = aq_clock_s();
-    /* The first one warms up; others on the machine make some of them slow, never fast. */
-    for (int i = 0; i < REPEATS && (i < 2 || aq_clock_s() - begin < long_s); i++) {
+    double s[REPEATS_MAX], begin = aq_clock_s();
+    size_t count = 0;
+    product(b->exec, &p); /* warms up */
+    while (count < REPEATS_MAX && (count < REPEATS_MIN || aq_clock_s() - begin < long_s)) {
         double start = aq_clock_s();
         product(b->exec, &p);
-        double s = aq_clock_s() - start;
-        best = i == 0 || s < best ? s : best;
+        s[count++] = aq_clock_s() - start;
     }
-    return best;
+    qsort(s, count, sizeof(*s), compare);
+    return s[count / 2];
 }
 
 static void measure_products(const struct bench *b, struct aq_hardware *hw)
