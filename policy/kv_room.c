@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/kv_room.h"
+
+/* The next `bytes` of a layout, on a cache line of their own. */
+static uint64_t place(uint64_t *end, uint64_t bytes)
+{
+    uint64_t at = *end;
+    *end = aq_align_up(at + bytes, 64);
+    return at;
+}
+
+void aq_kv_room_slots(struct aq_kv_room *ret, const struct aq_plan *plan, uint32_t kv_heads)
+{
+    *ret = (struct aq_kv_room){0};
+    if (!aq_kv_policy_drops(&plan->kv))
+        return;
+    ret->stride = (uint32_t)aq_align_up(plan->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t row = 4ull * kv_heads * ret->stride;
+    ret->score = place(&ret->bytes, aq_kv_policy_scores(&plan->kv) ? row : 0);
+    ret->position = place(&ret->bytes, row);
+    ret->victim = place(&ret->bytes, 4ull * kv_heads);
+}
+
+void aq_kv_room_delta(struct aq_kv_delta_room *ret, const struct aq_plan *plan, uint32_t kv_heads)
+{
+    *ret = (struct aq_kv_delta_room){0};
+    if (!aq_kv_policy_drops(&plan->kv))
+        return;
+    place(&ret->bytes, plan->shape.run_bytes);
+    ret->target = place(&ret->bytes, 4ull * kv_heads * AQ_HEAD_BLOCK_SLOTS);
+}
+
+void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *plan, uint32_t heads,
+                        uint32_t kv_heads)
+{
+    *ret = (struct aq_kv_prefill_room){0};
+    if (!aq_kv_policy_drops(&plan->kv))
+        return;
+    uint32_t prompt = plan->shape.prompt_max;
+    struct aq_kv_room slots;
+    aq_kv_room_slots(&slots, plan, kv_heads);
+    ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
+    place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
+    ret->log_sum_exp = place(&ret->bytes, 4ull * prompt * heads);
+    ret->value = place(&ret->bytes, 4ull * kv_heads * ret->stride);
+    ret->keep = place(&ret->bytes, 4ull * kv_heads * slots.stride);
+    ret->count = place(&ret->bytes, 4ull * kv_heads);
+}
+
+uint64_t aq_kv_room_travel(const struct aq_plan *plan, uint32_t kv_heads)
+{
+    struct aq_kv_room slots;
+    struct aq_kv_delta_room delta;
+    uint64_t bytes = 0;
+    aq_kv_room_slots(&slots, plan, kv_heads);
+    aq_kv_room_delta(&delta, plan, kv_heads);
+    for (uint32_t i = 0; i < plan->part_count && plan->separate; i++) {
+        const struct aq_part *p = &plan->part[i];
+        if (p->side == AQ_ATTEND_HOST)
+            bytes = aq_max_u64(bytes, slots.bytes);
+        else if (p->tier == AQ_DISK)
+            bytes = aq_max_u64(bytes, delta.bytes);
+    }
+    return bytes;
+}
