@@ -42,6 +42,22 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
     return keys * s->page_bytes / s->page_slots;
 }
 
+/* What a row reads and writes beside so many keys: scores are read and written, positions read to
+ * choose what is dropped. */
+static uint64_t slot_bytes(const struct pass *p, uint64_t keys)
+{
+    uint32_t bytes = aq_kv_policy_scores(&p->plan->kv)  ? 12
+                     : aq_kv_policy_drops(&p->plan->kv) ? 4
+                                                        : 0;
+    return keys * p->steps->kv_heads * bytes;
+}
+
+/* Keys alone are read again for the statistics of a prompt. */
+static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *part)
+{
+    return part->stat_key_pairs ? kv_bytes(p, part->prefill_rows) / 2 : 0;
+}
+
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     const struct aq_step_desc *d = &p->steps->step[op->step];
@@ -97,15 +113,15 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_ATTN_PREFILL:
         return (struct aq_op_cost){
             .rows = part->prefill_rows,
-            .flops = 4 * part->prefill_key_pairs * p->width,
-            .memory_bytes = kv_bytes(p, part->prefill_rows),
+            .flops = (4 * part->prefill_key_pairs + 2 * part->stat_key_pairs) * p->width,
+            .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
         return (struct aq_op_cost){
             .rows = part->decode_rows,
             .flops = 4 * part->decode_keys * p->width,
-            .memory_bytes = kv_bytes(p, part->decode_keys),
+            .memory_bytes = kv_bytes(p, part->decode_keys) + slot_bytes(p, part->decode_keys),
         };
     case AQ_OP_HEAD: return products(p, op, s->logit_rows);
     case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};

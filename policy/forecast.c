@@ -25,48 +25,57 @@ static uint64_t key_bytes(const struct aq_model_steps *m, const struct aq_block_
     return apart ? 2ull * m->kv_heads * m->head_dim * aq_dtype_bytes(s->kv_format) : s->run_bytes;
 }
 
-static void fill_part(struct aq_part_shape *ret, const struct aq_model_steps *m,
-                      const struct aq_plan *plan, const struct aq_part *p, bool prefill,
-                      uint32_t rows, uint32_t tokens)
+static void fill_prefill(struct aq_part_shape *ret, const struct aq_plan *plan,
+                         const struct aq_part *p, const struct aq_forecast_rows *r, uint64_t n)
+{
+    uint64_t run = plan->shape.run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
+    ret->prefill_rows = (uint32_t)(n * r->prompt);
+    ret->prefill_key_pairs = n * r->prompt * (r->prompt + 1ull) / 2;
+    ret->stat_key_pairs = r->scored ? ret->prefill_key_pairs : 0;
+    if (p->staged && p->tier == AQ_DISK)
+        ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * stride;
+    if (p->staged && plan->separate)
+        ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * run;
+}
+
+static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *m,
+                        const struct aq_plan *plan, const struct aq_part *p,
+                        const struct aq_forecast_rows *r, uint64_t n)
 {
     const struct aq_block_shape *s = &plan->shape;
-    bool disk = p->tier == AQ_DISK, link = plan->separate, host = p->side == AQ_ATTEND_HOST;
-    uint64_t n = rows, run = s->run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
-    uint64_t before = prefill ? 0 : tokens - 1;
-    if (prefill) {
-        ret->prefill_rows = rows * tokens;
-        ret->prefill_key_pairs = n * tokens * (tokens + 1ull) / 2;
-    } else {
-        ret->decode_rows = rows;
-        ret->decode_keys = n * tokens;
+    uint64_t run = s->run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
+    uint64_t before = r->full ? r->held : r->held - 1;
+    ret->decode_rows = (uint32_t)n;
+    ret->decode_keys = n * r->held;
+    if (p->staged && p->tier == AQ_DISK) {
+        uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
+        ret->read_bytes = n * whole * stride;
+        /* In 32 passes a run, or, where keys take the slots of others, all of them. */
+        ret->write_bytes = n * (r->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS;
     }
-    if (!p->staged)
-        return;
-    if (prefill) {
-        ret->write_bytes = disk ? n * (tokens / AQ_HEAD_BLOCK_SLOTS) * stride : 0;
-        ret->store_bytes = link ? n * aq_div_up(tokens, AQ_HEAD_BLOCK_SLOTS) * run : 0;
-        return;
+    if (p->staged && plan->separate && p->side != AQ_ATTEND_HOST) {
+        ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * run;
+        ret->store_bytes = n * key_bytes(m, s);
     }
-    ret->read_bytes = disk ? n * (before / AQ_HEAD_BLOCK_SLOTS) * stride : 0;
-    ret->write_bytes = disk ? n * stride / AQ_HEAD_BLOCK_SLOTS : 0; /* a run in 32 passes */
-    ret->load_bytes = link && !host ? n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * run : 0;
-    ret->store_bytes = link && !host ? n * key_bytes(m, s) : 0;
 }
 
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
-                       const struct aq_plan *plan, bool prefill, uint32_t rows, uint32_t tokens)
+                       const struct aq_plan *plan, const struct aq_forecast_rows *rows)
 {
-    assert(tokens >= 1 && rows <= plan->shape.micro_batch);
-    *ret = (struct aq_pass_shape){.logit_rows = rows};
-    if (prefill)
-        ret->prefill_rows = rows * tokens;
+    assert(rows->held >= 1 && rows->seats <= plan->shape.micro_batch);
+    *ret = (struct aq_pass_shape){.logit_rows = rows->seats};
+    if (rows->prompt)
+        ret->prefill_rows = rows->seats * rows->prompt;
     else
-        ret->decode_rows = rows;
+        ret->decode_rows = rows->seats;
     for (uint32_t i = 0; i < plan->part_count; i++) {
         const struct aq_part *p = &plan->part[i];
-        uint32_t taken = rows > p->first ? rows - p->first : 0;
-        fill_part(&ret->part[i], steps, plan, p, prefill, taken < p->count ? taken : p->count,
-                  tokens);
+        uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
+        taken = taken < p->count ? taken : p->count;
+        if (rows->prompt)
+            fill_prefill(&ret->part[i], plan, p, rows, taken);
+        else
+            fill_decode(&ret->part[i], steps, plan, p, rows, taken);
     }
 }
 
@@ -85,17 +94,22 @@ struct maker {
     const struct aq_hardware *hw;
     struct aq_pass_shape *shape; /* [micro_batches] */
     struct aq_op_cost *cost;     /* [op_count] */
+    /* The mean sequence, and what its KV policy makes of it. */
+    uint32_t prompt;
+    struct aq_kv_limits limits;
+    bool drops;
 };
 
-static int play(struct aq_sim_result *ret, const struct maker *m, bool prefill, uint32_t tokens,
+static int play(struct aq_sim_result *ret, const struct maker *m, struct aq_forecast_rows rows,
                 uint32_t passes, struct aq_err *reterr)
 {
     const struct aq_plan *plan = &m->block->plan;
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
-        uint32_t rows = seated(plan, m->work, k);
-        if (prefill)
-            rows = (uint32_t)aq_min_u64(rows, aq_max_u64(1, plan->shape.prompt_tokens / tokens));
-        aq_forecast_shape(&m->shape[k], m->work->steps, plan, prefill, rows, tokens);
+        rows.seats = seated(plan, m->work, k);
+        if (rows.prompt)
+            rows.seats = (uint32_t)aq_min_u64(
+                rows.seats, aq_max_u64(1, plan->shape.prompt_tokens / rows.prompt));
+        aq_forecast_shape(&m->shape[k], m->work->steps, plan, &rows);
     }
     aq_program_annotate(m->cost, &m->block->program, m->work->steps, plan, &m->block->stream,
                         m->shape);
@@ -110,13 +124,16 @@ static int play(struct aq_sim_result *ret, const struct maker *m, bool prefill, 
 
 static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
 {
-    const struct aq_block_shape *s = &m->block->plan.shape;
-    uint32_t tokens = (uint32_t)aq_max_u64(1, (uint64_t)llround(m->work->prompt));
-    uint64_t each = aq_max_u64(1, s->prompt_tokens / tokens);
-    f->prefill_passes =
-        (uint32_t)aq_max_u64(1, aq_div_up(seated(&m->block->plan, m->work, 0), each));
+    const struct aq_plan *plan = &m->block->plan;
+    struct aq_forecast_rows rows = {
+        .prompt = m->prompt,
+        .held = aq_kv_limits_held(&m->limits, m->prompt, m->prompt),
+        .scored = m->drops && aq_kv_policy_scores(&plan->kv),
+    };
+    uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->prompt);
+    f->prefill_passes = (uint32_t)aq_max_u64(1, aq_div_up(seated(plan, m->work, 0), each));
     struct aq_sim_result r;
-    int rc = play(&r, m, true, tokens, f->prefill_passes > 1 ? 2 : 1, reterr);
+    int rc = play(&r, m, rows, f->prefill_passes > 1 ? 2 : 1, reterr);
     if (rc < 0)
         return rc;
     f->prefill_s = r.end_s[0];
@@ -129,9 +146,12 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
 static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
 {
     /* Half-way through what it generates. */
-    uint32_t keys = (uint32_t)aq_max_u64(1, (uint64_t)((m->work->prompt + m->work->total) / 2));
+    uint32_t seen =
+        (uint32_t)aq_max_u64(m->prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
+    struct aq_forecast_rows rows = {.held = aq_kv_limits_held(&m->limits, m->prompt, seen)};
+    rows.full = m->drops && rows.held == m->limits.slots;
     struct aq_sim_result r;
-    int rc = play(&r, m, false, keys, DECODE_PASSES, reterr);
+    int rc = play(&r, m, rows, DECODE_PASSES, reterr);
     if (rc < 0)
         return rc;
     f->decode_pass_s = r.pass_s;
@@ -170,6 +190,10 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
     struct aq_forecast f = {0};
     struct maker m = {.block = block, .work = work, .hw = hw};
     uint32_t ops = block->program.op_count;
+    m.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
+    uint32_t max_new = (uint32_t)fmax(0, work->total - m.prompt);
+    aq_kv_policy_limits(&m.limits, &block->plan.kv, m.prompt, max_new);
+    m.drops = aq_kv_limits_drop(&m.limits, m.prompt, max_new);
     m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
     m.cost = calloc(ops + 1, sizeof(*m.cost));
     int rc = m.shape && m.cost ? 0 : aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);

@@ -35,10 +35,16 @@ struct aq_forecast {
 /* The sums of a workload, or its longest sequences where they are unknown. */
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in);
 
-/* What micro-batch k of a block does in a pass in which `rows` of its seats, from the first on,
- * have a prompt (prefill) of so many tokens, or decode with so many keys. */
+/* What some seats of a micro-batch, from the first on, do in a pass: all the same. */
+struct aq_forecast_rows {
+    uint32_t seats;
+    uint32_t prompt; /* tokens of the prompt that each has; 0: they decode */
+    uint32_t held;   /* slots that each holds afterwards */
+    bool scored;     /* keys of the prompts get scores */
+    bool full;       /* decode: the new key takes the slot of another */
+};
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
-                       const struct aq_plan *plan, bool prefill, uint32_t rows, uint32_t tokens);
+                       const struct aq_plan *plan, const struct aq_forecast_rows *rows);
 
 /* -EINVAL: the machine has no rate for an op; -ENOMEM. */
 int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,

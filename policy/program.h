@@ -173,8 +173,9 @@ struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc 
 /* What a part of a micro-batch does in a pass. */
 struct aq_part_shape {
     uint32_t decode_rows, prefill_rows;
-    uint64_t decode_keys;       /* sum of keys over decode rows */
+    uint64_t decode_keys;       /* sum over decode rows of the keys each sees: slots held */
     uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
+    uint64_t stat_key_pairs;    /* of those, in prompts whose keys get scores */
     /* KV of one layer on its way: from and to disk, and over the links to where it is attended and
      * home again. */
     uint64_t read_bytes, write_bytes, load_bytes, store_bytes;

@@ -132,7 +132,9 @@ static void parts_add_up_to_the_micro_batch(void **state)
             struct aq_pass_shape s;
             uint32_t sum = 0;
             uint64_t keys = 0;
-            aq_forecast_shape(&s, &m, &b.plan, prefill, rows, 70);
+            aq_forecast_shape(
+                &s, &m, &b.plan,
+                &(struct aq_forecast_rows){.seats = rows, .prompt = prefill ? 70 : 0, .held = 70});
             for (uint32_t i = 0; i < b.plan.part_count; i++) {
                 const struct aq_part_shape *part = &s.part[i];
                 sum += prefill ? part->prefill_rows / 70 : part->decode_rows;
@@ -152,11 +154,70 @@ static void parts_add_up_to_the_micro_batch(void **state)
     free(m.step);
 }
 
+static struct aq_kv_policy h2o(double share)
+{
+    struct aq_kv_policy p = {0};
+    struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SHARE, .share = share}};
+    assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
+    return p;
+}
+
+/* KV that comes over a slow link with every pass: its bytes are those of the slots held, and a
+ * prompt's way home is that of what is kept of it. */
+static void what_is_held_moves(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_placement p = {{{100, 0, 0}}, {{0, 100, 0}}, {{100, 0, 0}}, AQ_DEVICE};
+    in.placement = &p;
+    in.separate = true;
+    in.attention_auto = false;
+    in.attention = AQ_ATTEND_DEVICE;
+    in.prompt_max = 1000;
+    in.total_max = 1600;
+    struct aq_hardware hw = machine();
+    hw.h2d_bytes_per_s = hw.d2h_bytes_per_s = 1e6;
+    struct aq_block b = choose(&in);
+    struct aq_forecast full = forecast(&b, &in, &hw, true, false);
+    aq_block_close(&b);
+    in.kv = h2o(0.2);
+    b = choose(&in);
+    struct aq_forecast small = forecast(&b, &in, &hw, true, false);
+    double run = (double)b.plan.shape.run_bytes, seats = 16, layers = 2;
+    assert_true(fabs(full.lane[AQ_LANE_H2D].bytes - seats * layers * 41 * run) < 1);  /* 1299 */
+    assert_true(fabs(small.lane[AQ_LANE_H2D].bytes - seats * layers * 10 * run) < 1); /* 320 */
+    assert_true(small.decode_pass_s < 0.3 * full.decode_pass_s);
+    assert_true(small.prefill_s < 0.4 * full.prefill_s);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+/* Sequences on disk that overwrite slots write their runs again in 32 passes. */
+static void slots_taken_over_are_written_again(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 128, 2, 512);
+    struct aq_block_inputs in = inputs(&m);
+    struct aq_placement p = {{{0, 100, 0}}, {{0, 0, 100}}, {{0, 100, 0}}, AQ_HOST};
+    in.placement = &p;
+    struct aq_block b = choose(&in);
+    struct aq_pass_shape grows, full;
+    struct aq_forecast_rows rows = {.seats = 8, .held = 128};
+    aq_forecast_shape(&grows, &m, &b.plan, &rows);
+    rows.full = true;
+    aq_forecast_shape(&full, &m, &b.plan, &rows);
+    assert_int_equal(grows.part[0].read_bytes / 3, full.part[0].read_bytes / 4);
+    assert_int_equal(full.part[0].write_bytes, 5 * grows.part[0].write_bytes);
+    aq_block_close(&b);
+    free(m.step);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_slow_disk_decides),
     cmocka_unit_test(work_adds_up),
     cmocka_unit_test(prompts_beyond_a_pass_take_several),
     cmocka_unit_test(parts_add_up_to_the_micro_batch),
+    cmocka_unit_test(what_is_held_moves),
+    cmocka_unit_test(slots_taken_over_are_written_again),
 };
 
 AQ_TEST_MAIN(tests)

@@ -276,6 +276,37 @@ static void annotation_adds_up_to_the_model(void **state)
     free(m.step);
 }
 
+/* The second pass over a prompt is half of the first one's products, and a decode row reads and
+ * writes a score and reads a position of every slot. */
+static void scores_have_their_cost(void **state)
+{
+    struct aq_model_steps m = little_model(3);
+    struct aq_plan plan = little_plan(1);
+    struct built b = build(&m, &plan);
+    struct aq_op_cost plain[64], scored[64];
+    struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20};
+    pass.part[0] = (struct aq_part_shape){
+        .decode_rows = 3, .prefill_rows = 20, .decode_keys = 70, .prefill_key_pairs = 210};
+    assert_in_range(b.program.op_count, 1, 64);
+    aq_program_annotate(plain, &b.program, &m, &plan, &b.stream, &pass);
+    struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 16}};
+    assert_int_equal(aq_kv_policy_resolve(&plan.kv, &o, NULL), 0);
+    pass.part[0].stat_key_pairs = 210;
+    aq_program_annotate(scored, &b.program, &m, &plan, &b.stream, &pass);
+    for (uint32_t i = 0; i < b.program.op_count; i++) {
+        uint8_t kind = b.program.op[i].kind;
+        bool prefill = kind == AQ_OP_ATTN_PREFILL, decode = kind == AQ_OP_ATTN_DEVICE;
+        assert_int_equal(scored[i].flops, plain[i].flops * (prefill ? 3 : 2) / 2);
+        uint64_t slots = decode ? 70ull * m.kv_heads * 12 : 0;
+        if (!prefill)
+            assert_int_equal(scored[i].memory_bytes, plain[i].memory_bytes + slots);
+        else
+            assert_true(scored[i].memory_bytes > plain[i].memory_bytes);
+    }
+    built_close(&b);
+    free(m.step);
+}
+
 /* ---- streams ---- */
 
 /* Every panel of the layers lies in exactly one place, in order, and shares are exact to half a
@@ -480,6 +511,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
     cmocka_unit_test(annotation_adds_up_to_the_model),
+    cmocka_unit_test(scores_have_their_cost),
     cmocka_unit_test(streams_hold_every_panel_once),
     cmocka_unit_test(shares_are_exact_to_half_a_panel_of_a_step),
     cmocka_unit_test(shares_of_seats_give_every_seat_away),
