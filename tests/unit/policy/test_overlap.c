@@ -76,8 +76,9 @@ static void open_rig(struct rig *r, bool host_attention, uint32_t batches, doubl
     r->streamed = (double)s->bytes[AQ_HOST];
     r->ring = (double)(s->ring * s->chunk_bytes);
     struct aq_pass_shape shape[4];
+    struct aq_forecast_rows rows = {.seats = SEATS, .held = PROMPT + MORE / 2};
     for (uint32_t k = 0; k < batches; k++)
-        aq_forecast_shape(&shape[k], &r->steps, &r->block.plan, false, SEATS, PROMPT + MORE / 2);
+        aq_forecast_shape(&shape[k], &r->steps, &r->block.plan, &rows);
     r->cost = calloc(r->block.program.op_count, sizeof(*r->cost));
     assert_non_null(r->cost);
     aq_program_annotate(r->cost, &r->block.program, &r->steps, &r->block.plan, s, shape);
