@@ -2,6 +2,7 @@
 #include "policy/search.h"
 
 #include "base/mem.h"
+#include "policy/kv_room.h"
 #include "policy/move_room.h"
 
 #include <assert.h>
@@ -92,6 +93,7 @@ const char *aq_block_purpose(enum aq_slot_class c)
         [AQ_SLOT_ATTENTION_HOST] = "attention output (host)",
         [AQ_SLOT_KV_HOST] = "kv staging (host)",
         [AQ_SLOT_KV_DEVICE] = "kv staging",
+        [AQ_SLOT_KV_PREFILL] = "kv prefill",
         [AQ_SLOT_INNER] = "inner",
         [AQ_SLOT_LOGITS] = "logits",
     };
@@ -144,6 +146,22 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
     add(&b->ledger, device, "vectors", vectors);
 }
 
+/* What is remembered of every slot, in the memory of the side that attends it. */
+static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_kv_room room;
+    uint64_t bytes[AQ_TIER_COUNT] = {0};
+    aq_kv_room_slots(&room, &b->plan, in->steps->kv_heads);
+    for (uint32_t i = 0; i < b->plan.part_count; i++) {
+        const struct aq_part *p = &b->plan.part[i];
+        bool device = in->separate && p->side == AQ_ATTEND_DEVICE;
+        bytes[device ? AQ_DEVICE : AQ_HOST] +=
+            (uint64_t)p->count * b->plan.shape.micro_batches * in->steps->layers * room.bytes;
+    }
+    add(&b->ledger, AQ_DEVICE, "kv scores", bytes[AQ_DEVICE]);
+    add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
+}
+
 static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_block_shape *s = &b->plan.shape;
@@ -153,6 +171,7 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
         seats[b->plan.part[i].tier] += (uint64_t)b->plan.part[i].count * s->micro_batches;
     add(&b->ledger, AQ_DEVICE, "kv", s->page_bytes * s->page_count[AQ_DEVICE]);
     add(&b->ledger, AQ_HOST, "kv", s->page_bytes * s->page_count[AQ_HOST]);
+    add_slots(b, in);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
     add(&b->ledger, AQ_HOST, "kv tables",

@@ -205,14 +205,19 @@ static int check_tag(const struct flow *f, instance n, const struct aq_use *use,
                     written ? ", left by " : "", written ? writer : "");
 }
 
-/* What nobody has read is not overwritten: it was lost, or made for nothing.  Logits are an
- * exception, being read by the op that makes them. */
+/* Does the op that writes such a slot read it too, and nobody after it? */
+static bool is_scratch(uint8_t slot_class)
+{
+    return slot_class == AQ_SLOT_LOGITS || slot_class == AQ_SLOT_KV_PREFILL;
+}
+
+/* What nobody has read is not overwritten: it was lost, or made for nothing. */
 static int check_loss(const struct flow *f, instance n, const struct aq_use *use,
                       struct aq_err *reterr)
 {
     const struct aq_program *p = f->p;
     const struct content *c = &f->slot[use->slot];
-    if (!c->unread || p->slot[use->slot].slot_class == AQ_SLOT_LOGITS)
+    if (!c->unread || is_scratch(p->slot[use->slot].slot_class))
         return 0;
     char who[160], where[64], found[128], writer[160];
     aq_op_describe(who, sizeof(who), p, n % p->op_count);

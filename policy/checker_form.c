@@ -106,6 +106,7 @@ static bool tag_is_own(const struct aq_op *op, const struct aq_tag *t, bool leav
     case AQ_OBJECT_INNER: return t->micro_batch == op->micro_batch && t->index == op->step;
     case AQ_OBJECT_ATTENTION:
     case AQ_OBJECT_KV:
+    case AQ_OBJECT_KV_PROMPT:
         if ((aq_op_is_move(op) || attention) && t->part != op->part)
             return false;
         return t->micro_batch == op->micro_batch &&
@@ -162,6 +163,7 @@ static bool object_fits(uint8_t slot_class, uint8_t object)
         [AQ_SLOT_KV] = AQ_OBJECT_KV,
         [AQ_SLOT_KV_HOST] = AQ_OBJECT_KV,
         [AQ_SLOT_KV_DEVICE] = AQ_OBJECT_KV,
+        [AQ_SLOT_KV_PREFILL] = AQ_OBJECT_KV_PROMPT,
         [AQ_SLOT_INNER] = AQ_OBJECT_INNER,
         [AQ_SLOT_LOGITS] = AQ_OBJECT_LOGITS,
     };
@@ -254,6 +256,7 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
 {
     struct tally t = count_uses(p, op);
     uint32_t kv = p->first[AQ_SLOT_KV + 1] - p->first[AQ_SLOT_KV];
+    uint32_t scratch = p->first[AQ_SLOT_KV_PREFILL + 1] - p->first[AQ_SLOT_KV_PREFILL];
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_UNPACK: return t.out[AQ_OBJECT_WEIGHTS] == 1;
     case AQ_OP_EMBED: return t.in[AQ_OBJECT_ROWS] == 1 && t.out[AQ_OBJECT_HIDDEN] == 1;
@@ -261,6 +264,8 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
+        if (op->kind == AQ_OP_ATTN_PREFILL && t.out[AQ_OBJECT_KV_PROMPT] != scratch)
+            return false;
         return t.in[AQ_OBJECT_ROWS] == 1 && t.in[AQ_OBJECT_QKV] == 1 && t.out[AQ_OBJECT_KV] == 1 &&
                t.out[AQ_OBJECT_ATTENTION] == 1;
     case AQ_OP_POST: /* slots differ, and each is of the part of its tag: so all parts are there */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/kv_room.h"
 #include "policy/program_build.h"
 
 #include <assert.h>
@@ -26,7 +27,8 @@ const char *aq_lane_name(enum aq_lane lane)
 const char *aq_object_name(enum aq_object object)
 {
     static const char *const names[AQ_OBJECT_COUNT] = {
-        "none", "weights", "rows", "hidden", "qkv", "attention", "kv", "inner", "logits", "tokens",
+        "none", "weights",   "rows",  "hidden", "qkv",    "attention",
+        "kv",   "kv_prompt", "inner", "logits", "tokens",
     };
     return (unsigned)object < AQ_OBJECT_COUNT ? names[object] : "?";
 }
@@ -34,9 +36,9 @@ const char *aq_object_name(enum aq_object object)
 const char *aq_slot_class_name(enum aq_slot_class c)
 {
     static const char *const names[AQ_SLOT_CLASS_COUNT] = {
-        "ring",        "staging",     "unpacked",  "rows",      "tokens",   "hidden",
-        "hidden_host", "hidden_disk", "qkv",       "attention", "qkv_host", "attention_host",
-        "kv",          "kv_host",     "kv_device", "inner",     "logits",
+        "ring",        "staging",     "unpacked",  "rows",       "tokens",   "hidden",
+        "hidden_host", "hidden_disk", "qkv",       "attention",  "qkv_host", "attention_host",
+        "kv",          "kv_host",     "kv_device", "kv_prefill", "inner",    "logits",
     };
     return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
 }
@@ -161,6 +163,9 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage);
     add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage);
+    struct aq_kv_prefill_room prefill;
+    aq_kv_room_prefill(&prefill, plan, m->heads, m->kv_heads);
+    add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
     uint64_t inner = rows * m->inner * aq_dtype_bytes(s->compute);
     add_class(b, AQ_SLOT_INNER, b->inner_slots, device, inner);
     add_class(b, AQ_SLOT_LOGITS, 1, device, (uint64_t)s->head_tile_rows * m->vocab * 4);

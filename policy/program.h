@@ -59,6 +59,7 @@ enum aq_object {
     AQ_OBJECT_QKV,       /* of (step, k) */
     AQ_OBJECT_ATTENTION, /* outputs of (step, k, part) */
     AQ_OBJECT_KV,        /* of (step, k, part) */
+    AQ_OBJECT_KV_PROMPT, /* of (step, k, part): prompts before they are cut */
     AQ_OBJECT_INNER,     /* of (step, k) */
     AQ_OBJECT_LOGITS,
     AQ_OBJECT_TOKENS, /* chosen tokens of (k) */
@@ -83,6 +84,7 @@ enum aq_slot_class {
     AQ_SLOT_KV,             /* [layer][k][part] home of the KV */
     AQ_SLOT_KV_HOST,        /* [stage] a part's KV of one layer, on its way, in host memory */
     AQ_SLOT_KV_DEVICE,      /* [stage] the same in the device's memory */
+    AQ_SLOT_KV_PREFILL,     /* one, where keys are dropped: a prompt that is cut, while it is */
     AQ_SLOT_INNER,          /* [k], or one: what MLP_UP leaves for MLP_DOWN */
     AQ_SLOT_LOGITS,
     AQ_SLOT_CLASS_COUNT,

@@ -420,6 +420,8 @@ static void attend_device(struct aq_builder *b, const struct att *a, bool prefil
         writes(b, op, AQ_SLOT_ATTENTION, out, t);
     else
         updates(b, op, AQ_SLOT_ATTENTION, out, t, t);
+    if (prefill && b->p->first[AQ_SLOT_KV_PREFILL] < b->p->first[AQ_SLOT_KV_PREFILL + 1])
+        writes(b, op, AQ_SLOT_KV_PREFILL, 0, tag(AQ_OBJECT_KV_PROMPT, a->step, a->k, a->part, 0));
 }
 
 /* Decode rows on the host: q, k, v come over, the output goes back. */

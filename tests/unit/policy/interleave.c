@@ -51,7 +51,8 @@ static void start(struct play *y, uint32_t n)
         if (use->mode != AQ_USE_WRITE)
             y->bad |= !same(&use->need, (int)(n / y->p->op_count), c);
         else
-            y->bad |= c->unread && y->p->slot[use->slot].slot_class != AQ_SLOT_LOGITS;
+            y->bad |= c->unread && y->p->slot[use->slot].slot_class != AQ_SLOT_LOGITS &&
+                      y->p->slot[use->slot].slot_class != AQ_SLOT_KV_PREFILL;
         c->unread = write;
         *(write ? &c->writers : &c->readers) += 1;
     }

@@ -112,6 +112,7 @@ static struct aq_block_shape draw_shape(struct dice *d, const struct plan_limits
         .head_tile_rows = 8,
         .page_slots = 32,
         .page_bytes = 4096,
+        .prompt_max = 64,
         .keys_max = 128,
         .compute = AQ_F32,
         .kv_format = AQ_F16,
@@ -139,6 +140,9 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
         .split_mlp = roll(d, 2),
         .unpack = roll(d, 4) == 0,
     };
+    struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 128}};
+    if (aq_prng_below(d->seed, 0, 12, 3) == 0) /* a draw of its own, which moves no other */
+        assert_int_equal(aq_kv_policy_resolve(&p->kv, &kv, NULL), 0);
     /* The smallest panel of all: fc2's. */
     uint64_t panel = aq_panel_bytes(AQ_F32, 4 * m->hidden);
     p->chunk_bytes = aq_max_u64(p->chunk_bytes, panel);

@@ -467,12 +467,20 @@ static void a_smaller_cache_means_a_larger_block(void **state)
     assert_int_equal(aq_block_choose(&b, &in, &err), 0);
     assert_int_equal(b.plan.shape.keys_max, 1024);
     uint32_t full = b.plan.shape.micro_batch;
+    assert_int_equal(aq_ledger_line(&b.ledger, AQ_HOST, "kv scores"), 0);
+    assert_int_equal(aq_ledger_line(&b.ledger, AQ_HOST, "kv prefill"), 0);
     struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SHARE, .share = 0.2}};
     assert_int_equal(aq_kv_policy_resolve(&in.kv, &o, &err), 0);
     assert_int_equal(aq_block_choose(&b, &in, &err), 0);
     assert_int_equal(b.plan.shape.keys_max, 204);
     assert_int_equal(b.plan.shape.prompt_max, 512);
     assert_true(b.plan.shape.micro_batch > 2 * full);
+    /* Scores and positions of 224 slots, victims; a prompt of 512 whole, beside its sums. */
+    uint64_t seats = b.plan.shape.micro_batch, heads = m.kv_heads;
+    assert_true(aq_ledger_line(&b.ledger, AQ_HOST, "kv scores") >=
+                seats * 3 * heads * (224 * 8 + 4));
+    assert_true(aq_ledger_line(&b.ledger, AQ_HOST, "kv prefill") >=
+                16 * b.plan.shape.run_bytes + 512 * 4 * (m.heads + heads));
     /* A page wastes no more of the fewer slots. */
     assert_true(b.plan.shape.page_slots == 32 || 10 * b.plan.shape.page_slots <= 204);
     aq_block_close(&b);
