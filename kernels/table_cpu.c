@@ -31,6 +31,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->attn_decode = aq_attn_decode_avx2;
         k->attn_prefill = aq_attn_prefill_avx2;
         k->kv_append = aq_kv_append_avx2;
+        k->kv_victim = aq_kv_victim_avx2;
         k->logits_stat = aq_logits_stat_avx2;
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;
@@ -46,6 +47,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->attn_decode = aq_attn_decode_avx512;
         k->attn_prefill = aq_attn_prefill_avx512;
         k->kv_append = aq_kv_append_avx512;
+        k->kv_victim = aq_kv_victim_avx512;
         k->logits_stat = aq_logits_stat_avx512;
         k->product_f32 = aq_product_f32_avx512;
         k->product_bf16 = aq_product_bf16_avx512;

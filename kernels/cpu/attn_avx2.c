@@ -2,20 +2,26 @@
  * Attention on AVX2, FMA and F16C. */
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/versions.h"
+
+#include "kernels/cpu/attn_slots_simd.h"
 
 #include "kernels/cpu/attn_decode_simd.h"
 #include "kernels/cpu/attn_prefill_simd.h"
 
 void aq_attn_decode_avx2(struct aq_exec *ex, const struct aq_attn *a)
 {
-    if (a->rule)
-        aq_attn_decode_ref(ex, a); /* scores and victims; its output is written over */
     attn_decode(ex, a);
 }
 
 void aq_attn_prefill_avx2(struct aq_exec *ex, const struct aq_attn *a)
 {
     attn_prefill(ex, a);
+}
+
+void aq_kv_victim_avx2(struct aq_exec *ex, const struct aq_attn *a)
+{
+    kv_victim(ex, a);
 }

@@ -42,6 +42,11 @@ struct decode {
     float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
+    /* What is kept for scores; NULL where there are none. */
+    float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
+    float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
+    float *partial;  /* [kept_slots], of one head */
+    uint32_t kept_slots, kept_blocks;
     float max[QUERIES_MAX];
     float q_sum[QUERIES_MAX];      /* sums of q: what K's minima are multiplied by */
     uint32_t visible[QUERIES_MAX]; /* keys each query sees */
@@ -50,6 +55,7 @@ struct decode {
 /* One query, or QUERIES_WIDE of them that see the same slots, against a block. */
 struct step {
     const uint8_t *block;
+    uint32_t number; /* of the block */
     uint32_t query, slots;
     bool wide;
     const uint8_t *next;            /* the block to ask for meanwhile: */
@@ -224,6 +230,16 @@ VEC_FN void scale_values(const struct decode *t, const struct step *x, uint32_t 
     vec_store(to, offset);
 }
 
+/* Keeps what scores are made of once all blocks have been seen. */
+VEC_FN void keep_weights(const struct decode *t, const struct step *x, uint32_t i)
+{
+    uint32_t query = x->query + i;
+    float *to = t->kept + (size_t)query * t->kept_slots + x->number * BLOCK_SLOTS;
+    for (uint32_t v = 0; v < BLOCK_SLOTS; v += VEC_LANES)
+        vec_store(to + v, vec_load(x->p + i * BLOCK_SLOTS + v));
+    t->kept_max[(size_t)query * t->kept_blocks + x->number] = t->max[query];
+}
+
 /* Turns the scores of a step's query i into exp(score - max), 0 past the slots in use, and keeps
  * its maximum, its sum of weights and its correction. */
 static inline void weigh(struct decode *t, struct step *x, uint32_t i)
@@ -248,6 +264,8 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
     }
     vec_store(weight, vec_fma(vec_load(weight), correction, added));
     t->max[query] = vec_first_lane(max);
+    if (t->kept)
+        keep_weights(t, x, i);
     x->correction[i] = vec_first_lane(correction);
 }
 
@@ -376,9 +394,18 @@ struct decode_run {
     uint32_t query;
 };
 
-/* Lays the scratch area out for this many queries. */
+/* Keys of the longest of the heads [head, end). */
+static inline uint32_t longest(const struct aq_attn_seq *seq, uint32_t head, uint32_t end)
+{
+    uint32_t len = 0;
+    for (; head < end; head++)
+        len = (uint32_t)aq_max_u64(len, aq_attn_len(seq, head));
+    return len;
+}
+
+/* Lays the scratch area out for this many queries, and for what is kept of this many slots. */
 static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t dim, uint32_t heads,
-                                 uint32_t count)
+                                 uint32_t count, uint32_t kept_slots)
 {
     struct decode t = {.heads = heads, .count = count, .dim = dim};
     uint32_t queries = heads * count;
@@ -389,6 +416,16 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     t.offset = t.weight + (size_t)queries * VEC_LANES;
     t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
+    if (kept_slots) {
+        t.kept_blocks = (uint32_t)aq_align_up(aq_div_up(kept_slots, BLOCK_SLOTS), 16);
+        t.kept_slots = (uint32_t)aq_align_up(kept_slots, BLOCK_SLOTS);
+        /* The part that lasts from one set of queries to the next comes first. */
+        t.partial = t.p + aq_attn_scratch_bytes(dim) / sizeof(float);
+        t.kept = t.partial + t.kept_slots;
+        t.kept_max = t.kept + (size_t)queries * t.kept_slots;
+        assert(t.kept_max + (size_t)queries * t.kept_blocks <=
+               t.p + aq_exec_scratch_size(ex) / sizeof(float));
+    }
     return t;
 }
 
@@ -468,6 +505,7 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
     for (uint32_t query = head * t->count; query < end; query += x->wide ? QUERIES_WIDE : 1) {
         uint32_t last = query + QUERIES_WIDE - 1;
         x->query = query;
+        x->number = b;
         x->slots = slots_seen(t, query, b);
         x->wide = last < end && slots_seen(t, last, b) == x->slots;
         if (!x->slots)
@@ -513,6 +551,49 @@ VEC_FN void decode_heads(struct decode *t, const struct decode_run *run, enum aq
     store_outputs(t, run);
 }
 
+/* Adds what these queries saw to the scores of their heads. */
+static void remember(struct decode *t, const struct decode_run *run)
+{
+    const struct aq_attn *a = run->a;
+    uint32_t row = run->query / a->q_per_kv, first = run->query % a->q_per_kv;
+    for (uint32_t i = 0; i < t->heads * t->count; i++) {
+        vec weight = vec_set(vec_sum(vec_load(t->weight + (size_t)i * VEC_LANES)));
+        vec max = vec_set(t->max[i]);
+        float *m = t->kept_max + (size_t)i * t->kept_blocks;
+        for (uint32_t b = 0; b * BLOCK_SLOTS < t->visible[i]; b += VEC_LANES)
+            vec_store(m + b, vec_div(vec_exp(vec_sub(vec_load(m + b), max)), weight));
+    }
+    for (uint32_t head = 0; head < t->heads; head++) {
+        uint32_t query = head * t->count;
+        struct slot_pass x = {
+            .a = a,
+            .seq = run->seq,
+            .head = run->head + head,
+            .keys = t->visible[query],
+            .queries = t->count,
+            .begins = first == 0,
+            .ends = first + t->count == a->q_per_kv,
+            .kept = t->kept + (size_t)query * t->kept_slots,
+            .kept_stride = t->kept_slots,
+            .factor = t->kept_max + (size_t)query * t->kept_blocks,
+            .factor_stride = t->kept_blocks,
+            .partial = t->partial,
+        };
+        x.choose = x.ends && row + 1 == run->seq->rows && run->seq->slots.victim;
+        slots_pass(&x);
+    }
+}
+
+/* KV heads attended side by side. */
+static inline uint32_t heads_together(uint32_t queries, uint32_t kept_slots)
+{
+    uint64_t heads = aq_max_u64(1, QUERIES_MAX / queries);
+    if (kept_slots)
+        heads =
+            aq_min_u64(heads, AQ_ATTN_KEPT_FLOATS / (queries * aq_attn_kept_floats(kept_slots)));
+    return (uint32_t)aq_max_u64(1, heads);
+}
+
 VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint32_t tile,
                         uint32_t worker)
 {
@@ -521,16 +602,23 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
     uint32_t head = tile % job->tiles_per_seq * job->tile_heads;
     struct decode_run run = {.a = a, .seq = seq, .head = head};
     run.head_end = (uint32_t)aq_min_u64(head + job->tile_heads, a->kv_heads);
-    uint32_t queries = seq->rows * a->q_per_kv;
-    uint32_t together = (uint32_t)aq_max_u64(1, QUERIES_MAX / queries);
+    uint32_t kept = a->rule && seq->slots.score ? longest(seq, head, run.head_end) : 0;
+    /* Scores are of one row after the other. */
+    uint32_t queries = seq->rows * a->q_per_kv, wave = kept ? a->q_per_kv : queries;
+    uint32_t together = heads_together(wave, kept);
     for (; run.head < run.head_end; run.head += run.heads) {
         run.heads = (uint32_t)aq_min_u64(together, run.head_end - run.head);
-        for (run.query = 0; run.query < queries; run.query += QUERIES_MAX) {
-            uint32_t count = (uint32_t)aq_min_u64(QUERIES_MAX, queries - run.query);
-            struct decode t = decode_open(job->ex, worker, a->head_dim, run.heads, count);
+        uint32_t count;
+        for (run.query = 0; run.query < queries; run.query += count) {
+            count = (uint32_t)aq_min_u64(QUERIES_MAX, wave - run.query % wave);
+            struct decode t = decode_open(job->ex, worker, a->head_dim, run.heads, count, kept);
             decode_heads(&t, &run, dtype);
+            if (kept)
+                remember(&t, &run);
         }
     }
+    for (; !kept && a->rule && seq->slots.victim && head < run.head_end; head++)
+        slots_victim(a, seq, head);
 }
 
 static void decode_tile_f32(void *job, uint32_t tile, uint32_t worker)

@@ -30,9 +30,35 @@ static inline size_t aq_attn_scratch_bytes(uint32_t head_dim)
     return aq_max_u64(decode, prefill) * sizeof(float);
 }
 
+/* Where decode attention keeps scores, behind the above. */
+enum {
+    /* Weights that it keeps of the heads it attends side by side, if there are more of them than
+     * one head has: what the second-level cache holds beside K and V. */
+    AQ_ATTN_KEPT_FLOATS = 64 * 1024,
+};
+
+/* Per query: a weight per slot, a maximum per block. */
+static inline size_t aq_attn_kept_floats(uint32_t slots)
+{
+    size_t blocks = aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+    return blocks * AQ_HEAD_BLOCK_SLOTS + aq_align_up(blocks, 16);
+}
+
+/* And what the query heads of a group have come to so far, where 32 are not all of them. */
+static inline size_t aq_attn_kept_bytes(uint32_t q_per_kv, uint32_t slots)
+{
+    if (!q_per_kv)
+        return 0;
+    size_t each = aq_attn_kept_floats(slots);
+    size_t least = aq_min_u64(q_per_kv, AQ_ATTN_DECODE_QUERIES) * each;
+    size_t most = aq_min_u64(AQ_ATTN_DECODE_QUERIES * each, AQ_ATTN_KEPT_FLOATS);
+    return (aq_max_u64(least, most) + each) * sizeof(float);
+}
+
 static inline size_t aq_scratch_attention(const struct aq_scratch_need *need)
 {
-    return aq_attn_scratch_bytes(need->head_dim_max);
+    return aq_attn_scratch_bytes(need->head_dim_max) +
+           aq_attn_kept_bytes(need->scored_q_per_kv, need->context_max);
 }
 
 #endif

@@ -27,6 +27,14 @@ VEC_FN vec_mask vec_first(uint32_t n)
 {
     return vec_int_greater(vec_int_set((int32_t)n), vec_int_lanes());
 }
+VEC_FN vec_mask vec_both(vec_mask a, vec_mask b)
+{
+    return _mm256_and_ps(a, b);
+}
+VEC_FN vec_mask vec_either(vec_mask a, vec_mask b)
+{
+    return _mm256_or_ps(a, b);
+}
 VEC_FN vec_int vec_int_load(const int32_t *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);

@@ -13,6 +13,14 @@ VEC_FN vec_mask vec_first(uint32_t n)
 {
     return n >= 16 ? 0xffff : (vec_mask)((1u << n) - 1);
 }
+VEC_FN vec_mask vec_both(vec_mask a, vec_mask b)
+{
+    return (vec_mask)(a & b);
+}
+VEC_FN vec_mask vec_either(vec_mask a, vec_mask b)
+{
+    return (vec_mask)(a | b);
+}
 
 VEC_FN vec vec_zero(void)
 {

@@ -28,7 +28,7 @@ aq_attn_stats_fn aq_attn_stats_ref;
 
 /* Row operations, KV append, logits. */
 aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;
-aq_kv_victim_fn aq_kv_victim_ref;
+aq_kv_victim_fn aq_kv_victim_ref, aq_kv_victim_avx2, aq_kv_victim_avx512;
 aq_kv_select_fn aq_kv_select_ref;
 aq_kv_move_fn aq_kv_move_ref;
 aq_norm_fn aq_norm_ref, aq_norm_avx2, aq_norm_avx512;

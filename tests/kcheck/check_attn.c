@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { LEN_MAX = 1024 };
+enum { LEN_MAX = KC_ATTN_LEN_MAX };
 
 static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
 
@@ -39,62 +39,6 @@ static aq_attn_decode_fn *version(const struct aq_kernels *k, bool prefill)
 
 /* ---- limits ---- */
 
-/* A query's weights in f64, and how far rounding may move its output, as a share of the sum of
- * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of
- * magnitudes) and of the subtraction of the maximum; exp turns that into a relative error; the
- * sums over keys add theirs.  Rounding errors that are independent grow with the square root of
- * their number; equal terms round alike and grow with the number itself.  Codes are summed before
- * their minimum is: the terms of a value are code * scale and the minimum. */
-struct bound {
-    double p[LEN_MAX];
-    double share, log_sum;
-};
-
-static double roundings(uint32_t n, bool alike)
-{
-    double steps = 2 * sqrt(n) + 4;
-    return alike || steps > n ? n + 2.0 : steps;
-}
-
-/* How large the terms of an element are. */
-static double size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d)
-{
-    if (!aq_dtype_is_quantised(a->kv_dtype))
-        return fabs((double)aq_kv_load(block, a->kv_dtype, a->head_dim, row, d));
-    struct aq_quant q = aq_kv_quant(block, row);
-    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, a->kv_dtype, a->head_dim, row, d) +
-           fabs((double)aq_f32_from_f16(q.minimum));
-}
-
-static void find_bound(struct bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
-                       uint32_t head, const float *q, uint32_t keys, bool alike)
-{
-    const struct aq_attn *a = &t->a;
-    double max = -INFINITY, magnitude = 0, sum = 0;
-    for (uint32_t j = 0; j < keys; j++) {
-        const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
-        uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
-        double dot = 0, size = 0;
-        for (uint32_t d = 0; d < a->head_dim; d++) {
-            double x = (double)q[d] * a->scale;
-            dot += x * aq_kv_load(block, a->kv_dtype, a->head_dim, key_row, d);
-            size += fabs(x) * size_of(block, a, key_row, d);
-        }
-        b->p[j] = dot;
-        max = fmax(max, dot);
-        magnitude = fmax(magnitude, size);
-    }
-    for (uint32_t j = 0; j < keys; j++) {
-        b->p[j] = exp(b->p[j] - max);
-        sum += b->p[j];
-    }
-    for (uint32_t j = 0; j < keys; j++)
-        b->p[j] /= sum;
-    b->log_sum = max + log(sum);
-    b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
-                          2 * roundings(keys, alike) + 6);
-}
-
 /* Calls what for every query with its bound. */
 struct scales {
     double *out;     /* [rows][columns] */
@@ -105,19 +49,19 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
                        uint32_t head, uint32_t row, uint32_t group, bool alike)
 {
     const struct aq_attn *a = &t->a;
-    struct bound b;
+    struct kc_attn_bound b;
     uint32_t keys = aq_attn_visible(aq_attn_len(s, head), s->rows, row);
     assert(keys <= LEN_MAX);
     size_t r = s->row + (size_t)row, q_head = (size_t)head * a->q_per_kv + group;
     const float *q = a->q + r * a->q_stride + q_head * a->head_dim;
-    find_bound(&b, t, s, head, q, keys, alike);
+    kc_attn_bound(&b, t, s, head, q, keys, alike);
     scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] = b.share + 0x1p-24 * fabs(b.log_sum);
     double *out = scales->out + r * t->columns + q_head * a->head_dim;
     for (uint32_t j = 0; j < keys; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * size_of(block, a, value_row, d);
+            out[d] += b.share * b.p[j] * kc_attn_size_of(block, a, value_row, d);
     }
 }
 

@@ -143,3 +143,47 @@ void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *
         .scale = 1 / sqrtf((float)shape->head_dim),
     };
 }
+
+static double roundings(uint32_t n, bool alike)
+{
+    double steps = 2 * sqrt(n) + 4;
+    return alike || steps > n ? n + 2.0 : steps;
+}
+
+double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d)
+{
+    if (!aq_dtype_is_quantised(a->kv_dtype))
+        return fabs((double)aq_kv_load(block, a->kv_dtype, a->head_dim, row, d));
+    struct aq_quant q = aq_kv_quant(block, row);
+    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, a->kv_dtype, a->head_dim, row, d) +
+           fabs((double)aq_f32_from_f16(q.minimum));
+}
+
+void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
+                   uint32_t head, const float *q, uint32_t keys, bool alike)
+{
+    const struct aq_attn *a = &t->a;
+    double max = -INFINITY, magnitude = 0, sum = 0;
+    for (uint32_t j = 0; j < keys; j++) {
+        const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+        uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
+        double dot = 0, size = 0;
+        for (uint32_t d = 0; d < a->head_dim; d++) {
+            double x = (double)q[d] * a->scale;
+            dot += x * aq_kv_load(block, a->kv_dtype, a->head_dim, key_row, d);
+            size += fabs(x) * kc_attn_size_of(block, a, key_row, d);
+        }
+        b->p[j] = dot;
+        max = fmax(max, dot);
+        magnitude = fmax(magnitude, size);
+    }
+    for (uint32_t j = 0; j < keys; j++) {
+        b->p[j] = exp(b->p[j] - max);
+        sum += b->p[j];
+    }
+    for (uint32_t j = 0; j < keys; j++)
+        b->p[j] /= sum;
+    b->log_sum = max + log(sum);
+    b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
+                          2 * roundings(keys, alike) + 6);
+}

@@ -6,7 +6,7 @@
 
 #include "tests/kcheck/kcheck.h"
 
-enum { KC_ATTN_SEQS_MAX = 32 };
+enum { KC_ATTN_SEQS_MAX = 32, KC_ATTN_LEN_MAX = 1024 };
 
 struct kc_attn_shape {
     uint32_t seqs, kv_heads, q_per_kv, head_dim;
@@ -27,5 +27,22 @@ struct kc_attn {
 
 /* Blocks are filled up to each head's length and are NaN past it. */
 void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape);
+
+/* How large the terms of an element are. */
+double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d);
+
+/* A query's weights in f64, and how far rounding may move its output, as a share of the sum of
+ * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of
+ * magnitudes) and of the subtraction of the maximum; exp turns that into a relative error; the
+ * sums over keys add theirs.  Rounding errors that are independent grow with the square root of
+ * their number; equal terms round alike and grow with the number itself.  Codes are summed before
+ * their minimum is: the terms of a value are code * scale and the minimum. */
+struct kc_attn_bound {
+    double p[KC_ATTN_LEN_MAX];
+    double share, log_sum;
+};
+/* Of a query that sees `keys` keys; q is its row of t->a.q at its head. */
+void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
+                   uint32_t head, const float *q, uint32_t keys, bool alike);
 
 #endif

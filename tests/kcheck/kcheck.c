@@ -29,10 +29,12 @@ extern const struct kc_check kc_check_logits;
 extern const struct kc_check kc_check_norm;
 extern const struct kc_check kc_check_pack;
 extern const struct kc_check kc_check_product;
+extern const struct kc_check kc_check_scores;
+extern const struct kc_check kc_check_slots;
 
 static const struct kc_check *const checks[] = {
-    &kc_check_pack, &kc_check_product, &kc_check_attn,   &kc_check_kv,
-    &kc_check_norm, &kc_check_embed,   &kc_check_logits,
+    &kc_check_pack,   &kc_check_product, &kc_check_attn,  &kc_check_kv,     &kc_check_slots,
+    &kc_check_scores, &kc_check_norm,    &kc_check_embed, &kc_check_logits,
 };
 
 static const char usage_text[] =
@@ -131,7 +133,7 @@ struct aq_exec *kc_exec(struct kc *kc, uint32_t threads)
     if (kc->exec[threads])
         return kc->exec[threads];
     const struct aq_scratch_need need = {
-        .k_max = 16384 + 64, .head_dim_max = 256, .context_max = 8192};
+        .k_max = 16384 + 64, .head_dim_max = 256, .context_max = 8192, .scored_q_per_kv = 48};
     size_t bytes = aq_kernels_scratch_bytes(&need);
     kc->scratch[threads] = aligned_alloc(4096, bytes * threads);
     struct aq_err err;

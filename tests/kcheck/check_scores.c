@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What attention remembers of its probabilities: the scores that decode attention adds to and the
+ * victims it names, the column sums of a prompt, each against the reference, alone against in
+ * batches, and one against the other. */
+#include "kernels/cpu/attn.h"
+#include "tests/kcheck/kc_attn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+
+static const struct size {
+    uint32_t kv_heads, q_per_kv, head_dim;
+} sizes[] = {
+    {3, 1, 64}, {2, 1, 128}, {2, 1, 80}, {1, 1, 1},   {2, 1, 7},   {1, 2, 12},
+    {2, 3, 40}, {3, 4, 64},  {1, 5, 24}, {2, 8, 128}, {1, 40, 16}, {1, 1, 250},
+};
+
+/* Sequences whose slots are remembered. */
+struct scored {
+    struct kc_attn t;
+    struct aq_attn_rule rule;
+    struct kc_out score;        /* [sequences * kv_heads][stride] */
+    struct kc_out out, log_sum; /* of attention */
+    const float *start;         /* what scores begin as, in the shape of score */
+    uint32_t *victim[2];        /* [sequences * kv_heads]: of ref, of got */
+};
+
+static struct aq_attn_rule draw_rule(struct kc *kc)
+{
+    return (struct aq_attn_rule){.stat = (enum aq_attn_stat)kc_below(kc, 3),
+                                 .group = (enum aq_attn_group)kc_below(kc, 4),
+                                 .threshold = 0.7f,
+                                 .decay = kc_below(kc, 2) ? 1 : 0.875f,
+                                 .by_position = kc_below(kc, 4) == 0,
+                                 .sinks = kc_below(kc, 6)};
+}
+
+static void place_slots(struct kc *kc, struct scored *x, uint32_t stride)
+{
+    uint32_t heads = x->t.a.kv_heads, rows = x->t.a.seq_count * heads;
+    float *start = kc_bytes(kc, (size_t)rows * stride * sizeof(*start));
+    uint32_t *position = kc_bytes(kc, (size_t)rows * stride * sizeof(*position));
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t *p = position + (size_t)r * stride;
+        for (uint32_t j = 0; j < stride; j++) { /* any order; scores that are close to each other */
+            uint32_t other = kc_below(kc, j + 1);
+            p[j] = p[other];
+            p[other] = j;
+            start[(size_t)r * stride + j] = (float)kc_below(kc, 4);
+        }
+    }
+    x->score = kc_out(kc, AQ_F32, rows, stride, stride);
+    x->start = start;
+    for (int i = 0; i < 2; i++)
+        x->victim[i] = kc_bytes(kc, rows * sizeof(uint32_t));
+    for (uint32_t i = 0; i < x->t.a.seq_count; i++) {
+        struct aq_attn_seq *s = &x->t.seq[i];
+        s->slots.stride = stride;
+        s->slots.position = position + (size_t)i * heads * stride;
+        s->position = kc_below(kc, stride);
+        s->recent = kc_below(kc, stride / 2);
+    }
+}
+
+static void make_scored(struct kc *kc, struct scored *x, const struct kc_attn_shape *shape)
+{
+    kc_attn_make(kc, &x->t, shape);
+    x->rule = draw_rule(kc);
+    uint32_t stride = (uint32_t)aq_align_up(shape->len_max + kc_below(kc, 40), 32);
+    place_slots(kc, x, stride);
+    uint32_t heads = shape->kv_heads * shape->q_per_kv;
+    x->out = kc_out(kc, shape->out_dtype, x->t.rows, x->t.columns, x->t.columns);
+    x->log_sum = kc_out(kc, AQ_F32, x->t.rows, heads, heads);
+}
+
+static void start_scores(struct scored *x, bool into_ref)
+{
+    size_t count = (size_t)x->score.rows * x->score.stride;
+    memcpy(into_ref ? x->score.ref : x->score.got, x->start, count * sizeof(float));
+    memset(x->victim[!into_ref], 0x77, x->score.rows * sizeof(uint32_t));
+}
+
+/* The call for sequences [first, first + count), into one half of the outputs. */
+static struct aq_attn call_of(struct scored *x, uint32_t first, uint32_t count, bool into_ref)
+{
+    struct aq_attn a = x->t.a;
+    float *score = into_ref ? x->score.ref : x->score.got;
+    for (uint32_t i = 0; i < a.seq_count; i++) {
+        struct aq_attn_slots *slots = &x->t.seq[i].slots;
+        slots->score = score + (size_t)i * a.kv_heads * slots->stride;
+        slots->victim = x->victim[!into_ref] + (size_t)i * a.kv_heads;
+    }
+    a.seqs = x->t.seq + first;
+    a.seq_count = count;
+    a.out = into_ref ? x->out.ref : x->out.got;
+    a.out_stride = x->out.stride;
+    a.log_sum_exp = into_ref ? x->log_sum.ref : x->log_sum.got;
+    a.rule = &x->rule;
+    return a;
+}
+
+/* ---- limits ---- */
+
+/* Adds what rounding may do to c(row, j) for every key, times `times`. */
+static void add_scales(double *scale, const struct scored *x, const struct aq_attn_seq *s,
+                       uint32_t head, uint32_t row, bool alike, double times)
+{
+    const struct aq_attn *a = &x->t.a;
+    uint32_t keys = aq_attn_visible(aq_attn_len(s, head), s->rows, row);
+    for (uint32_t g = 0; g < a->q_per_kv; g++) {
+        struct kc_attn_bound b;
+        const float *q = a->q + ((size_t)s->row + row) * a->q_stride +
+                         ((size_t)head * a->q_per_kv + g) * a->head_dim;
+        kc_attn_bound(&b, &x->t, s, head, q, keys, alike);
+        for (uint32_t j = 0; j < keys; j++) {
+            double p = b.p[j], border = x->rule.threshold / (double)keys;
+            switch (x->rule.stat) {
+            case AQ_ATTN_PROB: scale[j] += times * (b.share + 0x1p-22) * p; break;
+            case AQ_ATTN_PROB_SQUARED: scale[j] += times * (b.share + 0x1p-22) * 2 * p * p; break;
+            /* One that is that close to the border may count or not. */
+            case AQ_ATTN_BELOW: scale[j] += fabs(p - border) <= 2 * b.share * p ? times : 0; break;
+            }
+        }
+    }
+}
+
+static double *scales_of(const struct scored *x, bool alike)
+{
+    double *scale = calloc((size_t)x->score.rows * x->score.cols, sizeof(*scale));
+    uint32_t heads = x->t.a.kv_heads;
+    for (uint32_t i = 0; i < x->t.a.seq_count; i++) {
+        for (uint32_t head = 0; head < heads; head++) {
+            for (uint32_t row = 0; row < x->t.seq[i].rows; row++)
+                add_scales(scale + (size_t)(i * heads + head) * x->score.cols, x, &x->t.seq[i],
+                           head, row, alike, 1);
+        }
+    }
+    return scale;
+}
+
+static void expect_near(struct kc *kc, const struct scored *x, bool alike, double ulp)
+{
+    double *scale = scales_of(x, alike);
+    kc_near(kc, &x->score, scale,
+            (struct kc_limit){.rel = 1,
+                              .ulp = ulp,
+                              .abs = 0x1p-120,
+                              .why = "rounding of probabilities, as in attention, and of sums"});
+    free(scale);
+}
+
+/* ---- decode ---- */
+
+/* Victims are those of the scores as they came out. */
+static void expect_victims(struct kc *kc, struct scored *x)
+{
+    struct aq_attn a = call_of(x, 0, x->t.a.seq_count, false);
+    uint32_t bytes = (uint32_t)(x->score.rows * sizeof(uint32_t));
+    memcpy(x->victim[0], x->victim[1], bytes);
+    kc_ref(kc)->kv_victim(kc_exec(kc, 0), &a);
+    for (uint32_t i = 0; i < x->score.rows; i++)
+        kc_expect(kc, x->victim[0][i] == x->victim[1][i], "head %u: slot %d goes, expected %d", i,
+                  (int)x->victim[0][i], (int)x->victim[1][i]);
+}
+
+static void check_decode(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    for (int into_ref = 0; into_ref < 2; into_ref++) {
+        const struct aq_kernels *k = into_ref ? kc_ref(kc) : kc_new(kc);
+        start_scores(&x, into_ref);
+        struct aq_attn a = call_of(&x, 0, shape->seqs, into_ref);
+        k->attn_decode(kc_exec(kc, 0), &a);
+    }
+    expect_near(kc, &x, shape->k == KC_CONSTANT, 2.0 * shape->rows_max);
+    expect_victims(kc, &x);
+    /* What attention gives is the same with and without. */
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    a.rule = NULL;
+    kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
+    kc_same(kc, &x.out);
+    kc_same(kc, &x.log_sum);
+}
+
+/* Sequences one by one, with several threads, against all of them with one. */
+static void check_decode_alone(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    kc_new(kc)->attn_decode(kc_exec(kc, 1), &a);
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        start_scores(&x, false);
+        for (uint32_t i = 0; i < shape->seqs; i++) {
+            a = call_of(&x, i, 1, false);
+            kc_new(kc)->attn_decode(kc_exec(kc, threads), &a);
+        }
+        kc_same(kc, &x.score);
+        kc_expect(kc, memcmp(x.victim[0], x.victim[1], x.score.rows * sizeof(uint32_t)) == 0,
+                  "victims with %u threads", threads);
+    }
+}
+
+/* Rules that need no scores: positions alone. */
+static void check_decode_window(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    x.rule.by_position = true;
+    start_scores(&x, false);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, false);
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        x.t.seq[i].slots.score = NULL;
+    kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
+    expect_victims(kc, &x);
+    x.t.seq[0].slots.victim = NULL; /* is passed over */
+    kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
+}
+
+/* ---- column sums ---- */
+
+static void save_log_sums(struct kc *kc, struct scored *x)
+{
+    struct aq_attn a = call_of(x, 0, x->t.a.seq_count, true);
+    kc_ref(kc)->attn_prefill(kc_exec(kc, 0), &a);
+    kc_out_set(&x->log_sum, x->log_sum.ref);
+}
+
+static void check_stats(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    save_log_sums(kc, &x);
+    struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max),
+                                  .min_dist = kc_below(kc, 2) * kc_below(kc, 20),
+                                  .band = kc_below(kc, 2) * kc_below(kc, 60)};
+    for (int into_ref = 0; into_ref < 2; into_ref++) {
+        const struct aq_kernels *k = into_ref ? kc_ref(kc) : kc_new(kc);
+        start_scores(&x, into_ref);
+        struct aq_attn a = call_of(&x, 0, shape->seqs, into_ref);
+        k->attn_stats(kc_exec(kc, 0), &a, &pairs);
+    }
+    expect_near(kc, &x, shape->k == KC_CONSTANT, shape->rows_max);
+}
+
+static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    save_log_sums(kc, &x);
+    start_scores(&x, true);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    kc_new(kc)->attn_stats(kc_exec(kc, 1), &a, NULL);
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        start_scores(&x, false);
+        for (uint32_t i = 0; i < shape->seqs; i++) {
+            a = call_of(&x, i, 1, false);
+            kc_new(kc)->attn_stats(kc_exec(kc, threads), &a, NULL);
+        }
+        kc_same(kc, &x.score);
+    }
+}
+
+/* Column sums of a prompt are what decode attention adds up, row after row, from nothing; and the
+ * probabilities of a row add up to 1 per query head. */
+static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape);
+    save_log_sums(kc, &x);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, true);
+    float *score = x.score.ref;
+    memset(x.score.got, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
+    memset(score, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
+    kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
+    a = call_of(&x, 0, shape->seqs, false);
+    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a, NULL);
+    double *scale = scales_of(&x, false);
+    kc_near(kc, &x.score, scale,
+            (struct kc_limit){.rel = 2, .ulp = 2.0 * shape->rows_max, .abs = 0x1p-120, .why = ""});
+    free(scale);
+    x.rule.stat = AQ_ATTN_PROB;
+    x.rule.group = AQ_ATTN_SUM;
+    x.rule.decay = 1;
+    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a, NULL);
+    for (uint32_t r = 0; r < x.score.rows; r++) {
+        const struct aq_attn_seq *s = &x.t.seq[r / shape->kv_heads];
+        double sum = 0, expected = (double)s->rows * shape->q_per_kv;
+        for (uint32_t j = 0; j < aq_attn_len(s, r % shape->kv_heads); j++)
+            sum += ((float *)x.score.got)[(size_t)r * x.score.stride + j];
+        kc_expect(kc, fabs(sum - expected) < 1e-4 * expected,
+                  "head %u: the probabilities of %g rows come to %g", r, expected, sum);
+    }
+}
+
+/* ---- cases ---- */
+
+static struct kc_attn_shape shape_of(struct kc *kc, const struct size *size, size_t dtype,
+                                     bool stats)
+{
+    static const enum kc_fill fills[] = {KC_NORMAL, KC_NORMAL, KC_HEAVY, KC_CONSTANT, KC_OUTLIER};
+    return (struct kc_attn_shape){.seqs = 3,
+                                  .kv_heads = size->kv_heads,
+                                  .q_per_kv = size->q_per_kv,
+                                  .head_dim = size->head_dim,
+                                  .kv_dtype = kv_dtypes[dtype],
+                                  .out_dtype = AQ_F32,
+                                  .rows_max = stats ? 130 : 3,
+                                  .len_max = 200,
+                                  .ragged = kc_below(kc, 2),
+                                  .holds_rows = stats,
+                                  .q = fills[kc_below(kc, AQ_ARRAY_LEN(fills))],
+                                  .k = fills[kc_below(kc, AQ_ARRAY_LEN(fills))]};
+}
+
+static void check_sizes(struct kc *kc, const struct size *size, size_t d)
+{
+    const char *dtype = aq_dtype_name(kv_dtypes[d]);
+    for (uint32_t draw = 0; draw < 3; draw++) {
+        if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_%s_h%ux%u_d%u_%u", dtype,
+                     size->kv_heads, size->q_per_kv, size->head_dim, draw)) {
+            struct kc_attn_shape shape = shape_of(kc, size, d, false);
+            check_decode(kc, &shape);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_%s_h%ux%u_d%u_%u", dtype, size->kv_heads,
+                     size->q_per_kv, size->head_dim, draw)) {
+            struct kc_attn_shape shape = shape_of(kc, size, d, true);
+            check_stats(kc, &shape);
+        }
+    }
+}
+
+static void check_alone(struct kc *kc, size_t d)
+{
+    static const struct size parts[] = {{9, 1, 64}, {2, 4, 40}, {3, 5, 128}};
+    const char *dtype = aq_dtype_name(kv_dtypes[d]);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(parts); i++) {
+        struct kc_attn_shape shape;
+        if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_alone_%s_x%u", dtype,
+                     parts[i].q_per_kv)) {
+            shape = shape_of(kc, &parts[i], d, false);
+            shape.seqs = 12;
+            check_decode_alone(kc, &shape);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_decode), "attn_window_%s_x%u", dtype, parts[i].q_per_kv)) {
+            shape = shape_of(kc, &parts[i], d, false);
+            check_decode_window(kc, &shape);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_alone_%s_x%u", dtype,
+                     parts[i].q_per_kv)) {
+            shape = shape_of(kc, &parts[i], d, true);
+            shape.seqs = 6;
+            check_stats_alone(kc, &shape);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_as_decode_%s_x%u", dtype,
+                     parts[i].q_per_kv)) {
+            shape = shape_of(kc, &parts[i], d, true);
+            shape.q = shape.k = KC_NORMAL;
+            check_stats_as_decode(kc, &shape);
+        }
+    }
+}
+
+/* Long rows of keys, with more weights than are kept of several heads. */
+static void check_long(struct kc *kc)
+{
+    static const struct size size = {3, 8, 64};
+    if (!kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_long"))
+        return;
+    struct kc_attn_shape shape = shape_of(kc, &size, 1, false);
+    shape.len_max = KC_ATTN_LEN_MAX;
+    check_decode(kc, &shape);
+}
+
+static void check(struct kc *kc)
+{
+    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++)
+            check_sizes(kc, &sizes[i], d);
+        check_alone(kc, d);
+    }
+    check_long(kc);
+}
+
+const struct kc_check kc_check_scores = {.name = "scores", .check = check};
