@@ -724,6 +724,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .timeline = e->seams.timeline,
         .cost_ns = e->seams.cost_ns,
         .cost_user = e->seams.user,
+        .kv_seen = e->seams.kv_seen,
+        .kv_user = e->seams.kv_user,
         .trace = e->trace,
     };
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/kv.h"
 #include "offload/io.h"
 #include "offload/timeline.h"
 #include "policy/block.h"
@@ -25,6 +26,10 @@ struct aq_engine_seams {
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr);
     void *user;
+    /* After every attention of a sequence's rows in a layer: what its slots hold (engine/kv.h).
+     * Called on the threads that attend; sides may be at work at the same time. */
+    aq_kv_seen_fn *kv_seen;
+    void *kv_user;
 };
 
 /* Before load; copied. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
- * exec_turn.c (seats, admission, rows), exec_ops.c (what ops compute), exec_move.c (what they move)
- * and exec_kv.c (where KV is).  The issuing thread owns everything but what an op in flight works
- * on. */
+ * exec_turn.c (seats, admission, rows), exec_ops.c and exec_attn.c (what ops compute), exec_move.c
+ * (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but what an op
+ * in flight works on. */
 #ifndef AQ_ENGINE_EXEC_H
 #define AQ_ENGINE_EXEC_H
 
@@ -11,13 +11,21 @@
 #include "policy/admit.h"
 #include "policy/move_room.h"
 
-/* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place. */
+/* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place.
+ * Numbers are those of the pass whose rows are bound. */
 struct exec_seat {
     struct aq_sequence *sequence; /* NULL: free */
-    uint32_t keys;                /* keys in the cache after the pass whose rows are bound */
-    uint32_t rows;                /* rows bound for that pass */
-    uint32_t last;                /* most keys it may come to hold */
-    uint32_t chosen;              /* token chosen by HEAD */
+    struct aq_kv_limits limits;
+    uint32_t seen;         /* positions after the pass, kept or not */
+    uint32_t before, held; /* slots in use before and after it, the same in every head */
+    uint32_t rows;         /* bound */
+    uint32_t last;         /* most positions it may come to see */
+    uint32_t delta;        /* on disk: rows that wait to be written before the pass */
+    uint32_t delta_next;   /* and after it */
+    uint32_t chosen;       /* token chosen by HEAD */
+    bool drops;            /* it will lose keys: what its slots hold is remembered */
+    bool overwrites;       /* its row takes a slot that is given up */
+    bool rewrites;         /* the delta is full: all whole runs go to disk again */
     bool has_chosen, bad;
     bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
 };
@@ -109,7 +117,15 @@ struct aq_executor {
     struct exec_batch *batch;
     struct aq_admit_length *lengths; /* workspace of admission */
     uint32_t seat_count, seated;
-    bool filling; /* without refill: the block is being filled, nobody decodes yet */
+    /* Workspaces of attention: of the compute lane and of the host's. */
+    struct exec_moves {
+        struct aq_kv_move *move; /* [seats of a micro-batch] */
+        uint8_t **run;           /* [seats of a micro-batch] */
+    } kv_moves[2];
+    uint8_t **prompt_block; /* [runs of a prompt] of scratch */
+    struct aq_kv_prefill_room prompt_room;
+    size_t travel_bytes; /* of a seat in a stage of a separate device, beside its runs */
+    bool filling;        /* without refill: the block is being filled, nobody decodes yet */
     struct exec_list waiting, finished;
     struct aq_engine_stats stats;
 
@@ -168,6 +184,12 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op);
  */
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
 
+/* ---- exec_attn.c ---- */
+/* Stores the new keys and values of a part's sequences, lets their queries attend, and keeps up
+ * what is remembered of their slots. */
+void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *exec,
+                 const float *qkv, void *attention);
+
 /* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
 static inline bool exec_kv_rows_apart(enum aq_dtype format)
 {
@@ -177,6 +199,12 @@ static inline bool exec_kv_rows_apart(enum aq_dtype format)
 /* ---- exec_kv.c ---- */
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* Where it finds, or makes, what is remembered of the seat's slots; all NULL where nothing is. */
+struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* Of a seat on disk: the delta that the op applies and adds to. */
+struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* Does the row of the seat's pass join its delta, unless that is full? */
+bool exec_uses_delta(const struct aq_executor *x, uint32_t seat);
 /* Fills load_bytes and store_bytes of a part's pass shape. */
 void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part);
 void exec_stages_open(struct aq_executor *x);

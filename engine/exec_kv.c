@@ -19,25 +19,25 @@ void exec_stages_open(struct aq_executor *x)
                             i % each * aq_kv_run_stride(x->kv);
 }
 
-/* Whole runs of a seat before the keys of this pass are added, and after; and all its runs. */
+/* Whole runs of a seat before the pass, and after; and all its runs. */
 static uint32_t whole_before(const struct exec_seat *s)
 {
-    return (s->keys - s->rows) / AQ_HEAD_BLOCK_SLOTS;
+    return s->before / AQ_HEAD_BLOCK_SLOTS;
 }
 
 static uint32_t whole_after(const struct exec_seat *s)
 {
-    return s->keys / AQ_HEAD_BLOCK_SLOTS;
+    return s->held / AQ_HEAD_BLOCK_SLOTS;
 }
 
 static uint32_t runs_before(const struct exec_seat *s)
 {
-    return (uint32_t)aq_div_up(s->keys - s->rows, AQ_HEAD_BLOCK_SLOTS);
+    return (uint32_t)aq_div_up(s->before, AQ_HEAD_BLOCK_SLOTS);
 }
 
 static uint32_t runs_after(const struct exec_seat *s)
 {
-    return (uint32_t)aq_div_up(s->keys, AQ_HEAD_BLOCK_SLOTS);
+    return (uint32_t)aq_div_up(s->held, AQ_HEAD_BLOCK_SLOTS);
 }
 
 static uint32_t place_in(const struct aq_executor *x, uint32_t part, uint32_t seat)
@@ -84,14 +84,97 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     return aq_kv_place(x->kv, seat, layer, stage, whole);
 }
 
-/* Bytes of one new key in all heads, as it comes home from the device: its rows, or its run where
- * rows cannot be told apart. */
-static uint64_t key_bytes(const struct aq_executor *x)
+/* What travels with a seat's KV, in a stage of a separate device. */
+static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
+    size_t runs = (size_t)x->room.stage_seats * runs_max(x) * aq_kv_run_stride(x->kv);
+    return exec_slot(x, AQ_SLOT_KV_DEVICE, op->stage) + runs +
+           place_in(x, op->part, seat) * x->travel_bytes;
+}
+
+struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    const struct aq_part *part = &x->plan->part[op->part];
+    /* Prompts are attended on the device also where decode rows are not. */
+    if (part->side == AQ_ATTEND_HOST && op->kind == AQ_OP_ATTN_PREFILL)
+        return aq_kv_slots_at(x->kv, stage_piece(x, op, seat));
+    return aq_kv_slots(x->kv, seat, x->steps->step[op->step].layer);
+}
+
+struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    bool away = x->plan->separate && op->kind != AQ_OP_ATTN_HOST;
+    return aq_kv_delta_at(x->kv,
+                          away ? stage_piece(x, op, seat)
+                               : aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer));
+}
+
+bool exec_uses_delta(const struct aq_executor *x, uint32_t seat)
+{
+    /* What lies in the tail is there when it is needed. */
+    const struct exec_seat *s = &x->seat[seat];
+    return s->overwrites && s->held >= AQ_HEAD_BLOCK_SLOTS &&
+           x->plan->part[exec_part_of(x, seat)].tier == AQ_DISK;
+}
+
+/* ---- counts ------------------------------------------------------------------------------ */
+
+/* Are the seat's next victims known after the pass? */
+static bool has_victims(const struct exec_seat *s)
+{
+    return s->drops && s->held == s->limits.slots;
+}
+
+static uint64_t victims_bytes(const struct aq_executor *x, const struct exec_seat *s)
+{
+    return has_victims(s) ? x->steps->kv_heads * sizeof(uint32_t) : 0;
+}
+
+/* Bytes that a decoded key brings home from the device: its rows, or its run where rows cannot be
+ * told apart; of a seat on disk whose slots are overwritten what may have changed. */
+static uint64_t key_bytes(const struct aq_executor *x, uint32_t seat, bool disk)
+{
+    const struct exec_seat *s = &x->seat[seat];
     enum aq_dtype t = x->plan->shape.kv_format;
-    return exec_kv_rows_apart(t)
-               ? 2ull * x->steps->kv_heads * x->steps->head_dim * aq_dtype_bytes(t)
-               : x->plan->shape.run_bytes;
+    uint64_t run = x->plan->shape.run_bytes;
+    if (disk && s->overwrites)
+        return s->rewrites ? runs_before(s) * run
+                           : (exec_uses_delta(x, seat) ? aq_kv_delta_bytes(x->kv) : 0) +
+                                 (s->held % AQ_HEAD_BLOCK_SLOTS ? run : 0);
+    uint64_t rows = 2ull * x->steps->kv_heads * x->steps->head_dim * aq_dtype_bytes(t);
+    return (exec_kv_rows_apart(t) ? rows : run) + (disk ? 0 : victims_bytes(x, s));
+}
+
+static void count_decoding(const struct aq_executor *x, const struct aq_part *p, uint32_t seat,
+                           struct aq_part_shape *shape)
+{
+    const struct exec_seat *s = &x->seat[seat];
+    bool disk = p->tier == AQ_DISK, link = x->plan->separate && p->side == AQ_ATTEND_DEVICE;
+    uint64_t stride = aq_kv_run_stride(x->kv), whole = whole_before(s);
+    if (disk) {
+        shape->read_bytes += whole * stride;
+        shape->write_bytes += (s->rewrites ? whole : whole_after(s) - whole) * stride;
+    }
+    if (link) {
+        shape->load_bytes += runs_before(s) * x->plan->shape.run_bytes +
+                             (s->delta && s->overwrites ? aq_kv_delta_bytes(x->kv) : 0);
+        shape->store_bytes += key_bytes(x, seat, disk);
+    }
+}
+
+static void count_prompt(const struct aq_executor *x, const struct aq_part *p, uint32_t seat,
+                         struct aq_part_shape *shape)
+{
+    const struct exec_seat *s = &x->seat[seat];
+    bool disk = p->tier == AQ_DISK, host = p->side == AQ_ATTEND_HOST;
+    shape->write_bytes += disk ? whole_after(s) * aq_kv_run_stride(x->kv) : 0;
+    if (!x->plan->separate)
+        return;
+    shape->store_bytes += runs_after(s) * x->plan->shape.run_bytes;
+    shape->store_bytes += !s->drops ? 0
+                          : host    ? aq_kv_slots_bytes(x->kv)
+                          : disk    ? 0
+                                    : victims_bytes(x, s);
 }
 
 void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part)
@@ -101,20 +184,10 @@ void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part)
     struct aq_part_shape *shape = &x->pass_shape[k].part[part];
     if (!p->staged)
         return;
-    bool disk = p->tier == AQ_DISK, link = x->plan->separate, host = p->side == AQ_ATTEND_HOST;
-    uint64_t stride = aq_kv_run_stride(x->kv), run = x->plan->shape.run_bytes;
-    for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
-        const struct exec_seat *s = &x->seat[b->decode_seat[i]];
-        shape->read_bytes += disk ? whole_before(s) * stride : 0;
-        shape->write_bytes += disk ? (whole_after(s) - whole_before(s)) * stride : 0;
-        shape->load_bytes += link && !host ? runs_before(s) * run : 0;
-        shape->store_bytes += link && !host ? key_bytes(x) : 0;
-    }
-    for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++) {
-        const struct exec_seat *s = &x->seat[b->prefill_seat[i]];
-        shape->write_bytes += disk ? whole_after(s) * stride : 0;
-        shape->store_bytes += link ? runs_after(s) * run : 0;
-    }
+    for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++)
+        count_decoding(x, p, b->decode_seat[i], shape);
+    for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++)
+        count_prompt(x, p, b->prefill_seat[i], shape);
 }
 
 /* ---- disk -------------------------------------------------------------------------------- */
@@ -142,7 +215,7 @@ static void list_kv_read(struct aq_executor *x, uint32_t op_index)
 }
 
 /* Runs that this pass has filled: those of prompts lie in the stage, those of decoded keys are
- * tails. */
+ * tails.  And all whole runs of a seat whose delta is full, as the stage has them. */
 static void list_kv_write(struct aq_executor *x, uint32_t op_index)
 {
     const struct aq_op *op = &x->program->op[op_index];
@@ -151,9 +224,12 @@ static void list_kv_write(struct aq_executor *x, uint32_t op_index)
     uint64_t run = aq_kv_run_stride(x->kv);
     for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1]; i++) {
         uint32_t seat = b->decode_seat[i], before = whole_before(&x->seat[seat]);
-        if (whole_after(&x->seat[seat]) > before)
-            exec_add_transfer(x, op_index, x->opts.scratch_set,
-                              aq_kv_disk_offset(x->kv, seat, layer) + before * run, run,
+        uint64_t at = aq_kv_disk_offset(x->kv, seat, layer);
+        if (x->seat[seat].rewrites)
+            exec_add_transfer(x, op_index, x->opts.scratch_set, at, before * run,
+                              disk_stage(x, op, seat));
+        else if (whole_after(&x->seat[seat]) > before)
+            exec_add_transfer(x, op_index, x->opts.scratch_set, at + before * run, run,
                               aq_kv_tail(x->kv, seat, layer));
     }
     for (uint32_t i = b->prefill_first[op->part]; i < b->prefill_first[op->part + 1]; i++) {
@@ -172,60 +248,120 @@ void exec_list_kv(struct aq_executor *x, uint32_t op_index)
 
 /* ---- links ------------------------------------------------------------------------------- */
 
+/* Runs [0, end) of a seat between its stage on the device and the host, where those from `whole`
+ * on are not in a stage. */
+static void add_runs(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                     uint32_t seat, uint32_t first, uint32_t end, uint32_t whole)
+{
+    uint32_t layer = x->steps->step[op->step].layer;
+    for (uint32_t run = first; run < end; run++)
+        exec_add_piece(l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
+                       home_run(x, op, layer, seat, run, whole), x->plan->shape.run_bytes);
+}
+
+static void add_delta(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                      uint32_t seat)
+{
+    exec_add_piece(l, stage_piece(x, op, seat),
+                   aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer),
+                   aq_kv_delta_bytes(x->kv));
+}
+
 /* Runs of a part's sequences to the device before they are attended there. */
 static void link_kv_out(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l)
 {
     const struct exec_batch *b = &x->batch[op->micro_batch];
-    uint32_t layer = x->steps->step[op->step].layer;
     for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1]; i++) {
         uint32_t seat = b->decode_seat[i];
         const struct exec_seat *s = &x->seat[seat];
-        for (uint32_t run = 0; run < runs_before(s); run++)
-            exec_add_piece(l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
-                           home_run(x, op, layer, seat, run, whole_before(s)),
-                           x->plan->shape.run_bytes);
+        add_runs(x, op, l, seat, 0, runs_before(s), whole_before(s));
+        if (s->delta && s->overwrites)
+            add_delta(x, op, l, seat);
     }
 }
 
-/* The rows of the new key of every head of a run, or the run where they cannot be told apart. */
-static void add_key(struct aq_executor *x, struct exec_pieces *l, uint8_t *device, uint8_t *host,
-                    uint32_t slot)
+/* The rows of one slot of a head, or its head-block where they cannot be told apart. */
+static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *device, uint8_t *host,
+                    uint32_t head, uint32_t slot)
 {
     enum aq_dtype t = x->plan->shape.kv_format;
+    size_t row = x->steps->head_dim * aq_dtype_bytes(t), half = AQ_HEAD_BLOCK_SLOTS * row;
+    size_t at = head * aq_kv_head_offset(x->kv);
     if (!exec_kv_rows_apart(t)) {
-        exec_add_piece(l, device, host, x->plan->shape.run_bytes);
+        exec_add_piece(l, device + at, host + at, aq_kv_head_offset(x->kv));
         return;
     }
-    size_t row = x->steps->head_dim * aq_dtype_bytes(t), half = AQ_HEAD_BLOCK_SLOTS * row;
+    at += slot * row;
+    exec_add_piece(l, device + at, host + at, row);
+    exec_add_piece(l, device + at + half, host + at + half, row);
+}
+
+/* The new key of a seat in every head: in the slots that were given up, or in the last one. */
+static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                    uint32_t seat)
+{
+    const struct exec_seat *s = &x->seat[seat];
+    uint32_t layer = x->steps->step[op->step].layer;
+    const uint32_t *victim = s->overwrites ? aq_kv_victims(x->kv, seat, layer) : NULL;
+    uint32_t run = (s->held - 1) / AQ_HEAD_BLOCK_SLOTS;
+    if (!victim && !exec_kv_rows_apart(x->plan->shape.kv_format)) {
+        add_runs(x, op, l, seat, run, run + 1, whole_before(s));
+        return;
+    }
     for (uint32_t h = 0; h < x->steps->kv_heads; h++) {
-        size_t at = h * aq_kv_head_offset(x->kv) + slot * row;
-        exec_add_piece(l, device + at, host + at, row);
-        exec_add_piece(l, device + at + half, host + at + half, row);
+        uint32_t slot = victim ? victim[h] : s->held - 1;
+        assert(slot < s->held);
+        run = slot / AQ_HEAD_BLOCK_SLOTS;
+        add_row(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
+                home_run(x, op, layer, seat, run, whole_before(s)), h, slot % AQ_HEAD_BLOCK_SLOTS);
     }
 }
 
-/* What the device added comes home: prompts in whole, of decoded keys the new rows. */
+static void add_victims(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                        uint32_t seat)
+{
+    uint32_t layer = x->steps->step[op->step].layer;
+    exec_add_piece(l, aq_kv_slots(x->kv, seat, layer).victim, aq_kv_victims(x->kv, seat, layer),
+                   x->steps->kv_heads * sizeof(uint32_t));
+}
+
+/* What the device changed of a seat that decodes. */
+static void take_home(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                      uint32_t seat)
+{
+    const struct exec_seat *s = &x->seat[seat];
+    bool disk = x->plan->part[op->part].tier == AQ_DISK;
+    if (!disk || !s->overwrites)
+        add_key(x, op, l, seat);
+    if (!disk && has_victims(s))
+        add_victims(x, op, l, seat);
+    if (!disk || !s->overwrites)
+        return;
+    uint32_t whole = whole_before(s), runs = runs_before(s);
+    add_runs(x, op, l, seat, s->rewrites ? 0 : whole, runs, whole);
+    if (!s->rewrites && exec_uses_delta(x, seat))
+        add_delta(x, op, l, seat);
+}
+
+/* What the device added comes home: prompts in whole, with what is remembered of them where that
+ * is needed there; of decoded keys the new rows. */
 static void link_kv_home(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l)
 {
     const struct exec_batch *b = &x->batch[op->micro_batch];
+    const struct aq_part *part = &x->plan->part[op->part];
     uint32_t layer = x->steps->step[op->step].layer;
-    bool on_host = x->plan->part[op->part].side == AQ_ATTEND_HOST;
-    for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1] && !on_host;
-         i++) {
-        uint32_t seat = b->decode_seat[i];
-        const struct exec_seat *s = &x->seat[seat];
-        uint32_t run = (s->keys - 1) / AQ_HEAD_BLOCK_SLOTS;
-        add_key(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
-                home_run(x, op, layer, seat, run, whole_before(s)),
-                (s->keys - 1) % AQ_HEAD_BLOCK_SLOTS);
-    }
+    bool on_host = part->side == AQ_ATTEND_HOST;
+    for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1] && !on_host; i++)
+        take_home(x, op, l, b->decode_seat[i]);
     for (uint32_t i = b->prefill_first[op->part]; i < b->prefill_first[op->part + 1]; i++) {
         uint32_t seat = b->prefill_seat[i];
         const struct exec_seat *s = &x->seat[seat];
-        for (uint32_t run = 0; run < runs_after(s); run++)
-            exec_add_piece(l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
-                           home_run(x, op, layer, seat, run, whole_after(s)),
-                           x->plan->shape.run_bytes);
+        add_runs(x, op, l, seat, 0, runs_after(s), whole_after(s));
+        if (on_host && s->drops)
+            exec_add_piece(l, stage_piece(x, op, seat), aq_kv_slots_home(x->kv, seat, layer),
+                           aq_kv_slots_bytes(x->kv));
+        else if (part->tier == AQ_HOST && has_victims(s))
+            add_victims(x, op, l, seat);
     }
 }
 

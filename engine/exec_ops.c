@@ -240,40 +240,6 @@ static void run_tiles(const struct work *o, const struct aq_prim_list *list)
         run_list(o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
 }
 
-/* Stores the new keys and values of a part's sequences and lets their queries attend. */
-static void run_attention(const struct work *o)
-{
-    struct aq_executor *x = o->x;
-    const struct aq_op *op = o->op;
-    bool prefill = op->kind == AQ_OP_ATTN_PREFILL;
-    const uint32_t *range = (prefill ? o->b->prefill_first : o->b->decode_first) + op->part;
-    struct aq_attn_seq *seqs = (prefill ? o->b->prefill : o->b->decode) + range[0];
-    const uint32_t *seat = (prefill ? o->b->prefill_seat : o->b->decode_seat) + range[0];
-    uint32_t count = range[1] - range[0];
-    const struct aq_model_steps *m = x->steps;
-    for (uint32_t i = 0; i < count; i++)
-        seqs[i].block = exec_kv_blocks(x, op, seat[i]);
-    size_t width = (size_t)m->heads * m->head_dim, kv_width = (size_t)m->kv_heads * m->head_dim;
-    size_t stride = width + 2 * kv_width;
-    struct aq_attn a = {
-        .seqs = seqs,
-        .seq_count = count,
-        .q = o->qkv,
-        .q_stride = stride,
-        .out = o->attention,
-        .out_dtype = x->plan->shape.compute,
-        .out_stride = width,
-        .kv_dtype = x->plan->shape.kv_format,
-        .kv_heads = m->kv_heads,
-        .q_per_kv = m->heads / m->kv_heads,
-        .head_dim = m->head_dim,
-        .scale = m->attention_scale,
-    };
-    const struct aq_kernels *k = x->opts.kernels;
-    k->kv_append(o->exec, &a, o->qkv + width, o->qkv + width + kv_width, stride);
-    (prefill ? k->attn_prefill : k->attn_decode)(o->exec, &a);
-}
-
 struct choose {
     struct aq_executor *x;
     struct exec_batch *b;
@@ -426,7 +392,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
-    case AQ_OP_ATTN_HOST: run_attention(&o); break;
+    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.exec, o.qkv, o.attention); break;
     case AQ_OP_HEAD: run_head(&o); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");

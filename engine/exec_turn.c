@@ -107,8 +107,8 @@ static uint32_t list_lengths(struct aq_executor *x, enum aq_tier tier)
     for (uint32_t i = 0; i < x->seat_count; i++) {
         const struct exec_seat *seat = &x->seat[i];
         if (seat->sequence && tier_of(x, i) == tier)
-            x->lengths[count++] =
-                (struct aq_admit_length){seat->keys + 1, seat->last + 1, UINT32_MAX};
+            x->lengths[count++] = (struct aq_admit_length){
+                seat->held + 1, seat->held + 1 + (seat->last - seat->seen), seat->limits.slots};
     }
     return count;
 }
@@ -129,6 +129,14 @@ static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(x, tier);
     return aq_admit_one(&limits, x->lengths, count, tokens, q->prompt_count,
                         aq_admit_length_of(&kv, q->prompt_count, q->max_tokens));
+}
+
+/* What the policy lets a newly seated sequence keep. */
+static void limit(const struct aq_executor *x, struct exec_seat *seat)
+{
+    const struct aq_sequence *q = seat->sequence;
+    aq_kv_policy_limits(&seat->limits, &x->plan->kv, q->prompt_count, q->max_tokens);
+    seat->drops = aq_kv_limits_drop(&seat->limits, q->prompt_count, q->max_tokens);
 }
 
 /* Seats waiting sequences in micro-batch k, in order.  Without refill only an empty block is
@@ -153,6 +161,7 @@ static void admit(struct aq_executor *x, uint32_t k)
         pop(&x->waiting);
         tokens += q->prompt_count;
         x->seat[i] = (struct exec_seat){.sequence = q, .last = last};
+        limit(x, &x->seat[i]);
         q->seat = (int32_t)i;
         x->seated++;
     }
@@ -164,19 +173,35 @@ static void add_logit_row(struct exec_batch *b, uint32_t row, uint32_t seat, int
     b->logit_row[b->logit_count++] = (struct exec_logit_row){seat, prompt_index};
 }
 
+/* One more position for a seat that decodes. */
+static void step_seat(struct aq_executor *x, uint32_t seat_index)
+{
+    struct exec_seat *seat = &x->seat[seat_index];
+    seat->rows = 1;
+    seat->seen++;
+    seat->before = seat->held;
+    seat->overwrites = seat->held == seat->limits.slots;
+    seat->held += !seat->overwrites;
+    seat->delta = seat->delta_next;
+    seat->rewrites = false;
+    if (exec_uses_delta(x, seat_index)) {
+        seat->rewrites = seat->delta + 1 == AQ_HEAD_BLOCK_SLOTS;
+        seat->delta_next = seat->rewrites ? 0 : seat->delta + 1;
+    }
+    aq_kv_grow(x->kv, seat_index, seat->held);
+}
+
 static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t seat_index)
 {
     struct exec_seat *seat = &x->seat[seat_index];
     const struct aq_sequence *s = seat->sequence;
     uint32_t row = b->row_count++;
     b->id[row] = s->tokens[s->token_count - 1];
-    b->position[row] = seat->keys + x->steps->position_offset;
-    seat->keys++;
-    seat->rows = 1;
-    aq_kv_grow(x->kv, seat_index, seat->keys);
+    b->position[row] = seat->seen + x->steps->position_offset;
+    step_seat(x, seat_index);
     b->decode_seat[b->decode_count] = seat_index;
     b->decode[b->decode_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->keys, .row = row, .rows = 1};
+        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->held, .row = row, .rows = 1};
     add_logit_row(b, row, seat_index, -1);
 }
 
@@ -194,12 +219,13 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
     add_logit_row(b, first + n - 1, seat_index, -1);
     b->row_count += n;
     b->prefill_rows += n;
-    seat->keys = n;
+    seat->seen = n;
+    seat->held = aq_kv_limits_held(&seat->limits, n, n);
     seat->rows = n;
-    aq_kv_grow(x->kv, seat_index, n);
+    aq_kv_grow(x->kv, seat_index, seat->held);
     b->prefill_seat[b->prefill_count] = seat_index;
     b->prefill[b->prefill_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->keys, .row = first, .rows = n};
+        .head_offset = aq_kv_head_offset(x->kv), .len = &seat->held, .row = first, .rows = n};
 }
 
 /* Rows of micro-batch k for its next pass: one for each sequence that decodes... */
@@ -223,7 +249,7 @@ static void admit_and_bind(struct aq_executor *x, uint32_t k)
     uint32_t first = k * x->plan->shape.micro_batch, end = first + x->plan->shape.micro_batch;
     admit(x, k);
     for (uint32_t i = first; i < end; i++) {
-        if (x->seat[i].sequence && x->seat[i].keys == 0)
+        if (x->seat[i].sequence && x->seat[i].seen == 0)
             bind_prefill(x, b, i);
     }
     assert(b->row_count <= x->plan->shape.rows_max);
@@ -277,17 +303,20 @@ static void count_rows(struct aq_executor *x, uint32_t k)
     find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
     for (uint32_t part = 0; part < x->plan->part_count; part++) {
         struct aq_part_shape *p = &s->part[part];
+        bool scores = aq_kv_policy_scores(&x->plan->kv);
         /* The host's part of the rows travels by itself. */
         bool on_host = x->plan->part[part].side == AQ_ATTEND_HOST;
         for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
             b->decode[i].row = on_host ? i - b->decode_first[part] : i;
             p->decode_rows++;
-            p->decode_keys += x->seat[b->decode_seat[i]].keys;
+            p->decode_keys += x->seat[b->decode_seat[i]].held;
         }
         for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++) {
-            uint64_t keys = x->seat[b->prefill_seat[i]].keys;
-            p->prefill_rows += (uint32_t)keys;
-            p->prefill_key_pairs += keys * (keys + 1) / 2;
+            const struct exec_seat *seat = &x->seat[b->prefill_seat[i]];
+            uint64_t pairs = (uint64_t)seat->seen * (seat->seen + 1) / 2;
+            p->prefill_rows += seat->seen;
+            p->prefill_key_pairs += pairs;
+            p->stat_key_pairs += seat->drops && scores ? pairs : 0;
         }
         exec_count_kv(x, k, part);
     }

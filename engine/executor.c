@@ -42,7 +42,15 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     struct exec_seat *seat = carve(c, seats * sizeof(*seat));
     struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
     struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
+    struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
+    for (int i = 0; i < 2; i++) {
+        moves[i].move = carve(c, s->micro_batch * sizeof(*moves->move));
+        moves[i].run = carve(c, s->micro_batch * sizeof(*moves->run));
+    }
+    uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    uint8_t **prompt_block = carve(c, runs * sizeof(*prompt_block));
     if (x) {
+        x->prompt_block = prompt_block;
         x->seat = seat;
         x->lengths = lengths;
         x->logits_stat = stat;
@@ -126,6 +134,16 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     x->tile_inner = (uint8_t *)x->tiles + norm;
     x->tile_embed = (uint8_t *)x->tiles + norm + inner;
     return take_slots(x, reterr);
+}
+
+/* Scratch for prompts that are cut, and what travels with the KV. */
+static void find_scratch(struct aq_executor *x)
+{
+    uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    aq_kv_room_prefill(&x->prompt_room, x->plan, x->steps->heads, x->steps->kv_heads);
+    x->travel_bytes = aq_kv_room_travel(x->plan, x->steps->kv_heads);
+    for (uint32_t i = 0; i < runs && x->prompt_room.bytes; i++)
+        x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * x->plan->shape.run_bytes;
 }
 
 /* ---- where weights are ------------------------------------------------------------------- */
@@ -284,6 +302,8 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     };
     rc = rc < 0 ? rc : take_buffers(x, reterr);
     rc = rc < 0 ? rc : find_runs(x, reterr);
+    if (rc == 0)
+        find_scratch(x);
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
     rc = rc < 0 ? rc : exec_moves_open(x, reterr);
     rc = rc < 0 ? rc : open_lanes(x, reterr);

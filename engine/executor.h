@@ -11,6 +11,7 @@
 #define AQ_ENGINE_EXECUTOR_H
 
 #include "engine/engine.h"
+#include "engine/kv.h"
 #include "engine/model.h"
 #include "engine/trace.h"
 #include "kernels/kernels.h"
@@ -45,6 +46,8 @@ struct aq_executor_opts {
     struct aq_timeline *timeline;
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     void *cost_user;
+    aq_kv_seen_fn *kv_seen;
+    void *kv_user;
     struct aq_trace *trace; /* told of every op with work; NULL: nobody listens */
 };
 

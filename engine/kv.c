@@ -24,10 +24,25 @@ struct aq_kv {
     uint8_t **block; /* [seats][layers][runs_max] */
     uint8_t *tails;  /* [disk seats][layers][run_stride] */
     size_t tails_bytes;
-    uint32_t *runs;      /* [seats] runs in use */
-    uint8_t *tier;       /* [seats] */
-    uint32_t *disk_seat; /* [seats] number among those on disk */
-    uint32_t disk_seats;
+    uint8_t *deltas; /* [disk seats][layers][delta.bytes] */
+    size_t deltas_bytes;
+    uint32_t *victims; /* [seats with a copy][layers][kv_heads] */
+    size_t victims_bytes;
+    struct aq_kv_room room;
+    struct aq_kv_delta_room delta;
+    struct side {
+        uint8_t *slots; /* [seats of the side][layers][room.bytes] */
+        size_t bytes;
+        uint32_t seats;
+    } side[2];      /* by enum aq_attention_side */
+    uint32_t *runs; /* [seats] runs in use */
+    struct place {
+        uint8_t tier, side;
+        uint32_t on_disk; /* number among those on disk, */
+        uint32_t on_side; /* those attended on its side, */
+        uint32_t copied;  /* and those whose victims have a copy */
+    } * place;            /* [seats] */
+    uint32_t disk_seats, copied_seats;
 };
 
 static enum aq_device_memory memory_of(int tier)
@@ -35,17 +50,61 @@ static enum aq_device_memory memory_of(int tier)
     return tier == AQ_DEVICE ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
 }
 
+static enum aq_device_memory memory_of_side(const struct aq_kv *kv, int side)
+{
+    return side == AQ_ATTEND_HOST ? AQ_MEMORY_PINNED : AQ_MEMORY_DEVICE;
+}
+
 static void place_seats(struct aq_kv *kv)
 {
     const struct aq_plan *plan = kv->opts.plan;
     for (uint32_t s = 0; s < kv->seats; s++) {
-        uint32_t place = s % plan->shape.micro_batch, part = 0;
-        while (place >= plan->part[part].first + plan->part[part].count)
+        uint32_t at = s % plan->shape.micro_batch, part = 0;
+        while (at >= plan->part[part].first + plan->part[part].count)
             part++;
-        kv->tier[s] = plan->part[part].tier;
-        if (kv->tier[s] == AQ_DISK)
-            kv->disk_seat[s] = kv->disk_seats++;
+        const struct aq_part *p = &plan->part[part];
+        struct place *place = &kv->place[s];
+        *place = (struct place){.tier = p->tier, .side = p->side};
+        place->on_side = kv->side[p->side].seats++;
+        if (p->tier == AQ_DISK)
+            place->on_disk = kv->disk_seats++;
+        if (plan->separate && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE)
+            place->copied = kv->copied_seats++;
     }
+}
+
+static int take(struct aq_kv *kv, void *ret, enum aq_device_memory memory, const char *purpose,
+                size_t bytes, size_t *ret_bytes, struct aq_err *reterr)
+{
+    if (!bytes)
+        return 0;
+    int rc = aq_device_alloc(ret, kv->opts.device, memory, purpose, bytes, reterr);
+    if (rc == 0)
+        *ret_bytes = bytes;
+    return rc;
+}
+
+/* What is remembered beside K and V. */
+static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
+{
+    const struct aq_kv_opts *o = &kv->opts;
+    int rc = 0;
+    aq_kv_room_slots(&kv->room, o->plan, o->kv_heads);
+    aq_kv_room_delta(&kv->delta, o->plan, o->kv_heads);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        struct side *side = &kv->side[i];
+        rc = take(kv, &side->slots, memory_of_side(kv, i), "kv scores",
+                  (size_t)side->seats * o->layers * kv->room.bytes, &side->bytes, reterr);
+    }
+    size_t copies = (size_t)kv->copied_seats * o->layers * o->kv_heads * sizeof(uint32_t);
+    rc = rc < 0 ? rc
+                : take(kv, &kv->victims, AQ_MEMORY_PINNED, "kv victims",
+                       kv->room.bytes ? copies : 0, &kv->victims_bytes, reterr);
+    rc = rc < 0 ? rc
+                : take(kv, &kv->deltas, AQ_MEMORY_PINNED, "kv delta",
+                       (size_t)kv->disk_seats * o->layers * kv->delta.bytes, &kv->deltas_bytes,
+                       reterr);
+    return rc;
 }
 
 static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
@@ -83,14 +142,9 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
             p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
         p->free_count = p->page_count;
     }
-    size_t tails = (size_t)kv->disk_seats * kv->opts.layers * kv->run_stride;
-    if (!tails)
-        return 0;
-    rc = aq_device_alloc((void **)&kv->tails, kv->opts.device, AQ_MEMORY_PINNED, "kv tails", tails,
-                         reterr);
-    if (rc == 0)
-        kv->tails_bytes = tails;
-    return rc;
+    rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails",
+              (size_t)kv->disk_seats * kv->opts.layers * kv->run_stride, &kv->tails_bytes, reterr);
+    return rc < 0 ? rc : take_slots(kv, reterr);
 }
 
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr)
@@ -110,9 +164,8 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     assert(kv->run_bytes * kv->page_runs == kv->page_bytes);
     int rc = -ENOMEM;
     kv->runs = calloc(kv->seats, sizeof(*kv->runs));
-    kv->tier = calloc(kv->seats, sizeof(*kv->tier));
-    kv->disk_seat = calloc(kv->seats, sizeof(*kv->disk_seat));
-    if (!kv->runs || !kv->tier || !kv->disk_seat) {
+    kv->place = calloc(kv->seats, sizeof(*kv->place));
+    if (!kv->runs || !kv->place) {
         aq_error(reterr, rc, "KV cache of %u seats", kv->seats);
     } else {
         place_seats(kv);
@@ -135,9 +188,12 @@ void aq_kv_close(struct aq_kv *kv)
         aq_device_free(d, memory_of(t), "kv", kv->pool[t].pages, kv->pool[t].bytes);
     aq_device_free(d, AQ_MEMORY_HOST, "kv tables", kv->tables, kv->tables_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv tails", kv->tails, kv->tails_bytes);
+    aq_device_free(d, AQ_MEMORY_PINNED, "kv delta", kv->deltas, kv->deltas_bytes);
+    aq_device_free(d, AQ_MEMORY_PINNED, "kv victims", kv->victims, kv->victims_bytes);
+    for (int i = 0; i < 2; i++)
+        aq_device_free(d, memory_of_side(kv, i), "kv scores", kv->side[i].slots, kv->side[i].bytes);
     free(kv->runs);
-    free(kv->tier);
-    free(kv->disk_seat);
+    free(kv->place);
     free(kv);
 }
 
@@ -150,8 +206,8 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys)
 {
     uint32_t need = (uint32_t)aq_div_up(keys, AQ_HEAD_BLOCK_SLOTS), have = kv->runs[seat];
     assert(seat < kv->seats && need <= kv->runs_max);
-    struct pool *pool = &kv->pool[kv->tier[seat]];
-    for (; have < need && kv->tier[seat] != AQ_DISK; have++) {
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    for (; have < need && kv->place[seat].tier != AQ_DISK; have++) {
         for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
             uint8_t **table = table_of(kv, seat, layer);
             if (have % kv->page_runs) {
@@ -168,8 +224,8 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys)
 void aq_kv_release(struct aq_kv *kv, uint32_t seat)
 {
     assert(seat < kv->seats);
-    struct pool *pool = &kv->pool[kv->tier[seat]];
-    for (uint32_t run = 0; run < kv->runs[seat] && kv->tier[seat] != AQ_DISK;
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    for (uint32_t run = 0; run < kv->runs[seat] && kv->place[seat].tier != AQ_DISK;
          run += kv->page_runs) {
         for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
             size_t offset = (size_t)(table_of(kv, seat, layer)[run] - pool->pages);
@@ -181,7 +237,7 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat)
 
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    assert(kv->tier[seat] != AQ_DISK);
+    assert(kv->place[seat].tier != AQ_DISK);
     return table_of(kv, seat, layer);
 }
 
@@ -198,8 +254,61 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
 
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    assert(kv->tier[seat] == AQ_DISK);
-    return kv->tails + ((size_t)kv->disk_seat[seat] * kv->opts.layers + layer) * kv->run_stride;
+    assert(kv->place[seat].tier == AQ_DISK);
+    return kv->tails + ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->run_stride;
+}
+
+uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const struct place *p = &kv->place[seat];
+    return kv->side[p->side].slots +
+           ((size_t)p->on_side * kv->opts.layers + layer) * kv->room.bytes;
+}
+
+struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece)
+{
+    if (!kv->room.bytes)
+        return (struct aq_attn_slots){0};
+    return (struct aq_attn_slots){
+        .score = aq_kv_policy_scores(&kv->opts.plan->kv) ? (float *)(piece + kv->room.score) : NULL,
+        .position = (uint32_t *)(piece + kv->room.position),
+        .victim = (uint32_t *)(piece + kv->room.victim),
+        .stride = kv->room.stride,
+    };
+}
+
+struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return aq_kv_slots_at(kv, aq_kv_slots_home(kv, seat, layer));
+}
+
+size_t aq_kv_slots_bytes(const struct aq_kv *kv)
+{
+    return kv->room.bytes;
+}
+
+uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const struct place *p = &kv->place[seat];
+    assert(kv->victims && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE);
+    return kv->victims + ((size_t)p->copied * kv->opts.layers + layer) * kv->opts.kv_heads;
+}
+
+uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->deltas && kv->place[seat].tier == AQ_DISK);
+    return kv->deltas +
+           ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->delta.bytes;
+}
+
+struct aq_kv_delta aq_kv_delta_at(const struct aq_kv *kv, uint8_t *piece)
+{
+    return (struct aq_kv_delta){piece, (uint32_t *)(piece + kv->delta.target)};
+}
+
+size_t aq_kv_delta_bytes(const struct aq_kv *kv)
+{
+    return kv->delta.bytes;
 }
 
 size_t aq_kv_head_offset(const struct aq_kv *kv)
@@ -214,7 +323,7 @@ size_t aq_kv_run_stride(const struct aq_kv *kv)
 
 uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return ((uint64_t)kv->disk_seat[seat] * kv->opts.layers + layer) * kv->runs_max *
+    return ((uint64_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->runs_max *
            kv->run_stride;
 }
 

@@ -3,14 +3,17 @@
  * layer a table of head-block addresses.  A page holds whole runs of 32 slots of all KV heads of
  * one layer; all layers of a sequence grow together.  A seat whose KV lives on disk has no pages:
  * its whole runs lie in a region of the scratch file and visit a staging slot, its last, partly
- * filled run (the delta) stays in host memory.  Owns pools, tails and tables from open to close and
- * allocates nothing in between; admission (policy/admit.h) guarantees that a page is there when it
- * is asked for. */
+ * filled run (the tail) stays in host memory, and so do rows that belong into whole runs until 32
+ * of them have come together (the delta).  What a policy remembers of the slots lies in the memory
+ * of the side that attends them.  Owns pools, tails and tables from open to close and allocates
+ * nothing in between; admission (policy/admit.h) guarantees that a page is there when it is asked
+ * for. */
 #ifndef AQ_ENGINE_KV_H
 #define AQ_ENGINE_KV_H
 
+#include "kernels/kernels.h"
 #include "offload/device.h"
-#include "policy/plan.h"
+#include "policy/kv_room.h"
 
 struct aq_kv;
 
@@ -20,10 +23,25 @@ struct aq_kv_opts {
     uint32_t layers, kv_heads, head_dim;
 };
 
+/* What tests are told of a (sequence, layer) after its rows of a pass were attended: which
+ * positions its slots hold now, and their scores. */
+struct aq_sequence;
+struct aq_kv_seen {
+    const struct aq_sequence *sequence;
+    uint32_t layer, kv_heads;
+    uint32_t seen; /* positions so far, the last row's included */
+    uint32_t held; /* slots in use, the same in every head */
+    /* All NULL: slot i holds position i, and nothing else is remembered.  victim: the slots that
+     * the next row takes; NULL while none is given up. */
+    struct aq_attn_slots slots;
+};
+/* Called on the thread that attends. */
+typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
+
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
-/* Makes room for `keys` keys in all layers of the seat; asserts that the pool has the pages. */
+/* Makes room for `keys` slots in all layers of the seat; asserts that the pool has the pages. */
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
@@ -37,6 +55,29 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
                             uint32_t whole);
 /* The last run of a seat whose KV lives on disk. */
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+
+/* ---- policies that give slots up: all NULL where none does ---- */
+
+/* Scores, positions and victims of a (seat, layer), and bytes from one of them to the next. */
+struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+size_t aq_kv_slots_bytes(const struct aq_kv *kv);
+/* Where they begin, to be copied in one piece; and the same in such a piece elsewhere. */
+uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece);
+/* The host's copy of the victims of a seat that a separate device attends, but whose KV lives on
+ * the host: u32 [kv_heads]. */
+uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+
+/* Rows of a (seat, layer) on disk that wait to be written to their slots.  The run's address is a
+ * table of one block. */
+struct aq_kv_delta {
+    uint8_t *run;
+    uint32_t *target; /* [kv_heads][32]: slots of its rows; UINT32_MAX: of none */
+};
+uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+struct aq_kv_delta aq_kv_delta_at(const struct aq_kv *kv, uint8_t *piece);
+size_t aq_kv_delta_bytes(const struct aq_kv *kv);
+
 size_t aq_kv_head_offset(const struct aq_kv *kv);
 /* Bytes from one run to the next in a stage and on disk: a multiple of 4096. */
 size_t aq_kv_run_stride(const struct aq_kv *kv);

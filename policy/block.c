@@ -111,7 +111,7 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
     const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 640 +
-           s->head_tile_rows * 16ull + 1024;
+           s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 
 /* Resident weights, by where they live: what streams from host memory lives there; table and head
@@ -162,6 +162,23 @@ static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
 }
 
+/* Of sequences that give slots up: rows that wait to be written to disk, and the host's copies of
+ * victims that a separate device chooses. */
+static void add_kv_beside(struct aq_block *b, const struct aq_block_inputs *in, uint64_t disk_seats)
+{
+    const struct aq_plan *p = &b->plan;
+    const struct aq_model_steps *m = in->steps;
+    struct aq_kv_delta_room delta;
+    uint64_t copied = 0;
+    aq_kv_room_delta(&delta, p, m->kv_heads);
+    for (uint32_t i = 0; i < p->part_count && aq_kv_policy_drops(&p->kv); i++) {
+        bool away = p->part[i].tier == AQ_HOST && p->part[i].side == AQ_ATTEND_DEVICE;
+        copied += p->separate && away ? p->part[i].count * p->shape.micro_batches : 0;
+    }
+    add(&b->ledger, AQ_HOST, "kv delta", disk_seats * m->layers * delta.bytes);
+    add(&b->ledger, AQ_HOST, "kv victims", copied * m->layers * m->kv_heads * 4);
+}
+
 static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_block_shape *s = &b->plan.shape;
@@ -174,6 +191,7 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     add_slots(b, in);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
+    add_kv_beside(b, in, seats[AQ_DISK]);
     add(&b->ledger, AQ_HOST, "kv tables",
         (uint64_t)s->micro_batch * s->micro_batches * m->layers * runs * sizeof(void *) +
             (s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]) * sizeof(uint32_t));

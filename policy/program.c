@@ -93,15 +93,18 @@ static uint64_t unpacked_bytes(const struct aq_builder *b)
     return most;
 }
 
-static uint64_t stage_bytes(const struct aq_builder *b)
+/* Of a slot that parts visit; travels: with what is remembered beside their KV. */
+static uint64_t stage_bytes(const struct aq_builder *b, bool travels)
 {
-    uint64_t most = 0;
+    uint64_t most = 0, seats = 0;
     for (uint32_t i = 0; i < b->plan->part_count; i++) {
         const struct aq_part *part = &b->plan->part[i];
-        if (part->staged || part->side == AQ_ATTEND_HOST)
-            most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part));
+        if (!part->staged && part->side != AQ_ATTEND_HOST)
+            continue;
+        most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part));
+        seats = aq_max_u64(seats, part->count);
     }
-    return most;
+    return most + (travels ? seats * aq_kv_room_travel(b->plan, b->steps->kv_heads) : 0);
 }
 
 /* Bytes of a slot; the outputs of a workspace's parts are one buffer, put on its first part. */
@@ -140,7 +143,7 @@ static void lay_slots(struct aq_builder *b)
     const struct aq_plan *plan = b->plan;
     const struct aq_block_shape *s = &plan->shape;
     enum aq_tier device = plan->separate ? AQ_DEVICE : AQ_HOST;
-    uint64_t rows = s->rows_max, stage = stage_bytes(b);
+    uint64_t rows = s->rows_max;
     uint64_t width = (uint64_t)m->heads * m->head_dim;
     uint64_t kv_width = (uint64_t)m->kv_heads * m->head_dim;
     uint64_t hidden = rows * m->hidden * 4, qkv = rows * (width + 2 * kv_width) * 4;
@@ -161,8 +164,8 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_QKV_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_ATTENTION_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
-    add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage);
-    add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage);
+    add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage_bytes(b, false));
+    add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage_bytes(b, true));
     struct aq_kv_prefill_room prefill;
     aq_kv_room_prefill(&prefill, plan, m->heads, m->kv_heads);
     add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
