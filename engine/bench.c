@@ -195,11 +195,13 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
 {
     struct aq_log log = aq_log_from_hooks(hooks);
     struct aq_engine_opts opts;
-    aq_engine_opts_from(&opts, o, &log);
+    struct aq_engine *e = NULL;
+    int rc = aq_engine_opts_from(&opts, o, &log, reterr);
+    if (rc < 0)
+        return rc;
     opts.micro_batch = row->micro_batch;
     opts.refill = false;
-    struct aq_engine *e = NULL;
-    int rc = aq_engine_open(&e, &opts, reterr);
+    rc = aq_engine_open(&e, &opts, reterr);
     if (rc < 0)
         return rc;
     uint32_t total = row->prompt_len + row->gen_len;

@@ -337,8 +337,8 @@ int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
     int rc = check_options(o, reterr);
     if (rc < 0)
         return rc;
-    aq_engine_opts_from(&opts, o, &log);
-    rc = aq_engine_open(&e, &opts, reterr);
+    rc = aq_engine_opts_from(&opts, o, &log, reterr);
+    rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
     if (rc == 0)
         rc = o->text ? encode_text(&text, o->model, o->text, reterr)
                      : read_ids(&text, o->ids, reterr);

@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/commands.h"
 
+#include "engine/options_kv.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
-                         const struct aq_log *log)
+int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
+                        const struct aq_log *log, struct aq_err *reterr)
 {
+    struct aq_kv_policy kv;
+    int rc = aq_options_kv_policy(&kv, o, reterr);
+    if (rc < 0)
+        return rc;
     *ret = (struct aq_engine_opts){
         .model_dir = o->model,
         .shape = o->shape,
@@ -18,6 +24,7 @@ void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .compute = o->compute,
         .weight_format = o->weight_format,
         .kv_format = o->kv_format,
+        .kv = kv,
         .threads = o->threads,
         .isa = o->isa,
         .host_memory = o->host_memory,
@@ -48,6 +55,7 @@ void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .predict = o->dry_run || o->report || o->trace || strcmp(o->command, "bench") == 0,
         .log = log,
     };
+    return 0;
 }
 
 static void log_to_hooks(void *user, enum aq_log_level level, const char *text)

@@ -19,8 +19,8 @@ aq_command_fn aq_cmd_generate, aq_cmd_eval, aq_cmd_bench, aq_cmd_pack, aq_cmd_to
 
 /* What commands that run a model share: options as the engine takes them (strings borrowed from o).
  */
-void aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
-                         const struct aq_log *log);
+int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
+                        const struct aq_log *log, struct aq_err *reterr);
 /* A log that ends in hooks->line. */
 struct aq_log aq_log_from_hooks(const struct aquifer_hooks *hooks);
 void aq_hooks_line(const struct aquifer_hooks *hooks, enum aquifer_level level, const char *format,

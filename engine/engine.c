@@ -8,6 +8,7 @@
 #include "engine/executor.h"
 #include "engine/machine_limits.h"
 #include "engine/model.h"
+#include "engine/options_kv.h"
 #include "engine/paths.h"
 #include "engine/placement.h"
 #include "engine/predict.h"
@@ -54,7 +55,7 @@ struct aq_engine {
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load. */
     char *model_dir, *io, *io_direct, *cache_dir, *trace_path, **disk_dir;
-    char lossy_text[4][160];
+    char lossy_text[4][256];
     struct aq_log log;
 
     struct aq_mem *mem;
@@ -176,6 +177,11 @@ static void note_lossy(struct aq_engine *e)
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
                  "kv: keys and values rounded to %s%s", aq_dtype_name(i->kv_format),
                  aq_dtype_is_quantised(i->kv_format) ? " by row and head" : "");
+    char policy[160];
+    if (aq_kv_policy_drops(&i->kv))
+        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
+                 "kv policy %s: keys and values beyond that are dropped",
+                 aq_kv_policy_text(policy, sizeof(policy), &i->kv));
     for (uint32_t n = 0; n < i->lossy_count; n++)
         i->lossy[n] = e->lossy_text[n];
 }
@@ -202,7 +208,8 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     i->parameters = m->steps.parameters;
     i->model_hash = m->hash;
     i->random_weights = m->random;
-    return 0;
+    i->kv = e->opts.kv;
+    return aq_kv_policy_check_context(&i->kv, i->context, reterr);
 }
 
 static int read_limits(struct aq_engine *e, struct aq_err *reterr)
@@ -463,7 +470,12 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     rc = rc < 0 ? rc : rate_disk(e, aq_model_store(e->model), reterr);
     if (rc < 0)
         return rc;
-    struct aq_scratch_need need = {widest_row(m), m->head_dim, e->info.context};
+    struct aq_scratch_need need = {
+        .k_max = widest_row(m),
+        .head_dim_max = m->head_dim,
+        .context_max = e->info.context,
+        .scored_q_per_kv = aq_kv_policy_scores(&e->info.kv) ? m->heads / m->kv_heads : 0,
+    };
     e->inputs = (struct aq_block_inputs){
         .steps = m,
         .compute = e->info.compute,
@@ -491,6 +503,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .prompt_sum = w->prompt_sum,
         .prompt_max = prompt,
         .total_max = total,
+        .kv = e->info.kv,
         .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
         .queue_bytes = w->queue_bytes,
         .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
@@ -567,10 +580,14 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens, "rows_max",
         (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
         aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
-        "kv_policy", "full", "refill", e->refill, "kv_pages", "page_tokens", (int)s->page_slots,
-        "page_bytes", (json_int_t)s->page_bytes, "pages",
+        "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->refill, "kv_pages",
+        "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",
         (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
         ledger_json(&e->block.ledger), "memory", memory_json(e, false));
+    if (aq_kv_policy_drops(&p->kv)) {
+        json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
+        json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
+    }
     const struct aq_stream *w = &e->block.stream;
     if (w->chunk_count)
         json_object_set_new(o, "weight_stream",
@@ -678,6 +695,10 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
 
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 {
+    if (aq_kv_policy_drops(&e->info.kv))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy %s: it can be planned (--dry-run), not run yet",
+                        aq_kv_policy_desc(&e->info.kv)->name);
     assert(e->planned && !e->loaded);
     uint64_t limit[AQ_TIER_COUNT];
     for (int t = 0; t < AQ_TIER_COUNT; t++)
@@ -759,9 +780,9 @@ struct aq_mem *aq_engine_mem(const struct aq_engine *e)
 
 /* ---- run --------------------------------------------------------------------------------- */
 
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys)
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots)
 {
-    return aq_block_pages(&e->block.plan.shape, e->model->steps.layers, keys) *
+    return aq_block_pages(&e->block.plan.shape, e->model->steps.layers, slots) *
            e->block.plan.shape.page_bytes;
 }
 

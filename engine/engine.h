@@ -21,14 +21,15 @@ struct aq_engine_opts {
     const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;           /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;     /* enum aq_dtype or -1 for auto */
-    int kv_format;         /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    uint32_t threads;      /* 0: from affinity and cgroup quota */
-    const char *isa;       /* NULL: the best the CPU has */
-    uint64_t host_memory;  /* absolute budget of the whole process, bytes; 0: the default rule */
-    uint64_t disk_memory;  /* budget of scratch on disk, bytes; 0: what is free less 5 % */
-    const char *placement; /* as --placement; NULL or "auto": chosen */
+    int compute;            /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;      /* enum aq_dtype or -1 for auto */
+    int kv_format;          /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    struct aq_kv_policy kv; /* all zero: full */
+    uint32_t threads;       /* 0: from affinity and cgroup quota */
+    const char *isa;        /* NULL: the best the CPU has */
+    uint64_t host_memory;   /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;   /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement;  /* as --placement; NULL or "auto": chosen */
     bool fuse_layer, alternate; /* order of the visits, as plan.h says */
     bool replay;           /* moves alone: nothing is computed, random weights are not generated */
     const char *numa;      /* auto, off or a node's number; NULL: auto */
@@ -68,6 +69,7 @@ struct aq_engine_info {
     uint32_t eos_id[8];
     uint32_t eos_count;
     enum aq_dtype checkpoint_dtype, compute, weight_format, kv_format;
+    struct aq_kv_policy kv;
     const char *isa, *backend; /* "cpu" */
     uint32_t threads;
     uint64_t parameters;
@@ -133,8 +135,8 @@ int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
 /* Next finished sequence in the order of finishing, or NULL. */
 struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 
-/* Bytes of KV that a sequence of this many keys holds, in whole pages.  After plan. */
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys);
+/* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  After plan. */
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots);
 
 /* Is the device one that the cpu plays? */
 bool aq_engine_emulated(const struct aq_engine *e);

@@ -66,8 +66,8 @@ int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const 
     assert(g && o);
     *g = (struct aq_generator){0};
     struct aq_engine_opts opts;
-    aq_engine_opts_from(&opts, o, log);
-    int rc = aq_engine_open(&g->engine, &opts, reterr);
+    int rc = aq_engine_opts_from(&opts, o, log, reterr);
+    rc = rc < 0 ? rc : aq_engine_open(&g->engine, &opts, reterr);
     if (rc == 0) {
         g->info = aq_engine_info(g->engine);
         rc = open_tokenizer(g, o->model, reterr);

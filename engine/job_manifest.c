@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "engine/build_info.h"
 #include "engine/files.h"
+#include "engine/options_kv.h"
 #include "engine/tokenizer.h"
 
 #include <assert.h>
@@ -26,6 +27,21 @@ static void set_hash(json_t *o, const char *key, uint64_t hash)
     json_object_set_new(o, key, json_string(text));
 }
 
+/* kv_policy, and where it drops anything kv_budget, kv_heavy, ...: results of the full cache are
+ * compared by its name alone. */
+static void add_kv(json_t *v, const struct aq_kv_policy *p)
+{
+    json_t *kv = aq_kv_policy_json(p), *value;
+    const char *name;
+    json_object_foreach(kv, name, value)
+    {
+        char key[32];
+        snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
+        json_object_set(v, key, value);
+    }
+    json_decref(kv);
+}
+
 static void add_model(json_t *v, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
@@ -39,7 +55,7 @@ static void add_model(json_t *v, const struct aq_job *j)
     json_object_set_new(v, "compute", json_string(aq_dtype_name(i->compute)));
     json_object_set_new(v, "backend", json_string(i->backend));
     json_object_set_new(v, "isa", json_string(i->isa));
-    json_object_set_new(v, "kv_policy", json_string(j->o->kv_policy ? j->o->kv_policy : "full"));
+    add_kv(v, &i->kv);
     json_object_set_new(v, "context", json_integer(j->g.rules.context));
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "engine/options_give.h"
+#include "engine/options_kv.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -294,6 +295,10 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
     /* A table's rows may name their own models. */
     if ((bit & AQ_CMD_RUN) && !(bit == AQ_CMD_BENCH && o->table && !o->model && !o->shape))
         rc = check_model(o, reterr);
+    if (rc < 0)
+        return rc;
+    struct aq_kv_policy kv;
+    rc = bit & AQ_CMD_RUN ? aq_options_kv_policy(&kv, o, reterr) : 0;
     if (rc < 0)
         return rc;
     switch (bit) {

@@ -29,7 +29,10 @@ struct aq_options {
     const char *command;
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *io, *io_direct, *executor, *placement, *attention,
-        *kv_policy;
+        *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_group;
+    bool kv_sinks_given;
+    uint32_t kv_sinks, kv_grace;
+    double kv_decay; /* 0: not given */
     bool random_weights;
     uint64_t random_weights_seed;
     uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */

@@ -4,16 +4,12 @@
 
 #include "base/types.h"
 #include "engine/device.h"
+#include "engine/options_kv.h"
 #include "engine/units.h"
 #include "offload/numa.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static int later(const char *label, const char *text, struct aq_err *reterr)
-{
-    return aq_error(reterr, -EINVAL, "%s: '%s' is not available in this version", label, text);
-}
 
 static bool all_digits(const char *text)
 {
@@ -32,43 +28,16 @@ int aq_check_device(const char *label, const char *text, struct aq_err *reterr)
                     text);
 }
 
-int aq_check_kv_policy(const char *label, const char *text, struct aq_err *reterr)
-{
-    static const char *const known[] = {"h2o", "window", "heavy"};
-    if (strcmp(text, "full") == 0)
-        return 0;
-    size_t n = strcspn(text, ":");
-    for (size_t i = 0; i < AQ_ARRAY_LEN(known); i++) {
-        if (strlen(known[i]) == n && strncmp(text, known[i], n) == 0)
-            return later(label, text, reterr);
-    }
-    return aq_error(reterr, -EINVAL, "%s: expected full, found '%s'", label, text);
-}
-
 int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reterr)
 {
-    if (strcmp(text, "1") == 0)
-        return aq_error(reterr, -EINVAL,
-                        "%s: '1' could mean 100 %% or one token; write 1.0 or 100%% for the whole "
-                        "sequence",
-                        label);
-    size_t n = strlen(text);
-    char number[64];
-    bool percent = n > 0 && text[n - 1] == '%';
-    double x;
-    if (n - percent >= sizeof(number))
-        return aq_error(reterr, -EINVAL, "%s: expected a share (0.2, 20%%) or slots, found '%s'",
-                        label, text);
-    memcpy(number, text, n - percent);
-    number[n - percent] = '\0';
-    if (!aq_parse_real(number, &x) || x <= 0)
-        return aq_error(reterr, -EINVAL, "%s: expected a share (0.2, 20%%) or slots, found '%s'",
-                        label, text);
-    bool share = percent || strpbrk(number, ".eE");
-    if (share && x > (percent ? 100 : 1))
-        return aq_error(reterr, -EINVAL, "%s: expected a share of at most 100 %%, found '%s'",
-                        label, text);
-    return share && x == (percent ? 100 : 1) ? 0 : later(label, text, reterr);
+    struct aq_kv_amount amount;
+    return aq_kv_amount_parse(&amount, label, text, false, reterr);
+}
+
+int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr)
+{
+    struct aq_kv_amount amount;
+    return aq_kv_amount_parse(&amount, label, text, true, reterr);
 }
 
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)

@@ -50,6 +50,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         .eos_id = {EOS},
         .eos_count = 1,
         .compute = opts->compute >= 0 ? (enum aq_dtype)opts->compute : AQ_F32,
+        .kv = opts->kv,
         .isa = "none",
         .backend = "fake",
         .threads = 1,

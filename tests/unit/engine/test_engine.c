@@ -461,6 +461,38 @@ static void what_does_not_fit_is_refused(void **state)
     aq_engine_close(e);
 }
 
+/* A budget follows the model's context, is named among what is lossy, and decides the plan. */
+static void a_kv_policy_is_part_of_the_plan(void **state)
+{
+    struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
+                                  .compute = -1,
+                                  .weight_format = -1,
+                                  .kv_format = -1,
+                                  .threads = 1,
+                                  .host_memory = AQ_GIB};
+    struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 1025}};
+    struct aq_workload w = {.sequences = 1, .prompt_max = 512, .total_max = 1024};
+    struct aq_engine *e;
+    struct aq_err err;
+    assert_int_equal(aq_kv_policy_resolve(&opts.kv, &kv, &err), 0);
+    assert_int_equal(aq_engine_open(&e, &opts, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "1024 tokens of the model's context"));
+    kv.budget = (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = 0.2};
+    assert_int_equal(aq_kv_policy_resolve(&opts.kv, &kv, &err), 0);
+    assert_int_equal(aq_engine_open(&e, &opts, &err), 0);
+    const struct aq_engine_info *i = aq_engine_info(e);
+    assert_non_null(strstr(i->lossy[i->lossy_count - 1], "h2o: budget 20%"));
+    assert_int_equal(aq_engine_plan(e, &w, &err), 0);
+    assert_int_equal(aq_engine_check(e, &err), 0);
+    json_t *plan = aq_engine_plan_json(e);
+    assert_string_equal(json_string_value(json_object_get(plan, "kv_policy")), "h2o");
+    assert_int_equal(json_integer_value(json_object_get(plan, "kv_slots")), 204);
+    json_t *budget = json_object_get(json_object_get(plan, "kv"), "budget");
+    assert_string_equal(json_string_value(budget), "20%");
+    json_decref(plan);
+    aq_engine_close(e);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(greedy_tokens_equal_the_golden_ones_in_f32),
     cmocka_unit_test(greedy_tokens_equal_the_golden_ones_with_f16_kv),
@@ -473,6 +505,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(memory_stays_within_the_ledger),
     cmocka_unit_test(bookkeeping_stays_within_its_ledger_line),
     cmocka_unit_test(what_does_not_fit_is_refused),
+    cmocka_unit_test(a_kv_policy_is_part_of_the_plan),
 };
 
 AQ_TEST_MAIN(tests)

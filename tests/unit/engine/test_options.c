@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/aquifer.h"
 #include "engine/options.h"
+#include "engine/options_kv.h"
 #include "engine/options_table.h"
 #include "tests/test.h"
 
@@ -291,9 +292,6 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 
 static void what_comes_later_says_so(void **state)
 {
-    refuse("generate", "--kv-policy|h2o:flexgen", "not available");
-    refuse("generate", "--kv-budget|20%", "not available");
-    refuse("generate", "--kv-heavy|20%", "--kv-heavy is not available");
     refuse("generate", "--compute|f16", "computes in f32 or bf16");
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
@@ -304,9 +302,19 @@ static void what_comes_later_says_so(void **state)
 
 static void what_a_budget_of_one_means_is_asked(void **state)
 {
-    refuse("generate", "--kv-budget|1", "100 % or one token");
+    refuse("generate", "--kv-budget|1", "100 % or one token?");
     refuse("generate", "--kv-budget|120%", "at most 100 %");
+    refuse("generate", "--kv-budget|1.5", "at most 100 %");
     refuse("generate", "--kv-budget|lots", "expected a share");
+    refuse("generate", "--kv-budget|-3", "expected a share");
+    refuse("generate", "--kv-budget|20 %", "expected a share");
+    refuse("generate", "--kv-budget|%", "expected a share");
+    refuse("generate", "--kv-budget|nan", "expected a share");
+    refuse("generate", "--kv-budget|99999999999", "whole number of slots");
+    refuse("generate", "--kv-heavy|half", "--kv-heavy: expected a share");
+    refuse("generate", "--kv-policy|h2o:vllm", "expected one of full, h2o, h2o:flexgen");
+    refuse("generate", "--kv-decay|0", "above 0 and at most 1");
+    refuse("generate", "--kv-group|median", "expected one of sum, mean, max, first");
 }
 
 static void placement_shares_sum_to_100(void **state)
@@ -362,6 +370,59 @@ static void accept_together(const char *command, const char *line)
     if (aq_options_check(o, &err) < 0)
         fail_msg("%s: %s", line, err.text);
     aq_options_close(o);
+}
+
+/* What the policy is that a line asks for. */
+static void resolves_to(const char *line, const char *words)
+{
+    char whole[256], text[160];
+    snprintf(whole, sizeof(whole), "-m|x|-i|a|-o|b%s%s", *line ? "|" : "", line);
+    struct aq_options *o = parse("generate", whole);
+    struct aq_kv_policy p;
+    struct aq_err err = {0};
+    if (aq_options_check(o, &err) < 0 || aq_options_kv_policy(&p, o, &err) < 0)
+        fail_msg("%s: %s", line, err.text);
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p), words);
+    aq_options_close(o);
+}
+
+static void kv_options_make_a_policy(void **state)
+{
+    resolves_to("", "full");
+    resolves_to("--kv-policy|full|--kv-budget|1.0", "full");
+    resolves_to("--kv-policy|h2o|--kv-budget|0.2", "h2o: budget 20%");
+    resolves_to("--kv-policy|h2o|--kv-budget|20%", "h2o: budget 20%");
+    resolves_to("--kv-policy|h2o|--kv-budget|1.0", "h2o: budget 100%");
+    resolves_to("--kv-policy|h2o|--kv-budget|2", "h2o: budget 2");
+    resolves_to("--kv-policy|h2o|--kv-heavy|16|--kv-recent|112", "h2o: heavy 16, recent 112");
+    resolves_to("--kv-policy|h2o|--kv-budget|128|--kv-recent|1", "h2o: budget 128, recent 1");
+    resolves_to("--kv-policy|h2o|--kv-budget|128|--kv-sinks|4|--kv-decay|0.98|--kv-grace|16|"
+                "--kv-group|max",
+                "h2o: budget 128, sinks 4, grace 16, decay 0.98, group max");
+    resolves_to("--kv-policy|window|--kv-budget|128", "window: budget 128, sinks 4");
+    resolves_to("--kv-policy|window|--kv-budget|128|--kv-sinks|0", "window: budget 128");
+    resolves_to("--kv-policy|heavy|--kv-budget|128", "heavy: budget 128, recent 1");
+    resolves_to("--kv-policy|h2o:flexgen|--kv-budget|10%", "h2o:flexgen: heavy 10%");
+    resolves_to("--kv-policy|h2o:hf|--kv-budget|256", "h2o:hf: heavy 128, recent 128");
+}
+
+static void kv_options_that_contradict_each_other_are_refused(void **state)
+{
+#define RUN "-m|x|-i|a|-o|b|"
+    refuse_together("generate", RUN "--kv-policy|h2o", "--kv-budget");
+    refuse_together("generate", RUN "--kv-budget|20%", "--kv-policy h2o");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|0", "no token");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|0%", "no token");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-heavy|60|--kv-recent|60",
+                    "--kv-heavy 60 and --kv-recent 60 together are above --kv-budget 100");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-recent|0", "expected 1");
+    refuse_together("generate", RUN "--kv-policy|window|--kv-budget|4", "smaller than its 4 sinks");
+    refuse_together("generate", RUN "--kv-policy|h2o:hf|--kv-budget|20%", "counts in slots");
+    refuse_together("eval", "-m|x|--text|t|--prompt-tokens|8|--score-tokens|8|--kv-policy|h2o",
+                    "--kv-budget");
+    refuse_together("bench", "-m|x|--prompt-len|8|--gen-len|8|--kv-policy|window|--kv-heavy|3",
+                    "--kv-heavy");
+#undef RUN
 }
 
 static void commands_name_what_they_miss(void **state)
@@ -472,7 +533,8 @@ static void json_of_options_reads_back_the_same(void **state)
                     "--bos|never|--unknown-fields|error|--host-memory|3GiB|--compute|bf16|"
                     "--kv-format|auto|--no-refill|--seed|18446744073709551615|--threads|auto|"
                     "--disk-full-wait|90s|--stop-token-ids|5,6|--logprobs|0|--isa|avx2|"
-                    "--placement|auto|--disk-dir|/a,/b|--shape|s|--random-weights|3");
+                    "--placement|auto|--disk-dir|/a,/b|--shape|s|--random-weights|3|"
+                    "--kv-policy|h2o|--kv-budget|20%|--kv-sinks|0|--kv-decay|0.5");
     json_t *once = aq_options_to_json(o);
     struct aq_options *again = NULL;
     struct aq_err err;
@@ -493,7 +555,9 @@ static void json_of_options_reads_back_the_same(void **state)
     assert_int_equal(again->logprobs, 0);
     assert_true(again->random_weights);
     assert_false(again->refill);
-    assert_int_equal(json_object_size(once), 21 + 1);
+    assert_int_equal(json_object_size(once), 25 + 1);
+    assert_string_equal(again->kv_budget, "20%");
+    assert_true(again->kv_sinks_given && again->kv_sinks == 0 && again->kv_decay == 0.5);
     json_decref(once);
     json_decref(twice);
     aq_options_close(o);
@@ -714,6 +778,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_device_that_cannot_be_had_is_no_usage_error),
     cmocka_unit_test(words_without_a_flag_are_refused_where_none_belongs),
     cmocka_unit_test(unknown_commands_name_the_nearest_one),
+    cmocka_unit_test(kv_options_make_a_policy),
+    cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),
     cmocka_unit_test(commands_name_what_they_miss),
     cmocka_unit_test(options_that_exclude_each_other_are_named),
     cmocka_unit_test(complete_commands_pass),

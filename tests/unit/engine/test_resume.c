@@ -337,6 +337,25 @@ static void other_values_are_refused_with_a_table(void **state)
     assert_refused(rig, "", "model_hash");
 }
 
+/* What the cache keeps decides tokens: policy and budget are values like the seed. */
+static void another_kv_policy_is_another_run(void **state)
+{
+    struct job_rig *rig = *state;
+    free(full_run(rig));
+    assert_refused(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": 0.2", "kv_policy");
+    assert_int_equal(job_rig_run(rig, "\"kv_policy\": \"full\", \"kv_budget\": 1.0"), 0);
+    assert_int_equal(job_rig_run(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": \"20%\", "
+                                      "\"overwrite\": true"),
+                     0);
+    assert_int_equal(job_rig_run(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": 0.2"), 0);
+    assert_refused(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": 0.1", "kv_budget");
+    assert_refused(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": 0.2, \"kv_sinks\": 1", "kv_sinks");
+    assert_refused(rig, "", "kv_policy");
+    assert_int_equal(job_rig_run(rig, "\"kv_policy\": \"h2o\", \"kv_budget\": 0.1, "
+                                      "\"allow_change\": [\"kv-budget\"]"),
+                     0);
+}
+
 static void allowed_changes_go_on(void **state)
 {
     struct job_rig *rig = *state;
@@ -608,6 +627,7 @@ static const struct CMUnitTest tests[] = {
     T(a_run_may_change_between_ordered_and_not),
     T(a_whole_file_is_put_in_order_on_request),
     T(other_values_are_refused_with_a_table),
+    T(another_kv_policy_is_another_run),
     T(allowed_changes_go_on),
     T(version_backend_and_isa_only_warn),
     T(what_may_change_changes_silently),
