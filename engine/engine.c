@@ -695,10 +695,6 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
 
 int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
 {
-    if (aq_kv_policy_drops(&e->info.kv))
-        return aq_error(reterr, -EINVAL,
-                        "--kv-policy %s: it can be planned (--dry-run), not run yet",
-                        aq_kv_policy_desc(&e->info.kv)->name);
     assert(e->planned && !e->loaded);
     uint64_t limit[AQ_TIER_COUNT];
     for (int t = 0; t < AQ_TIER_COUNT; t++)
