@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/attention_stats.h"
 #include "engine/disks.h"
 #include "engine/engine_seams.h"
 #include "engine/executor.h"
@@ -73,6 +74,7 @@ struct aq_engine {
     struct aq_exec *host_exec;
     void *host_scratch;
     struct aq_trace *trace;
+    struct aq_attention_stats *attention_stats;
     struct aq_executor *executor;
     void (*observe)(void *user, bool running);
     void *observe_user;
@@ -338,6 +340,7 @@ void aq_engine_close(struct aq_engine *e)
     aq_executor_close(e->executor);
     write_trace(e);
     aq_trace_close(e->trace);
+    aq_attention_stats_close(e->attention_stats);
     aq_disks_close(e->disks);
     aq_exec_close(e->exec);
     aq_exec_close(e->host_exec);
@@ -456,6 +459,21 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
                          : json_null();
 }
 
+static struct aq_attention_stats_opts stats_opts(const struct aq_engine *e)
+{
+    const struct aq_model_steps *m = &e->model->steps;
+    return (struct aq_attention_stats_opts){
+        .layers = m->layers,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .vocab = m->vocab,
+        .prompt_max = e->inputs.prompt_max,
+        .threads = e->info.threads,
+        .scale = m->attention_scale,
+    };
+}
+
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
 {
     assert(!e->loaded);
@@ -519,6 +537,9 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .serial = e->opts.serial,
     };
     aq_forecast_mean(&e->work, &e->inputs);
+    struct aq_attention_stats_opts stats = stats_opts(e);
+    if (e->opts.attention_stats)
+        e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
     rc = aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);
@@ -527,6 +548,11 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     count_measuring(e);
     e->planned = true;
     return make_forecast(e, reterr);
+}
+
+json_t *aq_engine_attention_json(const struct aq_engine *e)
+{
+    return e->attention_stats ? aq_attention_stats_json(e->attention_stats) : json_null();
 }
 
 static json_t *ledger_json(const struct aq_ledger *l)
@@ -721,6 +747,9 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : load_weights(e, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
+    struct aq_attention_stats_opts stats = stats_opts(e);
+    if (rc == 0 && e->opts.attention_stats)
+        rc = aq_attention_stats_open(&e->attention_stats, &stats, reterr);
     struct aq_executor_opts opts = {
         .device = e->device,
         .model = e->model,
@@ -744,6 +773,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .kv_seen = e->seams.kv_seen,
         .kv_user = e->seams.kv_user,
         .trace = e->trace,
+        .attention_stats = e->attention_stats,
     };
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
     e->loaded = rc == 0;

@@ -46,6 +46,7 @@ struct aq_engine_opts {
     uint32_t context;      /* 0: the model's */
     uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
     bool predict;             /* measure the machine and say what the plan will do */
+    bool attention_stats;     /* watch how prompts attend (engine/attention_stats.h) */
     bool refill;              /* a finished sequence's seat goes to a waiting one at once */
     const char *trace;        /* file for what the lanes did, written at close; NULL: none */
     const struct aq_log *log; /* NULL: silent */
@@ -137,6 +138,10 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 
 /* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  After plan. */
 uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots);
+
+/* What was seen of attention so far (engine/attention_stats.h); null where nobody wanted to know.
+ * New reference. */
+json_t *aq_engine_attention_json(const struct aq_engine *e);
 
 /* Is the device one that the cpu plays? */
 bool aq_engine_emulated(const struct aq_engine *e);

@@ -279,6 +279,8 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     seat->bad = stat->bad_count > 0;
     if (seat->bad || s->max_tokens == 0)
         return;
+    if (s->on_logits)
+        s->on_logits(s, s->token_count, worker, logits, stat);
     if (tops && s->tops)
         aq_sample_tops(s->tops + (size_t)s->token_count * tops, tops, logits, stat, vocab);
     struct aq_sample_work *work = &(struct aq_sample_work){
@@ -362,6 +364,27 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     }
 }
 
+/* A prompt's rows are all there in one pass, so its keys are its rows. */
+static void watch_prompts(const struct work *o)
+{
+    const struct aq_model_steps *m = o->x->steps;
+    const struct exec_batch *b = o->b;
+    size_t width = (size_t)m->heads * m->head_dim;
+    size_t stride = width + 2 * (size_t)m->kv_heads * m->head_dim;
+    for (uint32_t i = b->prefill_first[o->op->part]; i < b->prefill_first[o->op->part + 1]; i++) {
+        const float *q = o->qkv + b->prefill[i].row * stride;
+        struct aq_attention_rows rows = {
+            .layer = m->step[o->op->step].layer,
+            .n = b->prefill[i].rows,
+            .q = q,
+            .k = q + width,
+            .stride = stride,
+            .ids = o->x->seat[b->prefill_seat[i]].sequence->prompt,
+        };
+        aq_attention_stats_add(o->x->opts.attention_stats, aq_exec_pool(o->exec), &rows);
+    }
+}
+
 /* Every row that a token is to be chosen for gets one. */
 static void choose_nothing(const struct work *o)
 {
@@ -382,6 +405,8 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
             choose_nothing(&o);
         return;
     }
+    if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
+        watch_prompts(&o);
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_EMBED:

@@ -10,6 +10,7 @@
 #ifndef AQ_ENGINE_EXECUTOR_H
 #define AQ_ENGINE_EXECUTOR_H
 
+#include "engine/attention_stats.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
 #include "engine/model.h"
@@ -49,6 +50,7 @@ struct aq_executor_opts {
     aq_kv_seen_fn *kv_seen;
     void *kv_user;
     struct aq_trace *trace; /* told of every op with work; NULL: nobody listens */
+    struct aq_attention_stats *attention_stats; /* told of every prompt attended; NULL: nobody */
 };
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,

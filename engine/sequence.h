@@ -10,6 +10,9 @@
 
 enum { AQ_TOP_MAX = 20 };
 
+struct aq_logits_stat; /* kernels/kernels.h */
+struct aq_sequence;
+
 struct aq_sampling {
     float temperature;                         /* 0: greedy, ties to the lowest id */
     float top_p;                               /* 1: off */
@@ -49,6 +52,10 @@ struct aq_sequence {
     bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
+    /* Shown the raw logits [vocab] that token `step` (counted from 0) is chosen by, before it is.
+     * Called on any worker, for several sequences at a time; must not allocate.  NULL: never. */
+    void (*on_logits)(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
+                      const struct aq_logits_stat *stat);
     void *user;
 
     /* ---- written by the engine, arrays provided by the caller ---- */
