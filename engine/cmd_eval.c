@@ -1,199 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0
  * aquifer eval: the mean loss of a text under the engine as it really decodes.  Windows of P + G
  * tokens are cut from the text; P tokens are prefilled, then the next G are fed one at a time and
- * scored. */
+ * scored; once, or once for each combination of a sweep, and before that once more with the full
+ * cache where it is to be compared. */
 #include "engine/commands.h"
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "engine/checkpoint.h"
+#include "engine/eval_compare.h"
+#include "engine/eval_sweep.h"
+#include "engine/eval_windows.h"
+#include "engine/options_kv.h"
+#include "engine/paths.h"
 #include "engine/report.h"
-#include "engine/tokenizer.h"
+#include "policy/kv_policy.h"
 
 #include <assert.h>
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDS_FILE_MAX = 1 << 30, TEXT_FILE_MAX = 1 << 30 };
-
-struct ids {
-    uint32_t *id;
-    size_t count;
+struct eval {
+    const struct aq_options *o;
+    const struct aquifer_hooks *hooks;
+    struct aq_log log;
+    struct aq_eval_windows w;
+    struct eval_watch *watch;        /* [windows] */
+    double *nll, *full_nll;          /* [windows] sums of this run, and of the full cache's */
+    double *delta;                   /* workspace */
+    struct aq_eval_compare *compare; /* NULL: nobody compares */
+    uint64_t compare_bytes;
+    json_t *head; /* what all runs have in common */
 };
 
-/* Ids as decimal numbers between spaces, commas and brackets: a JSON list, or one a line. */
-static int parse_ids(struct ids *ret, const char *text, const char *path, struct aq_err *reterr)
-{
-    size_t max = strlen(text) / 2 + 2, count = 0;
-    uint32_t *id = malloc(max * sizeof(*id));
-    if (!id)
-        return aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, max);
-    for (const char *at = text; *at;) {
-        if (isspace((unsigned char)*at) || *at == ',' || *at == '[' || *at == ']') {
-            at++;
-            continue;
-        }
-        char *end;
-        unsigned long value = strtoul(at, &end, 10);
-        if (end == at || !isdigit((unsigned char)*at) || value > UINT32_MAX) {
-            free(id);
-            return aq_error(reterr, -EINVAL, "'%s' byte %zu: expected a token id, found '%.16s'",
-                            path, (size_t)(at - text), at);
-        }
-        id[count++] = (uint32_t)value;
-        at = end;
-    }
-    *ret = (struct ids){id, count};
-    return 0;
-}
+struct eval_watch {
+    struct aq_eval_compare *compare;
+    uint32_t window;
+    bool keep;
+};
 
-static int read_ids(struct ids *ret, const char *path, struct aq_err *reterr)
+static void on_logits(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
+                      const struct aq_logits_stat *stat)
 {
-    char *text;
-    size_t bytes, n = strlen(path);
-    int rc = aq_read_file(&text, &bytes, path, IDS_FILE_MAX, reterr);
-    if (rc < 0)
-        return rc;
-    if (n > 4 && strcmp(path + n - 4, ".u16") == 0) { /* little-endian 16-bit ids */
-        ret->count = bytes / 2;
-        ret->id = malloc((ret->count + 1) * sizeof(*ret->id));
-        for (size_t i = 0; ret->id && i < ret->count; i++)
-            ret->id[i] = (uint32_t)(uint8_t)text[2 * i] | (uint32_t)(uint8_t)text[2 * i + 1] << 8;
-        rc = ret->id ? 0 : aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, ret->count);
-    } else {
-        rc = parse_ids(ret, text, path, reterr);
-    }
-    free(text);
-    return rc;
-}
-
-static int encode_text(struct ids *ret, const char *model_dir, const char *path,
-                       struct aq_err *reterr)
-{
-    struct aq_tokenizer *t = NULL;
-    struct aq_tok_state *state = NULL;
-    struct aq_ids ids = {0};
-    char *text = NULL, dir[4096];
-    size_t bytes;
-    int rc = aq_read_file(&text, &bytes, path, TEXT_FILE_MAX, reterr);
-    if (rc == 0)
-        rc = aq_checkpoint_resolve(model_dir, dir, sizeof(dir), reterr);
-    if (rc == 0)
-        rc = aq_tokenizer_open(&t, dir, NULL, reterr);
-    if (rc == 0)
-        rc = aq_tok_state_open(&state, t, reterr);
-    if (rc == 0)
-        rc = aq_tokenizer_encode(t, state, text, bytes,
-                                 (struct aq_encode_opts){.parse_special = true}, &ids, reterr);
-    if (rc == 0)
-        *ret = (struct ids){ids.item, ids.count};
+    const struct eval_watch *w = s->user;
+    if (w->keep)
+        aq_eval_compare_keep(w->compare, w->window, step, logits, stat);
     else
-        aq_ids_close(&ids);
-    aq_tok_state_close(state);
-    aq_tokenizer_close(t);
-    free(text);
-    return rc;
+        aq_eval_compare_row(w->compare, w->window, step, worker, logits, stat);
 }
 
-/* The windows as sequences over one copy of the ids. */
-struct windows {
-    uint32_t *ids; /* each window's tokens, its BOS in front where asked for */
-    struct aq_sequence *sequence;
-    uint32_t *tokens;
-    float *logprobs; /* of the scored tokens, [count][G] */
-    float *prompt_logprob;
-    uint32_t count, prompt_tokens, score_tokens, stride;
-    bool bos_each;
-};
+/* ---- one run ----------------------------------------------------------------------------- */
 
-static void windows_close(struct windows *w)
+static int run_windows(struct eval *v, struct aq_engine *e, const char *what, struct aq_err *reterr)
 {
-    free(w->ids);
-    free(w->sequence);
-    free(w->tokens);
-    free(w->logprobs);
-    free(w->prompt_logprob);
-}
-
-static int windows_open(struct windows *w, const struct ids *text, const struct aq_options *o,
-                        int32_t bos_id, struct aq_err *reterr)
-{
-    const char *mode = o->bos_mode ? o->bos_mode : "none";
-    bool once = strcmp(mode, "once") == 0;
-    w->bos_each = strcmp(mode, "each") == 0;
-    if ((once || w->bos_each) && bos_id < 0)
-        return aq_error(reterr, -EINVAL, "--bos %s: the model names no BOS token", mode);
-    w->prompt_tokens = o->prompt_tokens;
-    w->score_tokens = o->score_tokens;
-    uint32_t length = w->prompt_tokens + w->score_tokens;
-    size_t total = text->count + once, most = total / length;
-    w->count = (uint32_t)(o->windows && o->windows < most ? o->windows : most);
-    if (most < (o->windows ? o->windows : 1))
-        return aq_error(
-            reterr, -EINVAL,
-            "eval: %u window(s) of %u + %u tokens were asked for, the text has %zu tokens",
-            o->windows ? o->windows : 1, w->prompt_tokens, w->score_tokens, total);
-    w->stride = length + w->bos_each;
-    w->ids = malloc((size_t)w->count * w->stride * sizeof(*w->ids));
-    w->sequence = calloc(w->count, sizeof(*w->sequence));
-    w->tokens = calloc((size_t)w->count * w->score_tokens, sizeof(*w->tokens));
-    w->logprobs = calloc((size_t)w->count * w->score_tokens, sizeof(*w->logprobs));
-    w->prompt_logprob = calloc((size_t)w->count * w->stride, sizeof(*w->prompt_logprob));
-    if (!w->ids || !w->sequence || !w->tokens || !w->logprobs || !w->prompt_logprob)
-        return aq_error(reterr, -ENOMEM, "eval: %u windows of %u tokens", w->count, w->stride);
-    for (uint32_t i = 0; i < w->count; i++) {
-        uint32_t *at = w->ids + (size_t)i * w->stride;
-        if (w->bos_each)
-            *at++ = (uint32_t)bos_id;
-        for (uint32_t t = 0; t < length; t++) {
-            size_t from = (size_t)i * length + t;
-            at[t] = once ? (from == 0 ? (uint32_t)bos_id : text->id[from - 1]) : text->id[from];
-        }
-    }
-    return 0;
-}
-
-/* P > 0: prefill P, then G forced tokens.  P = 0: the window is one prefill whose prompt tokens are
- * scored. */
-static void fill_sequences(struct windows *w)
-{
-    for (uint32_t i = 0; i < w->count; i++) {
-        struct aq_sequence *s = &w->sequence[i];
-        uint32_t prompt = w->prompt_tokens + w->bos_each;
-        *s = (struct aq_sequence){
-            .prompt = w->ids + (size_t)i * w->stride,
-            .prompt_count = w->prompt_tokens ? prompt : w->stride,
-            .sampling = {.top_p = 1, .repetition_penalty = 1},
-            .top_count = 0,
-            .tokens = w->tokens + (size_t)i * w->score_tokens,
-            .logprobs = w->logprobs + (size_t)i * w->score_tokens,
-        };
-        if (w->prompt_tokens) {
-            s->max_tokens = w->score_tokens;
-            s->forced = s->prompt + prompt;
-        } else {
-            s->prompt_logprobs = true;
-            s->prompt_logprob = w->prompt_logprob + (size_t)i * w->stride;
-        }
-    }
-}
-
-static int run_windows(struct aq_engine *e, struct windows *w, const struct aquifer_hooks *hooks,
-                       struct aq_err *reterr)
-{
+    struct aq_eval_windows *w = &v->w;
     uint32_t next = 0, done = 0, seats = aq_engine_seats(e);
     double noted = aq_clock_s();
     bool worked = true;
     while (worked) {
-        if (hooks && hooks->interrupted && hooks->interrupted(hooks->user))
+        if (v->hooks && v->hooks->interrupted && v->hooks->interrupted(v->hooks->user))
             return aq_error(reterr, -EINTR, "eval: interrupted after %u of %u windows", done,
                             w->count);
         while (next < w->count && aq_engine_waiting(e) < seats)
             aq_engine_submit(e, &w->sequence[next++]);
         int rc = aq_engine_pass(e, &worked, reterr);
+        if (rc == 0 && v->compare)
+            rc = aq_eval_compare_check(v->compare, reterr);
         if (rc < 0)
             return rc;
         const struct aq_sequence *s;
@@ -204,91 +77,186 @@ static int run_windows(struct aq_engine *e, struct windows *w, const struct aqui
         }
         if (aq_clock_s() - noted > 10) {
             noted = aq_clock_s();
-            aq_hooks_line(hooks, AQUIFER_PROGRESS, "eval: %u of %u windows", done, w->count);
+            aq_hooks_line(v->hooks, AQUIFER_PROGRESS, "eval: %s%s%u of %u windows", what,
+                          *what ? ": " : "", done, w->count);
         }
     }
     return 0;
 }
 
-struct score {
-    double nll, nll_se;
-    uint64_t tokens;
-};
-
-/* Mean over all scored tokens; its standard error from the spread of the windows' means, which,
- * unlike tokens, are nearly independent. */
-static struct score score_windows(const struct windows *w)
+static int plan_and_load(struct eval *v, struct aq_engine *e, bool dry_run, struct aq_err *reterr)
 {
-    struct score r = {0};
-    double sum = 0, square = 0;
+    const struct aq_eval_windows *w = &v->w;
+    struct aq_workload work = {
+        .sequences = w->count,
+        .prompt_max = aq_eval_windows_prompt(w),
+        .total_max = w->stride,
+        .prompt_logprobs = w->prompt_tokens == 0,
+        .queue_bytes = v->compare_bytes +
+                       (uint64_t)w->count *
+                           (w->stride * 8ull + w->score_tokens * 8ull + sizeof(struct aq_sequence)),
+    };
+    int rc = aq_engine_plan(e, &work, reterr);
+    return rc < 0 || dry_run ? rc : aq_engine_load(e, reterr);
+}
+
+/* The last token's key is never computed. */
+static uint32_t new_tokens(const struct aq_eval_windows *w)
+{
+    return w->prompt_tokens ? w->score_tokens : 0;
+}
+
+static void set_mean(json_t *o, const char *name, struct aq_eval_mean m)
+{
+    char se[64];
+    snprintf(se, sizeof(se), "%s_se", name);
+    json_object_set_new(o, name, aq_json_real(m.mean));
+    json_object_set_new(o, se, aq_json_real(m.se));
+}
+
+static void add_distances(const struct eval *v, json_t *o)
+{
+    const struct aq_eval_windows *w = &v->w;
+    uint32_t n = aq_eval_windows_scored(w), agreed = 0;
     for (uint32_t i = 0; i < w->count; i++) {
-        const struct aq_sequence *s = &w->sequence[i];
-        uint32_t first = w->prompt_tokens ? 0 : 1,
-                 n = w->prompt_tokens ? w->score_tokens : w->stride;
-        double window = 0;
-        for (uint32_t t = first; t < n; t++)
-            window -= w->prompt_tokens ? s->logprobs[t] : s->prompt_logprob[t];
-        r.tokens += n - first;
-        sum += window;
-        window /= n - first;
-        square += window * window;
+        v->delta[i] = v->nll[i] - v->full_nll[i];
+        agreed += aq_eval_compare_agreed(v->compare)[i];
     }
-    r.nll = sum / (double)r.tokens;
-    double mean = r.nll, n = w->count;
-    r.nll_se = n > 1 ? sqrt(fmax(square / n - mean * mean, 0) / (n - 1)) : NAN;
-    return r;
+    set_mean(o, "delta_nll", aq_eval_mean(v->delta, w->count, n));
+    set_mean(o, "kl_to_full", aq_eval_mean(aq_eval_compare_kl(v->compare), w->count, n));
+    json_object_set_new(o, "top1_agreement",
+                        json_real((double)agreed / ((double)w->count * (double)n)));
 }
 
-/* Keys a window comes to hold: the last token that is fed is never stored. */
-static uint32_t keys_held(const struct windows *w)
+/* The policy, and what it comes to in windows of this length. */
+static json_t *policy_json(const struct aq_kv_policy *p, const struct aq_kv_limits *l)
 {
-    return w->prompt_tokens ? w->stride - 1 : w->stride;
+    json_t *o = aq_kv_policy_json(p);
+    if (aq_kv_policy_drops(p))
+        json_object_set_new(o, "slots",
+                            json_pack("{s:I, s:I, s:I, s:I}", "all", (json_int_t)l->slots, "heavy",
+                                      (json_int_t)l->heavy_prompt, "recent",
+                                      (json_int_t)l->recent_prompt, "sinks", (json_int_t)l->sinks));
+    return o;
 }
 
-static json_t *result_json(const struct aq_engine *e, const struct windows *w,
-                           const struct aq_options *o, uint64_t kv_bytes, double seconds)
+/* Slots that decode rows attend, the same in all layers, heads and windows. */
+static void add_slots(const struct eval *v, const struct aq_engine *e, json_t *o)
+{
+    const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
+    uint32_t prompt = aq_eval_windows_prompt(&v->w), fed = new_tokens(&v->w);
+    struct aq_kv_limits l;
+    aq_kv_policy_limits(&l, p, prompt, fed);
+    bool drops = aq_kv_limits_drop(&l, prompt, fed);
+    uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1), most = 0;
+    double sum = 0;
+    for (uint32_t seen = first; seen < end; seen++) {
+        uint32_t held = aq_kv_limits_held(&l, prompt, seen);
+        sum += held;
+        most = held > most ? held : most;
+    }
+    json_object_set_new(
+        o, "kept_slots",
+        json_pack("{s:o, s:f, s:i}", "nominal",
+                  aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"), "mean",
+                  sum / (end - first), "max", (int)most));
+    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)aq_engine_kv_bytes(e, most)));
+    json_object_set_new(o, "policy", policy_json(p, &l));
+    json_object_set_new(o, "no_effect", json_boolean(!drops));
+}
+
+static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared, double seconds)
 {
     const struct aq_engine_info *info = aq_engine_info(e);
-    struct score s = score_windows(w);
-    uint32_t keys = keys_held(w);
-    json_t *lossy = json_array();
+    struct aq_eval_mean nll = aq_eval_mean(v->nll, v->w.count, aq_eval_windows_scored(&v->w));
+    json_t *o = json_object(), *lossy = json_array();
     for (uint32_t i = 0; i < info->lossy_count; i++)
         json_array_append_new(lossy, json_string(info->lossy[i]));
-    return json_pack(
-        "{s:i, s:s, s:I, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:{s:s, s:i, s:i}, s:I, s:{s:s}, s:b, "
-        "s:s, s:s, s:s, s:o, s:f}",
-        "schema", 1, "model", info->name, "tokens_scored", (json_int_t)s.tokens, "windows",
-        (int)w->count, "prompt_tokens", (int)w->prompt_tokens, "score_tokens", (int)w->score_tokens,
-        "bos", o->bos_mode ? o->bos_mode : "none", "nll", aq_json_real(s.nll), "nll_se",
-        aq_json_real(s.nll_se), "perplexity", aq_json_real(exp(s.nll)), "kept_slots", "nominal",
-        "all", "mean", (int)keys, "max", (int)keys, "kv_bytes", (json_int_t)kv_bytes, "policy",
-        "name", "full", "no_effect", 1, "compute", aq_dtype_name(info->compute), "weight_format",
-        aq_dtype_name(info->weight_format), "kv_format", aq_dtype_name(info->kv_format), "lossy",
-        lossy, "seconds", seconds);
+    set_mean(o, "nll", nll);
+    json_object_set_new(o, "perplexity", aq_json_real(exp(nll.mean)));
+    if (compared)
+        add_distances(v, o);
+    add_slots(v, e, o);
+    json_object_set_new(o, "compute", json_string(aq_dtype_name(info->compute)));
+    json_object_set_new(o, "weight_format", json_string(aq_dtype_name(info->weight_format)));
+    json_object_set_new(o, "kv_format", json_string(aq_dtype_name(info->kv_format)));
+    json_object_set_new(o, "lossy", lossy);
+    json_object_set_new(o, "seconds", json_real(seconds));
+    return o;
 }
 
-static int check_options(const struct aq_options *o, struct aq_err *reterr)
+/* A report that cannot be written does not spoil the result. */
+static void write_report(const struct eval *v, const struct aq_engine *e, double seconds)
 {
-    if (!o->model && !o->shape)
-        return aq_error(reterr, -EINVAL, "eval: expected --model DIR");
-    if (!o->text == !o->ids)
-        return aq_error(reterr, -EINVAL, "eval: expected one of --text FILE and --ids FILE");
-    if (o->text && !o->model)
-        return aq_error(reterr, -EINVAL,
-                        "eval: --text needs --model DIR for its tokenizer; use --ids with --shape");
-    if (!o->prompt_tokens_given)
-        return aq_error(reterr, -EINVAL,
-                        "eval: expected --prompt-tokens P (0 scores each window in one prefill)");
-    if (o->score_tokens < 1 || (o->prompt_tokens == 0 && o->score_tokens < 2))
-        return aq_error(reterr, -EINVAL, "eval: --score-tokens: expected at least %d, found %u",
-                        o->prompt_tokens ? 1 : 2, o->score_tokens);
-    return 0;
+    const struct aq_eval_windows *w = &v->w;
+    if (!v->o->report)
+        return;
+    struct aq_report_times t = {
+        .total_s = seconds, .requests = w->count, .prompt_tokens = (uint64_t)w->count * w->stride};
+    json_t *report = aq_report_build(e, &t, NULL);
+    if (json_dump_file(report, v->o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
+        aq_hooks_line(v->hooks, AQUIFER_WARNING, "report '%s' could not be written: %s",
+                      v->o->report, strerror(errno));
+    json_decref(report);
 }
 
-static int plan_and_load(struct aq_engine *e, const struct windows *w, bool dry_run,
+/* Sequences as new; with a comparison, who looks at their logits. */
+static void prepare(struct eval *v, bool full)
+{
+    aq_eval_windows_reset(&v->w);
+    if (!v->compare)
+        return;
+    aq_eval_compare_reset(v->compare);
+    for (uint32_t i = 0; i < v->w.count; i++) {
+        v->watch[i] = (struct eval_watch){v->compare, i, full};
+        v->w.sequence[i].user = &v->watch[i];
+        v->w.sequence[i].on_logits = on_logits;
+    }
+}
+
+/* Opens an engine for options and runs all windows: *ret is the run as JSON, with --dry-run its
+ * plan.  full: the run that the others are compared with. */
+static int run_once(json_t **ret, struct eval *v, const struct aq_options *o, const char *what,
+                    bool full, struct aq_err *reterr)
+{
+    struct aq_engine_opts opts;
+    struct aq_engine *e = NULL;
+    int rc = aq_engine_opts_from(&opts, o, &v->log, reterr);
+    if (rc == 0 && !v->w.prompt_tokens && aq_kv_policy_drops(&opts.kv))
+        rc = aq_error(reterr, -EINVAL,
+                      "--prompt-tokens 0 scores each window in one prefill, where nothing is "
+                      "dropped yet: expected --kv-policy full");
+    opts.attention_stats = rc == 0 && o->attention_stats && !full;
+    rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
+    rc = rc < 0 ? rc : plan_and_load(v, e, o->dry_run, reterr);
+    if (rc == 0 && o->dry_run) {
+        *ret = aq_engine_plan_json(e);
+    } else if (rc == 0) {
+        double start = aq_clock_s();
+        prepare(v, full);
+        rc = run_windows(v, e, what, reterr);
+        double seconds = aq_clock_s() - start;
+        if (rc == 0) {
+            aq_eval_windows_nll(&v->w, full ? v->full_nll : v->nll);
+            if (full)
+                memcpy(v->nll, v->full_nll, v->w.count * sizeof(*v->nll));
+            else
+                write_report(v, e, seconds);
+            *ret = run_json(v, e, v->compare && !full, seconds);
+            if (opts.attention_stats)
+                json_object_set_new(*ret, "attention_stats", aq_engine_attention_json(e));
+        }
+    }
+    aq_engine_close(e);
+    return rc;
+}
+
+/* ---- what all runs share ----------------------------------------------------------------- */
+
+static int check_windows(const struct eval *v, const struct aq_engine_info *info,
                          struct aq_err *reterr)
 {
-    const struct aq_engine_info *info = aq_engine_info(e);
+    const struct aq_eval_windows *w = &v->w;
     if (w->stride > info->context)
         return aq_error(reterr, -EINVAL,
                         "eval: windows of %u tokens do not fit the context of %u of %s", w->stride,
@@ -299,70 +267,185 @@ static int plan_and_load(struct aq_engine *e, const struct windows *w, bool dry_
                             "eval: token id %u is not below the vocabulary size %u of %s",
                             w->ids[i], info->vocab, info->name);
     }
-    struct aq_workload work = {
-        .sequences = w->count,
-        .prompt_max = w->sequence[0].prompt_count,
-        .total_max = w->stride,
-        .prompt_logprobs = w->prompt_tokens == 0,
-        .queue_bytes = (uint64_t)w->count *
-                       (w->stride * 8ull + w->score_tokens * 8ull + sizeof(struct aq_sequence)),
-    };
-    int rc = aq_engine_plan(e, &work, reterr);
-    return rc < 0 || dry_run ? rc : aq_engine_load(e, reterr);
+    return 0;
 }
 
-/* A report that cannot be written does not spoil the result. */
-static void write_report(const struct aq_options *o, const struct aq_engine *e,
-                         const struct windows *w, double seconds, const struct aquifer_hooks *hooks)
+static int open_compare(struct eval *v, const struct aq_engine_info *info, struct aq_err *reterr)
 {
-    if (!o->report)
-        return;
-    struct aq_report_times t = {
-        .total_s = seconds, .requests = w->count, .prompt_tokens = (uint64_t)w->count * w->stride};
-    json_t *report = aq_report_build(e, &t, NULL);
-    if (json_dump_file(report, o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
-        aq_hooks_line(hooks, AQUIFER_WARNING, "report '%s' could not be written: %s", o->report,
-                      strerror(errno));
-    json_decref(report);
+    const struct aq_options *o = v->o;
+    char *cache = NULL;
+    int rc = 0;
+    struct aq_eval_compare_opts opts = {
+        .directory = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
+        .disk_memory = o->disk_memory,
+        .windows = v->w.count,
+        .tokens = v->w.score_tokens,
+        .vocab = info->vocab,
+        .threads = info->threads,
+    };
+    if (!opts.directory) {
+        opts.directory = cache = aq_path_cache(o->cache_dir, reterr);
+        rc = cache ? aq_path_make(cache, reterr) : -EINVAL;
+    }
+    rc = rc < 0 ? rc : aq_eval_compare_open(&v->compare, &opts, reterr);
+    v->compare_bytes = aq_eval_compare_bytes(&opts);
+    free(cache);
+    return rc;
+}
+
+static int take_sums(struct eval *v, struct aq_err *reterr)
+{
+    uint32_t n = v->w.count;
+    v->nll = calloc(n, sizeof(*v->nll));
+    v->full_nll = calloc(n, sizeof(*v->full_nll));
+    v->delta = calloc(n, sizeof(*v->delta));
+    v->watch = calloc(n, sizeof(*v->watch));
+    return v->nll && v->full_nll && v->delta && v->watch
+               ? 0
+               : aq_error(reterr, -ENOMEM, "eval: %u windows", n);
+}
+
+/* The windows, checked against the model, from an engine that is only looked at. */
+static int look(struct eval *v, const struct aq_options *first, struct aq_err *reterr)
+{
+    struct aq_engine_opts opts;
+    struct aq_engine *e = NULL;
+    struct aq_eval_ids text = {0};
+    int rc = aq_engine_opts_from(&opts, first, NULL, reterr);
+    rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
+    const struct aq_engine_info *info = rc == 0 ? aq_engine_info(e) : NULL;
+    rc = rc < 0 ? rc : aq_eval_ids_read(&text, v->o, reterr);
+    rc = rc < 0 ? rc : aq_eval_windows_open(&v->w, &text, v->o, info->bos_id, reterr);
+    rc = rc < 0 ? rc : check_windows(v, info, reterr);
+    rc = rc < 0 ? rc : take_sums(v, reterr);
+    if (rc == 0 && v->o->compare_full && !v->o->dry_run)
+        rc = open_compare(v, info, reterr);
+    if (rc == 0)
+        v->head = json_pack("{s:i, s:s, s:I, s:i, s:i, s:i, s:s}", "schema", 1, "model", info->name,
+                            "tokens_scored", (json_int_t)v->w.count * aq_eval_windows_scored(&v->w),
+                            "windows", (int)v->w.count, "prompt_tokens", (int)v->w.prompt_tokens,
+                            "score_tokens", (int)v->w.score_tokens, "bos",
+                            v->o->bos_mode ? v->o->bos_mode : "none");
+    aq_engine_close(e);
+    aq_eval_ids_close(&text);
+    return rc;
+}
+
+static void eval_close(struct eval *v)
+{
+    aq_eval_compare_close(v->compare);
+    aq_eval_windows_close(&v->w);
+    free(v->watch);
+    free(v->nll);
+    free(v->full_nll);
+    free(v->delta);
+    json_decref(v->head);
+}
+
+/* ---- results ----------------------------------------------------------------------------- */
+
+static double real_of(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+static void table_line(FILE *f, const json_t *run, const char *what, bool compared)
+{
+    const json_t *kept = json_object_get(run, "kept_slots");
+    fprintf(f, "| %s | %.1f | %lld | %.4f | %.4f | %.3f |", what, real_of(kept, "mean"),
+            (long long)json_integer_value(json_object_get(run, "kv_bytes")), real_of(run, "nll"),
+            real_of(run, "nll_se"), real_of(run, "perplexity"));
+    if (compared && json_object_get(run, "delta_nll"))
+        fprintf(f, " %+.4f | %.4f | %.4f | %.3f |", real_of(run, "delta_nll"),
+                real_of(run, "delta_nll_se"), real_of(run, "kl_to_full"),
+                real_of(run, "top1_agreement"));
+    else if (compared)
+        fprintf(f, " | | | |");
+    fprintf(f, "\n");
+}
+
+static int deliver_table(const struct eval *v, const json_t *document, struct aq_err *reterr)
+{
+    const json_t *full = json_object_get(document, "full"), *run;
+    char *text = NULL;
+    size_t bytes, i;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f)
+        return aq_error(reterr, -ENOMEM, "eval table");
+    fprintf(f,
+            "| sweep | slots | KV bytes | nll | se | perplexity |%s\n|---|---|---|---|---|---|%s\n",
+            full ? " delta | se | KL to full | top-1 |" : "", full ? "---|---|---|---|" : "");
+    if (full)
+        table_line(f, full, "full", true);
+    json_array_foreach(json_object_get(document, "rows"), i, run)
+    {
+        table_line(f, run, json_string_value(json_object_get(run, "sweep")), full);
+    }
+    fclose(f);
+    if (!text)
+        return aq_error(reterr, -ENOMEM, "eval table");
+    aq_hooks_output(v->hooks, text, bytes);
+    free(text);
+    return 0;
+}
+
+static int deliver(struct eval *v, json_t *rows, json_t *full, struct aq_err *reterr)
+{
+    json_t *o = v->o->dry_run ? json_object() : json_copy(v->head);
+    if (full)
+        json_object_set(o, "full", full);
+    if (!v->o->sweep.count)
+        json_object_update(o, json_array_get(rows, 0));
+    else
+        json_object_set(o, "rows", rows);
+    if (!v->o->sweep.count || v->o->json || v->o->dry_run)
+        return aq_hooks_json(v->hooks, o, reterr);
+    int rc = deliver_table(v, o, reterr);
+    json_decref(o);
+    return rc;
+}
+
+static int run_full(struct eval *v, json_t **ret, struct aq_err *reterr)
+{
+    struct aq_options *o;
+    int rc = aq_eval_full_options(&o, v->o, reterr);
+    if (rc < 0)
+        return rc;
+    rc = run_once(ret, v, o, "full", true, reterr);
+    aq_options_close(o);
+    return rc;
 }
 
 int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
-    struct ids text = {0};
-    struct windows w = {0};
-    struct aq_engine *e = NULL;
-    struct aq_log log = aq_log_from_hooks(hooks);
-    struct aq_engine_opts opts;
-    int rc = check_options(o, reterr);
-    if (rc < 0)
-        return rc;
-    rc = aq_engine_opts_from(&opts, o, &log, reterr);
-    rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
-    if (rc == 0)
-        rc = o->text ? encode_text(&text, o->model, o->text, reterr)
-                     : read_ids(&text, o->ids, reterr);
-    if (rc == 0)
-        rc = windows_open(&w, &text, o, aq_engine_info(e)->bos_id, reterr);
-    if (rc == 0) {
-        fill_sequences(&w);
-        rc = plan_and_load(e, &w, o->dry_run, reterr);
-    }
-    if (rc == 0 && o->dry_run) {
-        rc = aq_hooks_json(hooks, aq_engine_plan_json(e), reterr);
-    } else if (rc == 0) {
-        double start = aq_clock_s();
-        rc = run_windows(e, &w, hooks, reterr);
+    struct eval v = {.o = o, .hooks = hooks, .log = aq_log_from_hooks(hooks)};
+    struct aq_eval_sweep sweep = {0};
+    json_t *rows = json_array(), *full = NULL;
+    int rc = aq_options_check(o, reterr);
+    rc = rc < 0 ? rc : aq_eval_sweep_open(&sweep, o, reterr);
+    rc = rc < 0 ? rc : look(&v, sweep.run[0].options, reterr);
+    if (rc == 0 && v.compare)
+        rc = run_full(&v, &full, reterr);
+    for (uint32_t i = 0; i < sweep.count && rc == 0; i++) {
+        const struct aq_eval_run *r = &sweep.run[i];
+        json_t *row = NULL;
+        rc = run_once(&row, &v, r->options, r->text, false, reterr);
+        if (rc == 0 && *r->text)
+            json_object_set_new(row, "sweep", json_string(r->text));
         if (rc == 0)
-            write_report(o, e, &w, aq_clock_s() - start, hooks);
-        if (rc == 0)
-            rc = aq_hooks_json(
-                hooks,
-                result_json(e, &w, o, aq_engine_kv_bytes(e, keys_held(&w)), aq_clock_s() - start),
-                reterr);
+            json_array_append_new(rows, row);
+        else if (*r->text)
+            aq_error_prefix(reterr, "%s", r->text);
     }
-    aq_engine_close(e);
-    windows_close(&w);
-    free(text.id);
+    /* Rows that were finished are worth having, whatever came after. */
+    if (json_array_size(rows)) {
+        int rc2 = deliver(&v, rows, full, rc < 0 ? NULL : reterr);
+        rc = rc < 0 ? rc : rc2;
+    }
+    json_decref(rows);
+    json_decref(full);
+    aq_eval_sweep_close(&sweep);
+    eval_close(&v);
     return rc;
 }

@@ -277,6 +277,15 @@ static int check_eval(const struct aq_options *o, struct aq_err *reterr)
                        : missing(o, "--text FILE or --ids FILE", reterr);
     if (!o->prompt_tokens_given || !o->score_tokens)
         return missing(o, "--prompt-tokens P and --score-tokens G", reterr);
+    if (o->compare_full && !o->prompt_tokens)
+        return aq_error(reterr, -EINVAL,
+                        "--compare-full: --prompt-tokens 0 scores each window in one prefill, "
+                        "which is the full cache");
+    if (o->sweep.count && (o->attention_stats || o->report || o->trace))
+        return aq_error(reterr, -EINVAL, "--%s tells of one run: expected no --sweep beside it",
+                        o->attention_stats ? "attention-stats"
+                        : o->report        ? "report"
+                                           : "trace");
     return 0;
 }
 

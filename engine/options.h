@@ -79,6 +79,8 @@ struct aq_options {
     char *text, *ids, *bos_mode; /* bos_mode: none|once|each */
     uint32_t prompt_tokens, score_tokens, windows;
     bool prompt_tokens_given;
+    bool compare_full, attention_stats;
+    struct aq_strings sweep;
     /* bench: comma lists are kept as lists, one row per combination */
     uint32_t *prompt_len, *gen_len, *bench_micro_batch;
     uint32_t prompt_len_count, gen_len_count, bench_micro_batch_count;

@@ -167,9 +167,15 @@ const struct aq_option aq_option_table[] = {
     {"bos", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_CHOICE, AT(bos_mode), .argument = "WHEN",
      .choices = "none|once|each", .deflt = "none",
      .help = "begin-of-text token: never, before the text, or before each window"},
-    {"compare-full", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_LATER_FLAG},
-    {"sweep", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_LATER},
-    {"attention-stats", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_LATER_FLAG},
+    {"compare-full", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_BOOL, AT(compare_full),
+     .help = "run with the full cache first, and say how far the distributions are from its own; "
+             "its logits lie in --disk-dir or the cache directory meanwhile"},
+    {"sweep", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_STRINGS, AT(sweep),
+     .argument = "\"KEY=A,B,... ...\"",
+     .help = "a table over options of the KV cache, on the same windows: all combinations of the "
+             "lists (repeatable: one after the other)"},
+    {"attention-stats", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_BOOL, AT(attention_stats),
+     .help = "also say how attention spreads over the prompts' keys, layer by layer"},
 
     /* ---- bench ---- */
     {"prompt-len", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32_LIST, AT(prompt_len),
