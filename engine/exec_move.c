@@ -87,6 +87,14 @@ void exec_moves_close(struct aq_executor *x)
     aq_device_free(x->opts.device, AQ_MEMORY_HOST, "moves", x->moves, x->moves_bytes);
 }
 
+/* What moves is what was counted, and no more than the program says. */
+static void check_bytes(const struct aq_executor *x, uint32_t op_index, uint64_t bytes)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    assert(op->object != AQ_OBJECT_KV || bytes == x->cost[op_index].move_bytes);
+    assert(bytes <= aq_align_up(op->bytes_max, AQ_PANEL_ALIGN)); /* disks move whole pages */
+}
+
 /* ---- disk -------------------------------------------------------------------------------- */
 
 void exec_add_transfer(struct aq_executor *x, uint32_t op_index, uint32_t set, uint64_t offset,
@@ -144,6 +152,10 @@ static void start_disk(struct aq_executor *x, uint32_t op_index)
     default: assert(!"an object that goes to disk");
     }
     assert(m->group.count <= entries_max(x, op));
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < m->group.count; i++)
+        bytes += m->transfer[i].t.bytes;
+    check_bytes(x, op_index, bytes);
     aq_disk_lane_submit(x->disk, &m->group);
 }
 
@@ -201,6 +213,10 @@ static int start_link(struct aq_executor *x, uint32_t op_index)
     default: link_rows(x, op, &l);
     }
     assert(l.count <= entries_max(x, op));
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < l.count; i++)
+        bytes += l.piece[i].bytes;
+    check_bytes(x, op_index, bytes);
     struct aq_device_copy copy = {
         .direction = l.to_device ? AQ_H2D : AQ_D2H,
         .pieces = l.piece,

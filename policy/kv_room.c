@@ -53,13 +53,14 @@ uint64_t aq_kv_room_travel(const struct aq_plan *plan, uint32_t kv_heads)
     struct aq_kv_delta_room delta;
     uint64_t bytes = 0;
     aq_kv_room_slots(&slots, plan, kv_heads);
+    uint64_t victims = slots.bytes ? aq_align_up(4ull * kv_heads, 64) : 0;
     aq_kv_room_delta(&delta, plan, kv_heads);
     for (uint32_t i = 0; i < plan->part_count && plan->separate; i++) {
         const struct aq_part *p = &plan->part[i];
         if (p->side == AQ_ATTEND_HOST)
             bytes = aq_max_u64(bytes, slots.bytes);
-        else if (p->tier == AQ_DISK)
-            bytes = aq_max_u64(bytes, delta.bytes);
+        else if (p->staged)
+            bytes = aq_max_u64(bytes, p->tier == AQ_DISK ? delta.bytes : victims);
     }
     return bytes;
 }
