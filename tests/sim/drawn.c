@@ -3,6 +3,7 @@
 
 #include "base/prng.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -168,11 +169,54 @@ void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)
 {
     static const int computes[] = {AQ_F32, AQ_BF16};
     static const int weights[] = {AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4, AQ_F32};
-    static const int kvs[] = {AQ_F16, AQ_Q8, AQ_Q4, AQ_BF16};
+    static const int kvs[] = {AQ_F16, AQ_Q8, AQ_Q4, AQ_BF16, AQ_F32};
     struct dice d = {seed, number, 1000};
     opts->compute = PICK(&d, computes);
     opts->weight_format = PICK(&d, weights);
     opts->kv_format = PICK(&d, kvs);
+}
+
+#define SLOTS(n)                                                                                   \
+    {                                                                                              \
+        .unit = AQ_KV_SLOTS, .slots = (n)                                                          \
+    }
+#define SHARE(s)                                                                                   \
+    {                                                                                              \
+        .unit = AQ_KV_SHARE, .share = (s)                                                          \
+    }
+
+/* Prompts that are cut and prompts that are not; one run of slots or two, whole or not; on disk
+ * more rows than a delta takes. */
+static const struct aq_kv_options kv_options[DRAWN_KV] = {
+    {.policy = "full"},
+    {.policy = "h2o", .budget = SLOTS(6)},
+    {.policy = "h2o", .budget = SLOTS(33)},
+    {.policy = "h2o", .budget = SLOTS(64)},
+    {.policy = "h2o", .budget = SHARE(0.4)},
+    {.policy = "h2o", .budget = SHARE(1)},
+    {.policy = "h2o",
+     .heavy = SLOTS(12),
+     .recent = SLOTS(24),
+     .sinks_given = true,
+     .sinks = 2,
+     .grace = 29,
+     .decay = 0.9,
+     .group_given = true,
+     .group = AQ_KV_GROUP_MAX},
+    {.policy = "h2o:flexgen", .budget = SHARE(0.3)},
+    {.policy = "h2o:hf", .heavy = SLOTS(14), .recent = SLOTS(20)},
+    {.policy = "window", .budget = SLOTS(40)},
+    {.policy = "window", .recent = SLOTS(9), .sinks_given = true},
+    {.policy = "heavy", .budget = SHARE(0.3)},
+};
+
+uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)
+{
+    struct dice d = {seed, number, 2000};
+    uint32_t which = (uint32_t)roll(&d, DRAWN_KV);
+    int rc = aq_kv_policy_resolve(&opts->kv, &kv_options[which], NULL);
+    assert(rc == 0);
+    return which;
 }
 
 struct aq_engine_opts drawn_reference(const struct aq_engine_opts *opts)
@@ -185,6 +229,7 @@ struct aq_engine_opts drawn_reference(const struct aq_engine_opts *opts)
         .compute = opts->compute,
         .weight_format = opts->weight_format,
         .kv_format = opts->kv_format,
+        .kv = opts->kv,
         .threads = 1,
         .host_memory = 2 * AQ_GIB,
         .placement = "weights=0/100/0",
@@ -239,6 +284,7 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     static const char *const direct[] = {"auto", "off", "on"};
     struct dice dice = {seed, number, 0};
     struct aq_engine_opts *o = &d->opts;
+    char policy[160];
     bool separate = roll(&dice, 3) > 0;
     draw_placement(d, &dice);
     draw_ring(o, &dice, place->chunk_pages);
@@ -270,17 +316,18 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->disk_dirs = d->dirs;
     o->disk_dir_any = true;
     o->cache_dir = place->cache_dir;
-    snprintf(d->text, sizeof(d->text),
-             "compute %s, weights %s, kv %s; %s; device %llu, link %s, attention %s; micro-batch "
-             "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, fused %d, alternate "
-             "%d, threads %u; io "
-             "%s, direct %s, %u dirs",
-             aq_dtype_name((enum aq_dtype)o->compute),
-             aq_dtype_name((enum aq_dtype)o->weight_format),
-             aq_dtype_name((enum aq_dtype)o->kv_format),
-             o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
-             o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch,
-             o->micro_batches, o->micro_batch_tokens, (unsigned long long)o->chunk,
-             (unsigned long long)o->prefetch, o->serial ? "serial" : "overlapped", o->refill,
-             o->fuse_layer, o->alternate, o->threads, o->io, o->io_direct, o->disk_dir_count);
+    snprintf(
+        d->text, sizeof(d->text),
+        "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
+        "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, fused %d, alternate "
+        "%d, threads %u; io "
+        "%s, direct %s, %u dirs",
+        aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
+        aq_dtype_name((enum aq_dtype)o->kv_format),
+        aq_kv_policy_text(policy, sizeof(policy), &o->kv),
+        o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
+        o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch, o->micro_batches,
+        o->micro_batch_tokens, (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
+        o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
+        o->io, o->io_direct, o->disk_dir_count);
 }

@@ -10,7 +10,7 @@
 enum {
     CROWD_MAX = 16,
     CROWD_PROMPT_MAX = 110, /* four runs of keys */
-    CROWD_TOKENS_MAX = 40,  /* more than a run of decoded keys */
+    CROWD_TOKENS_MAX = 48,  /* more than a run of decoded keys */
     CROWD_TOPS = 2,
 };
 
@@ -60,6 +60,9 @@ struct drawn {
 
 /* Formats: compute, weights and KV. */
 void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
+/* A KV policy and its options: one of DRAWN_KV, of which the first keeps everything. */
+enum { DRAWN_KV = 12 };
+uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* Everything else that must not change a token.  d->opts.model_dir or .shape and the formats are
  * there. */
 void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place);

@@ -45,7 +45,7 @@ static const struct shape {
 
 static struct {
     char root[64], cache[96], scratch[96], config[SHAPES][96];
-    struct crowd *reference[SHAPES][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT];
+    struct crowd *reference[SHAPES][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][DRAWN_KV];
     uint64_t seed;
     struct {
         unsigned refused, whole, eio, timed_out, twice;
@@ -206,9 +206,11 @@ static void fresh_crowd(struct crowd *c, uint32_t shape)
     crowd_draw(c, shape, CROWD, PROMPT, TOKENS, shapes[shape].vocab);
 }
 
-static const struct crowd *reference(uint32_t shape, const struct aq_engine_opts *opts)
+static const struct crowd *reference(uint32_t shape, const struct aq_engine_opts *opts,
+                                     uint32_t policy)
 {
-    struct crowd **c = &rig.reference[shape][opts->compute][opts->weight_format][opts->kv_format];
+    struct crowd **c =
+        &rig.reference[shape][opts->compute][opts->weight_format][opts->kv_format][policy];
     if (*c)
         return *c;
     struct aq_engine_opts o = drawn_reference(opts);
@@ -253,6 +255,7 @@ static int run(uint64_t seed, uint64_t *ret_hash)
     d.opts.shape = rig.config[shape];
     d.opts.random_seed = shape + 1;
     drawn_formats(&d.opts, seed, 1);
+    uint32_t policy = drawn_kv(&d.opts, seed, 1);
     drawn_plan(&d, seed, 1, &place);
     d.opts.threads = 1;
     d.opts.io_direct = "off"; /* its files are only read once, into memory */
@@ -260,7 +263,7 @@ static int run(uint64_t seed, uint64_t *ret_hash)
     snprintf(line, sizeof(line), "shape %u, latency %llu + %llu ns, may fail %d; %s", shape,
              (unsigned long long)s.faults.latency_ns_min,
              (unsigned long long)s.faults.latency_ns_mean, s.may_fail, d.text);
-    const struct crowd *want = reference(shape, &d.opts);
+    const struct crowd *want = reference(shape, &d.opts, policy);
     fresh_crowd(&crowd, shape);
     struct aq_engine *e;
     struct aq_err err = {0};
@@ -373,7 +376,7 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 
 static void free_references(void)
 {
-    struct crowd **c = &rig.reference[0][0][0][0];
+    struct crowd **c = &rig.reference[0][0][0][0][0];
     for (size_t i = 0; i < sizeof(rig.reference) / sizeof(*c); i++)
         free(c[i]);
 }

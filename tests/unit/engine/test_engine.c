@@ -38,6 +38,7 @@ struct setup {
     uint32_t threads, micro_batch, micro_batches, micro_batch_tokens;
     bool no_refill;
     const char *isa;
+    const struct aq_kv_options *kv; /* NULL: full */
 };
 
 static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w)
@@ -57,7 +58,8 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
     };
     struct aq_engine *e;
     struct aq_err err = {0};
-    int rc = aq_engine_open(&e, &opts, &err);
+    int rc = s.kv ? aq_kv_policy_resolve(&opts.kv, s.kv, &err) : 0;
+    rc = rc < 0 ? rc : aq_engine_open(&e, &opts, &err);
     if (rc == 0)
         rc = aq_engine_plan(e, w, &err);
     if (rc == 0) {
@@ -337,6 +339,34 @@ static void tokens_do_not_depend_on_neighbours_threads_or_blocks(void **state)
     }
 }
 
+/* Where nothing has to go, nothing of a policy shows; where much has to, it does. */
+static void a_budget_for_the_whole_sequence_is_the_full_cache(void **state)
+{
+    enum { ALL = 200 }; /* more than any sequence of the crowd has */
+    static uint32_t want[CROWD][CROWD_TOKENS], got[CROWD][CROWD_TOKENS];
+    const struct aq_kv_amount all = {.unit = AQ_KV_SLOTS, .slots = ALL}, few = {AQ_KV_SLOTS, 8, 0};
+    const struct aq_kv_amount whole = {.unit = AQ_KV_SHARE, .share = 1};
+    const struct aq_kv_options options[] = {
+        {.policy = "h2o", .budget = all},
+        {.policy = "h2o", .budget = whole},
+        {.policy = "heavy", .budget = all},
+        {.policy = "window", .budget = whole},
+        {.policy = "h2o:hf", .heavy = all, .recent = all},
+        {.policy = "h2o", .budget = few},
+        {.policy = "window", .budget = few},
+    };
+    struct setup setup = {.compute = AQ_F32, .kv_format = AQ_F16, .micro_batch = 16};
+    run_crowd(setup, want);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(options); i++) {
+        setup.kv = &options[i];
+        run_crowd(setup, got);
+        bool same = memcmp(want, got, sizeof(want)) == 0;
+        if (same != (options[i].budget.slots != few.slots))
+            fail_msg("%s, option %zu: tokens %s those of the full cache", options[i].policy, i,
+                     same ? "are" : "are not");
+    }
+}
+
 static void prefill_agrees_with_what_decoding_gave(void **state)
 {
     enum { P = 40, G = SLOW ? 6 : 48, N = SLOW ? 1 : 4 };
@@ -500,6 +530,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(logits_of_the_last_prompt_token_are_within_1e3),
     cmocka_unit_test(bf16_compute_stays_within_its_bound),
     cmocka_unit_test(tokens_do_not_depend_on_neighbours_threads_or_blocks),
+    cmocka_unit_test(a_budget_for_the_whole_sequence_is_the_full_cache),
     cmocka_unit_test(prefill_agrees_with_what_decoding_gave),
     cmocka_unit_test(sequences_end_as_they_were_asked_to),
     cmocka_unit_test(memory_stays_within_the_ledger),

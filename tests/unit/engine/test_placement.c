@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Wherever weights, KV cache and hidden states live, and however they get to where they are needed,
  * what comes out is the same bits: random plans on the small trained model, each against the run of
- * the same formats with everything in memory, one op after the other.
+ * the same formats and KV policy with everything in memory, one op after the other.
  *
  * AQ_PLACEMENT_DRAWS sets how many are drawn, AQ_PLACEMENT_SEED from which seed, and
  * AQ_PLACEMENT_FIRST the number of the first. */
@@ -23,7 +23,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { DRAWS = 6, CROWD = 4, PROMPT = 70, TOKENS = 10 };
 #else
-enum { DRAWS = 60, CROWD = 9, PROMPT = 75, TOKENS = 24 };
+enum { DRAWS = 60, CROWD = 9, PROMPT = 75, TOKENS = 44 };
 #endif
 
 enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
@@ -31,10 +31,10 @@ enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
 static struct {
     char root[64], cache[96], scratch[2][96], model[4096];
     struct drawn_place place;
-    struct crowd *reference[DTYPES][DTYPES][DTYPES]; /* by compute, weights and KV */
+    struct crowd *reference[DTYPES][DTYPES][DTYPES][DRAWN_KV]; /* by compute, weights, KV, policy */
     struct crowd *crowd;
     uint64_t seed;
-    unsigned ran, refused, lanes[AQ_LANE_COUNT];
+    unsigned ran, refused, dropped, lanes[AQ_LANE_COUNT];
 } rig;
 
 /* What was running, should the program not come back from it. */
@@ -98,8 +98,8 @@ static int tear_down(void **state)
     (void)state;
     for (int c = 0; c < DTYPES; c++) {
         for (int w = 0; w < DTYPES; w++) {
-            for (int k = 0; k < DTYPES; k++)
-                free(rig.reference[c][w][k]);
+            for (int i = 0; i < DTYPES * DRAWN_KV; i++)
+                free(rig.reference[c][w][i / DRAWN_KV][i % DRAWN_KV]);
         }
     }
     free(rig.crowd);
@@ -112,9 +112,9 @@ static void fresh_crowd(struct crowd *c)
     crowd_draw(c, rig.seed, CROWD, PROMPT, TOKENS, VOCAB);
 }
 
-static const struct crowd *reference(const struct aq_engine_opts *opts)
+static const struct crowd *reference(const struct aq_engine_opts *opts, uint32_t policy)
 {
-    struct crowd **c = &rig.reference[opts->compute][opts->weight_format][opts->kv_format];
+    struct crowd **c = &rig.reference[opts->compute][opts->weight_format][opts->kv_format][policy];
     if (*c)
         return *c;
     struct aq_engine_opts o = drawn_reference(opts);
@@ -166,6 +166,7 @@ static void run_draw(uint64_t number)
     struct aq_err err = {0};
     char difference[256];
     drawn_formats(&d.opts, rig.seed, number);
+    uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
     drawn_plan(&d, rig.seed, number, &rig.place);
     snprintf(running, sizeof(running),
              "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: %s\n",
@@ -193,7 +194,7 @@ static void run_draw(uint64_t number)
     unsigned allocations = alloc_trap_take();
     if (allocations)
         fail_msg("%s: %u allocations while passes ran", running, allocations);
-    if (!crowd_same(reference(&d.opts), rig.crowd, difference, sizeof(difference)))
+    if (!crowd_same(reference(&d.opts, policy), rig.crowd, difference, sizeof(difference)))
         fail_msg("%s: %s", running, difference);
     check_memory(e, &d);
     struct aq_engine_stats st;
@@ -203,6 +204,7 @@ static void run_draw(uint64_t number)
             st.lane[l].bytes > 0 || (l == AQ_LANE_HOST_COMPUTE && st.lane[l].busy_s > 0);
     aq_engine_close(e);
     rig.ran++;
+    rig.dropped += policy > 0;
 }
 
 static void tokens_do_not_depend_on_where_things_live(void **state)
@@ -222,6 +224,7 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
         return;
     /* Or else it is not placements that are tested here. */
     assert_true(3 * rig.ran >= 2 * draws);
+    assert_true(3 * rig.dropped >= 2 * rig.ran);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         assert_true(8 * rig.lanes[l] >= draws);
 }
