@@ -309,3 +309,8 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
 {
     return json_null();
 }
+
+json_t *aq_engine_attention_json(const struct aq_engine *e)
+{
+    return json_null();
+}
