@@ -1,0 +1,699 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The engine against the reference, choice by choice: with f32 arithmetic and an f32 cache every
+ * policy keeps the same keys in each head of each layer after each step, gives them the same scores
+ * and chooses the same tokens, on random small models and on the trained one.
+ *
+ * Where two scores are within 1e-5 of each other f32 may choose otherwise than f64: that is counted
+ * and the reference goes on with the engine's choice.  Everything else fails. */
+#include "base/json.h"
+#include "base/prng.h"
+#include "engine/engine_seams.h"
+#include "engine/model.h"
+#include "tests/checkpoint_files.h"
+#include "tests/reference/reference.h"
+#include "tests/test.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 1 };
+#else
+enum { SLOW = 0 };
+#endif
+
+#define NEAR_TIE 1e-5 /* of two scores, relative */
+/* Scores are sums of up to some hundred probabilities, each off by f32 arithmetic in the logits of
+ * its row; measured 2e-5. */
+#define SCORE_LIMIT 1e-4
+/* Of log-probabilities; and between a token and the likeliest one, if they are not the same. */
+#define LOGPROB_LIMIT 2e-4
+
+static const char *data_path(const char *name)
+{
+    static char path[4096];
+    const char *dir = getenv("AQ_TEST_DATA");
+    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
+    return path;
+}
+
+/* ---- random models ---- */
+
+static char scratch[64];
+
+static int make_scratch(void **state)
+{
+    strcpy(scratch, "/tmp/aq-kept-XXXXXX");
+    return mkdtemp(scratch) ? 0 : -1;
+}
+
+static int remove_scratch(void **state)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
+    return system(command);
+}
+
+struct shape {
+    uint32_t layers, heads, head_dim, vocab, context;
+    float sharpness; /* deviation of q . k / sqrt(head_dim) */
+};
+
+struct tensors {
+    struct bytes header, data;
+    uint64_t seed, count;
+};
+
+static void add_tensor(struct tensors *t, const char *name, uint32_t rows, uint32_t cols,
+                       float mean, float deviation)
+{
+    char text[256], shape[64];
+    size_t from = t->data.count;
+    if (rows)
+        snprintf(shape, sizeof(shape), "%u,%u", rows, cols);
+    else
+        snprintf(shape, sizeof(shape), "%u", cols);
+    for (uint64_t i = 0; i < (uint64_t)(rows ? rows : 1) * cols; i++) {
+        float x = mean + deviation * aq_prng_normal(t->seed, t->count, i);
+        bytes_add(&t->data, &x, sizeof(x));
+    }
+    snprintf(text, sizeof(text),
+             "%s\"model.decoder.%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+             t->count++ ? "," : "{", name, shape, from, t->data.count);
+    bytes_text(&t->header, text);
+}
+
+static void add_layer_tensor(struct tensors *t, uint32_t layer, const char *name, uint32_t rows,
+                             uint32_t cols, float deviation)
+{
+    char full[128];
+    snprintf(full, sizeof(full), "layers.%u.%s.weight", layer, name);
+    add_tensor(t, full, rows, cols, rows ? 0 : 1, deviation);
+    snprintf(full, sizeof(full), "layers.%u.%s.bias", layer, name);
+    add_tensor(t, full, 0, rows ? rows : cols, 0, 0.1f);
+}
+
+/* A checkpoint whose heads look at particular keys, unlike those of freshly drawn weights as models
+ * are initialised with. */
+static const char *write_model(const struct shape *s, uint64_t seed)
+{
+    static char path[80], file[256];
+    uint32_t d = s->heads * s->head_dim, inner = 2 * d;
+    float each = 1 / sqrtf((float)d), sharp = sqrtf(s->sharpness) * each;
+    struct tensors t = {.seed = seed};
+    add_tensor(&t, "embed_tokens.weight", s->vocab, d, 0, 1);
+    add_tensor(&t, "embed_positions.weight", s->context + 2, d, 0, 0.7f);
+    add_tensor(&t, "final_layer_norm.weight", 0, d, 1, 0.1f);
+    add_tensor(&t, "final_layer_norm.bias", 0, d, 0, 0.1f);
+    for (uint32_t l = 0; l < s->layers; l++) {
+        add_layer_tensor(&t, l, "self_attn.q_proj", d, d, sharp);
+        add_layer_tensor(&t, l, "self_attn.k_proj", d, d, sharp);
+        add_layer_tensor(&t, l, "self_attn.v_proj", d, d, each);
+        add_layer_tensor(&t, l, "self_attn.out_proj", d, d, each);
+        add_layer_tensor(&t, l, "self_attn_layer_norm", 0, d, 0.1f);
+        add_layer_tensor(&t, l, "final_layer_norm", 0, d, 0.1f);
+        add_layer_tensor(&t, l, "fc1", inner, d, each);
+        add_layer_tensor(&t, l, "fc2", d, inner, each);
+    }
+    bytes_text(&t.header, "}");
+    bytes_u8(&t.header, 0);
+    snprintf(path, sizeof(path), "%s/model", scratch);
+    snprintf(file, sizeof(file), "rm -rf '%s' && mkdir '%s'", path, path);
+    assert_int_equal(system(file), 0);
+    snprintf(file, sizeof(file), "%s/model.safetensors", path);
+    int fd = open(file, O_CREAT | O_RDWR, 0600);
+    assert_true(fd >= 0);
+    safetensors_write(fd, (const char *)t.header.data, t.data.data, t.data.count);
+    close(fd);
+    snprintf(file, sizeof(file), "%s/config.json", path);
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fprintf(f,
+            "{\"model_type\": \"opt\", \"vocab_size\": %u, \"hidden_size\": %u, \"ffn_dim\": %u, "
+            "\"num_hidden_layers\": %u, \"num_attention_heads\": %u, "
+            "\"max_position_embeddings\": %u, \"word_embed_proj_dim\": %u, "
+            "\"do_layer_norm_before\": true, \"activation_function\": \"relu\", "
+            "\"torch_dtype\": \"float32\"}",
+            s->vocab, d, inner, s->layers, s->heads, s->context, d);
+    fclose(f);
+    bytes_free(&t.header);
+    bytes_free(&t.data);
+    return path;
+}
+
+/* ---- what the engine keeps ---- */
+
+/* Of a sequence: kept and score [prompt + steps][layers][heads][room], for the prompt and each
+ * decode row. */
+struct record {
+    uint32_t prompt, fed, room, layers, heads, rows;
+    bool *kept;
+    float *score;
+    bool scored, dropped;
+    struct aq_sequence s;
+    uint32_t *ids, *tokens;
+    float *logprobs;
+};
+
+static size_t record_at(const struct record *r, uint32_t row, uint32_t layer, uint32_t head)
+{
+    return (((size_t)row * r->layers + layer) * r->heads + head) * r->room;
+}
+
+static void see(void *user, const struct aq_kv_seen *seen)
+{
+    struct record *r = seen->sequence->user;
+    uint32_t row = seen->seen - r->prompt;
+    assert_true(row < r->rows && seen->kv_heads == r->heads);
+    for (uint32_t h = 0; h < r->heads; h++) {
+        size_t at = record_at(r, row, seen->layer, h);
+        for (uint32_t i = 0; i < seen->held; i++) {
+            const struct aq_attn_slots *s = &seen->slots;
+            uint32_t position = s->position ? s->position[h * s->stride + i] : i;
+            assert_true(position < seen->seen && !r->kept[at + position]);
+            r->kept[at + position] = true;
+            if (s->score)
+                r->score[at + position] = s->score[h * s->stride + i];
+            r->scored = r->scored || s->score;
+        }
+    }
+    r->dropped = r->dropped || seen->held < seen->seen;
+}
+
+static void record_open(struct record *r, const struct ref_model *m, uint64_t seed, uint32_t prompt,
+                        uint32_t fed)
+{
+    *r = (struct record){.prompt = prompt,
+                         .fed = fed,
+                         .room = prompt + fed,
+                         .layers = m->layers,
+                         .heads = m->heads,
+                         .rows = fed};
+    size_t all = record_at(r, r->rows, 0, 0);
+    r->kept = calloc(all, sizeof(*r->kept));
+    r->score = calloc(all, sizeof(*r->score));
+    r->ids = calloc(prompt, sizeof(*r->ids));
+    r->tokens = calloc(fed, sizeof(*r->tokens));
+    r->logprobs = calloc(fed, sizeof(*r->logprobs));
+    assert_true(r->kept && r->score && r->ids && r->tokens && r->logprobs);
+    for (uint32_t i = 0; i < prompt; i++)
+        r->ids[i] = (uint32_t)aq_prng_below(seed, i, 0, m->vocab);
+}
+
+static void record_close(struct record *r)
+{
+    free(r->kept);
+    free(r->score);
+    free(r->ids);
+    free(r->tokens);
+    free(r->logprobs);
+}
+
+/* One of the instruction sets this machine has; NULL: the best. */
+static const char *isa_of(uint64_t draw)
+{
+    static const char *const names[] = {NULL, "ref", "avx2", "avx512"};
+    unsigned mask;
+    const char *name = names[draw % AQ_ARRAY_LEN(names)];
+    return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
+}
+
+/* Runs all sequences under a policy, several at a time. */
+static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
+                       uint32_t count, uint32_t draw)
+{
+    struct aq_engine_opts opts = {.model_dir = dir,
+                                  .compute = AQ_F32,
+                                  .weight_format = AQ_F32,
+                                  .kv_format = AQ_F32,
+                                  .kv = *kv,
+                                  .threads = 1,
+                                  .host_memory = AQ_GIB,
+                                  .isa = isa_of(draw),
+                                  .micro_batch = 1 + draw % 3,
+                                  .micro_batches = 1,
+                                  .serial = true,
+                                  .refill = true};
+    struct aq_workload w = {.sequences = count};
+    for (uint32_t i = 0; i < count; i++) {
+        w.prompt_max = (uint32_t)aq_max_u64(w.prompt_max, r[i].prompt);
+        w.total_max = (uint32_t)aq_max_u64(w.total_max, r[i].prompt + r[i].fed);
+    }
+    struct aq_engine *e;
+    struct aq_err err = {0};
+    int rc = aq_engine_open(&e, &opts, &err);
+    rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
+    if (rc == 0) {
+        aq_engine_set_seams(e, &(struct aq_engine_seams){.kv_seen = see});
+        rc = aq_engine_load(e, &err);
+    }
+    if (rc < 0)
+        fail_msg("%s", err.text);
+    for (uint32_t i = 0; i < count; i++) {
+        r[i].s = (struct aq_sequence){.prompt = r[i].ids,
+                                      .prompt_count = r[i].prompt,
+                                      .max_tokens = r[i].fed,
+                                      .sampling = {.top_p = 1, .repetition_penalty = 1},
+                                      .top_count = 0,
+                                      .tokens = r[i].tokens,
+                                      .logprobs = r[i].logprobs,
+                                      .user = &r[i]};
+        aq_engine_submit(e, &r[i].s);
+    }
+    for (bool worked = true; worked;) {
+        if (aq_engine_pass(e, &worked, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+    aq_engine_close(e);
+}
+
+/* ---- comparison ---- */
+
+struct tally {
+    const struct record *record;
+    char what[256];
+    uint64_t sets, dropped, adopted, near_tokens;
+    double worst_score, worst_logprob;
+};
+
+/* Both kept a key that the other did not: near ties are adopted, anything else fails.  most: how
+ * many keys may differ at a time. */
+static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t head, uint32_t end,
+                   uint32_t row, uint32_t most)
+{
+    struct ref_head *h = ref_head(r, layer, head);
+    const bool *kept = y->record->kept + record_at(y->record, row, layer, head);
+    y->sets++;
+    for (uint32_t pairs = 0;; pairs++) {
+        uint32_t out = 0, in = 0;
+        while (out < end && !(h->kept[out] && !kept[out]))
+            out++;
+        while (in < end && !(kept[in] && !h->kept[in]))
+            in++;
+        if (out == end && in == end)
+            return;
+        if (out == end || in == end || pairs == most)
+            fail_msg("%s: layer %u, head %u, %u positions: the engine %s position %u", y->what,
+                     layer, head, end, out == end ? "also keeps" : "does not keep",
+                     out == end ? in : out);
+        double a = h->score[out], b = h->score[in];
+        if (!(fabs(a - b) <= NEAR_TIE * fmax(a, b)))
+            fail_msg("%s: layer %u, head %u, %u positions: the engine keeps %u (score %.8g) and "
+                     "not %u (score %.8g)",
+                     y->what, layer, head, end, in, b, out, a);
+        ref_head_adopt(&r->policy, h, out, in);
+        y->adopted++;
+    }
+}
+
+static void attends(void *user, struct ref_run *r, uint32_t layer, uint32_t head, uint32_t t)
+{
+    struct tally *y = user;
+    settle(y, r, layer, head, t + 1, t + 1 - r->prompt, 1);
+}
+
+/* Scores of what the engine keeps after a row. */
+static void compare_scores(struct tally *y, const struct ref_run *r, uint32_t row)
+{
+    for (uint32_t i = 0; y->record->scored && i < r->m->layers * r->m->heads; i++) {
+        const struct ref_head *h = &r->head[i];
+        size_t at = record_at(y->record, row, i / r->m->heads, i % r->m->heads);
+        for (uint32_t j = 0; j < r->count; j++) {
+            if (!y->record->kept[at + j]) {
+                y->dropped++;
+                continue;
+            }
+            double want = h->score[j], found = (double)y->record->score[at + j];
+            double error = fabs(found - want) / fmax(want, 1e-3);
+            y->worst_score = fmax(y->worst_score, error);
+            if (!(error <= SCORE_LIMIT))
+                fail_msg("%s: layer %u, head %u, %u positions: the score of %u is %.8g, expected "
+                         "%.8g",
+                         y->what, i / r->m->heads, i % r->m->heads, r->count, j, found, want);
+        }
+    }
+}
+
+static void compare_token(struct tally *y, const double *logits, uint32_t vocab, uint32_t index)
+{
+    uint32_t want = ref_argmax(logits, vocab), found = y->record->tokens[index];
+    double error = fabs(ref_logprob(logits, vocab, found) - (double)y->record->logprobs[index]);
+    y->worst_logprob = fmax(y->worst_logprob, error);
+    y->near_tokens += want != found;
+    if (!(error <= LOGPROB_LIMIT) || logits[want] - logits[found] > LOGPROB_LIMIT)
+        fail_msg("%s: token %u is %u (log-probability %.6f, expected %.6f), expected %u "
+                 "(%.6f above it)",
+                 y->what, index, found, (double)y->record->logprobs[index],
+                 ref_logprob(logits, vocab, found), want, logits[want] - logits[found]);
+}
+
+/* `full`: the prompt attended by the reference under the policy's decay; first: the logits it gave.
+ */
+static void compare(struct tally *y, const struct record *record, const struct ref_run *full,
+                    const double *first, const struct ref_policy *policy)
+{
+    const struct ref_model *m = full->m;
+    double *logits = calloc(m->vocab, sizeof(*logits));
+    struct ref_run *r = ref_run_fork(full, policy);
+    y->record = record;
+    for (uint32_t i = 0; i < m->layers * m->heads; i++)
+        settle(y, r, i / m->heads, i % m->heads, record->prompt, 0, record->prompt);
+    compare_scores(y, r, 0);
+    compare_token(y, first, m->vocab, 0);
+    for (uint32_t t = 1; t < record->fed; t++) {
+        ref_run_step(r, record->tokens[t - 1], logits, attends, y);
+        compare_scores(y, r, t);
+        compare_token(y, logits, m->vocab, t);
+    }
+    ref_run_close(r);
+    free(logits);
+}
+
+/* ---- policies ---- */
+
+static uint32_t floor_share(double share, uint32_t tokens)
+{
+    uint32_t n = (uint32_t)floor(share * tokens + 1e-9);
+    return n ? n : 1;
+}
+
+/* One policy as options give it and as the reference is told: of a sequence of n + g tokens. */
+struct asked {
+    struct aq_kv_options options;
+    enum ref_variant variant;
+};
+
+static struct aq_kv_amount slots(uint32_t n)
+{
+    return (struct aq_kv_amount){AQ_KV_SLOTS, n, 0};
+}
+
+static struct aq_kv_amount share(double x)
+{
+    return (struct aq_kv_amount){AQ_KV_SHARE, 0, x};
+}
+
+static uint32_t amount_of(const struct aq_kv_amount *a, uint32_t tokens)
+{
+    return a->unit == AQ_KV_SHARE ? floor_share(a->share, tokens) : a->slots;
+}
+
+static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uint32_t g)
+{
+    const struct aq_kv_options *o = &a->options;
+    uint32_t budget = amount_of(&o->budget, n + g), heavy = amount_of(&o->heavy, n + g),
+             recent = amount_of(&o->recent, n + g);
+    struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
+    switch (a->variant) {
+    case REF_FULL: break;
+    case REF_H2O:
+        if (o->budget.unit != AQ_KV_UNSET) {
+            p.heavy = o->heavy.unit == AQ_KV_UNSET ? budget / 2 : heavy;
+            p.recent = budget - p.heavy;
+        }
+        p.sinks = o->sinks;
+        p.grace = o->grace;
+        p.decay = o->decay;
+        break;
+    case REF_HEAVY:
+        p.heavy = budget - 1;
+        p.recent = 1;
+        break;
+    case REF_WINDOW:
+        p.heavy = o->sinks;
+        p.recent = budget - o->sinks;
+        break;
+    case REF_FLEXGEN:
+        p.heavy = amount_of(&o->heavy, n);
+        p.heavy = p.heavy < 2 ? 2 : p.heavy;
+        break;
+    case REF_HF: break;
+    }
+    return p;
+}
+
+/* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
+static struct asked draw_policy(uint64_t seed, uint64_t i)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    uint64_t draw = 0;
+    uint32_t kind = (uint32_t)(i % 8), heavy = DRAW(12), recent = 1 + DRAW(12);
+    struct asked a = {0};
+    struct aq_kv_options *o = &a.options;
+    switch (kind) {
+    case 0:
+        o->policy = "h2o";
+        o->budget = share((1 + DRAW(100)) / 100.0);
+        break;
+    case 1:
+        o->policy = "h2o";
+        o->heavy = slots(heavy + !heavy);
+        o->budget = slots(heavy + !heavy + recent);
+        break;
+    case 2:
+        o->policy = "h2o";
+        o->heavy = slots(heavy + 2);
+        o->recent = slots(recent);
+        o->sinks_given = true;
+        o->sinks = DRAW(heavy + 2);
+        o->grace = DRAW(heavy + 2 - o->sinks + recent);
+        o->decay = 1 - DRAW(5) / 10.0;
+        break;
+    case 3:
+        o->policy = "heavy";
+        o->budget = slots(2 + DRAW(20));
+        break;
+    case 4:
+        o->policy = "window";
+        o->sinks_given = true;
+        o->sinks = DRAW(5);
+        o->budget = slots(o->sinks + recent + (o->sinks + recent < 2));
+        break;
+    case 5:
+        o->policy = "h2o:flexgen";
+        o->heavy = share((1 + DRAW(50)) / 100.0);
+        break;
+    case 6:
+        o->policy = "h2o:flexgen";
+        o->heavy = share((50 + DRAW(51)) / 100.0);
+        break;
+    default:
+        o->policy = "h2o:hf";
+        o->heavy = slots(heavy + !heavy);
+        o->recent = slots(recent);
+        break;
+    }
+#undef DRAW
+    static const enum ref_variant variants[] = {REF_H2O,    REF_H2O,     REF_H2O,     REF_HEAVY,
+                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF};
+    a.variant = variants[kind];
+    return a;
+}
+
+static struct aq_kv_policy resolve(const struct asked *a, char text[128])
+{
+    struct aq_kv_policy kv;
+    struct aq_err err;
+    if (aq_kv_policy_resolve(&kv, &a->options, &err) < 0)
+        fail_msg("%s: %s", a->options.policy, err.text);
+    aq_kv_policy_text(text, 128, &kv);
+    return kv;
+}
+
+/* ---- tests ---- */
+
+enum { CROWD = 4 };
+
+static struct ref_model *open_reference(const char *dir)
+{
+    struct aq_model *from;
+    struct aq_err err;
+    if (aq_model_open(&from, &(struct aq_model_opts){.dir = dir}, &err) < 0)
+        fail_msg("%s", err.text);
+    struct ref_model *m = ref_model_open(from);
+    aq_model_close(from);
+    return m;
+}
+
+static void compare_crowd(struct tally *y, const char *dir, const struct ref_model *m,
+                          const struct asked *a, uint64_t seed)
+{
+    struct record record[CROWD];
+    double *first = calloc(m->vocab, sizeof(*first));
+    char text[128];
+    struct aq_kv_policy kv = resolve(a, text);
+    for (uint32_t i = 0; i < CROWD; i++)
+        record_open(&record[i], m, 100 * seed + i, 2 + (uint32_t)aq_prng_below(seed, i, 1, 40),
+                    1 + (uint32_t)aq_prng_below(seed, i, 2, 24));
+    run_engine(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
+    for (uint32_t i = 0; i < CROWD; i++) {
+        const struct record *r = &record[i];
+        struct ref_policy p = reference_policy(a, r->prompt, r->fed);
+        struct ref_policy full = {.variant = REF_FULL, .decay = p.decay};
+        struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
+        snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
+                 r->prompt, r->fed);
+        compare(y, r, base, first, &p);
+        ref_run_close(base);
+    }
+    for (uint32_t i = 0; i < CROWD; i++)
+        record_close(&record[i]);
+    free(first);
+}
+
+static void report(const char *what, const struct tally *y)
+{
+    print_message("%s: %llu sets of keys, %llu keys not there, %llu near ties adopted, %llu near "
+                  "tokens; worst score %.1e, log-probability %.1e\n",
+                  what, (unsigned long long)y->sets, (unsigned long long)y->dropped,
+                  (unsigned long long)y->adopted, (unsigned long long)y->near_tokens,
+                  y->worst_score, y->worst_logprob);
+}
+
+static void random_models_keep_what_the_reference_keeps(void **state)
+{
+    static const struct shape shapes[] = {
+        {2, 4, 16, 97, 80, 1.5f},
+        {3, 3, 20, 64, 80, 3},
+        {1, 8, 8, 200, 80, 1},
+        {2, 2, 64, 97, 80, 2},
+    };
+    const char *draws = getenv("AQ_KEPT_DRAWS");
+    uint32_t each = draws ? (uint32_t)atoi(draws) : SLOW ? 8 : 32;
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
+        const char *dir = write_model(&shapes[i], 7 + i);
+        struct ref_model *m = open_reference(dir);
+        for (uint32_t n = 0; n < each; n++) {
+            struct asked a = draw_policy(11, i * each + n);
+            compare_crowd(&y, dir, m, &a, 1 + i * each + n);
+        }
+        ref_model_close(m);
+    }
+    report("random models", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000);
+    assert_true(y.adopted * 1000 < y.sets); /* near ties are rare, or something drifts */
+}
+
+static uint32_t read_prompt(uint32_t *dst, uint32_t max, const json_t *golden, size_t i)
+{
+    const json_t *list = json_object_get(json_array_get(golden, i), "prompt_ids");
+    uint32_t n = (uint32_t)json_array_size(list);
+    assert_in_range(n, 2, max);
+    for (uint32_t t = 0; t < n; t++)
+        dst[t] = (uint32_t)json_integer_value(json_array_get(list, t));
+    return n;
+}
+
+/* The trained model's prompts, each attended once by the reference for all policies. */
+static void the_trained_model_keeps_what_the_reference_keeps(void **state)
+{
+    static const struct asked policies[] = {
+        {{.policy = "h2o", .budget = {AQ_KV_SHARE, 0, 0.2}}, REF_H2O},
+        {{.policy = "h2o", .budget = {AQ_KV_SLOTS, 16, 0}, .heavy = {AQ_KV_SLOTS, 4, 0}}, REF_H2O},
+        {{.policy = "heavy", .budget = {AQ_KV_SLOTS, 12, 0}}, REF_HEAVY},
+        {{.policy = "window", .budget = {AQ_KV_SLOTS, 14, 0}, .sinks_given = true, .sinks = 4},
+         REF_WINDOW},
+        {{.policy = "h2o:flexgen", .heavy = {AQ_KV_SHARE, 0, 0.25}}, REF_FLEXGEN},
+        {{.policy = "h2o:hf", .heavy = {AQ_KV_SLOTS, 5, 0}, .recent = {AQ_KV_SLOTS, 6, 0}}, REF_HF},
+        {{.policy = "h2o", .budget = {AQ_KV_SHARE, 0, 1.0}}, REF_H2O},
+    };
+    enum { FED = SLOW ? 8 : 32, PROMPTS = SLOW ? 2 : 6, MAX = 300 };
+    char dir[4096];
+    snprintf(dir, sizeof(dir), "%s", data_path("tiny-opt"));
+    struct ref_model *m = open_reference(dir);
+    json_t *golden;
+    assert_int_equal(
+        aq_json_read_file(&golden, data_path("tiny-opt/golden/h2o_greedy.json"), 1 << 20, NULL), 0);
+    struct ref_run *base[PROMPTS];
+    uint32_t ids[PROMPTS][MAX], n[PROMPTS];
+    double *first = calloc((size_t)PROMPTS * m->vocab, sizeof(*first));
+    struct ref_policy full = {.variant = REF_FULL};
+    for (uint32_t i = 0; i < PROMPTS; i++) {
+        n[i] = read_prompt(ids[i], MAX, golden, i);
+        base[i] = ref_run_open(m, &full, ids[i], n[i], n[i] + FED, first + (size_t)i * m->vocab);
+    }
+    struct tally y = {0};
+    for (size_t c = 0; c < AQ_ARRAY_LEN(policies); c++) {
+        struct record record[PROMPTS];
+        char text[128];
+        struct aq_kv_policy kv = resolve(&policies[c], text);
+        for (uint32_t i = 0; i < PROMPTS; i++) {
+            record_open(&record[i], m, 0, n[i], FED);
+            memcpy(record[i].ids, ids[i], n[i] * sizeof(**ids));
+        }
+        run_engine(dir, &kv, record, PROMPTS, 4);
+        for (uint32_t i = 0; i < PROMPTS; i++) {
+            struct ref_policy p = reference_policy(&policies[c], n[i], FED);
+            snprintf(y.what, sizeof(y.what), "trained model, %s, prompt %u of %u + %u tokens", text,
+                     i, n[i], FED);
+            compare(&y, &record[i], base[i], first + (size_t)i * m->vocab, &p);
+            record_close(&record[i]);
+        }
+    }
+    report("trained model", &y);
+    assert_true(y.sets > 1000 && y.dropped > 10000);
+    for (uint32_t i = 0; i < PROMPTS; i++)
+        ref_run_close(base[i]);
+    free(first);
+    json_decref(golden);
+    ref_model_close(m);
+}
+
+/* Room for everything that is ever held: the bits of the full cache. */
+static void budgets_of_the_whole_sequence_change_no_bit(void **state)
+{
+    static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen"};
+    enum { N = 37, FED = 20 };
+    struct shape shape = {2, 4, 16, 97, 80, 2};
+    const char *dir = write_model(&shape, 21);
+    struct ref_model *m = open_reference(dir);
+    struct record want;
+    record_open(&want, m, 5, N, FED);
+    run_engine(dir, &(struct aq_kv_policy){0}, &want, 1, 0);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        struct asked a = {.options = {.policy = names[i]}};
+        if (strcmp(names[i], "h2o:hf") == 0) {
+            a.options.heavy = slots(N);
+            a.options.recent = slots(FED - 2); /* one more is attended */
+        } else if (strcmp(names[i], "h2o:flexgen") == 0) {
+            a.options.heavy = share(1.0);
+        } else {
+            a.options.budget = slots(N + FED - 1); /* the last token's key is never computed */
+        }
+        char text[128];
+        struct aq_kv_policy kv = resolve(&a, text);
+        struct record found;
+        record_open(&found, m, 5, N, FED);
+        run_engine(dir, &kv, &found, 1, 0);
+        assert_false(found.dropped);
+        assert_memory_equal(found.tokens, want.tokens, FED * sizeof(*want.tokens));
+        assert_memory_equal(found.logprobs, want.logprobs, FED * sizeof(*want.logprobs));
+        record_close(&found);
+        if (a.options.budget.unit != AQ_KV_SLOTS)
+            continue;
+        a.options.budget = slots(N + FED - 2);
+        kv = resolve(&a, text);
+        record_open(&found, m, 5, N, FED);
+        run_engine(dir, &kv, &found, 1, 0);
+        assert_true(found.dropped);
+        record_close(&found);
+    }
+    record_close(&want);
+    ref_model_close(m);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(random_models_keep_what_the_reference_keeps),
+    cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
+    cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, make_scratch, remove_scratch) ? 1 : 0;
+}
