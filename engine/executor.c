@@ -271,9 +271,19 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
+/* Policies that decide across layers or in bulk, and caches whose heads differ or whose order has a
+ * meaning, can be described (policy/kv_policy.h) but are not run here. */
+static void assert_policy_is_known(const struct aq_plan *plan)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
+    assert(!d->prefill_end && !d->step_end && !d->cross_layer);
+    assert(!d->ragged && !d->ordered && d->pos == AQ_KV_POS_ORIGINAL && d->align == 1);
+}
+
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
                      struct aq_err *reterr)
 {
+    assert_policy_is_known(&opts->block->plan);
     struct aq_executor *x = calloc(1, sizeof(*x));
     if (!x)
         return aq_error(reterr, -ENOMEM, "executor");

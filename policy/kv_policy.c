@@ -227,14 +227,3 @@ uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_ma
     aq_kv_policy_limits(&l, p, prompt_max, total_max - prompt_max);
     return (uint32_t)aq_min_u64(l.slots, total_max);
 }
-
-uint32_t aq_kv_policy_cut_max(const struct aq_kv_policy *p, uint32_t prompt_max)
-{
-    struct aq_kv_limits l;
-    for (uint32_t prompt = prompt_max; prompt > 0 && aq_kv_policy_drops(p); prompt--) {
-        aq_kv_policy_limits(&l, p, prompt, 0); /* a share is smallest for who generates nothing */
-        if (prompt > l.keep_prompt)
-            return prompt;
-    }
-    return 0;
-}

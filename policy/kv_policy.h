@@ -167,7 +167,5 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
  * with the new ones at most total_max. */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
                                 uint32_t total_max);
-/* The longest prompt up to prompt_max that is cut; 0: none. */
-uint32_t aq_kv_policy_cut_max(const struct aq_kv_policy *p, uint32_t prompt_max);
 
 #endif

@@ -35,6 +35,23 @@ class Generate(Rig):
             self.assertEqual(r["usage"]["prompt_tokens"], len(g["prompt_ids"]))
             self.assertEqual(r["text"], g["text"])
 
+    def test_greedy_tokens_under_h2o_are_the_golden_ones(self):
+        with open(os.path.join(MODEL, "golden", "h2o_greedy.json"), encoding="utf-8") as f:
+            want = json.load(f)
+        self.write({"id": i, "prompt": g["prompt_ids"]} for i, g in enumerate(want))
+        words = ("--compute", "f32", "--kv-format", "f32", "--max-tokens", "64", "--ignore-eos",
+                 "--kv-policy", "h2o", "--overwrite")
+        self.generate(*words, "--kv-budget", "20%")
+        found = self.results()
+        for i, g in enumerate(want):
+            self.assertEqual(found[i]["tokens"], g["tokens"])
+        # The whole sequence is the full cache, bit for bit.
+        self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
+        whole = self.results()
+        self.generate(*words, "--kv-policy", "full", "--logprobs", "0")
+        self.assertEqual(self.results(), whole)
+        self.assertNotEqual(whole[0]["tokens"], found[0]["tokens"])
+
     def test_three_forms_side_by_side(self):
         harness = ('{"best_of": 1, "echo": true, "logprobs": 1, "max_tokens": 0, "model": "x", '
                    '"n": 1,  "prompt": "In my palm is a clear stone", "request_type": '
@@ -204,6 +221,23 @@ class Generate(Rig):
         ]
         for records, words, message in cases:
             self.write(records)
+            done = self.generate(*words, status=1)
+            self.assertIn(message, done.stderr)
+            self.assertEqual(os.listdir(self.dir), ["in.jsonl"])
+
+    def test_budgets_that_mean_nothing_say_what_was_meant(self):
+        self.write([{"prompt": "She said"}])
+        cases = [
+            (("--kv-policy", "h2o", "--kv-budget", "0"), b"no token could be kept"),
+            (("--kv-policy", "h2o", "--kv-budget", "1"), b"100 % or one token?"),
+            (("--kv-policy", "h2o", "--kv-budget", "1025"), b"1024 tokens of the model's context"),
+            (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-heavy", "40", "--kv-recent", "40"),
+             b"--kv-heavy 40 and --kv-recent 40 together are above --kv-budget 64"),
+            (("--kv-policy", "window", "--kv-budget", "8", "--kv-sinks", "8"),
+             b"a window smaller than its 8 sinks"),
+            (("--kv-budget", "20%"), b"--kv-policy h2o"),
+        ]
+        for words, message in cases:
             done = self.generate(*words, status=1)
             self.assertIn(message, done.stderr)
             self.assertEqual(os.listdir(self.dir), ["in.jsonl"])

@@ -462,18 +462,26 @@ static void short_sequences_have_limits_too(void **state)
     (void)state;
 }
 
-static void the_longest_prompt_that_is_cut(void **state)
+static void a_workload_bounds_the_slots_of_its_sequences(void **state)
 {
     struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(64)});
-    assert_int_equal(aq_kv_policy_cut_max(&p, 64), 0);
-    assert_int_equal(aq_kv_policy_cut_max(&p, 65), 65);
     assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60), 60);
     assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 64);
-    p = resolved((struct aq_kv_options){.policy = "h2o:flexgen", .heavy = share(0.51)});
-    assert_int_equal(aq_kv_policy_cut_max(&p, 100), 98); /* 49 and 48 stay */
     p = (struct aq_kv_policy){0};
-    assert_int_equal(aq_kv_policy_cut_max(&p, 1000), 0);
     assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 600);
+    /* Whatever the prompt's part in it. */
+    static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy"};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        p = resolved((struct aq_kv_options){.policy = names[i], .budget = share(0.3)});
+        for (uint32_t prompt = 1; prompt <= 60; prompt++) {
+            for (uint32_t total = prompt; total <= 90; total++) {
+                struct aq_kv_limits l;
+                aq_kv_policy_limits(&l, &p, prompt, total - prompt);
+                uint32_t held = aq_kv_limits_held(&l, prompt, total);
+                assert_true(held <= aq_kv_policy_slots_max(&p, 60, 90));
+            }
+        }
+    }
     (void)state;
 }
 
@@ -601,7 +609,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flexgen_takes_a_share_of_the_prompt_for_each_half),
     cmocka_unit_test(parts_given_leave_the_rest_of_the_budget),
     cmocka_unit_test(short_sequences_have_limits_too),
-    cmocka_unit_test(the_longest_prompt_that_is_cut),
+    cmocka_unit_test(a_workload_bounds_the_slots_of_its_sequences),
     cmocka_unit_test(options_that_contradict_each_other_are_refused),
     cmocka_unit_test(variants_and_full_take_no_more_than_they_know),
     cmocka_unit_test(budgets_above_the_context_are_refused),
