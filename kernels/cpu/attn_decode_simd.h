@@ -231,12 +231,12 @@ VEC_FN void scale_values(const struct decode *t, const struct step *x, uint32_t 
 }
 
 /* Keeps what scores are made of once all blocks have been seen. */
-VEC_FN void keep_weights(const struct decode *t, const struct step *x, uint32_t i)
+VEC_FN void keep_weights(const struct decode *t, const struct step *x, uint32_t query,
+                         const vec e[BLOCK_VECS])
 {
-    uint32_t query = x->query + i;
     float *to = t->kept + (size_t)query * t->kept_slots + x->number * BLOCK_SLOTS;
-    for (uint32_t v = 0; v < BLOCK_SLOTS; v += VEC_LANES)
-        vec_store(to + v, vec_load(x->p + i * BLOCK_SLOTS + v));
+    for (uint32_t v = 0; v < BLOCK_VECS; v++)
+        vec_store(to + v * VEC_LANES, e[v]);
     t->kept_max[(size_t)query * t->kept_blocks + x->number] = t->max[query];
 }
 
@@ -258,14 +258,14 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
     vec base = vec_zero_where(vec_equal(max, lowest), max);
     vec correction = vec_exp(vec_sub(old, base)), added = vec_zero();
     for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        vec e = vec_exp(vec_sub(s[v], base));
-        vec_store(p + v * VEC_LANES, e);
-        added = vec_add(added, e);
+        s[v] = vec_exp(vec_sub(s[v], base));
+        vec_store(p + v * VEC_LANES, s[v]);
+        added = vec_add(added, s[v]);
     }
     vec_store(weight, vec_fma(vec_load(weight), correction, added));
     t->max[query] = vec_first_lane(max);
     if (t->kept)
-        keep_weights(t, x, i);
+        keep_weights(t, x, query, s);
     x->correction[i] = vec_first_lane(correction);
 }
 
@@ -518,6 +518,16 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
     }
 }
 
+/* Asks for what is remembered of a block's slots: wanted when all blocks have been seen. */
+VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b)
+{
+    const struct aq_attn_slots *s = &run->seq->slots;
+    size_t at = (size_t)(run->head + head) * s->stride + b * BLOCK_SLOTS;
+    vec_prefetch(s->score + at, BLOCK_SLOTS * sizeof(*s->score));
+    if (s->victim)
+        vec_prefetch(s->position + at, BLOCK_SLOTS * sizeof(*s->position));
+}
+
 VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
 {
     uint32_t most = 0;
@@ -532,6 +542,8 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
                 continue;
             x.block = aq_attn_block(run->seq, run->head + head, b);
             find_next(&x, run, head, b, blocks);
+            if (t->kept)
+                ask_slots(run, head, b);
             attend_block(t, &x, f, head, b);
         }
     }

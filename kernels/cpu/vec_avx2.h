@@ -155,6 +155,10 @@ VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return vec_select(m, vec_fma(a, b, c), c);
 }
+VEC_FN bool vec_any(vec_mask m)
+{
+    return _mm256_movemask_ps(m) != 0;
+}
 VEC_FN uint32_t vec_count(vec_mask m)
 {
     return (uint32_t)__builtin_popcount((unsigned)_mm256_movemask_ps(m));

@@ -125,6 +125,10 @@ VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, m);
 }
+VEC_FN bool vec_any(vec_mask m)
+{
+    return m != 0;
+}
 VEC_FN uint32_t vec_count(vec_mask m)
 {
     return (uint32_t)__builtin_popcount(m);

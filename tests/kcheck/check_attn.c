@@ -326,6 +326,10 @@ static const struct bench_shape {
       {{32, 1, 64}, AQ_Q4, 1, 512},
 };
 
+/* Scores, positions and victims of all sequences, in turns: none is in a cache when its turn comes
+ * again. */
+enum { SLOT_TURNS = 3 };
+
 struct bench {
     struct kc *kc;
     struct aq_attn a;
@@ -336,8 +340,10 @@ struct bench {
     uint64_t cold_pages; /* modulo these */
     size_t page_bytes;
     uint8_t *block[KC_ATTN_SEQS_MAX * LEN_MAX * 2 / AQ_HEAD_BLOCK_SLOTS];
+    struct aq_attn_slots slots[SLOT_TURNS];
 };
 
+/* Attention alone. */
 static void bench_call(void *arg, uint64_t i)
 {
     struct bench *b = arg;
@@ -346,59 +352,137 @@ static void bench_call(void *arg, uint64_t i)
     b->fn(kc_exec(b->kc, 0), &b->a);
 }
 
-static void bench_one(struct kc *kc, const struct bench_shape *s, bool prefill)
+static void take_slots(struct bench *b, uint64_t i)
 {
-    static struct bench b;
-    b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
+    uint32_t heads = b->a.kv_heads;
+    for (uint32_t s = 0; s < b->a.seq_count; s++) {
+        struct aq_attn_slots slots = b->slots[i % SLOT_TURNS];
+        slots.score += (size_t)s * heads * slots.stride;
+        slots.position += (size_t)s * heads * slots.stride;
+        slots.victim += (size_t)s * heads;
+        b->seq[s].slots = slots;
+    }
+}
+
+static const struct aq_attn_rule bench_rule = {.decay = 1};
+
+/* Decode attention with scores and victims. */
+static void bench_scored(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    take_slots(b, i);
+    b->a.rule = &bench_rule;
+    bench_call(b, i);
+    b->a.rule = NULL;
+}
+
+/* Prefill attention and the column sums of all its queries. */
+static void bench_stats(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    bench_call(b, i);
+    take_slots(b, i);
+    struct aq_attn a = b->a;
+    a.rule = &bench_rule;
+    kc_new(b->kc)->attn_stats(kc_exec(b->kc, 0), &a, NULL);
+}
+
+static void make_slots(struct kc *kc, struct bench *b)
+{
+    uint32_t heads = b->a.kv_heads * b->a.seq_count;
+    for (uint32_t t = 0; t < SLOT_TURNS; t++) {
+        struct aq_attn_slots *s = &b->slots[t];
+        s->stride = (uint32_t)aq_align_up(b->len, AQ_HEAD_BLOCK_SLOTS);
+        s->score = kc_hot(kc, (size_t)heads * s->stride * sizeof(float));
+        s->position = kc_hot(kc, (size_t)heads * s->stride * sizeof(uint32_t));
+        s->victim = kc_hot(kc, heads * sizeof(uint32_t));
+        for (size_t i = 0; i < (size_t)heads * s->stride; i++) {
+            s->score[i] = (float)kc_below(kc, 1 << 20) * 1e-6f;
+            s->position[i] = (uint32_t)(i % s->stride);
+        }
+    }
+}
+
+enum bench_what { DECODE, PREFILL, SCORED, STATS };
+
+static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape *s,
+                       enum bench_what what)
+{
+    bool prefill = what == PREFILL || what == STATS;
+    *b = (struct bench){.kc = kc, .fn = version(kc_new(kc), prefill), .len = s->len};
     size_t cold_bytes, head_bytes = aq_kv_block_bytes(s->kv_dtype, s->size.head_dim);
     uint32_t blocks = (uint32_t)aq_div_up(s->len, AQ_HEAD_BLOCK_SLOTS);
-    b.cold = kc_cold(kc, &cold_bytes);
-    b.page_bytes = head_bytes * s->size.kv_heads;
-    b.cold_pages = cold_bytes / b.page_bytes;
-    b.pages = s->seqs * blocks;
-    assert(b.pages <= AQ_ARRAY_LEN(b.block));
+    b->cold = kc_cold(kc, &cold_bytes);
+    b->page_bytes = head_bytes * s->size.kv_heads;
+    b->cold_pages = cold_bytes / b->page_bytes;
+    b->pages = s->seqs * blocks;
+    assert(b->pages <= AQ_ARRAY_LEN(b->block));
     uint32_t rows = prefill ? s->len : 1;
     for (uint32_t i = 0; i < s->seqs; i++)
-        b.seq[i] = (struct aq_attn_seq){.block = b.block + i * blocks,
-                                        .head_offset = head_bytes,
-                                        .len = &b.len,
-                                        .row = i * rows,
-                                        .rows = rows};
+        b->seq[i] = (struct aq_attn_seq){.block = b->block + i * blocks,
+                                         .head_offset = head_bytes,
+                                         .len = &b->len,
+                                         .row = i * rows,
+                                         .rows = rows,
+                                         .position = s->len - rows,
+                                         .recent = s->len / 2};
     uint32_t columns = s->size.kv_heads * s->size.q_per_kv * s->size.head_dim;
     size_t out_bytes = (size_t)s->seqs * rows * columns * sizeof(float);
-    b.a = (struct aq_attn){.seqs = b.seq,
-                           .seq_count = s->seqs,
-                           .q = (const float *)b.cold,
-                           .q_stride = columns,
-                           .out = kc_hot(kc, out_bytes),
-                           .out_dtype = AQ_F32,
-                           .out_stride = columns,
-                           .kv_dtype = s->kv_dtype,
-                           .kv_heads = s->size.kv_heads,
-                           .q_per_kv = s->size.q_per_kv,
-                           .head_dim = s->size.head_dim,
-                           .scale = 0.125f};
+    b->a = (struct aq_attn){.seqs = b->seq,
+                            .seq_count = s->seqs,
+                            .q = (const float *)b->cold,
+                            .q_stride = columns,
+                            .out = kc_hot(kc, out_bytes),
+                            .out_dtype = AQ_F32,
+                            .out_stride = columns,
+                            .kv_dtype = s->kv_dtype,
+                            .kv_heads = s->size.kv_heads,
+                            .q_per_kv = s->size.q_per_kv,
+                            .head_dim = s->size.head_dim,
+                            .scale = 0.125f};
     assert(out_bytes <= cold_bytes);
+    if (what == STATS)
+        b->a.log_sum_exp = kc_hot(kc, out_bytes / s->size.head_dim);
+    if (what == SCORED || what == STATS)
+        make_slots(kc, b);
+}
+
+/* What is remembered is timed in turns with attention alone: "of peer" is its time over that of
+ * both. */
+static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_what what)
+{
+    static struct bench b;
+    bool prefill = what == PREFILL || what == STATS;
+    bench_open(kc, &b, s, what);
     double pairs = prefill ? 0.5 * s->len * (s->len + 1.0) : s->len; /* of a query and a key */
-    kc_bench(kc, &(struct kc_bench){
-                     .call = bench_call,
-                     .arg = &b,
-                     .bytes = (double)s->seqs * s->len * b.page_bytes / AQ_HEAD_BLOCK_SLOTS,
-                     .flops = 4.0 * s->seqs * pairs * columns,
-                     .bound = prefill ? KC_BOUND_F32 : KC_BOUND_READ,
-                 });
+    double slot_bytes = what == SCORED ? 3.0 * sizeof(float) * s->size.kv_heads : 0;
+    struct kc_bench line = {
+        .call = what == SCORED  ? bench_scored
+                : what == STATS ? bench_stats
+                                : bench_call,
+        .arg = &b,
+        .bytes =
+            (double)s->seqs * s->len * ((double)b.page_bytes / AQ_HEAD_BLOCK_SLOTS + slot_bytes),
+        .flops = (what == STATS ? 6.0 : 4.0) * s->seqs * pairs * (double)b.a.q_stride,
+        .bound = prefill ? KC_BOUND_F32 : KC_BOUND_READ,
+        .peer = what == SCORED || what == STATS ? bench_call : NULL,
+        .peer_arg = &b,
+    };
+    kc_bench(kc, &line);
 }
 
 static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t count,
-                         bool prefill)
+                         enum bench_what what)
 {
+    static const char *const names[] = {"decode", "prefill", "scores", "stats"};
+    static const size_t slots[] = {KC_SLOT(attn_decode), KC_SLOT(attn_prefill),
+                                   KC_SLOT(attn_decode), KC_SLOT(attn_stats)};
     for (size_t i = 0; i < count; i++) {
         const struct bench_shape *s = &shapes[i];
-        if (kc_bench_begin(kc, prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode),
-                           "attn_%s_%s_b%u_h%ux%u_d%u_s%u", prefill ? "prefill" : "decode",
+        if (kc_bench_begin(kc, slots[what], "attn_%s_%s_b%u_h%ux%u_d%u_s%u", names[what],
                            aq_dtype_name(s->kv_dtype), s->seqs, s->size.kv_heads, s->size.q_per_kv,
                            s->size.head_dim, s->len))
-            bench_one(kc, s, prefill);
+            bench_one(kc, s, what);
     }
 }
 
@@ -406,8 +490,10 @@ static void bench(struct kc *kc)
 {
     if (kc_new(kc) == kc_ref(kc))
         return; /* seconds a call */
-    bench_shapes(kc, decode_shapes, AQ_ARRAY_LEN(decode_shapes), false);
-    bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), true);
+    bench_shapes(kc, decode_shapes, AQ_ARRAY_LEN(decode_shapes), DECODE);
+    bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), PREFILL);
+    bench_shapes(kc, decode_shapes, AQ_ARRAY_LEN(decode_shapes), SCORED);
+    bench_shapes(kc, prefill_shapes, AQ_ARRAY_LEN(prefill_shapes), STATS);
 }
 
 const struct kc_check kc_check_attn = {.name = "attn", .check = check, .bench = bench};

@@ -183,10 +183,10 @@ const char *kc_bound_name(enum kc_bound bound)
     return bound_names[bound];
 }
 
-void kc_print_heading(bool peer)
+void kc_print_heading(void)
 {
-    printf("%-40s %-10s %11s %5s  %18s  %-20s %5s%s\n", "", "", "time/call", "+/-", "rate",
-           "of measured bound", "best", peer ? "  of peer  best" : "");
+    printf("%-40s %-10s %11s %5s  %18s  %-20s %5s  of peer  best\n", "", "", "time/call", "+/-",
+           "rate", "of measured bound", "best");
 }
 
 void kc_print_row(const struct kc_row *row)

@@ -77,7 +77,7 @@ void *kc_map_huge(size_t bytes);
 
 /* kc_bench.c */
 void kc_print_row(const struct kc_row *row);
-void kc_print_heading(bool peer);
+void kc_print_heading(void);
 const char *kc_bound_name(enum kc_bound bound);
 const void *kc_make_cold(size_t bytes);
 

@@ -449,7 +449,7 @@ static int run_benches(struct kc *kc, uint32_t table_count)
     kc->cold = kc_make_cold(kc->cold_bytes);
     printf("%s | commit %s | cold data: %zu MiB | medians; best against best\n", cpu, AQ_COMMIT,
            kc->cold_bytes / (size_t)AQ_MIB);
-    kc_print_heading(kc->options->peer);
+    kc_print_heading();
     int rc = run_checks(kc, table_count);
     if (rc == 0 && kc->options->json)
         rc = write_json(kc, cpu);
