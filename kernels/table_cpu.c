@@ -30,6 +30,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->add_rows = aq_add_rows_avx2;
         k->attn_decode = aq_attn_decode_avx2;
         k->attn_prefill = aq_attn_prefill_avx2;
+        k->attn_stats = aq_attn_stats_avx2;
         k->kv_append = aq_kv_append_avx2;
         k->kv_victim = aq_kv_victim_avx2;
         k->logits_stat = aq_logits_stat_avx2;
@@ -46,6 +47,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->add_rows = aq_add_rows_avx512;
         k->attn_decode = aq_attn_decode_avx512;
         k->attn_prefill = aq_attn_prefill_avx512;
+        k->attn_stats = aq_attn_stats_avx512;
         k->kv_append = aq_kv_append_avx512;
         k->kv_victim = aq_kv_victim_avx512;
         k->logits_stat = aq_logits_stat_avx512;

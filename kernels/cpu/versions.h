@@ -24,7 +24,7 @@ aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf
 /* Attention. */
 aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;
 aq_attn_prefill_fn aq_attn_prefill_ref, aq_attn_prefill_avx2, aq_attn_prefill_avx512;
-aq_attn_stats_fn aq_attn_stats_ref;
+aq_attn_stats_fn aq_attn_stats_ref, aq_attn_stats_avx2, aq_attn_stats_avx512;
 
 /* Row operations, KV append, logits. */
 aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Column sums of attention, on vec.h; included once by each version's file, after
+ * attn_prefill_simd.h, whose products these are with the roles exchanged.
+ *
+ * A tile is STATS_KEYS keys of one KV head of one sequence, and a key is a lane from beginning to
+ * end: K lies transposed, [d][key], and elements of scaled queries are broadcast to it, 32 rows of
+ * queries at a time; so a product is the same fma chain over d = 0, 1, 2, ... as in prefill
+ * attention.  exp(product - log_sum_exp) is added to its lane without any work across lanes.  Only
+ * queries that see a key of the tile are looked at: the causal half of the products, and no row of
+ * probabilities is ever stored.
+ *
+ * A lane adds the queries of a window of STATS_WINDOW in order, and then the windows, which begin
+ * at multiples of it: sums of thousands lose little, and no bit depends on tiles or threads. */
+
+enum {
+    STATS_HALVES = AQ_ATTN_STATS_KEYS / TILE_LANES, /* that share the scaling of queries */
+    STATS_WINDOW = 64,
+};
+
+struct stats_run {
+    const struct aq_attn *a;
+    const struct aq_attn_seq *seq;
+    const struct aq_attn_pairs *pairs;
+    uint32_t head, len, key; /* first key of the tile */
+    uint32_t group;          /* query heads that are looked at */
+};
+
+struct stats {
+    struct prefill t;                /* the products: q = K transposed, k = queries */
+    float *keys[STATS_HALVES];       /* [dim padded to lanes][TILE_LANES] */
+    float *wide;                     /* [TILE_LANES][dim padded]: K in f32, then queries */
+    float *total, *window, *pending; /* [STATS_HALVES][TILE_LANES]: sums, sums of the window,
+                                               c of a query whose heads are not complete */
+    float *power;                    /* [STATS_WINDOW + 1]: of the decay */
+};
+
+static struct stats stats_open(struct aq_exec *ex, uint32_t worker, uint32_t dim)
+{
+    uint32_t pad = (uint32_t)aq_align_up(dim, VEC_LANES);
+    struct stats s = {.t = {.dim = dim, .lanes = TILE_LANES, .vecs = TILE_VECS}};
+    float *at = aq_exec_scratch(ex, worker);
+    for (uint32_t i = 0; i < STATS_HALVES; i++, at += (size_t)pad * TILE_LANES)
+        s.keys[i] = at;
+    s.wide = at;
+    s.t.p = s.wide + (size_t)pad * TILE_LANES;
+    s.total = s.t.p + BLOCK_SLOTS * TILE_LANES;
+    s.window = s.total + AQ_ATTN_STATS_KEYS;
+    s.pending = s.window + AQ_ATTN_STATS_KEYS;
+    s.power = s.pending + AQ_ATTN_STATS_KEYS;
+    return s;
+}
+
+/* wide[i] = key `key + i` in f32, for n keys (1 to TILE_LANES). */
+VEC_FN void widen_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
+                       uint32_t key, uint32_t n)
+{
+    uint32_t dim = s->t.dim;
+    float *to = s->wide;
+    while (n) {
+        uint32_t slot = key % BLOCK_SLOTS;
+        uint32_t slots = (uint32_t)aq_min_u64(BLOCK_SLOTS - slot, n);
+        const uint8_t *block = aq_attn_block(run->seq, run->head, key / BLOCK_SLOTS);
+        if (aq_dtype_is_quantised(dtype))
+            widen_codes(to, block, dtype, slot, slots, dim);
+        else
+            widen(to, block, dtype, (size_t)slot * dim, (size_t)slots * dim);
+        key += slots;
+        n -= slots;
+        to += (size_t)slots * dim;
+    }
+}
+
+/* keys[half][d][i] = element d of key `key + i`; zero past the keys there are. */
+VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
+                      uint32_t half)
+{
+    uint32_t dim = s->t.dim, key = run->key + half * TILE_LANES;
+    uint32_t n = key < run->len ? (uint32_t)aq_min_u64(run->len - key, TILE_LANES) : 0;
+    widen_keys(s, run, dtype, key, n);
+    for (uint32_t v = 0; v < TILE_LANES; v += VEC_LANES) {
+        for (uint32_t d = 0; d < dim; d += VEC_LANES) {
+            vec x[VEC_LANES];
+            uint32_t lanes = (uint32_t)aq_min_u64(VEC_LANES, dim - d);
+            for (uint32_t i = 0; i < VEC_LANES; i++)
+                x[i] =
+                    v + i < n ? vec_load_n(s->wide + (size_t)(v + i) * dim + d, lanes) : vec_zero();
+            vec_transpose(x);
+            for (uint32_t i = 0; i < VEC_LANES; i++)
+                vec_store(s->keys[half] + (size_t)(d + i) * TILE_LANES + v, x[i]);
+        }
+    }
+}
+
+/* Rows are numbered by query, then by query head: wide[i] = row `row + i`, scaled. */
+VEC_FN void take_queries(const struct stats *s, const struct stats_run *run, uint32_t row,
+                         uint32_t n)
+{
+    const struct aq_attn *a = run->a;
+    const vec scale = vec_set(a->scale);
+    uint32_t dim = s->t.dim, query = row / run->group, g = row % run->group;
+    for (uint32_t i = 0; i < n; i++) {
+        const float *from = a->q + ((size_t)run->seq->row + query) * a->q_stride +
+                            ((size_t)run->head * a->q_per_kv + g) * dim;
+        float *to = s->wide + (size_t)i * dim;
+        uint32_t d = 0;
+        for (; d + VEC_LANES <= dim; d += VEC_LANES)
+            vec_store(to + d, vec_mul(vec_load(from + d), scale));
+        if (d < dim)
+            vec_store_n(to + d, vec_mul(vec_load_n(from + d, dim - d), scale), dim - d);
+        if (++g == run->group) {
+            g = 0;
+            query++;
+        }
+    }
+}
+
+/* Keys that count for a query: [first, end) of the sequence's. */
+struct stats_keys {
+    int64_t first, end;
+};
+
+static inline struct stats_keys counting(const struct stats_run *run, uint32_t query)
+{
+    int64_t own = (int64_t)run->len - run->seq->rows + query;
+    struct stats_keys k = {.first = 0, .end = own + 1 - run->pairs->min_dist};
+    if (run->pairs->band)
+        k.first = own + 1 - run->pairs->band;
+    return k;
+}
+
+/* What the compiler should know. */
+struct stats_form {
+    enum aq_attn_stat stat;
+    bool plain; /* one query head, and every key counts */
+};
+
+/* The rows of products in t.p join the sums of `BLOCK_WIDTH` vectors from v on. */
+VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct stats_form f,
+                     uint32_t half, uint32_t v, uint32_t row, uint32_t n)
+{
+    const struct aq_attn *a = run->a;
+    uint32_t at = half * TILE_LANES + v * VEC_LANES, rows = run->seq->rows;
+    uint32_t query = row / run->group, g = row % run->group;
+    enum aq_attn_group group = a->rule->group;
+    vec window[BLOCK_WIDTH], c[BLOCK_WIDTH];
+    for (int w = 0; w < BLOCK_WIDTH; w++) {
+        window[w] = vec_load(s->window + at + w * VEC_LANES);
+        c[w] = vec_load(s->pending + at + w * VEC_LANES);
+    }
+    uint32_t window_end = (uint32_t)aq_min_u64(aq_align_up(query + 1, STATS_WINDOW), rows);
+    for (uint32_t i = 0; i < n; i++) {
+        size_t q_row = (size_t)run->seq->row + query;
+        vec log_sum = vec_set(a->log_sum_exp[(q_row * a->kv_heads + run->head) * a->q_per_kv + g]);
+        vec power = vec_set(s->power[window_end - 1 - query]);
+        struct stats_keys keys = counting(run, query);
+        int64_t base = (int64_t)run->key + at;
+        vec_int first = vec_int_set((int32_t)(keys.first - base - 1));
+        vec_int end = vec_int_set((int32_t)(keys.end - base));
+        vec border = vec_set(a->rule->threshold / (float)(keys.end + run->pairs->min_dist));
+        for (int w = 0; w < BLOCK_WIDTH; w++) {
+            vec p = vec_load(s->t.p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
+            p = vec_exp(vec_sub(p, log_sum));
+            if (f.stat == AQ_ATTN_PROB_SQUARED)
+                p = vec_mul(p, p);
+            if (f.stat == AQ_ATTN_BELOW)
+                p = vec_select(vec_less(p, border), vec_set(1), vec_zero());
+            if (f.plain) {
+                window[w] = vec_fma(p, power, window[w]);
+                continue;
+            }
+            vec_int lane = vec_int_add(vec_int_set(w * VEC_LANES), vec_int_lanes());
+            vec_mask on = vec_both(vec_int_greater(lane, first), vec_int_greater(end, lane));
+            p = vec_select(on, p, vec_zero());
+            c[w] = g == 0 ? p : group == AQ_ATTN_MAX ? vec_max(c[w], p) : vec_add(c[w], p);
+            if (g + 1 < run->group)
+                continue;
+            vec whole = group == AQ_ATTN_MEAN ? vec_div(c[w], vec_set((float)a->q_per_kv)) : c[w];
+            window[w] = vec_fma(whole, power, window[w]);
+        }
+        if (++g == run->group) {
+            g = 0;
+            query++;
+        }
+    }
+    for (int w = 0; w < BLOCK_WIDTH; w++) {
+        vec_store(s->window + at + w * VEC_LANES, window[w]);
+        vec_store(s->pending + at + w * VEC_LANES, c[w]);
+    }
+}
+
+/* The window's sums join the whole, which is older by as many queries. */
+static void end_window(const struct stats *s, uint32_t queries)
+{
+    vec power = vec_set(s->power[queries]);
+    for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i += VEC_LANES) {
+        vec_store(s->total + i, vec_fma(vec_load(s->total + i), power, vec_load(s->window + i)));
+        vec_store(s->window + i, vec_zero());
+    }
+}
+
+/* Rows [row, row + n), at most 32 of one window, against the tile. */
+VEC_FN void stats_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+{
+    struct stats_keys least = counting(run, row / run->group);
+    struct stats_keys most = counting(run, (row + n - 1) / run->group);
+    s->t.slots = n;
+    s->t.k = s->wide;
+    take_queries(s, run, row, n);
+    for (uint32_t half = 0; half < STATS_HALVES; half++) {
+        int64_t key = (int64_t)run->key + half * TILE_LANES;
+        if (most.end <= key || least.first >= key + TILE_LANES || key >= run->len)
+            continue;
+        bool all = least.end >= key + TILE_LANES && most.first <= key;
+        enum aq_attn_stat stat = run->a->rule->stat;
+        s->t.q = s->keys[half];
+        for (uint32_t v = 0; v < TILE_VECS; v += BLOCK_WIDTH) {
+            score_columns(&s->t, v, BLOCK_WIDTH);
+            if (stat == AQ_ATTN_PROB && all && run->group == 1)
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, true}, half, v, row, n);
+            else if (stat == AQ_ATTN_PROB)
+                add_rows(s, run, (struct stats_form){AQ_ATTN_PROB, false}, half, v, row, n);
+            else
+                add_rows(s, run, (struct stats_form){stat, false}, half, v, row, n);
+        }
+    }
+}
+
+/* Queries [*ret_first, *ret_end) that may count for a key of the tile. */
+static void stats_range(const struct stats_run *run, uint32_t *ret_first, uint32_t *ret_end)
+{
+    const struct aq_attn_pairs *p = run->pairs;
+    int64_t rows = run->seq->rows, own = (int64_t)run->len - rows; /* key of query 0 */
+    int64_t first = p->rows && p->rows < rows ? rows - p->rows : 0, end = rows;
+    int64_t sees = (int64_t)run->key + p->min_dist - own;
+    int64_t last = (int64_t)aq_min_u64(run->key + AQ_ATTN_STATS_KEYS, run->len) - 1;
+    first = sees > first ? sees : first;
+    if (p->band && last + p->band - own < end)
+        end = last + p->band - own;
+    *ret_first = (uint32_t)(first < rows ? first : rows);
+    *ret_end = (uint32_t)(end > first ? end : *ret_first);
+}
+
+VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_dtype dtype)
+{
+    uint32_t rows = run->seq->rows, query, end;
+    double power = 1;
+    for (uint32_t i = 0; i <= STATS_WINDOW; i++, power *= (double)run->a->rule->decay)
+        s->power[i] = (float)power;
+    for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++)
+        s->total[i] = s->window[i] = s->pending[i] = 0;
+    for (uint32_t half = 0; half < STATS_HALVES; half++)
+        take_keys(s, run, dtype, half);
+    stats_range(run, &query, &end);
+    while (query < rows) {
+        uint32_t window = (uint32_t)aq_min_u64(aq_align_up(query + 1, STATS_WINDOW), rows);
+        uint32_t row = query * run->group;
+        uint32_t row_end = (uint32_t)aq_min_u64(window, end) * run->group;
+        for (uint32_t n; row < row_end; row += n) {
+            n = (uint32_t)aq_min_u64(BLOCK_SLOTS, row_end - row);
+            stats_rows(s, run, row, n);
+        }
+        end_window(s, window - query / STATS_WINDOW * STATS_WINDOW);
+        query = window;
+    }
+    float *score = run->seq->slots.score + (size_t)run->head * run->seq->slots.stride + run->key;
+    uint32_t n = (uint32_t)aq_min_u64(AQ_ATTN_STATS_KEYS, run->len - run->key);
+    for (uint32_t i = 0; i < n; i += VEC_LANES)
+        vec_store_n(score + i, vec_load(s->total + i), n - i);
+}
+
+/* ---- tiles ---- */
+
+struct stats_job {
+    struct aq_exec *ex;
+    const struct aq_attn *a;
+    struct aq_attn_pairs pairs;
+};
+
+static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
+{
+    uint32_t len = 0;
+    for (uint32_t h = 0; h < a->kv_heads; h++)
+        len = (uint32_t)aq_max_u64(len, aq_attn_len(seq, h));
+    return (uint32_t)aq_div_up(len, AQ_ATTN_STATS_KEYS);
+}
+
+/* Tiles are numbered by sequence, then from its first keys (which most queries see) to its last,
+ * then by head. */
+VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_t tile,
+                       uint32_t worker)
+{
+    const struct aq_attn *a = job->a;
+    const struct aq_attn_seq *seq = a->seqs;
+    uint32_t tiles = key_tiles(a, seq);
+    while (tile >= tiles * a->kv_heads) {
+        tile -= tiles * a->kv_heads;
+        tiles = key_tiles(a, ++seq);
+    }
+    struct stats_run run = {.a = a, .seq = seq, .pairs = &job->pairs, .head = tile % a->kv_heads};
+    run.len = aq_attn_len(seq, run.head);
+    run.key = tile / a->kv_heads * AQ_ATTN_STATS_KEYS;
+    run.group = a->rule->group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    if (run.key >= run.len)
+        return;
+    struct stats s = stats_open(job->ex, worker, a->head_dim);
+    stats_keys_of(&s, &run, dtype);
+}
+
+static void stats_tile_f32(void *job, uint32_t tile, uint32_t worker)
+{
+    stats_tile(job, AQ_F32, tile, worker);
+}
+
+static void stats_tile_f16(void *job, uint32_t tile, uint32_t worker)
+{
+    stats_tile(job, AQ_F16, tile, worker);
+}
+
+static void stats_tile_bf16(void *job, uint32_t tile, uint32_t worker)
+{
+    stats_tile(job, AQ_BF16, tile, worker);
+}
+
+static void stats_tile_q8(void *job, uint32_t tile, uint32_t worker)
+{
+    stats_tile(job, AQ_Q8, tile, worker);
+}
+
+static void stats_tile_q4(void *job, uint32_t tile, uint32_t worker)
+{
+    stats_tile(job, AQ_Q4, tile, worker);
+}
+
+static void attn_stats(struct aq_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs)
+{
+    aq_attn_stats_assert(a);
+    assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
+    struct stats_job job = {.ex = ex, .a = a};
+    if (pairs)
+        job.pairs = *pairs;
+    uint32_t tiles = 0;
+    for (uint32_t i = 0; i < a->seq_count; i++)
+        tiles += key_tiles(a, &a->seqs[i]) * a->kv_heads;
+    static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
+        [AQ_F32] = stats_tile_f32, [AQ_F16] = stats_tile_f16, [AQ_BF16] = stats_tile_bf16,
+        [AQ_Q8] = stats_tile_q8,   [AQ_Q4] = stats_tile_q4,
+    };
+    aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, tiles);
+}
