@@ -412,8 +412,8 @@ static void the_full_cache_equals_the_golden_loss_and_itself(void **state)
     json_decref(golden);
 }
 
-/* Of the golden program's losses under each policy.  Its sums are f32 in another order: means differ
- * by up to 5e-7 unless somewhere another key was dropped. */
+/* Of the golden program's losses under each policy.  Its sums are f32 in another order, which moves
+ * means by up to 5e-7; another key dropped anywhere moves them by more. */
 #define NLL_LIMIT 2e-5
 
 static void check_golden_run(const json_t *want)
