@@ -215,7 +215,7 @@ static void list_kv_read(struct aq_executor *x, uint32_t op_index)
 }
 
 /* Runs that this pass has filled: those of prompts lie in the stage, those of decoded keys are
- * tails.  And all whole runs of a seat whose delta is full, as the stage has them. */
+ * tails.  And all whole runs of a seat whose delta is written back, as the stage has them. */
 static void list_kv_write(struct aq_executor *x, uint32_t op_index)
 {
     const struct aq_op *op = &x->program->op[op_index];

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/forecast.h"
 
+#include "policy/kv_room.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -25,8 +27,9 @@ static uint64_t key_bytes(const struct aq_model_steps *m, const struct aq_block_
     return apart ? 2ull * m->kv_heads * m->head_dim * aq_dtype_bytes(s->kv_format) : s->run_bytes;
 }
 
-static void fill_prefill(struct aq_part_shape *ret, const struct aq_plan *plan,
-                         const struct aq_part *p, const struct aq_forecast_rows *r, uint64_t n)
+static void fill_prefill(struct aq_part_shape *ret, const struct aq_model_steps *m,
+                         const struct aq_plan *plan, const struct aq_part *p,
+                         const struct aq_forecast_rows *r, uint64_t n)
 {
     uint64_t run = plan->shape.run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
     ret->prefill_rows = (uint32_t)(n * r->prompt);
@@ -34,8 +37,29 @@ static void fill_prefill(struct aq_part_shape *ret, const struct aq_plan *plan,
     ret->stat_key_pairs = r->scored ? ret->prefill_key_pairs : 0;
     if (p->staged && p->tier == AQ_DISK)
         ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * stride;
-    if (p->staged && plan->separate)
-        ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * run;
+    if (!p->staged || !plan->separate)
+        return;
+    struct aq_kv_room room;
+    aq_kv_room_slots(&room, plan, m->kv_heads);
+    ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * run;
+    if (r->scored && p->side == AQ_ATTEND_HOST)
+        ret->store_bytes += n * room.bytes;
+}
+
+/* KV of one sequence on disk that a separate device attends and overwrites: its delta comes and
+ * goes, but for one pass in 32, in which everything goes home to be written. */
+static void fill_delta(struct aq_part_shape *ret, const struct aq_model_steps *m,
+                       const struct aq_plan *plan, const struct aq_forecast_rows *r, uint64_t n)
+{
+    struct aq_kv_delta_room delta;
+    uint64_t run = plan->shape.run_bytes, runs = aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t tail = r->held % AQ_HEAD_BLOCK_SLOTS ? run : 0;
+    aq_kv_room_delta(&delta, plan, m->kv_heads);
+    if (r->held < AQ_HEAD_BLOCK_SLOTS)
+        delta.bytes = 0; /* all of it is tail */
+    uint64_t usual = AQ_HEAD_BLOCK_SLOTS - 1;
+    ret->load_bytes += n * delta.bytes * usual / AQ_HEAD_BLOCK_SLOTS;
+    ret->store_bytes = n * ((delta.bytes + tail) * usual + runs * run) / AQ_HEAD_BLOCK_SLOTS;
 }
 
 static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *m,
@@ -55,7 +79,9 @@ static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *
     }
     if (p->staged && plan->separate && p->side != AQ_ATTEND_HOST) {
         ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * run;
-        ret->store_bytes = n * key_bytes(m, s);
+        ret->store_bytes = n * (key_bytes(m, s) + (r->full ? m->kv_heads * 4 : 0)); /* victims */
+        if (r->full && p->tier == AQ_DISK)
+            fill_delta(ret, m, plan, r, n);
     }
 }
 
@@ -73,7 +99,7 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
         taken = taken < p->count ? taken : p->count;
         if (rows->prompt)
-            fill_prefill(&ret->part[i], plan, p, rows, taken);
+            fill_prefill(&ret->part[i], steps, plan, p, rows, taken);
         else
             fill_decode(&ret->part[i], steps, plan, p, rows, taken);
     }
