@@ -140,6 +140,11 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 static void find_scratch(struct aq_executor *x)
 {
     uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    const struct aq_kv_policy_desc *policy = aq_kv_policy_desc(&x->plan->kv);
+    /* Heads hold equally many slots, in any order; each layer decides for itself and at once. */
+    assert(!policy->ragged && !policy->cross_layer && !policy->ordered && policy->align <= 1);
+    assert(policy->granularity == AQ_KV_PER_HEAD && policy->pos == AQ_KV_POS_ORIGINAL);
+    assert(!policy->prefill_end && !policy->step_end);
     aq_kv_room_prefill(&x->prompt_room, x->plan, x->steps->heads, x->steps->kv_heads);
     x->travel_bytes = aq_kv_room_travel(x->plan, x->steps->kv_heads);
     for (uint32_t i = 0; i < runs && x->prompt_room.bytes; i++)
@@ -186,8 +191,6 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
             total += x->run_count[j][i];
             of_step += x->run_count[j][i];
         }
-        /* Unpacked, a matrix is at most two: before and behind what the host computes. */
-        of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
         x->segment_max = of_step > x->segment_max ? of_step : x->segment_max;
     }
     x->run = calloc(total + 1, sizeof(*x->run));
@@ -318,7 +321,6 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         find_scratch(x);
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
     rc = rc < 0 ? rc : exec_moves_open(x, reterr);
-    rc = rc < 0 ? rc : exec_host_open(x, reterr);
     rc = rc < 0 ? rc : open_lanes(x, reterr);
     if (rc < 0) {
         aq_executor_close(x);
@@ -371,7 +373,6 @@ void aq_executor_close(struct aq_executor *x)
     struct aq_device *d = x->opts.device;
     close_lanes(x);
     exec_moves_close(x);
-    exec_host_close(x);
     aq_kv_close(x->kv);
     for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
         if (x->class_buffer[c])

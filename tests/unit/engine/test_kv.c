@@ -4,6 +4,7 @@
 #include "tests/test.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { SEATS = 5, LAYERS = 3, HEADS = 2, DIM = 8, KEYS_MAX = 320 };
 
@@ -98,9 +99,124 @@ static void every_page_comes_back(void **state)
     close_rig(&r);
 }
 
+/* ---- what is remembered beside K and V ---- */
+
+/* One seat in every place that KV can have, on a separate device. */
+static void open_everywhere(struct rig *r, const struct aq_kv_options *options)
+{
+    static const struct aq_part parts[SEATS] = {
+        {0, 1, AQ_DEVICE, AQ_ATTEND_DEVICE, false}, {1, 1, AQ_HOST, AQ_ATTEND_DEVICE, true},
+        {2, 1, AQ_HOST, AQ_ATTEND_HOST, true},      {3, 1, AQ_DISK, AQ_ATTEND_DEVICE, true},
+        {4, 1, AQ_DISK, AQ_ATTEND_HOST, true},
+    };
+    *r = (struct rig){0};
+    uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB, [AQ_DEVICE] = AQ_GIB};
+    uint64_t run = 2ull * 32 * DIM * 2 * HEADS;
+    r->plan.shape = (struct aq_block_shape){
+        .micro_batch = SEATS,
+        .micro_batches = 1,
+        .page_slots = 32,
+        .run_bytes = run,
+        .page_bytes = run,
+        .prompt_max = KEYS_MAX,
+        .keys_max = 50,
+        .kv_format = AQ_F16,
+        .page_count = {[AQ_DEVICE] = 2 * LAYERS, [AQ_HOST] = 4 * LAYERS},
+    };
+    assert_int_equal(aq_kv_policy_resolve(&r->plan.kv, options, NULL), 0);
+    memcpy(r->plan.part, parts, sizeof(parts));
+    r->plan.part_count = SEATS;
+    r->plan.separate = true;
+    assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
+    struct aq_device_opts device = {.kind = AQ_DEVICE_EMULATED, .mem = r->mem};
+    assert_int_equal(aq_device_open(&r->device, &device, NULL), 0);
+    struct aq_kv_opts opts = {r->device, &r->plan, LAYERS, HEADS, DIM};
+    assert_int_equal(aq_kv_open(&r->kv, &opts, NULL), 0);
+}
+
+struct stretch {
+    const uint8_t *from;
+    size_t bytes;
+};
+
+static bool overlap(struct stretch a, struct stretch b)
+{
+    return a.from < b.from + b.bytes && b.from < a.from + a.bytes;
+}
+
+/* The arrays of a piece, within it and apart from one another. */
+static void check_slots(const struct rig *r, uint32_t seat, uint32_t layer, bool scores)
+{
+    struct aq_attn_slots s = aq_kv_slots(r->kv, seat, layer);
+    size_t row = (size_t)HEADS * s.stride * 4;
+    struct stretch all = {aq_kv_slots_home(r->kv, seat, layer), aq_kv_slots_bytes(r->kv)};
+    struct stretch part[] = {{(const uint8_t *)s.score, scores ? row : 0},
+                             {(const uint8_t *)s.position, row},
+                             {(const uint8_t *)s.victim, HEADS * sizeof(uint32_t)}};
+    assert_int_equal(s.stride, 64);
+    assert_int_equal(s.score != NULL, scores);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(part); i++) {
+        if (part[i].bytes)
+            assert_true(part[i].from >= all.from &&
+                        part[i].from + part[i].bytes <= all.from + all.bytes);
+        for (size_t n = 0; n < i; n++)
+            assert_false(part[i].bytes && part[n].bytes && overlap(part[i], part[n]));
+    }
+}
+
+static void what_is_remembered_has_a_place_of_its_own(void **state)
+{
+    static const struct aq_kv_options options[] = {
+        {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 50}},
+        {.policy = "window", .budget = {.unit = AQ_KV_SLOTS, .slots = 50}},
+    };
+    for (size_t o = 0; o < AQ_ARRAY_LEN(options); o++) {
+        struct rig r;
+        open_everywhere(&r, &options[o]);
+        struct stretch list[SEATS * LAYERS * 3];
+        size_t count = 0;
+        for (uint32_t seat = 0; seat < SEATS; seat++) {
+            for (uint32_t layer = 0; layer < LAYERS; layer++) {
+                bool disk = seat >= 3, copied = seat == 1;
+                check_slots(&r, seat, layer, o == 0);
+                list[count++] =
+                    (struct stretch){aq_kv_slots_home(r.kv, seat, layer), aq_kv_slots_bytes(r.kv)};
+                if (copied)
+                    list[count++] =
+                        (struct stretch){(uint8_t *)aq_kv_victims(r.kv, seat, layer), HEADS * 4};
+                if (disk)
+                    list[count++] = (struct stretch){aq_kv_delta_home(r.kv, seat, layer),
+                                                     aq_kv_delta_bytes(r.kv)};
+                if (disk)
+                    list[count++] =
+                        (struct stretch){aq_kv_tail(r.kv, seat, layer), aq_kv_run_stride(r.kv)};
+            }
+        }
+        for (size_t i = 0; i < count; i++) {
+            for (size_t n = 0; n < i; n++)
+                assert_false(overlap(list[i], list[n]));
+        }
+        close_rig(&r);
+    }
+}
+
+static void the_full_cache_remembers_nothing(void **state)
+{
+    struct rig r;
+    open_everywhere(&r, &(struct aq_kv_options){.policy = "full"});
+    for (uint32_t seat = 0; seat < SEATS; seat++) {
+        struct aq_attn_slots s = aq_kv_slots(r.kv, seat, LAYERS - 1);
+        assert_true(!s.score && !s.position && !s.victim);
+    }
+    assert_int_equal(aq_kv_slots_bytes(r.kv) + aq_kv_delta_bytes(r.kv), 0);
+    close_rig(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(no_run_ever_has_two_owners),
     cmocka_unit_test(every_page_comes_back),
+    cmocka_unit_test(what_is_remembered_has_a_place_of_its_own),
+    cmocka_unit_test(the_full_cache_remembers_nothing),
 };
 
 AQ_TEST_MAIN(tests)
