@@ -42,8 +42,6 @@ struct aq_engine {
     bool placed; /* --placement was given */
     enum aq_attention_side attention;
     bool attention_auto;
-    double host_products; /* percent, unless it is chosen */
-    bool host_products_auto;
     struct aq_numa_choice numa_choice;
     struct aq_numa numa;
     uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
@@ -263,9 +261,6 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
         rc = aq_placement_parse(&e->placement, "--placement", o->placement, reterr);
         e->placed = rc == 0;
     }
-    e->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
-    if (rc == 0 && !e->host_products_auto)
-        rc = aq_host_products_parse(&e->host_products, "--host-products", o->host_products, reterr);
     e->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
     if (!e->attention_auto)
         e->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
@@ -318,7 +313,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
     e->opts.attention = e->opts.emulate_link = e->opts.trace = e->opts.numa = NULL;
-    e->opts.io = e->opts.io_direct = e->opts.cache_dir = e->opts.host_products = NULL;
+    e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
     return 0;
@@ -516,8 +511,6 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .alternate = e->opts.alternate,
         .attention = e->attention,
         .attention_auto = e->attention_auto,
-        .host_products = e->host_products,
-        .host_products_auto = e->host_products_auto,
         .placement = e->placed ? &e->placement : NULL,
         .can_stream = true,
         .hw = e->rated ? &e->hw : NULL,
@@ -622,8 +615,6 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
     }
     const struct aq_stream *w = &e->block.stream;
-    if (aq_program_host_products(&e->block.program))
-        json_object_set_new(o, "host_products", json_real(p->host_products / 100));
     if (w->chunk_count)
         json_object_set_new(o, "weight_stream",
                             json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
@@ -720,8 +711,8 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
         return rc;
     e->scratch_bytes = bytes;
     rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
-    const uint32_t *qkv = &e->block.program.first[AQ_SLOT_QKV_HOST];
-    if (rc < 0 || (qkv[0] == qkv[1] && !aq_program_host_products(&e->block.program)))
+    if (rc < 0 || !e->block.program.first[AQ_SLOT_QKV_HOST + 1] ||
+        e->block.program.first[AQ_SLOT_QKV_HOST] == e->block.program.first[AQ_SLOT_QKV_HOST + 1])
         return rc;
     rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
     rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);

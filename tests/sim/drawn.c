@@ -187,7 +187,7 @@ void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)
 
 /* Prompts that are cut and prompts that are not; one run of slots or two, whole or not; on disk
  * more rows than a delta takes. */
-static const struct aq_kv_options kv_options[DRAWN_KV] = {
+static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
     {.policy = "full"},
     {.policy = "h2o", .budget = SLOTS(6)},
     {.policy = "h2o", .budget = SLOTS(33)},
@@ -210,11 +210,50 @@ static const struct aq_kv_options kv_options[DRAWN_KV] = {
     {.policy = "heavy", .budget = SHARE(0.3)},
 };
 
+static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
+{
+    struct aq_kv_amount a = {0};
+    if (!needed && roll(d, 2))
+        return a;
+    a.unit = roll(d, 2) ? AQ_KV_SLOTS : AQ_KV_SHARE;
+    a.slots = a.unit == AQ_KV_SLOTS ? 1 + (uint32_t)roll(d, 70) : 0;
+    a.share = a.unit == AQ_KV_SHARE ? (double)(1 + roll(d, 100)) / 100 : 0;
+    return a;
+}
+
+/* Options of a policy that drops keys, of which some will not go together. */
+static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
+{
+    static const char *const names[] = {"h2o", "h2o:flexgen", "h2o:hf", "window", "heavy"};
+    bool hf = false;
+    *o = (struct aq_kv_options){.policy = PICK(d, names)};
+    hf = strcmp(o->policy, "h2o:hf") == 0;
+    if (!hf)
+        o->budget = draw_amount(d, roll(d, 4) > 0);
+    o->heavy = draw_amount(d, hf);
+    o->recent = draw_amount(d, hf);
+    o->sinks_given = roll(d, 2) == 0;
+    o->sinks = o->sinks_given ? (uint32_t)roll(d, 7) : 0;
+    o->grace = roll(d, 3) ? 0 : (uint32_t)roll(d, 40);
+    o->decay = roll(d, 3) ? 0 : (double)(1 + roll(d, 100)) / 100;
+    o->group_given = roll(d, 3) == 0;
+    o->group = o->group_given ? (enum aq_kv_group)roll(d, 4) : AQ_KV_GROUP_SUM;
+}
+
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)
 {
     struct dice d = {seed, number, 2000};
-    uint32_t which = (uint32_t)roll(&d, DRAWN_KV);
-    int rc = aq_kv_policy_resolve(&opts->kv, &kv_options[which], NULL);
+    uint32_t which = (uint32_t)roll(&d, 2 * (DRAWN_KV - 1));
+    struct aq_kv_options o;
+    int rc = -EINVAL;
+    if (which < DRAWN_KV - 1)
+        rc = aq_kv_policy_resolve(&opts->kv, &kv_options[which], NULL);
+    else
+        which = DRAWN_KV - 1;
+    for (int tries = 0; rc < 0 && tries < 10000; tries++) {
+        draw_kv_options(&o, &d);
+        rc = aq_kv_policy_resolve(&opts->kv, &o, NULL);
+    }
     assert(rc == 0);
     return which;
 }
@@ -277,17 +316,6 @@ static void draw_ring(struct aq_engine_opts *o, struct dice *d, uint64_t pages)
         o->prefetch = (o->chunk ? o->chunk : AQ_MIB) * (2 + roll(d, 24));
 }
 
-/* Of what rests on the host of a separate device some, all or nothing is computed there.  By dice
- * of their own, which change no other draw. */
-static void draw_host_products(struct drawn *d, bool separate, uint64_t seed, uint64_t number)
-{
-    struct dice dice = {seed, number, 3000};
-    uint64_t how = roll(&dice, 4);
-    unsigned share = how == 0 ? 0 : how == 1 ? 1000 : (unsigned)roll(&dice, 1001);
-    snprintf(d->host_products, sizeof(d->host_products), "%u.%u%%", share / 10, share % 10);
-    d->opts.host_products = separate ? d->host_products : NULL;
-}
-
 void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place)
 {
     static const char *const attention[] = {"auto", "device", "host", "split"};
@@ -325,21 +353,20 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     for (uint32_t i = 0; i < o->disk_dir_count; i++)
         d->dirs[i] = place->dirs[roll(&dice, place->dir_count)]; /* also twice the same */
     o->disk_dirs = d->dirs;
-    draw_host_products(d, separate, seed, number);
     o->disk_dir_any = true;
     o->cache_dir = place->cache_dir;
     snprintf(
         d->text, sizeof(d->text),
         "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
-        "%u x %u, tokens %u; host products %s; chunk %llu, prefetch %llu; %s, refill %d, fused %d, "
-        "alternate %d, threads %u; io %s, direct %s, %u dirs",
+        "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, fused %d, alternate "
+        "%d, threads %u; io "
+        "%s, direct %s, %u dirs",
         aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
         aq_dtype_name((enum aq_dtype)o->kv_format),
         aq_kv_policy_text(policy, sizeof(policy), &o->kv),
         o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
         o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch, o->micro_batches,
-        o->micro_batch_tokens, o->host_products ? o->host_products : "auto",
-        (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
+        o->micro_batch_tokens, (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
         o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
         o->io, o->io_direct, o->disk_dir_count);
 }

@@ -53,15 +53,16 @@ struct drawn_place {
 
 struct drawn {
     struct aq_engine_opts opts; /* model and formats are the caller's */
-    char placement[160], link[32], host_products[16];
+    char placement[160], link[32];
     const char *dirs[3];
     char text[1024]; /* all of it in one line */
 };
 
 /* Formats: compute, weights and KV. */
 void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
-/* A KV policy and its options: one of DRAWN_KV, of which the first keeps everything. */
-enum { DRAWN_KV = 12 };
+/* A KV policy and its options: one of DRAWN_KV - 1 with a number of their own, the first of which
+ * keeps everything, or (DRAWN_KV - 1) any. */
+enum { DRAWN_KV = 13 };
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* Everything else that must not change a token.  d->opts.model_dir or .shape and the formats are
  * there. */

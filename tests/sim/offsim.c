@@ -211,11 +211,12 @@ static const struct crowd *reference(uint32_t shape, const struct aq_engine_opts
 {
     struct crowd **c =
         &rig.reference[shape][opts->compute][opts->weight_format][opts->kv_format][policy];
-    if (*c)
+    if (*c && policy < DRAWN_KV - 1)
         return *c;
     struct aq_engine_opts o = drawn_reference(opts);
     struct aq_engine *e;
     struct aq_err err;
+    free(*c); /* of another policy without a number */
     *c = calloc(1, sizeof(**c));
     assert(*c);
     fresh_crowd(*c, shape);
@@ -237,6 +238,20 @@ static unsigned open_descriptors(void)
     if (d)
         closedir(d);
     return count;
+}
+
+static struct aq_engine_seams seams_of(struct sim *s)
+{
+    return (struct aq_engine_seams){
+        .timeline = s->timeline,
+        .poison = true,
+        .eager = true,
+        .jitter_permille = (uint32_t)aq_prng_below(s->seed, 12, 0, 900),
+        .link_latency_ns = aq_prng_below(s->seed, 13, 0, 20000),
+        .cost_ns = op_cost_ns,
+        .open_io = open_io,
+        .user = s,
+    };
 }
 
 /* One run; *ret_hash: of all events and outputs.  Returns 0, the error of a pass, or 1 when the
@@ -277,14 +292,7 @@ static int run(uint64_t seed, uint64_t *ret_hash)
         return 1;
     }
     sim_open(&s);
-    struct aq_engine_seams seams = {.timeline = s.timeline,
-                                    .poison = true,
-                                    .eager = true,
-                                    .jitter_permille = (uint32_t)aq_prng_below(seed, 12, 0, 900),
-                                    .link_latency_ns = aq_prng_below(seed, 13, 0, 20000),
-                                    .cost_ns = op_cost_ns,
-                                    .open_io = open_io,
-                                    .user = &s};
+    struct aq_engine_seams seams = seams_of(&s);
     aq_engine_set_seams(e, &seams);
     aq_engine_observe(e, look, &s);
     if (aq_engine_load(e, &err) < 0)
