@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an engine decides once the workload is known, and what it says of it. */
+#include "engine/engine_state.h"
+
+#include "base/mem.h"
+#include "engine/options_kv.h"
+#include "engine/predict.h"
+#include "policy/checker.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* What the process may need beyond what is counted line by line: allocator slack, stacks, library
+ * state. */
+#define PROCESS_SLACK_BYTES (12 * AQ_MIB)
+/* A smaller model is done before it pays to measure the machine. */
+#define MEASURED_PARAMETERS (100 * 1000 * 1000)
+
+/* Once, before the first plan, of models large enough for it to pay, or where somebody asks. */
+static int rate_machine(struct aq_engine *e, struct aq_err *reterr)
+{
+    if (e->rated || (!e->opts.predict && e->info.parameters < MEASURED_PARAMETERS))
+        return 0;
+    uint64_t now = aq_mem_process_now(), all = e->budget - e->opts.emulate_device;
+    struct aq_rates_opts opts = {
+        .kernels = &e->kernels,
+        .cores = e->cores,
+        .threads = e->info.threads,
+        .compute = e->info.compute,
+        .weight_format = e->info.weight_format,
+        .memory = all > now ? (all - now) / 4 : 0,
+    };
+    int rc = aq_rates_measure(&e->hw, &e->measured, &opts, reterr);
+    if (rc < 0)
+        return rc;
+    /* Emulated links are as fast as they were asked to be, or as a copy in memory goes. */
+    double copy = e->hw.host_memory_bytes_per_s / e->hw.copy_host_bytes_per_byte;
+    e->hw.h2d_bytes_per_s = e->link[AQ_H2D] ? (double)e->link[AQ_H2D] : copy;
+    e->hw.d2h_bytes_per_s = e->link[AQ_D2H] ? (double)e->link[AQ_D2H] : copy;
+    e->rated = true;
+    return 0;
+}
+
+/* What the store's files deliver.  A store too small to tell leaves the assumption. */
+int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
+{
+    if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)
+        return 0;
+    if (e->budget < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
+        return 0; /* too little of it to spend some on a guess */
+    struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
+    int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
+    e->measured.disk = rc == 0;
+    return rc == -ERANGE ? 0 : rc;
+}
+
+/* What measuring the machine once took at most belongs to the ledger too, where the plan itself
+ * takes less. */
+static void count_measuring(struct aq_engine *e)
+{
+    struct aq_ledger *l = &e->block.ledger;
+    uint64_t peak = aq_mem_process_peak();
+    uint64_t total = aq_ledger_total(l, AQ_HOST) + aq_ledger_total(l, AQ_DEVICE);
+    if (e->rated && peak > total)
+        aq_ledger_add(l, AQ_HOST, "measuring", peak - total);
+}
+
+int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr)
+{
+    e->forecasted = false;
+    if (!e->rated)
+        return 0;
+    int rc = aq_forecast_make(&e->forecast, &e->block, &e->work, &e->hw, reterr);
+    e->forecasted = rc == 0;
+    return rc;
+}
+
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
+{
+    struct aq_check_opts opts = {
+        .stream = &e->block.stream,
+        .steps = &e->model->steps,
+        .weight_bytes = e->block.stream.bytes[AQ_HOST] + e->block.stream.bytes[AQ_DISK],
+    };
+    if (!e->planned)
+        return 0;
+    int rc = aq_program_check(&e->block.program, &opts, reterr);
+    if (rc < 0)
+        aq_error_prefix(reterr, "internal error: the program of this plan is wrong");
+    return rc == -ENOMEM ? rc : rc < 0 ? -EPROTO : 0;
+}
+
+json_t *aq_engine_predicted_json(const struct aq_engine *e)
+{
+    return e->forecasted ? aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute)
+                         : json_null();
+}
+
+struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e)
+{
+    const struct aq_model_steps *m = &e->model->steps;
+    return (struct aq_attention_stats_opts){
+        .layers = m->layers,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .vocab = m->vocab,
+        .prompt_max = e->inputs.prompt_max,
+        .threads = e->info.threads,
+        .scale = m->attention_scale,
+    };
+}
+
+int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
+{
+    assert(!e->loaded);
+    const struct aq_model_steps *m = &e->model->steps;
+    uint32_t total = w->total_max, prompt = w->prompt_max;
+    if (total > e->info.context || prompt > total || prompt < 1)
+        return aq_error(
+            reterr, -EINVAL,
+            "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
+            total, e->info.context);
+    int rc = rate_machine(e, reterr);
+    rc = rc < 0 ? rc : engine_rate_disk(e, aq_model_store(e->model), reterr);
+    if (rc < 0)
+        return rc;
+    struct aq_scratch_need need = {
+        .k_max = engine_widest_row(m),
+        .head_dim_max = m->head_dim,
+        .context_max = e->info.context,
+        .scored_q_per_kv = aq_kv_policy_scores(&e->info.kv) ? m->heads / m->kv_heads : 0,
+    };
+    e->inputs = (struct aq_block_inputs){
+        .steps = m,
+        .compute = e->info.compute,
+        .weight_format = e->info.weight_format,
+        .kv_format = e->info.kv_format,
+        .table_format = aq_model_table_dtype(e->model),
+        .threads = e->info.threads,
+        .micro_batch = e->opts.micro_batch,
+        .micro_batches = e->opts.micro_batches,
+        .prompt_tokens = e->opts.micro_batch_tokens,
+        .prefetch_bytes = e->opts.prefetch,
+        .chunk_bytes = e->opts.chunk,
+        .separate = e->opts.emulate_device > 0,
+        .fuse_layer = e->opts.fuse_layer,
+        .alternate = e->opts.alternate,
+        .attention = e->attention,
+        .attention_auto = e->attention_auto,
+        .placement = e->placed ? &e->placement : NULL,
+        .can_stream = true,
+        .hw = e->rated ? &e->hw : NULL,
+        .refill = e->refill,
+        .serial = e->opts.serial,
+        .sequences = w->sequences,
+        .total_sum = w->total_sum,
+        .prompt_sum = w->prompt_sum,
+        .prompt_max = prompt,
+        .total_max = total,
+        .kv = e->info.kv,
+        .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
+        .queue_bytes = w->queue_bytes,
+        .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
+        .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
+        .budget = {[AQ_DEVICE] = e->opts.emulate_device,
+                   [AQ_HOST] = e->budget - e->opts.emulate_device,
+                   [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
+    };
+    e->work = (struct aq_forecast_work){
+        .steps = m,
+        .sequences = w->sequences,
+        .refill = e->refill,
+        .serial = e->opts.serial,
+    };
+    aq_forecast_mean(&e->work, &e->inputs);
+    struct aq_attention_stats_opts stats = engine_stats_opts(e);
+    if (e->opts.attention_stats)
+        e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
+    rc = aq_block_choose(&e->block, &e->inputs, reterr);
+    if (rc < 0) {
+        aq_error_prefix(reterr, "%s", e->info.name);
+        return rc;
+    }
+    count_measuring(e);
+    e->planned = true;
+    return engine_make_forecast(e, reterr);
+}
+
+json_t *aq_engine_attention_json(const struct aq_engine *e)
+{
+    return e->attention_stats ? aq_attention_stats_json(e->attention_stats) : json_null();
+}
+
+static json_t *ledger_json(const struct aq_ledger *l)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < l->count; i++)
+        json_array_append_new(
+            rows, json_pack("{s:s, s:s, s:I}", "tier", aq_tier_name(l->item[i].tier), "purpose",
+                            l->item[i].purpose, "bytes", (json_int_t)l->item[i].bytes));
+    return rows;
+}
+
+static json_t *memory_json(const struct aq_engine *e, bool measured)
+{
+    /* An emulated device's memory lies inside the host's. */
+    uint64_t device = aq_ledger_total(&e->block.ledger, AQ_DEVICE);
+    uint64_t host = aq_ledger_total(&e->block.ledger, AQ_HOST) + device;
+    json_t *o = json_pack("{s:{s:I, s:I, s:s}}", "host", "budget", (json_int_t)e->budget, "ledger",
+                          (json_int_t)host, "limited_by", e->info.host_limited_by);
+    if (e->opts.emulate_device)
+        json_object_set_new(o, "device",
+                            json_pack("{s:I, s:I, s:I}", "budget",
+                                      (json_int_t)e->opts.emulate_device, "ledger",
+                                      (json_int_t)device, "measured",
+                                      (json_int_t)(e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0)));
+    if (measured)
+        json_object_set_new(json_object_get(o, "host"), "measured",
+                            json_integer((json_int_t)aq_mem_process_peak()));
+    uint64_t disk = aq_ledger_total(&e->block.ledger, AQ_DISK);
+    if (disk)
+        json_object_set_new(o, "disk",
+                            json_pack("{s:o, s:I, s:I}", "budget",
+                                      e->opts.disk_memory
+                                          ? json_integer((json_int_t)e->opts.disk_memory)
+                                          : json_null(),
+                                      "ledger", (json_int_t)disk, "measured", (json_int_t)disk));
+    return o;
+}
+
+json_t *aq_engine_plan_json(const struct aq_engine *e)
+{
+    if (!e->planned)
+        return json_null();
+    const struct aq_plan *p = &e->block.plan;
+    const struct aq_block_shape *s = &p->shape;
+    char placement[160];
+    aq_placement_text(placement, &p->placement);
+    json_t *o = json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:o}",
+        "placement", placement, "micro_batch", (int)s->micro_batch, "micro_batches",
+        (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens, "rows_max",
+        (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
+        aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
+        "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->refill, "kv_pages",
+        "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",
+        (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
+        ledger_json(&e->block.ledger), "memory", memory_json(e, false));
+    if (aq_kv_policy_drops(&p->kv)) {
+        json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
+        json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
+    }
+    const struct aq_stream *w = &e->block.stream;
+    if (w->chunk_count)
+        json_object_set_new(o, "weight_stream",
+                            json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
+                                      (json_int_t)w->bytes[AQ_DISK], "host_bytes_per_pass",
+                                      (json_int_t)w->bytes[AQ_HOST], "chunks", (int)w->chunk_count,
+                                      "ring", (int)w->ring, "chunk_bytes",
+                                      (json_int_t)w->chunk_bytes));
+    return o;
+}
+
+json_t *aq_engine_memory_json(const struct aq_engine *e)
+{
+    return memory_json(e, true);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/engine_state.h - an engine's insides, shared by engine.c (open, load, run) and
+ * engine_plan.c (the plan, its ledger and its forecast). */
+#ifndef AQ_ENGINE_ENGINE_STATE_H
+#define AQ_ENGINE_ENGINE_STATE_H
+
+#include "engine/attention_stats.h"
+#include "engine/disks.h"
+#include "engine/engine.h"
+#include "engine/engine_seams.h"
+#include "engine/executor.h"
+#include "engine/model.h"
+#include "engine/placement.h"
+#include "engine/rates.h"
+#include "engine/trace.h"
+#include "kernels/kernels.h"
+#include "policy/forecast.h"
+
+struct aq_engine {
+    struct aq_engine_opts opts;
+    struct aq_engine_info info;
+    struct aq_model *model;
+    struct aq_kernels kernels;
+    struct aq_block_inputs inputs;
+    struct aq_block block;
+    struct aq_placement placement;
+    bool placed; /* --placement was given */
+    enum aq_attention_side attention;
+    bool attention_auto;
+    struct aq_numa_choice numa_choice;
+    struct aq_numa numa;
+    uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
+    bool planned, loaded;
+    bool refill;
+    struct aq_hardware hw;
+    struct aq_rates_measured measured;
+    uint32_t cores;
+    bool rated, forecasted;
+    struct aq_forecast_work work;
+    struct aq_forecast forecast;
+    uint64_t budget;
+    /* Copies of the caller's strings that are needed until load. */
+    char *model_dir, *io, *io_direct, *cache_dir, *trace_path, **disk_dir;
+    char lossy_text[4][256];
+    struct aq_log log;
+
+    struct aq_mem *mem;
+    struct aq_device *device;
+    struct aq_store *store; /* that weights stream from */
+    bool store_borrowed;
+    struct aq_disks *disks;
+    double pack_s;
+    struct aq_pool *pool;
+    struct aq_exec *exec;
+    void *scratch;
+    size_t scratch_bytes; /* of all workers */
+    /* Of the host lane, where it has something to attend. */
+    struct aq_pool *host_pool;
+    struct aq_exec *host_exec;
+    void *host_scratch;
+    struct aq_trace *trace;
+    struct aq_attention_stats *attention_stats;
+    struct aq_executor *executor;
+    void (*observe)(void *user, bool running);
+    void *observe_user;
+    struct aq_engine_seams seams;
+};
+
+static inline uint32_t engine_widest_row(const struct aq_model_steps *m)
+{
+    return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
+}
+
+/* ---- engine_plan.c ---- */
+/* The rate of a store's files replaces what was assumed, once there is one. */
+int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr);
+int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr);
+struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e);
+
+#endif
