@@ -52,7 +52,7 @@ def overlap(build, lines, raw, seats, gen, repeats, ring):
         # 12 h^2 weights a layer in bf16, panels without padding at this width.
         streamed = 8 * 12 * 4096 * 4096 * 2
         base = ["--shape", shape, "--threads", 1, "--prompt-len", 1, "--gen-len", gen, "--micro-batch", seats,
-                "--repeats", repeats, "--warmup", 0, "--emulate-device", "9GiB"]
+                "--repeats", repeats, "--warmup", 0, "--emulate-device", "9GiB", "--host-products", 0]
         resident = "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device"
         streams = "weights=0/100/0 kv=100/0/0 hidden=100/0/0 head=device"
         before = run(build, base + ["--placement", resident])

@@ -59,6 +59,15 @@ static int batch_open(struct batch *b, uint64_t count, uint32_t prompt_len, uint
     return 0;
 }
 
+/* What the KV policy keeps of them is what it would keep of the row's sequences. */
+static void batch_stands_for(struct batch *b, const struct aq_bench_row *row)
+{
+    for (uint64_t i = 0; i < b->count; i++) {
+        b->sequence[i].kv_prompt = row->prompt_len;
+        b->sequence[i].kv_new = row->gen_len;
+    }
+}
+
 /* Runs all requests to their end; -EINTR when the caller wants to stop. */
 static int batch_run(struct aq_engine *e, struct batch *b, const struct aquifer_hooks *hooks,
                      struct aq_err *reterr)
@@ -152,6 +161,7 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
         if (batch_open(&b, requests, length, passes + 1, aq_engine_info(e)->vocab, seed + i,
                        reterr) < 0)
             goto fail;
+        batch_stands_for(&b, row);
         json_decref(r);
         r = measure(e, &b, load_s, hooks, reterr);
         batch_close(&b);
@@ -162,6 +172,7 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
     struct batch b;
     if (batch_open(&b, requests, row->prompt_len, 1, aq_engine_info(e)->vocab, seed, reterr) < 0)
         goto fail;
+    batch_stands_for(&b, row);
     json_decref(r);
     r = measure(e, &b, load_s, hooks, reterr);
     batch_close(&b);

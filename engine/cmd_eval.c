@@ -222,11 +222,9 @@ static int run_once(json_t **ret, struct eval *v, const struct aq_options *o, co
     struct aq_engine_opts opts;
     struct aq_engine *e = NULL;
     int rc = aq_engine_opts_from(&opts, o, &v->log, reterr);
-    if (rc == 0 && !v->w.prompt_tokens && aq_kv_policy_drops(&opts.kv))
-        rc = aq_error(reterr, -EINVAL,
-                      "--prompt-tokens 0 scores each window in one prefill, where nothing is "
-                      "dropped yet: expected --kv-policy full");
     opts.attention_stats = rc == 0 && o->attention_stats && !full;
+    if (rc == 0 && full)
+        opts.trace = NULL; /* of the run that was asked for */
     rc = rc < 0 ? rc : aq_engine_open(&e, &opts, reterr);
     rc = rc < 0 ? rc : plan_and_load(v, e, o->dry_run, reterr);
     if (rc == 0 && o->dry_run) {
@@ -303,6 +301,22 @@ static int take_sums(struct eval *v, struct aq_err *reterr)
     return v->nll && v->full_nll && v->delta && v->watch
                ? 0
                : aq_error(reterr, -ENOMEM, "eval: %u windows", n);
+}
+
+static int check_options(const struct aq_options *o, struct aq_err *reterr)
+{
+    int rc = aq_options_check(o, reterr);
+    if (rc < 0)
+        return rc;
+    if (o->text && !o->model)
+        return aq_error(reterr, -EINVAL,
+                        "eval: --text needs --model DIR for its tokenizer; use --ids with --shape");
+    if (o->prompt_tokens == 0 && o->score_tokens < 2)
+        return aq_error(reterr, -EINVAL,
+                        "eval: --score-tokens: expected at least 2 where --prompt-tokens is 0, "
+                        "found %u",
+                        o->score_tokens);
+    return 0;
 }
 
 /* The windows, checked against the model, from an engine that is only looked at. */
@@ -422,7 +436,7 @@ int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
     struct eval v = {.o = o, .hooks = hooks, .log = aq_log_from_hooks(hooks)};
     struct aq_eval_sweep sweep = {0};
     json_t *rows = json_array(), *full = NULL;
-    int rc = aq_options_check(o, reterr);
+    int rc = check_options(o, reterr);
     rc = rc < 0 ? rc : aq_eval_sweep_open(&sweep, o, reterr);
     rc = rc < 0 ? rc : look(&v, sweep.run[0].options, reterr);
     if (rc == 0 && v.compare)

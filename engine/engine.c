@@ -192,6 +192,9 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
         rc = aq_placement_parse(&e->placement, "--placement", o->placement, reterr);
         e->placed = rc == 0;
     }
+    e->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
+    if (rc == 0 && !e->host_products_auto)
+        rc = aq_host_products_parse(&e->host_products, "--host-products", o->host_products, reterr);
     e->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
     if (!e->attention_auto)
         e->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
@@ -244,7 +247,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     /* The strings belong to the caller; what is needed again has been copied. */
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
     e->opts.attention = e->opts.emulate_link = e->opts.trace = e->opts.numa = NULL;
-    e->opts.io = e->opts.io_direct = e->opts.cache_dir = NULL;
+    e->opts.io = e->opts.io_direct = e->opts.cache_dir = e->opts.host_products = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
     return 0;
@@ -384,8 +387,8 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
         return rc;
     e->scratch_bytes = bytes;
     rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
-    if (rc < 0 || !e->block.program.first[AQ_SLOT_QKV_HOST + 1] ||
-        e->block.program.first[AQ_SLOT_QKV_HOST] == e->block.program.first[AQ_SLOT_QKV_HOST + 1])
+    const uint32_t *qkv = &e->block.program.first[AQ_SLOT_QKV_HOST];
+    if (rc < 0 || (qkv[0] == qkv[1] && !aq_program_host_products(&e->block.program)))
         return rc;
     rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
     rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);

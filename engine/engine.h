@@ -34,6 +34,7 @@ struct aq_engine_opts {
     bool replay;           /* moves alone: nothing is computed, random weights are not generated */
     const char *numa;      /* auto, off or a node's number; NULL: auto */
     const char *attention; /* auto, device, host, split; NULL: auto */
+    const char *host_products;    /* as --host-products; NULL: auto */
     uint64_t emulate_device;      /* bytes of an emulated device inside host_memory; 0: none */
     const char *emulate_link;     /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
     uint64_t prefetch, chunk;     /* bytes of the weight ring and of its chunks; 0: planned */

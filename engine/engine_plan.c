@@ -148,6 +148,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .alternate = e->opts.alternate,
         .attention = e->attention,
         .attention_auto = e->attention_auto,
+        .host_products = e->host_products,
+        .host_products_auto = e->host_products_auto,
         .placement = e->placed ? &e->placement : NULL,
         .can_stream = true,
         .hw = e->rated ? &e->hw : NULL,
@@ -252,6 +254,8 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
     }
     const struct aq_stream *w = &e->block.stream;
+    if (aq_program_host_products(&e->block.program))
+        json_object_set_new(o, "host_products", json_real(p->host_products / 100));
     if (w->chunk_count)
         json_object_set_new(o, "weight_stream",
                             json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",

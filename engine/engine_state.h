@@ -27,6 +27,8 @@ struct aq_engine {
     bool placed; /* --placement was given */
     enum aq_attention_side attention;
     bool attention_auto;
+    double host_products; /* percent, unless it is chosen */
+    bool host_products_auto;
     struct aq_numa_choice numa_choice;
     struct aq_numa numa;
     uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */

@@ -9,6 +9,7 @@
 #include "engine/executor.h"
 #include "engine/kv.h"
 #include "policy/admit.h"
+#include "policy/host_product.h"
 #include "policy/move_room.h"
 
 /* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place.
@@ -159,6 +160,9 @@ struct aq_executor {
     size_t rows_bytes;
     void *tile_norm, *tile_inner, *tile_embed, *tiles;
     size_t tiles_bytes, sampler_bytes;
+    void *host_tile;     /* where the host computes columns of products: NORM, */
+    float *host_vectors; /* and the model's vectors, as they lie in its own buffer */
+    size_t host_tile_bytes, host_vectors_bytes;
     struct aq_candidate *sampler; /* [threads][vocab] */
     float *sampler_logits;        /* [threads][vocab] */
     struct aq_logits_stat *logits_stat;
@@ -184,11 +188,24 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op);
  */
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
 
+enum aq_activation exec_activation(enum aq_step_activation a);
+enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
+
 /* ---- exec_attn.c ---- */
 /* Stores the new keys and values of a part's sequences, lets their queries attend, and keeps up
  * what is remembered of their slots. */
 void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *exec,
                  const float *qkv, void *attention);
+
+/* ---- exec_host.c ---- */
+int exec_host_open(struct aq_executor *x, struct aq_err *reterr);
+void exec_host_close(struct aq_executor *x);
+/* PRODUCT_HOST. */
+void exec_product_host(struct aq_executor *x, const struct aq_op *op);
+/* Puts the host's columns into the output; returns the primitives that follow the product. */
+struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op);
+/* The piece of a move of INPUT or COLUMNS. */
+void exec_link_share(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l);
 
 /* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
 static inline bool exec_kv_rows_apart(enum aq_dtype format)

@@ -210,6 +210,8 @@ static int start_link(struct aq_executor *x, uint32_t op_index)
                        exec_slot(x, AQ_SLOT_HIDDEN_HOST, op->workspace),
                        (uint64_t)x->batch[op->micro_batch].row_count * x->steps->hidden * 4);
         break;
+    case AQ_OBJECT_INPUT:
+    case AQ_OBJECT_COLUMNS: exec_link_share(x, op, &l); break;
     default: link_rows(x, op, &l);
     }
     assert(l.count <= entries_max(x, op));

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-static enum aq_activation kernel_activation(enum aq_step_activation a)
+enum aq_activation exec_activation(enum aq_step_activation a)
 {
     static const enum aq_activation map[] = {
         [AQ_STEP_ACT_NONE] = AQ_ACT_NONE, [AQ_STEP_ACT_RELU] = AQ_ACT_RELU,
@@ -88,15 +88,20 @@ static const float *vector_of(const struct work *o, int8_t index)
     return index < 0 ? NULL : o->x->opts.model->vector[o->op->step][index];
 }
 
-static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows,
-                     const uint32_t *row_index)
+enum aq_norm_kind exec_norm_kind(enum aq_step_norm n)
 {
     static const enum aq_norm_kind map[] = {[AQ_STEP_NORM_LAYER] = AQ_NORM_LAYER,
                                             [AQ_STEP_NORM_RMS] = AQ_NORM_RMS,
                                             [AQ_STEP_NORM_CAST] = AQ_NORM_CAST};
+    return map[n];
+}
+
+static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows,
+                     const uint32_t *row_index)
+{
     struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
     o->x->opts.kernels->norm(o->exec, &(struct aq_norm){
-                                          .kind = map[p->norm],
+                                          .kind = exec_norm_kind(p->norm),
                                           .x = from.data,
                                           .x_stride = from.stride,
                                           .row_index = row_index,
@@ -155,6 +160,25 @@ static uint8_t *unpacked_matrix(const struct work *o, uint32_t matrix)
     return at;
 }
 
+/* An unpacked matrix as segments, less what the host computes. */
+static uint32_t add_unpacked(const struct work *o, uint32_t matrix, uint32_t column,
+                             struct aq_segment *to)
+{
+    const struct aq_executor *x = o->x;
+    const struct aq_matrix_desc *d = &x->steps->step[o->op->step].matrix[matrix];
+    size_t panel = aq_panel_bytes(x->plan->shape.compute, d->k);
+    const uint8_t *panels = unpacked_matrix(o, matrix);
+    uint32_t first = d->rows, rows = 0, count = 0;
+    aq_stream_host_rows(x->stream, x->steps, o->op->step, matrix, &first, &rows);
+    if (first)
+        to[count++] = (struct aq_segment){panels, column, first};
+    uint32_t after = first + rows;
+    if (after < d->rows)
+        to[count++] = (struct aq_segment){panels + after / AQ_PANEL_ROWS * panel, column + after,
+                                          d->rows - after};
+    return count;
+}
+
 static void run_unpack(const struct work *o)
 {
     struct aq_executor *x = o->x;
@@ -186,14 +210,12 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
     bool unpacked = is_unpacked(o);
     for (uint32_t i = 0; i < p->matrix_count; i++) {
         w = &o->x->opts.model->weight[o->op->step][p->matrix[i]];
-        if (unpacked)
-            segment[count++] =
-                (struct aq_segment){unpacked_matrix(o, p->matrix[i]), column, w->desc->rows};
-        else
-            count += add_segments(o, p->matrix[i], column, segment + count);
+        count += (unpacked ? add_unpacked : add_segments)(o, p->matrix[i], column, segment + count);
         column += w->desc->rows;
     }
     assert(count <= o->x->segment_max);
+    if (!count) /* the host computes all of it */
+        return;
     struct view from = view_of(o, p->src, row), to = view_of(o, p->dst, row);
     enum aq_dtype w_dtype = unpacked ? o->x->plan->shape.compute : w->dtype;
     struct aq_product product = {
@@ -207,7 +229,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .w_dtype = w_dtype,
         .w_layout = unpacked ? aq_layout_cpu(w_dtype) : w->layout,
         .bias = vector_of(o, p->bias),
-        .activation = kernel_activation(p->activation),
+        .activation = exec_activation(p->activation),
         .accumulate = p->accumulate,
         .y = to.data,
         .y_dtype = to.dtype,
@@ -321,6 +343,11 @@ static void find_registers(struct work *o)
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_UNPACK: break;
+    case AQ_OP_PRODUCT_HOST: return;
+    case AQ_OP_MERGE: /* what follows a product works on the residual stream */
+        if (op->of == AQ_OP_POST || op->of == AQ_OP_MLP_DOWN)
+            o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->workspace);
+        return;
     default: o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
     }
     if (op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN) {
@@ -351,6 +378,7 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     case AQ_OP_HEAD: return whole_slot(x, AQ_SLOT_LOGITS, 0);
     case AQ_OP_MLP_UP: return whole_slot(x, AQ_SLOT_INNER, op->workspace);
     case AQ_OP_ATTN_HOST: return whole_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
+    case AQ_OP_PRODUCT_HOST: return whole_slot(x, AQ_SLOT_COLUMNS_HOST, op->stage);
     case AQ_OP_UNPACK: return whole_slot(x, AQ_SLOT_UNPACKED, op->step % (unpacked[1] - *unpacked));
     case AQ_OP_ATTN_DEVICE: {
         /* Decode rows come first in a micro-batch, in the order of their parts. */
@@ -408,7 +436,12 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
         watch_prompts(&o);
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
+    struct aq_host_product h;
+    if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
+        prims.count = h.prim + 1; /* what follows is MERGE's */
     switch ((enum aq_op_kind)op->kind) {
+    case AQ_OP_PRODUCT_HOST: exec_product_host(x, op); break;
+    case AQ_OP_MERGE: prims = exec_merge(x, op); /* fall through */
     case AQ_OP_EMBED:
     case AQ_OP_PRE:
     case AQ_OP_POST:

@@ -100,17 +100,32 @@ static enum aq_tier tier_of(const struct aq_executor *x, uint32_t seat)
 }
 
 /* What admission knows of those seated in a tier: each may hold one more key than now, and leave
- * one pass later than it thinks, because micro-batches turn one after the other. */
+ * one pass later than it thinks, because micro-batches turn one after the other.  Who has sat down
+ * in this very turn holds nothing yet, and a prompt after it. */
 static uint32_t list_lengths(struct aq_executor *x, enum aq_tier tier)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < x->seat_count; i++) {
         const struct exec_seat *seat = &x->seat[i];
-        if (seat->sequence && tier_of(x, i) == tier)
-            x->lengths[count++] = (struct aq_admit_length){
-                seat->held + 1, seat->held + 1 + (seat->last - seat->seen), seat->limits.slots};
+        const struct aq_sequence *q = seat->sequence;
+        if (!q || tier_of(x, i) != tier)
+            continue;
+        x->lengths[count++] =
+            seat->seen ? (struct aq_admit_length){seat->held + 1,
+                                                  seat->held + 1 + (seat->last - seat->seen),
+                                                  seat->limits.slots}
+                       : aq_admit_length_of(&seat->limits, q->prompt_count, q->max_tokens);
     }
     return count;
+}
+
+/* What the policy lets a sequence keep, or lets the one keep that it stands for. */
+static void limits_of(struct aq_kv_limits *ret, const struct aq_executor *x,
+                      const struct aq_sequence *q)
+{
+    bool other = q->kv_prompt > 0;
+    aq_kv_policy_limits(ret, &x->plan->kv, other ? q->kv_prompt : q->prompt_count,
+                        other ? q->kv_new : q->max_tokens);
 }
 
 /* May q sit down in a seat of this tier?  On disk every seat has room for its longest. */
@@ -119,7 +134,7 @@ static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_
 {
     const struct aq_block_shape *s = &x->plan->shape;
     struct aq_kv_limits kv;
-    aq_kv_policy_limits(&kv, &x->plan->kv, q->prompt_count, q->max_tokens);
+    limits_of(&kv, x, q);
     struct aq_admit_limits limits = {
         .pages = tier == AQ_DISK ? UINT32_MAX : s->page_count[tier] / x->steps->layers,
         .page_slots = s->page_slots,
@@ -131,12 +146,13 @@ static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_
                         aq_admit_length_of(&kv, q->prompt_count, q->max_tokens));
 }
 
-/* What the policy lets a newly seated sequence keep. */
+/* Of a newly seated sequence. */
 static void limit(const struct aq_executor *x, struct exec_seat *seat)
 {
     const struct aq_sequence *q = seat->sequence;
-    aq_kv_policy_limits(&seat->limits, &x->plan->kv, q->prompt_count, q->max_tokens);
-    seat->drops = aq_kv_limits_drop(&seat->limits, q->prompt_count, q->max_tokens);
+    limits_of(&seat->limits, x, q);
+    seat->drops = aq_kv_limits_drop(&seat->limits, q->prompt_count, q->max_tokens) ||
+                  (q->kv_prompt && aq_kv_limits_drop(&seat->limits, q->kv_prompt, q->kv_new));
 }
 
 /* Seats waiting sequences in micro-batch k, in order.  Without refill only an empty block is
@@ -350,7 +366,7 @@ void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
 {
     uint32_t last = s->prompt_count + (s->max_tokens ? s->max_tokens - 1 : 0);
     struct aq_kv_limits kv;
-    aq_kv_policy_limits(&kv, &x->plan->kv, s->prompt_count, s->max_tokens);
+    limits_of(&kv, x, s);
     assert(s->prompt_count >= 1 && aq_min_u64(last, kv.slots) <= x->plan->shape.keys_max);
     assert(s->prompt_count + x->plan->shape.micro_batch <= x->plan->shape.rows_max);
     s->token_count = 0;

@@ -191,6 +191,8 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
             total += x->run_count[j][i];
             of_step += x->run_count[j][i];
         }
+        /* Unpacked, a matrix is at most two: before and behind what the host computes. */
+        of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
         x->segment_max = of_step > x->segment_max ? of_step : x->segment_max;
     }
     x->run = calloc(total + 1, sizeof(*x->run));
@@ -321,6 +323,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
         find_scratch(x);
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
     rc = rc < 0 ? rc : exec_moves_open(x, reterr);
+    rc = rc < 0 ? rc : exec_host_open(x, reterr);
     rc = rc < 0 ? rc : open_lanes(x, reterr);
     if (rc < 0) {
         aq_executor_close(x);
@@ -373,6 +376,7 @@ void aq_executor_close(struct aq_executor *x)
     struct aq_device *d = x->opts.device;
     close_lanes(x);
     exec_moves_close(x);
+    exec_host_close(x);
     aq_kv_close(x->kv);
     for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
         if (x->class_buffer[c])

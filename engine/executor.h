@@ -27,7 +27,7 @@ struct aq_executor_opts {
     const struct aq_model *model;
     const struct aq_kernels *kernels;
     struct aq_exec *exec;         /* of the compute lane */
-    struct aq_exec *host_exec;    /* of the host lane; NULL where nothing is attended there */
+    struct aq_exec *host_exec;    /* of the host lane; NULL where it computes nothing */
     const struct aq_block *block; /* plan, stream and program; outlives the executor */
     bool refill, serial;
     bool replay; /* ops that compute do nothing; every chosen token is 0 */

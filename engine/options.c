@@ -270,7 +270,8 @@ static int check_generate(const struct aq_options *o, struct aq_err *reterr)
     return 0;
 }
 
-static int check_eval(const struct aq_options *o, struct aq_err *reterr)
+static int check_eval(const struct aq_options *o, const struct aq_kv_policy *kv,
+                      struct aq_err *reterr)
 {
     if (!o->text == !o->ids)
         return o->text ? aq_error(reterr, -EINVAL, "expected --text or --ids, found both")
@@ -281,6 +282,11 @@ static int check_eval(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--compare-full: --prompt-tokens 0 scores each window in one prefill, "
                         "which is the full cache");
+    if (aq_kv_policy_drops(kv) && !o->prompt_tokens)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy %s: --prompt-tokens 0 scores each window in one prefill, "
+                        "where nothing is dropped yet",
+                        o->kv_policy);
     if (o->sweep.count && (o->attention_stats || o->report || o->trace))
         return aq_error(reterr, -EINVAL, "--%s tells of one run: expected no --sweep beside it",
                         o->attention_stats ? "attention-stats"
@@ -312,7 +318,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
         return rc;
     switch (bit) {
     case AQ_CMD_GENERATE: return check_generate(o, reterr);
-    case AQ_CMD_EVAL: return check_eval(o, reterr);
+    case AQ_CMD_EVAL: return check_eval(o, &kv, reterr);
     case AQ_CMD_BENCH: return check_bench(o, reterr);
     case AQ_CMD_PACK:
         if (!o->model && (o->verify || o->list) && !o->store_output.count)

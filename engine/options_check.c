@@ -60,3 +60,9 @@ int aq_check_placement(const char *label, const char *text, struct aq_err *reter
     struct aq_placement placement;
     return strcmp(text, "auto") == 0 ? 0 : aq_placement_parse(&placement, label, text, reterr);
 }
+
+int aq_check_host_products(const char *label, const char *text, struct aq_err *reterr)
+{
+    double percent;
+    return strcmp(text, "auto") == 0 ? 0 : aq_host_products_parse(&percent, label, text, reterr);
+}

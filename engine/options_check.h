@@ -9,6 +9,7 @@
 
 int aq_check_device(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_link(const char *label, const char *text, struct aq_err *reterr);
+int aq_check_host_products(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr);

@@ -254,6 +254,10 @@ const struct aq_option aq_option_table[] = {
     {"attention", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(attention), .argument = "WHERE",
      .choices = "auto|host|device|split",
      .help = "where decode attention runs; on the cpu host and device are the same"},
+    {"host-products", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(host_products),
+     .argument = "SHARE", .check = aq_check_host_products,
+     .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
+             "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy",
      .help = "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "

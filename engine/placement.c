@@ -123,3 +123,24 @@ malformed:
                     "found '%s'",
                     label, text);
 }
+
+int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
+                           struct aq_err *reterr)
+{
+    char number[32];
+    size_t n = strlen(text);
+    bool percent = n > 0 && text[n - 1] == '%';
+    double share;
+    if (n - percent < sizeof(number)) {
+        memcpy(number, text, n - percent);
+        number[n - percent] = '\0';
+        if (aq_parse_real(number, &share) && share >= 0 && share <= (percent ? 100 : 1)) {
+            *ret_percent = percent ? share : 100 * share;
+            return 0;
+        }
+    }
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected auto or a share such as 0.25 or 25%% (of at most 100 %%), found "
+                    "'%s'",
+                    label, text);
+}

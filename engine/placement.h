@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/placement.h - --placement as text: "weights=D/H/N kv=D/H/N hidden=D/H/N head=WHERE". */
+ * engine/placement.h - --placement as text: "weights=D/H/N kv=D/H/N hidden=D/H/N head=WHERE", and
+ * other options about where things are. */
 #ifndef AQ_ENGINE_PLACEMENT_H
 #define AQ_ENGINE_PLACEMENT_H
 
@@ -12,6 +13,10 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
 /* "H2D/D2H" in GB/s (1e9 bytes/s), both more than 0: bytes per second of the two links. */
 int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *text,
                   struct aq_err *reterr);
+
+/* A share as --host-products: "0.25" or "25%", in percent. */
+int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
+                           struct aq_err *reterr);
 
 /* A placement back as text, at most 160 bytes. */
 void aq_placement_text(char text[160], const struct aq_placement *p);

@@ -44,6 +44,9 @@ struct aq_sequence {
     uint32_t prompt_count;
     uint32_t max_tokens; /* tokens to generate at most; 0 only scores the prompt */
     uint32_t min_tokens; /* stop_ids are not allowed before this many */
+    /* The prompt and new tokens of the sequence that this one stands for: what the KV policy keeps
+     * goes by them (a benchmark fills the cache by a longer prompt).  kv_prompt 0: its own. */
+    uint32_t kv_prompt, kv_new;
     struct aq_sampling sampling;
     const uint32_t *stop_ids; /* EOS among them unless it is ignored */
     uint32_t stop_id_count;

@@ -33,6 +33,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->attn_stats = aq_attn_stats_avx2;
         k->kv_append = aq_kv_append_avx2;
         k->kv_victim = aq_kv_victim_avx2;
+        k->kv_select = aq_kv_select_avx2;
         k->logits_stat = aq_logits_stat_avx2;
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/program.h"
+#include "policy/host_product.h"
 
 #include <assert.h>
 
@@ -12,27 +12,28 @@ struct pass {
     uint64_t width, kv_width;          /* elements of q, and of k or v, of a row */
 };
 
-static uint64_t list_bytes(const struct pass *p, const struct aq_step_desc *d,
-                           const struct aq_prim_list *list)
+/* Bytes of the matrices of a step's products, and flops of a row, where products run: without those
+ * whose columns the host computes. */
+static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
+                                   const struct aq_prim_list *list)
 {
-    uint64_t bytes = 0;
+    const struct aq_step_desc *d = &p->steps->step[step];
+    struct aq_op_cost c = {0};
     for (uint32_t i = 0; i < list->count; i++) {
         const struct aq_prim *prim = &list->prim[i];
-        for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++)
-            bytes += aq_matrix_bytes(&d->matrix[prim->matrix[n]], p->plan->shape.weight_format);
+        for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++) {
+            uint32_t matrix = prim->matrix[n], first, rows = 0;
+            const struct aq_matrix_desc *m = &d->matrix[matrix];
+            if (!aq_stream_host_rows(p->stream, p->steps, step, matrix, &first, &rows))
+                rows = 0;
+            c.flops += 2ull * (m->rows - rows) * m->k;
+            c.memory_bytes +=
+                aq_matrix_bytes(m, p->plan->shape.weight_format) -
+                aq_panel_count(rows) *
+                    aq_panel_bytes(aq_matrix_format(m, p->plan->shape.weight_format), m->k);
+        }
     }
-    return bytes;
-}
-
-static uint64_t list_flops(const struct aq_step_desc *d, const struct aq_prim_list *list)
-{
-    uint64_t flops = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct aq_prim *prim = &list->prim[i];
-        for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++)
-            flops += 2ull * d->matrix[prim->matrix[n]].rows * d->matrix[prim->matrix[n]].k;
-    }
-    return flops;
+    return c;
 }
 
 /* Bytes of K and V of so many keys of one layer, in whole pages where they are kept. */
@@ -60,12 +61,38 @@ static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *par
 
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, &p->steps->step[op->step]);
+    struct aq_op_cost c = {0};
+    if (rows && op->kind != AQ_OP_EMBED)
+        c = list_cost(p, op->step, &prims);
+    c.flops *= rows;
+    c.rows = rows;
+    return c;
+}
+
+/* Of what belongs to a product that the host has columns of. */
+static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op *op, uint32_t rows)
+{
     const struct aq_step_desc *d = &p->steps->step[op->step];
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d), *list = &prims;
-    struct aq_op_cost c = {.rows = rows};
-    if (rows && op->kind != AQ_OP_EMBED) {
-        c.flops = rows * list_flops(d, list);
-        c.memory_bytes = list_bytes(p, d, list);
+    struct aq_op_cost c = {0};
+    struct aq_host_product h;
+    bool there =
+        aq_host_product_find(&h, p->stream, p->steps, p->plan, (enum aq_op_kind)op->of, op->step);
+    assert(there);
+    if (op->kind == AQ_OP_D2H || op->kind == AQ_OP_H2D) {
+        c.move_bytes = rows * (op->kind == AQ_OP_D2H ? h.input_bytes : h.columns * h.column_bytes);
+        return c;
+    }
+    c.rows = rows;
+    if (op->kind == AQ_OP_MERGE) { /* read, and added to or written */
+        c.memory_bytes = 2 * rows * h.columns * h.column_bytes;
+        return c;
+    }
+    for (uint32_t i = 0; i < h.range_count && rows; i++) {
+        const struct aq_matrix_desc *m = &d->matrix[h.range[i].matrix];
+        c.flops += 2ull * rows * h.range[i].rows * m->k;
+        c.memory_bytes += aq_panel_count(h.range[i].rows) *
+                          aq_panel_bytes(aq_matrix_format(m, p->plan->shape.weight_format), m->k);
     }
     return c;
 }
@@ -98,6 +125,8 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     const struct aq_pass_shape *s = &p->shape[op->micro_batch];
     const struct aq_part_shape *part = &s->part[op->part];
     uint32_t rows = s->decode_rows + s->prefill_rows;
+    if (op->of)
+        return shared_product(p, op, rows);
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_READ:
     case AQ_OP_WRITE:
@@ -106,9 +135,8 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_UNPACK:
         return (struct aq_op_cost){
             .rows = 1,
-            .memory_bytes =
-                list_bytes(p, &p->steps->step[op->step], &p->steps->step[op->step].main) +
-                list_bytes(p, &p->steps->step[op->step], &p->steps->step[op->step].post),
+            .memory_bytes = list_cost(p, op->step, &p->steps->step[op->step].main).memory_bytes +
+                            list_cost(p, op->step, &p->steps->step[op->step].post).memory_bytes,
         };
     case AQ_OP_ATTN_PREFILL:
         return (struct aq_op_cost){

@@ -96,6 +96,9 @@ const char *aq_block_purpose(enum aq_slot_class c)
         [AQ_SLOT_KV_PREFILL] = "kv prefill",
         [AQ_SLOT_INNER] = "inner",
         [AQ_SLOT_LOGITS] = "logits",
+        [AQ_SLOT_INPUT_HOST] = "product rows (host)",
+        [AQ_SLOT_COLUMNS_HOST] = "product columns (host)",
+        [AQ_SLOT_COLUMNS] = "product columns",
     };
     return names[c];
 }
@@ -225,9 +228,14 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         s->tile_rows * ((uint64_t)m->hidden + inner + m->embed_width) * compute + 256);
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
-    if (b->plan.part_count && in->separate && in->attention != AQ_ATTEND_DEVICE)
+    bool on_host = aq_program_host_products(&b->program);
+    if (on_host || (b->plan.part_count && in->separate && in->attention != AQ_ATTEND_DEVICE))
         add(l, AQ_HOST, "scratch (host lane)",
             (uint64_t)in->threads * in->scratch_bytes_per_thread);
+    if (on_host) {
+        add(l, AQ_HOST, "tiles (host)", s->tile_rows * (uint64_t)m->hidden * compute);
+        add(l, AQ_HOST, "vectors (host)", aq_ledger_line(l, device, "vectors"));
+    }
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
@@ -281,7 +289,7 @@ static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_pl
 {
     double share = placement->weights.percent[AQ_DISK];
     if (in->separate)
-        share += placement->weights.percent[AQ_HOST];
+        share += placement->weights.percent[AQ_HOST] * (1 - in->host_products / 100);
     uint64_t most = 0, before = 0;
     for (uint32_t j = 0; j < in->steps->step_count; j++) {
         const struct aq_step_desc *d = &in->steps->step[j];
@@ -315,7 +323,7 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     /* MLP is cut in two where what lies between, for all rows, is less than what the ring saves. */
     uint64_t whole = group_bytes(in, &p->placement, false);
     uint64_t inner = (uint64_t)p->shape.rows_max * in->steps->inner * aq_dtype_bytes(in->compute);
-    p->split_mlp = inner * p->shape.micro_batches <= whole;
+    p->split_mlp = p->host_products > 0 || inner * p->shape.micro_batches <= whole;
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that a ring is still several of them. */
     uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
@@ -397,6 +405,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->placement = *placement;
     p->kv = in->kv;
     p->separate = in->separate;
+    p->host_products = in->separate ? in->host_products : 0;
     p->fuse_layer = in->fuse_layer;
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;
@@ -574,6 +583,8 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     } else {
         rc = choose_free(&b, in, reterr);
     }
+    if (rc == 0 && in->host_products_auto)
+        rc = aq_block_share_products(&b, in, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;

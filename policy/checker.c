@@ -51,6 +51,9 @@ const char *aq_op_describe(char *dst, size_t dst_bytes, const struct aq_program 
         snprintf(what, sizeof(what), " %s chunk %u", aq_object_name(o->object), o->chunk);
     else if (move)
         snprintf(what, sizeof(what), " %s", aq_object_name(o->object));
+    if (o->of)
+        snprintf(what, sizeof(what), "%s%s for %s", move ? " " : "",
+                 move ? aq_object_name(o->object) : "", aq_op_name(o->of));
     bool part = (move && !weights) || (o->kind >= AQ_OP_ATTN_PREFILL && o->kind <= AQ_OP_ATTN_HOST);
     if (part)
         snprintf(where, sizeof(where), ", micro-batch %u, part %u", o->micro_batch, o->part);

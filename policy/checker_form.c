@@ -43,11 +43,24 @@ static bool lane_fits(uint8_t kind, uint8_t lane)
     case AQ_OP_WRITE: return lane == AQ_LANE_DISK_WRITE;
     case AQ_OP_H2D: return lane == AQ_LANE_H2D || lane == AQ_LANE_H2D_WEIGHTS;
     case AQ_OP_D2H: return lane == AQ_LANE_D2H;
-    case AQ_OP_ATTN_DEVICE: return lane == AQ_LANE_COMPUTE;
-    case AQ_OP_ATTN_HOST: return lane == AQ_LANE_HOST_COMPUTE;
+    case AQ_OP_ATTN_DEVICE:
+    case AQ_OP_MERGE: return lane == AQ_LANE_COMPUTE;
+    case AQ_OP_ATTN_HOST:
+    case AQ_OP_PRODUCT_HOST: return lane == AQ_LANE_HOST_COMPUTE;
     case AQ_OP_TURN: return lane == AQ_LANE_CONTROL;
     default: return lane == AQ_LANE_COMPUTE || lane == AQ_LANE_HOST_COMPUTE;
     }
+}
+
+/* Does the op belong to a product that the host has a share of exactly if it is of such a kind? */
+static bool of_fits(const struct aq_op *op)
+{
+    bool shared = op->kind == AQ_OP_PRODUCT_HOST || op->kind == AQ_OP_MERGE ||
+                  (op->kind == AQ_OP_D2H && op->object == AQ_OBJECT_INPUT) ||
+                  (op->kind == AQ_OP_H2D && op->object == AQ_OBJECT_COLUMNS);
+    bool product = op->of == AQ_OP_PRE || op->of == AQ_OP_POST || op->of == AQ_OP_MLP_UP ||
+                   op->of == AQ_OP_MLP_DOWN;
+    return shared ? product : op->of == 0;
 }
 
 static int check_op(const struct aq_program *p, uint32_t i, struct aq_err *reterr)
@@ -61,6 +74,8 @@ static int check_op(const struct aq_program *p, uint32_t i, struct aq_err *reter
         return aq_check_fault(p, i, reterr, "its uses or deps lie outside their tables");
     if (op->micro_batch >= p->micro_batches || op->part >= p->parts)
         return aq_check_fault(p, i, reterr, "there is no such micro-batch or part");
+    if (!of_fits(op))
+        return aq_check_fault(p, i, reterr, "it and the op it belongs to do not go together");
     char who[160];
     aq_op_describe(who, sizeof(who), p, i);
     if (!lane_fits(op->kind, op->lane))
@@ -92,6 +107,8 @@ static bool tag_is_sound(const struct aq_program *p, const struct aq_tag *t)
 /* The residual stream is what the step before left, until this one leaves it. */
 static bool hidden_is_own(const struct aq_op *op, const struct aq_tag *t, bool leaves)
 {
+    if (op->of && !leaves) /* the input of a product on the host */
+        return t->index + 1 == op->step;
     return t->index + !(leaves || aq_op_is_move(op)) == op->step;
 }
 
@@ -104,10 +121,16 @@ static bool tag_is_own(const struct aq_op *op, const struct aq_tag *t, bool leav
     case AQ_OBJECT_HIDDEN: return t->micro_batch == op->micro_batch && hidden_is_own(op, t, leaves);
     case AQ_OBJECT_QKV:
     case AQ_OBJECT_INNER: return t->micro_batch == op->micro_batch && t->index == op->step;
+    case AQ_OBJECT_INPUT:
+    case AQ_OBJECT_COLUMNS:
+    case AQ_OBJECT_PARTIAL:
+        return t->micro_batch == op->micro_batch && t->part == 0 &&
+               t->index ==
+                   aq_product_index((enum aq_op_kind)(op->of ? op->of : op->kind), op->step);
     case AQ_OBJECT_ATTENTION:
     case AQ_OBJECT_KV:
     case AQ_OBJECT_KV_PROMPT:
-        if ((aq_op_is_move(op) || attention) && t->part != op->part)
+        if (((aq_op_is_move(op) && !op->of) || attention) && t->part != op->part)
             return false;
         return t->micro_batch == op->micro_batch &&
                (t->index == op->step || op->kind == AQ_OP_TURN);
@@ -129,8 +152,11 @@ static bool slot_is_own(const struct aq_program *p, const struct aq_op *op,
     case AQ_SLOT_ROWS:
     case AQ_SLOT_TOKENS:
     case AQ_SLOT_HIDDEN_DISK: return index == op->micro_batch;
-    case AQ_SLOT_HIDDEN:
-    case AQ_SLOT_KV_DEVICE: return index == op->stage;
+    case AQ_SLOT_HIDDEN: return index == (op->of ? op->workspace : op->stage);
+    case AQ_SLOT_KV_DEVICE:
+    case AQ_SLOT_INPUT_HOST:
+    case AQ_SLOT_COLUMNS_HOST:
+    case AQ_SLOT_COLUMNS: return index == op->stage;
     case AQ_SLOT_HIDDEN_HOST: return index == (link ? op->workspace : op->stage);
     case AQ_SLOT_KV_HOST: return index == (aq_op_is_move(op) ? op->workspace : op->stage);
     case AQ_SLOT_QKV:
@@ -166,8 +192,13 @@ static bool object_fits(uint8_t slot_class, uint8_t object)
         [AQ_SLOT_KV_PREFILL] = AQ_OBJECT_KV_PROMPT,
         [AQ_SLOT_INNER] = AQ_OBJECT_INNER,
         [AQ_SLOT_LOGITS] = AQ_OBJECT_LOGITS,
+        [AQ_SLOT_INPUT_HOST] = AQ_OBJECT_INPUT,
+        [AQ_SLOT_COLUMNS_HOST] = AQ_OBJECT_COLUMNS,
+        [AQ_SLOT_COLUMNS] = AQ_OBJECT_COLUMNS,
     };
-    return held[slot_class] == object;
+    bool output =
+        slot_class == AQ_SLOT_QKV || slot_class == AQ_SLOT_INNER || slot_class == AQ_SLOT_HIDDEN;
+    return held[slot_class] == object || (object == AQ_OBJECT_PARTIAL && output);
 }
 
 /* Can the op's side reach the slot?  Where the device has memory of its own it computes there and
@@ -251,6 +282,20 @@ static struct tally count_uses(const struct aq_program *p, const struct aq_op *o
     return t;
 }
 
+/* Does it leave its output, in whole or without the columns that the host computes? */
+static bool leaves(const struct tally *t, enum aq_object output)
+{
+    return t->out[output] + t->out[AQ_OBJECT_PARTIAL] == 1;
+}
+
+/* What the op leaves whose product an op of the host's belongs to. */
+static enum aq_object output_of(enum aq_op_kind kind)
+{
+    return kind == AQ_OP_PRE      ? AQ_OBJECT_QKV
+           : kind == AQ_OP_MLP_UP ? AQ_OBJECT_INNER
+                                  : AQ_OBJECT_HIDDEN;
+}
+
 /* Does an op use what ops of its kind work on? */
 static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
 {
@@ -260,7 +305,7 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_UNPACK: return t.out[AQ_OBJECT_WEIGHTS] == 1;
     case AQ_OP_EMBED: return t.in[AQ_OBJECT_ROWS] == 1 && t.out[AQ_OBJECT_HIDDEN] == 1;
-    case AQ_OP_PRE: return t.in[AQ_OBJECT_HIDDEN] == 1 && t.out[AQ_OBJECT_QKV] == 1;
+    case AQ_OP_PRE: return t.in[AQ_OBJECT_HIDDEN] == 1 && leaves(&t, AQ_OBJECT_QKV);
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
@@ -270,12 +315,16 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
                t.out[AQ_OBJECT_ATTENTION] == 1;
     case AQ_OP_POST: /* slots differ, and each is of the part of its tag: so all parts are there */
         return t.in[AQ_OBJECT_ATTENTION] == p->parts && t.in[AQ_OBJECT_HIDDEN] == 1 &&
-               t.out[AQ_OBJECT_HIDDEN] == 1;
+               leaves(&t, AQ_OBJECT_HIDDEN);
     case AQ_OP_MLP: return t.in[AQ_OBJECT_HIDDEN] == 1 && t.out[AQ_OBJECT_HIDDEN] == 1;
-    case AQ_OP_MLP_UP: return t.in[AQ_OBJECT_HIDDEN] == 1 && t.out[AQ_OBJECT_INNER] == 1;
+    case AQ_OP_MLP_UP: return t.in[AQ_OBJECT_HIDDEN] == 1 && leaves(&t, AQ_OBJECT_INNER);
     case AQ_OP_MLP_DOWN:
         return t.in[AQ_OBJECT_INNER] == 1 && t.in[AQ_OBJECT_HIDDEN] == 1 &&
-               t.out[AQ_OBJECT_HIDDEN] == 1;
+               leaves(&t, AQ_OBJECT_HIDDEN);
+    case AQ_OP_PRODUCT_HOST: return t.in[AQ_OBJECT_INPUT] == 1 && t.out[AQ_OBJECT_COLUMNS] == 1;
+    case AQ_OP_MERGE:
+        return t.in[AQ_OBJECT_COLUMNS] == 1 && t.in[AQ_OBJECT_PARTIAL] == 1 &&
+               t.out[output_of((enum aq_op_kind)op->of)] == 1;
     case AQ_OP_HEAD:
         return t.in[AQ_OBJECT_HIDDEN] == 1 && t.in[AQ_OBJECT_ROWS] == 1 &&
                t.out[AQ_OBJECT_LOGITS] == 1 && t.out[AQ_OBJECT_TOKENS] == 1;
@@ -287,7 +336,7 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
 }
 
 struct identity {
-    uint32_t step, kind, micro_batch, part, op;
+    uint32_t step, kind, of, micro_batch, part, op;
 };
 
 static int compare_identities(const void *a, const void *b)
@@ -299,7 +348,9 @@ static int compare_identities(const void *a, const void *b)
         return x->micro_batch < y->micro_batch ? -1 : 1;
     if (x->part != y->part)
         return x->part < y->part ? -1 : 1;
-    return x->kind < y->kind ? -1 : x->kind > y->kind;
+    if (x->kind != y->kind)
+        return x->kind < y->kind ? -1 : 1;
+    return x->of < y->of ? -1 : x->of > y->of;
 }
 
 /* Nothing is computed twice in a pass. */
@@ -312,7 +363,8 @@ static int check_once(const struct aq_program *p, struct aq_err *reterr)
     for (uint32_t i = 0; i < p->op_count; i++) {
         const struct aq_op *op = &p->op[i];
         if (!aq_op_is_move(op))
-            list[count++] = (struct identity){op->step, op->kind, op->micro_batch, op->part, i};
+            list[count++] =
+                (struct identity){op->step, op->kind, op->of, op->micro_batch, op->part, i};
     }
     qsort(list, count, sizeof(*list), compare_identities);
     int rc = 0;

@@ -25,12 +25,46 @@ static bool tiers_fit(uint8_t kind, uint8_t from, uint8_t to)
     }
 }
 
+/* Rows for a product on the host: of what its op starts from, all there is. */
+static int check_input(const struct aq_program *p, uint32_t i, const struct aq_use *to,
+                       struct aq_err *reterr)
+{
+    const struct aq_op *op = &p->op[i];
+    enum aq_object from = op->of == AQ_OP_POST       ? AQ_OBJECT_ATTENTION
+                          : op->of == AQ_OP_MLP_DOWN ? AQ_OBJECT_INNER
+                                                     : AQ_OBJECT_HIDDEN;
+    uint32_t found = 0;
+    for (uint32_t u = 0; u < op->use_count; u++) {
+        const struct aq_use *use = &aq_op_uses(p, op)[u];
+        if (use == to)
+            continue;
+        if (use->mode != AQ_USE_READ || use->need.object != from || use->need.pass != 0 ||
+            p->slot[use->slot].tier != AQ_DEVICE)
+            return aq_check_fault(p, i, reterr, "it takes what the product does not start from");
+        found++;
+    }
+    if (found != (from == AQ_OBJECT_ATTENTION ? p->parts : 1))
+        return aq_check_fault(p, i, reterr, "it does not take all that the product starts from");
+    if (!to || to->mode != AQ_USE_WRITE || to->leave.object != AQ_OBJECT_INPUT ||
+        to->leave.pass != 0 || p->slot[to->slot].tier != AQ_HOST)
+        return aq_check_fault(p, i, reterr, "it does not leave a product's input on the host");
+    return 0;
+}
+
 /* A move writes one slot and reads at most one. */
 static int find_route(struct route *ret, const struct aq_program *p, uint32_t i,
                       struct aq_err *reterr)
 {
     const struct aq_op *op = &p->op[i];
     struct route r = {0};
+    if (op->object == AQ_OBJECT_INPUT) { /* from the slots of all parts at once */
+        for (uint32_t u = 0; u < op->use_count; u++) {
+            const struct aq_use *use = &aq_op_uses(p, op)[u];
+            r.to = use->mode == AQ_USE_WRITE ? use : r.to;
+        }
+        *ret = r;
+        return check_input(p, i, r.to, reterr);
+    }
     for (uint32_t u = 0; u < op->use_count; u++) {
         const struct aq_use *use = &aq_op_uses(p, op)[u];
         const struct aq_use **end = use->mode == AQ_USE_READ ? &r.from : &r.to;
@@ -193,12 +227,38 @@ static bool multiplies(const struct aq_op *op)
            op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN || op->kind == AQ_OP_HEAD;
 }
 
+/* An op leaves its output without the host's columns exactly if there are some: then MERGE is the
+ * only one to make it whole, and flow shows that all before it is there. */
+static bool leaves_partial(const struct aq_program *p, const struct aq_op *op)
+{
+    for (uint32_t u = 0; u < op->use_count; u++) {
+        const struct aq_use *use = &aq_op_uses(p, op)[u];
+        if (use->mode != AQ_USE_READ && use->leave.object == AQ_OBJECT_PARTIAL)
+            return true;
+    }
+    return false;
+}
+
+static bool shares_columns(const struct aq_check_opts *opts, const struct aq_op *op)
+{
+    const struct aq_step_desc *d = &opts->steps->step[op->step];
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
+    for (uint32_t i = 0; i < d->matrix_count; i++) {
+        if (opts->stream->split[op->step][i].on_host && list_uses_matrix(&prims, i))
+            return true;
+    }
+    return false;
+}
+
 static int check_product(const struct aq_program *p, uint32_t i, const bool *unpacked,
                          const struct aq_check_opts *opts, struct aq_err *reterr)
 {
     const struct aq_op *op = &p->op[i];
     if (op->step >= opts->steps->step_count)
         return aq_check_fault(p, i, reterr, "the model has no such step");
+    if (multiplies(op) && leaves_partial(p, op) != shares_columns(opts, op))
+        return aq_check_fault(p, i, reterr,
+                              "what it leaves out and what the host computes are not the same");
     if (multiplies(op) && unpacked[op->step]) {
         if (!reads_weights(p, op, AQ_SLOT_UNPACKED, op->step))
             return aq_check_fault(p, i, reterr, "it does not read the weights that were unpacked");

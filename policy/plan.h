@@ -73,6 +73,10 @@ struct aq_plan {
     bool split_mlp;
     bool alternate; /* steps visit micro-batches up and down in turn */
     bool unpack;    /* weights in a quantised format are unpacked once per step and pass */
+    /* Percent of the layers' panels in the memory of a separate device's host that do not stream:
+     * the host computes with them, for every product a share of its columns.  Of MLP only where it
+     * is split, so that the rows between its halves are there to be brought over. */
+    double host_products;
 };
 
 /* Seats of a micro-batch whose KV lives in each tier: shares rounded to seats, the largest

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/host_product.h"
 #include "policy/kv_room.h"
 #include "policy/program_build.h"
 
@@ -9,8 +10,9 @@
 const char *aq_op_name(enum aq_op_kind kind)
 {
     static const char *const names[AQ_OP_KIND_COUNT] = {
-        "READ",        "WRITE",     "H2D",  "D2H", "UNPACK", "EMBED",    "PRE",  "ATTN_PREFILL",
-        "ATTN_DEVICE", "ATTN_HOST", "POST", "MLP", "MLP_UP", "MLP_DOWN", "HEAD", "TURN",
+        "READ",   "WRITE",        "H2D",          "D2H",       "UNPACK", "EMBED",
+        "PRE",    "ATTN_PREFILL", "ATTN_DEVICE",  "ATTN_HOST", "POST",   "MLP",
+        "MLP_UP", "MLP_DOWN",     "PRODUCT_HOST", "MERGE",     "HEAD",   "TURN",
     };
     return (unsigned)kind < AQ_OP_KIND_COUNT ? names[kind] : "?";
 }
@@ -27,8 +29,8 @@ const char *aq_lane_name(enum aq_lane lane)
 const char *aq_object_name(enum aq_object object)
 {
     static const char *const names[AQ_OBJECT_COUNT] = {
-        "none", "weights",   "rows",  "hidden", "qkv",    "attention",
-        "kv",   "kv_prompt", "inner", "logits", "tokens",
+        "none",      "weights", "rows",   "hidden", "qkv",   "attention", "kv",
+        "kv_prompt", "inner",   "logits", "tokens", "input", "columns",   "partial",
     };
     return (unsigned)object < AQ_OBJECT_COUNT ? names[object] : "?";
 }
@@ -36,9 +38,10 @@ const char *aq_object_name(enum aq_object object)
 const char *aq_slot_class_name(enum aq_slot_class c)
 {
     static const char *const names[AQ_SLOT_CLASS_COUNT] = {
-        "ring",        "staging",     "unpacked",  "rows",       "tokens",   "hidden",
-        "hidden_host", "hidden_disk", "qkv",       "attention",  "qkv_host", "attention_host",
-        "kv",          "kv_host",     "kv_device", "kv_prefill", "inner",    "logits",
+        "ring",        "staging",      "unpacked",  "rows",       "tokens",   "hidden",
+        "hidden_host", "hidden_disk",  "qkv",       "attention",  "qkv_host", "attention_host",
+        "kv",          "kv_host",      "kv_device", "kv_prefill", "inner",    "logits",
+        "input_host",  "columns_host", "columns",
     };
     return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
 }
@@ -172,6 +175,12 @@ static void lay_slots(struct aq_builder *b)
     uint64_t inner = rows * m->inner * aq_dtype_bytes(s->compute);
     add_class(b, AQ_SLOT_INNER, b->inner_slots, device, inner);
     add_class(b, AQ_SLOT_LOGITS, 1, device, (uint64_t)s->head_tile_rows * m->vocab * 4);
+    uint64_t input, columns;
+    aq_host_product_widest(&input, &columns, b->stream, m, plan);
+    b->host_slots = !columns ? 0 : n > 1 ? 2 : 1;
+    add_class(b, AQ_SLOT_INPUT_HOST, b->host_slots, AQ_HOST, rows * input);
+    add_class(b, AQ_SLOT_COLUMNS_HOST, b->host_slots, AQ_HOST, rows * columns);
+    add_class(b, AQ_SLOT_COLUMNS, b->host_slots, device, rows * columns);
     b->p->first[AQ_SLOT_CLASS_COUNT] = b->p->slot_count;
     if (b->p->slot)
         size_parts(b, width, kv_width);

@@ -46,6 +46,8 @@ enum aq_op_kind {
     AQ_OP_MLP,          /* (j,k) */
     AQ_OP_MLP_UP,       /* (j,k): its products up to the inner width */
     AQ_OP_MLP_DOWN,     /* (j,k): those from there back, residual */
+    AQ_OP_PRODUCT_HOST, /* (j,k,of): columns of a product whose panels rest on the host */
+    AQ_OP_MERGE,        /* (j,k,of): those columns into the output, and what follows the product */
     AQ_OP_HEAD,         /* (k): logits of the rows that need them, and the choice of tokens */
     AQ_OP_TURN,         /* (k): ends, seats and rows of micro-batch k for its next pass */
     AQ_OP_KIND_COUNT,
@@ -63,6 +65,10 @@ enum aq_object {
     AQ_OBJECT_INNER,     /* of (step, k) */
     AQ_OBJECT_LOGITS,
     AQ_OBJECT_TOKENS, /* chosen tokens of (k) */
+    /* Of a product that the host computes columns of; index: aq_product_index(). */
+    AQ_OBJECT_INPUT,   /* the rows its op starts from, on the host */
+    AQ_OBJECT_COLUMNS, /* what the host made */
+    AQ_OBJECT_PARTIAL, /* the op's output without them */
     AQ_OBJECT_COUNT,
 };
 
@@ -87,6 +93,9 @@ enum aq_slot_class {
     AQ_SLOT_KV_PREFILL,     /* one, where keys are dropped: a prompt that is cut, while it is */
     AQ_SLOT_INNER,          /* [k], or one: what MLP_UP leaves for MLP_DOWN */
     AQ_SLOT_LOGITS,
+    AQ_SLOT_INPUT_HOST,   /* [host] rows for a product on the host */
+    AQ_SLOT_COLUMNS_HOST, /* [host] what it made of them there, */
+    AQ_SLOT_COLUMNS,      /* [host] and in the device's memory */
     AQ_SLOT_CLASS_COUNT,
 };
 
@@ -114,13 +123,17 @@ struct aq_dep {
 
 struct aq_op {
     uint8_t kind, lane, object;
+    /* Of PRODUCT_HOST and MERGE and of moves of INPUT and COLUMNS: the kind of op whose product
+     * they belong to; 0 of all others. */
+    uint8_t of;
     uint16_t micro_batch, part;
     uint32_t step;
     uint32_t chunk; /* of weights moves */
     /* Which copy of the workspace; which slot of HIDDEN, or of the stages of KV.  Moves of KV have
      * KV_DEVICE's in stage and KV_HOST's in workspace; moves of hidden states over the link have
      * HIDDEN's in stage and HIDDEN_HOST's in workspace, those between disk and memory theirs in
-     * stage. */
+     * stage.  Where `of` is set, the slots of INPUT and COLUMNS are in stage, and that of the op's
+     * input (D2H of INPUT) or output (MERGE) in workspace. */
     uint32_t workspace, stage;
     uint32_t use_first, dep_first;
     uint16_t use_count, dep_count;
@@ -150,6 +163,8 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
 void aq_program_close(struct aq_program *p);
 /* Bytes of all slots of a class, each rounded up to 4096: of the buffer that holds them. */
 uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c);
+/* Does the host compute columns of some product? */
+bool aq_program_host_products(const struct aq_program *p);
 const char *aq_op_name(enum aq_op_kind kind);
 const char *aq_lane_name(enum aq_lane lane);
 const char *aq_object_name(enum aq_object object);
@@ -167,6 +182,12 @@ static inline const struct aq_dep *aq_op_deps(const struct aq_program *p, const 
 static inline bool aq_lane_in_order(enum aq_lane lane)
 {
     return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE && lane != AQ_LANE_READ_WEIGHTS;
+}
+
+/* Index in tags of what belongs to the product of an op of this kind: a step has at most two. */
+static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
+{
+    return 2 * step + (kind == AQ_OP_POST || kind == AQ_OP_MLP_DOWN);
 }
 
 /* The primitives of an op that computes rows with a step's matrices. */

@@ -24,7 +24,8 @@ struct aq_builder {
     uint32_t *hidden_now;  /* [k] the HIDDEN slot it is in while it is worked on */
 
     uint32_t visit, hidden_visit, transit_visit, stage_visit; /* counters of round-robins */
-    uint32_t stage_host_visit;
+    uint32_t stage_host_visit, host_visit;
+    uint32_t host_slots; /* of INPUT_HOST, COLUMNS_HOST and COLUMNS each */
 };
 
 /* Appends an op; its uses must follow before the next one. */
@@ -32,6 +33,21 @@ struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_la
                           uint32_t step, uint32_t k, uint32_t part);
 void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave);
+
+/* An op whose product the host may compute columns of. */
+struct aq_op_of {
+    enum aq_op_kind kind;
+    uint32_t step, k;
+    uint32_t workspace; /* of its input, or output, where that is not the residual stream */
+    uint32_t slot;      /* set by aq_build_on_host() */
+};
+/* Before the op: brings its rows over, computes and brings the columns back.  false: it computes
+ * all of them itself. */
+bool aq_build_on_host(struct aq_builder *b, struct aq_op_of *o);
+/* After the op, if so: it has left its output PARTIAL in a slot of this class, and this op leaves
+ * it whole. */
+void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_slot_class output,
+                    struct aq_tag whole);
 
 /* Emits all ops in serial order.  -ENOBUFS: the weight ring is too small. */
 int aq_build_ops(struct aq_builder *b, struct aq_err *reterr);

@@ -34,6 +34,13 @@ static struct aq_tag tag(enum aq_object object, uint32_t index, uint32_t k, uint
     return (struct aq_tag){(uint8_t)object, (int8_t)pass, (uint16_t)k, (uint16_t)part, index};
 }
 
+/* What an op leaves of its output where the host computes the rest. */
+static struct aq_tag partial(const struct aq_op *op)
+{
+    return tag(AQ_OBJECT_PARTIAL, aq_product_index((enum aq_op_kind)op->kind, op->step),
+               op->micro_batch, 0, 0);
+}
+
 static void reads(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   struct aq_tag need)
 {
@@ -490,12 +497,17 @@ static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
     struct att a = {.step = u->step, .k = k, .layer = b->steps->step[u->step].layer};
     a.workspace = b->host_parts ? k : b->visit % b->workspaces;
+    struct aq_op_of of = {AQ_OP_PRE, u->step, k, a.workspace, 0};
+    struct aq_tag whole = tag(AQ_OBJECT_QKV, u->step, k, 0, 0);
+    bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, AQ_OP_PRE, AQ_LANE_COMPUTE, u->step, k, 0);
     op->workspace = a.workspace;
     op->stage = b->hidden_now[k];
     use_weights(b, op, u);
     reads(b, op, AQ_SLOT_HIDDEN, b->hidden_now[k], tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
-    writes(b, op, AQ_SLOT_QKV, a.workspace, tag(AQ_OBJECT_QKV, u->step, k, 0, 0));
+    writes(b, op, AQ_SLOT_QKV, a.workspace, shared ? partial(op) : whole);
+    if (shared)
+        aq_build_merge(b, &of, AQ_SLOT_QKV, whole);
     for (a.part = 0; a.part < b->plan->part_count; a.part++) {
         a.p = &b->plan->part[a.part];
         a.home = (a.layer * b->plan->shape.micro_batches + k) * b->plan->part_count + a.part;
@@ -506,23 +518,29 @@ static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
 
 /* ---- the other units --------------------------------------------------------------------- */
 
-static void update_hidden(struct aq_builder *b, struct aq_op *op)
+static void update_hidden(struct aq_builder *b, struct aq_op *op, const struct aq_op_of *shared)
 {
+    struct aq_tag whole = tag(AQ_OBJECT_HIDDEN, op->step, op->micro_batch, 0, 0);
     op->stage = b->hidden_now[op->micro_batch];
     updates(b, op, AQ_SLOT_HIDDEN, op->stage,
             tag(AQ_OBJECT_HIDDEN, op->step - 1, op->micro_batch, 0, 0),
-            tag(AQ_OBJECT_HIDDEN, op->step, op->micro_batch, 0, 0));
+            shared ? partial(op) : whole);
+    if (shared)
+        aq_build_merge(b, shared, AQ_SLOT_HIDDEN, whole);
 }
 
 static void emit_post(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
+    uint32_t workspace = b->host_parts ? k : b->visit % b->workspaces;
+    struct aq_op_of of = {AQ_OP_POST, u->step, k, workspace, 0};
+    bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, AQ_OP_POST, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->workspace = b->host_parts ? k : b->visit % b->workspaces;
+    op->workspace = workspace;
     use_weights(b, op, u);
     for (uint32_t part = 0; part < b->plan->part_count; part++)
         reads(b, op, AQ_SLOT_ATTENTION, op->workspace * b->plan->part_count + part,
               tag(AQ_OBJECT_ATTENTION, u->step, k, part, 0));
-    update_hidden(b, op);
+    update_hidden(b, op, shared ? &of : NULL);
 }
 
 static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
@@ -563,21 +581,28 @@ static void emit_embed(struct aq_builder *b, const struct unit *u, uint32_t k)
 
 static void emit_up(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
+    struct aq_op_of of = {AQ_OP_MLP_UP, u->step, k, k % b->inner_slots, 0};
+    struct aq_tag whole = tag(AQ_OBJECT_INNER, u->step, k, 0, 0);
+    bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, AQ_OP_MLP_UP, AQ_LANE_COMPUTE, u->step, k, 0);
     op->stage = b->hidden_now[k];
-    op->workspace = k % b->inner_slots;
+    op->workspace = of.workspace;
     use_weights(b, op, u);
     reads(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
-    writes(b, op, AQ_SLOT_INNER, op->workspace, tag(AQ_OBJECT_INNER, u->step, k, 0, 0));
+    writes(b, op, AQ_SLOT_INNER, op->workspace, shared ? partial(op) : whole);
+    if (shared)
+        aq_build_merge(b, &of, AQ_SLOT_INNER, whole);
 }
 
 static void emit_down(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
+    struct aq_op_of of = {AQ_OP_MLP_DOWN, u->step, k, k % b->inner_slots, 0};
+    bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, AQ_OP_MLP_DOWN, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->workspace = k % b->inner_slots;
+    op->workspace = of.workspace;
     use_weights(b, op, u);
     reads(b, op, AQ_SLOT_INNER, op->workspace, tag(AQ_OBJECT_INNER, u->step, k, 0, 0));
-    update_hidden(b, op);
+    update_hidden(b, op, shared ? &of : NULL);
 }
 
 static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
@@ -593,7 +618,7 @@ static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
     case UNIT_MLP:
         op = aq_build_op(b, AQ_OP_MLP, AQ_LANE_COMPUTE, u->step, k, 0);
         use_weights(b, op, u);
-        update_hidden(b, op);
+        update_hidden(b, op, NULL);
         break;
     }
 }

@@ -18,6 +18,15 @@ void aq_block_excess(double ret[AQ_TIER_COUNT], const struct aq_block *b,
 /* Seats of a micro-batch that the inputs ask for or can use. */
 uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in);
 
+/* ---- share.c ---- */
+
+/* Replaces *best, a block that fits, by one of the same seats and placement whose host computes a
+ * share of the products with what streams from its memory, if the simulator finds one of a few that
+ * fit clearly faster; where the machine's rates are known.  0, also where none is; -ENOMEM (of this
+ * process). */
+int aq_block_share_products(struct aq_block *best, const struct aq_block_inputs *in,
+                            struct aq_err *reterr);
+
 /* ---- search.c ---- */
 
 /* Replaces *best, a block that fits or an empty one, by the fastest of a small grid of others that

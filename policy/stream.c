@@ -34,7 +34,10 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
         plan->separate ? percent[AQ_DEVICE] / 100 : (percent[AQ_DEVICE] + percent[AQ_HOST]) / 100;
     double host = plan->separate ? percent[AQ_HOST] / 100 : 0;
     bool to_end = percent[AQ_DISK] < 1e-9; /* sums of decimal fractions may miss 1 by a little */
-    uint64_t before = 0, given[2] = {0};
+    double on_host = plan->separate ? plan->host_products / 100 : 0;
+    if (d->kind == AQ_STEP_MLP && !plan->split_mlp)
+        on_host = 0;
+    uint64_t before = 0, given[2] = {0}, at_host = 0, given_host = 0;
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         uint64_t bytes = panel_bytes(plan, &d->matrix[i]);
         uint32_t panels = aq_panel_count(d->matrix[i].rows);
@@ -47,6 +50,9 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
         split[i].panels[AQ_DEVICE] = first;
         split[i].panels[AQ_HOST] = both - first;
         split[i].panels[AQ_DISK] = panels - both;
+        split[i].on_host = panels_until(at_host, bytes, both - first, on_host, given_host);
+        at_host += (both - first) * bytes;
+        given_host += split[i].on_host * bytes;
         given[0] += first * bytes;
         given[1] += both * bytes;
         before += panels * bytes;
@@ -110,12 +116,18 @@ static void add_piece(struct maker *m, struct aq_chunk *c, struct aq_piece piece
     c->bytes += piece.bytes;
 }
 
-/* Bytes and panels of a step that stream from a tier. */
+/* Panels of a matrix that are brought, or rest, where products run. */
+static uint32_t tier_panels(const struct aq_split *s, enum aq_tier tier)
+{
+    return s->panels[tier] - (tier == AQ_HOST ? s->on_host : 0);
+}
+
+/* Bytes of a step that stream from a tier. */
 static uint64_t tier_bytes(const struct maker *m, uint32_t step, enum aq_tier tier)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < m->steps->step[step].matrix_count; i++)
-        bytes += m->s->split[step][i].panels[tier] *
+        bytes += tier_panels(&m->s->split[step][i], tier) *
                  panel_bytes(m->plan, &m->steps->step[step].matrix[i]);
     return bytes;
 }
@@ -132,7 +144,7 @@ static void cut_tier(struct maker *m, uint32_t step, enum aq_tier tier)
     for (uint32_t i = 0; i < d->matrix_count && !m->failed; i++) {
         const struct aq_split *split = &m->s->split[step][i];
         uint64_t bytes = panel_bytes(m->plan, &d->matrix[i]);
-        uint32_t left = split->panels[tier];
+        uint32_t left = tier_panels(split, tier);
         uint32_t first = split->panels[AQ_DEVICE] + (tier == AQ_DISK ? split->panels[AQ_HOST] : 0);
         while (left && !m->failed) {
             if (!c || c->bytes >= target || c->bytes + bytes > m->plan->chunk_bytes)
@@ -314,4 +326,17 @@ void aq_stream_close(struct aq_stream *s)
     free(s->piece);
     free(s->step_chunk);
     *s = (struct aq_stream){0};
+}
+
+bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps *steps,
+                         uint32_t step, uint32_t matrix, uint32_t *ret_first, uint32_t *ret_rows)
+{
+    const struct aq_split *split = &s->split[step][matrix];
+    uint32_t end = split->panels[AQ_DEVICE] + split->panels[AQ_HOST];
+    uint32_t last = steps->step[step].matrix[matrix].rows;
+    if (!split->on_host)
+        return false;
+    *ret_first = (end - split->on_host) * AQ_PANEL_ROWS;
+    *ret_rows = (uint32_t)aq_min_u64(end * AQ_PANEL_ROWS, last) - *ret_first;
+    return true;
 }

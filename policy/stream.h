@@ -2,10 +2,11 @@
  * policy/stream.h - where every panel of every matrix lies, and the chunks in which those that do
  * not stay in the device's memory pass through it: real fractions, rounded to panels per step.
  *
- * Of a matrix the first panels are resident on the device, the next stream from host memory, the
- * last from disk.  A chunk is a run of one step's streamed panels from one tier; chunks follow the
- * order of the steps, so that the whole pass is one stream.  Their number is a multiple of the
- * ring's slots: chunk c lies in slot c % ring in every pass. */
+ * Of a matrix the first panels are resident on the device, the next stream from host memory (but
+ * for those that the host computes with), the last from disk.  A chunk is a run of one step's
+ * streamed panels from one tier; chunks follow the order of the steps, so that the whole pass is
+ * one stream.  Their number is a multiple of the ring's slots: chunk c lies in slot c % ring in
+ * every pass. */
 #ifndef AQ_POLICY_STREAM_H
 #define AQ_POLICY_STREAM_H
 
@@ -29,6 +30,7 @@ struct aq_chunk {
 /* Panels of a matrix by tier, in this order. */
 struct aq_split {
     uint32_t panels[AQ_TIER_COUNT];
+    uint32_t on_host; /* the last of the host's: they do not stream, the host computes with them */
 };
 
 struct aq_stream {
@@ -49,5 +51,10 @@ struct aq_stream {
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr);
 void aq_stream_close(struct aq_stream *s);
+
+/* Rows [*ret_first, + *ret_rows) of a matrix, the columns of its product, that the host computes;
+ * false: none. */
+bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps *steps,
+                         uint32_t step, uint32_t matrix, uint32_t *ret_first, uint32_t *ret_rows);
 
 #endif

@@ -58,15 +58,15 @@ VEC_FN vec_mask candidates(const struct slot_choice *c, uint32_t slot)
 }
 
 /* Of equal scores, which are rare, the lower position is the better one. */
-static __attribute__((noinline)) vec_int take_ties(const struct slot_choice *c, vec_int best,
-                                                   vec equal, uint32_t first)
+static __attribute__((noinline)) vec_int take_ties(const int32_t *position, vec_int best, vec equal,
+                                                   uint32_t first)
 {
     int32_t slot[VEC_LANES];
     float tie[VEC_LANES];
     vec_int_store(slot, best);
     vec_store(tie, equal);
     for (uint32_t i = 0; i < VEC_LANES; i++) {
-        if (tie[i] != 0 && slot[i] >= 0 && c->position[first + i] < c->position[slot[i]])
+        if (tie[i] != 0 && slot[i] >= 0 && position[first + i] < position[slot[i]])
             slot[i] = (int32_t)(first + i);
     }
     return vec_int_load(slot);
@@ -82,14 +82,15 @@ VEC_FN void choice_take(struct slot_choice *c, uint32_t slot, uint32_t n, vec sc
     vec_mask less = vec_both(on, vec_less(score, c->score[i]));
     vec_mask tie = vec_both(on, vec_equal(score, c->score[i]));
     if (vec_any(tie))
-        c->slot[i] = take_ties(c, c->slot[i], vec_select(tie, vec_set(1), vec_zero()), slot);
+        c->slot[i] =
+            take_ties(c->position, c->slot[i], vec_select(tie, vec_set(1), vec_zero()), slot);
     c->score[i] = vec_select(less, score, c->score[i]);
     c->slot[i] =
         vec_int_select(less, vec_int_add(vec_int_set((int32_t)slot), vec_int_lanes()), c->slot[i]);
 }
 
 /* The best of the lanes' best; -1 where none has a finite score. */
-static int32_t choice_best(const struct slot_choice *c)
+VEC_FN int32_t choice_best(const struct slot_choice *c)
 {
     float score[BESTS * VEC_LANES];
     int32_t slot[BESTS * VEC_LANES], best = -1;
@@ -109,7 +110,7 @@ static int32_t choice_best(const struct slot_choice *c)
 }
 
 /* Scores that are NaN or infinite, and heads without candidates, are for the plain search. */
-static void choice_close(const struct slot_choice *c, const struct aq_attn *a,
+VEC_FN void choice_close(const struct slot_choice *c, const struct aq_attn *a,
                          const struct aq_attn_seq *seq, uint32_t head)
 {
     int32_t best = choice_best(c);

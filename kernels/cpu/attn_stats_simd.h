@@ -199,7 +199,7 @@ static void end_window(const struct stats *s, uint32_t queries)
 }
 
 /* Rows [row, row + n), at most 32 of one window, against the tile. */
-VEC_FN void stats_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
+static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t row, uint32_t n)
 {
     struct stats_keys least = counting(run, row / run->group);
     struct stats_keys most = counting(run, (row + n - 1) / run->group);

@@ -29,7 +29,7 @@ aq_attn_stats_fn aq_attn_stats_ref, aq_attn_stats_avx2, aq_attn_stats_avx512;
 /* Row operations, KV append, logits. */
 aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;
 aq_kv_victim_fn aq_kv_victim_ref, aq_kv_victim_avx2, aq_kv_victim_avx512;
-aq_kv_select_fn aq_kv_select_ref;
+aq_kv_select_fn aq_kv_select_ref, aq_kv_select_avx2;
 aq_kv_move_fn aq_kv_move_ref;
 aq_norm_fn aq_norm_ref, aq_norm_avx2, aq_norm_avx512;
 aq_embed_fn aq_embed_ref, aq_embed_avx2, aq_embed_avx512;

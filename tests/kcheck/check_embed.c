@@ -75,6 +75,8 @@ static void check(struct kc *kc)
             for (uint32_t layout = 0; layout < AQ_LAYOUT_COUNT; layout++) {
                 if (aq_dtype_is_quantised(formats[d]) != (layout == AQ_LAYOUT_GROUP64))
                     continue;
+                if (kc_rows_only(kc) && layout != AQ_LAYOUT_ROWS && layout != AQ_LAYOUT_GROUP64)
+                    continue;
                 if (kc_begin(kc, KC_SLOT(embed), "embed_%s_%s_k%u_%s", aq_dtype_name(formats[d]),
                              aq_layout_name(layout), k_values[i], kc_fill_name(fill)))
                     check_embed(kc, formats[d], layout, fill, k_values[i]);

@@ -491,4 +491,44 @@ static void check(struct kc *kc)
     check_stores(kc);
 }
 
-const struct kc_check kc_check_slots = {.name = "slots", .check = check};
+/* ---- benchmarks ---- */
+
+struct bench {
+    struct kc *kc;
+    struct aq_kv_select select;
+    uint32_t heads;
+};
+
+static void bench_call(void *arg, uint64_t i)
+{
+    struct bench *b = arg;
+    kc_new(b->kc)->kv_select(kc_exec(b->kc, 0), &b->select, 1, b->heads);
+}
+
+/* A fifth of a prompt's keys stays. */
+static void bench(struct kc *kc)
+{
+    static const uint32_t lens[] = {512, 2048};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(lens); i++) {
+        uint32_t len = lens[i], heads = 32;
+        if (!kc_bench_begin(kc, KC_SLOT(kv_select), "kv_select_h%u_s%u", heads, len))
+            continue;
+        if (kc_new(kc) == kc_ref(kc))
+            continue; /* compares every two slots */
+        float *value = kc_hot(kc, (size_t)heads * len * sizeof(*value));
+        for (uint32_t j = 0; j < heads * len; j++)
+            value[j] = (float)kc_below(kc, 1u << 24) * 1e-6f;
+        struct bench b = {.kc = kc, .heads = heads};
+        b.select = (struct aq_kv_select){.value = value,
+                                         .stride = len,
+                                         .len = len,
+                                         .recent = len / 10,
+                                         .heavy = len / 10,
+                                         .keep = kc_hot(kc, (size_t)heads * len * 4),
+                                         .keep_stride = len,
+                                         .count = kc_hot(kc, heads * 4)};
+        kc_bench(kc, &(struct kc_bench){.call = bench_call, .arg = &b, .bytes = 4.0 * heads * len});
+    }
+}
+
+const struct kc_check kc_check_slots = {.name = "slots", .check = check, .bench = bench};

@@ -155,7 +155,7 @@ void kc_bench(struct kc *kc, const struct kc_bench *b)
                            .call_s = quantile(&own, 0.5),
                            .best_s = quantile(&own, 0)};
     memcpy(row->name, kc->name, sizeof(row->name));
-    snprintf(row->table, sizeof(row->table), "%s", aq_isa_name(kc_new(kc)->isa));
+    snprintf(row->table, sizeof(row->table), "%s", kc->traits[kc->table].name);
     row->in_bytes = work == b->bytes;
     row->spread = (quantile(&own, 0.75) - quantile(&own, 0.25)) / 2 / row->call_s;
     row->rate = work / row->call_s;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tests/kcheck/kc_internal.h - shared by kcheck.c (options, children, reports), kc_data.c (buffers,
- * fills, comparison), kc_bench.c (timing) and peaks.c; checks include kcheck.h only. */
+ * fills, comparison), kc_bench.c (timing), peaks.c and the programs made of them (kc_cpu.c,
+ * kc_cuda.c); checks include kcheck.h only. */
 #ifndef AQ_TESTS_KCHECK_KC_INTERNAL_H
 #define AQ_TESTS_KCHECK_KC_INTERNAL_H
 
@@ -20,8 +21,9 @@ enum {
 struct kc_options {
     uint64_t seed;
     const char *filter, *isa, *peer, *json;
-    uint32_t threads;
-    double duration_s; /* of a benchmark line */
+    uint32_t threads, sample;
+    uint32_t table_first; /* the first table that is compared with the reference */
+    double duration_s;    /* of a benchmark line */
     bool bench, list, in_process;
     bool cpu_clock; /* time by processor time */
 };
@@ -48,6 +50,16 @@ struct kc_report {
     struct kc_row row[KC_ROWS_MAX];
 };
 
+struct kc_traits {
+    const char *name;
+    bool rows_only; /* kc_rows_only() */
+};
+
+/* What a program checks: its checks, NULL at the end, and its tables, the reference first. */
+extern const struct kc_check *const kc_checks[];
+uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
+                        struct kc_options *options);
+
 struct kc_map {
     void *base;
     size_t bytes;
@@ -56,7 +68,8 @@ struct kc_map {
 struct kc {
     const struct kc_options *options;
     const struct aq_kernels *tables; /* 0 is the reference */
-    uint32_t table;                  /* the one under test */
+    const struct kc_traits *traits;
+    uint32_t table; /* the one under test */
     struct kc_report *report;
     struct aq_pool *pool[KC_THREADS_MAX + 1];
     struct aq_exec *exec[KC_THREADS_MAX + 1];

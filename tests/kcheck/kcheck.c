@@ -21,28 +21,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* One file each: tests/kcheck/check_<name>.c. */
-extern const struct kc_check kc_check_attn;
-extern const struct kc_check kc_check_embed;
-extern const struct kc_check kc_check_kv;
-extern const struct kc_check kc_check_logits;
-extern const struct kc_check kc_check_norm;
-extern const struct kc_check kc_check_pack;
-extern const struct kc_check kc_check_product;
-extern const struct kc_check kc_check_scores;
-extern const struct kc_check kc_check_slots;
-
-static const struct kc_check *const checks[] = {
-    &kc_check_pack,   &kc_check_product, &kc_check_attn,  &kc_check_kv,     &kc_check_slots,
-    &kc_check_scores, &kc_check_norm,    &kc_check_embed, &kc_check_logits,
-};
-
 static const char usage_text[] =
     "usage: kcheck [options]\n"
     "  --filter TEXT     only cases whose name contains TEXT\n"
     "  --isa NAME        tables up to this level: ref, avx2, avx512, avx512bf16, amx\n"
     "  --seed N          replay; default: from the clock, printed\n"
     "  --threads N       default: the processors this process may use\n"
+    "  --sample N        only one case in N, others for another seed\n"
     "  --bench           time the kernels instead of checking them\n"
     "  --duration S      seconds per benchmark line (default 0.5)\n"
     "  --clock cpu       processor time per thread instead of the wall's: for a shared machine\n"
@@ -77,6 +62,9 @@ static bool begin(struct kc *kc, size_t slot, const char *format, va_list args)
     vsnprintf(kc->name, sizeof(kc->name), format, args);
     if (kc->options->filter && !strstr(kc->name, kc->options->filter))
         return false;
+    uint64_t key = hash_text(kc->name, 0xcbf29ce484222325ull ^ kc->options->seed);
+    if (kc->options->sample > 1 && (key >> 20) % kc->options->sample)
+        return false;
     any_fn *fn = slot_of(&kc->tables[kc->table], slot);
     if (!fn)
         return false;
@@ -85,7 +73,7 @@ static bool begin(struct kc *kc, size_t slot, const char *format, va_list args)
             return false;
     }
     memcpy(kc->report->present, kc->name, sizeof(kc->name));
-    kc->key = hash_text(kc->name, 0xcbf29ce484222325ull ^ kc->options->seed);
+    kc->key = key;
     kc->counter = 0;
     kc->printed = 0;
     return true;
@@ -118,6 +106,11 @@ const struct aq_kernels *kc_ref(const struct kc *kc)
 const struct aq_kernels *kc_new(const struct kc *kc)
 {
     return &kc->tables[kc->table];
+}
+
+bool kc_rows_only(const struct kc *kc)
+{
+    return kc->traits[kc->table].rows_only;
 }
 
 uint32_t kc_threads(const struct kc *kc)
@@ -220,32 +213,12 @@ static void print_check(const struct kc *kc, const struct kc_check *check)
     const struct kc_report *r = kc->report;
     if (!r->cases && !r->failures)
         return;
-    printf("%-11s %-10s [%s] %4u cases", aq_isa_name(kc->tables[kc->table].isa), check->name,
+    printf("%-11s %-10s [%s] %4u cases", kc->traits[kc->table].name, check->name,
            r->failures ? "FAILED" : "OK", r->cases);
     if (r->worst > 0)
         printf(", worst %.0f%% of limit: %s (%s)", r->worst * 100, r->worst_name, r->worst_why);
     printf("\n");
     fflush(stdout);
-}
-
-static uint32_t make_tables(struct aq_kernels *tables, const struct kc_options *options)
-{
-    unsigned limit = ~0u;
-    if (options->isa && !aq_isa_parse(options->isa, &limit)) {
-        fprintf(stderr, "kcheck: --isa: '%s' is not ref, avx2, avx512, avx512bf16 or amx\n",
-                options->isa);
-        exit(1);
-    }
-    unsigned have = aq_isa_detect() & limit, mask = 0;
-    uint32_t count = 0;
-    aq_kernels_cpu(&tables[count++], 0);
-    for (unsigned bit = 1; bit <= AQ_ISA_AMX; bit <<= 1) {
-        if (!(have & bit))
-            continue;
-        mask |= bit;
-        aq_kernels_cpu(&tables[count++], mask);
-    }
-    return count;
 }
 
 static uint32_t processors(void)
@@ -273,19 +246,13 @@ static uint64_t parse_number(const char *text, const char *option, uint64_t max)
 static void parse_options(struct kc_options *o, int argc, char **argv)
 {
     static const struct option known[] = {
-        {"filter", required_argument, 0, 'f'},
-        {"isa", required_argument, 0, 'i'},
-        {"seed", required_argument, 0, 's'},
-        {"threads", required_argument, 0, 't'},
-        {"bench", no_argument, 0, 'b'},
-        {"duration", required_argument, 0, 'd'},
-        {"clock", required_argument, 0, 'c'},
-        {"peer", required_argument, 0, 'p'},
-        {"json", required_argument, 0, 'j'},
-        {"in-process", no_argument, 0, 'n'},
-        {"list", no_argument, 0, 'l'},
-        {"help", no_argument, 0, 'h'},
-        {0},
+        {"filter", required_argument, 0, 'f'},   {"isa", required_argument, 0, 'i'},
+        {"seed", required_argument, 0, 's'},     {"threads", required_argument, 0, 't'},
+        {"sample", required_argument, 0, 'S'},   {"bench", no_argument, 0, 'b'},
+        {"duration", required_argument, 0, 'd'}, {"clock", required_argument, 0, 'c'},
+        {"peer", required_argument, 0, 'p'},     {"json", required_argument, 0, 'j'},
+        {"in-process", no_argument, 0, 'n'},     {"list", no_argument, 0, 'l'},
+        {"help", no_argument, 0, 'h'},           {0},
     };
     int c;
     while ((c = getopt_long(argc, argv, "", known, NULL)) != -1) {
@@ -294,6 +261,7 @@ static void parse_options(struct kc_options *o, int argc, char **argv)
         case 'i': o->isa = optarg; break;
         case 's': o->seed = parse_number(optarg, "--seed", UINT64_MAX); break;
         case 't': o->threads = (uint32_t)parse_number(optarg, "--threads", KC_THREADS_MAX); break;
+        case 'S': o->sample = (uint32_t)parse_number(optarg, "--sample", 100000); break;
         case 'b': o->bench = true; break;
         case 'd': o->duration_s = atof(optarg); break;
         case 'c': o->cpu_clock = strcmp(optarg, "cpu") == 0; break;
@@ -316,16 +284,16 @@ static void parse_options(struct kc_options *o, int argc, char **argv)
 static int run_checks(struct kc *kc, uint32_t table_count)
 {
     uint32_t cases = 0, failures = 0;
-    for (uint32_t t = 0; t < table_count; t++) {
-        for (size_t i = 0; i < AQ_ARRAY_LEN(checks); i++) {
+    for (uint32_t t = kc->options->table_first; t < table_count; t++) {
+        for (size_t i = 0; kc_checks[i]; i++) {
             memset(kc->report, 0, offsetof(struct kc_report, row_count));
             kc->table = t;
             if (kc->options->in_process)
-                run_here(kc, checks[i]);
+                run_here(kc, kc_checks[i]);
             else
-                run_forked(kc, checks[i]);
+                run_forked(kc, kc_checks[i]);
             if (!kc->options->bench || kc->report->failures)
-                print_check(kc, checks[i]);
+                print_check(kc, kc_checks[i]);
             cases += kc->report->cases;
             failures += kc->report->failures;
         }
@@ -462,22 +430,23 @@ int main(int argc, char **argv)
         .seed = aq_clock_ns() & 0xffffffffu, .threads = processors(), .duration_s = 0.5};
     parse_options(&options, argc, argv);
     if (options.list) {
-        for (size_t i = 0; i < AQ_ARRAY_LEN(checks); i++)
-            puts(checks[i]->name);
+        for (size_t i = 0; kc_checks[i]; i++)
+            puts(kc_checks[i]->name);
         return 0;
     }
     struct aq_kernels tables[KC_TABLES_MAX];
-    uint32_t table_count = make_tables(tables, &options);
+    struct kc_traits traits[KC_TABLES_MAX] = {0};
+    uint32_t table_count = kc_make_tables(tables, traits, &options);
     struct kc_report *report =
         mmap(NULL, sizeof(*report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (report == MAP_FAILED) {
         fprintf(stderr, "kcheck: %s\n", strerror(errno));
         return 1;
     }
-    struct kc kc = {.options = &options, .tables = tables, .report = report};
+    struct kc kc = {.options = &options, .tables = tables, .traits = traits, .report = report};
     printf("kcheck: tables ref");
     for (uint32_t t = 1; t < table_count; t++)
-        printf(" %s", aq_isa_name(tables[t].isa));
+        printf(" %s", traits[t].name);
     printf(" | %u threads | seed %llu\n", options.threads, (unsigned long long)options.seed);
     return options.bench ? run_benches(&kc, table_count) : run_checks(&kc, table_count);
 }

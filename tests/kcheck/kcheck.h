@@ -48,6 +48,8 @@ bool kc_begin(struct kc *kc, size_t slot, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 const struct aq_kernels *kc_ref(const struct kc *kc);
 const struct aq_kernels *kc_new(const struct kc *kc);
+/* Whether the table under test takes panels of float dtypes in the layout rows only. */
+bool kc_rows_only(const struct kc *kc);
 /* An execution context with this many threads; 0 for the number given on the command line. */
 struct aq_exec *kc_exec(struct kc *kc, uint32_t threads);
 uint32_t kc_threads(const struct kc *kc);

@@ -316,6 +316,17 @@ static void draw_ring(struct aq_engine_opts *o, struct dice *d, uint64_t pages)
         o->prefetch = (o->chunk ? o->chunk : AQ_MIB) * (2 + roll(d, 24));
 }
 
+/* Of what rests on the host of a separate device some, all or nothing is computed there.  By dice
+ * of their own, which change no other draw. */
+static void draw_host_products(struct drawn *d, bool separate, uint64_t seed, uint64_t number)
+{
+    struct dice dice = {seed, number, 3000};
+    uint64_t how = roll(&dice, 4);
+    unsigned share = how == 0 ? 0 : how == 1 ? 1000 : (unsigned)roll(&dice, 1001);
+    snprintf(d->host_products, sizeof(d->host_products), "%u.%u%%", share / 10, share % 10);
+    d->opts.host_products = separate ? d->host_products : NULL;
+}
+
 void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place)
 {
     static const char *const attention[] = {"auto", "device", "host", "split"};
@@ -353,20 +364,21 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     for (uint32_t i = 0; i < o->disk_dir_count; i++)
         d->dirs[i] = place->dirs[roll(&dice, place->dir_count)]; /* also twice the same */
     o->disk_dirs = d->dirs;
+    draw_host_products(d, separate, seed, number);
     o->disk_dir_any = true;
     o->cache_dir = place->cache_dir;
     snprintf(
         d->text, sizeof(d->text),
         "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
-        "%u x %u, tokens %u; chunk %llu, prefetch %llu; %s, refill %d, fused %d, alternate "
-        "%d, threads %u; io "
-        "%s, direct %s, %u dirs",
+        "%u x %u, tokens %u; host products %s; chunk %llu, prefetch %llu; %s, refill %d, fused %d, "
+        "alternate %d, threads %u; io %s, direct %s, %u dirs",
         aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
         aq_dtype_name((enum aq_dtype)o->kv_format),
         aq_kv_policy_text(policy, sizeof(policy), &o->kv),
         o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
         o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch, o->micro_batches,
-        o->micro_batch_tokens, (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
+        o->micro_batch_tokens, o->host_products ? o->host_products : "auto",
+        (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
         o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
         o->io, o->io_direct, o->disk_dir_count);
 }

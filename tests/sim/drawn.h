@@ -53,7 +53,7 @@ struct drawn_place {
 
 struct drawn {
     struct aq_engine_opts opts; /* model and formats are the caller's */
-    char placement[160], link[32];
+    char placement[160], link[32], host_products[16];
     const char *dirs[3];
     char text[1024]; /* all of it in one line */
 };

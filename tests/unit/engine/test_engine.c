@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/prng.h"
 #include "engine/engine.h"
+#include "engine/engine_seams.h"
 #include "engine/executor.h"
 #include "policy/block.h"
 #include "tests/alloc_trap.h"
@@ -406,6 +407,90 @@ static void prefill_agrees_with_what_decoding_gave(void **state)
 
 /* ---- ends ---- */
 
+/* Long sequences that come together in a workload of short ones: the pool is not made for all of
+ * them at once, so some wait, also for those that sit down in the same turn. */
+static void a_small_pool_is_shared_out(void **state)
+{
+    enum { LONG = 12, SHORT = 100 };
+    struct aq_workload w = {.sequences = LONG + SHORT, .prompt_max = 300, .total_max = 304};
+    w.prompt_sum = LONG * 300 + SHORT * 3;
+    w.total_sum = w.prompt_sum + 4 * (LONG + SHORT);
+    struct aq_engine *e = open_engine(
+        (struct setup){.compute = AQ_F32, .kv_format = AQ_F16, .micro_batch = LONG}, &w);
+    struct one *o = calloc(LONG + SHORT, sizeof(*o));
+    assert_non_null(o);
+    for (uint32_t i = 0; i < LONG + SHORT; i++) {
+        prepare(&o[i], 4, -1);
+        o[i].s.prompt_count = i < LONG ? 300 : 3;
+        for (uint32_t n = 0; n < o[i].s.prompt_count; n++)
+            o[i].prompt[n] = 4 + (i + n) % 1000;
+        aq_engine_submit(e, &o[i].s);
+    }
+    uint32_t finished = 0;
+    for (bool worked = true; worked;) {
+        struct aq_err err;
+        assert_int_equal(aq_engine_pass(e, &worked, &err), 0);
+        while (aq_engine_finished(e))
+            finished++;
+    }
+    assert_int_equal(finished, LONG + SHORT);
+    free(o);
+    aq_engine_close(e);
+}
+
+struct held {
+    uint32_t least, most;
+    bool scored;
+};
+
+static void see_held(void *user, const struct aq_kv_seen *seen)
+{
+    struct held *h = user;
+    h->least = h->least && h->least < seen->held ? h->least : seen->held;
+    h->most = h->most > seen->held ? h->most : seen->held;
+    h->scored = seen->slots.score != NULL;
+}
+
+/* A share of the prompt and what may be generated is one of the sequence that it stands for. */
+static void a_sequence_may_stand_for_another(void **state)
+{
+    static const uint32_t prompts[] = {300, 50};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(prompts); i++) {
+        struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
+                                      .compute = AQ_F32,
+                                      .weight_format = -1,
+                                      .kv_format = AQ_F32,
+                                      .threads = 1,
+                                      .host_memory = AQ_GIB,
+                                      .micro_batch = 1};
+        struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SHARE, .share = 0.2}};
+        struct aq_workload w = {.sequences = 1, .prompt_max = 399, .total_max = 400};
+        struct held held = {0};
+        struct one *o = calloc(1, sizeof(*o));
+        struct aq_engine *e;
+        struct aq_err err;
+        assert_non_null(o);
+        assert_int_equal(aq_kv_policy_resolve(&opts.kv, &kv, &err), 0);
+        assert_int_equal(aq_engine_open(&e, &opts, &err), 0);
+        assert_int_equal(aq_engine_plan(e, &w, &err), 0);
+        aq_engine_set_seams(e, &(struct aq_engine_seams){.kv_seen = see_held, .kv_user = &held});
+        assert_int_equal(aq_engine_load(e, &err), 0);
+        prepare(o, 3, -1);
+        o->s.prompt_count = prompts[i];
+        o->s.kv_prompt = 100;
+        o->s.kv_new = 300;
+        for (uint32_t n = 0; n < prompts[i]; n++)
+            o->prompt[n] = 4 + n % 1000;
+        aq_engine_submit(e, &o->s);
+        run(e);
+        assert_int_equal(held.least, i ? 50 : 80);
+        assert_int_equal(held.most, i ? 52 : 80);
+        assert_true(held.scored);
+        aq_engine_close(e);
+        free(o);
+    }
+}
+
 static bool stop_after_three(struct aq_sequence *s)
 {
     return s->token_count == 3;
@@ -532,6 +617,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_neighbours_threads_or_blocks),
     cmocka_unit_test(a_budget_for_the_whole_sequence_is_the_full_cache),
     cmocka_unit_test(prefill_agrees_with_what_decoding_gave),
+    cmocka_unit_test(a_small_pool_is_shared_out),
+    cmocka_unit_test(a_sequence_may_stand_for_another),
     cmocka_unit_test(sequences_end_as_they_were_asked_to),
     cmocka_unit_test(memory_stays_within_the_ledger),
     cmocka_unit_test(bookkeeping_stays_within_its_ledger_line),

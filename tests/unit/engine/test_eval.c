@@ -18,6 +18,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 1 };
+#else
+enum { SLOW = 0 };
+#endif
+
 static const char *data_path(const char *name)
 {
     static char path[4096];
@@ -406,6 +412,76 @@ static void the_full_cache_equals_the_golden_loss_and_itself(void **state)
     json_decref(golden);
 }
 
+/* Of the golden program's losses under each policy.  Its sums are f32 in another order, which moves
+ * means by up to 5e-7; another key dropped anywhere moves them by more. */
+#define NLL_LIMIT 2e-5
+
+static void check_golden_run(const json_t *want)
+{
+    const char *policy = json_string_value(json_object_get(want, "policy"));
+    uint32_t heavy = (uint32_t)json_integer_value(json_object_get(want, "H")),
+             recent = (uint32_t)json_integer_value(json_object_get(want, "R")),
+             prompt = (uint32_t)json_integer_value(json_object_get(want, "P")),
+             fed = (uint32_t)json_integer_value(json_object_get(want, "G")),
+             windows = (uint32_t)json_integer_value(json_object_get(want, "windows"));
+    bool window = strcmp(policy, "window") == 0;
+    char words[256];
+    snprintf(
+        words, sizeof(words),
+        "--prompt-tokens|%u|--score-tokens|%u|--windows|%u|--kv-policy|%s|--kv-budget|%u|%s|%u",
+        prompt, fed, windows, policy, heavy + recent, window ? "--kv-sinks" : "--kv-heavy", heavy);
+    json_t *o = evaluate(words, NULL);
+    double error = real_of(o, "nll") - real_of(want, "nll");
+    print_message("%u + %u, %s %u + %u: nll %.6f (%+.1e)\n", prompt, fed, policy, heavy, recent,
+                  real_of(o, "nll"), error);
+    assert_true(fabs(error) < NLL_LIMIT);
+    assert_true(json_is_false(json_object_get(o, "no_effect")));
+    const json_t *kept = json_object_get(o, "kept_slots");
+    assert_int_equal(json_integer_value(json_object_get(kept, "nominal")), heavy + recent);
+    assert_int_equal(json_integer_value(json_object_get(kept, "max")), heavy + recent);
+    assert_float_equal(real_of(kept, "mean"), heavy + recent, 1e-9);
+    json_decref(o);
+}
+
+static void policies_give_the_golden_losses(void **state)
+{
+    json_t *golden;
+    const json_t *want;
+    size_t i;
+    unsigned checked = 0;
+    assert_int_equal(
+        aq_json_read_file(&golden, data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
+    json_array_foreach(json_object_get(golden, "runs"), i, want)
+    {
+        bool full = json_is_null(json_object_get(want, "H"));
+        if (full || (SLOW && json_integer_value(json_object_get(want, "P")) > 128))
+            continue;
+        check_golden_run(want);
+        checked++;
+    }
+    assert_true(checked >= (SLOW ? 2 : 7));
+    json_decref(golden);
+}
+
+static void a_policy_with_room_for_everything_is_the_full_cache(void **state)
+{
+    json_t *o =
+        evaluate("--prompt-tokens|40|--score-tokens|20|--windows|3|--compare-full|--kv-policy|"
+                 "h2o|--kv-budget|100%",
+                 NULL);
+    assert_true(json_is_true(json_object_get(o, "no_effect")));
+    assert_true(real_of(o, "delta_nll") == 0 && real_of(o, "kl_to_full") == 0);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "kept_slots"), "max")),
+                     40 + 19);
+    json_decref(o);
+    o = evaluate("--prompt-tokens|40|--score-tokens|20|--windows|3|--compare-full|--kv-policy|h2o|"
+                 "--kv-budget|30%|--attention-stats",
+                 NULL);
+    assert_true(json_is_false(json_object_get(o, "no_effect")));
+    assert_true(real_of(o, "kl_to_full") > 0.1 && real_of(o, "top1_agreement") < 1);
+    json_decref(o);
+}
+
 static void a_sweep_compares_each_run_with_the_full_cache(void **state)
 {
     json_t *o = evaluate("--prompt-tokens|40|--score-tokens|20|--windows|3|--compare-full|"
@@ -443,6 +519,7 @@ static void options_that_exclude_each_other_are_refused(void **state)
         {"--sweep|kv-format=f16|--attention-stats", "--attention-stats"},
         {"--sweep|kv-format=f16|--report|r", "--report"},
         {"--prompt-tokens|0|--compare-full", "one prefill"},
+        {"--prompt-tokens|0|--kv-policy|h2o|--kv-budget|4", "one prefill"},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         char words[256];
@@ -466,6 +543,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(logits_that_need_too_much_room_are_refused),
     cmocka_unit_test(attention_statistics_equal_plain_ones),
     cmocka_unit_test(the_full_cache_equals_the_golden_loss_and_itself),
+    cmocka_unit_test(policies_give_the_golden_losses),
+    cmocka_unit_test(a_policy_with_room_for_everything_is_the_full_cache),
     cmocka_unit_test(a_sweep_compares_each_run_with_the_full_cache),
     cmocka_unit_test(a_sweep_without_json_is_a_table),
     cmocka_unit_test(options_that_exclude_each_other_are_refused),

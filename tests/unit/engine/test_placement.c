@@ -34,7 +34,7 @@ static struct {
     struct crowd *reference[DTYPES][DTYPES][DTYPES][DRAWN_KV]; /* by compute, weights, KV, policy */
     struct crowd *crowd;
     uint64_t seed;
-    unsigned ran, refused, dropped, lanes[AQ_LANE_COUNT];
+    unsigned ran, refused, dropped, host_products, lanes[AQ_LANE_COUNT];
 } rig;
 
 /* What was running, should the program not come back from it. */
@@ -203,6 +203,7 @@ static void run_draw(uint64_t number)
     for (int l = 0; l < AQ_LANE_COUNT; l++)
         rig.lanes[l] +=
             st.lane[l].bytes > 0 || (l == AQ_LANE_HOST_COMPUTE && st.lane[l].busy_s > 0);
+    rig.host_products += aq_program_host_products(&aq_engine_block(e)->program);
     aq_engine_close(e);
     rig.ran++;
     rig.dropped += policy > 0;
@@ -220,12 +221,13 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
-    print_message("\n");
+    print_message("; products on the host %u\n", rig.host_products);
     if (draws < 30)
         return;
     /* Or else it is not placements that are tested here. */
     assert_true(3 * rig.ran >= 2 * draws);
     assert_true(3 * rig.dropped >= 2 * rig.ran);
+    assert_true(8 * rig.host_products >= draws);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         assert_true(8 * rig.lanes[l] >= draws);
 }

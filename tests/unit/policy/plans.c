@@ -143,6 +143,8 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
     struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 128}};
     if (aq_prng_below(d->seed, 0, 12, 3) == 0) /* a draw of its own, which moves no other */
         assert_int_equal(aq_kv_policy_resolve(&p->kv, &kv, NULL), 0);
+    p->host_products =
+        aq_prng_below(d->seed, 1, 12, 2) ? 1 + aq_prng_below(d->seed, 2, 12, 100) : 0;
     /* The smallest panel of all: fc2's. */
     uint64_t panel = aq_panel_bytes(AQ_F32, 4 * m->hidden);
     p->chunk_bytes = aq_max_u64(p->chunk_bytes, panel);

@@ -26,7 +26,7 @@ static void programs_of_all_plans_pass(void **state)
 {
     static const struct plan_limits limits = {
         .layers_max = 5, .micro_batches_max = 4, .parts_max = 6, .chunks_max = 6};
-    uint32_t built = 0;
+    uint32_t built = 0, host_products = 0;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         struct planned p;
         struct aq_err err = {0};
@@ -36,9 +36,10 @@ static void programs_of_all_plans_pass(void **state)
         if (aq_program_check(&p.program, &opts, &err) < 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
         built++;
+        host_products += aq_program_host_products(&p.program);
         plans_close(&p);
     }
-    assert_true(built > 1000);
+    assert_true(built > 1000 && host_products > 200);
 }
 
 static void programs_of_small_plans_play_right_in_any_order(void **state)

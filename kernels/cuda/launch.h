@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cuda/launch.h - the CUDA versions of the kernels in kernels/kernels.h: the same maths,
+ * shapes and tie rules, except for what is said here.  Launchers never allocate and never wait:
+ * they put work on the stream and return.
+ *
+ * What the arguments point to (rows, tables, blocks, and the arrays of sequences, moves and
+ * selections) is read by the device and has to stay as it is until the work is done; only the outer
+ * struct, and the rule of attention, are read at the call.  Host code cannot look into the arrays:
+ * how far they reach is an argument of its own (struct aq_cuda_reach).
+ *
+ * A launcher returns 0, a positive cudaError_t, or a negative errno where the context cannot serve
+ * the call: -ENOSPC, the workspace is too small. */
+#ifndef AQ_KERNELS_CUDA_LAUNCH_H
+#define AQ_KERNELS_CUDA_LAUNCH_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where work goes.  Owned by the caller. */
+struct aq_cuda_exec {
+    void *stream;    /* cudaStream_t */
+    void *workspace; /* device memory, aligned to 256, for one call at a time on this stream */
+    size_t workspace_bytes;
+    uint32_t sm;              /* compute capability times ten: 75, 80, 90 */
+    uint32_t multiprocessors; /* of the device */
+};
+
+/* At least the largest of what the arrays of a call hold. */
+struct aq_cuda_reach {
+    uint32_t rows; /* of a sequence */
+    uint32_t len;  /* keys of a head, slots to choose from */
+    uint32_t move; /* rows of a (move, head) */
+};
+
+/* ---- row operations: a block of threads per row ---- */
+
+/* y may be f16 as well. */
+int aq_cuda_norm(const struct aq_cuda_exec *ex, const struct aq_norm *n);
+/* Tables are panels in the layout rows, or GROUP64 where they are quantised.  y may be f16 as well.
+ */
+int aq_cuda_embed(const struct aq_cuda_exec *ex, const struct aq_embed *e);
+int aq_cuda_add_rows(const struct aq_cuda_exec *ex, float *y, size_t y_stride, const void *table,
+                     enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows, uint32_t k);
+
+/* y[r][c] = act(x[r][c] + bias[c]) (+ y as it was, if accumulate): what follows a product that
+ * leaves its sums in x.
+ *   x     f32, f16 or bf16 [rows][columns], row stride x_stride
+ *   bias  f32 [columns]; NULL for none
+ *   y     f32, f16 or bf16, row stride y_stride; x == y is allowed where dtypes and strides are the
+ *         same, and accumulate is not set
+ * Computed in f32, rounded once. */
+struct aq_cuda_finish {
+    const void *x;
+    enum aq_dtype x_dtype;
+    size_t x_stride;
+    const float *bias;
+    enum aq_activation activation;
+    bool accumulate;
+    void *y;
+    enum aq_dtype y_dtype;
+    size_t y_stride;
+    uint32_t rows, columns;
+};
+int aq_cuda_finish(const struct aq_cuda_exec *ex, const struct aq_cuda_finish *f);
+
+/* dst[r][j] = row r of src, each number as a product takes it: a row-major matrix for cuBLASLt.
+ *   src  panels of src_dtype: f32, f16, bf16 in the layout rows; int8, int4 in GROUP64
+ *   dst  f32, f16 or bf16 [rows][k], row stride dst_stride; rounded once, to nearest even
+ * Panels of a float dtype whose panel has no padding (k a multiple of 32) are such a matrix
+ * already.  Reads and writes each byte once. */
+struct aq_cuda_unpack {
+    const void *src;
+    void *dst;
+    enum aq_dtype src_dtype, dst_dtype;
+    size_t dst_stride;
+    uint32_t rows, k;
+};
+int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u);
+
+int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
+                        const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Statistics of logits: a block of threads per row, which is read twice (the second time mostly
+ * from the L2 cache): the largest and its place, then the sum of exp. */
+#include "kernels/cuda/device.cuh"
+
+enum { LOGITS_THREADS = 512 };
+
+/* The larger one; of equal ones the lower index. */
+AQ_DEVICE_FN void take_larger(float *max, uint32_t *at, float other, uint32_t other_at)
+{
+    if (other > *max || (other == *max && other_at < *at)) {
+        *max = other;
+        *at = other_at;
+    }
+}
+
+/* Of all threads, for all threads: shared memory for a number and an index per warp. */
+AQ_DEVICE_FN void block_largest(float *max, uint32_t *at, float *shared)
+{
+    uint32_t *shared_at = reinterpret_cast<uint32_t *>(shared + AQ_CU_WARP);
+    for (uint32_t step = AQ_CU_WARP / 2; step; step /= 2) {
+        float other = __shfl_xor_sync(AQ_CU_ALL, *max, step);
+        uint32_t other_at = __shfl_xor_sync(AQ_CU_ALL, *at, step);
+        take_larger(max, at, other, other_at);
+    }
+    if (aq_cu_lane() == 0) {
+        shared[threadIdx.x / AQ_CU_WARP] = *max;
+        shared_at[threadIdx.x / AQ_CU_WARP] = *at;
+    }
+    __syncthreads();
+    for (uint32_t i = 0; i < blockDim.x / AQ_CU_WARP; i++)
+        take_larger(max, at, shared[i], shared_at[i]);
+}
+
+__global__ void __launch_bounds__(LOGITS_THREADS)
+    stat_row(struct aq_logits_stat *stat, const float *logits, size_t stride, uint32_t vocab)
+{
+    AQ_SHARED(float, shared);
+    const float *x = logits + blockIdx.x * stride;
+    float max = -INFINITY;
+    uint32_t at = UINT32_MAX, bad = 0;
+    for (uint32_t i = threadIdx.x; i < vocab; i += blockDim.x) {
+        bool finite = isfinite(x[i]);
+        bad += !finite;
+        if (finite && x[i] > max) {
+            max = x[i];
+            at = i;
+        }
+    }
+    block_largest(&max, &at, shared);
+    float sum = 0;
+    for (uint32_t i = threadIdx.x; i < vocab; i += blockDim.x)
+        sum += isfinite(x[i]) ? expf(x[i] - max) : 0.0f;
+    sum = aq_cu_block_sum(sum, shared);
+    /* Counts are small enough to be exact as f32 per thread and as their sum: below 2^24. */
+    bad = static_cast<uint32_t>(aq_cu_block_sum(static_cast<float>(bad), shared));
+    if (threadIdx.x == 0) {
+        struct aq_logits_stat s = {max, at == UINT32_MAX ? 0 : at, -INFINITY, bad};
+        if (bad < vocab)
+            s.log_sum_exp = max + logf(sum);
+        stat[blockIdx.x] = s;
+    }
+}
+
+int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
+                        const float *logits, size_t stride, uint32_t rows, uint32_t vocab)
+{
+    assert(vocab < 1u << 24);
+    if (!rows)
+        return 0;
+    return AQ_LAUNCH(ex, stat_row, rows, aq_cu_row_threads(vocab, LOGITS_THREADS),
+                     2 * AQ_CU_WARP * sizeof(float), stat, logits, stride, vocab);
+}

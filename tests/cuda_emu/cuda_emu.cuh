@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/cuda_emu/cuda_emu.cuh - what our .cu files use of CUDA, on the CPU: included ahead of each
+ * of them when it is compiled as C++.  Device memory is memory, streams are at once.
+ *
+ * Blocks run one after the other; the threads of a block are fibers that give way at barriers and
+ * at warp operations only.  In which order threads and blocks run is drawn anew for each launch
+ * (aq_emu_seed), so that a result that depends on it, a race, is not the same twice.  Stricter than
+ * a device: every thread of a block must come to each barrier, in the same line of the source, warp
+ * operations take whole warps, a block has at most 48 KiB of shared memory, and what it finds there
+ * is NaN.  Anything else ends the program with a message. */
+#ifndef AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
+#define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define __device__
+#define __host__
+#define __global__      static
+#define __forceinline__ inline
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+/* ---- runs of blocks ---- */
+
+/* The order of threads and blocks of the launches that follow: 0 is ascending. */
+extern "C" void aq_emu_seed(uint64_t seed);
+/* Launches since the program began. */
+extern "C" uint64_t aq_emu_launches(void);
+
+/* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
+int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
+
+template <typename F> static inline int aq_emu_run(dim3 grid, dim3 block, size_t shared_bytes, F f)
+{
+    return aq_emu_launch(
+        grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &f);
+}
+
+/* ---- what a thread sees ---- */
+
+struct aq_emu_place {
+    uint3 thread, block;
+    dim3 grid_dim, block_dim;
+    unsigned lane;
+};
+extern struct aq_emu_place aq_emu_here;
+void *aq_emu_shared(void);
+
+#define threadIdx (aq_emu_here.thread)
+#define blockIdx  (aq_emu_here.block)
+#define blockDim  (aq_emu_here.block_dim)
+#define gridDim   (aq_emu_here.grid_dim)
+
+/* Waits for all threads of the block; returns how many brought something other than 0. */
+int aq_emu_barrier(int value, int line);
+/* Waits for the warp; what each lane brought (at most 64 bytes, lane by lane) is there until the
+ * warp's next operation but one.  `last`, if given, is called once with all of it. */
+void *aq_emu_gather(const void *value, size_t bytes, int line, void (*last)(void *all));
+
+#define __syncthreads()              ((void)aq_emu_barrier(0, __LINE__))
+#define __syncthreads_or(value)      (aq_emu_barrier((value) != 0, __LINE__) != 0)
+#define __syncthreads_count(value)   (aq_emu_barrier((value) != 0, __LINE__))
+#define __syncwarp()                 ((void)aq_emu_gather(NULL, 0, __LINE__, NULL))
+#define __shfl_sync(mask, v, from)   aq_emu_shuffle(mask, v, (from)&31u, __LINE__)
+#define __shfl_xor_sync(mask, v, x)  aq_emu_shuffle(mask, v, aq_emu_here.lane ^ (x), __LINE__)
+#define __shfl_up_sync(mask, v, n)   aq_emu_shuffle_by(mask, v, -(int)(n), __LINE__)
+#define __shfl_down_sync(mask, v, n) aq_emu_shuffle_by(mask, v, (int)(n), __LINE__)
+#define __ballot_sync(mask, v)       aq_emu_ballot(mask, (v) != 0, __LINE__)
+#define __any_sync(mask, v)          (aq_emu_ballot(mask, (v) != 0, __LINE__) != 0)
+#define __all_sync(mask, v)          (aq_emu_ballot(mask, (v) != 0, __LINE__) == 0xffffffffu)
+
+void aq_emu_check_mask(unsigned mask, int line);
+
+template <typename T> static inline T aq_emu_shuffle(unsigned mask, T v, unsigned from, int line)
+{
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "32 or 64 bits");
+    aq_emu_check_mask(mask, line);
+    const T *all = static_cast<const T *>(aq_emu_gather(&v, sizeof(v), line, NULL));
+    return all[from & 31];
+}
+
+template <typename T> static inline T aq_emu_shuffle_by(unsigned mask, T v, int by, int line)
+{
+    int from = (int)aq_emu_here.lane + by;
+    return aq_emu_shuffle(mask, v, from < 0 || from > 31 ? aq_emu_here.lane : (unsigned)from, line);
+}
+
+static inline unsigned aq_emu_ballot(unsigned mask, unsigned v, int line)
+{
+    aq_emu_check_mask(mask, line);
+    const unsigned *all = static_cast<const unsigned *>(aq_emu_gather(&v, sizeof(v), line, NULL));
+    unsigned bits = 0;
+    for (unsigned i = 0; i < 32; i++)
+        bits |= (all[i] & 1) << i;
+    return bits;
+}
+
+/* Threads give way at barriers only: nothing comes between a read and a write. */
+template <typename T> static inline T atomicAdd(T *to, T v)
+{
+    T old = *to;
+    *to = old + v;
+    return old;
+}
+
+template <typename T> static inline T atomicMax(T *to, T v)
+{
+    T old = *to;
+    *to = old > v ? old : v;
+    return old;
+}
+
+template <typename T> static inline T atomicMin(T *to, T v)
+{
+    T old = *to;
+    *to = old < v ? old : v;
+    return old;
+}
+
+static inline unsigned __popc(unsigned v)
+{
+    return (unsigned)__builtin_popcount(v);
+}
+
+static inline unsigned __float_as_uint(float f)
+{
+    unsigned bits;
+    memcpy(&bits, &f, 4);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits)
+{
+    float f;
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* ---- tensor cores, by scalars ---- */
+
+/* d = a b + c of a warp: a [16][16] and b [16][8] in f16 or bf16, c [16][8] in f32, spread over the
+ * lanes as mma.m16n8k16 has them; k ascends. */
+void aq_emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool bf16, int line);
+/* Four 8 x 8 matrices of 16 bits; lane i of 8 j .. 8 j + 7 has the address of a row of matrix j. */
+void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Row operations that only a device has: what follows a product, weights to row-major matrices, and
+ * results in f16. */
+#include "kernels/cpu/panel.h"
+#include "tests/kcheck/kc_cuda.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const enum aq_dtype dtypes[] = {AQ_F32, AQ_F16, AQ_BF16};
+static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+
+/* ---- bias, activation, residual ---- */
+
+/* In f64: the formulas of kernels/cpu/gemm_ref.c, stated again. */
+static double activated(enum aq_activation a, double v)
+{
+    switch (a) {
+    case AQ_ACT_RELU: return v < 0 ? 0 : v;
+    case AQ_ACT_GELU: return v * 0.5 * erfc(-v / sqrt(2));
+    case AQ_ACT_GELU_TANH: return v * 0.5 * (1 + tanh(sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case AQ_ACT_SILU: return v / (1 + exp(-v));
+    default: return v;
+    }
+}
+
+static void check_finish(struct kc *kc, struct aq_cuda_finish f, enum kc_fill fill)
+{
+    f.x_stride = f.columns + kc_below(kc, 4);
+    f.y_stride = f.columns + kc_below(kc, 4);
+    f.x = kc_in(kc, f.x_dtype, fill, f.rows, f.columns, f.x_stride);
+    f.bias = kc_below(kc, 3) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, f.columns, f.columns) : NULL;
+    struct kc_out y = kc_out(kc, f.y_dtype, f.rows, f.columns, f.y_stride);
+    kc_out_set(&y, kc_in(kc, f.y_dtype, KC_NORMAL, f.rows, f.columns, f.y_stride));
+    f.y = y.got;
+    double *scale = calloc((size_t)f.rows * f.columns, sizeof(*scale));
+    for (uint32_t r = 0; r < f.rows; r++) {
+        for (uint32_t c = 0; c < f.columns; c++) {
+            double x = (double)aq_element_load(f.x, f.x_dtype, r * f.x_stride + c);
+            double bias = f.bias ? f.bias[c] : 0, v = activated(f.activation, x + bias);
+            double before =
+                f.accumulate ? aq_element_load(y.ref, f.y_dtype, r * f.y_stride + c) : 0;
+            aq_element_store(y.ref, f.y_dtype, r * f.y_stride + c, (float)(v + before));
+            /* A tail of exp moves by its argument's roundings. */
+            scale[(size_t)r * f.columns + c] =
+                (fabs(x) + fabs(bias)) * (f.activation > AQ_ACT_RELU ? 4 : 1) + fabs(before);
+        }
+    }
+    kc_cuda_done(aq_cuda_finish(kc_cuda(), &f));
+    kc_near(
+        kc, &y, scale,
+        (struct kc_limit){.rel = 0x1p-23, .ulp = 1, .why = "sums and exp of f32, rounded once"});
+    free(scale);
+}
+
+static void check_finishes(struct kc *kc)
+{
+    static const uint32_t columns[] = {1, 31, 32, 33, 200, 1500};
+    static const char *const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+    for (uint32_t act = 0; act < AQ_ARRAY_LEN(names); act++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(columns); i++) {
+            for (size_t d = 0; d < 9; d++) {
+                struct aq_cuda_finish f = {.x_dtype = dtypes[d / 3],
+                                           .y_dtype = dtypes[d % 3],
+                                           .activation = (enum aq_activation)act,
+                                           .columns = columns[i],
+                                           .accumulate = (act + i + d) & 1};
+                static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_ZERO, KC_NORMAL};
+                enum kc_fill fill = fills[(act + i + d) % 4];
+                if (!kc_begin(kc, KC_CUDA_SLOT, "finish_%s_%s_%s_%u_%s", names[act],
+                              aq_dtype_name(f.x_dtype), aq_dtype_name(f.y_dtype), columns[i],
+                              kc_fill_name(fill)))
+                    continue;
+                f.rows = 1 + kc_below(kc, 6);
+                check_finish(kc, f, fill);
+            }
+        }
+    }
+}
+
+/* ---- weights ---- */
+
+static void check_unpack(struct kc *kc, enum aq_dtype src, enum aq_dtype dst, uint32_t k)
+{
+    enum aq_layout layout = aq_dtype_is_quantised(src) ? AQ_LAYOUT_GROUP64 : AQ_LAYOUT_ROWS;
+    struct aq_cuda_unpack u = {.src_dtype = src, .dst_dtype = dst, .k = k};
+    u.rows = 1 + kc_below(kc, 150);
+    u.dst_stride = k + kc_below(kc, 5);
+    size_t panel_bytes = aq_panel_bytes(src, k);
+    enum aq_dtype source = kc_source(src);
+    enum kc_fill fill = (enum kc_fill)kc_below(kc, KC_FINITE_COUNT);
+    const char *w = kc_in(kc, source, fill, u.rows, k, k);
+    char *panels = kc_bytes(kc, aq_panel_count(u.rows) * panel_bytes);
+    struct kc_out y = kc_out(kc, dst, u.rows, k, u.dst_stride);
+    for (uint32_t r = 0; r < u.rows; r += AQ_PANEL_ROWS) {
+        char *panel = panels + r / AQ_PANEL_ROWS * panel_bytes;
+        uint32_t n = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, u.rows - r);
+        kc_ref(kc)->pack_panel(panel, src, layout, w + (size_t)r * k * aq_dtype_bytes(source),
+                               source, n, k);
+        for (uint32_t i = 0; i < n * k; i++)
+            aq_element_store(y.ref, dst, (r + i / k) * u.dst_stride + i % k,
+                             aq_panel_load(panel, src, layout, k, i / k, i % k));
+    }
+    u.src = panels;
+    u.dst = y.got;
+    kc_cuda_done(aq_cuda_unpack(kc_cuda(), &u));
+    kc_same(kc, &y);
+}
+
+static void check_unpacks(struct kc *kc)
+{
+    static const uint32_t k_values[] = {1, 2, 15, 16, 33, 63, 64, 65, 130, 200};
+    for (size_t s = 0; s < AQ_ARRAY_LEN(formats); s++) {
+        for (size_t d = 0; d < AQ_ARRAY_LEN(dtypes); d++) {
+            for (size_t k = 0; k < AQ_ARRAY_LEN(k_values); k++) {
+                if (kc_begin(kc, KC_CUDA_SLOT, "rows_%s_%s_k%u", aq_dtype_name(formats[s]),
+                             aq_dtype_name(dtypes[d]), k_values[k]))
+                    check_unpack(kc, formats[s], dtypes[d], k_values[k]);
+            }
+        }
+    }
+}
+
+/* ---- f16 ---- */
+
+/* A kernel that rounds its result once gives in f16 what rounding its f32 result gives. */
+static void check_norm_f16(struct kc *kc, enum aq_norm_kind kind, uint32_t dim)
+{
+    struct aq_norm n = {.kind = kind, .rows = 3, .dim = dim, .eps = 1e-5f};
+    n.x_stride = n.y_stride = dim;
+    n.x = kc_in(kc, AQ_F32, KC_HEAVY, n.rows, dim, dim);
+    n.w = kc_in(kc, AQ_F32, KC_NORMAL, 1, dim, dim);
+    struct kc_out y = kc_out(kc, AQ_F16, n.rows, dim, dim);
+    float *wide = kc_bytes(kc, (size_t)n.rows * dim * sizeof(*wide));
+    n.y = wide;
+    n.y_dtype = AQ_F32;
+    kc_cuda_done(aq_cuda_norm(kc_cuda(), &n));
+    for (uint32_t i = 0; i < n.rows * dim; i++)
+        aq_element_store(y.ref, AQ_F16, i, wide[i]);
+    n.y = y.got;
+    n.y_dtype = AQ_F16;
+    kc_cuda_done(aq_cuda_norm(kc_cuda(), &n));
+    kc_same(kc, &y);
+}
+
+static void check_halves(struct kc *kc)
+{
+    static const uint32_t dims[] = {1, 31, 64, 300};
+    for (uint32_t kind = 0; kind <= AQ_NORM_CAST; kind++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(dims); i++) {
+            if (kc_begin(kc, KC_CUDA_SLOT, "norm_f16_%u_%u", kind, dims[i]))
+                check_norm_f16(kc, (enum aq_norm_kind)kind, dims[i]);
+        }
+    }
+}
+
+static void check(struct kc *kc)
+{
+    check_finishes(kc);
+    check_unpacks(kc);
+    check_halves(kc);
+}
+
+const struct kc_check kc_check_cuda_rows = {.name = "cuda-rows", .check = check};

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kcheck: the CPU's tables, rising, and every check.  One file each: check_<name>.c. */
+#include "tests/kcheck/kc_internal.h"
+
+#include <stdlib.h>
+
+extern const struct kc_check kc_check_attn;
+extern const struct kc_check kc_check_embed;
+extern const struct kc_check kc_check_kv;
+extern const struct kc_check kc_check_logits;
+extern const struct kc_check kc_check_norm;
+extern const struct kc_check kc_check_pack;
+extern const struct kc_check kc_check_product;
+extern const struct kc_check kc_check_scores;
+extern const struct kc_check kc_check_slots;
+
+const struct kc_check *const kc_checks[] = {
+    &kc_check_pack, &kc_check_product, &kc_check_attn,  &kc_check_scores, &kc_check_slots,
+    &kc_check_kv,   &kc_check_norm,    &kc_check_embed, &kc_check_logits, NULL,
+};
+
+uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
+                        struct kc_options *options)
+{
+    unsigned limit = ~0u;
+    if (options->isa && !aq_isa_parse(options->isa, &limit)) {
+        fprintf(stderr, "kcheck: --isa: '%s' is not ref, avx2, avx512, avx512bf16 or amx\n",
+                options->isa);
+        exit(1);
+    }
+    unsigned have = aq_isa_detect() & limit, mask = 0;
+    uint32_t count = 0;
+    traits[count].name = aq_isa_name(0);
+    aq_kernels_cpu(&tables[count++], 0);
+    for (unsigned bit = 1; bit <= AQ_ISA_AMX; bit <<= 1) {
+        if (!(have & bit))
+            continue;
+        mask |= bit;
+        traits[count].name = aq_isa_name(mask);
+        aq_kernels_cpu(&tables[count++], mask);
+    }
+    return count;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Shares of products for the host, chosen by the simulator: where the link is what holds passes up
+ * and the host has time, and nowhere else; within the budgets, and never slower. */
+#include "base/prng.h"
+#include "policy/checker.h"
+#include "policy/forecast.h"
+#include "policy/host_product.h"
+#include "tests/test.h"
+#include "tests/unit/policy/plans.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct aq_placement placement = {
+    {{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE};
+
+static struct aq_block_inputs inputs(const struct aq_model_steps *m, const struct aq_hardware *hw)
+{
+    return (struct aq_block_inputs){.steps = m,
+                                    .compute = AQ_BF16,
+                                    .weight_format = AQ_BF16,
+                                    .kv_format = AQ_F16,
+                                    .table_format = AQ_BF16,
+                                    .threads = 2,
+                                    .micro_batch = 16,
+                                    .micro_batches = 2,
+                                    .sequences = 64,
+                                    .prompt_max = 32,
+                                    .total_max = 96,
+                                    .placement = &placement,
+                                    .separate = true,
+                                    .refill = true,
+                                    .hw = hw,
+                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
+}
+
+/* A device with memory of its own, ten times as fast as the host, behind a link. */
+static struct aq_hardware machine(double link)
+{
+    struct aq_hardware hw;
+    aq_hardware_default(&hw, 8, 8, 8);
+    hw.device_on_host = false;
+    hw.device_memory_bytes_per_s = 500e9;
+    hw.device.threads = 0;
+    hw.device.product_flops_per_s[AQ_BF16] *= 10;
+    hw.device.product_bytes_per_s = hw.device.attention_bytes_per_s = 500e9;
+    hw.h2d_bytes_per_s = hw.d2h_bytes_per_s = link;
+    hw.copy_core_s_per_byte = 0; /* DMA */
+    hw.copy_host_bytes_per_byte = 1;
+    hw.host_memory_bytes_per_s = link + 50e9;
+    return hw;
+}
+
+static double speed(const struct aq_block *b, const struct aq_block_inputs *in,
+                    struct aq_forecast *ret)
+{
+    struct aq_forecast_work work = {
+        .steps = in->steps, .sequences = in->sequences, .refill = in->refill};
+    aq_forecast_mean(&work, in);
+    assert_int_equal(aq_forecast_make(ret, b, &work, in->hw, NULL), 0);
+    return ret->gen_tok_s;
+}
+
+static void check_block(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_err err;
+    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps};
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        assert_true(aq_ledger_total(&b->ledger, (enum aq_tier)t) <= in->budget[t]);
+    if (aq_program_check(&b->program, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static void choose(struct aq_block *ret, const struct aq_block_inputs *in)
+{
+    struct aq_err err;
+    if (aq_block_choose(ret, in, &err) < 0)
+        fail_msg("%s", err.text);
+    check_block(ret, in);
+}
+
+static void a_slow_link_gives_products_to_the_host(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 1024, 16, 4096);
+    struct aq_hardware hw = machine(5e9);
+    struct aq_block_inputs in = inputs(&m, &hw);
+    struct aq_block none = {0}, shared = {0}, again = {0};
+    struct aq_forecast f, g;
+    choose(&none, &in);
+    assert_false(aq_program_host_products(&none.program));
+    in.host_products_auto = true;
+    choose(&shared, &in);
+    choose(&again, &in);
+    assert_memory_equal(&shared.plan, &again.plan, sizeof(shared.plan));
+    assert_true(aq_program_host_products(&shared.program));
+    assert_true(shared.stream.bytes[AQ_HOST] < none.stream.bytes[AQ_HOST]);
+    double before = speed(&none, &in, &f), after = speed(&shared, &in, &g);
+    print_message("link 5 GB/s: decode pass %.3f ms, with %g %% of the products on the host "
+                  "%.3f ms\n",
+                  1e3 * f.decode_pass_s, shared.plan.host_products, 1e3 * g.decode_pass_s);
+    assert_true(after > 1.2 * before);
+    assert_true(g.lane[AQ_LANE_HOST_COMPUTE].busy_s > 0 &&
+                f.lane[AQ_LANE_HOST_COMPUTE].busy_s == 0);
+    /* The host's memory holds the weights either way; the rows and columns have their lines. */
+    assert_int_equal(aq_ledger_line(&shared.ledger, AQ_HOST, "weights"),
+                     aq_ledger_line(&none.ledger, AQ_HOST, "weights"));
+    static const char *const lines[] = {"product rows (host)", "product columns (host)",
+                                        "tiles (host)"};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(lines); i++)
+        assert_true(aq_ledger_line(&shared.ledger, AQ_HOST, lines[i]) > 0);
+    assert_true(aq_ledger_line(&shared.ledger, AQ_DEVICE, "product columns") > 0);
+    aq_block_close(&none);
+    aq_block_close(&shared);
+    aq_block_close(&again);
+    free(m.step);
+}
+
+static void a_fast_link_keeps_them_on_the_device(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 1024, 16, 4096);
+    struct aq_hardware hw = machine(1e12);
+    struct aq_block_inputs in = inputs(&m, &hw);
+    struct aq_block none = {0}, shared = {0};
+    choose(&none, &in);
+    in.host_products_auto = true;
+    choose(&shared, &in);
+    assert_memory_equal(&shared.plan, &none.plan, sizeof(none.plan));
+    in.hw = NULL; /* and without rates nobody can tell */
+    choose(&shared, &in);
+    assert_memory_equal(&shared.plan, &none.plan, sizeof(none.plan));
+    aq_block_close(&none);
+    aq_block_close(&shared);
+    free(m.step);
+}
+
+static void what_is_given_is_taken(void **state)
+{
+    struct aq_model_steps m = plans_model(2, 1024, 16, 4096);
+    struct aq_hardware hw = machine(1e12);
+    struct aq_block_inputs in = inputs(&m, &hw);
+    struct aq_block b = {0};
+    uint64_t all = 0, before = UINT64_MAX;
+    for (in.host_products = 0; in.host_products <= 100; in.host_products += 12.5) {
+        choose(&b, &in);
+        uint64_t streamed = b.stream.bytes[AQ_HOST];
+        all = in.host_products > 0 ? all : streamed;
+        double exact = (double)all * (1 - in.host_products / 100);
+        assert_true(fabs((double)streamed - exact) < 0.02 * (double)all);
+        assert_true(streamed < before);
+        before = streamed;
+    }
+    assert_int_equal(before, 0);
+    in.host_products = 50;
+    in.separate = false; /* one memory: nothing is brought anywhere */
+    choose(&b, &in);
+    assert_false(aq_program_host_products(&b.program));
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static void random_machines_are_never_slower_for_it(void **state)
+{
+    struct aq_model_steps m = plans_model(3, 512, 8, 1024);
+    uint32_t taken = 0, left = 0;
+    for (uint64_t i = 0; i < 24; i++) {
+        struct aq_hardware hw = machine(1e9 * (double)(1 + aq_prng_below(9, i, 0, 60)));
+        struct aq_block_inputs in = inputs(&m, &hw);
+        struct aq_block none = {0}, shared = {0};
+        struct aq_forecast f;
+        in.micro_batches = 1 + (uint32_t)aq_prng_below(9, i, 1, 3);
+        in.attention = aq_prng_below(9, i, 2, 2) ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+        choose(&none, &in);
+        if (aq_prng_below(9, i, 3, 2)) /* hardly room for more */
+            in.budget[AQ_DEVICE] =
+                aq_ledger_total(&none.ledger, AQ_DEVICE) + aq_prng_below(9, i, 4, 2 * AQ_MIB);
+        in.host_products_auto = true;
+        choose(&shared, &in);
+        assert_true(speed(&shared, &in, &f) >= speed(&none, &in, &f));
+        *(aq_program_host_products(&shared.program) ? &taken : &left) += 1;
+        aq_block_close(&none);
+        aq_block_close(&shared);
+    }
+    print_message("%u with a share for the host, %u without\n", taken, left);
+    assert_true(taken >= 3 && left >= 3);
+    free(m.step);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_slow_link_gives_products_to_the_host),
+    cmocka_unit_test(a_fast_link_keeps_them_on_the_device),
+    cmocka_unit_test(what_is_given_is_taken),
+    cmocka_unit_test(random_machines_are_never_slower_for_it),
+};
+
+AQ_TEST_MAIN(tests)
