@@ -3,7 +3,7 @@
 """What a smaller KV cache costs in loss, and how attention is spread: tables and plots.
 
     python3 bench/kv_quality.py [--build build] [--model tests/data/tiny-opt] [--text FILE]
-        [--prompt-tokens 512] [--score-tokens 128] [--windows N] [--compute f32] [--host-memory 2GiB]
+        [--prompt-tokens 512] [--score-tokens 128] [--windows N] [--compute f32] [--host-memory 2GiB] [--threads N]
         [--only budgets,slots,attention] [--output bench/results/NAME]
 
 Every number is `aquifer eval`'s on the same windows of held-out text.  Writes NAME.md, NAME.json (the
@@ -49,6 +49,7 @@ def arguments():
     p.add_argument("--windows", type=int)
     p.add_argument("--compute", default="f32")
     p.add_argument("--host-memory", default="2GiB")
+    p.add_argument("--threads", type=int)
     p.add_argument("--only", default="budgets,slots,attention")
     p.add_argument("--output", default="kv-quality")
     a = p.parse_args()
@@ -61,6 +62,7 @@ def evaluate(a, lengths, windows, more):
     args = [a.program, "eval", "--model", a.model, "--text", a.text, "--prompt-tokens", str(lengths[0]),
             "--score-tokens", str(lengths[1]), "--compute", a.compute, "--host-memory", a.host_memory,
             "--json", "--quiet"] + (["--windows", str(windows)] if windows else []) + more
+    args += ["--threads", str(a.threads)] if a.threads else []
     print("+", " ".join(map(shlex.quote, args)), file=sys.stderr)
     return json.loads(subprocess.run(args, stdout=subprocess.PIPE, check=True).stdout)
 
@@ -107,7 +109,8 @@ def budgets_table(doc):
 
 def budgets_plots(doc, output):
     ticks = [(b, f"{b} %") for b in BUDGETS]
-    loss = Plot("Loss against KV budget", "KV budget, share of all tokens (log)", "loss, nats a token",
+    loss = Plot("Loss against KV budget (bars: s.e. of the difference to full)",
+                "KV budget, share of all tokens (log)", "loss, nats a token",
                 x_log=True, x_ticks=ticks)
     same = Plot("Likeliest token as with the full cache", "KV budget, share of all tokens (log)",
                 "share of tokens, %", x_log=True, x_ticks=ticks, y_range=(0, 100))
@@ -212,7 +215,7 @@ def attention_slopes(doc):
     s = doc["attention_stats"]
     found = [slope(s["ranks"], l["token_share_at_rank"], 3, 300) for l in s["layers"]]
     yield ("By vocabulary token the shares fall like rank to the power " +
-           ", ".join(f"{x:.2f}" for x in found) + " (layers in order, ranks 3 to 300; text itself falls like -1).")
+           ", ".join(f"{x:.2f}" for x in found) + " (layers in order, ranks 3 to 300). Frequent tokens get more for being there more often.")
     yield ""
 
 
@@ -221,22 +224,27 @@ def attention_slopes(doc):
 PARTS = {"budgets": budgets_run, "slots": slots_run, "attention": attention_run}
 
 
+def version_of(a):
+    done = subprocess.run([a.program, "--version"], stdout=subprocess.PIPE, check=True, text=True)
+    return done.stdout.strip()
+
+
 def main():
     a = arguments()
     docs, path = {}, a.output + ".json"
     if os.path.exists(path):  # what is not run again stays
         with open(path, encoding="utf-8") as f:
             docs = json.load(f)
-    for part in filter(None, a.only.split(",")):
+    for part in filter(None, a.only.split(",")):  # none: table and plots again from the documents
+        docs["version"] = version_of(a)
         docs[part] = PARTS[part](a)
         with open(path, "w", encoding="utf-8") as f:
             json.dump(docs, f, indent=1)
             f.write("\n")
-    version = subprocess.run([a.program, "--version"], stdout=subprocess.PIPE, check=True, text=True)
-    docs["version"] = version.stdout.strip() if a.only else docs.get("version", "")
     base = os.path.basename(a.output)
+    shown = ["python3 bench/kv_quality.py"] + [f"--windows {a.windows}" if a.windows else ""]
     text = [f"# KV policies: {a.model}", "",
-            "`" + " ".join(["python3 bench/kv_quality.py"] + sys.argv[1:]) + f"`, {docs['version']}.", ""]
+            "`" + " ".join(filter(None, shown)) + f"`, {docs['version']}.", ""]
     if "budgets" in docs:
         text += budgets_table(docs["budgets"])
         text += [f"![loss]({base}.loss.svg)", "", f"![agreement]({base}.agreement.svg)", ""]

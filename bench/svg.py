@@ -69,7 +69,7 @@ class Plot:
 
     def scale(self):
         (x0, x1), (y0, y1) = self.extent()
-        self.left, self.top = 66, 40
+        self.left, self.top = 76, 40
         self.right, self.bottom = self.width - self.legend, self.height - 52
         fx = math.log10 if self.x_log else float
         fy = math.log10 if self.y_log else float
