@@ -30,9 +30,8 @@ struct aq_cuda_exec {
 
 /* At least the largest of what the arrays of a call hold. */
 struct aq_cuda_reach {
-    uint32_t rows; /* of a sequence */
-    uint32_t len;  /* keys of a head, slots to choose from */
-    uint32_t move; /* rows of a (move, head) */
+    uint32_t rows; /* query rows of a sequence */
+    uint32_t len;  /* keys of a head */
 };
 
 /* ---- row operations: a block of threads per row ---- */
@@ -82,6 +81,20 @@ int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u
 
 int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
                         const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
+
+/* ---- KV ---- */
+
+/* reach.rows is used. */
+int aq_cuda_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a, const float *k_new,
+                      const float *v_new, size_t stride, struct aq_cuda_reach reach);
+int aq_cuda_kv_victim(const struct aq_cuda_exec *ex, const struct aq_attn *a);
+/* At most 512 KV heads. */
+int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *selects,
+                      uint32_t select_count, uint32_t kv_heads);
+/* A move whose two sides are the same blocks has to be a gather (struct aq_kv_move). */
+int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *moves,
+                    uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
+                    uint32_t head_dim);
 
 #ifdef __cplusplus
 }

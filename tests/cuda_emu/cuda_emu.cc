@@ -119,7 +119,7 @@ struct warp {
 static struct emu {
     struct fiber fiber[THREADS_MAX];
     struct warp warp[THREADS_MAX / 32];
-    unsigned order[THREADS_MAX];
+    unsigned warp_order[THREADS_MAX / 32], lane_order[32];
     struct context scheduler;
     const void *scheduler_stack;
     size_t scheduler_bytes;
@@ -268,30 +268,14 @@ static uint64_t draw(void)
     return emu.seed >> 33;
 }
 
-/* A start and a stride that meets every one of n: ascending where no seed was given. */
-static unsigned coprime(unsigned n)
+/* 0 to n - 1 in some order: ascending where no seed was given. */
+static void draw_order(unsigned *order, unsigned n)
 {
-    for (;;) {
-        unsigned a = 1 + (unsigned)(draw() % n), x = a, y = n;
-        while (y) {
-            unsigned r = x % y;
-            x = y;
-            y = r;
-        }
-        if (x == 1)
-            return a;
+    for (unsigned i = 0; i < n; i++) {
+        unsigned j = emu.seed ? (unsigned)(draw() % (i + 1)) : i;
+        order[i] = order[j];
+        order[j] = i;
     }
-}
-
-static void draw_order(void)
-{
-    unsigned start = 0, step = 1;
-    if (emu.seed) {
-        start = (unsigned)(draw() % emu.threads);
-        step = coprime(emu.threads);
-    }
-    for (unsigned i = 0; i < emu.threads; i++)
-        emu.order[i] = (start + (uint64_t)i * step) % emu.threads;
 }
 
 static void start_block(dim3 block)
@@ -312,26 +296,35 @@ static void start_block(dim3 block)
     emu.arrived = emu.votes = 0;
 }
 
-static void run_block(void)
+/* Runs a warp as far as it comes without the others; false where it did not move. */
+static bool run_warp(struct fiber *first)
 {
-    unsigned done = 0;
-    while (done < emu.threads) {
-        bool moved = false;
-        done = 0;
-        for (unsigned i = 0; i < emu.threads; i++) {
-            struct fiber *f = &emu.fiber[emu.order[i]];
-            if (f->state == READY) {
-                enter_fiber(f);
-                moved = true;
-            }
-            done += f->state == DONE;
-        }
-        for (unsigned i = 0; i < emu.threads && !moved && done < emu.threads; i++) {
-            if (emu.fiber[i].state != DONE)
-                fail("waits for threads that never come", emu.fiber[i].line, 0);
+    bool moved = false;
+    for (bool again = true; again;) {
+        again = false;
+        for (unsigned i = 0; i < 32; i++) {
+            struct fiber *f = &first[emu.lane_order[i]];
+            if (f->state != READY)
+                continue;
+            enter_fiber(f);
+            moved = again = true;
         }
     }
+    return moved;
+}
+
+/* One warp after the other runs ahead of the rest, to its next barrier: what it writes too early,
+ * or reads too early, shows. */
+static void run_block(void)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (unsigned i = 0; i < emu.threads / 32; i++)
+            moved |= run_warp(&emu.fiber[emu.warp_order[i] * 32]);
+    }
     for (unsigned i = 0; i < emu.threads; i++) {
+        if (emu.fiber[i].state != DONE)
+            fail("waits for threads that never come", emu.fiber[i].line, 0);
         for (unsigned b = 0; b < 64; b++) {
             if ((unsigned char)emu.fiber[i].stack[b] != 0xa5)
                 fail("overran its stack", 0, 0);
@@ -370,7 +363,8 @@ int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *)
         if (!emu.shared)
             abort();
         memset(emu.shared, 0xff, (shared_bytes + 15) / 16 * 16);
-        draw_order();
+        draw_order(emu.warp_order, emu.threads / 32);
+        draw_order(emu.lane_order, 32);
         start_block(block);
         run_block();
         free(emu.shared);

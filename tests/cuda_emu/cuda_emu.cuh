@@ -3,8 +3,9 @@
  * of them when it is compiled as C++.  Device memory is memory, streams are at once.
  *
  * Blocks run one after the other; the threads of a block are fibers that give way at barriers and
- * at warp operations only.  In which order threads and blocks run is drawn anew for each launch
- * (aq_emu_seed), so that a result that depends on it, a race, is not the same twice.  Stricter than
+ * at warp operations only.  A warp runs ahead of the others, to its next barrier; in which order
+ * warps, lanes and blocks run is drawn (aq_emu_seed), so that a result that depends on it, a race,
+ * is wrong or not the same twice.  Stricter than
  * a device: every thread of a block must come to each barrier, in the same line of the source, warp
  * operations take whole warps, a block has at most 48 KiB of shared memory, and what it finds there
  * is NaN.  Anything else ends the program with a message. */

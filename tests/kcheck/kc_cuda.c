@@ -12,11 +12,19 @@
 
 extern const struct kc_check kc_check_cuda_rows;
 extern const struct kc_check kc_check_embed;
+extern const struct kc_check kc_check_kv;
 extern const struct kc_check kc_check_logits;
 extern const struct kc_check kc_check_norm;
+extern const struct kc_check kc_check_slots;
 
 const struct kc_check *const kc_checks[] = {
-    &kc_check_norm, &kc_check_embed, &kc_check_logits, &kc_check_cuda_rows, NULL,
+    &kc_check_norm,
+    &kc_check_embed,
+    &kc_check_logits,
+    &kc_check_cuda_rows,
+    &kc_check_slots,
+    &kc_check_kv,
+    NULL,
 };
 
 /* For tests/cuda_emu: in what order threads run. */
@@ -56,6 +64,40 @@ static void logits_stat(struct aq_exec *ex, struct aq_logits_stat *stat, const f
     kc_cuda_done(aq_cuda_logits_stat(kc_cuda(), stat, logits, stride, rows, vocab));
 }
 
+struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a)
+{
+    struct aq_cuda_reach reach = {0};
+    for (uint32_t i = 0; i < a->seq_count; i++) {
+        reach.rows = (uint32_t)aq_max_u64(reach.rows, a->seqs[i].rows);
+        for (uint32_t h = 0; h < a->kv_heads; h++)
+            reach.len = (uint32_t)aq_max_u64(reach.len, aq_attn_len(&a->seqs[i], h));
+    }
+    return reach;
+}
+
+static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
+                      const float *v_new, size_t stride)
+{
+    kc_cuda_done(aq_cuda_kv_append(kc_cuda(), a, k_new, v_new, stride, kc_cuda_reach(a)));
+}
+
+static void kv_victim(struct aq_exec *ex, const struct aq_attn *a)
+{
+    kc_cuda_done(aq_cuda_kv_victim(kc_cuda(), a));
+}
+
+static void kv_select(struct aq_exec *ex, const struct aq_kv_select *selects, uint32_t select_count,
+                      uint32_t kv_heads)
+{
+    kc_cuda_done(aq_cuda_kv_select(kc_cuda(), selects, select_count, kv_heads));
+}
+
+static void kv_move(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
+                    enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
+{
+    kc_cuda_done(aq_cuda_kv_move(kc_cuda(), moves, move_count, kv_dtype, kv_heads, head_dim));
+}
+
 uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
                         struct kc_options *options)
 {
@@ -66,6 +108,10 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .norm = norm,
         .embed = embed,
         .add_rows = add_rows,
+        .kv_append = kv_append,
+        .kv_victim = kv_victim,
+        .kv_select = kv_select,
+        .kv_move = kv_move,
         .logits_stat = logits_stat,
     };
     traits[0] = (struct kc_traits){.name = "ref"};

@@ -11,6 +11,8 @@ const struct aq_cuda_exec *kc_cuda(void);
 /* Ends the case if a launcher failed, and waits for the device. */
 void kc_cuda_done(int rc);
 
+struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a);
+
 /* A slot that every table of a device has: for cases of kernels that are in no table. */
 #define KC_CUDA_SLOT KC_SLOT(norm)
 

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Victims, and which keys of a prompt stay.  Selection finds the key of the last one that stays,
+ * digit by digit (a radix selection: counts of digits, no sorting), where the key holds every tie
+ * rule: rank of the value, position, head.  All of it exact, whatever the order of threads. */
+#include "kernels/cuda/attn.cuh"
+
+enum { VICTIM_THREADS = 128, SELECT_THREADS = 256, SELECT_HEADS_MAX = 512 };
+
+__global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_cu_attn c)
+{
+    AQ_SHARED(uint32_t, shared);
+    const struct aq_attn_seq *s = &c.a.seqs[blockIdx.y];
+    uint32_t head = blockIdx.x;
+    if (!s->slots.victim)
+        return;
+    struct aq_cu_victim v = aq_cu_victim_start(&c.rule, s);
+    size_t row = static_cast<size_t>(head) * s->slots.stride;
+    for (uint32_t j = threadIdx.x; j < aq_cu_len(s, head); j += blockDim.x)
+        aq_cu_victim_consider(&v, &c.rule, c.rule.by_position ? 0 : s->slots.score[row + j],
+                              s->slots.position[row + j], j);
+    uint32_t slot = aq_cu_victim_of_block(v, shared);
+    if (threadIdx.x == 0)
+        s->slots.victim[head] = slot;
+}
+
+int aq_cuda_kv_victim(const struct aq_cuda_exec *ex, const struct aq_attn *a)
+{
+    assert(a->rule && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    if (!a->seq_count)
+        return 0;
+    return AQ_LAUNCH(ex, choose_victim, dim3(a->kv_heads, a->seq_count), VICTIM_THREADS,
+                     VICTIM_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), aq_cu_attn_of(a));
+}
+
+/* ---- selection ---- */
+
+/* The order of slots that may go, the best one highest: 32 bits of the value's rank, 32 of the
+ * slot, 16 of the head from the last to the first.  No two are alike. */
+typedef unsigned __int128 slot_key;
+enum { KEY_BITS = 80 };
+
+struct chooser {
+    uint32_t count[256]; /* of a digit */
+    uint32_t head_first, head_count, candidates;
+    const struct aq_kv_select *s;
+    slot_key found, below[SELECT_HEADS_MAX]; /* only keys below count; per head */
+    uint32_t warp_count[SELECT_THREADS / AQ_CU_WARP];
+    uint32_t rest; /* to be found yet; 0 when found */
+};
+
+AQ_DEVICE_FN slot_key key_of(const struct aq_kv_select *s, uint32_t head, uint32_t j)
+{
+    uint32_t rank;
+    if (j < s->sinks)
+        rank = UINT32_MAX;
+    else if (!s->value)
+        rank = UINT32_MAX - 1 - j;
+    else
+        rank = aq_cu_rank(s->value[static_cast<size_t>(head) * s->stride + j]);
+    uint64_t high = static_cast<uint64_t>(rank) << 32 | j;
+    return static_cast<slot_key>(high) << 16 | (0xffffu - head);
+}
+
+/* Takes the digit in which the key that is looked for lies; by one thread. */
+AQ_DEVICE_FN void take_digit(struct chooser *c, uint32_t shift)
+{
+    uint32_t digit = 255;
+    while (c->count[digit] < c->rest)
+        c->rest -= c->count[digit--];
+    c->found |= static_cast<slot_key>(digit) << shift;
+    if (c->count[digit] == c->rest)
+        c->rest = 0; /* all that begin like this stay */
+}
+
+/* The least of the `wanted` highest keys of the chooser's heads that are below[head]; of no key at
+ * all when none is wanted (all ones), of every key when there are no more (0). */
+AQ_DEVICE_FN slot_key find_key(struct chooser *c, uint64_t wanted, uint64_t have)
+{
+    if (wanted == 0)
+        return ~static_cast<slot_key>(0);
+    if (wanted >= have)
+        return 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        c->found = 0;
+        c->rest = static_cast<uint32_t>(wanted);
+    }
+    for (uint32_t shift = KEY_BITS; shift;) {
+        shift -= 8;
+        for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x)
+            c->count[i] = 0;
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < c->head_count * c->candidates; i += blockDim.x) {
+            uint32_t head = c->head_first + i / c->candidates;
+            slot_key key = key_of(c->s, head, i % c->candidates);
+            if (key < c->below[head - c->head_first] && (key ^ c->found) >> shift >> 8 == 0)
+                atomicAdd(&c->count[static_cast<uint32_t>(key >> shift) & 255u], 1u);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0)
+            take_digit(c, shift);
+        __syncthreads();
+        if (!c->rest)
+            break;
+    }
+    return c->found;
+}
+
+/* Writes the slots of a head that stay, ascending. */
+AQ_DEVICE_FN void keep_slots(struct chooser *c, uint32_t head, slot_key least, slot_key floor_least)
+{
+    const struct aq_kv_select *s = c->s;
+    uint32_t warp = threadIdx.x / AQ_CU_WARP, kept = 0;
+    for (uint32_t first = 0; first < s->len; first += blockDim.x) {
+        uint32_t j = first + threadIdx.x;
+        bool stays = j < s->len && j >= c->candidates;
+        if (j < c->candidates) {
+            slot_key key = key_of(s, head, j);
+            stays = key >= least || key >= floor_least;
+        }
+        uint32_t ballot = __ballot_sync(AQ_CU_ALL, stays);
+        if (aq_cu_lane() == 0)
+            c->warp_count[warp] = __popc(ballot);
+        __syncthreads();
+        uint32_t at = kept + __popc(ballot & ((1u << aq_cu_lane()) - 1));
+        for (uint32_t w = 0; w < blockDim.x / AQ_CU_WARP; w++) {
+            at += w < warp ? c->warp_count[w] : 0;
+            kept += c->warp_count[w];
+        }
+        if (stays)
+            s->keep[static_cast<size_t>(head) * s->keep_stride + at] = j;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        s->count[head] = kept;
+}
+
+__global__ void __launch_bounds__(SELECT_THREADS)
+    select_slots(const struct aq_kv_select *selects, uint32_t kv_heads)
+{
+    AQ_SHARED(struct chooser, c);
+    const struct aq_kv_select *s = &selects[blockIdx.y];
+    if (s->layer && blockIdx.x)
+        return; /* the first block sees to all heads */
+    uint32_t heads = s->layer ? kv_heads : 1, n = s->recent < s->len ? s->len - s->recent : 0;
+    uint32_t floor = s->layer ? aq_cu_min(aq_cu_min(s->floor, s->heavy), n) : 0;
+    if (threadIdx.x == 0) {
+        c->s = s;
+        c->candidates = n;
+        c->head_first = blockIdx.x;
+        c->head_count = 1;
+    }
+    for (uint32_t h = threadIdx.x; h < heads; h += blockDim.x)
+        c->below[h] = ~static_cast<slot_key>(0);
+    __syncthreads();
+    /* Each head's `floor` best ones stay; what follows is about the others. */
+    for (uint32_t h = 0; floor && h < heads; h++) {
+        slot_key first = c->below[0];
+        if (threadIdx.x == 0) {
+            c->head_first = h;
+            c->below[0] = ~static_cast<slot_key>(0);
+        }
+        __syncthreads();
+        slot_key least = find_key(c, floor, n);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            c->below[h] = least;
+            c->below[0] = h ? first : least;
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) {
+        c->head_first = blockIdx.x;
+        c->head_count = heads;
+    }
+    __syncthreads();
+    uint64_t wanted = s->layer
+                          ? static_cast<uint64_t>(s->heavy - aq_cu_min(s->floor, s->heavy)) * heads
+                          : s->heavy;
+    slot_key least = find_key(c, wanted, static_cast<uint64_t>(n - floor) * heads);
+    for (uint32_t h = 0; h < heads; h++)
+        keep_slots(c, blockIdx.x + h, least, c->below[h]);
+}
+
+int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *selects,
+                      uint32_t select_count, uint32_t kv_heads)
+{
+    assert(kv_heads <= SELECT_HEADS_MAX && select_count <= AQ_CU_GRID_YZ_MAX);
+    if (!select_count)
+        return 0;
+    return AQ_LAUNCH(ex, select_slots, dim3(kv_heads, select_count), SELECT_THREADS,
+                     sizeof(struct chooser), selects, kv_heads);
+}
