@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kernels/cuda/attn.cuh - sequences, head-blocks and slots: kernels/cpu/attn.h, kv.h and slots.h for
- * a device. */
+ * kernels/cuda/attn.cuh - sequences, head-blocks and slots: kernels/cpu/attn.h, kv.h and slots.h
+ * for a device. */
 #ifndef AQ_KERNELS_CUDA_ATTN_CUH
 #define AQ_KERNELS_CUDA_ATTN_CUH
 

@@ -96,6 +96,16 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
                     uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
                     uint32_t head_dim);
 
+/* ---- attention ---- */
+
+/* Head sizes up to 256; out may be f16 as well.  Both members of reach are used.  The bits do not
+ * depend on the workspace, nor on how many sequences there are; with fewer bytes of it than this
+ * says few sequences are slower, and a rule that needs it, for long caches or many query rows, is
+ * refused with -ENOSPC. */
+size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach);
+int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                        struct aq_cuda_reach reach);
+
 #ifdef __cplusplus
 }
 #endif

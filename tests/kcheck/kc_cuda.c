@@ -9,22 +9,21 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
+extern const struct kc_check kc_check_attn;
+extern const struct kc_check kc_check_cuda_attn;
 extern const struct kc_check kc_check_cuda_rows;
 extern const struct kc_check kc_check_embed;
 extern const struct kc_check kc_check_kv;
 extern const struct kc_check kc_check_logits;
 extern const struct kc_check kc_check_norm;
+extern const struct kc_check kc_check_scores;
 extern const struct kc_check kc_check_slots;
 
 const struct kc_check *const kc_checks[] = {
-    &kc_check_norm,
-    &kc_check_embed,
-    &kc_check_logits,
-    &kc_check_cuda_rows,
-    &kc_check_slots,
-    &kc_check_kv,
-    NULL,
+    &kc_check_norm, &kc_check_embed, &kc_check_logits, &kc_check_cuda_rows, &kc_check_slots,
+    &kc_check_kv,   &kc_check_attn,  &kc_check_scores, &kc_check_cuda_attn, NULL,
 };
 
 /* For tests/cuda_emu: in what order threads run. */
@@ -75,6 +74,22 @@ struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a)
     return reach;
 }
 
+/* With room for what it could want, or with none: the bits are the same. */
+static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
+{
+    struct aq_cuda_reach reach = kc_cuda_reach(a);
+    struct aq_cuda_exec with = *kc_cuda();
+    with.workspace_bytes = aq_cuda_attn_decode_workspace(a, reach);
+    with.workspace = malloc(with.workspace_bytes + 1);
+    assert(with.workspace);
+    memset(with.workspace, 0xff, with.workspace_bytes);
+    /* Sometimes a device so small that no splitting is worth its while. */
+    static uint32_t turn;
+    with.multiprocessors = turn++ % 2 ? 100 : 0;
+    kc_cuda_done(aq_cuda_attn_decode(&with, a, reach));
+    free(with.workspace);
+}
+
 static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                       const float *v_new, size_t stride)
 {
@@ -108,6 +123,7 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .norm = norm,
         .embed = embed,
         .add_rows = add_rows,
+        .attn_decode = attn_decode,
         .kv_append = kv_append,
         .kv_victim = kv_victim,
         .kv_select = kv_select,

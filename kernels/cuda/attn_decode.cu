@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Decode attention over pages of head-blocks, in f32 over the cache's format; also prefill over
+ * caches that tensor cores do not take.
+ *
+ * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
+ * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
+ * lane then holds a key; V is read along the rows, a lane holds elements.  A split ends in its
+ * largest score, its sum of weights and its sum of weighted values; splits are joined in ascending
+ * order.  That order depends on the head size and the format only, so it gives the same bits
+ *   fused: one block of threads sees to all splits of its queries, keeps their scores in shared
+ *          memory, updates what is remembered of the slots and chooses the victim; or
+ *   apart: a block per split, which leaves all of it in the workspace, a second kernel that joins
+ *          and a third for what is remembered: where there are too few sequences to fill the device
+ *          or the scores of a head do not fit.
+ * Bound by reading K and V once (per 4 queries of a KV head). */
+#include "kernels/cuda/attn.cuh"
+
+enum {
+    SPLIT_SLOTS = 256, /* promise 1 of the design: fixed splits */
+    SPLIT_BLOCKS = SPLIT_SLOTS / AQ_HEAD_BLOCK_SLOTS,
+    QUERIES_MAX = 4, /* that share one reading of K and V */
+    JOIN_THREADS = 128,
+};
+
+/* The queries of a KV head are its rows' query heads, row after row: query n is head n % q_per_kv
+ * of row n / q_per_kv. */
+struct decode {
+    struct aq_cu_attn c;
+    uint32_t warps, cap;      /* cap: slots of a query's scores, a multiple of SPLIT_SLOTS */
+    uint32_t splits, queries; /* at most, of a head: strides of the workspace */
+    bool keeps;               /* there is a rule */
+    float *scores;            /* [seqs][kv_heads][queries][cap] */
+    float *parts; /* [seqs][kv_heads][queries][splits][head_dim + 2]: values, max, sum */
+};
+
+/* What a block of threads has in its shared memory; the pointers follow each other. */
+struct room {
+    float *q;       /* [QUERIES][dim], times scale */
+    float *s;       /* [QUERIES][cap]: scores, or of one split at a time */
+    float *p;       /* [QUERIES][SPLIT_SLOTS]: weights */
+    float *o;       /* [QUERIES][dim]: joined so far */
+    float *max;     /* [QUERIES]: joined so far, then */
+    float *sum;     /* [QUERIES] */
+    float *partial; /* [QUERIES][dim] per warp, in the place of the stages */
+    uint8_t *stage; /* 32 K rows per warp */
+    uint32_t stage_stride;
+};
+
+AQ_DEVICE_FN uint32_t stage_stride_of(enum aq_dtype t, uint32_t dim)
+{
+    return (aq_cu_kv_row_bytes(t, dim) + 15) / 16 * 16 + 16; /* neighbours in other banks */
+}
+
+AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t nq)
+{
+    uint32_t dim = (p->c.a.head_dim + 3) / 4 * 4;
+    struct room r;
+    r.stage_stride = stage_stride_of(p->c.a.kv_dtype, p->c.a.head_dim);
+    r.stage = reinterpret_cast<uint8_t *>(shared);
+    r.partial = shared;
+    uint32_t stage = p->warps * AQ_HEAD_BLOCK_SLOTS * r.stage_stride / 4;
+    uint32_t partial = p->warps * nq * dim;
+    r.q = shared + (stage > partial ? stage : partial);
+    r.o = r.q + nq * dim;
+    r.p = r.o + nq * dim;
+    r.max = r.p + nq * SPLIT_SLOTS;
+    r.sum = r.max + QUERIES_MAX;
+    r.s = r.sum + QUERIES_MAX;
+    return r;
+}
+
+/* The same sum for the host. */
+static size_t room_bytes(const struct aq_attn *a, uint32_t warps, uint32_t nq, uint32_t cap)
+{
+    size_t dim = aq_align_up(a->head_dim, 4);
+    size_t stride = aq_align_up(aq_kv_row_bytes(a->kv_dtype, a->head_dim), 16) + 16;
+    size_t stage = aq_max_u64(warps * AQ_HEAD_BLOCK_SLOTS * stride, warps * nq * dim * 4);
+    return stage + 4 * (2 * nq * dim + nq * SPLIT_SLOTS + 2 * QUERIES_MAX + nq * cap);
+}
+
+/* ---- elements of a row ---- */
+
+/* A row of K or V, wherever its elements or codes were brought. */
+template <enum aq_dtype T> struct row_of {
+    const uint8_t *data;
+    float scale, minimum;
+    uint32_t dim;
+
+    __device__ row_of(uint8_t *block, const uint8_t *row_data, uint32_t row, uint32_t dim_)
+        : data(row_data), scale(1), minimum(0), dim(dim_)
+    {
+        if constexpr (T == AQ_Q8 || T == AQ_Q4) {
+            const uint16_t *of = aq_cu_kv_scale(block, row);
+            scale = aq_cu_from_f16(of[0]);
+            minimum = aq_cu_from_f16(of[AQ_HEAD_BLOCK_SLOTS]);
+        }
+    }
+    __device__ float at(uint32_t d) const
+    {
+        if (T == AQ_F32)
+            return reinterpret_cast<const float *>(data)[d];
+        if (T == AQ_F16)
+            return aq_cu_from_f16(reinterpret_cast<const uint16_t *>(data)[d]);
+        if (T == AQ_BF16)
+            return aq_cu_from_bf16(reinterpret_cast<const uint16_t *>(data)[d]);
+        uint32_t half = (dim + 1) / 2;
+        uint32_t code = T == AQ_Q8 ? data[d] : d < half ? data[d] & 15u : data[d - half] >> 4;
+        return aq_cu_code_value(code, scale, minimum);
+    }
+    /* N elements from d on, a multiple of N: at once where their bytes lie together. */
+    template <uint32_t N> __device__ void load(uint32_t d, float *x) const
+    {
+        constexpr uint32_t bytes = N * (T == AQ_F32 ? 4 : T == AQ_Q8 ? 1 : 2);
+        if (T == AQ_Q4 || bytes < 4 || dim % N) {
+            for (uint32_t e = 0; e < N; e++)
+                x[e] = d + e < dim ? at(d + e) : 0;
+            return;
+        }
+        struct alignas(bytes < 16 ? bytes : 16) whole {
+            uint8_t byte[bytes];
+        };
+        const struct whole w = *reinterpret_cast<const struct whole *>(data + d / N * bytes);
+        row_of near = *this;
+        near.data = w.byte;
+        for (uint32_t e = 0; e < N; e++)
+            x[e] = near.at(e);
+    }
+};
+
+/* ---- one split ---- */
+
+/* A warp copies the K rows of a head-block, 16 bytes at a time where rows are such. */
+AQ_DEVICE_FN void stage_keys(const struct room *r, const struct aq_attn *a, uint8_t *to,
+                             uint8_t *block)
+{
+    uint32_t bytes = aq_cu_kv_row_bytes(a->kv_dtype, a->head_dim);
+    const uint8_t *from = aq_cu_kv_row(block, a->kv_dtype, a->head_dim, 0);
+    __syncwarp(); /* what was there is done with */
+    if (bytes % 16 == 0) {
+        uint32_t units = bytes / 16;
+        for (uint32_t u = aq_cu_lane(); u < AQ_HEAD_BLOCK_SLOTS * units; u += AQ_CU_WARP)
+            *reinterpret_cast<uint4 *>(to + u / units * r->stage_stride + u % units * 16) =
+                reinterpret_cast<const uint4 *>(from)[u];
+    } else {
+        for (uint32_t u = aq_cu_lane(); u < AQ_HEAD_BLOCK_SLOTS * bytes; u += AQ_CU_WARP)
+            to[u / bytes * r->stage_stride + u % bytes] = from[u];
+    }
+    __syncwarp();
+}
+
+/* The queries a block of threads sees to. */
+struct batch {
+    const struct aq_attn_seq *s;
+    uint32_t head, len, first, count; /* queries */
+};
+
+AQ_DEVICE_FN uint32_t keys_of(const struct batch *b, uint32_t q_per_kv, uint32_t q)
+{
+    return aq_cu_visible(b->len, b->s->rows, (b->first + q) / q_per_kv);
+}
+
+/* s[q][at + slot] of a split that begins at slot `first`; -inf past what a query sees. */
+template <enum aq_dtype T, uint32_t NQ>
+AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, const struct batch *b,
+                               uint32_t first, uint32_t at)
+{
+    const struct aq_attn *a = &p->c.a;
+    uint32_t warp = threadIdx.x / AQ_CU_WARP, lane = aq_cu_lane(), dim = a->head_dim;
+    uint32_t padded = (dim + 3) / 4 * 4;
+    uint8_t *stage = r->stage + warp * AQ_HEAD_BLOCK_SLOTS * r->stage_stride;
+    for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
+        uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS + lane;
+        float sum[NQ] = {};
+        if (slot - lane < b->len) {
+            uint8_t *block = aq_cu_block(b->s, b->head, slot / AQ_HEAD_BLOCK_SLOTS);
+            stage_keys(r, a, stage, block);
+            if (slot < b->len) {
+                row_of<T> k(block, stage + lane * r->stage_stride, lane, dim);
+                for (uint32_t d = 0; d < dim; d += 4) { /* q is 0 past the end */
+                    float x[4];
+                    k.template load<4>(d, x);
+                    for (uint32_t q = 0; q < NQ; q++) {
+                        for (uint32_t e = 0; e < 4; e++)
+                            sum[q] = fmaf(r->q[q * padded + d + e], x[e], sum[q]);
+                    }
+                }
+            }
+        }
+        for (uint32_t q = 0; q < NQ; q++) {
+            bool sees = q < b->count && slot < keys_of(b, a->q_per_kv, q);
+            r->s[q * p->cap + at + slot - first] = sees ? sum[q] : -INFINITY;
+        }
+    }
+}
+
+/* p[q][slot] = exp(s - the split's largest); returns through max and sum.  A warp per query. */
+template <uint32_t NQ>
+AQ_DEVICE_FN void split_weights(const struct decode *p, const struct room *r, uint32_t at,
+                                float *max, float *sum)
+{
+    for (uint32_t q = threadIdx.x / AQ_CU_WARP; q < NQ; q += p->warps) {
+        const float *s = r->s + q * p->cap + at;
+        float m = -INFINITY, l = 0;
+        for (uint32_t i = aq_cu_lane(); i < SPLIT_SLOTS; i += AQ_CU_WARP)
+            m = fmaxf(m, s[i]);
+        m = aq_cu_warp_max(m);
+        for (uint32_t i = aq_cu_lane(); i < SPLIT_SLOTS; i += AQ_CU_WARP) {
+            float w = expf(s[i] - (m == -INFINITY ? 0 : m));
+            r->p[q * SPLIT_SLOTS + i] = w;
+            l += w;
+        }
+        l = aq_cu_warp_sum(l);
+        if (aq_cu_lane() == 0) {
+            max[q] = m;
+            sum[q] = l;
+        }
+    }
+}
+
+/* partial[warp][q][d] = sum over the warp's slots of p V, ascending. */
+template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
+AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, const struct batch *b,
+                               uint32_t first)
+{
+    const struct aq_attn *a = &p->c.a;
+    uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
+    float o[NQ][ELEMENTS] = {};
+    uint32_t keys[NQ];
+    for (uint32_t q = 0; q < NQ; q++)
+        keys[q] = q < b->count ? keys_of(b, a->q_per_kv, q) : 0;
+    for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
+        uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS;
+        if (slot >= b->len)
+            break;
+        uint8_t *block = aq_cu_block(b->s, b->head, slot / AQ_HEAD_BLOCK_SLOTS);
+        uint32_t n = aq_cu_min(AQ_HEAD_BLOCK_SLOTS, b->len - slot);
+        for (uint32_t j = 0; j < n; j++) {
+            uint32_t row = AQ_HEAD_BLOCK_SLOTS + j;
+            row_of<T> v(block, aq_cu_kv_row(block, T, dim, row), row, dim);
+            float x[ELEMENTS] = {};
+            if (own < dim)
+                v.template load<ELEMENTS>(own, x);
+            for (uint32_t q = 0; q < NQ; q++) {
+                float w = r->p[q * SPLIT_SLOTS + slot - first + j];
+                for (uint32_t e = 0; e < ELEMENTS && slot + j < keys[q]; e++)
+                    o[q][e] = fmaf(w, x[e], o[q][e]);
+            }
+        }
+    }
+    for (uint32_t q = 0; q < NQ; q++) {
+        for (uint32_t e = 0; e < ELEMENTS && own + e < dim; e++)
+            r->partial[(warp * NQ + q) * padded + own + e] = o[q][e];
+    }
+}
+
+/* ---- joining ---- */
+
+/* The sums of two parts on the scale of the larger of their largest scores. */
+struct joint {
+    float max, scale, other_scale;
+};
+
+AQ_DEVICE_FN struct joint join(float max, float other_max)
+{
+    struct joint j = {fmaxf(max, other_max), 0, 0};
+    float base = j.max == -INFINITY ? 0 : j.max;
+    j.scale = expf(max - base);
+    j.other_scale = expf(other_max - base);
+    return j;
+}
+
+AQ_DEVICE_FN float log_sum_of(float max, float sum)
+{
+    return (max == -INFINITY ? 0 : max) + logf(sum);
+}
+
+/* Where query q of a batch lies in q, out and log_sum_exp. */
+struct place {
+    size_t row, q_head;
+};
+
+AQ_DEVICE_FN struct place place_of(const struct aq_attn *a, const struct batch *b, uint32_t q)
+{
+    uint32_t n = b->first + q;
+    struct place at = {b->s->row + static_cast<size_t>(n / a->q_per_kv),
+                       static_cast<size_t>(b->head) * a->q_per_kv + n % a->q_per_kv};
+    return at;
+}
+
+AQ_DEVICE_FN void store_out(const struct aq_attn *a, struct place at, uint32_t d, float o,
+                            float sum, uint32_t keys)
+{
+    size_t index = at.row * a->out_stride + at.q_head * a->head_dim + d;
+    aq_cu_store(a->out, a->out_dtype, index, keys ? o / sum : 0.0f);
+}
+
+AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct batch *b, float *to,
+                               uint32_t nq)
+{
+    uint32_t padded = (a->head_dim + 3) / 4 * 4;
+    for (uint32_t i = threadIdx.x; i < nq * padded; i += blockDim.x) {
+        uint32_t q = i / padded, d = i % padded;
+        float x = 0;
+        if (q < b->count && d < a->head_dim) {
+            struct place at = place_of(a, b, q);
+            x = a->q[at.row * a->q_stride + at.q_head * a->head_dim + d] * a->scale;
+        }
+        to[i] = x;
+    }
+}
+
+AQ_DEVICE_FN struct batch batch_of(const struct decode *p, uint32_t seq, uint32_t head,
+                                   uint32_t first, uint32_t nq)
+{
+    const struct aq_attn_seq *s = &p->c.a.seqs[seq];
+    struct batch b = {s, head, aq_cu_len(s, head), first, 0};
+    uint32_t queries = s->rows * p->c.a.q_per_kv;
+    b.count = first < queries ? aq_cu_min(nq, queries - first) : 0;
+    return b;
+}
+
+/* ---- what is remembered ---- */
+
+AQ_DEVICE_FN float counted(const struct aq_attn_rule *rule, float score, float log_sum,
+                           uint32_t keys)
+{
+    float w = expf(score - log_sum);
+    if (rule->stat == AQ_ATTN_PROB_SQUARED)
+        return w * w;
+    if (rule->stat == AQ_ATTN_BELOW)
+        return w < rule->threshold / static_cast<float>(keys) ? 1.0f : 0.0f;
+    return w;
+}
+
+/* Adds the rows of a head to its scores and chooses the victim.  scores [queries][stride] of all
+ * queries of the head, log_sums of them. */
+AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const float *scores,
+                           size_t stride, const float *log_sums, uint32_t *shared)
+{
+    const struct aq_attn_rule *rule = &p->c.rule;
+    const struct aq_attn_slots *slots = &b->s->slots;
+    uint32_t group = p->c.a.q_per_kv, heads = rule->group == AQ_ATTN_FIRST ? 1 : group;
+    size_t row = static_cast<size_t>(b->head) * slots->stride;
+    struct aq_cu_victim victim = aq_cu_victim_start(rule, b->s);
+    for (uint32_t j = threadIdx.x; j < b->len; j += blockDim.x) {
+        float v = slots->score ? slots->score[row + j] : 0;
+        for (uint32_t i = 0; slots->score && i < b->s->rows; i++) {
+            uint32_t keys = aq_cu_visible(b->len, b->s->rows, i);
+            if (j >= keys)
+                continue;
+            float c = 0;
+            for (uint32_t g = 0; g < heads; g++) {
+                uint32_t n = i * group + g;
+                float f = counted(rule, scores[n * stride + j], log_sums[n], keys);
+                c = rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
+            }
+            c = rule->group == AQ_ATTN_MEAN ? c / static_cast<float>(group) : c;
+            v = fmaf(rule->decay, v, c);
+        }
+        if (slots->score)
+            slots->score[row + j] = v;
+        if (slots->victim)
+            aq_cu_victim_consider(&victim, rule, v, slots->position[row + j], j);
+    }
+    if (!slots->victim)
+        return;
+    uint32_t slot = aq_cu_victim_of_block(victim, shared);
+    if (threadIdx.x == 0)
+        slots->victim[b->head] = slot;
+}
+
+/* ---- fused ---- */
+
+/* Adds a split to what is joined so far. */
+template <uint32_t NQ>
+AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const float *max,
+                             const float *sum)
+{
+    uint32_t dim = p->c.a.head_dim, padded = (dim + 3) / 4 * 4;
+    for (uint32_t i = threadIdx.x; i < NQ * padded; i += blockDim.x) {
+        uint32_t q = i / padded, d = i % padded;
+        if (d >= dim)
+            continue;
+        float o = 0;
+        for (uint32_t w = 0; w < p->warps; w++)
+            o += r->partial[(w * NQ + q) * padded + d];
+        struct joint j = join(r->max[q], max[q]);
+        r->o[i] = r->o[i] * j.scale + o * j.other_scale;
+    }
+    __syncthreads();
+    if (threadIdx.x < NQ) {
+        uint32_t q = threadIdx.x;
+        struct joint j = join(r->max[q], max[q]);
+        r->sum[q] = r->sum[q] * j.scale + sum[q] * j.other_scale;
+        r->max[q] = j.max;
+    }
+    __syncthreads();
+}
+
+/* A grid of (batches of queries, KV heads, sequences). */
+template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
+__global__ void __launch_bounds__(128) decode_fused(struct decode p)
+{
+    AQ_SHARED(float, shared);
+    const struct aq_attn *a = &p.c.a;
+    struct room r = room_of(&p, shared, NQ);
+    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x * NQ, NQ);
+    if (!b.count)
+        return;
+    uint32_t dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    float *max = r.s + NQ * p.cap, *sum = max + QUERIES_MAX;
+    load_queries(a, &b, r.q, NQ);
+    for (uint32_t i = threadIdx.x; i < NQ * padded; i += blockDim.x)
+        r.o[i] = 0;
+    if (threadIdx.x < NQ) {
+        r.max[threadIdx.x] = -INFINITY;
+        r.sum[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    for (uint32_t first = 0; first < b.len; first += SPLIT_SLOTS) {
+        uint32_t at = p.keeps ? first : 0;
+        split_scores<T, NQ>(&p, &r, &b, first, at);
+        __syncthreads();
+        split_weights<NQ>(&p, &r, at, max, sum);
+        __syncthreads();
+        split_values<T, NQ, ELEMENTS>(&p, &r, &b, first);
+        __syncthreads();
+        join_split<NQ>(&p, &r, max, sum);
+    }
+    for (uint32_t i = threadIdx.x; i < b.count * padded; i += blockDim.x) {
+        uint32_t q = i / padded, d = i % padded;
+        if (d < dim)
+            store_out(a, place_of(a, &b, q), d, r.o[i], r.sum[q], keys_of(&b, a->q_per_kv, q));
+    }
+    __syncthreads();
+    if (threadIdx.x < b.count) {
+        struct place at = place_of(a, &b, threadIdx.x);
+        float log_sum = log_sum_of(r.max[threadIdx.x], r.sum[threadIdx.x]);
+        if (a->log_sum_exp)
+            a->log_sum_exp[at.row * a->kv_heads * a->q_per_kv + at.q_head] = log_sum;
+        max[threadIdx.x] = log_sum;
+    }
+    __syncthreads();
+    if (p.keeps)
+        remember(&p, &b, r.s, p.cap, max, reinterpret_cast<uint32_t *>(r.partial));
+}
+
+/* ---- apart ---- */
+
+AQ_DEVICE_FN size_t head_index(const struct decode *p, uint32_t seq, uint32_t head)
+{
+    return (static_cast<size_t>(seq) * p->c.a.kv_heads + head) * p->queries;
+}
+
+/* A grid of (splits x batches of queries, KV heads, sequences). */
+template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
+__global__ void __launch_bounds__(128) decode_split(struct decode p, uint32_t scores_stride)
+{
+    AQ_SHARED(float, shared);
+    const struct aq_attn *a = &p.c.a;
+    struct room r = room_of(&p, shared, NQ);
+    uint32_t split = blockIdx.x % p.splits, first = split * SPLIT_SLOTS;
+    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
+    if (!b.count || first >= b.len)
+        return;
+    uint32_t dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    float *max = r.max, *sum = r.sum;
+    load_queries(a, &b, r.q, NQ);
+    __syncthreads();
+    split_scores<T, NQ>(&p, &r, &b, first, 0);
+    __syncthreads();
+    split_weights<NQ>(&p, &r, 0, max, sum);
+    __syncthreads();
+    split_values<T, NQ, ELEMENTS>(&p, &r, &b, first);
+    __syncthreads();
+    size_t query = head_index(&p, blockIdx.z, blockIdx.y) + b.first;
+    for (uint32_t i = threadIdx.x; i < b.count * padded; i += blockDim.x) {
+        uint32_t q = i / padded, d = i % padded;
+        if (d >= dim)
+            continue;
+        float o = 0;
+        for (uint32_t w = 0; w < p.warps; w++)
+            o += r.partial[(w * NQ + q) * padded + d];
+        p.parts[((query + q) * p.splits + split) * (dim + 2) + d] = o;
+    }
+    if (threadIdx.x < b.count) {
+        float *to = p.parts + ((query + threadIdx.x) * p.splits + split) * (dim + 2) + dim;
+        to[0] = max[threadIdx.x];
+        to[1] = sum[threadIdx.x];
+    }
+    for (uint32_t i = threadIdx.x; p.keeps && i < b.count * SPLIT_SLOTS; i += blockDim.x) {
+        uint32_t q = i / SPLIT_SLOTS, j = i % SPLIT_SLOTS;
+        p.scores[(query + q) * scores_stride + first + j] = r.s[q * p.cap + j];
+    }
+}
+
+/* A grid of (queries, KV heads, sequences): out and the log of the sum, which also goes where the
+ * first split's largest score was, for decode_remember. */
+__global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
+{
+    const struct aq_attn *a = &p.c.a;
+    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x, 1);
+    if (!b.count)
+        return;
+    uint32_t dim = a->head_dim, keys = keys_of(&b, a->q_per_kv, 0);
+    struct place at = place_of(a, &b, 0);
+    float *parts =
+        p.parts + (head_index(&p, blockIdx.z, blockIdx.y) + blockIdx.x) * p.splits * (dim + 2);
+    float max = -INFINITY, sum = 0;
+    for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
+        float o = 0;
+        max = -INFINITY;
+        sum = 0;
+        for (uint32_t first = 0; first < b.len; first += SPLIT_SLOTS) {
+            const float *part = parts + first / SPLIT_SLOTS * (dim + 2);
+            struct joint j = join(max, part[dim]);
+            o = o * j.scale + part[d] * j.other_scale;
+            sum = sum * j.scale + part[dim + 1] * j.other_scale;
+            max = j.max;
+        }
+        store_out(a, at, d, o, sum, keys);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float log_sum = log_sum_of(max, sum);
+        if (a->log_sum_exp)
+            a->log_sum_exp[at.row * a->kv_heads * a->q_per_kv + at.q_head] = log_sum;
+        parts[dim] = log_sum;
+    }
+}
+
+/* A grid of (KV heads, sequences). */
+__global__ void __launch_bounds__(JOIN_THREADS)
+    decode_remember(struct decode p, uint32_t scores_stride, float *log_sums)
+{
+    AQ_SHARED(uint32_t, shared);
+    const struct aq_attn *a = &p.c.a;
+    struct batch b = batch_of(&p, blockIdx.y, blockIdx.x, 0, UINT32_MAX);
+    size_t query = head_index(&p, blockIdx.y, blockIdx.x);
+    for (uint32_t n = threadIdx.x; n < b.count && b.len; n += blockDim.x)
+        log_sums[query + n] = p.parts[(query + n) * p.splits * (a->head_dim + 2) + a->head_dim];
+    __syncthreads();
+    remember(&p, &b, p.scores + query * scores_stride, scores_stride, log_sums + query, shared);
+}
+
+/* ---- launchers ---- */
+
+/* Warps of a block: as many as its shared memory has stages for. */
+static uint32_t warps_for(const struct aq_attn *a)
+{
+    size_t bytes = aq_kv_row_bytes(a->kv_dtype, a->head_dim);
+    return bytes <= 256 ? 4 : bytes <= 512 ? 2 : 1;
+}
+
+template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
+static int launch_fused(const struct aq_cuda_exec *ex, const struct decode &p, dim3 grid,
+                        size_t shared)
+{
+    auto kernel = decode_fused<T, NQ, ELEMENTS>;
+    return AQ_LAUNCH(ex, kernel, grid, p.warps * AQ_CU_WARP, shared, p);
+}
+
+template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
+static int launch_split(const struct aq_cuda_exec *ex, const struct decode &p, dim3 grid,
+                        size_t shared)
+{
+    auto kernel = decode_split<T, NQ, ELEMENTS>;
+    uint32_t scores_stride = p.splits * SPLIT_SLOTS;
+    return AQ_LAUNCH(ex, kernel, grid, p.warps * AQ_CU_WARP, shared, p, scores_stride);
+}
+
+template <enum aq_dtype T>
+static int launch_any(const struct aq_cuda_exec *ex, const struct decode &p, bool fused,
+                      uint32_t nq, dim3 grid, size_t shared)
+{
+    if (p.c.a.head_dim > 128)
+        return fused ? launch_fused<T, 1, 8>(ex, p, grid, shared)
+                     : launch_split<T, 1, 8>(ex, p, grid, shared);
+    if (nq == 1)
+        return fused ? launch_fused<T, 1, 4>(ex, p, grid, shared)
+                     : launch_split<T, 1, 4>(ex, p, grid, shared);
+    return fused ? launch_fused<T, QUERIES_MAX, 4>(ex, p, grid, shared)
+                 : launch_split<T, QUERIES_MAX, 4>(ex, p, grid, shared);
+}
+
+static int launch(const struct aq_cuda_exec *ex, const struct decode &p, bool fused, uint32_t nq,
+                  dim3 grid, size_t shared)
+{
+    switch (p.c.a.kv_dtype) {
+    case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, nq, grid, shared);
+    case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, nq, grid, shared);
+    case AQ_BF16: return launch_any<AQ_BF16>(ex, p, fused, nq, grid, shared);
+    case AQ_Q8: return launch_any<AQ_Q8>(ex, p, fused, nq, grid, shared);
+    case AQ_Q4: return launch_any<AQ_Q4>(ex, p, fused, nq, grid, shared);
+    default: return -EINVAL;
+    }
+}
+
+/* At least one, also where no sequence has a key. */
+static uint32_t splits_for(struct aq_cuda_reach reach)
+{
+    return reach.len ? aq_cu_div_up(reach.len, SPLIT_SLOTS) : 1;
+}
+
+/* Floats of the workspace, in the order of struct decode, then a log of a sum per query. */
+static size_t workspace_floats(const struct aq_attn *a, struct aq_cuda_reach reach, bool keeps,
+                               size_t *scores, size_t *parts)
+{
+    uint64_t splits = splits_for(reach);
+    uint64_t queries = (uint64_t)a->seq_count * a->kv_heads * reach.rows * a->q_per_kv;
+    *scores = keeps ? queries * splits * SPLIT_SLOTS : 0;
+    *parts = queries * splits * (a->head_dim + 2);
+    return *scores + *parts + (keeps ? queries : 0);
+}
+
+size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach)
+{
+    size_t scores, parts;
+    return workspace_floats(a, reach, a->rule, &scores, &parts) * sizeof(float);
+}
+
+static int run_apart(const struct aq_cuda_exec *ex, struct decode p, struct aq_cuda_reach reach,
+                     uint32_t nq)
+{
+    const struct aq_attn *a = &p.c.a;
+    size_t scores, parts;
+    if (workspace_floats(a, reach, p.keeps, &scores, &parts) * sizeof(float) > ex->workspace_bytes)
+        return -ENOSPC;
+    p.scores = static_cast<float *>(ex->workspace);
+    p.parts = p.scores + scores;
+    p.cap = SPLIT_SLOTS;
+    dim3 grid(p.splits * aq_cu_div_up(p.queries, nq), a->kv_heads, a->seq_count);
+    int rc = launch(ex, p, false, nq, grid, room_bytes(a, p.warps, nq, p.cap));
+    if (!rc)
+        rc = AQ_LAUNCH(ex, decode_join, dim3(p.queries, a->kv_heads, a->seq_count), JOIN_THREADS, 0,
+                       p);
+    if (rc || !p.keeps)
+        return rc;
+    float *log_sums = p.parts + parts;
+    return AQ_LAUNCH(ex, decode_remember, dim3(a->kv_heads, a->seq_count), JOIN_THREADS,
+                     JOIN_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), p, p.splits * SPLIT_SLOTS,
+                     log_sums);
+}
+
+int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                        struct aq_cuda_reach reach)
+{
+    assert(aq_dtype_is_float(a->out_dtype) && a->head_dim <= 256);
+    assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    if (!a->seq_count || !reach.rows)
+        return 0;
+    struct decode p = {aq_cu_attn_of(a), warps_for(a), SPLIT_SLOTS, 0, 0,
+                       a->rule != NULL,  NULL,         NULL};
+    p.queries = reach.rows * a->q_per_kv;
+    p.splits = splits_for(reach);
+    uint32_t nq = p.queries == 1 || a->head_dim > 128 ? 1 : QUERIES_MAX;
+    uint32_t batches = aq_cu_div_up(p.queries, nq);
+    if (p.keeps)
+        p.cap = p.splits * SPLIT_SLOTS;
+    size_t shared = room_bytes(a, p.warps, nq, p.cap) + 2 * QUERIES_MAX * sizeof(float);
+    bool fits = shared <= AQ_CU_SHARED_MAX && (!p.keeps || batches == 1);
+    uint64_t blocks = (uint64_t)batches * a->kv_heads * a->seq_count;
+    bool few = p.splits > 1 && blocks < 2ull * ex->multiprocessors;
+    if (fits && few && aq_cuda_attn_decode_workspace(a, reach) > ex->workspace_bytes)
+        few = false; /* slower, the same bits */
+    if (!fits || few)
+        return run_apart(ex, p, reach, nq);
+    return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
+}
