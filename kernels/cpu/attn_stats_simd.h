@@ -91,16 +91,35 @@ VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum a
     }
 }
 
+static inline const float *query_of(const struct stats_run *run, uint32_t query, uint32_t g)
+{
+    const struct aq_attn *a = run->a;
+    return a->q + ((size_t)run->seq->row + query) * a->q_stride +
+           ((size_t)run->head * a->q_per_kv + g) * a->head_dim;
+}
+
+/* Asks for as many rows from `row` on as the next products take: they lie far apart, all in the
+ * same few sets of the caches, and are gone again between tiles. */
+VEC_FN void ask_queries(const struct stats_run *run, uint32_t row)
+{
+    uint32_t query = row / run->group, g = row % run->group;
+    for (uint32_t i = 0; i < BLOCK_SLOTS && query < run->seq->rows; i++) {
+        vec_prefetch(query_of(run, query, g), run->a->head_dim * sizeof(float));
+        if (++g == run->group) {
+            g = 0;
+            query++;
+        }
+    }
+}
+
 /* Rows are numbered by query, then by query head: wide[i] = row `row + i`, scaled. */
 VEC_FN void take_queries(const struct stats *s, const struct stats_run *run, uint32_t row,
                          uint32_t n)
 {
-    const struct aq_attn *a = run->a;
-    const vec scale = vec_set(a->scale);
+    const vec scale = vec_set(run->a->scale);
     uint32_t dim = s->t.dim, query = row / run->group, g = row % run->group;
     for (uint32_t i = 0; i < n; i++) {
-        const float *from = a->q + ((size_t)run->seq->row + query) * a->q_stride +
-                            ((size_t)run->head * a->q_per_kv + g) * dim;
+        const float *from = query_of(run, query, g);
         float *to = s->wide + (size_t)i * dim;
         uint32_t d = 0;
         for (; d + VEC_LANES <= dim; d += VEC_LANES)
@@ -206,6 +225,7 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
     s->t.slots = n;
     s->t.k = s->wide;
     take_queries(s, run, row, n);
+    ask_queries(run, row + n);
     for (uint32_t half = 0; half < STATS_HALVES; half++) {
         int64_t key = (int64_t)run->key + half * TILE_LANES;
         if (most.end <= key || least.first >= key + TILE_LANES || key >= run->len)
