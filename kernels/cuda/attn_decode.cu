@@ -668,3 +668,13 @@ int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
         return run_apart(ex, p, reach, nq);
     return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
 }
+
+int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                         struct aq_cuda_reach reach)
+{
+    struct aq_attn without = *a;
+    struct aq_cuda_exec fused = *ex;
+    without.rule = NULL;
+    fused.workspace_bytes = 0; /* rows are many */
+    return aq_cuda_attn_decode(&fused, &without, reach);
+}

@@ -105,6 +105,10 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
 size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach);
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                         struct aq_cuda_reach reach);
+/* The plain version, without tensor cores: every format and head size, the bits of decode; K and V
+ * are read once per 4 query rows of a KV head. */
+int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                         struct aq_cuda_reach reach);
 
 #ifdef __cplusplus
 }

@@ -90,6 +90,11 @@ static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
     free(with.workspace);
 }
 
+static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
+{
+    kc_cuda_done(aq_cuda_attn_prefill(kc_cuda(), a, kc_cuda_reach(a)));
+}
+
 static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                       const float *v_new, size_t stride)
 {
@@ -124,6 +129,7 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .embed = embed,
         .add_rows = add_rows,
         .attn_decode = attn_decode,
+        .attn_prefill = attn_prefill,
         .kv_append = kv_append,
         .kv_victim = kv_victim,
         .kv_select = kv_select,
