@@ -518,14 +518,20 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
     }
 }
 
-/* Asks for what is remembered of a block's slots: wanted when all blocks have been seen. */
-VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b)
+/* Asks for what is remembered of slots, which is wanted when all blocks have been seen: during the
+ * last quarter of them, for four blocks each, or K and V would have driven it out by then. */
+VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b, uint32_t blocks)
 {
     const struct aq_attn_slots *s = &run->seq->slots;
-    size_t at = (size_t)(run->head + head) * s->stride + b * BLOCK_SLOTS;
-    vec_prefetch(s->score + at, BLOCK_SLOTS * sizeof(*s->score));
+    uint32_t late = blocks - (uint32_t)aq_div_up(blocks, 4), len = blocks * BLOCK_SLOTS;
+    if (b < late)
+        return;
+    uint32_t slot = (b - late) * 4 * BLOCK_SLOTS;
+    size_t at = (size_t)(run->head + head) * s->stride + slot;
+    size_t slots = slot < len ? aq_min_u64(len - slot, 4 * BLOCK_SLOTS) : 0;
+    vec_prefetch(s->score + at, slots * sizeof(*s->score));
     if (s->victim)
-        vec_prefetch(s->position + at, BLOCK_SLOTS * sizeof(*s->position));
+        vec_prefetch(s->position + at, slots * sizeof(*s->position));
 }
 
 VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
@@ -543,7 +549,7 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
             x.block = aq_attn_block(run->seq, run->head + head, b);
             find_next(&x, run, head, b, blocks);
             if (t->kept)
-                ask_slots(run, head, b);
+                ask_slots(run, head, b, blocks);
             attend_block(t, &x, f, head, b);
         }
     }
