@@ -15,6 +15,7 @@ enum {
     AQ_HW_KEYS_MAX = 80,
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
+    AQ_HW_KEY_TEXT_MAX = 64,
 };
 
 enum aq_hw_origin {
@@ -54,9 +55,9 @@ struct aq_hw_profile {
     struct aq_hw_note note[AQ_HW_KEYS_MAX]; /* by key: aq_hw_key_name() */
 };
 
-/* Keys of a profile: "host.memory_gb_s" and so on, below aq_hw_key_count(). */
+/* Keys of a profile, below aq_hw_key_count(): "host.memory_gb_s" and so on. */
 uint32_t aq_hw_key_count(void);
-const char *aq_hw_key_name(uint32_t key);
+const char *aq_hw_key_name(char text[AQ_HW_KEY_TEXT_MAX], uint32_t key);
 /* The number in the unit of the key's name. */
 double aq_hw_key_value(const struct aq_hw_profile *p, uint32_t key);
 
@@ -100,8 +101,8 @@ struct aq_hw_local_opts {
 /* --hardware: "local" (NULL means it), the name of a built-in profile (configs/hardware/NAME.yaml,
  * which the binary holds), or a file: what has a '/' or ends in .yaml or .yml.  An unknown name is
  * -EINVAL, naming the nearest one. */
-int aq_hw_find(struct aq_hw_profile *ret, const char *hardware,
-               const struct aq_hw_local_opts *opts, struct aq_err *reterr);
+int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
+               struct aq_err *reterr);
 /* Names of the built-in ones, in order; NULL from their number on. */
 const char *aq_hw_built_in(uint32_t i);
 

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/hw_find.c - what --hardware names: this machine, a built-in profile, or a file. */
+#include "engine/hw_file.h"
+
+#include "base/nearest.h"
+#include "engine/build_info.h"
+#include "engine/embedded.h"
+#include "engine/machine_limits.h"
+#include "engine/paths.h"
+#include "engine/probe.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *aq_hw_built_in(uint32_t i)
+{
+    return i < aq_embedded_hardware_count ? aq_embedded_hardware[i].name : NULL;
+}
+
+static bool is_file(const char *text)
+{
+    size_t n = strlen(text);
+    return strchr(text, '/') || (n > 5 && strcmp(text + n - 5, ".yaml") == 0) ||
+           (n > 4 && strcmp(text + n - 4, ".yml") == 0);
+}
+
+static int find_built_in(struct aq_hw_profile *ret, const char *name, struct aq_err *reterr)
+{
+    enum { NAMES_MAX = 64 };
+    const char *names[NAMES_MAX] = {"local"};
+    char quoted[80], label[128];
+    uint32_t count = 1;
+    for (uint32_t i = 0; i < aq_embedded_hardware_count; i++) {
+        const struct aq_embedded *e = &aq_embedded_hardware[i];
+        assert(count < NAMES_MAX);
+        names[count++] = e->name;
+        if (strcmp(e->name, name) != 0)
+            continue;
+        snprintf(label, sizeof(label), "configs/hardware/%s.yaml", e->name);
+        return aq_hw_file_parse(ret, label, e->text, e->bytes, reterr);
+    }
+    char list[512] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < count && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
+    return aq_error(reterr, -EINVAL,
+                    "--hardware: expected a file (NAME.yaml) or one of %s; found '%s', the nearest "
+                    "one is '%s'",
+                    list, aq_quote(quoted, sizeof(quoted), name, strlen(name)),
+                    aq_nearest(name, names, count));
+}
+
+int aq_hw_find(struct aq_hw_profile *ret, const char *hardware,
+               const struct aq_hw_local_opts *opts, struct aq_err *reterr)
+{
+    if (!hardware || strcmp(hardware, "local") == 0)
+        return aq_hw_local(ret, opts, reterr);
+    if (is_file(hardware))
+        return aq_hw_file_read(ret, hardware, reterr);
+    return find_built_in(ret, hardware, reterr);
+}
+
+/* ---- this machine ------------------------------------------------------------------------ */
+
+/* What must be the same for an older measurement to stand. */
+static int describe_local(char text[AQ_HW_TEXT_MAX], const struct aq_hw_local_opts *opts,
+                          const char *disk_dir, struct aq_err *reterr)
+{
+    char cpu[AQ_HW_NAME_MAX];
+    struct aq_cpu_limits c;
+    struct aq_host_limits h;
+    int rc = aq_limits_host(&h, NULL, reterr);
+    if (rc < 0)
+        return rc;
+    aq_limits_cpu(&c, NULL);
+    aq_limits_cpu_model(cpu, sizeof(cpu), NULL);
+    char *real = realpath(disk_dir, NULL);
+    snprintf(text, AQ_HW_TEXT_MAX, "aquifer %s, %s, %u of %u cores, %llu MiB, disk of %.96s",
+             aq_build_version(), cpu, opts->threads ? opts->threads : c.threads, c.threads,
+             (unsigned long long)(h.total / AQ_MIB), real ? real : disk_dir);
+    free(real);
+    for (char *at = text; *at; at++) { /* as the file will hold it: one line of plain text */
+        if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7f)
+            *at = '?';
+    }
+    return 0;
+}
+
+static int measure_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
+                         const char *disk_dir, const char *made_for, struct aq_err *reterr)
+{
+    struct aq_probe_opts probe = {
+        .disk_dir = disk_dir, .threads = opts->threads, .log = opts->log, .short_ = opts->short_};
+    aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine, once, for some seconds");
+    int rc = aq_probe(ret, &probe, reterr);
+    if (rc == 0)
+        snprintf(ret->made_for, sizeof(ret->made_for), "%s", made_for);
+    return rc;
+}
+
+int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
+                struct aq_err *reterr)
+{
+    static const struct aq_hw_local_opts usual;
+    char made_for[AQ_HW_TEXT_MAX];
+    struct aq_err ignored = {0};
+    char *path = NULL;
+    opts = opts ? opts : &usual;
+    char *cache = aq_path_cache(opts->cache_dir, reterr);
+    if (!cache)
+        return -EINVAL;
+    const char *disk_dir = opts->disk_dir ? opts->disk_dir : cache;
+    int rc = describe_local(made_for, opts, disk_dir, reterr);
+    if (rc == 0 && asprintf(&path, "%s/hardware-local.yaml", cache) < 0)
+        rc = aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
+    if (rc == 0 && (aq_hw_file_read(ret, path, &ignored) < 0 ||
+                    strcmp(ret->made_for, made_for) != 0)) {
+        rc = aq_path_make(cache, reterr);
+        rc = rc < 0 ? rc : measure_local(ret, opts, disk_dir, made_for, reterr);
+        /* What cannot be kept is measured again next time. */
+        if (rc == 0 && aq_hw_file_write(ret, path, &ignored) < 0)
+            aq_log_line(opts->log, AQ_LOG_WARNING, "not kept: %s", ignored.text);
+    }
+    free(path);
+    free(cache);
+    return rc;
+}
