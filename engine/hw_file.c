@@ -44,12 +44,13 @@ struct reader {
 static int unexpected(const struct reader *r, const struct aq_yaml_node *node, const char *label,
                       const char *expected, struct aq_err *reterr)
 {
-    char quoted[QUOTE_MAX], found[QUOTE_MAX + 8];
+    char quoted[QUOTE_MAX], text[QUOTE_MAX + 8];
+    const char *found = text;
     if (node->kind == AQ_YAML_SCALAR)
-        snprintf(found, sizeof(found), "'%s'",
+        snprintf(text, sizeof(text), "'%s'",
                  aq_quote(quoted, sizeof(quoted), node->text, strlen(node->text)));
     else
-        aq_yaml_describe(node, found, sizeof(found));
+        found = aq_yaml_describe(node, text, sizeof(text));
     return aq_error(reterr, -EINVAL, "%s:%u: %s: expected %s, found %s", r->name, node->line, label,
                     expected, found);
 }
@@ -336,13 +337,22 @@ static void put_entry(struct aq_buf *b, const struct aq_hw_profile *p, uint32_t 
     aq_buf_puts(b, source || spread ? "}\n" : "\n");
 }
 
+static bool has_given(const struct aq_hw_profile *p, enum aq_hw_section section)
+{
+    for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
+        if (aq_hw_key_table[i].section == section && p->note[i].origin == AQ_HW_GIVEN)
+            return true;
+    }
+    return false;
+}
+
 void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p)
 {
     aq_buf_puts(ret, "# A hardware profile of aquifer. What is left out is derived.\n");
     for (int s = 0; s < AQ_HW_SECTION_COUNT; s++) {
         enum aq_hw_section section = (enum aq_hw_section)s;
         const char *shared = shared_source(p, section);
-        if (!aq_hw_has(p, section))
+        if (!has_given(p, section))
             continue;
         aq_buf_printf(ret, "\n%s:\n", aq_hw_section_name(section));
         for (size_t i = 0; i < AQ_ARRAY_LEN(texts); i++) {

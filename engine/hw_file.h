@@ -7,6 +7,7 @@
 #define AQ_ENGINE_HW_FILE_H
 
 #include "base/buf.h"
+#include "base/log.h"
 #include "policy/hw.h"
 
 #include <jansson.h>
@@ -73,8 +74,9 @@ int aq_hw_file_parse(struct aq_hw_profile *ret, const char *name, const char *te
 int aq_hw_file_write(const struct aq_hw_profile *p, const char *path, struct aq_err *reterr);
 void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p);
 
-/* Derives what is not given.  -EINVAL: something is absurd, or missing and cannot be derived; `name`
- * and line[key] (NULL: none; 0: unknown) say where.  For those who fill a profile themselves. */
+/* Derives what is not given.  -EINVAL: something is absurd, or missing and cannot be derived;
+ * `name` and line[key] (NULL: none; 0: unknown) say where.  For those who fill a profile
+ * themselves. */
 int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *line,
                    struct aq_err *reterr);
 
@@ -95,10 +97,12 @@ struct aq_hw_local_opts {
     const char *cache_dir; /* NULL: the default cache directory */
     const char *disk_dir;  /* whose disk; NULL: the cache directory's */
     uint32_t threads;      /* 0: as many as this process may use */
+    uint64_t memory;       /* as of struct aq_probe_opts */
+    bool quick;            /* likewise */
     const struct aq_log *log;
 };
 
-/* --hardware: "local" (NULL means it), the name of a built-in profile (configs/hardware/NAME.yaml,
+/* --hardware: "local" (NULL means it; only it needs opts), the name of a built-in profile (configs/hardware/NAME.yaml,
  * which the binary holds), or a file: what has a '/' or ends in .yaml or .yml.  An unknown name is
  * -EINVAL, naming the nearest one. */
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
@@ -110,5 +114,7 @@ const char *aq_hw_built_in(uint32_t i);
  * version of aquifer; else measured now (seconds) and kept in the cache directory. */
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr);
+/* The same without measuring: false when nothing that fits was kept. */
+bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts);
 
 #endif

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 const char *aq_hw_built_in(uint32_t i)
 {
@@ -53,8 +52,8 @@ static int find_built_in(struct aq_hw_profile *ret, const char *name, struct aq_
                     aq_nearest(name, names, count));
 }
 
-int aq_hw_find(struct aq_hw_profile *ret, const char *hardware,
-               const struct aq_hw_local_opts *opts, struct aq_err *reterr)
+int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
+               struct aq_err *reterr)
 {
     if (!hardware || strcmp(hardware, "local") == 0)
         return aq_hw_local(ret, opts, reterr);
@@ -65,9 +64,21 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware,
 
 /* ---- this machine ------------------------------------------------------------------------ */
 
-/* What must be the same for an older measurement to stand. */
-static int describe_local(char text[AQ_HW_TEXT_MAX], const struct aq_hw_local_opts *opts,
-                          const char *disk_dir, struct aq_err *reterr)
+/* Where it is kept, and what must be the same for an older measurement to stand. */
+struct local {
+    char *cache, *path;
+    const char *disk_dir;
+    char made_for[AQ_HW_TEXT_MAX];
+};
+
+static void close_local(struct local *l)
+{
+    free(l->path);
+    free(l->cache);
+}
+
+static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
+                          struct aq_err *reterr)
 {
     char cpu[AQ_HW_NAME_MAX];
     struct aq_cpu_limits c;
@@ -77,54 +88,79 @@ static int describe_local(char text[AQ_HW_TEXT_MAX], const struct aq_hw_local_op
         return rc;
     aq_limits_cpu(&c, NULL);
     aq_limits_cpu_model(cpu, sizeof(cpu), NULL);
-    char *real = realpath(disk_dir, NULL);
-    snprintf(text, AQ_HW_TEXT_MAX, "aquifer %s, %s, %u of %u cores, %llu MiB, disk of %.96s",
-             aq_build_version(), cpu, opts->threads ? opts->threads : c.threads, c.threads,
-             (unsigned long long)(h.total / AQ_MIB), real ? real : disk_dir);
+    char *real = realpath(l->disk_dir, NULL);
+    snprintf(l->made_for, sizeof(l->made_for),
+             "aquifer %s, %s, %u threads on %u cores, %llu MiB, disk of %.96s", aq_build_version(),
+             cpu, opts->threads ? opts->threads : c.threads, c.threads,
+             (unsigned long long)(h.total / AQ_MIB), real ? real : l->disk_dir);
     free(real);
-    for (char *at = text; *at; at++) { /* as the file will hold it: one line of plain text */
+    for (char *at = l->made_for; *at; at++) { /* as the file will hold it: one line, plain text */
         if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7f)
             *at = '?';
     }
     return 0;
 }
 
-static int measure_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
-                         const char *disk_dir, const char *made_for, struct aq_err *reterr)
+static int open_local(struct local *l, const struct aq_hw_local_opts *opts, struct aq_err *reterr)
 {
-    struct aq_probe_opts probe = {
-        .disk_dir = disk_dir, .threads = opts->threads, .log = opts->log, .short_ = opts->short_};
-    aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine, once, for some seconds");
+    *l = (struct local){.cache = aq_path_cache(opts->cache_dir, reterr)};
+    if (!l->cache)
+        return -EINVAL;
+    l->disk_dir = opts->disk_dir ? opts->disk_dir : l->cache;
+    if (asprintf(&l->path, "%s/hardware-local.yaml", l->cache) < 0) {
+        l->path = NULL;
+        return aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
+    }
+    return describe_local(l, opts, reterr);
+}
+
+static bool read_kept(struct aq_hw_profile *ret, const struct local *l)
+{
+    struct aq_hw_profile p;
+    if (aq_hw_file_read(&p, l->path, NULL) < 0 || strcmp(p.made_for, l->made_for) != 0)
+        return false;
+    *ret = p;
+    return true;
+}
+
+bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts)
+{
+    struct local l;
+    bool kept = open_local(&l, opts, NULL) == 0 && read_kept(ret, &l);
+    close_local(&l);
+    return kept;
+}
+
+static int measure_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
+                         const struct local *l, struct aq_err *reterr)
+{
+    struct aq_err ignored = {0};
+    struct aq_probe_opts probe = {.disk_dir = l->disk_dir,
+                                  .threads = opts->threads,
+                                  .memory = opts->memory,
+                                  .quick = opts->quick,
+                                  .log = opts->log};
+    aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine for '%s', once", l->path);
     int rc = aq_probe(ret, &probe, reterr);
-    if (rc == 0)
-        snprintf(ret->made_for, sizeof(ret->made_for), "%s", made_for);
-    return rc;
+    if (rc < 0)
+        return rc;
+    snprintf(ret->made_for, sizeof(ret->made_for), "%s", l->made_for);
+    /* What cannot be kept is measured again next time. */
+    if (aq_hw_file_write(ret, l->path, &ignored) < 0)
+        aq_log_line(opts->log, AQ_LOG_WARNING, "not kept: %s", ignored.text);
+    return 0;
 }
 
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr)
 {
-    static const struct aq_hw_local_opts usual;
-    char made_for[AQ_HW_TEXT_MAX];
-    struct aq_err ignored = {0};
-    char *path = NULL;
-    opts = opts ? opts : &usual;
-    char *cache = aq_path_cache(opts->cache_dir, reterr);
-    if (!cache)
-        return -EINVAL;
-    const char *disk_dir = opts->disk_dir ? opts->disk_dir : cache;
-    int rc = describe_local(made_for, opts, disk_dir, reterr);
-    if (rc == 0 && asprintf(&path, "%s/hardware-local.yaml", cache) < 0)
-        rc = aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
-    if (rc == 0 && (aq_hw_file_read(ret, path, &ignored) < 0 ||
-                    strcmp(ret->made_for, made_for) != 0)) {
-        rc = aq_path_make(cache, reterr);
-        rc = rc < 0 ? rc : measure_local(ret, opts, disk_dir, made_for, reterr);
-        /* What cannot be kept is measured again next time. */
-        if (rc == 0 && aq_hw_file_write(ret, path, &ignored) < 0)
-            aq_log_line(opts->log, AQ_LOG_WARNING, "not kept: %s", ignored.text);
+    struct local l;
+    int rc = open_local(&l, opts, reterr);
+    if (rc == 0 && !read_kept(ret, &l)) {
+        rc = aq_path_make(l.cache, reterr);
+        rc = rc < 0 ? rc : describe_local(&l, opts, reterr); /* the directory is there now */
+        rc = rc < 0 ? rc : measure_local(ret, opts, &l, reterr);
     }
-    free(path);
-    free(cache);
+    close_local(&l);
     return rc;
 }

@@ -22,6 +22,12 @@ struct amount {
 static const struct amount thorough = {0.25, 256 << 20, 128 << 20, 64 << 20, 1ull << 30},
                            quick = {0.02, 24 << 20, 16 << 20, 16 << 20, 128 << 20};
 
+/* At most: weights, what they are unpacked to, KV, both ends of both links, rows and scratch. */
+static uint64_t memory_of(const struct amount *a)
+{
+    return 2 * a->weight_bytes + a->kv_bytes + 4 * a->link_bytes + 64 * AQ_MIB;
+}
+
 struct probe {
     const struct aq_probe_opts *o;
     struct amount amount;
@@ -89,7 +95,8 @@ static int measure_products(struct probe *b, struct aq_err *reterr)
     struct aq_sample read = aq_rates_read_bytes(&p);
     /* Products ask ahead for what they read, and so may pass plain reading. */
     if (row.median > read.median)
-        give(b, "host.memory_gb_s", row, 1e9, "measured: products of one row read faster than loads");
+        give(b, "host.memory_gb_s", row, 1e9,
+             "measured: products of one row read faster than loads");
     else
         give(b, "host.memory_gb_s", read, 1e9, "measured: reading, all threads");
     measure_unpacking(b, &p, dst);
@@ -118,10 +125,6 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
          "measured: while host attention runs on all threads");
     give(b, "links.attention_in_h2d_gb_s", l->attention_in_h2d, 1e9,
          "measured: host attention while h2d copies run");
-    double apart = 0.5 / l->h2d.median + 0.5 / l->d2h.median; /* a byte, half of it each way */
-    if (isfinite(apart))
-        give_sure(b, "links.duplex", fmin(2, fmax(1, l->both.median * apart)),
-                  "measured: both at once against one alone");
 }
 
 static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
@@ -156,6 +159,10 @@ static int measure_disk(struct probe *b, struct aq_err *reterr)
     rc = rc < 0 || !dir ? rc : aq_limits_disk(&limits, dir, reterr);
     if (rc < 0 || !dir)
         return rc;
+    if (limits.in_memory) {
+        aq_log_line(b->o->log, AQ_LOG_WARNING, "'%s' lies in memory: no disk is measured", dir);
+        return 0;
+    }
     uint64_t bytes = aq_min_u64(b->amount.disk_bytes, limits.free / 4);
     if (bytes < quick.disk_bytes)
         return aq_error(reterr, -ENOMEM,
@@ -165,9 +172,9 @@ static int measure_disk(struct probe *b, struct aq_err *reterr)
     rc = aq_rates_scratch(&d, dir, bytes, b->o->io, b->o->io_direct, b->o->log, reterr);
     if (rc < 0)
         return rc;
-    snprintf(source, sizeof(source), "measured: %s, %s%s, pieces of 1 MiB, %s", limits.file_system,
-             limits.in_memory ? "in memory, " : "", d.direct ? "O_DIRECT" : "buffered", d.engine);
-    give_sure(b, "disk.space", (double)limits.free, "free");
+    snprintf(source, sizeof(source), "measured: %s, %s, pieces of 1 MiB, %s", limits.file_system,
+             d.direct ? "O_DIRECT" : "buffered", d.engine);
+    give_sure(b, "disk.space", (double)(limits.free / AQ_MIB * AQ_MIB), "free");
     give(b, "disk.read_gb_s", d.read, 1e9, source);
     give(b, "disk.write_gb_s", d.write, 1e9, source);
     give_sure(b, "disk.duplex", d.together, "measured: both at once against one after the other");
@@ -188,6 +195,14 @@ static int describe(struct probe *b, struct aq_err *reterr)
         return rc;
     if (b->o->isa && aq_isa_parse(b->o->isa, &most))
         isa &= most;
+    uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
+    if (memory < 2 * memory_of(&thorough))
+        b->amount = quick;
+    if (memory < memory_of(&quick))
+        return aq_error(reterr, -ENOMEM,
+                        "expected %llu MiB of memory to measure this machine in, found %llu MiB",
+                        (unsigned long long)(memory_of(&quick) / AQ_MIB),
+                        (unsigned long long)(memory / AQ_MIB));
     aq_kernels_cpu(&b->kernels, isa);
     b->compute = isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX) ? AQ_BF16 : AQ_F32;
     b->threads = b->o->threads ? b->o->threads : c.threads;
@@ -196,9 +211,9 @@ static int describe(struct probe *b, struct aq_err *reterr)
     snprintf(b->p->description, sizeof(b->p->description), "%.64s, %u threads, %s", b->p->cpu,
              b->threads, aq_isa_name(isa));
     give_sure(b, "machine.cores", c.quota > 0 ? fmin(c.quota, c.affinity) : c.affinity,
-              c.limited_by);
-    give_sure(b, "host.threads", b->threads, "");
-    give_sure(b, "host.memory", (double)h.total, "MemTotal");
+              strcmp(c.limited_by, "cgroup") == 0 ? "quota of the cgroup" : "affinity");
+    give_sure(b, "host.threads", b->threads, "measured with so many");
+    give_sure(b, "host.memory", (double)(h.total / AQ_MIB * AQ_MIB), "MemTotal");
     return 0;
 }
 

@@ -10,6 +10,7 @@ struct aq_probe_opts {
     uint32_t threads;           /* 0: as many as this process may use */
     const char *isa;            /* NULL: the best there is */
     const char *io, *io_direct; /* as the options; NULL: auto */
+    uint64_t memory;            /* may be taken; 0: what the machine has */
     bool quick;                 /* less of everything, in about a second */
     const struct aq_log *log;
     bool (*stop)(void *user); /* asked between measurements; NULL: never */

@@ -24,8 +24,7 @@ static void scale_flops(const struct aq_rates_products *p, const struct aq_rates
 static void scale_memory(const struct aq_rates_products *p, const struct aq_rates_opts *o,
                          struct aq_hardware *hw)
 {
-    double rate =
-        aq_rates_product_bytes(p, o->compute, o->weight_format, p->weight_bytes).median;
+    double rate = aq_rates_product_bytes(p, o->compute, o->weight_format, p->weight_bytes).median;
     if (rate <= 0)
         return;
     double scale = rate / hw->device.product_bytes_per_s;

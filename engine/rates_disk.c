@@ -130,7 +130,7 @@ static int measure(struct disk_rig *r, uint32_t groups, struct aq_rates_disk *re
                    struct aq_err *reterr)
 {
     struct aq_sample mixed = {0};
-    uint32_t written, reread, both = 0;
+    uint32_t written = 0, reread = 0, both = 0;
     double cpu_s = aq_rates_cpu_s();
     int rc = sweep(r, AQ_IO_WRITE, groups, &ret->write, &written, reterr);
     /* What was never written is not read from the disk either. */

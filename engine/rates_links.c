@@ -62,8 +62,8 @@ static int submit(struct links *l, enum aq_direction way, uint64_t each)
     l->submitted[way] = count;
     for (uint32_t i = 0; i < count; i++) {
         uint8_t *host = l->host[way] + i * each, *far = l->far[way] + i * each;
-        l->piece[way][i] = (struct aq_copy_piece){
-            way == AQ_H2D ? far : host, way == AQ_H2D ? host : far, each};
+        l->piece[way][i] =
+            (struct aq_copy_piece){way == AQ_H2D ? far : host, way == AQ_H2D ? host : far, each};
         struct aq_device_copy copy = {.direction = way,
                                       .pieces = &l->piece[way][i],
                                       .piece_count = 1,

@@ -185,8 +185,8 @@ struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum a
                                        enum aq_dtype compute, void *dst, size_t dst_bytes)
 {
     size_t panel = aq_panel_bytes(format, AQ_RATES_K);
-    uint64_t panels = aq_min_u64(p->weight_bytes / panel,
-                                 dst_bytes / aq_panel_bytes(compute, AQ_RATES_K));
+    uint64_t panels =
+        aq_min_u64(p->weight_bytes / panel, dst_bytes / aq_panel_bytes(compute, AQ_RATES_K));
     struct unpack_call c = {p->rig,
                             {.src = p->weights,
                              .dst = dst,

@@ -98,10 +98,10 @@ struct aq_sample aq_rates_prefill_flops(struct aq_rates_attention *a);
 /* ---- moving ---- */
 
 struct aq_rates_link {
-    struct aq_sample h2d, d2h;           /* bytes per second, in large pieces */
+    struct aq_sample h2d, d2h;                 /* bytes per second, in large pieces */
     struct aq_sample h2d_size[3], d2h_size[3]; /* in pieces of 64 KiB, 1 MiB, 16 MiB */
-    struct aq_sample both;               /* both directions at once, together */
-    struct aq_sample core_s;             /* per byte */
+    struct aq_sample both;                     /* both directions at once, together */
+    struct aq_sample core_s;                   /* per byte */
     struct aq_sample h2d_in_attention, attention_in_h2d;
 };
 /* Copies between host memory and an emulated device as fast as they go; bytes: of each side. */
