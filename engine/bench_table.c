@@ -91,7 +91,7 @@ static int open_runs(struct aq_bench_table *t, const struct aq_options *o, struc
     return rc;
 }
 
-/* What earlier runs kept.  A file that is not ours is nothing to go on from, and is not replaced. */
+/* What earlier runs kept.  A file that is not ours is nothing to go on from and not replaced. */
 static int open_state(struct aq_bench_table *t, const char *output,
                       const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {

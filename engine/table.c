@@ -191,23 +191,27 @@ static int read_fields(const struct reader *r, const struct aq_yaml_node *map,
 
 /* ---- engines and policies ---------------------------------------------------------------- */
 
+#define ENGINE(field) offsetof(struct aq_table_engine, field)
 #define RATE(name, field, unit)                                                                    \
     {                                                                                              \
-        name, FIELD_RATE, offsetof(struct aq_table_engine, rates.field), 1e-6, 1e6, unit           \
+        name, FIELD_RATE, ENGINE(field), 1e-6, 1e6, unit                                           \
     }
 
 static int read_engine(struct reader *r, const struct aq_yaml_node *node, struct aq_err *reterr)
 {
     static const struct field fields[] = {
-        {"hardware", FIELD_TEXT, offsetof(struct aq_table_engine, hardware), .required = true},
-        RATE("prefill-tflop-s", prefill_flops_per_s, 1e12),
-        RATE("decode-tflop-s", decode_flops_per_s, 1e12),
-        RATE("prefill-attention-tflop-s", prefill_attention_flops_per_s, 1e12),
-        RATE("decode-attention-gb-s", decode_attention_bytes_per_s, 1e9),
-        RATE("host-attention-gb-s", host_attention_bytes_per_s, 1e9),
-        RATE("kv-store-gb-s", kv_store_bytes_per_s, 1e9),
-        RATE("pageable-gb-s", pageable_bytes_per_s, 1e9),
-        RATE("unpack-gb-s", unpack_bytes_per_s, 1e9),
+        {"hardware", FIELD_TEXT, ENGINE(hardware), .required = true},
+        RATE("prefill-tflop-s", rates.prefill_flops_per_s, 1e12),
+        RATE("decode-tflop-s", rates.decode_flops_per_s, 1e12),
+        RATE("prefill-attention-tflop-s", rates.prefill_attention_flops_per_s, 1e12),
+        RATE("decode-attention-gb-s", rates.decode_attention_bytes_per_s, 1e9),
+        RATE("host-attention-gb-s", rates.host_attention_bytes_per_s, 1e9),
+        RATE("kv-store-gb-s", rates.kv_store_bytes_per_s, 1e9),
+        RATE("pageable-gb-s", rates.pageable_bytes_per_s, 1e9),
+        RATE("unpack-gb-s", rates.unpack_bytes_per_s, 1e9),
+        RATE("link-gb-s", link_bytes_per_s, 1e9),
+        RATE("disk-read-gb-s", disk_read_bytes_per_s, 1e9),
+        RATE("disk-write-gb-s", disk_write_bytes_per_s, 1e9),
     };
     if (r->table->engine_count == AQ_TABLE_ENGINES_MAX)
         return aq_error(reterr, -EINVAL, "%s:%u: expected at most %d engines", r->path, node->line,
@@ -288,6 +292,8 @@ static int read_row_key(const struct reader *r, const struct aq_yaml_node *n,
         return read_text(r, n, &row->name, reterr);
     if (strcmp(n->key, "note") == 0)
         return read_text(r, n, &row->note, reterr);
+    if (strcmp(n->key, "machine") == 0)
+        return read_text(r, n, &row->machine, reterr);
     if (strcmp(n->key, "published") == 0)
         return read_published(r, n, row, reterr);
     if (strcmp(n->key, "policy") == 0) {
@@ -424,6 +430,7 @@ void aq_table_close(struct aq_table *t)
         free(t->row[i].name);
         free(t->row[i].source);
         free(t->row[i].note);
+        free(t->row[i].machine);
         json_decref(t->row[i].options);
     }
     free(t->row);

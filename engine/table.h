@@ -13,6 +13,7 @@
  *       option: value              any option of bench that describes one run
  *       published: {tok-s: 7.32, source: text}
  *       policy: {engine: name, ...}  theirs: struct aq_table_policy
+ *       machine: name              of a row without one: where it was run, as --hardware
  *       note: text */
 #ifndef AQ_ENGINE_TABLE_H
 #define AQ_ENGINE_TABLE_H
@@ -28,6 +29,8 @@ enum { AQ_TABLE_ROWS_MAX = 1000, AQ_TABLE_ENGINES_MAX = 16 };
 struct aq_table_engine {
     char *name, *hardware; /* as --hardware */
     struct aq_habit_rates rates;
+    /* What they measured of the machine, instead of the profile's; 0: nothing. */
+    double link_bytes_per_s, disk_read_bytes_per_s, disk_write_bytes_per_s;
 };
 
 /* How they ran a row, by the names of their options. */
@@ -44,9 +47,9 @@ struct aq_table_policy {
 struct aq_table_row {
     char *name;
     uint32_t line;
-    json_t *options;     /* of bench, the table's defaults among them */
-    double published;    /* tok/s; 0: none */
-    char *source, *note; /* NULL: none */
+    json_t *options;               /* of bench, the table's defaults among them */
+    double published;              /* tok/s; 0: none */
+    char *source, *note, *machine; /* NULL: none */
     bool has_policy;
     struct aq_table_policy policy;
 };

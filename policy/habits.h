@@ -16,7 +16,7 @@
 enum aq_habit {
     AQ_HABIT_PADDING,       /* every prompt is as long as the longest */
     AQ_HABIT_ALL_LOGITS,    /* prefill makes the logits of every prompt token */
-    AQ_HABIT_WHOLE_TENSORS, /* a tensor lives where its midpoint falls: "20 %" is 8.3 % of a layer */
+    AQ_HABIT_WHOLE_TENSORS, /* a tensor lives where its midpoint falls: "20 %" is 8.3 % */
     AQ_HABIT_TABLE_TWICE,   /* the token table is kept twice, and both go to the device each pass */
     AQ_HABIT_FIRST_SLOT,    /* the next step's weights move in the first micro-batch's slot only */
     AQ_HABIT_BARRIER,       /* all ends before the next (step, micro-batch) begins */
@@ -81,8 +81,8 @@ enum aq_tier aq_habit_tensor_tier(const struct aq_shares *shares, double middle)
 /* Has the habit any effect on this run? */
 bool aq_habit_matters(const struct aq_habit_run *run, enum aq_habit h);
 
-/* -EINVAL: a run that their program refuses (hidden states on disk or on two tiers, packed KV on two
- * tiers), or a machine without a rate; -ENOMEM. */
+/* -EINVAL: a run that their program refuses (hidden states on disk or on two tiers, packed KV on
+ * two tiers), or a machine without a rate; -ENOMEM. */
 int aq_habits_play(struct aq_habit_times *ret, const struct aq_habit_run *run,
                    struct aq_err *reterr);
 

@@ -142,5 +142,75 @@ class Table(Rig):
         self.assertNotEqual(rows["batch 16"]["output_xxh3"], rows["batch 16, h2o 50 %"]["output_xxh3"])
 
 
+PUBLISHED = """table: p
+about: Made for this test.
+engines:
+  theirs:
+    hardware: t4-208gb
+    host-attention-gb-s: {value: 12.3, source: a paper}
+    decode-tflop-s: {value: 4.3, source: a paper}
+rows:
+- name: offloaded
+  shape: opt-6.7b
+  prompt-len: 512
+  gen-len: 32
+  random-weights: 1
+  published: {tok-s: 20, source: a paper}
+  policy: {engine: theirs, gpu-batch-size: 16, num-gpu-batches: 2, percent: 20 80 0 100 0 100, cpu-cache-compute: on}
+- name: somewhere
+  shape: opt-6.7b
+  prompt-len: 512
+  gen-len: 32
+  random-weights: 1
+  published: {tok-s: 30, source: a paper}
+"""
+
+
+class Published(Rig):
+    def published(self, text, *more, status=0):
+        path = self.path("published.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+        return self.run_program([PROGRAM, "published", path, *more], status=status)
+
+    def test_rows_are_predicted_from_their_schedule_to_ours(self):
+        doc = json.loads(self.published(PUBLISHED, "--json").stdout)
+        row, bare = doc["rows"]
+        theirs, stairs = row["theirs"], row["stairs"]
+        self.assertAlmostEqual(theirs["ratio"], theirs["gen_tok_s"] / 20, places=6)
+        self.assertEqual(stairs[0], {"without": None, "text": "their engine", "gen_tok_s": theirs["gen_tok_s"]})
+        names = [s["without"] for s in stairs]
+        self.assertTrue({"whole-tensors", "barrier", "serial-host", "slow-host", "slow-device"} <= set(names))
+        self.assertNotIn("unpack-each", names)  # nothing is packed
+        for before, after in zip(stairs, stairs[1:]):
+            self.assertGreaterEqual(after["gen_tok_s"], 0.99 * before["gen_tok_s"])
+        self.assertGreater(row["ours"]["gen_tok_s"], theirs["gen_tok_s"])
+        self.assertEqual((bare["theirs"], bare["stairs"], bare["ours"]), (None, None, None))
+        self.assertEqual((doc["summary"]["all"]["rows"], doc["summary"]["opt-6.7b"]["rows"]), (1, 1))
+
+    def test_markdown_says_the_same(self):
+        doc = json.loads(self.published(PUBLISHED, "--json").stdout)
+        path = self.path("published.md")
+        self.assertEqual(self.published(PUBLISHED, "--output", path).stdout, b"")
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        cells = next(x for x in text.splitlines() if x.startswith("| offloaded")).split("|")
+        self.assertAlmostEqual(float(cells[4]), doc["rows"][0]["theirs"]["ratio"], delta=0.01)
+        self.assertIn("- offloaded: theirs", text)
+
+    def test_what_cannot_be_predicted_is_named(self):
+        cases = [
+            (PUBLISHED.replace("opt-6.7b", "opt-6.8b"), "row 'offloaded'"),
+            (PUBLISHED.replace("t4-208gb", "t5"), "t5"),
+            (PUBLISHED.replace("t4-208gb", "epyc-zen5-2vcpu"), "a device with memory of its own"),
+            (PUBLISHED.replace("0 100 0 100, cpu", "0 100 50 50, cpu"), "hidden=50/50/0"),
+            (PUBLISHED.replace("  published: {tok-s: 20, source: a paper}\n", ""), "expected a published figure"),
+        ]
+        for text, message in cases:
+            self.assertIn(message, self.published(text, status=1).stderr.decode())
+        err = self.run_program([PROGRAM, "published"], status=1).stderr.decode()
+        self.assertIn("expected FILE", err)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -71,7 +71,7 @@ static void what_is_wrong_is_named(void **state)
         const char *text, *says;
     } rows[] = {
         {POLICY("engine: hf, gpu-batch-size: 1, num-gpu-batches: 1, percent: 1 1 1 1 1 1"),
-         ":8: engine: expected the name of one of the table's engines, found 'hf'"},
+         ": engine: expected the name of one of the table's engines, found 'hf'"},
         {POLICY("engine: flexgen-t4, gpu-batch-size: 1, num-gpu-batches: 1"), "'percent'"},
         {POLICY("engine: flexgen-t4, percent: 20 90 0 100 0 100"), "six percentages"},
         {POLICY("engine: flexgen-t4, percent: 20 80 0 100 0"), "six percentages"},

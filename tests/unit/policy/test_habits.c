@@ -288,7 +288,7 @@ static void no_habit_pays(void **state)
     free(m.step);
 }
 
-/* The last stair is this engine: its own builder's program for the same block on the same machine. */
+/* The last stair is this engine: its builder's program for the same block on the same machine. */
 static void without_habits_it_is_this_engine(void **state)
 {
     static const struct {
