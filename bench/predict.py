@@ -35,18 +35,18 @@ def model(shape, prompt, gen, batch, batches=1):
 
 
 def resident():
-    for shape, batches in (("opt-125m", (1, 8, 32, 128)), ("opt-350m", (8, 64)), ("opt-1.3b", (1, 16, 64)),
-                           ("cut-6.7b", (16, 96))):
+    for shape, prompt, batches in (("opt-125m", 128, (1, 8, 32, 128)), ("opt-350m", 128, (8, 64)),
+                                   ("opt-1.3b", 48, (1, 16, 64)), ("cut-6.7b", 48, (16, 96))):
         for b in batches:
-            yield f"{shape}, batch {b}", model(shape, 128, 24, b)
+            yield f"{shape}, batch {b}", model(shape, prompt, 24, b)
     yield "opt-125m, f32", model("opt-125m", 128, 24, 32) + ["--compute", "f32"]
     yield "opt-1.3b, int8", model("opt-1.3b", 64, 24, 16) + ["--weight-format", "int8"]
     yield "opt-1.3b, int4", model("opt-1.3b", 64, 24, 16) + ["--weight-format", "int4"]
-    yield "opt-350m, long", model("opt-350m", 768, 32, 16)
-    yield "opt-350m, KV int8", model("opt-350m", 512, 32, 24) + ["--kv-format", "int8"]
-    yield "opt-350m, KV int4", model("opt-350m", 512, 32, 24) + ["--kv-format", "int4"]
+    yield "opt-350m, long", model("opt-350m", 768, 32, 8)
+    yield "opt-350m, KV int8", model("opt-350m", 512, 32, 12) + ["--kv-format", "int8"]
+    yield "opt-350m, KV int4", model("opt-350m", 512, 32, 12) + ["--kv-format", "int4"]
     for policy in ("h2o", "window", "heavy"):
-        yield f"opt-350m, {policy} 20 %", model("opt-350m", 512, 48, 24) + ["--kv-policy", policy, "--kv-budget", "20%"]
+        yield f"opt-350m, {policy} 20 %", model("opt-350m", 512, 48, 12) + ["--kv-policy", policy, "--kv-budget", "20%"]
 
 
 def device():

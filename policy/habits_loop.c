@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Their multi-batch loop, visit by visit: ask for the next group's weights, the next visit's KV and
  * hidden states, send the last visit's home, compute, wait for all of it.  A group is what one
- * sweep over the micro-batches does: one step, or where the host attends beside the device the second
- * half of a layer and the first of the next, as policy/program_ops.c has it. */
+ * sweep over the micro-batches does: one step, or, where the host attends beside the device, the
+ * second half of a layer and the first of the next, as policy/program_ops.c has it. */
 #include "policy/habits_loop.h"
 
 #include <assert.h>
