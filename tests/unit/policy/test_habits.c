@@ -304,31 +304,22 @@ static void without_habits_it_is_this_engine(void **state)
     struct aq_hardware hw = t4();
     for (size_t i = 0; i < AQ_ARRAY_LEN(rows); i++) {
         struct aq_placement p = {rows[i].weights, rows[i].kv, {{100, 0, 0}}, AQ_DEVICE};
-        struct aq_block_inputs in = {
-            .steps = &m,
-            .compute = AQ_F16,
-            .weight_format = AQ_F16,
-            .kv_format = AQ_F16,
-            .table_format = AQ_F16,
-            .threads = 16,
-            .micro_batch = 32,
-            .micro_batches = 2,
-            .placement = &p,
-            .separate = true,
-            .attention = rows[i].host ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE,
-            .can_stream = true,
-            .sequences = 64,
-            .prompt_max = 512,
-            .total_max = 544,
-            .budget = {12 * AQ_GIB, 64 * AQ_GIB, 64 * AQ_GIB},
-        };
+        struct aq_block_inputs in = plans_inputs(&m);
+        in.compute = in.weight_format = in.table_format = AQ_F16;
+        in.micro_batch = 32;
+        in.micro_batches = 2;
+        in.placement = &p;
+        in.separate = true;
+        in.attention_auto = in.refill = false;
+        in.attention = rows[i].host ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+        in.prompt_max = 512;
+        in.total_max = 544;
+        in.budget[AQ_DEVICE] = in.budget[AQ_HOST] = in.budget[AQ_DISK] = 64 * AQ_GIB;
         struct aq_block b = {0};
-        struct aq_forecast f;
         struct aq_err err;
-        struct aq_forecast_work work = {.steps = &m, .sequences = 64};
-        aq_forecast_mean(&work, &in);
-        if (aq_block_choose(&b, &in, &err) < 0 || aq_forecast_make(&f, &b, &work, &hw, &err) < 0)
+        if (aq_block_choose(&b, &in, &err) < 0)
             fail_msg("%s", err.text);
+        struct aq_forecast f = plans_forecast(&b, &in, &hw);
         struct aq_habit_run run = {
             .steps = &m,
             .hw = &hw,
