@@ -84,8 +84,8 @@ static int add_parts(struct aq_plan *p, struct aq_part like, uint32_t *first, ui
                             "plan: more than %d parts in a micro-batch of %u seats; make parts "
                             "larger or the micro-batch smaller",
                             AQ_PART_MAX, p->shape.micro_batch);
-        like.first = (uint16_t)*first;
-        like.count = (uint16_t)aq_min_u64(each ? each : seats, end - *first);
+        like.first = *first;
+        like.count = (uint32_t)aq_min_u64(each ? each : seats, end - *first);
         p->part[p->part_count++] = like;
     }
     return 0;

@@ -48,7 +48,7 @@ enum { AQ_PART_MAX = 64 };
  * attended on one side.  staged: its KV passes through a staging slot in the memory of that side,
  * a layer at a time. */
 struct aq_part {
-    uint16_t first, count;
+    uint32_t first, count;
     uint8_t tier; /* enum aq_tier: home of the KV */
     uint8_t side; /* AQ_ATTEND_DEVICE or AQ_ATTEND_HOST */
     bool staged;
