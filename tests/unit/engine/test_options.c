@@ -336,6 +336,7 @@ static void placement_shares_sum_to_100(void **state)
     refuse("generate", "--placement|weight=0/100/0", "expected weights, kv, hidden or head");
     refuse("generate", "--placement|head=moon", "expected device, host or disk");
     refuse("generate", "--placement|fast", "expected NAME=SHARES");
+    refuse("generate", "--placement|kv=0/100/0 head=host,kv=0/0/100", "kv is given twice");
 }
 
 static void a_device_that_cannot_be_had_is_no_usage_error(void **state)
