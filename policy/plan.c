@@ -59,15 +59,6 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k)
     return AQ_DISK;
 }
 
-bool aq_plan_hidden_moves(const struct aq_plan *p)
-{
-    for (uint32_t k = 0; k < p->shape.micro_batches; k++) {
-        if (aq_plan_hidden_tier(p, k) != AQ_DEVICE)
-            return true;
-    }
-    return false;
-}
-
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part)
 {
     uint64_t runs = aq_div_up(p->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
