@@ -52,6 +52,9 @@ static int read_ids(struct aq_eval_ids *ret, const char *path, struct aq_err *re
         for (size_t i = 0; ret->id && i < ret->count; i++)
             ret->id[i] = (uint32_t)(uint8_t)text[2 * i] | (uint32_t)(uint8_t)text[2 * i + 1] << 8;
         rc = ret->id ? 0 : aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, ret->count);
+    } else if (strlen(text) != bytes) {
+        rc = aq_error(reterr, -EINVAL, "'%s' byte %zu: expected a token id, found a NUL", path,
+                      strlen(text));
     } else {
         rc = parse_ids(ret, text, path, reterr);
     }
