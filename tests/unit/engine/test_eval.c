@@ -114,40 +114,6 @@ static void sweeps_that_make_no_sense_are_refused(void **state)
     }
 }
 
-/* ---- ids ---- */
-
-static void a_file_of_ids_is_read_to_its_end_or_refused(void **state)
-{
-    static const struct {
-        const char *bytes;
-        size_t count;
-        const char *words; /* NULL: two ids, 7 and 12 */
-    } cases[] = {
-        {"7 12", 4, NULL},           {"[7,\n12]\n", 8, NULL},    {"7 12\0 13", 8, "NUL"},
-        {"7 -12", 5, "found '-12'"}, {"7 4294967296", 12, "42"}, {"7 0x10", 6, "found 'x10'"},
-    };
-    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
-        char path[] = "/tmp/aq-ids-XXXXXX", words[256];
-        int fd = mkstemp(path);
-        assert_int_equal(write(fd, cases[i].bytes, cases[i].count), cases[i].count);
-        close(fd);
-        struct aq_err err = {0};
-        struct aq_eval_ids ids = {0};
-        snprintf(words, sizeof(words), "--model|m|--ids|%s|--prompt-tokens|4|--score-tokens|2",
-                 path);
-        struct aq_options *o = parse(words, &err);
-        int rc = aq_eval_ids_read(&ids, o, &err);
-        unlink(path);
-        assert_int_equal(rc, cases[i].words ? -EINVAL : 0);
-        if (cases[i].words && !strstr(err.text, cases[i].words))
-            fail_msg("expected '%s' in: %s", cases[i].words, err.text);
-        if (!cases[i].words)
-            assert_true(ids.count == 2 && ids.id[0] == 7 && ids.id[1] == 12);
-        aq_eval_ids_close(&ids);
-        aq_options_close(o);
-    }
-}
-
 /* ---- means and distances ---- */
 
 static void a_mean_has_the_error_of_its_windows(void **state)
@@ -560,7 +526,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_sweep_is_all_combinations_of_its_lists),
     cmocka_unit_test(without_a_sweep_there_is_one_run),
     cmocka_unit_test(sweeps_that_make_no_sense_are_refused),
-    cmocka_unit_test(a_file_of_ids_is_read_to_its_end_or_refused),
     cmocka_unit_test(a_mean_has_the_error_of_its_windows),
     cmocka_unit_test(distances_are_those_of_the_distributions),
     cmocka_unit_test(logits_that_need_too_much_room_are_refused),
