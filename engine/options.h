@@ -94,7 +94,7 @@ struct aq_options {
     bool decode, cache;
     char *status_file;
     /* probe */
-    bool quick;
+    bool quick, keep;
 
     void *owned; /* everything above lives here */
 };

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* How much of everything. */
 struct amount {
@@ -204,8 +205,18 @@ static void reconcile_memory(const struct probe *b)
     }
 }
 
+static const char *today(char text[16])
+{
+    time_t now = (time_t)aq_clock_unix_s();
+    struct tm t = {0};
+    gmtime_r(&now, &t);
+    strftime(text, 16, "%Y-%m-%d", &t);
+    return text;
+}
+
 static int describe(struct probe *b, struct aq_err *reterr)
 {
+    char date[16];
     struct aq_cpu_limits c;
     struct aq_host_limits h;
     unsigned isa = aq_isa_detect(), most = isa;
@@ -228,8 +239,8 @@ static int describe(struct probe *b, struct aq_err *reterr)
     b->threads = b->o->threads ? b->o->threads : c.threads;
     aq_limits_cpu_model(b->p->cpu, sizeof(b->p->cpu), NULL);
     snprintf(b->p->name, sizeof(b->p->name), "this machine");
-    snprintf(b->p->description, sizeof(b->p->description), "%.64s, %u threads, %s", b->p->cpu,
-             b->threads, aq_isa_name(isa));
+    snprintf(b->p->description, sizeof(b->p->description), "%.64s, %u threads, %s, measured %s",
+             b->p->cpu, b->threads, aq_isa_name(isa), today(date));
     give_sure(b, "machine.cores", c.quota > 0 ? fmin(c.quota, c.affinity) : c.affinity,
               strcmp(c.limited_by, "cgroup") == 0 ? "quota of the cgroup" : "affinity");
     give_sure(b, "host.threads", b->threads, "measured with so many");

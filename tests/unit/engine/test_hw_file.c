@@ -246,13 +246,12 @@ static void files_are_read_and_replaced(void **state)
 
 static void every_committed_profile_is_built_in_and_reads(void **state)
 {
-    char path[512], name[256];
+    char path[1024], name[256];
     uint32_t count = 0, built_in = 0;
     struct dirent *entry;
-    const char *data = getenv("AQ_TEST_DATA");
-    assert_non_null(data);
-    snprintf(path, sizeof(path), "%s/../../configs/hardware", data);
-    DIR *d = opendir(path);
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s", test_data_path("../../configs/hardware"));
+    DIR *d = opendir(folder);
     assert_non_null(d);
     while ((entry = readdir(d))) {
         struct aq_err err = {0};
@@ -260,7 +259,7 @@ static void every_committed_profile_is_built_in_and_reads(void **state)
         size_t n = strlen(entry->d_name);
         if (n < 6 || n >= sizeof(name) || strcmp(entry->d_name + n - 5, ".yaml") != 0)
             continue;
-        snprintf(path, sizeof(path), "%s/../../configs/hardware/%.200s", data, entry->d_name);
+        snprintf(path, sizeof(path), "%s/%.200s", folder, entry->d_name);
         snprintf(name, sizeof(name), "%.*s", (int)(n - 5), entry->d_name);
         if (aq_hw_find(&file, path, NULL, &err) < 0 || aq_hw_find(&named, name, NULL, &err) < 0)
             fail_msg("%s", err.text);
