@@ -205,6 +205,18 @@ static void reconcile_memory(const struct probe *b)
     }
 }
 
+/* Of a quiet machine, half of the samples lie within some percent. */
+static void warn_of_noise(const struct probe *b)
+{
+    uint32_t key = 0;
+    char name[AQ_HW_KEY_TEXT_MAX];
+    double spread = aq_hw_spread(b->p, &key);
+    if (spread > 0.25)
+        aq_log_line(b->o->log, AQ_LOG_WARNING,
+                    "%s varied by %.0f %%: if something else is running, measure again without it",
+                    aq_hw_key_name(name, key), 100 * spread);
+}
+
 static const char *today(char text[16])
 {
     time_t now = (time_t)aq_clock_unix_s();
@@ -265,8 +277,10 @@ int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct
     rc = rc < 0 ? rc : measure_attention_and_links(&b, reterr);
     aq_rates_rig_close(&b.rig);
     rc = rc < 0 ? rc : measure_disk(&b, reterr);
-    if (rc == 0)
+    if (rc == 0) {
         reconcile_memory(&b);
+        warn_of_noise(&b);
+    }
     rc = rc < 0 ? rc : aq_hw_complete(&p, "this machine", NULL, reterr);
     if (rc == 0)
         *ret = p;
