@@ -203,7 +203,7 @@ AQ_DEVICE_FN uint64_t draw(const struct aq_cuda_draw *d, struct row *r, struct s
     return find_place(r, s, true, limit < total ? limit : total - 1);
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS)
+__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     sample_row(uint32_t *tokens, const struct aq_cuda_draw *draws,
                const struct aq_logits_stat *stats, const float *logits, size_t stride,
                uint32_t vocab, double unit)

@@ -100,10 +100,18 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     for (uint32_t r = 0; r < ROWS; r++)
         make_row(kc, &x, r, way);
     kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
-    for (uint32_t r = 0; r < ROWS; r++)
+    struct kc_out adjusted = kc_out(kc, AQ_F32, ROWS, vocab, x.stride);
+    kc_out_set(&adjusted, x.logits);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float *row = (float *)adjusted.ref + r * x.stride;
+        memcpy(work.logits, row, vocab * sizeof(*row));
         want[r] = aq_sample_token(&x.seq[r], x.logits + r * x.stride, &stat[r], vocab, &work);
+        memcpy(row, work.logits, vocab * sizeof(*row)); /* what it chose from */
+    }
     if (way >= PENALTIES) {
-        kc_cuda_done(aq_cuda_penalise(kc_cuda(), x.draw, x.logits, x.stride, ROWS, vocab));
+        kc_cuda_done(aq_cuda_penalise(kc_cuda(), x.draw, adjusted.got, x.stride, ROWS, vocab));
+        kc_same(kc, &adjusted);
+        x.logits = adjusted.got;
         kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
     }
     kc_cuda_done(aq_cuda_sample(kc_cuda(), got, x.draw, stat, x.logits, x.stride, ROWS, vocab));
