@@ -190,6 +190,15 @@ uint64_t aq_mem_process_peak(void)
     return status_kib("VmHWM:");
 }
 
+void aq_mem_process_peak_reset(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "we"); /* 5: proc(5) */
+    if (!f)
+        return;
+    fputs("5", f);
+    fclose(f);
+}
+
 uint64_t aq_mem_process_now(void)
 {
     return status_kib("VmRSS:");

@@ -44,6 +44,8 @@ size_t aq_mem_rounded(size_t bytes);
 /* Peak and current resident set of this process in bytes, as the operating system counts them
  * (VmHWM and VmRSS); 0 when unknown. */
 uint64_t aq_mem_process_peak(void);
+/* Starts the peak anew from what is resident now, where the kernel can. */
+void aq_mem_process_peak_reset(void);
 uint64_t aq_mem_process_now(void);
 
 #endif

@@ -329,6 +329,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
             return missing(o, "--output STORE", reterr);
         return 0;
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
+    case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
     case AQ_CMD_STATUS: return o->status_file ? 0 : missing(o, "FILE", reterr);
     default: return 0;
     }

@@ -93,6 +93,8 @@ struct aq_options {
     /* tokenize, info, status */
     bool decode, cache;
     char *status_file;
+    /* published */
+    char *published_file;
     /* probe */
     bool quick, keep;
 

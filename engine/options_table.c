@@ -20,16 +20,17 @@
 /* Bytes: in chunks of 4096 it is counted in 32 bits. */
 #define RING_MAX 0x1p40
 
-#define GENERATE AQ_CMD_GENERATE
-#define EVAL     AQ_CMD_EVAL
-#define BENCH    AQ_CMD_BENCH
-#define PACK     AQ_CMD_PACK
-#define TOKENIZE AQ_CMD_TOKENIZE
-#define INFO     AQ_CMD_INFO
-#define STATUS   AQ_CMD_STATUS
-#define PROBE    AQ_CMD_PROBE
-#define RUN      AQ_CMD_RUN
-#define ALL      AQ_CMD_ALL
+#define GENERATE  AQ_CMD_GENERATE
+#define EVAL      AQ_CMD_EVAL
+#define BENCH     AQ_CMD_BENCH
+#define PACK      AQ_CMD_PACK
+#define TOKENIZE  AQ_CMD_TOKENIZE
+#define INFO      AQ_CMD_INFO
+#define STATUS    AQ_CMD_STATUS
+#define PROBE     AQ_CMD_PROBE
+#define PUBLISHED AQ_CMD_PUBLISHED
+#define RUN       AQ_CMD_RUN
+#define ALL       AQ_CMD_ALL
 
 const struct aq_option aq_option_table[] = {
     /* ---- model ---- */
@@ -210,6 +211,13 @@ const struct aq_option aq_option_table[] = {
     {"verify", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(verify),
      .help = "hash every extent of the store again"},
     {"list", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(list), .help = "print the tensors"},
+
+    /* ---- published ---- */
+    {"file", 0, AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(published_file), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL,
+     .help = "a table of published figures: configs/tables/flexgen.yaml, h2o.yaml"},
+    {"output", 'o', AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the result here instead of standard output"},
 
     /* ---- probe ---- */
     {"output", 'o', AQ_GROUP_JOB, PROBE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
@@ -419,6 +427,12 @@ const struct aq_command aq_command_table[] = {
     {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
      "where they come from."},
+    {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
+     "aquifer published FILE [--json] [--output FILE]",
+     "Reads a table of published throughput figures and predicts each row twice, without running "
+     "anything: by a model of the program that it was published for, on its policy and machine, "
+     "with that program's habits switched off one after the other; and by the plan that aquifer "
+     "would make on that machine. A ratio near 1 says that the model explains the figure."},
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
     {"plan", 0, "choose placement and block shape (not built yet)", NULL, NULL},

@@ -18,6 +18,7 @@ static const struct {
     {.name = "info", .fn = aq_cmd_info},
     {.name = "pack", .fn = aq_cmd_pack},
     {.name = "probe", .fn = aq_cmd_probe},
+    {.name = "published", .fn = aq_cmd_published},
     {.name = "status", .fn = aq_cmd_status},
     {.name = "tokenize", .fn = aq_cmd_tokenize},
 };
