@@ -96,7 +96,7 @@ struct aq_options {
     /* published */
     char *published_file;
     /* probe */
-    bool quick;
+    bool quick, keep;
 
     void *owned; /* everything above lives here */
 };

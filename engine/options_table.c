@@ -223,6 +223,9 @@ const struct aq_option aq_option_table[] = {
     /* ---- probe ---- */
     {"output", 'o', AQ_GROUP_JOB, PROBE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
      .help = "write the profile here, as YAML; otherwise to standard output"},
+    {"keep", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(keep),
+     .help = "keep it in the cache directory as what --hardware local means, in place of an older "
+             "one; the disk is then that of --disk-dir or of the cache directory"},
     {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
      .help = "less of everything: about a second, and less exact"},
 
@@ -254,7 +257,7 @@ const struct aq_option aq_option_table[] = {
      .help = "directory whose disk is measured; otherwise none is"},
     {"disk-dir-any", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_BOOL, AT(disk_dir_any),
      .help = "scratch may lie on tmpfs or a network file system"},
-    {"cache-dir", 0, AQ_GROUP_MEMORY, RUN | PACK | INFO, AQ_OPTION_STRING, AT(cache_dir),
+    {"cache-dir", 0, AQ_GROUP_MEMORY, RUN | PACK | INFO | PROBE, AQ_OPTION_STRING, AT(cache_dir),
      .argument = "DIR", .help = "packed cache; otherwise $XDG_CACHE_HOME/aquifer"},
     {"placement", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(placement), .argument = "SHARES",
      .check = aq_check_placement,
@@ -437,7 +440,7 @@ const struct aq_command aq_command_table[] = {
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
     {"plan", 0, "choose placement and block shape (not built yet)", NULL, NULL},
     {"probe", PROBE, "measure this machine for the planner",
-     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [options]",
+     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
      "attention, copies by size, both ways at once and beside attention, and the disk of a "
      "directory. Prints a hardware profile that --hardware takes. Nothing else should run "
