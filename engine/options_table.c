@@ -198,7 +198,8 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, TOKENS_MAX),
      .help = "decode only N passes at each of three lengths and project the rest; the row says so"},
     {"table", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(table), .argument = "FILE",
-     .help = "a YAML file of rows to run"},
+     .help = "a YAML file of rows to run, each of options by name (configs/tables); with --output "
+             "finished rows are kept in FILE.rows.json, and started again it goes on"},
     {"format", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_CHOICE, AT(format), .argument = "FORMAT",
      .choices = "md|csv|json|jsonl", .help = "how rows are printed (default md)"},
     {"output", 'o', AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(output), .argument = "FILE",
@@ -415,7 +416,9 @@ const struct aq_command aq_command_table[] = {
      "aquifer bench (--model DIR | --shape NAME --random-weights SEED) --prompt-len 512 "
      "--gen-len 32 [options]",
      "Runs distinct random prompts of the given length, generates exactly the given number of "
-     "tokens and prints rates, each measured several times."},
+     "tokens and prints rates, each measured several times. With --table FILE it runs the rows of "
+     "a file, beside what others published for them; a row that cannot run is reported and the "
+     "others go on (exit status 3)."},
     {"pack", PACK, "convert a checkpoint to the packed store",
      "aquifer pack --model DIR --output STORE[,STORE2] [options]",
      "Re-lays the weights for sequential reading. The store is self-contained, is published by one "

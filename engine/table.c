@@ -151,7 +151,8 @@ static int read_field(const struct reader *r, const struct aq_yaml_node *node,
             *(uint32_t *)at = (uint32_t)x;
         return rc;
     }
-    return rc = -EINVAL;
+    assert(!"a kind of field");
+    return -EINVAL;
 }
 
 static int unknown_key(const struct reader *r, const struct aq_yaml_node *node,

@@ -5,6 +5,8 @@
  * second half of a layer and the first of the next, as policy/program_ops.c has it. */
 #include "policy/habits_loop.h"
 
+#include "policy/block.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +14,7 @@
 /* Groups of 64 codes of 4 bits, with a scale and a minimum of 16 bits each. */
 #define PACKED ((4 + 32.0 / 64) / 16)
 
-enum { NONE = UINT32_MAX, RING = 2, PIECES = 4, TENSORS_MAX = 6, DEPS_MAX = 96 };
+enum { NONE = UINT32_MAX, RING = 2, PIECES_MAX = 4, TENSORS_MAX = 6, DEPS_MAX = 96 };
 enum unit { UNIT_EMBED, UNIT_PRE, UNIT_POST, UNIT_MLP, UNIT_HEAD, UNIT_COUNT };
 
 /* Weights that a group brings to the device. */
@@ -277,9 +279,16 @@ static struct load load_of(const struct loop *l, uint32_t group)
     return load;
 }
 
+/* Ours read chunks; a few of them show how reading and sending overlap. */
+static uint32_t pieces_of(double bytes)
+{
+    double chunks = bytes / (double)AQ_BLOCK_CHUNK_BYTES;
+    return chunks < 1 ? 1 : chunks > PIECES_MAX ? PIECES_MAX : (uint32_t)chunks;
+}
+
 static void load_from_disk(struct loop *l, uint32_t group, double bytes, uint32_t wait)
 {
-    uint32_t pieces = on(l, AQ_HABIT_WHOLE_READS) ? 1 : PIECES;
+    uint32_t pieces = on(l, AQ_HABIT_WHOLE_READS) ? 1 : pieces_of(bytes);
     for (uint32_t i = 0; i < pieces && bytes / pieces >= 1; i++) {
         uint32_t read =
             move(l, AQ_OP_READ, AQ_LANE_READ_WEIGHTS, AQ_OBJECT_WEIGHTS, bytes / pieces);

@@ -335,7 +335,7 @@ static void without_habits_it_is_this_engine(void **state)
         struct aq_habit_times t = play(&run);
         print_message("%zu: pass %.4f s, this engine's %.4f; prefill %.3f s, %.3f\n", i,
                       t.decode_pass_s, f.decode_pass_s, t.prefill_s, f.prefill_s);
-        near(t.decode_pass_s, f.decode_pass_s, 0.1);
+        near(t.decode_pass_s, f.decode_pass_s, 0.05);
         aq_block_close(&b);
     }
     free(m.step);
