@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/block.h - the shape of a block and its memory.  A plain rule chooses: the largest number
  * of seats (up to a cap where products stop gaining) whose ledger fits the budgets, then as much of
- * the weights in memory as is left.  Where that is not everything and the machine's rates are
- * known, the simulator ranks a small grid of others beside it.  Pure. */
+ * the weights in memory as is left.  Where the machine's rates are known, the planner
+ * (policy/planner.h) looks for a faster one.  Pure. */
 #ifndef AQ_POLICY_BLOCK_H
 #define AQ_POLICY_BLOCK_H
 
@@ -61,6 +61,14 @@ void aq_block_close(struct aq_block *b);
 /* Bytes of the weights by kind: matrices in panels, tables row-major, vectors in f32. */
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors);
+
+/* Of a block of so many seats in each micro-batch: its shape, and the bytes of its KV, all of it in
+ * memory or all of it on disk, with what stays in host memory of that. */
+struct aq_block_room {
+    struct aq_block_shape shape;
+    uint64_t kv_memory, kv_disk, kv_tails;
+};
+void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats);
 
 /* Chooses *ret; every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
  * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does;
