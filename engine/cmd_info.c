@@ -50,23 +50,6 @@ static void chosen_word(const char *path, char *text, size_t bytes)
              close ? open + 1 : "unknown");
 }
 
-static void cpu_model(char *text, size_t bytes)
-{
-    char line[512];
-    snprintf(text, bytes, "unknown");
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    while (f && fgets(line, sizeof(line), f)) {
-        char *colon = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !colon)
-            continue;
-        colon[strcspn(colon, "\n")] = '\0';
-        snprintf(text, bytes, "%s", colon + 1 + strspn(colon + 1, " \t"));
-        break;
-    }
-    if (f)
-        fclose(f);
-}
-
 /* ---- the document ----------------------------------------------------------------------- */
 
 static json_t *bytes_json(uint64_t bytes)
@@ -88,7 +71,7 @@ static json_t *cpu_json(void)
     char model[256];
     struct aq_cpu_limits c;
     aq_limits_cpu(&c, NULL);
-    cpu_model(model, sizeof(model));
+    aq_limits_cpu_model(model, sizeof(model), NULL);
     return json_pack("{s:s, s:s, s:i, s:s, s:i, s:o}", "model", model, "isa",
                      aq_isa_name(aq_isa_detect()), "threads", (int)c.threads, "limited_by",
                      c.limited_by, "affinity", (int)c.affinity, "quota",

@@ -182,6 +182,7 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : keep(&e->io, o->io, reterr);
     rc = rc < 0 ? rc : keep(&e->io_direct, o->io_direct, reterr);
     rc = rc < 0 ? rc : keep(&e->cache_dir, o->cache_dir, reterr);
+    rc = rc < 0 ? rc : keep(&e->hardware, o->hardware, reterr);
     rc = rc < 0 ? rc : keep(&e->trace_path, o->trace, reterr);
     e->disk_dir = calloc(o->disk_dir_count + 1, sizeof(*e->disk_dir));
     if (!e->disk_dir)
@@ -248,6 +249,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
     e->opts.attention = e->opts.emulate_link = e->opts.trace = e->opts.numa = NULL;
     e->opts.io = e->opts.io_direct = e->opts.cache_dir = e->opts.host_products = NULL;
+    e->opts.hardware = NULL;
     e->opts.disk_dirs = NULL;
     *ret = e;
     return 0;
@@ -297,6 +299,7 @@ void aq_engine_close(struct aq_engine *e)
     free(e->io);
     free(e->io_direct);
     free(e->cache_dir);
+    free(e->hardware);
     free(e->trace_path);
     free(e);
 }

@@ -43,6 +43,7 @@ struct aq_engine_opts {
     const char *const *disk_dirs; /* for scratch; none: the cache directory */
     uint32_t disk_dir_count;
     bool disk_dir_any;     /* tmpfs and network file systems are fine */
+    const char *hardware;  /* whose rates plans are made with; NULL: kept ones, else measured */
     const char *cache_dir; /* for packed stores; NULL: the default one */
     uint32_t context;      /* 0: the model's */
     uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */

@@ -13,47 +13,6 @@
 /* What the process may need beyond what is counted line by line: allocator slack, stacks, library
  * state. */
 #define PROCESS_SLACK_BYTES (12 * AQ_MIB)
-/* A smaller model is done before it pays to measure the machine. */
-#define MEASURED_PARAMETERS (100 * 1000 * 1000)
-
-/* Once, before the first plan, of models large enough for it to pay, or where somebody asks. */
-static int rate_machine(struct aq_engine *e, struct aq_err *reterr)
-{
-    if (e->rated || (!e->opts.predict && e->info.parameters < MEASURED_PARAMETERS))
-        return 0;
-    uint64_t now = aq_mem_process_now(), all = e->budget - e->opts.emulate_device;
-    struct aq_rates_opts opts = {
-        .kernels = &e->kernels,
-        .cores = e->cores,
-        .threads = e->info.threads,
-        .compute = e->info.compute,
-        .weight_format = e->info.weight_format,
-        .memory = all > now ? (all - now) / 4 : 0,
-    };
-    int rc = aq_rates_measure(&e->hw, &e->measured, &opts, reterr);
-    if (rc < 0)
-        return rc;
-    /* Emulated links are as fast as they were asked to be, or as a copy in memory goes. */
-    double copy = e->hw.host_memory_bytes_per_s / e->hw.copy_host_bytes_per_byte;
-    e->hw.h2d_bytes_per_s = e->link[AQ_H2D] ? (double)e->link[AQ_H2D] : copy;
-    e->hw.d2h_bytes_per_s = e->link[AQ_D2H] ? (double)e->link[AQ_D2H] : copy;
-    e->rated = true;
-    return 0;
-}
-
-/* What the store's files deliver.  A store too small to tell leaves the assumption. */
-int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
-{
-    if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)
-        return 0;
-    if (e->budget < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
-        return 0; /* too little of it to spend some on a guess */
-    struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
-    int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
-    e->measured.disk = rc == 0;
-    return rc == -ERANGE ? 0 : rc;
-}
-
 /* What measuring the machine once took at most belongs to the ledger too, where the plan itself
  * takes less. */
 static void count_measuring(struct aq_engine *e)
@@ -121,7 +80,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
             reterr, -EINVAL,
             "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
             total, e->info.context);
-    int rc = rate_machine(e, reterr);
+    int rc = engine_rate_machine(e, reterr);
     rc = rc < 0 ? rc : engine_rate_disk(e, aq_model_store(e->model), reterr);
     if (rc < 0)
         return rc;

@@ -42,7 +42,7 @@ struct aq_engine {
     struct aq_forecast forecast;
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load. */
-    char *model_dir, *io, *io_direct, *cache_dir, *trace_path, **disk_dir;
+    char *model_dir, *io, *io_direct, *cache_dir, *hardware, *trace_path, **disk_dir;
     char lossy_text[4][256];
     struct aq_log log;
 
@@ -73,9 +73,14 @@ static inline uint32_t engine_widest_row(const struct aq_model_steps *m)
     return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
 }
 
-/* ---- engine_plan.c ---- */
+/* ---- engine_hw.c ---- */
+/* Once, before the first plan: where --hardware says so, of models large enough for it to pay, or
+ * where somebody asks. */
+int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr);
 /* The rate of a store's files replaces what was assumed, once there is one. */
 int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr);
+
+/* ---- engine_plan.c ---- */
 int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr);
 struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e);
 

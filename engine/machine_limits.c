@@ -334,3 +334,16 @@ void aq_limits_cpu(struct aq_cpu_limits *ret, const char *root)
         c.threads = 1;
     *ret = c;
 }
+
+void aq_limits_cpu_model(char *text, size_t bytes, const char *root)
+{
+    char *cpuinfo = read_text(root, "/proc/cpuinfo");
+    char *line = cpuinfo ? strstr(cpuinfo, "model name") : NULL;
+    char *colon = line ? strchr(line, ':') : NULL;
+    snprintf(text, bytes, "unknown");
+    if (colon) {
+        colon += 1 + strspn(colon + 1, " \t");
+        snprintf(text, bytes, "%.*s", (int)strcspn(colon, "\n"), colon);
+    }
+    free(cpuinfo);
+}

@@ -36,6 +36,8 @@ struct aq_cpu_limits {
     const char *limited_by; /* "affinity" or "cgroup" */
 };
 void aq_limits_cpu(struct aq_cpu_limits *ret, const char *root);
+/* What the CPU calls itself; "unknown". */
+void aq_limits_cpu_model(char *text, size_t bytes, const char *root);
 
 struct aq_disk_limits {
     const char *file_system;   /* "ext4", "tmpfs", ...; "unknown" */

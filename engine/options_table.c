@@ -25,6 +25,7 @@
 #define TOKENIZE AQ_CMD_TOKENIZE
 #define INFO     AQ_CMD_INFO
 #define STATUS   AQ_CMD_STATUS
+#define PROBE    AQ_CMD_PROBE
 #define RUN      AQ_CMD_RUN
 #define ALL      AQ_CMD_ALL
 
@@ -208,6 +209,12 @@ const struct aq_option aq_option_table[] = {
      .help = "hash every extent of the store again"},
     {"list", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(list), .help = "print the tensors"},
 
+    /* ---- probe ---- */
+    {"output", 'o', AQ_GROUP_JOB, PROBE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the profile here, as YAML; otherwise to standard output"},
+    {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
+     .help = "less of everything: about a second, and less exact"},
+
     /* ---- tokenize, info, status ---- */
     {"decode", 0, AQ_GROUP_JOB, TOKENIZE, AQ_OPTION_BOOL, AT(decode),
      .help = "turn {\"ids\"} back into {\"text\"}"},
@@ -232,6 +239,8 @@ const struct aq_option aq_option_table[] = {
      .help = "budget of scratch on disk; auto: free space less 5 %"},
     {"disk-dir", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR,...",
      .help = "directories for scratch; otherwise the cache directory"},
+    {"disk-dir", 0, AQ_GROUP_MEMORY, PROBE, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR",
+     .help = "directory whose disk is measured; otherwise none is"},
     {"disk-dir-any", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_BOOL, AT(disk_dir_any),
      .help = "scratch may lie on tmpfs or a network file system"},
     {"cache-dir", 0, AQ_GROUP_MEMORY, RUN | PACK | INFO, AQ_OPTION_STRING, AT(cache_dir),
@@ -287,19 +296,26 @@ const struct aq_option aq_option_table[] = {
      .help = "how query heads that share a KV head count together (default sum)"},
 
     /* ---- machine and schedule ---- */
-    {"threads", 't', AQ_GROUP_MACHINE, RUN | PACK, AQ_OPTION_U32, AT(threads), .argument = "N",
-     RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
+    {"threads", 't', AQ_GROUP_MACHINE, RUN | PACK | PROBE, AQ_OPTION_U32, AT(threads),
+     .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "worker threads; otherwise what affinity and cgroup quota allow"},
-    {"isa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
+    {"hardware", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_STRING, AT(hardware),
+     .argument = "local|NAME|FILE",
+     .help =
+         "rates that plans and predictions are made with: local, measured once by aquifer probe "
+         "and kept in the cache directory, a machine of configs/hardware, or a YAML file; "
+         "otherwise what local kept if it is there, else a measurement of 0.2 s"},
+    {"isa", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
      .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
      .help = "highest instruction set to use; auto: the best this CPU has"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
      .check = aq_check_numa, .help = "memory node of large buffers: auto, off or a node's number"},
-    {"io", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHOICE, AT(io), .argument = "ENGINE",
+    {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io), .argument = "ENGINE",
      .choices = "auto|uring|threads",
      .help = "engine of disk transfers; auto: io_uring where it may be used"},
-    {"io-direct", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHOICE, AT(io_direct), .argument = "MODE",
-     .choices = "auto|on|off", .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
+    {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
+     .argument = "MODE", .choices = "auto|on|off",
+     .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
     {"executor", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
      .choices = "overlapped|serial",
      .help = "overlapped: lanes run side by side; serial: one op after the other"},
@@ -401,7 +417,12 @@ const struct aq_command aq_command_table[] = {
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
     {"plan", 0, "choose placement and block shape (not built yet)", NULL, NULL},
-    {"probe", 0, "measure this machine for the planner (not built yet)", NULL, NULL},
+    {"probe", PROBE, "measure this machine for the planner",
+     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [options]",
+     "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
+     "attention, copies by size, both ways at once and beside attention, and the disk of a "
+     "directory. Prints a hardware profile that --hardware takes. Nothing else should run "
+     "meanwhile."},
 };
 const uint32_t aq_command_count = AQ_ARRAY_LEN(aq_command_table);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/rates.h - this machine as numbers for the simulator, measured in a fraction of a second:
  * what products compute and read, and what the data files of a store deliver.  The rest are the
- * defaults of policy/hw.h, scaled by what was measured.  (`probe` will measure all of them.) */
+ * defaults of policy/hw.h, scaled by what was measured; engine/probe.h measures all of them, with
+ * the same parts, in seconds. */
 #ifndef AQ_ENGINE_RATES_H
 #define AQ_ENGINE_RATES_H
 

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/cmd_probe.c - `aquifer probe`: this machine as a hardware profile. */
+#include "engine/commands.h"
+
+#include "base/json.h"
+#include "engine/hw_file.h"
+#include "engine/probe.h"
+
+static bool interrupted(void *user)
+{
+    const struct aquifer_hooks *hooks = user;
+    return hooks && hooks->interrupted && hooks->interrupted(hooks->user);
+}
+
+static int print_json(const struct aq_hw_profile *p, const char *output,
+                      const struct aquifer_hooks *hooks, struct aq_err *reterr)
+{
+    json_t *document = json_pack("{s:i, s:o, s:o, s:s?}", "schema", 1, "profile", aq_hw_json(p),
+                                 "assumptions", aq_hw_assumptions_json(p), "output", output);
+    if (!document)
+        return aq_error(reterr, -ENOMEM, "probe: out of memory");
+    return aq_hooks_json(hooks, document, reterr);
+}
+
+static int print_yaml(const struct aq_hw_profile *p, const struct aquifer_hooks *hooks,
+                      struct aq_err *reterr)
+{
+    struct aq_buf b = {0};
+    aq_hw_file_text(&b, p);
+    int rc = b.failed ? aq_error(reterr, -ENOMEM, "probe: out of memory") : 0;
+    if (rc == 0)
+        aq_hooks_output(hooks, b.data, b.count);
+    aq_buf_close(&b);
+    return rc;
+}
+
+int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                 struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    struct aq_hw_profile p;
+    struct aq_probe_opts opts = {
+        .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
+        .threads = o->threads,
+        .isa = o->isa,
+        .io = o->io,
+        .io_direct = o->io_direct,
+        .quick = o->quick,
+        .log = &log,
+        .stop = interrupted,
+        .stop_user = (void *)hooks,
+    };
+    if (o->disk_dir.count > 1)
+        return aq_error(reterr, -EINVAL, "--disk-dir: expected one directory to measure, found %u",
+                        o->disk_dir.count);
+    int rc = aq_probe(&p, &opts, reterr);
+    if (rc == 0 && o->output)
+        rc = aq_hw_file_write(&p, o->output, reterr);
+    if (rc < 0)
+        return rc;
+    if (o->json)
+        return print_json(&p, o->output, hooks, reterr);
+    if (!o->output)
+        return print_yaml(&p, hooks, reterr);
+    aq_hooks_line(hooks, AQUIFER_INFO, "profile written to '%s'", o->output);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/engine_hw.c - the rates that an engine plans and predicts with: of a profile that was
+ * named or kept, else measured in a moment. */
+#include "engine/engine_state.h"
+
+#include "base/mem.h"
+#include "engine/hw_file.h"
+#include "engine/hw_keys.h"
+
+#include <string.h>
+
+/* A smaller model is done before it pays to measure the machine. */
+#define MEASURED_PARAMETERS (100 * 1000 * 1000)
+
+static bool given(const struct aq_hw_profile *p, const char *key)
+{
+    return p->note[aq_hw_key_find(key)].origin == AQ_HW_GIVEN;
+}
+
+static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, struct aq_err *reterr)
+{
+    if (!p->hw.device_on_host)
+        return aq_error(reterr, -EINVAL,
+                        "--hardware: this run computes on the cpu: expected a machine without a "
+                        "device, found '%s' with '%s'",
+                        p->name, p->device);
+    e->hw = aq_hw_for_weights(p, e->info.weight_format);
+    e->measured = (struct aq_rates_measured){
+        .products = given(p, e->info.compute == AQ_BF16 ? "host.product_bf16_tflop_s"
+                                                        : "host.product_f32_tflop_s"),
+        .memory = given(p, "host.memory_gb_s"),
+        .disk = p->capacity[AQ_DISK] > 0,
+    };
+    return 0;
+}
+
+/* *ret_found: the rates are those of --hardware, or of what `local` kept. */
+static int look_up(struct aq_engine *e, bool *ret_found, struct aq_err *reterr)
+{
+    struct aq_hw_profile p;
+    uint64_t now = aq_mem_process_now();
+    struct aq_hw_local_opts local = {
+        .cache_dir = e->cache_dir,
+        .disk_dir = e->opts.disk_dir_count ? e->disk_dir[0] : NULL,
+        .threads = e->opts.threads,
+        .memory = e->budget > now ? e->budget - now : 1,
+        .log = &e->log,
+    };
+    *ret_found = true;
+    if (e->hardware) {
+        int rc = aq_hw_find(&p, e->hardware, &local, reterr);
+        return rc < 0 ? rc : take_profile(e, &p, reterr);
+    }
+    bool tested = e->seams.timeline || e->seams.open_io; /* by what is not this machine */
+    *ret_found = !tested && aq_hw_local_kept(&p, &local);
+    return *ret_found ? take_profile(e, &p, reterr) : 0;
+}
+
+static int measure(struct aq_engine *e, struct aq_err *reterr)
+{
+    uint64_t now = aq_mem_process_now(), all = e->budget - e->opts.emulate_device;
+    struct aq_rates_opts opts = {
+        .kernels = &e->kernels,
+        .cores = e->cores,
+        .threads = e->info.threads,
+        .compute = e->info.compute,
+        .weight_format = e->info.weight_format,
+        .memory = all > now ? (all - now) / 4 : 0,
+    };
+    return aq_rates_measure(&e->hw, &e->measured, &opts, reterr);
+}
+
+int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr)
+{
+    bool worth = e->opts.predict || e->info.parameters >= MEASURED_PARAMETERS, found = false;
+    if (e->rated || (!worth && !e->hardware))
+        return 0;
+    int rc = look_up(e, &found, reterr);
+    rc = rc < 0 || found ? rc : measure(e, reterr);
+    if (rc < 0)
+        return rc;
+    /* Emulated links are as fast as they were asked to be, or as a copy in memory goes, and
+     * independent of each other but for the memory and cores that both take. */
+    double copy = e->hw.host_memory_bytes_per_s / e->hw.copy_host_bytes_per_byte;
+    for (int i = 0; i < AQ_LINK_COUNT; i++) {
+        double *rate = i == AQ_H2D ? &e->hw.h2d_bytes_per_s : &e->hw.d2h_bytes_per_s;
+        *rate = e->link[i] ? (double)e->link[i] : found ? *rate : copy;
+    }
+    e->rated = true;
+    return 0;
+}
+
+/* What the store's files deliver.  A store too small to tell leaves the assumption. */
+int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
+{
+    if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)
+        return 0;
+    if (e->budget < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
+        return 0; /* too little of it to spend some on a guess */
+    struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
+    int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
+    e->measured.disk = rc == 0;
+    return rc == -ERANGE ? 0 : rc;
+}

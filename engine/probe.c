@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/probe.c - single measurements put together as a profile.  A device of its own would bring
+ * its section (capacity and rates of its backend) and open the links to it; there is none yet, so
+ * that links are those of the emulated device: copies in memory. */
+#include "engine/probe.h"
+
+#include "base/clock.h"
+#include "engine/hw_keys.h"
+#include "engine/machine_limits.h"
+#include "engine/rates_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* How much of everything. */
+struct amount {
+    double long_s;
+    size_t weight_bytes, kv_bytes, link_bytes;
+    uint64_t disk_bytes;
+};
+static const struct amount thorough = {0.25, 256 << 20, 128 << 20, 64 << 20, 1ull << 30},
+                           quick = {0.02, 24 << 20, 16 << 20, 16 << 20, 128 << 20};
+
+/* At most: weights, what they are unpacked to, KV, both ends of both links, rows and scratch. */
+static uint64_t memory_of(const struct amount *a)
+{
+    return 2 * a->weight_bytes + a->kv_bytes + 4 * a->link_bytes + 64 * AQ_MIB;
+}
+
+struct probe {
+    const struct aq_probe_opts *o;
+    struct amount amount;
+    struct aq_kernels kernels;
+    enum aq_dtype compute; /* as --compute auto chooses it */
+    uint32_t threads;
+    struct aq_rates_rig rig;
+    struct aq_hw_profile *p;
+};
+
+static int begin(const struct probe *b, const char *what, struct aq_err *reterr)
+{
+    aq_log_line(b->o->log, AQ_LOG_INFO, "measuring %s", what);
+    if (b->o->stop && b->o->stop(b->o->stop_user))
+        return aq_error(reterr, -EINTR, "probe: interrupted before %s", what);
+    return 0;
+}
+
+static void give(const struct probe *b, const char *key, struct aq_sample s, double unit,
+                 const char *source)
+{
+    if (s.median > 0)
+        aq_hw_key_give(b->p, key, s.median / unit, s.spread, source);
+}
+
+static void give_sure(const struct probe *b, const char *key, double value, const char *source)
+{
+    aq_hw_key_give(b->p, key, value, NAN, source);
+}
+
+/* ---- host -------------------------------------------------------------------------------- */
+
+static void measure_unpacking(const struct probe *b, const struct aq_rates_products *p, void *dst)
+{
+    static const char *const keys[] = {"host.unpack_int8_gb_s", "host.unpack_int4_gb_s"};
+    static const enum aq_dtype format[] = {AQ_Q8, AQ_Q4};
+    char source[AQ_HW_TEXT_MAX];
+    snprintf(source, sizeof(source), "measured: to %s, packed bytes", aq_dtype_name(b->compute));
+    for (int i = 0; i < 2; i++)
+        give(b, keys[i],
+             aq_rates_unpack_bytes(p, format[i], b->compute, dst, b->amount.weight_bytes), 1e9,
+             source);
+}
+
+static int measure_products(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_rates_products p;
+    void *dst = NULL;
+    char source[AQ_HW_TEXT_MAX];
+    int rc = begin(b, "products and memory", reterr);
+    rc = rc < 0 ? rc : aq_rates_products_open(&p, &b->rig, b->amount.weight_bytes, reterr);
+    rc = rc < 0 ? rc : aq_rates_take(&dst, &b->rig, b->amount.weight_bytes, 0, reterr);
+    if (rc < 0)
+        return rc;
+    snprintf(source, sizeof(source), "measured: %u rows, %s, x %g as in a pass", AQ_RATES_ROWS,
+             aq_isa_name(b->kernels.isa), AQ_RATES_SHARE_IN_PASS);
+    give(b, "host.product_f32_tflop_s", aq_rates_product_flops(&p, AQ_F32, AQ_F32), 1e12, source);
+    give(b, "host.product_bf16_tflop_s", aq_rates_product_flops(&p, AQ_BF16, AQ_BF16), 1e12,
+         source);
+    struct aq_sample row = aq_rates_product_bytes(&p, b->compute, b->compute, p.weight_bytes);
+    snprintf(source, sizeof(source), "measured: %s product of one row", aq_dtype_name(b->compute));
+    give(b, "host.product_memory_gb_s", row, 1e9, source);
+    give(b, "host.product_f32_memory_gb_s",
+         aq_rates_product_bytes(&p, AQ_F32, AQ_F32, p.weight_bytes), 1e9, "measured: one row");
+    struct aq_sample read = aq_rates_read_bytes(&p);
+    /* Products ask ahead for what they read, and so may pass plain reading. */
+    if (row.median > read.median)
+        give(b, "host.memory_gb_s", row, 1e9,
+             "measured: products of one row read faster than loads");
+    else
+        give(b, "host.memory_gb_s", read, 1e9, "measured: reading, all threads");
+    measure_unpacking(b, &p, dst);
+    return 0;
+}
+
+/* ---- links ------------------------------------------------------------------------------- */
+
+static void give_links(const struct probe *b, const struct aq_rates_link *l)
+{
+    static const char *const by_size[3][2] = {
+        {"links.h2d_64kib_gb_s", "links.d2h_64kib_gb_s"},
+        {"links.h2d_1mib_gb_s", "links.d2h_1mib_gb_s"},
+        {"links.h2d_16mib_gb_s", "links.d2h_16mib_gb_s"},
+    };
+    static const char copies[] = "measured: copies in memory, one thread; no device";
+    give(b, "links.h2d_gb_s", l->h2d, 1e9, copies);
+    give(b, "links.d2h_gb_s", l->d2h, 1e9, copies);
+    for (int i = 0; i < 3; i++) {
+        give(b, by_size[i][0], l->h2d_size[i], 1e9, copies);
+        give(b, by_size[i][1], l->d2h_size[i], 1e9, copies);
+    }
+    give(b, "links.both_gb_s", l->both, 1e9, "measured: both directions at once, together");
+    give(b, "links.copy_core_s_per_gb", l->core_s, 1e-9, "measured");
+    give(b, "links.h2d_in_attention_gb_s", l->h2d_in_attention, 1e9,
+         "measured: while host attention runs on all threads");
+    give(b, "links.attention_in_h2d_gb_s", l->attention_in_h2d, 1e9,
+         "measured: host attention while h2d copies run");
+}
+
+static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_rates_attention *a = NULL;
+    struct aq_rates_link link;
+    int rc = begin(b, "attention", reterr);
+    rc = rc < 0 ? rc : aq_rates_attention_open(&a, &b->rig, b->amount.kv_bytes, reterr);
+    if (rc < 0)
+        return rc;
+    give(b, "host.attention_memory_gb_s", aq_rates_decode_bytes(a), 1e9,
+         "measured: decode, f16 KV, 32 heads of 64, 512 keys");
+    give(b, "host.attention_tflop_s", aq_rates_prefill_flops(a), 1e12,
+         "measured: prefill of 512 rows, f16 KV, 32 heads of 64");
+    rc = begin(b, "links", reterr);
+    rc = rc < 0 ? rc : aq_rates_links(&link, &b->rig, a, b->amount.link_bytes, reterr);
+    if (rc == 0)
+        give_links(b, &link);
+    aq_rates_attention_close(a);
+    return rc;
+}
+
+/* ---- disk -------------------------------------------------------------------------------- */
+
+static int measure_disk(struct probe *b, struct aq_err *reterr)
+{
+    const char *dir = b->o->disk_dir;
+    struct aq_disk_limits limits;
+    struct aq_rates_disk d;
+    char source[AQ_HW_TEXT_MAX];
+    int rc = dir ? begin(b, "the disk", reterr) : 0;
+    rc = rc < 0 || !dir ? rc : aq_limits_disk(&limits, dir, reterr);
+    if (rc < 0 || !dir)
+        return rc;
+    if (limits.in_memory) {
+        aq_log_line(b->o->log, AQ_LOG_WARNING, "'%s' lies in memory: no disk is measured", dir);
+        return 0;
+    }
+    uint64_t bytes = aq_min_u64(b->amount.disk_bytes, limits.free / 4);
+    if (bytes < quick.disk_bytes)
+        return aq_error(reterr, -ENOMEM,
+                        "'%s': expected %llu MiB free to measure the disk in, found %llu MiB", dir,
+                        (unsigned long long)(4 * quick.disk_bytes / AQ_MIB),
+                        (unsigned long long)(limits.free / AQ_MIB));
+    rc = aq_rates_scratch(&d, dir, bytes, b->o->io, b->o->io_direct, b->o->log, reterr);
+    if (rc < 0)
+        return rc;
+    snprintf(source, sizeof(source), "measured: %s, %s, pieces of 1 MiB, %s", limits.file_system,
+             d.direct ? "O_DIRECT" : "buffered", d.engine);
+    give_sure(b, "disk.space", (double)(limits.free / AQ_MIB * AQ_MIB), "free");
+    give(b, "disk.read_gb_s", d.read, 1e9, source);
+    give(b, "disk.write_gb_s", d.write, 1e9, source);
+    give_sure(b, "disk.duplex", d.together, "measured: both at once against one after the other");
+    give_sure(b, "disk.core_s_per_gb", d.core_s * 1e9, source);
+    return 0;
+}
+
+/* ---- the whole --------------------------------------------------------------------------- */
+
+static int describe(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_cpu_limits c;
+    struct aq_host_limits h;
+    unsigned isa = aq_isa_detect(), most = isa;
+    aq_limits_cpu(&c, NULL);
+    int rc = aq_limits_host(&h, NULL, reterr);
+    if (rc < 0)
+        return rc;
+    if (b->o->isa && aq_isa_parse(b->o->isa, &most))
+        isa &= most;
+    uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
+    if (memory < 2 * memory_of(&thorough))
+        b->amount = quick;
+    if (memory < memory_of(&quick))
+        return aq_error(reterr, -ENOMEM,
+                        "expected %llu MiB of memory to measure this machine in, found %llu MiB",
+                        (unsigned long long)(memory_of(&quick) / AQ_MIB),
+                        (unsigned long long)(memory / AQ_MIB));
+    aq_kernels_cpu(&b->kernels, isa);
+    b->compute = isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX) ? AQ_BF16 : AQ_F32;
+    b->threads = b->o->threads ? b->o->threads : c.threads;
+    aq_limits_cpu_model(b->p->cpu, sizeof(b->p->cpu), NULL);
+    snprintf(b->p->name, sizeof(b->p->name), "this machine");
+    snprintf(b->p->description, sizeof(b->p->description), "%.64s, %u threads, %s", b->p->cpu,
+             b->threads, aq_isa_name(isa));
+    give_sure(b, "machine.cores", c.quota > 0 ? fmin(c.quota, c.affinity) : c.affinity,
+              strcmp(c.limited_by, "cgroup") == 0 ? "quota of the cgroup" : "affinity");
+    give_sure(b, "host.threads", b->threads, "measured with so many");
+    give_sure(b, "host.memory", (double)(h.total / AQ_MIB * AQ_MIB), "MemTotal");
+    return 0;
+}
+
+int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct aq_err *reterr)
+{
+    struct aq_hw_profile p;
+    struct probe b = {.o = opts, .amount = opts->quick ? quick : thorough, .p = &p};
+    memset(&p, 0, sizeof(p));
+    for (uint32_t i = 0; i < AQ_HW_KEYS_MAX; i++)
+        p.note[i].spread = NAN;
+    int rc = describe(&b, reterr);
+    rc = rc < 0 ? rc
+                : aq_rates_rig_open(&b.rig, &b.kernels, b.threads, b.amount.long_s,
+                                    AQ_RATES_CONTEXT, reterr);
+    if (rc < 0)
+        return rc;
+    rc = measure_products(&b, reterr);
+    rc = rc < 0 ? rc : measure_attention_and_links(&b, reterr);
+    aq_rates_rig_close(&b.rig);
+    rc = rc < 0 ? rc : measure_disk(&b, reterr);
+    rc = rc < 0 ? rc : aq_hw_complete(&p, "this machine", NULL, reterr);
+    if (rc == 0)
+        *ret = p;
+    return rc;
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/rates_parts.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { REPEATS_MIN = 3, REPEATS_MAX = 64, READ_TILE = 1 << 20 };
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct aq_sample aq_sample_of(double *values, size_t count)
+{
+    assert(count > 0);
+    qsort(values, count, sizeof(*values), compare);
+    double median = values[count / 2];
+    double range = values[count * 3 / 4 < count ? count * 3 / 4 : count - 1] - values[count / 4];
+    return (struct aq_sample){median, median > 0 ? range / median : 0};
+}
+
+double aq_rates_cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *), void *arg,
+                                 double amount)
+{
+    double rate[REPEATS_MAX], begin = aq_clock_s();
+    size_t count = 0;
+    fn(arg);
+    while (count < REPEATS_MAX && (count < REPEATS_MIN || aq_clock_s() - begin < r->long_s)) {
+        double start = aq_clock_s();
+        fn(arg);
+        double s = aq_clock_s() - start;
+        rate[count++] = s > 0 ? amount / s : 0;
+    }
+    return aq_sample_of(rate, count);
+}
+
+/* ---- workers and memory ------------------------------------------------------------------ */
+
+int aq_rates_take(void *ret, struct aq_rates_rig *r, size_t bytes, int fill, struct aq_err *reterr)
+{
+    void *at = NULL;
+    assert(r->block_count < AQ_RATES_BLOCKS_MAX);
+    int rc = aq_mem_alloc(&at, r->mem, AQ_HOST, "rates", bytes, reterr);
+    if (rc < 0)
+        return rc;
+    memset(at, fill, bytes);
+    r->block[r->block_count].at = at;
+    r->block[r->block_count++].bytes = bytes;
+    *(void **)ret = at;
+    return 0;
+}
+
+int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels, uint32_t threads,
+                      double long_s, uint32_t context_max, struct aq_err *reterr)
+{
+    static const uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = UINT64_MAX, [AQ_DEVICE] = UINT64_MAX};
+    struct aq_scratch_need need = {AQ_RATES_K, 64, context_max, 0};
+    size_t each = aq_kernels_scratch_bytes(&need);
+    struct aq_rates_rig r = {.kernels = kernels, .threads = threads, .long_s = long_s};
+    void *scratch = NULL;
+    int rc = aq_mem_open(&r.mem, limit, reterr);
+    rc = rc < 0 ? rc : aq_rates_take(&scratch, &r, each * threads, 0, reterr);
+    rc = rc < 0 ? rc : aq_pool_open(&r.pool, threads, reterr);
+    rc = rc < 0 ? rc : aq_exec_open(&r.exec, r.pool, scratch, each, reterr);
+    if (rc < 0)
+        aq_rates_rig_close(&r);
+    else
+        *ret = r;
+    return rc;
+}
+
+void aq_rates_rig_close(struct aq_rates_rig *r)
+{
+    aq_exec_close(r->exec);
+    aq_pool_close(r->pool);
+    for (uint32_t i = 0; i < r->block_count; i++)
+        aq_mem_free(r->mem, AQ_HOST, "rates", r->block[i].at, r->block[i].bytes);
+    aq_mem_close(r->mem);
+}
+
+/* ---- products ---------------------------------------------------------------------------- */
+
+int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r,
+                           size_t weight_bytes, struct aq_err *reterr)
+{
+    struct aq_rates_products p = {.rig = r, .weight_bytes = weight_bytes};
+    /* Int4 panels are the smallest. */
+    size_t panels = weight_bytes / aq_panel_bytes(AQ_Q4, AQ_RATES_K) + 1;
+    size_t x = (size_t)AQ_RATES_ROWS * AQ_RATES_K * sizeof(float);
+    size_t y = ((size_t)AQ_RATES_ROWS * AQ_RATES_PANELS + panels) * AQ_PANEL_ROWS * sizeof(float);
+    int rc = aq_rates_take(&p.weights, r, weight_bytes, AQ_RATES_FILL_WEIGHTS, reterr);
+    rc = rc < 0 ? rc : aq_rates_take(&p.x, r, x, AQ_RATES_FILL_ROWS, reterr);
+    rc = rc < 0 ? rc : aq_rates_take(&p.y, r, y, 0, reterr);
+    if (rc == 0)
+        *ret = p;
+    return rc;
+}
+
+struct product_call {
+    const struct aq_rates_rig *rig;
+    struct aq_product p;
+};
+
+static void run_product(void *arg)
+{
+    struct product_call *c = arg;
+    const struct aq_kernels *k = c->rig->kernels;
+    aq_product_fn *product = c->p.x_dtype == AQ_BF16 ? k->product_bf16 : k->product_f32;
+    product(c->rig->exec, &c->p);
+}
+
+static struct aq_sample product(const struct aq_rates_products *p, enum aq_dtype compute,
+                                enum aq_dtype format, uint32_t panels, uint32_t rows, double amount)
+{
+    struct aq_segment segment = {p->weights, 0, panels * AQ_PANEL_ROWS};
+    struct product_call c = {
+        .rig = p->rig,
+        .p =
+            {
+                .x = p->x,
+                .x_dtype = compute,
+                .m = rows,
+                .k = AQ_RATES_K,
+                .x_stride = AQ_RATES_K,
+                .segments = &segment,
+                .segment_count = 1,
+                .w_dtype = format,
+                .w_layout = aq_layout_cpu(format),
+                .y = p->y,
+                .y_dtype = AQ_F32,
+                .y_stride = (size_t)panels * AQ_PANEL_ROWS,
+            },
+    };
+    return aq_rates_repeat(p->rig, run_product, &c, amount);
+}
+
+struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format)
+{
+    /* The reference takes about a nanosecond a product. */
+    uint32_t rows = p->rig->kernels->isa & AQ_ISA_AVX2 ? AQ_RATES_ROWS : 1;
+    double flops = 2.0 * rows * AQ_RATES_PANELS * AQ_PANEL_ROWS * AQ_RATES_K;
+    assert(p->weight_bytes >= AQ_RATES_PANELS * aq_panel_bytes(format, AQ_RATES_K));
+    struct aq_sample s = product(p, compute, format, AQ_RATES_PANELS, rows, flops);
+    s.median *= AQ_RATES_SHARE_IN_PASS;
+    return s;
+}
+
+struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format, size_t bytes)
+{
+    size_t panel = aq_panel_bytes(format, AQ_RATES_K);
+    uint32_t panels = (uint32_t)(bytes / panel);
+    assert(panels > 0 && bytes <= p->weight_bytes);
+    return product(p, compute, format, panels, 1, (double)panels * (double)panel);
+}
+
+/* ---- other passes over memory ------------------------------------------------------------ */
+
+struct unpack_call {
+    const struct aq_rates_rig *rig;
+    struct aq_unpack u;
+};
+
+static void run_unpack(void *arg)
+{
+    struct unpack_call *c = arg;
+    c->rig->kernels->unpack(c->rig->exec, &c->u);
+}
+
+struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
+                                       enum aq_dtype compute, void *dst, size_t dst_bytes)
+{
+    size_t panel = aq_panel_bytes(format, AQ_RATES_K);
+    uint64_t panels =
+        aq_min_u64(p->weight_bytes / panel, dst_bytes / aq_panel_bytes(compute, AQ_RATES_K));
+    struct unpack_call c = {p->rig,
+                            {.src = p->weights,
+                             .dst = dst,
+                             .src_dtype = format,
+                             .dst_dtype = compute,
+                             .panels = (uint32_t)panels,
+                             .k = AQ_RATES_K}};
+    return aq_rates_repeat(p->rig, run_unpack, &c, (double)panels * (double)panel);
+}
+
+struct read_call {
+    const struct aq_rates_products *p;
+    uint64_t *sum; /* by worker, a cache line apart: what was read must be used */
+};
+
+static void read_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct read_call *c = arg;
+    const uint64_t *at = (const void *)(c->p->weights + (size_t)tile * READ_TILE);
+    uint64_t sum[8] = {0};
+    for (size_t i = 0; i < READ_TILE / sizeof(*at); i += 8) {
+        for (size_t j = 0; j < 8; j++)
+            sum[j] += at[i + j];
+    }
+    for (size_t j = 0; j < 8; j++)
+        c->sum[8 * worker] += sum[j];
+}
+
+static void run_read(void *arg)
+{
+    struct read_call *c = arg;
+    aq_pool_run(c->p->rig->pool, read_tile, c, (uint32_t)(c->p->weight_bytes / READ_TILE));
+}
+
+struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p)
+{
+    uint64_t sum[8 * AQ_THREADS_MAX] = {0};
+    struct read_call c = {p, sum};
+    return aq_rates_repeat(p->rig, run_read, &c, (double)(p->weight_bytes / READ_TILE * READ_TILE));
+}

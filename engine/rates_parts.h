@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/rates_parts.h - the single measurements that engine/rates.h (quick, before a run) and
+ * engine/probe.h (thorough) are made of, and the workers and memory they share.  Each says how long
+ * something took, many times over: the median counts, because others on the machine make some of
+ * them slow, and a run of minutes meets both kinds. */
+#ifndef AQ_ENGINE_RATES_PARTS_H
+#define AQ_ENGINE_RATES_PARTS_H
+
+#include "base/mem.h"
+#include "engine/disks.h"
+#include "kernels/kernels.h"
+
+/* K of the products; rows of those that compute, with so few panels that they stay in a core's
+ * cache, as in a large block. */
+enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 128, AQ_RATES_PANELS = 8 };
+
+/* Of the rate of a product alone, products of a pass reach this much: in seven runs of
+ * bench/offload.py the prediction without it was 2.4 to 8.8 % too fast, 5.9 % in the mean
+ * (bench/results/epyc-zen5-2vcpu-2026-11-22.offload.md and the result file after it).  Norms,
+ * residuals and other rows' activations pass through the caches between them. */
+#define AQ_RATES_SHARE_IN_PASS 0.945
+
+/* Something per second, or seconds per something. */
+struct aq_sample {
+    double median;
+    double spread; /* (third quartile - first) / median */
+};
+
+/* Sorts `values`. */
+struct aq_sample aq_sample_of(double *values, size_t count);
+
+/* ---- workers and memory ---- */
+
+enum { AQ_RATES_BLOCKS_MAX = 16 };
+
+struct aq_rates_rig {
+    const struct aq_kernels *kernels;
+    uint32_t threads;
+    struct aq_mem *mem;
+    struct aq_pool *pool;
+    struct aq_exec *exec;
+    double long_s; /* a measurement stops repeating after so long */
+    struct {
+        void *at;
+        size_t bytes;
+    } block[AQ_RATES_BLOCKS_MAX];
+    uint32_t block_count;
+};
+
+/* context_max: of the attention that will be measured. */
+int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels, uint32_t threads,
+                      double long_s, uint32_t context_max, struct aq_err *reterr);
+void aq_rates_rig_close(struct aq_rates_rig *r);
+/* Host memory until the rig is closed, each byte `fill`: pages of its own. */
+int aq_rates_take(void *ret, struct aq_rates_rig *r, size_t bytes, int fill, struct aq_err *reterr);
+
+/* ---- computing: per second ---- */
+
+/* Amount per second of what fn does to it; the first time only warms up. */
+struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *), void *arg,
+                                 double amount);
+
+/* Numbers that are neither zero nor denormal in any format. */
+enum { AQ_RATES_FILL_WEIGHTS = 0x11, AQ_RATES_FILL_ROWS = 0x3f };
+
+/* Memory of the products. */
+struct aq_rates_products {
+    struct aq_rates_rig *rig;
+    uint8_t *weights, *x;
+    float *y;
+    size_t weight_bytes;
+};
+int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r,
+                           size_t weight_bytes, struct aq_err *reterr);
+/* Flops of a product of many rows as a pass does them (of one, where kernels are the reference). */
+struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format);
+/* Bytes of weights through a product of one row, of the first `bytes` of the weights. */
+struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format, size_t bytes);
+/* Packed bytes of `format` that become `compute`, written to dst. */
+struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
+                                       enum aq_dtype compute, void *dst, size_t dst_bytes);
+/* Bytes that all threads read. */
+struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
+
+/* Attention over f16 KV of 32 heads of 64, 512 keys a sequence. */
+struct aq_rates_attention;
+int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
+                            size_t kv_bytes, struct aq_err *reterr);
+void aq_rates_attention_close(struct aq_rates_attention *a);
+enum { AQ_RATES_CONTEXT = 512 };
+/* One decode row of every sequence; returns the bytes of KV that it read. */
+double aq_rates_decode(struct aq_rates_attention *a);
+struct aq_sample aq_rates_decode_bytes(struct aq_rates_attention *a);
+struct aq_sample aq_rates_prefill_flops(struct aq_rates_attention *a);
+
+/* ---- moving ---- */
+
+struct aq_rates_link {
+    struct aq_sample h2d, d2h;                 /* bytes per second, in large pieces */
+    struct aq_sample h2d_size[3], d2h_size[3]; /* in pieces of 64 KiB, 1 MiB, 16 MiB */
+    struct aq_sample both;                     /* both directions at once, together */
+    struct aq_sample core_s;                   /* per byte */
+    struct aq_sample h2d_in_attention, attention_in_h2d;
+};
+/* Copies between host memory and an emulated device as fast as they go; bytes: of each side. */
+int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, struct aq_rates_attention *a,
+                   size_t bytes, struct aq_err *reterr);
+
+struct aq_rates_disk {
+    struct aq_sample read, write; /* bytes per second */
+    double together;              /* both at once, in units of what one alone does: 1 to 2 */
+    double core_s;                /* per byte */
+    const char *engine;
+    bool direct;
+};
+/* A file of that many bytes in the directory that never has a name, written, read, and both at
+ * once. */
+int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, const char *io,
+                     const char *io_direct, const struct aq_log *log, struct aq_err *reterr);
+
+/* Seconds of CPU time that this process has used. */
+double aq_rates_cpu_s(void);
+
+#endif
