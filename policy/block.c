@@ -609,3 +609,14 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     *ret = b;
     return 0;
 }
+
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement far = in_memory(in, 100);
+    if (in->can_stream) {
+        far.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+        far.kv = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+    }
+    return aq_block_make(ret, in, in->placement ? in->placement : &far,
+                         in->micro_batch ? in->micro_batch : 1, reterr);
+}

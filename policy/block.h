@@ -75,6 +75,11 @@ void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, 
  * -EINVAL: a placement that does not add up, a ring that is too small. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
+/* The least that the inputs ask for, fitting or not, to say by how much it does not: what they fix,
+ * else one seat, and with everything on disk that may be there.  -EINVAL: there is no such program.
+ */
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
+
 /* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for
  * classes without one of their own. */
 const char *aq_block_purpose(enum aq_slot_class c);
