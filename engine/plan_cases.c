@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SWEEP_ROWS_MAX = 1000, SWEEP_KEYS_MAX = 8 };
+enum { SWEEP_ROWS_MAX = 1000, SWEEP_KEYS_MAX = 8, SENSITIVITY_OPS = 1000 * 1000 };
 
 void aq_plan_case_close(struct aq_plan_case *c)
 {
@@ -165,6 +165,28 @@ static bool add_tenth(struct aq_planning *p, uint32_t of)
     }
 }
 
+/* The same kind of block, placed anew; with other memory also other seats.  What else could be is
+ * not worth its time here. */
+static void keep_kind(struct aq_planning *q, const struct aq_planning *p, bool seats_free)
+{
+    const struct aq_plan *plan = &p->block.plan;
+    bool host = false, device = false;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        host |= plan->part[i].side == AQ_ATTEND_HOST;
+        device |= plan->part[i].side == AQ_ATTEND_DEVICE && plan->part[i].staged;
+    }
+    q->in.micro_batches = plan->shape.micro_batches;
+    if (!seats_free)
+        q->in.micro_batch = plan->shape.micro_batch;
+    if (q->in.attention_auto && host != device) {
+        q->in.attention_auto = false;
+        q->in.attention = host ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+    }
+    q->in.host_products_auto = false;
+    q->in.host_products = plan->host_products;
+    q->in.plan_ops = SENSITIVITY_OPS;
+}
+
 int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err *reterr)
 {
     json_t *rows = json_array();
@@ -178,8 +200,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
         *q = *p;
         q->block = (struct aq_block){0};
         q->in.hw = &q->hw;
-        /* The same kind of block: what else could be is not worth its time here. */
-        q->in.micro_batches = p->block.plan.shape.micro_batches;
+        keep_kind(q, p, i < 2);
         if (add_tenth(q, i)) {
             rc = aq_planning_run(q, reterr);
             bool better = rc == 0 && q->feasible && q->forecast.gen_tok_s > p->forecast.gen_tok_s;

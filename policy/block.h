@@ -37,8 +37,10 @@ struct aq_block_inputs {
     double host_products;    /* percent: struct aq_plan */
     bool host_products_auto; /* chosen instead: of a few, where the machine's rates are known */
     const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */
-    bool refill, serial;          /* how they are ranked: struct aq_forecast_work */
-    bool can_stream;              /* the weights are in a packed store, or can be put into one */
+    uint64_t
+        plan_ops; /* that the planner may build and simulate; 0: as many as a few seconds take */
+    bool refill, serial; /* how they are ranked: struct aq_forecast_work */
+    bool can_stream;     /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
     uint32_t prompt_max, total_max;

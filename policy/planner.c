@@ -15,7 +15,7 @@ static const double faster = 1.02, tie = 0.995;
 /* Ops built and simulated (which costs two buildings), all candidates together, before the search
  * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
  * inputs give equal plans. */
-enum { OPS_MAX = 2000 * 1000, SIMULATED_AS_BUILT = 2 };
+enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
 enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 48, SEATS_TRIED_MAX = 48 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
 /* Bytes known this well, as a share of the weights, are known. */
@@ -32,7 +32,8 @@ struct arm {
     uint32_t overhead_seats;
     uint32_t unfit; /* so many seats and more do not fit */
     uint32_t tried[SEATS_TRIED_MAX];
-    double bound[SEATS_TRIED_MAX]; /* 0: done with */
+    double bound[SEATS_TRIED_MAX]; /* 0 and less: done with */
+    double disk[SEATS_TRIED_MAX];  /* share of the KV there that gives this bound */
     uint32_t count;
 };
 
@@ -41,7 +42,7 @@ struct search {
     struct aq_forecast_work work;
     struct arm arm[ARMS_MAX];
     uint32_t arm_count;
-    uint64_t ops;
+    uint64_t ops, ops_max; /* of this stage */
     struct aq_block now, best;
     int best_arm;         /* -1: what the caller came with */
     double rate, fastest; /* tokens per second generated: by the best, by any so far */
@@ -227,7 +228,7 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
     bool any = false, last = false, solved = false;
     uint64_t matrices, vectors;
     aq_block_weight_bytes(s->given, &matrices, &vectors);
-    for (int i = 0; i < REPAIRS_MAX && s->ops < OPS_MAX; i++) {
+    for (int i = 0; i < REPAIRS_MAX && s->ops < s->ops_max; i++) {
         int rc = aq_shares_solve(&f, &o, NULL);
         if (rc == -ENOMEM)
             return aq_error(reterr, rc, "block: shares");
@@ -264,7 +265,7 @@ static int try_seats(struct search *s, int arm, uint32_t seats, struct aq_err *r
     struct arm *a = &s->arm[arm];
     int rc = fit(s, a, seats, reterr);
     if (rc == -ERANGE) {
-        if (!s->now.program.op_count || s->ops < OPS_MAX)
+        if (!s->now.program.op_count || s->ops < s->ops_max)
             a->unfit = seats < a->unfit ? seats : a->unfit;
         return 0;
     }
@@ -313,6 +314,7 @@ static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
             return aq_error(reterr, rc, "block: shares");
         if (a->bound[i] >= 0)
             a->bound[i] = rc < 0 || a->tried[i] >= a->unfit ? 0 : f.gen_tok_s;
+        a->disk[i] = rc < 0 ? -1 : f.placement.kv.percent[AQ_DISK] / 100;
     }
     return 0;
 }
@@ -370,8 +372,17 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
             break;
     }
     int rc = 0;
-    for (uint32_t i = 0; i < s->arm_count && rc == 0; i++)
-        rc = fill_bounds(s, &s->arm[i], reterr);
+    struct arm *chosen = s->arm; /* the one before that was free to choose */
+    for (uint32_t i = 0; i < s->arm_count && rc == 0; i++) {
+        struct arm *a = &s->arm[i];
+        rc = fill_bounds(s, a, reterr);
+        chosen = a->shape.kv_disk < 0 ? a : chosen;
+        /* What was chosen freely need not be tried twice. */
+        for (uint32_t n = 0; n < a->count && a != chosen; n++) {
+            if (fabs(chosen->disk[n] - a->shape.kv_disk) * a->tried[n] < 0.5)
+                a->bound[n] = -1;
+        }
+    }
     return rc;
 }
 
@@ -405,7 +416,7 @@ static int try_best(struct search *s, int of, uint32_t most, struct aq_err *rete
 {
     int arm, rc = 0;
     uint32_t index;
-    while (rc == 0 && most && s->ops < OPS_MAX && next(s, of, &arm, &index)) {
+    while (rc == 0 && most && s->ops < s->ops_max && next(s, of, &arm, &index)) {
         struct arm *a = &s->arm[arm];
         bool first = !a->overhead_seats;
         rc = try_seats(s, arm, a->tried[index], reterr);
@@ -469,7 +480,7 @@ static int fill_up(struct search *s, struct aq_err *reterr)
     int rc = 0;
     if (s->best_arm < 0 || s->given->placement)
         return 0;
-    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < OPS_MAX; i++) {
+    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
         enum aq_tier to = i % 2 ? AQ_HOST : AQ_DEVICE;
         struct aq_shares_found f = {.placement = s->best.plan.placement,
                                     .host_products = s->best.plan.host_products};
@@ -489,15 +500,20 @@ static int try_all(struct search *s, struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
     enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
+    uint64_t all = in->plan_ops ? in->plan_ops : OPS_MAX;
     int rc = 0;
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(fewer_tokens) && rc == 0; i++) {
         if (i && (s->best.program.op_count || in->prompt_tokens))
             break;
         rc = put_arms(s, near, fewer_tokens[i], reterr);
-        /* One of each kind first: what bounds leave out differs between kinds. */
+        /* One of each kind first: what bounds leave out differs between kinds.  Each stage leaves
+         * something for the next. */
+        s->ops_max = all / 2;
         for (uint32_t a = 0; a < s->arm_count && rc == 0; a++)
             rc = try_best(s, (int)a, 1, reterr);
+        s->ops_max = all * 3 / 4;
         rc = rc < 0 ? rc : try_best(s, -1, UINT32_MAX, reterr);
+        s->ops_max = all;
         rc = rc < 0 ? rc : refine(s, reterr);
         rc = rc < 0 ? rc : fill_up(s, reterr);
     }
