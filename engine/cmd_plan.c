@@ -140,9 +140,9 @@ static json_t *workload_json(const struct aq_planning *p)
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
                          const struct aq_log *log, struct aq_err *reterr)
 {
-    json_t *doc = json_pack("{s:s, s:b, s:s, s:s, s:o}", "schema", "aquifer.plan.1", "feasible",
-                            p->feasible, "model", p->model->name, "hardware", p->machine.name,
-                            "workload", workload_json(p));
+    json_t *doc =
+        json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
+                  p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
     int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, log, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
