@@ -52,8 +52,9 @@ struct aquifer_hooks {
 int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
                        struct aquifer_error *reterr);
 
-/* Runs generate, eval, bench, pack, tokenize, info or status.  Returns the exit status: 0 all done,
- * 1 usage, 2 cannot run here, 3 finished with error records, 4 I/O failure, 130 interrupted. */
+/* Runs generate, eval, bench, pack, tokenize, info, probe or status.  Returns the exit status: 0
+ * all done, 1 usage, 2 cannot run here, 3 finished with error records, 4 I/O failure, 130
+ * interrupted. */
 int aquifer_run(const char *options_json, const struct aquifer_hooks *hooks);
 
 /* ---- one engine, record by record -------------------------------------------------------- */

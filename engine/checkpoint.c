@@ -517,11 +517,6 @@ void aq_checkpoint_close(struct aq_checkpoint *c)
     free(c);
 }
 
-const char *aq_checkpoint_dir(const struct aq_checkpoint *c)
-{
-    return c->dir;
-}
-
 const char *aq_checkpoint_format(const struct aq_checkpoint *c)
 {
     return c->format->name;

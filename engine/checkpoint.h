@@ -20,7 +20,6 @@ struct aq_checkpoint;
 int aq_checkpoint_open(struct aq_checkpoint **ret, const char *dir, struct aq_err *reterr);
 void aq_checkpoint_close(struct aq_checkpoint *c);
 
-const char *aq_checkpoint_dir(const struct aq_checkpoint *c);
 /* "safetensors" or "pytorch". */
 const char *aq_checkpoint_format(const struct aq_checkpoint *c);
 

@@ -34,7 +34,7 @@ static int open_store(struct aq_disks *d, enum aq_direct direct, struct aq_err *
 static int open_scratch(struct aq_disks *d, enum aq_direct direct, struct aq_err *reterr)
 {
     struct aq_disk_scratch_opts opts = {
-        .what = "scratch for KV cache and hidden states",
+        .what = "KV cache and hidden states",
         .dirs = d->opts.dirs,
         .dir_count = d->opts.dir_count,
         .bytes = d->opts.scratch_bytes,

@@ -4,10 +4,9 @@
 #include "engine/engine_state.h"
 
 #include "base/mem.h"
-#include "engine/hw_file.h"
 #include "engine/hw_keys.h"
 
-#include <string.h>
+#include <stdio.h>
 
 /* A smaller model is done before it pays to measure the machine. */
 #define MEASURED_PARAMETERS (100 * 1000 * 1000)
@@ -24,6 +23,7 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
                         "--hardware: this run computes on the cpu: expected a machine without a "
                         "device, found '%s' with '%s'",
                         p->name, p->device);
+    snprintf(e->hw_name, sizeof(e->hw_name), "%s", p->name);
     e->hw = aq_hw_for_weights(p, e->info.weight_format);
     e->measured = (struct aq_rates_measured){
         .products = given(p, e->info.compute == AQ_BF16 ? "host.product_bf16_tflop_s"

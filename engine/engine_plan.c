@@ -51,8 +51,11 @@ int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
 
 json_t *aq_engine_predicted_json(const struct aq_engine *e)
 {
-    return e->forecasted ? aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute)
-                         : json_null();
+    if (!e->forecasted)
+        return json_null();
+    json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
+    json_object_set_new(o, "hardware", e->hw_name[0] ? json_string(e->hw_name) : json_null());
+    return o;
 }
 
 struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e)

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "engine/engine_seams.h"
 #include "engine/executor.h"
+#include "engine/hw_file.h"
 #include "engine/model.h"
 #include "engine/placement.h"
 #include "engine/rates.h"
@@ -35,6 +36,7 @@ struct aq_engine {
     bool planned, loaded;
     bool refill;
     struct aq_hardware hw;
+    char hw_name[AQ_HW_NAME_MAX]; /* of the profile; "": measured at start */
     struct aq_rates_measured measured;
     uint32_t cores;
     bool rated, forecasted;

@@ -56,7 +56,8 @@ static int make_file(struct aq_eval_compare *c, struct aq_err *reterr)
     }
     c->fd = mkostemp(c->path, O_CLOEXEC);
     if (c->fd < 0)
-        return aq_error(reterr, -errno, "--compare-full cannot make a file '%s'", c->path);
+        return aq_error(reterr, -errno, "--compare-full cannot make a file in '%s': %s",
+                        o->directory, strerror(errno));
     unlink(c->path);
     return 0;
 }

@@ -33,6 +33,15 @@ static int parse_axis(struct axis *a, const char *word, size_t length, struct aq
     return 0;
 }
 
+/* Dashes and underscores are the same in them. */
+static bool same_key(const struct axis *a, const struct axis *b)
+{
+    bool same = a->key_length == b->key_length;
+    for (size_t i = 0; same && i < a->key_length; i++)
+        same = a->key[i] == b->key[i] || (strchr("-_", a->key[i]) && strchr("-_", b->key[i]));
+    return same;
+}
+
 static int parse_axes(struct axis *axis, uint32_t *ret_count, const char *text,
                       struct aq_err *reterr)
 {
@@ -45,6 +54,11 @@ static int parse_axes(struct axis *axis, uint32_t *ret_count, const char *text,
         int rc = parse_axis(&axis[count], at, length, reterr);
         if (rc < 0)
             return rc;
+        for (uint32_t i = 0; i < count; i++) {
+            if (same_key(&axis[i], &axis[count]))
+                return aq_error(reterr, -EINVAL, "--sweep: '%.*s' stands twice in '%s'",
+                                (int)axis[i].key_length, axis[i].key, text);
+        }
         count++;
         at += length;
     }

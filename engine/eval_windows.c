@@ -13,14 +13,14 @@
 enum { IDS_FILE_MAX = 1 << 30, TEXT_FILE_MAX = 1 << 30 };
 
 /* Ids as decimal numbers between spaces, commas and brackets: a JSON list, or one a line. */
-static int parse_ids(struct aq_eval_ids *ret, const char *text, const char *path,
+static int parse_ids(struct aq_eval_ids *ret, const char *text, size_t bytes, const char *path,
                      struct aq_err *reterr)
 {
-    size_t max = strlen(text) / 2 + 2, count = 0;
+    size_t max = bytes / 2 + 2, count = 0;
     uint32_t *id = malloc(max * sizeof(*id));
     if (!id)
         return aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, max);
-    for (const char *at = text; *at;) {
+    for (const char *at = text; at < text + bytes;) { /* which a 0 ends */
         if (isspace((unsigned char)*at) || *at == ',' || *at == '[' || *at == ']') {
             at++;
             continue;
@@ -30,12 +30,27 @@ static int parse_ids(struct aq_eval_ids *ret, const char *text, const char *path
         if (end == at || !isdigit((unsigned char)*at) || value > UINT32_MAX) {
             free(id);
             return aq_error(reterr, -EINVAL, "'%s' byte %zu: expected a token id, found '%.16s'",
-                            path, (size_t)(at - text), at);
+                            path, (size_t)(at - text), *at ? at : "\\0");
         }
         id[count++] = (uint32_t)value;
         at = end;
     }
     *ret = (struct aq_eval_ids){id, count};
+    return 0;
+}
+
+/* Little-endian 16-bit ids. */
+static int unpack_ids(struct aq_eval_ids *ret, const char *data, size_t bytes, const char *path,
+                      struct aq_err *reterr)
+{
+    if (bytes % 2)
+        return aq_error(reterr, -EINVAL, "'%s': expected 16-bit ids, found %zu bytes", path, bytes);
+    uint32_t *id = malloc((bytes / 2 + 1) * sizeof(*id));
+    if (!id)
+        return aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, bytes / 2);
+    for (size_t i = 0; i < bytes / 2; i++)
+        id[i] = (uint32_t)(uint8_t)data[2 * i] | (uint32_t)(uint8_t)data[2 * i + 1] << 8;
+    *ret = (struct aq_eval_ids){id, bytes / 2};
     return 0;
 }
 
@@ -46,15 +61,8 @@ static int read_ids(struct aq_eval_ids *ret, const char *path, struct aq_err *re
     int rc = aq_read_file(&text, &bytes, path, IDS_FILE_MAX, reterr);
     if (rc < 0)
         return rc;
-    if (n > 4 && strcmp(path + n - 4, ".u16") == 0) { /* little-endian 16-bit ids */
-        ret->count = bytes / 2;
-        ret->id = malloc((ret->count + 1) * sizeof(*ret->id));
-        for (size_t i = 0; ret->id && i < ret->count; i++)
-            ret->id[i] = (uint32_t)(uint8_t)text[2 * i] | (uint32_t)(uint8_t)text[2 * i + 1] << 8;
-        rc = ret->id ? 0 : aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, ret->count);
-    } else {
-        rc = parse_ids(ret, text, path, reterr);
-    }
+    bool packed = n > 4 && strcmp(path + n - 4, ".u16") == 0;
+    rc = (packed ? unpack_ids : parse_ids)(ret, text, bytes, path, reterr);
     free(text);
     return rc;
 }

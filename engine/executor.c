@@ -140,11 +140,6 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 static void find_scratch(struct aq_executor *x)
 {
     uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
-    const struct aq_kv_policy_desc *policy = aq_kv_policy_desc(&x->plan->kv);
-    /* Heads hold equally many slots, in any order; each layer decides for itself and at once. */
-    assert(!policy->ragged && !policy->cross_layer && !policy->ordered && policy->align <= 1);
-    assert(policy->granularity == AQ_KV_PER_HEAD && policy->pos == AQ_KV_POS_ORIGINAL);
-    assert(!policy->prefill_end && !policy->step_end);
     aq_kv_room_prefill(&x->prompt_room, x->plan, x->steps->heads, x->steps->kv_heads);
     x->travel_bytes = aq_kv_room_travel(x->plan, x->steps->kv_heads);
     for (uint32_t i = 0; i < runs && x->prompt_room.bytes; i++)
@@ -284,7 +279,8 @@ static void assert_policy_is_known(const struct aq_plan *plan)
 {
     const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
     assert(!d->prefill_end && !d->step_end && !d->cross_layer);
-    assert(!d->ragged && !d->ordered && d->pos == AQ_KV_POS_ORIGINAL && d->align == 1);
+    assert(d->granularity == AQ_KV_PER_HEAD && !d->ragged && !d->ordered && d->align == 1);
+    assert(d->pos == AQ_KV_POS_ORIGINAL);
 }
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,

@@ -102,9 +102,9 @@ struct aq_hw_local_opts {
     const struct aq_log *log;
 };
 
-/* --hardware: "local" (NULL means it; only it needs opts), the name of a built-in profile (configs/hardware/NAME.yaml,
- * which the binary holds), or a file: what has a '/' or ends in .yaml or .yml.  An unknown name is
- * -EINVAL, naming the nearest one. */
+/* --hardware: "local" (NULL means it; only it needs opts), the name of a built-in profile
+ * (configs/hardware/NAME.yaml, which the binary holds), or a file: what has a '/' or ends in .yaml
+ * or .yml.  An unknown name is -EINVAL, naming the nearest one. */
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
                struct aq_err *reterr);
 /* Names of the built-in ones, in order; NULL from their number on. */

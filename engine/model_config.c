@@ -419,8 +419,3 @@ int aq_model_config_read(struct aq_model_config *ret, const char *dir, struct aq
         *ret = c;
     return rc;
 }
-
-const char *aq_model_type_name(enum aq_model_type t)
-{
-    return t == AQ_MODEL_OPT ? "opt" : "?";
-}

@@ -57,7 +57,4 @@ int aq_model_config_named(struct aq_model_config *ret, const char *name, struct 
 /* The names, ordered by size, ended by NULL. */
 const char *const *aq_model_config_names(void);
 
-/* "opt" */
-const char *aq_model_type_name(enum aq_model_type t);
-
 #endif

@@ -17,6 +17,8 @@
 #define TOKENS_MAX  (1u << 28)
 #define SEATS_MAX   (1u << 20)
 #define THREADS_MAX 1024
+/* Bytes: in chunks of 4096 it is counted in 32 bits. */
+#define RING_MAX 0x1p40
 
 #define GENERATE AQ_CMD_GENERATE
 #define EVAL     AQ_CMD_EVAL
@@ -352,10 +354,10 @@ const struct aq_option aq_option_table[] = {
     {"deterministic", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(deterministic),
      .help = "same bits in every run; on the cpu always so"},
     {"prefetch", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",
-     AT_LEAST(4096), .flags = AQ_OPTION_AUTO,
+     RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
      .help = "bytes of the ring through which weights stream (default: planned)"},
     {"chunk", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
-     AT_LEAST(4096), .flags = AQ_OPTION_AUTO,
+     RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
      .help = "most bytes of one chunk of the ring (default: planned)"},
     {"fuse-layer", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(fuse_layer),
      .help = "a micro-batch passes both halves of a layer before the next one comes"},

@@ -72,6 +72,7 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
     if (!copy)
         return aq_error(reterr, -ENOMEM, "%s: %zu bytes", label, strlen(text) + 1);
     int rc = 0;
+    const char *keys[4]; /* as many as parse_part knows */
     uint32_t parts = 0;
     for (char *part = strtok_r(copy, " \t,", &save); part && rc == 0;
          part = strtok_r(NULL, " \t,", &save)) {
@@ -82,7 +83,12 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
         }
         *equals = '\0';
         rc = parse_part(&p, label, part, equals + 1, reterr);
-        parts++;
+        for (uint32_t i = 0; rc == 0 && i < parts; i++) {
+            if (strcmp(keys[i], part) == 0)
+                rc = aq_error(reterr, -EINVAL, "%s: %s is given twice", label, part);
+        }
+        if (rc == 0)
+            keys[parts++] = part;
     }
     if (rc == 0 && parts == 0)
         rc = aq_error(reterr, -EINVAL, "%s: expected auto or NAME=SHARES, found '%s'", label, text);

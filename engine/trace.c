@@ -402,7 +402,8 @@ int aq_trace_write(const struct aq_trace *t, const struct aq_trace_write_opts *o
 {
     struct writer w = {.t = t, .opts = opts, .f = fopen(opts->path, "we")};
     if (!w.f)
-        return aq_error(reterr, -errno, "trace '%s'", opts->path);
+        return aq_error(reterr, -errno, "trace '%s' could not be written: %s", opts->path,
+                        strerror(errno));
     find_kept(&w);
     int rc = write_events(&w, reterr);
     bool bad = ferror(w.f);

@@ -397,6 +397,10 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
 {
     assert(ret && opts && opts->what && opts->direct < AQ_DIRECT_COUNT);
     assert(opts->bytes > 0 && opts->bytes % AQ_IO_ALIGN == 0);
+    if (opts->dir_count < 1 || opts->dir_count > AQ_STRIPE_FILES_MAX)
+        return aq_error(reterr, -EINVAL,
+                        "scratch for the %s: expected 1 to %d directories, found %u", opts->what,
+                        AQ_STRIPE_FILES_MAX, opts->dir_count);
     struct aq_disk *d = disk_new(opts->dir_count);
     if (!d)
         return aq_error(reterr, -ENOMEM, "scratch for the %s", opts->what);

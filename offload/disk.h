@@ -48,7 +48,7 @@ int aq_disk_open_data(struct aq_disk **ret, const struct aq_disk_data_opts *opts
 struct aq_disk_scratch_opts {
     const char *what; /* "KV cache", for messages */
     const char *const *dirs;
-    uint32_t dir_count; /* 1 .. AQ_STRIPE_FILES_MAX; one may be named several times */
+    uint32_t dir_count; /* one may be named several times */
     uint64_t bytes;     /* of the address space; multiple of AQ_IO_ALIGN */
     enum aq_direct direct;
     bool allow_memory; /* tmpfs will do */
@@ -57,8 +57,9 @@ struct aq_disk_scratch_opts {
 /* One file in each directory that never has a name, or loses it at once: nothing is left behind,
  * whatever happens, and nothing that lies there is ever believed.  All bytes are allocated now, so
  * that no write runs out of space later.
- * -ENOMEM: too little space, with both figures; -ENODEV: a directory cannot be written, or is in
- * memory, or refuses O_DIRECT that was asked for; -ENOENT: it is not there. */
+ * -EINVAL: not 1 to AQ_STRIPE_FILES_MAX directories; -ENOMEM: too little space, with both figures;
+ * -ENODEV: a directory cannot be written, or is in memory, or refuses O_DIRECT that was asked for;
+ * -ENOENT: it is not there. */
 int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts *opts,
                          struct aq_err *reterr);
 

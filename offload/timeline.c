@@ -54,14 +54,6 @@ uint64_t aq_timeline_now(const struct aq_timeline *t)
     return t->now_ns;
 }
 
-uint64_t aq_timeline_next(const struct aq_timeline *t)
-{
-    uint64_t first = AQ_TIMELINE_NEVER;
-    for (uint32_t i = 0; i < t->source_count; i++)
-        first = aq_min_u64(first, t->source[i].next(t->source[i].arg));
-    return first;
-}
-
 bool aq_timeline_step(struct aq_timeline *t, uint64_t end_ns)
 {
     uint64_t at = AQ_TIMELINE_NEVER;

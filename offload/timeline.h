@@ -37,8 +37,6 @@ void aq_timeline_add(struct aq_timeline *t, const struct aq_timeline_source *sou
 void aq_timeline_remove(struct aq_timeline *t, const void *arg);
 
 uint64_t aq_timeline_now(const struct aq_timeline *t);
-/* When the earliest event of all sources is due. */
-uint64_t aq_timeline_next(const struct aq_timeline *t);
 /* Moves the clock to the earliest event and lets it happen; false when there is none at or before
  * end_ns: the clock then stands at end_ns, or where it stood when end_ns is NEVER. */
 bool aq_timeline_step(struct aq_timeline *t, uint64_t end_ns);

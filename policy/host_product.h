@@ -29,6 +29,11 @@ struct aq_host_product {
     uint64_t column_bytes;  /* of one number that the host makes */
 };
 
+/* Can the host compute columns of this matrix of a step?  It belongs to PRE, POST, MLP_UP or
+ * MLP_DOWN, and that op's list is one product, behind nothing or behind a norm of the residual
+ * stream.  The first half of a gated MLP is more than that: all of its columns are the device's. */
+bool aq_host_product_can(const struct aq_step_desc *step, uint32_t matrix);
+
 /* Does the host compute columns of the product of ops of this kind (PRE, POST, MLP_UP, MLP_DOWN; of
  * all others it computes none) in this step?  Fills *ret (may be NULL) if it does. */
 bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *stream,

@@ -59,15 +59,6 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k)
     return AQ_DISK;
 }
 
-bool aq_plan_hidden_moves(const struct aq_plan *p)
-{
-    for (uint32_t k = 0; k < p->shape.micro_batches; k++) {
-        if (aq_plan_hidden_tier(p, k) != AQ_DEVICE)
-            return true;
-    }
-    return false;
-}
-
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part)
 {
     uint64_t runs = aq_div_up(p->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
@@ -84,8 +75,8 @@ static int add_parts(struct aq_plan *p, struct aq_part like, uint32_t *first, ui
                             "plan: more than %d parts in a micro-batch of %u seats; make parts "
                             "larger or the micro-batch smaller",
                             AQ_PART_MAX, p->shape.micro_batch);
-        like.first = (uint16_t)*first;
-        like.count = (uint16_t)aq_min_u64(each ? each : seats, end - *first);
+        like.first = *first;
+        like.count = (uint32_t)aq_min_u64(each ? each : seats, end - *first);
         p->part[p->part_count++] = like;
     }
     return 0;

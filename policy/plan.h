@@ -48,7 +48,7 @@ enum { AQ_PART_MAX = 64 };
  * attended on one side.  staged: its KV passes through a staging slot in the memory of that side,
  * a layer at a time. */
 struct aq_part {
-    uint16_t first, count;
+    uint32_t first, count;
     uint8_t tier; /* enum aq_tier: home of the KV */
     uint8_t side; /* AQ_ATTEND_DEVICE or AQ_ATTEND_HOST */
     bool staged;
@@ -84,8 +84,6 @@ struct aq_plan {
 void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv, uint32_t count);
 /* The tier in which micro-batch k's residual stream rests between steps. */
 enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
-/* Does any micro-batch's residual stream rest outside the device's memory? */
-bool aq_plan_hidden_moves(const struct aq_plan *p);
 
 /* Seats of a part, and bytes of its KV of one layer at its longest: of a staging slot. */
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part);

@@ -244,6 +244,9 @@ struct deriver {
     struct slot_state *slot;
     struct touch *found; /* of one op */
     uint32_t found_count, found_max;
+    uint32_t of_lane[AQ_LANE_COUNT]; /* in order: 1 + where in found; 0: nowhere */
+    uint64_t *noted;                 /* [op][pass] the last op that found it, by `round` */
+    uint64_t round;                  /* counts ops, from 1 on */
 };
 
 static bool grow(void **p, uint32_t *max, uint32_t count, size_t size)
@@ -270,20 +273,22 @@ static bool covers(const struct aq_program *p, struct touch b, struct touch a)
 static bool note(struct deriver *d, struct touch self, struct touch on)
 {
     const struct aq_program *p = d->b->p;
+    enum aq_lane lane = (enum aq_lane)p->op[on.op].lane;
     if (covers(p, self, on))
         return true;
-    for (uint32_t i = 0; i < d->found_count; i++) {
-        struct touch f = d->found[i];
-        if (covers(p, f, on) || (f.op == on.op && f.pass == on.pass))
-            return true;
-        if (covers(p, on, f)) {
-            d->found[i] = on;
-            return true;
-        }
+    if (aq_lane_in_order(lane) && d->of_lane[lane]) {
+        struct touch *f = &d->found[d->of_lane[lane] - 1];
+        *f = covers(p, *f, on) ? *f : on;
+        return true;
     }
+    uint64_t *noted = &d->noted[2ull * on.op + on.pass];
+    if (*noted == d->round)
+        return true;
     if (!grow((void **)&d->found, &d->found_max, d->found_count, sizeof(*d->found)))
         return false;
     d->found[d->found_count++] = on;
+    d->of_lane[lane] = d->found_count;
+    *noted = d->round;
     return true;
 }
 
@@ -317,6 +322,8 @@ static bool derive(struct deriver *d)
         for (uint32_t i = 0; i < p->op_count; i++) {
             struct aq_op *op = &p->op[i];
             d->found_count = 0;
+            memset(d->of_lane, 0, sizeof(d->of_lane));
+            d->round++;
             for (uint32_t u = 0; u < op->use_count; u++) {
                 if (!touch_slot(d, &p->use[op->use_first + u], (struct touch){i, pass}))
                     return false;
@@ -324,7 +331,7 @@ static bool derive(struct deriver *d)
             if (!pass)
                 continue;
             op->dep_first = p->dep_count;
-            op->dep_count = (uint16_t)d->found_count;
+            op->dep_count = d->found_count;
             for (uint32_t f = 0; f < d->found_count; f++) {
                 if (!grow((void **)&p->dep, &d->b->dep_max, p->dep_count, sizeof(*p->dep)))
                     return false;
@@ -340,10 +347,12 @@ static bool derive_deps(struct aq_builder *b)
 {
     struct deriver d = {.b = b};
     d.slot = calloc(b->p->slot_count, sizeof(*d.slot));
-    bool ok = d.slot && derive(&d);
+    d.noted = calloc(2 * (size_t)b->p->op_count, sizeof(*d.noted));
+    bool ok = d.slot && d.noted && derive(&d);
     for (uint32_t i = 0; d.slot && i < b->p->slot_count; i++)
         free(d.slot[i].reader);
     free(d.slot);
+    free(d.noted);
     free(d.found);
     return ok;
 }

@@ -136,7 +136,7 @@ struct aq_op {
      * input (D2H of INPUT) or output (MERGE) in workspace. */
     uint32_t workspace, stage;
     uint32_t use_first, dep_first;
-    uint16_t use_count, dep_count;
+    uint32_t use_count, dep_count;
     uint64_t bytes_max; /* moves: at most this many */
 };
 

@@ -4,13 +4,44 @@
 #include "policy/host_product.h"
 #include "policy/program_build.h"
 
-#include <assert.h>
+static const enum aq_op_kind kinds[] = {AQ_OP_PRE, AQ_OP_POST, AQ_OP_MLP_UP, AQ_OP_MLP_DOWN};
 
 static bool has_product(enum aq_op_kind kind, enum aq_step_kind step)
 {
     if (step == AQ_STEP_ATTENTION)
         return kind == AQ_OP_PRE || kind == AQ_OP_POST;
     return step == AQ_STEP_MLP && (kind == AQ_OP_MLP_UP || kind == AQ_OP_MLP_DOWN);
+}
+
+/* The product of an op's list that the host can share; UINT32_MAX: there is none. */
+static uint32_t product_of(const struct aq_prim_list *list)
+{
+    uint32_t count = 0, at = UINT32_MAX;
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (list->prim[i].kind == AQ_PRIM_PRODUCT) {
+            count++;
+            at = i;
+        }
+    }
+    const struct aq_prim *first = &list->prim[0];
+    bool norm = at == 1 && first->kind == AQ_PRIM_NORM && first->src == AQ_REG_HIDDEN &&
+                first->dst == AQ_REG_NORM;
+    return count == 1 && (at == 0 || norm) ? at : UINT32_MAX;
+}
+
+bool aq_host_product_can(const struct aq_step_desc *step, uint32_t matrix)
+{
+    for (uint32_t k = 0; k < AQ_ARRAY_LEN(kinds); k++) {
+        if (!has_product(kinds[k], step->kind))
+            continue;
+        struct aq_prim_list list = aq_op_prims(kinds[k], step);
+        uint32_t at = product_of(&list);
+        for (uint32_t i = 0; at != UINT32_MAX && i < list.prim[at].matrix_count; i++) {
+            if (list.prim[at].matrix[i] == matrix)
+                return true;
+        }
+    }
+    return false;
 }
 
 static void set_bytes(struct aq_host_product *h, const struct aq_model_steps *m,
@@ -35,9 +66,9 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
     if (!plan->separate || plan->host_products <= 0 || !has_product(kind, d->kind))
         return false;
     struct aq_prim_list list = aq_op_prims(kind, d);
-    while (h.prim < list.count && list.prim[h.prim].kind != AQ_PRIM_PRODUCT)
-        h.prim++;
-    assert(h.prim < list.count);
+    h.prim = product_of(&list);
+    if (h.prim == UINT32_MAX)
+        return false;
     const struct aq_prim *p = &list.prim[h.prim];
     for (uint32_t i = 0, column = 0; i < p->matrix_count; i++) {
         struct aq_host_range *r = &h.range[h.range_count];
@@ -59,7 +90,6 @@ void aq_host_product_widest(uint64_t *ret_input, uint64_t *ret_columns,
                             const struct aq_stream *stream, const struct aq_model_steps *steps,
                             const struct aq_plan *plan)
 {
-    static const enum aq_op_kind kinds[] = {AQ_OP_PRE, AQ_OP_POST, AQ_OP_MLP_UP, AQ_OP_MLP_DOWN};
     struct aq_host_product h;
     *ret_input = *ret_columns = 0;
     for (uint32_t j = 0; j < steps->step_count; j++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/stream.h"
+#include "policy/host_product.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -50,8 +50,9 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
         split[i].panels[AQ_DEVICE] = first;
         split[i].panels[AQ_HOST] = both - first;
         split[i].panels[AQ_DISK] = panels - both;
-        split[i].on_host = panels_until(at_host, bytes, both - first, on_host, given_host);
-        at_host += (both - first) * bytes;
+        uint32_t can = aq_host_product_can(d, i) ? both - first : 0;
+        split[i].on_host = panels_until(at_host, bytes, can, on_host, given_host);
+        at_host += can * bytes;
         given_host += split[i].on_host * bytes;
         given[0] += first * bytes;
         given[1] += both * bytes;

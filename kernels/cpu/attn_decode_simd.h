@@ -573,6 +573,7 @@ VEC_FN void decode_heads(struct decode *t, const struct decode_run *run, enum aq
 static void remember(struct decode *t, const struct decode_run *run)
 {
     const struct aq_attn *a = run->a;
+    const struct aq_attn_slots *slots = &run->seq->slots;
     uint32_t row = run->query / a->q_per_kv, first = run->query % a->q_per_kv;
     for (uint32_t i = 0; i < t->heads * t->count; i++) {
         vec weight = vec_set(vec_sum(vec_load(t->weight + (size_t)i * VEC_LANES)));
@@ -586,7 +587,10 @@ static void remember(struct decode *t, const struct decode_run *run)
         struct slot_pass x = {
             .a = a,
             .seq = run->seq,
+            .rule = *a->rule,
+            .score = slots->score + (size_t)(run->head + head) * slots->stride,
             .head = run->head + head,
+            .q_per_kv = a->q_per_kv,
             .keys = t->visible[query],
             .queries = t->count,
             .begins = first == 0,
@@ -597,8 +601,8 @@ static void remember(struct decode *t, const struct decode_run *run)
             .factor_stride = t->kept_blocks,
             .partial = t->partial,
         };
-        x.choose = x.ends && row + 1 == run->seq->rows && run->seq->slots.victim;
-        slots_pass(&x);
+        x.choose = x.ends && row + 1 == run->seq->rows && slots->victim;
+        slots_pass(x);
     }
 }
 

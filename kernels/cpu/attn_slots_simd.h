@@ -4,7 +4,8 @@
  *
  * Attention keeps the exp() that it took of every score (against the maximum so far, which it keeps
  * per block).  Once the softmax is known, one factor per block turns them into probabilities, and
- * one pass over the slots of a head reads scores and positions, writes scores and finds the victim.
+ * one pass over the slots of a head reads scores and positions, writes scores and finds the lowest;
+ * another one, over scores alone, finds whose it is.
  * Slots are taken one by one and query heads in order, so that no bit depends on who shares a
  * tile. */
 
@@ -12,7 +13,9 @@
 struct slot_pass {
     const struct aq_attn *a;
     const struct aq_attn_seq *seq;
-    uint32_t head;
+    struct aq_attn_rule rule;
+    float *score; /* [slots] */
+    uint32_t head, q_per_kv;
     uint32_t keys;       /* slots that the query sees */
     uint32_t queries;    /* query heads at hand: all of the group, or 32 of many */
     bool begins, ends;   /* these are the first, the last of the group */
@@ -25,15 +28,15 @@ struct slot_pass {
 
 /* ---- the victim ---- */
 
-enum { BESTS = AQ_HEAD_BLOCK_SLOTS / VEC_LANES }; /* one per vector of a block: short chains */
+enum { LOWESTS = AQ_HEAD_BLOCK_SLOTS / VEC_LANES }; /* one per vector of a block: short chains */
 
 /* Candidates are positions in [sinks, end): position + low < high, of signed numbers, at the price
- * of one comparison. */
+ * of one comparison.  One pass finds their lowest score, another one, over scores alone, who has
+ * it: who comes first among equals is asked of these few only. */
 struct slot_choice {
     const int32_t *position;
     vec_int low, high;
-    vec score[BESTS]; /* lowest so far, lane by lane, */
-    vec_int slot[BESTS];
+    vec lowest[LOWESTS]; /* lane by lane */
 };
 
 static inline struct slot_choice choice_open(const struct aq_attn *a, const struct aq_attn_seq *seq,
@@ -45,10 +48,8 @@ static inline struct slot_choice choice_open(const struct aq_attn *a, const stru
         .low = vec_int_set((int32_t)(INT32_MIN - sinks)),
         .high = vec_int_set((int32_t)(INT32_MIN + (end > sinks ? end - sinks : 0)))};
     c.position = (const int32_t *)seq->slots.position + (size_t)head * seq->slots.stride;
-    for (int i = 0; i < BESTS; i++) {
-        c.score[i] = vec_set(INFINITY);
-        c.slot[i] = vec_int_set(-1);
-    }
+    for (int i = 0; i < LOWESTS; i++)
+        c.lowest[i] = vec_set(INFINITY);
     return c;
 }
 
@@ -57,64 +58,56 @@ VEC_FN vec_mask candidates(const struct slot_choice *c, uint32_t slot)
     return vec_int_greater(c->high, vec_int_add(vec_int_load(c->position + slot), c->low));
 }
 
-/* Of equal scores, which are rare, the lower position is the better one. */
-static __attribute__((noinline)) vec_int take_ties(const int32_t *position, vec_int best, vec equal,
-                                                   uint32_t first)
+/* Looks at the slots [slot, slot + n), vector i of their block: NaN and infinite ones are not taken
+ * here. */
+VEC_FN void choice_take(struct slot_choice *c, uint32_t i, uint32_t slot, uint32_t n, vec score)
 {
-    int32_t slot[VEC_LANES];
-    float tie[VEC_LANES];
-    vec_int_store(slot, best);
-    vec_store(tie, equal);
-    for (uint32_t i = 0; i < VEC_LANES; i++) {
-        if (tie[i] != 0 && slot[i] >= 0 && position[first + i] < position[slot[i]])
-            slot[i] = (int32_t)(first + i);
-    }
-    return vec_int_load(slot);
-}
-
-/* Looks at the slots [slot, slot + n): NaN and infinite ones are not taken here. */
-VEC_FN void choice_take(struct slot_choice *c, uint32_t slot, uint32_t n, vec score)
-{
-    uint32_t i = slot % AQ_HEAD_BLOCK_SLOTS / VEC_LANES;
     vec_mask on = candidates(c, slot);
     if (n < VEC_LANES)
         on = vec_both(on, vec_first(n));
-    vec_mask less = vec_both(on, vec_less(score, c->score[i]));
-    vec_mask tie = vec_both(on, vec_equal(score, c->score[i]));
-    if (vec_any(tie))
-        c->slot[i] =
-            take_ties(c->position, c->slot[i], vec_select(tie, vec_set(1), vec_zero()), slot);
-    c->score[i] = vec_select(less, score, c->score[i]);
-    c->slot[i] =
-        vec_int_select(less, vec_int_add(vec_int_set((int32_t)slot), vec_int_lanes()), c->slot[i]);
+    c->lowest[i] = vec_min_where(on, score, c->lowest[i]);
 }
 
-/* The best of the lanes' best; -1 where none has a finite score. */
-VEC_FN int32_t choice_best(const struct slot_choice *c)
+VEC_FN float choice_lowest(const struct slot_choice *c)
 {
-    float score[BESTS * VEC_LANES];
-    int32_t slot[BESTS * VEC_LANES], best = -1;
-    for (int i = 0; i < BESTS; i++) {
-        vec_store(score + i * VEC_LANES, c->score[i]);
-        vec_int_store(slot + i * VEC_LANES, c->slot[i]);
+    float lane[VEC_LANES], lowest = INFINITY;
+    for (int i = 0; i < LOWESTS; i++) {
+        vec_store(lane, c->lowest[i]);
+        for (int l = 0; l < VEC_LANES; l++)
+            lowest = lane[l] < lowest ? lane[l] : lowest;
     }
-    float lowest = INFINITY;
-    for (int i = 0; i < BESTS * VEC_LANES; i++) {
-        if (slot[i] < 0 || score[i] > lowest)
+    return lowest;
+}
+
+/* The candidate of this score whose position is the lowest: there is one. */
+static uint32_t choice_find(const struct slot_choice *c, const float *score, uint32_t len,
+                            float lowest)
+{
+    uint32_t best = UINT32_MAX;
+    for (uint32_t slot = 0; slot < len; slot += VEC_LANES) {
+        vec_mask equal = vec_equal(vec_load(score + slot), vec_set(lowest));
+        if (!vec_any(equal))
             continue;
-        if (score[i] < lowest || c->position[slot[i]] < c->position[best])
-            best = slot[i];
-        lowest = score[i];
+        equal = vec_both(vec_both(equal, candidates(c, slot)), vec_first(len - slot));
+        float taken[VEC_LANES];
+        vec_store(taken, vec_select(equal, vec_set(1), vec_zero()));
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            if (taken[i] != 0 && (best == UINT32_MAX || c->position[slot + i] < c->position[best]))
+                best = slot + i;
+        }
     }
     return best;
 }
 
 /* Scores that are NaN or infinite, and heads without candidates, are for the plain search. */
-VEC_FN void choice_close(const struct slot_choice *c, const struct aq_attn *a,
-                         const struct aq_attn_seq *seq, uint32_t head)
+static inline void choice_close(const struct slot_choice *c, const struct aq_attn *a,
+                                const struct aq_attn_seq *seq, uint32_t head)
 {
-    int32_t best = choice_best(c);
-    seq->slots.victim[head] = best >= 0 ? (uint32_t)best : aq_slots_victim(a, seq, head);
+    float lowest = choice_lowest(c);
+    const float *score = seq->slots.score + (size_t)head * seq->slots.stride;
+    seq->slots.victim[head] = lowest < INFINITY
+                                  ? choice_find(c, score, aq_attn_len(seq, head), lowest)
+                                  : aq_slots_victim(a, seq, head);
 }
 
 /* The candidate of the highest position. */
@@ -152,89 +145,102 @@ static void slots_victim(const struct aq_attn *a, const struct aq_attn_seq *seq,
     const float *score = seq->slots.score + (size_t)head * seq->slots.stride;
     uint32_t len = aq_attn_len(seq, head);
     for (uint32_t slot = 0; slot < len; slot += VEC_LANES)
-        choice_take(&c, slot, len - slot, vec_load(score + slot));
+        choice_take(&c, slot / VEC_LANES % LOWESTS, slot, len - slot, vec_load(score + slot));
     choice_close(&c, a, seq, head);
 }
 
 /* ---- scores ---- */
 
 /* f(p) of query g for VEC_LANES slots of block b, `slot` being the first. */
-VEC_FN vec slot_stat(const struct slot_pass *x, enum aq_attn_stat stat, uint32_t g, uint32_t b,
-                     uint32_t slot)
+VEC_FN vec slot_stat(const struct slot_pass *x, uint32_t g, uint32_t b, uint32_t slot)
 {
     vec p = vec_mul(vec_load(x->kept + g * x->kept_stride + slot),
                     vec_set(x->factor[g * x->factor_stride + b]));
-    if (stat == AQ_ATTN_PROB_SQUARED)
+    if (x->rule.stat == AQ_ATTN_PROB_SQUARED)
         return vec_mul(p, p);
-    if (stat == AQ_ATTN_BELOW)
-        return vec_select(vec_less(p, vec_set(x->a->rule->threshold / (float)x->keys)), vec_set(1),
+    if (x->rule.stat == AQ_ATTN_BELOW)
+        return vec_select(vec_less(p, vec_set(x->rule.threshold / (float)x->keys)), vec_set(1),
                           vec_zero());
     return p;
 }
 
 /* c(row, slot) of the queries so far. */
-VEC_FN vec slot_count(const struct slot_pass *x, enum aq_attn_stat stat, uint32_t b, uint32_t slot)
+VEC_FN vec slot_count(const struct slot_pass *x, uint32_t b, uint32_t slot)
 {
-    enum aq_attn_group group = x->a->rule->group;
+    enum aq_attn_group group = x->rule.group;
     vec c = x->begins ? vec_zero() : vec_load(x->partial + slot);
     if (group == AQ_ATTN_FIRST)
-        return x->begins ? slot_stat(x, stat, 0, b, slot) : c;
+        return x->begins ? slot_stat(x, 0, b, slot) : c;
     for (uint32_t g = 0; g < x->queries; g++) {
-        vec f = slot_stat(x, stat, g, b, slot);
+        vec f = slot_stat(x, g, b, slot);
         c = group == AQ_ATTN_MAX ? vec_max(c, f) : vec_add(c, f);
     }
     if (group == AQ_ATTN_MEAN && x->ends)
-        c = vec_div(c, vec_set((float)x->a->q_per_kv));
+        c = vec_div(c, vec_set((float)x->q_per_kv));
     return c;
 }
 
-/* Scores of the slots [slot, slot + n) of block b; looks for the victim among them. */
-VEC_FN void slot_update(const struct slot_pass *x, enum aq_attn_stat stat, bool choose, uint32_t b,
-                        uint32_t slot, uint32_t n, struct slot_choice *choice)
+/* Scores of the slots [slot, slot + n), vector i of block b; looks for the victim among them. */
+VEC_FN void slot_update(const struct slot_pass *x, uint32_t b, uint32_t i, uint32_t n,
+                        struct slot_choice *choice)
 {
-    float *score = x->seq->slots.score + (size_t)x->head * x->seq->slots.stride + slot;
-    vec c = slot_count(x, stat, b, slot);
+    uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS + i * VEC_LANES;
+    vec c = slot_count(x, b, slot);
     if (!x->ends) {
         vec_store(x->partial + slot, c);
         return;
     }
-    c = vec_fma(vec_load(score), vec_set(x->a->rule->decay), c);
+    c = vec_fma(vec_load(x->score + slot), vec_set(x->rule.decay), c);
     if (n >= VEC_LANES)
-        vec_store(score, c);
+        vec_store(x->score + slot, c);
     else
-        vec_store_n(score, c, n);
-    if (choose)
-        choice_take(choice, slot, n, c);
+        vec_store_n(x->score + slot, c, n);
+    if (x->choose)
+        choice_take(choice, i, slot, n, c);
 }
 
-VEC_FN void slot_updates(const struct slot_pass *x, enum aq_attn_stat stat, bool choose)
+/* By value: what is stored cannot change a copy, which then stays in registers. */
+VEC_FN void slot_updates(struct slot_pass x)
 {
     struct slot_choice choice = {0};
-    if (choose)
-        choice = choice_open(x->a, x->seq, x->head);
-    uint32_t slot = 0;
-    for (; slot + AQ_HEAD_BLOCK_SLOTS <= x->keys; slot += AQ_HEAD_BLOCK_SLOTS) {
+    if (x.choose)
+        choice = choice_open(x.a, x.seq, x.head);
+    uint32_t whole = x.keys / AQ_HEAD_BLOCK_SLOTS;
+    for (uint32_t b = 0; b < whole; b++) {
         AQ_UNROLL(4)
-        for (uint32_t i = 0; i < AQ_HEAD_BLOCK_SLOTS; i += VEC_LANES)
-            slot_update(x, stat, choose, slot / AQ_HEAD_BLOCK_SLOTS, slot + i, VEC_LANES, &choice);
+        for (uint32_t i = 0; i < LOWESTS; i++)
+            slot_update(&x, b, i, VEC_LANES, &choice);
     }
-    for (; slot < x->keys; slot += VEC_LANES)
-        slot_update(x, stat, choose, slot / AQ_HEAD_BLOCK_SLOTS, slot, x->keys - slot, &choice);
-    if (choose)
-        choice_close(&choice, x->a, x->seq, x->head);
+    AQ_UNROLL(4)
+    for (uint32_t i = 0; i < LOWESTS; i++) {
+        uint32_t slot = whole * AQ_HEAD_BLOCK_SLOTS + i * VEC_LANES;
+        if (slot < x.keys)
+            slot_update(&x, whole, i, x.keys - slot, &choice);
+    }
+    if (x.choose)
+        choice_close(&choice, x.a, x.seq, x.head);
 }
 
-static void slots_pass(const struct slot_pass *x)
+/* Probabilities are what most rules count: the loop knows it then, and most of all for a query head
+ * alone, which every group makes the same number of. */
+static void slots_pass(struct slot_pass x)
 {
-    bool by_score = x->choose && !x->a->rule->by_position;
-    if (x->a->rule->stat == AQ_ATTN_PROB && by_score)
-        slot_updates(x, AQ_ATTN_PROB, true);
-    else if (x->a->rule->stat == AQ_ATTN_PROB)
-        slot_updates(x, AQ_ATTN_PROB, false);
-    else
-        slot_updates(x, x->a->rule->stat, by_score);
-    if (x->choose && !by_score)
-        slots_victim(x->a, x->seq, x->head);
+    bool choose = x.choose;
+    x.choose = choose && !x.rule.by_position;
+    if (x.rule.stat == AQ_ATTN_PROB && x.q_per_kv == 1) {
+        x.rule.stat = AQ_ATTN_PROB;
+        x.rule.group = AQ_ATTN_SUM;
+        x.queries = 1;
+        x.begins = x.ends = true;
+        slot_updates(x);
+    } else if (x.rule.stat == AQ_ATTN_PROB) {
+        x.rule.stat = AQ_ATTN_PROB;
+        slot_updates(x);
+    } else {
+        slot_updates(x);
+    }
+    if (choose && x.rule.by_position)
+        slots_victim(x.a, x.seq, x.head);
 }
 
 struct victim_job {

@@ -155,6 +155,11 @@ VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return vec_select(m, vec_fma(a, b, c), c);
 }
+/* Where m, the smaller one, else b; b where either is NaN. */
+VEC_FN vec vec_min_where(vec_mask m, vec a, vec b)
+{
+    return vec_select(m, _mm256_min_ps(a, b), b);
+}
 VEC_FN bool vec_any(vec_mask m)
 {
     return _mm256_movemask_ps(m) != 0;

@@ -125,6 +125,11 @@ VEC_FN vec vec_fma_where(vec_mask m, vec a, vec b, vec c)
 {
     return _mm512_mask3_fmadd_ps(a, b, c, m);
 }
+/* Where m, the smaller one, else b; b where either is NaN. */
+VEC_FN vec vec_min_where(vec_mask m, vec a, vec b)
+{
+    return _mm512_mask_min_ps(b, m, a, b);
+}
 VEC_FN bool vec_any(vec_mask m)
 {
     return m != 0;

@@ -62,6 +62,13 @@ class Rig(unittest.TestCase):
     def generate(self, *words, status=0, **how):
         return self.run_program(self.words(*words, **how), status)
 
+    def reported(self, *words):
+        """Runs it all anew; the report."""
+        report = self.path("report.json")
+        self.generate("--overwrite", "--report", report, *words)
+        with open(report, encoding="utf-8") as f:
+            return json.load(f)
+
     def results(self):
         """By id; each id once."""
         found = {}

@@ -282,7 +282,10 @@ static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *sha
     kc_new(kc)->attn_stats(kc_exec(kc, 0), &a, NULL);
     double *scale = scales_of(&x, false);
     kc_near(kc, &x.score, scale,
-            (struct kc_limit){.rel = 2, .ulp = 2.0 * shape->rows_max, .abs = 0x1p-120, .why = ""});
+            (struct kc_limit){.rel = 2, /* what rounding may do to either of them */
+                              .ulp = 2.0 * shape->rows_max,
+                              .abs = 0x1p-120,
+                              .why = "rounding of probabilities and of sums, twice"});
     free(scale);
     x.rule.stat = AQ_ATTN_PROB;
     x.rule.group = AQ_ATTN_SUM;

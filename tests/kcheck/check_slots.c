@@ -78,7 +78,9 @@ static void check_victim_drawn(struct kc *kc, uint32_t len)
             position[other] = j;
         }
         for (uint32_t j = 0; j < stride; j++)
-            score[j] = j >= len ? -1 : (float)kc_below(kc, 1 + draw % 4) + 0.25f * (draw & 1);
+            score[j] = (float)kc_below(kc, 1 + draw % 4) + 0.25f * (draw & 1);
+        for (uint32_t j = len; j < stride; j++)
+            score[j] = j % 2 ? -1 : 0.25f * (draw & 1); /* lower than all, or a tie */
         struct aq_attn_rule rule = {.sinks = kc_below(kc, len + 2), .by_position = draw % 5 == 0};
         struct aq_attn_seq seq = {.slots = {score, position, NULL, stride},
                                   .len = &len,

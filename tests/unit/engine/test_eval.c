@@ -96,6 +96,8 @@ static void sweeps_that_make_no_sense_are_refused(void **state)
         {"kv-format=f16,f99", "'kv-format=f99'"},
         {"kv-fromat=f16", "nearest one is 'kv-format'"},
         {"kv-format=f16,", "'kv-format='"},
+        {"kv-format=f16 kv-budget=2 kv-format=f32", "'kv-format' stands twice"},
+        {"kv-format=f16 kv_format=f32", "'kv-format' stands twice"},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         char words[256];

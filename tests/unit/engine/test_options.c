@@ -317,6 +317,18 @@ static void what_a_budget_of_one_means_is_asked(void **state)
     refuse("generate", "--kv-group|median", "expected one of sum, mean, max, first");
 }
 
+static void a_ring_has_a_largest_size(void **state)
+{
+    static const char *const sizes[] = {"18446744073709551615", "16383PiB", "512TiB", "4095"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++) {
+        char line[80];
+        snprintf(line, sizeof(line), "--chunk=%s", sizes[i]);
+        refuse("generate", line, "--chunk: expected a number of bytes from 4096 to 1099511627776");
+        snprintf(line, sizeof(line), "--prefetch=%s", sizes[i]);
+        refuse("bench", line, "--prefetch: expected a number of bytes from 4096 to 1099511627776");
+    }
+}
+
 static void placement_shares_sum_to_100(void **state)
 {
     refuse("generate", "--placement|weights=20/70/0", "sum to 100, found 90");
@@ -324,6 +336,7 @@ static void placement_shares_sum_to_100(void **state)
     refuse("generate", "--placement|weight=0/100/0", "expected weights, kv, hidden or head");
     refuse("generate", "--placement|head=moon", "expected device, host or disk");
     refuse("generate", "--placement|fast", "expected NAME=SHARES");
+    refuse("generate", "--placement|kv=0/100/0 head=host,kv=0/0/100", "kv is given twice");
 }
 
 static void a_device_that_cannot_be_had_is_no_usage_error(void **state)
@@ -774,6 +787,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_missing_value_is_not_stolen_from_the_next_flag),
     cmocka_unit_test(what_comes_later_says_so),
     cmocka_unit_test(what_a_budget_of_one_means_is_asked),
+    cmocka_unit_test(a_ring_has_a_largest_size),
     cmocka_unit_test(placement_shares_sum_to_100),
     cmocka_unit_test(a_device_that_cannot_be_had_is_no_usage_error),
     cmocka_unit_test(words_without_a_flag_are_refused_where_none_belongs),

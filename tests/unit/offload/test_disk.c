@@ -312,6 +312,23 @@ static void a_directory_that_is_none_is_refused(void **state)
     assert_non_null(strstr(r->err.text, "expected a directory"));
 }
 
+static void too_many_directories_are_refused(void **state)
+{
+    struct rig *r = *state;
+    struct aq_disk *d;
+    const char *dirs[AQ_STRIPE_FILES_MAX + 1];
+    struct aq_disk_scratch_opts o = scratch(r, AQ_MIB);
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(dirs); i++)
+        dirs[i] = r->dir[0];
+    o.dirs = dirs;
+    o.dir_count = AQ_ARRAY_LEN(dirs);
+    assert_int_equal(aq_disk_open_scratch(&d, &o, &r->err), -EINVAL);
+    assert_non_null(strstr(r->err.text, "expected 1 to 64 directories, found 65"));
+    o.dir_count--;
+    assert_int_equal(aq_disk_open_scratch(&d, &o, &r->err), 0);
+    aq_disk_close(d);
+}
+
 static void memory_is_no_disk(void **state)
 {
     struct rig *r = *state;
@@ -468,6 +485,7 @@ static const struct CMUnitTest tests[] = {
     WITH_RIG(a_file_size_limit_is_named),
     WITH_RIG(a_directory_that_cannot_be_written_is_refused),
     WITH_RIG(a_directory_that_is_none_is_refused),
+    WITH_RIG(too_many_directories_are_refused),
     WITH_RIG(memory_is_no_disk),
     WITH_RIG(refused_direct_io_becomes_buffered_and_says_so),
     WITH_RIG(buffered_data_is_dropped_behind),

@@ -181,11 +181,69 @@ static void a_program_of_twenty_thousand_ops_is_checked(void **state)
     plans_close(&p);
 }
 
+/* A half of an MLP that is more than one product is the device's: its panels stream. */
+static void products_of_a_gated_mlp_stay_with_the_device(void **state)
+{
+    for (int shape = 0; shape < 2; shape++) {
+        struct planned p = {.steps = plans_model(2, 128, 2, 200)};
+        p.plan = (struct aq_plan){
+            .shape = {.micro_batch = 4,
+                      .micro_batches = 2,
+                      .rows_max = 64,
+                      .tile_rows = 64,
+                      .head_tile_rows = 8,
+                      .page_slots = 32,
+                      .page_bytes = 4096,
+                      .prompt_max = 64,
+                      .keys_max = 128,
+                      .compute = AQ_F32,
+                      .kv_format = AQ_F16,
+                      .weight_format = AQ_F32},
+            .placement = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE},
+            .separate = true,
+            .chunk_bytes = AQ_MIB,
+            .ring_chunks = 8,
+            .workspaces = 2,
+            .split_mlp = true,
+            .host_products = 50,
+        };
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            struct aq_prim_list *mlp = &p.steps.step[2 + 2 * layer].main;
+            mlp->prim[shape ? mlp->count++ : 0] = mlp->prim[0];
+            if (shape) { /* gate and up, then down */
+                struct aq_prim down = mlp->prim[1];
+                mlp->prim[1] = mlp->prim[2];
+                mlp->prim[2] = down;
+            } else { /* nothing is left of the first half */
+                mlp->prim[0].src = AQ_REG_INNER;
+            }
+        }
+        struct aq_err err = {0};
+        assert_int_equal(aq_plan_parts(&p.plan, AQ_ATTEND_DEVICE, 4, &err), 0);
+        if (aq_stream_build(&p.stream, &p.steps, &p.plan, &err) < 0 ||
+            aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err) < 0)
+            fail_msg("%s", err.text);
+        struct aq_check_opts opts = all_known(&p);
+        if (aq_program_check(&p.program, &opts, &err) < 0)
+            fail_msg("%s", err.text);
+        uint32_t on_host[2] = {0};
+        for (uint32_t j = 1; j + 1 < p.steps.step_count; j++) {
+            for (uint32_t i = 0; i < p.steps.step[j].matrix_count; i++)
+                on_host[p.steps.step[j].kind == AQ_STEP_MLP] += p.stream.split[j][i].on_host;
+        }
+        assert_true(on_host[0] > 0 && aq_program_host_products(&p.program));
+        /* Half of fc2's two panels a layer, where fc2 is all of the second half. */
+        assert_int_equal(on_host[1], shape ? 2 : 0);
+        plans_close(&p);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(programs_of_all_plans_pass),
     cmocka_unit_test(programs_of_small_plans_play_right_in_any_order),
     cmocka_unit_test(mutants_of_plans_are_rejected_or_change_nothing),
     cmocka_unit_test(a_use_of_weights_that_is_forgotten_is_missed),
+    cmocka_unit_test(products_of_a_gated_mlp_stay_with_the_device),
     cmocka_unit_test(a_program_of_twenty_thousand_ops_is_checked),
 };
 

@@ -442,6 +442,63 @@ static void parts_given_leave_the_rest_of_the_budget(void **state)
     (void)state;
 }
 
+/* A run that keeps one slot more than it may hold gives one up; one that just fits gives up
+ * none. */
+static void runs_that_just_fit_drop_nothing(void **state)
+{
+    for (uint32_t n = 1; n < 16; n++) {
+        for (uint32_t max_new = 1; max_new < 16; max_new++) {
+            struct rule r =
+                rule_for((struct aq_kv_options){.policy = "h2o", .budget = slots(12)}, n, max_new);
+            rule_prefill(&r, 650, n);
+            bool dropped = r.kept.count < n;
+            /* The last token that is generated is never attended. */
+            for (uint32_t row = n; row + 1 < n + max_new; row++) {
+                rule_step(&r, 650, row);
+                dropped |= r.kept.count < row + 1;
+            }
+            assert_int_equal(aq_kv_limits_drop(&r.limits, n, max_new), dropped);
+        }
+    }
+    (void)state;
+}
+
+/* In units of their own, parts can come to more than the budget, or to less than a slot. */
+static void parts_in_other_units_are_fitted_into_the_budget(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o", .budget = slots(8), .recent = share(0.5)};
+    struct aq_kv_limits l = limits_of(o, 60, 40);
+    assert_int_equal(l.slots, 8);
+    assert_int_equal(l.recent_prompt, 8);
+    assert_int_equal(l.heavy_prompt, 0);
+    o = (struct aq_kv_options){.policy = "h2o", .heavy = share(0.01), .recent = slots(4)};
+    assert_int_equal(limits_of(o, 10, 10).heavy_prompt, 1);
+    assert_int_equal(limits_of(o, 200, 100).heavy_prompt, 3);
+    o = (struct aq_kv_options){
+        .policy = "h2o", .budget = share(0.2), .sinks_given = true, .sinks = 4};
+    l = limits_of(o, 10, 10);
+    assert_int_equal(l.heavy_prompt, 2);
+    assert_int_equal(l.sinks, 2); /* no more than are heavy */
+    assert_int_equal(limits_of(o, 60, 40).sinks, 4);
+    (void)state;
+}
+
+static void decode_steps_count_as_the_options_say(void **state)
+{
+    struct aq_kv_options o = {.policy = "h2o", .budget = slots(8)};
+    struct rule r = rule_for(o, 20, 20);
+    assert_int_equal(r.overwrite.group, AQ_KV_GROUP_SUM);
+    assert_true(r.overwrite.decay == 1);
+    o.group_given = true;
+    o.group = AQ_KV_GROUP_MAX;
+    o.decay = 0.5;
+    r = rule_for(o, 20, 20);
+    assert_int_equal(r.overwrite.group, AQ_KV_GROUP_MAX);
+    assert_true(r.overwrite.decay == 0.5f);
+    assert_int_equal(r.overwrite.stat, AQ_KV_STAT_PROB);
+    (void)state;
+}
+
 /* Options in shares meet sequences of any length: what is too much for one is lowered. */
 static void short_sequences_have_limits_too(void **state)
 {
@@ -608,6 +665,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(shares_are_of_the_whole_sequence_rounded_down),
     cmocka_unit_test(flexgen_takes_a_share_of_the_prompt_for_each_half),
     cmocka_unit_test(parts_given_leave_the_rest_of_the_budget),
+    cmocka_unit_test(runs_that_just_fit_drop_nothing),
+    cmocka_unit_test(parts_in_other_units_are_fitted_into_the_budget),
+    cmocka_unit_test(decode_steps_count_as_the_options_say),
     cmocka_unit_test(short_sequences_have_limits_too),
     cmocka_unit_test(a_workload_bounds_the_slots_of_its_sequences),
     cmocka_unit_test(options_that_contradict_each_other_are_refused),

@@ -413,6 +413,47 @@ static void shares_of_seats_give_every_seat_away(void **state)
     }
 }
 
+/* Counts beyond 65535: seats of a part, and what one TURN touches. */
+static void parts_hold_any_number_of_seats(void **state)
+{
+    struct aq_plan plan = little_plan(1);
+    static const uint32_t counts[] = {65536, 70000, 1u << 20};
+    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(counts); i++) {
+        uint32_t next = 0;
+        bool staged = i % 2;
+        plan.shape.micro_batch = counts[i / 2];
+        plan.placement.kv = (struct aq_shares){{0, staged ? 0 : 100, staged ? 100 : 0}};
+        assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, counts[i / 2] / 32, NULL), 0);
+        for (uint32_t n = 0; n < plan.part_count; n++) {
+            assert_int_equal(plan.part[n].first, next);
+            assert_true(plan.part[n].count > 0);
+            next += plan.part[n].count;
+        }
+        assert_int_equal(next, plan.shape.micro_batch);
+    }
+}
+
+static void a_turn_touches_any_number_of_slots(void **state)
+{
+    struct aq_model_steps m = little_model(1030);
+    struct aq_plan plan = little_plan(1);
+    plan.shape.micro_batch = AQ_PART_MAX;
+    plan.placement.kv = (struct aq_shares){{0, 0, 100}};
+    assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, 1, NULL), 0);
+    struct built b = build(&m, &plan);
+    uint32_t turns = 0;
+    for (uint32_t i = 0; i < b.program.op_count; i++) {
+        if (b.program.op[i].kind != AQ_OP_TURN)
+            continue;
+        assert_true(b.program.op[i].use_count > m.layers * AQ_PART_MAX);
+        assert_true(b.program.op[i].dep_count > m.layers * AQ_PART_MAX); /* on the disk's lane */
+        turns++;
+    }
+    assert_int_equal(turns, 1);
+    built_close(&b);
+    free(m.step);
+}
+
 /* ---- block ---- */
 
 static struct aq_block_inputs block_inputs(const struct aq_model_steps *m)
@@ -523,6 +564,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(streams_hold_every_panel_once),
     cmocka_unit_test(shares_are_exact_to_half_a_panel_of_a_step),
     cmocka_unit_test(shares_of_seats_give_every_seat_away),
+    cmocka_unit_test(parts_hold_any_number_of_seats),
+    cmocka_unit_test(a_turn_touches_any_number_of_slots),
     cmocka_unit_test(the_block_takes_what_fits),
     cmocka_unit_test(a_smaller_cache_means_a_larger_block),
     cmocka_unit_test(what_does_not_fit_is_refused_with_the_largest_block),
