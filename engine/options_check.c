@@ -49,6 +49,12 @@ int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
                           label, text);
 }
 
+int aq_check_length(const char *label, const char *text, struct aq_err *reterr)
+{
+    uint32_t first, last;
+    return aq_length_parse(&first, &last, label, text, reterr);
+}
+
 int aq_check_link(const char *label, const char *text, struct aq_err *reterr)
 {
     uint64_t bytes_per_s[2];

@@ -17,6 +17,7 @@ static const struct {
     {.name = "generate", .fn = aq_cmd_generate, .computes = true},
     {.name = "info", .fn = aq_cmd_info},
     {.name = "pack", .fn = aq_cmd_pack},
+    {.name = "plan", .fn = aq_cmd_plan},
     {.name = "probe", .fn = aq_cmd_probe},
     {.name = "published", .fn = aq_cmd_published},
     {.name = "status", .fn = aq_cmd_status},

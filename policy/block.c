@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/search.h"
+#include "policy/planner.h"
 
 #include "base/mem.h"
 #include "policy/kv_room.h"
@@ -283,6 +283,19 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     choose_page(s, in);
 }
 
+void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats)
+{
+    *ret = (struct aq_block_room){0};
+    shape_for(&ret->shape, in, seats);
+    const struct aq_block_shape *s = &ret->shape;
+    uint64_t all = (uint64_t)seats * s->micro_batches * in->steps->layers;
+    uint64_t runs = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, (uint64_t)seats * s->micro_batches);
+    ret->kv_tails = all * run;
+    ret->kv_disk = all * runs * run;
+}
+
 /* Bytes of the largest group of steps whose weights must be in the ring together. */
 static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
                             bool split_mlp)
@@ -554,20 +567,23 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
 }
 
 /* Everything near the products where that takes the seats that are wanted.  If not, the plain
- * rule's block, or, where the machine's rates are known, the fastest of a grid. */
+ * rule's block, or, where the machine's rates are known, the fastest that the planner finds; beside
+ * a separate device it may also find better where everything fits. */
 static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
     struct aq_placement p = in_memory(in, 0);
     int rc = choose_seats(b, in, &p, in->can_stream ? NULL : reterr);
-    if (rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in))
+    bool ranked = in->hw && in->can_stream;
+    bool whole = rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in);
+    if (whole && !(ranked && in->separate))
         return 0;
     if (rc == -ENOMEM && in->can_stream)
         rc = choose_streamed(b, in, reterr);
-    if (!in->hw || !in->can_stream || (rc < 0 && rc != -ENOMEM))
+    if (!ranked || (rc < 0 && rc != -ENOMEM))
         return rc;
     if (rc < 0)
         aq_block_close(b);
-    int found = aq_block_search(b, in, reterr);
+    int found = aq_planner_search(b, in, reterr);
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
@@ -584,7 +600,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
         rc = choose_free(&b, in, reterr);
     }
     if (rc == 0 && in->host_products_auto)
-        rc = aq_block_share_products(&b, in, reterr);
+        rc = aq_planner_share_products(&b, in, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;
@@ -592,4 +608,15 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     aq_block_close(ret);
     *ret = b;
     return 0;
+}
+
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement far = in_memory(in, 100);
+    if (in->can_stream) {
+        far.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+        far.kv = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+    }
+    return aq_block_make(ret, in, in->placement ? in->placement : &far,
+                         in->micro_batch ? in->micro_batch : 1, reterr);
 }
