@@ -423,15 +423,17 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : load_weights(e, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
+    aq_compute_cpu_make(&e->compute, &e->kernels, e->exec);
+    aq_compute_cpu_make(&e->host_compute, &e->kernels, e->host_exec);
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (rc == 0 && e->opts.attention_stats)
         rc = aq_attention_stats_open(&e->attention_stats, &stats, reterr);
     struct aq_executor_opts opts = {
         .device = e->device,
         .model = e->model,
-        .kernels = &e->kernels,
-        .exec = e->exec,
-        .host_exec = e->host_exec,
+        .compute = &e->compute.c,
+        .host_compute = e->host_exec ? &e->host_compute.c : NULL,
+        .pool = e->pool,
         .block = &e->block,
         .refill = e->refill,
         .replay = e->opts.replay,

@@ -60,6 +60,7 @@ struct aq_engine {
     struct aq_pool *host_pool;
     struct aq_exec *host_exec;
     void *host_scratch;
+    struct aq_compute_cpu compute, host_compute;
     struct aq_trace *trace;
     struct aq_attention_stats *attention_stats;
     struct aq_executor *executor;

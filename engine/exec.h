@@ -194,7 +194,7 @@ enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
 /* ---- exec_attn.c ---- */
 /* Stores the new keys and values of a part's sequences, lets their queries attend, and keeps up
  * what is remembered of their slots. */
-void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *exec,
+void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
                  const float *qkv, void *attention);
 
 /* ---- exec_host.c ---- */

@@ -23,7 +23,7 @@ struct work {
     struct aq_executor *x;
     const struct aq_op *op;
     struct exec_batch *b;
-    struct aq_exec *exec;
+    struct aq_compute *c;
     float *hidden, *qkv;
     void *attention;
     uint8_t *inner; /* of all rows, between the halves of a split MLP */
@@ -63,24 +63,24 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
 static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
     const struct aq_weight *w = &o->x->opts.model->weight[o->op->step][p->matrix[0]];
-    const struct aq_kernels *k = o->x->opts.kernels;
+    struct aq_compute *c = o->c;
     struct view y = view_of(o, p->dst, row);
     if (p->kind == AQ_PRIM_POSITION) {
-        k->add_rows(o->exec, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
-                    w->desc->k);
+        c->ops->add_rows(c, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
+                         w->desc->k);
         return;
     }
-    k->embed(o->exec, &(struct aq_embed){
-                          .table = w->data,
-                          .table_dtype = w->dtype,
-                          .table_layout = w->layout,
-                          .id = o->b->id + row,
-                          .y = y.data,
-                          .y_dtype = y.dtype,
-                          .y_stride = y.stride,
-                          .rows = rows,
-                          .k = w->desc->k,
-                      });
+    c->ops->embed(c, &(struct aq_embed){
+                         .table = w->data,
+                         .table_dtype = w->dtype,
+                         .table_layout = w->layout,
+                         .id = o->b->id + row,
+                         .y = y.data,
+                         .y_dtype = y.dtype,
+                         .y_stride = y.stride,
+                         .rows = rows,
+                         .k = w->desc->k,
+                     });
 }
 
 static const float *vector_of(const struct work *o, int8_t index)
@@ -100,20 +100,20 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
                      const uint32_t *row_index)
 {
     struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
-    o->x->opts.kernels->norm(o->exec, &(struct aq_norm){
-                                          .kind = exec_norm_kind(p->norm),
-                                          .x = from.data,
-                                          .x_stride = from.stride,
-                                          .row_index = row_index,
-                                          .y = to.data,
-                                          .y_dtype = to.dtype,
-                                          .y_stride = to.stride,
-                                          .w = vector_of(o, p->weight),
-                                          .b = vector_of(o, p->bias),
-                                          .eps = p->eps,
-                                          .rows = rows,
-                                          .dim = o->x->steps->hidden,
-                                      });
+    o->c->ops->norm(o->c, &(struct aq_norm){
+                              .kind = exec_norm_kind(p->norm),
+                              .x = from.data,
+                              .x_stride = from.stride,
+                              .row_index = row_index,
+                              .y = to.data,
+                              .y_dtype = to.dtype,
+                              .y_stride = to.stride,
+                              .w = vector_of(o, p->weight),
+                              .b = vector_of(o, p->bias),
+                              .eps = p->eps,
+                              .rows = rows,
+                              .dim = o->x->steps->hidden,
+                          });
 }
 
 /* The panels of a matrix as segments of a product whose columns begin at `column`: those that stay
@@ -189,15 +189,15 @@ static void run_unpack(const struct work *o)
         size_t panel = aq_panel_bytes(compute, w->desc->k);
         for (uint32_t n = 0; n < count; n++) {
             const struct aq_segment *s = &x->segment[n];
-            x->opts.kernels->unpack(
-                o->exec, &(struct aq_unpack){
-                             .src = s->panels,
-                             .src_dtype = w->dtype,
-                             .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
-                             .dst_dtype = compute,
-                             .panels = aq_panel_count(s->rows),
-                             .k = w->desc->k,
-                         });
+            o->c->ops->unpack(o->c,
+                              &(struct aq_unpack){
+                                  .src = s->panels,
+                                  .src_dtype = w->dtype,
+                                  .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
+                                  .dst_dtype = compute,
+                                  .panels = aq_panel_count(s->rows),
+                                  .k = w->desc->k,
+                              });
         }
     }
 }
@@ -235,8 +235,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .y_dtype = to.dtype,
         .y_stride = to.stride,
     };
-    const struct aq_kernels *k = o->x->opts.kernels;
-    (from.dtype == AQ_BF16 ? k->product_bf16 : k->product_f32)(o->exec, &product);
+    o->c->ops->product(o->c, &product);
 }
 
 /* Runs a list of primitives over rows [row, row + rows).  row_index: the rows of HIDDEN that the
@@ -323,8 +322,8 @@ static void run_head(const struct work *o)
     for (; c.first < o->b->logit_count; c.first += tile) {
         uint32_t rows = (uint32_t)aq_min_u64(tile, o->b->logit_count - c.first);
         run_list(o, list, 0, rows, o->b->logit_index + c.first);
-        x->opts.kernels->logits_stat(o->exec, x->logits_stat, c.logits, vocab, rows, vocab);
-        aq_pool_run(aq_exec_pool(o->exec), choose_row, &c, rows);
+        o->c->ops->logits_stat(o->c, x->logits_stat, c.logits, vocab, rows, vocab);
+        aq_pool_run(x->opts.pool, choose_row, &c, rows);
     }
 }
 
@@ -336,7 +335,7 @@ static void find_registers(struct work *o)
     uint32_t at = op->workspace * x->plan->part_count;
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_ATTN_HOST:
-        o->exec = x->opts.host_exec;
+        o->c = x->opts.host_compute;
         o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at + op->part);
         o->attention = exec_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
         break;
@@ -409,7 +408,7 @@ static void watch_prompts(const struct work *o)
             .stride = stride,
             .ids = o->x->seat[b->prefill_seat[i]].sequence->prompt,
         };
-        aq_attention_stats_add(o->x->opts.attention_stats, aq_exec_pool(o->exec), &rows);
+        aq_attention_stats_add(o->x->opts.attention_stats, o->x->opts.pool, &rows);
     }
 }
 
@@ -425,7 +424,7 @@ static void choose_nothing(const struct work *o)
 
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
-    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};
+    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
     const struct aq_step_desc *step = &x->steps->step[op->step];
     find_registers(&o);
     if (x->opts.replay) {
@@ -450,7 +449,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
-    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.exec, o.qkv, o.attention); break;
+    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.c, o.qkv, o.attention); break;
     case AQ_OP_HEAD: run_head(&o); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");

@@ -110,7 +110,7 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     const struct aq_model_steps *m = x->steps;
     const struct aq_block_shape *s = &x->plan->shape;
     size_t compute = aq_dtype_bytes(s->compute);
-    uint32_t threads = aq_pool_threads(aq_exec_pool(x->opts.exec));
+    uint32_t threads = aq_pool_threads(x->opts.pool);
     int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)

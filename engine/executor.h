@@ -11,6 +11,7 @@
 #define AQ_ENGINE_EXECUTOR_H
 
 #include "engine/attention_stats.h"
+#include "engine/compute.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
 #include "engine/model.h"
@@ -25,10 +26,10 @@ struct aq_executor;
 struct aq_executor_opts {
     struct aq_device *device;
     const struct aq_model *model;
-    const struct aq_kernels *kernels;
-    struct aq_exec *exec;         /* of the compute lane */
-    struct aq_exec *host_exec;    /* of the host lane; NULL where it computes nothing */
-    const struct aq_block *block; /* plan, stream and program; outlives the executor */
+    struct aq_compute *compute;      /* of the compute lane */
+    struct aq_compute *host_compute; /* of the host lane; NULL where it computes nothing */
+    struct aq_pool *pool;            /* where tokens are chosen, and what the CPU's lane uses */
+    const struct aq_block *block;    /* plan, stream and program; outlives the executor */
     bool refill, serial;
     bool replay; /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files once its completions are there; NULL without moves to
