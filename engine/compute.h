@@ -19,6 +19,10 @@ struct aq_kv_note {
     uint32_t kv_heads, whole;
 };
 
+struct aq_kv_blocks {
+    uint32_t from, to;
+};
+
 struct aq_compute;
 
 /* As the kernels of the same names (kernels/kernels.h), and as they say for matrices of the layout
@@ -39,8 +43,10 @@ struct aq_compute_ops {
     void (*kv_victim)(struct aq_compute *c, const struct aq_attn *a);
     void (*kv_select)(struct aq_compute *c, const struct aq_kv_select *selects,
                       uint32_t select_count, uint32_t kv_heads);
-    void (*kv_move)(struct aq_compute *c, const struct aq_kv_move *moves, uint32_t move_count,
-                    enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim);
+    /* blocks: how many entries the tables of each move's two sides have. */
+    void (*kv_move)(struct aq_compute *c, const struct aq_kv_move *moves,
+                    const struct aq_kv_blocks *blocks, uint32_t move_count, enum aq_dtype kv_dtype,
+                    uint32_t kv_heads, uint32_t head_dim);
     void (*kv_note)(struct aq_compute *c, const struct aq_kv_note *n);
     void (*logits_stat)(struct aq_compute *c, struct aq_logits_stat *stat, const float *logits,
                         size_t stride, uint32_t rows, uint32_t vocab);

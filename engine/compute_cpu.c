@@ -68,9 +68,11 @@ static void cpu_kv_select(struct aq_compute *c, const struct aq_kv_select *selec
     cpu_of(c)->kernels->kv_select(cpu_of(c)->exec, selects, select_count, kv_heads);
 }
 
-static void cpu_kv_move(struct aq_compute *c, const struct aq_kv_move *moves, uint32_t move_count,
+static void cpu_kv_move(struct aq_compute *c, const struct aq_kv_move *moves,
+                        const struct aq_kv_blocks *blocks, uint32_t move_count,
                         enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
 {
+    (void)blocks;
     cpu_of(c)->kernels->kv_move(cpu_of(c)->exec, moves, move_count, kv_dtype, kv_heads, head_dim);
 }
 

@@ -121,6 +121,7 @@ struct aq_executor {
     /* Workspaces of attention: of the compute lane and of the host's. */
     struct exec_moves {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
+        struct aq_kv_blocks *blocks;
         uint8_t **run;           /* [seats of a micro-batch] */
     } kv_moves[2];
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */

@@ -104,6 +104,12 @@ static void find_slots(const struct attend *t)
     }
 }
 
+/* Head-blocks of so many slots. */
+static uint32_t blocks_of(uint32_t slots)
+{
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
 static struct exec_moves *moves_of(const struct attend *t)
 {
     return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
@@ -112,8 +118,8 @@ static struct exec_moves *moves_of(const struct attend *t)
 static void run_moves(const struct attend *t, uint32_t count)
 {
     if (count)
-        t->c->ops->kv_move(t->c, moves_of(t)->move, count, t->a.kv_dtype, t->a.kv_heads,
-                           t->a.head_dim);
+        t->c->ops->kv_move(t->c, moves_of(t)->move, moves_of(t)->blocks, count, t->a.kv_dtype,
+                           t->a.kv_heads, t->a.head_dim);
 }
 
 /* Rows that have not been written to disk go over what was read from there. */
@@ -135,6 +141,7 @@ static void apply_deltas(const struct attend *t)
                    .list_stride = AQ_HEAD_BLOCK_SLOTS},
             .count = &s->delta,
         };
+        m->blocks[count] = (struct aq_kv_blocks){1, blocks_of(s->held)};
         count++;
     }
     run_moves(t, count);
@@ -166,6 +173,7 @@ static void note_deltas(const struct attend *t)
                    .first = s->delta},
             .count = &one,
         };
+        m->blocks[count] = (struct aq_kv_blocks){blocks_of(s->held), 1};
         count++;
     }
     run_moves(t, count);
@@ -266,7 +274,8 @@ static void keep(const struct attend *t, const struct prompt *p)
         .count = count,
         .count_step = 1,
     };
-    t->c->ops->kv_move(t->c, &gather, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
+    struct aq_kv_blocks blocks = {blocks_of(p->s->seen), blocks_of(p->s->held)};
+    t->c->ops->kv_move(t->c, &gather, &blocks, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
 }
 
 /* Rows of the part's arrays from the sequence's first on, so that its own begin at 0. */

@@ -45,6 +45,7 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
     for (int i = 0; i < 2; i++) {
         moves[i].move = carve(c, s->micro_batch * sizeof(*moves->move));
+        moves[i].blocks = carve(c, s->micro_batch * sizeof(*moves->blocks));
         moves[i].run = carve(c, s->micro_batch * sizeof(*moves->run));
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);

@@ -96,6 +96,10 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
                     uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
                     uint32_t head_dim);
 
+/* target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h], or UINT32_MAX where that is not below `whole`. */
+int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
+                    uint32_t kv_heads, uint32_t whole);
+
 /* ---- attention ---- */
 
 /* Head sizes up to 256; out may be f16 as well.  Both members of reach are used.  The bits do not

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tests/cuda_emu/cuda_emu.cuh - what our .cu files use of CUDA, on the CPU: included ahead of each
- * of them when it is compiled as C++.  Device memory is memory, streams are at once.
+ * of them when it is compiled as C++.  Without a stream a launch runs at once; the runtime that has
+ * streams and memory of its own is emu_runtime.cc.
  *
  * Blocks run one after the other; the threads of a block are fibers that give way at barriers and
  * at warp operations only.  A warp runs ahead of the others, to its next barrier; in which order
@@ -11,6 +12,8 @@
  * is NaN.  Anything else ends the program with a message. */
 #ifndef AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 #define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
+
+#include "tests/cuda_emu/emu_stream.cuh"
 
 #include <math.h>
 #include <stddef.h>
@@ -48,10 +51,15 @@ extern "C" uint64_t aq_emu_launches(void);
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
 int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
 
-template <typename F> static inline int aq_emu_run(dim3 grid, dim3 block, size_t shared_bytes, F f)
+/* The same in its turn on a stream; at once where that is NULL. */
+template <typename F>
+static inline int aq_emu_run(void *stream, dim3 grid, dim3 block, size_t shared_bytes, F f)
 {
-    return aq_emu_launch(
-        grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &f);
+    return aq_emu_enqueue(stream, [=] {
+        F mine = f;
+        aq_emu_launch(
+            grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &mine);
+    });
 }
 
 /* ---- what a thread sees ---- */
