@@ -31,6 +31,7 @@ struct aq_cuda_kernels {
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;
     __typeof__(aq_cuda_attn_decode) *attn_decode;
     __typeof__(aq_cuda_attn_prefill) *attn_prefill;
+    __typeof__(aq_cuda_attn_stats) *attn_stats;
 };
 
 struct aq_cuda_module {

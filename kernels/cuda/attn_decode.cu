@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Decode attention over pages of head-blocks, in f32 over the cache's format; also prefill over
- * caches that tensor cores do not take.
+ * Decode attention over pages of head-blocks, in f32 over the cache's format; also the prefill that
+ * tensor cores do not take.
  *
  * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
  * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
@@ -669,8 +669,8 @@ int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
     return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
 }
 
-int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                         struct aq_cuda_reach reach)
+int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                               struct aq_cuda_reach reach)
 {
     struct aq_attn without = *a;
     struct aq_cuda_exec fused = *ex;

@@ -109,10 +109,21 @@ int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint3
 size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach);
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                         struct aq_cuda_reach reach);
-/* The plain version, without tensor cores: every format and head size, the bits of decode; K and V
- * are read once per 4 query rows of a KV head. */
+/* out_dtype says in what the passes compute.  Where it is f16 or bf16, the head size 64, 80, 96 or
+ * 128 and the cache not f32, tensor cores do the products (bf16 caches need compute capability
+ * 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16 where the cache
+ * is), once each; all sums are f32.  There, an infinity or a NaN in V reaches, within its own
+ * sequence, earlier rows that do not see it.  Otherwise as the next one. */
 int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                          struct aq_cuda_reach reach);
+/* Without tensor cores: every format and head size, the bits of decode; K and V are read once per 4
+ * query rows of a KV head. */
+int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                               struct aq_cuda_reach reach);
+/* pairs is read at the call.  On tensor cores where aq_cuda_attn_prefill is, with its rounding of q
+ * and K; exp and sums are f32. */
+int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs, struct aq_cuda_reach reach);
 
 #ifdef __cplusplus
 }

@@ -47,16 +47,21 @@ struct alignas(16) uint4 {
 extern "C" void aq_emu_seed(uint64_t seed);
 /* Launches since the program began. */
 extern "C" uint64_t aq_emu_launches(void);
+/* The compute capability times ten that the launch under way was told of: code that nvcc chooses by
+ * __CUDA_ARCH__ is chosen by it. */
+extern unsigned aq_emu_sm;
 
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
 int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
 
 /* The same in its turn on a stream; at once where that is NULL. */
 template <typename F>
-static inline int aq_emu_run(void *stream, dim3 grid, dim3 block, size_t shared_bytes, F f)
+static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
+                             F f)
 {
     return aq_emu_enqueue(stream, [=] {
         F mine = f;
+        aq_emu_sm = sm;
         aq_emu_launch(
             grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &mine);
     });
@@ -164,10 +169,20 @@ static inline float __uint_as_float(unsigned bits)
 
 /* ---- tensor cores, by scalars ---- */
 
-/* d = a b + c of a warp: a [16][16] and b [16][8] in f16 or bf16, c [16][8] in f32, spread over the
- * lanes as mma.m16n8k16 has them; k ascends. */
-void aq_emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool bf16, int line);
+/* c += a b of a warp: a [16][k] and b [k][8] in f16 or bf16, c [16][8] in f32, spread over the
+ * lanes as mma.m16n8k16 or, where k is 8, mma.m16n8k8 have them; k ascends.  A lane has k / 4 words
+ * of a and k / 8 of b. */
+void aq_emu_mma(float c[4], const uint32_t *a, const uint32_t *b, unsigned k, bool bf16, int line);
 /* Four 8 x 8 matrices of 16 bits; lane i of 8 j .. 8 j + 7 has the address of a row of matrix j. */
 void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line);
+
+/* ---- copies that run on their own ---- */
+
+/* cp.async of 16 bytes of shared memory, of which the first `bytes` come from `from` and the others
+ * are 0; nothing moves until the group it is committed to is waited for: what reads or overwrites
+ * too early shows. */
+void aq_emu_copy_async(void *to, const void *from, unsigned bytes, int line);
+void aq_emu_copy_commit(void);
+void aq_emu_copy_wait(unsigned left);
 
 #endif
