@@ -483,8 +483,8 @@ static void lay_out(struct aq_compute_cuda *c)
 static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
 {
     size_t work = aq_gpu_room_device(&c->room), desks = aq_gpu_room_host(&c->room);
-    int rc = aq_device_alloc((void **)&c->work, c->device, AQ_MEMORY_DEVICE, "gpu work", work,
-                             reterr);
+    int rc =
+        aq_device_alloc((void **)&c->work, c->device, AQ_MEMORY_DEVICE, "gpu work", work, reterr);
     if (rc < 0)
         return rc;
     c->work_bytes = work;

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum aq_activation exec_activation(enum aq_step_activation a)
@@ -227,7 +228,9 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .segments = segment,
         .segment_count = count,
         .w_dtype = w_dtype,
-        .w_layout = unpacked ? aq_layout_cpu(w_dtype) : w->layout,
+        .w_layout = !unpacked         ? w->layout
+                    : o->x->opts.cuda ? AQ_LAYOUT_ROWS
+                                      : aq_layout_cpu(w_dtype),
         .bias = vector_of(o, p->bias),
         .activation = exec_activation(p->activation),
         .accumulate = p->accumulate,
@@ -264,7 +267,8 @@ static void run_tiles(const struct work *o, const struct aq_prim_list *list)
 struct choose {
     struct aq_executor *x;
     struct exec_batch *b;
-    float *logits;  /* of logit row `first` on */
+    float *logits; /* of logit row `first` on; on a GPU only where a row needs them */
+    const struct aq_logits_stat *stat;
     uint32_t first; /* logit row of tile row 0 */
 };
 
@@ -286,7 +290,7 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     struct exec_seat *seat = &x->seat[row->seat];
     struct aq_sequence *s = seat->sequence;
     float *logits = c->logits + (size_t)tile * x->steps->vocab;
-    const struct aq_logits_stat *stat = &x->logits_stat[tile];
+    const struct aq_logits_stat *stat = &c->stat[tile];
     uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
     if (row->prompt_index >= 0) {
         uint32_t at = (uint32_t)row->prompt_index + 1;
@@ -313,11 +317,58 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
         s->logprobs[s->token_count] = logits[seat->chosen] - stat->log_sum_exp;
 }
 
+/* Does choosing one of these rows, or telling of it, look at its logits? */
+static bool needs_logits(const struct aq_executor *x, const struct exec_batch *b, uint32_t first,
+                         uint32_t rows)
+{
+    for (uint32_t i = first; i < first + rows; i++) {
+        const struct aq_sequence *s = x->seat[b->logit_row[i].seat].sequence;
+        if (b->logit_row[i].prompt_index >= 0 || s->on_logits || s->logprobs || s->top_count > 0 ||
+            aq_sample_needs_logits(s))
+            return true;
+    }
+    return false;
+}
+
+static uint32_t head_rows(const struct aq_executor *x, const struct exec_batch *b)
+{
+    return (uint32_t)aq_min_u64(x->plan->shape.head_tile_rows, b->logit_count - x->head_first);
+}
+
+/* The next tile of rows alone: its logits have to be seen before others take their place. */
+static void enqueue_head(const struct work *o)
+{
+    struct aq_executor *x = o->x;
+    uint32_t rows = head_rows(x, o->b);
+    run_list(o, &x->steps->step[o->op->step].main, 0, rows, o->b->logit_index + x->head_first);
+    aq_compute_cuda_fetch(x->opts.cuda, (const float *)exec_slot(x, AQ_SLOT_LOGITS, 0), rows,
+                          x->steps->vocab, needs_logits(x, o->b, x->head_first, rows));
+}
+
+bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op)
+{
+    struct exec_batch *b = &x->batch[op->micro_batch];
+    uint32_t rows = head_rows(x, b);
+    struct choose c = {.x = x,
+                       .b = b,
+                       .logits = aq_compute_cuda_logits(x->opts.cuda),
+                       .stat = aq_compute_cuda_stats(x->opts.cuda),
+                       .first = x->head_first};
+    if (x->opts.replay)
+        return false;
+    aq_pool_run(x->opts.pool, choose_row, &c, rows);
+    x->head_first += rows;
+    return x->head_first < b->logit_count;
+}
+
 static void run_head(const struct work *o)
 {
     struct aq_executor *x = o->x;
     const struct aq_prim_list *list = &x->steps->step[o->op->step].main;
-    struct choose c = {.x = x, .b = o->b, .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0)};
+    struct choose c = {.x = x,
+                       .b = o->b,
+                       .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0),
+                       .stat = x->logits_stat};
     uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
     for (; c.first < o->b->logit_count; c.first += tile) {
         uint32_t rows = (uint32_t)aq_min_u64(tile, o->b->logit_count - c.first);
@@ -450,8 +501,20 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST: exec_attend(x, op, o.c, o.qkv, o.attention); break;
-    case AQ_OP_HEAD: run_head(&o); break;
+    case AQ_OP_HEAD: (x->opts.cuda ? enqueue_head : run_head)(&o); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");
     }
+}
+
+int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream)
+{
+    const char *what, *why;
+    aq_compute_cuda_begin(x->opts.cuda, stream);
+    exec_compute(x, op);
+    int rc = aq_compute_cuda_end(x->opts.cuda, &what, &why);
+    if (rc < 0 && !x->failure[0])
+        snprintf(x->failure, sizeof(x->failure), "%s of step %u ('%s'): %s",
+                 aq_op_name((enum aq_op_kind)op->kind), op->step, what, why);
+    return rc;
 }

@@ -5,7 +5,7 @@
 
 /* Columns of sums that are worked on at a time are whole panels; weights that are unpacked for one
  * product alone go in pieces of about so many bytes. */
-#define UNPACKED_BYTES (32 * AQ_MIB)
+#define UNPACKED_BYTES  (32 * AQ_MIB)
 #define WORKSPACE_BYTES (32 * AQ_MIB)
 
 /* A prompt that loses keys is stored, attended, summed up, selected from, moved, and its first
@@ -28,8 +28,7 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
     *r = (struct aq_gpu_room){
         .desk_bytes =
             aq_align_up(s->rows_max * 12ull + CALLS_MAX * (s->micro_batch * seat + 4096), 4096),
-        .sums_bytes =
-            aq_align_up(s->tile_rows * 4ull * aq_align_up(widest, AQ_PANEL_ROWS), 4096),
+        .sums_bytes = aq_align_up(s->tile_rows * 4ull * aq_align_up(widest, AQ_PANEL_ROWS), 4096),
         .unpacked_bytes = aq_max_u64(aq_min_u64(UNPACKED_BYTES, widest * longest * compute),
                                      AQ_PANEL_ROWS * longest * compute),
         .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),

@@ -54,16 +54,18 @@ extern unsigned aq_emu_sm;
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
 int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
 
-/* The same in its turn on a stream; at once where that is NULL. */
-template <typename F>
+/* Runs a kernel in its turn on a stream, with its arguments as they are now; at once where the
+ * stream is NULL. */
+template <typename K, typename... A>
 static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
-                             F f)
+                             K kernel, A... args)
 {
     return aq_emu_enqueue(stream, [=] {
-        F mine = f;
+        auto thread = [=] { kernel(args...); };
         aq_emu_sm = sm;
         aq_emu_launch(
-            grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &mine);
+            grid, block, shared_bytes, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); },
+            &thread);
     });
 }
 

@@ -37,6 +37,9 @@ struct CUstream_st {
     bool busy = false; /* the front one is being carried out */
 };
 
+/* What the driver takes for itself. */
+static const uint64_t CONTEXT_BYTES = 5u << 20;
+
 namespace
 {
 
@@ -48,7 +51,7 @@ struct runtime {
     std::set<CUevent_st *> events;
     std::vector<std::unique_ptr<CUevent_st>> gone; /* streams may still wait for them */
     std::thread device;
-    bool started = false, stop = false;
+    bool started = false, stop = false, working = false;
     unsigned windows = 0; /* who may touch device memory now */
     uint64_t total = 256u << 20, taken = 0, seed = 0;
     int64_t fail_after = -1;
@@ -63,7 +66,9 @@ struct runtime {
             stop = true;
         }
         changed.notify_all();
-        if (started)
+        if (started && device.get_id() == std::this_thread::get_id())
+            device.detach(); /* it is the one that ends the program */
+        else if (started)
             device.join();
     }
 };
@@ -159,11 +164,12 @@ void carry_out(CUstream_st *s, std::unique_lock<std::mutex> &hold)
     if (i.kind == WORK && rt.fail_after >= 0 && rt.fail_after-- == 0) {
         fail_now();
     } else if (i.kind == WORK) {
-        open_window();
+        if (!rt.working)
+            open_window();
+        rt.working = true;
         hold.unlock();
         i.work();
         hold.lock();
-        close_window();
     } else if (i.kind == RECORD) {
         i.event->over = i.time;
         i.event->at = std::chrono::steady_clock::now();
@@ -178,10 +184,15 @@ void device_main()
     std::unique_lock<std::mutex> hold(rt.lock);
     while (!rt.stop) {
         CUstream_st *s = rt.streams.empty() ? NULL : choose();
-        if (s)
+        if (s) {
             carry_out(s, hold);
-        else
-            rt.changed.wait(hold);
+            continue;
+        }
+        /* Who waits for what was done last comes to see it after this. */
+        if (rt.working)
+            close_window();
+        rt.working = false;
+        rt.changed.wait(hold);
     }
 }
 
@@ -353,7 +364,7 @@ cudaError cudaDeviceSynchronize(void)
 cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
-    *total = rt.total;
+    *total = rt.total + CONTEXT_BYTES;
     *free_bytes = rt.total - rt.taken;
     return rt.failed;
 }
@@ -366,10 +377,11 @@ cudaError cudaMalloc(void **ret, size_t bytes)
         return rt.failed;
     if (whole > rt.total - rt.taken)
         return cudaErrorMemoryAllocation;
-    /* A page that nobody may touch behind each piece. */
+    /* A page that nobody may touch behind each piece; huge pages are soon protected. */
     char *p = (char *)mmap(NULL, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         misuse("no memory");
+    madvise(p, whole, MADV_HUGEPAGE);
     mprotect(p, whole, PROT_READ | PROT_WRITE);
     memset(p, 0xff, whole);
     mprotect(p, whole, rt.windows ? PROT_READ | PROT_WRITE : PROT_NONE);
