@@ -33,8 +33,8 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  *   x  [m][k] f32, f16 or bf16, row stride x_stride elements
  *   w  [n][k] in the same dtype, row stride w_stride
  *   y  f32 [m][n], row stride y_stride
- * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream and, unless deterministic, as much of the
- * workspace as there is. */
+ * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream and,
+ * unless deterministic, as much of the workspace as there is. */
 struct aq_cuda_product {
     const void *x, *w;
     enum aq_dtype dtype;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine on an emulated GPU: the module is loaded as the real one is, and the same sources
- * compute.  In f32 the golden tokens come out wherever weights, KV and hidden states live, whichever
- * side attends, and whatever the KV policy drops; in other formats, fed the golden tokens, every
- * log-probability is near what the CPU computes.  AQ_CUDA_MODULE is the module. */
+ * compute.  In f32 the golden tokens come out wherever weights, KV and hidden states live and
+ * whichever side attends; in other formats, and where the KV policy drops keys, every
+ * log-probability of tokens that are fed is near what the CPU computes.  AQ_CUDA_MODULE is the
+ * module. */
 #include "base/json.h"
 #include "engine/cuda.h"
 #include "engine/engine.h"
