@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -17,5 +19,23 @@
     {                                                                                              \
         return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;                                  \
     }
+
+/* Sanitizers make kernels and loops some twenty to fifty times slower: tests make the same claims
+ * on less. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { TEST_SLOW = 1 };
+#else
+enum { TEST_SLOW = 0 };
+#endif
+
+/* A file of tests/data; valid until the next call. */
+static inline const char *test_data_path(const char *name)
+{
+    static char path[512];
+    const char *dir = getenv("AQ_TEST_DATA");
+    int count = snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
+    assert_in_range(count, 1, sizeof(path) - 1);
+    return path;
+}
 
 #endif

@@ -20,26 +20,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
-
 #define NEAR_TIE 1e-5 /* of two scores, relative */
 /* Scores are sums of up to some hundred probabilities, each off by f32 arithmetic in the logits of
  * its row; measured 2e-5. */
 #define SCORE_LIMIT 1e-4
 /* Of log-probabilities; and between a token and the likeliest one, if they are not the same. */
 #define LOGPROB_LIMIT 2e-4
-
-static const char *data_path(const char *name)
-{
-    static char path[4096];
-    const char *dir = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
-    return path;
-}
 
 /* ---- random models ---- */
 
@@ -563,7 +549,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
         {2, 2, 64, 97, 80, 2},
     };
     const char *draws = getenv("AQ_KEPT_DRAWS");
-    uint32_t each = draws ? (uint32_t)atoi(draws) : SLOW ? 8 : 32;
+    uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 8 : 32;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
         const char *dir = write_model(&shapes[i], 7 + i);
@@ -602,13 +588,14 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
         {{.policy = "h2o:hf", .heavy = {AQ_KV_SLOTS, 5, 0}, .recent = {AQ_KV_SLOTS, 6, 0}}, REF_HF},
         {{.policy = "h2o", .budget = {AQ_KV_SHARE, 0, 1.0}}, REF_H2O},
     };
-    enum { FED = SLOW ? 8 : 32, PROMPTS = SLOW ? 2 : 6, MAX = 300 };
+    enum { FED = TEST_SLOW ? 8 : 32, PROMPTS = TEST_SLOW ? 2 : 6, MAX = 300 };
     char dir[4096];
-    snprintf(dir, sizeof(dir), "%s", data_path("tiny-opt"));
+    snprintf(dir, sizeof(dir), "%s", test_data_path("tiny-opt"));
     struct ref_model *m = open_reference(dir);
     json_t *golden;
-    assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/h2o_greedy.json"), 1 << 20, NULL), 0);
+    assert_int_equal(aq_json_read_file(&golden, test_data_path("tiny-opt/golden/h2o_greedy.json"),
+                                       1 << 20, NULL),
+                     0);
     struct ref_run *base[PROMPTS];
     uint32_t ids[PROMPTS][MAX], n[PROMPTS];
     double *first = calloc((size_t)PROMPTS * m->vocab, sizeof(*first));

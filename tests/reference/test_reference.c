@@ -12,28 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sanitizers make the loops some twenty times slower: the same claims, on the short windows. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
-
-static const char *data_path(const char *name)
-{
-    static char path[4096];
-    const char *dir = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
-    return path;
-}
-
 static struct ref_model *model;
 
 static int open_model(void **state)
 {
     struct aq_model *m;
     struct aq_err err;
-    if (aq_model_open(&m, &(struct aq_model_opts){.dir = data_path("tiny-opt")}, &err) < 0)
+    if (aq_model_open(&m, &(struct aq_model_opts){.dir = test_data_path("tiny-opt")}, &err) < 0)
         fail_msg("%s", err.text);
     model = ref_model_open(m);
     aq_model_close(m);
@@ -53,8 +38,8 @@ static struct aq_ids encode_text(const char *name)
     struct aq_ids ids = {0};
     char *text;
     size_t bytes;
-    assert_int_equal(aq_read_file(&text, &bytes, data_path(name), 1 << 24, NULL), 0);
-    assert_int_equal(aq_tokenizer_open(&t, data_path("tiny-opt"), NULL, NULL), 0);
+    assert_int_equal(aq_read_file(&text, &bytes, test_data_path(name), 1 << 24, NULL), 0);
+    assert_int_equal(aq_tokenizer_open(&t, test_data_path("tiny-opt"), NULL, NULL), 0);
     assert_int_equal(aq_tok_state_open(&state, t, NULL), 0);
     assert_int_equal(
         aq_tokenizer_encode(t, state, text, bytes, (struct aq_encode_opts){0}, &ids, NULL), 0);
@@ -137,14 +122,14 @@ static void losses_equal_the_golden_ones(void **state)
     struct golden_run run[RUNS_MAX];
     json_t *golden;
     assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
+        aq_json_read_file(&golden, test_data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
     const json_t *list = json_object_get(golden, "runs");
     uint32_t count = 0;
     for (size_t i = 0; i < json_array_size(list) && count < RUNS_MAX; i++) {
         read_run(&run[count], json_array_get(list, i));
-        count += !SLOW || (run[count].prompt == 128 && run[count].policy.variant != REF_FULL);
+        count += !TEST_SLOW || (run[count].prompt == 128 && run[count].policy.variant != REF_FULL);
     }
-    assert_true(count >= (SLOW ? 2 : 9));
+    assert_true(count >= (TEST_SLOW ? 2 : 9));
     for (uint32_t i = 0; i < count; i++) {
         bool seen = false; /* a prompt length, at its first run */
         uint32_t windows = run[i].windows;
@@ -184,12 +169,13 @@ static uint32_t read_ids(uint32_t *dst, uint32_t max, const json_t *list)
 static void tokens_under_h2o_equal_the_golden_ones(void **state)
 {
     json_t *golden;
-    assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/h2o_greedy.json"), 1 << 20, NULL), 0);
+    assert_int_equal(aq_json_read_file(&golden, test_data_path("tiny-opt/golden/h2o_greedy.json"),
+                                       1 << 20, NULL),
+                     0);
     size_t count = json_array_size(golden), cut = 0;
     assert_true(count >= 10);
     double *logits = calloc(model->vocab, sizeof(*logits));
-    for (size_t i = 0; i < (SLOW ? 2 : count); i++) {
+    for (size_t i = 0; i < (TEST_SLOW ? 2 : count); i++) {
         const json_t *o = json_array_get(golden, i);
         uint32_t prompt[PROMPT_MAX], tokens[TOKENS];
         uint32_t n = read_ids(prompt, PROMPT_MAX, json_object_get(o, "prompt_ids"));
@@ -211,7 +197,7 @@ static void tokens_under_h2o_equal_the_golden_ones(void **state)
         }
         ref_run_close(r);
     }
-    assert_true(SLOW || cut >= 4); /* prompts that are cut; the others outgrow their budgets */
+    assert_true(TEST_SLOW || cut >= 4); /* prompts that are cut; the others outgrow their budgets */
     free(logits);
     json_decref(golden);
 }

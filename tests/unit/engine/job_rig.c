@@ -99,8 +99,7 @@ static int on_interrupted(void *user)
 int job_rig_run(struct job_rig *rig, const char *options)
 {
     struct aq_buf json = {0};
-    const char *data = getenv("AQ_TEST_DATA");
-    aq_buf_printf(&json, "{\"model\": \"%s/tiny-opt\"", data ? data : "tests/data");
+    aq_buf_printf(&json, "{\"model\": \"%s\"", test_data_path("tiny-opt"));
     if (!strstr(options, "\"prompt\":") && !strstr(options, "\"input\":"))
         aq_buf_printf(&json, ", \"input\": \"%s\"", job_rig_path(rig, "in.jsonl"));
     if (!strstr(options, "\"prompt\":") && !strstr(options, "\"output\":"))

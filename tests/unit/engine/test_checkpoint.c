@@ -127,9 +127,7 @@ static void assert_contains(const char *text, const char *part)
 
 static void the_tiny_model_is_listed_with_its_shapes(void **state)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/tiny-opt", getenv("AQ_TEST_DATA"));
-    struct aq_checkpoint *c = open_ok(path);
+    struct aq_checkpoint *c = open_ok(test_data_path("tiny-opt"));
     assert_string_equal(aq_checkpoint_format(c), "safetensors");
     assert_int_equal(aq_checkpoint_count(c), 6 * 16 + 4);
     const struct aq_tensor_info *t = aq_checkpoint_find(c, "model.decoder.layers.5.fc1.weight");
@@ -437,9 +435,7 @@ static void *read_all_rows(void *arg)
 static void threads_may_read_at_once(void **state)
 {
     enum { THREADS = 4 };
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/tiny-opt", getenv("AQ_TEST_DATA"));
-    struct aq_checkpoint *c = open_ok(path);
+    struct aq_checkpoint *c = open_ok(test_data_path("tiny-opt"));
     const struct aq_tensor_info *t = aq_checkpoint_find(c, "model.decoder.layers.0.fc2.weight");
     assert_non_null(t);
     uint8_t *want = malloc(t->bytes);

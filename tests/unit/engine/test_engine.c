@@ -16,23 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Sanitizers make the kernels some fifty times slower: the same claims, on fewer and shorter
- * sequences. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
-
 /* ---- rig ---- */
-
-static const char *data_path(const char *name)
-{
-    static char path[4096];
-    const char *dir = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
-    return path;
-}
 
 struct setup {
     int compute, kv_format;
@@ -45,7 +29,7 @@ struct setup {
 static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w)
 {
     struct aq_engine_opts opts = {
-        .model_dir = data_path("tiny-opt"),
+        .model_dir = test_data_path("tiny-opt"),
         .compute = s.compute,
         .weight_format = -1,
         .kv_format = s.kv_format,
@@ -109,7 +93,7 @@ static json_t *read_json_lines(const char *name)
 {
     char *text;
     size_t bytes;
-    assert_int_equal(aq_read_file(&text, &bytes, data_path(name), 1 << 24, NULL), 0);
+    assert_int_equal(aq_read_file(&text, &bytes, test_data_path(name), 1 << 24, NULL), 0);
     json_t *lines = json_array();
     for (char *at = text; *at;) {
         size_t n = strcspn(at, "\n");
@@ -138,8 +122,8 @@ static void check_greedy(struct setup setup, size_t count_max, uint32_t tokens_m
     json_t *lines = read_json_lines("tiny-opt/golden/greedy.jsonl");
     size_t count = json_array_size(lines);
     assert_true(count >= 6);
-    count_max = SLOW && count_max > 2 ? 2 : count_max;
-    tokens_max = SLOW && tokens_max > 6 ? 6 : tokens_max;
+    count_max = TEST_SLOW && count_max > 2 ? 2 : count_max;
+    tokens_max = TEST_SLOW && tokens_max > 6 ? 6 : tokens_max;
     count = count < count_max ? count : count_max;
     struct one *o = calloc(count, sizeof(*o));
     struct aq_workload w = {
@@ -196,11 +180,12 @@ static void logits_of_the_last_prompt_token_are_within_1e3(void **state)
 {
     json_t *golden;
     assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/logits.json"), 1 << 24, NULL), 0);
+        aq_json_read_file(&golden, test_data_path("tiny-opt/golden/logits.json"), 1 << 24, NULL),
+        0);
     char *raw;
     size_t bytes;
     assert_int_equal(
-        aq_read_file(&raw, &bytes, data_path("tiny-opt/golden/logits.f32"), 1 << 24, NULL), 0);
+        aq_read_file(&raw, &bytes, test_data_path("tiny-opt/golden/logits.f32"), 1 << 24, NULL), 0);
     const json_t *prompts = json_object_get(golden, "prompts");
     size_t count = json_array_size(prompts),
            vocab = (size_t)json_integer_value(json_object_get(golden, "cols"));
@@ -240,8 +225,8 @@ static void logits_of_the_last_prompt_token_are_within_1e3(void **state)
 static void bf16_compute_stays_within_its_bound(void **state)
 {
     json_t *lines = read_json_lines("tiny-opt/golden/greedy.jsonl");
-    size_t count = SLOW ? 2 : json_array_size(lines);
-    uint32_t tokens_max = SLOW ? 6 : 64;
+    size_t count = TEST_SLOW ? 2 : json_array_size(lines);
+    uint32_t tokens_max = TEST_SLOW ? 6 : 64;
     struct one *o = calloc(count, sizeof(*o));
     struct aq_workload w = {
         .sequences = count, .prompt_max = PROMPT_MAX, .total_max = PROMPT_MAX + 64};
@@ -281,13 +266,13 @@ static void bf16_compute_stays_within_its_bound(void **state)
 
 /* ---- invariance ---- */
 
-enum { CROWD = SLOW ? 9 : 64, CROWD_TOKENS = SLOW ? 5 : 24 };
+enum { CROWD = TEST_SLOW ? 9 : 64, CROWD_TOKENS = TEST_SLOW ? 5 : 24 };
 
 /* 64 sequences of random lengths, half of them sampled at temperature 1; returns their tokens. */
 static void run_crowd(struct setup setup, uint32_t tokens[CROWD][CROWD_TOKENS])
 {
     struct one *o = calloc(CROWD, sizeof(*o));
-    uint32_t longest = SLOW ? 40 : 150;
+    uint32_t longest = TEST_SLOW ? 40 : 150;
     struct aq_workload w = {
         .sequences = CROWD, .prompt_max = longest, .total_max = longest + CROWD_TOKENS};
     struct aq_engine *e = open_engine(setup, &w);
@@ -370,7 +355,7 @@ static void a_budget_for_the_whole_sequence_is_the_full_cache(void **state)
 
 static void prefill_agrees_with_what_decoding_gave(void **state)
 {
-    enum { P = 40, G = SLOW ? 6 : 48, N = SLOW ? 1 : 4 };
+    enum { P = 40, G = TEST_SLOW ? 6 : 48, N = TEST_SLOW ? 1 : 4 };
     struct one *o = calloc(2 * N, sizeof(*o));
     struct aq_workload w = {
         .sequences = N, .prompt_max = P + G, .total_max = P + G + 1, .prompt_logprobs = true};
@@ -456,7 +441,7 @@ static void a_sequence_may_stand_for_another(void **state)
 {
     static const uint32_t prompts[] = {300, 50};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(prompts); i++) {
-        struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
+        struct aq_engine_opts opts = {.model_dir = test_data_path("tiny-opt"),
                                       .compute = AQ_F32,
                                       .weight_format = -1,
                                       .kv_format = AQ_F32,
@@ -561,7 +546,7 @@ static void bookkeeping_stays_within_its_ledger_line(void **state)
 
 static void what_does_not_fit_is_refused(void **state)
 {
-    struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
+    struct aq_engine_opts opts = {.model_dir = test_data_path("tiny-opt"),
                                   .compute = -1,
                                   .weight_format = -1,
                                   .kv_format = -1,
@@ -579,7 +564,7 @@ static void what_does_not_fit_is_refused(void **state)
 /* A budget follows the model's context, is named among what is lossy, and decides the plan. */
 static void a_kv_policy_is_part_of_the_plan(void **state)
 {
-    struct aq_engine_opts opts = {.model_dir = data_path("tiny-opt"),
+    struct aq_engine_opts opts = {.model_dir = test_data_path("tiny-opt"),
                                   .compute = -1,
                                   .weight_format = -1,
                                   .kv_format = -1,

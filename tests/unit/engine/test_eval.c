@@ -18,20 +18,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
-
-static const char *data_path(const char *name)
-{
-    static char path[4096];
-    const char *dir = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
-    return path;
-}
-
 static char scratch[64]; /* for logits */
 
 static int make_scratch(void **state)
@@ -357,7 +343,7 @@ static json_t *evaluate(const char *more, char **ret_text)
 {
     char *words, model[4096];
     struct aq_err err = {0};
-    snprintf(model, sizeof(model), "%s", data_path("tiny-opt"));
+    snprintf(model, sizeof(model), "%s", test_data_path("tiny-opt"));
     assert_true(asprintf(&words,
                          "--model|%s|--text|%s/golden/eval.txt|--compute|f32|--host-memory|1GiB|"
                          "--threads|2|--disk-dir|%s|%s",
@@ -392,7 +378,7 @@ static void the_full_cache_equals_the_golden_loss_and_itself(void **state)
                                   "--compare-full|--attention-stats",
                                   NULL);
     assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
+        aq_json_read_file(&golden, test_data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
     const json_t *want = json_array_get(json_object_get(golden, "runs"), 0);
     assert_string_equal(json_string_value(json_object_get(want, "policy")), "full");
     assert_int_equal(json_integer_value(json_object_get(want, "P")), 128);
@@ -450,16 +436,16 @@ static void policies_give_the_golden_losses(void **state)
     size_t i;
     unsigned checked = 0;
     assert_int_equal(
-        aq_json_read_file(&golden, data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
+        aq_json_read_file(&golden, test_data_path("tiny-opt/golden/eval.json"), 1 << 20, NULL), 0);
     json_array_foreach(json_object_get(golden, "runs"), i, want)
     {
         bool full = json_is_null(json_object_get(want, "H"));
-        if (full || (SLOW && json_integer_value(json_object_get(want, "P")) > 128))
+        if (full || (TEST_SLOW && json_integer_value(json_object_get(want, "P")) > 128))
             continue;
         check_golden_run(want);
         checked++;
     }
-    assert_true(checked >= (SLOW ? 2 : 7));
+    assert_true(checked >= (TEST_SLOW ? 2 : 7));
     json_decref(golden);
 }
 

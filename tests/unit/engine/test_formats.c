@@ -13,20 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 1 };
-#else
-enum { SLOW = 0 };
-#endif
-
-static const char *data_path(const char *name)
-{
-    static char path[4096];
-    const char *dir = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%s/%s", dir ? dir : "tests/data", name);
-    return path;
-}
-
 static char scratch[64]; /* for stores, caches and KV on disk */
 
 static int make_scratch(void **state)
@@ -52,7 +38,7 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
 {
     const char *dirs[] = {scratch};
     struct aq_engine_opts opts = {
-        .model_dir = s.model ? s.model : data_path("tiny-opt"),
+        .model_dir = s.model ? s.model : test_data_path("tiny-opt"),
         .compute = s.compute,
         .weight_format = s.weight,
         .kv_format = s.kv,
@@ -91,7 +77,7 @@ static void run(struct aq_engine *e)
         ;
 }
 
-enum { CROWD = SLOW ? 5 : 24, TOKENS = SLOW ? 4 : 16, PROMPT_MAX = SLOW ? 40 : 130 };
+enum { CROWD = TEST_SLOW ? 5 : 24, TOKENS = TEST_SLOW ? 4 : 16, PROMPT_MAX = TEST_SLOW ? 40 : 130 };
 
 struct one {
     struct aq_sequence s;
@@ -202,7 +188,7 @@ static void bits_do_not_depend_on_the_placement(void **state)
 
 static void pack(const char *dir, enum aq_dtype format)
 {
-    struct aq_model_opts model_opts = {.dir = data_path("tiny-opt")};
+    struct aq_model_opts model_opts = {.dir = test_data_path("tiny-opt")};
     struct aq_kernels kernels;
     struct aq_model *model;
     struct aq_pool *pool;
@@ -247,7 +233,7 @@ static void a_store_gives_the_bits_of_its_checkpoint(void **state)
 
 /* ---- what formats cost ---- */
 
-enum { GOLDEN_TOKENS = SLOW ? 6 : 64, GOLDEN_PROMPT_MAX = 900 };
+enum { GOLDEN_TOKENS = TEST_SLOW ? 6 : 64, GOLDEN_PROMPT_MAX = 900 };
 
 struct golden {
     struct aq_sequence s;
@@ -269,7 +255,8 @@ static json_t *golden_lines(void)
     size_t bytes;
     json_t *lines = json_array();
     assert_int_equal(
-        aq_read_file(&text, &bytes, data_path("tiny-opt/golden/greedy.jsonl"), 1 << 24, NULL), 0);
+        aq_read_file(&text, &bytes, test_data_path("tiny-opt/golden/greedy.jsonl"), 1 << 24, NULL),
+        0);
     for (char *at = text; *at;) {
         size_t n = strcspn(at, "\n");
         json_t *v;
@@ -287,7 +274,7 @@ static json_t *golden_lines(void)
 static double mean_error(struct setup setup)
 {
     json_t *lines = golden_lines();
-    size_t count = SLOW ? 2 : json_array_size(lines);
+    size_t count = TEST_SLOW ? 2 : json_array_size(lines);
     struct golden *g = calloc(count, sizeof(*g));
     struct aq_workload w = {.sequences = count,
                             .prompt_max = GOLDEN_PROMPT_MAX,

@@ -15,7 +15,7 @@ static const char *data_path(char *path, const char *format, const char *name)
 {
     char tail[256];
     snprintf(tail, sizeof(tail), format, name);
-    snprintf(path, PATH_MAX, "%s/%s", getenv("AQ_TEST_DATA"), tail);
+    snprintf(path, PATH_MAX, "%s", test_data_path(tail));
     return path;
 }
 

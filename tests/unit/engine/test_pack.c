@@ -15,7 +15,7 @@
 /* ---- rig: a checkpoint, a place for stores, two workers ---- */
 
 struct rig {
-    char root[96], golden[480], store[128], second[128];
+    char root[96], golden[512], store[128], second[128];
     const char *dirs[2];
     struct aq_kernels kernels;
     struct aq_pool *pool;
@@ -28,8 +28,8 @@ struct rig {
 static int rig_open(void **state)
 {
     struct rig *r = calloc(1, sizeof(*r));
-    const char *temp = getenv("TMPDIR"), *data = getenv("AQ_TEST_DATA");
-    snprintf(r->golden, sizeof(r->golden), "%.400s/../golden/data", data ? data : "tests/data");
+    const char *temp = getenv("TMPDIR");
+    snprintf(r->golden, sizeof(r->golden), "%s", test_data_path("../golden/data"));
     snprintf(r->root, sizeof(r->root), "%.60s/aq-pack-XXXXXX", temp ? temp : "/tmp");
     assert_non_null(mkdtemp(r->root));
     snprintf(r->store, sizeof(r->store), "%s/store", r->root);
@@ -85,10 +85,7 @@ static void must_pack(struct rig *r, const char *checkpoint, enum aq_dtype forma
 
 static const char *tiny_opt(void)
 {
-    static char path[512];
-    const char *data = getenv("AQ_TEST_DATA");
-    snprintf(path, sizeof(path), "%.400s/tiny-opt", data ? data : "tests/data");
-    return path;
+    return test_data_path("tiny-opt");
 }
 
 static const char *variant(struct rig *r, const char *name)

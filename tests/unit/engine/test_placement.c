@@ -20,11 +20,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { DRAWS = 6, CROWD = 4, PROMPT = 70, TOKENS = 10 };
-#else
-enum { DRAWS = 60, CROWD = 9, PROMPT = 75, TOKENS = 44 };
-#endif
+enum {
+    DRAWS = TEST_SLOW ? 6 : 60,
+    CROWD = TEST_SLOW ? 4 : 9,
+    PROMPT = TEST_SLOW ? 70 : 75,
+    TOKENS = TEST_SLOW ? 10 : 44,
+};
 
 enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
 
@@ -63,9 +64,9 @@ static void make_dir(char *path, size_t bytes, const char *name)
 static int set_up(void **state)
 {
     (void)state;
-    const char *data = getenv("AQ_TEST_DATA"), *temp = getenv("TMPDIR");
+    const char *temp = getenv("TMPDIR");
     struct aq_disk_place look;
-    snprintf(rig.model, sizeof(rig.model), "%s/tiny-opt", data ? data : "tests/data");
+    snprintf(rig.model, sizeof(rig.model), "%s", test_data_path("tiny-opt"));
     snprintf(rig.root, sizeof(rig.root), "%.40s/aquifer-XXXXXX", temp ? temp : "/tmp");
     if (!mkdtemp(rig.root))
         return -1;

@@ -13,11 +13,8 @@
 
 static struct aq_engine *plan(bool predict, uint64_t memory)
 {
-    const char *dir = getenv("AQ_TEST_DATA");
-    char model[4096];
-    snprintf(model, sizeof(model), "%s/tiny-opt", dir ? dir : "tests/data");
     struct aq_engine_opts opts = {
-        .model_dir = model,
+        .model_dir = test_data_path("tiny-opt"),
         .compute = AQ_F32,
         .weight_format = -1,
         .kv_format = -1,

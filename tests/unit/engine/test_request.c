@@ -25,9 +25,7 @@ struct rig {
 static int setup(void **state)
 {
     static struct rig rig;
-    char dir[4096];
-    const char *data = getenv("AQ_TEST_DATA");
-    snprintf(dir, sizeof(dir), "%s/tiny-opt", data ? data : "tests/data");
+    const char *dir = test_data_path("tiny-opt");
     rig = (struct rig){0};
     struct aq_tokenizer_defaults defaults = {BOS, BOS, 1, true};
     if (aq_tokenizer_open(&rig.tokenizer, dir, &defaults, NULL) < 0 ||

@@ -29,9 +29,7 @@ static const uint32_t eos_ids[] = {EOS};
 static int setup(void **state)
 {
     static struct rig rig;
-    char dir[4096];
-    const char *data = getenv("AQ_TEST_DATA");
-    snprintf(dir, sizeof(dir), "%s/tiny-opt", data ? data : "tests/data");
+    const char *dir = test_data_path("tiny-opt");
     rig = (struct rig){0};
     struct aq_tokenizer_defaults defaults = {EOS, EOS, 1, true};
     if (aq_tokenizer_open(&rig.tokenizer, dir, &defaults, NULL) < 0 ||

@@ -43,10 +43,10 @@ static void recorded_files_give_their_recorded_tensors(void **state)
     static const char *const names[] = {"mnist.safetensors", "multi_layer.safetensors"};
     char path[PATH_MAX];
     json_t *expected;
-    snprintf(path, sizeof(path), "%s/torch-pt/expected.json", getenv("AQ_TEST_DATA"));
-    assert_int_equal(aq_json_read_file(&expected, path, 1 << 24, NULL), 0);
+    assert_int_equal(
+        aq_json_read_file(&expected, test_data_path("torch-pt/expected.json"), 1 << 24, NULL), 0);
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        snprintf(path, sizeof(path), "%s/torch-pt/%s", getenv("AQ_TEST_DATA"), names[i]);
+        snprintf(path, sizeof(path), "%s/%s", test_data_path("torch-pt"), names[i]);
         struct aq_tensor_file f = tensor_file_of(open(path, O_RDONLY | O_CLOEXEC), names[i]);
         struct aq_tensor_list list = {0};
         uint64_t hash;
@@ -257,10 +257,8 @@ static void a_failure_leaves_the_list_as_it_was(void **state)
 /* Every prefix of a real file is refused, none crashes. */
 static void every_truncation_of_a_real_header_is_refused(void **state)
 {
-    char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/torch-pt/multi_layer.safetensors", getenv("AQ_TEST_DATA"));
     uint8_t data[900];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(test_data_path("torch-pt/multi_layer.safetensors"), O_RDONLY | O_CLOEXEC);
     assert_int_equal(read(fd, data, sizeof(data)), sizeof(data));
     close(fd);
     fd = temporary_file();

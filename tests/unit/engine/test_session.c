@@ -16,10 +16,9 @@ static struct aquifer *session;
 static int open_session(const char *more, struct aquifer_error *err)
 {
     char options[4200];
-    const char *data = getenv("AQ_TEST_DATA");
     fake_engine_reset();
-    snprintf(options, sizeof(options), "{\"model\": \"%s/tiny-opt\", \"max_tokens\": 6%s}",
-             data ? data : "tests/data", more);
+    snprintf(options, sizeof(options), "{\"model\": \"%s\", \"max_tokens\": 6%s}",
+             test_data_path("tiny-opt"), more);
     session = NULL;
     return aquifer_open(&session, options, NULL, err);
 }

@@ -36,7 +36,7 @@ static void opened_close(struct opened *o)
 static int fixture(const char *name)
 {
     char path[PATH_MAX];
-    snprintf(path, sizeof(path), "%s/torch-pt/%s", getenv("AQ_TEST_DATA"), name);
+    snprintf(path, sizeof(path), "%s/%s", test_data_path("torch-pt"), name);
     return open(path, O_RDONLY | O_CLOEXEC);
 }
 
@@ -62,11 +62,10 @@ static void check_tensor(const char *file, struct opened *o, const json_t *want)
 
 static void every_real_file_gives_its_recorded_tensors(void **state)
 {
-    char path[PATH_MAX];
     json_t *expected, *entry;
     const char *name;
     unsigned files = 0, tensors = 0;
-    snprintf(path, sizeof(path), "%s/torch-pt/expected.json", getenv("AQ_TEST_DATA"));
+    const char *path = test_data_path("torch-pt/expected.json");
     assert_int_equal(aq_json_read_file(&expected, path, 1 << 24, NULL), 0);
     json_object_foreach(expected, name, entry)
     {

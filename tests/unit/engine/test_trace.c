@@ -252,11 +252,8 @@ static struct aq_engine *run_model(const char *trace, bool serial, const struct 
     enum { SEQUENCES = 5, PROMPT = 20, TOKENS = 10 };
     static uint32_t prompt[PROMPT], tokens[SEQUENCES][TOKENS];
     static struct aq_sequence s[SEQUENCES];
-    const char *dir = getenv("AQ_TEST_DATA");
-    char model[4096];
-    snprintf(model, sizeof(model), "%s/tiny-opt", dir ? dir : "tests/data");
     struct aq_engine_opts opts = {
-        .model_dir = model,
+        .model_dir = test_data_path("tiny-opt"),
         .compute = -1,
         .weight_format = -1,
         .kv_format = -1,

@@ -27,7 +27,7 @@ struct rig {
 
 static inline const char *rig_data(char path[PATH_MAX], const char *name)
 {
-    snprintf(path, PATH_MAX, "%s/%s", getenv("AQ_TEST_DATA"), name);
+    snprintf(path, PATH_MAX, "%s", test_data_path(name));
     return path;
 }
 

@@ -2,6 +2,7 @@
 #include "tests/unit/policy/plans.h"
 
 #include "base/prng.h"
+#include "policy/checker.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -178,4 +179,45 @@ void plans_close(struct planned *p)
     free(p->steps.step);
     aq_stream_close(&p->stream);
     aq_program_close(&p->program);
+}
+
+struct aq_block_inputs plans_inputs(const struct aq_model_steps *m)
+{
+    return (struct aq_block_inputs){.steps = m,
+                                    .compute = AQ_BF16,
+                                    .weight_format = AQ_BF16,
+                                    .kv_format = AQ_F16,
+                                    .table_format = AQ_BF16,
+                                    .threads = 2,
+                                    .sequences = 64,
+                                    .prompt_max = 100,
+                                    .total_max = 164,
+                                    .attention_auto = true,
+                                    .refill = true,
+                                    .can_stream = true,
+                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
+}
+
+struct aq_forecast plans_forecast(const struct aq_block *b, const struct aq_block_inputs *in,
+                                  const struct aq_hardware *hw)
+{
+    struct aq_forecast f;
+    struct aq_err err;
+    struct aq_forecast_work work = {
+        .steps = in->steps, .sequences = in->sequences, .refill = in->refill, .serial = in->serial};
+    aq_forecast_mean(&work, in);
+    if (aq_forecast_make(&f, b, &work, hw, &err) < 0)
+        fail_msg("%s", err.text);
+    return f;
+}
+
+void plans_check_block(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_err err;
+    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps};
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        assert_true(aq_ledger_total(&b->ledger, (enum aq_tier)t) <= in->budget[t]);
+    if (aq_program_check(&b->program, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(aq_placement_check(&b->plan.placement, NULL), 0);
 }

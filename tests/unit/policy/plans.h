@@ -4,7 +4,7 @@
 #ifndef AQ_TESTS_UNIT_POLICY_PLANS_H
 #define AQ_TESTS_UNIT_POLICY_PLANS_H
 
-#include "policy/program.h"
+#include "policy/forecast.h"
 
 struct plan_limits {
     uint32_t layers_max, micro_batches_max, parts_max, chunks_max; /* chunks a step */
@@ -24,5 +24,14 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
 /* False: the draw was a plan that is refused (a ring too small for a step), by a sentence. */
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed);
 void plans_close(struct planned *p);
+
+/* What a run of 64 prompts of 100 tokens, each generating 64, on two threads and with a GiB in
+ * every tier, asks of a block. */
+struct aq_block_inputs plans_inputs(const struct aq_model_steps *m);
+/* The forecast of a block for its inputs on a machine. */
+struct aq_forecast plans_forecast(const struct aq_block *b, const struct aq_block_inputs *in,
+                                  const struct aq_hardware *hw);
+/* Fails unless the block is within its budgets, and its program and placement are right. */
+void plans_check_block(const struct aq_block *b, const struct aq_block_inputs *in);
 
 #endif

@@ -10,20 +10,10 @@
 
 static struct aq_block_inputs inputs(const struct aq_model_steps *m)
 {
-    return (struct aq_block_inputs){.steps = m,
-                                    .compute = AQ_BF16,
-                                    .weight_format = AQ_BF16,
-                                    .kv_format = AQ_F16,
-                                    .table_format = AQ_BF16,
-                                    .threads = 2,
-                                    .micro_batch = 8,
-                                    .micro_batches = 2,
-                                    .sequences = 64,
-                                    .prompt_max = 100,
-                                    .total_max = 164,
-                                    .attention_auto = true,
-                                    .can_stream = true,
-                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
+    struct aq_block_inputs in = plans_inputs(m);
+    in.micro_batch = 8;
+    in.micro_batches = 2;
+    return in;
 }
 
 static struct aq_block choose(const struct aq_block_inputs *in)
@@ -45,14 +35,10 @@ static struct aq_hardware machine(void)
 static struct aq_forecast forecast(const struct aq_block *b, const struct aq_block_inputs *in,
                                    const struct aq_hardware *hw, bool refill, bool serial)
 {
-    struct aq_forecast f;
-    struct aq_err err;
-    struct aq_forecast_work work = {
-        .steps = in->steps, .sequences = in->sequences, .refill = refill, .serial = serial};
-    aq_forecast_mean(&work, in);
-    if (aq_forecast_make(&f, b, &work, hw, &err) < 0)
-        fail_msg("%s", err.text);
-    return f;
+    struct aq_block_inputs as = *in;
+    as.refill = refill;
+    as.serial = serial;
+    return plans_forecast(b, &as, hw);
 }
 
 static void a_slow_disk_decides(void **state)

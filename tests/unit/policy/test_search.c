@@ -2,8 +2,6 @@
  * Blocks chosen by the simulator: never slower than the plain rule's, always within the budgets,
  * the same for the same machine, and different where machines differ. */
 #include "base/prng.h"
-#include "policy/checker.h"
-#include "policy/forecast.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 
@@ -12,51 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct aq_block_inputs inputs(const struct aq_model_steps *m)
-{
-    return (struct aq_block_inputs){.steps = m,
-                                    .compute = AQ_BF16,
-                                    .weight_format = AQ_BF16,
-                                    .kv_format = AQ_F16,
-                                    .table_format = AQ_BF16,
-                                    .threads = 2,
-                                    .sequences = 64,
-                                    .prompt_max = 100,
-                                    .total_max = 164,
-                                    .attention_auto = true,
-                                    .refill = true,
-                                    .can_stream = true,
-                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
-}
-
 static struct aq_hardware machine(double disk)
 {
     struct aq_hardware hw;
     aq_hardware_default(&hw, 2, 2, 2);
     hw.disk_read_bytes_per_s = disk;
     return hw;
-}
-
-static double speed(const struct aq_block *b, const struct aq_block_inputs *in,
-                    const struct aq_hardware *hw)
-{
-    struct aq_forecast f;
-    struct aq_forecast_work work = {
-        .steps = in->steps, .sequences = in->sequences, .refill = in->refill};
-    aq_forecast_mean(&work, in);
-    assert_int_equal(aq_forecast_make(&f, b, &work, hw, NULL), 0);
-    return f.gen_tok_s;
-}
-
-static void check_block(const struct aq_block *b, const struct aq_block_inputs *in)
-{
-    struct aq_err err;
-    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps};
-    for (int t = 0; t < AQ_TIER_COUNT; t++)
-        assert_true(aq_ledger_total(&b->ledger, (enum aq_tier)t) <= in->budget[t]);
-    if (aq_program_check(&b->program, &opts, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_int_equal(aq_placement_check(&b->plan.placement, NULL), 0);
 }
 
 /* Plain rule and search on the same inputs; true when both found a block. */
@@ -68,12 +27,13 @@ static bool compare(struct aq_block_inputs in, const struct aq_hardware *hw, uin
     int rc_found = aq_block_choose(&found, &in, NULL);
     assert_true(rc_found == 0 || rc < 0);
     if (rc_found == 0) {
-        check_block(&found, &in);
+        plans_check_block(&found, &in);
         assert_int_equal(aq_block_choose(&again, &in, NULL), 0);
         assert_memory_equal(&found.plan, &again.plan, sizeof(found.plan));
     }
     if (rc == 0) {
-        double a = speed(&plain, &in, hw), b = speed(&found, &in, hw);
+        double a = plans_forecast(&plain, &in, hw).gen_tok_s;
+        double b = plans_forecast(&found, &in, hw).gen_tok_s;
         assert_true(b >= a * 0.99);
         *ret_gained += b > a * 1.02;
     }
@@ -88,7 +48,7 @@ static void it_is_never_slower_than_the_plain_rule(void **state)
     struct aq_model_steps m = plans_model(4, 256, 4, 512);
     uint32_t found = 0, gained = 0;
     for (uint64_t i = 0; i < 24; i++) {
-        struct aq_block_inputs in = inputs(&m);
+        struct aq_block_inputs in = plans_inputs(&m);
         struct aq_hardware hw = machine(1e8 * (double)(1 + aq_prng_below(3, i, 0, 80)));
         in.separate = i % 2;
         in.budget[AQ_HOST] = (4 + aq_prng_below(3, i, 1, 40)) * AQ_MIB;
@@ -103,7 +63,7 @@ static void it_is_never_slower_than_the_plain_rule(void **state)
 static void what_fits_whole_stays_as_it_is(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 512);
-    struct aq_block_inputs in = inputs(&m);
+    struct aq_block_inputs in = plans_inputs(&m);
     struct aq_hardware hw = machine(1e9);
     struct aq_block plain = {0}, found = {0};
     assert_int_equal(aq_block_choose(&plain, &in, NULL), 0);
@@ -119,7 +79,7 @@ static void what_fits_whole_stays_as_it_is(void **state)
 static void the_disk_decides_between_weights_and_seats(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 512);
-    struct aq_block_inputs in = inputs(&m);
+    struct aq_block_inputs in = plans_inputs(&m);
     struct aq_block b = {0};
     struct aq_hardware slow = machine(1e6), fast = machine(1e12);
     in.micro_batch = 3;
@@ -141,7 +101,7 @@ static void the_disk_decides_between_weights_and_seats(void **state)
 static void weights_beyond_a_separate_devices_host_stream_from_disk(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 512);
-    struct aq_block_inputs in = inputs(&m);
+    struct aq_block_inputs in = plans_inputs(&m);
     struct aq_hardware hw = machine(1e9);
     struct aq_block b = {0};
     in.separate = true;
@@ -152,7 +112,7 @@ static void weights_beyond_a_separate_devices_host_stream_from_disk(void **state
     struct aq_err err = {0};
     if (aq_block_choose(&b, &in, &err) < 0)
         fail_msg("%s", err.text);
-    check_block(&b, &in);
+    plans_check_block(&b, &in);
     assert_true(b.stream.bytes[AQ_DISK] > 0);
     aq_block_close(&b);
     in.budget[AQ_HOST] = AQ_MIB / 2; /* and where nothing fits, that is said as before */

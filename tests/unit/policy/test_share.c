@@ -2,8 +2,6 @@
  * Shares of products for the host, chosen by the simulator: where the link is what holds passes up
  * and the host has time, and nowhere else; within the budgets, and never slower. */
 #include "base/prng.h"
-#include "policy/checker.h"
-#include "policy/forecast.h"
 #include "policy/host_product.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
@@ -18,22 +16,16 @@ static const struct aq_placement placement = {
 
 static struct aq_block_inputs inputs(const struct aq_model_steps *m, const struct aq_hardware *hw)
 {
-    return (struct aq_block_inputs){.steps = m,
-                                    .compute = AQ_BF16,
-                                    .weight_format = AQ_BF16,
-                                    .kv_format = AQ_F16,
-                                    .table_format = AQ_BF16,
-                                    .threads = 2,
-                                    .micro_batch = 16,
-                                    .micro_batches = 2,
-                                    .sequences = 64,
-                                    .prompt_max = 32,
-                                    .total_max = 96,
-                                    .placement = &placement,
-                                    .separate = true,
-                                    .refill = true,
-                                    .hw = hw,
-                                    .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
+    struct aq_block_inputs in = plans_inputs(m);
+    in.micro_batch = 16;
+    in.micro_batches = 2;
+    in.prompt_max = 32;
+    in.total_max = 96;
+    in.placement = &placement;
+    in.attention_auto = in.can_stream = false;
+    in.separate = true;
+    in.hw = hw;
+    return in;
 }
 
 /* A device with memory of its own, ten times as fast as the host, behind a link. */
@@ -53,32 +45,12 @@ static struct aq_hardware machine(double link)
     return hw;
 }
 
-static double speed(const struct aq_block *b, const struct aq_block_inputs *in,
-                    struct aq_forecast *ret)
-{
-    struct aq_forecast_work work = {
-        .steps = in->steps, .sequences = in->sequences, .refill = in->refill};
-    aq_forecast_mean(&work, in);
-    assert_int_equal(aq_forecast_make(ret, b, &work, in->hw, NULL), 0);
-    return ret->gen_tok_s;
-}
-
-static void check_block(const struct aq_block *b, const struct aq_block_inputs *in)
-{
-    struct aq_err err;
-    struct aq_check_opts opts = {.stream = &b->stream, .steps = in->steps};
-    for (int t = 0; t < AQ_TIER_COUNT; t++)
-        assert_true(aq_ledger_total(&b->ledger, (enum aq_tier)t) <= in->budget[t]);
-    if (aq_program_check(&b->program, &opts, &err) < 0)
-        fail_msg("%s", err.text);
-}
-
 static void choose(struct aq_block *ret, const struct aq_block_inputs *in)
 {
     struct aq_err err;
     if (aq_block_choose(ret, in, &err) < 0)
         fail_msg("%s", err.text);
-    check_block(ret, in);
+    plans_check_block(ret, in);
 }
 
 static void a_slow_link_gives_products_to_the_host(void **state)
@@ -87,7 +59,6 @@ static void a_slow_link_gives_products_to_the_host(void **state)
     struct aq_hardware hw = machine(5e9);
     struct aq_block_inputs in = inputs(&m, &hw);
     struct aq_block none = {0}, shared = {0}, again = {0};
-    struct aq_forecast f, g;
     choose(&none, &in);
     assert_false(aq_program_host_products(&none.program));
     in.host_products_auto = true;
@@ -96,11 +67,11 @@ static void a_slow_link_gives_products_to_the_host(void **state)
     assert_memory_equal(&shared.plan, &again.plan, sizeof(shared.plan));
     assert_true(aq_program_host_products(&shared.program));
     assert_true(shared.stream.bytes[AQ_HOST] < none.stream.bytes[AQ_HOST]);
-    double before = speed(&none, &in, &f), after = speed(&shared, &in, &g);
+    struct aq_forecast f = plans_forecast(&none, &in, &hw), g = plans_forecast(&shared, &in, &hw);
     print_message("link 5 GB/s: decode pass %.3f ms, with %g %% of the products on the host "
                   "%.3f ms\n",
                   1e3 * f.decode_pass_s, shared.plan.host_products, 1e3 * g.decode_pass_s);
-    assert_true(after > 1.2 * before);
+    assert_true(g.gen_tok_s > 1.2 * f.gen_tok_s);
     assert_true(g.lane[AQ_LANE_HOST_COMPUTE].busy_s > 0 &&
                 f.lane[AQ_LANE_HOST_COMPUTE].busy_s == 0);
     /* The host's memory holds the weights either way; the rows and columns have their lines. */
@@ -168,7 +139,6 @@ static void random_machines_are_never_slower_for_it(void **state)
         struct aq_hardware hw = machine(1e9 * (double)(1 + aq_prng_below(9, i, 0, 60)));
         struct aq_block_inputs in = inputs(&m, &hw);
         struct aq_block none = {0}, shared = {0};
-        struct aq_forecast f;
         in.micro_batches = 1 + (uint32_t)aq_prng_below(9, i, 1, 3);
         in.attention = aq_prng_below(9, i, 2, 2) ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
         choose(&none, &in);
@@ -177,7 +147,8 @@ static void random_machines_are_never_slower_for_it(void **state)
                 aq_ledger_total(&none.ledger, AQ_DEVICE) + aq_prng_below(9, i, 4, 2 * AQ_MIB);
         in.host_products_auto = true;
         choose(&shared, &in);
-        assert_true(speed(&shared, &in, &f) >= speed(&none, &in, &f));
+        assert_true(plans_forecast(&shared, &in, &hw).gen_tok_s >=
+                    plans_forecast(&none, &in, &hw).gen_tok_s);
         *(aq_program_host_products(&shared.program) ? &taken : &left) += 1;
         aq_block_close(&none);
         aq_block_close(&shared);
