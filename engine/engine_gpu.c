@@ -45,6 +45,11 @@ int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--host-products: the cuda backend computes no products "
                         "on the host");
+    if (o->deterministic && o->attention && strcmp(o->attention, "split") == 0)
+        return aq_error(
+            reterr, -EINVAL,
+            "--attention split: the two sides' bits differ, which --deterministic rules "
+            "out");
     if (o->attention_stats)
         return aq_error(reterr, -EINVAL, "attention statistics are the cpu backend's");
     rc = aq_cuda_open(&e->cuda, o->cuda_module, (uint32_t)index, reterr);
