@@ -247,7 +247,7 @@ static int check_model(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--shape '%s' has no weights: expected --random-weights SEED to run it",
                         o->shape);
-    if (o->device_memory)
+    if (o->device_memory && o->device && strcmp(o->device, "cpu") == 0)
         return aq_error(reterr, -EINVAL,
                         "--device-memory: the cpu backend has no device tier; --host-memory bounds "
                         "the whole process");

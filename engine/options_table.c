@@ -265,14 +265,17 @@ const struct aq_option aq_option_table[] = {
     /* ---- placement and memory ---- */
     {"device", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(device), .argument = "NAME",
      .check = aq_check_device,
-     .help = "auto or cpu; auto stops when NVIDIA hardware is visible but cannot be used"},
+     .help =
+         "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
+         "hardware is visible but cannot be used"},
     {"host-memory", 0, AQ_GROUP_MEMORY, CHOOSE | PACK, AQ_OPTION_SIZE, AT(host_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "absolute budget of the whole process; auto: what is available, cgroup and resource "
              "limits respected, less 2 GiB or 5 %, whichever is more"},
     {"device-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(device_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
-     .help = "budget of the device; the cpu has none"},
+     .help = "budget of a GPU, its driver's context included; auto: what is free less 512 MiB or "
+             "3 %, whichever is more; the cpu has none"},
     {"disk-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
      AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "budget of scratch on disk; auto: free space less 5 %"},

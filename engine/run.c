@@ -85,8 +85,9 @@ static int run(const json_t *object, const struct aquifer_hooks *hooks, struct a
     rc = aq_options_check(o, reterr);
     if (rc == 0 && !fn)
         rc = aq_error(reterr, -EINVAL, "'%s' is not built yet in this version", o->command);
-    if (rc == 0 && computes)
-        rc = aq_device_choose(o->device, NULL, reterr);
+    int gpu;
+    if (rc == 0 && computes) /* before any file is read */
+        rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
     if (rc == 0)
         rc = fn(o, hooks, reterr);
     aq_options_close(o);
