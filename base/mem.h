@@ -30,6 +30,11 @@ void aq_mem_close(struct aq_mem *m);
  * are kept by it.  -ENOMEM with both figures when the tier's limit does not allow it. */
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);
+/* Accounts for memory that somebody else hands out (a GPU's): the same limits, totals and -ENOMEM,
+ * but no bytes. */
+int aq_mem_count(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+                 struct aq_err *reterr);
+void aq_mem_uncount(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes);
 /* p NULL is fine; bytes must be what was asked for. */
 void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void *p, size_t bytes);
 

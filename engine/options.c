@@ -247,7 +247,7 @@ static int check_model(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--shape '%s' has no weights: expected --random-weights SEED to run it",
                         o->shape);
-    if (o->device_memory)
+    if (o->device_memory && o->device && strcmp(o->device, "cpu") == 0)
         return aq_error(reterr, -EINVAL,
                         "--device-memory: the cpu backend has no device tier; --host-memory bounds "
                         "the whole process");
@@ -303,6 +303,18 @@ static int check_bench(const struct aq_options *o, struct aq_err *reterr)
     return 0;
 }
 
+static int check_plan(const struct aq_options *o, struct aq_err *reterr)
+{
+    struct aq_kv_policy kv;
+    if (o->model && o->shape)
+        return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
+    if (!o->model && !o->shape)
+        return missing(o, "--model DIR or --shape NAME", reterr);
+    if (!o->prompt_range || !o->gen_range)
+        return missing(o, "--prompt-len and --gen-len", reterr);
+    return aq_options_kv_policy(&kv, o, reterr);
+}
+
 int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
 {
     unsigned bit = aq_options_command(o)->bit;
@@ -328,6 +340,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
         if (!o->store_output.count && !o->verify && !o->list)
             return missing(o, "--output STORE", reterr);
         return 0;
+    case AQ_CMD_PLAN: return check_plan(o, reterr);
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
     case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
     case AQ_CMD_STATUS: return o->status_file ? 0 : missing(o, "FILE", reterr);

@@ -87,6 +87,11 @@ struct aq_options {
     uint64_t requests;
     uint32_t repeats, warmup, decode_passes; /* 3, 1, 0 */
     char *table, *format;
+    /* plan */
+    char *prompt_range, *gen_range;
+    struct aq_strings allow;
+    double deadline_s; /* 0: none */
+    char *write_config, *html;
     /* pack */
     struct aq_strings store_output;
     bool verify, list;

@@ -8,6 +8,8 @@
 #include "base/err.h"
 
 int aq_check_device(const char *label, const char *text, struct aq_err *reterr);
+/* "512" or "100-800". */
+int aq_check_length(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_link(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_host_products(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr);

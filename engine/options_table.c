@@ -28,17 +28,19 @@
 #define INFO      AQ_CMD_INFO
 #define STATUS    AQ_CMD_STATUS
 #define PROBE     AQ_CMD_PROBE
+#define PLAN      AQ_CMD_PLAN
 #define PUBLISHED AQ_CMD_PUBLISHED
+#define CHOOSE    (RUN | PLAN) /* that choose a plan */
 #define RUN       AQ_CMD_RUN
 #define ALL       AQ_CMD_ALL
 
 const struct aq_option aq_option_table[] = {
     /* ---- model ---- */
-    {"model", 'm', AQ_GROUP_MODEL, RUN | PACK | TOKENIZE, AQ_OPTION_STRING, AT(model),
+    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE, AQ_OPTION_STRING, AT(model),
      .argument = "DIR",
      .help = "Hugging Face checkpoint directory or packed store; org/name is looked up in the "
              "local Hugging Face cache"},
-    {"shape", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
+    {"shape", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
      .help = "a shape without weights: opt-125m to opt-175b, or a config.json; runs with "
              "--random-weights"},
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
@@ -48,16 +50,19 @@ const struct aq_option aq_option_table[] = {
      .choices = "auto|f32|bf16", .later = "f16", .why = "the cpu backend computes in f32 or bf16",
      .deflt = "auto",
      .help = "arithmetic of the products; auto: bf16 where the CPU has it, else f32"},
-    {"weight-format", 0, AQ_GROUP_MODEL, RUN | PACK, AQ_OPTION_DTYPE, AT(weight_format),
+    {"compute", 0, AQ_GROUP_MODEL, PLAN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
+     .choices = "auto|f32|bf16|f16", .deflt = "auto",
+     .help = "arithmetic of the products; auto: the narrowest that the machine is fastest in"},
+    {"weight-format", 0, AQ_GROUP_MODEL, CHOOSE | PACK, AQ_OPTION_DTYPE, AT(weight_format),
      .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "
              "no larger; int8 and int4: groups of 64 with their own scale and minimum, the token "
              "table and the head never below int8"},
-    {"kv-format", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
+    {"kv-format", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
      .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute "
              "f32; int8 and int4: each key and value row of a head with its own scale and minimum"},
-    {"context", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U32, AT(context), .argument = "N",
+    {"context", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_U32, AT(context), .argument = "N",
      RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "lowers the context limit; auto: the model's"},
 
@@ -188,6 +193,26 @@ const struct aq_option aq_option_table[] = {
     {"gen-len", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32_LIST, AT(gen_len), COUNT(gen_len_count),
      .argument = "N,...", RANGE(1, TOKENS_MAX),
      .help = "tokens generated for each prompt; a list gives one row for each"},
+    {"prompt-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(prompt_range), .argument = "N|A-B",
+     .check = aq_check_length, .help = "tokens of the prompts: all the same, or even from A to B"},
+    {"gen-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(gen_range), .argument = "N|A-B",
+     .check = aq_check_length, .help = "tokens generated for each, likewise"},
+    {"requests", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_U64, AT(requests), .argument = "N", AT_LEAST(1),
+     .help = "prompts in all; otherwise as many as keep the block full"},
+    {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
+     .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
+             "kv-int4, h2o=20%"},
+    {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
+     AT_LEAST(0),
+     .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "
+             "meets it is chosen"},
+    {"sweep", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(sweep), .argument = "KEY=A,B,...",
+     .help = "a table over an option's values, those that do not fit included (repeatable: all "
+             "combinations)"},
+    {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
+     .help = "write the plan as a config that generate and bench run"},
+    {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",
+     .help = "write a page with memory, a pass lane by lane, the sweep and what more would buy"},
     {"requests", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U64, AT(requests), .argument = "N", AT_LEAST(1),
      .help = "prompts in all; otherwise one for each seat of the block"},
     {"repeats", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(repeats), .argument = "N", RANGE(1, 64),
@@ -240,15 +265,18 @@ const struct aq_option aq_option_table[] = {
     /* ---- placement and memory ---- */
     {"device", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(device), .argument = "NAME",
      .check = aq_check_device,
-     .help = "auto or cpu; auto stops when NVIDIA hardware is visible but cannot be used"},
-    {"host-memory", 0, AQ_GROUP_MEMORY, RUN | PACK, AQ_OPTION_SIZE, AT(host_memory),
+     .help =
+         "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
+         "hardware is visible but cannot be used"},
+    {"host-memory", 0, AQ_GROUP_MEMORY, CHOOSE | PACK, AQ_OPTION_SIZE, AT(host_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "absolute budget of the whole process; auto: what is available, cgroup and resource "
              "limits respected, less 2 GiB or 5 %, whichever is more"},
-    {"device-memory", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_SIZE, AT(device_memory),
+    {"device-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(device_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
-     .help = "budget of the device; the cpu has none"},
-    {"disk-memory", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
+     .help = "budget of a GPU, its driver's context included; auto: what is free less 512 MiB or "
+             "3 %, whichever is more; the cpu has none"},
+    {"disk-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
      AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "budget of scratch on disk; auto: free space less 5 %"},
     {"disk-dir", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR,...",
@@ -257,69 +285,69 @@ const struct aq_option aq_option_table[] = {
      .help = "directory whose disk is measured; otherwise none is"},
     {"disk-dir-any", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_BOOL, AT(disk_dir_any),
      .help = "scratch may lie on tmpfs or a network file system"},
-    {"cache-dir", 0, AQ_GROUP_MEMORY, RUN | PACK | INFO | PROBE, AQ_OPTION_STRING, AT(cache_dir),
+    {"cache-dir", 0, AQ_GROUP_MEMORY, CHOOSE | PACK | INFO | PROBE, AQ_OPTION_STRING, AT(cache_dir),
      .argument = "DIR", .help = "packed cache; otherwise $XDG_CACHE_HOME/aquifer"},
-    {"placement", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(placement), .argument = "SHARES",
-     .check = aq_check_placement,
+    {"placement", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(placement),
+     .argument = "SHARES", .check = aq_check_placement,
      .help = "auto, or percentages device/host/disk: \"weights=D/H/N kv=D/H/N hidden=D/H/N "
              "head=host\"; on the cpu a device share counts as host"},
-    {"micro-batch", 0, AQ_GROUP_MEMORY, GENERATE | EVAL, AQ_OPTION_U32, AT(micro_batch),
+    {"micro-batch", 0, AQ_GROUP_MEMORY, GENERATE | EVAL | PLAN, AQ_OPTION_U32, AT(micro_batch),
      .argument = "N", RANGE(1, SEATS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "seats of a micro-batch (default: planned)"},
     {"micro-batch", 0, AQ_GROUP_MEMORY, BENCH, AQ_OPTION_U32_LIST, AT(bench_micro_batch),
      COUNT(bench_micro_batch_count), .argument = "N,...", RANGE(1, SEATS_MAX),
      .help = "seats of a micro-batch (default: planned); a list gives one row for each"},
-    {"micro-batches", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_U32, AT(micro_batches), .argument = "N",
+    {"micro-batches", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(micro_batches), .argument = "N",
      RANGE(1, 256), .flags = AQ_OPTION_AUTO, .help = "micro-batches of a block (default: planned)"},
-    {"micro-batch-tokens", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_U32, AT(micro_batch_tokens),
+    {"micro-batch-tokens", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(micro_batch_tokens),
      .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "new prompt tokens a micro-batch takes in one pass (default: planned)"},
-    {"attention", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(attention), .argument = "WHERE",
+    {"attention", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(attention), .argument = "WHERE",
      .choices = "auto|host|device|split",
      .help = "where decode attention runs; on the cpu host and device are the same"},
-    {"host-products", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(host_products),
+    {"host-products", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(host_products),
      .argument = "SHARE", .check = aq_check_host_products,
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
-    {"kv-policy", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
+    {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy",
      .help = "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
              "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
              "window: the first and the newest; heavy: those that got most, and the newest one"},
-    {"kv-budget", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
+    {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
              "number of slots; h2o:flexgen: a share of the prompt for each half"},
-    {"kv-heavy", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
+    {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
-    {"kv-recent", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
+    {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
      .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
-    {"kv-sinks", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
+    {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
      .help = "first tokens that are never dropped (default: window 4, else 0)"},
-    {"kv-grace", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_U32, AT(kv_grace), .argument = "N",
+    {"kv-grace", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_grace), .argument = "N",
      RANGE(0, TOKENS_MAX),
      .help = "newest tokens that are not dropped while generating, where that is more than the "
              "recent ones (default 0)"},
-    {"kv-decay", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_REAL, AT(kv_decay), .argument = "X",
+    {"kv-decay", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_decay), .argument = "X",
      RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "factor on the attention that tokens got before, at each new token (default 1: none)"},
-    {"kv-group", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHOICE, AT(kv_group), .argument = "HOW",
+    {"kv-group", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_group), .argument = "HOW",
      .choices = "sum|mean|max|first",
      .help = "how query heads that share a KV head count together (default sum)"},
 
     /* ---- machine and schedule ---- */
-    {"threads", 't', AQ_GROUP_MACHINE, RUN | PACK | PROBE, AQ_OPTION_U32, AT(threads),
+    {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),
      .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "worker threads; otherwise what affinity and cgroup quota allow"},
-    {"hardware", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_STRING, AT(hardware),
+    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
          "rates that plans and predictions are made with: local, measured once by aquifer probe "
          "and kept in the cache directory, a machine of configs/hardware, or a YAML file; "
          "otherwise what local kept if it is there, else a measurement of 0.2 s"},
-    {"isa", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
+    {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
      .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
      .help = "highest instruction set to use; auto: the best this CPU has"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
@@ -330,33 +358,33 @@ const struct aq_option aq_option_table[] = {
     {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
      .argument = "MODE", .choices = "auto|on|off",
      .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
-    {"executor", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
+    {"executor", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
      .choices = "overlapped|serial",
      .help = "overlapped: lanes run side by side; serial: one op after the other"},
-    {"refill", 0, AQ_GROUP_MACHINE, GENERATE | EVAL, AQ_OPTION_BOOL, AT(refill), .deflt = "on",
-     .help = "a finished sequence gives its seat to a waiting one at once"},
+    {"refill", 0, AQ_GROUP_MACHINE, GENERATE | EVAL | PLAN, AQ_OPTION_BOOL, AT(refill),
+     .deflt = "on", .help = "a finished sequence gives its seat to a waiting one at once"},
     {"refill", 0, AQ_GROUP_MACHINE, BENCH, AQ_OPTION_CHOICE_ON, AT(refill), .argument = "off",
      .choices = "off", .later = "on", .why = "a benchmark runs every prompt of a block to its end",
      .deflt = "off", .help = "always off here: every prompt of a block runs to its end"},
     {"deterministic", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(deterministic),
      .help = "same bits in every run; on the cpu always so"},
-    {"prefetch", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",
+    {"prefetch", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",
      RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
      .help = "bytes of the ring through which weights stream (default: planned)"},
-    {"chunk", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
+    {"chunk", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
      RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
      .help = "most bytes of one chunk of the ring (default: planned)"},
-    {"fuse-layer", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(fuse_layer),
+    {"fuse-layer", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(fuse_layer),
      .help = "a micro-batch passes both halves of a layer before the next one comes"},
-    {"alternate", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(alternate),
+    {"alternate", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(alternate),
      .help = "steps visit the micro-batches up and down in turn, which saves a move of hidden "
              "states"},
     {"replay", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_BOOL, AT(replay),
      .help = "move everything, compute nothing: the transfers of the program on dummy bytes"},
-    {"emulate-device", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_SIZE, AT(emulate_device),
+    {"emulate-device", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(emulate_device),
      .argument = "SIZE", AT_LEAST(4096),
      .help = "the cpu plays a separate device with this much memory, inside --host-memory"},
-    {"emulate-link", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(emulate_link),
+    {"emulate-link", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHECKED, AT(emulate_link),
      .argument = "H2D/D2H", .check = aq_check_link,
      .help = "speed of the emulated device's links in GB/s each way, such as 12/12"},
 
@@ -438,7 +466,11 @@ const struct aq_command aq_command_table[] = {
      "would make on that machine. A ratio near 1 says that the model explains the figure."},
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
-    {"plan", 0, "choose placement and block shape (not built yet)", NULL, NULL},
+    {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
+     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
+     "--gen-len N|A-B [--requests N] [options]",
+     "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
+     "opens. Reads no weights and runs nothing; the machine need not be this one."},
     {"probe", PROBE, "measure this machine for the planner",
      "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "

@@ -130,6 +130,28 @@ malformed:
                     label, text);
 }
 
+int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, const char *text,
+                    struct aq_err *reterr)
+{
+    char first[16];
+    const char *dash = strchr(text, '-');
+    size_t n = dash ? (size_t)(dash - text) : strlen(text);
+    uint64_t a, b;
+    if (n < sizeof(first)) {
+        memcpy(first, text, n);
+        first[n] = '\0';
+        if (aq_parse_u64(first, &a) && aq_parse_u64(dash ? dash + 1 : first, &b) && a >= 1 &&
+            b >= a && b <= 1u << 28) {
+            *ret_first = (uint32_t)a;
+            *ret_last = (uint32_t)b;
+            return 0;
+        }
+    }
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected a number of tokens or a range such as 100-800, found '%s'", label,
+                    text);
+}
+
 int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
                            struct aq_err *reterr)
 {

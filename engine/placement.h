@@ -14,6 +14,10 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
 int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *text,
                   struct aq_err *reterr);
 
+/* Lengths as --prompt-len of a plan: "512" (both the same) or "100-800", at least 1. */
+int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, const char *text,
+                    struct aq_err *reterr);
+
 /* A share as --host-products: "0.25" or "25%", in percent. */
 int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
                            struct aq_err *reterr);

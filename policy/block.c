@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/search.h"
+#include "policy/planner.h"
 
 #include "base/mem.h"
+#include "policy/gpu_room.h"
 #include "policy/kv_room.h"
 #include "policy/move_room.h"
 
@@ -201,6 +202,15 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * runs * run);
 }
 
+static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_gpu_room room;
+    aq_gpu_room_count(&room, in->steps, &b->plan);
+    add(&b->ledger, AQ_DEVICE, "context", in->context_bytes);
+    add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_room_device(&room));
+    add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
+}
+
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
@@ -236,9 +246,12 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         add(l, AQ_HOST, "tiles (host)", s->tile_rows * (uint64_t)m->hidden * compute);
         add(l, AQ_HOST, "vectors (host)", aq_ledger_line(l, device, "vectors"));
     }
+    if (in->gpu)
+        add_gpu(b, in);
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-    add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
+    add(l, AQ_HOST, "loading",
+        in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest) * (in->gpu ? 2 : 1));
     struct aq_move_room moves;
     aq_move_room_count(&moves, &b->program, m, &b->plan, &b->stream);
     add(l, AQ_HOST, "moves", aq_move_room_bytes(&moves));
@@ -281,6 +294,19 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     s->tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_TILE_ROWS, s->rows_max);
     s->head_tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_HEAD_TILE_ROWS, s->rows_max);
     choose_page(s, in);
+}
+
+void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats)
+{
+    *ret = (struct aq_block_room){0};
+    shape_for(&ret->shape, in, seats);
+    const struct aq_block_shape *s = &ret->shape;
+    uint64_t all = (uint64_t)seats * s->micro_batches * in->steps->layers;
+    uint64_t runs = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, (uint64_t)seats * s->micro_batches);
+    ret->kv_tails = all * run;
+    ret->kv_disk = all * runs * run;
 }
 
 /* Bytes of the largest group of steps whose weights must be in the ring together. */
@@ -554,20 +580,23 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
 }
 
 /* Everything near the products where that takes the seats that are wanted.  If not, the plain
- * rule's block, or, where the machine's rates are known, the fastest of a grid. */
+ * rule's block, or, where the machine's rates are known, the fastest that the planner finds; beside
+ * a separate device it may also find better where everything fits. */
 static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
     struct aq_placement p = in_memory(in, 0);
     int rc = choose_seats(b, in, &p, in->can_stream ? NULL : reterr);
-    if (rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in))
+    bool ranked = in->hw && in->can_stream;
+    bool whole = rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in);
+    if (whole && !(ranked && in->separate))
         return 0;
     if (rc == -ENOMEM && in->can_stream)
         rc = choose_streamed(b, in, reterr);
-    if (!in->hw || !in->can_stream || (rc < 0 && rc != -ENOMEM))
+    if (!ranked || (rc < 0 && rc != -ENOMEM))
         return rc;
     if (rc < 0)
         aq_block_close(b);
-    int found = aq_block_search(b, in, reterr);
+    int found = aq_planner_search(b, in, reterr);
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
@@ -584,7 +613,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
         rc = choose_free(&b, in, reterr);
     }
     if (rc == 0 && in->host_products_auto)
-        rc = aq_block_share_products(&b, in, reterr);
+        rc = aq_planner_share_products(&b, in, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;
@@ -592,4 +621,15 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     aq_block_close(ret);
     *ret = b;
     return 0;
+}
+
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement far = in_memory(in, 100);
+    if (in->can_stream) {
+        far.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+        far.kv = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+    }
+    return aq_block_make(ret, in, in->placement ? in->placement : &far,
+                         in->micro_batch ? in->micro_batch : 1, reterr);
 }

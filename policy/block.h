@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/block.h - the shape of a block and its memory.  A plain rule chooses: the largest number
  * of seats (up to a cap where products stop gaining) whose ledger fits the budgets, then as much of
- * the weights in memory as is left.  Where that is not everything and the machine's rates are
- * known, the simulator ranks a small grid of others beside it.  Pure. */
+ * the weights in memory as is left.  Where the machine's rates are known, the planner
+ * (policy/planner.h) looks for a faster one.  Pure. */
 #ifndef AQ_POLICY_BLOCK_H
 #define AQ_POLICY_BLOCK_H
 
@@ -34,11 +34,15 @@ struct aq_block_inputs {
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
     bool separate, fuse_layer, alternate;
+    bool gpu;                /* the separate device is one: struct aq_gpu_room */
+    uint64_t context_bytes;  /* that its driver holds */
     double host_products;    /* percent: struct aq_plan */
     bool host_products_auto; /* chosen instead: of a few, where the machine's rates are known */
     const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */
-    bool refill, serial;          /* how they are ranked: struct aq_forecast_work */
-    bool can_stream;              /* the weights are in a packed store, or can be put into one */
+    uint64_t
+        plan_ops; /* that the planner may build and simulate; 0: as many as a few seconds take */
+    bool refill, serial; /* how they are ranked: struct aq_forecast_work */
+    bool can_stream;     /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
     uint32_t prompt_max, total_max;
@@ -62,10 +66,23 @@ void aq_block_close(struct aq_block *b);
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors);
 
+/* Of a block of so many seats in each micro-batch: its shape, and the bytes of its KV, all of it in
+ * memory or all of it on disk, with what stays in host memory of that. */
+struct aq_block_room {
+    struct aq_block_shape shape;
+    uint64_t kv_memory, kv_disk, kv_tails;
+};
+void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats);
+
 /* Chooses *ret; every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
  * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does;
  * -EINVAL: a placement that does not add up, a ring that is too small. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
+
+/* The least that the inputs ask for, fitting or not, to say by how much it does not: what they fix,
+ * else one seat, and with everything on disk that may be there.  -EINVAL: there is no such program.
+ */
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for
  * classes without one of their own. */

@@ -29,7 +29,7 @@
 #else
 
 #define AQ_LAUNCH(ex, kernel, grid, block, shared_bytes, ...)                                      \
-    aq_emu_run((ex)->sm, (grid), (block), (shared_bytes), [=]() { kernel(__VA_ARGS__); })
+    aq_emu_run((ex)->stream, (ex)->sm, (grid), (block), (shared_bytes), kernel, __VA_ARGS__)
 #define AQ_SHARED(type, name) type *name = static_cast<type *>(aq_emu_shared())
 
 #endif

@@ -81,13 +81,13 @@ int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u
 
 /* y[r][n] = sum over k of x[r][k] * w(n, k), few rows of x against quantised weights that nobody
  * unpacks: each number of W as aq_cuda_unpack to x_dtype has it, products exact, sums f32 in an
- * order that depends on k only (product.cu).  Bias, activation and residual: aq_cuda_finish.
+ * order that depends on k only (product_codes.cu).  Bias, activation and residual: aq_cuda_finish.
  *   x  f16 or bf16 [m][k], row stride x_stride;  m <= AQ_CUDA_PRODUCT_ROWS_MAX
  *   w  panels in GROUP64, int8 or int4, of `rows` rows
  *   y  f32 [m][rows], row stride y_stride
  * Reads W once.  -EINVAL: the device's tensor cores do not take x_dtype. */
 enum { AQ_CUDA_PRODUCT_ROWS_MAX = 16 };
-struct aq_cuda_product {
+struct aq_cuda_codes_product {
     const void *x;
     enum aq_dtype x_dtype;
     size_t x_stride;
@@ -97,7 +97,7 @@ struct aq_cuda_product {
     size_t y_stride;
     uint32_t m, rows, k;
 };
-int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_product *p);
+int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p);
 
 /* ---- logits ---- */
 
@@ -152,6 +152,10 @@ int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *
 int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *moves,
                     uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
                     uint32_t head_dim);
+
+/* target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h], or UINT32_MAX where that is not below `whole`. */
+int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
+                    uint32_t kv_heads, uint32_t whole);
 
 /* ---- attention ---- */
 

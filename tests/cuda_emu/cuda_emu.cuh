@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tests/cuda_emu/cuda_emu.cuh - what our .cu files use of CUDA, on the CPU: included ahead of each
- * of them when it is compiled as C++.  Device memory is memory, streams are at once.
+ * of them when it is compiled as C++.  Without a stream a launch runs at once; the runtime that has
+ * streams and memory of its own is emu_runtime.cc.
  *
  * Blocks run one after the other; the threads of a block are fibers that give way at barriers and
  * at warp operations only.  A warp runs ahead of the others, to its next barrier; in which order
@@ -11,6 +12,8 @@
  * is NaN.  Anything else ends the program with a message. */
 #ifndef AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 #define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
+
+#include "tests/cuda_emu/emu_stream.cuh"
 
 #include <math.h>
 #include <stddef.h>
@@ -51,12 +54,19 @@ extern unsigned aq_emu_sm;
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
 int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
 
-template <typename F>
-static inline int aq_emu_run(unsigned sm, dim3 grid, dim3 block, size_t shared_bytes, F f)
+/* Runs a kernel in its turn on a stream, with its arguments as they are now; at once where the
+ * stream is NULL. */
+template <typename K, typename... A>
+static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
+                             K kernel, A... args)
 {
-    aq_emu_sm = sm;
-    return aq_emu_launch(
-        grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &f);
+    return aq_emu_enqueue(stream, [=] {
+        auto thread = [=] { kernel(args...); };
+        aq_emu_sm = sm;
+        aq_emu_launch(
+            grid, block, shared_bytes, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); },
+            &thread);
+    });
 }
 
 /* ---- what a thread sees ---- */

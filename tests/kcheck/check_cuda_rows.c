@@ -129,7 +129,7 @@ static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_
     static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_POSITIVE, KC_OUTLIER, KC_ZERO};
     struct aq_cuda_exec ex = *kc_cuda();
     ex.sm = x_dtype == AQ_F16 && kc_below(kc, 2) ? 75 : 90;
-    struct aq_cuda_product p = {.x_dtype = x_dtype, .w_dtype = w_dtype, .m = m, .k = k};
+    struct aq_cuda_codes_product p = {.x_dtype = x_dtype, .w_dtype = w_dtype, .m = m, .k = k};
     p.rows = 1 + kc_below(kc, 150);
     p.x_stride = k + kc_below(kc, 4);
     p.y_stride = p.rows + kc_below(kc, 4);

@@ -60,7 +60,7 @@ AQ_DEVICE_FN uint32_t value_pair(uint32_t codes, float scale, float minimum)
 }
 
 /* x of row `row` at columns k and k + 1; zeros past the ends. */
-AQ_DEVICE_FN uint32_t x_pair(const struct aq_cuda_product *p, uint32_t row, uint32_t k)
+AQ_DEVICE_FN uint32_t x_pair(const struct aq_cuda_codes_product *p, uint32_t row, uint32_t k)
 {
     if (row >= p->m || k >= p->k)
         return 0;
@@ -72,8 +72,8 @@ AQ_DEVICE_FN uint32_t x_pair(const struct aq_cuda_product *p, uint32_t row, uint
 
 /* sum[tile of W's rows][tile of x's rows] += a group's share. */
 template <enum aq_dtype C, enum aq_dtype W, uint32_t TILES>
-AQ_DEVICE_FN void add_group(const struct aq_cuda_product *p, const struct group *x, uint32_t row0,
-                            uint32_t k0, float sum[2][TILES][4])
+AQ_DEVICE_FN void add_group(const struct aq_cuda_codes_product *p, const struct group *x,
+                            uint32_t row0, uint32_t k0, float sum[2][TILES][4])
 {
     uint32_t lane = aq_cu_lane();
     float scale[4], minimum[4];
@@ -112,7 +112,7 @@ AQ_DEVICE_FN void add_group(const struct aq_cuda_product *p, const struct group 
 /* A grid of (half panels). */
 template <enum aq_dtype C, enum aq_dtype W, uint32_t TILES>
 __global__ void __launch_bounds__(THREADS)
-    multiply_codes(struct aq_cuda_product p, size_t panel_bytes)
+    multiply_codes(struct aq_cuda_codes_product p, size_t panel_bytes)
 {
     AQ_SHARED(float, parts); /* [warps][x's rows][BLOCK_ROWS] */
     constexpr uint32_t part = 8 * TILES * BLOCK_ROWS;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <enum aq_dtype C, enum aq_dtype W>
-static int launch(const struct aq_cuda_exec *ex, const struct aq_cuda_product *p)
+static int launch(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p)
 {
     uint32_t tiles = p->m <= 8 ? 1 : 2;
     auto kernel = tiles == 1 ? multiply_codes<C, W, 1> : multiply_codes<C, W, 2>;
@@ -153,7 +153,7 @@ static int launch(const struct aq_cuda_exec *ex, const struct aq_cuda_product *p
                      aq_panel_bytes(W, p->k));
 }
 
-int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_product *p)
+int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p)
 {
     assert(p->x_dtype == AQ_F16 || p->x_dtype == AQ_BF16);
     assert(aq_dtype_is_quantised(p->w_dtype) && p->m <= M_MAX && p->k >= 1);

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * aquifer plan: what fits, where it goes, how fast it will be and what binds. */
+#include "engine/commands.h"
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "engine/files.h"
+#include "engine/plan_cases.h"
+#include "engine/plan_report.h"
+#include "engine/units.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- command and config ---- */
+
+static void put_value(struct aq_buf *out, const json_t *v, bool quote)
+{
+    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+    if (text)
+        aq_buf_puts(out, text);
+    else if (quote)
+        aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
+    else if (strpbrk(json_string_value(v), " '\"$&()"))
+        aq_buf_printf(out, "\"%s\"", json_string_value(v));
+    else
+        aq_buf_puts(out, json_string_value(v));
+    free(text);
+}
+
+static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
+{
+    aq_buf_puts(out, json_is_false(v) ? " --no-" : " --");
+    for (const char *c = key; *c; c++)
+        aq_buf_printf(out, "%c", *c == '_' ? '-' : *c);
+    if (json_is_boolean(v))
+        return;
+    aq_buf_puts(out, " ");
+    put_value(out, v, false);
+}
+
+/* A line to type: of a checkpoint for its records, of a shape for a benchmark. */
+static json_t *command_json(const struct aq_planning *p)
+{
+    json_t *config = aq_planning_config_json(p), *v;
+    const char *key;
+    struct aq_buf out = {0};
+    bool model = p->o->model;
+    if (model)
+        aq_buf_puts(&out, "aquifer generate --input prompts.jsonl --output results.jsonl");
+    else
+        aq_buf_puts(&out, "aquifer bench");
+    if (model)
+        aq_buf_printf(&out, " --max-tokens %u", p->gen[1]);
+    else
+        aq_buf_printf(&out, " --prompt-len %u --gen-len %u", p->prompt[1], p->gen[1]);
+    if (!model && p->in.sequences)
+        aq_buf_printf(&out, " --requests %llu", (unsigned long long)p->in.sequences);
+    json_object_foreach(config, key, v) put_flag(&out, key, v);
+    json_t *ret = json_string(out.data ? out.data : "");
+    aq_buf_close(&out);
+    json_decref(config);
+    return ret;
+}
+
+static int write_config(const struct aq_planning *p, struct aq_err *reterr)
+{
+    json_t *config = aq_planning_config_json(p), *v;
+    const char *key;
+    struct aq_buf out = {0};
+    aq_buf_puts(&out, "# Made by aquifer plan; aquifer generate and aquifer bench take it with "
+                      "--config.\n");
+    json_object_foreach(config, key, v)
+    {
+        aq_buf_printf(&out, "%s: ", key);
+        put_value(&out, v, true);
+        aq_buf_puts(&out, "\n");
+    }
+    json_decref(config);
+    size_t count = out.data ? strlen(out.data) : 0;
+    int rc = aq_file_replace(p->o->write_config, out.data ? out.data : "", count, false, reterr);
+    aq_buf_close(&out);
+    return rc;
+}
+
+/* ---- the document ---- */
+
+static int add_feasible(json_t *doc, const struct aq_planning *p, struct aq_err *reterr)
+{
+    json_t *sensitivity;
+    int rc = aq_plan_sensitivity(&sensitivity, p, reterr);
+    if (rc < 0)
+        return rc;
+    json_object_set_new(doc, "plan", aq_planning_plan_json(p));
+    json_object_set_new(doc, "memory", aq_planning_memory_json(p));
+    json_object_set_new(doc, "links", aq_planning_links_json(p));
+    json_object_set_new(doc, "predicted", aq_planning_predicted_json(p));
+    json_object_set_new(doc, "range",
+                        json_pack("{s:[o, o], s:s}", "gen_tok_s", aq_json_real(p->range[0]),
+                                  aq_json_real(p->range[1]), "from",
+                                  "nothing overlaps to everything does"));
+    json_object_set_new(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
+    json_object_set_new(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
+    json_object_set_new(doc, "sensitivity", sensitivity);
+    json_object_set_new(doc, "command", command_json(p));
+    return 0;
+}
+
+static int add_infeasible(json_t *doc, const struct aq_planning *p, const struct aq_log *log,
+                          struct aq_err *reterr)
+{
+    json_t *largest, *fixes;
+    int rc = aq_plan_largest(&largest, p, log, reterr);
+    if (rc < 0)
+        return rc;
+    json_object_set_new(doc, "largest", largest);
+    rc = aq_plan_fixes(&fixes, p, log, reterr);
+    if (rc < 0)
+        return rc;
+    json_object_set_new(doc, "shortfall", aq_planning_shortfall_json(p));
+    json_object_set_new(doc, "fixes", fixes);
+    json_object_set_new(doc, "reason", json_string(p->why_not.text));
+    static const char *const none[] = {"plan",  "memory",      "links",    "predicted",
+                                       "range", "sensitivity", "bound_by", "command"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(none); i++)
+        json_object_set_new(doc, none[i], json_null());
+    return 0;
+}
+
+static json_t *workload_json(const struct aq_planning *p)
+{
+    json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
+                          (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
+    json_object_set_new(o, "requests",
+                        p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    return o;
+}
+
+static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
+                         const struct aq_log *log, struct aq_err *reterr)
+{
+    json_t *doc =
+        json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
+                  p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
+    int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, log, reterr);
+    double total = aq_planning_total_s(p);
+    if (o->deadline_s > 0)
+        json_object_set_new(doc, "deadline",
+                            json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
+                                      p->feasible && total > 0
+                                          ? json_boolean(total <= o->deadline_s)
+                                          : json_null()));
+    json_object_set_new(doc, "assumptions", aq_planning_assumptions_json(p));
+    json_object_set_new(doc, "warnings", aq_planning_warnings_json(p));
+    if (rc == 0 && o->sweep.count) {
+        json_t *sweep;
+        rc = aq_plan_sweep(&sweep, o, log, reterr);
+        if (rc == 0)
+            json_object_set_new(doc, "sweep", sweep);
+    }
+    if (rc < 0)
+        json_decref(doc);
+    else
+        *ret = doc;
+    return rc;
+}
+
+static bool any_feasible(const json_t *doc)
+{
+    size_t i;
+    json_t *row;
+    bool any = json_is_true(json_object_get(doc, "feasible"));
+    json_array_foreach(json_object_get(doc, "sweep"), i, row)
+    {
+        any |= json_is_true(json_object_get(row, "feasible"));
+    }
+    return any;
+}
+
+int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    struct aq_plan_case c = {0};
+    json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
+    int rc = aq_plan_case_open(&c, o, none, &log, reterr);
+    json_decref(none);
+    rc = rc < 0 ? rc : make_document(&doc, c.p, o, &log, reterr);
+    if (rc == 0 && o->write_config && c.p->feasible)
+        rc = write_config(c.p, reterr);
+    if (rc < 0) {
+        json_decref(doc);
+        aq_plan_case_close(&c);
+        return rc;
+    }
+    bool late = json_is_false(json_object_get(json_object_get(doc, "deadline"), "met"));
+    int status = any_feasible(doc) && !late ? 0 : 2;
+    if (!c.p->feasible)
+        aq_hooks_line(hooks, AQUIFER_ERROR, "%s", c.p->why_not.text);
+    aq_plan_case_close(&c);
+    if (o->json)
+        rc = aq_hooks_json(hooks, doc, reterr);
+    else
+        aq_plan_text(doc, hooks);
+    if (!o->json)
+        json_decref(doc);
+    return rc < 0 ? rc : status;
+}

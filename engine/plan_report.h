@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/plan_report.h - a plan's document (engine/cmd_plan.c) for people: as text and as a page. */
+#ifndef AQ_ENGINE_PLAN_REPORT_H
+#define AQ_ENGINE_PLAN_REPORT_H
+
+#include "engine/commands.h"
+#include "engine/planning.h"
+
+void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks);
+
+#endif

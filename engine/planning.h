@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/planning.h - one plan for a model on a machine that need not be this one: the choices of
+ * the options, what the planner makes of them, and what that will do.  Reads no weights, runs
+ * nothing. */
+#ifndef AQ_ENGINE_PLANNING_H
+#define AQ_ENGINE_PLANNING_H
+
+#include "engine/hw_file.h"
+#include "engine/model.h"
+#include "engine/options.h"
+#include "policy/forecast.h"
+
+struct aq_planning {
+    const struct aq_options *o; /* borrowed */
+    struct aq_model *model;
+    struct aq_hw_profile machine;
+    struct aq_hardware hw; /* of the machine, for these weights and links */
+    bool local;            /* budgets are those of this process */
+    const char *host_limited_by;
+    uint64_t store_bytes; /* of the packed weights, on disk where some stream */
+    enum aq_dtype compute, weight_format, kv_format;
+    struct aq_kv_policy kv;
+    uint32_t prompt[2], gen[2]; /* lengths from, to */
+    bool requests_assumed;
+    struct aq_block_inputs in;
+    struct aq_forecast_work work;
+    bool feasible;
+    struct aq_err why_not;
+    struct aq_block block; /* feasible: the plan; else the least that was asked for */
+    struct aq_forecast forecast;
+    double range[2]; /* tokens a second: nothing overlaps, everything does */
+};
+
+/* Reads model, machine and choices.  -EINVAL and others: what was asked for makes no sense. */
+int aq_planning_open(struct aq_planning **ret, const struct aq_options *o, const struct aq_log *log,
+                     struct aq_err *reterr);
+void aq_planning_close(struct aq_planning *p);
+/* Plans; 0 also where nothing fits. */
+int aq_planning_run(struct aq_planning *p, struct aq_err *reterr);
+
+/* Seconds for all requests; 0 where their number is unknown. */
+double aq_planning_total_s(const struct aq_planning *p);
+
+/* ---- planning_json.c: new references ---- */
+
+json_t *aq_planning_plan_json(const struct aq_planning *p);
+json_t *aq_planning_memory_json(const struct aq_planning *p);
+json_t *aq_planning_shortfall_json(const struct aq_planning *p);
+json_t *aq_planning_links_json(const struct aq_planning *p);
+json_t *aq_planning_predicted_json(const struct aq_planning *p);
+json_t *aq_planning_assumptions_json(const struct aq_planning *p);
+json_t *aq_planning_warnings_json(const struct aq_planning *p);
+/* The options, as keys of a config, that make generate and bench run this plan. */
+json_t *aq_planning_config_json(const struct aq_planning *p);
+
+#endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A plan as JSON, piece by piece. */
+#include "engine/planning.h"
+
+#include "base/json.h"
+#include "engine/options_kv.h"
+#include "engine/placement.h"
+#include "engine/units.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the plan ---- */
+
+/* Where decode attention of KV outside the device's memory runs. */
+static const char *attention_of(const struct aq_plan *plan)
+{
+    bool host = false, device = false;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        host |= plan->part[i].side == AQ_ATTEND_HOST;
+        device |= plan->part[i].side == AQ_ATTEND_DEVICE && plan->part[i].tier != AQ_DEVICE;
+    }
+    return !plan->separate || !host ? "device" : device ? "split" : "host";
+}
+
+json_t *aq_planning_plan_json(const struct aq_planning *p)
+{
+    const struct aq_plan *plan = &p->block.plan;
+    const struct aq_block_shape *s = &plan->shape;
+    char placement[160];
+    aq_placement_text(placement, &plan->placement);
+    json_t *o = json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:s}", "placement", placement,
+        "micro_batch", (int)s->micro_batch, "micro_batches", (int)s->micro_batches, "seats",
+        (int)(s->micro_batch * s->micro_batches), "micro_batch_tokens", (int)s->prompt_tokens,
+        "compute", aq_dtype_name(p->compute), "weight_format", aq_dtype_name(p->weight_format),
+        "kv_format", aq_dtype_name(p->kv_format), "kv_policy", aq_kv_policy_desc(&p->kv)->name,
+        "refill", p->in.refill, "attention", attention_of(plan));
+    if (aq_kv_policy_drops(&p->kv)) {
+        json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
+        json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
+    }
+    json_object_set_new(o, "host_products", aq_json_real(plan->host_products / 100));
+    if (p->block.stream.chunk_count)
+        json_object_set_new(
+            o, "ring_bytes",
+            json_integer((json_int_t)(p->block.stream.ring * p->block.stream.chunk_bytes)));
+    return o;
+}
+
+/* ---- memory ---- */
+
+static json_t *items_json(const struct aq_ledger *l, enum aq_tier tier)
+{
+    json_t *items = json_object();
+    for (uint32_t i = 0; i < l->count; i++) {
+        if (l->item[i].tier == tier && l->item[i].bytes)
+            json_object_set_new(items, l->item[i].purpose,
+                                json_integer((json_int_t)l->item[i].bytes));
+    }
+    return items;
+}
+
+static bool is_there(const struct aq_planning *p, enum aq_tier tier)
+{
+    return tier == AQ_HOST || (tier == AQ_DEVICE && p->in.separate) ||
+           (tier == AQ_DISK && aq_ledger_total(&p->block.ledger, tier) > 0);
+}
+
+json_t *aq_planning_memory_json(const struct aq_planning *p)
+{
+    json_t *o = json_object();
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        enum aq_tier tier = (enum aq_tier)t;
+        if (!is_there(p, tier))
+            continue;
+        json_t *m = json_pack("{s:I, s:I, s:o}", "budget", (json_int_t)p->in.budget[t], "used",
+                              (json_int_t)aq_ledger_total(&p->block.ledger, tier), "items",
+                              items_json(&p->block.ledger, tier));
+        if (t == AQ_HOST)
+            json_object_set_new(m, "limited_by", json_string(p->host_limited_by));
+        json_object_set_new(o, aq_tier_name(tier), m);
+    }
+    return o;
+}
+
+json_t *aq_planning_shortfall_json(const struct aq_planning *p)
+{
+    json_t *o = json_object();
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        uint64_t needed = aq_ledger_total(&p->block.ledger, (enum aq_tier)t);
+        if (needed <= p->in.budget[t])
+            continue;
+        json_object_set_new(o, aq_tier_name((enum aq_tier)t),
+                            json_pack("{s:I, s:I, s:I, s:o}", "needed", (json_int_t)needed,
+                                      "budget", (json_int_t)p->in.budget[t], "missing",
+                                      (json_int_t)(needed - p->in.budget[t]), "items",
+                                      items_json(&p->block.ledger, (enum aq_tier)t)));
+    }
+    return o;
+}
+
+/* ---- what it will do ---- */
+
+json_t *aq_planning_links_json(const struct aq_planning *p)
+{
+    json_t *lanes = json_object();
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        const struct aq_sim_lane *s = &p->forecast.lane[l];
+        if (s->busy_s <= 0)
+            continue;
+        json_t *lane =
+            json_pack("{s:I, s:o, s:s}", "bytes_per_pass", (json_int_t)llround(s->bytes), "busy",
+                      aq_json_real(s->share), "limit", aq_resource_name(s->limit));
+        json_object_set_new(lane, "gb_s",
+                            s->bytes > 0 ? aq_json_real(1e-9 * s->bytes / s->busy_s) : json_null());
+        json_object_set_new(lanes, aq_lane_name((enum aq_lane)l), lane);
+    }
+    return lanes;
+}
+
+static json_t *rate(double count, double seconds)
+{
+    return seconds > 0 ? aq_json_real(count / seconds) : json_null();
+}
+
+json_t *aq_planning_predicted_json(const struct aq_planning *p)
+{
+    const struct aq_forecast *f = &p->forecast;
+    bool known = f->blocks > 0;
+    json_t *o = json_object();
+    json_object_set_new(o, "prefill_s",
+                        known ? aq_json_real(f->blocks * f->prefill_s) : json_null());
+    json_object_set_new(
+        o, "decode_s", known ? aq_json_real(f->blocks * (f->block_s - f->prefill_s)) : json_null());
+    json_object_set_new(o, "total_s", known ? aq_json_real(aq_planning_total_s(p)) : json_null());
+    json_object_set_new(o, "gen_tok_s", aq_json_real(f->gen_tok_s));
+    json_object_set_new(o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
+    json_object_set_new(o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
+    json_object_set_new(o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
+    json_object_set_new(o, "decode_pass_s", aq_json_real(f->decode_pass_s));
+    json_object_set_new(o, "blocks", known ? aq_json_real(f->blocks) : json_null());
+    return o;
+}
+
+/* ---- words ---- */
+
+static void say(json_t *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(json_t *lines, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    json_array_append_new(lines, json_string(text));
+}
+
+json_t *aq_planning_assumptions_json(const struct aq_planning *p)
+{
+    char size[AQ_SIZE_TEXT_MAX];
+    json_t *lines = json_array(), *derived = aq_hw_assumptions_json(&p->machine), *v;
+    size_t i;
+    json_array_foreach(derived, i, v)
+    {
+        const char *source = json_string_value(json_object_get(v, "source"));
+        say(lines, "%s: %s = %g: %s", p->machine.name, json_string_value(json_object_get(v, "key")),
+            json_number_value(json_object_get(v, "value")), source ? source : "derived");
+    }
+    json_decref(derived);
+    say(lines, "all sequences have the mean length: %g prompt tokens, %g generated", p->work.prompt,
+        p->work.total - p->work.prompt);
+    if (p->requests_assumed)
+        say(lines, "%llu requests, as --requests was not given",
+            (unsigned long long)p->in.sequences);
+    say(lines, "the process itself takes %s of host memory",
+        aq_format_size(size, p->in.process_bytes));
+    if (!p->machine.hw.device_on_host)
+        say(lines, "what the device's driver and libraries take lies outside its budget");
+    if (p->in.can_stream)
+        say(lines, "the packed weights (%s) lie on the disk beside the scratch",
+            aq_format_size(size, p->store_bytes));
+    return lines;
+}
+
+static void warn_lossy(json_t *lines, const struct aq_planning *p)
+{
+    enum aq_dtype from = p->model->original_dtype;
+    char policy[160];
+    if (p->weight_format != from && p->weight_format != AQ_F32)
+        say(lines, "lossy: %s weights rounded to %s", aq_dtype_name(from),
+            aq_dtype_name(p->weight_format));
+    if (aq_dtype_is_quantised(p->kv_format))
+        say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->kv_format));
+    if (aq_kv_policy_drops(&p->kv))
+        say(lines, "lossy: keys and values beyond %s are dropped",
+            aq_kv_policy_text(policy, sizeof(policy), &p->kv));
+}
+
+json_t *aq_planning_warnings_json(const struct aq_planning *p)
+{
+    json_t *lines = json_array();
+    double total = aq_planning_total_s(p), seats = p->forecast.prompts;
+    char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
+    warn_lossy(lines, p);
+    if (p->o->deadline_s > 0 && !p->in.sequences)
+        say(lines, "--deadline says nothing without --requests");
+    if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
+        say(lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
+            aq_format_duration(want, p->o->deadline_s));
+    if (p->feasible && p->in.refill && p->in.sequences && (double)p->in.sequences < 3 * seats)
+        say(lines,
+            "%llu requests are less than three times the %g seats: filling and draining the block "
+            "take a good part of the time, which the prediction does not see",
+            (unsigned long long)p->in.sequences, seats);
+    if (p->local && !p->o->host_memory)
+        say(lines, "the host's budget is what is free now; --host-memory fixes it");
+    return lines;
+}
+
+/* ---- the config ---- */
+
+static void set_size(json_t *o, const char *key, uint64_t bytes)
+{
+    if (bytes)
+        json_object_set_new(o, key, json_integer((json_int_t)bytes));
+}
+
+json_t *aq_planning_config_json(const struct aq_planning *p)
+{
+    const struct aq_options *given = p->o;
+    json_t *o = json_object(), *options = aq_options_to_json(given),
+           *plan = aq_planning_plan_json(p);
+    static const char *const copied[] = {"model",     "context",      "threads",   "isa",
+                                         "executor",  "prefetch",     "chunk",     "fuse_layer",
+                                         "alternate", "emulate_link", "cache_dir", "kv_policy",
+                                         "kv_budget", "kv_heavy",     "kv_recent", "kv_sinks",
+                                         "kv_grace",  "kv_decay",     "kv_group",  "hardware"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
+        json_t *v = json_object_get(options, copied[i]);
+        if (v)
+            json_object_set(o, copied[i], v);
+    }
+    if (!given->model) {
+        json_object_set_new(o, "shape", json_string(given->shape));
+        json_object_set_new(o, "random_weights", json_integer(0));
+    }
+    static const char *const planned[] = {"placement", "micro_batch",       "micro_batches",
+                                          "compute",   "weight_format",     "kv_format",
+                                          "attention", "micro_batch_tokens"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(planned); i++)
+        json_object_set(o, planned[i], json_object_get(plan, planned[i]));
+    if (p->in.separate) {
+        char share[32];
+        snprintf(share, sizeof(share), "%g%%", p->block.plan.host_products);
+        json_object_set_new(o, "host_products", json_string(share));
+    }
+    uint64_t emulated = given->emulate_device;
+    set_size(o, "host_memory", p->in.budget[AQ_HOST] + emulated);
+    set_size(o, "disk_memory", given->disk_memory);
+    set_size(o, "emulate_device", emulated);
+    if (!p->machine.hw.device_on_host)
+        set_size(o, "device_memory", p->in.budget[AQ_DEVICE]);
+    if (!p->in.refill)
+        json_object_set_new(o, "refill", json_false());
+    json_decref(options);
+    json_decref(plan);
+    return o;
+}

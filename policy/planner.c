@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/planner.h"
+
+#include "policy/shares.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A candidate must be this much faster than those before it, the plain rule's first; within the
+ * tie of the fastest so far the one that needs less memory is preferred. */
+static const double faster = 1.02, tie = 0.995;
+/* Ops built and simulated (which costs two buildings), all candidates together, before the search
+ * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
+ * inputs give equal plans. */
+enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
+enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 48, SEATS_TRIED_MAX = 48 };
+enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
+/* Bytes known this well, as a share of the weights, are known. */
+static const double known_bytes = 0.002;
+/* Tokens of prompts a pass where the usual number leaves no room. */
+static const uint32_t fewer_tokens[] = {0, 1024, 256};
+
+/* What candidates have in common but for their seats. */
+struct arm {
+    struct aq_shares_shape shape; /* without seats */
+    /* What the ledger of a candidate of so many seats said beside weights and KV; 0 seats: none
+     * yet. */
+    double overhead[AQ_TIER_COUNT];
+    uint32_t overhead_seats;
+    uint32_t unfit; /* so many seats and more do not fit */
+    uint32_t tried[SEATS_TRIED_MAX];
+    double bound[SEATS_TRIED_MAX]; /* 0 and less: done with */
+    double disk[SEATS_TRIED_MAX];  /* share of the KV there that gives this bound */
+    uint32_t count;
+};
+
+struct search {
+    const struct aq_block_inputs *given;
+    struct aq_forecast_work work;
+    struct arm arm[ARMS_MAX];
+    uint32_t arm_count;
+    uint64_t ops, ops_max; /* of this stage */
+    struct aq_block now, best;
+    int best_arm;         /* -1: what the caller came with */
+    double rate, fastest; /* tokens per second generated: by the best, by any so far */
+};
+
+static bool fits(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    double excess[AQ_TIER_COUNT];
+    aq_block_excess(excess, b, in);
+    return excess[AQ_DEVICE] <= 0 && excess[AQ_HOST] <= 0 && excess[AQ_DISK] <= 0;
+}
+
+static uint64_t memory_of(const struct aq_block *b)
+{
+    return aq_ledger_total(&b->ledger, AQ_DEVICE) + aq_ledger_total(&b->ledger, AQ_HOST);
+}
+
+/* Rates s->now; keeps it if it is the best. */
+static int judge(struct search *s, int arm, struct aq_err *reterr)
+{
+    struct aq_forecast f;
+    s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
+    int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
+    if (rc < 0)
+        return rc == -ENOMEM ? rc : 0; /* a machine that cannot do it */
+    s->fastest = fmax(s->fastest, f.gen_tok_s);
+    bool ours = s->best_arm >= 0; /* between candidates of ours the faster one is the better */
+    bool smaller = f.gen_tok_s >= s->fastest * tie && memory_of(&s->now) < memory_of(&s->best);
+    if (f.gen_tok_s > s->rate * (ours ? 1 : faster) || smaller) {
+        struct aq_block better = s->now;
+        s->now = s->best;
+        s->best = better;
+        s->rate = f.gen_tok_s;
+        s->best_arm = arm;
+    }
+    return 0;
+}
+
+/* ---- shares that can be written down ---- */
+
+static double tenths(double percent, bool up)
+{
+    double n = up ? ceil(percent * 10 - 1e-4) : floor(percent * 10 + 1e-4);
+    return fmax(0, n) / 10;
+}
+
+static void round_weights(struct aq_shares *w, bool separate)
+{
+    enum aq_tier near = separate ? AQ_DEVICE : AQ_HOST;
+    double disk = tenths(w->percent[AQ_DISK], true);
+    double at_near = fmin(tenths(w->percent[near], false), 100 - disk);
+    *w = (struct aq_shares){{0}};
+    if (separate) { /* the host has what is left, or the disk where the host had nothing */
+        w->percent[AQ_HOST] = round(10 * (100 - at_near - disk)) / 10;
+        w->percent[AQ_DISK] = disk;
+    } else {
+        w->percent[AQ_DISK] = round(10 * (100 - at_near)) / 10;
+    }
+    w->percent[near] = at_near;
+}
+
+/* To seats; the percentages then have few digits and mean these seats. */
+static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
+{
+    enum aq_tier near = separate ? AQ_DEVICE : AQ_HOST;
+    uint32_t disk = (uint32_t)ceil(kv->percent[AQ_DISK] * seats / 100 - 1e-3);
+    uint32_t at_near = (uint32_t)floor(kv->percent[near] * seats / 100 + 1e-3);
+    disk = disk > seats ? seats : disk;
+    at_near = at_near > seats - disk ? seats - disk : at_near;
+    if (!separate)
+        disk = seats - at_near;
+    *kv = (struct aq_shares){{0}};
+    kv->percent[near] = round(1e6 * at_near / seats) / 1e4;
+    kv->percent[AQ_DISK] = round(1e6 * disk / seats) / 1e4;
+    if (separate)
+        kv->percent[AQ_HOST] =
+            round(1e4 * (100 - kv->percent[AQ_DEVICE] - kv->percent[AQ_DISK])) / 1e4;
+}
+
+static void round_shares(struct aq_shares_found *f, const struct aq_block_inputs *in,
+                         uint32_t seats)
+{
+    if (in->placement) {
+        f->placement = *in->placement;
+    } else {
+        round_weights(&f->placement.weights, in->separate);
+        round_kv(&f->placement.kv, in->separate, seats);
+    }
+    f->host_products = in->host_products_auto ? round(2 * f->host_products) / 2 : in->host_products;
+}
+
+/* ---- one candidate ---- */
+
+/* What is known of the bytes beside weights and KV: at least those of fewer seats, and of fewer at
+ * least their share. */
+static struct aq_shares_opts opts_for(const struct search *s, const struct arm *a, uint32_t seats)
+{
+    struct aq_shares_opts o = {.in = s->given, .work = &s->work, .shape = a->shape};
+    o.shape.micro_batch = seats;
+    double share = a->overhead_seats ? fmin(1, (double)seats / a->overhead_seats) : 0;
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        o.overhead[t] = share * a->overhead[t];
+    return o;
+}
+
+static int make(struct search *s, const struct aq_shares_opts *o, const struct aq_shares_found *f)
+{
+    struct aq_block_inputs in = aq_shares_inputs(o);
+    in.host_products = f->host_products;
+    int rc = aq_block_make(&s->now, &in, &f->placement, o->shape.micro_batch, NULL);
+    s->ops += s->now.program.op_count;
+    return rc;
+}
+
+/* Takes what the ledger of s->now says into o->overhead; true: it was known. */
+static bool learn(struct search *s, struct arm *a, struct aq_shares_opts *o,
+                  const struct aq_shares_found *f)
+{
+    double used[AQ_TIER_COUNT];
+    uint64_t matrices, vectors;
+    bool known = true;
+    aq_block_weight_bytes(o->in, &matrices, &vectors);
+    aq_shares_used(used, o, &f->placement);
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        double overhead = (double)aq_ledger_total(&s->now.ledger, (enum aq_tier)t) - used[t];
+        known &= fabs(overhead - o->overhead[t]) <= known_bytes * (double)matrices;
+        o->overhead[t] = a->overhead[t] = overhead;
+    }
+    a->overhead_seats = o->shape.micro_batch;
+    return known;
+}
+
+static struct aq_shares between(const struct aq_shares *a, const struct aq_shares *b, double t)
+{
+    struct aq_shares ret;
+    for (int i = 0; i < AQ_TIER_COUNT; i++)
+        ret.percent[i] = a->percent[i] + t * (b->percent[i] - a->percent[i]);
+    return ret;
+}
+
+static bool make_fits(struct search *s, const struct aq_shares_opts *o,
+                      const struct aq_shares_found *f)
+{
+    return make(s, o, f) == 0 && fits(&s->now, s->given);
+}
+
+/* Where correcting by the ledger came to no end: from the least memory that a shape can do with
+ * (all weights on disk, and the KV that may be) as far towards what was wished as fits. */
+static int fit_between(struct search *s, struct arm *a, const struct aq_shares_opts *o,
+                       const struct aq_shares_found *wish)
+{
+    const struct aq_block_inputs *in = s->given;
+    double disk = 100 * (a->shape.kv_disk < 0 ? 1 : a->shape.kv_disk), low = 0, high = 1;
+    struct aq_shares_found far = *wish;
+    uint32_t seats = o->shape.micro_batch;
+    if (in->placement || !in->can_stream)
+        return -ERANGE;
+    far.placement.head = AQ_HOST;
+    far.placement.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
+    far.placement.kv = (struct aq_shares){.percent = {[AQ_HOST] = 100 - disk, [AQ_DISK] = disk}};
+    round_shares(&far, in, seats);
+    if (!make_fits(s, o, &far))
+        return -ERANGE;
+    struct aq_shares_found good = far;
+    for (int i = 0; i < BETWEEN_STEPS; i++) {
+        struct aq_shares_found f = *wish;
+        double t = (low + high) / 2;
+        f.placement.weights = between(&far.placement.weights, &wish->placement.weights, t);
+        f.placement.kv = between(&far.placement.kv, &wish->placement.kv, t);
+        round_shares(&f, in, seats);
+        bool fitted = make_fits(s, o, &f);
+        *(fitted ? &low : &high) = t;
+        good = fitted ? f : good;
+    }
+    return make_fits(s, o, &good) ? 0 : -ERANGE;
+}
+
+/* Shares of this many seats that fit: made s->now; -ERANGE where there are none. */
+static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *reterr)
+{
+    struct aq_shares_opts o = opts_for(s, a, seats);
+    struct aq_shares_found f, good = {0}, wish = {0};
+    bool any = false, last = false, solved = false;
+    uint64_t matrices, vectors;
+    aq_block_weight_bytes(s->given, &matrices, &vectors);
+    for (int i = 0; i < REPAIRS_MAX && s->ops < s->ops_max; i++) {
+        int rc = aq_shares_solve(&f, &o, NULL);
+        if (rc == -ENOMEM)
+            return aq_error(reterr, rc, "block: shares");
+        if (rc < 0)
+            break;
+        round_shares(&f, s->given, seats);
+        wish = f;
+        solved = true;
+        rc = make(s, &o, &f);
+        if (rc < 0)
+            break; /* there is no such program */
+        bool known = learn(s, a, &o, &f);
+        last = fits(&s->now, s->given);
+        if (last) {
+            good = f;
+            any = true;
+            if (known || s->given->placement)
+                break;
+        }
+        /* What stands beside them moves with the shares, and rounding moves bytes too: a little
+         * more room each time. */
+        double excess[AQ_TIER_COUNT];
+        aq_block_excess(excess, &s->now, s->given);
+        for (int t = 0; t < AQ_TIER_COUNT && !last; t++)
+            o.overhead[t] += i * (0.1 * fmax(0, excess[t]) + 0.25 * known_bytes * (double)matrices);
+    }
+    if (!any)
+        return solved ? fit_between(s, a, &o, &wish) : -ERANGE;
+    return last || make(s, &o, &good) == 0 ? 0 : -ERANGE;
+}
+
+static int try_seats(struct search *s, int arm, uint32_t seats, struct aq_err *reterr)
+{
+    struct arm *a = &s->arm[arm];
+    int rc = fit(s, a, seats, reterr);
+    if (rc == -ERANGE) {
+        if (!s->now.program.op_count || s->ops < s->ops_max)
+            a->unfit = seats < a->unfit ? seats : a->unfit;
+        return 0;
+    }
+    return rc < 0 ? rc : judge(s, arm, reterr);
+}
+
+/* ---- the candidates ---- */
+
+static void put_seats(struct arm *a, uint64_t seats, uint32_t most)
+{
+    if (seats < 1 || seats > most || a->count == SEATS_TRIED_MAX)
+        return;
+    for (uint32_t i = 0; i < a->count; i++) {
+        if (a->tried[i] == seats)
+            return;
+    }
+    a->tried[a->count++] = (uint32_t)seats;
+}
+
+/* Numbers of seats: that share the requests out evenly among whole blocks, and others between. */
+static void fill_seats(const struct search *s, struct arm *a)
+{
+    uint32_t k = a->shape.micro_batches, most = SEATS_MAX;
+    uint64_t requests = s->given->sequences;
+    if (s->given->micro_batch) {
+        put_seats(a, s->given->micro_batch, UINT32_MAX);
+        return;
+    }
+    if (requests)
+        most = (uint32_t)aq_min_u64(most, aq_div_up(requests, k));
+    put_seats(a, most, most);
+    for (uint64_t blocks = 1; blocks <= 16 && requests; blocks++)
+        put_seats(a, aq_div_up(aq_div_up(requests, blocks), k), most);
+    for (double seats = most * 0.8; seats >= 1; seats *= 0.8)
+        put_seats(a, (uint64_t)seats, most);
+}
+
+/* Bounds again, with what is known now. */
+static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
+{
+    for (uint32_t i = 0; i < a->count; i++) {
+        struct aq_shares_opts o = opts_for(s, a, a->tried[i]);
+        struct aq_shares_found f;
+        int rc = aq_shares_solve(&f, &o, NULL);
+        if (rc == -ENOMEM)
+            return aq_error(reterr, rc, "block: shares");
+        if (a->bound[i] >= 0)
+            a->bound[i] = rc < 0 || a->tried[i] >= a->unfit ? 0 : f.gen_tok_s;
+        a->disk[i] = rc < 0 ? -1 : f.placement.kv.percent[AQ_DISK] / 100;
+    }
+    return 0;
+}
+
+static void put_arm(struct search *s, struct aq_shares_shape shape)
+{
+    assert(s->arm_count < ARMS_MAX);
+    struct arm *a = &s->arm[s->arm_count++];
+    *a = (struct arm){.shape = shape, .unfit = UINT32_MAX};
+    fill_seats(s, a);
+}
+
+/* KV on disk costs ops and buffers that a linear program does not see: also without it, and with
+ * nothing else. */
+static void put_homes(struct search *s, struct aq_shares_shape shape)
+{
+    static const double disk[] = {-1, 0, 1};
+    for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)); i++) {
+        shape.kv_disk = disk[i];
+        put_arm(s, shape);
+    }
+}
+
+static void put_sides(struct search *s, struct aq_shares_shape shape)
+{
+    const struct aq_block_inputs *in = s->given;
+    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides); i++) {
+        shape.side = in->separate && in->attention_auto ? sides[i]
+                     : in->separate                     ? in->attention
+                                                        : AQ_ATTEND_DEVICE;
+        shape.host_products = in->separate && !in->host_products_auto && in->host_products > 0;
+        put_homes(s, shape);
+        shape.host_products = true;
+        if (in->separate && in->host_products_auto)
+            put_homes(s, shape);
+        if (!in->separate || !in->attention_auto)
+            break;
+    }
+}
+
+static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, struct aq_err *reterr)
+{
+    const struct aq_block_inputs *in = s->given;
+    s->arm_count = 0;
+    for (uint32_t k = 1; k <= BATCHES_MAX; k++) {
+        struct aq_shares_shape shape = {
+            .micro_batches = in->micro_batches ? in->micro_batches : k,
+            .hidden = hidden,
+            .prompt_tokens = tokens,
+        };
+        if (!in->sequences || k <= in->sequences)
+            put_sides(s, shape);
+        if (in->micro_batches)
+            break;
+    }
+    int rc = 0;
+    struct arm *chosen = s->arm; /* the one before that was free to choose */
+    for (uint32_t i = 0; i < s->arm_count && rc == 0; i++) {
+        struct arm *a = &s->arm[i];
+        rc = fill_bounds(s, a, reterr);
+        chosen = a->shape.kv_disk < 0 ? a : chosen;
+        /* What was chosen freely need not be tried twice. */
+        for (uint32_t n = 0; n < a->count && a != chosen; n++) {
+            if (fabs(chosen->disk[n] - a->shape.kv_disk) * a->tried[n] < 0.5)
+                a->bound[n] = -1;
+        }
+    }
+    return rc;
+}
+
+/* The likeliest candidate: of an arm, or, -1, of all; of equals the one with the fewest seats.
+ * False: none is left that could be faster than the best there is. */
+static bool next(const struct search *s, int of, int *ret_arm, uint32_t *ret_index)
+{
+    double most = s->rate;
+    bool found = false;
+    for (uint32_t i = 0; i < s->arm_count; i++) {
+        const struct arm *a = &s->arm[i];
+        for (uint32_t n = 0; n < a->count && (of < 0 || of == (int)i); n++) {
+            bool fewer =
+                found && a->bound[n] > most * 0.999 &&
+                a->tried[n] * a->shape.micro_batches <
+                    s->arm[*ret_arm].tried[*ret_index] * s->arm[*ret_arm].shape.micro_batches;
+            if (a->bound[n] <= most * 1.001 && !fewer)
+                continue;
+            most = fmax(most, a->bound[n]);
+            *ret_arm = (int)i;
+            *ret_index = n;
+            found = true;
+        }
+    }
+    return found;
+}
+
+/* Tries candidates in the order of their bounds, which fall as more is known, until `most` fitted.
+ */
+static int try_best(struct search *s, int of, uint32_t most, struct aq_err *reterr)
+{
+    int arm, rc = 0;
+    uint32_t index;
+    while (rc == 0 && most && s->ops < s->ops_max && next(s, of, &arm, &index)) {
+        struct arm *a = &s->arm[arm];
+        bool first = !a->overhead_seats;
+        rc = try_seats(s, arm, a->tried[index], reterr);
+        a->bound[index] = -1;
+        most -= a->tried[index] < a->unfit;
+        if (rc == 0 && (first || a->tried[index] >= a->unfit))
+            rc = fill_bounds(s, a, reterr);
+    }
+    return rc;
+}
+
+/* Seats and shares of KV on disk beside those of the best, now that its bytes are known. */
+static int refine(struct search *s, struct aq_err *reterr)
+{
+    static const double disk[] = {-1, 0, 0.25, 0.5, 0.75, 1};
+    if (s->best_arm < 0)
+        return 0;
+    struct arm of = s->arm[s->best_arm];
+    uint32_t seats = s->best.plan.shape.micro_batch, most = SEATS_MAX;
+    uint32_t low = seats - seats / 4, high = seats + seats / 4 + 1;
+    if (s->given->sequences)
+        most = (uint32_t)aq_min_u64(most, aq_div_up(s->given->sequences, of.shape.micro_batches));
+    if (s->given->micro_batch)
+        low = high = most = s->given->micro_batch;
+    uint32_t step = 1 + (high - low) / (SEATS_TRIED_MAX - 1);
+    int rc = 0;
+    s->arm_count = 0;
+    for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)) && rc == 0; i++) {
+        struct arm *a = &s->arm[s->arm_count++];
+        *a = of;
+        a->unfit = UINT32_MAX;
+        a->count = 0;
+        a->shape.kv_disk = disk[i];
+        memset(a->bound, 0, sizeof(a->bound));
+        for (uint32_t n = low; n <= high; n += step)
+            put_seats(a, n, most);
+        rc = fill_bounds(s, a, reterr);
+    }
+    for (uint32_t a = 0; a < s->arm_count && rc == 0; a++)
+        rc = try_best(s, (int)a, REFINED_MAX, reterr);
+    return rc;
+}
+
+/* Weights nearer by so many percent, taken from the disk first. */
+static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
+{
+    for (int from = AQ_DISK; from > (int)to && percent > 0; from--) {
+        double moved = fmin(percent, w->percent[from]);
+        w->percent[from] = round(10 * (w->percent[from] - moved)) / 10;
+        w->percent[to] = round(10 * (w->percent[to] + moved)) / 10;
+        percent -= moved;
+    }
+    return percent < 0.05;
+}
+
+/* Ledgers are not quite straight lines: where buffers shrink as weights come nearer there may be
+ * room beyond shares that do not fit. */
+static int fill_up(struct search *s, struct aq_err *reterr)
+{
+    static const double steps[] = {20, 10, 5, 2.5, 1};
+    int rc = 0;
+    if (s->best_arm < 0 || s->given->placement)
+        return 0;
+    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
+        enum aq_tier to = i % 2 ? AQ_HOST : AQ_DEVICE;
+        struct aq_shares_found f = {.placement = s->best.plan.placement,
+                                    .host_products = s->best.plan.host_products};
+        uint32_t seats = s->best.plan.shape.micro_batch;
+        struct arm *a = &s->arm[s->best_arm];
+        struct aq_shares_opts o = opts_for(s, a, seats);
+        if ((to == AQ_DEVICE && !s->given->separate) ||
+            !nearer(&f.placement.weights, to, steps[i / 2]))
+            continue;
+        if (make_fits(s, &o, &f))
+            rc = judge(s, s->best_arm, reterr);
+    }
+    return rc;
+}
+
+static int try_all(struct search *s, struct aq_err *reterr)
+{
+    const struct aq_block_inputs *in = s->given;
+    enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
+    uint64_t all = in->plan_ops ? in->plan_ops : OPS_MAX;
+    int rc = 0;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(fewer_tokens) && rc == 0; i++) {
+        if (i && (s->best.program.op_count || in->prompt_tokens))
+            break;
+        rc = put_arms(s, near, fewer_tokens[i], reterr);
+        /* One of each kind first: what bounds leave out differs between kinds.  Each stage leaves
+         * something for the next. */
+        s->ops_max = all / 2;
+        for (uint32_t a = 0; a < s->arm_count && rc == 0; a++)
+            rc = try_best(s, (int)a, 1, reterr);
+        s->ops_max = all * 3 / 4;
+        rc = rc < 0 ? rc : try_best(s, -1, UINT32_MAX, reterr);
+        s->ops_max = all;
+        rc = rc < 0 ? rc : refine(s, reterr);
+        rc = rc < 0 ? rc : fill_up(s, reterr);
+    }
+    return rc;
+}
+
+/* The first candidate is what the caller has. */
+static int begin(struct search *s, struct aq_block *best, const struct aq_block_inputs *in,
+                 struct aq_err *reterr)
+{
+    *s = (struct search){.given = in,
+                         .work = {.steps = in->steps,
+                                  .sequences = in->sequences,
+                                  .refill = in->refill,
+                                  .serial = in->serial},
+                         .best_arm = -1};
+    aq_forecast_mean(&s->work, in);
+    if (!best->program.op_count)
+        return 0;
+    s->now = *best;
+    *best = (struct aq_block){0};
+    int rc = judge(s, -1, reterr);
+    if (!s->best.program.op_count) {
+        s->best = s->now;
+        s->now = (struct aq_block){0};
+    }
+    return rc;
+}
+
+int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
+                      struct aq_err *reterr)
+{
+    struct search *s = malloc(sizeof(*s));
+    assert(in->hw);
+    if (!s)
+        return aq_error(reterr, -ENOMEM, "block: search");
+    int rc = begin(s, best, in, reterr);
+    rc = rc < 0 ? rc : try_all(s, reterr);
+    aq_block_close(&s->now);
+    if (rc < 0)
+        aq_block_close(&s->best);
+    else
+        *best = s->best;
+    free(s);
+    return rc;
+}
+
+int aq_planner_share_products(struct aq_block *best, const struct aq_block_inputs *in,
+                              struct aq_err *reterr)
+{
+    /* Of weights that do not stream from the host none can be kept from it. */
+    if (!in->hw || !in->separate || best->plan.placement.weights.percent[AQ_HOST] <= 0)
+        return 0;
+    struct aq_block_inputs made = *in;
+    struct aq_placement placement = best->plan.placement;
+    bool host = false, device = false;
+    for (uint32_t i = 0; i < best->plan.part_count; i++) {
+        host |= best->plan.part[i].side == AQ_ATTEND_HOST;
+        device |= best->plan.part[i].side == AQ_ATTEND_DEVICE && best->plan.part[i].staged;
+    }
+    made.placement = &placement;
+    made.micro_batch = best->plan.shape.micro_batch;
+    made.micro_batches = best->plan.shape.micro_batches;
+    if (in->attention_auto) {
+        made.attention_auto = false;
+        made.attention = host && !device ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+    }
+    return aq_planner_search(best, &made, reterr);
+}

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/shares.h"
+
+#include "policy/lp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Shares of the layers' matrices by tier, and of those on the host that it computes with; of the
+ * KV, in seats; and the seconds of a decode pass and of all prefill passes of the block. */
+enum column { W_DEVICE, W_HOST, W_PRODUCT, W_DISK, K_DEVICE, K_HOST, K_DISK, T_DECODE, T_PREFILL };
+enum { SHARES = T_DECODE, COLUMNS = T_PREFILL + 1 };
+enum phase { DECODE, PREFILL, PHASES };
+
+/* Seconds of a pass that each lane that computes is busy, and the whole of each shared resource;
+ * the last row is that of what cannot overlap. */
+enum { ROW_DEVICE, ROW_HOST, ROW_SHARED, ROW_CHAIN = ROW_SHARED + AQ_RESOURCE_SHARED_COUNT, ROWS };
+struct demand {
+    double s[ROWS];
+};
+
+struct model {
+    const struct aq_shares_opts *o;
+    const struct aq_model_steps *m;
+    const struct aq_hardware *hw;
+    struct aq_block_room room;
+    bool separate, head_on_device;
+    double seats;          /* that have somebody in them */
+    double matrices, head; /* bytes: of the layers', and of all others */
+    double row_flops, head_flops;
+    uint32_t prompt, held_prompt, held; /* of a mean sequence: slots after it, and half-way on */
+    bool full;                          /* decoded keys take the slots of others */
+    double prefill_passes;
+    struct demand base[PHASES], of[PHASES][SHARES];
+    double memory[AQ_TIER_COUNT][SHARES]; /* bytes of a whole share */
+};
+
+/* ---- what an op takes ---- */
+
+static void add(struct demand *d, const struct model *m, enum aq_op_kind kind, enum aq_lane lane,
+                struct aq_op_cost cost, double times)
+{
+    struct aq_op op = {.kind = (uint8_t)kind, .lane = (uint8_t)lane};
+    struct aq_op_need need;
+    cost.rows = cost.rows ? cost.rows : 1;
+    aq_hardware_need(&need, m->hw, &op, &cost, m->o->in->compute);
+    for (int r = 0; r < AQ_RESOURCE_SHARED_COUNT; r++)
+        d->s[ROW_SHARED + r] += need.shared_s[r] * times;
+    if (lane == AQ_LANE_COMPUTE || lane == AQ_LANE_HOST_COMPUTE) {
+        d->s[lane == AQ_LANE_COMPUTE ? ROW_DEVICE : ROW_HOST] += need.work_s * times;
+        d->s[ROW_CHAIN] += need.work_s * times;
+    } else {
+        /* A thread that copies may be what is slow. */
+        enum aq_resource way = kind == AQ_OP_READ    ? AQ_RESOURCE_DISK_READ
+                               : kind == AQ_OP_WRITE ? AQ_RESOURCE_DISK_WRITE
+                               : kind == AQ_OP_H2D   ? AQ_RESOURCE_H2D
+                                                     : AQ_RESOURCE_D2H;
+        d->s[ROW_SHARED + way] += fmax(0, need.work_s - need.shared_s[way]) * times;
+    }
+}
+
+static void move(struct demand *d, const struct model *m, enum aq_op_kind kind, double bytes)
+{
+    static const enum aq_lane lane[] = {[AQ_OP_READ] = AQ_LANE_DISK_READ,
+                                        [AQ_OP_WRITE] = AQ_LANE_DISK_WRITE,
+                                        [AQ_OP_H2D] = AQ_LANE_H2D,
+                                        [AQ_OP_D2H] = AQ_LANE_D2H};
+    if (bytes > 0)
+        add(d, m, kind, lane[kind], (struct aq_op_cost){.move_bytes = (uint64_t)bytes}, 1);
+}
+
+/* ---- products ---- */
+
+static void count_model(struct model *m)
+{
+    const struct aq_block_inputs *in = m->o->in;
+    uint64_t all, vectors;
+    aq_block_weight_bytes(in, &all, &vectors);
+    for (uint32_t j = 0; j < m->m->step_count; j++) {
+        const struct aq_step_desc *d = &m->m->step[j];
+        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+        for (uint32_t i = 0; i < d->matrix_count && layer; i++)
+            m->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
+        if (d->kind == AQ_STEP_HEAD)
+            m->head_flops += (double)d->flops_per_row;
+        else
+            m->row_flops += (double)d->flops_per_row;
+    }
+    m->head = (double)all - m->matrices;
+}
+
+static struct aq_op_cost product(const struct model *m, double rows)
+{
+    return (struct aq_op_cost){.flops = (uint64_t)(rows * m->row_flops),
+                               .memory_bytes = (uint64_t)m->matrices};
+}
+
+/* A sweep of the weights with so many rows of each micro-batch. */
+static void add_products(struct model *m, enum phase p, double rows, double logits, double passes)
+{
+    double times = m->o->shape.micro_batches * passes;
+    struct demand device = {0};
+    struct aq_op_cost head = {.flops = (uint64_t)(logits * m->head_flops),
+                              .memory_bytes = (uint64_t)m->head};
+    enum aq_dtype format = m->o->in->weight_format;
+    add(&device, m, AQ_OP_MLP, AQ_LANE_COMPUTE, product(m, rows), times);
+    for (int r = 0; r < ROWS; r++)
+        m->base[p].s[r] += device.s[r];
+    add(&m->base[p], m, AQ_OP_HEAD, AQ_LANE_COMPUTE, head, times);
+    if (!aq_dtype_is_float(format) && m->o->shape.micro_batches > 1)
+        add(&m->base[p], m, AQ_OP_UNPACK, AQ_LANE_COMPUTE,
+            (struct aq_op_cost){.memory_bytes = (uint64_t)m->matrices}, passes);
+    if (m->separate && !m->head_on_device)
+        move(&m->base[p], m, AQ_OP_H2D, m->head * passes);
+    if (m->separate)
+        move(&m->of[p][W_HOST], m, AQ_OP_H2D, m->matrices * passes);
+    move(&m->of[p][W_DISK], m, AQ_OP_READ, m->matrices * passes);
+    if (m->separate)
+        move(&m->of[p][W_DISK], m, AQ_OP_H2D, m->matrices * passes);
+    if (m->separate) {
+        struct demand *d = &m->of[p][W_PRODUCT];
+        add(d, m, AQ_OP_PRODUCT_HOST, AQ_LANE_HOST_COMPUTE, product(m, rows), times);
+        for (int r = 0; r < ROWS; r++)
+            d->s[r] -= device.s[r];
+        /* Rows to the host and columns back: of the four products of a layer, about. */
+        double width = (double)(m->m->hidden + m->m->inner) * m->m->layers * rows * times;
+        move(d, m, AQ_OP_D2H, width * (double)aq_dtype_bytes(m->o->in->compute));
+        move(d, m, AQ_OP_H2D, 2 * width * 4);
+    }
+}
+
+/* Hidden states that live elsewhere come and go with every step. */
+static void add_hidden(struct model *m, enum phase p, double rows)
+{
+    enum aq_tier home = m->o->shape.hidden;
+    double bytes = rows * m->m->hidden * 4.0 * m->m->step_count;
+    if (m->separate && home != AQ_DEVICE) {
+        move(&m->base[p], m, AQ_OP_H2D, bytes);
+        move(&m->base[p], m, AQ_OP_D2H, bytes);
+    }
+    if (home == AQ_DISK) {
+        move(&m->base[p], m, AQ_OP_READ, bytes);
+        move(&m->base[p], m, AQ_OP_WRITE, bytes);
+    }
+}
+
+/* ---- KV ---- */
+
+/* The KV outside the memory of where products run: attended there or on the host, half and half
+ * where seats are split. */
+static double on_host(const struct model *m)
+{
+    return !m->separate                          ? 0
+           : m->o->shape.side == AQ_ATTEND_HOST  ? 1
+           : m->o->shape.side == AQ_ATTEND_SPLIT ? 0.5
+                                                 : 0;
+}
+
+static void add_decode_kv(struct model *m)
+{
+    const struct aq_block_shape *s = &m->room.shape;
+    const struct aq_model_steps *steps = m->m;
+    double all = m->seats * steps->layers, host = on_host(m), device = 1 - host;
+    double width = (double)steps->heads * steps->head_dim;
+    double qkv = width + 2.0 * steps->kv_heads * steps->head_dim;
+    uint32_t beside = aq_kv_policy_scores(&m->o->in->kv)  ? 12
+                      : aq_kv_policy_drops(&m->o->in->kv) ? 4
+                                                          : 0;
+    double keys = all * m->held;
+    struct aq_op_cost attend = {
+        .flops = (uint64_t)(4 * keys * width),
+        .memory_bytes = (uint64_t)(keys * ((double)s->page_bytes / s->page_slots +
+                                           (double)steps->kv_heads * beside)),
+    };
+    double before = m->full ? m->held : m->held - 1;
+    double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    double whole = floor(before / AQ_HEAD_BLOCK_SLOTS);
+    struct demand *near = m->of[DECODE], *d;
+    add(&near[K_DEVICE], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
+    for (int k = K_HOST; k <= K_DISK; k++) {
+        d = &near[k];
+        add(d, m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, device);
+        if (m->separate) {
+            add(d, m, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, attend, host);
+            move(d, m, AQ_OP_D2H, host * all * qkv * 4);
+            move(d, m, AQ_OP_H2D, host * all * width * (double)aq_dtype_bytes(s->compute));
+            move(d, m, AQ_OP_H2D,
+                 device * all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
+            move(d, m, AQ_OP_D2H,
+                 device * all * (double)s->run_bytes / (m->full ? 1 : AQ_HEAD_BLOCK_SLOTS));
+        }
+    }
+    move(&near[K_DISK], m, AQ_OP_READ, all * whole * stride);
+    move(&near[K_DISK], m, AQ_OP_WRITE,
+         all * (m->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
+}
+
+static void add_prefill_kv(struct model *m)
+{
+    const struct aq_block_shape *s = &m->room.shape;
+    double all = m->seats * m->m->layers, pairs = 0.5 * m->prompt * (m->prompt + 1.0);
+    double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    double scored = aq_kv_policy_scores(&m->o->in->kv) ? 1.5 : 1;
+    struct aq_op_cost attend = {
+        .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim)};
+    add(&m->base[PREFILL], m, AQ_OP_ATTN_PREFILL, AQ_LANE_COMPUTE, attend, 1);
+    double home = all * ceil((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
+    if (m->separate) {
+        move(&m->of[PREFILL][K_HOST], m, AQ_OP_D2H, home);
+        move(&m->of[PREFILL][K_DISK], m, AQ_OP_D2H, home);
+    }
+    move(&m->of[PREFILL][K_DISK], m, AQ_OP_WRITE,
+         all * floor((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * stride);
+}
+
+/* ---- the model of a shape ---- */
+
+static void fill_memory(struct model *m)
+{
+    enum aq_tier near = m->separate ? AQ_DEVICE : AQ_HOST;
+    m->memory[near][W_DEVICE] = m->matrices;
+    m->memory[AQ_HOST][W_HOST] = m->memory[AQ_HOST][W_PRODUCT] = m->matrices;
+    m->memory[near][K_DEVICE] = m->memory[AQ_HOST][K_HOST] = (double)m->room.kv_memory;
+    m->memory[AQ_HOST][K_DISK] = (double)m->room.kv_tails;
+    m->memory[AQ_DISK][K_DISK] = (double)m->room.kv_disk;
+    /* The ring grows with what streams. */
+    const struct aq_block_inputs *in = m->o->in;
+    bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
+    double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
+    double ring = in->prefetch_bytes ? 0 : AQ_BLOCK_RING_STEPS * group;
+    m->memory[near][W_DISK] += ring;
+    if (m->separate)
+        m->memory[near][W_HOST] += ring;
+}
+
+static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_device, double seats)
+{
+    struct aq_block_inputs in = aq_shares_inputs(o);
+    *m = (struct model){.o = o,
+                        .m = o->in->steps,
+                        .hw = o->in->hw,
+                        .separate = o->in->separate,
+                        .head_on_device = head_on_device};
+    double all = (double)o->shape.micro_batch * o->shape.micro_batches;
+    m->seats = seats > 0 ? seats : all;
+    aq_block_room(&m->room, &in, o->shape.micro_batch);
+    count_model(m);
+    struct aq_kv_limits limits;
+    m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
+    uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);
+    uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
+    aq_kv_policy_limits(&limits, &o->in->kv, m->prompt, max_new);
+    m->held_prompt = aq_kv_limits_held(&limits, m->prompt, m->prompt);
+    m->held = aq_kv_limits_held(&limits, m->prompt, seen);
+    m->full = aq_kv_limits_drop(&limits, m->prompt, max_new) && m->held == limits.slots;
+    double each = fmax(1, floor((double)m->room.shape.prompt_tokens / m->prompt));
+    double of_batch = m->seats / o->shape.micro_batches;
+    m->prefill_passes = ceil(of_batch / each);
+    add_products(m, DECODE, of_batch, of_batch, 1);
+    add_products(m, PREFILL, of_batch * m->prompt / m->prefill_passes, of_batch / m->prefill_passes,
+                 m->prefill_passes);
+    add_hidden(m, DECODE, m->seats);
+    add_hidden(m, PREFILL, m->seats * m->prompt);
+    add_decode_kv(m);
+    add_prefill_kv(m);
+    fill_memory(m);
+}
+
+/* One micro-batch has nobody to compute beside it while the host attends. */
+static bool is_row(const struct model *m, int row)
+{
+    return row != ROW_CHAIN || (m->o->shape.micro_batches == 1 && m->separate);
+}
+
+static void times_of(double ret[PHASES], const struct model *m, const double x[SHARES])
+{
+    for (int p = 0; p < PHASES; p++) {
+        ret[p] = 0;
+        for (int r = 0; r < ROWS; r++) {
+            double s = m->base[p].s[r];
+            for (int c = 0; c < SHARES; c++)
+                s += m->of[p][c].s[r] * x[c];
+            ret[p] = is_row(m, r) ? fmax(ret[p], s) : ret[p];
+        }
+    }
+}
+
+/* ---- the program ---- */
+
+static bool fill_rows(struct aq_lp *lp, const struct model *m)
+{
+    for (int p = 0; p < PHASES; p++) {
+        for (int r = 0; r < ROWS; r++) {
+            if (!is_row(m, r))
+                continue;
+            double *at = lp->at[lp->rows];
+            if (!isfinite(m->base[p].s[r]))
+                return false;
+            for (int c = 0; c < SHARES; c++) {
+                at[c] = m->of[p][c].s[r];
+                if (!isfinite(at[c]) || isnan(at[c])) { /* the machine has no such way */
+                    at[c] = 0;
+                    lp->high[c] = 0;
+                }
+            }
+            at[p == DECODE ? T_DECODE : T_PREFILL] = -1;
+            lp->row_low[lp->rows] = -INFINITY;
+            lp->row_high[lp->rows++] = -m->base[p].s[r];
+        }
+    }
+    return true;
+}
+
+static void fill_capacities(struct aq_lp *lp, const struct model *m)
+{
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        enum aq_tier head = m->head_on_device ? AQ_DEVICE : AQ_HOST;
+        double room = (double)m->o->in->budget[t] - m->o->overhead[t];
+        room -= t == (int)head ? m->head : 0;
+        if (m->o->in->budget[t] == UINT64_MAX || (t == AQ_DEVICE && !m->separate))
+            continue;
+        /* In units of the model: numbers near 1 are easiest on the solver. */
+        for (int c = 0; c < SHARES; c++)
+            lp->at[lp->rows][c] = m->memory[t][c] / m->matrices;
+        lp->row_low[lp->rows] = -INFINITY;
+        lp->row_high[lp->rows++] = room / m->matrices;
+    }
+}
+
+static void fix(struct aq_lp *lp, enum column c, double share)
+{
+    lp->low[c] = lp->high[c] = share;
+}
+
+/* What the inputs or the machine leave no choice of. */
+static void fill_bounds(struct aq_lp *lp, const struct model *m)
+{
+    const struct aq_block_inputs *in = m->o->in;
+    for (int c = 0; c < COLUMNS; c++)
+        lp->high[c] = c < SHARES ? 1 : INFINITY;
+    if (!m->separate) {
+        fix(lp, W_HOST, 0);
+        fix(lp, K_HOST, 0);
+    }
+    if (!m->separate || !m->o->shape.host_products)
+        fix(lp, W_PRODUCT, 0);
+    if (!in->can_stream)
+        fix(lp, W_DISK, 0);
+    if (m->o->shape.kv_disk >= 0)
+        fix(lp, K_DISK, m->o->shape.kv_disk);
+    if (in->placement) {
+        const struct aq_placement *p = in->placement;
+        double near = p->weights.percent[AQ_DEVICE], kv = p->kv.percent[AQ_DEVICE];
+        near += m->separate ? 0 : p->weights.percent[AQ_HOST];
+        kv += m->separate ? 0 : p->kv.percent[AQ_HOST];
+        fix(lp, W_DEVICE, near / 100);
+        fix(lp, W_DISK, p->weights.percent[AQ_DISK] / 100);
+        fix(lp, K_DEVICE, kv / 100);
+        fix(lp, K_DISK, p->kv.percent[AQ_DISK] / 100);
+    }
+    double given = in->host_products / 100;
+    if (m->separate && !in->host_products_auto && m->o->shape.host_products) {
+        lp->at[lp->rows][W_PRODUCT] = 1 - given;
+        lp->at[lp->rows][W_HOST] = -given;
+        lp->rows++; /* = 0 */
+    }
+}
+
+static void fill_sums(struct aq_lp *lp)
+{
+    for (int c = W_DEVICE; c <= W_DISK; c++)
+        lp->at[lp->rows][c] = 1;
+    for (int c = K_DEVICE; c <= K_DISK; c++)
+        lp->at[lp->rows + 1][c] = 1;
+    for (int i = 0; i < 2; i++, lp->rows++)
+        lp->row_low[lp->rows] = lp->row_high[lp->rows] = 1;
+}
+
+/* Tokens a second of the whole work with these shares. */
+static double rate(const struct model *m, const double x[SHARES], const double block[PHASES])
+{
+    const struct aq_forecast_work *w = m->o->work;
+    double generated = w->total - w->prompt, all = (double)w->sequences;
+    double block_s = block[PREFILL] + fmax(0, generated - 1) * block[DECODE];
+    if (!w->sequences || w->refill || all == m->seats)
+        return generated * m->seats / block_s;
+    double whole = floor(all / m->seats), rest = all - whole * m->seats, last[PHASES] = {0};
+    if (rest > 0) {
+        struct model part;
+        make(&part, m->o, m->head_on_device, rest);
+        times_of(last, &part, x);
+    }
+    return generated * all /
+           (whole * block_s + last[PREFILL] + fmax(0, generated - 1) * last[DECODE]);
+}
+
+static int solve(struct aq_shares_found *ret, const struct aq_shares_opts *o, bool head_on_device,
+                 struct aq_err *reterr)
+{
+    struct model m;
+    struct aq_lp lp = {.columns = COLUMNS};
+    double x[COLUMNS], cost, block[PHASES];
+    double seats = (double)o->shape.micro_batch * o->shape.micro_batches;
+    if (o->work->sequences)
+        seats = fmin(seats, (double)o->work->sequences);
+    make(&m, o, head_on_device, seats);
+    lp.cost[T_DECODE] = fmax(1e-3, o->work->total - o->work->prompt - 1);
+    lp.cost[T_PREFILL] = 1;
+    fill_bounds(&lp, &m);
+    if (!fill_rows(&lp, &m))
+        return -ERANGE;
+    fill_capacities(&lp, &m);
+    fill_sums(&lp);
+    /* Of what takes equally long: in the nearest memory, that nothing streams without need. */
+    double tie = 1e-6 * (m.base[DECODE].s[ROW_DEVICE] + m.base[PREFILL].s[ROW_DEVICE]);
+    lp.cost[W_HOST] = lp.cost[K_HOST] = tie;
+    lp.cost[W_PRODUCT] = lp.cost[W_DISK] = lp.cost[K_DISK] = 2 * tie;
+    int rc = aq_lp_solve(x, &cost, &lp, reterr);
+    if (rc < 0)
+        return rc;
+    enum aq_tier near = o->in->separate ? AQ_DEVICE : AQ_HOST;
+    *ret = (struct aq_shares_found){.placement = {.head = head_on_device ? AQ_DEVICE : AQ_HOST}};
+    struct aq_placement *p = &ret->placement;
+    double host = x[W_HOST] + x[W_PRODUCT];
+    p->weights.percent[AQ_HOST] = 100 * host;
+    p->weights.percent[AQ_DISK] = 100 * x[W_DISK];
+    p->weights.percent[near] += 100 * x[W_DEVICE];
+    p->kv.percent[AQ_HOST] = 100 * x[K_HOST];
+    p->kv.percent[AQ_DISK] = 100 * x[K_DISK];
+    p->kv.percent[near] += 100 * x[K_DEVICE];
+    p->hidden.percent[o->shape.hidden] = 100;
+    ret->host_products = host > 0 ? 100 * x[W_PRODUCT] / host : 0;
+    times_of(block, &m, x);
+    ret->decode_pass_s = block[DECODE];
+    ret->prefill_s = block[PREFILL];
+    ret->gen_tok_s = rate(&m, x, block);
+    return 0;
+}
+
+struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o)
+{
+    struct aq_block_inputs in = *o->in;
+    in.micro_batch = o->shape.micro_batch;
+    in.micro_batches = o->shape.micro_batches;
+    in.attention_auto = false;
+    in.attention = o->shape.side;
+    if (o->shape.prompt_tokens)
+        in.prompt_tokens = o->shape.prompt_tokens;
+    if (!o->shape.host_products)
+        in.host_products = 0;
+    return in;
+}
+
+int aq_shares_solve(struct aq_shares_found *ret, const struct aq_shares_opts *o,
+                    struct aq_err *reterr)
+{
+    struct aq_shares_found host, device;
+    assert(o->in->hw && o->shape.micro_batch && o->shape.micro_batches);
+    bool pinned = o->in->placement && o->in->placement->head == AQ_DEVICE;
+    int rc = -ERANGE, rc_device = -ERANGE;
+    if (!pinned)
+        rc = solve(&host, o, false, reterr);
+    if (rc == -ENOMEM)
+        return rc;
+    if (o->in->separate && (pinned || !o->in->placement))
+        rc_device = solve(&device, o, true, reterr);
+    if (rc_device == -ENOMEM || (rc < 0 && rc_device < 0))
+        return rc_device == -ENOMEM ? rc_device : aq_error(reterr, -ERANGE, "block: no shares fit");
+    *ret = rc < 0 || (rc_device == 0 && device.gen_tok_s >= host.gen_tok_s) ? device : host;
+    return 0;
+}
+
+void aq_shares_used(double ret[AQ_TIER_COUNT], const struct aq_shares_opts *o,
+                    const struct aq_placement *p)
+{
+    struct model m;
+    bool separate = o->in->separate;
+    make(&m, o, separate && p->head == AQ_DEVICE, 0);
+    double x[SHARES] = {
+        [W_DEVICE] = p->weights.percent[AQ_DEVICE] + (separate ? 0 : p->weights.percent[AQ_HOST]),
+        [W_HOST] = separate ? p->weights.percent[AQ_HOST] : 0,
+        [K_DEVICE] = p->kv.percent[AQ_DEVICE] + (separate ? 0 : p->kv.percent[AQ_HOST]),
+        [K_HOST] = separate ? p->kv.percent[AQ_HOST] : 0,
+        [K_DISK] = p->kv.percent[AQ_DISK],
+    };
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        ret[t] = t == (m.head_on_device ? AQ_DEVICE : AQ_HOST) ? m.head : 0;
+        for (int c = 0; c < SHARES; c++)
+            ret[t] += m.memory[t][c] * x[c] / 100;
+    }
+}

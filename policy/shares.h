@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/shares.h - where the weights and the KV of a block of a given shape should live: a linear
+ * program over the shares of the tiers.  It minimises the time of the block's passes if lanes and
+ * what they share were all that counts: each of them needs its work over its rate, and everything
+ * overlaps.  What a program really takes is for the simulator to say, and what fits for the ledger.
+ * Pure. */
+#ifndef AQ_POLICY_SHARES_H
+#define AQ_POLICY_SHARES_H
+
+#include "policy/block.h"
+#include "policy/forecast.h"
+
+/* What the shares are chosen for. */
+struct aq_shares_shape {
+    uint32_t micro_batch, micro_batches;
+    enum aq_attention_side side; /* where KV outside the device's memory is attended */
+    bool host_products;          /* the host may compute products with what lies with it */
+    double kv_disk;              /* share of it on disk; less than 0: chosen */
+    enum aq_tier hidden;         /* home of the hidden states, all of them */
+    uint32_t prompt_tokens;      /* new ones a micro-batch admits per pass; 0: the rule's */
+};
+
+struct aq_shares_opts {
+    const struct aq_block_inputs *in; /* with rates; a placement in it pins the shares */
+    const struct aq_forecast_work *work;
+    struct aq_shares_shape shape;
+    double overhead[AQ_TIER_COUNT]; /* bytes beside what shares decide, as far as they are known */
+};
+
+struct aq_shares_found {
+    struct aq_placement placement; /* not rounded */
+    double host_products;          /* percent of the host's panels */
+    double decode_pass_s, prefill_s;
+    double
+        gen_tok_s; /* of the work: no program of this shape is faster, within what was left out */
+};
+
+/* The inputs of a block of this shape. */
+struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o);
+
+/* -ERANGE: such a block does not fit, or the machine has no rate for it. */
+int aq_shares_solve(struct aq_shares_found *ret, const struct aq_shares_opts *o,
+                    struct aq_err *reterr);
+
+/* Bytes of weights and KV of a placement by tier: what shares decide. */
+void aq_shares_used(double ret[AQ_TIER_COUNT], const struct aq_shares_opts *o,
+                    const struct aq_placement *p);
+
+#endif

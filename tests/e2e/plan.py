@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`aquifer plan`: documents, exit codes, refusals, tables; and its configs, run for real on the
+small model, on emulated devices too.  What it calls feasible runs within its budgets, and what it
+calls infeasible is refused by the run as well."""
+import json
+import os
+import unittest
+
+from rig import MODEL, PROGRAM, Rig
+
+T4 = ["--shape", "opt-30b", "--hardware", "t4-208gb", "--prompt-len", "512", "--gen-len", "32"]
+BOX = """machine: {name: Box, cores: 2}
+host:
+  memory: 8GiB
+  memory_gb_s: 50
+  product_f32_tflop_s: 0.2
+  product_bf16_tflop_s: 0.8
+disk:
+  space: 50GB
+  read_gb_s: 2
+  write_gb_s: 2
+links:
+  h2d_gb_s: 4
+  d2h_gb_s: 4
+"""
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
+class Plan(Rig):
+    def setUp(self):
+        super().setUp()
+        self.box = self.path("box.yaml")
+        with open(self.box, "w", encoding="utf-8") as f:
+            f.write(BOX)
+
+    def plan(self, *words, status=0):
+        done = self.run_program([PROGRAM, "plan", "--json", *words], status)
+        return json.loads(done.stdout, parse_constant=refuse_constant)
+
+    def refused(self, *words):
+        done = self.run_program([PROGRAM, "plan", *words], 1)
+        self.assertEqual(done.stdout, b"")
+        return done.stderr.decode()
+
+    def tiny(self, *words, status=0):
+        return self.plan("--model", MODEL, "--hardware", self.box, "--prompt-len", "20",
+                         "--gen-len", "12", "--requests", "24", *words, status=status)
+
+    def bench(self, config, *words, status=0):
+        return self.run_program(
+            [PROGRAM, "bench", "--config", config, "--prompt-len", "20", "--gen-len", "12",
+             "--requests", "24", "--repeats", "1", "--warmup", "0", "--cache-dir", self.dir,
+             "--disk-dir-any", "--json", *words], status)
+
+    def check_fits(self, doc):
+        for tier in doc["memory"].values():
+            self.assertLessEqual(tier["used"], tier["budget"])
+            self.assertEqual(sum(tier["items"].values()), tier["used"])
+
+    def test_another_machine_is_planned_for(self):
+        doc = self.plan(*T4, "--requests", "600")
+        self.assertIs(doc["feasible"], True)
+        self.assertEqual(doc["schema"], 1)
+        self.assertEqual(set(doc["memory"]) - {"disk"}, {"device", "host"})
+        self.check_fits(doc)
+        for key in ("prefill_s", "decode_s", "total_s", "gen_tok_s", "prefill_tok_s",
+                    "decode_tok_s"):
+            self.assertGreater(doc["predicted"][key], 0, key)
+        low, high = doc["range"]["gen_tok_s"]
+        now = doc["predicted"]["gen_tok_s"]
+        self.assertLessEqual(low, now)
+        self.assertGreaterEqual(high, now * 0.999)
+        self.assertIn("h2d_weights", doc["links"])
+        for lane in doc["links"].values():
+            self.assertTrue(0 <= lane["busy"] <= 1.0001, lane)
+        changes = [row["change"] for row in doc["sensitivity"]]
+        self.assertIn("+10 % device memory", changes)
+        self.assertIn("+10 % link both ways", changes)
+        for row in doc["sensitivity"]:
+            self.assertGreaterEqual(row["gen_tok_s"], now * 0.9999)
+        self.assertTrue(doc["assumptions"])
+        self.assertIn("--placement", doc["command"])
+        self.assertIn(doc["plan"]["placement"], doc["command"])
+        self.assertEqual(doc, self.plan(*T4, "--requests", "600"))  # the same every time
+
+    def test_text_says_the_same(self):
+        done = self.run_program([PROGRAM, "plan", *T4])
+        text = done.stdout.decode()
+        for part in ("opt-30b on T4", "placement", "memory", "predicted", "bound by",
+                     "what more would buy", "aquifer bench "):
+            self.assertIn(part, text)
+
+    def test_what_does_not_fit_says_by_how_much_and_what_would_help(self):
+        doc = self.plan(*T4, "--requests", "64", "--host-memory", "4GiB", "--micro-batch", "64",
+                        "--placement", "weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=host",
+                        status=2)
+        self.assertIs(doc["feasible"], False)
+        self.assertIsNone(doc["plan"])
+        short = doc["shortfall"]["host"]
+        self.assertEqual(short["missing"], short["needed"] - short["budget"])
+        self.assertGreater(short["items"]["weights"], 50e9)
+        self.assertIsNone(doc["largest"])
+        fixes = {f["change"]: f for f in doc["fixes"]}
+        self.assertTrue(fixes["--placement auto"]["feasible"])
+        self.assertGreater(fixes["--placement auto"]["gen_tok_s"], 0)
+        self.assertIs(fixes["--weight-format int4"]["lossy"], True)
+        more = [f for change, f in fixes.items() if change.startswith("--host-memory")]
+        self.assertTrue(more and more[0]["feasible"])
+
+    def test_a_block_too_large_names_the_largest(self):
+        doc = self.plan(*T4, "--requests", "5000", "--host-memory", "60GiB", "--disk-memory",
+                        "1GB", "--micro-batch", "5000", status=2)
+        self.assertGreater(doc["largest"]["micro_batch"], 0)
+        self.assertLess(doc["largest"]["micro_batch"], 5000)
+        self.assertGreater(doc["largest"]["gen_tok_s"], 0)
+
+    def test_what_is_allowed_is_chosen_where_it_is_faster(self):
+        plain = self.plan(*T4)
+        loose = self.plan(*T4, "--allow", "int8,kv-int8,h2o=20%")
+        self.assertGreater(loose["predicted"]["gen_tok_s"], plain["predicted"]["gen_tok_s"])
+        self.assertEqual(plain["plan"]["weight_format"], "f16")
+        self.assertTrue(any(w.startswith("lossy") for w in loose["warnings"]))
+        self.assertFalse(any(w.startswith("lossy") for w in plain["warnings"]))
+
+    def test_a_deadline_takes_the_least_lossy_that_meets_it(self):
+        words = [*T4, "--requests", "200", "--allow", "kv-int8,int4"]
+        fast = self.plan(*words)
+        plain = self.plan(*T4, "--requests", "200")["predicted"]["total_s"]
+        late = self.plan(*words, "--deadline", f"{plain * 1.5:.0f}s")
+        self.assertIs(late["deadline"]["met"], True)
+        self.assertEqual(late["plan"]["weight_format"], "f16")
+        self.assertEqual(late["plan"]["kv_format"], "f16")
+        self.assertLess(fast["predicted"]["total_s"], plain)
+        never = self.plan(*words, "--deadline", "10s", status=2)
+        self.assertIs(never["deadline"]["met"], False)
+
+    def test_sweeps_keep_rows_that_do_not_fit(self):
+        doc = self.plan(*T4, "--sweep", "host-memory=640MiB,200GB", "--sweep",
+                        "weight-format=f16,int4")
+        rows = doc["sweep"]
+        self.assertEqual([(r["host_memory"], r["weight_format"]) for r in rows],
+                         [("640MiB", "f16"), ("640MiB", "int4"), ("200GB", "f16"),
+                          ("200GB", "int4")])
+        self.assertIs(rows[0]["feasible"], False)
+        self.assertIn("host", rows[0]["shortfall"])
+        self.assertIs(rows[2]["feasible"], True)
+        self.assertGreater(rows[3]["gen_tok_s"], rows[2]["gen_tok_s"])
+
+    def test_bad_input_is_named(self):
+        base = ["--shape", "opt-30b", "--hardware", "t4-208gb"]
+        for words, part in [
+                ([*base, "--prompt-len", "2000", "--gen-len", "100"], "context of 2048"),
+                ([*base, "--prompt-len", "0", "--gen-len", "1"], "--prompt-len"),
+                ([*base, "--prompt-len", "9-3", "--gen-len", "1"], "--prompt-len"),
+                ([*base, "--gen-len", "3"], "--prompt-len"),
+                ([*T4, "--placement", "weights=50/20/20"], "found 90"),
+                ([*T4, "--requests", "10", "--micro-batch", "8", "--micro-batches", "2"],
+                 "more than the 10 requests"),
+                ([*T4, "--allow", "int3"], "--allow"),
+                ([*T4, "--sweep", "seats"], "--sweep"),
+                ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),
+                (["--shape", "opt-31b", "--prompt-len", "1", "--gen-len", "1"], "opt-31b"),
+                ([*base[:2], "--hardware", "t5", "--prompt-len", "1", "--gen-len", "1"], "t5"),
+                ([*T4, "--emulate-device", "1GiB"], "--emulate-device"),
+        ]:
+            self.assertIn(part, self.refused(*words), words)
+
+    def test_configs_run(self):
+        for i, words in enumerate([
+                [],
+                ["--emulate-device", "24MiB", "--emulate-link", "4/4", "--host-memory", "300MiB"],
+                ["--emulate-device", "20MiB", "--host-memory", "200MiB", "--attention", "host"],
+                ["--kv-policy", "h2o", "--kv-budget", "8", "--host-memory", "256MiB"],
+                ["--weight-format", "int8", "--kv-format", "int8", "--micro-batch", "5"],
+        ]):
+            config = self.path(f"{i}.yaml")
+            doc = self.tiny(*words, "--write-config", config)
+            self.check_fits(doc)
+            row = json.loads(self.bench(config).stdout)
+            plan = row["plan"]
+            for key in ("placement", "micro_batch", "micro_batches", "weight_format",
+                        "kv_format"):
+                self.assertEqual(plan[key], doc["plan"][key], (words, key))
+            for tier in row["memory"].values():
+                self.assertLessEqual(tier["measured"], tier["budget"], (words, row["memory"]))
+            os.unlink(config)
+
+    def test_what_it_calls_infeasible_is_refused_by_a_run(self):
+        config = self.path("c.yaml")
+        words = ["--emulate-device", "24MiB", "--host-memory", "300MiB", "--micro-batch", "12"]
+        self.tiny(*words, "--write-config", config)
+        small = ["--emulate-device", "1MiB", "--host-memory", "300MiB", "--micro-batch", "12"]
+        doc = self.tiny(*small, status=2)
+        self.assertIn("device", doc["shortfall"])
+        self.bench(config, "--emulate-device", "1MiB", status=2)
+
+
+if __name__ == "__main__":
+    unittest.main()

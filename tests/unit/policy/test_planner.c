@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Blocks chosen by the planner: never slower than the plain rule's, nearly as fast as the best of a
+ * grid, always within the budgets, the same for the same machine, and different where machines
+ * differ. */
+#include "base/prng.h"
+#include "tests/test.h"
+#include "tests/unit/policy/plans.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct aq_hardware machine(double disk)
+{
+    struct aq_hardware hw;
+    aq_hardware_default(&hw, 2, 2, 2);
+    hw.disk_read_bytes_per_s = disk;
+    /* The model is a thousandth of a real one: so that ops are not all overhead, that is less. */
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        hw.overhead_s[l] *= 0.01;
+    return hw;
+}
+
+/* Plain rule and search on the same inputs; true when both found a block. */
+static bool compare(struct aq_block_inputs in, const struct aq_hardware *hw, uint32_t *ret_gained)
+{
+    struct aq_block plain = {0}, found = {0}, again = {0};
+    int rc = aq_block_choose(&plain, &in, NULL);
+    in.hw = hw;
+    int rc_found = aq_block_choose(&found, &in, NULL);
+    assert_true(rc_found == 0 || rc < 0);
+    if (rc_found == 0) {
+        plans_check_block(&found, &in);
+        assert_int_equal(aq_block_choose(&again, &in, NULL), 0);
+        assert_memory_equal(&found.plan, &again.plan, sizeof(found.plan));
+    }
+    if (rc == 0) {
+        double a = plans_forecast(&plain, &in, hw).gen_tok_s;
+        double b = plans_forecast(&found, &in, hw).gen_tok_s;
+        assert_true(b >= a * 0.99);
+        *ret_gained += b > a * 1.02;
+    }
+    aq_block_close(&plain);
+    aq_block_close(&found);
+    aq_block_close(&again);
+    return rc == 0;
+}
+
+static void it_is_never_slower_than_the_plain_rule(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    uint32_t found = 0, gained = 0;
+    for (uint64_t i = 0; i < 24; i++) {
+        struct aq_block_inputs in = plans_inputs(&m);
+        struct aq_hardware hw = machine(1e8 * (double)(1 + aq_prng_below(3, i, 0, 80)));
+        in.separate = i % 2;
+        in.budget[AQ_HOST] = (4 + aq_prng_below(3, i, 1, 40)) * AQ_MIB;
+        in.budget[AQ_DEVICE] = in.separate ? (3 + aq_prng_below(3, i, 2, 20)) * AQ_MIB : 0;
+        in.micro_batch = aq_prng_below(3, i, 3, 3) ? 0 : 4;
+        found += compare(in, &hw, &gained);
+    }
+    assert_true(found >= 8 && gained >= 2); /* or else nothing was compared */
+    free(m.step);
+}
+
+static void what_fits_whole_stays_as_it_is(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_hardware hw = machine(1e9);
+    struct aq_block plain = {0}, found = {0};
+    assert_int_equal(aq_block_choose(&plain, &in, NULL), 0);
+    in.hw = &hw;
+    assert_int_equal(aq_block_choose(&found, &in, NULL), 0);
+    assert_memory_equal(&plain.plan, &found.plan, sizeof(plain.plan));
+    aq_block_close(&plain);
+    aq_block_close(&found);
+    free(m.step);
+}
+
+/* Room for all weights beside few seats, or for many seats beside few weights. */
+static void the_disk_decides_between_weights_and_seats(void **state)
+{
+    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_hardware slow = machine(1e6), fast = machine(1e12);
+    in.micro_batch = 3;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    in.budget[AQ_HOST] = aq_ledger_total(&b.ledger, AQ_HOST);
+    in.micro_batch = 0;
+    in.hw = &slow;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    assert_true(b.stream.bytes[AQ_DISK] == 0);
+    assert_int_equal(b.plan.shape.micro_batch * b.plan.shape.micro_batches, 3);
+    in.hw = &fast;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    assert_true(b.stream.bytes[AQ_DISK] + aq_ledger_total(&b.ledger, AQ_DISK) > 0);
+    assert_true(b.plan.shape.micro_batch * b.plan.shape.micro_batches > 3);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+/* The plain rule knows two tiers; between what it needs and what nothing can do with, the disk
+ * helps. */
+static void a_disk_helps_where_a_separate_devices_host_is_small(void **state)
+{
+    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_hardware hw = machine(1e9);
+    struct aq_block b = {0};
+    struct aq_err err = {0};
+    uint32_t helped = 0;
+    in.separate = true;
+    in.budget[AQ_DEVICE] = 6 * AQ_MIB;
+    for (in.budget[AQ_HOST] = 16 * AQ_MIB; in.budget[AQ_HOST]; in.budget[AQ_HOST] -= AQ_MIB) {
+        in.hw = NULL;
+        int rc = aq_block_choose(&b, &in, NULL);
+        in.hw = &hw;
+        int rc_ranked = aq_block_choose(&b, &in, &err);
+        assert_true(rc_ranked == 0 || rc < 0);
+        if (rc_ranked < 0)
+            break;
+        plans_check_block(&b, &in);
+        helped += rc < 0 && b.stream.bytes[AQ_DISK] + aq_ledger_total(&b.ledger, AQ_DISK) > 0;
+    }
+    assert_true(helped >= 2);
+    assert_non_null(strstr(err.text, "host memory")); /* where nothing fits, that is said */
+    aq_block_close(&b);
+    free(m.step);
+}
+
+/* ---- against all of a grid ---- */
+
+struct grid {
+    const struct aq_block_inputs *in;
+    struct aq_block now;
+    double best;
+    struct aq_plan plan; /* of the best */
+    uint32_t tried, fitted;
+};
+
+static void try_point(struct grid *g, struct aq_placement p)
+{
+    struct aq_block_inputs in = *g->in;
+    in.placement = &p;
+    in.hw = NULL;
+    g->tried++;
+    if (aq_block_choose(&g->now, &in, NULL) < 0)
+        return;
+    double rate = plans_forecast(&g->now, g->in, g->in->hw).gen_tok_s;
+    g->fitted++;
+    if (rate > g->best) {
+        g->best = rate;
+        g->plan = g->now.plan;
+    }
+}
+
+/* Weights and KV in steps of so many percent. */
+static void try_placements(struct grid *g, double step)
+{
+    bool separate = g->in->separate;
+    for (double near = 0; near <= 100; near += step) {
+        for (double disk = 0; disk <= 100 - near; disk += separate ? step : 101) {
+            for (double kv = 0; kv <= 100; kv += step) {
+                for (double kv_disk = 0; kv_disk <= 100 - kv; kv_disk += separate ? step : 101) {
+                    struct aq_placement p = {{{near, 100 - near - disk, disk}},
+                                             {{kv, 100 - kv - kv_disk, kv_disk}},
+                                             {{100, 0, 0}},
+                                             near + kv == 0 ? AQ_DEVICE : AQ_HOST};
+                    if (!separate)
+                        p = (struct aq_placement){
+                            {{0, near, 100 - near}}, {{0, kv, 100 - kv}}, {{0, 100, 0}}, AQ_HOST};
+                    try_point(g, p);
+                }
+            }
+        }
+    }
+}
+
+static void try_grid(struct grid *g, const struct aq_block_inputs *given)
+{
+    struct aq_block_inputs in = *given;
+    g->in = &in;
+    in.attention_auto = false;
+    for (in.micro_batches = 1; in.micro_batches <= 3; in.micro_batches++) {
+        uint32_t most = (uint32_t)aq_div_up(given->sequences, in.micro_batches);
+        for (in.micro_batch = most; in.micro_batch; in.micro_batch = in.micro_batch * 3 / 4) {
+            for (int side = 0; side < (in.separate ? 2 : 1); side++) {
+                in.attention = side ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+                try_placements(g, in.separate ? 25 : 10);
+            }
+        }
+    }
+    aq_block_close(&g->now);
+}
+
+static struct aq_hardware drawn_machine(uint64_t seed, bool separate)
+{
+    struct aq_hardware hw = machine(1e8 * (double)(1 + aq_prng_below(11, seed, 0, 100)));
+    hw.disk_write_bytes_per_s = hw.disk_read_bytes_per_s;
+    hw.h2d_bytes_per_s = hw.d2h_bytes_per_s = 1e9 * (double)(1 + aq_prng_below(11, seed, 1, 30));
+    if (separate && aq_prng_below(11, seed, 2, 2)) { /* beside an accelerator */
+        hw.device_on_host = false;
+        hw.device.threads = 0;
+        hw.device.product_flops_per_s[AQ_BF16] *= (double)(1 + aq_prng_below(11, seed, 3, 20));
+        hw.device.product_bytes_per_s = hw.device.attention_bytes_per_s = 500e9;
+        hw.device_memory_bytes_per_s = 600e9;
+        hw.copy_core_s_per_byte = 0;
+        hw.copy_host_bytes_per_byte = 1;
+    }
+    return hw;
+}
+
+/* Chosen blocks against the best of thousands; AQ_PLANNER_DRAWS machines. */
+static void it_is_nearly_the_best_of_a_grid(void **state)
+{
+    const char *draws = getenv("AQ_PLANNER_DRAWS");
+    uint64_t count = draws ? strtoull(draws, NULL, 10) : 6;
+    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    uint32_t tried = 0, fitted = 0, compared = 0;
+    double worst = INFINITY;
+    for (uint64_t i = 0; i < count; i++) {
+        bool separate = i % 2;
+        struct aq_hardware hw = drawn_machine(i, separate);
+        struct aq_block_inputs in = plans_inputs(&m);
+        in.hw = &hw;
+        in.separate = separate;
+        in.refill = aq_prng_below(11, i, 4, 2);
+        in.sequences = 20 + aq_prng_below(11, i, 5, 60);
+        in.prompt_max = 20 + (uint32_t)aq_prng_below(11, i, 6, 200);
+        in.total_max = in.prompt_max + 10 + (uint32_t)aq_prng_below(11, i, 7, 100);
+        in.budget[AQ_HOST] = (14 + aq_prng_below(11, i, 8, 32)) * AQ_MIB;
+        in.budget[AQ_DEVICE] = separate ? (12 + aq_prng_below(11, i, 9, 14)) * AQ_MIB : 0;
+        struct grid g = {.now = {{{0}}}};
+        struct aq_block b = {0};
+        try_grid(&g, &in);
+        int rc = aq_block_choose(&b, &in, NULL);
+        assert_true(rc == 0 || g.best == 0);
+        if (rc < 0)
+            continue;
+        plans_check_block(&b, &in);
+        double rate = plans_forecast(&b, &in, &hw).gen_tok_s;
+        compared += g.best > 0;
+        worst = fmin(worst, rate / g.best);
+        if (rate < 0.95 * g.best)
+            fail_msg("seed %llu: %.1f tok/s with %u x %u seats, weights %.0f/%.0f/%.0f, kv "
+                     "%.0f/%.0f/%.0f; a grid has %.1f with %u x %u, weights %.0f/%.0f/%.0f, kv "
+                     "%.0f/%.0f/%.0f",
+                     (unsigned long long)i, rate, b.plan.shape.micro_batch,
+                     b.plan.shape.micro_batches, b.plan.placement.weights.percent[0],
+                     b.plan.placement.weights.percent[1], b.plan.placement.weights.percent[2],
+                     b.plan.placement.kv.percent[0], b.plan.placement.kv.percent[1],
+                     b.plan.placement.kv.percent[2], g.best, g.plan.shape.micro_batch,
+                     g.plan.shape.micro_batches, g.plan.placement.weights.percent[0],
+                     g.plan.placement.weights.percent[1], g.plan.placement.weights.percent[2],
+                     g.plan.placement.kv.percent[0], g.plan.placement.kv.percent[1],
+                     g.plan.placement.kv.percent[2]);
+        tried += g.tried;
+        fitted += g.fitted;
+        aq_block_close(&b);
+    }
+    print_message("%u machines, %u blocks of which %u fit: chosen / best >= %.3f\n", compared,
+                  tried, fitted, worst);
+    assert_true(compared >= count / 2);
+    free(m.step);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(it_is_nearly_the_best_of_a_grid),
+    cmocka_unit_test(it_is_never_slower_than_the_plain_rule),
+    cmocka_unit_test(what_fits_whole_stays_as_it_is),
+    cmocka_unit_test(the_disk_decides_between_weights_and_seats),
+    cmocka_unit_test(a_disk_helps_where_a_separate_devices_host_is_small),
+};
+
+AQ_TEST_MAIN(tests)
