@@ -185,7 +185,7 @@ static int run_row(json_t **ret, const struct aq_options *o, const struct aquife
         .micro_batch = o->bench_micro_batch_count ? o->bench_micro_batch[0] : o->micro_batch,
         .requests = o->requests,
     };
-    int rc = aq_device_choose(o->device, NULL, reterr);
+    int gpu, rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
     if (rc == 0 && !o->repeats)
         rc = aq_error(reterr, -EINVAL, "--repeats: expected at least 1, found 0");
     aq_mem_process_peak_reset(); /* of the row before */
