@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/plan_report.h - a plan's document (engine/cmd_plan.c) for people: as text and as a page. */
+ * engine/plan_report.h - a plan's document (engine/cmd_plan.c) for people. */
 #ifndef AQ_ENGINE_PLAN_REPORT_H
 #define AQ_ENGINE_PLAN_REPORT_H
 
