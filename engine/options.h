@@ -91,7 +91,7 @@ struct aq_options {
     char *prompt_range, *gen_range;
     struct aq_strings allow;
     double deadline_s; /* 0: none */
-    char *write_config;
+    char *write_config, *html;
     /* pack */
     struct aq_strings store_output;
     bool verify, list;

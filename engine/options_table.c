@@ -210,6 +210,8 @@ const struct aq_option aq_option_table[] = {
              "combinations)"},
     {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
      .help = "write the plan as a config that generate and bench run"},
+    {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",
+     .help = "write a page with memory, a pass lane by lane, the sweep and what more would buy"},
     {"requests", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U64, AT(requests), .argument = "N", AT_LEAST(1),
      .help = "prompts in all; otherwise one for each seat of the block"},
     {"repeats", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(repeats), .argument = "N", RANGE(1, 64),
