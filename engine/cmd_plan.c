@@ -189,6 +189,8 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     rc = rc < 0 ? rc : make_document(&doc, c.p, o, &log, reterr);
     if (rc == 0 && o->write_config && c.p->feasible)
         rc = write_config(c.p, reterr);
+    if (rc == 0 && o->html)
+        rc = aq_plan_html_write(doc, c.p, o->html, reterr);
     if (rc < 0) {
         json_decref(doc);
         aq_plan_case_close(&c);

@@ -124,6 +124,7 @@ struct maker {
     uint32_t prompt;
     struct aq_kv_limits limits;
     bool drops;
+    bool timeline; /* keep every op's start and end */
 };
 
 static int play(struct aq_sim_result *ret, const struct maker *m, struct aq_forecast_rows rows,
@@ -141,6 +142,7 @@ static int play(struct aq_sim_result *ret, const struct maker *m, struct aq_fore
                         m->shape);
     struct aq_simulate_opts opts = {
         .passes = passes,
+        .timeline = m->timeline,
         .serial = m->work->serial,
         .compute = plan->shape.compute,
         .cost = m->cost,
@@ -169,15 +171,21 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
     return 0;
 }
 
-static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+static int play_decode(struct aq_sim_result *ret, const struct maker *m, uint32_t passes,
+                       struct aq_err *reterr)
 {
     /* Half-way through what it generates. */
     uint32_t seen =
         (uint32_t)aq_max_u64(m->prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
     struct aq_forecast_rows rows = {.held = aq_kv_limits_held(&m->limits, m->prompt, seen)};
     rows.full = m->drops && rows.held == m->limits.slots;
+    return play(ret, m, rows, passes, reterr);
+}
+
+static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+{
     struct aq_sim_result r;
-    int rc = play(&r, m, rows, DECODE_PASSES, reterr);
+    int rc = play_decode(&r, m, DECODE_PASSES, reterr);
     if (rc < 0)
         return rc;
     f->decode_pass_s = r.pass_s;
@@ -209,11 +217,16 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->gen_tok_s = f->block_s > 0 ? count * generated / f->block_s : 0;
 }
 
-int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
-                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
-                     struct aq_err *reterr)
+static void maker_close(struct maker *m)
 {
-    struct aq_forecast f = {0};
+    free(m->shape);
+    free(m->cost);
+}
+
+static int maker_open(struct maker *ret, const struct aq_block *block,
+                      const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                      struct aq_err *reterr)
+{
     struct maker m = {.block = block, .work = work, .hw = hw};
     uint32_t ops = block->program.op_count;
     m.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
@@ -222,14 +235,43 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
     m.drops = aq_kv_limits_drop(&m.limits, m.prompt, max_new);
     m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
     m.cost = calloc(ops + 1, sizeof(*m.cost));
-    int rc = m.shape && m.cost ? 0 : aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);
-    rc = rc < 0 ? rc : forecast_prefill(&f, &m, reterr);
-    rc = rc < 0 ? rc : forecast_decode(&f, &m, reterr);
-    free(m.shape);
-    free(m.cost);
+    if (!m.shape || !m.cost) {
+        maker_close(&m);
+        return aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);
+    }
+    *ret = m;
+    return 0;
+}
+
+int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
+                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                     struct aq_err *reterr)
+{
+    struct aq_forecast f = {0};
+    struct maker m;
+    int rc = maker_open(&m, block, work, hw, reterr);
     if (rc < 0)
         return rc;
-    add_up(&f, &m);
-    *ret = f;
-    return 0;
+    rc = forecast_prefill(&f, &m, reterr);
+    rc = rc < 0 ? rc : forecast_decode(&f, &m, reterr);
+    if (rc == 0) {
+        add_up(&f, &m);
+        *ret = f;
+    }
+    maker_close(&m);
+    return rc;
+}
+
+int aq_forecast_timeline(struct aq_sim_result *ret, const struct aq_block *block,
+                         const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                         uint32_t passes, struct aq_err *reterr)
+{
+    struct maker m;
+    int rc = maker_open(&m, block, work, hw, reterr);
+    if (rc < 0)
+        return rc;
+    m.timeline = true;
+    rc = play_decode(ret, &m, passes, reterr);
+    maker_close(&m);
+    return rc;
 }

@@ -51,4 +51,9 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
                      const struct aq_forecast_work *work, const struct aq_hardware *hw,
                      struct aq_err *reterr);
 
+/* Steady decode passes as the forecast sees them, with every op's start and end.  Close *ret. */
+int aq_forecast_timeline(struct aq_sim_result *ret, const struct aq_block *block,
+                         const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                         uint32_t passes, struct aq_err *reterr);
+
 #endif

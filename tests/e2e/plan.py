@@ -3,6 +3,7 @@
 """`aquifer plan`: documents, exit codes, refusals, tables; and its configs, run for real on the
 small model, on emulated devices too.  What it calls feasible runs within its budgets, and what it
 calls infeasible is refused by the run as well."""
+import html.parser
 import json
 import os
 import unittest
@@ -28,6 +29,24 @@ links:
 
 def refuse_constant(name):
     raise ValueError(f"{name} is not JSON")
+
+
+class Tags(html.parser.HTMLParser):
+    """Every element that is opened is closed, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag != "meta":
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.stack and self.stack.pop() == tag, tag
 
 
 class Plan(Rig):
@@ -149,6 +168,27 @@ class Plan(Rig):
         self.assertIn("host", rows[0]["shortfall"])
         self.assertIs(rows[2]["feasible"], True)
         self.assertGreater(rows[3]["gen_tok_s"], rows[2]["gen_tok_s"])
+
+    def test_the_page_needs_nothing_else(self):
+        for i, (words, status) in enumerate([([], 0), (["--host-memory", "64MiB"], 2)]):
+            page = self.path(f"{i}.html")
+            doc = self.tiny("--emulate-device", "24MiB", *words, "--sweep", "micro-batch=4,8",
+                            "--html", page, status=status)
+            with open(page, encoding="utf-8") as f:
+                text = f.read()
+            open_tags = Tags()
+            open_tags.feed(text)
+            open_tags.close()
+            self.assertEqual(open_tags.stack, [])
+            for outside in ("http:", "https:", "src=", "href=", "url(", "<script", "@import"):
+                self.assertNotIn(outside, text)
+            for part in ("prefers-color-scheme:dark", "Sweep", "device", "host", "tiny-opt"):
+                self.assertIn(part, text)
+            if doc["feasible"]:
+                for lane in doc["links"]:
+                    self.assertIn(f">{lane}<", text)
+            else:
+                self.assertIn("does not fit", text)
 
     def test_bad_input_is_named(self):
         base = ["--shape", "opt-30b", "--hardware", "t4-208gb"]

@@ -296,7 +296,7 @@ static void what_comes_later_says_so(void **state)
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
     refuse("bench", "flexgen|--percent", "bench flexgen is not available");
-    refuse("plan", "", "'plan' is not built yet");
+    refuse("plan", "--shape|opt-30b|--prompt-len|9-3|--gen-len|1", "--prompt-len: expected");
     refuse("bench", "--refill|on", "not available in this version: a benchmark");
 }
 
