@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Products by cuBLASLt.  It sees columns first: y transposed = w times x transposed, where row-major
- * w and x are w transposed and x transposed already. */
+ * Products by cuBLASLt.  It sees columns first: y transposed = w times x transposed, where w and x,
+ * being row-major, are w transposed and x transposed already. */
 #include "kernels/cuda/product.h"
 
 #include <cublasLt.h>

@@ -6,7 +6,7 @@
  * module. */
 #include "base/json.h"
 #include "engine/cuda.h"
-#include "engine/engine.h"
+#include "engine/engine_seams.h"
 #include "tests/cuda_emu/control.h"
 #include "tests/test.h"
 
@@ -32,6 +32,8 @@ static struct {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
     } golden[PROMPTS];
 } rig;
+
+#define DEVICE_BYTES (160 * AQ_MIB)
 
 /* Where things live, and who attends. */
 struct place {
@@ -101,11 +103,28 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
     if (s->place) {
         opts.device = "cuda";
         opts.cuda_module = rig.module;
-        opts.device_memory = 160 * AQ_MIB;
+        opts.device_memory = DEVICE_BYTES;
         opts.placement = s->place->placement;
         opts.attention = s->place->attention;
     }
     return aq_engine_open(ret, &opts, reterr);
+}
+
+/* Every buffer lies within its line of the ledger (or on one page, where it is pinned), and all of
+ * the GPU's within what it may have. */
+static void check_memory(const struct aq_engine *e)
+{
+    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
+    unsigned count = aq_mem_usage(aq_engine_mem(e), row, AQ_MEM_PURPOSE_MAX);
+    const struct aq_ledger *l = &aq_engine_block(e)->ledger;
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t line = aq_ledger_line(l, row[i].tier, row[i].purpose);
+        if (row[i].peak_bytes > aq_max_u64(line, 4096))
+            fail_msg("'%s' on the %s took %llu bytes, its line of the ledger is %llu",
+                     row[i].purpose, aq_tier_name(row[i].tier),
+                     (unsigned long long)row[i].peak_bytes, (unsigned long long)line);
+    }
+    assert_true(aq_mem_peak(aq_engine_mem(e), AQ_DEVICE) <= DEVICE_BYTES);
 }
 
 static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
@@ -126,6 +145,8 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
     if (rc < 0)
         fail_msg("%s: %s", where, err.text);
     assert_string_equal(aq_engine_info(e)->backend, s->place ? "cuda" : "cpu");
+    if (s->place)
+        check_memory(e);
     for (uint32_t i = 0; i < PROMPTS; i++) {
         assert_non_null(aq_engine_finished(e));
         assert_int_equal(out[i].s.token_count, TOKENS);
