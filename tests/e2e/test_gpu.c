@@ -18,15 +18,18 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = 6, EVERYWHERE = 8 };
+enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8 };
 
 static struct {
     char model[4096], root[64];
     const char *module;
-    /* Of the module: in which order its streams are served, and what fails (control.h). */
+    /* Of the module: in which order its streams are served, what fails, and
+     * what it says of driver and GPUs (control.h). */
     __typeof__(aq_emu_order) *order;
     __typeof__(aq_emu_fail_after) *fail_after;
     __typeof__(aq_emu_recover) *recover;
+    __typeof__(aq_emu_gpus) *gpus;
+    __typeof__(aq_emu_driver) *driver;
     uint64_t seed;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
@@ -320,6 +323,15 @@ static void what_cannot_be_had_is_said(void **state)
     o.device = "cuda:7";
     expect_refusal(&o, -ENODEV, "GPU 7: the NVIDIA driver offers 1");
     o.device = "cuda";
+    rig.gpus(1, cudaErrorInsufficientDriver);
+    rig.driver(12040);
+    expect_refusal(&o, -ENODEV, "too old: it knows CUDA 12.4, needed is 13.0 or later");
+    rig.driver(0);
+    expect_refusal(&o, -ENODEV, "no NVIDIA driver is installed");
+    rig.driver(13000);
+    rig.gpus(0, cudaErrorNoDevice);
+    expect_refusal(&o, -ENODEV, "finds no GPU: no CUDA-capable device is detected");
+    rig.gpus(1, cudaSuccess);
     o.device_memory = AQ_GIB;
     expect_refusal(&o, -ENOMEM, "bytes, but of the");
     o.device_memory = 0;
@@ -379,7 +391,9 @@ static int set_up(void **state)
     rig.order = (__typeof__(rig.order))dlsym(module, "aq_emu_order");
     rig.fail_after = (__typeof__(rig.fail_after))dlsym(module, "aq_emu_fail_after");
     rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
-    return rig.order && rig.fail_after && rig.recover ? 0 : -1;
+    rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
+    rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
+    return rig.order && rig.fail_after && rig.recover && rig.gpus && rig.driver ? 0 : -1;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
