@@ -332,7 +332,7 @@ static void what_cannot_be_had_is_said(void **state)
     rig.gpus(0, cudaErrorNoDevice);
     expect_refusal(&o, -ENODEV, "finds no GPU: no CUDA-capable device is detected");
     rig.gpus(1, cudaSuccess);
-    o.device_memory = AQ_GIB;
+    o.device_memory = 3 * AQ_GIB;
     expect_refusal(&o, -ENOMEM, "bytes, but of the");
     o.device_memory = 0;
     o.host_products = "20";
