@@ -159,9 +159,10 @@ AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *
         size_t row = query_row(s, a->q_per_kv, n);
         size_t q_head = static_cast<size_t>(head) * a->q_per_kv + n % a->q_per_kv;
         size_t at = row * a->out_stride + q_head * D + lane % 4 * 2;
+        float inverse = 1 / sum; /* one division, not one an element */
 #pragma unroll
         for (uint32_t i = 0; i < D / 4; i++) {
-            float o = w->keys[r] ? w->o[i / 2][2 * r + i % 2] / sum : 0;
+            float o = w->keys[r] ? w->o[i / 2][2 * r + i % 2] * inverse : 0;
             aq_cu_store(a->out, a->out_dtype, at + i / 2 * 8 + i % 2, o);
         }
         if (lane % 4 == 0 && a->log_sum_exp) {

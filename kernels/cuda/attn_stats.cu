@@ -100,14 +100,7 @@ AQ_DEVICE_FN void load8(float x[8], const float *from)
             x[e] = from[e];
         return;
     }
-    const uint4 *units = reinterpret_cast<const uint4 *>(from);
-    for (uint32_t i = 0; i < 2; i++) {
-        uint4 u = units[i];
-        x[4 * i] = __uint_as_float(u.x);
-        x[4 * i + 1] = __uint_as_float(u.y);
-        x[4 * i + 2] = __uint_as_float(u.z);
-        x[4 * i + 3] = __uint_as_float(u.w);
-    }
+    aq_cu_floats8(x, from);
 }
 
 /* Rows row to row + 31 of a query head, times scale, and what is to be known of them. */

@@ -44,7 +44,7 @@ static void round_queries(struct kc_attn *t)
     float *q = (float *)t->a.q;
     for (uint32_t r = 0; r < t->rows; r++) {
         for (uint32_t c = 0; c < t->columns; c++) {
-            uint16_t bits;
+            uint32_t bits;
             size_t at = r * t->a.q_stride + c;
             aq_element_store(&bits, tile_dtype(t->a.kv_dtype), 0, q[at]);
             q[at] = aq_element_load(&bits, tile_dtype(t->a.kv_dtype), 0);

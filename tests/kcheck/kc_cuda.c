@@ -14,6 +14,7 @@
 extern const struct kc_check kc_check_attn;
 extern const struct kc_check kc_check_cuda_attn;
 extern const struct kc_check kc_check_cuda_rows;
+extern const struct kc_check kc_check_cuda_sample;
 extern const struct kc_check kc_check_cuda_tiles;
 extern const struct kc_check kc_check_embed;
 extern const struct kc_check kc_check_kv;
@@ -23,9 +24,9 @@ extern const struct kc_check kc_check_scores;
 extern const struct kc_check kc_check_slots;
 
 const struct kc_check *const kc_checks[] = {
-    &kc_check_norm, &kc_check_embed, &kc_check_logits, &kc_check_cuda_rows, &kc_check_slots,
-    &kc_check_kv,   &kc_check_attn,  &kc_check_scores, &kc_check_cuda_attn, &kc_check_cuda_tiles,
-    NULL,
+    &kc_check_norm,      &kc_check_embed,      &kc_check_logits,      &kc_check_cuda_rows,
+    &kc_check_slots,     &kc_check_kv,         &kc_check_attn,        &kc_check_scores,
+    &kc_check_cuda_attn, &kc_check_cuda_tiles, &kc_check_cuda_sample, NULL,
 };
 
 /* For tests/cuda_emu: in what order threads run. */
