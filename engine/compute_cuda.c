@@ -141,7 +141,7 @@ static bool is_matrix(enum aq_dtype t, uint32_t k)
 static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
                      uint32_t column, uint32_t n)
 {
-    struct aq_cuda_product product = {
+    struct aq_cuda_dense product = {
         .x = p->x,
         .w = w,
         .dtype = p->x_dtype,
@@ -155,14 +155,14 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
     };
     bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->accumulate;
     uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
-    bool aligned = (uintptr_t)y % AQ_CUDA_PRODUCT_ALIGN == 0 && p->y_stride % 4 == 0;
+    bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
     if (plain && aligned) {
         product.y = (float *)y;
         product.y_stride = p->y_stride;
     }
-    assert((uintptr_t)p->x % AQ_CUDA_PRODUCT_ALIGN == 0);
+    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
     if (!failed(c))
-        note(c, c->k->product(&c->blas, &c->ex, &product), "cublasLtMatmul");
+        note(c, c->k->dense(&c->blas, &c->ex, &product), "cublasLtMatmul");
     if (failed(c) || (plain && aligned))
         return;
     struct aq_cuda_finish finish = {

@@ -8,7 +8,7 @@
 static const struct aq_cuda_kernels kernels = {
     .blas_open = aq_cuda_blas_open,
     .blas_close = aq_cuda_blas_close,
-    .product = aq_cuda_product,
+    .dense = aq_cuda_dense,
     .error_text = aq_cuda_error_text,
     .norm = aq_cuda_norm,
     .embed = aq_cuda_embed,

@@ -5,8 +5,8 @@
 #ifndef AQ_ENGINE_CUDA_MODULE_H
 #define AQ_ENGINE_CUDA_MODULE_H
 
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/product.h"
 #include "offload/gpu.h"
 
 enum { AQ_CUDA_MODULE_VERSION = 1 };
@@ -15,7 +15,7 @@ enum { AQ_CUDA_MODULE_VERSION = 1 };
 struct aq_cuda_kernels {
     __typeof__(aq_cuda_blas_open) *blas_open;
     __typeof__(aq_cuda_blas_close) *blas_close;
-    __typeof__(aq_cuda_product) *product;
+    __typeof__(aq_cuda_dense) *dense;
     __typeof__(aq_cuda_error_text) *error_text;
     __typeof__(aq_cuda_norm) *norm;
     __typeof__(aq_cuda_embed) *embed;

@@ -212,7 +212,7 @@ struct aq_attn_rule {
 
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
  *   q    f32 [total rows][kv_heads * q_per_kv * head_dim], row stride q_stride
- *   out  f32 or bf16, the same shape, row stride out_stride
+ *   out  f32, f16 or bf16, the same shape, row stride out_stride
  * q is multiplied by scale once, in f32; products, exp and sums are f32 over kv_dtype (f32, f16,
  * bf16) widened exactly, or over code * scale + minimum (int8, int4).  Blocks and slots ascend and
  * slots that a row does not see take no part, so a row's result depends on nothing but its own

@@ -53,7 +53,7 @@ struct runtime {
     std::thread device;
     bool started = false, stop = false, working = false;
     unsigned windows = 0; /* who may touch device memory now */
-    uint64_t total = 256u << 20, taken = 0, seed = 0;
+    uint64_t total = 2ull << 30, taken = 0, seed = 0;
     int64_t fail_after = -1;
     int gpus = 1, driver = 13000;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;

@@ -6,7 +6,7 @@
  * module. */
 #include "base/json.h"
 #include "engine/cuda.h"
-#include "engine/engine.h"
+#include "engine/engine_seams.h"
 #include "tests/cuda_emu/control.h"
 #include "tests/test.h"
 
@@ -18,20 +18,25 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = 6, EVERYWHERE = 8 };
+enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8 };
 
 static struct {
     char model[4096], root[64];
     const char *module;
-    /* Of the module: in which order its streams are served, and what fails (control.h). */
+    /* Of the module: in which order its streams are served, what fails, and
+     * what it says of driver and GPUs (control.h). */
     __typeof__(aq_emu_order) *order;
     __typeof__(aq_emu_fail_after) *fail_after;
     __typeof__(aq_emu_recover) *recover;
+    __typeof__(aq_emu_gpus) *gpus;
+    __typeof__(aq_emu_driver) *driver;
     uint64_t seed;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
     } golden[PROMPTS];
 } rig;
+
+#define DEVICE_BYTES (160 * AQ_MIB)
 
 /* Where things live, and who attends. */
 struct place {
@@ -101,11 +106,28 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
     if (s->place) {
         opts.device = "cuda";
         opts.cuda_module = rig.module;
-        opts.device_memory = 160 * AQ_MIB;
+        opts.device_memory = DEVICE_BYTES;
         opts.placement = s->place->placement;
         opts.attention = s->place->attention;
     }
     return aq_engine_open(ret, &opts, reterr);
+}
+
+/* Every buffer lies within its line of the ledger (or on one page, where it is pinned), and all of
+ * the GPU's within what it may have. */
+static void check_memory(const struct aq_engine *e)
+{
+    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
+    unsigned count = aq_mem_usage(aq_engine_mem(e), row, AQ_MEM_PURPOSE_MAX);
+    const struct aq_ledger *l = &aq_engine_block(e)->ledger;
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t line = aq_ledger_line(l, row[i].tier, row[i].purpose);
+        if (row[i].peak_bytes > aq_max_u64(line, 4096))
+            fail_msg("'%s' on the %s took %llu bytes, its line of the ledger is %llu",
+                     row[i].purpose, aq_tier_name(row[i].tier),
+                     (unsigned long long)row[i].peak_bytes, (unsigned long long)line);
+    }
+    assert_true(aq_mem_peak(aq_engine_mem(e), AQ_DEVICE) <= DEVICE_BYTES);
 }
 
 static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
@@ -126,6 +148,8 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
     if (rc < 0)
         fail_msg("%s: %s", where, err.text);
     assert_string_equal(aq_engine_info(e)->backend, s->place ? "cuda" : "cpu");
+    if (s->place)
+        check_memory(e);
     for (uint32_t i = 0; i < PROMPTS; i++) {
         assert_non_null(aq_engine_finished(e));
         assert_int_equal(out[i].s.token_count, TOKENS);
@@ -299,7 +323,16 @@ static void what_cannot_be_had_is_said(void **state)
     o.device = "cuda:7";
     expect_refusal(&o, -ENODEV, "GPU 7: the NVIDIA driver offers 1");
     o.device = "cuda";
-    o.device_memory = AQ_GIB;
+    rig.gpus(1, cudaErrorInsufficientDriver);
+    rig.driver(12040);
+    expect_refusal(&o, -ENODEV, "too old: it knows CUDA 12.4, needed is 13.0 or later");
+    rig.driver(0);
+    expect_refusal(&o, -ENODEV, "no NVIDIA driver is installed");
+    rig.driver(13000);
+    rig.gpus(0, cudaErrorNoDevice);
+    expect_refusal(&o, -ENODEV, "finds no GPU: no CUDA-capable device is detected");
+    rig.gpus(1, cudaSuccess);
+    o.device_memory = 3 * AQ_GIB;
     expect_refusal(&o, -ENOMEM, "bytes, but of the");
     o.device_memory = 0;
     o.host_products = "20";
@@ -358,7 +391,9 @@ static int set_up(void **state)
     rig.order = (__typeof__(rig.order))dlsym(module, "aq_emu_order");
     rig.fail_after = (__typeof__(rig.fail_after))dlsym(module, "aq_emu_fail_after");
     rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
-    return rig.order && rig.fail_after && rig.recover ? 0 : -1;
+    rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
+    rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
+    return rig.order && rig.fail_after && rig.recover && rig.gpus && rig.driver ? 0 : -1;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)

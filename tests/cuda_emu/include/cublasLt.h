@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/cuda_emu/include/cublasLt.h - what kernels/cuda/product.c uses of cuBLASLt, as emu_blas.cc
+ * tests/cuda_emu/include/cublasLt.h - what kernels/cuda/dense.c uses of cuBLASLt, as emu_blas.cc
  * plays it. */
 #ifndef AQ_TESTS_CUDA_EMU_INCLUDE_CUBLASLT_H
 #define AQ_TESTS_CUDA_EMU_INCLUDE_CUBLASLT_H

@@ -331,7 +331,7 @@ static void memory_that_another_process_took_is_said_with_both_figures(void **st
     assert_non_null(strstr(err.text, "32768 bytes for weights"));
     assert_non_null(strstr(err.text, "16384 of its 5259264 bytes are free"));
     assert_int_equal(aq_mem_used(g.r.mem, AQ_DEVICE), 0);
-    aq_emu_device_memory(256u << 20);
+    aq_emu_device_memory(2ull << 30);
     gpu_close(&g);
 }
 

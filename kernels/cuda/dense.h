@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kernels/cuda/product.h - products on a GPU, by cuBLASLt: one matrix of weights, row-major in the
+ * kernels/cuda/dense.h - products on a GPU, by cuBLASLt: one matrix of weights, row-major in the
  * compute type.  What is put together of it (columns from several places, bias, activation) is the
  * caller's, with the launchers of launch.h. */
-#ifndef AQ_KERNELS_CUDA_PRODUCT_H
-#define AQ_KERNELS_CUDA_PRODUCT_H
+#ifndef AQ_KERNELS_CUDA_DENSE_H
+#define AQ_KERNELS_CUDA_DENSE_H
 
 #include "kernels/cuda/launch.h"
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { AQ_CUDA_PLANS = 256, AQ_CUDA_PRODUCT_ALIGN = 16 };
+enum { AQ_CUDA_PLANS = 256, AQ_CUDA_DENSE_ALIGN = 16 };
 
 /* Algorithms that were chosen for shapes; owned by the caller, used by one thread at a time. */
 struct aq_cuda_blas {
@@ -35,7 +35,7 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  *   y  f32 [m][n], row stride y_stride
  * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream and,
  * unless deterministic, as much of the workspace as there is. */
-struct aq_cuda_product {
+struct aq_cuda_dense {
     const void *x, *w;
     enum aq_dtype dtype;
     size_t x_stride, w_stride;
@@ -43,8 +43,8 @@ struct aq_cuda_product {
     size_t y_stride;
     uint32_t m, n, k;
 };
-int aq_cuda_product(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
-                    const struct aq_cuda_product *p);
+int aq_cuda_dense(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
+                  const struct aq_cuda_dense *p);
 
 /* Of codes that launchers and products return. */
 const char *aq_cuda_error_text(int code);

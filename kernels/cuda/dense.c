@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Products by cuBLASLt.  It sees columns first: y transposed = w times x transposed, where row-major
- * w and x are w transposed and x transposed already. */
-#include "kernels/cuda/product.h"
+ * Products by cuBLASLt.  It sees columns first: y transposed = w times x transposed, where w and x,
+ * being row-major, are w transposed and x transposed already. */
+#include "kernels/cuda/dense.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -60,7 +60,7 @@ static cudaDataType_t type_of(enum aq_dtype t)
     return t == AQ_F32 ? CUDA_R_32F : t == AQ_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-static int describe(struct problem *q, const struct aq_cuda_product *p, uint32_t m, uint32_t n)
+static int describe(struct problem *q, const struct aq_cuda_dense *p, uint32_t m, uint32_t n)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->dtype);
@@ -80,7 +80,7 @@ static int wish_for_alignment(cublasLtMatmulPreferenceOpaque_t *wish)
     static const cublasLtMatmulPreferenceAttributes_t which[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-    uint32_t bytes = AQ_CUDA_PRODUCT_ALIGN;
+    uint32_t bytes = AQ_CUDA_DENSE_ALIGN;
     int rc = 0;
     for (int i = 0; i < 4 && !rc; i++)
         rc = result(cublasLtMatmulPreferenceSetAttribute(wish, which[i], &bytes, sizeof(bytes)));
@@ -108,7 +108,7 @@ static int candidates(cublasLtMatmulHeuristicResult_t *found, int *ret_count,
 }
 
 /* Does the algorithm do all sizes, without workspace? */
-static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_product *p,
+static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p,
                      const cublasLtMatmulAlgo_t *algo)
 {
     static const uint32_t sizes[][2] = {
@@ -126,13 +126,13 @@ static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_product 
 }
 
 static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
-                  const struct aq_cuda_product *p, uint32_t m, size_t workspace_bytes)
+                  const struct aq_cuda_dense *p, uint32_t m, size_t workspace_bytes)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     struct problem q;
     int count = 0;
     /* The strides of rows of y may be short for the shape that is asked about. */
-    struct aq_cuda_product usual = *p;
+    struct aq_cuda_dense usual = *p;
     usual.y_stride = aq_max_u64(p->y_stride, USUAL_N);
     int rc = b->deterministic ? describe(&q, &usual, USUAL_M, USUAL_N) : describe(&q, p, m, p->n);
     rc = rc ? rc : candidates(found, &count, b, &q, b->deterministic ? 0 : workspace_bytes);
@@ -161,7 +161,7 @@ static uint32_t bucket_of(uint32_t m)
 }
 
 static int find_plan(struct aq_cuda_blas_plan **ret, struct aq_cuda_blas *b,
-                     const struct aq_cuda_product *p, size_t workspace_bytes)
+                     const struct aq_cuda_dense *p, size_t workspace_bytes)
 {
     uint32_t m = bucket_of(p->m);
     uint64_t key = mix(mix(1, p->k), (uint64_t)p->dtype);
@@ -179,8 +179,8 @@ static int find_plan(struct aq_cuda_blas_plan **ret, struct aq_cuda_blas *b,
     return 0;
 }
 
-int aq_cuda_product(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
-                    const struct aq_cuda_product *p)
+int aq_cuda_dense(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
+                  const struct aq_cuda_dense *p)
 {
     const float one = 1, zero = 0;
     struct aq_cuda_blas_plan *plan = NULL;
