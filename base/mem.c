@@ -45,7 +45,10 @@ void aq_mem_close(struct aq_mem *m)
 
 size_t aq_mem_rounded(size_t bytes)
 {
-    return bytes >= HUGE_BYTES ? aq_align_up(bytes, HUGE_BYTES) : aq_align_up(bytes, 64);
+    if (bytes >= HUGE_BYTES)
+        return aq_align_up(bytes, HUGE_BYTES);
+    /* Whole pages, so that a driver can pin a buffer without its neighbours. */
+    return aq_align_up(bytes, bytes >= PAGE_BYTES ? PAGE_BYTES : 64);
 }
 
 static struct aq_mem_usage *find_row(struct aq_mem *m, enum aq_tier tier, const char *purpose)
@@ -88,10 +91,10 @@ static void *take_small(size_t bytes)
     return posix_memalign(&p, bytes >= PAGE_BYTES ? PAGE_BYTES : 64, bytes) == 0 ? p : NULL;
 }
 
-int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+int aq_mem_count(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr)
 {
-    assert(ret && m && purpose && bytes > 0);
+    assert(m && purpose && bytes > 0);
     size_t rounded = aq_mem_rounded(bytes);
     pthread_mutex_lock(&m->lock);
     if (rounded > m->limit[tier] || m->used[tier] > m->limit[tier] - rounded) {
@@ -109,13 +112,32 @@ int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *pu
     if (row->bytes > row->peak_bytes)
         row->peak_bytes = row->bytes;
     pthread_mutex_unlock(&m->lock);
+    return 0;
+}
 
+void aq_mem_uncount(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes)
+{
+    size_t rounded = aq_mem_rounded(bytes);
+    pthread_mutex_lock(&m->lock);
+    assert(m->used[tier] >= rounded);
+    m->used[tier] -= rounded;
+    struct aq_mem_usage *row = find_row(m, tier, purpose);
+    assert(row->bytes >= rounded);
+    row->bytes -= rounded;
+    pthread_mutex_unlock(&m->lock);
+}
+
+int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+                 struct aq_err *reterr)
+{
+    assert(ret);
+    int rc = aq_mem_count(m, tier, purpose, bytes, reterr);
+    if (rc < 0)
+        return rc;
+    size_t rounded = aq_mem_rounded(bytes);
     void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : take_small(rounded);
     if (!p) {
-        pthread_mutex_lock(&m->lock);
-        m->used[tier] -= rounded;
-        find_row(m, tier, purpose)->bytes -= rounded;
-        pthread_mutex_unlock(&m->lock);
+        aq_mem_uncount(m, tier, purpose, bytes);
         return aq_error(reterr, -ENOMEM, "the operating system refused %zu bytes for %s", rounded,
                         purpose);
     }
@@ -134,13 +156,7 @@ void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void 
         munmap(p, rounded);
     else
         free(p);
-    pthread_mutex_lock(&m->lock);
-    assert(m->used[tier] >= rounded);
-    m->used[tier] -= rounded;
-    struct aq_mem_usage *row = find_row(m, tier, purpose);
-    assert(row->bytes >= rounded);
-    row->bytes -= rounded;
-    pthread_mutex_unlock(&m->lock);
+    aq_mem_uncount(m, tier, purpose, bytes);
 }
 
 uint64_t aq_mem_used(struct aq_mem *m, enum aq_tier tier)
@@ -188,6 +204,15 @@ static uint64_t status_kib(const char *name)
 uint64_t aq_mem_process_peak(void)
 {
     return status_kib("VmHWM:");
+}
+
+void aq_mem_process_peak_reset(void)
+{
+    FILE *f = fopen("/proc/self/clear_refs", "we"); /* 5: proc(5) */
+    if (!f)
+        return;
+    fputs("5", f);
+    fclose(f);
 }
 
 uint64_t aq_mem_process_now(void)

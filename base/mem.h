@@ -30,6 +30,11 @@ void aq_mem_close(struct aq_mem *m);
  * are kept by it.  -ENOMEM with both figures when the tier's limit does not allow it. */
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);
+/* Accounts for memory that somebody else hands out (a GPU's): the same limits, totals and -ENOMEM,
+ * but no bytes. */
+int aq_mem_count(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
+                 struct aq_err *reterr);
+void aq_mem_uncount(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes);
 /* p NULL is fine; bytes must be what was asked for. */
 void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void *p, size_t bytes);
 
@@ -44,6 +49,8 @@ size_t aq_mem_rounded(size_t bytes);
 /* Peak and current resident set of this process in bytes, as the operating system counts them
  * (VmHWM and VmRSS); 0 when unknown. */
 uint64_t aq_mem_process_peak(void);
+/* Starts the peak anew from what is resident now, where the kernel can. */
+void aq_mem_process_peak_reset(void);
 uint64_t aq_mem_process_now(void);
 
 #endif

@@ -9,9 +9,17 @@ A grid point is one run of `aquifer bench`; points that do not fit are left out.
 run again in turns (--rounds), because the fastest of many noisy runs looks faster than it is; the medians are compared.
 Rows are kept as they finish: started again with the same --output it goes on.  Exit status 1 when a plan reaches less
 than 95 % of the best."""
-import argparse, itertools, json, os, statistics, subprocess, sys, time
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+
+import runs
 
 MUST_REACH = 0.95
+
 
 def host(weights, kv, hidden="0/100/0", head="host"):
     return f"weights={weights} kv={kv} hidden={hidden} head={head}"
@@ -22,14 +30,17 @@ ONE = [host("0/100/0", "0/100/0"), host("0/50/50", "0/100/0"), host("0/0/100", "
 TWO = [host(w, kv, "100/0/0", head) for w, head in (("100/0/0", "device"), ("50/50/0", "device"), ("0/100/0", "device"))
        for kv in ("100/0/0", "0/100/0")]
 
+
 def config(name, shape, prompt, gen, requests, more, placements, seats, batches, sides=("auto",)):
     args = ["--shape", shape, "--prompt-len", prompt, "--gen-len", gen, "--requests", requests] + more
     grid = [["--placement", p, "--micro-batch", s, "--micro-batches", b, "--attention", a]
             for p, s, b, a in itertools.product(placements, seats, batches, sides)]
     return dict(name=name, args=args, grid=grid)
 
+
 def emulated(memory, link, total):
     return ["--emulate-device", memory, "--emulate-link", f"{link}/{link}", "--host-memory", total]
+
 
 CONFIGS = [
     config("all fits, few requests", "opt-125m", 64, 24, 12, [], ONE[:1], (3, 4, 6, 12), (1, 2)),
@@ -47,16 +58,18 @@ CONFIGS = [
            (12, 24, 48, 96), (1, 2)),
 ]
 
+
 def run(build, args):
     """The report of one run; None where it does not fit here (exit status 2) or the block is not possible (1)."""
-    command = [f"{build}/engine/cli/aquifer", "bench", "--random-weights", "1", "--json", "--quiet", "--repeats", "1",
-               "--warmup", "0"] + [str(a) for a in args]
-    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [runs.program(build), "bench", "--random-weights", "1", "--json", "--quiet", "--repeats", "1",
+               "--warmup", "0", *map(str, args)]
+    p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if p.returncode in (1, 2):
         return None
     if p.returncode:
         sys.exit(f"{' '.join(command)}\nended with {p.returncode}: {p.stderr}")
     return json.loads(p.stdout)
+
 
 def speeds(build, base, points, rounds):
     """Medians of gen_tok_s of several points, run in turns."""
@@ -65,6 +78,7 @@ def speeds(build, base, points, rounds):
         for samples, point in zip(found, points):
             samples.append(run(build, base + point)["gen_tok_s"])
     return [statistics.median(s) for s in found]
+
 
 def compare(build, c, common, rounds):
     base = c["args"] + common
@@ -81,13 +95,14 @@ def compare(build, c, common, rounds):
                plan={k: plan[k] for k in ("placement", "micro_batch", "micro_batches")},
                plan_tok_s=medians[0], best_tok_s=medians[best], best=[str(a) for a in points[best]],
                share=medians[0] / medians[best], commit=first["aquifer"]["commit"], environment=first["environment"])
-    print(f"{row['name']}: {row['share']:.3f} of the best of {row['ran']}", file=sys.stderr, flush=True)
+    runs.note(f"{row['name']}: {row['share']:.3f} of the best of {row['ran']}")
     return row
+
 
 def markdown(rows):
     env = rows[0]["environment"]
     text = [f"# Chosen plans beside the best of a grid: {env['cpu']}, {env['cores']} CPUs, commit {rows[0]['commit']}", "",
-            f"`python3 bench/best.py`, {time.strftime('%Y-%m-%d')}. Generated tok/s, medians of runs in turns; must reach "
+            f"`python3 bench/best.py`, {runs.today()}. Generated tok/s, medians of runs in turns; must reach "
             f"{MUST_REACH:g} of the best.", "",
             "| configuration | grid points that fit | plan | tok/s | best | tok/s | plan / best |",
             "|---|---|---|---|---|---|---|"]
@@ -96,7 +111,8 @@ def markdown(rows):
         best = " ".join(r["best"]).replace("--", "") or "the plan"
         text.append(f"| {r['name']} | {r['ran']} of {r['grid']} | {p['micro_batch']} x {p['micro_batches']}, "
                     f"{p['placement']} | {r['plan_tok_s']:.1f} | {best} | {r['best_tok_s']:.1f} | {mark}{r['share']:.3f} |")
-    return "\n".join(text) + "\n"
+    return text
+
 
 def main():
     p = argparse.ArgumentParser()
@@ -107,21 +123,13 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--cache-dir", help="of the packed stores")
     a = p.parse_args()
-    rows, kept = [], a.output and a.output + ".json"
-    if kept and os.path.exists(kept):
-        rows = json.load(open(kept))
+    kept = runs.Kept(a.output)
     common = (["--hardware", a.hardware] if a.hardware else []) + (["--cache-dir", a.cache_dir] if a.cache_dir else [])
-    for c in CONFIGS:
-        if c["name"] in (r["name"] for r in rows) or a.only and c["name"] not in a.only.split(","):
-            continue
-        rows.append(compare(a.build, c, common, a.rounds))
-        if kept:
-            json.dump(rows, open(kept, "w"), indent=1)
-    text = markdown(rows)
-    print(text)
-    if a.output:
-        open(a.output + ".md", "w").write(text)
+    rows = [kept.get(c["name"], lambda c=c: compare(a.build, c, common, a.rounds)) for c in CONFIGS
+            if not a.only or c["name"] in a.only.split(",")]
+    runs.save(a.output, kept.document, markdown(rows))
     return 0 if all(r["share"] >= MUST_REACH for r in rows) else 1
+
 
 if __name__ == "__main__":
     sys.exit(main())

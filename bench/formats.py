@@ -8,9 +8,10 @@
 Every row is `aquifer eval` on the same windows; differences are against weights and KV in f16.  Weight
 bytes are those of a packed store (matrices in panels, tables, vectors), KV bytes what eval holds."""
 import argparse
-import json
-import subprocess
 import sys
+
+import runs
+from runs import json_of
 
 PAIRS = [("f16", "f16"), ("f16", "f32"), ("bf16", "f16"), ("int8", "f16"), ("int4", "f16"),
          ("f16", "int8"), ("f16", "int4"), ("int8", "int8"), ("int4", "int8"), ("int4", "int4")]
@@ -28,14 +29,8 @@ def arguments():
     p.add_argument("--output")
     a = p.parse_args()
     a.text = a.text or a.model + "/golden/eval.txt"
-    a.program = a.build + "/engine/cli/aquifer"
+    a.program = runs.program(a.build)
     return a
-
-
-def run_json(args):
-    print("+", " ".join(args), file=sys.stderr)
-    done = subprocess.run(args, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
 
 
 def evaluate(a, weight, kv):
@@ -44,11 +39,11 @@ def evaluate(a, weight, kv):
             "--kv-format", kv, "--compute", a.compute, "--json", "--quiet"]
     if a.windows:
         args += ["--windows", str(a.windows)]
-    return run_json(args)
+    return json_of(args)
 
 
 def weight_bytes(a, weight):
-    return run_json([a.program, "pack", "--model", a.model, "--list", "--weight-format", weight,
+    return json_of([a.program, "pack", "--model", a.model, "--list", "--weight-format", weight,
                      "--json", "--quiet"])["bytes"]
 
 
@@ -68,19 +63,17 @@ def main():
     a = arguments()
     rows = [(w, kv, evaluate(a, w, kv)) for w, kv in PAIRS]
     packed = {w: weight_bytes(a, w) for w in sorted({w for w, _, _ in rows})}
-    version = subprocess.run([a.program, "--version"], stdout=subprocess.PIPE, check=True, text=True)
     base = rows[0][2]
     text = [f"# Formats of weights and KV: {a.model}", "",
             f"`python3 bench/formats.py {' '.join(sys.argv[1:])}`".replace(" `", "`") +
-            f", {version.stdout.strip()}.",
+            f", {runs.version(a.build)}.",
             f"{base['tokens_scored']} tokens in {base['windows']} windows of {a.prompt_tokens} + "
             f"{a.score_tokens}, arithmetic in {a.compute}; standard error of each nll "
             f"{base['nll_se']:.3f}, the same windows in every row.", ""]
     text += table(rows, packed)
     print("\n".join(text))
     if a.output:
-        with open(a.output, "w", encoding="utf-8") as f:
-            f.write("\n".join(text) + "\n")
+        runs.write(a.output, "\n".join(text) + "\n")
 
 
 if __name__ == "__main__":

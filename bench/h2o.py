@@ -11,26 +11,21 @@ link      opt-125m's weights in host memory over a link so slow that they bind, 
 
 Every run is `aquifer bench` with random weights and every decode step really run; a plan chosen for many requests
 fixes the block, and the run has one block full of them.  Writes NAME.json and NAME.md."""
-import argparse, json, subprocess, sys, time
+import argparse, sys
+
+import runs
+from runs import bench, decode_pass_s
 
 POLICIES = (("full", ["--kv-policy", "full"]), ("h2o 20 %", ["--kv-policy", "h2o", "--kv-budget", "20%"]))
-
-def aquifer(build, args):
-    command = [f"{build}/engine/cli/aquifer", "bench", "--random-weights", "1", "--json"] + [str(a) for a in args]
-    print("+", " ".join(command), file=sys.stderr, flush=True)
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-def decode_pass_s(r):
-    return r["plan"]["micro_batch"] * r["plan"]["micro_batches"] / r["decode_tok_s"]
 
 def kv_bytes(r):
     return sum(i["bytes"] for i in r["plan"]["ledger"] if i["purpose"] == "kv")
 
 def own_best_block(build, args):
     """The block that the plan picks when requests are many, run full once."""
-    plan = aquifer(build, args + ["--requests", 4096, "--dry-run"])
+    plan = bench(build, args + ["--requests", 4096, "--dry-run"])
     shape = ["--micro-batch", plan["micro_batch"], "--micro-batches", plan["micro_batches"]]
-    return aquifer(build, args + shape + ["--requests", plan["micro_batch"] * plan["micro_batches"],
+    return bench(build, args + shape + ["--requests", plan["micro_batch"] * plan["micro_batches"],
                                           "--repeats", 1, "--warmup", 0])
 
 def pairs(build, rows, raw, what, base, gens):
@@ -40,8 +35,7 @@ def pairs(build, rows, raw, what, base, gens):
             r = own_best_block(build, base + policy + ["--prompt-len", prompt, "--gen-len", gen])
             raw.append(r)
             found[name] = r["gen_tok_s"]
-            seats = r["plan"]["micro_batch"] * r["plan"]["micro_batches"]
-            rows.append((what, f"{prompt}+{gen}", name, seats, decode_pass_s(r), r["decode_tok_s"], r["gen_tok_s"],
+            rows.append((what, f"{prompt}+{gen}", name, runs.seats(r), decode_pass_s(r), r["decode_tok_s"], r["gen_tok_s"],
                          r["gen_tok_s"] / found["full"], kv_bytes(r)))
             print(rows[-1], file=sys.stderr, flush=True)
 
@@ -49,7 +43,7 @@ def constant(build, rows, raw):
     for name, policy in (("full", ["--kv-policy", "full"]), ("h2o 200", ["--kv-policy", "h2o", "--kv-budget", "200"])):
         first = None
         for gen in (32, 256, 1024):
-            r = aquifer(build, ["--shape", "opt-350m", "--prompt-len", 256, "--gen-len", gen, "--micro-batch", 16,
+            r = bench(build, ["--shape", "opt-350m", "--prompt-len", 256, "--gen-len", gen, "--micro-batch", 16,
                                 "--requests", 16, "--repeats", 1, "--warmup", 1 if gen == 32 else 0] + policy)
             raw.append(r)
             first = first or decode_pass_s(r)
@@ -59,14 +53,14 @@ def constant(build, rows, raw):
 
 def markdown(raw, rows, commit, environment, command):
     text = [f"# A smaller KV cache: {environment['cpu']}, {environment['cores']} CPUs, commit {commit}", "",
-            f"`{command}`, {time.strftime('%Y-%m-%d')}. Random weights, every decode step run. Ratio: "
+            f"`{command}`, {runs.today()}. Random weights, every decode step run. Ratio: "
             "generated tok/s to the full cache's; of `constant`, a pass to that of the shortest run.", "",
             "| what | lengths | policy | seats | decode pass s | decode tok/s | generated tok/s | ratio | KV MiB |",
             "|---|---|---|---|---|---|---|---|---|"]
     for what, lengths, name, seats, pass_s, decode, gen, ratio, kv in rows:
         text.append(f"| {what} | {lengths} | {name} | {seats} | {pass_s:.3f} | {decode:.1f} | {gen:.1f} | {ratio:.2f} "
                     f"| {kv / 2**20:.0f} |")
-    return "\n".join(text) + "\n"
+    return text
 
 def main():
     p = argparse.ArgumentParser()
@@ -88,10 +82,7 @@ def main():
     text = markdown(raw, rows, raw[0]["aquifer"]["commit"], raw[0]["environment"],
                     " ".join(["python3 bench/h2o.py"] + [f"--{k} {v}" for k, v in vars(a).items()
                                                          if k in ("only", "gen") and v != p.get_default(k)]))
-    print(text)
-    if a.output:
-        json.dump(raw, open(a.output + ".json", "w"), indent=1)
-        open(a.output + ".md", "w").write(text)
+    runs.save(a.output, raw, text)
 
 if __name__ == "__main__":
     main()

@@ -12,10 +12,9 @@ import argparse
 import json
 import math
 import os
-import shlex
-import subprocess
 import sys
 
+import runs
 from svg import COLOURS, Plot
 
 BUDGETS = [4, 10, 20, 40, 60, 100]  # % of all tokens of a window
@@ -54,7 +53,7 @@ def arguments():
     p.add_argument("--output", default="kv-quality")
     a = p.parse_args()
     a.text = a.text or a.model + "/golden/eval.txt"
-    a.program = a.build + "/engine/cli/aquifer"
+    a.program = runs.program(a.build)
     return a
 
 
@@ -63,8 +62,7 @@ def evaluate(a, lengths, windows, more):
             "--score-tokens", str(lengths[1]), "--compute", a.compute, "--host-memory", a.host_memory,
             "--json", "--quiet"] + (["--windows", str(windows)] if windows else []) + more
     args += ["--threads", str(a.threads)] if a.threads else []
-    print("+", " ".join(map(shlex.quote, args)), file=sys.stderr)
-    return json.loads(subprocess.run(args, stdout=subprocess.PIPE, check=True).stdout)
+    return runs.json_of(args)
 
 
 def sweep(a, windows, texts):
@@ -224,11 +222,6 @@ def attention_slopes(doc):
 PARTS = {"budgets": budgets_run, "slots": slots_run, "attention": attention_run}
 
 
-def version_of(a):
-    done = subprocess.run([a.program, "--version"], stdout=subprocess.PIPE, check=True, text=True)
-    return done.stdout.strip()
-
-
 def main():
     a = arguments()
     docs, path = {}, a.output + ".json"
@@ -236,11 +229,9 @@ def main():
         with open(path, encoding="utf-8") as f:
             docs = json.load(f)
     for part in filter(None, a.only.split(",")):  # none: table and plots again from the documents
-        docs["version"] = version_of(a)
+        docs["version"] = runs.version(a.build)
         docs[part] = PARTS[part](a)
-        with open(path, "w", encoding="utf-8") as f:
-            json.dump(docs, f, indent=1)
-            f.write("\n")
+        runs.write(path, json.dumps(docs, indent=1) + "\n")
     base = os.path.basename(a.output)
     shown = ["python3 bench/kv_quality.py"] + [f"--windows {a.windows}" if a.windows else ""]
     text = [f"# KV policies: {a.model}", "",
@@ -257,8 +248,7 @@ def main():
         text += attention_slopes(docs["attention"])
         text += [f"![tokens]({base}.tokens.svg)", ""]
         attention_plots(docs["attention"], a.output)
-    with open(a.output + ".md", "w", encoding="utf-8") as f:
-        f.write("\n".join(text))
+    runs.write(a.output + ".md", "\n".join(text))
     wrong = slots_check(docs["slots"]) if "slots" in docs else []
     print("\n".join(text + ["not as the reference: " + w for w in wrong]))
     sys.exit(1 if wrong else 0)

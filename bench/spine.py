@@ -9,14 +9,12 @@ reads), end-to-end rows on a shape with random weights, and compares memory with
 NAME.json (raw) and NAME.md (the table).  Exit status 1 when a line misses what it must reach."""
 import argparse, json, os, re, statistics, subprocess, sys, tempfile, time
 
-def run(args, **kw):
-    print("+", " ".join(args), file=sys.stderr)
-    return subprocess.run(args, check=True, **kw)
+import runs
+from runs import Lines
 
 def kcheck(build, filter_, extra):
     with tempfile.NamedTemporaryFile(suffix=".json") as f:
-        run([f"{build}/tests/kcheck/kcheck", "--bench", "--filter", filter_, "--json", f.name] + extra,
-            stdout=subprocess.DEVNULL)
+        runs.text_of([f"{build}/tests/kcheck/kcheck", "--bench", "--filter", filter_, "--json", f.name] + extra)
         return json.load(open(f.name))
 
 def best_table(rows):
@@ -29,16 +27,6 @@ def best_table(rows):
 def median_of(rows, key):
     values = [r[key] for r in rows if r.get(key) is not None]
     return statistics.median(values) if values else None
-
-class Lines:
-    def __init__(self):
-        self.rows = []
-    def add(self, what, need, found, unit, note=""):
-        ok = None if need is None or found is None else found >= need
-        self.rows.append(dict(what=what, need=need, found=found, unit=unit, note=note, ok=ok))
-        print(f"{'ok  ' if ok else 'MISS' if ok is False else '    '} {what}: "
-              f"{'-' if found is None else f'{found:.3g}'} {unit}"
-              f"{'' if need is None else f' (must reach {need:g})'} {note}", file=sys.stderr)
 
 def kernels(build, extra, shape, lines, raw):
     doc = kcheck(build, "product_bf16_w_bf16" + shape, extra)
@@ -68,12 +56,6 @@ def kernels(build, extra, shape, lines, raw):
         lines.add(f"{r['name']}: share of {r['bound']}", None, r.get("share_of_bound"), "of 1",
                   f"{r['rate'] / 1e9:.1f} G/s")
 
-def bench_row(build, shape, requests, prompt, gen, extra):
-    out = run([f"{build}/engine/cli/aquifer", "bench", "--shape", shape, "--random-weights", "1", "--json",
-               "--prompt-len", str(prompt), "--gen-len", str(gen), "--micro-batch", str(requests)] + extra,
-              stdout=subprocess.PIPE).stdout
-    return json.loads(out)
-
 def peaks(docs):
     """Ceilings as the kernel benchmarks measured them in this run: medians over the rows of the best table."""
     by = {}
@@ -94,7 +76,8 @@ def end_to_end(build, shape, batches, repeats, lines, raw, ceilings, targets):
     product = max(v for k, v in ceilings.items() if "bf16" in k or "amx" in k.lower()) if ceilings else None
     read = next((v for k, v in ceilings.items() if "read" in k), None)
     for b in batches:
-        r = bench_row(build, shape, b, 128, 32, ["--repeats", str(repeats)])
+        r = runs.bench(build, ["--shape", shape, "--prompt-len", 128, "--gen-len", 32, "--micro-batch", b,
+                               "--repeats", repeats])
         raw.setdefault("end_to_end", []).append(r)
         prefill, decode = r["prefill_tok_s"], r["decode_tok_s"]
         note = f"{r['device']['isa']}, {r['plan']['compute']}"
@@ -125,7 +108,7 @@ def preflight(build, model, count, lines, raw):
                 f.write(json.dumps({"id": f"r{i}", "prompt": f"Chapter {i}. It was a dark and stormy night, and "
                                     "the old house stood at the end of the lane.", "max_tokens": 16}) + "\n")
         start = time.monotonic()
-        p = subprocess.Popen([f"{build}/engine/cli/aquifer", "generate", "--model", model, "--input", path, "--output",
+        p = subprocess.Popen([runs.program(build), "generate", "--model", model, "--input", path, "--output",
                               os.path.join(d, "out.jsonl"), "--dry-run"], stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(p.pid, 0)
@@ -135,15 +118,10 @@ def preflight(build, model, count, lines, raw):
                   "1/s", f"{seconds:.1f} s, peak {usage.ru_maxrss // 1024} MiB")
 
 def markdown(lines, raw):
-    text = [f"# {raw['environment']['cpu']}, {raw['environment']['cores']} CPUs, commit {raw['commit']}", "",
-            f"`python3 bench/spine.py`, {time.strftime('%Y-%m-%d')}. Shares are medians of samples that alternate with "
-            "their ceiling.", "", "| line | must reach | found | |", "|---|---|---|---|"]
-    for r in lines.rows:
-        need = "" if r["need"] is None else f"{r['need']:g}"
-        found = "-" if r["found"] is None else f"{r['found']:.3g} {r['unit']}"
-        mark = "" if r["ok"] is None else "" if r["ok"] else "**missed** "
-        text.append(f"| {r['what']} | {need} | {found} | {mark}{r['note']} |")
-    return "\n".join(text) + "\n"
+    e = raw["environment"]
+    return [f"# {e['cpu']}, {e['cores']} CPUs, commit {raw['commit']}", "",
+            f"`python3 bench/spine.py`, {runs.today()}. Shares are medians of samples that alternate with their "
+            "ceiling.", "", *lines.table()]
 
 def main():
     p = argparse.ArgumentParser()
@@ -158,7 +136,7 @@ def main():
     p.add_argument("--skip", default="", help="comma list of kernels, end_to_end, preflight")
     a = p.parse_args()
     skip, lines, raw = a.skip.split(","), Lines(), {}
-    info = json.loads(run([f"{a.build}/engine/cli/aquifer", "info", "--json"], stdout=subprocess.PIPE).stdout)
+    info = runs.json_of([runs.program(a.build), "info", "--json"])
     raw["commit"] = info.get("commit", "unknown")
     raw["info"] = info
     raw["environment"] = dict(cpu=open("/proc/cpuinfo").read().split("model name\t: ")[1].split("\n")[0],
@@ -172,11 +150,7 @@ def main():
                    dict(prefill=300, decode={1: 15, 32: 200, 128: 250}))
     if "preflight" not in skip:
         preflight(a.build, a.model, a.records, lines, raw)
-    text = markdown(lines, raw)
-    if a.output:
-        json.dump(dict(raw, lines=lines.rows), open(a.output + ".json", "w"), indent=1)
-        open(a.output + ".md", "w").write(text)
-    print(text)
-    return 1 if any(r["ok"] is False for r in lines.rows) else 0
+    runs.save(a.output, dict(raw, lines=lines.rows), markdown(lines, raw))
+    return lines.status()
 
 sys.exit(main())

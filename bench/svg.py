@@ -55,6 +55,8 @@ class Plot:
     def extent(self):
         xs = [p[0] for l in self.lines for p in l[1]]
         ys = [p[1] + s * p[2] for l in self.lines for p in l[1] for s in (-1, 1)]
+        if self.y_log:  # error bars that would reach below 0 are cut off
+            ys = [y for y in ys if y > 0]
         ys += [y for _, y in self.levels]
         if self.groups:
             xs += [-0.5, len(self.groups[1]) - 0.5]

@@ -269,8 +269,10 @@ static void finish_row(json_t *r, const struct aq_bench_row *row, uint64_t reque
                                   list(s->decode_tok_s, s->count)));
     json_object_set_new(r, "output_xxh3", hash ? json_string(hash) : json_null());
     json_object_set_new(r, "projected", json_boolean(projected));
+    double predicted = json_number(json_object_get(r, "predicted"), "gen_tok_s");
     json_object_set_new(r, "published", json_null());
-    json_object_set_new(r, "prediction_error", json_null());
+    json_object_set_new(r, "prediction_error",
+                        aq_json_real(predicted / mean(s->gen_tok_s, s->count) - 1));
 }
 
 int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_bench_row *row,

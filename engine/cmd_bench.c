@@ -2,62 +2,119 @@
 #include "engine/bench.h"
 
 #include "base/json.h"
+#include "engine/bench_table.h"
+#include "engine/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns of the text formats, in order. */
-static const char *const columns[] = {
-    "model",         "prompt_len",    "gen_len",      "requests",  "micro_batch",
-    "micro_batches", "prefill_tok_s", "decode_tok_s", "gen_tok_s", "gen_tok_s_sd",
-    "repeats",       "projected",     "output_xxh3",
+/* A column of the text formats: where its value is in a row, keys separated by dots. */
+struct column {
+    const char *title, *path;
 };
 
-static void cell(char *text, size_t size, const json_t *row, const char *column)
+/* In order; what other programs reached stands beside rows of a table only. */
+static const struct column of_table[] = {{"name", "name"}};
+static const struct column of_row[] = {
+    {"model", "model.name"},
+    {"prompt_len", "row.prompt_len"},
+    {"gen_len", "row.gen_len"},
+    {"requests", "row.requests"},
+    {"micro_batch", "row.micro_batch"},
+    {"micro_batches", "row.micro_batches"},
+    {"prefill_tok_s", "prefill_tok_s"},
+    {"decode_tok_s", "decode_tok_s"},
+    {"gen_tok_s", "gen_tok_s"},
+    {"gen_tok_s_sd", "gen_tok_s_sd"},
+    {"repeats", "repeats"},
+    {"projected", "projected"},
+    {"output_xxh3", "output_xxh3"},
+    {"predicted", "predicted.gen_tok_s"},
+    {"prediction_error", "prediction_error"},
+};
+static const struct column beside[] = {
+    {"published", "published.gen_tok_s"},
+    {"published_ratio", "published_ratio"},
+    {"source", "published.source"},
+    {"error", "error.message"},
+};
+
+static const json_t *value_at(const json_t *row, const char *path)
 {
-    const json_t *v = json_object_get(row, column);
-    if (!v)
-        v = json_object_get(json_object_get(row, "row"), column);
-    if (strcmp(column, "model") == 0)
-        v = json_object_get(v, "name");
-    if (json_is_string(v))
-        snprintf(text, size, "%s", json_string_value(v));
-    else if (json_is_integer(v))
-        snprintf(text, size, "%lld", (long long)json_integer_value(v));
-    else if (json_is_real(v))
-        snprintf(text, size, "%.2f", json_real_value(v));
-    else if (json_is_boolean(v))
-        snprintf(text, size, "%s", json_is_true(v) ? "yes" : "no");
-    else
-        snprintf(text, size, "-");
+    const json_t *v = row;
+    for (const char *at = path; v && *at;) {
+        char key[64];
+        size_t n = strcspn(at, ".");
+        snprintf(key, sizeof(key), "%.*s", (int)n, at);
+        v = json_object_get(v, key);
+        at += n + (at[n] == '.');
+    }
+    return v;
 }
 
-static void write_table(FILE *f, const json_t *rows, bool markdown)
+/* Text that ends neither a cell nor a line. */
+static void put_text(FILE *f, const char *text, bool markdown)
+{
+    bool quoted = !markdown && strpbrk(text, ",\"\n");
+    if (quoted)
+        fputc('"', f);
+    for (; *text; text++) {
+        if (markdown && *text == '|')
+            fputc('\\', f);
+        if (quoted && *text == '"')
+            fputc('"', f);
+        fputc(markdown && *text == '\n' ? ' ' : *text, f);
+    }
+    if (quoted)
+        fputc('"', f);
+}
+
+static void put_cell(FILE *f, const json_t *v, bool markdown)
+{
+    if (json_is_string(v))
+        put_text(f, json_string_value(v), markdown);
+    else if (json_is_integer(v))
+        fprintf(f, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v))
+        fprintf(f, "%.2f", json_real_value(v));
+    else if (json_is_boolean(v))
+        fputs(json_is_true(v) ? "yes" : "no", f);
+    else
+        fputc('-', f);
+}
+
+static void write_table(FILE *f, const json_t *rows, bool named, bool markdown)
 {
     const char *left = markdown ? "| " : "", *between = markdown ? " | " : ",",
                *right = markdown ? " |" : "";
-    for (size_t c = 0; c < AQ_ARRAY_LEN(columns); c++)
-        fprintf(f, "%s%s", c ? between : left, columns[c]);
+    struct column column[AQ_ARRAY_LEN(of_table) + AQ_ARRAY_LEN(of_row) + AQ_ARRAY_LEN(beside)];
+    size_t count = 0, i;
+    for (i = 0; named && i < AQ_ARRAY_LEN(of_table); i++)
+        column[count++] = of_table[i];
+    for (i = 0; i < AQ_ARRAY_LEN(of_row); i++)
+        column[count++] = of_row[i];
+    for (i = 0; named && i < AQ_ARRAY_LEN(beside); i++)
+        column[count++] = beside[i];
+    for (size_t c = 0; c < count; c++)
+        fprintf(f, "%s%s", c ? between : left, column[c].title);
     fprintf(f, "%s\n", right);
-    for (size_t c = 0; markdown && c < AQ_ARRAY_LEN(columns); c++)
+    for (size_t c = 0; markdown && c < count; c++)
         fprintf(f, "%s", c ? "---|" : "|---|");
     fprintf(f, "%s", markdown ? "\n" : "");
-    size_t i;
     json_t *row;
     json_array_foreach(rows, i, row)
     {
-        char text[128];
-        for (size_t c = 0; c < AQ_ARRAY_LEN(columns); c++) {
-            cell(text, sizeof(text), row, columns[c]);
-            fprintf(f, "%s%s", c ? between : left, text);
+        for (size_t c = 0; c < count; c++) {
+            fputs(c ? between : left, f);
+            put_cell(f, value_at(row, column[c].path), markdown);
         }
         fprintf(f, "%s\n", right);
     }
 }
 
 /* md, csv, jsonl as text; json: an object for one row, a list for several. */
-static char *format_rows(const json_t *rows, const char *format)
+static char *format_rows(const json_t *rows, bool named, const char *format)
 {
     if (strcmp(format, "json") == 0) {
         const json_t *document = json_array_size(rows) == 1 ? json_array_get(rows, 0) : rows;
@@ -78,29 +135,33 @@ static char *format_rows(const json_t *rows, const char *format)
             fputc('\n', f);
         }
     } else {
-        write_table(f, rows, strcmp(format, "md") == 0);
+        write_table(f, rows, named, strcmp(format, "md") == 0);
     }
     fclose(f);
     return text;
 }
 
-static int deliver(const struct aq_options *o, const json_t *rows,
+/* To the file, which is only ever seen whole, or else, at the end, to standard output. */
+static int deliver(const struct aq_options *o, const json_t *rows, bool last,
                    const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
     const char *format = o->json || o->dry_run ? "json" : o->format ? o->format : "md";
-    char *text = format_rows(rows, format);
+    bool json = strcmp(format, "json") == 0;
+    if (!o->output && !last)
+        return 0;
+    char *text = format_rows(rows, o->table != NULL, format);
     if (!text)
         return aq_error(reterr, -ENOMEM, "bench table");
     int rc = 0;
     if (o->output) {
-        FILE *f = fopen(o->output, "we");
-        if (!f || fputs(text, f) < 0 || fputc('\n', f) < 0)
-            rc = aq_error(reterr, -EIO, "write '%s': %s", o->output, strerror(errno));
-        if (f && fclose(f) != 0 && rc == 0)
-            rc = aq_error(reterr, -EIO, "write '%s': %s", o->output, strerror(errno));
+        char *line = json ? aq_file_name(text, "\n") : text;
+        rc = line ? aq_file_replace(o->output, line, strlen(line), last, reterr)
+                  : aq_error(reterr, -ENOMEM, "bench table");
+        if (line != text)
+            free(line);
     } else if (hooks && hooks->output) {
         hooks->output(hooks->user, text, strlen(text));
-        if (strcmp(format, "json") == 0)
+        if (json)
             hooks->output(hooks->user, "\n", 1);
     }
     free(text);
@@ -142,11 +203,33 @@ static int run_rows(json_t *rows, const struct aq_options *o, const struct aquif
     return 0;
 }
 
-int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
-                 struct aq_err *reterr)
+/* Exit status 3: some rows have errors instead of figures. */
+static int run_table(json_t *rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
+                     struct aq_err *reterr)
+{
+    struct aq_bench_table *t;
+    bool any_failed = false;
+    int rc = aq_bench_table_open(&t, o, hooks, reterr);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < aq_bench_table_count(t) && rc == 0; i++) {
+        json_t *r;
+        bool failed;
+        rc = aq_bench_table_row(&r, t, i, &failed, hooks, reterr);
+        if (rc < 0)
+            break;
+        any_failed = any_failed || failed;
+        json_array_append_new(rows, r);
+        rc = deliver(o, rows, false, hooks, reterr);
+    }
+    aq_bench_table_close(t);
+    return rc < 0 ? rc : any_failed ? 3 : 0;
+}
+
+static int check(const struct aq_options *o, struct aq_err *reterr)
 {
     if (o->table)
-        return aq_error(reterr, -EINVAL, "--table: not available in this version");
+        return 0;
     if (!o->model && !o->shape)
         return aq_error(reterr, -EINVAL,
                         "bench: expected --model DIR or --shape NAME --random-weights SEED");
@@ -154,12 +237,21 @@ int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
         return aq_error(reterr, -EINVAL, "bench: expected --prompt-len and --gen-len");
     if (!o->repeats)
         return aq_error(reterr, -EINVAL, "--repeats: expected at least 1, found 0");
+    return 0;
+}
+
+int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                 struct aq_err *reterr)
+{
+    int rc = check(o, reterr);
+    if (rc < 0)
+        return rc;
     json_t *rows = json_array();
-    int rc = run_rows(rows, o, hooks, reterr);
+    rc = o->table ? run_table(rows, o, hooks, reterr) : run_rows(rows, o, hooks, reterr);
     if (json_array_size(rows)) { /* rows that were finished are worth having, whatever came after */
         write_report(o, rows, hooks);
-        int rc2 = deliver(o, rows, hooks, rc < 0 ? NULL : reterr);
-        rc = rc < 0 ? rc : rc2;
+        int rc2 = deliver(o, rows, true, hooks, rc < 0 ? NULL : reterr);
+        rc = rc == 0 || (rc > 0 && rc2 < 0) ? rc2 : rc;
     }
     json_decref(rows);
     return rc;

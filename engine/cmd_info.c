@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "engine/build_info.h"
+#include "engine/cuda.h"
 #include "engine/device.h"
 #include "engine/machine_limits.h"
 #include "engine/paths.h"
@@ -60,10 +61,12 @@ static json_t *bytes_json(uint64_t bytes)
 static json_t *backends_json(void)
 {
     const char *where;
+    struct aq_err why;
     bool visible = aq_device_nvidia_visible(NULL, &where);
-    return json_pack("[{s:s, s:b}, {s:s, s:b, s:s, s:b}]", "name", "cpu", "usable", 1, "name",
-                     "cuda", "usable", 0, "reason", aq_device_cuda_reason(), "hardware_visible",
-                     visible);
+    bool usable = aq_cuda_check(NULL, 0, &why) == 0;
+    return json_pack("[{s:s, s:b}, {s:s, s:b, s:s?, s:b}]", "name", "cpu", "usable", 1, "name",
+                     "cuda", "usable", usable, "reason", usable ? NULL : why.text,
+                     "hardware_visible", visible);
 }
 
 static json_t *cpu_json(void)

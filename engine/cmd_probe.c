@@ -4,7 +4,10 @@
 
 #include "base/json.h"
 #include "engine/hw_file.h"
+#include "engine/paths.h"
 #include "engine/probe.h"
+
+#include <stdlib.h>
 
 static bool interrupted(void *user)
 {
@@ -34,26 +37,48 @@ static int print_yaml(const struct aq_hw_profile *p, const struct aquifer_hooks 
     return rc;
 }
 
-int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
-                 struct aq_err *reterr)
+/* Measures as the options say; with --keep for every run to come. */
+static int measure(struct aq_hw_profile *ret, const struct aq_options *o, const struct aq_log *log,
+                   const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
-    struct aq_log log = aq_log_from_hooks(hooks);
-    struct aq_hw_profile p;
+    char *cache = o->keep ? aq_path_cache(o->cache_dir, reterr) : NULL;
     struct aq_probe_opts opts = {
-        .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
+        .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : cache,
         .threads = o->threads,
         .isa = o->isa,
         .io = o->io,
         .io_direct = o->io_direct,
         .quick = o->quick,
-        .log = &log,
+        .log = log,
         .stop = interrupted,
         .stop_user = (void *)hooks,
     };
+    struct aq_hw_local_opts local = {.cache_dir = o->cache_dir,
+                                     .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
+                                     .threads = o->threads};
+    int rc = o->keep && !cache ? -EINVAL : 0;
+    if (rc == 0 && cache)
+        rc = aq_path_make(cache, reterr);
+    rc = rc < 0 ? rc : aq_probe(ret, &opts, reterr);
+    if (rc == 0 && o->keep)
+        rc = aq_hw_local_keep(ret, &local, reterr);
+    free(cache);
+    return rc;
+}
+
+int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                 struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    struct aq_hw_profile p;
     if (o->disk_dir.count > 1)
         return aq_error(reterr, -EINVAL, "--disk-dir: expected one directory to measure, found %u",
                         o->disk_dir.count);
-    int rc = aq_probe(&p, &opts, reterr);
+    if (o->keep && (o->isa || o->io || o->io_direct))
+        return aq_error(reterr, -EINVAL,
+                        "--keep: expected a measurement as runs are by default, found --isa, --io "
+                        "or --io-direct");
+    int rc = measure(&p, o, &log, hooks, reterr);
     if (rc == 0 && o->output)
         rc = aq_hw_file_write(&p, o->output, reterr);
     if (rc < 0)

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/device.h"
 
+#include "engine/cuda.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -74,23 +77,34 @@ bool aq_device_nvidia_visible(const char *root, const char **ret_where)
     return true;
 }
 
-const char *aq_device_cuda_reason(void)
+/* N of "cuda:N"; 0 of "cuda". */
+static uint32_t number_of(const char *device)
 {
-    return "this build has no CUDA backend";
+    return device[4] == ':' ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
 }
 
-int aq_device_choose(const char *device, const char *root, struct aq_err *reterr)
+int aq_device_choose(int *ret_gpu, const char *device, const char *root, const char *module,
+                     struct aq_err *reterr)
 {
     const char *where;
+    struct aq_err why;
+    *ret_gpu = -1;
     if (device && strcmp(device, "cpu") == 0)
         return 0;
-    if (device && strcmp(device, "auto") != 0)
-        return aq_error(reterr, -ENODEV, "--device %s cannot be used: %s", device,
-                        aq_device_cuda_reason());
-    if (aq_device_nvidia_visible(root, &where))
+    if (device && strcmp(device, "auto") != 0) {
+        uint32_t index = number_of(device);
+        if (aq_cuda_check(module, index, &why) < 0)
+            return aq_error(reterr, -ENODEV, "--device %s cannot be used: %s", device, why.text);
+        *ret_gpu = (int)index;
+        return 0;
+    }
+    if (!aq_device_nvidia_visible(root, &where))
+        return 0;
+    if (aq_cuda_check(module, 0, &why) < 0)
         return aq_error(reterr, -ENODEV,
                         "an NVIDIA GPU is visible (%s) but cannot be used: %s; --device cpu says "
                         "that the CPU is meant",
-                        where, aq_device_cuda_reason());
+                        where, why.text);
+    *ret_gpu = 0;
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/device.h - which compute backend runs, and what NVIDIA hardware this machine shows.  Reads
- * /proc, /sys and /dev below `root` (NULL: the real ones); loads no driver. */
+ * /proc, /sys and /dev below `root` (NULL: the real ones). */
 #ifndef AQ_ENGINE_DEVICE_H
 #define AQ_ENGINE_DEVICE_H
 
@@ -12,11 +12,11 @@
  * *ret_where (a static string) says where. */
 bool aq_device_nvidia_visible(const char *root, const char **ret_where);
 
-/* Why CUDA cannot be used in this build and on this machine; a static string. */
-const char *aq_device_cuda_reason(void);
-
-/* Checks --device: NULL or "auto", "cpu", "cuda[:N]".  -ENODEV when it cannot be had: for cuda, and
- * for auto when a GPU is visible that would stand idle without the user knowing. */
-int aq_device_choose(const char *device, const char *root, struct aq_err *reterr);
+/* What --device means: NULL or "auto", "cpu", "cuda[:N]"; *ret_gpu is the GPU's number, or -1 for
+ * the CPU.  -ENODEV when it cannot be had: for cuda, and for auto when a GPU is visible that would
+ * stand idle without the user knowing.  Only where a GPU is asked for or visible is the module
+ * looked for (module: as aq_cuda_open's path). */
+int aq_device_choose(int *ret_gpu, const char *device, const char *root, const char *module,
+                     struct aq_err *reterr);
 
 #endif

@@ -43,12 +43,18 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
     const struct aq_engine_opts *o = &e->opts;
     struct aq_engine_info *i = &e->info;
     enum aq_dtype checkpoint = e->model->checkpoint_dtype;
+    if (engine_on_gpu(e)) {
+        int rc = engine_gpu_formats(e, reterr);
+        if (rc < 0)
+            return rc;
+    }
     bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
-    if (o->compute == AQ_F16)
+    if (!engine_on_gpu(e) && o->compute == AQ_F16)
         return aq_error(reterr, -EINVAL, "--compute f16: the cpu backend computes in f32 or bf16");
-    if (o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
+    if (!engine_on_gpu(e) && o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
         return aq_error(reterr, -EINVAL, "--compute: expected auto, f32 or bf16");
-    i->compute = o->compute >= 0 ? (enum aq_dtype)o->compute : fast_bf16 ? AQ_BF16 : AQ_F32;
+    if (!engine_on_gpu(e))
+        i->compute = o->compute >= 0 ? (enum aq_dtype)o->compute : fast_bf16 ? AQ_BF16 : AQ_F32;
     if (!is_format(o->weight_format) || !is_format(o->kv_format))
         return aq_error(reterr, -EINVAL,
                         "formats: expected f32, f16, bf16, int8 or int4 for weights and KV");
@@ -137,7 +143,7 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     i->pad_id = m->config.pad_id;
     i->eos_count = m->config.eos_count;
     memcpy(i->eos_id, m->config.eos_id, sizeof(i->eos_id));
-    i->backend = "cpu";
+    i->backend = engine_on_gpu(e) ? "cuda" : "cpu";
     i->parameters = m->steps.parameters;
     i->model_hash = m->hash;
     i->random_weights = m->random;
@@ -231,6 +237,8 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
                                   opts->random_seed};
     int rc = choose_isa(e, reterr);
     if (rc == 0)
+        rc = engine_gpu_open(e, reterr);
+    if (rc == 0)
         rc = aq_model_open(&e->model, &model, reterr);
     if (rc == 0)
         rc = choose_formats(e, reterr);
@@ -251,6 +259,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     e->opts.io = e->opts.io_direct = e->opts.cache_dir = e->opts.host_products = NULL;
     e->opts.hardware = NULL;
     e->opts.disk_dirs = NULL;
+    e->opts.device = e->opts.cuda_module = NULL;
     *ret = e;
     return 0;
 }
@@ -289,7 +298,9 @@ void aq_engine_close(struct aq_engine *e)
         aq_mem_free(e->mem, AQ_HOST, "scratch (host lane)", e->host_scratch, e->scratch_bytes);
     aq_pool_close(e->pool);
     aq_pool_close(e->host_pool);
+    aq_compute_cuda_close(e->compute_cuda);
     aq_device_close(e->device);
+    engine_gpu_close(e);
     aq_mem_close(e->mem);
     aq_block_close(&e->block);
     for (char **dir = e->disk_dir; dir && *dir; dir++)
@@ -313,7 +324,9 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
 
 static int load_weights(struct aq_engine *e, struct aq_err *reterr)
 {
+    /* A GPU's panels are made in host memory and copied. */
     size_t each = aq_panel_bytes(AQ_F32, engine_widest_row(&e->model->steps));
+    each *= engine_on_gpu(e) ? 2 : 1;
     size_t bytes = each * e->info.threads;
     void *staging;
     int rc = aq_mem_alloc(&staging, e->mem, AQ_HOST, "loading", bytes, reterr);
@@ -405,7 +418,11 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         limit[t] = aq_ledger_total(&e->block.ledger, (enum aq_tier)t);
     struct aq_device_opts device = {
-        .kind = e->opts.emulate_device ? AQ_DEVICE_EMULATED : AQ_DEVICE_UNIFIED,
+        .kind = engine_on_gpu(e)         ? AQ_DEVICE_GPU
+                : e->opts.emulate_device ? AQ_DEVICE_EMULATED
+                                         : AQ_DEVICE_UNIFIED,
+        .gpu_ops = engine_on_gpu(e) ? e->cuda.module->gpu : NULL,
+        .gpu = e->cuda.gpu,
         .link = {[AQ_H2D] = {e->link[AQ_H2D], e->seams.link_latency_ns},
                  [AQ_D2H] = {e->link[AQ_D2H], e->seams.link_latency_ns}},
         .timeline = e->seams.timeline,
@@ -415,26 +432,31 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     };
     struct aq_numa_topology topology;
     aq_numa_look(&topology);
-    aq_numa_decide(&e->numa, &topology, e->numa_choice, -1);
+    aq_numa_decide(&e->numa, &topology, e->numa_choice,
+                   engine_on_gpu(e) ? e->cuda.info.numa_node : -1);
     device.numa = &e->numa;
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
     rc = rc < 0 ? rc : open_disks(e, reterr);
     rc = rc < 0 ? rc : aq_mem_open(&e->mem, limit, reterr);
     device.mem = e->mem;
     rc = rc < 0 ? rc : aq_device_open(&e->device, &device, reterr);
+    rc = rc < 0 ? rc : engine_gpu_load(e, reterr);
     rc = rc < 0 ? rc : take_scratch(e, reterr);
     rc = rc < 0 ? rc : load_weights(e, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
+    aq_compute_cpu_make(&e->compute, &e->kernels, e->exec);
+    aq_compute_cpu_make(&e->host_compute, &e->kernels, e->host_exec);
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (rc == 0 && e->opts.attention_stats)
         rc = aq_attention_stats_open(&e->attention_stats, &stats, reterr);
     struct aq_executor_opts opts = {
         .device = e->device,
         .model = e->model,
-        .kernels = &e->kernels,
-        .exec = e->exec,
-        .host_exec = e->host_exec,
+        .compute = e->compute_cuda ? aq_compute_cuda_base(e->compute_cuda) : &e->compute.c,
+        .cuda = e->compute_cuda,
+        .host_compute = e->host_exec ? &e->host_compute.c : NULL,
+        .pool = e->pool,
         .block = &e->block,
         .refill = e->refill,
         .replay = e->opts.replay,

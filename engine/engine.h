@@ -21,15 +21,19 @@ struct aq_engine_opts {
     const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;            /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;      /* enum aq_dtype or -1 for auto */
-    int kv_format;          /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    struct aq_kv_policy kv; /* all zero: full */
-    uint32_t threads;       /* 0: from affinity and cgroup quota */
-    const char *isa;        /* NULL: the best the CPU has */
-    uint64_t host_memory;   /* absolute budget of the whole process, bytes; 0: the default rule */
-    uint64_t disk_memory;   /* budget of scratch on disk, bytes; 0: what is free less 5 % */
-    const char *placement;  /* as --placement; NULL or "auto": chosen */
+    int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;       /* enum aq_dtype or -1 for auto */
+    int kv_format;           /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    struct aq_kv_policy kv;  /* all zero: full */
+    uint32_t threads;        /* 0: from affinity and cgroup quota */
+    const char *isa;         /* NULL: the best the CPU has */
+    const char *device;      /* as --device; NULL: the CPU */
+    const char *cuda_module; /* tests: another module than the one beside the program */
+    bool deterministic;      /* of a GPU: a row's bits do not depend on the others */
+    uint64_t device_memory;  /* absolute budget on a GPU; 0: what is free less 3 %, or 512 MiB */
+    uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement;   /* as --placement; NULL or "auto": chosen */
     bool fuse_layer, alternate; /* order of the visits, as plan.h says */
     bool replay;           /* moves alone: nothing is computed, random weights are not generated */
     const char *numa;      /* auto, off or a node's number; NULL: auto */
@@ -73,7 +77,8 @@ struct aq_engine_info {
     uint32_t eos_count;
     enum aq_dtype checkpoint_dtype, compute, weight_format, kv_format;
     struct aq_kv_policy kv;
-    const char *isa, *backend; /* "cpu" */
+    const char *isa, *backend; /* "cpu" or "cuda" */
+    const char *gpu;           /* its name; NULL: none */
     uint32_t threads;
     uint64_t parameters;
     uint64_t model_hash; /* identity of the checkpoint or store, or of (shape, seed) */

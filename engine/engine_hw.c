@@ -18,11 +18,14 @@ static bool given(const struct aq_hw_profile *p, const char *key)
 
 static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, struct aq_err *reterr)
 {
-    if (!p->hw.device_on_host)
-        return aq_error(reterr, -EINVAL,
-                        "--hardware: this run computes on the cpu: expected a machine without a "
-                        "device, found '%s' with '%s'",
-                        p->name, p->device);
+    bool gpu = engine_on_gpu(e);
+    if (p->hw.device_on_host == gpu)
+        return aq_error(
+            reterr, -EINVAL,
+            "--hardware: this run computes on %s: expected a machine %s a device, found "
+            "'%s' with '%s'",
+            gpu ? "a GPU" : "the cpu", gpu ? "with" : "without", p->name,
+            p->device[0] ? p->device : "none");
     snprintf(e->hw_name, sizeof(e->hw_name), "%s", p->name);
     e->hw = aq_hw_for_weights(p, e->info.weight_format);
     e->measured = (struct aq_rates_measured){
@@ -58,7 +61,7 @@ static int look_up(struct aq_engine *e, bool *ret_found, struct aq_err *reterr)
 
 static int measure(struct aq_engine *e, struct aq_err *reterr)
 {
-    uint64_t now = aq_mem_process_now(), all = e->budget - e->opts.emulate_device;
+    uint64_t now = aq_mem_process_now(), all = engine_host_bytes(e);
     struct aq_rates_opts opts = {
         .kernels = &e->kernels,
         .cores = e->cores,
@@ -73,8 +76,8 @@ static int measure(struct aq_engine *e, struct aq_err *reterr)
 int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr)
 {
     bool worth = e->opts.predict || e->info.parameters >= MEASURED_PARAMETERS, found = false;
-    if (e->rated || (!worth && !e->hardware))
-        return 0;
+    if (e->rated || (!worth && !e->hardware) || (engine_on_gpu(e) && !e->hardware))
+        return 0; /* of a GPU nothing is measured here */
     int rc = look_up(e, &found, reterr);
     rc = rc < 0 || found ? rc : measure(e, reterr);
     if (rc < 0)

@@ -13,6 +13,7 @@
 /* What the process may need beyond what is counted line by line: allocator slack, stacks, library
  * state. */
 #define PROCESS_SLACK_BYTES (12 * AQ_MIB)
+
 /* What measuring the machine once took at most belongs to the ledger too, where the plan itself
  * takes less. */
 static void count_measuring(struct aq_engine *e)
@@ -105,13 +106,15 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .prompt_tokens = e->opts.micro_batch_tokens,
         .prefetch_bytes = e->opts.prefetch,
         .chunk_bytes = e->opts.chunk,
-        .separate = e->opts.emulate_device > 0,
+        .separate = engine_device_bytes(e) > 0,
+        .gpu = engine_on_gpu(e),
+        .context_bytes = e->cuda.info.context_bytes,
         .fuse_layer = e->opts.fuse_layer,
         .alternate = e->opts.alternate,
         .attention = e->attention,
         .attention_auto = e->attention_auto,
         .host_products = e->host_products,
-        .host_products_auto = e->host_products_auto,
+        .host_products_auto = e->host_products_auto && !engine_on_gpu(e),
         .placement = e->placed ? &e->placement : NULL,
         .can_stream = true,
         .hw = e->rated ? &e->hw : NULL,
@@ -127,8 +130,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .queue_bytes = w->queue_bytes,
         .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
         .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
-        .budget = {[AQ_DEVICE] = e->opts.emulate_device,
-                   [AQ_HOST] = e->budget - e->opts.emulate_device,
+        .budget = {[AQ_DEVICE] = engine_device_bytes(e),
+                   [AQ_HOST] = engine_host_bytes(e),
                    [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
     };
     e->work = (struct aq_forecast_work){
@@ -170,13 +173,13 @@ static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
     /* An emulated device's memory lies inside the host's. */
     uint64_t device = aq_ledger_total(&e->block.ledger, AQ_DEVICE);
-    uint64_t host = aq_ledger_total(&e->block.ledger, AQ_HOST) + device;
+    uint64_t host = aq_ledger_total(&e->block.ledger, AQ_HOST) + (engine_on_gpu(e) ? 0 : device);
     json_t *o = json_pack("{s:{s:I, s:I, s:s}}", "host", "budget", (json_int_t)e->budget, "ledger",
                           (json_int_t)host, "limited_by", e->info.host_limited_by);
-    if (e->opts.emulate_device)
+    if (engine_device_bytes(e))
         json_object_set_new(o, "device",
                             json_pack("{s:I, s:I, s:I}", "budget",
-                                      (json_int_t)e->opts.emulate_device, "ledger",
+                                      (json_int_t)engine_device_bytes(e), "ledger",
                                       (json_int_t)device, "measured",
                                       (json_int_t)(e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0)));
     if (measured)

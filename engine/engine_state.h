@@ -5,6 +5,8 @@
 #define AQ_ENGINE_ENGINE_STATE_H
 
 #include "engine/attention_stats.h"
+#include "engine/compute_cuda.h"
+#include "engine/cuda.h"
 #include "engine/disks.h"
 #include "engine/engine.h"
 #include "engine/engine_seams.h"
@@ -62,6 +64,11 @@ struct aq_engine {
     struct aq_pool *host_pool;
     struct aq_exec *host_exec;
     void *host_scratch;
+    struct aq_compute_cpu compute, host_compute;
+    struct aq_cuda cuda; /* all zero: none */
+    struct aq_compute_cuda *compute_cuda;
+    uint64_t device_budget; /* of a GPU, the driver's context included */
+    bool context_counted;
     struct aq_trace *trace;
     struct aq_attention_stats *attention_stats;
     struct aq_executor *executor;
@@ -74,6 +81,32 @@ static inline uint32_t engine_widest_row(const struct aq_model_steps *m)
 {
     return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
 }
+
+static inline bool engine_on_gpu(const struct aq_engine *e)
+{
+    return e->cuda.gpu;
+}
+
+/* Budgets of a separate device, which lies inside the host's memory where it is emulated, and of
+ * the host without it. */
+static inline uint64_t engine_device_bytes(const struct aq_engine *e)
+{
+    return engine_on_gpu(e) ? e->device_budget : e->opts.emulate_device;
+}
+
+static inline uint64_t engine_host_bytes(const struct aq_engine *e)
+{
+    return e->budget - e->opts.emulate_device;
+}
+
+/* ---- engine_gpu.c ---- */
+/* Opens the GPU that the options ask for, if any, and says what cannot be had on one. */
+int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr);
+void engine_gpu_close(struct aq_engine *e);
+/* Which types it computes in; -1 is auto. */
+int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr);
+/* After the device is open: its workspaces. */
+int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr);
 
 /* ---- engine_hw.c ---- */
 /* Once, before the first plan: where --hardware says so, of models large enough for it to pay, or

@@ -121,7 +121,8 @@ struct aq_executor {
     /* Workspaces of attention: of the compute lane and of the host's. */
     struct exec_moves {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
-        uint8_t **run;           /* [seats of a micro-batch] */
+        struct aq_kv_blocks *blocks;
+        uint8_t **run; /* [seats of a micro-batch] */
     } kv_moves[2];
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */
     struct aq_kv_prefill_room prompt_room;
@@ -132,10 +133,15 @@ struct aq_executor {
 
     /* Issue. */
     struct exec_lane lane[AQ_LANE_COUNT];
-    uint64_t *done;      /* [op] instances that have finished */
-    uint64_t pass;       /* being run */
-    uint32_t left;       /* ops of it that have not finished */
-    uint32_t ahead;      /* ops of the next pass that have */
+    uint64_t *done; /* [op] instances that have finished */
+    uint64_t pass;  /* being run */
+    uint32_t left;  /* ops of it that have not finished */
+    uint32_t ahead; /* ops of the next pass that have */
+    /* On a GPU: how often each op was issued, and its place in its stream the last time. */
+    uint64_t *issued, *ticket;
+    bool head_busy; /* a HEAD is on its way; the rows before this one are chosen: */
+    uint32_t head_first;
+    char failure[256];   /* what could not be launched; empty: nothing */
     bool inline_compute; /* the issuing thread computes: nothing else is there to do */
     struct aq_completions *completions;
     struct exec_job *job;   /* [op] */
@@ -184,6 +190,11 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 
 /* ---- exec_ops.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
+/* The same on a GPU: puts it on the stream.  0, or a code where that failed. */
+int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream);
+/* A HEAD of a GPU is over up to a tile of its rows: chooses their tokens.  True when more are to
+ * be enqueued. */
+bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op);
 /* What such an op overwrites without having read it; empty where that cannot be said in one range.
  */
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
@@ -194,7 +205,7 @@ enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
 /* ---- exec_attn.c ---- */
 /* Stores the new keys and values of a part's sequences, lets their queries attend, and keeps up
  * what is remembered of their slots. */
-void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *exec,
+void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
                  const float *qkv, void *attention);
 
 /* ---- exec_host.c ---- */

@@ -14,8 +14,7 @@
 struct attend {
     struct aq_executor *x;
     const struct aq_op *op;
-    struct aq_exec *exec;
-    const struct aq_kernels *k;
+    struct aq_compute *c;
     struct aq_attn a;        /* of all its sequences */
     struct aq_attn_seq *seq; /* [count] */
     const uint32_t *seat;    /* [count] */
@@ -105,6 +104,12 @@ static void find_slots(const struct attend *t)
     }
 }
 
+/* Head-blocks of so many slots. */
+static uint32_t blocks_of(uint32_t slots)
+{
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
 static struct exec_moves *moves_of(const struct attend *t)
 {
     return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
@@ -113,8 +118,8 @@ static struct exec_moves *moves_of(const struct attend *t)
 static void run_moves(const struct attend *t, uint32_t count)
 {
     if (count)
-        t->k->kv_move(t->exec, moves_of(t)->move, count, t->a.kv_dtype, t->a.kv_heads,
-                      t->a.head_dim);
+        t->c->ops->kv_move(t->c, moves_of(t)->move, moves_of(t)->blocks, count, t->a.kv_dtype,
+                           t->a.kv_heads, t->a.head_dim);
 }
 
 /* Rows that have not been written to disk go over what was read from there. */
@@ -136,6 +141,7 @@ static void apply_deltas(const struct attend *t)
                    .list_stride = AQ_HEAD_BLOCK_SLOTS},
             .count = &s->delta,
         };
+        m->blocks[count] = (struct aq_kv_blocks){1, blocks_of(s->held)};
         count++;
     }
     run_moves(t, count);
@@ -154,9 +160,8 @@ static void note_deltas(const struct attend *t)
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
         const uint32_t *victim = t->seq[i].slots.victim;
-        for (uint32_t h = 0; h < t->a.kv_heads; h++)
-            d.target[h * AQ_HEAD_BLOCK_SLOTS + s->delta] =
-                victim[h] < whole ? victim[h] : UINT32_MAX;
+        t->c->ops->kv_note(t->c,
+                           &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
         m->run[count] = d.run;
         m->move[count] = (struct aq_kv_move){
             .from = {.block = t->seq[i].block,
@@ -168,6 +173,7 @@ static void note_deltas(const struct attend *t)
                    .first = s->delta},
             .count = &one,
         };
+        m->blocks[count] = (struct aq_kv_blocks){blocks_of(s->held), 1};
         count++;
     }
     run_moves(t, count);
@@ -190,7 +196,7 @@ static void attend_rows(struct attend *t)
             rule = rule_of(t, s, &recent);
             a.rule = &rule;
         }
-        t->k->attn_decode(t->exec, &a);
+        t->c->ops->attn_decode(t->c, &a);
     }
 }
 
@@ -200,7 +206,7 @@ static void decode(struct attend *t)
     find_slots(t);
     if (disk)
         apply_deltas(t);
-    t->k->kv_append(t->exec, &t->a, t->k_new, t->v_new, t->stride);
+    t->c->ops->kv_append(t->c, &t->a, t->k_new, t->v_new, t->stride);
     if (disk)
         note_deltas(t);
     attend_rows(t);
@@ -231,7 +237,7 @@ static void sum_columns(const struct attend *t, struct prompt *p)
         return;
     rule.stat = stat_of(desc->prefill_stat);
     p->a.rule = &rule;
-    t->k->attn_stats(t->exec, &p->a, &pairs);
+    t->c->ops->attn_stats(t->c, &p->a, &pairs);
     p->a.rule = NULL;
 }
 
@@ -257,7 +263,7 @@ static void keep(const struct attend *t, const struct prompt *p)
         .keep_stride = stride,
         .count = count,
     };
-    t->k->kv_select(t->exec, &select, 1, t->a.kv_heads);
+    t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
                  .head_offset = p->seq.head_offset,
@@ -268,7 +274,8 @@ static void keep(const struct attend *t, const struct prompt *p)
         .count = count,
         .count_step = 1,
     };
-    t->k->kv_move(t->exec, &gather, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
+    struct aq_kv_blocks blocks = {blocks_of(p->s->seen), blocks_of(p->s->held)};
+    t->c->ops->kv_move(t->c, &gather, &blocks, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
 }
 
 /* Rows of the part's arrays from the sequence's first on, so that its own begin at 0. */
@@ -302,8 +309,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         p.seq.block = x->prompt_block;
         p.seq.slots = (struct aq_attn_slots){0};
     }
-    t->k->kv_append(t->exec, &p.a, t->k_new + from, t->v_new + from, t->stride);
-    t->k->attn_prefill(t->exec, &p.a);
+    t->c->ops->kv_append(t->c, &p.a, t->k_new + from, t->v_new + from, t->stride);
+    t->c->ops->attn_prefill(t->c, &p.a);
     if (cut && scores)
         p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_room.value),
                                              .stride = x->prompt_room.stride};
@@ -315,7 +322,7 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         p.seq.slots = p.slots;
         p.seq.len = &s->held;
         p.a.rule = &p.rule;
-        t->k->kv_victim(t->exec, &p.a);
+        t->c->ops->kv_victim(t->c, &p.a);
     }
     tell(t, i, &p.slots);
 }
@@ -336,14 +343,14 @@ static void prompts(struct attend *t)
         struct aq_attn a = t->a;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
-        t->k->kv_append(t->exec, &a, t->k_new, t->v_new, t->stride);
-        t->k->attn_prefill(t->exec, &a);
+        t->c->ops->kv_append(t->c, &a, t->k_new, t->v_new, t->stride);
+        t->c->ops->attn_prefill(t->c, &a);
         for (uint32_t n = i; n < end; n++)
             tell(t, n, &none);
     }
 }
 
-void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *exec,
+void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
                  const float *qkv, void *attention)
 {
     const struct exec_batch *b = &x->batch[op->micro_batch];
@@ -354,8 +361,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_exec *
     struct attend t = {
         .x = x,
         .op = op,
-        .exec = exec,
-        .k = x->opts.kernels,
+        .c = c,
         .seq = (prefill ? b->prefill : b->decode) + range[0],
         .seat = (prefill ? b->prefill_seat : b->decode_seat) + range[0],
         .count = range[1] - range[0],

@@ -81,19 +81,19 @@ static const void *prepare(const struct share *s, const uint8_t *input, uint32_t
     const struct aq_prim *p = &s->list.prim[0];
     assert(s->h.prim == 1 && p->kind == AQ_PRIM_NORM && p->src == AQ_REG_HIDDEN &&
            p->dst == AQ_REG_NORM);
-    x->opts.kernels->norm(x->opts.host_exec, &(struct aq_norm){
-                                                 .kind = exec_norm_kind(p->norm),
-                                                 .x = (const float *)input,
-                                                 .x_stride = x->steps->hidden,
-                                                 .y = x->host_tile,
-                                                 .y_dtype = x->plan->shape.compute,
-                                                 .y_stride = x->steps->hidden,
-                                                 .w = vector_of(s, p->weight),
-                                                 .b = vector_of(s, p->bias),
-                                                 .eps = p->eps,
-                                                 .rows = rows,
-                                                 .dim = x->steps->hidden,
-                                             });
+    x->opts.host_compute->ops->norm(x->opts.host_compute, &(struct aq_norm){
+                                                              .kind = exec_norm_kind(p->norm),
+                                                              .x = (const float *)input,
+                                                              .x_stride = x->steps->hidden,
+                                                              .y = x->host_tile,
+                                                              .y_dtype = x->plan->shape.compute,
+                                                              .y_stride = x->steps->hidden,
+                                                              .w = vector_of(s, p->weight),
+                                                              .b = vector_of(s, p->bias),
+                                                              .eps = p->eps,
+                                                              .rows = rows,
+                                                              .dim = x->steps->hidden,
+                                                          });
     return x->host_tile;
 }
 
@@ -125,8 +125,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .y_dtype = p->dst == AQ_REG_INNER ? compute : AQ_F32,
         .y_stride = s->h.columns,
     };
-    const struct aq_kernels *k = x->opts.kernels;
-    (compute == AQ_BF16 ? k->product_bf16 : k->product_f32)(x->opts.host_exec, &product);
+    x->opts.host_compute->ops->product(x->opts.host_compute, &product);
 }
 
 void exec_product_host(struct aq_executor *x, const struct aq_op *op)
@@ -191,7 +190,7 @@ struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op)
         .stride = width * s.h.column_bytes,
         .add = p->accumulate,
     };
-    aq_pool_run(aq_exec_pool(x->opts.exec), merge_row, &merge, s.rows);
+    aq_pool_run(x->opts.pool, merge_row, &merge, s.rows);
     struct aq_prim_list rest = s.list;
     rest.count -= s.h.prim + 1;
     memmove(rest.prim, rest.prim + s.h.prim + 1, rest.count * sizeof(*rest.prim));

@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum aq_activation exec_activation(enum aq_step_activation a)
@@ -23,7 +24,7 @@ struct work {
     struct aq_executor *x;
     const struct aq_op *op;
     struct exec_batch *b;
-    struct aq_exec *exec;
+    struct aq_compute *c;
     float *hidden, *qkv;
     void *attention;
     uint8_t *inner; /* of all rows, between the halves of a split MLP */
@@ -63,24 +64,24 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
 static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
     const struct aq_weight *w = &o->x->opts.model->weight[o->op->step][p->matrix[0]];
-    const struct aq_kernels *k = o->x->opts.kernels;
+    struct aq_compute *c = o->c;
     struct view y = view_of(o, p->dst, row);
     if (p->kind == AQ_PRIM_POSITION) {
-        k->add_rows(o->exec, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
-                    w->desc->k);
+        c->ops->add_rows(c, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
+                         w->desc->k);
         return;
     }
-    k->embed(o->exec, &(struct aq_embed){
-                          .table = w->data,
-                          .table_dtype = w->dtype,
-                          .table_layout = w->layout,
-                          .id = o->b->id + row,
-                          .y = y.data,
-                          .y_dtype = y.dtype,
-                          .y_stride = y.stride,
-                          .rows = rows,
-                          .k = w->desc->k,
-                      });
+    c->ops->embed(c, &(struct aq_embed){
+                         .table = w->data,
+                         .table_dtype = w->dtype,
+                         .table_layout = w->layout,
+                         .id = o->b->id + row,
+                         .y = y.data,
+                         .y_dtype = y.dtype,
+                         .y_stride = y.stride,
+                         .rows = rows,
+                         .k = w->desc->k,
+                     });
 }
 
 static const float *vector_of(const struct work *o, int8_t index)
@@ -100,20 +101,20 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
                      const uint32_t *row_index)
 {
     struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
-    o->x->opts.kernels->norm(o->exec, &(struct aq_norm){
-                                          .kind = exec_norm_kind(p->norm),
-                                          .x = from.data,
-                                          .x_stride = from.stride,
-                                          .row_index = row_index,
-                                          .y = to.data,
-                                          .y_dtype = to.dtype,
-                                          .y_stride = to.stride,
-                                          .w = vector_of(o, p->weight),
-                                          .b = vector_of(o, p->bias),
-                                          .eps = p->eps,
-                                          .rows = rows,
-                                          .dim = o->x->steps->hidden,
-                                      });
+    o->c->ops->norm(o->c, &(struct aq_norm){
+                              .kind = exec_norm_kind(p->norm),
+                              .x = from.data,
+                              .x_stride = from.stride,
+                              .row_index = row_index,
+                              .y = to.data,
+                              .y_dtype = to.dtype,
+                              .y_stride = to.stride,
+                              .w = vector_of(o, p->weight),
+                              .b = vector_of(o, p->bias),
+                              .eps = p->eps,
+                              .rows = rows,
+                              .dim = o->x->steps->hidden,
+                          });
 }
 
 /* The panels of a matrix as segments of a product whose columns begin at `column`: those that stay
@@ -189,15 +190,15 @@ static void run_unpack(const struct work *o)
         size_t panel = aq_panel_bytes(compute, w->desc->k);
         for (uint32_t n = 0; n < count; n++) {
             const struct aq_segment *s = &x->segment[n];
-            x->opts.kernels->unpack(
-                o->exec, &(struct aq_unpack){
-                             .src = s->panels,
-                             .src_dtype = w->dtype,
-                             .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
-                             .dst_dtype = compute,
-                             .panels = aq_panel_count(s->rows),
-                             .k = w->desc->k,
-                         });
+            o->c->ops->unpack(o->c,
+                              &(struct aq_unpack){
+                                  .src = s->panels,
+                                  .src_dtype = w->dtype,
+                                  .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
+                                  .dst_dtype = compute,
+                                  .panels = aq_panel_count(s->rows),
+                                  .k = w->desc->k,
+                              });
         }
     }
 }
@@ -227,7 +228,9 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .segments = segment,
         .segment_count = count,
         .w_dtype = w_dtype,
-        .w_layout = unpacked ? aq_layout_cpu(w_dtype) : w->layout,
+        .w_layout = !unpacked         ? w->layout
+                    : o->x->opts.cuda ? AQ_LAYOUT_ROWS
+                                      : aq_layout_cpu(w_dtype),
         .bias = vector_of(o, p->bias),
         .activation = exec_activation(p->activation),
         .accumulate = p->accumulate,
@@ -235,8 +238,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .y_dtype = to.dtype,
         .y_stride = to.stride,
     };
-    const struct aq_kernels *k = o->x->opts.kernels;
-    (from.dtype == AQ_BF16 ? k->product_bf16 : k->product_f32)(o->exec, &product);
+    o->c->ops->product(o->c, &product);
 }
 
 /* Runs a list of primitives over rows [row, row + rows).  row_index: the rows of HIDDEN that the
@@ -265,7 +267,8 @@ static void run_tiles(const struct work *o, const struct aq_prim_list *list)
 struct choose {
     struct aq_executor *x;
     struct exec_batch *b;
-    float *logits;  /* of logit row `first` on */
+    float *logits; /* of logit row `first` on; on a GPU only where a row needs them */
+    const struct aq_logits_stat *stat;
     uint32_t first; /* logit row of tile row 0 */
 };
 
@@ -287,7 +290,7 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     struct exec_seat *seat = &x->seat[row->seat];
     struct aq_sequence *s = seat->sequence;
     float *logits = c->logits + (size_t)tile * x->steps->vocab;
-    const struct aq_logits_stat *stat = &x->logits_stat[tile];
+    const struct aq_logits_stat *stat = &c->stat[tile];
     uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
     if (row->prompt_index >= 0) {
         uint32_t at = (uint32_t)row->prompt_index + 1;
@@ -314,17 +317,64 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
         s->logprobs[s->token_count] = logits[seat->chosen] - stat->log_sum_exp;
 }
 
+/* Does choosing one of these rows, or telling of it, look at its logits? */
+static bool needs_logits(const struct aq_executor *x, const struct exec_batch *b, uint32_t first,
+                         uint32_t rows)
+{
+    for (uint32_t i = first; i < first + rows; i++) {
+        const struct aq_sequence *s = x->seat[b->logit_row[i].seat].sequence;
+        if (b->logit_row[i].prompt_index >= 0 || s->on_logits || s->logprobs || s->top_count > 0 ||
+            aq_sample_needs_logits(s))
+            return true;
+    }
+    return false;
+}
+
+static uint32_t head_rows(const struct aq_executor *x, const struct exec_batch *b)
+{
+    return (uint32_t)aq_min_u64(x->plan->shape.head_tile_rows, b->logit_count - x->head_first);
+}
+
+/* The next tile of rows alone: its logits have to be seen before others take their place. */
+static void enqueue_head(const struct work *o)
+{
+    struct aq_executor *x = o->x;
+    uint32_t rows = head_rows(x, o->b);
+    run_list(o, &x->steps->step[o->op->step].main, 0, rows, o->b->logit_index + x->head_first);
+    aq_compute_cuda_fetch(x->opts.cuda, (const float *)exec_slot(x, AQ_SLOT_LOGITS, 0), rows,
+                          x->steps->vocab, needs_logits(x, o->b, x->head_first, rows));
+}
+
+bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op)
+{
+    struct exec_batch *b = &x->batch[op->micro_batch];
+    uint32_t rows = head_rows(x, b);
+    struct choose c = {.x = x,
+                       .b = b,
+                       .logits = aq_compute_cuda_logits(x->opts.cuda),
+                       .stat = aq_compute_cuda_stats(x->opts.cuda),
+                       .first = x->head_first};
+    if (x->opts.replay)
+        return false;
+    aq_pool_run(x->opts.pool, choose_row, &c, rows);
+    x->head_first += rows;
+    return x->head_first < b->logit_count;
+}
+
 static void run_head(const struct work *o)
 {
     struct aq_executor *x = o->x;
     const struct aq_prim_list *list = &x->steps->step[o->op->step].main;
-    struct choose c = {.x = x, .b = o->b, .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0)};
+    struct choose c = {.x = x,
+                       .b = o->b,
+                       .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0),
+                       .stat = x->logits_stat};
     uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
     for (; c.first < o->b->logit_count; c.first += tile) {
         uint32_t rows = (uint32_t)aq_min_u64(tile, o->b->logit_count - c.first);
         run_list(o, list, 0, rows, o->b->logit_index + c.first);
-        x->opts.kernels->logits_stat(o->exec, x->logits_stat, c.logits, vocab, rows, vocab);
-        aq_pool_run(aq_exec_pool(o->exec), choose_row, &c, rows);
+        o->c->ops->logits_stat(o->c, x->logits_stat, c.logits, vocab, rows, vocab);
+        aq_pool_run(x->opts.pool, choose_row, &c, rows);
     }
 }
 
@@ -336,7 +386,7 @@ static void find_registers(struct work *o)
     uint32_t at = op->workspace * x->plan->part_count;
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_ATTN_HOST:
-        o->exec = x->opts.host_exec;
+        o->c = x->opts.host_compute;
         o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at + op->part);
         o->attention = exec_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
         break;
@@ -409,7 +459,7 @@ static void watch_prompts(const struct work *o)
             .stride = stride,
             .ids = o->x->seat[b->prefill_seat[i]].sequence->prompt,
         };
-        aq_attention_stats_add(o->x->opts.attention_stats, aq_exec_pool(o->exec), &rows);
+        aq_attention_stats_add(o->x->opts.attention_stats, o->x->opts.pool, &rows);
     }
 }
 
@@ -425,7 +475,7 @@ static void choose_nothing(const struct work *o)
 
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
-    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .exec = x->opts.exec};
+    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
     const struct aq_step_desc *step = &x->steps->step[op->step];
     find_registers(&o);
     if (x->opts.replay) {
@@ -450,9 +500,21 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
-    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.exec, o.qkv, o.attention); break;
-    case AQ_OP_HEAD: run_head(&o); break;
+    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.c, o.qkv, o.attention); break;
+    case AQ_OP_HEAD: (x->opts.cuda ? enqueue_head : run_head)(&o); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");
     }
+}
+
+int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream)
+{
+    const char *what, *why;
+    aq_compute_cuda_begin(x->opts.cuda, stream);
+    exec_compute(x, op);
+    int rc = aq_compute_cuda_end(x->opts.cuda, &what, &why);
+    if (rc < 0 && !x->failure[0])
+        snprintf(x->failure, sizeof(x->failure), "%s of step %u ('%s'): %s",
+                 aq_op_name((enum aq_op_kind)op->kind), op->step, what, why);
+    return rc;
 }

@@ -45,6 +45,7 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
     for (int i = 0; i < 2; i++) {
         moves[i].move = carve(c, s->micro_batch * sizeof(*moves->move));
+        moves[i].blocks = carve(c, s->micro_batch * sizeof(*moves->blocks));
         moves[i].run = carve(c, s->micro_batch * sizeof(*moves->run));
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
@@ -110,7 +111,7 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     const struct aq_model_steps *m = x->steps;
     const struct aq_block_shape *s = &x->plan->shape;
     size_t compute = aq_dtype_bytes(s->compute);
-    uint32_t threads = aq_pool_threads(aq_exec_pool(x->opts.exec));
+    uint32_t threads = aq_pool_threads(x->opts.pool);
     int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)
@@ -261,7 +262,7 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
         struct exec_lane *lane = &x->lane[p->op[i].lane];
         lane->op[lane->count++] = i;
     }
-    x->inline_compute = !moves || x->opts.serial;
+    x->inline_compute = !x->opts.cuda && (!moves || x->opts.serial);
     uint32_t capacity = AQ_LANE_COUNT * AQ_EXEC_LANE_DEPTH;
     _Static_assert(AQ_EXEC_DISK_DEPTH <= AQ_EXEC_LANE_DEPTH, "completions have room for all");
     uint64_t chunk = aq_max_u64(x->stream->chunk_bytes, 1);
@@ -287,6 +288,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
                      struct aq_err *reterr)
 {
     assert_policy_is_known(&opts->block->plan);
+    assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
     struct aq_executor *x = calloc(1, sizeof(*x));
     if (!x)
         return aq_error(reterr, -ENOMEM, "executor");
@@ -303,8 +305,10 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->cost = calloc(ops, sizeof(*x->cost));
     x->done = calloc(ops, sizeof(*x->done));
     x->job = calloc(ops, sizeof(*x->job));
+    x->issued = calloc(ops, sizeof(*x->issued));
+    x->ticket = calloc(ops, sizeof(*x->ticket));
     int rc = 0;
-    if (!x->batch || !x->pass_shape || !x->cost || !x->done || !x->job)
+    if (!x->batch || !x->pass_shape || !x->cost || !x->done || !x->job || !x->issued || !x->ticket)
         rc = aq_error(reterr, -ENOMEM, "executor of %u ops", ops);
     struct aq_kv_opts kv = {
         .device = opts->device,
@@ -393,6 +397,8 @@ void aq_executor_close(struct aq_executor *x)
     free(x->cost);
     free(x->done);
     free(x->job);
+    free(x->issued);
+    free(x->ticket);
     free(x);
 }
 
@@ -404,17 +410,45 @@ static bool runs_ahead(const struct aq_op *op)
     return op->object == AQ_OBJECT_WEIGHTS && op->kind != AQ_OP_UNPACK;
 }
 
+/* Do ops of these lanes follow each other on the GPU itself?  One without work does not wait there:
+ * it is over with what lies in front of it in its own lane. */
+static bool lanes_chain(const struct aq_executor *x, enum aq_lane l, enum aq_lane other, bool work)
+{
+    const struct aq_device_stream *s = x->lane[l].stream, *t = x->lane[other].stream;
+    return x->opts.cuda && !x->opts.serial && s && t && (work || l == other) &&
+           aq_device_chains(s, t);
+}
+
 static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pass)
 {
     const struct aq_op *op = &x->program->op[op_index];
     const struct aq_dep *dep = aq_op_deps(x->program, op);
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
     if (pass > x->pass && (!runs_ahead(op) || pass > x->pass + 1))
         return false;
     for (uint32_t i = 0; i < op->dep_count; i++) {
-        if (x->done[dep[i].op] + dep[i].back < pass + 1)
+        enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
+        const uint64_t *count =
+            lanes_chain(x, (enum aq_lane)op->lane, other, work) ? x->issued : x->done;
+        if (count[dep[i].op] + dep[i].back < pass + 1)
             return false;
     }
     return true;
+}
+
+/* On a GPU an op is issued when what it waits for is in a stream: it waits there. */
+static void follow_deps(struct aq_executor *x, const struct aq_op *op, uint64_t pass)
+{
+    const struct aq_dep *dep = aq_op_deps(x->program, op);
+    struct exec_lane *lane = &x->lane[op->lane];
+    for (uint32_t i = 0; i < op->dep_count; i++) {
+        enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
+        if (other == (enum aq_lane)op->lane ||
+            !lanes_chain(x, (enum aq_lane)op->lane, other, true) ||
+            x->done[dep[i].op] + dep[i].back >= pass + 1)
+            continue;
+        aq_device_follow(lane->stream, x->lane[other].stream, x->ticket[dep[i].op]);
+    }
 }
 
 static void mark_done(struct aq_executor *x, uint32_t op_index)
@@ -429,7 +463,10 @@ static void mark_done(struct aq_executor *x, uint32_t op_index)
 static int run_job(void *arg, void *native)
 {
     struct exec_job *job = arg;
-    exec_compute(job->x, &job->x->program->op[job->op]);
+    const struct aq_op *op = &job->x->program->op[job->op];
+    if (native)
+        return exec_enqueue(job->x, op, native);
+    exec_compute(job->x, op);
     return 0;
 }
 
@@ -482,10 +519,12 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     const struct aq_op *op = &x->program->op[op_index];
     bool work = aq_op_has_work(op, &x->cost[op_index]);
     bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
+    uint64_t pass = lane->pass;
     if (++lane->cursor == lane->count) {
         lane->cursor = 0;
         lane->pass++;
     }
+    x->issued[op_index]++;
     if (!work && (is_disk_lane(l) || in_place || !lane->issued_count)) {
         mark_done(x, op_index);
         return 0;
@@ -497,8 +536,10 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     }
     if (!is_disk_lane(l))
         push_issued(lane, op_index, !work);
-    if (!work)
+    if (!work) {
+        x->ticket[op_index] = aq_device_mark(lane->stream);
         return 0;
+    }
     if (is_disk_lane(l)) {
         uint64_t now_ns = aq_clock_ns();
         x->job[op_index].span.start_ns = now_ns;
@@ -507,13 +548,23 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     }
     lane->in_flight++;
     lane->bytes += x->cost[op_index].move_bytes;
+    follow_deps(x, op, pass);
     bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
-    return computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
+    if (x->opts.cuda && op->kind == AQ_OP_HEAD) {
+        x->head_busy = true;
+        x->head_first = 0;
+    }
+    int rc = computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
+    if (lane->stream)
+        x->ticket[op_index] = aq_device_mark(lane->stream);
+    return rc;
 }
 
 static bool has_room(const struct aq_executor *x, enum aq_lane l)
 {
     const struct exec_lane *lane = &x->lane[l];
+    if (x->opts.cuda && l == AQ_LANE_COMPUTE) /* what is on its way has its own desk */
+        return lane->issued_count < AQ_GPU_DESKS && !x->head_busy;
     if (l == AQ_LANE_READ_WEIGHTS) /* enough for the disk; others share its queue */
         return lane->in_flight < x->weights_in_flight_max;
     return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH
@@ -542,6 +593,19 @@ static int issue_ready(struct aq_executor *x)
         }
     }
     return 0;
+}
+
+/* A HEAD of a GPU that has more rows goes on; returns false when it has not. */
+static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    if (!x->opts.cuda || op->kind != AQ_OP_HEAD || *ret_rc < 0)
+        return false;
+    x->head_busy = exec_head_goes_on(x, op);
+    if (!x->head_busy)
+        return false;
+    *ret_rc = start_job(x, &x->lane[op->lane], op_index);
+    return *ret_rc == 0;
 }
 
 /* An op with work has finished: so have those without work right behind it in its lane. */
@@ -583,9 +647,11 @@ static int wait_some(struct aq_executor *x)
         return count;
     int rc = 0;
     for (int i = 0; i < count; i++) {
-        finish_op(x, (uint32_t)done[i].token);
-        if (done[i].result < 0 && (rc == 0 || rc == -ECANCELED))
-            rc = done[i].result;
+        int result = done[i].result;
+        if (!head_goes_on(x, (uint32_t)done[i].token, &result))
+            finish_op(x, (uint32_t)done[i].token);
+        if (result < 0 && (rc == 0 || rc == -ECANCELED))
+            rc = result;
     }
     return rc;
 }
@@ -648,6 +714,12 @@ static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
     drain(x);
     if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
         return aq_disk_lane_error(x->disk, NULL);
+    const char *said = aq_device_failure(x->opts.device);
+    if (x->failure[0])
+        return aq_error(reterr, rc, "pass %llu: %s", (unsigned long long)x->pass, x->failure);
+    if (said)
+        return aq_error(reterr, rc, "pass %llu: the GPU failed: %s", (unsigned long long)x->pass,
+                        said);
     return aq_error(reterr, rc, "pass %llu", (unsigned long long)x->pass);
 }
 

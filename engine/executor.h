@@ -11,6 +11,7 @@
 #define AQ_ENGINE_EXECUTOR_H
 
 #include "engine/attention_stats.h"
+#include "engine/compute_cuda.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
 #include "engine/model.h"
@@ -25,10 +26,11 @@ struct aq_executor;
 struct aq_executor_opts {
     struct aq_device *device;
     const struct aq_model *model;
-    const struct aq_kernels *kernels;
-    struct aq_exec *exec;         /* of the compute lane */
-    struct aq_exec *host_exec;    /* of the host lane; NULL where it computes nothing */
-    const struct aq_block *block; /* plan, stream and program; outlives the executor */
+    struct aq_compute *compute;      /* of the compute lane */
+    struct aq_compute_cuda *cuda;    /* of which it is the base, on a GPU; else NULL */
+    struct aq_compute *host_compute; /* of the host lane; NULL where it computes nothing */
+    struct aq_pool *pool;            /* where tokens are chosen, and what the CPU's lane uses */
+    const struct aq_block *block;    /* plan, stream and program; outlives the executor */
     bool refill, serial;
     bool replay; /* ops that compute do nothing; every chosen token is 0 */
     /* Opens the disk over the engine's files once its completions are there; NULL without moves to
@@ -47,7 +49,7 @@ struct aq_executor_opts {
     struct aq_timeline *timeline;
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     void *cost_user;
-    aq_kv_seen_fn *kv_seen;
+    aq_kv_seen_fn *kv_seen; /* not on a GPU, whose memory nobody can look into */
     void *kv_user;
     struct aq_trace *trace; /* told of every op with work; NULL: nobody listens */
     struct aq_attention_stats *attention_stats; /* told of every prompt attended; NULL: nobody */

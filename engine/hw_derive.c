@@ -93,7 +93,8 @@ static void derive_side(struct rules *r, bool device)
            "a fifth of the rate of the memory: a byte is read, four are written");
     derive(r, KEY("overlap"), r->usual.host.overlap,
            "arithmetic and memory time overlap as on the development machine");
-    derive(r, KEY("start_us"), 1e6 * r->usual.overhead_s[AQ_LANE_COMPUTE], "not measured");
+    derive(r, KEY("start_us"), 1e6 * r->usual.overhead_s[AQ_LANE_COMPUTE],
+           "assumed alike of every machine");
 #undef KEY
 }
 
@@ -114,7 +115,8 @@ static void derive_links(struct rules *r)
     derive(r, "links.duplex", 2, "neither direction disturbs the other");
     derive(r, "links.copy_core_s_per_gb", device ? 0 : 1 / get(r, "links.h2d_gb_s"),
            device ? "the device copies by itself" : "one core copies");
-    derive(r, "links.start_us", 1e6 * r->usual.overhead_s[AQ_LANE_H2D], "not measured");
+    derive(r, "links.start_us", 1e6 * r->usual.overhead_s[AQ_LANE_H2D],
+           "assumed alike of every machine");
 }
 
 static void derive_disk(struct rules *r)
@@ -124,7 +126,8 @@ static void derive_disk(struct rules *r)
     derive(r, "disk.in_flight", usual->disk_in_flight, "as the executor keeps in flight");
     derive(r, "disk.core_s_per_gb", 1e9 * usual->disk_core_s_per_byte,
            "as io_uring takes on the development machine");
-    derive(r, "disk.start_us", 1e6 * usual->overhead_s[AQ_LANE_DISK_READ], "not measured");
+    derive(r, "disk.start_us", 1e6 * usual->overhead_s[AQ_LANE_DISK_READ],
+           "assumed alike of every machine");
 }
 
 /* ---- what is absurd ---------------------------------------------------------------------- */
@@ -219,7 +222,8 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
     int rc = check_all(&r, reterr); /* nothing is derived from what is absurd */
     if (rc < 0)
         return rc;
-    derive(&r, "machine.turn_us", 1e6 * r.usual.overhead_s[AQ_LANE_CONTROL], "not measured");
+    derive(&r, "machine.turn_us", 1e6 * r.usual.overhead_s[AQ_LANE_CONTROL],
+           "assumed alike of every machine");
     derive(&r, "host.threads", fmax(1, floor(p->hw.cores)), "one for each core");
     derive_products(&r, false);
     derive_side(&r, false);

@@ -114,7 +114,10 @@ const char *aq_hw_built_in(uint32_t i);
  * version of aquifer; else measured now (seconds) and kept in the cache directory. */
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr);
-/* The same without measuring: false when nothing that fits was kept. */
+/* Keeps a measurement of this machine, made with these options, in place of an older one. */
+int aq_hw_local_keep(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts,
+                     struct aq_err *reterr);
+/* What was kept, without measuring: false when nothing that fits was kept. */
 bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts);
 
 #endif

@@ -131,35 +131,39 @@ bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *
     return kept;
 }
 
-static int measure_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
-                         const struct local *l, struct aq_err *reterr)
+int aq_hw_local_keep(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts,
+                     struct aq_err *reterr)
 {
-    struct aq_err ignored = {0};
-    struct aq_probe_opts probe = {.disk_dir = l->disk_dir,
-                                  .threads = opts->threads,
-                                  .memory = opts->memory,
-                                  .quick = opts->quick,
-                                  .log = opts->log};
-    aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine for '%s', once", l->path);
-    int rc = aq_probe(ret, &probe, reterr);
-    if (rc < 0)
-        return rc;
-    snprintf(ret->made_for, sizeof(ret->made_for), "%s", l->made_for);
-    /* What cannot be kept is measured again next time. */
-    if (aq_hw_file_write(ret, l->path, &ignored) < 0)
-        aq_log_line(opts->log, AQ_LOG_WARNING, "not kept: %s", ignored.text);
-    return 0;
+    struct local l;
+    int rc = open_local(&l, opts, reterr);
+    rc = rc < 0 ? rc : aq_path_make(l.cache, reterr);
+    rc = rc < 0 ? rc : describe_local(&l, opts, reterr); /* the directory is there now */
+    if (rc == 0) {
+        snprintf(p->made_for, sizeof(p->made_for), "%s", l.made_for);
+        rc = aq_hw_file_write(p, l.path, reterr);
+    }
+    close_local(&l);
+    return rc;
 }
 
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr)
 {
     struct local l;
+    struct aq_err why = {0};
     int rc = open_local(&l, opts, reterr);
     if (rc == 0 && !read_kept(ret, &l)) {
+        struct aq_probe_opts probe = {.disk_dir = l.disk_dir,
+                                      .threads = opts->threads,
+                                      .memory = opts->memory,
+                                      .quick = opts->quick,
+                                      .log = opts->log};
+        aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine for '%s', once", l.path);
         rc = aq_path_make(l.cache, reterr);
-        rc = rc < 0 ? rc : describe_local(&l, opts, reterr); /* the directory is there now */
-        rc = rc < 0 ? rc : measure_local(ret, opts, &l, reterr);
+        rc = rc < 0 ? rc : aq_probe(ret, &probe, reterr);
+        /* What cannot be kept is measured again next time. */
+        if (rc == 0 && aq_hw_local_keep(ret, opts, &why) < 0)
+            aq_log_line(opts->log, AQ_LOG_WARNING, "not kept: %s", why.text);
     }
     close_local(&l);
     return rc;

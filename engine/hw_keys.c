@@ -159,6 +159,20 @@ void aq_hw_key_give(struct aq_hw_profile *p, const char *name, double value, dou
     snprintf(p->note[key].source, sizeof(p->note[key].source), "%s", source);
 }
 
+double aq_hw_spread(const struct aq_hw_profile *p, uint32_t *ret_key)
+{
+    double widest = 0;
+    for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
+        const struct aq_hw_note *n = &p->note[i];
+        if (n->origin != AQ_HW_GIVEN || aq_hw_key_table[i].need == AQ_HW_OPTIONAL ||
+            !(n->spread > widest))
+            continue;
+        widest = n->spread;
+        *ret_key = i;
+    }
+    return widest;
+}
+
 bool aq_hw_has(const struct aq_hw_profile *p, enum aq_hw_section s)
 {
     if (s == AQ_HW_DEVICE)

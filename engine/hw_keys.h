@@ -45,6 +45,9 @@ void aq_hw_key_set(struct aq_hw_profile *p, uint32_t key, double value);
 /* The same with where it comes from (copied), as one who measured it sets it. */
 void aq_hw_key_give(struct aq_hw_profile *p, const char *name, double value, double spread,
                     const char *source);
+/* The widest spread of a given number that is computed with, and of which; 0 where none is known.
+ */
+double aq_hw_spread(const struct aq_hw_profile *p, uint32_t *ret_key);
 /* Whether the machine has the section. */
 bool aq_hw_has(const struct aq_hw_profile *p, enum aq_hw_section s);
 

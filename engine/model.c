@@ -352,12 +352,18 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
                     aq_dtype_name(source));
 }
 
+enum aq_layout aq_model_layout(const struct aq_model *m, enum aq_dtype dtype)
+{
+    return m->row_major && aq_dtype_is_float(dtype) ? AQ_LAYOUT_ROWS : aq_layout_cpu(dtype);
+}
+
 struct load {
     struct aq_model *m;
     const struct aq_kernels *kernels;
     const struct aq_weight *weight; /* being loaded: */
     uint32_t first_panel;           /* from here on ... */
-    uint8_t *to;                    /* ... to here */
+    uint8_t *to;                    /* ... to here, */
+    bool away;                      /* where the host cannot write */
     uint8_t *staging;
     size_t staging_bytes;
     pthread_mutex_t lock;
@@ -375,22 +381,27 @@ static void note_error(struct load *l, int rc, const struct aq_err *err)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* 64 rows: a panel, or a piece of a table. */
-static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_err *reterr)
+/* 64 rows, a panel or a piece of a table, made at dst. */
+static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *staging,
+                     struct aq_err *reterr)
 {
     const struct aq_weight *w = l->weight;
     const struct aq_matrix_desc *d = w->desc;
     const struct aq_store *store = l->m->source ? l->m->source->store : NULL;
-    uint32_t panel = l->first_panel + tile, first = panel * AQ_PANEL_ROWS,
+    uint32_t first = panel * AQ_PANEL_ROWS,
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
     size_t panel_bytes = aq_panel_bytes(w->dtype, d->k),
            row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
-    uint8_t *dst = l->to + (d->table ? (size_t)first * row_bytes : (size_t)tile * panel_bytes);
     enum aq_dtype dtype;
     int rc;
     if (store && !d->table) {
         const struct aq_store_item *item = aq_store_find(store, d->name);
         bool same = item->layout == w->layout;
+        if (!same && item->layout != AQ_LAYOUT_ROWS)
+            return aq_error(reterr, -ENOEXEC,
+                            "item '%s' of the store is laid out for the CPU (%s), the cuda backend "
+                            "takes %s: use the checkpoint that the store was packed from",
+                            d->name, aq_layout_name(item->layout), aq_layout_name(w->layout));
         rc = aq_store_read(store, item, (uint64_t)panel * panel_bytes, same ? dst : staging,
                            panel_bytes, reterr);
         if (rc == 0 && !same)
@@ -411,6 +422,23 @@ static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_
     return 0;
 }
 
+/* Where the host has no way to the device's memory they are made beside the staging, and copied. */
+static int load_rows(struct load *l, uint32_t tile, uint8_t *staging, struct aq_err *reterr)
+{
+    const struct aq_weight *w = l->weight;
+    uint32_t panel = l->first_panel + tile, first = panel * AQ_PANEL_ROWS;
+    size_t panel_bytes = aq_panel_bytes(w->dtype, w->desc->k),
+           row_bytes = (size_t)w->desc->k * aq_dtype_bytes(w->dtype);
+    size_t bytes =
+        w->desc->table ? aq_min_u64(AQ_PANEL_ROWS, w->desc->rows - first) * row_bytes : panel_bytes;
+    uint8_t *dst = l->to + (w->desc->table ? first * row_bytes : tile * panel_bytes);
+    if (!l->away)
+        return make_rows(l, panel, dst, staging, reterr);
+    uint8_t *made = staging + l->staging_bytes / 2;
+    int rc = make_rows(l, panel, made, staging, reterr);
+    return rc < 0 ? rc : aq_device_write(l->m->device, dst, made, bytes, reterr);
+}
+
 static void load_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     struct load *l = arg;
@@ -422,7 +450,7 @@ static void load_tile(void *arg, uint32_t tile, uint32_t worker)
         note_error(l, rc, &err);
 }
 
-static int load_vector(struct load *l, const struct aq_vector_desc *d, float *dst,
+static int make_vector(struct load *l, const struct aq_vector_desc *d, float *dst,
                        struct aq_err *reterr)
 {
     for (uint32_t n = 0; n < d->part_count; n++) {
@@ -441,6 +469,17 @@ static int load_vector(struct load *l, const struct aq_vector_desc *d, float *ds
         dst += part->count;
     }
     return 0;
+}
+
+static int load_vector(struct load *l, const struct aq_vector_desc *d, float *dst,
+                       struct aq_err *reterr)
+{
+    if (!aq_device_is_gpu(l->m->device))
+        return make_vector(l, d, dst, reterr);
+    float *made = (float *)(l->staging + l->staging_bytes / 2);
+    assert(4ull * d->count <= l->staging_bytes / 2);
+    int rc = make_vector(l, d, made, reterr);
+    return rc < 0 ? rc : aq_device_write(l->m->device, dst, made, 4ull * d->count, reterr);
 }
 
 /* Bytes of a matrix by where it lies: what products run on, and what streams from the host. */
@@ -483,7 +522,7 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
             m->weight[s][i] = (struct aq_weight){
                 .desc = &d->matrix[i],
                 .dtype = dtype,
-                .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_layout_cpu(dtype),
+                .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_model_layout(m, dtype),
                 .data = !device || (!layer && head == AQ_HOST) ? NULL : device + used[AQ_DEVICE],
                 .host = host ? host + used[AQ_HOST] : NULL,
             };
@@ -505,8 +544,11 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
 static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uint32_t count,
                        void *to, struct aq_err *reterr)
 {
+    uint8_t *device = l->m->weights_buffer[AQ_DEVICE];
     l->first_panel = first;
     l->to = to;
+    l->away = aq_device_is_gpu(l->m->device) && l->to >= device &&
+              l->to < device + l->m->weights_bytes[AQ_DEVICE];
     if (count && !l->m->hollow)
         aq_pool_run(pool, load_tile, l, count);
     if (l->rc < 0 && reterr)

@@ -31,7 +31,8 @@ struct aq_model {
     enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
     enum aq_dtype original_dtype;   /* the same, but of a store: of what it was packed from */
     bool random;
-    bool hollow; /* random weights that nobody multiplies with are not generated */
+    bool row_major; /* panels as a GPU takes them */
+    bool hollow;    /* random weights that nobody multiplies with are not generated */
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
 
@@ -62,6 +63,9 @@ int aq_model_store_format(const struct aq_model *m);
 
 /* The packed store that the model was opened from; NULL when it was not.  Borrowed. */
 struct aq_store *aq_model_store(const struct aq_model *m);
+
+/* The layout of matrices (not tables) of this dtype. */
+enum aq_layout aq_model_layout(const struct aq_model *m, enum aq_dtype dtype);
 
 /* Takes "weights" and "vectors" from the device and fills them, in parallel on pool: of the layers
  * the panels that `stream` says are resident or stream from the host.  head: where the other

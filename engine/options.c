@@ -247,7 +247,7 @@ static int check_model(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--shape '%s' has no weights: expected --random-weights SEED to run it",
                         o->shape);
-    if (o->device_memory)
+    if (o->device_memory && o->device && strcmp(o->device, "cpu") == 0)
         return aq_error(reterr, -EINVAL,
                         "--device-memory: the cpu backend has no device tier; --host-memory bounds "
                         "the whole process");
@@ -342,6 +342,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
         return 0;
     case AQ_CMD_PLAN: return check_plan(o, reterr);
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
+    case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
     case AQ_CMD_STATUS: return o->status_file ? 0 : missing(o, "FILE", reterr);
     default: return 0;
     }

@@ -98,8 +98,10 @@ struct aq_options {
     /* tokenize, info, status */
     bool decode, cache;
     char *status_file;
+    /* published */
+    char *published_file;
     /* probe */
-    bool quick;
+    bool quick, keep;
 
     void *owned; /* everything above lives here */
 };

@@ -3,7 +3,6 @@
 #include "engine/placement.h"
 
 #include "base/types.h"
-#include "engine/device.h"
 #include "engine/options_kv.h"
 #include "engine/units.h"
 #include "offload/numa.h"
@@ -22,8 +21,7 @@ int aq_check_device(const char *label, const char *text, struct aq_err *reterr)
     if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0)
         return 0;
     if (strcmp(text, "cuda") == 0 || (strncmp(text, "cuda:", 5) == 0 && all_digits(text + 5)))
-        return aq_error(reterr, -ENODEV, "%s: '%s' cannot be used: %s", label, text,
-                        aq_device_cuda_reason());
+        return 0; /* whether there is one is found out when it is wanted */
     return aq_error(reterr, -EINVAL, "%s: expected auto, cpu, cuda or cuda:N, found '%s'", label,
                     text);
 }

@@ -20,18 +20,19 @@
 /* Bytes: in chunks of 4096 it is counted in 32 bits. */
 #define RING_MAX 0x1p40
 
-#define GENERATE AQ_CMD_GENERATE
-#define EVAL     AQ_CMD_EVAL
-#define BENCH    AQ_CMD_BENCH
-#define PACK     AQ_CMD_PACK
-#define TOKENIZE AQ_CMD_TOKENIZE
-#define INFO     AQ_CMD_INFO
-#define STATUS   AQ_CMD_STATUS
-#define PROBE    AQ_CMD_PROBE
-#define PLAN     AQ_CMD_PLAN
-#define CHOOSE   (RUN | PLAN) /* that choose a plan */
-#define RUN      AQ_CMD_RUN
-#define ALL      AQ_CMD_ALL
+#define GENERATE  AQ_CMD_GENERATE
+#define EVAL      AQ_CMD_EVAL
+#define BENCH     AQ_CMD_BENCH
+#define PACK      AQ_CMD_PACK
+#define TOKENIZE  AQ_CMD_TOKENIZE
+#define INFO      AQ_CMD_INFO
+#define STATUS    AQ_CMD_STATUS
+#define PROBE     AQ_CMD_PROBE
+#define PLAN      AQ_CMD_PLAN
+#define PUBLISHED AQ_CMD_PUBLISHED
+#define CHOOSE    (RUN | PLAN) /* that choose a plan */
+#define RUN       AQ_CMD_RUN
+#define ALL       AQ_CMD_ALL
 
 const struct aq_option aq_option_table[] = {
     /* ---- model ---- */
@@ -222,7 +223,8 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, TOKENS_MAX),
      .help = "decode only N passes at each of three lengths and project the rest; the row says so"},
     {"table", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(table), .argument = "FILE",
-     .help = "a YAML file of rows to run"},
+     .help = "a YAML file of rows to run, each of options by name (configs/tables); with --output "
+             "finished rows are kept in FILE.rows.json, and started again it goes on"},
     {"format", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_CHOICE, AT(format), .argument = "FORMAT",
      .choices = "md|csv|json|jsonl", .help = "how rows are printed (default md)"},
     {"output", 'o', AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(output), .argument = "FILE",
@@ -236,9 +238,19 @@ const struct aq_option aq_option_table[] = {
      .help = "hash every extent of the store again"},
     {"list", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(list), .help = "print the tensors"},
 
+    /* ---- published ---- */
+    {"file", 0, AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(published_file), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL,
+     .help = "a table of published figures: configs/tables/flexgen.yaml, h2o.yaml"},
+    {"output", 'o', AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the result here instead of standard output"},
+
     /* ---- probe ---- */
     {"output", 'o', AQ_GROUP_JOB, PROBE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
      .help = "write the profile here, as YAML; otherwise to standard output"},
+    {"keep", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(keep),
+     .help = "keep it in the cache directory as what --hardware local means, in place of an older "
+             "one; the disk is then that of --disk-dir or of the cache directory"},
     {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
      .help = "less of everything: about a second, and less exact"},
 
@@ -253,14 +265,17 @@ const struct aq_option aq_option_table[] = {
     /* ---- placement and memory ---- */
     {"device", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(device), .argument = "NAME",
      .check = aq_check_device,
-     .help = "auto or cpu; auto stops when NVIDIA hardware is visible but cannot be used"},
+     .help =
+         "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
+         "hardware is visible but cannot be used"},
     {"host-memory", 0, AQ_GROUP_MEMORY, CHOOSE | PACK, AQ_OPTION_SIZE, AT(host_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "absolute budget of the whole process; auto: what is available, cgroup and resource "
              "limits respected, less 2 GiB or 5 %, whichever is more"},
     {"device-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(device_memory),
      .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
-     .help = "budget of the device; the cpu has none"},
+     .help = "budget of a GPU, its driver's context included; auto: what is free less 512 MiB or "
+             "3 %, whichever is more; the cpu has none"},
     {"disk-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
      AT_LEAST(1), .flags = AQ_OPTION_AUTO,
      .help = "budget of scratch on disk; auto: free space less 5 %"},
@@ -270,7 +285,7 @@ const struct aq_option aq_option_table[] = {
      .help = "directory whose disk is measured; otherwise none is"},
     {"disk-dir-any", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_BOOL, AT(disk_dir_any),
      .help = "scratch may lie on tmpfs or a network file system"},
-    {"cache-dir", 0, AQ_GROUP_MEMORY, CHOOSE | PACK | INFO, AQ_OPTION_STRING, AT(cache_dir),
+    {"cache-dir", 0, AQ_GROUP_MEMORY, CHOOSE | PACK | INFO | PROBE, AQ_OPTION_STRING, AT(cache_dir),
      .argument = "DIR", .help = "packed cache; otherwise $XDG_CACHE_HOME/aquifer"},
     {"placement", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(placement),
      .argument = "SHARES", .check = aq_check_placement,
@@ -429,7 +444,9 @@ const struct aq_command aq_command_table[] = {
      "aquifer bench (--model DIR | --shape NAME --random-weights SEED) --prompt-len 512 "
      "--gen-len 32 [options]",
      "Runs distinct random prompts of the given length, generates exactly the given number of "
-     "tokens and prints rates, each measured several times."},
+     "tokens and prints rates, each measured several times. With --table FILE it runs the rows of "
+     "a file, beside what others published for them; a row that cannot run is reported and the "
+     "others go on (exit status 3)."},
     {"pack", PACK, "convert a checkpoint to the packed store",
      "aquifer pack --model DIR --output STORE[,STORE2] [options]",
      "Re-lays the weights for sequential reading. The store is self-contained, is published by one "
@@ -441,6 +458,12 @@ const struct aq_command aq_command_table[] = {
     {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
      "where they come from."},
+    {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
+     "aquifer published FILE [--json] [--output FILE]",
+     "Reads a table of published throughput figures and predicts each row twice, without running "
+     "anything: by a model of the program that it was published for, on its policy and machine, "
+     "with that program's habits switched off one after the other; and by the plan that aquifer "
+     "would make on that machine. A ratio near 1 says that the model explains the figure."},
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
     {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
@@ -449,7 +472,7 @@ const struct aq_command aq_command_table[] = {
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
      "opens. Reads no weights and runs nothing; the machine need not be this one."},
     {"probe", PROBE, "measure this machine for the planner",
-     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [options]",
+     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
      "attention, copies by size, both ways at once and beside attention, and the disk of a "
      "directory. Prints a hardware profile that --hardware takes. Nothing else should run "

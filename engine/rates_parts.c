@@ -4,11 +4,12 @@
 #include "base/clock.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { REPEATS_MIN = 3, REPEATS_MAX = 64, READ_TILE = 1 << 20 };
+enum { REPEATS_MIN = 3, REPEATS_MAX = 2048, READ_TILE = 1 << 20, SPREAD_MAX = 10 };
 
 static int compare(const void *a, const void *b)
 {
@@ -22,7 +23,7 @@ struct aq_sample aq_sample_of(double *values, size_t count)
     qsort(values, count, sizeof(*values), compare);
     double median = values[count / 2];
     double range = values[count * 3 / 4 < count ? count * 3 / 4 : count - 1] - values[count / 4];
-    return (struct aq_sample){median, median > 0 ? range / median : 0};
+    return (struct aq_sample){median, median > 0 ? fmin(range / median, SPREAD_MAX) : 0};
 }
 
 double aq_rates_cpu_s(void)
@@ -93,14 +94,22 @@ void aq_rates_rig_close(struct aq_rates_rig *r)
 
 /* ---- products ---------------------------------------------------------------------------- */
 
+/* Panels of products that compute: some for each thread, if the weights are so many. */
+static uint32_t flop_panels(const struct aq_rates_products *p, enum aq_dtype format)
+{
+    uint64_t most = aq_min_u64(p->weight_bytes / aq_panel_bytes(format, AQ_RATES_K), 512);
+    return (uint32_t)aq_min_u64(most, aq_max_u64(AQ_RATES_PANELS, 4ull * p->rig->threads));
+}
+
 int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r,
                            size_t weight_bytes, struct aq_err *reterr)
 {
     struct aq_rates_products p = {.rig = r, .weight_bytes = weight_bytes};
     /* Int4 panels are the smallest. */
-    size_t panels = weight_bytes / aq_panel_bytes(AQ_Q4, AQ_RATES_K) + 1;
+    size_t panels = weight_bytes / aq_panel_bytes(AQ_Q4, AQ_RATES_K);
     size_t x = (size_t)AQ_RATES_ROWS * AQ_RATES_K * sizeof(float);
-    size_t y = ((size_t)AQ_RATES_ROWS * AQ_RATES_PANELS + panels) * AQ_PANEL_ROWS * sizeof(float);
+    size_t y = aq_max_u64((uint64_t)AQ_RATES_ROWS * flop_panels(&p, AQ_Q4), panels) *
+               AQ_PANEL_ROWS * sizeof(float);
     int rc = aq_rates_take(&p.weights, r, weight_bytes, AQ_RATES_FILL_WEIGHTS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&p.x, r, x, AQ_RATES_FILL_ROWS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&p.y, r, y, 0, reterr);
@@ -152,9 +161,10 @@ struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum 
 {
     /* The reference takes about a nanosecond a product. */
     uint32_t rows = p->rig->kernels->isa & AQ_ISA_AVX2 ? AQ_RATES_ROWS : 1;
-    double flops = 2.0 * rows * AQ_RATES_PANELS * AQ_PANEL_ROWS * AQ_RATES_K;
-    assert(p->weight_bytes >= AQ_RATES_PANELS * aq_panel_bytes(format, AQ_RATES_K));
-    struct aq_sample s = product(p, compute, format, AQ_RATES_PANELS, rows, flops);
+    uint32_t panels = flop_panels(p, format);
+    double flops = 2.0 * rows * panels * AQ_PANEL_ROWS * AQ_RATES_K;
+    assert(panels >= AQ_RATES_PANELS);
+    struct aq_sample s = product(p, compute, format, panels, rows, flops);
     s.median *= AQ_RATES_SHARE_IN_PASS;
     return s;
 }

@@ -10,14 +10,14 @@
 #include "engine/disks.h"
 #include "kernels/kernels.h"
 
-/* K of the products; rows of those that compute, with so few panels that they stay in a core's
- * cache, as in a large block. */
+/* K of the products; rows of those that compute, with so few panels that each core's stay in its
+ * cache, as in a large block: at least AQ_RATES_PANELS. */
 enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 128, AQ_RATES_PANELS = 8 };
 
 /* Of the rate of a product alone, products of a pass reach this much: in seven runs of
- * bench/offload.py the prediction without it was 2.4 to 8.8 % too fast, 5.9 % in the mean
- * (bench/results/epyc-zen5-2vcpu-2026-11-22.offload.md and the result file after it).  Norms,
- * residuals and other rows' activations pass through the caches between them. */
+ * bench/offload.py predictions without it were 2.4 to 8.8 % too fast, 5.9 % in the mean
+ * (bench/results, *.offload.md).  Norms, residuals and other rows' activations pass through the
+ * caches between them. */
 #define AQ_RATES_SHARE_IN_PASS 0.945
 
 /* Something per second, or seconds per something. */

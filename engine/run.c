@@ -19,6 +19,7 @@ static const struct {
     {.name = "pack", .fn = aq_cmd_pack},
     {.name = "plan", .fn = aq_cmd_plan},
     {.name = "probe", .fn = aq_cmd_probe},
+    {.name = "published", .fn = aq_cmd_published},
     {.name = "status", .fn = aq_cmd_status},
     {.name = "tokenize", .fn = aq_cmd_tokenize},
 };
@@ -84,8 +85,9 @@ static int run(const json_t *object, const struct aquifer_hooks *hooks, struct a
     rc = aq_options_check(o, reterr);
     if (rc == 0 && !fn)
         rc = aq_error(reterr, -EINVAL, "'%s' is not built yet in this version", o->command);
-    if (rc == 0 && computes)
-        rc = aq_device_choose(o->device, NULL, reterr);
+    int gpu;
+    if (rc == 0 && computes) /* before any file is read */
+        rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
     if (rc == 0)
         rc = fn(o, hooks, reterr);
     aq_options_close(o);

@@ -193,6 +193,17 @@ static const float *adjust(const struct aq_sequence *s, const float *logits, uin
     return work->logits;
 }
 
+static bool masks_stops(const struct aq_sequence *s)
+{
+    return s->token_count < s->min_tokens && s->stop_id_count > 0;
+}
+
+bool aq_sample_needs_logits(const struct aq_sequence *s)
+{
+    return !s->forced &&
+           (masks_stops(s) || has_penalties(&s->sampling) || !is_greedy(&s->sampling));
+}
+
 uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
                          const struct aq_logits_stat *stat, uint32_t vocab,
                          const struct aq_sample_work *work)
@@ -200,7 +211,7 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
     const struct aq_sampling *p = &s->sampling;
     if (s->forced)
         return s->forced[s->token_count];
-    bool masked = s->token_count < s->min_tokens && s->stop_id_count > 0;
+    bool masked = masks_stops(s);
     uint32_t best = stat->argmax;
     if (masked || has_penalties(p)) {
         logits = adjust(s, logits, vocab, masked, work);

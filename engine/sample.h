@@ -26,6 +26,9 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
                          const struct aq_logits_stat *stat, uint32_t vocab,
                          const struct aq_sample_work *work);
 
+/* Does the choice look at more than the statistics?  Else logits may be NULL. */
+bool aq_sample_needs_logits(const struct aq_sequence *s);
+
 /* The best `count` (<= AQ_TOP_MAX) entries of a row by logit, lowest id first on ties, as natural
  * logs of the softmax over the row. */
 void aq_sample_tops(struct aq_top *ret, uint32_t count, const float *logits,

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "engine/commands.h"
-#include "engine/device.h"
 #include "engine/generator.h"
 #include "engine/report.h"
 
@@ -88,8 +87,6 @@ static int session_open(struct aquifer *a, const char *options_json, struct aq_e
     json_decref(object);
     if (rc == 0 && !a->o->model && !a->o->shape)
         rc = aq_error(reterr, -EINVAL, "options: expected \"model\" or \"shape\"");
-    if (rc == 0)
-        rc = aq_device_choose(a->o->device, NULL, reterr);
     if (rc == 0)
         rc = aq_generator_open(&a->g, a->o, &a->log, reterr);
     if (rc == 0)

@@ -21,7 +21,7 @@ static bool is_laid_out(const struct aq_model *m, const struct aq_store *s, enum
                 return false;
             enum aq_dtype dtype = aq_matrix_format(&d->matrix[i], format);
             if (!d->matrix[i].table &&
-                (item->dtype != dtype || item->layout != aq_layout_cpu(dtype) ||
+                (item->dtype != dtype || item->layout != aq_model_layout(m, dtype) ||
                  item->rows != d->matrix[i].rows || item->cols != d->matrix[i].k))
                 return false;
         }
@@ -39,7 +39,7 @@ static int cache_path(char path[PATH_MAX], const struct aq_weight_store_opts *o,
     }
     int n = snprintf(path, PATH_MAX, "%s/%s-%016llx-%s-%s", cache, o->model->name,
                      (unsigned long long)o->model->hash, aq_dtype_name(o->format),
-                     aq_layout_name(aq_layout_cpu(o->format)));
+                     aq_layout_name(aq_model_layout(o->model, o->format)));
     int rc = n >= PATH_MAX ? aq_error(reterr, -ENAMETOOLONG, "cache directory '%s'", cache)
                            : aq_path_make(cache, reterr);
     free(cache);
@@ -55,7 +55,7 @@ static int pack(const char *path, const struct aq_weight_store_opts *o, double *
         .dirs = &path,
         .dir_count = 1,
         .format = o->format,
-        .layout = aq_layout_cpu(o->format),
+        .layout = aq_model_layout(o->model, o->format),
         .memory = o->memory,
         .log = o->log,
     };

@@ -14,14 +14,18 @@ int aq_device_open(struct aq_device **ret, const struct aq_device_opts *opts, st
     assert(ret && opts && opts->mem && opts->kind < AQ_DEVICE_KIND_COUNT);
     assert(opts->jitter_permille <= 1000);
     assert(opts->timeline || (!opts->poison && !opts->eager && !opts->jitter_permille));
+    assert((opts->kind == AQ_DEVICE_GPU) == (opts->gpu_ops && opts->gpu));
+    assert(opts->kind != AQ_DEVICE_GPU || !opts->timeline);
     struct aq_device *d = calloc(1, sizeof(*d));
     if (!d)
         return aq_error(reterr, -ENOMEM, "device");
     d->opts = *opts;
-    d->separate = opts->kind == AQ_DEVICE_EMULATED;
+    d->separate = opts->kind != AQ_DEVICE_UNIFIED;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->idle, NULL);
-    d->ops = opts->timeline ? &aq_device_virtual : &aq_device_real;
+    d->ops = opts->timeline                ? &aq_device_virtual
+             : opts->kind == AQ_DEVICE_GPU ? &aq_device_gpu
+                                           : &aq_device_real;
     if (d->ops->open)
         d->ops->open(d);
     *ret = d;
@@ -44,6 +48,11 @@ void aq_device_close(struct aq_device *d)
 bool aq_device_separate(const struct aq_device *d)
 {
     return d->separate;
+}
+
+bool aq_device_is_gpu(const struct aq_device *d)
+{
+    return d->opts.kind == AQ_DEVICE_GPU;
 }
 
 uint64_t aq_device_now(const struct aq_device *d)
@@ -115,11 +124,16 @@ enum aq_tier aq_device_tier(const struct aq_device *d, enum aq_device_memory mem
     return memory == AQ_MEMORY_DEVICE && d->separate ? AQ_DEVICE : AQ_HOST;
 }
 
-int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
-                    const char *purpose, size_t bytes, struct aq_err *reterr)
+/* Drivers pin whole pages, and none twice: what is pinned shares none. */
+static size_t pinned_bytes(const struct aq_device *d, enum aq_device_memory memory, size_t bytes)
 {
-    assert(memory < AQ_MEMORY_COUNT);
-    void *p;
+    return memory == AQ_MEMORY_PINNED && d->ops->pin ? aq_max_u64(bytes, AQ_PANEL_ALIGN) : bytes;
+}
+
+/* Host memory, on the node that it is for. */
+static int take_host(struct aq_device *d, void **ret, enum aq_device_memory memory,
+                     const char *purpose, size_t bytes, struct aq_err *reterr)
+{
     enum aq_tier tier = aq_device_tier(d, memory);
     const struct aq_numa *numa = d->opts.numa;
     bool staged = memory == AQ_MEMORY_PINNED || (memory == AQ_MEMORY_DEVICE && d->separate);
@@ -128,14 +142,44 @@ int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memor
     if (numa)
         target = staged ? numa->staged : numa->large;
     aq_numa_enter(&scope, &target);
-    int rc = aq_mem_alloc(&p, d->opts.mem, tier, purpose, bytes, reterr);
+    bytes = pinned_bytes(d, memory, bytes);
+    int rc = aq_mem_alloc(ret, d->opts.mem, tier, purpose, bytes, reterr);
     aq_numa_leave(&scope);
+    if (rc == 0 && memory == AQ_MEMORY_PINNED && d->ops->pin) {
+        rc = d->ops->pin(d, *ret, bytes, reterr);
+        if (rc < 0)
+            aq_mem_free(d->opts.mem, tier, purpose, *ret, bytes);
+    }
+    return rc;
+}
+
+static void give(struct aq_device *d, enum aq_device_memory memory, const char *purpose, void *p,
+                 size_t bytes)
+{
+    if (memory == AQ_MEMORY_DEVICE && d->ops->give) {
+        d->ops->give(d, purpose, p, bytes);
+        return;
+    }
+    if (memory == AQ_MEMORY_PINNED && d->ops->unpin)
+        d->ops->unpin(d, p);
+    bytes = pinned_bytes(d, memory, bytes);
+    aq_mem_free(d->opts.mem, aq_device_tier(d, memory), purpose, p, bytes);
+}
+
+int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
+                    const char *purpose, size_t bytes, struct aq_err *reterr)
+{
+    assert(memory < AQ_MEMORY_COUNT);
+    void *p;
+    int rc = memory == AQ_MEMORY_DEVICE && d->ops->take
+                 ? d->ops->take(d, &p, purpose, bytes, reterr)
+                 : take_host(d, &p, memory, purpose, bytes, reterr);
     if (rc < 0)
         return rc;
     if (memory != AQ_MEMORY_HOST) {
         rc = add_range(d, p, bytes, memory == AQ_MEMORY_DEVICE, reterr);
         if (rc < 0) {
-            aq_mem_free(d->opts.mem, tier, purpose, p, bytes);
+            give(d, memory, purpose, p, bytes);
             return rc;
         }
     }
@@ -150,17 +194,52 @@ void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const cha
         return;
     if (memory != AQ_MEMORY_HOST)
         remove_range(d, p, memory == AQ_MEMORY_DEVICE);
-    aq_mem_free(d->opts.mem, aq_device_tier(d, memory), purpose, p, bytes);
+    give(d, memory, purpose, p, bytes);
 }
 
 int aq_device_pin(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr)
 {
-    return add_range(d, p, bytes, false, reterr);
+    int rc = d->ops->pin ? d->ops->pin(d, p, bytes, reterr) : 0;
+    if (rc < 0)
+        return rc;
+    rc = add_range(d, p, bytes, false, reterr);
+    if (rc < 0 && d->ops->unpin)
+        d->ops->unpin(d, p);
+    return rc;
 }
 
 void aq_device_unpin(struct aq_device *d, void *p)
 {
     remove_range(d, p, false);
+    if (d->ops->unpin)
+        d->ops->unpin(d, p);
+}
+
+/* Without functions of its own the device's memory is the host's. */
+static int move(struct aq_device *d, void *dst, const void *src, size_t bytes, bool to_device,
+                struct aq_err *reterr)
+{
+    if (d->ops->move)
+        return d->ops->move(d, dst, src, bytes, to_device, reterr);
+    memcpy(dst, src, bytes);
+    return 0;
+}
+
+int aq_device_write(struct aq_device *d, void *p, const void *from, size_t bytes,
+                    struct aq_err *reterr)
+{
+    return move(d, p, from, bytes, true, reterr);
+}
+
+int aq_device_read(struct aq_device *d, void *to, const void *p, size_t bytes,
+                   struct aq_err *reterr)
+{
+    return move(d, to, p, bytes, false, reterr);
+}
+
+bool aq_device_reaches(const struct aq_device *d, const void *p, uint64_t bytes)
+{
+    return lies_in(d, p, bytes, true, false) || lies_in(d, p, bytes, false, false);
 }
 
 /* ---- streams ---- */
@@ -304,7 +383,7 @@ bool aq_device_finished(struct aq_device_stream *s, uint64_t ticket)
 bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_stream *other)
 {
     assert(s->d == other->d);
-    return true;
+    return !s->d->ops->chains || s->d->ops->chains(s, other);
 }
 
 void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
@@ -312,6 +391,7 @@ void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream 
 {
     struct aq_stream_waits *waits = &s->waits;
     assert(s->d == other->d && ticket <= other->submitted);
+    assert(aq_device_chains(s, other));
     if (atomic_load_explicit(&other->finished, memory_order_acquire) >= ticket)
         return;
     uint32_t i = 0;
@@ -354,12 +434,21 @@ int aq_device_failed(struct aq_device *d)
     return failed;
 }
 
+const char *aq_device_failure(struct aq_device *d)
+{
+    pthread_mutex_lock(&d->lock);
+    const char *failure = d->failure;
+    pthread_mutex_unlock(&d->lock);
+    return failure;
+}
+
 void aq_device_clear(struct aq_device *d)
 {
     pthread_mutex_lock(&d->lock);
     for (uint32_t i = 0; i < d->stream_count; i++)
         assert(aq_stream_empty(d->stream[i]));
     d->failed = 0;
+    d->failure = NULL;
     pthread_mutex_unlock(&d->lock);
 }
 

@@ -5,7 +5,8 @@
  *   UNIFIED   the CPU as it is: device memory is host memory, copies are plain ones
  *   EMULATED  the CPU as if it were a separate device: an arena of its own with an absolute limit,
  *             links throttled to a rate each way
- *   (CUDA streams come behind the same calls: what is said of them here is what callers may assume)
+ *   GPU       a GPU behind offload/gpu.h: memory of its own that the host cannot touch, streams of
+ *             the driver's
  *
  * Time is real, with a thread per stream, or virtual (a timeline is given): no threads, each job
  * takes the time that its cost says, and aq_completions_wait makes it pass.
@@ -18,6 +19,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "offload/completions.h"
+#include "offload/gpu.h"
 #include "offload/numa.h"
 #include "offload/timeline.h"
 
@@ -29,7 +31,7 @@ enum {
     AQ_DEVICE_DEPTH_MAX = 1 << 16,
 };
 
-enum aq_device_kind { AQ_DEVICE_UNIFIED, AQ_DEVICE_EMULATED, AQ_DEVICE_KIND_COUNT };
+enum aq_device_kind { AQ_DEVICE_UNIFIED, AQ_DEVICE_EMULATED, AQ_DEVICE_GPU, AQ_DEVICE_KIND_COUNT };
 
 /* H2D and D2H are the two links, independent of each other; the others are plain copies inside one
  * memory, as fast as they go. */
@@ -53,6 +55,8 @@ struct aq_device_opts {
     struct aq_device_link link[AQ_LINK_COUNT]; /* EMULATED; unlimited otherwise */
     const struct aq_numa *numa;                /* on which nodes memory goes; NULL: anywhere */
     struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
+    const struct aq_gpu_ops *gpu_ops;          /* GPU alone, and then in real time */
+    struct aq_gpu *gpu;
 
     /* Virtual time only. */
     bool poison; /* from the start of a copy until its end its destination holds NaNs (0xff bytes),
@@ -72,6 +76,9 @@ void aq_device_close(struct aq_device *d);
 
 /* Does the device have memory of its own, behind links? */
 bool aq_device_separate(const struct aq_device *d);
+/* Is it a GPU: does the host have no way to its memory but copies, and do jobs of its streams run
+ * in the submitting call (aq_device_fn)? */
+bool aq_device_is_gpu(const struct aq_device *d);
 /* Nanoseconds on the device's clock: monotonic, or virtual. */
 uint64_t aq_device_now(const struct aq_device *d);
 
@@ -98,6 +105,15 @@ void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const cha
  */
 int aq_device_pin(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr);
 void aq_device_unpin(struct aq_device *d, void *p);
+
+/* Copies that return when the bytes are there, from any thread; p is device memory.  For the time
+ * before and after jobs run. */
+int aq_device_write(struct aq_device *d, void *p, const void *from, size_t bytes,
+                    struct aq_err *reterr);
+int aq_device_read(struct aq_device *d, void *to, const void *p, size_t bytes,
+                   struct aq_err *reterr);
+/* Can kernels touch all of it: device memory, or pinned?  The issuer's. */
+bool aq_device_reaches(const struct aq_device *d, const void *p, uint64_t bytes);
 
 /* ---- streams ---- */
 
@@ -200,6 +216,8 @@ void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream 
  * makes the device usable again, when all streams are empty (asserted). */
 void aq_device_fail(struct aq_device *d, int code);
 int aq_device_failed(struct aq_device *d); /* 0, or the first cause */
+/* What the driver said of it; NULL when it was not the driver. */
+const char *aq_device_failure(struct aq_device *d);
 void aq_device_clear(struct aq_device *d);
 
 /* Returns when all streams are empty.  Completions are pushed on the way, as always. */

@@ -55,6 +55,10 @@ struct aq_device_stream {
     const struct aq_device_stream *awaited; /* what its thread sleeps for, or NULL */
     uint64_t ready_ns; /* earliest time at which the next copy could have begun */
 
+    /* a GPU's: its stream, and when each entry begins and ends there */
+    void *native;
+    void **event; /* [2 * depth] */
+
     /* virtual time */
     uint32_t active; /* entries that have started and not ended */
 };
@@ -69,6 +73,15 @@ struct aq_device_ops {
     /* Takes over the entry behind the last one submitted, which has been filled. */
     void (*submit)(struct aq_device_stream *s);
     void (*drain)(struct aq_device *d);
+    bool (*chains)(const struct aq_device_stream *s, const struct aq_device_stream *other);
+    /* Device memory, and pinning; NULL: host memory that needs nothing. */
+    int (*take)(struct aq_device *d, void **ret, const char *purpose, size_t bytes,
+                struct aq_err *reterr);
+    void (*give)(struct aq_device *d, const char *purpose, void *p, size_t bytes);
+    int (*pin)(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr);
+    void (*unpin)(struct aq_device *d, void *p);
+    int (*move)(struct aq_device *d, void *dst, const void *src, size_t bytes, bool to_device,
+                struct aq_err *reterr);
 };
 
 struct aq_device_memory_range {
@@ -85,6 +98,7 @@ struct aq_device {
     struct aq_device_stream *stream[AQ_DEVICE_STREAMS_MAX];
     uint32_t stream_count;
     int failed;
+    const char *failure;                  /* the driver's word for it */
     uint64_t link_free_ns[AQ_LINK_COUNT]; /* when the link has carried all it was given so far */
     struct aq_device_stats stats;
     struct aq_device_memory_range *range; /* sorted by base, disjoint; the issuer's */
@@ -119,6 +133,6 @@ void aq_copy_count(struct aq_device *d, const struct aq_entry *e);
 /* Tells whoever wants to hear that a job or copy has ended. */
 void aq_entry_report(const struct aq_entry *e);
 
-extern const struct aq_device_ops aq_device_real, aq_device_virtual;
+extern const struct aq_device_ops aq_device_real, aq_device_virtual, aq_device_gpu;
 
 #endif

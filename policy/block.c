@@ -2,6 +2,7 @@
 #include "policy/planner.h"
 
 #include "base/mem.h"
+#include "policy/gpu_room.h"
 #include "policy/kv_room.h"
 #include "policy/move_room.h"
 
@@ -201,6 +202,15 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * runs * run);
 }
 
+static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
+{
+    struct aq_gpu_room room;
+    aq_gpu_room_count(&room, in->steps, &b->plan);
+    add(&b->ledger, AQ_DEVICE, "context", in->context_bytes);
+    add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_room_device(&room));
+    add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
+}
+
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
@@ -236,9 +246,12 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         add(l, AQ_HOST, "tiles (host)", s->tile_rows * (uint64_t)m->hidden * compute);
         add(l, AQ_HOST, "vectors (host)", aq_ledger_line(l, device, "vectors"));
     }
+    if (in->gpu)
+        add_gpu(b, in);
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-    add(l, AQ_HOST, "loading", in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest));
+    add(l, AQ_HOST, "loading",
+        in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest) * (in->gpu ? 2 : 1));
     struct aq_move_room moves;
     aq_move_room_count(&moves, &b->program, m, &b->plan, &b->stream);
     add(l, AQ_HOST, "moves", aq_move_room_bytes(&moves));

@@ -34,6 +34,8 @@ struct aq_block_inputs {
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
     bool separate, fuse_layer, alternate;
+    bool gpu;                /* the separate device is one: struct aq_gpu_room */
+    uint64_t context_bytes;  /* that its driver holds */
     double host_products;    /* percent: struct aq_plan */
     bool host_products_auto; /* chosen instead: of a few, where the machine's rates are known */
     const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */

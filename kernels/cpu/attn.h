@@ -67,7 +67,7 @@ static inline uint32_t aq_attn_victim_end(const struct aq_attn_seq *s)
 static inline void aq_attn_assert(const struct aq_attn *a)
 {
     assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype));
-    assert(a->out_dtype == AQ_F32 || a->out_dtype == AQ_BF16);
+    assert(aq_dtype_is_float(a->out_dtype));
     assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
     assert(a->seqs || a->seq_count == 0);
 }

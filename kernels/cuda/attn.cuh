@@ -61,6 +61,19 @@ AQ_DEVICE_FN uint16_t *aq_cu_kv_scale(uint8_t *block, uint32_t row)
            row % AQ_HEAD_BLOCK_SLOTS;
 }
 
+/* One element of a row. */
+AQ_DEVICE_FN float aq_cu_kv_load(uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
+                                 uint32_t d)
+{
+    const uint8_t *data = aq_cu_kv_row(block, t, dim, row);
+    if (!aq_cu_is_quantised(t))
+        return aq_cu_load(data, t, d);
+    const uint16_t *of = aq_cu_kv_scale(block, row);
+    uint32_t half = (dim + 1) / 2;
+    uint32_t code = t == AQ_Q8 ? data[d] : d < half ? data[d] & 15u : data[d - half] >> 4;
+    return aq_cu_code_value(code, aq_cu_from_f16(of[0]), aq_cu_from_f16(of[AQ_HEAD_BLOCK_SLOTS]));
+}
+
 /* ---- victims ---- */
 
 /* A score as a number that orders as aq_slots_rank(): the two zeros are one, a NaN is infinite. */

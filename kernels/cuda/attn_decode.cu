@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Decode attention over pages of head-blocks, in f32 over the cache's format; also prefill over
- * caches that tensor cores do not take.
+ * Decode attention over pages of head-blocks, in f32 over the cache's format; also the prefill that
+ * tensor cores do not take.
  *
  * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
  * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
@@ -14,6 +14,7 @@
  *          or the scores of a head do not fit.
  * Bound by reading K and V once (per 4 queries of a KV head). */
 #include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/mma.cuh" /* copies */
 
 enum {
     SPLIT_SLOTS = 256, /* promise 1 of the design: fixed splits */
@@ -51,9 +52,15 @@ AQ_DEVICE_FN uint32_t stage_stride_of(enum aq_dtype t, uint32_t dim)
     return (aq_cu_kv_row_bytes(t, dim) + 15) / 16 * 16 + 16; /* neighbours in other banks */
 }
 
+/* Elements of a query in shared memory: what is past its end is 0. */
+AQ_DEVICE_FN uint32_t padded_of(uint32_t dim)
+{
+    return (dim + 7) / 8 * 8;
+}
+
 AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t nq)
 {
-    uint32_t dim = (p->c.a.head_dim + 3) / 4 * 4;
+    uint32_t dim = padded_of(p->c.a.head_dim);
     struct room r;
     r.stage_stride = stage_stride_of(p->c.a.kv_dtype, p->c.a.head_dim);
     r.stage = reinterpret_cast<uint8_t *>(shared);
@@ -72,7 +79,7 @@ AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t
 /* The same sum for the host. */
 static size_t room_bytes(const struct aq_attn *a, uint32_t warps, uint32_t nq, uint32_t cap)
 {
-    size_t dim = aq_align_up(a->head_dim, 4);
+    size_t dim = aq_align_up(a->head_dim, 8);
     size_t stride = aq_align_up(aq_kv_row_bytes(a->kv_dtype, a->head_dim), 16) + 16;
     size_t stage = aq_max_u64(warps * AQ_HEAD_BLOCK_SLOTS * stride, warps * nq * dim * 4);
     return stage + 4 * (2 * nq * dim + nq * SPLIT_SLOTS + 2 * QUERIES_MAX + nq * cap);
@@ -137,10 +144,16 @@ AQ_DEVICE_FN void stage_keys(const struct room *r, const struct aq_attn *a, uint
     const uint8_t *from = aq_cu_kv_row(block, a->kv_dtype, a->head_dim, 0);
     __syncwarp(); /* what was there is done with */
     if (bytes % 16 == 0) {
-        uint32_t units = bytes / 16;
-        for (uint32_t u = aq_cu_lane(); u < AQ_HEAD_BLOCK_SLOTS * units; u += AQ_CU_WARP)
-            *reinterpret_cast<uint4 *>(to + u / units * r->stage_stride + u % units * 16) =
-                reinterpret_cast<const uint4 *>(from)[u];
+        uint32_t units = bytes / 16, row = aq_cu_lane() / units, unit = aq_cu_lane() % units;
+        uint32_t rows = AQ_CU_WARP / units, rest = AQ_CU_WARP % units; /* a step further on */
+        for (uint32_t u = aq_cu_lane(); u < AQ_HEAD_BLOCK_SLOTS * units; u += AQ_CU_WARP) {
+            aq_cu_copy16(to + row * r->stage_stride + unit * 16, from + 16 * u, true);
+            unit += rest;
+            row += rows + (unit >= units);
+            unit -= unit >= units ? units : 0;
+        }
+        aq_cu_copy_commit();
+        aq_cu_copy_wait<0>();
     } else {
         for (uint32_t u = aq_cu_lane(); u < AQ_HEAD_BLOCK_SLOTS * bytes; u += AQ_CU_WARP)
             to[u / bytes * r->stage_stride + u % bytes] = from[u];
@@ -166,7 +179,7 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
 {
     const struct aq_attn *a = &p->c.a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, lane = aq_cu_lane(), dim = a->head_dim;
-    uint32_t padded = (dim + 3) / 4 * 4;
+    uint32_t padded = padded_of(dim);
     uint8_t *stage = r->stage + warp * AQ_HEAD_BLOCK_SLOTS * r->stage_stride;
     for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
         uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS + lane;
@@ -176,12 +189,13 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
             stage_keys(r, a, stage, block);
             if (slot < b->len) {
                 row_of<T> k(block, stage + lane * r->stage_stride, lane, dim);
-                for (uint32_t d = 0; d < dim; d += 4) { /* q is 0 past the end */
-                    float x[4];
-                    k.template load<4>(d, x);
+                for (uint32_t d = 0; d < dim; d += 8) { /* q is 0 past the end */
+                    float x[8], y[8];
+                    k.template load<8>(d, x); /* 16 bytes of 8 lanes: every bank once */
                     for (uint32_t q = 0; q < NQ; q++) {
-                        for (uint32_t e = 0; e < 4; e++)
-                            sum[q] = fmaf(r->q[q * padded + d + e], x[e], sum[q]);
+                        aq_cu_floats8(y, r->q + q * padded + d);
+                        for (uint32_t e = 0; e < 8; e++)
+                            sum[q] = fmaf(y[e], x[e], sum[q]);
                     }
                 }
             }
@@ -223,7 +237,7 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
                                uint32_t first)
 {
     const struct aq_attn *a = &p->c.a;
-    uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
     float o[NQ][ELEMENTS] = {};
     uint32_t keys[NQ];
@@ -298,7 +312,7 @@ AQ_DEVICE_FN void store_out(const struct aq_attn *a, struct place at, uint32_t d
 AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct batch *b, float *to,
                                uint32_t nq)
 {
-    uint32_t padded = (a->head_dim + 3) / 4 * 4;
+    uint32_t padded = padded_of(a->head_dim);
     for (uint32_t i = threadIdx.x; i < nq * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         float x = 0;
@@ -377,7 +391,7 @@ template <uint32_t NQ>
 AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const float *max,
                              const float *sum)
 {
-    uint32_t dim = p->c.a.head_dim, padded = (dim + 3) / 4 * 4;
+    uint32_t dim = p->c.a.head_dim, padded = padded_of(dim);
     for (uint32_t i = threadIdx.x; i < NQ * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         if (d >= dim)
@@ -400,7 +414,7 @@ AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const
 
 /* A grid of (batches of queries, KV heads, sequences). */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-__global__ void __launch_bounds__(128) decode_fused(struct decode p)
+__global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
 {
     AQ_SHARED(float, shared);
     const struct aq_attn *a = &p.c.a;
@@ -408,7 +422,7 @@ __global__ void __launch_bounds__(128) decode_fused(struct decode p)
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x * NQ, NQ);
     if (!b.count)
         return;
-    uint32_t dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    uint32_t dim = a->head_dim, padded = padded_of(dim);
     float *max = r.s + NQ * p.cap, *sum = max + QUERIES_MAX;
     load_queries(a, &b, r.q, NQ);
     for (uint32_t i = threadIdx.x; i < NQ * padded; i += blockDim.x)
@@ -455,7 +469,7 @@ AQ_DEVICE_FN size_t head_index(const struct decode *p, uint32_t seq, uint32_t he
 
 /* A grid of (splits x batches of queries, KV heads, sequences). */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-__global__ void __launch_bounds__(128) decode_split(struct decode p, uint32_t scores_stride)
+__global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t scores_stride)
 {
     AQ_SHARED(float, shared);
     const struct aq_attn *a = &p.c.a;
@@ -464,7 +478,7 @@ __global__ void __launch_bounds__(128) decode_split(struct decode p, uint32_t sc
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
     if (!b.count || first >= b.len)
         return;
-    uint32_t dim = a->head_dim, padded = (dim + 3) / 4 * 4;
+    uint32_t dim = a->head_dim, padded = padded_of(dim);
     float *max = r.max, *sum = r.sum;
     load_queries(a, &b, r.q, NQ);
     __syncthreads();
@@ -531,7 +545,7 @@ __global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
 }
 
 /* A grid of (KV heads, sequences). */
-__global__ void __launch_bounds__(JOIN_THREADS)
+__global__ void __launch_bounds__(JOIN_THREADS, 4)
     decode_remember(struct decode p, uint32_t scores_stride, float *log_sums)
 {
     AQ_SHARED(uint32_t, shared);
@@ -669,8 +683,8 @@ int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
     return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
 }
 
-int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                         struct aq_cuda_reach reach)
+int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                               struct aq_cuda_reach reach)
 {
     struct aq_attn without = *a;
     struct aq_cuda_exec fused = *ex;

@@ -29,7 +29,7 @@
 #else
 
 #define AQ_LAUNCH(ex, kernel, grid, block, shared_bytes, ...)                                      \
-    ((void)(ex), aq_emu_run((grid), (block), (shared_bytes), [=]() { kernel(__VA_ARGS__); }))
+    aq_emu_run((ex)->stream, (ex)->sm, (grid), (block), (shared_bytes), kernel, __VA_ARGS__)
 #define AQ_SHARED(type, name) type *name = static_cast<type *>(aq_emu_shared())
 
 #endif
@@ -95,6 +95,19 @@ AQ_DEVICE_FN void aq_cu_store(void *data, enum aq_dtype t, size_t index, float v
         static_cast<float *>(data)[index] = v;
     else
         static_cast<uint16_t *>(data)[index] = t == AQ_F16 ? aq_cu_to_f16(v) : aq_cu_to_bf16(v);
+}
+
+/* Eight floats from where they are aligned to 16 bytes. */
+AQ_DEVICE_FN void aq_cu_floats8(float x[8], const float *from)
+{
+    const uint4 *units = reinterpret_cast<const uint4 *>(from);
+    for (uint32_t i = 0; i < 2; i++) {
+        uint4 u = units[i];
+        x[4 * i] = __uint_as_float(u.x);
+        x[4 * i + 1] = __uint_as_float(u.y);
+        x[4 * i + 2] = __uint_as_float(u.z);
+        x[4 * i + 3] = __uint_as_float(u.w);
+    }
 }
 
 /* ---- reductions; the order of the sums depends on the number of threads only ---- */

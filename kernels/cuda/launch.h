@@ -79,8 +79,65 @@ struct aq_cuda_unpack {
 };
 int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u);
 
+/* y[r][n] = sum over k of x[r][k] * w(n, k), few rows of x against quantised weights that nobody
+ * unpacks: each number of W as aq_cuda_unpack to x_dtype has it, products exact, sums f32 in an
+ * order that depends on k only (product_codes.cu).  Bias, activation and residual: aq_cuda_finish.
+ *   x  f16 or bf16 [m][k], row stride x_stride;  m <= AQ_CUDA_PRODUCT_ROWS_MAX
+ *   w  panels in GROUP64, int8 or int4, of `rows` rows
+ *   y  f32 [m][rows], row stride y_stride
+ * Reads W once.  -EINVAL: the device's tensor cores do not take x_dtype. */
+enum { AQ_CUDA_PRODUCT_ROWS_MAX = 16 };
+struct aq_cuda_codes_product {
+    const void *x;
+    enum aq_dtype x_dtype;
+    size_t x_stride;
+    const void *w;
+    enum aq_dtype w_dtype;
+    float *y;
+    size_t y_stride;
+    uint32_t m, rows, k;
+};
+int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p);
+
+/* ---- logits ---- */
+
 int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
                         const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
+
+/* How a row's token is drawn: what engine/sample.c takes from a sequence. */
+struct aq_cuda_draw {
+    float temperature;  /* 0: the largest logit, of equal ones the lowest id */
+    float top_p, min_p; /* 1, 0: off */
+    uint32_t top_k;     /* 0: off */
+    uint64_t seed, counter_low, counter_high; /* the draw is aq_prng_uniform() of them */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
+    const uint32_t *seen; /* the prompt's ids, then those generated: below vocab */
+    uint32_t prompt_count, seen_count;
+    const uint32_t *masked; /* ids that may not come now */
+    uint32_t masked_count;
+};
+/* Masks and penalties, in place: the bits of engine/sample.c.  What follows goes by the logits as
+ * they are then, with their own statistics. */
+int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_draw *draws, float *logits,
+                     size_t stride, uint32_t rows, uint32_t vocab);
+/* tokens[r] = the next token of row r; penalties and masks are not looked at.  The token is that of
+ * aq_sample_token() unless the draw, or the share that top_p keeps, comes within 2^-31 (vocab 2^16;
+ * 2^-39 up to 2^12) of the border between two candidates, as a share of all weight: weights
+ * are rounded to integers, once each.  A weight as near to min_p as f64's exp is off may stay or
+ * go. */
+int aq_cuda_sample(const struct aq_cuda_exec *ex, uint32_t *tokens,
+                   const struct aq_cuda_draw *draws, const struct aq_logits_stat *stats,
+                   const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
+
+struct aq_cuda_top {
+    uint32_t id;
+    float logprob;
+};
+/* tops[r][count]: the best of row r, best first, as aq_sample_tops() to the bit; a pass over the
+ * row for each. */
+int aq_cuda_tops(const struct aq_cuda_exec *ex, struct aq_cuda_top *tops, uint32_t count,
+                 const struct aq_logits_stat *stats, const float *logits, size_t stride,
+                 uint32_t rows, uint32_t vocab);
 
 /* ---- KV ---- */
 
@@ -96,6 +153,10 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
                     uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
                     uint32_t head_dim);
 
+/* target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h], or UINT32_MAX where that is not below `whole`. */
+int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
+                    uint32_t kv_heads, uint32_t whole);
+
 /* ---- attention ---- */
 
 /* Head sizes up to 256; out may be f16 as well.  Both members of reach are used.  The bits do not
@@ -105,10 +166,21 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
 size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach);
 int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                         struct aq_cuda_reach reach);
-/* The plain version, without tensor cores: every format and head size, the bits of decode; K and V
- * are read once per 4 query rows of a KV head. */
+/* out_dtype says in what the passes compute.  Where it is f16 or bf16, the head size 64, 80, 96 or
+ * 128 and the cache not f32, tensor cores do the products (bf16 caches need compute capability
+ * 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16 where the cache
+ * is), once each; all sums are f32.  There, an infinity or a NaN in V reaches, within its own
+ * sequence, earlier rows that do not see it.  Otherwise as the next one. */
 int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                          struct aq_cuda_reach reach);
+/* Without tensor cores: every format and head size, the bits of decode; K and V are read once per 4
+ * query rows of a KV head. */
+int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                               struct aq_cuda_reach reach);
+/* pairs is read at the call.  On tensor cores where aq_cuda_attn_prefill is, with its rounding of q
+ * and K; exp and sums are f32. */
+int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs, struct aq_cuda_reach reach);
 
 #ifdef __cplusplus
 }

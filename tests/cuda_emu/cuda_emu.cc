@@ -28,6 +28,7 @@ enum {
     STACK_BYTES = EMU_ASAN ? 128 * 1024 : 64 * 1024,
     SHARED_MAX = 48 * 1024,
     GATHER_BYTES = 64, /* per lane */
+    COPIES_MAX = 64,   /* under way, of a thread */
 };
 
 /* ---- switching between stacks ---- */
@@ -102,13 +103,20 @@ static void context_switch(struct context *from, struct context *to)
 
 enum state { READY, AT_BARRIER, IN_WARP, DONE };
 
+struct copy {
+    char *to;
+    const char *from;
+    unsigned bytes, group;
+};
+
 struct fiber {
     struct context context;
     char *stack;
     enum state state;
     uint3 thread;
     int line; /* where it waits */
-    unsigned generation;
+    struct copy copy[COPIES_MAX];
+    unsigned copies, group; /* under way; the one that is not committed yet */
 };
 
 struct warp {
@@ -132,6 +140,7 @@ static struct emu {
 } emu;
 
 struct aq_emu_place aq_emu_here;
+unsigned aq_emu_sm;
 
 [[noreturn]] static void fail(const char *what, int line, int other)
 {
@@ -287,6 +296,7 @@ static void start_block(dim3 block)
         __asan_unpoison_memory_region(f->stack, STACK_BYTES);
 #endif
         f->state = READY;
+        f->copies = f->group = 0;
         f->thread = {i % block.x, i / block.x % block.y, i / block.x / block.y};
         memset(f->stack, 0xa5, 64);
         context_make(&f->context, f->stack, fiber_main);
@@ -385,49 +395,48 @@ static float widen(uint32_t pair, unsigned half, bool bf16)
     return bf16 ? aq_f32_from_bf16(bits) : aq_f32_from_f16(bits);
 }
 
-/* Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".  Products of two
- * such numbers are exact in f32. */
-static void multiply(void *all, bool bf16)
+/* Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type", and m16n8k8, whose
+ * fragments are the first halves of those.  Products of two such numbers are exact in f32. */
+static void multiply(void *all, unsigned k_count, bool bf16)
 {
     struct fragment *lane = (struct fragment *)all;
     float a[16][16], b[16][8];
     for (unsigned l = 0; l < 32; l++) {
         for (unsigned half = 0; half < 2; half++) {
-            for (unsigned r = 0; r < 4; r++)
+            for (unsigned r = 0; r < k_count / 4; r++)
                 a[l / 4 + r % 2 * 8][l % 4 * 2 + half + r / 2 * 8] =
                     widen(lane[l].a[r], half, bf16);
-            for (unsigned r = 0; r < 2; r++)
+            for (unsigned r = 0; r < k_count / 8; r++)
                 b[l % 4 * 2 + half + r * 8][l / 4] = widen(lane[l].b[r], half, bf16);
         }
     }
     for (unsigned l = 0; l < 32; l++) {
         for (unsigned i = 0; i < 4; i++) {
             float sum = lane[l].c[i];
-            for (unsigned k = 0; k < 16; k++)
+            for (unsigned k = 0; k < k_count; k++)
                 sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
             lane[l].c[i] = sum;
         }
     }
 }
 
-static void multiply_f16(void *all)
+template <unsigned k_count, bool bf16> static void multiply_as(void *all)
 {
-    multiply(all, false);
+    multiply(all, k_count, bf16);
 }
 
-static void multiply_bf16(void *all)
+void aq_emu_mma(float c[4], const uint32_t *a, const uint32_t *b, unsigned k, bool bf16, int line)
 {
-    multiply(all, true);
-}
-
-void aq_emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool bf16, int line)
-{
-    struct fragment f;
-    memcpy(f.a, a, sizeof(f.a));
-    memcpy(f.b, b, sizeof(f.b));
+    struct fragment f = {};
+    memcpy(f.a, a, k / 4 * sizeof(*a));
+    memcpy(f.b, b, k / 8 * sizeof(*b));
     memcpy(f.c, c, sizeof(f.c));
-    const struct fragment *all = (const struct fragment *)aq_emu_gather(
-        &f, sizeof(f), line, bf16 ? multiply_bf16 : multiply_f16);
+    if (aq_emu_sm < 80 && (bf16 || k > 8))
+        fail("this compute capability has no such mma", line, line);
+    void (*last)(void *) = k == 8  ? multiply_as<8, false>
+                           : !bf16 ? multiply_as<16, false>
+                                   : multiply_as<16, true>;
+    const struct fragment *all = (const struct fragment *)aq_emu_gather(&f, sizeof(f), line, last);
     memcpy(c, all[aq_emu_here.lane].c, sizeof(f.c));
 }
 
@@ -446,4 +455,35 @@ void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line)
         }
         r[m] = pair[0] | (uint32_t)pair[1] << 16;
     }
+}
+
+/* ---- copies that run on their own ---- */
+
+void aq_emu_copy_async(void *to, const void *from, unsigned bytes, int line)
+{
+    struct fiber *f = emu.current;
+    if ((uintptr_t)to % 16 || (bytes && (uintptr_t)from % 16))
+        fail("cp.async: an address that is not aligned to 16 bytes", line, line);
+    if (f->copies == COPIES_MAX)
+        fail("too many copies under way", line, line);
+    f->copy[f->copies++] = {(char *)to, (const char *)from, bytes, f->group};
+}
+
+void aq_emu_copy_commit(void)
+{
+    emu.current->group++;
+}
+
+void aq_emu_copy_wait(unsigned left)
+{
+    struct fiber *f = emu.current;
+    unsigned done = 0;
+    for (; done < f->copies && f->copy[done].group + left < f->group; done++) {
+        const struct copy *c = &f->copy[done];
+        memset(c->to, 0, 16);
+        if (c->bytes)
+            memcpy(c->to, c->from, c->bytes);
+    }
+    memmove(f->copy, f->copy + done, (f->copies - done) * sizeof(*f->copy));
+    f->copies -= done;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tests/cuda_emu/cuda_emu.cuh - what our .cu files use of CUDA, on the CPU: included ahead of each
- * of them when it is compiled as C++.  Device memory is memory, streams are at once.
+ * of them when it is compiled as C++.  Without a stream a launch runs at once; the runtime that has
+ * streams and memory of its own is emu_runtime.cc.
  *
  * Blocks run one after the other; the threads of a block are fibers that give way at barriers and
  * at warp operations only.  A warp runs ahead of the others, to its next barrier; in which order
@@ -11,6 +12,8 @@
  * is NaN.  Anything else ends the program with a message. */
 #ifndef AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 #define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
+
+#include "tests/cuda_emu/emu_stream.cuh"
 
 #include <math.h>
 #include <stddef.h>
@@ -44,14 +47,26 @@ struct alignas(16) uint4 {
 extern "C" void aq_emu_seed(uint64_t seed);
 /* Launches since the program began. */
 extern "C" uint64_t aq_emu_launches(void);
+/* The compute capability times ten that the launch under way was told of: code that nvcc chooses by
+ * __CUDA_ARCH__ is chosen by it. */
+extern unsigned aq_emu_sm;
 
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
 int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
 
-template <typename F> static inline int aq_emu_run(dim3 grid, dim3 block, size_t shared_bytes, F f)
+/* Runs a kernel in its turn on a stream, with its arguments as they are now; at once where the
+ * stream is NULL. */
+template <typename K, typename... A>
+static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
+                             K kernel, A... args)
 {
-    return aq_emu_launch(
-        grid, block, shared_bytes, [](void *arg) { (*static_cast<F *>(arg))(); }, &f);
+    return aq_emu_enqueue(stream, [=] {
+        auto thread = [=] { kernel(args...); };
+        aq_emu_sm = sm;
+        aq_emu_launch(
+            grid, block, shared_bytes, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); },
+            &thread);
+    });
 }
 
 /* ---- what a thread sees ---- */
@@ -156,10 +171,20 @@ static inline float __uint_as_float(unsigned bits)
 
 /* ---- tensor cores, by scalars ---- */
 
-/* d = a b + c of a warp: a [16][16] and b [16][8] in f16 or bf16, c [16][8] in f32, spread over the
- * lanes as mma.m16n8k16 has them; k ascends. */
-void aq_emu_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool bf16, int line);
+/* c += a b of a warp: a [16][k] and b [k][8] in f16 or bf16, c [16][8] in f32, spread over the
+ * lanes as mma.m16n8k16 or, where k is 8, mma.m16n8k8 have them; k ascends.  A lane has k / 4 words
+ * of a and k / 8 of b. */
+void aq_emu_mma(float c[4], const uint32_t *a, const uint32_t *b, unsigned k, bool bf16, int line);
 /* Four 8 x 8 matrices of 16 bits; lane i of 8 j .. 8 j + 7 has the address of a row of matrix j. */
 void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line);
+
+/* ---- copies that run on their own ---- */
+
+/* cp.async of 16 bytes of shared memory, of which the first `bytes` come from `from` and the others
+ * are 0; nothing moves until the group it is committed to is waited for: what reads or overwrites
+ * too early shows. */
+void aq_emu_copy_async(void *to, const void *from, unsigned bytes, int line);
+void aq_emu_copy_commit(void);
+void aq_emu_copy_wait(unsigned left);
 
 #endif

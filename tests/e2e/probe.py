@@ -69,7 +69,18 @@ class Probe(Rig):
         report = self.reported("--hardware", self.path("hw.yaml"))
         self.assertEqual(report["predicted"]["hardware"], "this machine")
 
+    def test_what_is_kept_is_what_runs_take(self):
+        cache = self.path("cache")
+        done = self.probe("--keep", "--cache-dir", cache)
+        self.assertEqual(os.listdir(cache), ["hardware-local.yaml"])
+        with open(os.path.join(cache, "hardware-local.yaml"), "rb") as f:
+            self.assertEqual(f.read(), done.stdout)
+        self.write(self.many(2))
+        predicted = self.reported("--threads", "1", "--cache-dir", cache)["predicted"]
+        self.assertEqual(predicted["hardware"], "this machine")
+
     def test_what_cannot_be_measured_is_refused(self):
+        self.assertIn(b"--keep", self.probe("--keep", "--isa", "avx2", status=1).stderr)
         self.assertIn(b"expected one directory", self.probe("--disk-dir", "a,b", status=1).stderr)
         self.assertIn(b"nowhere", self.probe("--disk-dir", self.path("nowhere"), status=2).stderr)
         self.probe("--threads", "0", status=1)

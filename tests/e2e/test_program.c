@@ -172,8 +172,9 @@ static void usage_errors_exit_1_and_leave_standard_output_alone(void **state)
 static void what_cannot_run_here_exits_2(void **state)
 {
     struct rig *r = *state;
-    run(r, "generate|--device|cuda|--prompt|x|--model|y");
+    run(r, "generate|--device|cuda:99|--prompt|x|--model|y");
     assert_int_equal(r->status, 2);
+    assert_non_null(strstr(r->err, "--device cuda:99 cannot be used: "));
     run(r, "generate|--device|cpu|--prompt|x|--model|/nonexistent");
     assert_int_equal(r->status, 2);
     assert_non_null(strstr(r->err, "/nonexistent"));

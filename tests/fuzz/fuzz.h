@@ -42,4 +42,15 @@ static inline void fuzz_check_error(int rc, const struct aq_err *err)
             abort();
 }
 
+/* The same of a failure that names what files call things: in any script, but one line that cannot
+ * move a terminal's cursor. */
+static inline void fuzz_check_error_text(const struct aq_err *err)
+{
+    if (err->code >= 0 || err->text[0] == '\0')
+        abort();
+    for (const char *p = err->text; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            abort();
+}
+
 #endif

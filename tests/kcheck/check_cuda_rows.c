@@ -121,6 +121,71 @@ static void check_unpacks(struct kc *kc)
     }
 }
 
+/* ---- a few rows against quantised weights ---- */
+
+static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_dtype, uint32_t m,
+                          uint32_t k)
+{
+    static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_POSITIVE, KC_OUTLIER, KC_ZERO};
+    struct aq_cuda_exec ex = *kc_cuda();
+    ex.sm = x_dtype == AQ_F16 && kc_below(kc, 2) ? 75 : 90;
+    struct aq_cuda_codes_product p = {.x_dtype = x_dtype, .w_dtype = w_dtype, .m = m, .k = k};
+    p.rows = 1 + kc_below(kc, 150);
+    p.x_stride = k + kc_below(kc, 4);
+    p.y_stride = p.rows + kc_below(kc, 4);
+    enum kc_fill fill = fills[kc_below(kc, AQ_ARRAY_LEN(fills))];
+    p.x = kc_in(kc, x_dtype, fill, m, k, p.x_stride);
+    const float *w = kc_in(kc, AQ_F32, fills[kc_below(kc, 4)], p.rows, k, k);
+    p.w = kc_panels(kc, w, AQ_F32, w_dtype, p.rows, k);
+    struct kc_out y = kc_out(kc, AQ_F32, m, p.rows, p.y_stride);
+    double *scale = calloc((size_t)m * p.rows, sizeof(*scale));
+    for (uint32_t i = 0; i < m * p.rows; i++) {
+        uint32_t r = i / p.rows, n = i % p.rows;
+        const char *panel = (const char *)p.w + n / AQ_PANEL_ROWS * aq_panel_bytes(w_dtype, k);
+        double sum = 0;
+        for (uint32_t j = 0; j < k; j++) {
+            uint32_t bits; /* as unpacked */
+            aq_element_store(&bits, x_dtype, 0,
+                             aq_panel_load(panel, w_dtype, AQ_LAYOUT_GROUP64, k, n % 64, j));
+            double term = (double)aq_element_load(&bits, x_dtype, 0) *
+                          aq_element_load(p.x, x_dtype, r * p.x_stride + j);
+            sum += term;
+            scale[i] += fabs(term);
+        }
+        aq_element_store(y.ref, AQ_F32, r * p.y_stride + n, (float)sum);
+    }
+    p.y = y.got;
+    kc_cuda_done(aq_cuda_product_codes(&ex, &p));
+    kc_near(kc, &y, scale,
+            (struct kc_limit){.rel = 0x1p-24 * (k / 8.0 + 16), .ulp = 1, .why = "f32 sums of k"});
+    free(scale);
+    struct kc_out one = kc_out(kc, AQ_F32, 1, p.rows, p.y_stride); /* a row alone: the same bits */
+    uint32_t r = kc_below(kc, m);
+    kc_out_set(&one, (float *)y.got + r * p.y_stride);
+    p.x = (const uint16_t *)p.x + r * p.x_stride;
+    p.m = 1;
+    kc_out_reset(&one);
+    p.y = one.got;
+    kc_cuda_done(aq_cuda_product_codes(&ex, &p));
+    kc_same(kc, &one);
+}
+
+static void check_products(struct kc *kc)
+{
+    static const uint32_t m_values[] = {1, 2, 7, 8, 9, 16};
+    static const uint32_t k_values[] = {1, 15, 16, 17, 64, 65, 200, 513, 1100};
+    for (size_t d = 0; d < 4; d++) {
+        for (size_t m = 0; m < AQ_ARRAY_LEN(m_values); m++) {
+            for (size_t k = 0; k < AQ_ARRAY_LEN(k_values); k++) {
+                enum aq_dtype x = dtypes[1 + d % 2], w = formats[3 + d / 2];
+                if (kc_begin(kc, KC_CUDA_SLOT, "product_codes_%s_%s_m%u_k%u", aq_dtype_name(x),
+                             aq_dtype_name(w), m_values[m], k_values[k]))
+                    check_product(kc, x, w, m_values[m], k_values[k]);
+            }
+        }
+    }
+}
+
 /* ---- f16 ---- */
 
 /* A kernel that rounds its result once gives in f16 what rounding its f32 result gives. */
@@ -158,6 +223,7 @@ static void check(struct kc *kc)
 {
     check_finishes(kc);
     check_unpacks(kc);
+    check_products(kc);
     check_halves(kc);
 }
 

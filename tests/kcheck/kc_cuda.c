@@ -14,6 +14,8 @@
 extern const struct kc_check kc_check_attn;
 extern const struct kc_check kc_check_cuda_attn;
 extern const struct kc_check kc_check_cuda_rows;
+extern const struct kc_check kc_check_cuda_sample;
+extern const struct kc_check kc_check_cuda_tiles;
 extern const struct kc_check kc_check_embed;
 extern const struct kc_check kc_check_kv;
 extern const struct kc_check kc_check_logits;
@@ -22,8 +24,9 @@ extern const struct kc_check kc_check_scores;
 extern const struct kc_check kc_check_slots;
 
 const struct kc_check *const kc_checks[] = {
-    &kc_check_norm, &kc_check_embed, &kc_check_logits, &kc_check_cuda_rows, &kc_check_slots,
-    &kc_check_kv,   &kc_check_attn,  &kc_check_scores, &kc_check_cuda_attn, NULL,
+    &kc_check_norm,      &kc_check_embed,      &kc_check_logits,      &kc_check_cuda_rows,
+    &kc_check_slots,     &kc_check_kv,         &kc_check_attn,        &kc_check_scores,
+    &kc_check_cuda_attn, &kc_check_cuda_tiles, &kc_check_cuda_sample, NULL,
 };
 
 /* For tests/cuda_emu: in what order threads run. */
@@ -90,9 +93,16 @@ static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
     free(with.workspace);
 }
 
+/* What tensor cores compute has a check of its own, with wider limits (check_cuda_tiles.c). */
 static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
 {
-    kc_cuda_done(aq_cuda_attn_prefill(kc_cuda(), a, kc_cuda_reach(a)));
+    kc_cuda_done(aq_cuda_attn_prefill_plain(kc_cuda(), a, kc_cuda_reach(a)));
+}
+
+static void attn_stats(struct aq_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs)
+{
+    kc_cuda_done(aq_cuda_attn_stats(kc_cuda(), a, pairs, kc_cuda_reach(a)));
 }
 
 static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
@@ -130,6 +140,7 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .add_rows = add_rows,
         .attn_decode = attn_decode,
         .attn_prefill = attn_prefill,
+        .attn_stats = attn_stats,
         .kv_append = kv_append,
         .kv_victim = kv_victim,
         .kv_select = kv_select,

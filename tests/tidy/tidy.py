@@ -269,7 +269,7 @@ def check_sources(tree):
     builds = "\n".join(tree.text(n) for n in tree.files if n.endswith("meson.build"))
     fuzz = set(re.findall(r"^\s*\['(\w+)'", builds, re.M))
     includes = set()
-    for name in tree.c_files():
+    for name in tree.c_files() + [n for n in tree.files if n.endswith(".cc")]:
         includes.update(re.findall(r'#\s*include\s+"([^"]+)"', tree.text(name)))
     for name in tree.c_files():
         base = os.path.basename(name)

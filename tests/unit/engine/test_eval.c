@@ -85,6 +85,24 @@ static void without_a_sweep_there_is_one_run(void **state)
     aq_options_close(o);
 }
 
+/* What a policy is compared with differs from it by the policy alone. */
+static void the_full_cache_has_the_other_options_of_the_run(void **state)
+{
+    struct aq_options *full = NULL,
+                      *o = parse(BASE "--kv-format|int8|--kv-policy|h2o|--kv-budget|20%|--kv-sinks|"
+                                      "2|--compare-full|--weight-format|int4",
+                                 NULL);
+    assert_non_null(o);
+    assert_int_equal(aq_eval_full_options(&full, o, NULL), 0);
+    assert_int_equal(full->kv_format, AQ_Q8);
+    assert_int_equal(full->weight_format, AQ_Q4);
+    assert_int_equal(full->prompt_tokens, 4);
+    assert_true(!full->kv_policy || strcmp(full->kv_policy, "full") == 0);
+    assert_int_equal(aq_options_check(full, NULL), 0); /* no budget is left behind */
+    aq_options_close(full);
+    aq_options_close(o);
+}
+
 static void sweeps_that_make_no_sense_are_refused(void **state)
 {
     static const char *const cases[][2] = {
@@ -186,7 +204,10 @@ static void distances_are_those_of_the_distributions(void **state)
     }
     assert_int_equal(aq_eval_compare_check(c, &err), 0);
     aq_eval_compare_reset(c);
-    assert_true(aq_eval_compare_kl(c)[1] == 0);
+    for (uint32_t w = 0; w < WINDOWS; w++) {
+        assert_true(aq_eval_compare_kl(c)[w] == 0);
+        assert_int_equal(aq_eval_compare_agreed(c)[w], 0);
+    }
     aq_eval_compare_close(c);
 }
 
@@ -525,6 +546,7 @@ static void options_that_exclude_each_other_are_refused(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_sweep_is_all_combinations_of_its_lists),
     cmocka_unit_test(without_a_sweep_there_is_one_run),
+    cmocka_unit_test(the_full_cache_has_the_other_options_of_the_run),
     cmocka_unit_test(sweeps_that_make_no_sense_are_refused),
     cmocka_unit_test(a_mean_has_the_error_of_its_windows),
     cmocka_unit_test(distances_are_those_of_the_distributions),

@@ -242,17 +242,28 @@ static void files_are_read_and_replaced(void **state)
     assert_non_null(strstr(err.text, path));
 }
 
+static void the_widest_spread_that_counts_is_found(void **state)
+{
+    struct aq_hw_profile p = parse(CPU);
+    uint32_t key = 0;
+    assert_true(aq_hw_spread(&p, &key) == 0);
+    aq_hw_key_give(&p, "host.memory_gb_s", 50, 0.1, "");
+    aq_hw_key_give(&p, "host.attention_memory_gb_s", 40, 0.3, "");
+    aq_hw_key_give(&p, "host.product_f32_memory_gb_s", 40, 0.9, ""); /* for people to read */
+    near(aq_hw_spread(&p, &key), 0.3);
+    assert_int_equal(key, aq_hw_key_find("host.attention_memory_gb_s"));
+}
+
 /* ---- names ------------------------------------------------------------------------------- */
 
 static void every_committed_profile_is_built_in_and_reads(void **state)
 {
-    char path[512], name[256];
+    char path[1024], name[256];
     uint32_t count = 0, built_in = 0;
     struct dirent *entry;
-    const char *data = getenv("AQ_TEST_DATA");
-    assert_non_null(data);
-    snprintf(path, sizeof(path), "%s/../../configs/hardware", data);
-    DIR *d = opendir(path);
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s", test_data_path("../../configs/hardware"));
+    DIR *d = opendir(folder);
     assert_non_null(d);
     while ((entry = readdir(d))) {
         struct aq_err err = {0};
@@ -260,7 +271,7 @@ static void every_committed_profile_is_built_in_and_reads(void **state)
         size_t n = strlen(entry->d_name);
         if (n < 6 || n >= sizeof(name) || strcmp(entry->d_name + n - 5, ".yaml") != 0)
             continue;
-        snprintf(path, sizeof(path), "%s/../../configs/hardware/%.200s", data, entry->d_name);
+        snprintf(path, sizeof(path), "%s/%.200s", folder, entry->d_name);
         snprintf(name, sizeof(name), "%.*s", (int)(n - 5), entry->d_name);
         if (aq_hw_find(&file, path, NULL, &err) < 0 || aq_hw_find(&named, name, NULL, &err) < 0)
             fail_msg("%s", err.text);
@@ -375,6 +386,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_derived_must_be_there),
     cmocka_unit_test(what_is_written_reads_back),
     cmocka_unit_test(files_are_read_and_replaced),
+    cmocka_unit_test(the_widest_spread_that_counts_is_found),
     cmocka_unit_test(every_committed_profile_is_built_in_and_reads),
     cmocka_unit_test(an_unknown_name_names_the_nearest_one),
     cmocka_unit_test(this_machine_is_measured_once_and_kept),

@@ -248,7 +248,9 @@ static void a_visible_gpu_is_not_left_idle_unasked(void **state)
     struct aq_err err = {0};
     const char *where = NULL;
     assert_false(aq_device_nvidia_visible(t.root, &where));
-    assert_int_equal(aq_device_choose(NULL, t.root, &err), 0);
+    int gpu = 7;
+    assert_int_equal(aq_device_choose(&gpu, NULL, t.root, NULL, &err), 0);
+    assert_int_equal(gpu, -1);
     put(&t, "/dev/nvidiactl", "");
     assert_false(aq_device_nvidia_visible(t.root, &where));
     put(&t, "/sys/bus/pci/devices/0000:00:01.0/vendor", "0x10de\n");
@@ -256,10 +258,11 @@ static void a_visible_gpu_is_not_left_idle_unasked(void **state)
     assert_false(aq_device_nvidia_visible(t.root, &where));
     put(&t, "/sys/bus/pci/devices/0000:00:01.0/class", "0x030200\n");
     assert_true(aq_device_nvidia_visible(t.root, &where));
-    assert_int_equal(aq_device_choose("auto", t.root, &err), -ENODEV);
+    assert_int_equal(aq_device_choose(&gpu, "auto", t.root, NULL, &err), -ENODEV);
     assert_non_null(strstr(err.text, "--device cpu"));
-    assert_int_equal(aq_device_choose("cpu", t.root, &err), 0);
-    assert_int_equal(aq_device_choose("cuda:0", t.root, &err), -ENODEV);
+    assert_int_equal(aq_device_choose(&gpu, "cpu", t.root, NULL, &err), 0);
+    assert_int_equal(aq_device_choose(&gpu, "cuda:0", t.root, NULL, &err), -ENODEV);
+    assert_int_equal(gpu, -1);
     put(&t, "/dev/nvidia0", "");
     assert_true(aq_device_nvidia_visible(t.root, &where));
     assert_string_equal(where, "/dev/nvidia*");

@@ -442,8 +442,7 @@ static void parts_given_leave_the_rest_of_the_budget(void **state)
     (void)state;
 }
 
-/* A run that keeps one slot more than it may hold gives one up; one that just fits gives up
- * none. */
+/* A run that needs one slot more than it may hold gives one up; one that fits gives up none. */
 static void runs_that_just_fit_drop_nothing(void **state)
 {
     for (uint32_t n = 1; n < 16; n++) {

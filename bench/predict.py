@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted against measured: runs of many kinds on this machine, each beside what the planner said before it.
+
+    python3 bench/predict.py [--build build] [--output NAME] [--hardware FILE] [--only WORD] [--list]
+
+Models, batches, formats, KV policies, placements over an emulated device, links and the disk, schedules, and jobs
+whose passes prefill and decode at once.  The machine is probed first (aquifer probe, or --hardware FILE), on an
+otherwise quiet machine.  The error is that of generated tokens per second, 1 - the smaller by the larger; pass times stand
+beside it.  With --output NAME finished runs are kept in NAME.json, the profile in NAME.hw.yaml, and the table in
+NAME.md; started again it goes on (other options or another build of aquifer: run again).  Exit status 1 when the
+median error is above 5 % or the worst above 15 %, or a run failed."""
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import runs
+
+MEDIAN, WORST = 0.05, 0.15
+DEVICE = ["--emulate-device", "3GiB", "--emulate-link"]
+
+
+def spread(weights="100/0/0", kv="100/0/0", hidden="100/0/0", head="device"):
+    return ["--placement", f"weights={weights} kv={kv} hidden={hidden} head={head}"]
+
+
+def model(shape, prompt, gen, batch, batches=1):
+    return ["--shape", shape, "--prompt-len", prompt, "--gen-len", gen, "--micro-batch", batch, "--micro-batches",
+            batches, "--requests", batch * batches]
+
+
+def resident():
+    for shape, prompt, batches in (("opt-125m", 128, (1, 8, 32, 128)), ("opt-350m", 128, (8, 64)),
+                                   ("opt-1.3b", 48, (1, 16, 64)), ("cut-6.7b", 48, (16, 96))):
+        for b in batches:
+            yield f"{shape}, batch {b}", model(shape, prompt, 24, b)
+    yield "opt-125m, f32", model("opt-125m", 128, 24, 32) + ["--compute", "f32"]
+    yield "opt-1.3b, int8", model("opt-1.3b", 64, 24, 16) + ["--weight-format", "int8"]
+    yield "opt-1.3b, int4", model("opt-1.3b", 64, 24, 16) + ["--weight-format", "int4"]
+    yield "opt-350m, long", model("opt-350m", 768, 32, 8)
+    yield "opt-350m, KV int8", model("opt-350m", 512, 32, 12) + ["--kv-format", "int8"]
+    yield "opt-350m, KV int4", model("opt-350m", 512, 32, 12) + ["--kv-format", "int4"]
+    for policy in ("h2o", "window", "heavy"):
+        yield f"opt-350m, {policy} 20 %", model("opt-350m", 512, 48, 12) + ["--kv-policy", policy, "--kv-budget", "20%"]
+
+
+def device():
+    """Behind an emulated link."""
+    weights = spread(weights="0/100/0")
+    yield "link, weights", model("opt-350m", 64, 16, 32) + DEVICE + ["2/2"] + weights
+    yield "link, weights, slow", model("opt-350m", 64, 16, 32) + DEVICE + ["0.8/0.8"] + weights
+    yield "link, half the weights", model("opt-1.3b", 64, 12, 16) + DEVICE + ["3/3"] + spread(weights="50/50/0")
+    yield "link, three micro-batches", model("opt-350m", 64, 16, 16, 3) + DEVICE + ["1/1"] + weights
+    yield "link, KV streams", (model("opt-125m", 256, 16, 16, 2) + DEVICE + ["2/2"] + spread(kv="0/100/0") +
+                               ["--attention", "device"])
+    yield "link, host attends", (model("opt-125m", 256, 16, 16, 2) + DEVICE + ["2/2"] + spread(kv="0/100/0") +
+                                 ["--attention", "host"])
+    yield "link, all away", (model("opt-125m", 128, 16, 16, 2) + DEVICE + ["1/1"] +
+                             spread("0/100/0", "0/100/0", "0/100/0", "host"))
+    yield "link, h2o on the host", (model("opt-125m", 512, 16, 16, 2) + DEVICE + ["1/1"] + spread(kv="0/100/0") +
+                                    ["--attention", "host", "--kv-policy", "h2o", "--kv-budget", "20%"])
+    yield "link, fused, alternating", (model("opt-350m", 64, 16, 16, 2) + DEVICE + ["1/1"] +
+                                       spread("0/100/0", hidden="0/100/0") + ["--fuse-layer", "--alternate"])
+    yield "link, serial", (model("opt-125m", 128, 16, 16, 2) + DEVICE + ["2/2"] + weights +
+                           ["--executor", "serial"])
+
+
+def disk():
+    """Weights or KV that come from disk in every pass."""
+    yield "disk, half the weights", model("opt-1.3b", 64, 12, 32) + spread("0/50/50", "0/100/0", "0/100/0", "host")
+    yield "disk, all weights", model("cut-6.7b", 64, 8, 48) + spread("0/0/100", "0/100/0", "0/100/0", "host")
+    yield "disk, weights in int8", (model("opt-1.3b", 64, 12, 32) + ["--weight-format", "int8"] +
+                                    spread("0/0/100", "0/100/0", "0/100/0", "host"))
+    yield "disk, KV", model("opt-125m", 512, 16, 32) + spread("0/100/0", "0/0/100", "0/100/0", "host")
+    yield "disk and link", model("opt-350m", 64, 12, 32) + DEVICE + ["2/2"] + spread("0/50/50", head="host")
+
+
+def mixed():
+    """Jobs of aquifer generate: prompts of many lengths, seats refilled: key, shape, options, records, new tokens."""
+    yield "mixed, opt-125m", "opt-125m", ["--micro-batch", 16], 64, (16, 96), (8, 32)
+    yield "mixed, opt-350m", "opt-350m", ["--micro-batch", 12], 40, (16, 128), (8, 24)
+    yield "mixed, even lengths", "opt-125m", ["--micro-batch", 16], 64, (64, 64), (24, 24)
+    yield "mixed, link", "opt-125m", (["--micro-batch", 16, "--micro-batches", 2] + DEVICE + ["1/1"] +
+                                      spread("0/100/0")), 96, (16, 96), (8, 32)
+
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.kept = runs.Kept(args.output)
+        self.version = runs.version(args.build)
+
+    def shape(self, name):
+        if name != "cut-6.7b":
+            return name
+        path = os.path.join(self.dir, "cut-6.7b.json")
+        if not os.path.exists(path):
+            runs.write(path, json.dumps(runs.opt_shape(3)))
+        return path
+
+    def profile(self):
+        a = self.args
+        if a.hardware:
+            return a.hardware
+        path = a.output + ".hw.yaml" if a.output else os.path.join(self.dir, "hw.yaml")
+        if not os.path.exists(path):
+            runs.text_of([runs.program(a.build), "probe", "--output", path, "--quiet"])
+        return path
+
+    def bench(self, words):
+        words = [self.shape(str(w)) for w in words]
+        return runs.bench(self.args.build, words + ["--hardware", self.profile(), "--repeats", 1, "--warmup", 1,
+                                                    "--cache-dir", self.args.cache_dir, "--quiet"])
+
+    def generate(self, shape, words, count, prompts, news):
+        """The same records for the same count: lengths and ids are drawn from it."""
+        draw = random.Random(count)
+        source, out = os.path.join(self.dir, "in.jsonl"), os.path.join(self.dir, "out.jsonl")
+        with open(source, "w", encoding="utf-8") as f:
+            for i in range(count):
+                ids = [draw.randrange(10, 50000) for _ in range(draw.randint(*prompts))]
+                f.write(json.dumps({"id": i, "prompt": ids, "max_tokens": draw.randint(*news), "ignore_eos": True})
+                        + "\n")
+        report = os.path.join(self.dir, "report.json")
+        runs.text_of([runs.program(self.args.build), "generate", "--shape", shape, "--random-weights", "1", "--input",
+                      source, "--output", out, "--overwrite", "--report", report, "--hardware", self.profile(),
+                      "--quiet"] + words)
+        with open(report, encoding="utf-8") as f:
+            return json.load(f)
+
+    def jobs(self):
+        """(key, what makes its document, and what it depends on)."""
+        for key, words in [*resident(), *device(), *disk()]:
+            yield key, lambda w=words: self.bench(w), words
+        for key, *job in mixed():
+            yield key, lambda j=job: self.generate(*j), job
+
+    def row(self, key, make, depends):
+        """A run that fails is a row too, and is tried again when started again."""
+        depends = json.dumps([self.version, depends])
+        old = self.kept.document.get(key)
+        if old and old["depends"] != depends:
+            del self.kept.document[key]
+        try:
+            row = self.kept.get(key, lambda: dict(summary(make()), depends=depends))
+        except (subprocess.CalledProcessError, KeyError, TypeError, ZeroDivisionError) as e:
+            row = dict(error=f"{type(e).__name__}: {e}"[:200])
+        show(key, row)
+        return row
+
+
+def summary(r):
+    said = r["predicted"]
+    found, predicted = r["gen_tok_s"], said["gen_tok_s"]
+    row = dict(gen_tok_s=found, predicted_tok_s=predicted, error=None, off=1 - min(found, predicted) / max(found, predicted),
+               prefill_s=r["prefill_s"], predicted_prefill_s=said["prefill_s"], placement=r["plan"]["placement"],
+               seats=runs.seats(r), predicted_pass_s=said["decode_pass_s"], pass_s=None)
+    if r["decode_tok_s"]:
+        row["pass_s"] = runs.decode_pass_s(r)
+    return row
+
+
+def show(key, row):
+    if row["error"]:
+        runs.note(f"FAILED {key}: {row['error']}")
+        return
+    passes = "mixed" if row["pass_s"] is None else f"{1e3 * row['pass_s']:.1f} ms"
+    runs.note(f"{100 * row['off']:5.1f} %  {key}: {row['gen_tok_s']:.1f} tok/s, predicted {row['predicted_tok_s']:.1f}; "
+              f"decode pass {passes}, predicted {1e3 * row['predicted_pass_s']:.1f} ms")
+
+
+def number(x, digits, scale=1):
+    return "-" if x is None else f"{scale * x:.{digits}f}"
+
+
+def table(rows):
+    yield "| run | tok/s | predicted | off | prefill s | predicted | decode pass ms | predicted |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for key, r in rows:
+        if r["error"]:
+            yield f"| {key} | failed: {r['error']} | | | | | | |"
+            continue
+        yield (f"| {key} | {r['gen_tok_s']:.1f} | {r['predicted_tok_s']:.1f} | {100 * r['off']:.1f} % | "
+               f"{number(r['prefill_s'], 3)} | {number(r['predicted_prefill_s'], 3)} | "
+               f"{number(r['pass_s'], 2, 1e3)} | {number(r['predicted_pass_s'], 2, 1e3)} |")
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--build", default="build")
+    p.add_argument("--output")
+    p.add_argument("--hardware", help="a profile, instead of probing")
+    p.add_argument("--cache-dir", default=os.path.expanduser("~/.cache/aquifer"), help="of stores that stream from disk")
+    p.add_argument("--only", default="", help="runs whose name has this in it")
+    p.add_argument("--list", action="store_true", help="name the runs and stop")
+    return p.parse_args()
+
+
+def main():
+    a = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        b = Bench(a)
+        b.dir = folder
+        jobs = [j for j in b.jobs() if a.only in j[0]]
+        if a.list:
+            print("\n".join(j[0] for j in jobs))
+            return 0
+        rows = [(key, b.row(key, make, depends)) for key, make, depends in jobs]
+    errors = [r["off"] for _, r in rows if not r["error"]]
+    failed = len(rows) - len(errors)
+    text = [f"# Predicted and measured, {b.version}", "", f"`python3 bench/predict.py`, {runs.today()}.", "",
+            *table(rows), ""]
+    median, worst = (statistics.median(errors), max(errors)) if errors else (1, 1)
+    text.append(f"{len(errors)} runs: median error {100 * median:.1f} % (at most {100 * MEDIAN:.0f} wanted), worst "
+                f"{100 * worst:.1f} % (at most {100 * WORST:.0f})" + (f"; {failed} failed." if failed else "."))
+    print("\n".join(text))
+    if a.output:
+        runs.write(a.output + ".md", "\n".join(text) + "\n")
+    return 1 if failed or median > MEDIAN or worst > WORST else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

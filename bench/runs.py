@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks here share: the program run and its document read, lines that must reach something, rows
+that are kept as they finish, and results written as NAME.json and NAME.md.
+
+Needs nothing but Python's standard library."""
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+
+def program(build):
+    return os.path.join(build, "engine", "cli", "aquifer")
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def text_of(words, **how):
+    """Standard output of a command that must succeed; the command itself goes to standard error."""
+    words = [str(w) for w in words]
+    note("+ " + " ".join(map(shlex.quote, words)))
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, **how).stdout
+
+
+def json_of(words, **how):
+    return json.loads(text_of(words, **how))
+
+
+def bench(build, args):
+    """One row of `aquifer bench` with random weights, as its report."""
+    return json_of([program(build), "bench", "--random-weights", "1", "--json", *args])
+
+
+def version(build):
+    return text_of([program(build), "--version"]).decode().strip()
+
+
+def seats(r):
+    return r["plan"]["micro_batch"] * r["plan"]["micro_batches"]
+
+
+def decode_pass_s(r):
+    """Seconds of a decode pass: every repeat decodes gen - 1 times with all seats."""
+    return seats(r) / r["decode_tok_s"]
+
+
+def opt_shape(layers, hidden=4096, heads=32, vocab=50272):
+    """A config.json of OPT's shape; the widths are opt-6.7b's unless said otherwise."""
+    return dict(model_type="opt", architectures=["OPTForCausalLM"], vocab_size=vocab, hidden_size=hidden,
+                ffn_dim=4 * hidden, num_attention_heads=heads, num_hidden_layers=layers,
+                max_position_embeddings=2048, word_embed_proj_dim=hidden, do_layer_norm_before=True,
+                activation_function="relu", torch_dtype="float16", bos_token_id=2, eos_token_id=2, pad_token_id=1)
+
+
+class Lines:
+    """Figures, some of which must reach something."""
+
+    def __init__(self):
+        self.rows = []
+
+    def add(self, what, need, found, unit, more="", at_most=False):
+        ok = None if need is None or found is None else found <= need if at_most else found >= need
+        self.rows.append(dict(what=what, need=need, found=found, unit=unit, note=more, ok=ok, at_most=at_most))
+        limit = "" if need is None else f" (must be {'at most' if at_most else 'at least'} {need:g})"
+        note(f"{'ok  ' if ok else 'MISS' if ok is False else '    '} {what}: "
+             f"{'-' if found is None else f'{found:.3g}'} {unit}{limit} {more}")
+
+    def predicted(self, what, r):
+        """The simulator's decode pass beside the measured one; off by at most 5 % either way."""
+        found, said = decode_pass_s(r), r["predicted"]["decode_pass_s"]
+        self.add(f"{what}: simulated and measured pass, the larger by the smaller", 1.05,
+                 max(found / said, said / found), "x", f"simulated {said:.3f} s, measured {found:.3f} s", at_most=True)
+
+    def table(self):
+        yield "| line | must reach | found | |"
+        yield "|---|---|---|---|"
+        for r in self.rows:
+            need = "" if r["need"] is None else ("<= " if r["at_most"] else ">= ") + f"{r['need']:g}"
+            found = "-" if r["found"] is None else f"{r['found']:.3g} {r['unit']}"
+            mark = "**missed** " if r["ok"] is False else ""
+            yield f"| {r['what']} | {need} | {found} | {mark}{r['note']} |"
+
+    def status(self):
+        """Exit status: 1 when a line misses what it must reach."""
+        return 1 if any(r["ok"] is False for r in self.rows) else 0
+
+
+def today():
+    return time.strftime("%Y-%m-%d")
+
+
+def write(path, text):
+    """Replaces a file as a whole."""
+    with open(path + ".part", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(path + ".part", path)
+
+
+def save(output, document, text):
+    """NAME.json and NAME.md, and the text to standard output; None: nothing but that."""
+    text = text if isinstance(text, str) else "\n".join(text) + "\n"
+    if output:
+        write(output + ".json", json.dumps(document, indent=1) + "\n")
+        write(output + ".md", text)
+    print(text, end="")
+
+
+class Kept:
+    """Documents by key, kept in NAME.json as they come: started again, what is there is not made again."""
+
+    def __init__(self, output):
+        self.path = output + ".json" if output else None
+        self.document = {}
+        if self.path and os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                self.document = json.load(f)
+
+    def get(self, key, make):
+        if key not in self.document:
+            self.document[key] = make()
+            if self.path:
+                write(self.path, json.dumps(self.document, indent=1) + "\n")
+        return self.document[key]

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/cuda.h - the CUDA backend as the engine opens it: the module, looked for beside the
+ * program and loaded when somebody asks for a GPU, and one GPU by its number. */
+#ifndef AQ_ENGINE_CUDA_H
+#define AQ_ENGINE_CUDA_H
+
+#include "base/err.h"
+#include "engine/cuda_module.h"
+
+struct aq_cuda {
+    void *library;
+    const struct aq_cuda_module *module;
+    struct aq_gpu *gpu;
+    struct aq_gpu_info info;
+};
+
+/* -ENODEV: the sentence says what is missing (module, library, driver, a new enough driver, GPU).
+ * path: of the module; NULL: beside the program, or where it was built. */
+int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct aq_err *reterr);
+/* What is zero is fine. */
+void aq_cuda_close(struct aq_cuda *c);
+
+/* The same without opening a GPU: is there one of that number? */
+int aq_cuda_check(const char *path, uint32_t index, struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What is different of an engine on a GPU. */
+#include "engine/device.h"
+#include "engine/engine_state.h"
+
+#include <string.h>
+
+/* What is left to others of the GPU's memory where nobody says how much is meant. */
+static uint64_t default_budget(const struct aq_gpu_info *info)
+{
+    uint64_t margin = aq_max_u64(512 * AQ_MIB, info->free_bytes / 100 * 3);
+    return info->context_bytes + (info->free_bytes > margin ? info->free_bytes - margin : 0);
+}
+
+static int check_budget(struct aq_engine *e, struct aq_err *reterr)
+{
+    const struct aq_gpu_info *info = &e->cuda.info;
+    uint64_t all = info->context_bytes + info->free_bytes;
+    e->device_budget = e->opts.device_memory ? e->opts.device_memory : default_budget(info);
+    if (e->device_budget <= all)
+        return 0;
+    return aq_error(reterr, -ENOMEM,
+                    "--device-memory: %llu bytes, but of the %llu of '%s' only %llu are free, and "
+                    "%llu are the driver's own",
+                    (unsigned long long)e->device_budget, (unsigned long long)info->total_bytes,
+                    info->name, (unsigned long long)info->free_bytes,
+                    (unsigned long long)info->context_bytes);
+}
+
+int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr)
+{
+    const struct aq_engine_opts *o = &e->opts;
+    int index = -1;
+    int rc = !o->device ? 0 : aq_device_choose(&index, o->device, NULL, o->cuda_module, reterr);
+    if (rc < 0 || index < 0) {
+        if (rc == 0 && o->device_memory)
+            rc = aq_error(reterr, -EINVAL,
+                          "--device-memory: the cpu backend has no device tier; --host-memory "
+                          "bounds the whole process");
+        return rc;
+    }
+    if (o->emulate_device)
+        return aq_error(reterr, -EINVAL, "--emulate-device: there is a GPU; --device cpu emulates");
+    if (o->host_products && strcmp(o->host_products, "auto") && strcmp(o->host_products, "0"))
+        return aq_error(reterr, -EINVAL,
+                        "--host-products: the cuda backend computes no products "
+                        "on the host");
+    if (o->deterministic && o->attention && strcmp(o->attention, "split") == 0)
+        return aq_error(
+            reterr, -EINVAL,
+            "--attention split: the two sides' bits differ, which --deterministic rules "
+            "out");
+    if (o->attention_stats)
+        return aq_error(reterr, -EINVAL, "attention statistics are the cpu backend's");
+    rc = aq_cuda_open(&e->cuda, o->cuda_module, (uint32_t)index, reterr);
+    if (rc < 0)
+        return rc;
+    e->info.gpu = e->cuda.info.name;
+    return check_budget(e, reterr);
+}
+
+void engine_gpu_close(struct aq_engine *e)
+{
+    if (e->context_counted)
+        aq_mem_uncount(e->mem, AQ_DEVICE, "context", e->cuda.info.context_bytes);
+    aq_cuda_close(&e->cuda);
+}
+
+int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr)
+{
+    int want = e->opts.compute;
+    bool bf16 = e->cuda.info.sm >= 80;
+    if (want >= 0 && !aq_dtype_is_float((enum aq_dtype)want))
+        return aq_error(reterr, -EINVAL, "--compute: expected auto, f16, bf16 or f32");
+    if (want == AQ_BF16 && !bf16)
+        return aq_error(reterr, -EINVAL,
+                        "--compute bf16: '%s' has compute capability %u.%u; bf16 needs 8.0",
+                        e->cuda.info.name, e->cuda.info.sm / 10, e->cuda.info.sm % 10);
+    e->info.compute = want >= 0                                     ? (enum aq_dtype)want
+                      : e->model->original_dtype == AQ_BF16 && bf16 ? AQ_BF16
+                                                                    : AQ_F16;
+    e->model->row_major = true;
+    return 0;
+}
+
+int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
+{
+    struct aq_compute_cuda_opts opts = {
+        .cuda = &e->cuda,
+        .device = e->device,
+        .deterministic = e->opts.deterministic,
+    };
+    int rc = 0;
+    if (!engine_on_gpu(e))
+        return 0;
+    if (e->cuda.info.context_bytes)
+        rc = aq_mem_count(e->mem, AQ_DEVICE, "context", e->cuda.info.context_bytes, reterr);
+    if (rc < 0)
+        return rc;
+    e->context_counted = e->cuda.info.context_bytes;
+    aq_gpu_room_count(&opts.room, &e->model->steps, &e->block.plan);
+    return aq_compute_cuda_open(&e->compute_cuda, &opts, reterr);
+}

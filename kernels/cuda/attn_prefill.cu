@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Prefill attention on tensor cores, in the manner of Dao et al., FlashAttention (arXiv 2205.14135)
+ * and FlashAttention-2 (arXiv 2307.08691): no score leaves the registers.
+ *
+ * A block of four warps has 64 queries of a KV head (the query heads of a row are neighbours, so
+ * that they share K and V), 16 a warp, and passes over the head-blocks from the first one on: K and
+ * V of 32 slots, contiguous in memory, into one of three stages of shared memory by copies that run
+ * two head-blocks ahead.  A warp keeps its queries, the largest score, the sum of weights and the
+ * weighted values in registers; its weights are in the right places for the second product as they
+ * come out of the first one.  Tiles begin at slot 0 and every sum of a row is that row's own, in
+ * one order: a row has the same bits whatever shares its tile.
+ *
+ * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
+ * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
+#include "kernels/cuda/attn_tile.cuh"
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * AQ_CU_WARP,
+    WARP_QUERIES = 16,
+    BLOCK_QUERIES = WARPS * WARP_QUERIES,
+    STAGES = 3,
+};
+
+/* What a lane has: of query lane / 4 of its warp, and of the one 8 further on. */
+template <uint32_t D> struct lane_rows {
+    uint32_t q[D / 16][4];
+    float o[D / 8][4];
+    float max[2], sum[2]; /* max: of scores times log2(e); sum: of the lane's own columns */
+    uint32_t keys[2];
+};
+
+/* Where query n of a head lies. */
+AQ_DEVICE_FN size_t query_row(const struct aq_attn_seq *s, uint32_t q_per_kv, uint32_t n)
+{
+    return s->row + static_cast<size_t>(n / q_per_kv);
+}
+
+template <enum aq_dtype C, uint32_t D>
+AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
+                               uint32_t first, struct lane_rows<D> *w)
+{
+    uint32_t lane = aq_cu_lane(), queries = s->rows * a->q_per_kv, len = aq_cu_len(s, head);
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        uint32_t n = first + lane / 4 + 8 * r;
+        bool there = n < queries;
+        uint32_t group = there ? n % a->q_per_kv : 0;
+        const float *q = a->q + (there ? query_row(s, a->q_per_kv, n) * a->q_stride : 0) +
+                         (static_cast<size_t>(head) * a->q_per_kv + group) * D;
+        w->keys[r] = there ? aq_cu_visible(len, s->rows, n / a->q_per_kv) : 0;
+        w->max[r] = -INFINITY;
+        w->sum[r] = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < D / 8; k++) {
+            uint32_t d = 8 * k + 2 * (lane % 4);
+            float low = there ? q[d] * a->scale : 0, high = there ? q[d + 1] * a->scale : 0;
+            w->q[k / 2][k % 2 * 2 + r] = aq_cu_pair<C>(low, high);
+        }
+    }
+#pragma unroll
+    for (uint32_t n = 0; n < D / 8; n++) {
+        for (uint32_t e = 0; e < 4; e++)
+            w->o[n][e] = 0;
+    }
+}
+
+/* Scores of 16 queries and 32 keys. */
+template <enum aq_dtype C, uint32_t D>
+AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct lane_rows<D> *w, const uint4 *stage)
+{
+    uint32_t lane = aq_cu_lane(), key = lane / 16 * 8 + lane % 8;
+#pragma unroll
+    for (uint32_t k = 0; k < D / 16; k++) {
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t b[4];
+            aq_cu_ldmatrix(b, stage + aq_cu_tile_at<D>(16 * half + key, 2 * k + lane / 8 % 2));
+            aq_cu_mma<C>(s[2 * half], w->q[k], b);
+            aq_cu_mma<C>(s[2 * half + 1], w->q[k], b + 2);
+        }
+    }
+}
+
+/* Scores become weights relative to the new maximum; what was summed before is brought to it. */
+template <uint32_t D>
+AQ_DEVICE_FN void weigh(float s[4][4], struct lane_rows<D> *w, uint32_t slot, bool masked)
+{
+    float scale[2];
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        float max = -INFINITY, sum = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            float *x = &s[i / 2][2 * r + i % 2];
+            if (masked && slot + i / 2 * 8 + aq_cu_lane() % 4 * 2 + i % 2 >= w->keys[r])
+                *x = -INFINITY;
+            max = fmaxf(max, *x);
+        }
+        max = fmaxf(max, __shfl_xor_sync(AQ_CU_ALL, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(AQ_CU_ALL, max, 2));
+        max = fmaxf(max * AQ_CU_LOG2E, w->max[r]);
+        float base = max == -INFINITY ? 0 : max;
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            float *x = &s[i / 2][2 * r + i % 2];
+            *x = aq_cu_exp2(fmaf(*x, AQ_CU_LOG2E, -base));
+            sum += *x;
+        }
+        scale[r] = aq_cu_exp2(w->max[r] - base);
+        w->max[r] = max;
+        w->sum[r] = fmaf(w->sum[r], scale[r], sum);
+    }
+    /* Mostly no maximum moves; multiplying by 1 would give the same bits. */
+    if (!__any_sync(AQ_CU_ALL, scale[0] != 1 || scale[1] != 1))
+        return;
+#pragma unroll
+    for (uint32_t n = 0; n < D / 8; n++) {
+        for (uint32_t e = 0; e < 4; e++)
+            w->o[n][e] *= scale[e / 2];
+    }
+}
+
+/* o += weights times values: what two products gave side by side is what one takes along k. */
+template <enum aq_dtype C, uint32_t D>
+AQ_DEVICE_FN void multiply_values(const float s[4][4], struct lane_rows<D> *w, const uint4 *stage)
+{
+    uint32_t lane = aq_cu_lane(), value = AQ_HEAD_BLOCK_SLOTS + lane % 16;
+#pragma unroll
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t p[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            p[i] = aq_cu_pair<C>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (uint32_t n = 0; n < D / 16; n++) {
+            uint32_t b[4];
+            aq_cu_ldmatrix_transposed(b,
+                                      stage + aq_cu_tile_at<D>(16 * k + value, 2 * n + lane / 16));
+            aq_cu_mma<C>(w->o[2 * n], p, b);
+            aq_cu_mma<C>(w->o[2 * n + 1], p, b + 2);
+        }
+    }
+}
+
+template <uint32_t D>
+AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
+                             uint32_t first, const struct lane_rows<D> *w)
+{
+    uint32_t lane = aq_cu_lane(), queries = s->rows * a->q_per_kv;
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        float sum = w->sum[r];
+        sum += __shfl_xor_sync(AQ_CU_ALL, sum, 1);
+        sum += __shfl_xor_sync(AQ_CU_ALL, sum, 2);
+        uint32_t n = first + lane / 4 + 8 * r;
+        if (n >= queries)
+            continue;
+        size_t row = query_row(s, a->q_per_kv, n);
+        size_t q_head = static_cast<size_t>(head) * a->q_per_kv + n % a->q_per_kv;
+        size_t at = row * a->out_stride + q_head * D + lane % 4 * 2;
+        float inverse = 1 / sum; /* one division, not one an element */
+#pragma unroll
+        for (uint32_t i = 0; i < D / 4; i++) {
+            float o = w->keys[r] ? w->o[i / 2][2 * r + i % 2] * inverse : 0;
+            aq_cu_store(a->out, a->out_dtype, at + i / 2 * 8 + i % 2, o);
+        }
+        if (lane % 4 == 0 && a->log_sum_exp) {
+            float base = w->max[r] == -INFINITY ? 0 : w->max[r] * AQ_CU_LN2;
+            a->log_sum_exp[row * a->kv_heads * a->q_per_kv + q_head] =
+                w->keys[r] ? base + logf(sum) : -INFINITY;
+        }
+    }
+}
+
+/* A grid of (64 queries, KV heads, sequences); the queries that see most come first. */
+template <enum aq_dtype C, uint32_t D>
+__global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
+{
+    constexpr uint32_t stage_units = 2 * AQ_HEAD_BLOCK_SLOTS * D / 8;
+    AQ_SHARED(uint4, stages);
+    const struct aq_attn_seq *s = &a.seqs[blockIdx.z];
+    uint32_t head = blockIdx.y, queries = s->rows * a.q_per_kv, len = aq_cu_len(s, head);
+    uint32_t tiles = (queries + BLOCK_QUERIES - 1) / BLOCK_QUERIES;
+    if (blockIdx.x >= tiles)
+        return;
+    uint32_t tile = (tiles - 1 - blockIdx.x) * BLOCK_QUERIES;
+    uint32_t first = tile + threadIdx.x / AQ_CU_WARP * WARP_QUERIES;
+    uint32_t last = aq_cu_min(first + WARP_QUERIES, queries) - 1;
+    /* Keys of the block's last query; of the warp's first one and its last one. */
+    uint32_t keys =
+        aq_cu_visible(len, s->rows, (aq_cu_min(tile + BLOCK_QUERIES, queries) - 1) / a.q_per_kv);
+    uint32_t least = first < queries ? aq_cu_visible(len, s->rows, first / a.q_per_kv) : 0;
+    uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
+    struct lane_rows<D> w;
+    load_queries<C, D>(&a, s, head, first, &w);
+    uint32_t blocks = (keys + AQ_HEAD_BLOCK_SLOTS - 1) / AQ_HEAD_BLOCK_SLOTS;
+    for (uint32_t b = 0; b < STAGES - 1; b++) {
+        if (b < blocks)
+            aq_cu_stage_block<D>(stages + b * stage_units, aq_cu_block(s, head, b), a.kv_dtype,
+                                 2 * AQ_HEAD_BLOCK_SLOTS, len - b * AQ_HEAD_BLOCK_SLOTS,
+                                 threadIdx.x, THREADS);
+        aq_cu_copy_commit();
+    }
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + STAGES - 1;
+        aq_cu_copy_wait<STAGES - 2>();
+        __syncthreads(); /* b is there for all; what b - 1 was in is done with */
+        if (ahead < blocks)
+            aq_cu_stage_block<D>(stages + ahead % STAGES * stage_units, aq_cu_block(s, head, ahead),
+                                 a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,
+                                 len - ahead * AQ_HEAD_BLOCK_SLOTS, threadIdx.x, THREADS);
+        aq_cu_copy_commit();
+        if (slot >= most)
+            continue;
+        const uint4 *stage = stages + b % STAGES * stage_units;
+        float x[4][4] = {};
+        multiply_keys<C, D>(x, &w, stage);
+        weigh<D>(x, &w, slot, slot + AQ_HEAD_BLOCK_SLOTS > least);
+        multiply_values<C, D>(x, &w, stage);
+    }
+    store_rows<D>(&a, s, head, first, &w);
+}
+
+template <enum aq_dtype C>
+static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 grid)
+{
+    size_t shared = STAGES * 2 * AQ_HEAD_BLOCK_SLOTS * a->head_dim * sizeof(uint16_t);
+    assert(shared <= AQ_CU_SHARED_MAX);
+    auto kernel = a->head_dim == 64   ? prefill_tile<C, 64>
+                  : a->head_dim == 80 ? prefill_tile<C, 80>
+                  : a->head_dim == 96 ? prefill_tile<C, 96>
+                                      : prefill_tile<C, 128>;
+    return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
+}
+
+int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                         struct aq_cuda_reach reach)
+{
+    if (!aq_cu_tile_takes(ex, a))
+        return aq_cuda_attn_prefill_plain(ex, a, reach);
+    assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    if (!a->seq_count || !reach.rows)
+        return 0;
+    uint64_t queries = static_cast<uint64_t>(reach.rows) * a->q_per_kv;
+    dim3 grid(aq_cu_div_up(queries, BLOCK_QUERIES), a->kv_heads, a->seq_count);
+    return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
+}

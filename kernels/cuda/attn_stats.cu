@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Column sums of prompts: what every key was given, from the scores computed once more and the logs
+ * of the sums that attention saved.
+ *
+ * On tensor cores a block of four warps has 128 keys of a KV head, a warp a head-block, whose K
+ * stays in registers as the first operand: scores come out with keys along the rows, so that a lane
+ * adds up the queries of its keys by itself.  Queries pass by, 32 rows of one query head at a time,
+ * from the first row that can count on; the query heads of a row are taken together in registers.
+ * The plain version holds a head-block in shared memory, a lane has a key, and the four warps take
+ * every fourth row.  Both sum in an order that depends on the sequence and head only. */
+#include "kernels/cuda/attn_tile.cuh"
+
+enum {
+    WARPS = 4,
+    THREADS = WARPS * AQ_CU_WARP,
+    TILE_ROWS = 32, /* queries at a time */
+    PLAIN_DIM_MAX = 256,
+};
+
+struct stats {
+    struct aq_cu_attn c;
+    struct aq_attn_pairs pairs;
+};
+
+/* ---- which pairs count ---- */
+
+/* The rows of a sequence that keys first to last can count for: [begin, end). */
+struct rows {
+    uint32_t begin, end;
+};
+
+AQ_DEVICE_FN struct rows rows_for(const struct stats *p, const struct aq_attn_seq *s, uint32_t len,
+                                  uint32_t first, uint32_t last)
+{
+    /* Row i has its own key at len - rows + i. */
+    uint64_t own = static_cast<uint64_t>(first) + p->pairs.min_dist + s->rows;
+    uint64_t end = static_cast<uint64_t>(last) + p->pairs.band + s->rows;
+    struct rows r = {p->pairs.rows && p->pairs.rows < s->rows ? s->rows - p->pairs.rows : 0,
+                     s->rows};
+    if (own > len && own - len > r.begin)
+        r.begin = own - len < s->rows ? static_cast<uint32_t>(own - len) : s->rows;
+    if (p->pairs.band && end < static_cast<uint64_t>(len) + r.end)
+        r.end = end > len ? static_cast<uint32_t>(end - len) : 0;
+    return r;
+}
+
+/* Whether a query that sees `keys` keys counts for this one. */
+AQ_DEVICE_FN bool counts(const struct stats *p, uint32_t keys, uint32_t key)
+{
+    if (key >= keys)
+        return false;
+    uint32_t dist = keys - 1 - key;
+    return dist >= p->pairs.min_dist && (!p->pairs.band || dist < p->pairs.band);
+}
+
+/* f(p) of a score. */
+AQ_DEVICE_FN float counted(const struct aq_attn_rule *rule, float score, float log_sum,
+                           uint32_t keys)
+{
+    float w = aq_cu_exp2((score - log_sum) * AQ_CU_LOG2E);
+    if (rule->stat == AQ_ATTN_PROB_SQUARED)
+        return w * w;
+    if (rule->stat == AQ_ATTN_BELOW)
+        return w < rule->threshold / static_cast<float>(keys) ? 1.0f : 0.0f;
+    return w;
+}
+
+AQ_DEVICE_FN float together(const struct aq_attn_rule *rule, float c, float f)
+{
+    return rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
+}
+
+/* What a row's sum is multiplied by. */
+AQ_DEVICE_FN float row_weight(const struct stats *p, uint32_t rows, uint32_t row)
+{
+    const struct aq_attn_rule *rule = &p->c.rule;
+    float w = rule->decay == 1 ? 1 : powf(rule->decay, static_cast<float>(rows - 1 - row));
+    return rule->group == AQ_ATTN_MEAN ? w / static_cast<float>(p->c.a.q_per_kv) : w;
+}
+
+AQ_DEVICE_FN float log_sum_at(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t row,
+                              uint32_t q_head)
+{
+    return a->log_sum_exp[(s->row + static_cast<size_t>(row)) * a->kv_heads * a->q_per_kv + q_head];
+}
+
+/* ---- tensor cores ---- */
+
+/* Of 32 rows. */
+struct notes {
+    float log_sum[TILE_ROWS], weight[TILE_ROWS];
+    uint32_t keys[TILE_ROWS]; /* 0 where a row does not count */
+};
+
+/* Eight floats, at once where they are aligned. */
+AQ_DEVICE_FN void load8(float x[8], const float *from)
+{
+    if (reinterpret_cast<uintptr_t>(from) % 16) {
+        for (uint32_t e = 0; e < 8; e++)
+            x[e] = from[e];
+        return;
+    }
+    aq_cu_floats8(x, from);
+}
+
+/* Rows row to row + 31 of a query head, times scale, and what is to be known of them. */
+template <enum aq_dtype C, uint32_t D>
+AQ_DEVICE_FN void stage_queries(const struct stats *p, const struct aq_attn_seq *s, uint32_t head,
+                                uint32_t q_head, uint32_t row, struct rows r, uint4 *to,
+                                struct notes *n)
+{
+    constexpr uint32_t units = D / 8;
+    const struct aq_attn *a = &p->c.a;
+    for (uint32_t u = threadIdx.x; u < TILE_ROWS * units; u += THREADS) {
+        uint32_t i = row + u / units;
+        float x[8] = {};
+        if (i < r.end)
+            load8(x, a->q + (s->row + static_cast<size_t>(i)) * a->q_stride +
+                         static_cast<size_t>(q_head) * D + u % units * 8);
+        uint32_t pair[4];
+#pragma unroll
+        for (uint32_t e = 0; e < 4; e++)
+            pair[e] = aq_cu_pair<C>(x[2 * e] * a->scale, x[2 * e + 1] * a->scale);
+        to[aq_cu_tile_at<D>(u / units, u % units)] = {pair[0], pair[1], pair[2], pair[3]};
+    }
+    if (threadIdx.x < TILE_ROWS) {
+        uint32_t i = row + threadIdx.x;
+        bool in = i >= r.begin && i < r.end;
+        n->log_sum[threadIdx.x] = in ? log_sum_at(a, s, i, q_head) : 0;
+        n->keys[threadIdx.x] = in ? aq_cu_visible(aq_cu_len(s, head), s->rows, i) : 0;
+        n->weight[threadIdx.x] = in ? row_weight(p, s->rows, i) : 0;
+    }
+}
+
+/* The two tiles of 16 keys of a warp. */
+template <uint32_t D> struct lane_keys {
+    uint32_t k[2][D / 16][4];
+    float c[2][4][4]; /* of the query heads of a row so far */
+    float sum[2][2];
+};
+
+template <enum aq_dtype C, uint32_t D>
+AQ_DEVICE_FN void add_head(const struct stats *p, struct lane_keys<D> *w, const uint4 *queries,
+                           const struct notes *notes, uint32_t key, bool first)
+{
+    uint32_t lane = aq_cu_lane();
+    float x[2][4][4] = {};
+#pragma unroll
+    for (uint32_t k = 0; k < D / 16; k++) {
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            uint32_t b[4], row = 16 * half + lane / 16 * 8 + lane % 8;
+            aq_cu_ldmatrix(b, queries + aq_cu_tile_at<D>(row, 2 * k + lane / 8 % 2));
+#pragma unroll
+            for (uint32_t m = 0; m < 2; m++) {
+                aq_cu_mma<C>(x[m][2 * half], w->k[m][k], b);
+                aq_cu_mma<C>(x[m][2 * half + 1], w->k[m][k], b + 2);
+            }
+        }
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) { /* the lane's queries */
+        uint32_t n = i / 2, column = 8 * n + lane % 4 * 2 + i % 2, keys = notes->keys[column];
+        float log_sum = notes->log_sum[column];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) { /* its keys */
+            uint32_t m = j / 2, e = j % 2 * 2 + i % 2;
+            float f = 0;
+            if (counts(p, keys, key + 16 * m + lane / 4 + j % 2 * 8))
+                f = counted(&p->c.rule, x[m][n][e], log_sum, keys);
+            w->c[m][n][e] = first ? f : together(&p->c.rule, w->c[m][n][e], f);
+        }
+    }
+}
+
+template <uint32_t D> AQ_DEVICE_FN void add_rows(struct lane_keys<D> *w, const struct notes *notes)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        float weight = notes->weight[8 * (i / 2) + aq_cu_lane() % 4 * 2 + i % 2];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++) {
+            float *sum = &w->sum[j / 2][j % 2];
+            *sum = fmaf(weight, w->c[j / 2][i / 2][j % 2 * 2 + i % 2], *sum);
+        }
+    }
+}
+
+/* K of a warp's head-block into its registers; zeros where there is none. */
+template <uint32_t D>
+AQ_DEVICE_FN void load_keys(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
+                            uint32_t first, uint32_t len, uint4 *tile, struct lane_keys<D> *w)
+{
+    uint32_t lane = aq_cu_lane();
+    if (first < len)
+        aq_cu_stage_block<D>(tile, aq_cu_block(s, head, first / AQ_HEAD_BLOCK_SLOTS), a->kv_dtype,
+                             AQ_HEAD_BLOCK_SLOTS, len - first, lane, AQ_CU_WARP);
+    aq_cu_copy_commit();
+    aq_cu_copy_wait<0>();
+    __syncwarp();
+#pragma unroll
+    for (uint32_t m = 0; m < 2; m++) {
+        w->sum[m][0] = w->sum[m][1] = 0;
+#pragma unroll
+        for (uint32_t k = 0; k < D / 16; k++) {
+            if (first < len)
+                aq_cu_ldmatrix(w->k[m][k],
+                               tile + aq_cu_tile_at<D>(16 * m + lane % 16, 2 * k + lane / 16));
+        }
+    }
+}
+
+/* The lanes of a key together; key by key. */
+template <uint32_t D>
+AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t head, uint32_t first,
+                             uint32_t len, const struct lane_keys<D> *w)
+{
+    float *to = s->slots.score + static_cast<size_t>(head) * s->slots.stride;
+#pragma unroll
+    for (uint32_t j = 0; j < 4; j++) {
+        float v = w->sum[j / 2][j % 2];
+        v += __shfl_xor_sync(AQ_CU_ALL, v, 1);
+        v += __shfl_xor_sync(AQ_CU_ALL, v, 2);
+        uint32_t key = first + 16 * (j / 2) + aq_cu_lane() / 4 + j % 2 * 8;
+        if (aq_cu_lane() % 4 == 0 && key < len)
+            to[key] = v;
+    }
+}
+
+/* A grid of (128 keys, KV heads, sequences). */
+template <enum aq_dtype C, uint32_t D>
+__global__ void __launch_bounds__(THREADS) stats_tile(struct stats p)
+{
+    constexpr uint32_t tile_units = TILE_ROWS * D / 8;
+    AQ_SHARED(uint4, tiles); /* of K, one per warp, then two of queries, with notes behind all */
+    struct notes *notes = reinterpret_cast<struct notes *>(tiles + WARPS * tile_units);
+    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
+    uint32_t head = blockIdx.y, len = aq_cu_len(s, head), warp = threadIdx.x / AQ_CU_WARP;
+    uint32_t block_first = blockIdx.x * WARPS * AQ_HEAD_BLOCK_SLOTS;
+    if (block_first >= len)
+        return;
+    uint32_t first = block_first + warp * AQ_HEAD_BLOCK_SLOTS;
+    uint32_t last = aq_cu_min(block_first + WARPS * AQ_HEAD_BLOCK_SLOTS, len) - 1;
+    struct lane_keys<D> w;
+    load_keys<D>(a, s, head, first, len, tiles + warp * tile_units, &w);
+    struct rows r = rows_for(&p, s, len, block_first, last);
+    uint32_t heads = p.c.rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    uint32_t row = r.begin / TILE_ROWS * TILE_ROWS, group = 0, turn = 0;
+    __syncthreads(); /* all of K is in registers */
+    if (row < r.end)
+        stage_queries<C, D>(&p, s, head, head * a->q_per_kv, row, r, tiles, notes);
+    while (row < r.end) {
+        uint32_t next_group = group + 1 < heads ? group + 1 : 0;
+        uint32_t next_row = next_group ? row : row + TILE_ROWS, other = turn ^ 1;
+        __syncthreads(); /* this turn's is there; the other's is done with */
+        if (next_row < r.end)
+            stage_queries<C, D>(&p, s, head, head * a->q_per_kv + next_group, next_row, r,
+                                tiles + other * tile_units, notes + other);
+        if (first < len) {
+            add_head<C, D>(&p, &w, tiles + turn * tile_units, notes + turn, first, !group);
+            if (!next_group)
+                add_rows<D>(&w, notes + turn);
+        }
+        row = next_row;
+        group = next_group;
+        turn = other;
+    }
+    store_sums<D>(s, head, first, len, &w);
+}
+
+/* ---- plain ---- */
+
+/* A grid of (head-blocks, KV heads, sequences). */
+__global__ void __launch_bounds__(THREADS) stats_plain(struct stats p)
+{
+    AQ_SHARED(float, keys); /* [32][dim + 1] */
+    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
+    uint32_t head = blockIdx.y, len = aq_cu_len(s, head), dim = a->head_dim;
+    uint32_t first = blockIdx.x * AQ_HEAD_BLOCK_SLOTS, lane = aq_cu_lane();
+    if (first >= len)
+        return;
+    uint8_t *block = aq_cu_block(s, head, blockIdx.x);
+    uint32_t slots = aq_cu_min(AQ_HEAD_BLOCK_SLOTS, len - first);
+    for (uint32_t i = threadIdx.x; i < slots * dim; i += blockDim.x)
+        keys[i / dim * (dim + 1) + i % dim] =
+            aq_cu_kv_load(block, a->kv_dtype, dim, i / dim, i % dim);
+    __syncthreads();
+    struct rows r = rows_for(&p, s, len, first, first + slots - 1);
+    uint32_t heads = p.c.rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    const float *k = keys + lane * (dim + 1);
+    float sum = 0;
+    for (uint32_t i = r.begin + threadIdx.x / AQ_CU_WARP; i < r.end; i += WARPS) {
+        uint32_t seen = aq_cu_visible(len, s->rows, i);
+        if (lane >= slots || !counts(&p, seen, first + lane))
+            continue;
+        float c = 0;
+        for (uint32_t g = 0; g < heads; g++) {
+            size_t q_head = static_cast<size_t>(head) * a->q_per_kv + g;
+            const float *q = a->q + (s->row + static_cast<size_t>(i)) * a->q_stride + q_head * dim;
+            float x = 0;
+            for (uint32_t d = 0; d < dim; d++)
+                x = fmaf(q[d] * a->scale, k[d], x);
+            c = together(
+                &p.c.rule, c,
+                counted(&p.c.rule, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
+        }
+        sum = fmaf(row_weight(&p, s->rows, i), c, sum);
+    }
+    __syncthreads(); /* the keys are done with */
+    keys[threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.x >= slots)
+        return;
+    for (uint32_t w = 1; w < WARPS; w++)
+        sum += keys[w * AQ_CU_WARP + lane];
+    s->slots.score[static_cast<size_t>(head) * s->slots.stride + first + lane] = sum;
+}
+
+/* ---- launchers ---- */
+
+template <enum aq_dtype C>
+static int launch(const struct aq_cuda_exec *ex, const struct stats *p, dim3 grid)
+{
+    uint32_t dim = p->c.a.head_dim;
+    size_t shared = WARPS * TILE_ROWS * dim * sizeof(uint16_t) + 2 * sizeof(struct notes);
+    assert(shared <= AQ_CU_SHARED_MAX);
+    auto kernel = dim == 64   ? stats_tile<C, 64>
+                  : dim == 80 ? stats_tile<C, 80>
+                  : dim == 96 ? stats_tile<C, 96>
+                              : stats_tile<C, 128>;
+    return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *p);
+}
+
+int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
+                       const struct aq_attn_pairs *pairs, struct aq_cuda_reach reach)
+{
+    assert(a->rule && a->log_sum_exp && a->head_dim <= PLAIN_DIM_MAX);
+    assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    if (!a->seq_count || !reach.len)
+        return 0;
+    struct stats p = {aq_cu_attn_of(a), {}};
+    if (pairs)
+        p.pairs = *pairs;
+    bool tiles = aq_cu_tile_takes(ex, a);
+    uint32_t keys = AQ_HEAD_BLOCK_SLOTS * (tiles ? WARPS : 1);
+    dim3 grid(aq_cu_div_up(reach.len, keys), a->kv_heads, a->seq_count);
+    if (tiles)
+        return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, &p, grid)
+                                      : launch<AQ_F16>(ex, &p, grid);
+    size_t floats = aq_max_u64(AQ_HEAD_BLOCK_SLOTS * (a->head_dim + 1), THREADS);
+    return AQ_LAUNCH(ex, stats_plain, grid, THREADS, floats * sizeof(float), p);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * kernels/cuda/product.h - products on a GPU, by cuBLASLt: one matrix of weights, row-major in the
+ * compute type.  What is put together of it (columns from several places, bias, activation) is the
+ * caller's, with the launchers of launch.h. */
+#ifndef AQ_KERNELS_CUDA_PRODUCT_H
+#define AQ_KERNELS_CUDA_PRODUCT_H
+
+#include "kernels/cuda/launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { AQ_CUDA_PLANS = 256, AQ_CUDA_PRODUCT_ALIGN = 16 };
+
+/* Algorithms that were chosen for shapes; owned by the caller, used by one thread at a time. */
+struct aq_cuda_blas {
+    void *handle;
+    bool deterministic;
+    struct aq_cuda_blas_plan {
+        uint64_t key; /* of the shape; 0: none */
+        uint64_t algo[8];
+    } plan[AQ_CUDA_PLANS];
+};
+
+/* deterministic: of each (k, dtype) one algorithm for all m and n, without workspace or split-K, so
+ * that a row's bits do not depend on the rows and columns beside it.  0 or a code for
+ * aq_cuda_error_text(). */
+int aq_cuda_blas_open(struct aq_cuda_blas *b, bool deterministic);
+void aq_cuda_blas_close(struct aq_cuda_blas *b);
+
+/* y[r][c] = sum over k of x[r][k] * w[c][k]
+ *   x  [m][k] f32, f16 or bf16, row stride x_stride elements
+ *   w  [n][k] in the same dtype, row stride w_stride
+ *   y  f32 [m][n], row stride y_stride
+ * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream and,
+ * unless deterministic, as much of the workspace as there is. */
+struct aq_cuda_product {
+    const void *x, *w;
+    enum aq_dtype dtype;
+    size_t x_stride, w_stride;
+    float *y;
+    size_t y_stride;
+    uint32_t m, n, k;
+};
+int aq_cuda_product(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
+                    const struct aq_cuda_product *p);
+
+/* Of codes that launchers and products return. */
+const char *aq_cuda_error_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

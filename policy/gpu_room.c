@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/gpu_room.h"
+
+#include "base/types.h"
+
+/* Columns of sums that are worked on at a time are whole panels; weights that are unpacked for one
+ * product alone go in pieces of about so many bytes. */
+#define UNPACKED_BYTES  (32 * AQ_MIB)
+#define WORKSPACE_BYTES (32 * AQ_MIB)
+
+/* A prompt that loses keys is stored, attended, summed up, selected from, moved, and its first
+ * victim chosen: as many calls describe it, each for itself. */
+enum { CALLS_MAX = 8 };
+
+void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
+                       const struct aq_plan *p)
+{
+    const struct aq_block_shape *s = &p->shape;
+    uint64_t keys = aq_max_u64(s->keys_max, s->prompt_max), runs = aq_div_up(keys, 32);
+    uint64_t seat = AQ_GPU_SEQ_BYTES + AQ_GPU_MOVE_BYTES + 2 * runs * sizeof(void *);
+    uint64_t qkv = (m->heads + 2ull * m->kv_heads) * m->head_dim;
+    uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), qkv);
+    uint64_t longest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
+    uint64_t compute = aq_dtype_bytes(s->compute);
+    /* A head-block of a query holds 256 keys' scores and a partial sum: the workspace of decode
+     * attention for one sequence (kernels/cuda/launch.h); more go where there is room. */
+    uint64_t one = m->heads * (aq_div_up(keys, 256) * (256ull + m->head_dim + 2) + 1) * 4;
+    *r = (struct aq_gpu_room){
+        .desk_bytes =
+            aq_align_up(s->rows_max * 12ull + CALLS_MAX * (s->micro_batch * seat + 4096), 4096),
+        .sums_bytes = aq_align_up(s->tile_rows * 4ull * aq_align_up(widest, AQ_PANEL_ROWS), 4096),
+        .unpacked_bytes = aq_max_u64(aq_min_u64(UNPACKED_BYTES, widest * longest * compute),
+                                     AQ_PANEL_ROWS * longest * compute),
+        .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),
+        .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
+        .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
+    };
+}
+
+uint64_t aq_gpu_room_device(const struct aq_gpu_room *r)
+{
+    return AQ_GPU_DESKS * r->desk_bytes + r->sums_bytes + aq_align_up(r->unpacked_bytes, 4096) +
+           r->workspace_bytes + r->stats_bytes;
+}
+
+uint64_t aq_gpu_room_host(const struct aq_gpu_room *r)
+{
+    return AQ_GPU_DESKS * r->desk_bytes + r->stats_bytes + r->logits_bytes;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/gpu_room.h - what computing on a GPU needs beside the buffers of a program, so that the
+ * ledger and the engine count the same.  Pure. */
+#ifndef AQ_POLICY_GPU_ROOM_H
+#define AQ_POLICY_GPU_ROOM_H
+
+#include "policy/plan.h"
+#include "policy/steps.h"
+
+/* Ops of the compute lane that may be on their way at a time: each has a desk. */
+enum { AQ_GPU_DESKS = 16 };
+/* At most what a sequence, and a move with its two tables, take on a desk beside the tables. */
+enum { AQ_GPU_SEQ_BYTES = 192, AQ_GPU_MOVE_BYTES = 320 };
+
+struct aq_gpu_room {
+    uint64_t desk_bytes;     /* of one desk: arrays that describe an op's work */
+    uint64_t sums_bytes;     /* products before bias and activation */
+    uint64_t unpacked_bytes; /* weights in the compute type, of some rows */
+    uint64_t workspace_bytes;
+    uint64_t stats_bytes, logits_bytes; /* of a tile of the head */
+};
+
+void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
+                       const struct aq_plan *p);
+/* Device memory, under the purpose "gpu work"; and pinned host memory, under "gpu desks". */
+uint64_t aq_gpu_room_device(const struct aq_gpu_room *r);
+uint64_t aq_gpu_room_host(const struct aq_gpu_room *r);
+
+#endif

@@ -1,0 +1,553 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The CUDA runtime, played: see control.h. */
+#include "tests/cuda_emu/control.h"
+#include "tests/cuda_emu/emu_stream.cuh"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct CUevent_st {
+    uint64_t recorded = 0, over = 0; /* times it was put into a stream, and reached there */
+    std::chrono::steady_clock::time_point at;
+};
+
+enum item_kind { WORK, RECORD, WAIT };
+
+struct item {
+    item_kind kind;
+    std::function<void()> work;
+    CUevent_st *event;
+    uint64_t time; /* which recording of the event */
+};
+
+struct CUstream_st {
+    std::deque<item> items;
+    bool busy = false; /* the front one is being carried out */
+};
+
+/* What the driver takes for itself. */
+static const uint64_t CONTEXT_BYTES = 5u << 20;
+
+namespace
+{
+
+struct runtime {
+    std::mutex lock;
+    std::condition_variable changed;
+    std::map<uintptr_t, size_t> memory, pinned; /* base, bytes */
+    std::vector<CUstream_st *> streams;
+    std::set<CUevent_st *> events;
+    std::vector<std::unique_ptr<CUevent_st>> gone; /* streams may still wait for them */
+    std::thread device;
+    bool started = false, stop = false, working = false;
+    unsigned windows = 0; /* who may touch device memory now */
+    uint64_t total = 256u << 20, taken = 0, seed = 0;
+    int64_t fail_after = -1;
+    int gpus = 1, driver = 13000;
+    cudaError count_error = cudaSuccess, failed = cudaSuccess;
+    size_t at = 0; /* the stream served last */
+
+    ~runtime()
+    {
+        {
+            std::lock_guard<std::mutex> hold(lock);
+            stop = true;
+        }
+        changed.notify_all();
+        if (started && device.get_id() == std::this_thread::get_id())
+            device.detach(); /* it is the one that ends the program */
+        else if (started)
+            device.join();
+    }
+};
+
+runtime rt;
+
+[[noreturn]] void misuse(const char *what)
+{
+    fprintf(stderr, "CUDA emulation: %s\n", what);
+    abort();
+}
+
+void protect(int mode)
+{
+    for (auto &m : rt.memory)
+        mprotect((void *)m.first, m.second, mode);
+}
+
+/* Under the lock: opens device memory to whoever runs, and closes it behind the last. */
+void open_window()
+{
+    if (rt.windows++ == 0)
+        protect(PROT_READ | PROT_WRITE);
+}
+
+void close_window()
+{
+    if (--rt.windows == 0)
+        protect(PROT_NONE);
+}
+
+bool holds(const std::map<uintptr_t, size_t> &ranges, const void *p, size_t bytes, bool partly)
+{
+    uintptr_t base = (uintptr_t)p;
+    for (auto &r : ranges) {
+        if (partly ? base < r.first + r.second && r.first < base + bytes
+                   : r.first <= base && base + bytes <= r.first + r.second)
+            return true;
+    }
+    return false;
+}
+
+uint64_t draw()
+{
+    rt.seed = rt.seed * 6364136223846793005u + 1442695040888963407u;
+    return rt.seed >> 33;
+}
+
+bool can_start(const CUstream_st *s)
+{
+    if (s->items.empty() || s->busy)
+        return false;
+    const item &i = s->items.front();
+    return i.kind != WAIT || i.event->over >= i.time;
+}
+
+/* The next stream to serve: any that can, often the same as before, so that it runs far ahead. */
+CUstream_st *choose()
+{
+    std::vector<CUstream_st *> able;
+    size_t count = rt.streams.size();
+    for (size_t i = 1; i <= count; i++) {
+        CUstream_st *s = rt.streams[(rt.at + i) % count];
+        if (can_start(s))
+            able.push_back(s);
+    }
+    if (able.empty())
+        return NULL;
+    CUstream_st *s = able[0];
+    if (rt.seed)
+        s = draw() % 4 && able.back() == rt.streams[rt.at % count] ? able.back()
+                                                                    : able[draw() % able.size()];
+    for (size_t i = 0; i < count; i++) {
+        if (rt.streams[i] == s)
+            rt.at = i;
+    }
+    return s;
+}
+
+void fail_now()
+{
+    rt.failed = cudaErrorIllegalAddress;
+    for (CUstream_st *s : rt.streams) {
+        while (s->items.size() > (s->busy ? 1 : 0))
+            s->items.pop_back();
+    }
+}
+
+void carry_out(CUstream_st *s, std::unique_lock<std::mutex> &hold)
+{
+    item &i = s->items.front();
+    s->busy = true;
+    if (i.kind == WORK && rt.fail_after >= 0 && rt.fail_after-- == 0) {
+        fail_now();
+    } else if (i.kind == WORK) {
+        if (!rt.working)
+            open_window();
+        rt.working = true;
+        hold.unlock();
+        i.work();
+        hold.lock();
+    } else if (i.kind == RECORD) {
+        i.event->over = i.time;
+        i.event->at = std::chrono::steady_clock::now();
+    }
+    s->items.pop_front();
+    s->busy = false;
+    rt.changed.notify_all();
+}
+
+void device_main()
+{
+    std::unique_lock<std::mutex> hold(rt.lock);
+    while (!rt.stop) {
+        CUstream_st *s = rt.streams.empty() ? NULL : choose();
+        if (s) {
+            carry_out(s, hold);
+            continue;
+        }
+        /* Who waits for what was done last comes to see it after this. */
+        if (rt.working)
+            close_window();
+        rt.working = false;
+        rt.changed.wait(hold);
+    }
+}
+
+cudaError put(CUstream_st *s, item i)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    bool known = false;
+    for (CUstream_st *other : rt.streams)
+        known |= other == s;
+    if (!known)
+        misuse("a stream that is not open");
+    s->items.push_back(i);
+    rt.changed.notify_all();
+    return cudaSuccess;
+}
+
+/* Do the bytes lie where the kind of copy says? */
+void check_copy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
+{
+    bool to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (holds(rt.memory, dst, bytes, !to) != to || holds(rt.memory, src, bytes, !from) != from)
+        misuse("a copy between other memories than it says");
+}
+
+} // namespace
+
+/* ---- control ---- */
+
+void aq_emu_gpus(int count, cudaError error)
+{
+    rt.gpus = count;
+    rt.count_error = error;
+}
+
+void aq_emu_driver(int version)
+{
+    rt.driver = version;
+}
+
+void aq_emu_device_memory(uint64_t total_bytes)
+{
+    rt.total = total_bytes;
+}
+
+void aq_emu_order(uint64_t seed)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.seed = seed;
+}
+
+void aq_emu_fail_after(uint64_t items)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.fail_after = (int64_t)items;
+}
+
+void aq_emu_recover(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.failed = cudaSuccess;
+    rt.fail_after = -1;
+}
+
+uint32_t aq_emu_alive(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    return (uint32_t)(rt.memory.size() + rt.pinned.size() + rt.streams.size() + rt.events.size());
+}
+
+bool aq_emu_is_device(const void *p, uint64_t bytes)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    return holds(rt.memory, p, bytes, false);
+}
+
+int aq_emu_enqueue(void *stream, std::function<void()> work)
+{
+    if (!stream) {
+        work();
+        return 0;
+    }
+    return put(static_cast<CUstream_st *>(stream), {WORK, work, NULL, 0});
+}
+
+int aq_emu_call(void *stream, void (*fn)(void *arg), void *arg)
+{
+    return aq_emu_enqueue(stream, [=] { fn(arg); });
+}
+
+/* ---- devices ---- */
+
+cudaError cudaGetDeviceCount(int *count)
+{
+    if (rt.count_error == cudaSuccess)
+        *count = rt.gpus;
+    return rt.count_error;
+}
+
+cudaError cudaDriverGetVersion(int *version)
+{
+    *version = rt.driver;
+    return cudaSuccess;
+}
+
+cudaError cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError error)
+{
+    switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal";
+    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    default: return "another error";
+    }
+}
+
+cudaError cudaSetDevice(int device)
+{
+    if (rt.count_error)
+        return rt.count_error;
+    return device < 0 || device >= rt.gpus ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+cudaError cudaSetDeviceFlags(unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError cudaGetDeviceProperties(struct cudaDeviceProp *ret, int)
+{
+    memset(ret, 0, sizeof(*ret));
+    snprintf(ret->name, sizeof(ret->name), "emulated GPU");
+    ret->major = 9;
+    ret->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+
+cudaError cudaDeviceGetPCIBusId(char *id, int bytes, int)
+{
+    snprintf(id, (size_t)bytes, "FFFF:FF:00.0");
+    return cudaSuccess;
+}
+
+cudaError cudaDeviceSynchronize(void)
+{
+    std::unique_lock<std::mutex> hold(rt.lock);
+    for (;;) {
+        bool empty = true;
+        for (CUstream_st *s : rt.streams)
+            empty &= s->items.empty();
+        if (empty || rt.failed)
+            return rt.failed;
+        rt.changed.wait(hold);
+    }
+}
+
+/* ---- memory ---- */
+
+cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    *total = rt.total + CONTEXT_BYTES;
+    *free_bytes = rt.total - rt.taken;
+    return rt.failed;
+}
+
+cudaError cudaMalloc(void **ret, size_t bytes)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    size_t whole = (bytes + 4095) / 4096 * 4096;
+    if (rt.failed)
+        return rt.failed;
+    if (whole > rt.total - rt.taken)
+        return cudaErrorMemoryAllocation;
+    /* A page that nobody may touch behind each piece; huge pages are soon protected. */
+    char *p = (char *)mmap(NULL, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        misuse("no memory");
+    madvise(p, whole, MADV_HUGEPAGE);
+    mprotect(p, whole, PROT_READ | PROT_WRITE);
+    memset(p, 0xff, whole);
+    mprotect(p, whole, rt.windows ? PROT_READ | PROT_WRITE : PROT_NONE);
+    rt.memory[(uintptr_t)p] = whole;
+    rt.taken += whole;
+    *ret = p;
+    return cudaSuccess;
+}
+
+cudaError cudaFree(void *p)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    auto at = rt.memory.find((uintptr_t)p);
+    if (!p)
+        return rt.failed;
+    if (at == rt.memory.end())
+        misuse("freed what was not allocated");
+    munmap(p, at->second + 4096);
+    rt.taken -= at->second;
+    rt.memory.erase(at);
+    return rt.failed;
+}
+
+cudaError cudaMemset(void *p, int value, size_t bytes)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (!holds(rt.memory, p, bytes, false))
+        misuse("cudaMemset of what is not device memory");
+    open_window();
+    memset(p, value, bytes);
+    close_window();
+    return rt.failed;
+}
+
+cudaError cudaHostRegister(void *p, size_t bytes, unsigned)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    /* Whole pages are pinned, as by a driver. */
+    uintptr_t first = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + bytes + 4095) / 4096 * 4096;
+    if (holds(rt.pinned, (void *)first, end - first, true))
+        return cudaErrorHostMemoryAlreadyRegistered;
+    rt.pinned[first] = end - first;
+    return rt.failed;
+}
+
+cudaError cudaHostUnregister(void *p)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (!rt.pinned.erase((uintptr_t)p / 4096 * 4096))
+        misuse("unpinned what was not pinned");
+    return rt.failed;
+}
+
+cudaError cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    check_copy(dst, src, bytes, kind);
+    open_window();
+    memcpy(dst, src, bytes);
+    close_window();
+    return cudaSuccess;
+}
+
+cudaError cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind,
+                          cudaStream_t stream)
+{
+    {
+        std::lock_guard<std::mutex> hold(rt.lock);
+        check_copy(dst, src, bytes, kind);
+    }
+    cudaError rc = put(stream, {WORK, [=] { memset(dst, 0xff, bytes); }, NULL, 0});
+    return rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0});
+}
+
+/* ---- streams and events ---- */
+
+cudaError cudaStreamCreateWithFlags(cudaStream_t *ret, unsigned)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    if (!rt.started) {
+        rt.device = std::thread(device_main);
+        rt.started = true;
+    }
+    *ret = new CUstream_st;
+    rt.streams.push_back(*ret);
+    return cudaSuccess;
+}
+
+cudaError cudaStreamDestroy(cudaStream_t stream)
+{
+    std::unique_lock<std::mutex> hold(rt.lock);
+    while (!stream->items.empty())
+        rt.changed.wait(hold);
+    for (size_t i = 0; i < rt.streams.size(); i++) {
+        if (rt.streams[i] == stream)
+            rt.streams.erase(rt.streams.begin() + (long)i--);
+    }
+    delete stream;
+    return rt.failed;
+}
+
+cudaError cudaStreamSynchronize(cudaStream_t stream)
+{
+    std::unique_lock<std::mutex> hold(rt.lock);
+    while (stream && !stream->items.empty() && !rt.failed)
+        rt.changed.wait(hold);
+    return rt.failed;
+}
+
+cudaError cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+    uint64_t time;
+    {
+        std::lock_guard<std::mutex> hold(rt.lock);
+        time = event->recorded;
+    }
+    return put(stream, {WAIT, NULL, event, time});
+}
+
+cudaError cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    *ret = new CUevent_st;
+    rt.events.insert(*ret);
+    return rt.failed;
+}
+
+cudaError cudaEventDestroy(cudaEvent_t event)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (!rt.events.erase(event))
+        misuse("destroyed what is no event");
+    rt.gone.emplace_back(event);
+    return rt.failed;
+}
+
+cudaError cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    uint64_t time;
+    {
+        std::lock_guard<std::mutex> hold(rt.lock);
+        if (rt.failed)
+            return rt.failed;
+        time = ++event->recorded;
+    }
+    return put(stream, {RECORD, NULL, event, time});
+}
+
+cudaError cudaEventSynchronize(cudaEvent_t event)
+{
+    std::unique_lock<std::mutex> hold(rt.lock);
+    uint64_t time = event->recorded;
+    while (event->over < time && !rt.failed)
+        rt.changed.wait(hold);
+    return event->over < time ? rt.failed : cudaSuccess;
+}
+
+cudaError cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (from->over != from->recorded || to->over != to->recorded)
+        misuse("the time between events that are not over");
+    *ret_ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    return cudaSuccess;
+}

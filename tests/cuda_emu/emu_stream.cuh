@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/cuda_emu/emu_stream.cuh - how emulated launches and libraries put work on an emulated
+ * stream. */
+#ifndef AQ_TESTS_CUDA_EMU_EMU_STREAM_CUH
+#define AQ_TESTS_CUDA_EMU_EMU_STREAM_CUH
+
+#ifdef __cplusplus
+
+#include <functional>
+
+/* Puts work into a stream (a cudaStream_t); at once where it is NULL.  0 or a cudaError. */
+int aq_emu_enqueue(void *stream, std::function<void()> work);
+
+#endif
+
+#endif

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python beside the benchmarks: configurations that the program takes, rows that stay, lines that are missed,
+pictures that are drawn.  Nothing here measures."""
+import json
+import os
+import sys
+import unittest
+import xml.etree.ElementTree
+
+from rig import MODEL, PROGRAM, Rig
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import predict  # noqa: E402
+import runs  # noqa: E402
+import table_plots  # noqa: E402
+
+
+class Arguments:
+    hardware = os.path.join(ROOT, "configs", "hardware", "epyc-zen5-2vcpu.yaml")
+    build = os.path.join(os.path.dirname(PROGRAM), "..", "..")
+    only = ""
+
+    def __init__(self, folder):
+        self.cache_dir = os.path.join(folder, "cache")
+        self.output = os.path.join(folder, "predicted")
+
+
+class Predict(Rig):
+    def setUp(self):
+        super().setUp()
+        self.bench = self.again()
+
+    def again(self):
+        bench = predict.Bench(Arguments(self.dir))
+        bench.dir = self.dir
+        return bench
+
+    def test_there_are_30_different_runs_and_the_program_takes_them(self):
+        jobs = [*predict.resident(), *predict.device(), *predict.disk()]
+        self.assertGreaterEqual(len({key for key, _ in jobs}), 30)
+        self.assertEqual(len({str(words) for _, words in jobs}), len(jobs))
+        for key, words in jobs:
+            words = [self.bench.shape(str(w)) for w in words]
+            done = self.run_program([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--json", "--device", "cpu",
+                                     "--cache-dir", self.path("cache"), "--hardware", Arguments.hardware, *words])
+            said = json.loads(done.stdout)["predicted"]
+            self.assertGreater(said["decode_pass_s"], 0, key)
+
+    def test_rows_stay_and_failures_are_tried_again(self):
+        made = []
+
+        def report():
+            made.append(1)
+            return dict(gen_tok_s=90.0, decode_tok_s=80.0, prefill_s=1.0,
+                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2),
+                        plan=dict(placement="p", micro_batch=8, micro_batches=2))
+
+        def fails():
+            raise KeyError("plan")
+
+        self.assertIn("KeyError", self.bench.row("one", fails, ["words"])["error"])
+        row = self.bench.row("one", report, ["words"])
+        self.assertAlmostEqual(row["off"], 0.1)
+        self.assertAlmostEqual(row["pass_s"], 0.2)
+        self.assertEqual(self.again().row("one", report, ["words"]), row)
+        self.assertEqual(len(made), 1)
+        self.again().row("one", report, ["other words"])
+        self.assertEqual(len(made), 2)
+        text = "\n".join(predict.table([("one", row), ("two", dict(error="no"))]))
+        self.assertIn("| one | 90.0 | 100.0 | 10.0 % |", text)
+        self.assertIn("| two | failed: no |", text)
+
+
+class Lines(unittest.TestCase):
+    def test_a_missed_line_is_the_exit_status(self):
+        lines = runs.Lines()
+        lines.add("free", None, 3, "x")
+        lines.add("at least", 2, 3, "x")
+        self.assertEqual(lines.status(), 0)
+        lines.add("at most", 2, 3, "x", at_most=True)
+        self.assertEqual(lines.status(), 1)
+        self.assertEqual([row.split("|")[2].strip() for row in lines.table()][2:], ["", ">= 2", "<= 2"])
+        self.assertIn("**missed**", list(lines.table())[-1])
+
+
+class Pictures(Rig):
+    def test_a_table_becomes_pictures(self):
+        table, rows = self.path("t.yaml"), self.path("rows.json")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write("table: t\ndefaults: {prompt-len: 8, gen-len: 4, repeats: 2, warmup: 0}\nrows:\n"
+                    "- {name: a, requests: 1, host-memory: 256MiB, published: {tok-s: 9, source: s}}\n"
+                    "- {name: b, requests: 4, micro-batch: 4, host-memory: 512MiB}\n")
+        self.run_program([PROGRAM, "bench", "--table", table, "--model", MODEL, "--device", "cpu", "--json", "--output",
+                          rows])
+        self.run_program([sys.executable, "-B", os.path.join(ROOT, "bench", "table_plots.py"), rows])
+        for name in "batch", "budget", "roofline":
+            with open(self.path(f"rows.{name}.svg"), encoding="utf-8") as f:
+                drawn = f.read()
+            self.assertTrue(xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg"))
+            self.assertGreaterEqual(drawn.count("<circle"), 2, name)
+        with open(self.path("rows.batch.svg"), encoding="utf-8") as f:
+            self.assertIn("published: a", f.read())
+
+    def test_lines_hold_what_belongs_together(self):
+        def row(seats, policy):
+            return dict(model=dict(name="m"), row=dict(prompt_len=1, gen_len=2),
+                        plan=dict(micro_batch=seats, micro_batches=1, kv_policy=policy, weight_format="int8",
+                                  kv_format="f16"))
+        lines = table_plots.lines_by([row(4, "full"), row(1, "full"), row(2, "h2o")], runs.seats)
+        self.assertEqual({k: [x for x, _ in v] for k, v in lines.items()},
+                         {"m 1+2, int8": [1, 4], "m 1+2, h2o, int8": [2]})
+
+
+if __name__ == "__main__":
+    unittest.main()

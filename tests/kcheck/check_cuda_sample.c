@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Sampling on a device against engine/sample.c: the same tokens and the same log-probabilities. */
+#include "engine/sample.h"
+#include "tests/kcheck/kc_cuda.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ROWS = 4, IDS = 24 };
+
+static const uint32_t vocabs[] = {300, 1, 31, 5000, 1025};
+static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_CONSTANT, KC_ZERO, KC_OUTLIER};
+
+/* What is set of the ways to choose. */
+enum { GREEDY, TEMPERATURE, TOP_K, TOP_P, MIN_P, ALL, PENALTIES, MASKED, WAYS };
+static const char *const way_names[WAYS] = {"greedy", "temperature", "top_k",     "top_p",
+                                            "min_p",  "all",         "penalties", "masked"};
+
+struct rig {
+    struct aq_sequence seq[ROWS];
+    struct aq_cuda_draw draw[ROWS];
+    uint32_t ids[ROWS][IDS], stop[ROWS][IDS];
+    float *logits;
+    size_t stride;
+    uint32_t vocab;
+};
+
+static void draw_sampling(struct kc *kc, struct aq_sampling *p, uint32_t way, uint32_t vocab)
+{
+    static const float top_p[] = {0, 0.25f, 0.5f, 0.9f, 0.999f};
+    static const float min_p[] = {0.02f, 0.3f, 0.95f, 1};
+    *p = (struct aq_sampling){.top_p = 1, .repetition_penalty = 1};
+    p->temperature = way == GREEDY ? 0 : 0.25f + (float)kc_below(kc, 100) * 0.02f;
+    p->seed = kc_below(kc, UINT32_MAX);
+    p->record_hash = (uint64_t)kc_below(kc, UINT32_MAX) << 32 | kc_below(kc, UINT32_MAX);
+    p->choice = kc_below(kc, 3);
+    bool some = way >= ALL;
+    if (way == TOP_K || (some && kc_below(kc, 2)))
+        p->top_k = 1 + kc_below(kc, kc_below(kc, 2) ? 5 : vocab + 2);
+    if (way == TOP_P || (some && kc_below(kc, 2)))
+        p->top_p = top_p[kc_below(kc, AQ_ARRAY_LEN(top_p))];
+    if (way == MIN_P || (some && kc_below(kc, 2)))
+        p->min_p = min_p[kc_below(kc, AQ_ARRAY_LEN(min_p))];
+    if (way == PENALTIES) {
+        p->repetition_penalty = kc_below(kc, 2) ? 1.3f : 1;
+        p->presence_penalty = kc_below(kc, 2) ? 0.7f : 0;
+        p->frequency_penalty = kc_below(kc, 2) ? 0.2f : 0;
+        p->temperature *= (float)kc_below(kc, 2);
+    }
+}
+
+static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
+{
+    struct aq_sequence *s = &x->seq[r];
+    uint32_t prompt = 1 + kc_below(kc, IDS / 2), generated = kc_below(kc, IDS / 2);
+    for (uint32_t i = 0; i < IDS; i++) {
+        x->ids[r][i] = kc_below(kc, x->vocab);
+        x->stop[r][i] = kc_below(kc, x->vocab + 1); /* one may lie past the vocabulary */
+    }
+    *s = (struct aq_sequence){.prompt = x->ids[r],
+                              .prompt_count = prompt,
+                              .tokens = x->ids[r] + prompt,
+                              .token_count = generated,
+                              .stop_ids = x->stop[r],
+                              .stop_id_count = way == MASKED ? kc_below(kc, IDS) : 0,
+                              .min_tokens = IDS};
+    draw_sampling(kc, &s->sampling, way, x->vocab);
+    const struct aq_sampling *p = &s->sampling;
+    x->draw[r] = (struct aq_cuda_draw){.temperature = p->temperature,
+                                       .top_p = p->top_p,
+                                       .min_p = p->min_p,
+                                       .top_k = p->top_k,
+                                       .seed = p->seed,
+                                       .counter_low = p->record_hash,
+                                       .counter_high = (uint64_t)p->choice << 32 | generated,
+                                       .repetition_penalty = p->repetition_penalty,
+                                       .presence_penalty = p->presence_penalty,
+                                       .frequency_penalty = p->frequency_penalty,
+                                       .seen = x->ids[r],
+                                       .prompt_count = prompt,
+                                       .seen_count = prompt + generated,
+                                       .masked = x->stop[r],
+                                       .masked_count = s->stop_id_count};
+    for (uint32_t i = 0; i < x->vocab; i++) { /* some that are impossible */
+        if (kc_below(kc, 16) == 0)
+            x->logits[r * x->stride + i] = -INFINITY;
+    }
+}
+
+static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint32_t way)
+{
+    static struct rig x;
+    x.vocab = vocab;
+    x.stride = vocab + kc_below(kc, 5);
+    x.logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, x.stride);
+    struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(struct aq_candidate)),
+                                  kc_bytes(kc, vocab * sizeof(float))};
+    uint32_t *got = kc_bytes(kc, ROWS * sizeof(*got)), want[ROWS];
+    struct aq_logits_stat stat[ROWS];
+    for (uint32_t r = 0; r < ROWS; r++)
+        make_row(kc, &x, r, way);
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
+    struct kc_out adjusted = kc_out(kc, AQ_F32, ROWS, vocab, x.stride);
+    kc_out_set(&adjusted, x.logits);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float *row = (float *)adjusted.ref + r * x.stride;
+        memcpy(work.logits, row, vocab * sizeof(*row));
+        want[r] = aq_sample_token(&x.seq[r], x.logits + r * x.stride, &stat[r], vocab, &work);
+        memcpy(row, work.logits, vocab * sizeof(*row)); /* what it chose from */
+    }
+    if (way >= PENALTIES) {
+        kc_cuda_done(aq_cuda_penalise(kc_cuda(), x.draw, adjusted.got, x.stride, ROWS, vocab));
+        kc_same(kc, &adjusted);
+        x.logits = adjusted.got;
+        kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
+    }
+    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, x.draw, stat, x.logits, x.stride, ROWS, vocab));
+    for (uint32_t r = 0; r < ROWS; r++)
+        kc_expect(kc, got[r] == want[r], "row %u: token %u, expected %u", r, got[r], want[r]);
+    uint32_t r = kc_below(kc, ROWS); /* alone */
+    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, x.draw + r, stat + r, x.logits + r * x.stride,
+                                x.stride, 1, vocab));
+    kc_expect(kc, got[0] == want[r], "row %u alone: token %u, expected %u", r, got[0], want[r]);
+}
+
+static void check_tops(struct kc *kc, uint32_t vocab, enum kc_fill fill)
+{
+    size_t stride = vocab + kc_below(kc, 5);
+    uint32_t count = 1 + kc_below(kc, AQ_TOP_MAX);
+    const float *logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, stride);
+    struct aq_logits_stat stat[ROWS];
+    struct aq_cuda_top *got = kc_bytes(kc, (size_t)ROWS * count * sizeof(*got));
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, logits, stride, ROWS, vocab);
+    kc_cuda_done(aq_cuda_tops(kc_cuda(), got, count, stat, logits, stride, ROWS, vocab));
+    for (uint32_t r = 0; r < ROWS; r++) {
+        struct aq_top want[AQ_TOP_MAX];
+        aq_sample_tops(want, count, logits + r * stride, &stat[r], vocab);
+        for (uint32_t i = 0; i < count; i++) {
+            const struct aq_cuda_top *top = &got[r * count + i];
+            kc_expect(kc, top->id == want[i].id && top->logprob == want[i].logprob,
+                      "row %u: number %u is %u at %g, expected %u at %g", r, i, top->id,
+                      top->logprob, want[i].id, want[i].logprob);
+        }
+    }
+}
+
+static void check(struct kc *kc)
+{
+    for (size_t v = 0; v < AQ_ARRAY_LEN(vocabs); v++) {
+        for (size_t f = 0; f < AQ_ARRAY_LEN(fills); f++) {
+            if (v % AQ_ARRAY_LEN(fills) && v % AQ_ARRAY_LEN(fills) != f)
+                continue; /* every fill at the first size only, and one at each other */
+            for (uint32_t way = 0; way < WAYS; way++) {
+                if (kc_begin(kc, KC_CUDA_SLOT, "sample_%s_%u_%s", way_names[way], vocabs[v],
+                             kc_fill_name(fills[f])))
+                    check_tokens(kc, vocabs[v], fills[f], way);
+            }
+            if (kc_begin(kc, KC_CUDA_SLOT, "tops_%u_%s", vocabs[v], kc_fill_name(fills[f])))
+                check_tops(kc, vocabs[v], fills[f]);
+        }
+    }
+}
+
+const struct kc_check kc_check_cuda_sample = {.name = "cuda-sample", .check = check};
