@@ -321,5 +321,5 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
 
 double aq_planning_total_s(const struct aq_planning *p)
 {
-    return p->forecast.blocks * p->forecast.block_s;
+    return p->forecast.all_prefill_s + p->forecast.all_decode_s;
 }

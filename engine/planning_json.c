@@ -131,10 +131,8 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     const struct aq_forecast *f = &p->forecast;
     bool known = f->blocks > 0;
     json_t *o = json_object();
-    json_object_set_new(o, "prefill_s",
-                        known ? aq_json_real(f->blocks * f->prefill_s) : json_null());
-    json_object_set_new(
-        o, "decode_s", known ? aq_json_real(f->blocks * (f->block_s - f->prefill_s)) : json_null());
+    json_object_set_new(o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
+    json_object_set_new(o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
     json_object_set_new(o, "total_s", known ? aq_json_real(aq_planning_total_s(p)) : json_null());
     json_object_set_new(o, "gen_tok_s", aq_json_real(f->gen_tok_s));
     json_object_set_new(o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));

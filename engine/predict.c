@@ -52,13 +52,12 @@ json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *h
 {
     json_t *o = json_object();
     bool known = f->blocks > 0;
-    double decode_s = f->block_s - f->prefill_s;
     json_object_set_new(o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
     json_object_set_new(o, "decode_pass_s", aq_json_real(f->decode_pass_s));
-    json_object_set_new(o, "prefill_s",
-                        known ? aq_json_real(f->blocks * f->prefill_s) : json_null());
-    json_object_set_new(o, "decode_s", known ? aq_json_real(f->blocks * decode_s) : json_null());
-    json_object_set_new(o, "total_s", known ? aq_json_real(f->blocks * f->block_s) : json_null());
+    json_object_set_new(o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
+    json_object_set_new(o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
+    json_object_set_new(o, "total_s",
+                        known ? aq_json_real(f->all_prefill_s + f->all_decode_s) : json_null());
     json_object_set_new(o, "gen_tok_s", aq_json_real(f->gen_tok_s));
     json_object_set_new(o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
     json_object_set_new(o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));

@@ -208,13 +208,11 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->prompt_tokens = seats * w->prompt;
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
+    f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
+    /* With refill others take the seats of those that end. */
     f->blocks = (double)w->sequences / fmax(1, seats);
-    /* With refill others take the seats of those that end; without it the last block is as long as
-     * the others, however few are in it. */
-    if (!w->refill)
-        f->blocks = ceil(f->blocks);
-    double count = w->sequences ? (double)w->sequences / f->blocks : seats;
-    f->gen_tok_s = f->block_s > 0 ? count * generated / f->block_s : 0;
+    f->all_prefill_s = f->blocks * f->prefill_s;
+    f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
 }
 
 static void maker_close(struct maker *m)
@@ -243,9 +241,9 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     return 0;
 }
 
-int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
-                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
-                     struct aq_err *reterr)
+static int forecast_block(struct aq_forecast *ret, const struct aq_block *block,
+                          const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                          struct aq_err *reterr)
 {
     struct aq_forecast f = {0};
     struct maker m;
@@ -260,6 +258,35 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
     }
     maker_close(&m);
     return rc;
+}
+
+int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
+                     const struct aq_forecast_work *work, const struct aq_hardware *hw,
+                     struct aq_err *reterr)
+{
+    struct aq_forecast f, last;
+    int rc = forecast_block(&f, block, work, hw, reterr);
+    if (rc < 0 || !work->sequences || work->refill) {
+        *ret = rc < 0 ? *ret : f;
+        return rc;
+    }
+    struct aq_forecast_work rest = *work;
+    double whole = floor(f.blocks);
+    rest.sequences = work->sequences - (uint64_t)(whole * f.prompts);
+    f.all_prefill_s = whole * f.prefill_s;
+    f.all_decode_s = whole * (f.block_s - f.prefill_s);
+    if (rest.sequences) {
+        rc = forecast_block(&last, block, &rest, hw, reterr);
+        if (rc < 0)
+            return rc;
+        f.all_prefill_s += last.prefill_s;
+        f.all_decode_s += last.block_s - last.prefill_s;
+    }
+    f.blocks = ceil(f.blocks);
+    double all_s = f.all_prefill_s + f.all_decode_s;
+    f.gen_tok_s = all_s > 0 ? (double)work->sequences * (work->total - work->prompt) / all_s : 0;
+    *ret = f;
+    return 0;
 }
 
 int aq_forecast_timeline(struct aq_sim_result *ret, const struct aq_block *block,

@@ -27,8 +27,10 @@ struct aq_forecast {
     enum aq_lane binding_lane;
     enum aq_resource binding;
     double prompts, prompt_tokens, tokens; /* of a block */
-    double block_s;   /* prefill, and decode passes until the mean sequence has ended */
-    double blocks;    /* of the whole work; 0: unknown */
+    double block_s; /* prefill, and decode passes until the mean sequence has ended */
+    double blocks;  /* of the whole work; 0: unknown */
+    /* Of the whole work: its last block has fewer seats taken, without refill.  0: unknown. */
+    double all_prefill_s, all_decode_s;
     double gen_tok_s; /* of the whole work, or of one block after the other */
 };
 

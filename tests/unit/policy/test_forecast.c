@@ -80,8 +80,17 @@ static void work_adds_up(void **state)
         assert_true(fabs(with.blocks - (double)in.sequences / seats) < 1e-9);
         assert_true(without.blocks == ceil(with.blocks));
         double all = (double)in.sequences * 64;
-        assert_true(fabs(without.gen_tok_s * without.blocks * without.block_s - all) < 1e-6 * all);
+        double all_s = without.all_prefill_s + without.all_decode_s;
+        assert_true(fabs(without.gen_tok_s * all_s - all) < 1e-6 * all);
         assert_true(with.gen_tok_s >= without.gen_tok_s * (1 - 1e-12));
+        /* The last block is as long as the others, or shorter where few are in it. */
+        uint64_t rest = in.sequences % 16, whole = in.sequences / 16;
+        struct aq_block_inputs few = in;
+        few.sequences = rest;
+        double last_s = rest ? forecast(&b, &few, &hw, false, false).block_s : 0;
+        double full_s = whole ? (double)whole * without.block_s : 0;
+        assert_true(fabs(all_s - full_s - last_s) < 1e-9);
+        assert_true(!rest || last_s <= without.block_s * (1 + 1e-12));
     }
     in.sequences = 0;
     struct aq_forecast f = forecast(&b, &in, &hw, true, false);
