@@ -203,10 +203,8 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
     if (rc == 0 && !e->host_products_auto)
         rc = aq_host_products_parse(&e->host_products, "--host-products", o->host_products, reterr);
     e->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
-    if (!e->attention_auto)
-        e->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
-                       : strcmp(o->attention, "split") == 0 ? AQ_ATTEND_SPLIT
-                                                            : AQ_ATTEND_DEVICE;
+    if (rc == 0 && !e->attention_auto)
+        rc = aq_attention_parse(&e->attention, &e->split_host, "--attention", o->attention, reterr);
     if (o->numa && !aq_numa_parse(o->numa, &e->numa_choice))
         rc = aq_error(reterr, -EINVAL, "--numa: expected auto, off or a node's number, found '%s'",
                       o->numa);

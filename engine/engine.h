@@ -37,7 +37,7 @@ struct aq_engine_opts {
     bool fuse_layer, alternate; /* order of the visits, as plan.h says */
     bool replay;           /* moves alone: nothing is computed, random weights are not generated */
     const char *numa;      /* auto, off or a node's number; NULL: auto */
-    const char *attention; /* auto, device, host, split; NULL: auto */
+    const char *attention; /* auto, device, host, split, split:SHARE; NULL: auto */
     const char *host_products;    /* as --host-products; NULL: auto */
     uint64_t emulate_device;      /* bytes of an emulated device inside host_memory; 0: none */
     const char *emulate_link;     /* "H2D/D2H" in GB/s; NULL: as fast as it goes */

@@ -41,11 +41,11 @@ int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr)
     }
     if (o->emulate_device)
         return aq_error(reterr, -EINVAL, "--emulate-device: there is a GPU; --device cpu emulates");
-    if (o->host_products && strcmp(o->host_products, "auto") && strcmp(o->host_products, "0"))
+    if (!e->host_products_auto && e->host_products > 0)
         return aq_error(reterr, -EINVAL,
                         "--host-products: the cuda backend computes no products "
                         "on the host");
-    if (o->deterministic && o->attention && strcmp(o->attention, "split") == 0)
+    if (o->deterministic && !e->attention_auto && e->attention == AQ_ATTEND_SPLIT)
         return aq_error(
             reterr, -EINVAL,
             "--attention split: the two sides' bits differ, which --deterministic rules "

@@ -113,6 +113,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .alternate = e->opts.alternate,
         .attention = e->attention,
         .attention_auto = e->attention_auto,
+        .split_host = e->split_host,
         .host_products = e->host_products,
         .host_products_auto = e->host_products_auto && !engine_on_gpu(e),
         .placement = e->placed ? &e->placement : NULL,

@@ -30,6 +30,7 @@ struct aq_engine {
     bool placed; /* --placement was given */
     enum aq_attention_side attention;
     bool attention_auto;
+    double split_host;
     double host_products; /* percent, unless it is chosen */
     bool host_products_auto;
     struct aq_numa_choice numa_choice;

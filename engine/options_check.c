@@ -59,6 +59,13 @@ int aq_check_link(const char *label, const char *text, struct aq_err *reterr)
     return aq_link_parse(bytes_per_s, label, text, reterr);
 }
 
+int aq_check_attention(const char *label, const char *text, struct aq_err *reterr)
+{
+    enum aq_attention_side side;
+    double split;
+    return strcmp(text, "auto") == 0 ? 0 : aq_attention_parse(&side, &split, label, text, reterr);
+}
+
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr)
 {
     struct aq_placement placement;

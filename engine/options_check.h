@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 
+int aq_check_attention(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_device(const char *label, const char *text, struct aq_err *reterr);
 /* "512" or "100-800". */
 int aq_check_length(const char *label, const char *text, struct aq_err *reterr);

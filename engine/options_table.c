@@ -302,9 +302,10 @@ const struct aq_option aq_option_table[] = {
     {"micro-batch-tokens", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(micro_batch_tokens),
      .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "new prompt tokens a micro-batch takes in one pass (default: planned)"},
-    {"attention", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(attention), .argument = "WHERE",
-     .choices = "auto|host|device|split",
-     .help = "where decode attention runs; on the cpu host and device are the same"},
+    {"attention", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(attention), .argument = "WHERE",
+     .check = aq_check_attention,
+     .help = "where decode attention of KV in host memory runs: auto, host, device, split or "
+             "split:SHARE (the host's); on the cpu host and device are the same"},
     {"host-products", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(host_products),
      .argument = "SHARE", .check = aq_check_host_products,
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "

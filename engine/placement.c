@@ -98,6 +98,33 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
     return rc;
 }
 
+int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, const char *label,
+                       const char *text, struct aq_err *reterr)
+{
+    double percent = 0;
+    enum aq_attention_side side = AQ_ATTEND_SPLIT;
+    if (strcmp(text, "device") == 0)
+        side = AQ_ATTEND_DEVICE;
+    else if (strcmp(text, "host") == 0)
+        side = AQ_ATTEND_HOST;
+    else if (strncmp(text, "split:", 6) == 0) {
+        int rc = aq_host_products_parse(&percent, label, text + 6, reterr);
+        if (rc < 0)
+            return rc;
+        if (percent <= 0 || percent >= 100)
+            return aq_error(reterr, -EINVAL,
+                            "%s: '%s': expected a share between 0%% and 100%%; 'device' or 'host' "
+                            "gives all to one side",
+                            label, text);
+    } else if (strcmp(text, "split") != 0)
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected auto, host, device, split or split:SHARE, found '%s'", label,
+                        text);
+    *ret = side;
+    *ret_split_host = percent;
+    return 0;
+}
+
 void aq_placement_text(char text[160], const struct aq_placement *p)
 {
     const double *w = p->weights.percent, *k = p->kv.percent, *h = p->hidden.percent;

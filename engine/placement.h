@@ -22,6 +22,11 @@ int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, 
 int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
                            struct aq_err *reterr);
 
+/* Where decode attention runs, as --attention without auto: "device", "host", "split" or
+ * "split:SHARE", the share of the host, in percent; 0 where it is not said. */
+int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, const char *label,
+                       const char *text, struct aq_err *reterr);
+
 /* A placement back as text, at most 160 bytes. */
 void aq_placement_text(char text[160], const struct aq_placement *p);
 

@@ -205,10 +205,9 @@ static int fill_choices(struct aq_planning *p, struct aq_placement *placement,
     in->refill = o->refill;
     in->serial = o->executor && strcmp(o->executor, "serial") == 0;
     in->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
-    if (!in->attention_auto)
-        in->attention = strcmp(o->attention, "host") == 0    ? AQ_ATTEND_HOST
-                        : strcmp(o->attention, "split") == 0 ? AQ_ATTEND_SPLIT
-                                                             : AQ_ATTEND_DEVICE;
+    if (!in->attention_auto && aq_attention_parse(&in->attention, &in->split_host, "--attention",
+                                                  o->attention, reterr) < 0)
+        return -EINVAL;
     in->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
     if (!in->host_products_auto)
         rc =

@@ -439,6 +439,8 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     shape_for(&p->shape, in, seats);
     p->unpack = is_quantised(in->weight_format) && p->shape.micro_batches > 1;
     size_ring(p, in);
+    double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
+    p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
     int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape), reterr);
     if (rc < 0)
         return rc;

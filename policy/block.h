@@ -33,6 +33,7 @@ struct aq_block_inputs {
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
+    double split_host;   /* percent, where it is split: struct aq_plan; 0: the usual half */
     bool separate, fuse_layer, alternate;
     bool gpu;                /* the separate device is one: struct aq_gpu_room */
     uint64_t context_bytes;  /* that its driver holds */

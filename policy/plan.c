@@ -96,10 +96,8 @@ int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_
     int rc = 0;
     for (int t = 0; t < AQ_TIER_COUNT && rc == 0; t++) {
         bool home = t == AQ_DEVICE || (t == AQ_HOST && !p->separate);
-        /* Split: half of the seats on each side; a planner with rates will choose the ratio. */
-        uint32_t on_host = side == AQ_ATTEND_HOST    ? seats[t]
-                           : side == AQ_ATTEND_SPLIT ? (seats[t] + 1) / 2
-                                                     : 0;
+        double host = side == AQ_ATTEND_HOST ? 100 : side == AQ_ATTEND_SPLIT ? p->split_host : 0;
+        uint32_t on_host = (uint32_t)ceil(seats[t] * host / 100);
         on_host = home ? 0 : on_host;
         struct aq_part part = {.tier = (uint8_t)t, .side = AQ_ATTEND_DEVICE, .staged = !home};
         rc = add_parts(p, part, &first, seats[t] - on_host, home ? 0 : part_seats, reterr);

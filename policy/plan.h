@@ -41,6 +41,8 @@ struct aq_placement {
 };
 
 enum aq_attention_side { AQ_ATTEND_DEVICE, AQ_ATTEND_HOST, AQ_ATTEND_SPLIT };
+/* Of split attention, where nobody says: percent that the host attends. */
+#define AQ_SPLIT_HOST_PERCENT 50.0
 
 enum { AQ_PART_MAX = 64 };
 
@@ -67,7 +69,10 @@ struct aq_plan {
     uint32_t hidden_slots;   /* working copies of the residual stream, where some live elsewhere */
     struct aq_part part[AQ_PART_MAX];
     uint32_t part_count; /* at least 1 */
-    bool fuse_layer;     /* both halves of a layer in one visit of a micro-batch */
+    /* Percent of the seats whose KV is not on a separate device that the host attends, with split
+     * attention; else 0. */
+    double split_host;
+    bool fuse_layer; /* both halves of a layer in one visit of a micro-batch */
     /* MLP in two ops: the ring need not hold all its weights at once.  What lies between is kept
      * for all rows. */
     bool split_mlp;
@@ -88,7 +93,8 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
 /* Seats of a part, and bytes of its KV of one layer at its longest: of a staging slot. */
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part);
 
-/* Lays out the parts from placement, attention side and seats of a staged part (0: all in one). */
+/* Lays out the parts from placement, attention side (and p->split_host) and seats of a staged part
+ * (0: all in one). */
 int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_seats,
                   struct aq_err *reterr);
 

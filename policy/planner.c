@@ -346,6 +346,7 @@ static void put_sides(struct search *s, struct aq_shares_shape shape)
         shape.side = in->separate && in->attention_auto ? sides[i]
                      : in->separate                     ? in->attention
                                                         : AQ_ATTEND_DEVICE;
+        shape.split_host = in->split_host;
         shape.host_products = in->separate && !in->host_products_auto && in->host_products > 0;
         put_homes(s, shape);
         shape.host_products = true;

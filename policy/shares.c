@@ -148,13 +148,13 @@ static void add_hidden(struct model *m, enum phase p, double rows)
 
 /* ---- KV ---- */
 
-/* The KV outside the memory of where products run: attended there or on the host, half and half
- * where seats are split. */
+/* The share of the KV outside the memory of where products run that the host attends. */
 static double on_host(const struct model *m)
 {
+    double asked = m->o->shape.split_host, split = asked > 0 ? asked : AQ_SPLIT_HOST_PERCENT;
     return !m->separate                          ? 0
            : m->o->shape.side == AQ_ATTEND_HOST  ? 1
-           : m->o->shape.side == AQ_ATTEND_SPLIT ? 0.5
+           : m->o->shape.side == AQ_ATTEND_SPLIT ? split / 100
                                                  : 0;
 }
 
@@ -446,6 +446,7 @@ struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o)
     in.micro_batches = o->shape.micro_batches;
     in.attention_auto = false;
     in.attention = o->shape.side;
+    in.split_host = o->shape.split_host;
     if (o->shape.prompt_tokens)
         in.prompt_tokens = o->shape.prompt_tokens;
     if (!o->shape.host_products)

@@ -14,6 +14,7 @@
 struct aq_shares_shape {
     uint32_t micro_batch, micro_batches;
     enum aq_attention_side side; /* where KV outside the device's memory is attended */
+    double split_host;           /* percent of it, where that is split */
     bool host_products;          /* the host may compute products with what lies with it */
     double kv_disk;              /* share of it on disk; less than 0: chosen */
     enum aq_tier hidden;         /* home of the hidden states, all of them */

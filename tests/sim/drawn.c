@@ -329,7 +329,7 @@ static void draw_host_products(struct drawn *d, bool separate, uint64_t seed, ui
 
 void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place)
 {
-    static const char *const attention[] = {"auto", "device", "host", "split"};
+    static const char *const attention[] = {"auto", "device", "host", "split", "split:30%"};
     static const char *const io[] = {"auto", "uring", "threads"};
     static const char *const direct[] = {"auto", "off", "on"};
     struct dice dice = {seed, number, 0};

@@ -256,6 +256,8 @@ static void advice_comes_with_habits_that_have_no_equal(void **state)
 {
     refuse("generate", "--gpu-memory-utilization|0.9", "--device-memory");
     refuse("bench", "--percent=1", "--placement");
+    refuse("bench", "--attention|both", "expected auto, host, device, split or split:SHARE");
+    refuse("bench", "--attention|split:100%", "between 0% and 100%");
 }
 
 static void wrong_values_name_flag_expected_and_found(void **state)

@@ -159,6 +159,7 @@ bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t 
     p.steps = plans_model(1 + roll(&d, limits->layers_max), 128, 2, 200);
     draw_plan(&p.plan, &p.steps, limits, &d);
     enum aq_attention_side side = (enum aq_attention_side)roll(&d, 3);
+    p.plan.split_host = (double)aq_prng_below(d.seed, 3, 12, 101);
     uint32_t seats = p.plan.shape.micro_batch, least = (seats + 2) / limits->parts_max + 1;
     assert_int_equal(aq_plan_parts(&p.plan, side, least + roll(&d, seats), &err), 0);
     int rc = aq_stream_build(&p.stream, &p.steps, &p.plan, &err);

@@ -199,6 +199,26 @@ static struct aq_plan little_plan(uint32_t micro_batches)
     return plan;
 }
 
+static void a_split_gives_the_host_its_share_of_the_seats(void **state)
+{
+    static const uint32_t on_host[] = {0, 1, 2, 4, 6, 8};
+    static const double percent[] = {0, 12.5, 25, 50, 75, 100};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(percent); i++) {
+        struct aq_plan plan = little_plan(1);
+        uint32_t host = 0, seats = 0;
+        plan.separate = true;
+        plan.shape.micro_batch = 8;
+        plan.split_host = percent[i];
+        assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_SPLIT, 3, NULL), 0);
+        for (uint32_t p = 0; p < plan.part_count; p++) {
+            seats += plan.part[p].count;
+            host += plan.part[p].side == AQ_ATTEND_HOST ? plan.part[p].count : 0;
+        }
+        assert_int_equal(host, on_host[i]);
+        assert_int_equal(seats, 8);
+    }
+}
+
 struct built {
     struct aq_stream stream;
     struct aq_program program;
@@ -553,6 +573,7 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_split_gives_the_host_its_share_of_the_seats),
     cmocka_unit_test(the_peak_equals_playing_the_passes),
     cmocka_unit_test(admission_never_exceeds_the_pool),
     cmocka_unit_test(sequences_that_drop_keys_need_fewer_pages),
