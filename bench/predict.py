@@ -109,7 +109,8 @@ class Bench:
             return a.hardware
         path = a.output + ".hw.yaml" if a.output else os.path.join(self.dir, "hw.yaml")
         if not os.path.exists(path):
-            runs.text_of([runs.program(a.build), "probe", "--output", path, "--quiet"])
+            os.makedirs(a.cache_dir, exist_ok=True)
+            runs.text_of([runs.program(a.build), "probe", "--disk-dir", a.cache_dir, "--output", path, "--quiet"])
         return path
 
     def bench(self, words):

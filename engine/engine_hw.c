@@ -16,6 +16,18 @@ static bool given(const struct aq_hw_profile *p, const char *key)
     return p->note[aq_hw_key_find(key)].origin == AQ_HW_GIVEN;
 }
 
+/* Of a profile without a disk, which a run may need all the same. */
+static void assume_disk(struct aq_engine *e)
+{
+    struct aq_hardware usual;
+    aq_hardware_default(&usual, e->cores, e->info.threads, e->info.threads);
+    e->hw.disk_read_bytes_per_s = usual.disk_read_bytes_per_s;
+    e->hw.disk_write_bytes_per_s = usual.disk_write_bytes_per_s;
+    e->hw.disk_duplex = usual.disk_duplex;
+    e->hw.disk_in_flight = usual.disk_in_flight;
+    e->hw.disk_core_s_per_byte = usual.disk_core_s_per_byte;
+}
+
 static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, struct aq_err *reterr)
 {
     bool gpu = engine_on_gpu(e);
@@ -28,6 +40,8 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
             p->device[0] ? p->device : "none");
     snprintf(e->hw_name, sizeof(e->hw_name), "%s", p->name);
     e->hw = aq_hw_for_weights(p, e->info.weight_format);
+    if (!p->capacity[AQ_DISK])
+        assume_disk(e);
     e->measured = (struct aq_rates_measured){
         .products = given(p, e->info.compute == AQ_BF16 ? "host.product_bf16_tflop_s"
                                                         : "host.product_f32_tflop_s"),

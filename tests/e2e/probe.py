@@ -101,6 +101,13 @@ class Hardware(Rig):
         self.assertAlmostEqual(predicted["rates"]["memory_gb_s"], 50)
         self.assertEqual(predicted["rates"]["measured"], ["product_gflop_s", "memory_gb_s"])
 
+    def test_a_profile_without_a_disk_does_for_runs_that_need_one(self):
+        self.write(self.many(2))
+        predicted = self.reported(*self.use(PROFILE), "--cache-dir", self.path("cache"), "--placement",
+                                  "weights=0/0/100 kv=0/50/50 hidden=0/100/0")["predicted"]
+        self.assertGreater(predicted["rates"]["disk_read_gb_s"], 0)
+        self.assertGreater(predicted["lanes"]["disk_read_weights"]["bytes_per_pass"], 0)
+
     def test_an_emulated_link_is_as_fast_as_it_was_asked_to_be(self):
         self.write(self.many(2))
         rates = self.reported(*self.use(PROFILE + "links: {h2d_gb_s: 20, d2h_gb_s: 19}\n"),

@@ -38,9 +38,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct aq_hw_profile p, again;
     struct aq_err err = {0};
     int rc = aq_hw_file_parse(&p, "fuzz.yaml", (const char *)data, bytes, &err);
-    fuzz_check_error(rc, &err);
-    if (rc < 0)
+    if (rc < 0) {
+        fuzz_check_error_text(&err);
         return 0;
+    }
     struct aq_buf first = {0}, second = {0};
     check_machine(&p);
     json_decref(aq_hw_json(&p));
