@@ -246,6 +246,8 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         rc = read_limits(e, reterr);
     if (rc == 0)
         rc = keep_choices(e, reterr);
+    if (rc == 0)
+        rc = engine_gpu_choices(e, reterr);
     if (rc < 0) {
         aq_engine_close(e);
         return rc;

@@ -41,15 +41,6 @@ int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr)
     }
     if (o->emulate_device)
         return aq_error(reterr, -EINVAL, "--emulate-device: there is a GPU; --device cpu emulates");
-    if (!e->host_products_auto && e->host_products > 0)
-        return aq_error(reterr, -EINVAL,
-                        "--host-products: the cuda backend computes no products "
-                        "on the host");
-    if (o->deterministic && !e->attention_auto && e->attention == AQ_ATTEND_SPLIT)
-        return aq_error(
-            reterr, -EINVAL,
-            "--attention split: the two sides' bits differ, which --deterministic rules "
-            "out");
     if (o->attention_stats)
         return aq_error(reterr, -EINVAL, "attention statistics are the cpu backend's");
     rc = aq_cuda_open(&e->cuda, o->cuda_module, (uint32_t)index, reterr);
@@ -100,4 +91,20 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
     e->context_counted = e->cuda.info.context_bytes;
     aq_gpu_room_count(&opts.room, &e->model->steps, &e->block.plan);
     return aq_compute_cuda_open(&e->compute_cuda, &opts, reterr);
+}
+
+int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr)
+{
+    if (!engine_on_gpu(e))
+        return 0;
+    if (!e->host_products_auto && e->host_products > 0)
+        return aq_error(reterr, -EINVAL,
+                        "--host-products: the cuda backend computes no products "
+                        "on the host");
+    if (e->opts.deterministic && !e->attention_auto && e->attention == AQ_ATTEND_SPLIT)
+        return aq_error(
+            reterr, -EINVAL,
+            "--attention split: the two sides' bits differ, which --deterministic rules "
+            "out");
+    return 0;
 }

@@ -104,6 +104,8 @@ static inline uint64_t engine_host_bytes(const struct aq_engine *e)
 /* Opens the GPU that the options ask for, if any, and says what cannot be had on one. */
 int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr);
 void engine_gpu_close(struct aq_engine *e);
+/* Refuses what was chosen and cannot be had on one. */
+int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr);
 /* Which types it computes in; -1 is auto. */
 int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr);
 /* After the device is open: its workspaces. */

@@ -339,7 +339,7 @@ static void what_cannot_be_had_is_said(void **state)
     expect_refusal(&o, -EINVAL, "--host-products");
     o.host_products = NULL;
     o.deterministic = true;
-    o.attention = "split";
+    o.attention = "split:20%";
     expect_refusal(&o, -EINVAL, "--attention split");
     o.deterministic = false;
     o.cuda_module = "/nonexistent/module.so";
