@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted against measured: runs of many kinds on this machine, each beside what the planner said before it.
 
-    python3 bench/predict.py [--build build] [--output NAME] [--hardware FILE] [--only WORD] [--list]
+    python3 bench/predict.py [--build build] [--output NAME] [--only WORD] [--list]
 
 Models, batches, formats, KV policies, placements over an emulated device, links and the disk, schedules, and jobs
-whose passes prefill and decode at once.  The machine is probed first (aquifer probe, or --hardware FILE), on an
-otherwise quiet machine.  The error is that of generated tokens per second, 1 - the smaller by the larger; pass times stand
-beside it.  With --output NAME finished runs are kept in NAME.json, the profile in NAME.hw.yaml, and the table in
-NAME.md; started again it goes on (other options or another build of aquifer: run again).  Exit status 1 when the
-median error is above 5 % or the worst above 15 %, or a run failed."""
+whose passes prefill and decode at once.  The machine is probed (aquifer probe --quick, with its disk where a run
+needs one) before each run, which is predicted from that, and again after it: where one of the main rates has moved by
+more than 8 % in between, others on the host had the machine, and the run counts as disturbed.  A configuration is run
+until two runs were not disturbed, at most four times; the error is the median of these (of all where fewer were
+undisturbed, and the table says so): that of generated tokens per second, 1 - the smaller by the larger; pass times
+stand beside it.  With --output NAME finished runs are kept in NAME.json and the table in NAME.md; started again it
+goes on (other options or another build of aquifer: run again).  Exit status 1 when the median error is above 5 % or
+the worst above 15 %, or a run failed."""
 import argparse
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -22,6 +26,8 @@ import tempfile
 import runs
 
 MEDIAN, WORST = 0.05, 0.15
+ENOUGH, TRIES, MOVED = 2, 4, 0.08
+WATCHED = ("product_f32_tflop_s", "product_bf16_tflop_s", "product_memory_gb_s", "attention_memory_gb_s", "read_gb_s")
 DEVICE = ["--emulate-device", "3GiB", "--emulate-link"]
 
 
@@ -103,19 +109,17 @@ class Bench:
             runs.write(path, json.dumps(runs.opt_shape(3)))
         return path
 
-    def profile(self):
-        a = self.args
-        if a.hardware:
-            return a.hardware
-        path = a.output + ".hw.yaml" if a.output else os.path.join(self.dir, "hw.yaml")
-        if not os.path.exists(path):
-            os.makedirs(a.cache_dir, exist_ok=True)
-            runs.text_of([runs.program(a.build), "probe", "--disk-dir", a.cache_dir, "--output", path, "--quiet"])
-        return path
+    def probe(self, disk):
+        """Its rates; the file is what the next run is predicted from."""
+        words = ["--disk-dir", self.args.cache_dir] if disk else []
+        runs.text_of([runs.program(self.args.build), "probe", "--quick", "--output", self.profile, "--quiet"] + words)
+        with open(self.profile, encoding="utf-8") as f:
+            text = f.read()
+        return {m[0]: float(m[1]) for m in re.findall(r"^  (\w+): \{value: ([0-9.e+-]+),", text, re.M) if m[0] in WATCHED}
 
     def bench(self, words):
         words = [self.shape(str(w)) for w in words]
-        return runs.bench(self.args.build, words + ["--hardware", self.profile(), "--repeats", 1, "--warmup", 1,
+        return runs.bench(self.args.build, words + ["--hardware", self.profile, "--repeats", 1, "--warmup", 0,
                                                     "--cache-dir", self.args.cache_dir, "--quiet"])
 
     def generate(self, shape, words, count, prompts, news):
@@ -129,7 +133,7 @@ class Bench:
                         + "\n")
         report = os.path.join(self.dir, "report.json")
         runs.text_of([runs.program(self.args.build), "generate", "--shape", shape, "--random-weights", "1", "--input",
-                      source, "--output", out, "--overwrite", "--report", report, "--hardware", self.profile(),
+                      source, "--output", out, "--overwrite", "--report", report, "--hardware", self.profile,
                       "--quiet"] + words)
         with open(report, encoding="utf-8") as f:
             return json.load(f)
@@ -141,6 +145,20 @@ class Bench:
         for key, *job in mixed():
             yield key, lambda j=job: self.generate(*j), job
 
+    def measure(self, make, disk):
+        """Runs until enough were undisturbed: the one nearest to the median error, with that."""
+        rows = []
+        while len(rows) < TRIES and sum(not r["disturbed"] for r in rows) < ENOUGH:
+            before = self.probe(disk)
+            row = summary(make())
+            after = self.probe(disk)
+            moved = max(abs(after[k] / before[k] - 1) for k in before)
+            rows.append(dict(row, moved=moved, disturbed=moved > MOVED))
+        quiet = [r for r in rows if not r["disturbed"]] or rows
+        off = statistics.median(r["off"] for r in quiet)
+        row = min(quiet, key=lambda r: abs(r["off"] - off))
+        return dict(row, off=off, runs=len(rows), all_off=[r["off"] for r in rows], all_moved=[r["moved"] for r in rows])
+
     def row(self, key, make, depends):
         """A run that fails is a row too, and is tried again when started again."""
         depends = json.dumps([self.version, depends])
@@ -148,7 +166,7 @@ class Bench:
         if old and old["depends"] != depends:
             del self.kept.document[key]
         try:
-            row = self.kept.get(key, lambda: dict(summary(make()), depends=depends))
+            row = self.kept.get(key, lambda: dict(self.measure(make, key.startswith("disk")), depends=depends))
         except (subprocess.CalledProcessError, KeyError, TypeError, ZeroDivisionError) as e:
             row = dict(error=f"{type(e).__name__}: {e}"[:200])
         show(key, row)
@@ -180,22 +198,22 @@ def number(x, digits, scale=1):
 
 
 def table(rows):
-    yield "| run | tok/s | predicted | off | prefill s | predicted | decode pass ms | predicted |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| run | tok/s | predicted | off | prefill s | predicted | decode pass ms | predicted | runs |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for key, r in rows:
         if r["error"]:
-            yield f"| {key} | failed: {r['error']} | | | | | | |"
+            yield f"| {key} | failed: {r['error']} | | | | | | | |"
             continue
         yield (f"| {key} | {r['gen_tok_s']:.1f} | {r['predicted_tok_s']:.1f} | {100 * r['off']:.1f} % | "
                f"{number(r['prefill_s'], 3)} | {number(r['predicted_prefill_s'], 3)} | "
-               f"{number(r['pass_s'], 2, 1e3)} | {number(r['predicted_pass_s'], 2, 1e3)} |")
+               f"{number(r['pass_s'], 2, 1e3)} | {number(r['predicted_pass_s'], 2, 1e3)} | "
+               f"{r['runs']}{', disturbed' if r['disturbed'] else ''} |")
 
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--build", default="build")
     p.add_argument("--output")
-    p.add_argument("--hardware", help="a profile, instead of probing")
     p.add_argument("--cache-dir", default=os.path.expanduser("~/.cache/aquifer"), help="of stores that stream from disk")
     p.add_argument("--only", default="", help="runs whose name has this in it")
     p.add_argument("--list", action="store_true", help="name the runs and stop")
@@ -207,6 +225,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         b = Bench(a)
         b.dir = folder
+        b.profile = os.path.join(folder, "hw.yaml")
+        os.makedirs(a.cache_dir, exist_ok=True)
         jobs = [j for j in b.jobs() if a.only in j[0]]
         if a.list:
             print("\n".join(j[0] for j in jobs))

@@ -222,12 +222,17 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
             row->prompt_len, row->gen_len, aq_engine_info(e)->name, aq_engine_info(e)->context);
         goto fail;
     }
+    struct aq_length length = {row->prompt_len, row->gen_len};
     struct aq_workload w = {
         .sequences = requests,
         .prompt_max = is_projected(o, row) ? total - 1 : row->prompt_len,
         .total_max = total,
         .queue_bytes = requests * (sizeof(struct aq_sequence) + 4ull * 2 * total),
     };
+    if (!is_projected(o, row)) {
+        w.length = &length;
+        w.length_count = 1;
+    }
     rc = aq_engine_plan(e, &w, reterr);
     double start = aq_clock_s();
     if (rc == 0 && !o->dry_run)

@@ -303,6 +303,7 @@ void aq_engine_close(struct aq_engine *e)
     engine_gpu_close(e);
     aq_mem_close(e->mem);
     aq_block_close(&e->block);
+    free(e->length);
     for (char **dir = e->disk_dir; dir && *dir; dir++)
         free(*dir);
     free(e->disk_dir);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/types.h"
 #include "engine/sequence.h"
+#include "policy/forecast.h"
 #include "policy/program.h"
 
 #include <jansson.h>
@@ -64,7 +65,11 @@ struct aq_workload {
     uint32_t prompt_max;            /* longest prompt, tokens */
     uint32_t total_max;             /* longest prompt + max_tokens of one sequence */
     uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
-    bool prompt_logprobs;           /* some record wants log-probabilities of its prompt */
+    /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean
+     * or longest one is predicted.  Copied. */
+    const struct aq_length *length;
+    uint32_t length_count;
+    bool prompt_logprobs; /* some record wants log-probabilities of its prompt */
     uint64_t queue_bytes; /* what the caller itself may hold in memory: counted on the ledger */
 };
 

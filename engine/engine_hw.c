@@ -39,7 +39,7 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
             gpu ? "a GPU" : "the cpu", gpu ? "with" : "without", p->name,
             p->device[0] ? p->device : "none");
     snprintf(e->hw_name, sizeof(e->hw_name), "%s", p->name);
-    e->hw = aq_hw_for_weights(p, e->info.weight_format);
+    e->hw = aq_hw_for_formats(p, e->info.weight_format, e->info.kv_format);
     if (!p->capacity[AQ_DISK])
         assume_disk(e);
     e->measured = (struct aq_rates_measured){

@@ -8,6 +8,7 @@
 #include "policy/checker.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* What the process may need beyond what is counted line by line: allocator slack, stacks, library
@@ -31,8 +32,27 @@ int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr)
     if (!e->rated)
         return 0;
     int rc = aq_forecast_make(&e->forecast, &e->block, &e->work, &e->hw, reterr);
+    if (rc == 0 && e->length)
+        rc = aq_forecast_job(&e->forecast, &e->block, &e->work, e->length, e->length_count, &e->hw,
+                             reterr);
     e->forecasted = rc == 0;
     return rc;
+}
+
+static int keep_lengths(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
+{
+    size_t bytes = w->length_count * sizeof(*w->length);
+    free(e->length);
+    e->length = NULL;
+    e->length_count = 0;
+    if (!w->length || !bytes)
+        return 0;
+    e->length = malloc(bytes);
+    if (!e->length)
+        return aq_error(reterr, -ENOMEM, "plan: out of memory");
+    memcpy(e->length, w->length, bytes);
+    e->length_count = w->length_count;
+    return 0;
 }
 
 int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
@@ -145,7 +165,8 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (e->opts.attention_stats)
         e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
-    rc = aq_block_choose(&e->block, &e->inputs, reterr);
+    rc = keep_lengths(e, w, reterr);
+    rc = rc < 0 ? rc : aq_block_choose(&e->block, &e->inputs, reterr);
     if (rc < 0) {
         aq_error_prefix(reterr, "%s", e->info.name);
         return rc;

@@ -44,6 +44,8 @@ struct aq_engine {
     uint32_t cores;
     bool rated, forecasted;
     struct aq_forecast_work work;
+    struct aq_length *length; /* [length_count] of the workload's sequences; NULL: unknown */
+    uint32_t length_count;
     struct aq_forecast forecast;
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load. */

@@ -224,6 +224,7 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
         return rc;
     derive(&r, "machine.turn_us", 1e6 * r.usual.overhead_s[AQ_LANE_CONTROL],
            "assumed alike of every machine");
+    derive(&r, "machine.wake_us", 1e6 * r.usual.wake_s, "assumed alike of every machine");
     derive(&r, "host.threads", fmax(1, floor(p->hw.cores)), "one for each core");
     derive_products(&r, false);
     derive_side(&r, false);

@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 enum {
-    AQ_HW_KEYS_MAX = 80,
+    AQ_HW_KEYS_MAX = 112,
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
@@ -42,16 +42,22 @@ struct aq_hw_seen {
     double attention_in_h2d_bytes_per_s; /* ... and what that reaches meanwhile */
 };
 
+/* Of attention over KV of one format: struct aq_hw_side. */
+struct aq_hw_attention {
+    double bytes_per_s, decode_head_s, flops_per_s, prefill_head_s;
+};
+
 struct aq_hw_profile {
     char name[AQ_HW_NAME_MAX];
     char description[AQ_HW_TEXT_MAX];
     char cpu[AQ_HW_NAME_MAX];         /* model; "" when the file does not say */
     char device[AQ_HW_NAME_MAX];      /* model; "" where there is none */
     char made_for[AQ_HW_TEXT_MAX];    /* what aq_hw_local() compares; "" elsewhere */
-    struct aq_hardware hw;            /* unpacks at the slower rate: see aq_hw_for_weights() */
+    struct aq_hardware hw;            /* unpacks at the slower rate: see aq_hw_for_formats() */
     uint64_t capacity[AQ_TIER_COUNT]; /* bytes there are; 0: no such tier */
     /* Packed bytes of int8 and int4 that become the compute type, by side. */
     double device_unpack_bytes_per_s[2], host_unpack_bytes_per_s[2];
+    struct aq_hw_attention host_attention[2]; /* over KV in int8 and int4; 0: as over f16 */
     struct aq_hw_seen seen;
     struct aq_hw_note note[AQ_HW_KEYS_MAX]; /* by key: aq_hw_key_name() */
 };
@@ -82,8 +88,9 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
 
 /* ---- use ---- */
 
-/* The machine, unpacking weights of this format. */
-struct aq_hardware aq_hw_for_weights(const struct aq_hw_profile *p, enum aq_dtype weight_format);
+/* The machine, unpacking weights and attending KV of these formats. */
+struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,
+                                     enum aq_dtype kv);
 
 /* [{"key", "value", "source"}, ...]: what was derived. */
 json_t *aq_hw_assumptions_json(const struct aq_hw_profile *p);

@@ -12,6 +12,7 @@
 #define TFLOP_S "TFLOP/s", 1e12
 #define CORE_S  "core-seconds per GB", 1e-9
 #define US      "microseconds", 1e-6
+#define NS      "nanoseconds", 1e-9
 #define BYTES   "bytes", 1
 #define PURE    NULL, 1
 
@@ -21,10 +22,15 @@
             (uint32_t)offsetof(struct aq_hw_profile, field), __VA_ARGS__                           \
     }
 
+/* Of what other rates promise, what products of so many rows reach. */
+#define SHARE(name, weights, rows)                                                                 \
+    ROW(HOST, name, REAL, REFINES, PURE, hw.host.product_share[weights][rows], 1e-3, 10)
+
 /* The limits lie far beyond what there is: they are there for slips of the unit. */
 const struct aq_hw_key aq_hw_key_table[] = {
     ROW(MACHINE, "cores", REAL, NEEDED, PURE, hw.cores, 0.01, 4096),
     ROW(MACHINE, "turn_us", REAL, DERIVES, US, hw.overhead_s[AQ_LANE_CONTROL], 0, 1e6),
+    ROW(MACHINE, "wake_us", REAL, DERIVES, US, hw.wake_s, 0, 1e6),
 
     ROW(DEVICE, "memory", SIZE, NEEDED, BYTES, capacity[AQ_DEVICE], 1e6, 1e15),
     ROW(DEVICE, "memory_gb_s", REAL, NEEDED, GB_S, hw.device_memory_bytes_per_s, 0.1, 1e5),
@@ -56,6 +62,36 @@ const struct aq_hw_key aq_hw_key_table[] = {
         1e-5, 1e4),
     ROW(HOST, "product_memory_gb_s", REAL, DERIVES, GB_S, hw.host.product_bytes_per_s, 1e-3, 2e4),
     ROW(HOST, "product_f32_memory_gb_s", REAL, OPTIONAL, GB_S, seen.row_f32_bytes_per_s, 1e-3, 2e4),
+    SHARE("product_at_4_rows", 0, 0),
+    SHARE("product_at_16_rows", 0, 1),
+    SHARE("product_at_64_rows", 0, 2),
+    SHARE("product_at_256_rows", 0, 3),
+    ROW(HOST, "product_int8_memory_gb_s", REAL, REFINES, GB_S, hw.host.code_bytes_per_s[0], 1e-3,
+        2e4),
+    SHARE("product_int8_at_4_rows", 1, 0),
+    SHARE("product_int8_at_16_rows", 1, 1),
+    SHARE("product_int8_at_64_rows", 1, 2),
+    SHARE("product_int8_at_256_rows", 1, 3),
+    ROW(HOST, "product_int4_memory_gb_s", REAL, REFINES, GB_S, hw.host.code_bytes_per_s[1], 1e-3,
+        2e4),
+    SHARE("product_int4_at_4_rows", 2, 0),
+    SHARE("product_int4_at_16_rows", 2, 1),
+    SHARE("product_int4_at_64_rows", 2, 2),
+    SHARE("product_int4_at_256_rows", 2, 3),
+    ROW(HOST, "attention_int8_memory_gb_s", REAL, REFINES, GB_S, host_attention[0].bytes_per_s, 0,
+        1e6),
+    ROW(HOST, "decode_int8_head_ns", REAL, REFINES, NS, host_attention[0].decode_head_s, 0, 1e6),
+    ROW(HOST, "attention_int8_tflop_s", REAL, REFINES, TFLOP_S, host_attention[0].flops_per_s, 0,
+        1e6),
+    ROW(HOST, "prefill_int8_head_ns", REAL, REFINES, NS, host_attention[0].prefill_head_s, 0, 1e6),
+    ROW(HOST, "attention_int4_memory_gb_s", REAL, REFINES, GB_S, host_attention[1].bytes_per_s, 0,
+        1e6),
+    ROW(HOST, "decode_int4_head_ns", REAL, REFINES, NS, host_attention[1].decode_head_s, 0, 1e6),
+    ROW(HOST, "attention_int4_tflop_s", REAL, REFINES, TFLOP_S, host_attention[1].flops_per_s, 0,
+        1e6),
+    ROW(HOST, "prefill_int4_head_ns", REAL, REFINES, NS, host_attention[1].prefill_head_s, 0, 1e6),
+    ROW(HOST, "decode_head_ns", REAL, REFINES, NS, hw.host.decode_head_s, 0, 1e6),
+    ROW(HOST, "prefill_head_ns", REAL, REFINES, NS, hw.host.prefill_head_s, 0, 1e6),
     ROW(HOST, "attention_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.attention_flops_per_s, 1e-5,
         1e4),
     ROW(HOST, "attention_memory_gb_s", REAL, DERIVES, GB_S, hw.host.attention_bytes_per_s, 1e-3,
@@ -180,12 +216,27 @@ bool aq_hw_has(const struct aq_hw_profile *p, enum aq_hw_section s)
     return s != AQ_HW_DISK || p->capacity[AQ_DISK] > 0;
 }
 
-struct aq_hardware aq_hw_for_weights(const struct aq_hw_profile *p, enum aq_dtype weight_format)
+static void attend_as(struct aq_hw_side *side, const struct aq_hw_attention *a)
+{
+    double *to[] = {&side->attention_bytes_per_s, &side->decode_head_s,
+                    &side->attention_flops_per_s, &side->prefill_head_s};
+    const double from[] = {a->bytes_per_s, a->decode_head_s, a->flops_per_s, a->prefill_head_s};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(to); i++)
+        *to[i] = from[i] > 0 ? from[i] : *to[i];
+}
+
+struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,
+                                     enum aq_dtype kv)
 {
     struct aq_hardware hw = p->hw;
-    if (aq_dtype_is_quantised(weight_format)) {
-        hw.device.unpack_bytes_per_s = p->device_unpack_bytes_per_s[weight_format == AQ_Q4];
-        hw.host.unpack_bytes_per_s = p->host_unpack_bytes_per_s[weight_format == AQ_Q4];
+    if (aq_dtype_is_quantised(weights)) {
+        hw.device.unpack_bytes_per_s = p->device_unpack_bytes_per_s[weights == AQ_Q4];
+        hw.host.unpack_bytes_per_s = p->host_unpack_bytes_per_s[weights == AQ_Q4];
+    }
+    if (aq_dtype_is_quantised(kv)) {
+        attend_as(&hw.host, &p->host_attention[kv == AQ_Q4]);
+        if (hw.device_on_host)
+            attend_as(&hw.device, &p->host_attention[kv == AQ_Q4]);
     }
     return hw;
 }

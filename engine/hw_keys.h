@@ -21,6 +21,7 @@ enum aq_hw_kind { AQ_HW_REAL, AQ_HW_COUNT, AQ_HW_SIZE }; /* double, uint32_t, ui
 enum aq_hw_need {
     AQ_HW_NEEDED,   /* cannot be derived */
     AQ_HW_DERIVES,  /* has a rule in hw_derive.c */
+    AQ_HW_REFINES,  /* without it other rates stand as they are */
     AQ_HW_OPTIONAL, /* for people to read: nothing computes with it */
 };
 

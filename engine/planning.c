@@ -92,7 +92,7 @@ static int read_machine(struct aq_planning *p, const struct aq_log *log, struct 
 static int choose_links(struct aq_planning *p, struct aq_err *reterr)
 {
     uint64_t link[2];
-    p->hw = aq_hw_for_weights(&p->machine, p->weight_format);
+    p->hw = aq_hw_for_formats(&p->machine, p->weight_format, p->kv_format);
     if (!p->o->emulate_link)
         return 0;
     int rc = aq_link_parse(link, "--emulate-link", p->o->emulate_link, reterr);

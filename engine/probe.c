@@ -14,14 +14,15 @@
 #include <string.h>
 #include <time.h>
 
-/* How much of everything. */
+/* How much of everything: memory beyond what caches hold, where there is enough. */
 struct amount {
     double long_s;
-    size_t weight_bytes, kv_bytes, link_bytes;
+    size_t weight_bytes, row_bytes, kv_bytes, link_bytes;
     uint64_t disk_bytes;
 };
-static const struct amount thorough = {0.25, 256 << 20, 128 << 20, 64 << 20, 1ull << 30},
-                           quick = {0.02, 64 << 20, 32 << 20, 32 << 20, 128 << 20};
+static const struct amount thorough = {0.25, 256 << 20, 128 << 20, 128 << 20, 64 << 20, 1ull << 30},
+                           quick = {0.04, 192 << 20, 128 << 20, 128 << 20, 64 << 20, 128 << 20},
+                           small = {0.04, 64 << 20, 64 << 20, 32 << 20, 32 << 20, 128 << 20};
 
 /* At most: weights, what they are unpacked to, KV, both ends of both links, rows and scratch. */
 static uint64_t memory_of(const struct amount *a)
@@ -73,6 +74,30 @@ static void measure_unpacking(const struct probe *b, const struct aq_rates_produ
              source);
 }
 
+/* Of the compute type's weights, int8 and int4. */
+static void measure_shares(const struct probe *b, const struct aq_rates_products *p)
+{
+    static const char *const name[] = {"", "_int8", "_int4"};
+    const enum aq_dtype format[] = {b->compute, AQ_Q8, AQ_Q4};
+    struct aq_hardware usual;
+    aq_hardware_default(&usual, 1, 1, 1);
+    for (int f = 0; f < 3; f++) {
+        struct aq_sample share[AQ_HW_ROWS];
+        char key[AQ_HW_KEY_TEXT_MAX], source[AQ_HW_TEXT_MAX];
+        size_t bytes = b->amount.row_bytes;
+        snprintf(source, sizeof(source), "measured: %s weights from memory, %s",
+                 aq_dtype_name(format[f]), aq_dtype_name(b->compute));
+        snprintf(key, sizeof(key), "host.product%s_memory_gb_s", name[f]);
+        if (f > 0)
+            give(b, key, aq_rates_product_bytes(p, b->compute, format[f], bytes), 1e9, source);
+        aq_rates_product_shares(share, p, b->compute, format[f], bytes, usual.host.overlap);
+        for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
+            snprintf(key, sizeof(key), "host.product%s_at_%u_rows", name[f], aq_hw_rows[i]);
+            give(b, key, share[i], 1, source);
+        }
+    }
+}
+
 static int measure_products(struct probe *b, struct aq_err *reterr)
 {
     struct aq_rates_products p;
@@ -83,8 +108,8 @@ static int measure_products(struct probe *b, struct aq_err *reterr)
     rc = rc < 0 ? rc : aq_rates_take(&dst, &b->rig, b->amount.weight_bytes, 0, reterr);
     if (rc < 0)
         return rc;
-    snprintf(source, sizeof(source), "measured: %u rows, %s, x %g as in a pass", AQ_RATES_ROWS,
-             aq_isa_name(b->kernels.isa), AQ_RATES_SHARE_IN_PASS);
+    snprintf(source, sizeof(source), "measured: %u rows out of caches, %s", AQ_RATES_ROWS,
+             aq_isa_name(b->kernels.isa));
     give(b, "host.product_f32_tflop_s", aq_rates_product_flops(&p, AQ_F32, AQ_F32), 1e12, source);
     give(b, "host.product_bf16_tflop_s", aq_rates_product_flops(&p, AQ_BF16, AQ_BF16), 1e12,
          source);
@@ -94,8 +119,19 @@ static int measure_products(struct probe *b, struct aq_err *reterr)
     give(b, "host.product_f32_memory_gb_s",
          aq_rates_product_bytes(&p, AQ_F32, AQ_F32, p.weight_bytes), 1e9, "measured: one row");
     give(b, "host.memory_gb_s", aq_rates_read_bytes(&p), 1e9, "measured: reading, all threads");
+    if (b->kernels.isa & AQ_ISA_AVX2)
+        measure_shares(b, &p);
     measure_unpacking(b, &p, dst);
     return 0;
+}
+
+static int measure_wake(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_sample wake;
+    int rc = aq_rates_wake(&wake, reterr);
+    if (rc == 0)
+        give(b, "machine.wake_us", wake, 1e-6, "measured: a thread that slept on another core");
+    return rc;
 }
 
 /* ---- links ------------------------------------------------------------------------------- */
@@ -122,6 +158,36 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
          "measured: host attention while h2d copies run");
 }
 
+static void give_attention(const struct probe *b, struct aq_rates_attention *a)
+{
+    static const struct {
+        enum aq_dtype format;
+        const char *keys[4];
+    } by[] = {
+        {AQ_Q8,
+         {"host.attention_int8_memory_gb_s", "host.decode_int8_head_ns",
+          "host.attention_int8_tflop_s", "host.prefill_int8_head_ns"}},
+        {AQ_Q4,
+         {"host.attention_int4_memory_gb_s", "host.decode_int4_head_ns",
+          "host.attention_int4_tflop_s", "host.prefill_int4_head_ns"}},
+        {AQ_F16,
+         {"host.attention_memory_gb_s", "host.decode_head_ns", "host.attention_tflop_s",
+          "host.prefill_head_ns"}},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(by); i++) {
+        struct aq_rates_attended at;
+        char source[AQ_HW_TEXT_MAX];
+        snprintf(source, sizeof(source), "measured: %s KV, 32 heads of 64, 64 and 512 keys",
+                 aq_dtype_name(by[i].format));
+        aq_rates_attention_use(a, by[i].format);
+        aq_rates_attend(&at, a);
+        give(b, by[i].keys[0], at.decode_bytes, 1e9, source);
+        give(b, by[i].keys[1], at.decode_head_s, 1e-9, source);
+        give(b, by[i].keys[2], at.prefill_flops, 1e12, source);
+        give(b, by[i].keys[3], at.prefill_head_s, 1e-9, source);
+    }
+}
+
 static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
 {
     struct aq_rates_attention *a = NULL;
@@ -130,10 +196,7 @@ static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
     rc = rc < 0 ? rc : aq_rates_attention_open(&a, &b->rig, b->amount.kv_bytes, reterr);
     if (rc < 0)
         return rc;
-    give(b, "host.attention_memory_gb_s", aq_rates_decode_bytes(a), 1e9,
-         "measured: decode, f16 KV, 32 heads of 64, 512 keys");
-    give(b, "host.attention_tflop_s", aq_rates_prefill_flops(a), 1e12,
-         "measured: prefill of 512 rows, f16 KV, 32 heads of 64");
+    give_attention(b, a);
     rc = begin(b, "links", reterr);
     rc = rc < 0 ? rc : aq_rates_links(&link, &b->rig, a, b->amount.link_bytes, reterr);
     if (rc == 0)
@@ -240,11 +303,11 @@ static int describe(struct probe *b, struct aq_err *reterr)
         isa &= most;
     uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
     if (memory < 2 * memory_of(&thorough))
-        b->amount = quick;
-    if (memory < memory_of(&quick))
+        b->amount = memory < 2 * memory_of(&quick) ? small : quick;
+    if (memory < memory_of(&small))
         return aq_error(reterr, -ENOMEM,
                         "expected %llu MiB of memory to measure this machine in, found %llu MiB",
-                        (unsigned long long)(memory_of(&quick) / AQ_MIB),
+                        (unsigned long long)(memory_of(&small) / AQ_MIB),
                         (unsigned long long)(memory / AQ_MIB));
     aq_kernels_cpu(&b->kernels, isa);
     b->compute = isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX) ? AQ_BF16 : AQ_F32;
@@ -273,7 +336,8 @@ int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct
                                     AQ_RATES_CONTEXT, reterr);
     if (rc < 0)
         return rc;
-    rc = measure_products(&b, reterr);
+    rc = measure_wake(&b, reterr);
+    rc = rc < 0 ? rc : measure_products(&b, reterr);
     rc = rc < 0 ? rc : measure_attention_and_links(&b, reterr);
     aq_rates_rig_close(&b.rig);
     rc = rc < 0 ? rc : measure_disk(&b, reterr);

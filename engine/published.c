@@ -35,7 +35,9 @@ static int find_machine(struct row *r, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     int format = r->options->weight_format;
-    r->hw = aq_hw_for_weights(&r->profile, format < 0 ? AQ_F16 : (enum aq_dtype)format);
+    int kv = r->options->kv_format;
+    r->hw = aq_hw_for_formats(&r->profile, format < 0 ? AQ_F16 : (enum aq_dtype)format,
+                              kv < 0 ? AQ_F16 : (enum aq_dtype)kv);
     if (e && e->link_bytes_per_s > 0)
         r->hw.h2d_bytes_per_s = r->hw.d2h_bytes_per_s = e->link_bytes_per_s;
     if (e && e->disk_read_bytes_per_s > 0)

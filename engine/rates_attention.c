@@ -1,38 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/rates_parts.h"
 
+#include "base/clock.h"
+
+#include <math.h>
 #include <stdlib.h>
 
 enum { HEADS = 32, HEAD_DIM = 64, BLOCKS = AQ_RATES_CONTEXT / AQ_HEAD_BLOCK_SLOTS };
+/* Sequences in an eighth of the keys each, to tell what a row takes whatever its keys. */
+enum { PARTS = 8, SHORT = AQ_RATES_CONTEXT / PARTS, ROUNDS_MIN = 5, ROUNDS_MAX = 64 };
 
 struct aq_rates_attention {
     struct aq_rates_rig *rig;
-    uint32_t count; /* sequences */
-    struct aq_attn_seq *seq;
+    enum aq_dtype format;
+    uint8_t *kv;
+    size_t kv_bytes;
+    uint32_t count;                 /* sequences that fill kv */
+    struct aq_attn_seq *seq, *part; /* [count], [PARTS * count]: the same keys in shorter ones */
     uint8_t **block;
-    uint32_t len;
-    float *q, *out; /* [count] or [AQ_RATES_CONTEXT] rows, whichever is more */
+    uint32_t len, short_len;
+    float *q, *out; /* [PARTS * count] or [AQ_RATES_CONTEXT] rows, whichever is more */
 };
 
-static size_t sequence_bytes(void)
+static size_t sequence_bytes(enum aq_dtype format)
 {
-    return (size_t)BLOCKS * HEADS * aq_kv_block_bytes(AQ_F16, HEAD_DIM);
+    return (size_t)BLOCKS * HEADS * aq_kv_block_bytes(format, HEAD_DIM);
+}
+
+static struct aq_attn_seq sequence(const struct aq_rates_attention *a, uint32_t block, uint32_t row,
+                                   const uint32_t *len)
+{
+    return (struct aq_attn_seq){
+        .block = a->block + block,
+        .head_offset = aq_kv_block_bytes(a->format, HEAD_DIM),
+        .len = len,
+        .row = row,
+        .rows = 1,
+    };
+}
+
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format)
+{
+    size_t page = HEADS * aq_kv_block_bytes(format, HEAD_DIM);
+    a->format = format;
+    a->count = (uint32_t)(a->kv_bytes / sequence_bytes(format));
+    for (uint32_t i = 0; i < a->count * BLOCKS; i++)
+        a->block[i] = a->kv + i * page;
+    for (uint32_t i = 0; i < a->count; i++)
+        a->seq[i] = sequence(a, i * BLOCKS, i, &a->len);
+    for (uint32_t i = 0; i < PARTS * a->count; i++)
+        a->part[i] = sequence(a, i * (BLOCKS / PARTS), i, &a->short_len);
 }
 
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr)
 {
     struct aq_rates_attention *a = calloc(1, sizeof(*a));
-    size_t each = sequence_bytes(), page = HEADS * aq_kv_block_bytes(AQ_F16, HEAD_DIM);
-    uint32_t count = (uint32_t)aq_max_u64(1, kv_bytes / each);
-    size_t row_bytes = aq_max_u64(count, AQ_RATES_CONTEXT) * HEADS * HEAD_DIM * sizeof(float);
-    uint8_t *kv = NULL;
+    /* Int4 sequences are the smallest. */
+    uint64_t bytes = aq_max_u64(kv_bytes, sequence_bytes(AQ_F16));
+    uint32_t most = (uint32_t)(bytes / sequence_bytes(AQ_Q4));
+    size_t row_bytes =
+        aq_max_u64(PARTS * most, AQ_RATES_CONTEXT) * HEADS * HEAD_DIM * sizeof(float);
     if (a) {
-        a->seq = calloc(count, sizeof(*a->seq));
-        a->block = calloc((size_t)count * BLOCKS, sizeof(*a->block));
+        a->seq = calloc(most, sizeof(*a->seq));
+        a->part = calloc((size_t)PARTS * most, sizeof(*a->part));
+        a->block = calloc((size_t)most * BLOCKS, sizeof(*a->block));
     }
-    int rc = a && a->seq && a->block ? 0 : aq_error(reterr, -ENOMEM, "rates: out of memory");
-    rc = rc < 0 ? rc : aq_rates_take(&kv, r, each * count, AQ_RATES_FILL_WEIGHTS, reterr);
+    int rc =
+        a && a->seq && a->part && a->block ? 0 : aq_error(reterr, -ENOMEM, "rates: out of memory");
+    rc = rc < 0 ? rc : aq_rates_take(&a->kv, r, bytes, AQ_RATES_FILL_WEIGHTS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&a->q, r, row_bytes, AQ_RATES_FILL_ROWS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&a->out, r, row_bytes, 0, reterr);
     if (rc < 0) {
@@ -40,18 +76,10 @@ int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig
         return rc;
     }
     a->rig = r;
-    a->count = count;
+    a->kv_bytes = bytes;
     a->len = AQ_RATES_CONTEXT;
-    for (uint32_t i = 0; i < count * BLOCKS; i++)
-        a->block[i] = kv + i * page;
-    for (uint32_t i = 0; i < count; i++)
-        a->seq[i] = (struct aq_attn_seq){
-            .block = a->block + (size_t)i * BLOCKS,
-            .head_offset = aq_kv_block_bytes(AQ_F16, HEAD_DIM),
-            .len = &a->len,
-            .row = i,
-            .rows = 1,
-        };
+    a->short_len = SHORT;
+    aq_rates_attention_use(a, AQ_F16);
     *ret = a;
     return 0;
 }
@@ -61,6 +89,7 @@ void aq_rates_attention_close(struct aq_rates_attention *a)
     if (!a)
         return;
     free(a->seq);
+    free(a->part);
     free(a->block);
     free(a);
 }
@@ -76,7 +105,7 @@ static struct aq_attn attention(const struct aq_rates_attention *a, const struct
         .out = a->out,
         .out_dtype = AQ_F32,
         .out_stride = HEADS * HEAD_DIM,
-        .kv_dtype = AQ_F16,
+        .kv_dtype = a->format,
         .kv_heads = HEADS,
         .q_per_kv = 1,
         .head_dim = HEAD_DIM,
@@ -88,30 +117,57 @@ double aq_rates_decode(struct aq_rates_attention *a)
 {
     struct aq_attn attn = attention(a, a->seq, a->count);
     a->rig->kernels->attn_decode(a->rig->exec, &attn);
-    return (double)a->count * (double)sequence_bytes();
+    return (double)a->count * (double)sequence_bytes(a->format);
 }
 
-static void run_decode(void *arg)
+/* Seconds that new keys and values, and the attention of their rows, take for a row and head. */
+static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq *seqs,
+                         uint32_t count, bool prefill)
 {
-    aq_rates_decode(arg);
+    struct aq_attn attn = attention(a, seqs, count);
+    struct aq_rates_rig *r = a->rig;
+    double start = aq_clock_s(), rows = count * (double)seqs->rows;
+    r->kernels->kv_append(r->exec, &attn, a->q, a->q, HEADS * HEAD_DIM);
+    (prefill ? r->kernels->attn_prefill : r->kernels->attn_decode)(r->exec, &attn);
+    return (aq_clock_s() - start) / (rows * HEADS);
 }
 
-struct aq_sample aq_rates_decode_bytes(struct aq_rates_attention *a)
+/* Two times of so many keys each as a line: seconds a key, and of none. */
+static void line(double *ret_key_s, double *ret_none_s, double few, double few_s, double many,
+                 double many_s)
 {
-    return aq_rates_repeat(a->rig, run_decode, a, (double)a->count * (double)sequence_bytes());
+    double slope = (many_s - few_s) / (many - few);
+    *ret_key_s = slope > 0 ? slope : many_s / many;
+    *ret_none_s = slope > 0 ? fmax(0, few_s - slope * few) : 0;
 }
 
-static void run_prefill(void *arg)
+void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a)
 {
-    struct aq_rates_attention *a = arg;
-    struct aq_attn_seq seq = a->seq[0];
-    seq.rows = AQ_RATES_CONTEXT;
-    struct aq_attn attn = attention(a, &seq, 1);
-    a->rig->kernels->attn_prefill(a->rig->exec, &attn);
-}
-
-struct aq_sample aq_rates_prefill_flops(struct aq_rates_attention *a)
-{
-    double pairs = 0.5 * AQ_RATES_CONTEXT * (AQ_RATES_CONTEXT + 1);
-    return aq_rates_repeat(a->rig, run_prefill, a, 4 * pairs * HEADS * HEAD_DIM);
+    struct aq_attn_seq prompt[PARTS], whole = a->seq[0];
+    double sample[4][ROUNDS_MAX], begin = aq_clock_s(), key_s, none_s;
+    uint32_t rounds = 0;
+    whole.rows = AQ_RATES_CONTEXT;
+    for (uint32_t i = 0; i < PARTS; i++) {
+        prompt[i] = a->part[i];
+        prompt[i].row = i * SHORT;
+        prompt[i].rows = SHORT;
+    }
+    row_head_s(a, a->seq, a->count, false); /* warms up */
+    while (rounds < ROUNDS_MAX &&
+           (rounds < ROUNDS_MIN || aq_clock_s() - begin < 2 * a->rig->long_s)) {
+        double few_s = row_head_s(a, a->part, PARTS * a->count, false);
+        line(&key_s, &none_s, SHORT, few_s, AQ_RATES_CONTEXT,
+             row_head_s(a, a->seq, a->count, false));
+        sample[0][rounds] = (double)sequence_bytes(a->format) / AQ_RATES_CONTEXT / HEADS / key_s;
+        sample[1][rounds] = none_s;
+        few_s = row_head_s(a, prompt, PARTS, true);
+        line(&key_s, &none_s, 0.5 * (SHORT + 1), few_s, 0.5 * (AQ_RATES_CONTEXT + 1),
+             row_head_s(a, &whole, 1, true));
+        sample[2][rounds] = 4.0 * HEAD_DIM / key_s;
+        sample[3][rounds++] = none_s;
+    }
+    ret->decode_bytes = aq_sample_of(sample[0], rounds);
+    ret->decode_head_s = aq_sample_of(sample[1], rounds);
+    ret->prefill_flops = aq_sample_of(sample[2], rounds);
+    ret->prefill_head_s = aq_sample_of(sample[3], rounds);
 }

@@ -9,7 +9,9 @@
 #include <string.h>
 #include <time.h>
 
-enum { REPEATS_MIN = 3, REPEATS_MAX = 2048, READ_TILE = 1 << 20, SPREAD_MAX = 10 };
+enum { REPEATS_MIN = 3, REPEATS_MAX = 2048, ROUNDS_MAX = 64, READ_TILE = 1 << 20, SPREAD_MAX = 10 };
+/* Of the matrices of products: 2048 columns. */
+enum { MATRIX_PANELS = 2048 / AQ_PANEL_ROWS };
 
 static int compare(const void *a, const void *b)
 {
@@ -105,11 +107,8 @@ int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r
                            size_t weight_bytes, struct aq_err *reterr)
 {
     struct aq_rates_products p = {.rig = r, .weight_bytes = weight_bytes};
-    /* Int4 panels are the smallest. */
-    size_t panels = weight_bytes / aq_panel_bytes(AQ_Q4, AQ_RATES_K);
     size_t x = (size_t)AQ_RATES_ROWS * AQ_RATES_K * sizeof(float);
-    size_t y = aq_max_u64((uint64_t)AQ_RATES_ROWS * flop_panels(&p, AQ_Q4), panels) *
-               AQ_PANEL_ROWS * sizeof(float);
+    size_t y = (size_t)AQ_RATES_ROWS * MATRIX_PANELS * AQ_PANEL_ROWS * sizeof(float);
     int rc = aq_rates_take(&p.weights, r, weight_bytes, AQ_RATES_FILL_WEIGHTS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&p.x, r, x, AQ_RATES_FILL_ROWS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&p.y, r, y, 0, reterr);
@@ -118,55 +117,70 @@ int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r
     return rc;
 }
 
+/* Products of one matrix after the other, as a pass has them. */
 struct product_call {
-    const struct aq_rates_rig *rig;
-    struct aq_product p;
+    const struct aq_rates_products *p;
+    struct aq_product product; /* of a whole matrix */
+    uint32_t panels;           /* of all matrices together */
+    size_t panel_bytes;
 };
 
 static void run_product(void *arg)
 {
     struct product_call *c = arg;
-    const struct aq_kernels *k = c->rig->kernels;
-    aq_product_fn *product = c->p.x_dtype == AQ_BF16 ? k->product_bf16 : k->product_f32;
-    product(c->rig->exec, &c->p);
+    const struct aq_kernels *k = c->p->rig->kernels;
+    aq_product_fn *product = c->product.x_dtype == AQ_BF16 ? k->product_bf16 : k->product_f32;
+    for (uint32_t first = 0; first < c->panels; first += MATRIX_PANELS) {
+        uint32_t panels = (uint32_t)aq_min_u64(c->panels - first, MATRIX_PANELS);
+        struct aq_segment segment = {c->p->weights + first * c->panel_bytes, 0,
+                                     panels * AQ_PANEL_ROWS};
+        c->product.segments = &segment;
+        product(c->p->rig->exec, &c->product);
+    }
 }
 
-static struct aq_sample product(const struct aq_rates_products *p, enum aq_dtype compute,
-                                enum aq_dtype format, uint32_t panels, uint32_t rows, double amount)
+static struct product_call call_of(const struct aq_rates_products *p, enum aq_dtype compute,
+                                   enum aq_dtype format, uint32_t panels, uint32_t rows)
 {
-    struct aq_segment segment = {p->weights, 0, panels * AQ_PANEL_ROWS};
-    struct product_call c = {
-        .rig = p->rig,
-        .p =
+    return (struct product_call){
+        .p = p,
+        .panels = panels,
+        .panel_bytes = aq_panel_bytes(format, AQ_RATES_K),
+        .product =
             {
                 .x = p->x,
                 .x_dtype = compute,
                 .m = rows,
                 .k = AQ_RATES_K,
                 .x_stride = AQ_RATES_K,
-                .segments = &segment,
                 .segment_count = 1,
                 .w_dtype = format,
                 .w_layout = aq_layout_cpu(format),
                 .y = p->y,
                 .y_dtype = AQ_F32,
-                .y_stride = (size_t)panels * AQ_PANEL_ROWS,
+                .y_stride = (size_t)MATRIX_PANELS * AQ_PANEL_ROWS,
             },
     };
-    return aq_rates_repeat(p->rig, run_product, &c, amount);
+}
+
+static double call_flops(const struct product_call *c)
+{
+    return 2.0 * c->product.m * c->panels * AQ_PANEL_ROWS * AQ_RATES_K;
+}
+
+/* Rows of products that compute: the reference takes about a nanosecond a product. */
+static uint32_t flop_rows(const struct aq_rates_products *p)
+{
+    return p->rig->kernels->isa & AQ_ISA_AVX2 ? AQ_RATES_ROWS : 1;
 }
 
 struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format)
 {
-    /* The reference takes about a nanosecond a product. */
-    uint32_t rows = p->rig->kernels->isa & AQ_ISA_AVX2 ? AQ_RATES_ROWS : 1;
     uint32_t panels = flop_panels(p, format);
-    double flops = 2.0 * rows * panels * AQ_PANEL_ROWS * AQ_RATES_K;
+    struct product_call c = call_of(p, compute, format, panels, flop_rows(p));
     assert(panels >= AQ_RATES_PANELS);
-    struct aq_sample s = product(p, compute, format, panels, rows, flops);
-    s.median *= AQ_RATES_SHARE_IN_PASS;
-    return s;
+    return aq_rates_repeat(p->rig, run_product, &c, call_flops(&c));
 }
 
 struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
@@ -175,7 +189,53 @@ struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum 
     size_t panel = aq_panel_bytes(format, AQ_RATES_K);
     uint32_t panels = (uint32_t)(bytes / panel);
     assert(panels > 0 && bytes <= p->weight_bytes);
-    return product(p, compute, format, panels, 1, (double)panels * (double)panel);
+    struct product_call c = call_of(p, compute, format, panels, 1);
+    return aq_rates_repeat(p->rig, run_product, &c, (double)panels * (double)panel);
+}
+
+static double timed(struct product_call *c)
+{
+    double start = aq_clock_s();
+    run_product(c);
+    return aq_clock_s() - start;
+}
+
+/* Of a round, what products of more rows reach of what its product of one row and its computing one
+ * promise: both as the machine was just then. */
+static void take_round(struct product_call *computes, struct product_call *one,
+                       struct product_call *many, double overlap, double *share)
+{
+    double flop_s = timed(computes) / call_flops(computes);
+    double memory_s = timed(one);
+    for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
+        double s = timed(&many[i]), flops_s = flop_s * call_flops(&many[i]);
+        double promised = fmax(flops_s, memory_s) + (1 - overlap) * fmin(flops_s, memory_s);
+        share[i] = s > 0 ? promised / s : 1;
+    }
+}
+
+void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_rates_products *p,
+                             enum aq_dtype compute, enum aq_dtype format, size_t bytes,
+                             double overlap)
+{
+    double share[AQ_HW_ROWS][ROUNDS_MAX], begin = aq_clock_s(), round[AQ_HW_ROWS];
+    uint32_t panels = (uint32_t)(bytes / aq_panel_bytes(format, AQ_RATES_K)), rounds = 0;
+    struct product_call computes =
+                            call_of(p, compute, compute, flop_panels(p, compute), AQ_RATES_ROWS),
+                        one = call_of(p, compute, format, panels, 1), many[AQ_HW_ROWS];
+    assert(panels > 0 && bytes <= p->weight_bytes && flop_rows(p) > 1);
+    for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
+        many[i] = call_of(p, compute, format, panels, aq_hw_rows[i]);
+    take_round(&computes, &one, many, overlap, round); /* warms up */
+    while (rounds < ROUNDS_MAX &&
+           (rounds < REPEATS_MIN || aq_clock_s() - begin < 2 * p->rig->long_s)) {
+        take_round(&computes, &one, many, overlap, round);
+        for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
+            share[i][rounds] = round[i];
+        rounds++;
+    }
+    for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
+        ret[i] = aq_sample_of(share[i], rounds);
 }
 
 /* ---- other passes over memory ------------------------------------------------------------ */

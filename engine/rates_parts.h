@@ -9,16 +9,11 @@
 #include "base/mem.h"
 #include "engine/disks.h"
 #include "kernels/kernels.h"
+#include "policy/hw.h"
 
 /* K of the products; rows of those that compute, with so few panels that each core's stay in its
  * cache, as in a large block: at least AQ_RATES_PANELS. */
-enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 128, AQ_RATES_PANELS = 8 };
-
-/* Of the rate of a product alone, products of a pass reach this much: in seven runs of
- * bench/offload.py predictions without it were 2.4 to 8.8 % too fast, 5.9 % in the mean
- * (bench/results, *.offload.md).  Norms, residuals and other rows' activations pass through the
- * caches between them. */
-#define AQ_RATES_SHARE_IN_PASS 0.945
+enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
 
 /* Something per second, or seconds per something. */
 struct aq_sample {
@@ -72,28 +67,40 @@ struct aq_rates_products {
 };
 int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r,
                            size_t weight_bytes, struct aq_err *reterr);
-/* Flops of a product of many rows as a pass does them (of one, where kernels are the reference). */
+/* Flops of a product of many rows (of one, where kernels are the reference) out of caches. */
 struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format);
 /* Bytes of weights through a product of one row, of the first `bytes` of the weights. */
 struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format, size_t bytes);
+/* Of products of aq_hw_rows[] rows with weights from memory: the share that they reach of what the
+ * rates of one row and of many promise, with so much of their times hidden (policy/hw.h).  Not for
+ * the reference. */
+void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_rates_products *p,
+                             enum aq_dtype compute, enum aq_dtype format, size_t bytes,
+                             double overlap);
 /* Packed bytes of `format` that become `compute`, written to dst. */
 struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
                                        enum aq_dtype compute, void *dst, size_t dst_bytes);
 /* Bytes that all threads read. */
 struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
 
-/* Attention over f16 KV of 32 heads of 64, 512 keys a sequence. */
+/* Attention over KV of 32 heads of 64, 512 keys a sequence: f16, until another format is used. */
 struct aq_rates_attention;
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr);
 void aq_rates_attention_close(struct aq_rates_attention *a);
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format);
 enum { AQ_RATES_CONTEXT = 512 };
 /* One decode row of every sequence; returns the bytes of KV that it read. */
 double aq_rates_decode(struct aq_rates_attention *a);
-struct aq_sample aq_rates_decode_bytes(struct aq_rates_attention *a);
-struct aq_sample aq_rates_prefill_flops(struct aq_rates_attention *a);
+/* What a key more costs, and what a row and head cost without any (new keys and values among it),
+ * from sequences of AQ_RATES_CONTEXT keys and an eighth of that. */
+struct aq_rates_attended {
+    struct aq_sample decode_bytes, prefill_flops;   /* per second */
+    struct aq_sample decode_head_s, prefill_head_s; /* per row and head */
+};
+void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a);
 
 /* ---- moving ---- */
 
@@ -119,6 +126,9 @@ struct aq_rates_disk {
  * once. */
 int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, const char *io,
                      const char *io_direct, const struct aq_log *log, struct aq_err *reterr);
+
+/* Seconds until a thread that slept on another core goes on. */
+int aq_rates_wake(struct aq_sample *ret, struct aq_err *reterr);
 
 /* Seconds of CPU time that this process has used. */
 double aq_rates_cpu_s(void);

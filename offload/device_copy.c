@@ -119,6 +119,17 @@ static void sleep_until(uint64_t ns)
         continue;
 }
 
+/* The link's time for so many bytes, from `from` on, or once it is free; returns when it ends. */
+static uint64_t take_link(struct aq_device *d, const struct aq_entry *e, uint64_t from, uint64_t ns)
+{
+    pthread_mutex_lock(&d->lock);
+    uint64_t *free_ns = &d->link_free_ns[e->copy.direction];
+    *free_ns = aq_max_u64(from, *free_ns) + ns;
+    uint64_t end = *free_ns;
+    pthread_mutex_unlock(&d->lock);
+    return end;
+}
+
 void aq_copy_throttled(struct aq_device *d, struct aq_device_stream *s, const struct aq_entry *e)
 {
     const struct aq_device_link *link = link_of(d, e->copy.direction);
@@ -126,28 +137,26 @@ void aq_copy_throttled(struct aq_device *d, struct aq_device_stream *s, const st
         aq_copy_move(&e->copy);
         return;
     }
-    uint64_t now = aq_clock_ns(), cost = aq_copy_cost_ns(d, e);
-    uint64_t begin = aq_max_u64(e->submit_ns, s->ready_ns);
-    if (now > CATCH_UP_NS)
-        begin = aq_max_u64(begin, now - CATCH_UP_NS);
     /* Copies that follow each other at once get the link from where the last one left it, not from
      * when a thread woke up: what is lost in waking does not add up. */
-    pthread_mutex_lock(&d->lock);
-    uint64_t *free_ns = &d->link_free_ns[e->copy.direction];
-    begin = aq_max_u64(begin, *free_ns);
-    *free_ns = begin + cost;
-    pthread_mutex_unlock(&d->lock);
+    uint64_t now = aq_clock_ns(), at_ns = aq_max_u64(e->submit_ns, s->ready_ns);
+    if (now > CATCH_UP_NS)
+        at_ns = aq_max_u64(at_ns, now - CATCH_UP_NS);
+    at_ns = take_link(d, e, at_ns, link->latency_ns);
 
+    /* Slice by slice, so that streams of one direction share it and none waits for a large copy of
+     * another. */
     uint64_t slice = aq_max_u64(link->bytes_per_s / (1000000000 / SLICE_NS), SLICE_BYTES_MIN);
     slice = aq_min_u64(slice, SLICE_BYTES_MAX);
     struct cursor at = {.copy = &e->copy};
     for (uint64_t moved = 0; moved < e->bytes;) {
         uint64_t n = aq_min_u64(slice, e->bytes - moved);
+        at_ns = take_link(d, e, at_ns, link_ns(link, moved + n) - link_ns(link, moved));
         move_some(&at, n);
         moved += n;
-        sleep_until(begin + link->latency_ns + link_ns(link, moved));
+        sleep_until(at_ns);
     }
-    s->ready_ns = begin + cost;
+    s->ready_ns = at_ns;
 }
 
 void aq_copy_count(struct aq_device *d, const struct aq_entry *e)

@@ -12,13 +12,55 @@ struct pass {
     uint64_t width, kv_width;          /* elements of q, and of k or v, of a row */
 };
 
-/* Bytes of the matrices of a step's products, and flops of a row, where products run: without those
- * whose columns the host computes. */
+/* Bytes of a row of a register. */
+static uint64_t register_bytes(const struct pass *p, enum aq_register r)
+{
+    uint64_t compute = aq_dtype_bytes(p->plan->shape.compute);
+    switch (r) {
+    case AQ_REG_HIDDEN: return p->steps->hidden * 4ull;
+    case AQ_REG_QKV: return (p->width + 2 * p->kv_width) * 4;
+    case AQ_REG_ATTENTION: return p->width * compute;
+    case AQ_REG_NORM: return p->steps->hidden * compute;
+    case AQ_REG_INNER: return p->steps->inner * compute;
+    case AQ_REG_EMBED: return p->steps->embed_width * compute;
+    case AQ_REG_LOGITS: return p->steps->vocab * 6ull; /* twice that, and read to choose */
+    case AQ_REG_NONE: break;
+    }
+    return 0;
+}
+
+/* What the primitives of a list read and write of a row.  What is written is read first, for its
+ * cache lines if not for its values. */
+static uint64_t list_row_bytes(const struct pass *p, uint32_t step, const struct aq_prim_list *list)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct aq_prim *prim = &list->prim[i];
+        const struct aq_matrix_desc *m = &p->steps->step[step].matrix[prim->matrix[0]];
+        uint32_t first, rows;
+        if (prim->kind == AQ_PRIM_PRODUCT &&
+            aq_stream_host_rows(p->stream, p->steps, step, prim->matrix[0], &first, &rows) &&
+            rows == m->rows)
+            continue; /* the host's */
+        bytes += register_bytes(p, prim->src) + 2 * register_bytes(p, prim->dst);
+    }
+    return bytes;
+}
+
+/* What the matrices of a step are read as by its products. */
+static enum aq_dtype read_format(const struct pass *p, const struct aq_step_desc *d)
+{
+    bool unpacked = p->plan->unpack && (d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP);
+    return unpacked ? p->plan->shape.compute : p->plan->shape.weight_format;
+}
+
+/* Bytes of the matrices of a step's products in a format, and flops of a row, where products run:
+ * without those whose columns the host computes. */
 static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
-                                   const struct aq_prim_list *list)
+                                   const struct aq_prim_list *list, enum aq_dtype format)
 {
     const struct aq_step_desc *d = &p->steps->step[step];
-    struct aq_op_cost c = {0};
+    struct aq_op_cost c = {.weights = format};
     for (uint32_t i = 0; i < list->count; i++) {
         const struct aq_prim *prim = &list->prim[i];
         for (uint32_t n = 0; prim->kind == AQ_PRIM_PRODUCT && n < prim->matrix_count; n++) {
@@ -28,9 +70,8 @@ static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
                 rows = 0;
             c.flops += 2ull * (m->rows - rows) * m->k;
             c.memory_bytes +=
-                aq_matrix_bytes(m, p->plan->shape.weight_format) -
-                aq_panel_count(rows) *
-                    aq_panel_bytes(aq_matrix_format(m, p->plan->shape.weight_format), m->k);
+                aq_matrix_bytes(m, format) -
+                aq_panel_count(rows) * aq_panel_bytes(aq_matrix_format(m, format), m->k);
         }
     }
     return c;
@@ -41,6 +82,12 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
 {
     const struct aq_block_shape *s = &p->plan->shape;
     return keys * s->page_bytes / s->page_slots;
+}
+
+/* Keys that decode rows read: the last block of each is half full on average, and read whole. */
+static uint64_t read_keys(const struct aq_part_shape *part)
+{
+    return part->decode_keys + part->decode_rows * (uint64_t)(AQ_HEAD_BLOCK_SLOTS / 2);
 }
 
 /* What a row reads and writes beside so many keys: scores are read and written, positions read to
@@ -59,14 +106,22 @@ static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *par
     return part->stat_key_pairs ? kv_bytes(p, part->prefill_rows) / 2 : 0;
 }
 
+/* A row's q, k and v, and what its heads make of them. */
+static uint64_t attended_bytes(const struct pass *p)
+{
+    return register_bytes(p, AQ_REG_QKV) + 2 * register_bytes(p, AQ_REG_ATTENTION);
+}
+
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, &p->steps->step[op->step]);
+    const struct aq_step_desc *d = &p->steps->step[op->step];
     struct aq_op_cost c = {0};
-    if (rows && op->kind != AQ_OP_EMBED)
-        c = list_cost(p, op->step, &prims);
+    if (rows)
+        c = list_cost(p, op->step, &prims, read_format(p, d));
     c.flops *= rows;
     c.rows = rows;
+    c.row_bytes = rows * list_row_bytes(p, op->step, &prims);
     return c;
 }
 
@@ -74,7 +129,7 @@ static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, 
 static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     const struct aq_step_desc *d = &p->steps->step[op->step];
-    struct aq_op_cost c = {0};
+    struct aq_op_cost c = {.weights = p->plan->shape.weight_format};
     struct aq_host_product h;
     bool there =
         aq_host_product_find(&h, p->stream, p->steps, p->plan, (enum aq_op_kind)op->of, op->step);
@@ -85,9 +140,10 @@ static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op
     }
     c.rows = rows;
     if (op->kind == AQ_OP_MERGE) { /* read, and added to or written */
-        c.memory_bytes = 2 * rows * h.columns * h.column_bytes;
+        c.row_bytes = 3 * rows * h.columns * h.column_bytes;
         return c;
     }
+    c.row_bytes = rows * (h.input_bytes + 2 * h.columns * h.column_bytes);
     for (uint32_t i = 0; i < h.range_count && rows; i++) {
         const struct aq_matrix_desc *m = &d->matrix[h.range[i].matrix];
         c.flops += 2ull * rows * h.range[i].rows * m->k;
@@ -124,6 +180,8 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
 {
     const struct aq_pass_shape *s = &p->shape[op->micro_batch];
     const struct aq_part_shape *part = &s->part[op->part];
+    const struct aq_step_desc *step = &p->steps->step[op->step];
+    enum aq_dtype format = p->plan->shape.weight_format;
     uint32_t rows = s->decode_rows + s->prefill_rows;
     if (op->of)
         return shared_product(p, op, rows);
@@ -135,21 +193,26 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_UNPACK:
         return (struct aq_op_cost){
             .rows = 1,
-            .memory_bytes = list_cost(p, op->step, &p->steps->step[op->step].main).memory_bytes +
-                            list_cost(p, op->step, &p->steps->step[op->step].post).memory_bytes,
+            .memory_bytes = list_cost(p, op->step, &step->main, format).memory_bytes +
+                            list_cost(p, op->step, &step->post, format).memory_bytes,
+            .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:
         return (struct aq_op_cost){
             .rows = part->prefill_rows,
             .flops = (4 * part->prefill_key_pairs + 2 * part->stat_key_pairs) * p->width,
             .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
+            .row_bytes = part->prefill_rows * attended_bytes(p),
+            .heads = (uint64_t)part->prefill_rows * p->steps->heads,
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
         return (struct aq_op_cost){
             .rows = part->decode_rows,
             .flops = 4 * part->decode_keys * p->width,
-            .memory_bytes = kv_bytes(p, part->decode_keys) + slot_bytes(p, part->decode_keys),
+            .memory_bytes = kv_bytes(p, read_keys(part)) + slot_bytes(p, part->decode_keys),
+            .row_bytes = part->decode_rows * attended_bytes(p),
+            .heads = (uint64_t)part->decode_rows * p->steps->heads,
         };
     case AQ_OP_HEAD: return products(p, op, s->logit_rows);
     case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};

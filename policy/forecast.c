@@ -2,6 +2,7 @@
 #include "policy/forecast.h"
 
 #include "policy/kv_room.h"
+#include "policy/seating.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 
 /* Passes simulated: the ring is full from the second on, and two steady ones tell. */
-enum { DECODE_PASSES = 4 };
+enum { DECODE_PASSES = 4, PREFILL_PASSES = 4 };
 
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in)
 {
@@ -85,6 +86,26 @@ static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *
     }
 }
 
+void aq_forecast_add_rows(struct aq_part_shape *io, const struct aq_model_steps *steps,
+                          const struct aq_plan *plan, const struct aq_part *part,
+                          const struct aq_forecast_rows *rows)
+{
+    struct aq_part_shape one = {0};
+    if (rows->prompt)
+        fill_prefill(&one, steps, plan, part, rows, rows->seats);
+    else
+        fill_decode(&one, steps, plan, part, rows, rows->seats);
+    io->decode_rows += one.decode_rows;
+    io->prefill_rows += one.prefill_rows;
+    io->decode_keys += one.decode_keys;
+    io->prefill_key_pairs += one.prefill_key_pairs;
+    io->stat_key_pairs += one.stat_key_pairs;
+    io->read_bytes += one.read_bytes;
+    io->write_bytes += one.write_bytes;
+    io->load_bytes += one.load_bytes;
+    io->store_bytes += one.store_bytes;
+}
+
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows)
 {
@@ -97,11 +118,9 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
     for (uint32_t i = 0; i < plan->part_count; i++) {
         const struct aq_part *p = &plan->part[i];
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
-        taken = taken < p->count ? taken : p->count;
-        if (rows->prompt)
-            fill_prefill(&ret->part[i], steps, plan, p, rows, taken);
-        else
-            fill_decode(&ret->part[i], steps, plan, p, rows, taken);
+        struct aq_forecast_rows of = *rows;
+        of.seats = taken < p->count ? taken : p->count;
+        aq_forecast_add_rows(&ret->part[i], steps, plan, p, &of);
     }
 }
 
@@ -119,7 +138,7 @@ struct maker {
     const struct aq_forecast_work *work;
     const struct aq_hardware *hw;
     struct aq_pass_shape *shape; /* [micro_batches] */
-    struct aq_op_cost *cost;     /* [op_count] */
+    struct aq_op_cost *cost;     /* [PREFILL_PASSES][op_count] */
     /* The mean sequence, and what its KV policy makes of it. */
     uint32_t prompt;
     struct aq_kv_limits limits;
@@ -127,29 +146,39 @@ struct maker {
     bool timeline; /* keep every op's start and end */
 };
 
-static int play(struct aq_sim_result *ret, const struct maker *m, struct aq_forecast_rows rows,
-                uint32_t passes, struct aq_err *reterr)
+/* What rows do in a pass before which `sat` seats of every micro-batch have been taken. */
+static void shape_pass(const struct maker *m, struct aq_forecast_rows rows, uint64_t sat,
+                       struct aq_op_cost *cost)
 {
     const struct aq_plan *plan = &m->block->plan;
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
-        rows.seats = seated(plan, m->work, k);
+        uint64_t seats = seated(plan, m->work, k);
+        rows.seats = (uint32_t)(seats > sat ? seats - sat : 0);
         if (rows.prompt)
             rows.seats = (uint32_t)aq_min_u64(
                 rows.seats, aq_max_u64(1, plan->shape.prompt_tokens / rows.prompt));
         aq_forecast_shape(&m->shape[k], m->work->steps, plan, &rows);
     }
-    aq_program_annotate(m->cost, &m->block->program, m->work->steps, plan, &m->block->stream,
+    aq_program_annotate(cost, &m->block->program, m->work->steps, plan, &m->block->stream,
                         m->shape);
+}
+
+/* Passes of these costs: all the same, or `stride` apart. */
+static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passes, uint32_t stride,
+                struct aq_err *reterr)
+{
     struct aq_simulate_opts opts = {
         .passes = passes,
         .timeline = m->timeline,
         .serial = m->work->serial,
-        .compute = plan->shape.compute,
+        .compute = m->block->plan.shape.compute,
         .cost = m->cost,
+        .cost_stride = stride,
     };
     return aq_simulate(ret, &m->block->program, m->hw, &opts, reterr);
 }
 
+/* Full passes, and a last one with those who are left. */
 static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
 {
     const struct aq_plan *plan = &m->block->plan;
@@ -158,15 +187,19 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
         .held = aq_kv_limits_held(&m->limits, m->prompt, m->prompt),
         .scored = m->drops && aq_kv_policy_scores(&plan->kv),
     };
+    uint32_t ops = m->block->program.op_count;
     uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->prompt);
-    f->prefill_passes = (uint32_t)aq_max_u64(1, aq_div_up(seated(plan, m->work, 0), each));
+    uint64_t all = aq_max_u64(1, aq_div_up(seated(plan, m->work, 0), each));
+    uint32_t played = (uint32_t)aq_min_u64(all, PREFILL_PASSES);
+    for (uint32_t i = 0; i < played; i++)
+        shape_pass(m, rows, i + 1 < played ? 0 : (all - 1) * each, m->cost + (size_t)i * ops);
     struct aq_sim_result r;
-    int rc = play(&r, m, rows, f->prefill_passes > 1 ? 2 : 1, reterr);
+    int rc = play(&r, m, played, ops, reterr);
     if (rc < 0)
         return rc;
-    f->prefill_s = r.end_s[0];
-    f->prefill_pass_s = r.end_s[r.passes - 1] - (r.passes > 1 ? r.end_s[0] : 0);
-    f->prefill_s += (f->prefill_passes - 1) * f->prefill_pass_s;
+    f->prefill_passes = (uint32_t)all;
+    f->prefill_pass_s = played > 2 ? r.end_s[1] - r.end_s[0] : r.end_s[0];
+    f->prefill_s = r.end_s[played - 1] + (double)(all - played) * f->prefill_pass_s;
     aq_sim_result_close(&r);
     return 0;
 }
@@ -179,7 +212,8 @@ static int play_decode(struct aq_sim_result *ret, const struct maker *m, uint32_
         (uint32_t)aq_max_u64(m->prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
     struct aq_forecast_rows rows = {.held = aq_kv_limits_held(&m->limits, m->prompt, seen)};
     rows.full = m->drops && rows.held == m->limits.slots;
-    return play(ret, m, rows, passes, reterr);
+    shape_pass(m, rows, 0, m->cost);
+    return play(ret, m, passes, 0, reterr);
 }
 
 static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
@@ -232,7 +266,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     aq_kv_policy_limits(&m.limits, &block->plan.kv, m.prompt, max_new);
     m.drops = aq_kv_limits_drop(&m.limits, m.prompt, max_new);
     m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
-    m.cost = calloc(ops + 1, sizeof(*m.cost));
+    m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));
     if (!m.shape || !m.cost) {
         maker_close(&m);
         return aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);
@@ -286,6 +320,137 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
     double all_s = f.all_prefill_s + f.all_decode_s;
     f.gen_tok_s = all_s > 0 ? (double)work->sequences * (work->total - work->prompt) / all_s : 0;
     *ret = f;
+    return 0;
+}
+
+/* ---- a job ------------------------------------------------------------------------------- */
+
+/* Passes that are played one after the other, samples of each kind where there are more, and ops
+ * that samples may come to. */
+enum { PLAYED_MAX = 64, SAMPLES_MAX = 24, SAMPLE_OPS = 2 * 1000 * 1000, SAMPLE_PASSES = 3 };
+
+enum pass_kind { KIND_PREFILL, KIND_DECODE, KIND_MIXED, KINDS };
+
+static enum pass_kind kind_of(uint32_t prefill, uint32_t decode)
+{
+    return prefill && decode ? KIND_MIXED : prefill ? KIND_PREFILL : KIND_DECODE;
+}
+
+struct job {
+    struct maker m;
+    struct aq_seating_opts seating;
+    uint64_t passes[KINDS];
+    double seconds[KINDS];
+};
+
+static void annotate(const struct job *j, struct aq_op_cost *cost)
+{
+    const struct aq_block *b = j->m.block;
+    aq_program_annotate(cost, &b->program, j->m.work->steps, &b->plan, &b->stream, j->m.shape);
+}
+
+static int count_passes(struct job *j, struct aq_err *reterr)
+{
+    struct aq_seating *s;
+    uint32_t prefill, decode;
+    int rc = aq_seating_open(&s, &j->seating, reterr);
+    if (rc < 0)
+        return rc;
+    while (aq_seating_next(s, j->m.shape, &prefill, &decode))
+        j->passes[kind_of(prefill, decode)]++;
+    aq_seating_close(s);
+    return 0;
+}
+
+/* All passes as they come. */
+static int play_whole(struct job *j, uint32_t passes, struct aq_err *reterr)
+{
+    uint32_t ops = j->m.block->program.op_count, prefill, decode, i = 0;
+    struct aq_op_cost *cost = calloc((size_t)passes * ops + 1, sizeof(*cost));
+    enum pass_kind kind[PLAYED_MAX];
+    struct aq_seating *s = NULL;
+    int rc = cost ? aq_seating_open(&s, &j->seating, reterr)
+                  : aq_error(reterr, -ENOMEM, "forecast of %u ops", passes * ops);
+    for (; rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode); i++) {
+        assert(i < passes);
+        kind[i] = kind_of(prefill, decode);
+        annotate(j, cost + (size_t)i * ops);
+    }
+    aq_seating_close(s);
+    struct aq_sim_result r;
+    free(j->m.cost);
+    j->m.cost = cost;
+    rc = rc < 0 ? rc : play(&r, &j->m, passes, ops, reterr);
+    if (rc < 0)
+        return rc;
+    for (i = 0; i < passes; i++)
+        j->seconds[kind[i]] += r.end_s[i] - (i ? r.end_s[i - 1] : 0);
+    aq_sim_result_close(&r);
+    return 0;
+}
+
+/* Passes spread evenly over those of each kind, each repeated until it is steady. */
+static int play_samples(struct job *j, struct aq_err *reterr)
+{
+    uint32_t ops = j->m.block->program.op_count, prefill, decode, played[KINDS] = {0};
+    uint64_t most = aq_min_u64(SAMPLES_MAX, SAMPLE_OPS / SAMPLE_PASSES / (ops + 1) / KINDS);
+    uint64_t seen[KINDS] = {0}, samples = aq_max_u64(4, most);
+    struct aq_seating *s;
+    int rc = aq_seating_open(&s, &j->seating, reterr);
+    if (rc < 0)
+        return rc;
+    while (rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode)) {
+        enum pass_kind k = kind_of(prefill, decode);
+        uint64_t count = aq_min_u64(samples, j->passes[k]);
+        /* The middles of so many equal stretches. */
+        if (seen[k]++ != (2 * played[k] + 1) * j->passes[k] / (2 * count))
+            continue;
+        struct aq_sim_result r;
+        annotate(j, j->m.cost);
+        rc = play(&r, &j->m, SAMPLE_PASSES, 0, reterr);
+        if (rc < 0)
+            break;
+        j->seconds[k] += r.pass_s * (double)j->passes[k] / (double)count;
+        played[k]++;
+        aq_sim_result_close(&r);
+    }
+    aq_seating_close(s);
+    return rc;
+}
+
+int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
+                    const struct aq_forecast_work *work, const struct aq_length *length,
+                    uint32_t count, const struct aq_hardware *hw, struct aq_err *reterr)
+{
+    const struct aq_block_shape *shape = &block->plan.shape;
+    uint64_t seats = (uint64_t)shape->micro_batch * shape->micro_batches;
+    uint64_t most = aq_max_u64(4 * seats, 2048), all = work->sequences;
+    struct job j = {
+        .seating = {.steps = work->steps,
+                    .plan = &block->plan,
+                    .length = length,
+                    .length_count = count,
+                    .sequences = aq_min_u64(all, most),
+                    .refill = work->refill},
+    };
+    if (!all || !count || (all > most && !work->refill))
+        return 0; /* of many whole blocks a block tells enough */
+    int rc = maker_open(&j.m, block, work, hw, reterr);
+    rc = rc < 0 ? rc : count_passes(&j, reterr);
+    uint64_t passes = j.passes[KIND_PREFILL] + j.passes[KIND_DECODE] + j.passes[KIND_MIXED];
+    if (rc == 0)
+        rc = passes <= PLAYED_MAX ? play_whole(&j, (uint32_t)passes, reterr)
+                                  : play_samples(&j, reterr);
+    maker_close(&j.m);
+    if (rc < 0)
+        return rc;
+    double times = (double)all / (double)j.seating.sequences, tokens = 0;
+    for (uint64_t i = 0; i < j.seating.sequences; i++)
+        tokens += length[i * count / j.seating.sequences].max_new;
+    io->all_prefill_s = times * j.seconds[KIND_PREFILL];
+    io->all_decode_s = times * (j.seconds[KIND_DECODE] + j.seconds[KIND_MIXED]);
+    double total_s = io->all_prefill_s + io->all_decode_s;
+    io->gen_tok_s = total_s > 0 ? times * tokens / total_s : 0;
     return 0;
 }
 

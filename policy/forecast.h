@@ -2,8 +2,9 @@
  * policy/forecast.h - what a block will do on a machine: the passes of a mean sequence, annotated
  * and simulated.  Pure.
  *
- * All seats hold sequences of the mean length; with a whole block at a time, and with refill as if
- * prefill were passes of its own.  What ends earlier, or is longer, is not in it. */
+ * A block: all seats hold sequences of the mean length, prefill is passes of its own, and what ends
+ * earlier or is longer is not in it; blocks are ranked by it.  A job: who sits where in which pass
+ * is played through, with the lengths that its sequences have. */
 #ifndef AQ_POLICY_FORECAST_H
 #define AQ_POLICY_FORECAST_H
 
@@ -15,6 +16,11 @@ struct aq_forecast_work {
     uint64_t sequences;   /* 0: unknown */
     double prompt, total; /* tokens of a mean sequence: its prompt, and with what it generates */
     bool refill, serial;
+};
+
+/* Tokens of a sequence: its prompt, and what it generates, at least one. */
+struct aq_length {
+    uint32_t prompt, max_new;
 };
 
 struct aq_forecast {
@@ -29,7 +35,8 @@ struct aq_forecast {
     double prompts, prompt_tokens, tokens; /* of a block */
     double block_s; /* prefill, and decode passes until the mean sequence has ended */
     double blocks;  /* of the whole work; 0: unknown */
-    /* Of the whole work: its last block has fewer seats taken, without refill.  0: unknown. */
+    /* Of the whole work: its last block has fewer seats taken, without refill.  Passes that do both
+     * count as decode.  0: unknown. */
     double all_prefill_s, all_decode_s;
     double gen_tok_s; /* of the whole work, or of one block after the other */
 };
@@ -45,6 +52,10 @@ struct aq_forecast_rows {
     bool scored;     /* keys of the prompts get scores */
     bool full;       /* decode: the new key takes the slot of another */
 };
+/* Adds what these seats of one part do. */
+void aq_forecast_add_rows(struct aq_part_shape *io, const struct aq_model_steps *steps,
+                          const struct aq_plan *plan, const struct aq_part *part,
+                          const struct aq_forecast_rows *rows);
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows);
 
@@ -52,6 +63,14 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
 int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
                      const struct aq_forecast_work *work, const struct aq_hardware *hw,
                      struct aq_err *reterr);
+
+/* Makes the parts of a forecast that are about the whole work exact for sequences of these lengths
+ * (sequence i of the work has those of length[i * count / sequences]), by playing the job through:
+ * all of its passes where they are few, a sample of them where they are many.  Nothing to do where
+ * the number of sequences is not known. */
+int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
+                    const struct aq_forecast_work *work, const struct aq_length *length,
+                    uint32_t count, const struct aq_hardware *hw, struct aq_err *reterr);
 
 /* Steady decode passes as the forecast sees them, with every op's start and end.  Close *ret. */
 int aq_forecast_timeline(struct aq_sim_result *ret, const struct aq_block *block,

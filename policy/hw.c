@@ -21,29 +21,62 @@ static double seconds(double amount, double per_s)
     return per_s > 0 ? amount / per_s : INFINITY;
 }
 
+const uint32_t aq_hw_rows[AQ_HW_ROWS] = {4, 16, 64, 256};
+
+/* Between two numbers of rows the share goes with the logarithm; of one row the rate is given. */
+static double product_share(const struct aq_hw_side *side, enum aq_dtype weights, uint32_t rows)
+{
+    const double *share = side->product_share[weights == AQ_Q8 ? 1 : weights == AQ_Q4 ? 2 : 0];
+    double at = log2(fmax(rows, 1)), before = 1, before_at = 0;
+    for (int i = 0; i < AQ_HW_ROWS; i++) {
+        double here = share[i] > 0 ? share[i] : 1, here_at = log2(aq_hw_rows[i]);
+        if (at <= here_at)
+            return before + (here - before) * (at - before_at) / (here_at - before_at);
+        before = here;
+        before_at = here_at;
+    }
+    return before;
+}
+
+static double product_bytes_per_s(const struct aq_hw_side *side, enum aq_dtype weights)
+{
+    double codes = weights == AQ_Q8   ? side->code_bytes_per_s[0]
+                   : weights == AQ_Q4 ? side->code_bytes_per_s[1]
+                                      : 0;
+    return codes > 0 ? codes : side->product_bytes_per_s;
+}
+
+/* Arithmetic and memory hide behind each other in part; what passes between the primitives of an op
+ * hides behind nothing. */
 static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
                          const struct aq_op_cost *cost, enum aq_dtype compute)
 {
     bool on_device = op->lane == AQ_LANE_COMPUTE;
     const struct aq_hw_side *side = on_device ? &hw->device : &hw->host;
     bool on_host = !on_device || hw->device_on_host;
-    bool attention = op->kind == AQ_OP_ATTN_PREFILL || op->kind == AQ_OP_ATTN_DEVICE ||
-                     op->kind == AQ_OP_ATTN_HOST;
-    double bytes = (double)cost->memory_bytes;
+    bool prefill = op->kind == AQ_OP_ATTN_PREFILL;
+    bool attention = prefill || op->kind == AQ_OP_ATTN_DEVICE || op->kind == AQ_OP_ATTN_HOST;
+    bool product = !attention && op->kind != AQ_OP_UNPACK;
+    double bytes = (double)cost->memory_bytes, row_bytes = (double)cost->row_bytes;
+    double memory_rate = on_host ? hw->host_memory_bytes_per_s : hw->device_memory_bytes_per_s;
     double arithmetic =
         seconds((double)cost->flops,
                 attention ? side->attention_flops_per_s : side->product_flops_per_s[compute]);
-    double memory = seconds(bytes, attention                  ? side->attention_bytes_per_s
-                                   : op->kind == AQ_OP_UNPACK ? side->unpack_bytes_per_s
-                                                              : side->product_bytes_per_s);
+    double memory = seconds(bytes, attention ? side->attention_bytes_per_s
+                                   : product ? product_bytes_per_s(side, cost->weights)
+                                             : side->unpack_bytes_per_s);
     n->limit = arithmetic >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
     n->work_s = fmax(arithmetic, memory) + (1 - side->overlap) * fmin(arithmetic, memory);
+    if (product)
+        n->work_s /= product_share(side, cost->weights, cost->rows);
+    n->work_s += (double)cost->heads * (prefill ? side->prefill_head_s : side->decode_head_s);
+    n->work_s += seconds(row_bytes, memory_rate);
     n->threads = on_host ? side->threads : 0;
     if (on_host) {
         n->shared_s[AQ_RESOURCE_CORES] = seconds(n->work_s * n->threads, hw->cores);
-        n->shared_s[AQ_RESOURCE_HOST_MEMORY] = seconds(bytes, hw->host_memory_bytes_per_s);
+        n->shared_s[AQ_RESOURCE_HOST_MEMORY] = seconds(bytes + row_bytes, memory_rate);
     } else {
-        n->shared_s[AQ_RESOURCE_DEVICE_MEMORY] = seconds(bytes, hw->device_memory_bytes_per_s);
+        n->shared_s[AQ_RESOURCE_DEVICE_MEMORY] = seconds(bytes + row_bytes, memory_rate);
     }
 }
 
@@ -105,6 +138,17 @@ void aq_hardware_need(struct aq_op_need *ret, const struct aq_hardware *hw, cons
     }
 }
 
+double aq_hardware_wake(const struct aq_hardware *hw, enum aq_lane lane)
+{
+    double threads = lane == AQ_LANE_HOST_COMPUTE                    ? hw->host.threads
+                     : lane == AQ_LANE_COMPUTE && hw->device_on_host ? hw->device.threads
+                                                                     : 0;
+    bool link = lane == AQ_LANE_H2D || lane == AQ_LANE_D2H || lane == AQ_LANE_H2D_WEIGHTS;
+    if (threads >= 1) /* all but the first wake one after it */
+        return hw->wake_s * (1 + (threads - 1) / threads);
+    return link && hw->device_on_host ? hw->wake_s : 0;
+}
+
 static struct aq_hw_side default_side(uint32_t threads)
 {
     double n = threads;
@@ -151,6 +195,7 @@ void aq_hardware_default(struct aq_hardware *ret, uint32_t cores, uint32_t devic
                        [AQ_LANE_DISK_WRITE] = 150e-6,
                        [AQ_LANE_H2D_WEIGHTS] = 20e-6,
                        [AQ_LANE_READ_WEIGHTS] = 150e-6,
-                       [AQ_LANE_CONTROL] = 50e-6},
+                       [AQ_LANE_CONTROL] = 5e-6},
+        .wake_s = 10e-6,
     };
 }

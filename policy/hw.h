@@ -7,13 +7,23 @@
 
 #include "policy/program.h"
 
+/* Numbers of rows for which products may have a rate of their own; as many as the last are many. */
+enum { AQ_HW_ROWS = 4 };
+extern const uint32_t aq_hw_rows[AQ_HW_ROWS];
+
 /* A side that computes: the device (compute lane) or the host (host_compute lane). */
 struct aq_hw_side {
     double product_flops_per_s[AQ_DTYPE_COUNT]; /* by compute type; many rows */
     double attention_flops_per_s;               /* prompt rows */
     double product_bytes_per_s;                 /* weights through a product of one row */
+    double code_bytes_per_s[2];                 /* the same of int8 and int4; 0: as others */
     double attention_bytes_per_s;               /* keys and values past a decode row */
     double unpack_bytes_per_s;                  /* packed weights to the compute type */
+    /* What a decode row, or a prompt's, takes for each query head besides. */
+    double decode_head_s, prefill_head_s;
+    /* Of what these rates promise, what products of aq_hw_rows[] rows reach, by the weights they
+     * read: of floats, int8, int4.  0: all of it. */
+    double product_share[3][AQ_HW_ROWS];
     /* The share of the lesser of arithmetic and memory time that hides behind the greater. */
     double overlap;
     double threads; /* host threads that a busy op keeps busy; 0: none */
@@ -35,8 +45,13 @@ struct aq_hardware {
     double copy_core_s_per_byte; /* host cores that move a byte between host and device: 0, DMA */
     double disk_core_s_per_byte; /* ... between disk and memory */
     double copy_host_bytes_per_byte;  /* host memory: 1 for DMA, 2 where the device's is that too */
-    double overhead_s[AQ_LANE_COUNT]; /* of every op with work: launch, wake-up, latency */
+    double overhead_s[AQ_LANE_COUNT]; /* of every op with work: launch, latency */
+    double wake_s;                    /* until a thread that slept on another core goes on */
 };
+
+/* What an op takes besides, when its lane had nothing to do before it: a lane that is a thread
+ * sleeps then, and so do those that compute with it.  Disks' latency has it in it already. */
+double aq_hardware_wake(const struct aq_hardware *hw, enum aq_lane lane);
 
 /* What limits an op or a lane.  Of the shared ones others go without what one takes. */
 enum aq_resource {

@@ -215,6 +215,9 @@ struct aq_op_cost {
     uint32_t rows;
     uint64_t flops;
     uint64_t memory_bytes; /* weights and KV read or written by the side that computes */
+    uint64_t row_bytes;    /* what passes from one primitive to the next, read and written */
+    uint64_t heads;        /* attention: query heads of all rows */
+    enum aq_dtype weights; /* products: what they are read as; UNPACK: what they are packed as */
     uint64_t move_bytes;   /* over the lane's link or disk */
 };
 

@@ -29,6 +29,8 @@ struct model {
     bool separate, head_on_device;
     double seats;          /* that have somebody in them */
     double matrices, head; /* bytes: of the layers', and of all others */
+    double read;           /* bytes of the layers' matrices as products read them */
+    bool unpacked;
     double row_flops, head_flops;
     uint32_t prompt, held_prompt, held; /* of a mean sequence: slots after it, and half-way on */
     bool full;                          /* decoded keys take the slots of others */
@@ -78,11 +80,15 @@ static void count_model(struct model *m)
     const struct aq_block_inputs *in = m->o->in;
     uint64_t all, vectors;
     aq_block_weight_bytes(in, &all, &vectors);
+    m->unpacked = !aq_dtype_is_float(in->weight_format) && m->o->shape.micro_batches > 1;
+    enum aq_dtype read = m->unpacked ? in->compute : in->weight_format;
     for (uint32_t j = 0; j < m->m->step_count; j++) {
         const struct aq_step_desc *d = &m->m->step[j];
         bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
-        for (uint32_t i = 0; i < d->matrix_count && layer; i++)
+        for (uint32_t i = 0; i < d->matrix_count && layer; i++) {
             m->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
+            m->read += (double)aq_matrix_bytes(&d->matrix[i], read);
+        }
         if (d->kind == AQ_STEP_HEAD)
             m->head_flops += (double)d->flops_per_row;
         else
@@ -93,8 +99,11 @@ static void count_model(struct model *m)
 
 static struct aq_op_cost product(const struct model *m, double rows)
 {
-    return (struct aq_op_cost){.flops = (uint64_t)(rows * m->row_flops),
-                               .memory_bytes = (uint64_t)m->matrices};
+    const struct aq_block_inputs *in = m->o->in;
+    return (struct aq_op_cost){.rows = (uint32_t)rows,
+                               .flops = (uint64_t)(rows * m->row_flops),
+                               .memory_bytes = (uint64_t)m->read,
+                               .weights = m->unpacked ? in->compute : in->weight_format};
 }
 
 /* A sweep of the weights with so many rows of each micro-batch. */
@@ -102,16 +111,18 @@ static void add_products(struct model *m, enum phase p, double rows, double logi
 {
     double times = m->o->shape.micro_batches * passes;
     struct demand device = {0};
-    struct aq_op_cost head = {.flops = (uint64_t)(logits * m->head_flops),
-                              .memory_bytes = (uint64_t)m->head};
     enum aq_dtype format = m->o->in->weight_format;
+    struct aq_op_cost head = {.rows = (uint32_t)logits,
+                              .flops = (uint64_t)(logits * m->head_flops),
+                              .memory_bytes = (uint64_t)m->head,
+                              .weights = format};
     add(&device, m, AQ_OP_MLP, AQ_LANE_COMPUTE, product(m, rows), times);
     for (int r = 0; r < ROWS; r++)
         m->base[p].s[r] += device.s[r];
     add(&m->base[p], m, AQ_OP_HEAD, AQ_LANE_COMPUTE, head, times);
-    if (!aq_dtype_is_float(format) && m->o->shape.micro_batches > 1)
+    if (m->unpacked)
         add(&m->base[p], m, AQ_OP_UNPACK, AQ_LANE_COMPUTE,
-            (struct aq_op_cost){.memory_bytes = (uint64_t)m->matrices}, passes);
+            (struct aq_op_cost){.memory_bytes = (uint64_t)m->matrices, .weights = format}, passes);
     if (m->separate && !m->head_on_device)
         move(&m->base[p], m, AQ_OP_H2D, m->head * passes);
     if (m->separate)

@@ -38,6 +38,7 @@ struct sim {
     uint32_t lane_first[AQ_LANE_COUNT + 1];
     uint64_t head[AQ_LANE_COUNT];                          /* ops started, over all passes */
     uint32_t on_lane[AQ_LANE_COUNT], width[AQ_LANE_COUNT]; /* running now, at most */
+    double busy_until_s[AQ_LANE_COUNT];                    /* when the lane's last op ended */
     uint32_t *done;                                        /* [op] passes */
     uint32_t *to_end; /* [pass] ops that must still end before it has */
     uint32_t ended;   /* passes */
@@ -184,6 +185,13 @@ static void record(struct sim *s, const struct running *x)
             (struct aq_sim_event){x->op, x->pass, x->start_s, s->now_s};
 }
 
+/* Has the lane fallen asleep? */
+static bool slept(const struct sim *s, uint32_t lane)
+{
+    return !s->opts->serial && !s->on_lane[lane] &&
+           s->now_s > s->busy_until_s[lane] * (1 + ROUNDING);
+}
+
 /* False: the machine cannot do it. */
 static bool start(struct sim *s, uint32_t op, uint32_t pass)
 {
@@ -211,8 +219,11 @@ static bool start(struct sim *s, uint32_t op, uint32_t pass)
         finish(s, op, pass);
         return true;
     }
+    uint32_t lane = s->p->op[op].lane;
+    if (slept(s, lane))
+        x.overhead_s += aq_hardware_wake(s->hw, (enum aq_lane)lane);
     s->running[s->running_count++] = x;
-    s->on_lane[s->p->op[op].lane]++;
+    s->on_lane[lane]++;
     return true;
 }
 
@@ -258,6 +269,7 @@ static void advance(struct sim *s, double dt)
             continue;
         }
         s->on_lane[s->p->op[x.op].lane]--;
+        s->busy_until_s[s->p->op[x.op].lane] = s->now_s;
         record(s, &x);
         finish(s, x.op, x.pass);
     }

@@ -136,10 +136,10 @@ static void a_device_has_memory_and_links_of_its_own(void **state)
 static void weights_are_unpacked_at_the_rate_of_their_format(void **state)
 {
     struct aq_hw_profile p = parse(CPU "  unpack_int8_gb_s: 20\n  unpack_int4_gb_s: 9\n");
-    near(aq_hw_for_weights(&p, AQ_Q8).host.unpack_bytes_per_s, 20e9);
-    near(aq_hw_for_weights(&p, AQ_Q4).host.unpack_bytes_per_s, 9e9);
-    near(aq_hw_for_weights(&p, AQ_Q4).device.unpack_bytes_per_s, 9e9);
-    near(aq_hw_for_weights(&p, AQ_BF16).host.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_Q8, AQ_F16).host.unpack_bytes_per_s, 20e9);
+    near(aq_hw_for_formats(&p, AQ_Q4, AQ_F16).host.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_Q4, AQ_F16).device.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_BF16, AQ_F16).host.unpack_bytes_per_s, 9e9);
 }
 
 static void bad_profiles_are_refused_by_line_and_key(void **state)

@@ -20,6 +20,7 @@ static struct aq_engine *plan(bool predict, uint64_t memory)
         .kv_format = -1,
         .threads = 2,
         .host_memory = memory,
+        .cache_dir = "/nonexistent", /* what was kept of this machine is not what is tested */
         .emulate_device = 200 * AQ_MIB,
         .emulate_link = "0.05/3",
         .placement = "weights=20/80/0 kv=0/100/0 hidden=100/0/0 head=host",

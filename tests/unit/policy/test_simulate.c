@@ -566,7 +566,8 @@ static void the_default_machine_has_all_rates(void **state)
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(kinds); i++) {
         for (uint32_t t = 0; t < AQ_ARRAY_LEN(types); t++) {
             struct aq_op op = {.kind = (uint8_t)kinds[i], .lane = (uint8_t)lanes[i]};
-            struct aq_op_cost cost = {1, 1000000, 1000000, 1000000};
+            struct aq_op_cost cost = {
+                .rows = 1, .flops = 1000000, .memory_bytes = 1000000, .move_bytes = 1000000};
             struct aq_op_need need;
             aq_hardware_need(&need, &hw, &op, &cost, types[t]);
             assert_true(isfinite(need.work_s) && need.work_s > 0 && need.overhead_s > 0);

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * policy/seating.h - a job before it is run: who sits where in which pass, from the lengths of its
+ * sequences, by the rules of policy/admit.h that the executor follows.  Says what each pass does,
+ * not how long it takes.  Pure. */
+#ifndef AQ_POLICY_SEATING_H
+#define AQ_POLICY_SEATING_H
+
+#include "policy/forecast.h"
+
+struct aq_seating_opts {
+    const struct aq_model_steps *steps;
+    const struct aq_plan *plan;
+    /* Sequence i of `sequences` has the lengths of length[i * length_count / sequences]. */
+    const struct aq_length *length;
+    uint32_t length_count;
+    uint64_t sequences;
+    bool refill;
+};
+
+/* Everyone waits, in order.  -ENOMEM. */
+struct aq_seating;
+int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
+                    struct aq_err *reterr);
+void aq_seating_close(struct aq_seating *s);
+
+/* The next pass: shape[micro_batches], and its rows; false when there is none. */
+bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t *ret_prefill,
+                     uint32_t *ret_decode);
+
+#endif
