@@ -27,7 +27,14 @@ def overlap(build, lines, raw, seats, gen, repeats, ring):
                 "--repeats", repeats, "--warmup", 0, "--emulate-device", "9GiB", "--host-products", 0]
         resident = "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device"
         streams = "weights=0/100/0 kv=100/0/0 hidden=100/0/0 head=device"
-        before = runs.bench(build, base + ["--placement", resident])
+        profile = os.path.join(d, "hw.yaml")
+
+        def now(words):
+            """Predicted from what the machine does now."""
+            runs.probe(build, profile, ["--threads", 1])
+            return runs.bench(build, words + ["--hardware", profile])
+
+        before = now(base + ["--placement", resident])
         lines.predicted("overlap, compute alone", before)
         raw["overlap"] = [before]
         first = decode_pass_s(before)
@@ -37,7 +44,7 @@ def overlap(build, lines, raw, seats, gen, repeats, ring):
             linked = base + ["--placement", streams, "--prefetch", int(streamed * ring),
                              "--emulate-link", f"{rate:.4f}/{rate:.4f}"]
             link = runs.bench(build, linked + ["--replay"])
-            r = runs.bench(build, linked)
+            r = now(linked)
             after = runs.bench(build, base + ["--placement", resident])
             raw["overlap"] += [link, r, after]
             # The compute lane alone just before and just after: the machine drifts.

@@ -35,6 +35,11 @@ def bench(build, args):
     return json_of([program(build), "bench", "--random-weights", "1", "--json", *args])
 
 
+def probe(build, path, words=()):
+    """The machine as it is now, into `path`: what the next run is predicted from."""
+    text_of([program(build), "probe", "--quick", "--output", path, "--quiet", *words])
+
+
 def version(build):
     return text_of([program(build), "--version"]).decode().strip()
 

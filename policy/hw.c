@@ -160,10 +160,14 @@ static struct aq_hw_side default_side(uint32_t threads)
         .unpack_bytes_per_s = fmin(5e9 * n, 14e9),
         .overlap = 0.87,
         .threads = n,
+        .decode_head_s = 180e-9 / n,
+        .prefill_head_s = 220e-9 / n,
+        .product_share = {{0.93, 0.96, 1, 1}, {0.87, 0.75, 0.94, 0.98}, {0.69, 0.67, 0.91, 0.97}},
     };
 }
 
-/* Rates of bench/results/epyc-zen5-2vcpu-2026-11-21.md: products 883, 932 and 940 GFLOP/s at 32,
+/* Shares and what a head takes are what aquifer probe gives on the same machine.
+ * Rates of bench/results/epyc-zen5-2vcpu-2026-11-21.md: products 883, 932 and 940 GFLOP/s at 32,
  * 128 and 512 rows and 55.9 GB/s at one, from which overlap follows; decode attention 83-88 % of
  * 52.6 GB/s; prefill attention 331-381 GFLOP/s.  Disk: 3.7 GB/s read, 0.03 core-seconds a GB
  * through io_uring.  Unpacking and overheads are assumptions. */
