@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
  * exec_turn.c (seats, admission, rows), exec_ops.c, exec_attn.c and exec_head.c (what ops compute),
- * exec_move.c (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but what an op
- * in flight works on. */
+ * exec_move.c (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but
+ * what an op in flight works on. */
 #ifndef AQ_ENGINE_EXEC_H
 #define AQ_ENGINE_EXEC_H
 

@@ -108,7 +108,8 @@ struct aq_cuda_top {
     uint32_t id;
     float logprob;
 };
-/* What is wanted of a row, and how its token is drawn: what engine/sample.c takes from a sequence. */
+/* What is wanted of a row, and how its token is drawn: what engine/sample.c takes from a sequence.
+ */
 struct aq_cuda_draw {
     uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen */
     float temperature;  /* 0: the largest logit, of equal ones the lowest id */
