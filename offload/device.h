@@ -58,8 +58,8 @@ struct aq_device_opts {
     struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
     const struct aq_gpu_ops *gpu_ops;          /* GPU alone, and then in real time */
     struct aq_gpu *gpu;
-    /* Puts a kernel on `native` that copies pieces, whose list is read at the call: the driver takes
-     * small ones one by one.  0 or a code of the driver's.  NULL: it has to. */
+    /* Puts a kernel on `native` that copies pieces, whose list is read at the call: the driver
+     * takes small ones one by one.  0 or a code of the driver's.  NULL: it has to. */
     int (*gpu_pieces)(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count);
     void *gpu_pieces_user;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Many small copies in one launch: keys that go home, each head's to a place of its own.  A warp per
- * piece; bound by the link, which rows on the host are read and written across.  The list goes with
- * the launch, so that whoever made it may make the next one. */
+ * Many small copies in one launch: keys that go home, each head's to a place of its own.  A warp
+ * per piece; bound by the link, which rows on the host are read and written across.  The list goes
+ * with the launch, so that whoever made it may make the next one. */
 #include "kernels/cuda/device.cuh"
 
 #include <string.h>
