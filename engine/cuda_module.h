@@ -22,12 +22,17 @@ struct aq_cuda_kernels {
     __typeof__(aq_cuda_add_rows) *add_rows;
     __typeof__(aq_cuda_finish) *finish;
     __typeof__(aq_cuda_unpack) *unpack;
+    __typeof__(aq_cuda_product_codes) *product_codes;
     __typeof__(aq_cuda_logits_stat) *logits_stat;
+    __typeof__(aq_cuda_penalise) *penalise;
+    __typeof__(aq_cuda_sample) *sample;
+    __typeof__(aq_cuda_tops) *tops;
     __typeof__(aq_cuda_kv_append) *kv_append;
     __typeof__(aq_cuda_kv_victim) *kv_victim;
     __typeof__(aq_cuda_kv_select) *kv_select;
     __typeof__(aq_cuda_kv_move) *kv_move;
     __typeof__(aq_cuda_kv_note) *kv_note;
+    __typeof__(aq_cuda_copy_pieces) *copy_pieces;
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;
     __typeof__(aq_cuda_attn_decode) *attn_decode;
     __typeof__(aq_cuda_attn_prefill) *attn_prefill;

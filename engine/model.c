@@ -4,6 +4,7 @@
 #include "engine/arch/opt.h"
 #include "engine/checkpoint.h"
 #include "engine/random_weights.h"
+#include "kernels/cpu/panel.h"
 #include "offload/store.h"
 
 #include <assert.h>
@@ -321,6 +322,40 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
     return aq_checkpoint_read(m->source->checkpoint, t, first, rows, dst, reterr);
 }
 
+/* Where a panel of f32, f16 or bf16 lies in one layout, in another: the same bits, and zeros behind
+ * them. */
+static void lay_out_anew(void *dst, enum aq_layout to, const void *src, enum aq_layout from,
+                         enum aq_dtype dtype, uint32_t k_count)
+{
+    size_t size = aq_dtype_bytes(dtype);
+    memset(dst, 0, aq_panel_bytes(dtype, k_count));
+    for (uint32_t row = 0; row < AQ_PANEL_ROWS; row++) {
+        for (uint32_t k = 0; k < k_count; k++)
+            memcpy((char *)dst + aq_panel_index(to, k_count, row, k) * size,
+                   (const char *)src + aq_panel_index(from, k_count, row, k) * size, size);
+    }
+}
+
+int aq_model_read_panel(const struct aq_model *m, const char *canonical, uint32_t panel,
+                        enum aq_layout layout, void *dst, void *staging, struct aq_err *reterr)
+{
+    const struct aq_store *store = m->source->store;
+    const struct aq_store_item *item = aq_store_find(store, canonical);
+    uint32_t k = item->cols;
+    size_t each = aq_panel_bytes(item->dtype, k);
+    assert(item->kind == AQ_STORE_MATRIX);
+    if (item->layout == layout)
+        return aq_store_read(store, item, panel * each, dst, each, reterr);
+    assert(aq_dtype_is_float(item->dtype)); /* codes have one layout */
+    /* Without what is behind the last element, for which there may be no room. */
+    size_t count = 1 + aq_panel_index(item->layout, k, AQ_PANEL_ROWS - 1, k - 1);
+    int rc = aq_store_read(store, item, panel * each, staging, count * aq_dtype_bytes(item->dtype),
+                           reterr);
+    if (rc == 0)
+        lay_out_anew(dst, layout, staging, item->layout, item->dtype, k);
+    return rc;
+}
+
 /* All ones in the exponent: infinity or NaN.  Without a branch, so that it is one wide loop. */
 static bool has_infinite_f16(const void *data, size_t count)
 {
@@ -390,25 +425,11 @@ static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *stag
     const struct aq_store *store = l->m->source ? l->m->source->store : NULL;
     uint32_t first = panel * AQ_PANEL_ROWS,
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
-    size_t panel_bytes = aq_panel_bytes(w->dtype, d->k),
-           row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
+    size_t row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
     enum aq_dtype dtype;
-    int rc;
-    if (store && !d->table) {
-        const struct aq_store_item *item = aq_store_find(store, d->name);
-        bool same = item->layout == w->layout;
-        if (!same && item->layout != AQ_LAYOUT_ROWS)
-            return aq_error(reterr, -ENOEXEC,
-                            "item '%s' of the store is laid out for the CPU (%s), the cuda backend "
-                            "takes %s: use the checkpoint that the store was packed from",
-                            d->name, aq_layout_name(item->layout), aq_layout_name(w->layout));
-        rc = aq_store_read(store, item, (uint64_t)panel * panel_bytes, same ? dst : staging,
-                           panel_bytes, reterr);
-        if (rc == 0 && !same)
-            l->kernels->pack_panel(dst, w->dtype, w->layout, staging, item->dtype, rows, d->k);
-        return rc;
-    }
-    rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
+    if (store && !d->table)
+        return aq_model_read_panel(l->m, d->name, panel, w->layout, dst, staging, reterr);
+    int rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
     if (rc < 0)
         return rc;
     if (!d->table) {

@@ -90,5 +90,9 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
 int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
                        uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,
                        struct aq_err *reterr);
+/* The same where the source is a store, which has panels: panel `panel` of a matrix in this layout,
+ * made anew where the store has another one.  staging: room for 64 rows in f32. */
+int aq_model_read_panel(const struct aq_model *m, const char *canonical, uint32_t panel,
+                        enum aq_layout layout, void *dst, void *staging, struct aq_err *reterr);
 
 #endif

@@ -216,6 +216,20 @@ static void note_error(struct convert *c, const struct aq_err *err)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* From a store: its panels, in the layout of the new one. */
+static int copy_panel(const struct convert *c, uint32_t panel, uint8_t *dst, uint8_t *staging,
+                      struct aq_err *reterr)
+{
+    const struct aq_store_item *item = c->item;
+    enum aq_dtype has = aq_store_find(aq_model_store(c->model), item->name)->dtype;
+    if (has != item->dtype)
+        return aq_error(reterr, -EINVAL,
+                        "'%s' is a packed store, and has '%s' in %s, not %s: for another format "
+                        "pack the checkpoint",
+                        c->model->name, item->name, aq_dtype_name(has), aq_dtype_name(item->dtype));
+    return aq_model_read_panel(c->model, item->name, panel, item->layout, dst, staging, reterr);
+}
+
 static int convert_tile(struct convert *c, uint32_t tile, uint8_t *dst, uint8_t *staging,
                         struct aq_err *reterr)
 {
@@ -223,6 +237,8 @@ static int convert_tile(struct convert *c, uint32_t tile, uint8_t *dst, uint8_t 
     uint32_t first = tile * AQ_PANEL_ROWS,
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, item->rows - first);
     enum aq_dtype dtype;
+    if (aq_model_store(c->model) && item->kind == AQ_STORE_MATRIX)
+        return copy_panel(c, tile, dst, staging, reterr);
     int rc =
         aq_model_read_rows(c->model, item->name, first, rows, item->cols, staging, &dtype, reterr);
     if (rc < 0)

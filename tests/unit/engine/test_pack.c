@@ -23,6 +23,7 @@ struct rig {
     struct aq_pack_result result;
     struct aq_err err;
     uint64_t stop_after; /* bytes; the progress hook stops there */
+    bool row_major;      /* models lay matrices out for a GPU */
 };
 
 static int rig_open(void **state)
@@ -53,25 +54,26 @@ static int rig_close(void **state)
     return rc;
 }
 
-static struct aq_model *open_model(const char *dir)
+static struct aq_model *open_model(const struct rig *r, const char *dir)
 {
     struct aq_model_opts opts = {.dir = dir};
     struct aq_model *m;
     struct aq_err err;
     if (aq_model_open(&m, &opts, &err) < 0)
         fail_msg("%s", err.text);
+    m->row_major = r->row_major;
     return m;
 }
 
 static int pack(struct rig *r, const char *checkpoint, enum aq_dtype format)
 {
-    struct aq_model *m = open_model(checkpoint);
+    struct aq_model *m = open_model(r, checkpoint);
     r->opts.model = m;
     r->opts.model_dir = checkpoint;
     r->opts.dirs = r->dirs;
     r->opts.dir_count = r->opts.dir_count ? r->opts.dir_count : 1;
     r->opts.format = format;
-    r->opts.layout = aq_layout_cpu(format);
+    r->opts.layout = aq_model_layout(m, format);
     int rc = aq_pack_run(&r->result, &r->opts, &r->kernels, r->pool, &r->err);
     aq_model_close(m);
     return rc;
@@ -116,7 +118,7 @@ static int try_load(struct rig *r, struct loaded *ret, const char *dir, enum aq_
     const uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
     size_t staging_bytes = 8 * AQ_MIB;
     void *staging = malloc(2 * staging_bytes);
-    ret->m = open_model(dir);
+    ret->m = open_model(r, dir);
     struct aq_plan plan = {
         .shape.weight_format = format, .placement.weights = {{0, 100, 0}}, .chunk_bytes = AQ_GIB};
     struct aq_stream stream;
@@ -177,6 +179,42 @@ static void a_store_loads_as_its_checkpoint_does(void **state)
         must_load_alike(r, variant(r, cases[i].name), r->store, cases[i].format);
         remove_stores(r);
     }
+}
+
+/* A store of the CPU's layout on a GPU, and the other way round: in memory, and packed again for
+ * streaming. */
+static void a_store_of_another_layout_loads_as_its_checkpoint_does(void **state)
+{
+    static const struct {
+        const char *name;
+        enum aq_dtype format;
+    } cases[] = {{"prenorm", AQ_F16}, {"odd_sizes", AQ_F16},          {"odd_sizes", AQ_BF16},
+                 {"f32", AQ_F32},     {"postnorm_projected", AQ_F16}, {"odd_sizes", AQ_Q4}};
+    struct rig *r = *state;
+    for (size_t i = 0; i < 2 * AQ_ARRAY_LEN(cases); i++) {
+        const char *checkpoint = variant(r, cases[i / 2].name);
+        enum aq_dtype format = cases[i / 2].format;
+        r->row_major = i % 2;
+        must_pack(r, checkpoint, format);
+        r->row_major = !r->row_major;
+        must_load_alike(r, checkpoint, r->store, format);
+        r->dirs[0] = r->second;
+        must_pack(r, r->store, format);
+        must_load_alike(r, checkpoint, r->second, format);
+        r->dirs[0] = r->store;
+        remove_stores(r);
+    }
+    r->row_major = false;
+}
+
+static void a_store_is_not_packed_in_another_format(void **state)
+{
+    struct rig *r = *state;
+    must_pack(r, variant(r, "prenorm"), AQ_F16);
+    r->dirs[0] = r->second;
+    assert_int_equal(pack(r, r->store, AQ_Q4), -EINVAL);
+    assert_non_null(strstr(r->err.text, "for another format pack the checkpoint"));
+    r->dirs[0] = r->store;
 }
 
 static void a_striped_store_of_several_batches_loads_as_its_checkpoint_does(void **state)
@@ -502,6 +540,8 @@ static void requests_that_make_no_sense_exit_with_1(void **state)
 
 static const struct CMUnitTest tests[] = {
     RIG(a_store_loads_as_its_checkpoint_does),
+    RIG(a_store_of_another_layout_loads_as_its_checkpoint_does),
+    RIG(a_store_is_not_packed_in_another_format),
     RIG(a_striped_store_of_several_batches_loads_as_its_checkpoint_does),
     RIG(tied_matrices_are_stored_once),
     RIG(steps_lie_in_the_order_in_which_they_run),
