@@ -215,6 +215,8 @@ class Plan(Rig):
                 ["--emulate-device", "24MiB", "--emulate-link", "4/4", "--host-memory", "300MiB"],
                 ["--emulate-device", "20MiB", "--host-memory", "200MiB", "--attention", "host"],
                 ["--kv-policy", "h2o", "--kv-budget", "8", "--host-memory", "256MiB"],
+                ["--kv-policy", "adakv", "--kv-budget", "8", "--kv-floor", "25%", "--host-memory",
+                 "256MiB"],
                 ["--weight-format", "int8", "--kv-format", "int8", "--micro-batch", "5"],
         ]):
             config = self.path(f"{i}.yaml")

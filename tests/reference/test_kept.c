@@ -140,6 +140,7 @@ struct record {
     bool *kept;
     float *score;
     bool scored, dropped;
+    uint64_t uneven; /* layers of a row in which heads hold different numbers of slots */
     struct aq_sequence s;
     uint32_t *ids, *tokens;
     float *logprobs;
@@ -155,9 +156,13 @@ static void see(void *user, const struct aq_kv_seen *seen)
     struct record *r = seen->sequence->user;
     uint32_t row = seen->seen - r->prompt;
     assert_true(row < r->rows && seen->kv_heads == r->heads);
+    uint64_t all = 0, uneven = 0;
     for (uint32_t h = 0; h < r->heads; h++) {
         size_t at = record_at(r, row, seen->layer, h);
-        for (uint32_t i = 0; i < seen->held; i++) {
+        uint32_t len = seen->len[h * seen->len_step];
+        all += len;
+        uneven |= len != seen->held;
+        for (uint32_t i = 0; i < len; i++) {
             const struct aq_attn_slots *s = &seen->slots;
             uint32_t position = s->position ? s->position[h * s->stride + i] : i;
             assert_true(position < seen->seen && !r->kept[at + position]);
@@ -168,6 +173,8 @@ static void see(void *user, const struct aq_kv_seen *seen)
         }
     }
     r->dropped = r->dropped || seen->held < seen->seen;
+    r->uneven += uneven;
+    assert_int_equal(all, (uint64_t)seen->held * r->heads); /* a layer's budget, to the slot */
 }
 
 static void record_open(struct record *r, const struct ref_model *m, uint64_t seed, uint32_t prompt,
@@ -262,9 +269,23 @@ static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct re
 struct tally {
     const struct record *record;
     char what[256];
-    uint64_t sets, dropped, adopted, near_tokens;
+    uint64_t sets, dropped, adopted, near_tokens, uneven;
     double worst_score, worst_logprob;
 };
+
+/* The first position below end that a has and b has not; end: none. */
+static uint32_t find_other(const bool *a, const bool *b, uint32_t end)
+{
+    uint32_t j = 0;
+    while (j < end && !(a[j] && !b[j]))
+        j++;
+    return j;
+}
+
+static bool near_tie(double a, double b)
+{
+    return fabs(a - b) <= NEAR_TIE * fmax(a, b);
+}
 
 /* Both kept a key that the other did not: near ties are adopted, anything else fails.  most: how
  * many keys may differ at a time. */
@@ -275,11 +296,7 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
     const bool *kept = y->record->kept + record_at(y->record, row, layer, head);
     y->sets++;
     for (uint32_t pairs = 0;; pairs++) {
-        uint32_t out = 0, in = 0;
-        while (out < end && !(h->kept[out] && !kept[out]))
-            out++;
-        while (in < end && !(kept[in] && !h->kept[in]))
-            in++;
+        uint32_t out = find_other(h->kept, kept, end), in = find_other(kept, h->kept, end);
         if (out == end && in == end)
             return;
         if (out == end || in == end || pairs == most)
@@ -287,13 +304,36 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
                      layer, head, end, out == end ? "also keeps" : "does not keep",
                      out == end ? in : out);
         double a = h->score[out], b = h->score[in];
-        if (!(fabs(a - b) <= NEAR_TIE * fmax(a, b)))
+        if (!near_tie(a, b))
             fail_msg("%s: layer %u, head %u, %u positions: the engine keeps %u (score %.8g) and "
                      "not %u (score %.8g)",
                      y->what, layer, head, end, in, b, out, a);
         ref_head_adopt(&r->policy, h, out, in);
         y->adopted++;
     }
+}
+
+/* The same of a layer whose heads chose together: what one head lost another may have kept. */
+static void settle_layer(struct tally *y, struct ref_run *r, uint32_t layer)
+{
+    uint32_t n = r->prompt, heads = r->m->heads, loses = 0, keeps = 0;
+    const bool *kept = y->record->kept + record_at(y->record, 0, layer, 0);
+    for (;;) {
+        struct ref_head *h = ref_head(r, layer, 0);
+        uint32_t out = n, in = n;
+        for (uint32_t a = 0; a < heads && out == n; loses = a++)
+            out = find_other(h[a].kept, kept + (size_t)a * y->record->room, n);
+        for (uint32_t a = 0; a < heads && in == n; keeps = a++)
+            in = find_other(kept + (size_t)a * y->record->room, h[a].kept, n);
+        if (out == n && in == n)
+            break;
+        if (out == n || in == n || !near_tie(h[loses].score[out], h[keeps].score[in]))
+            fail_msg("%s: layer %u: the engine keeps %u of head %u, not %u of head %u", y->what,
+                     layer, in, keeps, out, loses);
+        ref_layer_adopt(&h[loses], out, &h[keeps], in);
+        y->adopted++;
+    }
+    y->sets += heads;
 }
 
 static void attends(void *user, struct ref_run *r, uint32_t layer, uint32_t head, uint32_t t)
@@ -346,7 +386,11 @@ static void compare(struct tally *y, const struct record *record, const struct r
     double *logits = calloc(m->vocab, sizeof(*logits));
     struct ref_run *r = ref_run_fork(full, policy);
     y->record = record;
-    for (uint32_t i = 0; i < m->layers * m->heads; i++)
+    bool together = !ref_stages(policy->variant)->prefilled;
+    y->uneven += record->uneven;
+    for (uint32_t i = 0; i < m->layers && together; i++)
+        settle_layer(y, r, i);
+    for (uint32_t i = 0; i < m->layers * m->heads && !together; i++)
         settle(y, r, i / m->heads, i % m->heads, record->prompt, 0, record->prompt);
     compare_scores(y, r, 0);
     compare_token(y, first, m->vocab, 0);
@@ -388,6 +432,16 @@ static uint32_t amount_of(const struct aq_kv_amount *a, uint32_t tokens)
     return a->unit == AQ_KV_SHARE ? floor_share(a->share, tokens) : a->slots;
 }
 
+/* Of adakv: 20 % of the heavy tokens, or what is said; no fewer than are sinks. */
+static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
+{
+    struct aq_kv_amount floor = o->floor.unit == AQ_KV_UNSET ? share(0.2) : o->floor;
+    bool none = floor.unit == AQ_KV_SHARE && floor.share == 0;
+    uint32_t n = none ? 0 : amount_of(&floor, heavy);
+    n = n < heavy ? n : heavy;
+    return n > o->sinks ? n : o->sinks;
+}
+
 static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uint32_t g)
 {
     const struct aq_kv_options *o = &a->options;
@@ -396,6 +450,7 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
     struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
     switch (a->variant) {
     case REF_FULL: break;
+    case REF_ADAKV:
     case REF_H2O:
         if (o->budget.unit != AQ_KV_UNSET) {
             p.heavy = o->heavy.unit == AQ_KV_UNSET ? budget / 2 : heavy;
@@ -404,6 +459,7 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
         p.sinks = o->sinks;
         p.grace = o->grace;
         p.decay = o->decay;
+        p.floor = floor_of(o, p.heavy);
         break;
     case REF_HEAVY:
         p.heavy = budget - 1;
@@ -427,7 +483,7 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
     uint64_t draw = 0;
-    uint32_t kind = (uint32_t)(i % 8), heavy = DRAW(12), recent = 1 + DRAW(12);
+    uint32_t kind = (uint32_t)(i % 10), heavy = DRAW(12), recent = 1 + DRAW(12);
     struct asked a = {0};
     struct aq_kv_options *o = &a.options;
     switch (kind) {
@@ -467,15 +523,32 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
         o->policy = "h2o:flexgen";
         o->heavy = share((50 + DRAW(51)) / 100.0);
         break;
-    default:
+    case 7:
         o->policy = "h2o:hf";
         o->heavy = slots(heavy + !heavy);
         o->recent = slots(recent);
         break;
+    case 8:
+        o->policy = "adakv";
+        o->budget = share((1 + DRAW(100)) / 100.0);
+        if (DRAW(2))
+            o->floor = share(DRAW(11) / 10.0);
+        break;
+    default:
+        o->policy = "adakv";
+        o->heavy = slots(heavy + 2);
+        o->recent = slots(recent);
+        o->floor = slots(DRAW(heavy + 3));
+        o->sinks_given = true;
+        o->sinks = DRAW(heavy + 2);
+        o->grace = DRAW(heavy + 2 - o->sinks + recent);
+        o->decay = 1 - DRAW(5) / 10.0;
+        break;
     }
 #undef DRAW
     static const enum ref_variant variants[] = {REF_H2O,    REF_H2O,     REF_H2O,     REF_HEAVY,
-                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF};
+                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF,
+                                                REF_ADAKV,  REF_ADAKV};
     a.variant = variants[kind];
     return a;
 }
@@ -534,10 +607,10 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
 static void report(const char *what, const struct tally *y)
 {
     print_message("%s: %llu sets of keys, %llu keys not there, %llu near ties adopted, %llu near "
-                  "tokens; worst score %.1e, log-probability %.1e\n",
+                  "tokens, %llu layers of uneven heads; worst score %.1e, log-probability %.1e\n",
                   what, (unsigned long long)y->sets, (unsigned long long)y->dropped,
                   (unsigned long long)y->adopted, (unsigned long long)y->near_tokens,
-                  y->worst_score, y->worst_logprob);
+                  (unsigned long long)y->uneven, y->worst_score, y->worst_logprob);
 }
 
 static void random_models_keep_what_the_reference_keeps(void **state)
@@ -561,7 +634,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
         ref_model_close(m);
     }
     report("random models", &y);
-    assert_true(y.sets > 1000 && y.dropped > 10000);
+    assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 100);
     assert_true(y.adopted * 1000 < y.sets); /* near ties are rare, or something drifts */
 }
 
@@ -586,6 +659,12 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
          REF_WINDOW},
         {{.policy = "h2o:flexgen", .heavy = {AQ_KV_SHARE, 0, 0.25}}, REF_FLEXGEN},
         {{.policy = "h2o:hf", .heavy = {AQ_KV_SLOTS, 5, 0}, .recent = {AQ_KV_SLOTS, 6, 0}}, REF_HF},
+        {{.policy = "adakv", .budget = {AQ_KV_SHARE, 0, 0.2}}, REF_ADAKV},
+        {{.policy = "adakv",
+          .budget = {AQ_KV_SLOTS, 16, 0},
+          .heavy = {AQ_KV_SLOTS, 12, 0},
+          .floor = {AQ_KV_SLOTS, 1, 0}},
+         REF_ADAKV},
         {{.policy = "h2o", .budget = {AQ_KV_SHARE, 0, 1.0}}, REF_H2O},
     };
     enum { FED = TEST_SLOW ? 8 : 32, PROMPTS = TEST_SLOW ? 2 : 6, MAX = 300 };
@@ -623,7 +702,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
         }
     }
     report("trained model", &y);
-    assert_true(y.sets > 1000 && y.dropped > 10000);
+    assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 100);
     for (uint32_t i = 0; i < PROMPTS; i++)
         ref_run_close(base[i]);
     free(first);
@@ -634,7 +713,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
 /* Room for everything that is ever held: the bits of the full cache. */
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
-    static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen"};
+    static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen", "adakv"};
     enum { N = 37, FED = 20 };
     struct shape shape = {2, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 21);
