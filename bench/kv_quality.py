@@ -26,6 +26,8 @@ POLICIES = [
     ("window, 4 sinks", lambda b: f"kv-policy=window kv-budget={b}% kv-sinks=4"),
     ("recent alone", lambda b: f"kv-policy=window kv-budget={b}% kv-sinks=0"),
     ("heavy", lambda b: f"kv-policy=heavy kv-budget={b}%"),
+    ("adakv 1:1", lambda b: f"kv-policy=adakv kv-budget={b}%"),
+    ("adakv 1:7", lambda b: f"kv-policy=adakv kv-budget={b}% kv-heavy={b / 8:g}%"),
 ]
 # Of 128 slots; the losses of the plain torch program (tests/data/tiny-opt/README.md), first two windows.
 SLOTS = [

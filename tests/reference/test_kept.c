@@ -478,6 +478,17 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
     return p;
 }
 
+/* Both parts, and all that h2o lets one say of them. */
+static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, uint32_t recent)
+{
+    o->heavy = slots(heavy);
+    o->recent = slots(recent);
+    o->sinks_given = true;
+    o->sinks = (uint32_t)aq_prng_below(seed, 1, 0, heavy);
+    o->grace = (uint32_t)aq_prng_below(seed, 2, 0, heavy - o->sinks + recent);
+    o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
+}
+
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 static struct asked draw_policy(uint64_t seed, uint64_t i)
 {
@@ -498,12 +509,7 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
         break;
     case 2:
         o->policy = "h2o";
-        o->heavy = slots(heavy + 2);
-        o->recent = slots(recent);
-        o->sinks_given = true;
-        o->sinks = DRAW(heavy + 2);
-        o->grace = DRAW(heavy + 2 - o->sinks + recent);
-        o->decay = 1 - DRAW(5) / 10.0;
+        draw_parts(o, seed + i, heavy + 2, recent);
         break;
     case 3:
         o->policy = "heavy";
@@ -536,13 +542,8 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
         break;
     default:
         o->policy = "adakv";
-        o->heavy = slots(heavy + 2);
-        o->recent = slots(recent);
         o->floor = slots(DRAW(heavy + 3));
-        o->sinks_given = true;
-        o->sinks = DRAW(heavy + 2);
-        o->grace = DRAW(heavy + 2 - o->sinks + recent);
-        o->decay = 1 - DRAW(5) / 10.0;
+        draw_parts(o, seed + i, heavy + 2, recent);
         break;
     }
 #undef DRAW

@@ -97,11 +97,12 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     struct aq_admit_length seated[65];
     struct aq_admit_limits limits = {
         .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
-    uint32_t count[2] = {0};
-    for (int small = 0; small < 2; small++) {
+    static const char *const names[] = {"full", "h2o", "adakv"};
+    uint32_t count[3] = {0};
+    for (int small = 0; small < 3; small++) {
         struct aq_kv_policy p = {0};
         struct aq_kv_limits kv;
-        struct aq_kv_options o = {.policy = small ? "h2o" : "full",
+        struct aq_kv_options o = {.policy = names[small],
                                   .budget = {.unit = AQ_KV_SHARE, .share = small ? 0.2 : 1}};
         assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
         aq_kv_policy_limits(&kv, &p, 512, 128);
@@ -111,6 +112,7 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     }
     assert_int_equal(count[0], 3);  /* 640 - 1 keys: 20 pages */
     assert_int_equal(count[1], 16); /* 128: 4 */
+    assert_int_equal(count[2], 12); /* 12 heads of 128 together, each rounded up: 5 */
 }
 
 static void a_long_prompt_is_admitted_alone(void **state)
