@@ -281,7 +281,7 @@ void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat
     const uint32_t *len = aq_kv_lens(kv, seat, layer);
     uint32_t at = lane * kv->opts.plan->shape.micro_batch + seat % kv->opts.plan->shape.micro_batch;
     uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + (size_t)at * heads * step;
-    assert(lane < 2);
+    assert(lane <= kv->opts.plan->separate);
     seq->block = table;
     for (uint32_t h = 0; h < heads; h++, table += step) {
         assert(blocks_of(len[h]) <= step);

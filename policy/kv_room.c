@@ -59,8 +59,9 @@ void aq_kv_room_tables(struct aq_kv_table_room *ret, const struct aq_plan *plan,
     if (aq_kv_policy_desc(&plan->kv)->ragged) {
         uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
         ret->head_blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
+        uint64_t lanes = plan->separate ? 2 : 1;
         ret->spread = place(&ret->bytes,
-                            2ull * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
+                            lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
         ret->len = place(&ret->bytes, seats * layers * kv_heads * sizeof(uint32_t));
     }
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];

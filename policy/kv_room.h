@@ -44,8 +44,8 @@ struct aq_kv_table_room {
     uint32_t runs; /* most runs of a (seat, layer); addresses [seats][layers][runs] */
     /* Where heads hold different numbers of slots; else all 0. */
     uint32_t head_blocks; /* most head-blocks of one head */
-    uint64_t spread;      /* addresses [2][micro_batch][kv_heads][head_blocks], of one op on either
-                             compute lane */
+    uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on
+                             either compute lane, of which there are two beside a separate device */
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots in use */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
     uint64_t bytes;

@@ -215,14 +215,14 @@ static const char *isa_of(uint64_t draw)
     return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
 }
 
-/* Runs all sequences under a policy, several at a time. */
-static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
-                       uint32_t count, uint32_t draw)
+/* Runs all sequences under a policy, several at a time, with keys and values in a format. */
+static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
+                          struct record *r, uint32_t count, uint32_t draw)
 {
     struct aq_engine_opts opts = {.model_dir = dir,
                                   .compute = AQ_F32,
                                   .weight_format = AQ_F32,
-                                  .kv_format = AQ_F32,
+                                  .kv_format = (int)kv_format,
                                   .kv = *kv,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
@@ -262,6 +262,12 @@ static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct re
             fail_msg("%s", err.text);
     }
     aq_engine_close(e);
+}
+
+static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
+                       uint32_t count, uint32_t draw)
+{
+    run_engine_in(AQ_F32, dir, kv, r, count, draw);
 }
 
 /* ---- comparison ---- */
@@ -711,46 +717,93 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
     ref_model_close(m);
 }
 
+enum { WHOLE = 37, WHOLE_FED = 20 };
+
+/* One run of a policy; the caller closes *ret. */
+static void run_one(struct record *ret, enum aq_dtype format, const char *dir,
+                    const struct ref_model *m, const struct asked *a)
+{
+    char text[128];
+    struct aq_kv_policy kv = resolve(a, text);
+    record_open(ret, m, 5, WHOLE, WHOLE_FED);
+    run_engine_in(format, dir, &kv, ret, 1, 0);
+}
+
+static void expect_same(const struct record *found, const struct record *want)
+{
+    assert_memory_equal(found->tokens, want->tokens, WHOLE_FED * sizeof(*want->tokens));
+    assert_memory_equal(found->logprobs, want->logprobs, WHOLE_FED * sizeof(*want->logprobs));
+}
+
 /* Room for everything that is ever held: the bits of the full cache. */
+static void expect_whole(enum aq_dtype format, const char *dir, const struct ref_model *m,
+                         const char *name, const struct record *want)
+{
+    struct asked a = {.options = {.policy = name}};
+    struct record found;
+    if (strcmp(name, "h2o:hf") == 0) {
+        a.options.heavy = slots(WHOLE);
+        a.options.recent = slots(WHOLE_FED - 2); /* one more is attended */
+    } else if (strcmp(name, "h2o:flexgen") == 0) {
+        a.options.heavy = share(1.0);
+    } else {
+        a.options.budget = slots(WHOLE + WHOLE_FED - 1); /* the last key is never computed */
+    }
+    run_one(&found, format, dir, m, &a);
+    assert_false(found.dropped);
+    expect_same(&found, want);
+    record_close(&found);
+    if (a.options.budget.unit != AQ_KV_SLOTS)
+        return;
+    a.options.budget = slots(WHOLE + WHOLE_FED - 2);
+    run_one(&found, format, dir, m, &a);
+    assert_true(found.dropped);
+    record_close(&found);
+}
+
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
     static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen", "adakv"};
-    enum { N = 37, FED = 20 };
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
     struct shape shape = {2, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 21);
     struct ref_model *m = open_reference(dir);
-    struct record want;
-    record_open(&want, m, 5, N, FED);
-    run_engine(dir, &(struct aq_kv_policy){0}, &want, 1, 0);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        struct asked a = {.options = {.policy = names[i]}};
-        if (strcmp(names[i], "h2o:hf") == 0) {
-            a.options.heavy = slots(N);
-            a.options.recent = slots(FED - 2); /* one more is attended */
-        } else if (strcmp(names[i], "h2o:flexgen") == 0) {
-            a.options.heavy = share(1.0);
-        } else {
-            a.options.budget = slots(N + FED - 1); /* the last token's key is never computed */
-        }
-        char text[128];
-        struct aq_kv_policy kv = resolve(&a, text);
-        struct record found;
-        record_open(&found, m, 5, N, FED);
-        run_engine(dir, &kv, &found, 1, 0);
-        assert_false(found.dropped);
-        assert_memory_equal(found.tokens, want.tokens, FED * sizeof(*want.tokens));
-        assert_memory_equal(found.logprobs, want.logprobs, FED * sizeof(*want.logprobs));
-        record_close(&found);
-        if (a.options.budget.unit != AQ_KV_SLOTS)
-            continue;
-        a.options.budget = slots(N + FED - 2);
-        kv = resolve(&a, text);
-        record_open(&found, m, 5, N, FED);
-        run_engine(dir, &kv, &found, 1, 0);
-        assert_true(found.dropped);
-        record_close(&found);
+    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+        struct record want;
+        run_one(&want, formats[f], dir, m, &(struct asked){.options = {.policy = "full"}});
+        for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
+            expect_whole(formats[f], dir, m, names[i], &want);
+        record_close(&want);
     }
-    record_close(&want);
+    ref_model_close(m);
+}
+
+/* Tables and lengths of their own, but all alike: the bits of one table for all heads. */
+static void heads_that_share_nothing_are_those_of_h2o(void **state)
+{
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+    struct shape shape = {2, 4, 16, 97, 80, 2};
+    const char *dir = write_model(&shape, 22);
+    struct ref_model *m = open_reference(dir);
+    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+        struct record want, found;
+        struct asked a = {.options = {.policy = "h2o", .budget = slots(20)}};
+        run_one(&want, formats[f], dir, m, &a);
+        a.options.policy = "adakv";
+        a.options.floor = share(1);
+        run_one(&found, formats[f], dir, m, &a);
+        expect_same(&found, &want);
+        size_t all = record_at(&want, want.rows, 0, 0);
+        assert_true(want.dropped && !found.uneven);
+        assert_memory_equal(found.kept, want.kept, all * sizeof(*want.kept));
+        assert_memory_equal(found.score, want.score, all * sizeof(*want.score));
+        record_close(&found);
+        a.options.floor = share(0);
+        run_one(&found, formats[f], dir, m, &a);
+        assert_true(found.uneven > 0);
+        record_close(&found);
+        record_close(&want);
+    }
     ref_model_close(m);
 }
 
@@ -758,6 +811,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
+    cmocka_unit_test(heads_that_share_nothing_are_those_of_h2o),
 };
 
 int main(void)
