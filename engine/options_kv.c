@@ -94,6 +94,17 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
 }
 
+int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
+    if (!d->ragged)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
+                    "backend's; --device cpu, or --kv-policy h2o",
+                    d->name);
+}
+
 static json_t *amount_json(const struct aq_kv_amount *a)
 {
     char text[32];

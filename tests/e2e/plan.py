@@ -206,6 +206,7 @@ class Plan(Rig):
                 (["--shape", "opt-31b", "--prompt-len", "1", "--gen-len", "1"], "opt-31b"),
                 ([*base[:2], "--hardware", "t5", "--prompt-len", "1", "--gen-len", "1"], "t5"),
                 ([*T4, "--emulate-device", "1GiB"], "--emulate-device"),
+                ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
         ]:
             self.assertIn(part, self.refused(*words), words)
 
