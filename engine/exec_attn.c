@@ -271,6 +271,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     };
     t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
     if (p->s->shared_runs) {
+        /* Read here: it is not a GPU's memory (assert_policy_is_known). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
         exec_kv_spread(x, t->op, seat, &p->home);
     }

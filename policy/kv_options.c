@@ -143,15 +143,23 @@ static int check_h2o_parts(const char *name, const struct aq_kv_options *o, stru
     return 0;
 }
 
+/* Are the parts numbers of slots, the same for each sequence? */
+static bool in_slots(const struct aq_kv_policy *p)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SHARE)
+            return false;
+    }
+    return true;
+}
+
 /* Sinks and grace against parts that are numbers of slots. */
 static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
     uint32_t heavy, recent;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
-        if (amount[i]->unit == AQ_KV_SHARE)
-            return 0; /* limits lower them for each sequence */
-    }
+    if (!in_slots(p))
+        return 0; /* limits lower them for each sequence */
     aq_kv_policy_split(&heavy, &recent, p, 0);
     if (p->sinks > heavy)
         return aq_error(reterr, -EINVAL,
@@ -186,6 +194,16 @@ static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
                       "--kv-floor %u is above --kv-heavy %u, of which it is the part that each "
                       "head keeps for itself",
                       p->floor.slots, p->heavy.slots);
+    if (rc < 0 || !in_slots(p))
+        return rc;
+    struct aq_kv_limits l;
+    aq_kv_policy_limits(&l, p, 1, 1);
+    if (p->grace > l.recent_decode)
+        rc =
+            aq_error(reterr, -EINVAL,
+                     "--kv-grace %u: a head may hold no more than its %u recent tokens and a floor "
+                     "of %u; with %u sinks expected at most %u",
+                     p->grace, l.recent_prompt, l.floor_prompt, l.sinks, l.recent_decode);
     return rc;
 }
 

@@ -34,6 +34,8 @@ static struct aq_kv_options drawn(uint64_t seed)
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, 77, ++draw, (n)))
     uint64_t draw = 0;
     struct aq_kv_options o = {.policy = "adakv"};
+    if (DRAW(3))
+        o.floor = DRAW(2) ? share(DRAW(101) / 100.0) : slots(DRAW(6));
     if (DRAW(2)) {
         o.budget = DRAW(2) ? share((1 + DRAW(100)) / 100.0) : slots(2 + DRAW(40));
     } else {
@@ -41,10 +43,9 @@ static struct aq_kv_options drawn(uint64_t seed)
         o.recent = slots(1 + DRAW(30));
         o.sinks_given = true;
         o.sinks = DRAW(6);
-        o.grace = DRAW(30 - o.sinks) % (o.heavy.slots + o.recent.slots - o.sinks);
+        uint32_t own = o.floor.unit == AQ_KV_SLOTS ? o.floor.slots : 0;
+        o.grace = DRAW(o.recent.slots + 1 + (own > o.sinks ? own - o.sinks : 0));
     }
-    if (DRAW(3))
-        o.floor = DRAW(2) ? share(DRAW(101) / 100.0) : slots(DRAW(6));
     return o;
 #undef DRAW
 }
@@ -341,6 +342,17 @@ static void options_that_do_not_go_with_sharing_are_refused(void **state)
         (struct aq_kv_options){
             .policy = "adakv", .heavy = slots(8), .recent = slots(8), .floor = slots(9)},
         "--kv-floor 9 is above --kv-heavy 8");
+    struct aq_kv_options young = {.policy = "adakv",
+                                  .heavy = slots(8),
+                                  .recent = slots(8),
+                                  .floor = slots(3),
+                                  .sinks_given = true,
+                                  .sinks = 1,
+                                  .grace = 11};
+    refused(young, "no more than its 8 recent tokens and a floor of 3; with 1 sinks expected at "
+                   "most 10");
+    young.grace = 10;
+    resolved(young);
     struct aq_kv_policy p = resolved(
         (struct aq_kv_options){.policy = "adakv", .budget = slots(80), .floor = slots(90)});
     struct aq_err err = {0};
