@@ -202,11 +202,11 @@ class Plan(Rig):
                  "more than the 10 requests"),
                 ([*T4, "--allow", "int3"], "--allow"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
+                ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),
                 (["--shape", "opt-31b", "--prompt-len", "1", "--gen-len", "1"], "opt-31b"),
                 ([*base[:2], "--hardware", "t5", "--prompt-len", "1", "--gen-len", "1"], "t5"),
                 ([*T4, "--emulate-device", "1GiB"], "--emulate-device"),
-                ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
         ]:
             self.assertIn(part, self.refused(*words), words)
 
