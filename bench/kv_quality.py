@@ -95,13 +95,14 @@ def budgets_table(doc):
            f"{doc['score_tokens']}, {full['compute']} arithmetic, KV in {full['kv_format']}. Full cache: nll "
            f"{full['nll']:.4f}, perplexity {full['perplexity']:.2f}, standard error {full['nll_se']:.3f} "
            "(between windows); differences are paired by window, their standard errors much smaller. "
-           "A budget is a share of all tokens of a window; heavy:recent as named.")
+           "A budget is a share of all tokens of a window; heavy:recent as named.  KV is of a sequence in whole "
+           "pages; heads that share slots (adakv) round up each for itself.")
     yield ""
-    yield "| policy | budget | slots | nll | difference | s.e. | perplexity | KL to full | top-1 as full |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| policy | budget | slots | KV, KiB | nll | difference | s.e. | perplexity | KL to full | top-1 as full |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for name, rows in by_policy(doc):
         for budget, r in zip(BUDGETS, rows):
-            yield (f"| {name} | {budget} % | {r['kept_slots']['max']} | {r['nll']:.4f} | "
+            yield (f"| {name} | {budget} % | {r['kept_slots']['max']} | {r['kv_bytes'] // 1024} | {r['nll']:.4f} | "
                    f"{r['delta_nll']:+.4f} | {r['delta_nll_se']:.4f} | {r['perplexity']:.2f} | "
                    f"{r['kl_to_full']:.4f} | {100 * r['top1_agreement']:.1f} % |")
     yield ""
