@@ -26,6 +26,8 @@ POLICIES = [
     ("window, 4 sinks", lambda b: f"kv-policy=window kv-budget={b}% kv-sinks=4"),
     ("recent alone", lambda b: f"kv-policy=window kv-budget={b}% kv-sinks=0"),
     ("heavy", lambda b: f"kv-policy=heavy kv-budget={b}%"),
+    ("adakv 1:1", lambda b: f"kv-policy=adakv kv-budget={b}%"),
+    ("adakv 1:7", lambda b: f"kv-policy=adakv kv-budget={b}% kv-heavy={b / 8:g}%"),
 ]
 # Of 128 slots; the losses of the plain torch program (tests/data/tiny-opt/README.md), first two windows.
 SLOTS = [
@@ -93,13 +95,14 @@ def budgets_table(doc):
            f"{doc['score_tokens']}, {full['compute']} arithmetic, KV in {full['kv_format']}. Full cache: nll "
            f"{full['nll']:.4f}, perplexity {full['perplexity']:.2f}, standard error {full['nll_se']:.3f} "
            "(between windows); differences are paired by window, their standard errors much smaller. "
-           "A budget is a share of all tokens of a window; heavy:recent as named.")
+           "A budget is a share of all tokens of a window; heavy:recent as named.  KV is of a sequence in whole "
+           "pages; heads that share slots (adakv) round up each for itself.")
     yield ""
-    yield "| policy | budget | slots | nll | difference | s.e. | perplexity | KL to full | top-1 as full |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| policy | budget | slots | KV, KiB | nll | difference | s.e. | perplexity | KL to full | top-1 as full |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for name, rows in by_policy(doc):
         for budget, r in zip(BUDGETS, rows):
-            yield (f"| {name} | {budget} % | {r['kept_slots']['max']} | {r['nll']:.4f} | "
+            yield (f"| {name} | {budget} % | {r['kept_slots']['max']} | {r['kv_bytes'] // 1024} | {r['nll']:.4f} | "
                    f"{r['delta_nll']:+.4f} | {r['delta_nll_se']:.4f} | {r['perplexity']:.2f} | "
                    f"{r['kl_to_full']:.4f} | {100 * r['top1_agreement']:.1f} % |")
     yield ""

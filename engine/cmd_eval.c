@@ -131,16 +131,19 @@ static void add_distances(const struct eval *v, json_t *o)
 /* The policy, and what it comes to in windows of this length. */
 static json_t *policy_json(const struct aq_kv_policy *p, const struct aq_kv_limits *l)
 {
-    json_t *o = aq_kv_policy_json(p);
-    if (aq_kv_policy_drops(p))
-        json_object_set_new(o, "slots",
-                            json_pack("{s:I, s:I, s:I, s:I}", "all", (json_int_t)l->slots, "heavy",
-                                      (json_int_t)l->heavy_prompt, "recent",
-                                      (json_int_t)l->recent_prompt, "sinks", (json_int_t)l->sinks));
+    json_t *o = aq_kv_policy_json(p), *slots;
+    if (!aq_kv_policy_drops(p))
+        return o;
+    slots = json_pack("{s:I, s:I, s:I, s:I}", "all", (json_int_t)l->slots, "heavy",
+                      (json_int_t)l->heavy_prompt, "recent", (json_int_t)l->recent_prompt, "sinks",
+                      (json_int_t)l->sinks);
+    if (l->shared)
+        json_object_set_new(slots, "floor", json_integer(l->floor_prompt));
+    json_object_set_new(o, "slots", slots);
     return o;
 }
 
-/* Slots that decode rows attend, the same in all layers, heads and windows. */
+/* Slots that decode rows attend, the same in all layers, heads (or on average) and windows. */
 static void add_slots(const struct eval *v, const struct aq_engine *e, json_t *o)
 {
     const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
@@ -160,7 +163,9 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t *o
         json_pack("{s:o, s:f, s:i}", "nominal",
                   aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"), "mean",
                   sum / (end - first), "max", (int)most));
-    json_object_set_new(o, "kv_bytes", json_integer((json_int_t)aq_engine_kv_bytes(e, most)));
+    bool differ = aq_kv_limits_differ(&l, prompt);
+    json_object_set_new(o, "kv_bytes",
+                        json_integer((json_int_t)aq_engine_kv_bytes(e, most, differ)));
     json_object_set_new(o, "policy", policy_json(p, &l));
     json_object_set_new(o, "no_effect", json_boolean(!drops));
 }

@@ -510,8 +510,10 @@ struct aq_mem *aq_engine_mem(const struct aq_engine *e)
 
 /* ---- run --------------------------------------------------------------------------------- */
 
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots)
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ)
 {
+    if (differ)
+        slots = AQ_HEAD_BLOCK_SLOTS * aq_kv_shared_runs(slots, e->model->steps.kv_heads);
     return aq_block_pages(&e->block.plan.shape, e->model->steps.layers, slots) *
            e->block.plan.shape.page_bytes;
 }

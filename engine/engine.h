@@ -148,8 +148,9 @@ int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
 /* Next finished sequence in the order of finishing, or NULL. */
 struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 
-/* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  After plan. */
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots);
+/* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  differ: on
+ * average, and at most so many.  After plan. */
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ);
 
 /* What was seen of attention so far (engine/attention_stats.h); null where nobody wanted to know.
  * New reference. */

@@ -2,6 +2,7 @@
  * What is different of an engine on a GPU. */
 #include "engine/device.h"
 #include "engine/engine_state.h"
+#include "engine/options_kv.h"
 
 #include <string.h>
 
@@ -97,6 +98,9 @@ int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr)
 {
     if (!engine_on_gpu(e))
         return 0;
+    int rc = aq_kv_policy_check_gpu(&e->info.kv, reterr);
+    if (rc < 0)
+        return rc;
     if (!e->host_products_auto && e->host_products > 0)
         return aq_error(reterr, -EINVAL,
                         "--host-products: the cuda backend computes no products "

@@ -18,15 +18,18 @@ struct exec_seat {
     struct aq_sequence *sequence; /* NULL: free */
     struct aq_kv_limits limits;
     uint32_t seen;         /* positions after the pass, kept or not */
-    uint32_t before, held; /* slots in use before and after it, the same in every head */
-    uint32_t rows;         /* bound */
-    uint32_t last;         /* most positions it may come to see */
-    uint32_t delta;        /* on disk: rows that wait to be written before the pass */
-    uint32_t delta_next;   /* and after it */
-    uint32_t chosen;       /* token chosen by HEAD */
-    bool drops;            /* it will lose keys: what its slots hold is remembered */
-    bool overwrites;       /* its row takes a slot that is given up */
-    bool rewrites;         /* all whole runs go to disk again, with the delta */
+    uint32_t before, held; /* slots in use before and after it in every head, or on average */
+    /* Runs of a sequence whose heads hold different numbers of slots (aq_kv_lens), as many to the
+     * end; 0: they hold the same. */
+    uint32_t shared_runs;
+    uint32_t rows;       /* bound */
+    uint32_t last;       /* most positions it may come to see */
+    uint32_t delta;      /* on disk: rows that wait to be written before the pass */
+    uint32_t delta_next; /* and after it */
+    uint32_t chosen;     /* token chosen by HEAD */
+    bool drops;          /* it will lose keys: what its slots hold is remembered */
+    bool overwrites;     /* its row takes a slot that is given up */
+    bool rewrites;       /* all whole runs go to disk again, with the delta */
     bool has_chosen, bad;
     bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
 };
@@ -243,6 +246,9 @@ static inline bool exec_kv_rows_apart(enum aq_dtype format)
 /* ---- exec_kv.c ---- */
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* The same of a seat whose heads hold different numbers of slots: what *seq says of it. */
+void exec_kv_spread(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                    struct aq_attn_seq *seq);
 /* Where it finds, or makes, what is remembered of the seat's slots; all NULL where nothing is. */
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* Of a seat on disk: the delta that the op applies and adds to. */

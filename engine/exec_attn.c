@@ -9,6 +9,7 @@
 #include "engine/exec.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* An op at work on a part's sequences of one kind. */
 struct attend {
@@ -80,6 +81,8 @@ static void tell(const struct attend *t, uint32_t i, const struct aq_attn_slots 
         .kv_heads = t->a.kv_heads,
         .seen = s->seen,
         .held = s->held,
+        .len = s->shared_runs ? aq_kv_lens(x->kv, t->seat[i], t->layer) : &s->held,
+        .len_step = s->shared_runs != 0,
         .slots = *slots,
     };
     x->opts.kv_seen(x->opts.kv_user, &seen);
@@ -134,8 +137,9 @@ static void apply_deltas(const struct attend *t)
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         m->run[count] = d.run;
         m->move[count] = (struct aq_kv_move){
-            .from = {.block = &m->run[count], .head_offset = t->seq[i].head_offset},
+            .from = {.block = &m->run[count], .head_offset = aq_kv_head_offset(t->x->kv)},
             .to = {.block = t->seq[i].block,
+                   .head_table_step = t->seq[i].head_table_step,
                    .head_offset = t->seq[i].head_offset,
                    .list = d.target,
                    .list_stride = AQ_HEAD_BLOCK_SLOTS},
@@ -159,17 +163,19 @@ static void note_deltas(const struct attend *t)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
+        whole = s->shared_runs ? UINT32_MAX : whole;
         const uint32_t *victim = t->seq[i].slots.victim;
         t->c->ops->kv_note(t->c,
                            &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
         m->run[count] = d.run;
         m->move[count] = (struct aq_kv_move){
             .from = {.block = t->seq[i].block,
+                     .head_table_step = t->seq[i].head_table_step,
                      .head_offset = t->seq[i].head_offset,
                      .list = victim,
                      .list_stride = 1},
             .to = {.block = &m->run[count],
-                   .head_offset = t->seq[i].head_offset,
+                   .head_offset = aq_kv_head_offset(t->x->kv),
                    .first = s->delta},
             .count = &one,
         };
@@ -222,8 +228,7 @@ struct prompt {
     struct aq_attn a;
     struct aq_attn_seq seq;
     struct aq_attn_rule rule;
-    struct aq_attn_slots slots; /* where what stays is remembered */
-    uint8_t *const *block;      /* and where it lies */
+    struct aq_attn_seq home; /* what stays: where it lies, and is remembered */
     uint8_t *scratch;
 };
 
@@ -242,14 +247,14 @@ static void sum_columns(const struct attend *t, struct prompt *p)
 }
 
 /* Moves what stays of a prompt in scratch to where it is to lie. */
-static void keep(const struct attend *t, const struct prompt *p)
+static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
-    const struct aq_executor *x = t->x;
+    struct aq_executor *x = t->x;
     const struct aq_kv_policy *policy = &x->plan->kv;
     const struct aq_kv_prefill_room *room = &x->prompt_room;
     struct aq_kv_keep k;
     aq_kv_policy_desc(policy)->layer_prefill_end(&k, policy, &p->s->limits, t->layer);
-    uint32_t *list = (uint32_t *)(p->scratch + room->keep), stride = p->slots.stride;
+    uint32_t *list = (uint32_t *)(p->scratch + room->keep), stride = p->home.slots.stride;
     uint32_t *count = (uint32_t *)(p->scratch + room->count);
     struct aq_kv_select select = {
         .value = k.value == AQ_KV_BY_SCORE ? p->seq.slots.score : NULL,
@@ -259,18 +264,27 @@ static void keep(const struct attend *t, const struct prompt *p)
         .heavy = k.heavy,
         .sinks = k.sinks,
         .layer = k.scope == AQ_KV_PER_LAYER,
+        .floor = k.floor,
         .keep = list,
         .keep_stride = stride,
         .count = count,
     };
     t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
+    if (p->s->shared_runs) {
+        /* Read here: it is not a GPU's memory (assert_policy_is_known). */
+        memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
+        exec_kv_spread(x, t->op, seat, &p->home);
+    }
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
                  .head_offset = p->seq.head_offset,
                  .slots = p->seq.slots,
                  .list = list,
                  .list_stride = stride},
-        .to = {.block = p->block, .head_offset = p->seq.head_offset, .slots = p->slots},
+        .to = {.block = p->home.block,
+               .head_table_step = p->home.head_table_step,
+               .head_offset = p->home.head_offset,
+               .slots = p->home.slots},
         .count = count,
         .count_step = 1,
     };
@@ -297,10 +311,10 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     size_t from = t->seq[i].row * t->stride;
     bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
     p.rule = rule_of(t, s, &p.seq.recent);
-    p.block = p.seq.block;
-    p.slots = p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
-    p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
+    p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
+    p.home = p.seq; /* of s->held slots */
+    p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
     p.seq.len = &s->seen;
     p.a.seqs = &p.seq;
     if (scores)
@@ -316,15 +330,13 @@ static void attend_dropping(const struct attend *t, uint32_t i)
                                              .stride = x->prompt_room.stride};
     sum_columns(t, &p);
     if (cut)
-        keep(t, &p);
+        keep(t, &p, t->seat[i]);
     if (s->held == s->limits.slots) {
-        p.seq.block = p.block;
-        p.seq.slots = p.slots;
-        p.seq.len = &s->held;
+        p.a.seqs = &p.home;
         p.a.rule = &p.rule;
         t->c->ops->kv_victim(t->c, &p.a);
     }
-    tell(t, i, &p.slots);
+    tell(t, i, &p.home.slots);
 }
 
 /* Those that keep everything go together; one that does not needs scratch, of which there is one.
@@ -370,8 +382,13 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
         .k_new = qkv + width,
         .v_new = qkv + width + kv_width,
     };
-    for (uint32_t i = 0; i < t.count; i++)
-        t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);
+    for (uint32_t i = 0; i < t.count; i++) {
+        /* How many slots each head keeps of a prompt turns out when it is cut. */
+        if (!prefill && x->seat[t.seat[i]].shared_runs)
+            exec_kv_spread(x, op, t.seat[i], &t.seq[i]);
+        else
+            t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);
+    }
     t.a = (struct aq_attn){
         .seqs = t.seq,
         .seq_count = t.count,

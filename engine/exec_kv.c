@@ -7,7 +7,7 @@
 
 static uint32_t runs_max(const struct aq_executor *x)
 {
-    return (uint32_t)aq_div_up(x->plan->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
+    return aq_kv_policy_runs(&x->plan->kv, x->plan->shape.keys_max, x->steps->kv_heads);
 }
 
 /* The addresses of every run in every stage of the device: they never change. */
@@ -19,25 +19,26 @@ void exec_stages_open(struct aq_executor *x)
                             i % each * aq_kv_run_stride(x->kv);
 }
 
-/* Whole runs of a seat before the pass, and after; and all its runs. */
+/* Whole runs of a seat before the pass, and after; and all its runs.  Where heads share them all
+ * are whole: nothing is added to them. */
 static uint32_t whole_before(const struct exec_seat *s)
 {
-    return s->before / AQ_HEAD_BLOCK_SLOTS;
+    return s->shared_runs ? s->shared_runs : s->before / AQ_HEAD_BLOCK_SLOTS;
 }
 
 static uint32_t whole_after(const struct exec_seat *s)
 {
-    return s->held / AQ_HEAD_BLOCK_SLOTS;
+    return s->shared_runs ? s->shared_runs : s->held / AQ_HEAD_BLOCK_SLOTS;
 }
 
 static uint32_t runs_before(const struct exec_seat *s)
 {
-    return (uint32_t)aq_div_up(s->before, AQ_HEAD_BLOCK_SLOTS);
+    return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(s->before, AQ_HEAD_BLOCK_SLOTS);
 }
 
 static uint32_t runs_after(const struct exec_seat *s)
 {
-    return (uint32_t)aq_div_up(s->held, AQ_HEAD_BLOCK_SLOTS);
+    return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(s->held, AQ_HEAD_BLOCK_SLOTS);
 }
 
 static uint32_t place_in(const struct aq_executor *x, uint32_t part, uint32_t seat)
@@ -84,6 +85,13 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     return aq_kv_place(x->kv, seat, layer, stage, whole);
 }
 
+void exec_kv_spread(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                    struct aq_attn_seq *seq)
+{
+    aq_kv_spread(x->kv, seq, seat, x->steps->step[op->step].layer, op->kind == AQ_OP_ATTN_HOST,
+                 exec_kv_blocks(x, op, seat));
+}
+
 /* What travels with a seat's KV, in a stage of a separate device. */
 static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
@@ -113,7 +121,7 @@ bool exec_uses_delta(const struct aq_executor *x, uint32_t seat)
 {
     /* What lies in the tail is there when it is needed. */
     const struct exec_seat *s = &x->seat[seat];
-    return s->overwrites && s->held >= AQ_HEAD_BLOCK_SLOTS &&
+    return s->overwrites && whole_after(s) > 0 &&
            x->plan->part[exec_part_of(x, seat)].tier == AQ_DISK;
 }
 
@@ -140,7 +148,7 @@ static uint64_t key_bytes(const struct aq_executor *x, uint32_t seat, bool disk)
     if (disk && s->overwrites)
         return s->rewrites ? runs_before(s) * run
                            : (exec_uses_delta(x, seat) ? aq_kv_delta_bytes(x->kv) : 0) +
-                                 (s->held % AQ_HEAD_BLOCK_SLOTS ? run : 0);
+                                 (runs_before(s) - whole_before(s)) * run;
     uint64_t rows = 2ull * x->steps->kv_heads * x->steps->head_dim * aq_dtype_bytes(t);
     return (exec_kv_rows_apart(t) ? rows : run) + (disk ? 0 : victims_bytes(x, s));
 }
@@ -280,13 +288,13 @@ static void link_kv_out(struct aq_executor *x, const struct aq_op *op, struct ex
     }
 }
 
-/* The rows of one slot of a head, or its head-block where they cannot be told apart. */
+/* The rows of one slot of the head-block `at` bytes from there, or all of it where they cannot be
+ * told apart. */
 static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *device, uint8_t *host,
-                    uint32_t head, uint32_t slot)
+                    size_t at, uint32_t slot)
 {
     enum aq_dtype t = x->plan->shape.kv_format;
     size_t row = x->steps->head_dim * aq_dtype_bytes(t), half = AQ_HEAD_BLOCK_SLOTS * row;
-    size_t at = head * aq_kv_head_offset(x->kv);
     if (!exec_kv_rows_apart(t)) {
         exec_add_piece(l, device + at, host + at, aq_kv_head_offset(x->kv));
         return;
@@ -310,10 +318,13 @@ static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_p
     }
     for (uint32_t h = 0; h < x->steps->kv_heads; h++) {
         uint32_t slot = victim ? victim[h] : s->held - 1;
-        assert(slot < s->held);
-        run = slot / AQ_HEAD_BLOCK_SLOTS;
-        add_row(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
-                home_run(x, op, layer, seat, run, whole_before(s)), h, slot % AQ_HEAD_BLOCK_SLOTS);
+        struct aq_kv_spot at = {slot / AQ_HEAD_BLOCK_SLOTS, h * aq_kv_head_offset(x->kv)};
+        assert(s->shared_runs || slot < s->held);
+        if (s->shared_runs)
+            at = aq_kv_spot(x->kv, seat, layer, h, slot);
+        add_row(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, at.run),
+                home_run(x, op, layer, seat, at.run, whole_before(s)), at.offset,
+                slot % AQ_HEAD_BLOCK_SLOTS);
     }
 }
 

@@ -108,13 +108,15 @@ static uint32_t list_lengths(struct aq_executor *x, enum aq_tier tier)
     for (uint32_t i = 0; i < x->seat_count; i++) {
         const struct exec_seat *seat = &x->seat[i];
         const struct aq_sequence *q = seat->sequence;
+        uint32_t now = seat->held + 1, slots = seat->limits.slots;
         if (!q || tier_of(x, i) != tier)
             continue;
+        if (seat->shared_runs)
+            now = slots = seat->shared_runs * AQ_HEAD_BLOCK_SLOTS;
         x->lengths[count++] =
-            seat->seen ? (struct aq_admit_length){seat->held + 1,
-                                                  seat->held + 1 + (seat->last - seat->seen),
-                                                  seat->limits.slots}
-                       : aq_admit_length_of(&seat->limits, q->prompt_count, q->max_tokens);
+            seat->seen ? (struct aq_admit_length){now, now + (seat->last - seat->seen), slots}
+                       : aq_admit_length_of(&seat->limits, x->steps->kv_heads, q->prompt_count,
+                                            q->max_tokens);
     }
     return count;
 }
@@ -142,8 +144,9 @@ static bool may_sit(struct aq_executor *x, const struct aq_sequence *q, enum aq_
         .seats_free = 1,
     };
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(x, tier);
-    return aq_admit_one(&limits, x->lengths, count, tokens, q->prompt_count,
-                        aq_admit_length_of(&kv, q->prompt_count, q->max_tokens));
+    return aq_admit_one(
+        &limits, x->lengths, count, tokens, q->prompt_count,
+        aq_admit_length_of(&kv, x->steps->kv_heads, q->prompt_count, q->max_tokens));
 }
 
 /* Of a newly seated sequence. */
@@ -151,6 +154,9 @@ static void limit(const struct aq_executor *x, struct exec_seat *seat)
 {
     const struct aq_sequence *q = seat->sequence;
     limits_of(&seat->limits, x, q);
+    if (aq_kv_limits_differ(&seat->limits, q->prompt_count))
+        seat->shared_runs =
+            aq_kv_limits_runs(&seat->limits, x->steps->kv_heads, q->prompt_count, q->prompt_count);
     seat->drops = aq_kv_limits_drop(&seat->limits, q->prompt_count, q->max_tokens) ||
                   (q->kv_prompt && aq_kv_limits_drop(&seat->limits, q->kv_prompt, q->kv_new));
 }
@@ -189,6 +195,13 @@ static void add_logit_row(struct exec_batch *b, uint32_t row, uint32_t seat, int
     b->logit_row[b->logit_count++] = (struct exec_logit_row){seat, prompt_index};
 }
 
+static void grow(struct aq_executor *x, uint32_t seat_index)
+{
+    const struct exec_seat *s = &x->seat[seat_index];
+    uint32_t runs = (uint32_t)aq_div_up(s->held, AQ_HEAD_BLOCK_SLOTS);
+    aq_kv_grow(x->kv, seat_index, s->shared_runs ? s->shared_runs : runs);
+}
+
 /* One more position for a seat that decodes. */
 static void step_seat(struct aq_executor *x, uint32_t seat_index)
 {
@@ -206,7 +219,7 @@ static void step_seat(struct aq_executor *x, uint32_t seat_index)
         seat->delta_next = seat->rewrites ? 0 : seat->delta + 1;
         assert(seat->delta_next <= AQ_HEAD_BLOCK_SLOTS);
     }
-    aq_kv_grow(x->kv, seat_index, seat->held);
+    grow(x, seat_index);
 }
 
 static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t seat_index)
@@ -240,7 +253,7 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
     seat->seen = n;
     seat->held = aq_kv_limits_held(&seat->limits, n, n);
     seat->rows = n;
-    aq_kv_grow(x->kv, seat_index, seat->held);
+    grow(x, seat_index);
     b->prefill_seat[b->prefill_count] = seat_index;
     b->prefill[b->prefill_count++] = (struct aq_attn_seq){
         .head_offset = aq_kv_head_offset(x->kv), .len = &seat->held, .row = first, .rows = n};

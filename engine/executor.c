@@ -274,20 +274,22 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
-/* Policies that decide across layers or in bulk, and caches whose heads differ or whose order has a
- * meaning, can be described (policy/kv_policy.h) but are not run here. */
-static void assert_policy_is_known(const struct aq_plan *plan)
+/* Policies that decide across layers or in bulk, one set of slots for all heads of a layer, and
+ * caches whose order has a meaning can be described (policy/kv_policy.h) but are not run here.  Nor
+ * are heads that differ on a GPU, which alone would know by how much. */
+static void assert_policy_is_known(const struct aq_plan *plan, bool gpu)
 {
     const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
     assert(!d->prefill_end && !d->step_end && !d->cross_layer);
-    assert(d->granularity == AQ_KV_PER_HEAD && !d->ragged && !d->ordered && d->align == 1);
+    assert((d->granularity == AQ_KV_PER_LAYER) == d->ragged && !(d->ragged && gpu));
+    assert(!d->ordered && d->align == 1);
     assert(d->pos == AQ_KV_POS_ORIGINAL);
 }
 
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
                      struct aq_err *reterr)
 {
-    assert_policy_is_known(&opts->block->plan);
+    assert_policy_is_known(&opts->block->plan, opts->cuda);
     assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
     struct aq_executor *x = calloc(1, sizeof(*x));
     if (!x)

@@ -16,12 +16,12 @@ struct aq_kv {
     uint64_t page_bytes;
     uint32_t seats;
     uint32_t page_runs; /* runs of 32 slots in a page */
-    uint32_t runs_max;  /* entries of one address table */
     size_t run_bytes, run_stride, head_bytes;
     struct pool pool[AQ_TIER_COUNT]; /* of device and host */
-    void *tables;                    /* address tables, then the free lists */
+    struct aq_kv_table_room table;
+    uint8_t *tables;
     size_t tables_bytes;
-    uint8_t **block; /* [seats][layers][runs_max] */
+    uint8_t **block; /* [seats][layers][table.runs] */
     uint8_t *tails;  /* [disk seats][layers][run_stride] */
     size_t tails_bytes;
     uint8_t *deltas; /* [disk seats][layers][delta.bytes] */
@@ -110,12 +110,9 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_block_shape *s = &kv->opts.plan->shape;
-    size_t entries = (size_t)kv->seats * kv->opts.layers * kv->runs_max;
-    uint64_t pages = 0;
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
         struct pool *p = &kv->pool[t];
         p->page_count = s->page_count[t];
-        pages += p->page_count;
         assert(p->page_count <= UINT32_MAX);
         if (!p->page_count)
             continue;
@@ -126,14 +123,12 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
             return rc;
         p->bytes = bytes;
     }
-    size_t tables = entries * sizeof(*kv->block) + pages * sizeof(uint32_t);
-    int rc =
-        aq_device_alloc(&kv->tables, kv->opts.device, AQ_MEMORY_HOST, "kv tables", tables, reterr);
+    int rc = take(kv, &kv->tables, AQ_MEMORY_HOST, "kv tables", kv->table.bytes, &kv->tables_bytes,
+                  reterr);
     if (rc < 0)
         return rc;
-    kv->tables_bytes = tables;
-    kv->block = kv->tables;
-    uint32_t *list = (uint32_t *)(kv->block + entries);
+    kv->block = (uint8_t **)kv->tables;
+    uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
         struct pool *p = &kv->pool[t];
         p->free_page = list;
@@ -157,7 +152,7 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     kv->seats = s->micro_batch * s->micro_batches;
     kv->page_bytes = s->page_bytes;
     kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
-    kv->runs_max = (uint32_t)aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS);
+    aq_kv_room_tables(&kv->table, opts->plan, opts->layers, opts->kv_heads);
     kv->run_bytes = s->run_bytes;
     kv->run_stride = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     kv->head_bytes = s->run_bytes / opts->kv_heads;
@@ -199,15 +194,15 @@ void aq_kv_close(struct aq_kv *kv)
 
 static uint8_t **table_of(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return kv->block + ((size_t)seat * kv->opts.layers + layer) * kv->runs_max;
+    return kv->block + ((size_t)seat * kv->opts.layers + layer) * kv->table.runs;
 }
 
-void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys)
+void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs)
 {
-    uint32_t need = (uint32_t)aq_div_up(keys, AQ_HEAD_BLOCK_SLOTS), have = kv->runs[seat];
-    assert(seat < kv->seats && need <= kv->runs_max);
+    uint32_t have = kv->runs[seat];
+    assert(seat < kv->seats && runs <= kv->table.runs);
     struct pool *pool = &kv->pool[kv->place[seat].tier];
-    for (; have < need && kv->place[seat].tier != AQ_DISK; have++) {
+    for (; have < runs && kv->place[seat].tier != AQ_DISK; have++) {
         for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
             uint8_t **table = table_of(kv, seat, layer);
             if (have % kv->page_runs) {
@@ -218,7 +213,7 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys)
             table[have] = pool->pages + pool->free_page[--pool->free_count] * kv->page_bytes;
         }
     }
-    kv->runs[seat] = need > have ? need : have;
+    kv->runs[seat] = runs > have ? runs : have;
 }
 
 void aq_kv_release(struct aq_kv *kv, uint32_t seat)
@@ -247,7 +242,7 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
     uint8_t **table = table_of(kv, seat, layer);
     for (uint32_t run = 0; run < whole; run++)
         table[run] = stage + run * kv->run_stride;
-    if (whole < kv->runs_max)
+    if (whole < kv->table.runs)
         table[whole] = aq_kv_tail(kv, seat, layer);
     return table;
 }
@@ -256,6 +251,61 @@ uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     assert(kv->place[seat].tier == AQ_DISK);
     return kv->tails + ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->run_stride;
+}
+
+/* ---- heads that differ ---- */
+
+uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->table.head_blocks);
+    return (uint32_t *)(kv->tables + kv->table.len) +
+           ((size_t)seat * kv->opts.layers + layer) * kv->opts.kv_heads;
+}
+
+static uint32_t blocks_of(uint32_t slots)
+{
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+/* Head-block `index` of those of all heads. */
+static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t index)
+{
+    uint32_t heads = kv->opts.kv_heads;
+    return (struct aq_kv_spot){index / heads, index % heads * kv->head_bytes};
+}
+
+void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t layer,
+                  uint32_t lane, uint8_t *const *run)
+{
+    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, index = 0;
+    const uint32_t *len = aq_kv_lens(kv, seat, layer);
+    uint32_t at = lane * kv->opts.plan->shape.micro_batch + seat % kv->opts.plan->shape.micro_batch;
+    uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + (size_t)at * heads * step;
+    assert(lane <= kv->opts.plan->separate);
+    seq->block = table;
+    for (uint32_t h = 0; h < heads; h++, table += step) {
+        assert(blocks_of(len[h]) <= step);
+        for (uint32_t b = 0; b < blocks_of(len[h]); b++) {
+            struct aq_kv_spot spot = spot_of(kv, index++);
+            assert(spot.run < kv->runs[seat]);
+            table[b] = run[spot.run] + spot.offset;
+        }
+    }
+    seq->head_table_step = step;
+    seq->head_offset = 0;
+    seq->len = len;
+    seq->len_step = 1;
+}
+
+struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
+                             uint32_t slot)
+{
+    const uint32_t *len = aq_kv_lens(kv, seat, layer);
+    uint32_t index = slot / AQ_HEAD_BLOCK_SLOTS;
+    assert(slot < len[head]);
+    for (uint32_t h = 0; h < head; h++)
+        index += blocks_of(len[h]);
+    return spot_of(kv, index);
 }
 
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
@@ -323,13 +373,13 @@ size_t aq_kv_run_stride(const struct aq_kv *kv)
 
 uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return ((uint64_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->runs_max *
+    return ((uint64_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->table.runs *
            kv->run_stride;
 }
 
 uint64_t aq_kv_disk_bytes(const struct aq_kv *kv)
 {
-    return (uint64_t)kv->disk_seats * kv->opts.layers * kv->runs_max * kv->run_stride;
+    return (uint64_t)kv->disk_seats * kv->opts.layers * kv->table.runs * kv->run_stride;
 }
 
 uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier)

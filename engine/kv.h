@@ -4,10 +4,13 @@
  * one layer; all layers of a sequence grow together.  A seat whose KV lives on disk has no pages:
  * its whole runs lie in a region of the scratch file and visit a staging slot, its last, partly
  * filled run (the tail) stays in host memory, and so do rows that belong into whole runs until 32
- * of them have come together (the delta).  What a policy remembers of the slots lies in the memory
- * of the side that attends them.  Owns pools, tails and tables from open to close and allocates
- * nothing in between; admission (policy/admit.h) guarantees that a page is there when it is asked
- * for. */
+ * of them have come together (the delta).  Heads of a sequence that hold different numbers of slots
+ * have their head-blocks one after the other in its runs, wherever these are: head 0's, then head
+ * 1's.  They hold as many to the end, so their runs are all whole and there is no tail.
+ *
+ * What a policy remembers of the slots lies in the memory of the side that attends them.  Owns
+ * pools, tails and tables from open to close and allocates nothing in between; admission
+ * (policy/admit.h) guarantees that a page is there when it is asked for. */
 #ifndef AQ_ENGINE_KV_H
 #define AQ_ENGINE_KV_H
 
@@ -29,8 +32,10 @@ struct aq_sequence;
 struct aq_kv_seen {
     const struct aq_sequence *sequence;
     uint32_t layer, kv_heads;
-    uint32_t seen; /* positions so far, the last row's included */
-    uint32_t held; /* slots in use, the same in every head */
+    uint32_t seen;       /* positions so far, the last row's included */
+    uint32_t held;       /* slots in use of every head, on average where they differ; of head h: */
+    const uint32_t *len; /* [h * len_step] */
+    uint32_t len_step;
     /* All NULL: slot i holds position i, and nothing else is remembered.  victim: the slots that
      * the next row takes; NULL while none is given up. */
     struct aq_attn_slots slots;
@@ -41,8 +46,8 @@ typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
-/* Makes room for `keys` slots in all layers of the seat; asserts that the pool has the pages. */
-void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t keys);
+/* Makes room for so many runs in all layers of the seat; asserts that the pool has the pages. */
+void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 
@@ -55,6 +60,23 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
                             uint32_t whole);
 /* The last run of a seat whose KV lives on disk. */
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+
+/* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
+
+/* [kv_heads] slots of each head of a (seat, layer), from its prompt's cut on. */
+uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* Makes a table for each head of the head-blocks in the runs `run`, and lets *seq say so, with the
+ * lengths.  There is one such table for each place in a micro-batch and compute lane (1: the
+ * host's): it lasts until the next one. */
+void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t layer,
+                  uint32_t lane, uint8_t *const *run);
+/* Where a slot of a head lies: in which run, and how far from its start the head-block. */
+struct aq_kv_spot {
+    uint32_t run;
+    size_t offset;
+};
+struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
+                             uint32_t slot);
 
 /* ---- policies that give slots up: all NULL where none does ---- */
 

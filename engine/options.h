@@ -29,7 +29,8 @@ struct aq_options {
     const char *command;
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *io, *io_direct, *executor, *placement, *attention,
-        *host_products, *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_group;
+        *host_products, *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor,
+        *kv_group;
     bool kv_sinks_given;
     uint32_t kv_sinks, kv_grace;
     double kv_decay; /* 0: not given */

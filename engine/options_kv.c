@@ -90,7 +90,19 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     int rc = amount(&kv.budget, "--kv-budget", o->kv_budget, reterr);
     rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);
     rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
+    rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
     return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
+}
+
+int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
+    if (!d->ragged)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
+                    "backend's; --device cpu, or --kv-policy h2o",
+                    d->name);
 }
 
 static json_t *amount_json(const struct aq_kv_amount *a)
@@ -108,6 +120,8 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     json_object_set_new(o, "budget", amount_json(&p->budget));
     json_object_set_new(o, "heavy", amount_json(&p->heavy));
     json_object_set_new(o, "recent", amount_json(&p->recent));
+    if (d->ragged)
+        json_object_set_new(o, "floor", amount_json(&p->floor));
     json_object_set_new(o, "sinks", json_integer(p->sinks));
     json_object_set_new(o, "grace", json_integer(p->grace));
     json_object_set_new(o, "decay", aq_json_real((double)p->decay));

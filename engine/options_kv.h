@@ -18,8 +18,11 @@ const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a);
 int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
                          struct aq_err *reterr);
 
-/* {"name", "budget", "heavy", "recent": text or null, "sinks", "grace", "decay", "group"}: what was
- * resolved.  New reference. */
+/* -EINVAL: the policy is not one that a GPU can run. */
+int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr);
+
+/* {"name", "budget", "heavy", "recent": text or null, "sinks", "grace", "decay", "group"}, with
+ * "floor" where heads share: what was resolved.  New reference. */
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
 
 #endif

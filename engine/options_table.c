@@ -311,10 +311,11 @@ const struct aq_option aq_option_table[] = {
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
-     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy",
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv",
      .help = "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
              "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
-             "window: the first and the newest; heavy: those that got most, and the newest one"},
+             "window: the first and the newest; heavy: those that got most, and the newest one; "
+             "adakv: as h2o, the heads of a layer sharing their slots"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
@@ -324,6 +325,9 @@ const struct aq_option aq_option_table[] = {
      .help = "of these, the ones that got most attention (default: half)"},
     {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
      .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
+    {"kv-floor", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_floor), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "adakv: of the heavy ones, what each head keeps for itself (default 20%)"},
     {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
      .help = "first tokens that are never dropped (default: window 4, else 0)"},

@@ -62,7 +62,8 @@ static int choose_formats(struct aq_planning *p, struct aq_err *reterr)
     p->kv_format = o->compute == AQ_F32 ? AQ_F32 : m->original_dtype == AQ_BF16 ? AQ_BF16 : AQ_F16;
     if (o->kv_format >= 0)
         p->kv_format = (enum aq_dtype)o->kv_format;
-    return aq_options_kv_policy(&p->kv, o, reterr);
+    int rc = aq_options_kv_policy(&p->kv, o, reterr);
+    return rc == 0 && has_device(p) ? aq_kv_policy_check_gpu(&p->kv, reterr) : rc;
 }
 
 /* ---- machine ---- */

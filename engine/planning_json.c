@@ -232,11 +232,11 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
     const struct aq_options *given = p->o;
     json_t *o = json_object(), *options = aq_options_to_json(given),
            *plan = aq_planning_plan_json(p);
-    static const char *const copied[] = {"model",     "context",      "threads",   "isa",
-                                         "executor",  "prefetch",     "chunk",     "fuse_layer",
-                                         "alternate", "emulate_link", "cache_dir", "kv_policy",
-                                         "kv_budget", "kv_heavy",     "kv_recent", "kv_sinks",
-                                         "kv_grace",  "kv_decay",     "kv_group",  "hardware"};
+    static const char *const copied[] = {
+        "model",     "context",    "threads",   "isa",          "executor",  "prefetch",
+        "chunk",     "fuse_layer", "alternate", "emulate_link", "cache_dir", "kv_policy",
+        "kv_budget", "kv_heavy",   "kv_recent", "kv_sinks",     "kv_grace",  "kv_decay",
+        "kv_group",  "kv_floor",   "hardware"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)

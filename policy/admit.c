@@ -41,14 +41,18 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
            aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
 }
 
-struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t prompt_tokens,
-                                          uint32_t max_new)
+struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                          uint32_t prompt_tokens, uint32_t max_new)
 {
+    uint32_t held = aq_kv_limits_held(limits, prompt_tokens, prompt_tokens), slots = limits->slots;
+    /* Heads that share their slots are full from the prompt on, and round up each for itself. */
+    if (aq_kv_limits_differ(limits, prompt_tokens))
+        held = slots =
+            AQ_HEAD_BLOCK_SLOTS * aq_kv_limits_runs(limits, kv_heads, prompt_tokens, prompt_tokens);
     /* The key of the last token is never computed. */
-    uint32_t held = aq_kv_limits_held(limits, prompt_tokens, prompt_tokens);
     return (struct aq_admit_length){
         .now = held,
         .last = held + (max_new ? max_new - 1 : 0),
-        .slots = limits->slots,
+        .slots = slots,
     };
 }

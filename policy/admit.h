@@ -34,8 +34,9 @@ struct aq_admit_limits {
 bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
                   uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
                   struct aq_admit_length newcomer);
-/* Lengths of a sequence from its prompt on, under the limits of its KV policy. */
-struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t prompt_tokens,
-                                          uint32_t max_new);
+/* Lengths of a sequence from its prompt on, under the limits of its KV policy and in a model of so
+ * many KV heads. */
+struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                          uint32_t prompt_tokens, uint32_t max_new);
 
 #endif

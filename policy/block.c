@@ -52,7 +52,8 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
     s->run_bytes = run;
 }
 
-/* Most slots that a sequence of mean length comes to hold. */
+/* Most slots that a sequence of mean length comes to hold; with what heads that share them round up
+ * to. */
 static uint64_t mean_slots(const struct aq_block_inputs *in)
 {
     struct aq_kv_limits l;
@@ -60,6 +61,9 @@ static uint64_t mean_slots(const struct aq_block_inputs *in)
     uint64_t prompt = in->prompt_sum ? aq_div_up(in->prompt_sum, in->sequences) : in->prompt_max;
     prompt = aq_min_u64(prompt, total);
     aq_kv_policy_limits(&l, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
+    if (aq_kv_limits_differ(&l, (uint32_t)prompt))
+        return AQ_HEAD_BLOCK_SLOTS *
+               aq_kv_limits_runs(&l, in->steps->kv_heads, (uint32_t)prompt, (uint32_t)prompt);
     return aq_min_u64(total, l.slots);
 }
 
@@ -68,7 +72,8 @@ static uint64_t mean_slots(const struct aq_block_inputs *in)
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
                            uint64_t seats)
 {
-    uint64_t longest = aq_block_pages(s, in->steps->layers, s->keys_max);
+    uint64_t runs = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads);
+    uint64_t longest = aq_block_pages(s, in->steps->layers, runs * AQ_HEAD_BLOCK_SLOTS);
     uint64_t all = seats * longest;
     if (!in->total_sum || !in->sequences || !seats)
         return all;
@@ -114,7 +119,7 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
 {
     const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 640 +
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 672 +
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 
@@ -187,7 +192,9 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_block_shape *s = &b->plan.shape;
     const struct aq_model_steps *m = in->steps;
-    uint64_t runs = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS), seats[AQ_TIER_COUNT] = {0};
+    uint64_t seats[AQ_TIER_COUNT] = {0};
+    struct aq_kv_table_room tables;
+    aq_kv_room_tables(&tables, &b->plan, m->layers, m->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++)
         seats[b->plan.part[i].tier] += (uint64_t)b->plan.part[i].count * s->micro_batches;
     add(&b->ledger, AQ_DEVICE, "kv", s->page_bytes * s->page_count[AQ_DEVICE]);
@@ -196,10 +203,8 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
     add_kv_beside(b, in, seats[AQ_DISK]);
-    add(&b->ledger, AQ_HOST, "kv tables",
-        (uint64_t)s->micro_batch * s->micro_batches * m->layers * runs * sizeof(void *) +
-            (s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]) * sizeof(uint32_t));
-    aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * runs * run);
+    add(&b->ledger, AQ_HOST, "kv tables", tables.bytes);
+    aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * tables.runs * run);
 }
 
 static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
@@ -302,7 +307,7 @@ void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, 
     shape_for(&ret->shape, in, seats);
     const struct aq_block_shape *s = &ret->shape;
     uint64_t all = (uint64_t)seats * s->micro_batches * in->steps->layers;
-    uint64_t runs = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t runs = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     ret->kv_memory = s->page_bytes * pool_pages(s, in, (uint64_t)seats * s->micro_batches);
     ret->kv_tails = all * run;
@@ -362,9 +367,9 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
 }
 
 /* Seats of a staged part: as many as a staging slot of moderate size holds. */
-static uint32_t part_seats(const struct aq_block_shape *s)
+static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
-    uint64_t seat = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS) * s->run_bytes;
+    uint64_t seat = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads) * s->run_bytes;
     uint64_t seats = aq_max_u64(1, AQ_BLOCK_STAGE_BYTES / seat);
     seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
     return (uint32_t)aq_min_u64(seats, s->micro_batch);
@@ -441,7 +446,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     size_ring(p, in);
     double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
     p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
-    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape), reterr);
+    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in), reterr);
     if (rc < 0)
         return rc;
     uint64_t tier_seats[AQ_TIER_COUNT] = {0};

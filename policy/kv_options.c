@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
+#define FLOOR_OF_ADAKV                                                                             \
+    0.2 /* as Ada-KV's programs run where query heads share keys, and kvpress's */
 
 static const char *const group_names[] = {"sum", "mean", "max", "first"};
 
@@ -69,8 +71,8 @@ static bool above(const struct aq_kv_amount *a, const struct aq_kv_amount *b,
 
 static int check_amounts(const struct aq_kv_options *o, struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent};
-    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent"};
+    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent, &o->floor};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
         if (amount[i]->unit == AQ_KV_SHARE && !(amount[i]->share >= 0 && amount[i]->share <= 1))
             return aq_error(reterr, -EINVAL, "%s: expected a share of at most 100%%, found %g%%",
@@ -113,7 +115,7 @@ static int resolve_full(struct aq_kv_policy *p, const struct aq_kv_options *o,
                   : 0;
 }
 
-static int check_h2o_parts(const struct aq_kv_options *o, struct aq_err *reterr)
+static int check_h2o_parts(const char *name, const struct aq_kv_options *o, struct aq_err *reterr)
 {
     char b[32], h[32], r[32];
     static const struct aq_kv_amount nothing;
@@ -122,8 +124,9 @@ static int check_h2o_parts(const struct aq_kv_options *o, struct aq_err *reterr)
     amount_text(r, &o->recent);
     if (!given(&o->budget) && !(given(&o->heavy) && given(&o->recent)))
         return aq_error(reterr, -EINVAL,
-                        "--kv-policy h2o: expected --kv-budget (such as 20%% or 256), or both "
-                        "--kv-heavy and --kv-recent");
+                        "--kv-policy %s: expected --kv-budget (such as 20%% or 256), or both "
+                        "--kv-heavy and --kv-recent",
+                        name);
     bool heavy = comparable(&o->heavy, &o->budget), recent = comparable(&o->recent, &o->budget);
     if (heavy && recent && above(&o->heavy, &o->recent, &o->budget))
         return aq_error(reterr, -EINVAL,
@@ -140,15 +143,23 @@ static int check_h2o_parts(const struct aq_kv_options *o, struct aq_err *reterr)
     return 0;
 }
 
+/* Are the parts numbers of slots, the same for each sequence? */
+static bool in_slots(const struct aq_kv_policy *p)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SHARE)
+            return false;
+    }
+    return true;
+}
+
 /* Sinks and grace against parts that are numbers of slots. */
 static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
     uint32_t heavy, recent;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
-        if (amount[i]->unit == AQ_KV_SHARE)
-            return 0; /* limits lower them for each sequence */
-    }
+    if (!in_slots(p))
+        return 0; /* limits lower them for each sequence */
     aq_kv_policy_split(&heavy, &recent, p, 0);
     if (p->sinks > heavy)
         return aq_error(reterr, -EINVAL,
@@ -164,8 +175,36 @@ static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
 
 static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
 {
-    int rc = check_h2o_parts(o, reterr);
+    int rc = check_h2o_parts("h2o", o, reterr);
     return rc < 0 ? rc : check_h2o_slots(p, reterr);
+}
+
+/* The options of h2o, and what each head keeps for itself. */
+static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                         struct aq_err *reterr)
+{
+    p->floor = given(&o->floor)
+                   ? o->floor
+                   : (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = FLOOR_OF_ADAKV};
+    int rc = check_h2o_parts("adakv", o, reterr);
+    rc = rc < 0 ? rc : check_h2o_slots(p, reterr);
+    bool slots = p->floor.unit == AQ_KV_SLOTS && p->heavy.unit == AQ_KV_SLOTS;
+    if (rc == 0 && slots && p->floor.slots > p->heavy.slots)
+        rc = aq_error(reterr, -EINVAL,
+                      "--kv-floor %u is above --kv-heavy %u, of which it is the part that each "
+                      "head keeps for itself",
+                      p->floor.slots, p->heavy.slots);
+    if (rc < 0 || !in_slots(p))
+        return rc;
+    struct aq_kv_limits l;
+    aq_kv_policy_limits(&l, p, 1, 1);
+    if (p->grace > l.recent_decode)
+        rc =
+            aq_error(reterr, -EINVAL,
+                     "--kv-grace %u: a head may hold no more than its %u recent tokens and a floor "
+                     "of %u; with %u sinks expected at most %u",
+                     p->grace, l.recent_prompt, l.floor_prompt, l.sinks, l.recent_decode);
+    return rc;
 }
 
 static int resolve_heavy(struct aq_kv_policy *p, const struct aq_kv_options *o,
@@ -264,7 +303,7 @@ static int resolve_hf(struct aq_kv_policy *p, const struct aq_kv_options *o, str
                           "--kv-heavy 128 --kv-recent 128, found a share of %g%%",
                           100 * amount[i]->share);
     }
-    rc = rc < 0 ? rc : check_h2o_parts(o, reterr);
+    rc = rc < 0 ? rc : check_h2o_parts("h2o:hf", o, reterr);
     if (rc < 0)
         return rc;
     aq_kv_policy_split(&heavy, &recent, p, 0);
@@ -279,14 +318,15 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full, resolve_h2o, resolve_flexgen, resolve_hf, resolve_window, resolve_heavy,
+        resolve_full,   resolve_h2o,   resolve_flexgen, resolve_hf,
+        resolve_window, resolve_heavy, resolve_adakv,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
     if (!desc)
         return aq_error(reterr, -EINVAL,
-                        "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window or heavy, "
-                        "found '%s'",
+                        "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy or "
+                        "adakv, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -300,6 +340,9 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
+    if (rc == 0 && given(&o->floor) && !desc->ragged)
+        rc = refuse(reterr, desc->name, "--kv-floor",
+                    "heads do not share their slots; --kv-policy adakv lets them");
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
     if (rc == 0)
         *ret = p;
@@ -309,8 +352,8 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                                struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
-    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent"};
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
         if (amount[i]->unit == AQ_KV_SLOTS && amount[i]->slots > context)
             return aq_error(reterr, -EINVAL,
@@ -335,8 +378,8 @@ int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
 
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p)
 {
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
-    static const char *const name[] = {"budget", "heavy", "recent"};
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor};
+    static const char *const name[] = {"budget", "heavy", "recent", "floor"};
     size_t used = 0;
     char text[32];
     bool any = false;

@@ -73,6 +73,19 @@ static void limits_h2o(struct aq_kv_limits *ret, const struct aq_kv_policy *p, u
     };
 }
 
+/* As h2o, but that the heads of a layer share the heavy slots of a prompt.  A head has at least its
+ * recent ones and the floor, so that is how many may be safe from a step's drop. */
+static void limits_adakv(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                         uint32_t max_new)
+{
+    limits_h2o(ret, p, prompt, max_new);
+    uint32_t own = least(slots_of(&p->floor, ret->heavy_prompt), ret->heavy_prompt);
+    ret->shared = true;
+    ret->floor_prompt = (uint32_t)aq_max_u64(own, ret->sinks);
+    ret->recent_decode =
+        least(ret->recent_decode, ret->recent_prompt + ret->floor_prompt - ret->sinks);
+}
+
 /* The first tokens and the newest ones. */
 static void limits_window(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                           uint32_t max_new)
@@ -145,6 +158,7 @@ static void keep_by_limits(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
         .sinks = limits->sinks,
         .heavy = limits->heavy_prompt,
         .recent = limits->recent_prompt,
+        .floor = limits->floor_prompt,
         .scope = p->desc->granularity,
     };
 }
@@ -179,6 +193,11 @@ static const struct aq_kv_policy_desc policies[] = {
      .layer_prefill_end = keep_by_limits,
      .layer_decode = overwrite_by_limits},
     {.name = "heavy", .limits = limits_h2o, SCORED},
+    {.name = "adakv",
+     .limits = limits_adakv,
+     .granularity = AQ_KV_PER_LAYER,
+     .ragged = true,
+     SCORED},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -226,4 +245,41 @@ uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_ma
     assert(prompt_max <= total_max);
     aq_kv_policy_limits(&l, p, prompt_max, total_max - prompt_max);
     return (uint32_t)aq_min_u64(l.slots, total_max);
+}
+
+/* ---- head-blocks --------------------------------------------------------------------------- */
+
+uint32_t aq_kv_shared_blocks(uint32_t slots, uint32_t kv_heads)
+{
+    /* ceil(c / 32) is at most (c + 31) / 32, and the sum of the c is kv_heads * slots. */
+    return (uint32_t)((uint64_t)kv_heads * ((uint64_t)slots + AQ_HEAD_BLOCK_SLOTS - 1) /
+                      AQ_HEAD_BLOCK_SLOTS);
+}
+
+uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads)
+{
+    return (uint32_t)aq_div_up(aq_kv_shared_blocks(slots, kv_heads), kv_heads);
+}
+
+uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads)
+{
+    return aq_kv_policy_desc(p)->ragged ? aq_kv_shared_runs(slots, kv_heads)
+                                        : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
+                           uint32_t seen)
+{
+    uint32_t held = aq_kv_limits_held(l, prompt, seen);
+    return aq_kv_limits_differ(l, prompt) ? aq_kv_shared_runs(held, kv_heads)
+                                          : (uint32_t)aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
+}
+
+uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
+                                 uint32_t kv_heads)
+{
+    if (!aq_kv_policy_desc(p)->ragged)
+        return slots;
+    uint64_t most = aq_min_u64(prompt_max, (uint64_t)slots * kv_heads);
+    return (uint32_t)aq_max_u64(most, slots);
 }

@@ -10,11 +10,17 @@
  *            the older ones the heavy_prompt of highest value, in the order of their positions.
  *            Positions below `sinks` count as the highest of all; of two equal values the lower
  *            position is dropped.
+ *            Where a layer's heads share their slots (adakv: Ada-KV, arXiv 2407.11550, with the
+ *            safeguard as NVIDIA's kvpress has it) each head first keeps the floor_prompt of its
+ *            own highest values; the other kv_heads * (heavy_prompt - floor_prompt) are those of
+ *            highest value in all heads together, of equal positions the lower head's.
  *   decode   A row at position t finds `slots` slots full: of the keys with
  *            sinks <= position < t + 1 - recent_decode one is dropped, by score the lowest (the
  *            lower position loses a tie), by position the highest, and the new key takes its slot.
- *            Else the new key takes a slot of its own.  Then the row attends all slots held, its
- *            own included, and scores take up what each key got: score = decay * score + f(p).
+ *            Else the new key takes a slot of its own.  (Heads that hold different numbers of
+ *            slots are all full from the prompt on: each drops one of its own.)  Then the row
+ *            attends all slots held, its own included, and scores take up what each key got:
+ *            score = decay * score + f(p).
  * The variants h2o:flexgen and h2o:hf, whose programs drop after a step, are the same rule with the
  * drop at the start of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -58,6 +64,10 @@ struct aq_kv_limits {
     uint32_t heavy_prompt, recent_prompt; /* of a longer one */
     uint32_t recent_decode;               /* newest positions, the row's own among them */
     uint32_t sinks;
+    /* A prompt that is cut leaves `slots` to a head on average: heads share them out, but for so
+     * many of the heavy ones, which each keeps for itself (at least its sinks). */
+    bool shared;
+    uint32_t floor_prompt;
 };
 
 /* The slots that stay after a prompt was attended: of each head, or as many of the layer's heads
@@ -65,6 +75,7 @@ struct aq_kv_limits {
 struct aq_kv_keep {
     enum aq_kv_value value;
     uint32_t sinks, heavy, recent;
+    uint32_t floor; /* of the heavy ones of heads taken together, each head's own */
     enum aq_kv_scope scope;
 };
 
@@ -109,6 +120,7 @@ struct aq_kv_policy_desc {
 struct aq_kv_policy {
     const struct aq_kv_policy_desc *desc; /* NULL: full */
     struct aq_kv_amount budget, heavy, recent;
+    struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
     enum aq_kv_group group;
     float decay; /* of the scores from one query to the next: above 0, at most 1 */
@@ -117,7 +129,7 @@ struct aq_kv_policy {
 /* What the user says; all zero: full. */
 struct aq_kv_options {
     const char *policy; /* NULL: full */
-    struct aq_kv_amount budget, heavy, recent;
+    struct aq_kv_amount budget, heavy, recent, floor;
     bool sinks_given;
     uint32_t sinks, grace;
     double decay; /* 0: not given, 1 */
@@ -158,8 +170,9 @@ void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct 
                         uint64_t tokens);
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new);
-/* Slots held per head after the first `seen` positions (at least the prompt's): those attended by
- * the row at position seen - 1, or kept of a prompt of so many. */
+/* Slots held per head, or on average where heads share them, after the first `seen` positions (at
+ * least the prompt's): those attended by the row at position seen - 1, or kept of a prompt of so
+ * many. */
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
 /* Will a sequence with these limits lose a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
@@ -167,5 +180,30 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
  * with the new ones at most total_max. */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
                                 uint32_t total_max);
+
+/* ---- head-blocks ----
+ * A head-block is 32 slots of one KV head, a run one head-block for each of them.  Heads that hold
+ * equally many slots fill runs together: ceil(slots / 32).  Where n heads share n * slots of them,
+ * each rounds up for itself: at most floor(n * (slots + 31) / 32) head-blocks in all, which lie one
+ * after the other in as many runs as they fill. */
+
+/* Do the heads of a sequence hold different numbers of slots? */
+static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t prompt)
+{
+    return l->shared && prompt > l->keep_prompt;
+}
+/* Head-blocks that kv_heads heads need at most which hold `slots` slots on average. */
+uint32_t aq_kv_shared_blocks(uint32_t slots, uint32_t kv_heads);
+/* And runs. */
+uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads);
+/* Runs that any sequence needs at most which comes to hold `slots` slots per head (on average). */
+uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads);
+/* The same of a sequence after its first `seen` positions. */
+uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
+                           uint32_t seen);
+/* Most slots that one head comes to hold, where it is `slots` on average and prompts have at most
+ * prompt_max tokens. */
+uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
+                                 uint32_t kv_heads);
 
 #endif

@@ -14,7 +14,9 @@ void aq_kv_room_slots(struct aq_kv_room *ret, const struct aq_plan *plan, uint32
     *ret = (struct aq_kv_room){0};
     if (!aq_kv_policy_drops(&plan->kv))
         return;
-    ret->stride = (uint32_t)aq_align_up(plan->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint32_t most =
+        aq_kv_policy_head_slots(&plan->kv, plan->shape.keys_max, plan->shape.prompt_max, kv_heads);
+    ret->stride = (uint32_t)aq_align_up(most, AQ_HEAD_BLOCK_SLOTS);
     uint64_t row = 4ull * kv_heads * ret->stride;
     ret->score = place(&ret->bytes, aq_kv_policy_scores(&plan->kv) ? row : 0);
     ret->position = place(&ret->bytes, row);
@@ -45,6 +47,25 @@ void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *pl
     ret->value = place(&ret->bytes, 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * slots.stride);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
+}
+
+void aq_kv_room_tables(struct aq_kv_table_room *ret, const struct aq_plan *plan, uint32_t layers,
+                       uint32_t kv_heads)
+{
+    const struct aq_block_shape *s = &plan->shape;
+    uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
+    *ret = (struct aq_kv_table_room){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
+    place(&ret->bytes, seats * layers * ret->runs * sizeof(void *));
+    if (aq_kv_policy_desc(&plan->kv)->ragged) {
+        uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
+        ret->head_blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
+        uint64_t lanes = plan->separate ? 2 : 1;
+        ret->spread = place(&ret->bytes,
+                            lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
+        ret->len = place(&ret->bytes, seats * layers * kv_heads * sizeof(uint32_t));
+    }
+    uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];
+    ret->free = place(&ret->bytes, pages * sizeof(uint32_t));
 }
 
 uint64_t aq_kv_room_travel(const struct aq_plan *plan, uint32_t kv_heads)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/kv_room.h - what a KV cache that gives slots up needs beside its K and V: scores,
  * positions and victims of every slot, the delta of sequences on disk, and scratch for prompts that
- * are cut.  Sizes and offsets; all 0 where the policy drops nothing.  Pure. */
+ * are cut: sizes and offsets, all 0 where the policy drops nothing.  And the tables of where K and
+ * V lie.  Pure. */
 #ifndef AQ_POLICY_KV_ROOM_H
 #define AQ_POLICY_KV_ROOM_H
 
@@ -9,7 +10,7 @@
 
 /* Of one (sequence, layer), in the memory of the side that attends it; offsets in bytes. */
 struct aq_kv_room {
-    uint32_t stride;   /* slots of a row: keys_max rounded up to 32 */
+    uint32_t stride;   /* slots of a row: the most that a head may hold, rounded up to 32 */
     uint64_t score;    /* f32 [kv_heads][stride], where the policy has scores */
     uint64_t position; /* u32 [kv_heads][stride] */
     uint64_t victim;   /* u32 [kv_heads] */
@@ -37,6 +38,20 @@ struct aq_kv_prefill_room {
 };
 void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *plan, uint32_t heads,
                         uint32_t kv_heads);
+
+/* Addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */
+struct aq_kv_table_room {
+    uint32_t runs; /* most runs of a (seat, layer); addresses [seats][layers][runs] */
+    /* Where heads hold different numbers of slots; else all 0. */
+    uint32_t head_blocks; /* most head-blocks of one head */
+    uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on
+                             either compute lane, of which there are two beside a separate device */
+    uint64_t len;         /* u32 [seats][layers][kv_heads]: slots in use */
+    uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
+    uint64_t bytes;
+};
+void aq_kv_room_tables(struct aq_kv_table_room *ret, const struct aq_plan *plan, uint32_t layers,
+                       uint32_t kv_heads);
 
 /* Bytes beside the runs of a seat in a slot of AQ_SLOT_KV_DEVICE behind links: what travels with
  * the KV. */

@@ -59,9 +59,9 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k)
     return AQ_DISK;
 }
 
-uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part)
+uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads)
 {
-    uint64_t runs = aq_div_up(p->shape.keys_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t runs = aq_kv_policy_runs(&p->kv, p->shape.keys_max, kv_heads);
     /* On disk and on the way runs start at multiples of a page. */
     return part->count * runs * aq_align_up(p->shape.run_bytes, AQ_PANEL_ALIGN);
 }

@@ -23,7 +23,9 @@ struct aq_block_shape {
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
     uint32_t prompt_max; /* longest prompt */
-    uint32_t keys_max;   /* most slots a sequence may come to hold; its positions may go beyond */
+    /* Most slots a sequence may come to hold in each head, or on average where heads share them
+     * (aq_kv_policy_runs: how many runs that takes); its positions may go beyond. */
+    uint32_t keys_max;
     enum aq_dtype compute, kv_format, weight_format;
 };
 
@@ -90,8 +92,8 @@ void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv,
 /* The tier in which micro-batch k's residual stream rests between steps. */
 enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
 
-/* Seats of a part, and bytes of its KV of one layer at its longest: of a staging slot. */
-uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part);
+/* Bytes of the KV of a part of one layer at its longest: of a staging slot. */
+uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads);
 
 /* Lays out the parts from placement, attention side (and p->split_host) and seats of a staged part
  * (0: all in one). */

@@ -104,7 +104,7 @@ static uint64_t stage_bytes(const struct aq_builder *b, bool travels)
         const struct aq_part *part = &b->plan->part[i];
         if (!part->staged && part->side != AQ_ATTEND_HOST)
             continue;
-        most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part));
+        most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part, b->steps->kv_heads));
         seats = aq_max_u64(seats, part->count);
     }
     return most + (travels ? seats * aq_kv_room_travel(b->plan, b->steps->kv_heads) : 0);

@@ -285,7 +285,7 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
     ret->waiting = e->waiting_count;
 }
 
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys)
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys, bool differ)
 {
     return keys;
 }

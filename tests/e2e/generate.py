@@ -45,6 +45,20 @@ class Generate(Rig):
         found = self.results()
         for i, g in enumerate(want):
             self.assertEqual(found[i]["tokens"], g["tokens"])
+        # Heads that keep all of their own share nothing; wherever they have it, they share alike.
+        adakv = (*words, "--kv-policy", "adakv", "--logprobs", "0")
+        self.generate(*adakv, "--kv-budget", "20%", "--kv-floor", "100%")
+        for i, g in enumerate(want):
+            self.assertEqual(self.results()[i]["tokens"], g["tokens"])
+        self.generate(*adakv, "--kv-budget", "10", "--kv-floor", "100%")
+        alone = self.results()
+        self.generate(*adakv, "--kv-budget", "10")
+        shared = self.results()
+        self.assertNotEqual([shared[i]["tokens"] for i in shared],
+                            [alone[i]["tokens"] for i in shared])
+        self.generate(*adakv, "--kv-budget", "10", "--emulate-device", "64MiB", "--micro-batch", "4", "--attention",
+                      "split", "--placement", "weights=0/50/50 kv=20/40/40 hidden=0/0/100 head=host")
+        self.assertEqual(self.results(), shared)
         # The whole sequence is the full cache, bit for bit.
         self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
         whole = self.results()

@@ -202,6 +202,7 @@ class Plan(Rig):
                  "more than the 10 requests"),
                 ([*T4, "--allow", "int3"], "--allow"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
+                ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),
                 (["--shape", "opt-31b", "--prompt-len", "1", "--gen-len", "1"], "opt-31b"),
                 ([*base[:2], "--hardware", "t5", "--prompt-len", "1", "--gen-len", "1"], "t5"),
@@ -215,6 +216,8 @@ class Plan(Rig):
                 ["--emulate-device", "24MiB", "--emulate-link", "4/4", "--host-memory", "300MiB"],
                 ["--emulate-device", "20MiB", "--host-memory", "200MiB", "--attention", "host"],
                 ["--kv-policy", "h2o", "--kv-budget", "8", "--host-memory", "256MiB"],
+                ["--kv-policy", "adakv", "--kv-budget", "8", "--kv-floor", "25%", "--host-memory",
+                 "256MiB"],
                 ["--weight-format", "int8", "--kv-format", "int8", "--micro-batch", "5"],
         ]):
             config = self.path(f"{i}.yaml")

@@ -448,6 +448,10 @@ static void what_cannot_be_had_is_said(void **state)
     o.host_products = "20";
     expect_refusal(&o, -EINVAL, "--host-products");
     o.host_products = NULL;
+    struct aq_kv_options adakv = {.policy = "adakv", .budget = {AQ_KV_SHARE, 0, 0.5}};
+    assert_int_equal(aq_kv_policy_resolve(&o.kv, &adakv, NULL), 0);
+    expect_refusal(&o, -EINVAL, "--kv-policy adakv: heads that hold different numbers of tokens");
+    o.kv = (struct aq_kv_policy){0};
     o.deterministic = true;
     o.attention = "split:20%";
     expect_refusal(&o, -EINVAL, "--attention split");

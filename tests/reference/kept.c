@@ -4,7 +4,7 @@
 #include "tests/reference/reference.h"
 
 #include <assert.h>
-#include <stddef.h>
+#include <stdlib.h>
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
 {
@@ -222,17 +222,85 @@ static void hf_attended(const struct ref_policy *policy, struct ref_head *h, uin
     hf_cut(policy, h, t + 1);
 }
 
+/* ---- adakv: h2o with an adaptive number of slots for each head (Ada-KV, arXiv 2407.11550) ----
+ * A layer of n heads has n times what h2o gives to each.  After the prompt the last R tokens stay
+ * in every head, and so do the best F of the older ones of each; of all other older ones,
+ * whichever head's, the lowest scores are dropped until n H older ones are left.  What a head has
+ * then it has for good: a step drops one of its own for the new token, as in h2o.  Of equal scores
+ * the lower position is dropped, of equal positions the higher head's. */
+
+/* Marks the F strongest positions in [0, end), sinks before all others. */
+static void reserve(const struct ref_policy *p, const struct ref_head *h, uint32_t end, bool *mine)
+{
+    for (uint32_t n = 0; n < p->floor; n++) {
+        uint32_t best = UINT32_MAX;
+        for (uint32_t j = 0; j < end; j++) {
+            if (!mine[j] && (best == UINT32_MAX || best >= p->sinks) &&
+                (j < p->sinks || best == UINT32_MAX || h->score[j] >= h->score[best]))
+                best = j;
+        }
+        mine[best] = true;
+    }
+}
+
+static void adakv_layer_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                                  uint32_t n)
+{
+    uint32_t old = n - p->recent;
+    for (uint32_t a = 0; a < count; a++) {
+        keep_all(&h[a], n);
+        h[a].slots = p->heavy + p->recent;
+    }
+    if (n <= p->heavy + p->recent)
+        return;
+    assert(p->floor >= p->sinks && p->floor <= p->heavy);
+    bool *mine = calloc((size_t)count * old, sizeof(*mine));
+    assert(mine);
+    for (uint32_t a = 0; a < count; a++)
+        reserve(p, &h[a], old, mine + (size_t)a * old);
+    for (uint32_t left = count * old; left > count * p->heavy; left--) {
+        uint32_t head = UINT32_MAX, victim = 0;
+        for (uint32_t j = 0; j < old; j++) {
+            for (uint32_t a = 0; a < count; a++) {
+                bool free = h[a].kept[j] && !mine[(size_t)a * old + j];
+                if (free && (head == UINT32_MAX || h[a].score[j] < h[head].score[victim] ||
+                             (j == victim && h[a].score[j] == h[head].score[victim]))) {
+                    head = a;
+                    victim = j;
+                }
+            }
+        }
+        h[head].kept[victim] = false;
+    }
+    for (uint32_t a = 0; a < count; a++)
+        h[a].slots = count_kept(&h[a], n);
+    free(mine);
+}
+
+static void adakv_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    enter(h, t);
+    if (count_kept(h, t + 1) <= h->slots)
+        return;
+    /* The newest ones are safe, as far as the smallest of heads has room for them. */
+    uint32_t safe = max_u32(p->recent, p->grace), room = p->recent + p->floor - p->sinks;
+    uint32_t victim = weakest(h, p->sinks, t + 1 - (safe < room ? safe : room));
+    assert(victim != UINT32_MAX);
+    h->kept[victim] = false;
+}
+
 /* ---- table ---- */
 
 const struct ref_stages *ref_stages(enum ref_variant v)
 {
     static const struct ref_stages stages[] = {
-        [REF_FULL] = {full_prefilled, full_arrives, full_attended},
-        [REF_H2O] = {h2o_prefilled, h2o_arrives, h2o_attended},
-        [REF_HEAVY] = {heavy_prefilled, heavy_arrives, full_attended},
-        [REF_WINDOW] = {window_prefilled, window_arrives, full_attended},
-        [REF_FLEXGEN] = {flexgen_prefilled, full_arrives, flexgen_attended},
-        [REF_HF] = {hf_prefilled, full_arrives, hf_attended},
+        [REF_FULL] = {full_prefilled, NULL, full_arrives, full_attended},
+        [REF_H2O] = {h2o_prefilled, NULL, h2o_arrives, h2o_attended},
+        [REF_HEAVY] = {heavy_prefilled, NULL, heavy_arrives, full_attended},
+        [REF_WINDOW] = {window_prefilled, NULL, window_arrives, full_attended},
+        [REF_FLEXGEN] = {flexgen_prefilled, NULL, full_arrives, flexgen_attended},
+        [REF_HF] = {hf_prefilled, NULL, full_arrives, hf_attended},
+        [REF_ADAKV] = {NULL, adakv_layer_prefilled, adakv_arrives, h2o_attended},
     };
     return &stages[v];
 }
@@ -246,4 +314,13 @@ void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out
         if (h->heavy[i] == out)
             h->heavy[i] = in;
     }
+}
+
+void ref_layer_adopt(struct ref_head *loses, uint32_t out, struct ref_head *keeps, uint32_t in)
+{
+    assert(loses->kept[out] && !keeps->kept[in]);
+    loses->kept[out] = false;
+    loses->slots--;
+    keeps->kept[in] = true;
+    keeps->slots++;
 }

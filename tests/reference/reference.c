@@ -319,8 +319,12 @@ static void prefill_attention(struct ref_run *r, uint32_t layer, uint32_t n, dou
 
 static void cut_prompt(struct ref_run *r)
 {
-    for (uint32_t i = 0; i < r->m->layers * r->m->heads; i++)
-        ref_stages(r->policy.variant)->prefilled(&r->policy, &r->head[i], r->prompt);
+    const struct ref_stages *stages = ref_stages(r->policy.variant);
+    uint32_t heads = r->m->heads;
+    for (uint32_t i = 0; i < r->m->layers * heads && stages->prefilled; i++)
+        stages->prefilled(&r->policy, &r->head[i], r->prompt);
+    for (uint32_t l = 0; l < r->m->layers && !stages->prefilled; l++)
+        stages->layer_prefilled(&r->policy, ref_head(r, l, 0), heads, r->prompt);
 }
 
 struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy *policy,

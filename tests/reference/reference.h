@@ -21,6 +21,7 @@ enum ref_variant {
     REF_WINDOW,  /* the first `heavy` tokens, and the `recent` newest */
     REF_FLEXGEN, /* heavy = K: a ring of recent tokens, forced promotion */
     REF_HF,      /* attends one more than heavy + recent, then drops */
+    REF_ADAKV,   /* h2o whose heads of a layer share `heavy` tokens each among them */
 };
 
 struct ref_policy {
@@ -30,6 +31,7 @@ struct ref_policy {
      * for how many steps a new token is safe. */
     uint32_t sinks, grace;
     double decay;
+    uint32_t floor; /* adakv: heavy tokens that each head keeps for itself */
 };
 
 /* What one head of one layer has seen, [positions] each. */
@@ -39,11 +41,15 @@ struct ref_head {
     bool *kept;    /* seen by the query of this step, or by the next one */
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
+    uint32_t slots; /* adakv: tokens that it may keep */
 };
 
 struct ref_stages {
-    /* The prompt's n tokens have been attended in full and scored. */
+    /* The prompt's n tokens have been attended in full and scored: of one head; or, where that is
+     * NULL, of a layer's `count` heads, which decide together. */
     void (*prefilled)(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+    void (*layer_prefilled)(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                            uint32_t n);
     /* The token at position t has its key and is about to attend: the prompt had n tokens. */
     void (*arrives)(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n);
     /* It gave probabilities p[0..t], 0 where a key is not kept. */
@@ -54,6 +60,8 @@ const struct ref_stages *ref_stages(enum ref_variant v);
 
 /* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */
 void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out, uint32_t in);
+/* The same of two heads that decided together: one keeps `in`, the other loses `out`. */
+void ref_layer_adopt(struct ref_head *loses, uint32_t out, struct ref_head *keeps, uint32_t in);
 
 /* ---- model ---- */
 

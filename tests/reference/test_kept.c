@@ -140,6 +140,7 @@ struct record {
     bool *kept;
     float *score;
     bool scored, dropped;
+    uint64_t uneven; /* layers of a row in which heads hold different numbers of slots */
     struct aq_sequence s;
     uint32_t *ids, *tokens;
     float *logprobs;
@@ -155,9 +156,13 @@ static void see(void *user, const struct aq_kv_seen *seen)
     struct record *r = seen->sequence->user;
     uint32_t row = seen->seen - r->prompt;
     assert_true(row < r->rows && seen->kv_heads == r->heads);
+    uint64_t all = 0, uneven = 0;
     for (uint32_t h = 0; h < r->heads; h++) {
         size_t at = record_at(r, row, seen->layer, h);
-        for (uint32_t i = 0; i < seen->held; i++) {
+        uint32_t len = seen->len[h * seen->len_step];
+        all += len;
+        uneven |= len != seen->held;
+        for (uint32_t i = 0; i < len; i++) {
             const struct aq_attn_slots *s = &seen->slots;
             uint32_t position = s->position ? s->position[h * s->stride + i] : i;
             assert_true(position < seen->seen && !r->kept[at + position]);
@@ -168,6 +173,8 @@ static void see(void *user, const struct aq_kv_seen *seen)
         }
     }
     r->dropped = r->dropped || seen->held < seen->seen;
+    r->uneven += uneven;
+    assert_int_equal(all, (uint64_t)seen->held * r->heads); /* a layer's budget, to the slot */
 }
 
 static void record_open(struct record *r, const struct ref_model *m, uint64_t seed, uint32_t prompt,
@@ -208,14 +215,14 @@ static const char *isa_of(uint64_t draw)
     return name && aq_isa_parse(name, &mask) && !(mask & ~aq_isa_detect()) ? name : NULL;
 }
 
-/* Runs all sequences under a policy, several at a time. */
-static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
-                       uint32_t count, uint32_t draw)
+/* Runs all sequences under a policy, several at a time, with keys and values in a format. */
+static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct aq_kv_policy *kv,
+                          struct record *r, uint32_t count, uint32_t draw)
 {
     struct aq_engine_opts opts = {.model_dir = dir,
                                   .compute = AQ_F32,
                                   .weight_format = AQ_F32,
-                                  .kv_format = AQ_F32,
+                                  .kv_format = (int)kv_format,
                                   .kv = *kv,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
@@ -257,14 +264,34 @@ static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct re
     aq_engine_close(e);
 }
 
+static void run_engine(const char *dir, const struct aq_kv_policy *kv, struct record *r,
+                       uint32_t count, uint32_t draw)
+{
+    run_engine_in(AQ_F32, dir, kv, r, count, draw);
+}
+
 /* ---- comparison ---- */
 
 struct tally {
     const struct record *record;
     char what[256];
-    uint64_t sets, dropped, adopted, near_tokens;
+    uint64_t sets, dropped, adopted, near_tokens, uneven;
     double worst_score, worst_logprob;
 };
+
+/* The first position below end that a has and b has not; end: none. */
+static uint32_t find_other(const bool *a, const bool *b, uint32_t end)
+{
+    uint32_t j = 0;
+    while (j < end && !(a[j] && !b[j]))
+        j++;
+    return j;
+}
+
+static bool near_tie(double a, double b)
+{
+    return fabs(a - b) <= NEAR_TIE * fmax(a, b);
+}
 
 /* Both kept a key that the other did not: near ties are adopted, anything else fails.  most: how
  * many keys may differ at a time. */
@@ -275,11 +302,7 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
     const bool *kept = y->record->kept + record_at(y->record, row, layer, head);
     y->sets++;
     for (uint32_t pairs = 0;; pairs++) {
-        uint32_t out = 0, in = 0;
-        while (out < end && !(h->kept[out] && !kept[out]))
-            out++;
-        while (in < end && !(kept[in] && !h->kept[in]))
-            in++;
+        uint32_t out = find_other(h->kept, kept, end), in = find_other(kept, h->kept, end);
         if (out == end && in == end)
             return;
         if (out == end || in == end || pairs == most)
@@ -287,13 +310,36 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
                      layer, head, end, out == end ? "also keeps" : "does not keep",
                      out == end ? in : out);
         double a = h->score[out], b = h->score[in];
-        if (!(fabs(a - b) <= NEAR_TIE * fmax(a, b)))
+        if (!near_tie(a, b))
             fail_msg("%s: layer %u, head %u, %u positions: the engine keeps %u (score %.8g) and "
                      "not %u (score %.8g)",
                      y->what, layer, head, end, in, b, out, a);
         ref_head_adopt(&r->policy, h, out, in);
         y->adopted++;
     }
+}
+
+/* The same of a layer whose heads chose together: what one head lost another may have kept. */
+static void settle_layer(struct tally *y, struct ref_run *r, uint32_t layer)
+{
+    uint32_t n = r->prompt, heads = r->m->heads, loses = 0, keeps = 0;
+    const bool *kept = y->record->kept + record_at(y->record, 0, layer, 0);
+    for (;;) {
+        struct ref_head *h = ref_head(r, layer, 0);
+        uint32_t out = n, in = n;
+        for (uint32_t a = 0; a < heads && out == n; loses = a++)
+            out = find_other(h[a].kept, kept + (size_t)a * y->record->room, n);
+        for (uint32_t a = 0; a < heads && in == n; keeps = a++)
+            in = find_other(kept + (size_t)a * y->record->room, h[a].kept, n);
+        if (out == n && in == n)
+            break;
+        if (out == n || in == n || !near_tie(h[loses].score[out], h[keeps].score[in]))
+            fail_msg("%s: layer %u: the engine keeps %u of head %u, not %u of head %u", y->what,
+                     layer, in, keeps, out, loses);
+        ref_layer_adopt(&h[loses], out, &h[keeps], in);
+        y->adopted++;
+    }
+    y->sets += heads;
 }
 
 static void attends(void *user, struct ref_run *r, uint32_t layer, uint32_t head, uint32_t t)
@@ -346,7 +392,11 @@ static void compare(struct tally *y, const struct record *record, const struct r
     double *logits = calloc(m->vocab, sizeof(*logits));
     struct ref_run *r = ref_run_fork(full, policy);
     y->record = record;
-    for (uint32_t i = 0; i < m->layers * m->heads; i++)
+    bool together = !ref_stages(policy->variant)->prefilled;
+    y->uneven += record->uneven;
+    for (uint32_t i = 0; i < m->layers && together; i++)
+        settle_layer(y, r, i);
+    for (uint32_t i = 0; i < m->layers * m->heads && !together; i++)
         settle(y, r, i / m->heads, i % m->heads, record->prompt, 0, record->prompt);
     compare_scores(y, r, 0);
     compare_token(y, first, m->vocab, 0);
@@ -388,6 +438,16 @@ static uint32_t amount_of(const struct aq_kv_amount *a, uint32_t tokens)
     return a->unit == AQ_KV_SHARE ? floor_share(a->share, tokens) : a->slots;
 }
 
+/* Of adakv: 20 % of the heavy tokens, or what is said; no fewer than are sinks. */
+static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
+{
+    struct aq_kv_amount floor = o->floor.unit == AQ_KV_UNSET ? share(0.2) : o->floor;
+    bool none = floor.unit == AQ_KV_SHARE && floor.share == 0;
+    uint32_t n = none ? 0 : amount_of(&floor, heavy);
+    n = n < heavy ? n : heavy;
+    return n > o->sinks ? n : o->sinks;
+}
+
 static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uint32_t g)
 {
     const struct aq_kv_options *o = &a->options;
@@ -396,6 +456,7 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
     struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
     switch (a->variant) {
     case REF_FULL: break;
+    case REF_ADAKV:
     case REF_H2O:
         if (o->budget.unit != AQ_KV_UNSET) {
             p.heavy = o->heavy.unit == AQ_KV_UNSET ? budget / 2 : heavy;
@@ -404,6 +465,7 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
         p.sinks = o->sinks;
         p.grace = o->grace;
         p.decay = o->decay;
+        p.floor = floor_of(o, p.heavy);
         break;
     case REF_HEAVY:
         p.heavy = budget - 1;
@@ -422,12 +484,26 @@ static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uin
     return p;
 }
 
+/* Both parts, and all that h2o lets one say of them.  own: of the heavy ones, those that every
+ * head keeps for itself. */
+static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, uint32_t recent,
+                       uint32_t own)
+{
+    o->heavy = slots(heavy);
+    o->recent = slots(recent);
+    o->sinks_given = true;
+    o->sinks = (uint32_t)aq_prng_below(seed, 1, 0, heavy);
+    uint32_t rest = own > o->sinks ? own - o->sinks : 0;
+    o->grace = (uint32_t)aq_prng_below(seed, 2, 0, (uint64_t)rest + recent + 1);
+    o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
+}
+
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 static struct asked draw_policy(uint64_t seed, uint64_t i)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
     uint64_t draw = 0;
-    uint32_t kind = (uint32_t)(i % 8), heavy = DRAW(12), recent = 1 + DRAW(12);
+    uint32_t kind = (uint32_t)(i % 10), heavy = DRAW(12), recent = 1 + DRAW(12);
     struct asked a = {0};
     struct aq_kv_options *o = &a.options;
     switch (kind) {
@@ -442,12 +518,7 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
         break;
     case 2:
         o->policy = "h2o";
-        o->heavy = slots(heavy + 2);
-        o->recent = slots(recent);
-        o->sinks_given = true;
-        o->sinks = DRAW(heavy + 2);
-        o->grace = DRAW(heavy + 2 - o->sinks + recent);
-        o->decay = 1 - DRAW(5) / 10.0;
+        draw_parts(o, seed + i, heavy + 2, recent, heavy + 2);
         break;
     case 3:
         o->policy = "heavy";
@@ -467,15 +538,27 @@ static struct asked draw_policy(uint64_t seed, uint64_t i)
         o->policy = "h2o:flexgen";
         o->heavy = share((50 + DRAW(51)) / 100.0);
         break;
-    default:
+    case 7:
         o->policy = "h2o:hf";
         o->heavy = slots(heavy + !heavy);
         o->recent = slots(recent);
         break;
+    case 8:
+        o->policy = "adakv";
+        o->budget = share((1 + DRAW(100)) / 100.0);
+        if (DRAW(2))
+            o->floor = share(DRAW(11) / 10.0);
+        break;
+    default:
+        o->policy = "adakv";
+        o->floor = slots(DRAW(heavy + 3));
+        draw_parts(o, seed + i, heavy + 2, recent, o->floor.slots);
+        break;
     }
 #undef DRAW
     static const enum ref_variant variants[] = {REF_H2O,    REF_H2O,     REF_H2O,     REF_HEAVY,
-                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF};
+                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF,
+                                                REF_ADAKV,  REF_ADAKV};
     a.variant = variants[kind];
     return a;
 }
@@ -534,10 +617,10 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
 static void report(const char *what, const struct tally *y)
 {
     print_message("%s: %llu sets of keys, %llu keys not there, %llu near ties adopted, %llu near "
-                  "tokens; worst score %.1e, log-probability %.1e\n",
+                  "tokens, %llu layers of uneven heads; worst score %.1e, log-probability %.1e\n",
                   what, (unsigned long long)y->sets, (unsigned long long)y->dropped,
                   (unsigned long long)y->adopted, (unsigned long long)y->near_tokens,
-                  y->worst_score, y->worst_logprob);
+                  (unsigned long long)y->uneven, y->worst_score, y->worst_logprob);
 }
 
 static void random_models_keep_what_the_reference_keeps(void **state)
@@ -561,7 +644,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
         ref_model_close(m);
     }
     report("random models", &y);
-    assert_true(y.sets > 1000 && y.dropped > 10000);
+    assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 100);
     assert_true(y.adopted * 1000 < y.sets); /* near ties are rare, or something drifts */
 }
 
@@ -586,6 +669,12 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
          REF_WINDOW},
         {{.policy = "h2o:flexgen", .heavy = {AQ_KV_SHARE, 0, 0.25}}, REF_FLEXGEN},
         {{.policy = "h2o:hf", .heavy = {AQ_KV_SLOTS, 5, 0}, .recent = {AQ_KV_SLOTS, 6, 0}}, REF_HF},
+        {{.policy = "adakv", .budget = {AQ_KV_SHARE, 0, 0.2}}, REF_ADAKV},
+        {{.policy = "adakv",
+          .budget = {AQ_KV_SLOTS, 16, 0},
+          .heavy = {AQ_KV_SLOTS, 12, 0},
+          .floor = {AQ_KV_SLOTS, 1, 0}},
+         REF_ADAKV},
         {{.policy = "h2o", .budget = {AQ_KV_SHARE, 0, 1.0}}, REF_H2O},
     };
     enum { FED = TEST_SLOW ? 8 : 32, PROMPTS = TEST_SLOW ? 2 : 6, MAX = 300 };
@@ -623,7 +712,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
         }
     }
     report("trained model", &y);
-    assert_true(y.sets > 1000 && y.dropped > 10000);
+    assert_true(y.sets > 1000 && y.dropped > 10000 && y.uneven > 50);
     for (uint32_t i = 0; i < PROMPTS; i++)
         ref_run_close(base[i]);
     free(first);
@@ -631,46 +720,93 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
     ref_model_close(m);
 }
 
+enum { WHOLE = 37, WHOLE_FED = 20 };
+
+/* One run of a policy; the caller closes *ret. */
+static void run_one(struct record *ret, enum aq_dtype format, const char *dir,
+                    const struct ref_model *m, const struct asked *a)
+{
+    char text[128];
+    struct aq_kv_policy kv = resolve(a, text);
+    record_open(ret, m, 5, WHOLE, WHOLE_FED);
+    run_engine_in(format, dir, &kv, ret, 1, 0);
+}
+
+static void expect_same(const struct record *found, const struct record *want)
+{
+    assert_memory_equal(found->tokens, want->tokens, WHOLE_FED * sizeof(*want->tokens));
+    assert_memory_equal(found->logprobs, want->logprobs, WHOLE_FED * sizeof(*want->logprobs));
+}
+
 /* Room for everything that is ever held: the bits of the full cache. */
+static void expect_whole(enum aq_dtype format, const char *dir, const struct ref_model *m,
+                         const char *name, const struct record *want)
+{
+    struct asked a = {.options = {.policy = name}};
+    struct record found;
+    if (strcmp(name, "h2o:hf") == 0) {
+        a.options.heavy = slots(WHOLE);
+        a.options.recent = slots(WHOLE_FED - 2); /* one more is attended */
+    } else if (strcmp(name, "h2o:flexgen") == 0) {
+        a.options.heavy = share(1.0);
+    } else {
+        a.options.budget = slots(WHOLE + WHOLE_FED - 1); /* the last key is never computed */
+    }
+    run_one(&found, format, dir, m, &a);
+    assert_false(found.dropped);
+    expect_same(&found, want);
+    record_close(&found);
+    if (a.options.budget.unit != AQ_KV_SLOTS)
+        return;
+    a.options.budget = slots(WHOLE + WHOLE_FED - 2);
+    run_one(&found, format, dir, m, &a);
+    assert_true(found.dropped);
+    record_close(&found);
+}
+
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
-    static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen"};
-    enum { N = 37, FED = 20 };
+    static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen", "adakv"};
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
     struct shape shape = {2, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 21);
     struct ref_model *m = open_reference(dir);
-    struct record want;
-    record_open(&want, m, 5, N, FED);
-    run_engine(dir, &(struct aq_kv_policy){0}, &want, 1, 0);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        struct asked a = {.options = {.policy = names[i]}};
-        if (strcmp(names[i], "h2o:hf") == 0) {
-            a.options.heavy = slots(N);
-            a.options.recent = slots(FED - 2); /* one more is attended */
-        } else if (strcmp(names[i], "h2o:flexgen") == 0) {
-            a.options.heavy = share(1.0);
-        } else {
-            a.options.budget = slots(N + FED - 1); /* the last token's key is never computed */
-        }
-        char text[128];
-        struct aq_kv_policy kv = resolve(&a, text);
-        struct record found;
-        record_open(&found, m, 5, N, FED);
-        run_engine(dir, &kv, &found, 1, 0);
-        assert_false(found.dropped);
-        assert_memory_equal(found.tokens, want.tokens, FED * sizeof(*want.tokens));
-        assert_memory_equal(found.logprobs, want.logprobs, FED * sizeof(*want.logprobs));
-        record_close(&found);
-        if (a.options.budget.unit != AQ_KV_SLOTS)
-            continue;
-        a.options.budget = slots(N + FED - 2);
-        kv = resolve(&a, text);
-        record_open(&found, m, 5, N, FED);
-        run_engine(dir, &kv, &found, 1, 0);
-        assert_true(found.dropped);
-        record_close(&found);
+    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+        struct record want;
+        run_one(&want, formats[f], dir, m, &(struct asked){.options = {.policy = "full"}});
+        for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
+            expect_whole(formats[f], dir, m, names[i], &want);
+        record_close(&want);
     }
-    record_close(&want);
+    ref_model_close(m);
+}
+
+/* Tables and lengths of their own, but all alike: the bits of one table for all heads. */
+static void heads_that_share_nothing_are_those_of_h2o(void **state)
+{
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+    struct shape shape = {2, 4, 16, 97, 80, 2};
+    const char *dir = write_model(&shape, 22);
+    struct ref_model *m = open_reference(dir);
+    for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+        struct record want, found;
+        struct asked a = {.options = {.policy = "h2o", .budget = slots(20)}};
+        run_one(&want, formats[f], dir, m, &a);
+        a.options.policy = "adakv";
+        a.options.floor = share(1);
+        run_one(&found, formats[f], dir, m, &a);
+        expect_same(&found, &want);
+        size_t all = record_at(&want, want.rows, 0, 0);
+        assert_true(want.dropped && !found.uneven);
+        assert_memory_equal(found.kept, want.kept, all * sizeof(*want.kept));
+        assert_memory_equal(found.score, want.score, all * sizeof(*want.score));
+        record_close(&found);
+        a.options.floor = share(0);
+        run_one(&found, formats[f], dir, m, &a);
+        assert_true(found.uneven > 0);
+        record_close(&found);
+        record_close(&want);
+    }
     ref_model_close(m);
 }
 
@@ -678,6 +814,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
+    cmocka_unit_test(heads_that_share_nothing_are_those_of_h2o),
 };
 
 int main(void)

@@ -208,6 +208,16 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
     {.policy = "window", .budget = SLOTS(40)},
     {.policy = "window", .recent = SLOTS(9), .sinks_given = true},
     {.policy = "heavy", .budget = SHARE(0.3)},
+    {.policy = "adakv", .budget = SLOTS(6)},
+    {.policy = "adakv", .budget = SLOTS(33), .heavy = SLOTS(24), .floor = SLOTS(0)},
+    {.policy = "adakv", .budget = SHARE(0.4)},
+    {.policy = "adakv",
+     .heavy = SLOTS(40),
+     .recent = SLOTS(8),
+     .sinks_given = true,
+     .sinks = 2,
+     .grace = 11,
+     .decay = 0.9},
 };
 
 static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
@@ -224,7 +234,7 @@ static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
 /* Options of a policy that drops keys, of which some will not go together. */
 static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
 {
-    static const char *const names[] = {"h2o", "h2o:flexgen", "h2o:hf", "window", "heavy"};
+    static const char *const names[] = {"h2o", "h2o:flexgen", "h2o:hf", "window", "heavy", "adakv"};
     bool hf = false;
     *o = (struct aq_kv_options){.policy = PICK(d, names)};
     hf = strcmp(o->policy, "h2o:hf") == 0;
@@ -232,6 +242,8 @@ static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
         o->budget = draw_amount(d, roll(d, 4) > 0);
     o->heavy = draw_amount(d, hf);
     o->recent = draw_amount(d, hf);
+    if (strcmp(o->policy, "adakv") == 0)
+        o->floor = draw_amount(d, false);
     o->sinks_given = roll(d, 2) == 0;
     o->sinks = o->sinks_given ? (uint32_t)roll(d, 7) : 0;
     o->grace = roll(d, 3) ? 0 : (uint32_t)roll(d, 40);

@@ -491,6 +491,30 @@ static void a_policy_with_room_for_everything_is_the_full_cache(void **state)
     json_decref(o);
 }
 
+/* The same slots on average, in room for what each head rounds up. */
+static void heads_that_share_are_scored_too(void **state)
+{
+#define WORDS "--prompt-tokens|40|--score-tokens|20|--windows|3|--compare-full|--kv-policy|"
+    json_t *h2o = evaluate(WORDS "h2o|--kv-budget|32", NULL);
+    json_t *o = evaluate(WORDS "adakv|--kv-budget|32", NULL);
+    const json_t *kept = json_object_get(o, "kept_slots"), *policy = json_object_get(o, "policy");
+    assert_int_equal(json_integer_value(json_object_get(kept, "max")), 32);
+    assert_float_equal(real_of(kept, "mean"), 32, 1e-9);
+    assert_float_equal(real_of(o, "kv_bytes"), 2 * real_of(h2o, "kv_bytes"), 0.5);
+    assert_string_equal(json_string_value(json_object_get(policy, "floor")), "20%");
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(policy, "slots"), "floor")),
+                     3);
+    assert_true(json_is_false(json_object_get(o, "no_effect")));
+    assert_true(real_of(o, "kl_to_full") > 0.01 && real_of(o, "nll") != real_of(h2o, "nll"));
+    json_decref(o);
+    json_decref(h2o);
+    o = evaluate(WORDS "adakv|--kv-budget|100%", NULL);
+    assert_true(json_is_true(json_object_get(o, "no_effect")));
+    assert_true(real_of(o, "delta_nll") == 0 && real_of(o, "kl_to_full") == 0);
+    json_decref(o);
+#undef WORDS
+}
+
 static void a_sweep_compares_each_run_with_the_full_cache(void **state)
 {
     json_t *o = evaluate("--prompt-tokens|40|--score-tokens|20|--windows|3|--compare-full|"
@@ -555,6 +579,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_full_cache_equals_the_golden_loss_and_itself),
     cmocka_unit_test(policies_give_the_golden_losses),
     cmocka_unit_test(a_policy_with_room_for_everything_is_the_full_cache),
+    cmocka_unit_test(heads_that_share_are_scored_too),
     cmocka_unit_test(a_sweep_compares_each_run_with_the_full_cache),
     cmocka_unit_test(a_sweep_without_json_is_a_table),
     cmocka_unit_test(options_that_exclude_each_other_are_refused),

@@ -417,6 +417,9 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|heavy|--kv-budget|128", "heavy: budget 128, recent 1");
     resolves_to("--kv-policy|h2o:flexgen|--kv-budget|10%", "h2o:flexgen: heavy 10%");
     resolves_to("--kv-policy|h2o:hf|--kv-budget|256", "h2o:hf: heavy 128, recent 128");
+    resolves_to("--kv-policy|adakv|--kv-budget|20%", "adakv: budget 20%, floor 20%");
+    resolves_to("--kv-policy|adakv|--kv-heavy|16|--kv-recent|112|--kv-floor|3",
+                "adakv: heavy 16, recent 112, floor 3");
 }
 
 static void kv_options_that_contradict_each_other_are_refused(void **state)
@@ -431,6 +434,8 @@ static void kv_options_that_contradict_each_other_are_refused(void **state)
     refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-recent|0", "expected 1");
     refuse_together("generate", RUN "--kv-policy|window|--kv-budget|4", "smaller than its 4 sinks");
     refuse_together("generate", RUN "--kv-policy|h2o:hf|--kv-budget|20%", "counts in slots");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|20%|--kv-floor|0.3",
+                    "--kv-policy adakv lets them");
     refuse_together("eval", "-m|x|--text|t|--prompt-tokens|8|--score-tokens|8|--kv-policy|h2o",
                     "--kv-budget");
     refuse_together("bench", "-m|x|--prompt-len|8|--gen-len|8|--kv-policy|window|--kv-heavy|3",

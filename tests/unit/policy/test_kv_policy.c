@@ -359,7 +359,8 @@ static void sinks_and_young_keys_are_never_dropped(void **state)
 
 static void held_slots_are_those_of_the_rule(void **state)
 {
-    static const char *const names[] = {"full", "h2o", "h2o:flexgen", "h2o:hf", "window", "heavy"};
+    static const char *const names[] = {"full",   "h2o",   "h2o:flexgen", "h2o:hf",
+                                        "window", "heavy", "adakv"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         for (uint32_t n = 1; n < 40; n++) {
             struct aq_kv_options o = {.policy = names[i]};
@@ -526,7 +527,7 @@ static void a_workload_bounds_the_slots_of_its_sequences(void **state)
     p = (struct aq_kv_policy){0};
     assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 600);
     /* Whatever the prompt's part in it. */
-    static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy"};
+    static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy", "adakv"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         p = resolved((struct aq_kv_options){.policy = names[i], .budget = share(0.3)});
         for (uint32_t prompt = 1; prompt <= 60; prompt++) {

@@ -97,20 +97,22 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     struct aq_admit_length seated[65];
     struct aq_admit_limits limits = {
         .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
-    uint32_t count[2] = {0};
-    for (int small = 0; small < 2; small++) {
+    static const char *const names[] = {"full", "h2o", "adakv"};
+    uint32_t count[3] = {0};
+    for (int small = 0; small < 3; small++) {
         struct aq_kv_policy p = {0};
         struct aq_kv_limits kv;
-        struct aq_kv_options o = {.policy = small ? "h2o" : "full",
+        struct aq_kv_options o = {.policy = names[small],
                                   .budget = {.unit = AQ_KV_SHARE, .share = small ? 0.2 : 1}};
         assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
         aq_kv_policy_limits(&kv, &p, 512, 128);
-        struct aq_admit_length length = aq_admit_length_of(&kv, 512, 128);
+        struct aq_admit_length length = aq_admit_length_of(&kv, 12, 512, 128);
         while (count[small] < 64 && aq_admit_one(&limits, seated, count[small], 0, 512, length))
             count[small]++;
     }
     assert_int_equal(count[0], 3);  /* 640 - 1 keys: 20 pages */
     assert_int_equal(count[1], 16); /* 128: 4 */
+    assert_int_equal(count[2], 12); /* 12 heads of 128 together, each rounded up: 5 */
 }
 
 static void a_long_prompt_is_admitted_alone(void **state)
@@ -548,6 +550,40 @@ static void a_smaller_cache_means_a_larger_block(void **state)
     free(m.step);
 }
 
+/* As h2o of the same budget, but for what heads round up each for itself, and for rows as long as
+ * the longest of them may be. */
+static void heads_that_share_slots_are_on_the_ledger(void **state)
+{
+    struct aq_model_steps m = little_model(3);
+    struct aq_block_inputs in = block_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_err err;
+    uint64_t seats = 10, heads = m.kv_heads, kv[2], tables[2];
+    in.prompt_max = 512;
+    in.total_max = 1024;
+    in.total_sum = in.prompt_sum = in.sequences = 0; /* every seat at its longest */
+    in.micro_batch = (uint32_t)seats;
+    for (int shared = 0; shared < 2; shared++) {
+        struct aq_kv_options o = {.policy = shared ? "adakv" : "h2o",
+                                  .budget = {.unit = AQ_KV_SLOTS, .slots = 200}};
+        assert_int_equal(aq_kv_policy_resolve(&in.kv, &o, &err), 0);
+        assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+        uint64_t runs = shared ? aq_div_up(heads * 231 / 32, heads) : 7;
+        uint64_t stride = shared ? aq_min_u64(512, aq_align_up(200 * heads, 32)) : 224;
+        uint64_t page = b.plan.shape.page_slots / 32;
+        kv[shared] = aq_ledger_line(&b.ledger, AQ_HOST, "kv");
+        tables[shared] = aq_ledger_line(&b.ledger, AQ_HOST, "kv tables");
+        assert_int_equal(kv[shared], aq_mem_rounded(seats * 3 * aq_align_up(runs, page) *
+                                                    b.plan.shape.run_bytes));
+        assert_in_range(aq_ledger_line(&b.ledger, AQ_HOST, "kv scores"),
+                        seats * 3 * heads * (stride * 8 + 4),
+                        seats * 3 * (heads * (stride * 8 + 4) + 64) + AQ_MIB);
+    }
+    assert_true(kv[1] >= kv[0] && tables[1] > tables[0]);
+    aq_block_close(&b);
+    free(m.step);
+}
+
 static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
 {
     struct aq_model_steps m = little_model(3);
@@ -589,6 +625,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_turn_touches_any_number_of_slots),
     cmocka_unit_test(the_block_takes_what_fits),
     cmocka_unit_test(a_smaller_cache_means_a_larger_block),
+    cmocka_unit_test(heads_that_share_slots_are_on_the_ledger),
     cmocka_unit_test(what_does_not_fit_is_refused_with_the_largest_block),
 };
 

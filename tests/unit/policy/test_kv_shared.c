@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Heads of a layer that share their slots: how much room they take together, what they keep of a
+ * prompt, and what each may drop after that. */
+#include "base/prng.h"
+#include "policy/kv_policy.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { HEADS_MAX = 6, TOKENS_MAX = 64 };
+
+static struct aq_kv_amount slots(uint32_t n)
+{
+    return (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = n};
+}
+
+static struct aq_kv_amount share(double x)
+{
+    return (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = x};
+}
+
+static struct aq_kv_policy resolved(struct aq_kv_options o)
+{
+    struct aq_kv_policy p = {0};
+    struct aq_err err = {0};
+    if (aq_kv_policy_resolve(&p, &o, &err) < 0)
+        fail_msg("%s", err.text);
+    return p;
+}
+
+/* Options of adakv, drawn; those of h2o with them are the same but for the floor. */
+static struct aq_kv_options drawn(uint64_t seed)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, 77, ++draw, (n)))
+    uint64_t draw = 0;
+    struct aq_kv_options o = {.policy = "adakv"};
+    if (DRAW(3))
+        o.floor = DRAW(2) ? share(DRAW(101) / 100.0) : slots(DRAW(6));
+    if (DRAW(2)) {
+        o.budget = DRAW(2) ? share((1 + DRAW(100)) / 100.0) : slots(2 + DRAW(40));
+    } else {
+        o.heavy = slots(6 + DRAW(30));
+        o.recent = slots(1 + DRAW(30));
+        o.sinks_given = true;
+        o.sinks = DRAW(6);
+        uint32_t own = o.floor.unit == AQ_KV_SLOTS ? o.floor.slots : 0;
+        o.grace = DRAW(o.recent.slots + 1 + (own > o.sinks ? own - o.sinks : 0));
+    }
+    return o;
+#undef DRAW
+}
+
+/* ---- room -------------------------------------------------------------------------------- */
+
+static uint32_t blocks_of(const uint32_t *held, uint32_t heads)
+{
+    uint32_t blocks = 0;
+    for (uint32_t h = 0; h < heads; h++)
+        blocks += (held[h] + 31) / 32;
+    return blocks;
+}
+
+/* However a layer's slots are shared out; and there is a way that takes all of that room. */
+static void head_blocks_of_a_layer_are_bounded_and_the_bound_is_reached(void **state)
+{
+    for (uint32_t heads = 1; heads <= HEADS_MAX; heads++) {
+        for (uint32_t each = 1; each <= 130; each++) {
+            uint32_t held[HEADS_MAX], all = heads * each, bound = aq_kv_shared_blocks(each, heads);
+            for (uint32_t draw = 0; draw < 20; draw++) {
+                uint32_t left = all - heads;
+                for (uint32_t h = 0; h < heads; h++) {
+                    bool last = h + 1 == heads;
+                    uint32_t n =
+                        last ? left : (uint32_t)aq_prng_below(each, draw, h, (uint64_t)left + 1);
+                    held[h] = 1 + n;
+                    left -= n;
+                }
+                assert_true(blocks_of(held, heads) <= bound);
+            }
+            /* One slot more than whole head-blocks in every head. */
+            for (uint32_t h = 0; h < heads; h++)
+                held[h] = 1;
+            held[0] += all - heads;
+            assert_int_equal(blocks_of(held, heads), bound);
+        }
+    }
+}
+
+static void what_is_shared_takes_at_most_one_run_more(void **state)
+{
+    struct aq_kv_policy even =
+        resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(9)});
+    struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "adakv", .budget = slots(9)});
+    for (uint32_t heads = 1; heads <= 64; heads++) {
+        for (uint32_t each = 1; each <= 200; each++) {
+            uint32_t runs = aq_kv_policy_runs(&p, each, heads);
+            assert_int_equal(aq_kv_policy_runs(&even, each, heads), (each + 31) / 32);
+            assert_in_range(runs, (each + 31) / 32, (each + 31) / 32 + 1);
+            assert_in_range(runs * heads, aq_kv_shared_blocks(each, heads),
+                            aq_kv_shared_blocks(each, heads) + heads - 1);
+        }
+    }
+    /* 12 heads of 128 slots: 4 head-blocks each; 11 of them may round up. */
+    assert_int_equal(aq_kv_shared_blocks(128, 12), 12 * 4 + 11);
+    assert_int_equal(aq_kv_policy_runs(&p, 128, 12), 5);
+    assert_int_equal(aq_kv_policy_runs(&p, 129, 12), 5);
+}
+
+/* Most that one head keeps of a prompt, all other heads having what they keep for themselves. */
+static uint32_t most_of(const struct aq_kv_limits *l, uint32_t heads, uint32_t n)
+{
+    uint32_t heavy = l->floor_prompt + heads * (l->heavy_prompt - l->floor_prompt);
+    return l->recent_prompt + (uint32_t)aq_min_u64(heavy, n - l->recent_prompt);
+}
+
+static void a_workload_bounds_heads_and_runs_of_its_sequences(void **state)
+{
+    enum { PROMPT = 60, TOTAL = 90 };
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct aq_kv_policy p = resolved(drawn(seed));
+        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL), heads = 1 + (uint32_t)seed % 6;
+        uint32_t runs = aq_kv_policy_runs(&p, all, heads);
+        uint32_t head = aq_kv_policy_head_slots(&p, all, PROMPT, heads);
+        for (uint32_t n = 1; n <= PROMPT; n++) {
+            for (uint32_t total = n; total <= TOTAL; total++) {
+                struct aq_kv_limits l;
+                aq_kv_policy_limits(&l, &p, n, total - n);
+                assert_true(aq_kv_limits_runs(&l, heads, n, total) <= runs);
+                if (aq_kv_limits_differ(&l, n))
+                    assert_true(most_of(&l, heads, n) <= head);
+                else
+                    assert_true(aq_kv_limits_held(&l, n, total) <= head);
+            }
+        }
+    }
+}
+
+/* ---- what is kept ------------------------------------------------------------------------ */
+
+/* Of prompts in which few keys get much, and many the same. */
+static double score(uint64_t seed, uint32_t head, uint32_t position)
+{
+    double u = aq_prng_uniform(seed, head, position);
+    return (double)(uint32_t)(u * u * u * (2 + seed % 3) * 10);
+}
+
+struct layer {
+    uint32_t heads, n;
+    bool kept[HEADS_MAX][TOKENS_MAX];
+};
+
+/* Ada-KV as its safeguard is written in kvpress: what a head keeps for itself is worth more than
+ * anything; then the lowest values of the layer are dropped, one after the other. */
+static void keep_like_ada_kv(struct layer *l, const struct aq_kv_limits *k, uint64_t seed)
+{
+    double value[HEADS_MAX][TOKENS_MAX];
+    uint32_t old = l->n - k->recent_prompt;
+    for (uint32_t h = 0; h < l->heads; h++) {
+        for (uint32_t j = 0; j < l->n; j++) {
+            l->kept[h][j] = true;
+            value[h][j] = j < k->sinks ? 1e9 : score(seed, h, j);
+        }
+        for (uint32_t i = 0; i < k->floor_prompt; i++) {
+            uint32_t best = UINT32_MAX;
+            for (uint32_t j = 0; j < old; j++) {
+                if (value[h][j] < 1e12 && (best == UINT32_MAX || value[h][j] >= value[h][best]))
+                    best = j;
+            }
+            value[h][best] = 1e12;
+        }
+    }
+    for (uint32_t left = l->heads * old; left > l->heads * k->heavy_prompt; left--) {
+        uint32_t drop[2] = {UINT32_MAX, 0};
+        for (uint32_t j = 0; j < old; j++) {
+            for (uint32_t h = 0; h < l->heads; h++) {
+                double least = drop[0] == UINT32_MAX ? 1e30 : value[drop[0]][drop[1]];
+                if (l->kept[h][j] &&
+                    (value[h][j] < least || (value[h][j] == least && j == drop[1]))) {
+                    drop[0] = h;
+                    drop[1] = j;
+                }
+            }
+        }
+        l->kept[drop[0]][drop[1]] = false;
+    }
+}
+
+/* Is (h, j) worth more than (g, i)?  As kv_policy.h says it. */
+static bool better(const struct aq_kv_keep *k, uint64_t seed, uint32_t h, uint32_t j, uint32_t g,
+                   uint32_t i)
+{
+    if ((j < k->sinks) != (i < k->sinks))
+        return j < k->sinks;
+    if (j >= k->sinks && score(seed, h, j) != score(seed, g, i))
+        return score(seed, h, j) > score(seed, g, i);
+    return j != i ? j > i : h < g;
+}
+
+static uint32_t rank_of(const struct aq_kv_keep *k, uint64_t seed, uint32_t old, uint32_t h,
+                        uint32_t j)
+{
+    uint32_t rank = 0;
+    for (uint32_t i = 0; i < old; i++)
+        rank += better(k, seed, h, i, h, j);
+    return rank;
+}
+
+/* The rule of kv_policy.h, as its comment says it. */
+static bool rule_keeps(const struct aq_kv_keep *k, const struct layer *l, uint64_t seed, uint32_t h,
+                       uint32_t j)
+{
+    uint32_t old = l->n - k->recent, ahead = 0;
+    if (j >= old || rank_of(k, seed, old, h, j) < k->floor)
+        return true;
+    for (uint32_t g = 0; g < l->heads; g++) {
+        for (uint32_t i = 0; i < old; i++)
+            ahead += rank_of(k, seed, old, g, i) >= k->floor && better(k, seed, g, i, h, j);
+    }
+    return ahead < l->heads * (k->heavy - k->floor);
+}
+
+static void heads_share_a_prompt_as_ada_kv_does(void **state)
+{
+    uint32_t cut = 0, uneven = 0;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct layer l = {.heads = 1 + (uint32_t)seed % 5, .n = 24 + (uint32_t)seed % 20};
+        struct aq_kv_policy p = resolved(drawn(seed));
+        struct aq_kv_limits limits;
+        struct aq_kv_keep keep;
+        aq_kv_policy_limits(&limits, &p, l.n, 16);
+        if (!aq_kv_limits_differ(&limits, l.n))
+            continue;
+        p.desc->layer_prefill_end(&keep, &p, &limits, 0);
+        assert_int_equal(keep.scope, AQ_KV_PER_LAYER);
+        keep_like_ada_kv(&l, &limits, seed);
+        uint32_t all = 0;
+        for (uint32_t h = 0; h < l.heads; h++) {
+            uint32_t held = 0;
+            for (uint32_t j = 0; j < l.n; j++) {
+                assert_int_equal(rule_keeps(&keep, &l, seed, h, j), l.kept[h][j]);
+                held += l.kept[h][j];
+            }
+            assert_true(held >= limits.recent_prompt + limits.floor_prompt);
+            assert_true(held <= most_of(&limits, l.heads, l.n));
+            uneven += held != limits.slots;
+            all += held;
+        }
+        assert_int_equal(all, l.heads * limits.slots);
+        assert_int_equal(limits.slots, aq_kv_limits_held(&limits, l.n, l.n));
+        cut++;
+    }
+    assert_true(cut > 20 && uneven > 20);
+}
+
+/* The smallest head: what it keeps for itself, all of it sinks or old, and its recent ones. */
+static void the_smallest_head_has_a_victim_at_every_step(void **state)
+{
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct aq_kv_policy p = resolved(drawn(seed));
+        struct aq_kv_limits l;
+        struct aq_kv_overwrite o;
+        uint32_t n = 60, position[TOKENS_MAX + TOKENS_MAX], held = 0;
+        aq_kv_policy_limits(&l, &p, n, 40);
+        p.desc->layer_decode(&o, &p, &l, 0);
+        for (uint32_t j = 0; j < l.floor_prompt; j++)
+            position[held++] = j;
+        for (uint32_t j = n - l.recent_prompt; j < n; j++)
+            position[held++] = j;
+        for (uint32_t row = n; row < n + 40 && aq_kv_limits_differ(&l, n); row++) {
+            uint32_t victim = UINT32_MAX;
+            for (uint32_t i = 0; i < held; i++) { /* it may be any candidate: take the newest */
+                bool candidate = position[i] >= o.sinks && position[i] + o.recent < row + 1;
+                if (candidate && (victim == UINT32_MAX || position[i] > position[victim]))
+                    victim = i;
+            }
+            assert_int_not_equal(victim, UINT32_MAX);
+            position[victim] = row;
+        }
+    }
+}
+
+/* Nothing is left to share where each head keeps all of its own. */
+static void a_whole_floor_is_h2o(void **state)
+{
+    struct aq_kv_options o = {.policy = "adakv", .budget = share(0.3), .floor = share(1)};
+    struct aq_kv_policy p = resolved(o);
+    o = (struct aq_kv_options){.policy = "h2o", .budget = share(0.3)};
+    struct aq_kv_policy h2o = resolved(o);
+    for (uint32_t n = 1; n < 80; n++) {
+        struct aq_kv_limits a, b;
+        aq_kv_policy_limits(&a, &p, n, 20);
+        aq_kv_policy_limits(&b, &h2o, n, 20);
+        assert_int_equal(a.floor_prompt, a.heavy_prompt);
+        a.shared = false;
+        a.floor_prompt = 0;
+        assert_memory_equal(&a, &b, sizeof(a));
+    }
+}
+
+/* ---- options ----------------------------------------------------------------------------- */
+
+static void the_floor_is_a_share_of_the_heavy_slots(void **state)
+{
+    struct aq_kv_options o = {.policy = "adakv", .budget = slots(40)};
+    struct aq_kv_policy p = resolved(o);
+    struct aq_kv_limits l;
+    char text[128];
+    aq_kv_policy_limits(&l, &p, 100, 20);
+    assert_int_equal(l.heavy_prompt, 20);
+    assert_int_equal(l.floor_prompt, 4);
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p), "adakv: budget 40, floor 20%");
+    o.floor = slots(25); /* of fewer heavy ones all */
+    p = resolved(o);
+    aq_kv_policy_limits(&l, &p, 100, 20);
+    assert_int_equal(l.floor_prompt, 20);
+    o.floor = share(0);
+    o.sinks_given = true;
+    o.sinks = 3; /* they stay in any case */
+    p = resolved(o);
+    aq_kv_policy_limits(&l, &p, 100, 20);
+    assert_int_equal(l.floor_prompt, 3);
+}
+
+static void refused(struct aq_kv_options o, const char *with)
+{
+    struct aq_kv_policy p;
+    struct aq_err err = {0};
+    assert_int_equal(aq_kv_policy_resolve(&p, &o, &err), -EINVAL);
+    if (!strstr(err.text, with))
+        fail_msg("expected '%s' in '%s'", with, err.text);
+}
+
+static void options_that_do_not_go_with_sharing_are_refused(void **state)
+{
+    refused((struct aq_kv_options){.policy = "adakv"}, "--kv-policy adakv: expected --kv-budget");
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .floor = share(.2)},
+            "heads do not share their slots; --kv-policy adakv lets them");
+    refused((struct aq_kv_options){.policy = "full", .floor = share(.2)}, "--kv-floor");
+    refused((struct aq_kv_options){.policy = "adakv", .budget = slots(8), .floor = share(1.2)},
+            "--kv-floor: expected a share of at most 100%");
+    refused(
+        (struct aq_kv_options){
+            .policy = "adakv", .heavy = slots(8), .recent = slots(8), .floor = slots(9)},
+        "--kv-floor 9 is above --kv-heavy 8");
+    struct aq_kv_options young = {.policy = "adakv",
+                                  .heavy = slots(8),
+                                  .recent = slots(8),
+                                  .floor = slots(3),
+                                  .sinks_given = true,
+                                  .sinks = 1,
+                                  .grace = 11};
+    refused(young, "no more than its 8 recent tokens and a floor of 3; with 1 sinks expected at "
+                   "most 10");
+    young.grace = 10;
+    resolved(young);
+    struct aq_kv_policy p = resolved(
+        (struct aq_kv_options){.policy = "adakv", .budget = slots(80), .floor = slots(90)});
+    struct aq_err err = {0};
+    assert_int_equal(aq_kv_policy_check_context(&p, 85, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--kv-floor 90: above the 85 tokens"));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(head_blocks_of_a_layer_are_bounded_and_the_bound_is_reached),
+    cmocka_unit_test(what_is_shared_takes_at_most_one_run_more),
+    cmocka_unit_test(a_workload_bounds_heads_and_runs_of_its_sequences),
+    cmocka_unit_test(heads_share_a_prompt_as_ada_kv_does),
+    cmocka_unit_test(the_smallest_head_has_a_victim_at_every_step),
+    cmocka_unit_test(a_whole_floor_is_h2o),
+    cmocka_unit_test(the_floor_is_a_share_of_the_heavy_slots),
+    cmocka_unit_test(options_that_do_not_go_with_sharing_are_refused),
+};
+
+AQ_TEST_MAIN(tests)
