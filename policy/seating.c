@@ -71,7 +71,7 @@ static uint32_t list_lengths(struct aq_seating *s, enum aq_tier tier)
         if (!t->taken || part_of(s, i)->tier != tier)
             continue;
         s->lengths[count++] =
-            t->new ? aq_admit_length_of(&t->limits, t->prompt, t->max_new)
+            t->new ? aq_admit_length_of(&t->limits, s->o.steps->kv_heads, t->prompt, t->max_new)
                    : (struct aq_admit_length){t->held + 1, t->held + (t->max_new - t->made),
                                               t->limits.slots};
     }
@@ -93,8 +93,9 @@ static bool may_sit(struct aq_seating *s, const struct seat *t, enum aq_tier tie
         .seats_free = 1,
     };
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(s, tier);
-    return aq_admit_one(&limits, s->lengths, count, tokens, t->prompt,
-                        aq_admit_length_of(&t->limits, t->prompt, t->max_new));
+    return aq_admit_one(
+        &limits, s->lengths, count, tokens, t->prompt,
+        aq_admit_length_of(&t->limits, s->o.steps->kv_heads, t->prompt, t->max_new));
 }
 
 static void admit(struct aq_seating *s, uint32_t k)
