@@ -263,8 +263,8 @@ const struct aq_option aq_option_table[] = {
      .flags = AQ_OPTION_POSITIONAL, .help = "the results file of a run, or its .status.json"},
 
     /* ---- placement and memory ---- */
-    {"device", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(device), .argument = "NAME",
-     .check = aq_check_device,
+    {"device", 0, AQ_GROUP_MEMORY, CHOOSE | PROBE, AQ_OPTION_CHECKED, AT(device),
+     .argument = "NAME", .check = aq_check_device,
      .help =
          "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
          "hardware is visible but cannot be used"},
