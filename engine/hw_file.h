@@ -40,8 +40,9 @@ struct aq_hw_seen {
     double both_bytes_per_s;             /* h2d and d2h at once, together */
     double h2d_in_attention_bytes_per_s; /* while host attention runs ... */
     double attention_in_h2d_bytes_per_s; /* ... and what that reaches meanwhile */
-    /* A GPU's products of 16, 64 and 256 rows, f16 and bf16; a kernel behind others. */
-    double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_launch_s;
+    /* A GPU's products of 16, 64 and 256 rows, f16 and bf16; decode attention that keeps scores; a
+     * kernel behind others. */
+    double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_scored_bytes_per_s, gpu_launch_s;
 };
 
 struct aq_hw_profile {

@@ -52,6 +52,8 @@ const struct aq_hw_key aq_hw_key_table[] = {
         1e5),
     ROW(DEVICE, "attention_memory_gb_s", REAL, DERIVES, GB_S, hw.device.attention_bytes_per_s, 1e-4,
         1e5),
+    ROW(DEVICE, "attention_scored_gb_s", REAL, OPTIONAL, GB_S, seen.gpu_scored_bytes_per_s, 1e-4,
+        1e5),
     ROW(DEVICE, "unpack_int8_gb_s", REAL, DERIVES, GB_S, device_unpack_bytes_per_s[0], 1e-3, 1e5),
     ROW(DEVICE, "unpack_int4_gb_s", REAL, DERIVES, GB_S, device_unpack_bytes_per_s[1], 1e-3, 1e5),
     ROW(DEVICE, "overlap", REAL, DERIVES, PURE, hw.device.overlap, 0, 1),

@@ -129,6 +129,7 @@ static void give_gpu(const struct probe *b, const struct aq_rates_gpu *g)
              "measured: decode, f16 KV, %u sequences of %u keys, heads of %u", g->decode_sequences,
              g->decode_keys, g->head_dim);
     give(b, "device.attention_memory_gb_s", g->decode, 1e9, source);
+    give(b, "device.attention_scored_gb_s", g->scored, 1e9, "measured: the same, keeping scores");
     snprintf(source, sizeof(source), "measured: prefill of %u rows, f16 KV, heads of %u",
              g->prefill_rows, g->head_dim);
     give(b, "device.attention_tflop_s", g->prefill, 1e12, source);

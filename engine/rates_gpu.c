@@ -198,18 +198,19 @@ static int launch_unpack(struct gpu *g)
 struct attention {
     uint32_t sequences, rows, keys, heads;
 };
-enum { DECODE_LEVELS = 2, PREFILL_LEVELS = 3, LEVELS = DECODE_LEVELS + PREFILL_LEVELS };
+enum { DECODE_LEVELS = 2, PREFILL_LEVELS = 3, SCORED_FIRST = DECODE_LEVELS + PREFILL_LEVELS };
+enum { LEVELS = SCORED_FIRST + DECODE_LEVELS };
 
 static struct attention attention_of(const struct gpu *g, uint32_t level)
 {
-    const struct attention sizes[LEVELS] = {
+    const struct attention sizes[SCORED_FIRST] = {
         {1, 1, 64, 2},
         {(uint32_t)(g->bytes / (KEYS / AQ_HEAD_BLOCK_SLOTS * PAGE_BYTES)), 1, KEYS, HEADS},
         {1, 64, 64, 2},
         {1, 512, 512, HEADS},
         {1, PREFILL, PREFILL, HEADS},
     };
-    return sizes[level];
+    return sizes[level < SCORED_FIRST ? level : level - SCORED_FIRST];
 }
 
 /* On the desk lie a table of all pages, a length for each size, and its sequences, one size after
@@ -224,6 +225,12 @@ static size_t desk_of(const struct gpu *g, size_t *ret_lens, size_t ret_seqs[LEV
         at += attention_of(g, i).sequences * sizeof(struct aq_attn_seq);
     }
     return at;
+}
+
+/* Where sequence n keeps its scores: behind all that attention writes. */
+static float *scores_of(const struct gpu *g, uint32_t n)
+{
+    return (float *)(void *)(g->to + g->bytes / 2) + (size_t)n * HEADS * KEYS;
 }
 
 static int lay_desk(struct gpu *g, struct aq_err *reterr)
@@ -246,6 +253,7 @@ static int lay_desk(struct gpu *g, struct aq_err *reterr)
                 .len = (const uint32_t *)(void *)(g->desk + lens) + i,
                 .row = n * a.rows,
                 .rows = a.rows,
+                .slots = {.score = i < SCORED_FIRST ? NULL : scores_of(g, n), .stride = KEYS},
             };
     }
     int rc = aq_device_write(g->device, g->desk, here, g->desk_bytes, reterr);
@@ -284,6 +292,18 @@ static double size_decode(struct gpu *g, uint32_t level)
     g->found->decode_sequences = a.sequences;
     g->found->decode_keys = a.keys;
     return 4.0 * a.sequences * a.keys * a.heads * HEAD_DIM; /* K and V in f16 */
+}
+
+/* The same, with scores kept up as h2o does. */
+static double size_scored(struct gpu *g, uint32_t level)
+{
+    static const struct aq_attn_rule rule = {
+        .stat = AQ_ATTN_PROB, .group = AQ_ATTN_SUM, .decay = 1};
+    if (level >= DECODE_LEVELS)
+        return 0;
+    struct attention a = size_attention(g, SCORED_FIRST + level);
+    g->attn.rule = &rule;
+    return 4.0 * a.sequences * a.keys * a.heads * HEAD_DIM;
 }
 
 static int launch_decode(struct gpu *g)
@@ -388,11 +408,13 @@ static void measure_rest(struct gpu *g)
                                 int8 = {size_unpack_int8, launch_unpack},
                                 int4 = {size_unpack_int4, launch_unpack},
                                 decode = {size_decode, launch_decode},
+                                scored = {size_scored, launch_decode},
                                 prefill = {size_prefill, launch_prefill};
     g->found->memory = climb(g, &copy);
     g->found->unpack[0] = climb(g, &int8);
     g->found->unpack[1] = climb(g, &int4);
     g->found->decode = climb(g, &decode);
+    g->found->scored = climb(g, &scored);
     g->found->prefill = climb(g, &prefill);
     g->norm = (struct aq_norm){.kind = AQ_NORM_CAST,
                                .x = (const float *)g->rows,

@@ -21,6 +21,7 @@ struct aq_rates_gpu {
     struct aq_sample product[AQ_DTYPE_COUNT][AQ_RATES_GPU_ROWS];
     struct aq_sample product_bytes;   /* f16 weights through a product of one row */
     struct aq_sample decode, prefill; /* f16 KV: bytes read; flops */
+    struct aq_sample scored;          /* as decode, keeping scores */
     struct aq_sample unpack[2];       /* int8 and int4, packed bytes, to f16 */
     struct aq_sample launch_s;        /* of a kernel behind others */
     struct aq_sample op_s;            /* of an op of the compute lane behind others */
