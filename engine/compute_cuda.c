@@ -2,6 +2,8 @@
  * Launches in the place of the CPU's kernels: see compute_cuda.h. */
 #include "engine/compute_cuda.h"
 
+#include "engine/sample.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +19,16 @@ struct aq_compute_cuda {
     struct aq_cuda_blas blas;
     uint8_t *work, *desks; /* all of the device's, and of the pinned memory */
     size_t work_bytes, desks_bytes;
-    uint8_t *mirror, *sums, *unpacked; /* in work */
-    struct aq_logits_stat *stats, *stats_home;
+    uint8_t *mirror, *sums, *unpacked;        /* in work */
+    struct aq_logits_stat *stats, *stats_now; /* as the model gave them, and penalised */
+    struct aq_logits_stat *stats_home;
     float *logits_home;
+    bool deterministic;
+    /* Answers of the op at work: on the desk and its mirror, and where the next ones go. */
+    uint8_t *answers, *answers_there;
+    size_t answers_bytes;
+    struct aq_cuda_choice *choice;
+    struct aq_cuda_top *top;
     /* The op at work: its desk, how much of it is taken, and how much has been sent. */
     uint32_t desk;
     size_t used, sent;
@@ -137,9 +146,33 @@ static bool is_matrix(enum aq_dtype t, uint32_t k)
            aq_panel_bytes(t, k) == (size_t)AQ_PANEL_ROWS * k * aq_dtype_bytes(t);
 }
 
-/* One product with a matrix in the compute type, then what follows it. */
+/* The sums of a product with w: a matrix in the compute type, or panels of codes. */
+static void sum_up(struct aq_compute_cuda *c, const struct aq_product *p, const void *w, bool codes,
+                   const struct aq_cuda_dense *d)
+{
+    struct aq_cuda_codes_product by_codes = {
+        .x = p->x,
+        .x_dtype = p->x_dtype,
+        .x_stride = p->x_stride,
+        .w = w,
+        .w_dtype = p->w_dtype,
+        .y = d->y,
+        .y_stride = d->y_stride,
+        .m = d->m,
+        .rows = d->n,
+        .k = d->k,
+    };
+    if (failed(c))
+        return;
+    if (codes)
+        note(c, c->k->product_codes(&c->ex, &by_codes), "product_codes");
+    else
+        note(c, c->k->dense(&c->blas, &c->ex, d), "cublasLtMatmul");
+}
+
+/* One product with n columns, then what follows it. */
 static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
-                     uint32_t column, uint32_t n)
+                     bool codes, uint32_t column, uint32_t n)
 {
     struct aq_cuda_dense product = {
         .x = p->x,
@@ -161,8 +194,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         product.y_stride = p->y_stride;
     }
     assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
-    if (!failed(c))
-        note(c, c->k->dense(&c->blas, &c->ex, &product), "cublasLtMatmul");
+    sum_up(c, p, w, codes, &product);
     if (failed(c) || (plain && aligned))
         return;
     struct aq_cuda_finish finish = {
@@ -188,16 +220,27 @@ static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_pr
     uint64_t rows = c->room.sums_bytes / (4ull * p->m);
     if (unpacked)
         rows = aq_min_u64(rows, c->room.unpacked_bytes / (p->k * aq_dtype_bytes(p->x_dtype)));
-    else if (!is_matrix(p->w_dtype, p->k))
+    else if (aq_dtype_is_float(p->w_dtype) && !is_matrix(p->w_dtype, p->k))
         rows = AQ_PANEL_ROWS;
     assert(rows >= AQ_PANEL_ROWS);
     return (uint32_t)aq_min_u64(rows / AQ_PANEL_ROWS * AQ_PANEL_ROWS, UINT32_MAX / 2);
 }
 
+/* Codes that are multiplied as they are, are read once: 4.5 or 8.5 bits a weight.  Unpacked they
+ * are read, and 16 bits a weight are written and read again.  With more rows than one launch takes
+ * codes would be read, and made numbers of, once per 16 rows.  Sums of the two ways differ in their
+ * order, and a row's bits may not depend on how many there are where that is promised. */
+static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_product *p)
+{
+    bool takes = p->x_dtype == AQ_F16 || (p->x_dtype == AQ_BF16 && c->ex.sm >= 80);
+    return takes && aq_dtype_is_quantised(p->w_dtype) && p->m <= AQ_CUDA_PRODUCT_ROWS_MAX &&
+           !c->deterministic;
+}
+
 static void cuda_product(struct aq_compute *base, const struct aq_product *p)
 {
     struct aq_compute_cuda *c = cuda_of(base);
-    bool unpacked = p->w_dtype != p->x_dtype;
+    bool codes = goes_by_codes(c, p), unpacked = p->w_dtype != p->x_dtype && !codes;
     size_t panel = aq_panel_bytes(p->w_dtype, p->k);
     uint32_t at_once = p->m ? rows_at_once(c, p, unpacked) : 0;
     check(c, p->x);
@@ -212,7 +255,7 @@ static void cuda_product(struct aq_compute *base, const struct aq_product *p)
             struct aq_cuda_unpack u = {w, c->unpacked, p->w_dtype, p->x_dtype, p->k, n, p->k};
             if (unpacked)
                 note(c, c->k->unpack(&c->ex, &u), "unpack");
-            multiply(c, p, unpacked ? c->unpacked : w, s->column + row, n);
+            multiply(c, p, unpacked ? c->unpacked : w, codes, s->column + row, n);
         }
     }
 }
@@ -400,12 +443,11 @@ static void fetch(struct aq_compute_cuda *c, void *to, const void *from, size_t 
 }
 
 void aq_compute_cuda_fetch(struct aq_compute_cuda *c, const float *logits, uint32_t rows,
-                           uint32_t vocab, bool whole)
+                           uint32_t vocab)
 {
     cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
     fetch(c, c->stats_home, c->stats, rows * sizeof(*c->stats));
-    if (whole)
-        fetch(c, c->logits_home, logits, (size_t)rows * vocab * sizeof(*logits));
+    fetch(c, c->logits_home, logits, (size_t)rows * vocab * sizeof(*logits));
 }
 
 const struct aq_logits_stat *aq_compute_cuda_stats(const struct aq_compute_cuda *c)
@@ -416,6 +458,122 @@ const struct aq_logits_stat *aq_compute_cuda_stats(const struct aq_compute_cuda 
 float *aq_compute_cuda_logits(const struct aq_compute_cuda *c)
 {
     return c->logits_home;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------ */
+
+/* Ids that may not come now, and those that penalties look at. */
+static uint32_t masked_count(const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    return r->given == AQ_CUDA_CHOOSE && aq_sample_masks_stops(s) ? s->stop_id_count : 0;
+}
+
+static uint32_t seen_count(const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    return r->given == AQ_CUDA_CHOOSE && aq_sample_has_penalties(&s->sampling)
+               ? s->prompt_count + s->token_count
+               : 0;
+}
+
+uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row)
+{
+    /* What is put on the desk is rounded up to 16: the arrays of a tile, here counted for each of
+     * its rows, and the ids, with the logits that were theirs. */
+    _Static_assert(sizeof(uint32_t) + sizeof(struct aq_cuda_draw) + sizeof(struct aq_cuda_choice) +
+                           AQ_TOP_MAX * sizeof(struct aq_cuda_top) + 4 * 16 <=
+                       AQ_GPU_ROW_BYTES,
+                   "as the ledger counts");
+    uint64_t masked = masked_count(row), seen = seen_count(row);
+    assert(row->top_count <= AQ_TOP_MAX);
+    return AQ_GPU_ROW_BYTES + aq_align_up(4 * masked, 16) + aq_align_up(4 * seen, 16) +
+           aq_align_up(4 * (masked + seen), 16);
+}
+
+uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c)
+{
+    return c->room.desk_bytes;
+}
+
+void aq_compute_cuda_expect(struct aq_compute_cuda *c, uint32_t rows, uint32_t tops,
+                            struct aq_compute_cuda_answers *ret)
+{
+    size_t choices = aq_align_up(rows * sizeof(*ret->choice), 16);
+    assert(!c->used);
+    c->answers_bytes = choices + tops * sizeof(*ret->top);
+    c->answers = put(c, c->answers_bytes, &c->answers_there);
+    c->sent = c->used; /* it comes home, and does not go there */
+    c->choice = (struct aq_cuda_choice *)c->answers_there;
+    c->top = (struct aq_cuda_top *)(c->answers_there + choices);
+    ret->choice = (const struct aq_cuda_choice *)c->answers;
+    ret->top = (const struct aq_cuda_top *)(c->answers + choices);
+}
+
+void aq_compute_cuda_answer(struct aq_compute_cuda *c)
+{
+    fetch(c, c->answers, c->answers_there, c->answers_bytes);
+}
+
+static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    const struct aq_sampling *p = &s->sampling;
+    struct aq_cuda_draw d = {
+        .given = r->given,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .top_k = p->top_k,
+        .seed = p->seed,
+        .counter_low = p->record_hash,
+        .counter_high = (uint64_t)p->choice << 32 | s->token_count,
+        .repetition_penalty = p->repetition_penalty,
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .prompt_count = s->prompt_count,
+        .seen_count = seen_count(r),
+        .masked_count = masked_count(r),
+        .tops = c->top,
+        .top_count = r->top_count,
+    };
+    c->top += r->top_count;
+    if (d.masked_count)
+        d.masked = give(c, s->stop_ids, d.masked_count * sizeof(*s->stop_ids));
+    if (d.seen_count) {
+        uint32_t *ids = put(c, d.seen_count * sizeof(*ids), &d.seen);
+        memcpy(ids, s->prompt, s->prompt_count * sizeof(*ids));
+        if (s->token_count)
+            memcpy(ids + s->prompt_count, s->tokens, s->token_count * sizeof(*ids));
+    }
+    if (d.masked_count + d.seen_count)
+        put(c, (d.masked_count + d.seen_count) * sizeof(*d.before), &d.before);
+    return d;
+}
+
+void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *row,
+                            uint32_t rows, float *logits, uint32_t vocab)
+{
+    struct aq_cuda_rows r = {
+        .raw = c->stats, .logits = logits, .stride = vocab, .rows = rows, .vocab = vocab};
+    struct aq_cuda_draw *draw = put(c, rows * sizeof(*draw), &r.draws);
+    bool changes = false, tops = false;
+    for (uint32_t i = 0; i < rows; i++) {
+        draw[i] = draw_of(c, &row[i]);
+        changes |= draw[i].before != NULL;
+        tops |= draw[i].top_count > 0;
+    }
+    send(c);
+    cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
+    if (tops && !failed(c))
+        note(c, c->k->tops(&c->ex, &r), "tops");
+    if (changes && !failed(c))
+        note(c, c->k->penalise(&c->ex, &r), "penalise");
+    if (changes)
+        cuda_logits_stat(&c->c, c->stats_now, logits, vocab, rows, vocab);
+    if (!failed(c))
+        note(c, c->k->sample(&c->ex, c->choice, &r, changes ? c->stats_now : c->stats), "sample");
+    c->choice += rows;
 }
 
 /* ---- ops, open and close ----------------------------------------------------------------- */
@@ -474,6 +632,8 @@ static void lay_out(struct aq_compute_cuda *c)
     c->ex.workspace_bytes = r->workspace_bytes;
     at += r->workspace_bytes;
     c->stats = (struct aq_logits_stat *)at;
+    at += r->stats_bytes;
+    c->stats_now = (struct aq_logits_stat *)at;
     assert(at + r->stats_bytes == c->work + aq_gpu_room_device(r));
     at = c->desks + AQ_GPU_DESKS * r->desk_bytes;
     c->stats_home = (struct aq_logits_stat *)at;
@@ -513,6 +673,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->gpu = opts->cuda->gpu;
     c->device = opts->device;
     c->room = opts->room;
+    c->deterministic = opts->deterministic;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     int rc = take(c, reterr);

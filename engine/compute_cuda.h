@@ -8,6 +8,7 @@
 
 #include "engine/compute.h"
 #include "engine/cuda.h"
+#include "engine/sequence.h"
 #include "offload/device.h"
 #include "policy/gpu_room.h"
 
@@ -32,10 +33,37 @@ struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c);
 void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream);
 int aq_compute_cuda_end(struct aq_compute_cuda *c, const char **ret_what, const char **ret_why);
 
-/* Takes the statistics of rows of logits home, and where `whole` the rows too; they are there when
- * the op has finished, until the next one of this kind begins. */
+/* ---- tokens ---- */
+
+/* What is wanted of a row of logits, as the sequence's sampling says (engine/sample.h). */
+struct aq_compute_cuda_row {
+    const struct aq_sequence *sequence;
+    uint32_t given;     /* a token that is only scored; AQ_CUDA_CHOOSE: the next one */
+    uint32_t top_count; /* alternatives that are wanted */
+};
+/* What the row takes of the room that an op has for them, at most; and that room. */
+uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);
+uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c);
+
+/* Where answers will be when the op has finished, until AQ_GPU_DESKS further ones have begun: one
+ * for each row, and the alternatives of all rows one after the other. */
+struct aq_compute_cuda_answers {
+    const struct aq_cuda_choice *choice;
+    const struct aq_cuda_top *top;
+};
+/* The op is one that answers for so many rows, with so many alternatives in all.  Comes first in
+ * it; then choose, for some of the rows after the other; then one copy home. */
+void aq_compute_cuda_expect(struct aq_compute_cuda *c, uint32_t rows, uint32_t tops,
+                            struct aq_compute_cuda_answers *ret);
+/* logits [rows][vocab] of a tile of the head; penalties change them. */
+void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *row,
+                            uint32_t rows, float *logits, uint32_t vocab);
+void aq_compute_cuda_answer(struct aq_compute_cuda *c);
+
+/* Instead: takes rows of logits and their statistics home, for somebody there to see; they are
+ * there when the op has finished, until the next one of this kind begins. */
 void aq_compute_cuda_fetch(struct aq_compute_cuda *c, const float *logits, uint32_t rows,
-                           uint32_t vocab, bool whole);
+                           uint32_t vocab);
 const struct aq_logits_stat *aq_compute_cuda_stats(const struct aq_compute_cuda *c);
 float *aq_compute_cuda_logits(const struct aq_compute_cuda *c);
 

@@ -22,7 +22,11 @@ struct aq_cuda_kernels {
     __typeof__(aq_cuda_add_rows) *add_rows;
     __typeof__(aq_cuda_finish) *finish;
     __typeof__(aq_cuda_unpack) *unpack;
+    __typeof__(aq_cuda_product_codes) *product_codes;
     __typeof__(aq_cuda_logits_stat) *logits_stat;
+    __typeof__(aq_cuda_penalise) *penalise;
+    __typeof__(aq_cuda_sample) *sample;
+    __typeof__(aq_cuda_tops) *tops;
     __typeof__(aq_cuda_kv_append) *kv_append;
     __typeof__(aq_cuda_kv_victim) *kv_victim;
     __typeof__(aq_cuda_kv_select) *kv_select;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
- * exec_turn.c (seats, admission, rows), exec_ops.c and exec_attn.c (what ops compute), exec_move.c
- * (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but what an op
+ * exec_turn.c (seats, admission, rows), exec_ops.c, exec_attn.c and exec_head.c (what ops compute),
+ * exec_move.c (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but what an op
  * in flight works on. */
 #ifndef AQ_ENGINE_EXEC_H
 #define AQ_ENGINE_EXEC_H
@@ -83,11 +83,20 @@ enum { AQ_EXEC_LANE_DEPTH = 64, AQ_EXEC_DISK_DEPTH = 32 };
 /* Weights on their way from disk at a time. */
 #define AQ_EXEC_WEIGHTS_BYTES (64 * AQ_MIB)
 
+/* Rows of a HEAD that a GPU is at work on: all that are left, as a rule. */
+struct exec_round {
+    uint32_t first, rows;
+    bool holds;   /* nothing else is issued to the lane before it is over and seen to */
+    bool on_host; /* where their tokens are chosen; else here they will be: */
+    struct aq_compute_cuda_answers answers;
+};
+
 /* An op as a job of a stream. */
 struct exec_job {
     struct aq_executor *x;
     uint32_t op;
     struct aq_device_span span;
+    struct exec_round round;
     struct aq_device_range output; /* virtual time: what it overwrites */
 };
 
@@ -139,8 +148,7 @@ struct aq_executor {
     uint32_t ahead; /* ops of the next pass that have */
     /* On a GPU: how often each op was issued, and its place in its stream the last time. */
     uint64_t *issued, *ticket;
-    bool head_busy; /* a HEAD is on its way; the rows before this one are chosen: */
-    uint32_t head_first;
+    bool held;           /* by a HEAD: see struct exec_round */
     char failure[256];   /* what could not be launched; empty: nothing */
     bool inline_compute; /* the issuing thread computes: nothing else is there to do */
     struct aq_completions *completions;
@@ -192,12 +200,12 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
 /* The same on a GPU: puts it on the stream.  0, or a code where that failed. */
 int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream);
-/* A HEAD of a GPU is over up to a tile of its rows: chooses their tokens.  True when more are to
- * be enqueued. */
-bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op);
 /* What such an op overwrites without having read it; empty where that cannot be said in one range.
  */
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
+
+/* HEAD's product: the logits of rows [first, first + rows) of those that need them. */
+void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows);
 
 enum aq_activation exec_activation(enum aq_step_activation a);
 enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
@@ -207,6 +215,14 @@ enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
  * what is remembered of their slots. */
 void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
                  const float *qkv, void *attention);
+
+/* ---- exec_head.c ---- */
+/* On a GPU: what is enqueued, a round of rows, leaves its answers there. */
+void exec_head(struct aq_executor *x, const struct aq_op *op);
+/* A round is over: gives the seats their tokens.  True when more rows are to be enqueued. */
+bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op);
+/* Without computing anything. */
+void exec_head_replay(struct aq_executor *x, const struct aq_op *op);
 
 /* ---- exec_host.c ---- */
 int exec_host_open(struct aq_executor *x, struct aq_err *reterr);

@@ -2,10 +2,7 @@
  * What the ops of the compute lanes do. */
 #include "engine/exec.h"
 
-#include "engine/sample.h"
-
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -264,120 +261,6 @@ static void run_tiles(const struct work *o, const struct aq_prim_list *list)
         run_list(o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
 }
 
-struct choose {
-    struct aq_executor *x;
-    struct exec_batch *b;
-    float *logits; /* of logit row `first` on; on a GPU only where a row needs them */
-    const struct aq_logits_stat *stat;
-    uint32_t first; /* logit row of tile row 0 */
-};
-
-static void score(const struct aq_executor *x, const struct aq_sequence *s, const float *logits,
-                  const struct aq_logits_stat *stat, uint32_t id, float *logprob,
-                  struct aq_top *tops)
-{
-    *logprob = logits[id] - stat->log_sum_exp;
-    if (s->top_count > 0 && tops)
-        aq_sample_tops(tops, (uint32_t)s->top_count, logits, stat, x->steps->vocab);
-}
-
-/* One row of logits: a prompt token scored, or the next token chosen. */
-static void choose_row(void *arg, uint32_t tile, uint32_t worker)
-{
-    struct choose *c = arg;
-    struct aq_executor *x = c->x;
-    const struct exec_logit_row *row = &c->b->logit_row[c->first + tile];
-    struct exec_seat *seat = &x->seat[row->seat];
-    struct aq_sequence *s = seat->sequence;
-    float *logits = c->logits + (size_t)tile * x->steps->vocab;
-    const struct aq_logits_stat *stat = &c->stat[tile];
-    uint32_t vocab = x->steps->vocab, tops = s->top_count > 0 ? (uint32_t)s->top_count : 0;
-    if (row->prompt_index >= 0) {
-        uint32_t at = (uint32_t)row->prompt_index + 1;
-        if (stat->bad_count > 0)
-            __atomic_store_n(&seat->bad_prompt, true, __ATOMIC_RELAXED);
-        score(x, s, logits, stat, s->prompt[at], &s->prompt_logprob[at],
-              s->prompt_tops ? s->prompt_tops + (size_t)at * tops : NULL);
-        return;
-    }
-    seat->has_chosen = true;
-    seat->bad = stat->bad_count > 0;
-    if (seat->bad || s->max_tokens == 0)
-        return;
-    if (s->on_logits)
-        s->on_logits(s, s->token_count, worker, logits, stat);
-    if (tops && s->tops)
-        aq_sample_tops(s->tops + (size_t)s->token_count * tops, tops, logits, stat, vocab);
-    struct aq_sample_work *work = &(struct aq_sample_work){
-        .candidate = x->sampler + (size_t)worker * vocab,
-        .logits = x->sampler_logits + (size_t)worker * vocab,
-    };
-    seat->chosen = aq_sample_token(s, logits, stat, vocab, work);
-    if (s->logprobs)
-        s->logprobs[s->token_count] = logits[seat->chosen] - stat->log_sum_exp;
-}
-
-/* Does choosing one of these rows, or telling of it, look at its logits? */
-static bool needs_logits(const struct aq_executor *x, const struct exec_batch *b, uint32_t first,
-                         uint32_t rows)
-{
-    for (uint32_t i = first; i < first + rows; i++) {
-        const struct aq_sequence *s = x->seat[b->logit_row[i].seat].sequence;
-        if (b->logit_row[i].prompt_index >= 0 || s->on_logits || s->logprobs || s->top_count > 0 ||
-            aq_sample_needs_logits(s))
-            return true;
-    }
-    return false;
-}
-
-static uint32_t head_rows(const struct aq_executor *x, const struct exec_batch *b)
-{
-    return (uint32_t)aq_min_u64(x->plan->shape.head_tile_rows, b->logit_count - x->head_first);
-}
-
-/* The next tile of rows alone: its logits have to be seen before others take their place. */
-static void enqueue_head(const struct work *o)
-{
-    struct aq_executor *x = o->x;
-    uint32_t rows = head_rows(x, o->b);
-    run_list(o, &x->steps->step[o->op->step].main, 0, rows, o->b->logit_index + x->head_first);
-    aq_compute_cuda_fetch(x->opts.cuda, (const float *)exec_slot(x, AQ_SLOT_LOGITS, 0), rows,
-                          x->steps->vocab, needs_logits(x, o->b, x->head_first, rows));
-}
-
-bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op)
-{
-    struct exec_batch *b = &x->batch[op->micro_batch];
-    uint32_t rows = head_rows(x, b);
-    struct choose c = {.x = x,
-                       .b = b,
-                       .logits = aq_compute_cuda_logits(x->opts.cuda),
-                       .stat = aq_compute_cuda_stats(x->opts.cuda),
-                       .first = x->head_first};
-    if (x->opts.replay)
-        return false;
-    aq_pool_run(x->opts.pool, choose_row, &c, rows);
-    x->head_first += rows;
-    return x->head_first < b->logit_count;
-}
-
-static void run_head(const struct work *o)
-{
-    struct aq_executor *x = o->x;
-    const struct aq_prim_list *list = &x->steps->step[o->op->step].main;
-    struct choose c = {.x = x,
-                       .b = o->b,
-                       .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0),
-                       .stat = x->logits_stat};
-    uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
-    for (; c.first < o->b->logit_count; c.first += tile) {
-        uint32_t rows = (uint32_t)aq_min_u64(tile, o->b->logit_count - c.first);
-        run_list(o, list, 0, rows, o->b->logit_index + c.first);
-        o->c->ops->logits_stat(o->c, x->logits_stat, c.logits, vocab, rows, vocab);
-        aq_pool_run(x->opts.pool, choose_row, &c, rows);
-    }
-}
-
 /* Slots of the registers that an op works with. */
 static void find_registers(struct work *o)
 {
@@ -463,14 +346,11 @@ static void watch_prompts(const struct work *o)
     }
 }
 
-/* Every row that a token is to be chosen for gets one. */
-static void choose_nothing(const struct work *o)
+void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows)
 {
-    for (uint32_t i = 0; i < o->b->logit_count; i++) {
-        struct exec_seat *seat = &o->x->seat[o->b->logit_row[i].seat];
-        seat->has_chosen = o->b->logit_row[i].prompt_index < 0 || seat->has_chosen;
-        seat->chosen = 0;
-    }
+    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
+    find_registers(&o);
+    run_list(&o, &x->steps->step[op->step].main, 0, rows, o.b->logit_index + first);
 }
 
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
@@ -480,7 +360,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     find_registers(&o);
     if (x->opts.replay) {
         if (op->kind == AQ_OP_HEAD)
-            choose_nothing(&o);
+            exec_head_replay(x, op);
         return;
     }
     if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
@@ -501,7 +381,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST: exec_attend(x, op, o.c, o.qkv, o.attention); break;
-    case AQ_OP_HEAD: (x->opts.cuda ? enqueue_head : run_head)(&o); break;
+    case AQ_OP_HEAD: exec_head(x, op); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");
     }

@@ -512,6 +512,15 @@ static void push_issued(struct exec_lane *lane, uint32_t op_index, bool idle)
     lane->issued[at] = (struct exec_issued){op_index, idle};
 }
 
+/* All of the op is in its stream: what follows it there may be issued. */
+static void book_issue(struct aq_executor *x, uint32_t op_index)
+{
+    const struct exec_lane *lane = &x->lane[x->program->op[op_index].lane];
+    x->issued[op_index]++;
+    if (lane->stream)
+        x->ticket[op_index] = aq_device_mark(lane->stream);
+}
+
 /* Starts an op that is ready.  Returns 0 or a failure of the lane. */
 static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
 {
@@ -524,20 +533,17 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
         lane->cursor = 0;
         lane->pass++;
     }
-    x->issued[op_index]++;
-    if (!work && (is_disk_lane(l) || in_place || !lane->issued_count)) {
-        mark_done(x, op_index);
-        return 0;
-    }
-    if (in_place) {
+    if (in_place && work)
         run_inline(x, lane, op);
+    if (in_place || (!work && (is_disk_lane(l) || !lane->issued_count))) {
+        x->issued[op_index]++;
         mark_done(x, op_index);
         return 0;
     }
     if (!is_disk_lane(l))
         push_issued(lane, op_index, !work);
     if (!work) {
-        x->ticket[op_index] = aq_device_mark(lane->stream);
+        book_issue(x, op_index);
         return 0;
     }
     if (is_disk_lane(l)) {
@@ -550,13 +556,11 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     lane->bytes += x->cost[op_index].move_bytes;
     follow_deps(x, op, pass);
     bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
-    if (x->opts.cuda && op->kind == AQ_OP_HEAD) {
-        x->head_busy = true;
-        x->head_first = 0;
-    }
+    x->job[op_index].round = (struct exec_round){0};
     int rc = computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
-    if (lane->stream)
-        x->ticket[op_index] = aq_device_mark(lane->stream);
+    x->held |= x->job[op_index].round.holds;
+    if (!x->job[op_index].round.holds)
+        book_issue(x, op_index);
     return rc;
 }
 
@@ -564,7 +568,7 @@ static bool has_room(const struct aq_executor *x, enum aq_lane l)
 {
     const struct exec_lane *lane = &x->lane[l];
     if (x->opts.cuda && l == AQ_LANE_COMPUTE) /* what is on its way has its own desk */
-        return lane->issued_count < AQ_GPU_DESKS && !x->head_busy;
+        return lane->issued_count < AQ_GPU_DESKS && !x->held;
     if (l == AQ_LANE_READ_WEIGHTS) /* enough for the disk; others share its queue */
         return lane->in_flight < x->weights_in_flight_max;
     return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH
@@ -595,17 +599,21 @@ static int issue_ready(struct aq_executor *x)
     return 0;
 }
 
-/* A HEAD of a GPU that has more rows goes on; returns false when it has not. */
+/* A round of a GPU's HEAD is over; returns whether there is another one. */
 static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
 {
     const struct aq_op *op = &x->program->op[op_index];
+    struct exec_round *round = &x->job[op_index].round;
     if (!x->opts.cuda || op->kind != AQ_OP_HEAD || *ret_rc < 0)
         return false;
-    x->head_busy = exec_head_goes_on(x, op);
-    if (!x->head_busy)
-        return false;
-    *ret_rc = start_job(x, &x->lane[op->lane], op_index);
-    return *ret_rc == 0;
+    bool held = round->holds, goes_on = exec_head_goes_on(x, op);
+    if (goes_on)
+        *ret_rc = start_job(x, &x->lane[op->lane], op_index);
+    if (held && !(goes_on && round->holds)) {
+        x->held = false;
+        book_issue(x, op_index);
+    }
+    return goes_on && *ret_rc == 0;
 }
 
 /* An op with work has finished: so have those without work right behind it in its lane. */

@@ -81,7 +81,7 @@ static bool is_greedy(const struct aq_sampling *s)
     return s->temperature <= 0.0f;
 }
 
-static bool has_penalties(const struct aq_sampling *s)
+bool aq_sample_has_penalties(const struct aq_sampling *s)
 {
     return s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f ||
            s->frequency_penalty != 0.0f;
@@ -188,20 +188,14 @@ static const float *adjust(const struct aq_sequence *s, const float *logits, uin
         if (s->stop_ids[i] < vocab)
             work->logits[s->stop_ids[i]] = -INFINITY;
     }
-    if (has_penalties(&s->sampling))
+    if (aq_sample_has_penalties(&s->sampling))
         penalise(s, work->logits, work->candidate, vocab);
     return work->logits;
 }
 
-static bool masks_stops(const struct aq_sequence *s)
+bool aq_sample_masks_stops(const struct aq_sequence *s)
 {
     return s->token_count < s->min_tokens && s->stop_id_count > 0;
-}
-
-bool aq_sample_needs_logits(const struct aq_sequence *s)
-{
-    return !s->forced &&
-           (masks_stops(s) || has_penalties(&s->sampling) || !is_greedy(&s->sampling));
 }
 
 uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
@@ -211,9 +205,9 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
     const struct aq_sampling *p = &s->sampling;
     if (s->forced)
         return s->forced[s->token_count];
-    bool masked = masks_stops(s);
+    bool masked = aq_sample_masks_stops(s);
     uint32_t best = stat->argmax;
-    if (masked || has_penalties(p)) {
+    if (masked || aq_sample_has_penalties(p)) {
         logits = adjust(s, logits, vocab, masked, work);
         best = 0;
         for (uint32_t i = 1; i < vocab; i++)

@@ -26,8 +26,9 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
                          const struct aq_logits_stat *stat, uint32_t vocab,
                          const struct aq_sample_work *work);
 
-/* Does the choice look at more than the statistics?  Else logits may be NULL. */
-bool aq_sample_needs_logits(const struct aq_sequence *s);
+/* Are the stop ids masked now?  Are there penalties? */
+bool aq_sample_masks_stops(const struct aq_sequence *s);
+bool aq_sample_has_penalties(const struct aq_sampling *s);
 
 /* The best `count` (<= AQ_TOP_MAX) entries of a row by logit, lowest id first on ties, as natural
  * logs of the softmax over the row. */

@@ -12,6 +12,9 @@
  * victim chosen: as many calls describe it, each for itself. */
 enum { CALLS_MAX = 8 };
 
+/* A micro-batch's rows that a token is chosen for fit one desk, unless there are many penalties. */
+_Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
+
 void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
                        const struct aq_plan *p)
 {
@@ -40,7 +43,7 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
 uint64_t aq_gpu_room_device(const struct aq_gpu_room *r)
 {
     return AQ_GPU_DESKS * r->desk_bytes + r->sums_bytes + aq_align_up(r->unpacked_bytes, 4096) +
-           r->workspace_bytes + r->stats_bytes;
+           r->workspace_bytes + 2 * r->stats_bytes;
 }
 
 uint64_t aq_gpu_room_host(const struct aq_gpu_room *r)

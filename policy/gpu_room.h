@@ -11,13 +11,17 @@
 enum { AQ_GPU_DESKS = 16 };
 /* At most what a sequence, and a move with its two tables, take on a desk beside the tables. */
 enum { AQ_GPU_SEQ_BYTES = 192, AQ_GPU_MOVE_BYTES = 320 };
+/* Likewise of a row that a token is chosen for, beside the ids that penalties and masks look at. */
+enum { AQ_GPU_ROW_BYTES = 384 };
 
 struct aq_gpu_room {
     uint64_t desk_bytes;     /* of one desk: arrays that describe an op's work */
     uint64_t sums_bytes;     /* products before bias and activation */
     uint64_t unpacked_bytes; /* weights in the compute type, of some rows */
     uint64_t workspace_bytes;
-    uint64_t stats_bytes, logits_bytes; /* of a tile of the head */
+    /* Of a tile of the head: statistics, on the device twice, before penalties and after; logits
+     * that somebody on the host looks at. */
+    uint64_t stats_bytes, logits_bytes;
 };
 
 void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,

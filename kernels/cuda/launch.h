@@ -104,8 +104,13 @@ int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_co
 int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
                         const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
 
-/* How a row's token is drawn: what engine/sample.c takes from a sequence. */
+struct aq_cuda_top {
+    uint32_t id;
+    float logprob;
+};
+/* What is wanted of a row, and how its token is drawn: what engine/sample.c takes from a sequence. */
 struct aq_cuda_draw {
+    uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen */
     float temperature;  /* 0: the largest logit, of equal ones the lowest id */
     float top_p, min_p; /* 1, 0: off */
     uint32_t top_k;     /* 0: off */
@@ -115,29 +120,39 @@ struct aq_cuda_draw {
     uint32_t prompt_count, seen_count;
     const uint32_t *masked; /* ids that may not come now */
     uint32_t masked_count;
+    float *before; /* [masked_count + seen_count] by penalise: the logits that it replaced */
+    struct aq_cuda_top *tops; /* [top_count] */
+    uint32_t top_count;
 };
-/* Masks and penalties, in place: the bits of engine/sample.c.  What follows goes by the logits as
- * they are then, with their own statistics. */
-int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_draw *draws, float *logits,
-                     size_t stride, uint32_t rows, uint32_t vocab);
-/* tokens[r] = the next token of row r; penalties and masks are not looked at.  The token is that of
- * aq_sample_token() unless the draw, or the share that top_p keeps, comes within 2^-31 (vocab 2^16;
- * 2^-39 up to 2^12) of the border between two candidates, as a share of all weight: weights
- * are rounded to integers, once each.  A weight as near to min_p as f64's exp is off may stay or
- * go. */
-int aq_cuda_sample(const struct aq_cuda_exec *ex, uint32_t *tokens,
-                   const struct aq_cuda_draw *draws, const struct aq_logits_stat *stats,
-                   const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
+#define AQ_CUDA_CHOOSE UINT32_MAX
 
-struct aq_cuda_top {
-    uint32_t id;
-    float logprob;
+struct aq_cuda_choice {
+    uint32_t token, bad_count; /* as struct aq_logits_stat has it of the row */
+    float logprob;             /* ln softmax of the row as the model gave it */
 };
-/* tops[r][count]: the best of row r, best first, as aq_sample_tops() to the bit; a pass over the
- * row for each. */
-int aq_cuda_tops(const struct aq_cuda_exec *ex, struct aq_cuda_top *tops, uint32_t count,
-                 const struct aq_logits_stat *stats, const float *logits, size_t stride,
-                 uint32_t rows, uint32_t vocab);
+
+struct aq_cuda_rows {
+    const struct aq_cuda_draw *draws; /* [rows] */
+    const struct aq_logits_stat *raw; /* [rows] of the logits as the model gave them */
+    float *logits;
+    size_t stride;
+    uint32_t rows, vocab;
+};
+
+/* Masks and penalties, in place: the bits of engine/sample.c. */
+int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r);
+/* choices[row]: the given token, or the next one; penalties and masks are as penalise has left
+ * them.
+ *   stats  [rows] of the logits as they are now: r->raw where nothing was penalised
+ * The token is that of aq_sample_token() unless the draw, or the share that top_p keeps, comes
+ * within 2^-31 (vocab 2^16; 2^-39 up to 2^12) of the border between two candidates, as a share of
+ * all weight: weights are rounded to integers, once each.  A weight as near to min_p as f64's exp
+ * is off may stay or go.  What is not finite is no candidate. */
+int aq_cuda_sample(const struct aq_cuda_exec *ex, struct aq_cuda_choice *choices,
+                   const struct aq_cuda_rows *r, const struct aq_logits_stat *stats);
+/* The best of each row, best first, as aq_sample_tops() to the bit; a pass over the row for each.
+ * Before anything is penalised. */
+int aq_cuda_tops(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r);
 
 /* ---- KV ---- */
 

@@ -44,7 +44,7 @@ AQ_DEVICE_FN uint64_t place_of(const struct row *r, float logit, uint32_t id)
 /* 0 where it is none. */
 AQ_DEVICE_FN uint64_t weight_of(const struct row *r, float logit, uint64_t place)
 {
-    if (!(logit > -INFINITY) || place > r->bound)
+    if (!isfinite(logit) || place > r->bound)
         return 0;
     double w = exp(static_cast<double>(logit - r->best) * r->inverse);
     return w < r->min_weight ? 0 : static_cast<uint64_t>(w * r->unit + 0.5);
@@ -52,7 +52,7 @@ AQ_DEVICE_FN uint64_t weight_of(const struct row *r, float logit, uint64_t place
 
 AQ_DEVICE_FN uint64_t measure_of(const struct row *r, bool weights, float logit, uint64_t place)
 {
-    return weights ? weight_of(r, logit, place) : logit > -INFINITY && place <= r->bound;
+    return weights ? weight_of(r, logit, place) : isfinite(logit) && place <= r->bound;
 }
 
 AQ_DEVICE_FN uint64_t warp_sum(uint64_t v)
@@ -203,91 +203,14 @@ AQ_DEVICE_FN uint64_t draw(const struct aq_cuda_draw *d, struct row *r, struct s
     return find_place(r, s, true, limit < total ? limit : total - 1);
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
-    sample_row(uint32_t *tokens, const struct aq_cuda_draw *draws,
-               const struct aq_logits_stat *stats, const float *logits, size_t stride,
-               uint32_t vocab, double unit)
-{
-    AQ_SHARED(struct sampler, s);
-    const struct aq_cuda_draw *d = &draws[blockIdx.x];
-    uint32_t token = stats[blockIdx.x].argmax;
-    struct row r = {logits + blockIdx.x * stride, vocab, 0, 0, unit, 0, UINT64_MAX, false};
-    r.best = r.logits[token];
-    if (d->temperature > 0 && r.best > -INFINITY) {
-        r.inverse = 1.0 / static_cast<double>(d->temperature);
-        r.ordered = d->top_k || d->top_p < 1 || d->min_p > 0;
-        token = static_cast<uint32_t>(draw(d, &r, s));
-    }
-    if (threadIdx.x == 0)
-        tokens[blockIdx.x] = token;
-}
-
-int aq_cuda_sample(const struct aq_cuda_exec *ex, uint32_t *tokens,
-                   const struct aq_cuda_draw *draws, const struct aq_logits_stat *stats,
-                   const float *logits, size_t stride, uint32_t rows, uint32_t vocab)
-{
-    assert(vocab >= 1 && vocab < 1u << ID_BITS);
-    if (!rows)
-        return 0;
-    double unit = 0x1p+50; /* the sum of all stays below 2^63 */
-    for (uint32_t v = vocab; v > 1 << 12; v /= 2)
-        unit /= 2;
-    return AQ_LAUNCH(ex, sample_row, rows, SAMPLE_THREADS, sizeof(struct sampler), tokens, draws,
-                     stats, logits, stride, vocab, unit);
-}
-
-/* ---- penalties ---- */
-
-/* A thread per occurrence of an id; the first occurrence sees to it. */
-AQ_DEVICE_FN void penalise_id(const struct aq_cuda_draw *d, float *logits, uint32_t at)
-{
-    uint32_t id = d->seen[at], times = 0;
-    for (uint32_t i = 0; i < at; i++) {
-        if (d->seen[i] == id)
-            return;
-    }
-    for (uint32_t i = d->prompt_count; i < d->seen_count; i++)
-        times += d->seen[i] == id;
-    float v = logits[id];
-    v = v > 0 ? v / d->repetition_penalty : v * d->repetition_penalty;
-    if (times)
-        v -= d->presence_penalty + d->frequency_penalty * static_cast<float>(times);
-    logits[id] = v;
-}
-
-__global__ void __launch_bounds__(SAMPLE_THREADS)
-    penalise_row(const struct aq_cuda_draw *draws, float *logits, size_t stride, uint32_t vocab)
-{
-    const struct aq_cuda_draw *d = &draws[blockIdx.x];
-    float *row = logits + blockIdx.x * stride;
-    for (uint32_t i = threadIdx.x; i < d->masked_count; i += SAMPLE_THREADS) {
-        if (d->masked[i] < vocab)
-            row[d->masked[i]] = -INFINITY;
-    }
-    __syncthreads();
-    bool any = d->repetition_penalty != 1 || d->presence_penalty != 0 || d->frequency_penalty != 0;
-    for (uint32_t i = threadIdx.x; any && i < d->seen_count; i += SAMPLE_THREADS)
-        penalise_id(d, row, i);
-}
-
-int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_draw *draws, float *logits,
-                     size_t stride, uint32_t rows, uint32_t vocab)
-{
-    if (!rows)
-        return 0;
-    return AQ_LAUNCH(ex, penalise_row, rows, SAMPLE_THREADS, 0, draws, logits, stride, vocab);
-}
-
-/* ---- log-probabilities ---- */
-
-/* The least place of all threads, for all. */
+/* The least value of all threads, for all. */
 AQ_DEVICE_FN uint64_t block_min(uint64_t v, uint64_t *to)
 {
     for (uint32_t step = AQ_CU_WARP / 2; step; step /= 2) {
         uint64_t other = __shfl_xor_sync(AQ_CU_ALL, v, step);
         v = other < v ? other : v;
     }
-    __syncthreads();
+    __syncthreads(); /* to[] may still be read from before */
     if (aq_cu_lane() == 0)
         to[threadIdx.x / AQ_CU_WARP] = v;
     __syncthreads();
@@ -296,17 +219,120 @@ AQ_DEVICE_FN uint64_t block_min(uint64_t v, uint64_t *to)
     return v;
 }
 
-__global__ void __launch_bounds__(SAMPLE_THREADS)
-    top_row(struct aq_cuda_top *tops, uint32_t count, const struct aq_logits_stat *stats,
-            const float *logits, size_t stride, uint32_t vocab)
+AQ_DEVICE_FN bool has_penalties(const struct aq_cuda_draw *d)
+{
+    return d->repetition_penalty != 1 || d->presence_penalty != 0 || d->frequency_penalty != 0;
+}
+
+/* A logit as the model gave it: what is masked was masked first, and of an id that is there more
+ * than once the first place says what was. */
+AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, uint32_t id,
+                             struct sampler *s)
+{
+    uint64_t at = UINT64_MAX;
+    for (uint32_t i = threadIdx.x; i < d->masked_count; i += SAMPLE_THREADS)
+        at = d->masked[i] == id && i < at ? i : at;
+    for (uint32_t i = threadIdx.x; has_penalties(d) && i < d->seen_count; i += SAMPLE_THREADS)
+        at = d->seen[i] == id && d->masked_count + i < at ? d->masked_count + i : at;
+    at = block_min(at, s->count);
+    return at == UINT64_MAX ? logits[id] : d->before[at];
+}
+
+__global__ void __launch_bounds__(SAMPLE_THREADS, 1)
+    sample_row(struct aq_cuda_choice *choices, struct aq_cuda_rows rows,
+               const struct aq_logits_stat *stats, double unit)
+{
+    AQ_SHARED(struct sampler, s);
+    const struct aq_cuda_draw *d = &rows.draws[blockIdx.x];
+    const struct aq_logits_stat *raw = &rows.raw[blockIdx.x];
+    uint32_t token = d->given != AQ_CUDA_CHOOSE ? d->given : stats[blockIdx.x].argmax;
+    struct row r = {
+        rows.logits + blockIdx.x * rows.stride, rows.vocab, 0, 0, unit, 0, UINT64_MAX, false};
+    r.best = r.logits[token];
+    if (d->given == AQ_CUDA_CHOOSE && d->temperature > 0 && r.best > -INFINITY) {
+        r.inverse = 1.0 / static_cast<double>(d->temperature);
+        r.ordered = d->top_k || d->top_p < 1 || d->min_p > 0;
+        token = static_cast<uint32_t>(draw(d, &r, s));
+    }
+    float logit = raw_logit(d, r.logits, token, s);
+    if (threadIdx.x == 0)
+        choices[blockIdx.x] = {token, raw->bad_count, logit - raw->log_sum_exp};
+}
+
+int aq_cuda_sample(const struct aq_cuda_exec *ex, struct aq_cuda_choice *choices,
+                   const struct aq_cuda_rows *r, const struct aq_logits_stat *stats)
+{
+    assert(r->vocab >= 1 && r->vocab < 1u << ID_BITS);
+    if (!r->rows)
+        return 0;
+    double unit = 0x1p+50; /* the sum of all stays below 2^63 */
+    for (uint32_t v = r->vocab; v > 1 << 12; v /= 2)
+        unit /= 2;
+    return AQ_LAUNCH(ex, sample_row, r->rows, SAMPLE_THREADS, sizeof(struct sampler), choices, *r,
+                     stats, unit);
+}
+
+/* ---- penalties ---- */
+
+AQ_DEVICE_FN bool is_first(const uint32_t *ids, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++) {
+        if (ids[i] == ids[at])
+            return false;
+    }
+    return true;
+}
+
+/* A thread per occurrence of an id; the first occurrence sees to it. */
+AQ_DEVICE_FN void penalise_id(const struct aq_cuda_draw *d, float *logits, uint32_t at)
+{
+    uint32_t id = d->seen[at], times = 0;
+    if (!is_first(d->seen, at))
+        return;
+    for (uint32_t i = d->prompt_count; i < d->seen_count; i++)
+        times += d->seen[i] == id;
+    float v = logits[id];
+    d->before[d->masked_count + at] = v;
+    v = v > 0 ? v / d->repetition_penalty : v * d->repetition_penalty;
+    if (times)
+        v -= d->presence_penalty + d->frequency_penalty * static_cast<float>(times);
+    logits[id] = v;
+}
+
+__global__ void __launch_bounds__(SAMPLE_THREADS) penalise_row(struct aq_cuda_rows rows)
+{
+    const struct aq_cuda_draw *d = &rows.draws[blockIdx.x];
+    float *row = rows.logits + blockIdx.x * rows.stride;
+    for (uint32_t i = threadIdx.x; i < d->masked_count; i += SAMPLE_THREADS) {
+        if (d->masked[i] < rows.vocab && is_first(d->masked, i)) {
+            d->before[i] = row[d->masked[i]];
+            row[d->masked[i]] = -INFINITY;
+        }
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; has_penalties(d) && i < d->seen_count; i += SAMPLE_THREADS)
+        penalise_id(d, row, i);
+}
+
+int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r)
+{
+    if (!r->rows)
+        return 0;
+    return AQ_LAUNCH(ex, penalise_row, r->rows, SAMPLE_THREADS, 0, *r);
+}
+
+/* ---- log-probabilities ---- */
+
+__global__ void __launch_bounds__(SAMPLE_THREADS) top_row(struct aq_cuda_rows rows)
 {
     AQ_SHARED(uint64_t, shared);
-    struct row r = {logits + blockIdx.x * stride, vocab, 0, 0, 0, 0, UINT64_MAX, true};
-    struct aq_cuda_top *to = tops + static_cast<size_t>(blockIdx.x) * count;
+    const struct aq_cuda_draw *d = &rows.draws[blockIdx.x];
+    struct row r = {
+        rows.logits + blockIdx.x * rows.stride, rows.vocab, 0, 0, 0, 0, UINT64_MAX, true};
     uint64_t begin = 0; /* places from here on are left */
-    for (uint32_t n = 0; n < count; n++) {
+    for (uint32_t n = 0; n < d->top_count; n++) {
         uint64_t least = UINT64_MAX;
-        for (uint32_t i = threadIdx.x; i < vocab; i += SAMPLE_THREADS) {
+        for (uint32_t i = threadIdx.x; i < r.vocab; i += SAMPLE_THREADS) {
             uint64_t place = place_of(&r, r.logits[i], i);
             if (r.logits[i] > -INFINITY && place >= begin && place < least)
                 least = place;
@@ -316,20 +342,17 @@ __global__ void __launch_bounds__(SAMPLE_THREADS)
             struct aq_cuda_top top = {0, -INFINITY};
             if (least != UINT64_MAX) {
                 top.id = static_cast<uint32_t>(least);
-                top.logprob = r.logits[top.id] - stats[blockIdx.x].log_sum_exp;
+                top.logprob = r.logits[top.id] - rows.raw[blockIdx.x].log_sum_exp;
             }
-            to[n] = top;
+            d->tops[n] = top;
         }
         begin = least == UINT64_MAX ? least : least + 1;
     }
 }
 
-int aq_cuda_tops(const struct aq_cuda_exec *ex, struct aq_cuda_top *tops, uint32_t count,
-                 const struct aq_logits_stat *stats, const float *logits, size_t stride,
-                 uint32_t rows, uint32_t vocab)
+int aq_cuda_tops(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r)
 {
-    if (!rows || !count)
+    if (!r->rows)
         return 0;
-    return AQ_LAUNCH(ex, top_row, rows, SAMPLE_THREADS, SAMPLE_WARPS * sizeof(uint64_t), tops,
-                     count, stats, logits, stride, vocab);
+    return AQ_LAUNCH(ex, top_row, r->rows, SAMPLE_THREADS, SAMPLE_WARPS * sizeof(uint64_t), *r);
 }

@@ -30,6 +30,8 @@ void aq_emu_order(uint64_t seed);
 void aq_emu_fail_after(uint64_t items);
 /* Clears a failure; nothing is in any stream. */
 void aq_emu_recover(void);
+/* Bytes that copies in streams have been asked to bring to the host, ever. */
+uint64_t aq_emu_bytes_home(void);
 /* Streams, events, allocations and pinned ranges that are alive. */
 uint32_t aq_emu_alive(void);
 /* Puts fn(arg) into a stream, as a kernel would be. */

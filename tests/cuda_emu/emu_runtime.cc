@@ -53,7 +53,7 @@ struct runtime {
     std::thread device;
     bool started = false, stop = false, working = false;
     unsigned windows = 0; /* who may touch device memory now */
-    uint64_t total = 2ull << 30, taken = 0, seed = 0;
+    uint64_t total = 2ull << 30, taken = 0, seed = 0, bytes_home = 0;
     int64_t fail_after = -1;
     int gpus = 1, driver = 13000;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
@@ -259,6 +259,12 @@ void aq_emu_recover(void)
     rt.fail_after = -1;
 }
 
+uint64_t aq_emu_bytes_home(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    return rt.bytes_home;
+}
+
 uint32_t aq_emu_alive(void)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
@@ -453,6 +459,7 @@ cudaError cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKi
     {
         std::lock_guard<std::mutex> hold(rt.lock);
         check_copy(dst, src, bytes, kind);
+        rt.bytes_home += kind == cudaMemcpyDeviceToHost ? bytes : 0;
     }
     cudaError rc = put(stream, {WORK, [=] { memset(dst, 0xff, bytes); }, NULL, 0});
     return rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0});

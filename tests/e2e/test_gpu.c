@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8 };
+enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8, TOPS = 20 };
 
 static struct {
     char model[4096], root[64];
@@ -30,6 +30,7 @@ static struct {
     __typeof__(aq_emu_recover) *recover;
     __typeof__(aq_emu_gpus) *gpus;
     __typeof__(aq_emu_driver) *driver;
+    __typeof__(aq_emu_bytes_home) *bytes_home;
     uint64_t seed;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
@@ -57,20 +58,35 @@ static const struct place places[EVERYWHERE] = {
     {"resident, KV streams", "weights=100/0/0 kv=0/100/0 hidden=100/0/0 head=device", "device"},
 };
 
+struct output;
+
 struct setup {
     const struct place *place; /* NULL: on the CPU, in memory */
     enum aq_dtype compute, weights, kv;
     struct aq_kv_policy policy;
-    bool serial, deterministic, sampled;
+    bool serial, deterministic;
+    void (*ways)(struct output *o, uint32_t i); /* of choosing; NULL: greedy */
+    uint32_t watched;                           /* bits: sequences that show their logits */
 };
 
 struct output {
     struct aq_sequence s;
-    uint32_t tokens[TOKENS];
-    float logprobs[TOKENS];
+    uint32_t tokens[TOKENS], watched;
+    float logprobs[TOKENS], prompt_logprob[PROMPT_MAX];
+    struct aq_top tops[TOKENS * TOPS], prompt_tops[PROMPT_MAX * TOPS];
 };
 
 /* ---- runs -------------------------------------------------------------------------------- */
+
+static void watch(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
+                  const struct aq_logits_stat *stat)
+{
+    struct output *o = s->user;
+    (void)worker;
+    o->watched++;
+    assert_int_equal(step, s->token_count);
+    assert_true(logits[stat->argmax] == stat->max);
+}
 
 static void submit(struct aq_engine *e, struct output *o, uint32_t i, const struct setup *s,
                    bool fed)
@@ -80,14 +96,15 @@ static void submit(struct aq_engine *e, struct output *o, uint32_t i, const stru
         .prompt = rig.golden[i].prompt,
         .prompt_count = rig.golden[i].count,
         .max_tokens = TOKENS,
-        .sampling = {.temperature = s->sampled ? 1 : 0,
-                     .top_p = 1,
-                     .repetition_penalty = 1,
-                     .record_hash = i},
+        .sampling = {.top_p = 1, .repetition_penalty = 1, .record_hash = i},
         .forced = fed ? rig.golden[i].tokens : NULL,
         .tokens = o->tokens,
         .logprobs = fed ? o->logprobs : NULL,
+        .on_logits = s->watched >> i & 1 ? watch : NULL,
+        .user = o,
     };
+    if (s->ways)
+        s->ways(o, i);
     aq_engine_submit(e, &o->s);
 }
 
@@ -295,17 +312,111 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     }
 }
 
-/* With a temperature rows of logits come home, and the draws are the CPU's. */
+static void with_temperature(struct output *o, uint32_t i)
+{
+    (void)i;
+    o->s.sampling.temperature = 1;
+}
+
+/* Each of the prompts another way, with penalties, masks, log-probabilities and alternatives. */
+static void every_way(struct output *o, uint32_t i)
+{
+    static const struct aq_sampling ways[PROMPTS] = {
+        {.top_p = 1, .repetition_penalty = 1},
+        {.temperature = 0.8f,
+         .top_p = 1,
+         .top_k = 5,
+         .repetition_penalty = 1.3f,
+         .presence_penalty = 0.5f,
+         .frequency_penalty = 0.25f,
+         .record_hash = 7},
+        {.temperature = 1.5f,
+         .top_p = 0.9f,
+         .min_p = 0.01f,
+         .repetition_penalty = 1,
+         .record_hash = 9,
+         .choice = 1},
+    };
+    static const uint32_t stops[] = {2, 1u << 30, 2, 50, 51, 52, 53};
+    struct aq_sequence *s = &o->s;
+    s->sampling = ways[i];
+    s->top_count = i == 0 ? 3 : i == 1 ? 0 : TOPS;
+    s->logprobs = o->logprobs;
+    s->tops = i == 1 ? NULL : o->tops;
+    s->prompt_logprobs = i < 2;
+    s->prompt_logprob = i < 2 ? o->prompt_logprob : NULL;
+    s->prompt_tops = i == 0 ? o->prompt_tops : NULL;
+    s->stop_ids = stops;
+    s->stop_id_count = i ? AQ_ARRAY_LEN(stops) : 0;
+    s->min_tokens = TOKENS;
+}
+
+/* The same draws and the same ties. */
 static void sampled_tokens_are_the_cpus(void **state)
 {
-    struct output cpu[PROMPTS], gpu[PROMPTS];
-    struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32, .sampled = true};
+    void (*const ways[])(struct output *, uint32_t) = {with_temperature, every_way};
     (void)state;
-    run(cpu, &s, false);
-    s.place = &places[0];
-    run(gpu, &s, false);
-    for (uint32_t i = 0; i < PROMPTS; i++)
-        assert_memory_equal(gpu[i].tokens, cpu[i].tokens, sizeof(cpu[i].tokens));
+    for (size_t w = 0; w < AQ_ARRAY_LEN(ways); w++) {
+        struct output cpu[PROMPTS], gpu[PROMPTS];
+        struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32, .ways = ways[w]};
+        run(cpu, &s, false);
+        s.place = &places[w];
+        run(gpu, &s, false);
+        for (uint32_t i = 0; i < PROMPTS; i++)
+            assert_memory_equal(gpu[i].tokens, cpu[i].tokens, sizeof(cpu[i].tokens));
+        expect_near(gpu, cpu, 1e-3f, ways[w] == every_way ? "every way" : "temperature");
+    }
+}
+
+/* Kernels choose, or the host where somebody looks at the logits: of all sequences, or of one that
+ * sits among others. */
+static void who_watches_changes_nothing(void **state)
+{
+    struct output want[PROMPTS], got[PROMPTS];
+    struct setup s = {.place = &places[1],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .ways = every_way,
+                      .watched = 7,
+                      .deterministic = true};
+    (void)state;
+    run(want, &s, false);
+    for (uint32_t watched = 0; watched < 4; watched++) {
+        s.watched = watched;
+        s.serial = watched == 2;
+        s.place = &places[watched % 2];
+        run(got, &s, false);
+        for (uint32_t i = 0; i < PROMPTS; i++) {
+            assert_int_equal(got[i].watched, watched >> i & 1 ? TOKENS : 0);
+            assert_memory_equal(got[i].tokens, want[i].tokens, sizeof(want[i].tokens));
+            assert_memory_equal(got[i].logprobs, want[i].logprobs, sizeof(want[i].logprobs));
+            assert_memory_equal(got[i].tops, want[i].tops, sizeof(want[i].tops));
+            assert_memory_equal(got[i].prompt_logprob, want[i].prompt_logprob,
+                                sizeof(want[i].prompt_logprob));
+            assert_memory_equal(got[i].prompt_tops, want[i].prompt_tops,
+                                sizeof(want[i].prompt_tops));
+        }
+    }
+    assert_true(want[0].prompt_tops[TOPS].logprob < 0);
+}
+
+/* Nothing but the choices does where everything lives on the device. */
+static void a_chosen_token_comes_home_as_a_few_bytes(void **state)
+{
+    struct setup s = {.place = &places[0], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
+    struct output out[PROMPTS];
+    (void)state;
+    if (!rig.bytes_home)
+        skip();
+    for (int w = 0; w < 2; w++) {
+        uint64_t before = rig.bytes_home();
+        s.ways = w ? with_temperature : NULL;
+        run(out, &s, false);
+        /* Rounded up to 16 for each micro-batch and pass: one token in it at least. */
+        uint64_t bytes = rig.bytes_home() - before;
+        assert_in_range(bytes, PROMPTS * TOKENS * 12, PROMPTS * TOKENS * 16);
+    }
 }
 
 static void expect_refusal(const struct aq_engine_opts *opts, int code, const char *part)
@@ -402,7 +513,9 @@ static int set_up(void **state)
     rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
     rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
     rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
-    return !rig.order || (rig.fail_after && rig.recover && rig.gpus && rig.driver) ? 0 : -1;
+    rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
+    bool all = rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home;
+    return !rig.order || all ? 0 : -1;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -426,6 +539,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
+    cmocka_unit_test(who_watches_changes_nothing),
+    cmocka_unit_test(a_chosen_token_comes_home_as_a_few_bytes),
     cmocka_unit_test(a_failure_of_the_gpu_ends_the_run),
 };
 

@@ -20,7 +20,7 @@ struct rig {
     struct aq_sequence seq[ROWS];
     struct aq_cuda_draw draw[ROWS];
     uint32_t ids[ROWS][IDS], stop[ROWS][IDS];
-    float *logits;
+    float *before, *logits;
     size_t stride;
     uint32_t vocab;
 };
@@ -66,7 +66,8 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
                               .min_tokens = IDS};
     draw_sampling(kc, &s->sampling, way, x->vocab);
     const struct aq_sampling *p = &s->sampling;
-    x->draw[r] = (struct aq_cuda_draw){.temperature = p->temperature,
+    x->draw[r] = (struct aq_cuda_draw){.given = AQ_CUDA_CHOOSE,
+                                       .temperature = p->temperature,
                                        .top_p = p->top_p,
                                        .min_p = p->min_p,
                                        .top_k = p->top_k,
@@ -80,10 +81,48 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
                                        .prompt_count = prompt,
                                        .seen_count = prompt + generated,
                                        .masked = x->stop[r],
-                                       .masked_count = s->stop_id_count};
+                                       .masked_count = s->stop_id_count,
+                                       .before = x->before + 2 * IDS * r};
     for (uint32_t i = 0; i < x->vocab; i++) { /* some that are impossible */
         if (kc_below(kc, 16) == 0)
             x->logits[r * x->stride + i] = -INFINITY;
+    }
+}
+
+/* The rows of x in the order they stand, and what their logits were before they were changed. */
+struct expected {
+    uint32_t token[ROWS];
+    float logprob[ROWS];
+};
+
+static void check_choices(struct kc *kc, const struct aq_cuda_choice *got,
+                          const struct aq_logits_stat *raw, const struct expected *want,
+                          uint32_t first, uint32_t rows)
+{
+    for (uint32_t i = 0; i < rows; i++) {
+        uint32_t r = first + i;
+        kc_expect(kc, got[i].token == want->token[r], "row %u: token %u, expected %u", r,
+                  got[i].token, want->token[r]);
+        kc_expect(kc, got[i].bad_count == raw[r].bad_count, "row %u: %u bad ones, expected %u", r,
+                  got[i].bad_count, raw[r].bad_count);
+        kc_expect(kc, memcmp(&got[i].logprob, &want->logprob[r], sizeof(float)) == 0,
+                  "row %u: log-probability %g, expected %g", r, got[i].logprob, want->logprob[r]);
+    }
+}
+
+/* What engine/sample.c takes, and leaves in `adjusted`. */
+static void choose_on_host(struct rig *x, const struct aq_logits_stat *raw, float *adjusted,
+                           const struct aq_sample_work *work, struct expected *ret)
+{
+    size_t row_bytes = x->vocab * sizeof(float);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = x->logits + r * x->stride;
+        memcpy(work->logits, row, row_bytes);
+        ret->token[r] = aq_sample_token(&x->seq[r], row, &raw[r], x->vocab, work);
+        memcpy(adjusted + r * x->stride, work->logits, row_bytes); /* what it chose from */
+        if (x->draw[r].given != AQ_CUDA_CHOOSE)
+            ret->token[r] = x->draw[r].given;
+        ret->logprob[r] = row[ret->token[r]] - raw[r].log_sum_exp;
     }
 }
 
@@ -93,50 +132,51 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     x.vocab = vocab;
     x.stride = vocab + kc_below(kc, 5);
     x.logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, x.stride);
+    x.before = kc_bytes(kc, sizeof(float) * 2 * IDS * ROWS);
     struct aq_sample_work work = {kc_bytes(kc, vocab * sizeof(struct aq_candidate)),
                                   kc_bytes(kc, vocab * sizeof(float))};
-    uint32_t *got = kc_bytes(kc, ROWS * sizeof(*got)), want[ROWS];
-    struct aq_logits_stat stat[ROWS];
+    struct aq_cuda_choice *got = kc_bytes(kc, ROWS * sizeof(*got));
+    struct aq_logits_stat raw[ROWS], now[ROWS];
+    struct expected want;
     for (uint32_t r = 0; r < ROWS; r++)
         make_row(kc, &x, r, way);
-    kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
+    if (way == GREEDY) /* one of them is not to be chosen, but scored */
+        x.draw[ROWS - 1].given = kc_below(kc, vocab);
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), raw, x.logits, x.stride, ROWS, vocab);
     struct kc_out adjusted = kc_out(kc, AQ_F32, ROWS, vocab, x.stride);
     kc_out_set(&adjusted, x.logits);
-    for (uint32_t r = 0; r < ROWS; r++) {
-        float *row = (float *)adjusted.ref + r * x.stride;
-        memcpy(work.logits, row, vocab * sizeof(*row));
-        want[r] = aq_sample_token(&x.seq[r], x.logits + r * x.stride, &stat[r], vocab, &work);
-        memcpy(row, work.logits, vocab * sizeof(*row)); /* what it chose from */
-    }
-    if (way >= PENALTIES) {
-        kc_cuda_done(aq_cuda_penalise(kc_cuda(), x.draw, adjusted.got, x.stride, ROWS, vocab));
-        kc_same(kc, &adjusted);
-        x.logits = adjusted.got;
-        kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, x.logits, x.stride, ROWS, vocab);
-    }
-    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, x.draw, stat, x.logits, x.stride, ROWS, vocab));
-    for (uint32_t r = 0; r < ROWS; r++)
-        kc_expect(kc, got[r] == want[r], "row %u: token %u, expected %u", r, got[r], want[r]);
+    choose_on_host(&x, raw, adjusted.ref, &work, &want);
+    struct aq_cuda_rows rows = {x.draw, raw, adjusted.got, x.stride, ROWS, vocab};
+    if (way >= PENALTIES)
+        kc_cuda_done(aq_cuda_penalise(kc_cuda(), &rows));
+    kc_same(kc, &adjusted);
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), now, rows.logits, x.stride, ROWS, vocab);
+    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, &rows, now));
+    check_choices(kc, got, raw, &want, 0, ROWS);
     uint32_t r = kc_below(kc, ROWS); /* alone */
-    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, x.draw + r, stat + r, x.logits + r * x.stride,
-                                x.stride, 1, vocab));
-    kc_expect(kc, got[0] == want[r], "row %u alone: token %u, expected %u", r, got[0], want[r]);
+    struct aq_cuda_rows one = {x.draw + r, raw + r, rows.logits + r * x.stride, x.stride, 1, vocab};
+    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, &one, now + r));
+    check_choices(kc, got, raw, &want, r, 1);
 }
 
 static void check_tops(struct kc *kc, uint32_t vocab, enum kc_fill fill)
 {
     size_t stride = vocab + kc_below(kc, 5);
-    uint32_t count = 1 + kc_below(kc, AQ_TOP_MAX);
-    const float *logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, stride);
+    float *logits = kc_in(kc, AQ_F32, fill, ROWS, vocab, stride);
     struct aq_logits_stat stat[ROWS];
-    struct aq_cuda_top *got = kc_bytes(kc, (size_t)ROWS * count * sizeof(*got));
+    struct aq_cuda_draw draw[ROWS];
+    struct aq_cuda_top *got = kc_bytes(kc, (size_t)ROWS * AQ_TOP_MAX * sizeof(*got));
+    for (uint32_t r = 0; r < ROWS; r++) /* the first row wants some, others perhaps none */
+        draw[r] = (struct aq_cuda_draw){.tops = got + r * AQ_TOP_MAX,
+                                        .top_count = kc_below(kc, AQ_TOP_MAX) + (r == 0)};
     kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, logits, stride, ROWS, vocab);
-    kc_cuda_done(aq_cuda_tops(kc_cuda(), got, count, stat, logits, stride, ROWS, vocab));
+    kc_cuda_done(
+        aq_cuda_tops(kc_cuda(), &(struct aq_cuda_rows){draw, stat, logits, stride, ROWS, vocab}));
     for (uint32_t r = 0; r < ROWS; r++) {
-        struct aq_top want[AQ_TOP_MAX];
-        aq_sample_tops(want, count, logits + r * stride, &stat[r], vocab);
-        for (uint32_t i = 0; i < count; i++) {
-            const struct aq_cuda_top *top = &got[r * count + i];
+        struct aq_top want[AQ_TOP_MAX] = {{0, 0}};
+        aq_sample_tops(want, draw[r].top_count, logits + r * stride, &stat[r], vocab);
+        for (uint32_t i = 0; i < AQ_TOP_MAX; i++) { /* those not asked for stay as they were */
+            const struct aq_cuda_top *top = &got[r * AQ_TOP_MAX + i];
             kc_expect(kc, top->id == want[i].id && top->logprob == want[i].logprob,
                       "row %u: number %u is %u at %g, expected %u at %g", r, i, top->id,
                       top->logprob, want[i].id, want[i].logprob);
