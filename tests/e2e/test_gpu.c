@@ -20,6 +20,8 @@
 
 enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8, TOPS = 20 };
 
+enum { PASSES = 16 };
+
 static struct {
     char model[4096], root[64];
     const char *module;
@@ -31,7 +33,11 @@ static struct {
     __typeof__(aq_emu_gpus) *gpus;
     __typeof__(aq_emu_driver) *driver;
     __typeof__(aq_emu_bytes_home) *bytes_home;
+    __typeof__(aq_emu_counted) *counted;
     uint64_t seed;
+    /* Of the last run: what had been asked of the GPU when each pass was over. */
+    struct aq_emu_counts after[PASSES];
+    uint32_t passes;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
     } golden[PROMPTS];
@@ -67,6 +73,7 @@ struct setup {
     bool serial, deterministic;
     void (*ways)(struct output *o, uint32_t i); /* of choosing; NULL: greedy */
     uint32_t watched;                           /* bits: sequences that show their logits */
+    uint32_t launches;                          /* made together, at most; 0: as is usual */
 };
 
 struct output {
@@ -131,7 +138,10 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
         opts.placement = s->place->placement;
         opts.attention = s->place->attention;
     }
-    return aq_engine_open(ret, &opts, reterr);
+    int rc = aq_engine_open(ret, &opts, reterr);
+    if (rc == 0)
+        aq_engine_set_seams(*ret, &(struct aq_engine_seams){.gpu_launches = s->launches});
+    return rc;
 }
 
 /* Every buffer lies within its line of the ledger (or on one page, where it is pinned), and all of
@@ -165,8 +175,12 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
     rc = rc < 0 ? rc : aq_engine_load(e, &err);
     for (uint32_t i = 0; rc == 0 && i < PROMPTS; i++)
         submit(e, &out[i], i, s, fed);
-    for (bool worked = true; rc == 0 && worked;)
+    rig.passes = 0;
+    for (bool worked = true; rc == 0 && worked;) {
         rc = aq_engine_pass(e, &worked, &err);
+        if (rig.counted && worked && rig.passes < PASSES)
+            rig.after[rig.passes++] = rig.counted();
+    }
     if (rc < 0)
         fail_msg("%s: %s", where, err.text);
     assert_string_equal(aq_engine_info(e)->backend, s->place ? "cuda" : "cpu");
@@ -177,6 +191,63 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
         assert_int_equal(out[i].s.token_count, TOKENS);
     }
     aq_engine_close(e);
+}
+
+/* Calls of the last pass of the run, and how many of them launched a graph. */
+static uint64_t calls_of_last_pass(uint64_t *ret_graphs)
+{
+    const struct aq_emu_counts *to = &rig.after[rig.passes - 1], *from = to - 1;
+    assert_true(rig.passes > 3);
+    *ret_graphs = to->graph_launches - from->graph_launches;
+    return to->works - from->works + to->events - from->events + *ret_graphs;
+}
+
+/* Where all lives on the device, a decode pass is a few graphs, and the head. */
+static void a_pass_without_edges_is_a_few_calls(void **state)
+{
+    struct setup s = {.place = &places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .deterministic = true};
+    struct output one[PROMPTS], two[PROMPTS];
+    uint64_t graphs, none;
+    (void)state;
+    if (TEST_SLOW || !rig.counted)
+        skip();
+    run(one, &s, true);
+    uint64_t calls = calls_of_last_pass(&graphs);
+    struct aq_emu_counts *last = &rig.after[rig.passes - 1];
+    assert_true(graphs > 0);
+    assert_true(last->graphs == last[-1].graphs); /* none is made any more */
+    s.serial = true;
+    run(two, &s, true);
+    uint64_t apart = calls_of_last_pass(&none);
+    print_message("calls of a decode pass: %llu, of which %llu launch graphs; op by op %llu\n",
+                  (unsigned long long)calls, (unsigned long long)graphs, (unsigned long long)apart);
+    assert_int_equal(none, 0);
+    assert_true(calls * 5 < apart);
+    for (uint32_t n = 0; n < PROMPTS; n++)
+        assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
+}
+
+/* More launches than there is room for go on one by one in the middle of a bundle. */
+static void what_does_not_fit_a_list_is_launched_at_once(void **state)
+{
+    struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
+    struct setup s = {.compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16, .deterministic = true};
+    struct output one[PROMPTS], two[PROMPTS];
+    (void)state;
+    assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
+    for (int i = 0; i < 4; i += 3) { /* all on the device, and in three places */
+        s.place = &places[i];
+        s.launches = 0;
+        run(one, &s, true);
+        s.launches = 7;
+        run(two, &s, true);
+        for (uint32_t n = 0; n < PROMPTS; n++)
+            assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
+    }
 }
 
 /* What fails on the GPU ends the run, and the message says what the driver said. */
@@ -514,7 +585,9 @@ static int set_up(void **state)
     rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
     rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
     rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
-    bool all = rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home;
+    rig.counted = (__typeof__(rig.counted))dlsym(module, "aq_emu_counted");
+    bool all =
+        rig.counted && rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home;
     return !rig.order || all ? 0 : -1;
 }
 
@@ -536,6 +609,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_had_is_said),
     cmocka_unit_test(golden_tokens_come_out_wherever_things_live),
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
+    cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
+    cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
