@@ -32,6 +32,13 @@ enum aq_dtype {
     AQ_DTYPE_COUNT,
 };
 
+/* Bytes that are to be copied. */
+struct aq_copy_piece {
+    void *dst;
+    const void *src;
+    uint64_t bytes; /* 0 is fine */
+};
+
 enum aq_tier { AQ_DEVICE, AQ_HOST, AQ_DISK, AQ_TIER_COUNT };
 
 /* How the 64 rows of a panel lie in memory (DESIGN section 6).  K is the row length.

@@ -291,9 +291,8 @@ static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_pr
  * order, and a row's bits may not depend on how many there are where that is promised. */
 static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_product *p)
 {
-    bool takes = p->x_dtype == AQ_F16 || (p->x_dtype == AQ_BF16 && c->ex.sm >= 80);
-    return takes && aq_dtype_is_quantised(p->w_dtype) && p->m <= AQ_CUDA_PRODUCT_ROWS_MAX &&
-           !c->deterministic;
+    return aq_dtype_is_quantised(p->w_dtype) && p->x_dtype != AQ_F32 &&
+           p->m <= AQ_CUDA_PRODUCT_ROWS_MAX && !c->deterministic;
 }
 
 static void cuda_product(struct aq_compute *base, const struct aq_product *p)

@@ -114,6 +114,14 @@ int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct a
     return 0;
 }
 
+int aq_cuda_pieces(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count)
+{
+    const struct aq_cuda *c = user;
+    struct aq_cuda_exec ex = {
+        .stream = native, .sm = c->info.sm, .multiprocessors = c->info.multiprocessors};
+    return c->module->kernels->copy_pieces(&ex, pieces, count);
+}
+
 void aq_cuda_close(struct aq_cuda *c)
 {
     if (c->gpu)

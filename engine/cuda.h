@@ -23,4 +23,7 @@ void aq_cuda_close(struct aq_cuda *c);
 /* The same without opening a GPU: is there one of that number? */
 int aq_cuda_check(const char *path, uint32_t index, struct aq_err *reterr);
 
+/* For struct aq_device_opts: gpu_pieces; user is a struct aq_cuda. */
+int aq_cuda_pieces(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count);
+
 #endif

@@ -25,6 +25,7 @@ static const struct aq_cuda_kernels kernels = {
     .kv_select = aq_cuda_kv_select,
     .kv_move = aq_cuda_kv_move,
     .kv_note = aq_cuda_kv_note,
+    .copy_pieces = aq_cuda_copy_pieces,
     .attn_decode_workspace = aq_cuda_attn_decode_workspace,
     .attn_decode = aq_cuda_attn_decode,
     .attn_prefill = aq_cuda_attn_prefill,

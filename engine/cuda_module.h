@@ -32,6 +32,7 @@ struct aq_cuda_kernels {
     __typeof__(aq_cuda_kv_select) *kv_select;
     __typeof__(aq_cuda_kv_move) *kv_move;
     __typeof__(aq_cuda_kv_note) *kv_note;
+    __typeof__(aq_cuda_copy_pieces) *copy_pieces;
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;
     __typeof__(aq_cuda_attn_decode) *attn_decode;
     __typeof__(aq_cuda_attn_prefill) *attn_prefill;

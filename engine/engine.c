@@ -423,6 +423,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
                                          : AQ_DEVICE_UNIFIED,
         .gpu_ops = engine_on_gpu(e) ? e->cuda.module->gpu : NULL,
         .gpu = e->cuda.gpu,
+        .gpu_pieces = engine_on_gpu(e) ? aq_cuda_pieces : NULL,
+        .gpu_pieces_user = &e->cuda,
         .link = {[AQ_H2D] = {e->link[AQ_H2D], e->seams.link_latency_ns},
                  [AQ_D2H] = {e->link[AQ_D2H], e->seams.link_latency_ns}},
         .timeline = e->seams.timeline,

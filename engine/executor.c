@@ -747,6 +747,8 @@ static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
 {
     aq_device_fail(x->opts.device, rc);
     drain(x);
+    if (rc == -ECANCELED) /* what was skipped may be reported before the cause is */
+        rc = aq_device_failed(x->opts.device);
     if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
         return aq_disk_lane_error(x->disk, NULL);
     const char *said = aq_device_failure(x->opts.device);

@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/types.h"
 #include "offload/completions.h"
 #include "offload/gpu.h"
 #include "offload/numa.h"
@@ -57,6 +58,10 @@ struct aq_device_opts {
     struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
     const struct aq_gpu_ops *gpu_ops;          /* GPU alone, and then in real time */
     struct aq_gpu *gpu;
+    /* Puts a kernel on `native` that copies pieces, whose list is read at the call: the driver
+     * takes small ones one by one.  0 or a code of the driver's.  NULL: it has to. */
+    int (*gpu_pieces)(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count);
+    void *gpu_pieces_user;
 
     /* Virtual time only. */
     bool poison; /* from the start of a copy until its end its destination holds NaNs (0xff bytes),
@@ -168,12 +173,6 @@ struct aq_device_job {
     /* What it overwrites without reading it first, to be poisoned; the caller's until the end. */
     const struct aq_device_range *outputs;
     uint32_t output_count;
-};
-
-struct aq_copy_piece {
-    void *dst;
-    const void *src;
-    uint64_t bytes; /* 0 is fine */
 };
 
 struct aq_device_copy {

@@ -216,14 +216,40 @@ static bool gpu_chains(const struct aq_device_stream *s, const struct aq_device_
 
 /* ---- submission ---- */
 
+enum {
+    SMALL_BYTES =
+        4096,      /* single keys and what is remembered of them; not runs of keys or weights */
+    SMALL_MIN = 8, /* fewer than this are not worth a kernel */
+};
+
+/* How many small pieces there are from `first` on, if a kernel is to copy them; else 0. */
+static uint32_t count_small(const struct aq_device *d, const struct aq_entry *e, uint32_t first)
+{
+    const struct aq_device_copy *c = &e->copy;
+    uint32_t end = first;
+    if (!d->opts.gpu_pieces || e->pageable_bytes || c->direction >= AQ_LINK_COUNT)
+        return 0;
+    while (end < c->piece_count && c->pieces[end].bytes <= SMALL_BYTES)
+        end++;
+    return end - first >= SMALL_MIN ? end - first : 0;
+}
+
 /* Pieces that go on where the last one ended are one copy. */
-static int enqueue_copy(struct aq_device_stream *s, const struct aq_device_copy *c)
+static int enqueue_copy(struct aq_device_stream *s, const struct aq_entry *e)
 {
     static const enum aq_gpu_copy way[AQ_DIRECTION_COUNT] = {
         [AQ_H2D] = AQ_GPU_H2D, [AQ_D2H] = AQ_GPU_D2H, [AQ_H2H] = AQ_GPU_H2H, [AQ_D2D] = AQ_GPU_D2D};
+    const struct aq_device_opts *o = &s->d->opts;
+    const struct aq_device_copy *c = &e->copy;
     int rc = 0;
     for (uint32_t i = 0, end; i < c->piece_count && !rc; i = end) {
         struct aq_copy_piece whole = c->pieces[i];
+        uint32_t small = count_small(s->d, e, i);
+        end = i + small;
+        if (small) {
+            rc = o->gpu_pieces(o->gpu_pieces_user, s->native, c->pieces + i, small);
+            continue;
+        }
         for (end = i + 1; end < c->piece_count; end++) {
             const struct aq_copy_piece *p = &c->pieces[end];
             if ((char *)p->dst != (char *)whole.dst + whole.bytes ||
@@ -259,7 +285,7 @@ static int enqueue(struct aq_device_stream *s, struct aq_entry *e, int *ret_resu
     int rc = follow_all(s, e);
     rc = rc ? rc : ops->record(s->d->opts.gpu, event[0], s->native);
     if (!rc && e->kind == AQ_ENTRY_COPY)
-        rc = enqueue_copy(s, &e->copy);
+        rc = enqueue_copy(s, e);
     else if (!rc)
         *ret_result = e->job.fn(e->job.arg, s->native);
     assert(*ret_result <= 0);

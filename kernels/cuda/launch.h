@@ -175,6 +175,11 @@ int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *move
 int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
                     uint32_t kv_heads, uint32_t whole);
 
+/* Copies pieces between any memories that the device reaches: pinned memory of the host's at its
+ * own address.  They do not overlap.  The list is read at the call. */
+int aq_cuda_copy_pieces(const struct aq_cuda_exec *ex, const struct aq_copy_piece *pieces,
+                        uint32_t count);
+
 /* ---- attention ---- */
 
 /* Head sizes up to 256; out may be f16 as well.  Both members of reach are used.  The bits do not

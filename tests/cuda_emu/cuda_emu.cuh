@@ -26,6 +26,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct uint3 {
     unsigned x, y, z;

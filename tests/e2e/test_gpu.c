@@ -70,7 +70,7 @@ struct setup {
     const struct place *place; /* NULL: on the CPU, in memory */
     enum aq_dtype compute, weights, kv;
     struct aq_kv_policy policy;
-    bool serial, deterministic;
+    bool serial, deterministic, one_batch;
     void (*ways)(struct output *o, uint32_t i); /* of choosing; NULL: greedy */
     uint32_t watched;                           /* bits: sequences that show their logits */
     uint32_t launches;                          /* made together, at most; 0: as is usual */
@@ -126,8 +126,8 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
                                   .host_memory = AQ_GIB,
                                   .cache_dir = rig.root,
                                   .disk_dir_any = true,
-                                  .micro_batches = 2,
-                                  .micro_batch = 2,
+                                  .micro_batches = s->one_batch ? 1 : 2,
+                                  .micro_batch = s->one_batch ? 4 : 2,
                                   .serial = s->serial,
                                   .deterministic = s->deterministic,
                                   .refill = true};
@@ -358,6 +358,7 @@ static void every_format_is_near_the_cpu(void **state)
         s.compute = formats[i].compute;
         for (int p = (int)i % 2; p < EVERYWHERE; p += 4) {
             s.place = &places[p];
+            s.one_batch = p >= 4; /* its weights are not unpacked ahead of its products */
             snprintf(what, sizeof(what), "%s, compute %s, weights %s, kv %s", places[p].name,
                      aq_dtype_name(s.compute), aq_dtype_name(s.weights), aq_dtype_name(s.kv));
             run(gpu, &s, true);

@@ -219,8 +219,40 @@ static void check_halves(struct kc *kc)
     }
 }
 
+/* ---- pieces ---- */
+
+/* In an order of their own, with gaps between them that stay as they are. */
+static void check_pieces(struct kc *kc, uint32_t count, uint32_t unit, uint32_t most)
+{
+    struct aq_copy_piece *piece = kc_bytes(kc, count * sizeof(*piece));
+    uint32_t room = (most + 2) * unit, bytes = count * room;
+    const uint8_t *from = kc_in(kc, AQ_F32, KC_NORMAL, 1, bytes / 4 + 4, bytes / 4 + 4);
+    struct kc_out to = kc_out(kc, AQ_F32, 1, bytes / 4 + 4, bytes / 4 + 4);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = (i * 7 % count) * room + kc_below(kc, 2) * unit;
+        uint32_t src = i * room + kc_below(kc, 2) * unit;
+        piece[i] = (struct aq_copy_piece){(uint8_t *)to.got + at, from + src,
+                                          kc_below(kc, most + 1) * unit};
+        memcpy((uint8_t *)to.ref + at, from + src, piece[i].bytes);
+    }
+    kc_cuda_done(aq_cuda_copy_pieces(kc_cuda(), piece, count));
+    kc_same(kc, &to);
+}
+
+static void check_all_pieces(struct kc *kc)
+{
+    static const uint32_t counts[] = {1, 2, 9, 65, 5000}, units[] = {16, 4, 1, 2};
+    for (size_t c = 0; c < AQ_ARRAY_LEN(counts); c++) {
+        for (size_t u = 0; u < AQ_ARRAY_LEN(units); u++) {
+            if (kc_begin(kc, KC_CUDA_SLOT, "pieces_%u_of_%u", counts[c], units[u]))
+                check_pieces(kc, counts[c], units[u], counts[c] > 100 ? 3 : 70);
+        }
+    }
+}
+
 static void check(struct kc *kc)
 {
+    check_all_pieces(kc);
     check_finishes(kc);
     check_unpacks(kc);
     check_products(kc);

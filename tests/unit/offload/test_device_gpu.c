@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What offload/device.h promises, kept by a GPU: offload/gpu_cuda.c over the emulated runtime,
  * which serves streams in an order that is drawn. */
+#include "kernels/cuda/launch.h"
 #include "offload/gpu_cuda.h"
 #include "tests/cuda_emu/control.h"
 #include "tests/unit/offload/device_rig.h"
@@ -13,7 +14,10 @@ struct gpu_rig {
     struct aq_gpu_info info;
 };
 
-static void gpu_open(struct gpu_rig *g, uint64_t seed, uint64_t device_bytes)
+static void gpu_open_with(struct gpu_rig *g, uint64_t seed, uint64_t device_bytes,
+                          int (*pieces)(void *user, void *native, const struct aq_copy_piece *list,
+                                        uint32_t count),
+                          void *user)
 {
     aq_emu_order(seed);
     assert_int_equal(aq_gpu_cuda.open(&g->gpu, 0, &g->info), 0);
@@ -21,7 +25,14 @@ static void gpu_open(struct gpu_rig *g, uint64_t seed, uint64_t device_bytes)
     o.device.kind = AQ_DEVICE_GPU;
     o.device.gpu_ops = &aq_gpu_cuda;
     o.device.gpu = g->gpu;
+    o.device.gpu_pieces = pieces;
+    o.device.gpu_pieces_user = user;
     rig_open(&g->r, o);
+}
+
+static void gpu_open(struct gpu_rig *g, uint64_t seed, uint64_t device_bytes)
+{
+    gpu_open_with(g, seed, device_bytes, NULL, NULL);
 }
 
 /* Nothing is left behind, whatever happened. */
@@ -383,7 +394,70 @@ static void without_a_driver_there_are_no_gpus(void **state)
     assert_int_equal(aq_gpu_cuda.open(&gpu, 1, &info), cudaErrorInvalidDevice);
 }
 
+/* ---- small pieces ---- */
+
+static int count_pieces(void *user, void *native, const struct aq_copy_piece *pieces,
+                        uint32_t count)
+{
+    uint32_t *taken = user;
+    struct aq_cuda_exec ex = {.stream = native, .sm = 90};
+    *taken += count;
+    return aq_cuda_copy_pieces(&ex, pieces, count);
+}
+
+enum { SMALL = 10, PIECES = SMALL + 4, ROOM = 16384 };
+
+/* Small ones, a large one, and a few small ones again; returns their bytes. */
+static uint64_t list_pieces(struct aq_copy_piece *ret, char *to, const char *from)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < PIECES; i++) {
+        uint32_t at = i < SMALL ? 100 * i : i == SMALL ? 2000 : 6000 + 200 * i;
+        ret[i] = (struct aq_copy_piece){to + at, from + at, i == SMALL ? 5000 : 96};
+        sum += ret[i].bytes;
+    }
+    return sum;
+}
+
+/* The large one, and those that are too few, do not; nor does anything where a kernel could not
+ * write the bytes, or there is none. */
+static void small_pieces_go_by_a_kernel(void **state)
+{
+    char want[ROOM];
+    (void)state;
+    for (int c = 0; c < 3; c++) {
+        struct gpu_rig g;
+        uint32_t taken = 0;
+        enum aq_device_memory home = c == 2 ? AQ_MEMORY_HOST : AQ_MEMORY_PINNED;
+        struct aq_copy_piece pieces[PIECES];
+        gpu_open_with(&g, 1 + (uint64_t)c, 0, c == 1 ? NULL : count_pieces, &taken);
+        struct aq_device_stream *s = rig_stream(&g.r, "d2h", 8, 1);
+        char *from = rig_take(&g.r, AQ_MEMORY_DEVICE, ROOM), *to = rig_take(&g.r, home, ROOM);
+        struct aq_device_copy copy = {.direction = AQ_D2H,
+                                      .pieces = pieces,
+                                      .piece_count = PIECES,
+                                      .token = 5,
+                                      .done = g.r.done};
+        uint64_t left = list_pieces(pieces, to, from);
+        memset(want, 7, ROOM);
+        assert_int_equal(aq_device_write(g.r.d, from, want, ROOM, NULL), 0);
+        assert_int_equal(aq_device_copy(s, &copy), 0);
+        rig_expect(&g.r, 5, 0);
+        assert_int_equal(taken, c == 0 ? SMALL : 0);
+        for (uint32_t i = 0; i < PIECES; i++)
+            assert_memory_equal(pieces[i].dst, want, pieces[i].bytes);
+        for (uint32_t i = 0; i < ROOM; i++)
+            left -= to[i] != 0;
+        assert_int_equal(left, 0);
+        aq_device_stream_close(s);
+        rig_give(&g.r, AQ_MEMORY_DEVICE, from, ROOM);
+        rig_give(&g.r, home, to, ROOM);
+        gpu_close(&g);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(small_pieces_go_by_a_kernel),
     cmocka_unit_test(jobs_of_a_stream_run_in_the_order_of_submission),
     cmocka_unit_test(streams_that_follow_see_what_was_written_before),
     cmocka_unit_test(streams_that_do_not_wait_compute_with_garbage),
