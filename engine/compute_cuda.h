@@ -51,8 +51,8 @@ struct aq_compute_cuda_row {
 uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);
 uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c);
 
-/* Where answers will be when the op has finished, until AQ_GPU_DESKS further ones have begun: one
- * for each row, and the alternatives of all rows one after the other. */
+/* Where answers will be when the op has finished, until its desks are taken again: one for each
+ * row, and the alternatives of all rows one after the other. */
 struct aq_compute_cuda_answers {
     const struct aq_cuda_choice *choice;
     const struct aq_cuda_top *top;

@@ -521,18 +521,19 @@ static int issue_bundled(struct aq_executor *x, struct exec_lane *lane, uint32_t
         return 0;
     }
     int rc = x->bundle.count && !exec_bundle_takes(x, op_index, pass) ? exec_bundle_send(x) : 0;
+    if (rc < 0)
+        return rc;
     bool first = x->bundle.count == 0;
     push_issued(lane, op_index, !work || !first);
     if (!work && first) {
         book_issue(x, op_index);
-        return rc;
+        return 0;
     }
     if (first) {
         lane->in_flight++;
         exec_follow_deps(x, op, pass, false);
     }
-    bool ends = exec_bundle_add(x, op_index);
-    return rc < 0 || !ends ? rc : exec_bundle_send(x);
+    return exec_bundle_add(x, op_index) ? exec_bundle_send(x) : 0;
 }
 
 /* Starts an op that is ready.  Returns 0 or a failure of the lane. */
@@ -544,13 +545,10 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
     uint64_t pass = lane->pass;
     int rc = 0;
-    if (x->bundles && l == AQ_LANE_COMPUTE) {
-        if (op->kind != AQ_OP_HEAD)
-            return issue_bundled(x, lane, op_index);
-        rc = exec_bundle_send(x);
-        if (rc < 0)
-            return rc;
-    }
+    if (x->bundles && l == AQ_LANE_COMPUTE && op->kind != AQ_OP_HEAD)
+        return issue_bundled(x, lane, op_index);
+    if (l == AQ_LANE_COMPUTE && (rc = exec_bundle_send(x)) < 0)
+        return rc;
     advance(lane);
     if (in_place && work)
         run_inline(x, lane, op);

@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 enum {
-    AQ_HW_KEYS_MAX = 112,
+    AQ_HW_KEYS_MAX = 144,
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
