@@ -64,12 +64,14 @@ def opt_shape(layers, hidden=4096, heads=32, vocab=50272):
 class Lines:
     """Figures, some of which must reach something."""
 
-    def __init__(self):
-        self.rows = []
+    def __init__(self, quiet=False):
+        self.rows, self.quiet = [], quiet
 
     def add(self, what, need, found, unit, more="", at_most=False):
         ok = None if need is None or found is None else found <= need if at_most else found >= need
         self.rows.append(dict(what=what, need=need, found=found, unit=unit, note=more, ok=ok, at_most=at_most))
+        if self.quiet:
+            return
         limit = "" if need is None else f" (must be {'at most' if at_most else 'at least'} {need:g})"
         note(f"{'ok  ' if ok else 'MISS' if ok is False else '    '} {what}: "
              f"{'-' if found is None else f'{found:.3g}'} {unit}{limit} {more}")
@@ -86,7 +88,7 @@ class Lines:
         for r in self.rows:
             need = "" if r["need"] is None else ("<= " if r["at_most"] else ">= ") + f"{r['need']:g}"
             found = "-" if r["found"] is None else f"{r['found']:.3g} {r['unit']}"
-            mark = "**missed** " if r["ok"] is False else ""
+            mark = "**missed** " if r["ok"] is False else "reached " if r["ok"] and self.quiet else ""
             yield f"| {r['what']} | {need} | {found} | {mark}{r['note']} |"
 
     def status(self):

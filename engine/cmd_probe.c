@@ -3,6 +3,7 @@
 #include "engine/commands.h"
 
 #include "base/json.h"
+#include "engine/device.h"
 #include "engine/hw_file.h"
 #include "engine/paths.h"
 #include "engine/probe.h"
@@ -38,11 +39,13 @@ static int print_yaml(const struct aq_hw_profile *p, const struct aquifer_hooks 
 }
 
 /* Measures as the options say; with --keep for every run to come. */
-static int measure(struct aq_hw_profile *ret, const struct aq_options *o, const struct aq_log *log,
+static int measure(struct aq_hw_profile *ret, const struct aq_options *o,
+                   const struct aq_cuda *cuda, const struct aq_log *log,
                    const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
     char *cache = o->keep ? aq_path_cache(o->cache_dir, reterr) : NULL;
     struct aq_probe_opts opts = {
+        .cuda = cuda,
         .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : cache,
         .threads = o->threads,
         .isa = o->isa,
@@ -55,7 +58,8 @@ static int measure(struct aq_hw_profile *ret, const struct aq_options *o, const 
     };
     struct aq_hw_local_opts local = {.cache_dir = o->cache_dir,
                                      .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
-                                     .threads = o->threads};
+                                     .threads = o->threads,
+                                     .cuda = cuda};
     int rc = o->keep && !cache ? -EINVAL : 0;
     if (rc == 0 && cache)
         rc = aq_path_make(cache, reterr);
@@ -78,7 +82,10 @@ int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
         return aq_error(reterr, -EINVAL,
                         "--keep: expected a measurement as runs are by default, found --isa, --io "
                         "or --io-direct");
-    int rc = measure(&p, o, &log, hooks, reterr);
+    struct aq_cuda cuda;
+    int rc = aq_device_open_gpu(&cuda, o->device, reterr);
+    rc = rc < 0 ? rc : measure(&p, o, cuda.module ? &cuda : NULL, &log, hooks, reterr);
+    aq_cuda_close(&cuda);
     if (rc == 0 && o->output)
         rc = aq_hw_file_write(&p, o->output, reterr);
     if (rc < 0)

@@ -2,6 +2,7 @@
  * Launches in the place of the CPU's kernels: see compute_cuda.h. */
 #include "engine/compute_cuda.h"
 
+#include "engine/cuda_record.h"
 #include "engine/sample.h"
 
 #include <assert.h>
@@ -10,14 +11,14 @@
 
 struct aq_compute_cuda {
     struct aq_compute c;
-    const struct aq_cuda_kernels *k;
+    const struct aq_cuda_kernels *k, *real; /* at work: the real ones, or those that note */
     const struct aq_gpu_ops *gpu_ops;
     struct aq_gpu *gpu;
     struct aq_device *device;
     struct aq_gpu_room room;
     struct aq_cuda_exec ex;
     struct aq_cuda_blas blas;
-    uint8_t *work, *desks; /* all of the device's, and of the pinned memory */
+    uint8_t *work, *desks_here; /* all of the device's, and of the pinned memory */
     size_t work_bytes, desks_bytes;
     uint8_t *mirror, *sums, *unpacked;        /* in work */
     struct aq_logits_stat *stats, *stats_now; /* as the model gave them, and penalised */
@@ -29,11 +30,17 @@ struct aq_compute_cuda {
     size_t answers_bytes;
     struct aq_cuda_choice *choice;
     struct aq_cuda_top *top;
-    /* The op at work: its desk, how much of it is taken, and how much has been sent. */
-    uint32_t desk;
-    size_t used, sent;
+    /* The ops at work: the stream, their desks, how much of these is taken from the front and, for
+     * what has another size in every pass, down to where from the back, and how much of the front
+     * has been sent. */
+    struct aq_cuda_record *record;
+    void *stream;
+    bool noting; /* launches are; what is on the desks goes there in front of all of them */
+    uint32_t desk, desks, op;
+    size_t used, back, sent;
     int rc;
-    const char *what; /* what failed first */
+    const char *what; /* what failed first, and of which op */
+    uint32_t failed_op;
 };
 
 static struct aq_compute_cuda *cuda_of(struct aq_compute *c)
@@ -54,18 +61,26 @@ static void note(struct aq_compute_cuda *c, int rc, const char *what)
     if (rc && !c->rc) {
         c->rc = rc;
         c->what = what;
+        c->failed_op = c->op;
     }
 }
 
-/* Room on the desk, to be filled in before it is sent; *ret_there is its place on the device. */
+/* The place of a byte of the ops' desks, here; *ret_there is its place on the device, where all
+ * desks have the same one: in the stream, one is sent behind the kernels that read the last. */
+static void *place(struct aq_compute_cuda *c, size_t at, void *ret_there)
+{
+    uint8_t *there = c->mirror + at;
+    memcpy(ret_there, &there, sizeof(there));
+    return c->desks_here + c->desk * c->room.desk_bytes + at;
+}
+
+/* Room on the desk, to be filled in before it is sent. */
 static void *put(struct aq_compute_cuda *c, size_t bytes, void *ret_there)
 {
-    size_t at = c->desk * c->room.desk_bytes + c->used;
-    uint8_t *there = c->mirror + at;
-    assert(bytes <= c->room.desk_bytes - c->used);
+    size_t at = c->used;
+    assert(bytes <= c->back - c->used);
     c->used += aq_align_up(bytes, 16);
-    memcpy(ret_there, &there, sizeof(there));
-    return c->desks + at;
+    return place(c, at, ret_there);
 }
 
 /* A copy of an array of the host's. */
@@ -76,15 +91,59 @@ static const void *give(struct aq_compute_cuda *c, const void *data, size_t byte
     return there;
 }
 
+/* The same of an array whose size changes from pass to pass: what is in front stays where it was in
+ * the last one, so that launches have the same arguments. */
+static const void *give_behind(struct aq_compute_cuda *c, const void *data, size_t bytes)
+{
+    const void *there;
+    if (!c->noting)
+        return give(c, data, bytes);
+    assert(aq_align_up(bytes, 16) <= c->back - c->used);
+    c->back -= aq_align_up(bytes, 16);
+    memcpy(place(c, c->back, &there), data, bytes);
+    return there;
+}
+
+static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
+{
+    uint8_t *there;
+    const uint8_t *here = place(c, from, &there);
+    if (end > from && !failed(c))
+        note(c, c->gpu_ops->copy(c->gpu, c->stream, there, here, end - from, AQ_GPU_H2D),
+             "cudaMemcpyAsync");
+}
+
 static void send(struct aq_compute_cuda *c)
 {
-    size_t at = c->desk * c->room.desk_bytes + c->sent;
-    if (c->used > c->sent && !failed(c))
-        note(c,
-             c->gpu_ops->copy(c->gpu, c->ex.stream, c->mirror + at, c->desks + at,
-                              c->used - c->sent, AQ_GPU_H2D),
-             "cudaMemcpyAsync");
+    if (c->noting)
+        return;
+    send_range(c, c->sent, c->used);
     c->sent = c->used;
+}
+
+/* Makes the launches that are noted; what follows is launched at once. */
+static void launch_noted(struct aq_compute_cuda *c, bool again)
+{
+    struct aq_cuda_exec ex = c->ex;
+    const char *what;
+    uint32_t op;
+    ex.stream = c->stream;
+    send_range(c, 0, c->used);
+    send_range(c, c->back, c->desks * c->room.desk_bytes);
+    c->sent = c->used;
+    int rc = failed(c) ? 0 : aq_cuda_record_launch(c->record, &ex, again, &what, &op);
+    if (rc) {
+        note(c, rc, what);
+        c->failed_op = op;
+    }
+    c->noting = false;
+    c->k = c->real;
+    c->ex.stream = c->stream;
+}
+
+static void no_more_room(void *user)
+{
+    launch_noted(user, false);
 }
 
 /* Nothing of the host's but what is pinned may reach a kernel. */
@@ -287,7 +346,7 @@ static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *bl
 {
     for (uint32_t i = 0; i < count; i++)
         check(c, block[i]);
-    return give(c, block, count * sizeof(*block));
+    return give_behind(c, block, count * sizeof(*block));
 }
 
 /* The same attention over sequences on the desk, with their lengths and tables. */
@@ -313,6 +372,8 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
         ret->rows = (uint32_t)aq_max_u64(ret->rows, s->rows);
         ret->len = (uint32_t)aq_max_u64(ret->len, len);
     }
+    if (ret->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
+        ret->len = (uint32_t)aq_align_up(ret->len, AQ_CUDA_DECODE_SPLIT);
     send(c);
     return with;
 }
@@ -599,19 +660,37 @@ struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c)
     return &c->c;
 }
 
-void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream)
+void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together)
 {
-    c->ex.stream = stream;
-    c->desk = (c->desk + 1) % AQ_GPU_DESKS;
+    assert(AQ_GPU_DESKS % desks == 0 && desks <= AQ_GPU_BUNDLE_DESKS && c->desk % desks == 0);
+    c->desks = desks;
+    c->desk = (c->desk + desks) % AQ_GPU_DESKS;
     c->used = c->sent = 0;
+    c->back = desks * c->room.desk_bytes;
     c->rc = 0;
+    c->op = 0;
+    c->stream = stream;
+    c->noting = together;
+    c->k = together ? aq_cuda_record_kernels(c->record) : c->real;
+    c->ex.stream = together ? c->record : stream;
+    aq_cuda_record_clear(c->record);
 }
 
-int aq_compute_cuda_end(struct aq_compute_cuda *c, const char **ret_what, const char **ret_why)
+void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
 {
+    c->op = op;
+    aq_cuda_record_op(c->record, op);
+}
+
+int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
+                        const char **ret_why)
+{
+    if (c->noting)
+        launch_noted(c, true);
     if (c->rc) {
+        *ret_op = c->failed_op;
         *ret_what = c->what;
-        *ret_why = c->k->error_text(c->rc);
+        *ret_why = c->real->error_text(c->rc);
     }
     return c->rc ? -EIO : 0;
 }
@@ -622,7 +701,7 @@ static void lay_out(struct aq_compute_cuda *c)
     const struct aq_gpu_room *r = &c->room;
     uint8_t *at = c->work;
     c->mirror = at;
-    at += AQ_GPU_DESKS * r->desk_bytes;
+    at += AQ_GPU_BUNDLE_DESKS * r->desk_bytes;
     c->sums = at;
     at += r->sums_bytes;
     c->unpacked = at;
@@ -634,7 +713,7 @@ static void lay_out(struct aq_compute_cuda *c)
     at += r->stats_bytes;
     c->stats_now = (struct aq_logits_stat *)at;
     assert(at + r->stats_bytes == c->work + aq_gpu_room_device(r));
-    at = c->desks + AQ_GPU_DESKS * r->desk_bytes;
+    at = c->desks_here + AQ_GPU_DESKS * r->desk_bytes;
     c->stats_home = (struct aq_logits_stat *)at;
     c->logits_home = (float *)(at + r->stats_bytes);
 }
@@ -647,7 +726,7 @@ static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     c->work_bytes = work;
-    rc = aq_device_alloc((void **)&c->desks, c->device, AQ_MEMORY_PINNED, "gpu desks", desks,
+    rc = aq_device_alloc((void **)&c->desks_here, c->device, AQ_MEMORY_PINNED, "gpu desks", desks,
                          reterr);
     if (rc < 0)
         return rc;
@@ -667,7 +746,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
                        AQ_GPU_MOVE_BYTES + 128,
                    "likewise");
     c->c.ops = &cuda_ops;
-    c->k = opts->cuda->module->kernels;
+    c->k = c->real = opts->cuda->module->kernels;
     c->gpu_ops = opts->cuda->module->gpu;
     c->gpu = opts->cuda->gpu;
     c->device = opts->device;
@@ -675,7 +754,10 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->deterministic = opts->deterministic;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
+    struct aq_cuda_record_opts record = {
+        .cuda = opts->cuda, .launches_max = opts->launches_max, .full = no_more_room, .user = c};
     int rc = take(c, reterr);
+    rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
     if (code)
         rc = aq_error(reterr, -ENODEV, "cuBLASLt cannot be used: %s", c->k->error_text(code));
@@ -691,8 +773,9 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
 {
     if (!c)
         return;
-    c->k->blas_close(&c->blas);
+    aq_cuda_record_close(c->record);
+    c->real->blas_close(&c->blas);
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
-    aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks, c->desks_bytes);
+    aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
     free(c);
 }

@@ -19,6 +19,7 @@ struct aq_compute_cuda_opts {
     struct aq_device *device;
     struct aq_gpu_room room;
     bool deterministic;
+    uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */
 };
 
 int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
@@ -27,11 +28,16 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
 void aq_compute_cuda_close(struct aq_compute_cuda *c);
 struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c);
 
-/* Every op begins on a stream and ends; at most AQ_GPU_DESKS of them are on their way at a time.
- * End returns 0, or a code where something could not be launched; *ret_what names the call then,
- * and *ret_why says what the driver said. */
-void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream);
-int aq_compute_cuda_end(struct aq_compute_cuda *c, const char **ret_what, const char **ret_why);
+/* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of
+ * AQ_GPU_DESKS, as many as the last ones took may still be on their way.  `together`: their
+ * launches are made at the end, behind one copy of all that describes them, and as one graph where
+ * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow. */
+void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together);
+void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op);
+/* 0, or a code where something could not be launched; *ret_op is the op then, *ret_what names the
+ * call, and *ret_why says what the driver said. */
+int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
+                        const char **ret_why);
 
 /* ---- tokens ---- */
 
@@ -45,8 +51,8 @@ struct aq_compute_cuda_row {
 uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);
 uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c);
 
-/* Where answers will be when the op has finished, until AQ_GPU_DESKS further ones have begun: one
- * for each row, and the alternatives of all rows one after the other. */
+/* Where answers will be when the op has finished, until its desks are taken again: one for each
+ * row, and the alternatives of all rows one after the other. */
 struct aq_compute_cuda_answers {
     const struct aq_cuda_choice *choice;
     const struct aq_cuda_top *top;

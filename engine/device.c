@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/device.h"
 
-#include "engine/cuda.h"
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -107,4 +105,12 @@ int aq_device_choose(int *ret_gpu, const char *device, const char *root, const c
                         where, why.text);
     *ret_gpu = 0;
     return 0;
+}
+
+int aq_device_open_gpu(struct aq_cuda *ret, const char *device, struct aq_err *reterr)
+{
+    int index;
+    int rc = aq_device_choose(&index, device, NULL, NULL, reterr);
+    *ret = (struct aq_cuda){0};
+    return rc < 0 || index < 0 ? rc : aq_cuda_open(ret, NULL, (uint32_t)index, reterr);
 }

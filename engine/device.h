@@ -4,7 +4,7 @@
 #ifndef AQ_ENGINE_DEVICE_H
 #define AQ_ENGINE_DEVICE_H
 
-#include "base/err.h"
+#include "engine/cuda.h"
 
 #include <stdbool.h>
 
@@ -18,5 +18,7 @@ bool aq_device_nvidia_visible(const char *root, const char **ret_where);
  * looked for (module: as aq_cuda_open's path). */
 int aq_device_choose(int *ret_gpu, const char *device, const char *root, const char *module,
                      struct aq_err *reterr);
+/* The same, opened; zero for the CPU. */
+int aq_device_open_gpu(struct aq_cuda *ret, const char *device, struct aq_err *reterr);
 
 #endif

@@ -81,6 +81,7 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
         .cuda = &e->cuda,
         .device = e->device,
         .deterministic = e->opts.deterministic,
+        .launches_max = e->seams.gpu_launches,
     };
     int rc = 0;
     if (!engine_on_gpu(e))

@@ -28,6 +28,19 @@ static void assume_disk(struct aq_engine *e)
     e->hw.disk_core_s_per_byte = usual.disk_core_s_per_byte;
 }
 
+/* Of the products that the run does. */
+static const char *product_key(const struct aq_engine *e)
+{
+    static const char *const of_gpu[AQ_DTYPE_COUNT] = {
+        [AQ_F32] = "device.product_f32_tflop_s",
+        [AQ_F16] = "device.product_f16_tflop_s",
+        [AQ_BF16] = "device.product_bf16_tflop_s",
+    };
+    return engine_on_gpu(e)             ? of_gpu[e->info.compute]
+           : e->info.compute == AQ_BF16 ? "host.product_bf16_tflop_s"
+                                        : "host.product_f32_tflop_s";
+}
+
 static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, struct aq_err *reterr)
 {
     bool gpu = engine_on_gpu(e);
@@ -43,8 +56,7 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
     if (!p->capacity[AQ_DISK])
         assume_disk(e);
     e->measured = (struct aq_rates_measured){
-        .products = given(p, e->info.compute == AQ_BF16 ? "host.product_bf16_tflop_s"
-                                                        : "host.product_f32_tflop_s"),
+        .products = given(p, product_key(e)),
         .memory = given(p, "host.memory_gb_s"),
         .disk = p->capacity[AQ_DISK] > 0,
     };
@@ -60,6 +72,7 @@ static int look_up(struct aq_engine *e, bool *ret_found, struct aq_err *reterr)
         .cache_dir = e->cache_dir,
         .disk_dir = e->opts.disk_dir_count ? e->disk_dir[0] : NULL,
         .threads = e->opts.threads,
+        .cuda = engine_on_gpu(e) ? &e->cuda : NULL,
         .memory = e->budget > now ? e->budget - now : 1,
         .log = &e->log,
     };
@@ -90,9 +103,11 @@ static int measure(struct aq_engine *e, struct aq_err *reterr)
 int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr)
 {
     bool worth = e->opts.predict || e->info.parameters >= MEASURED_PARAMETERS, found = false;
-    if (e->rated || (!worth && !e->hardware) || (engine_on_gpu(e) && !e->hardware))
-        return 0; /* of a GPU nothing is measured here */
+    if (e->rated || (!worth && !e->hardware))
+        return 0;
     int rc = look_up(e, &found, reterr);
+    if (rc == 0 && !found && engine_on_gpu(e))
+        return 0; /* in a moment, a GPU is not measured */
     rc = rc < 0 || found ? rc : measure(e, reterr);
     if (rc < 0)
         return rc;

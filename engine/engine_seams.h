@@ -30,6 +30,7 @@ struct aq_engine_seams {
      * Called on the threads that attend; sides may be at work at the same time. */
     aq_kv_seen_fn *kv_seen;
     void *kv_user;
+    uint32_t gpu_launches; /* as struct aq_compute_cuda_opts */
 };
 
 /* Before load; copied. */

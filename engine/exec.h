@@ -94,6 +94,14 @@ struct exec_round {
     struct aq_compute_cuda_answers answers;
 };
 
+/* Ops of a GPU's compute lane that have been issued and go to its stream together, in order; those
+ * without work among them. */
+enum { AQ_EXEC_BUNDLE_MAX = 32 };
+struct exec_bundle {
+    uint32_t op[AQ_EXEC_BUNDLE_MAX], count;
+    uint32_t desks; /* that they may fill */
+};
+
 /* An op as a job of a stream. */
 struct exec_job {
     struct aq_executor *x;
@@ -151,7 +159,10 @@ struct aq_executor {
     uint32_t ahead; /* ops of the next pass that have */
     /* On a GPU: how often each op was issued, and its place in its stream the last time. */
     uint64_t *issued, *ticket;
-    bool held;           /* by a HEAD: see struct exec_round */
+    bool held;    /* by a HEAD: see struct exec_round */
+    bool bundles; /* ops go in bundles */
+    struct exec_bundle bundle;
+    bool *watched;       /* [op] an op of another lane waits for it */
     char failure[256];   /* what could not be launched; empty: nothing */
     bool inline_compute; /* the issuing thread computes: nothing else is there to do */
     struct aq_completions *completions;
@@ -201,8 +212,10 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 
 /* ---- exec_ops.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
-/* The same on a GPU: puts it on the stream.  0, or a code where that failed. */
-int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream);
+/* The same on a GPU: puts ops on the stream, together where they all go in a bundle.  0, or a code
+ * where that failed. */
+int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, bool together,
+                 void *stream);
 /* What such an op overwrites without having read it; empty where that cannot be said in one range.
  */
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
@@ -218,6 +231,22 @@ enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
  * what is remembered of their slots. */
 void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
                  const float *qkv, void *attention);
+
+/* ---- exec_bundle.c ---- */
+int exec_bundle_open(struct aq_executor *x, struct aq_err *reterr);
+void exec_bundle_close(struct aq_executor *x);
+/* Do ops of these lanes follow each other on the GPU itself?  One without work does not wait there:
+ * it is over with what lies in front of it in its own lane. */
+bool exec_lanes_chain(const struct aq_executor *x, enum aq_lane l, enum aq_lane other, bool work);
+/* On a GPU an op is issued when what it waits for is in a stream: what is put into its own stream
+ * next waits there.  Returns whether there is anything to wait for; look: without waiting. */
+bool exec_follow_deps(struct aq_executor *x, const struct aq_op *op, uint64_t pass, bool look);
+/* Does the bundle that has been begun take another op? */
+bool exec_bundle_takes(struct aq_executor *x, uint32_t op_index, uint64_t pass);
+/* Begins one, or adds to it; returns whether it ends here. */
+bool exec_bundle_add(struct aq_executor *x, uint32_t op_index);
+/* Puts it on the stream; the first of its ops is the token.  Without one there is nothing to do. */
+int exec_bundle_send(struct aq_executor *x);
 
 /* ---- exec_head.c ---- */
 /* On a GPU: what is enqueued, a round of rows, leaves its answers there. */

@@ -387,14 +387,23 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     }
 }
 
-int exec_enqueue(struct aq_executor *x, const struct aq_op *op, void *stream)
+int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, bool together,
+                 void *stream)
 {
     const char *what, *why;
-    aq_compute_cuda_begin(x->opts.cuda, stream);
-    exec_compute(x, op);
-    int rc = aq_compute_cuda_end(x->opts.cuda, &what, &why);
-    if (rc < 0 && !x->failure[0])
+    uint32_t failed;
+    aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct aq_op *op = &x->program->op[ops[i]];
+        aq_compute_cuda_next(x->opts.cuda, i);
+        if (aq_op_has_work(op, &x->cost[ops[i]]))
+            exec_compute(x, op);
+    }
+    int rc = aq_compute_cuda_end(x->opts.cuda, &failed, &what, &why);
+    if (rc < 0 && !x->failure[0]) {
+        const struct aq_op *op = &x->program->op[ops[failed]];
         snprintf(x->failure, sizeof(x->failure), "%s of step %u ('%s'): %s",
                  aq_op_name((enum aq_op_kind)op->kind), op->step, what, why);
+    }
     return rc;
 }

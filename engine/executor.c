@@ -326,6 +326,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
     rc = rc < 0 ? rc : exec_moves_open(x, reterr);
     rc = rc < 0 ? rc : exec_host_open(x, reterr);
+    rc = rc < 0 ? rc : exec_bundle_open(x, reterr);
     rc = rc < 0 ? rc : open_lanes(x, reterr);
     if (rc < 0) {
         aq_executor_close(x);
@@ -401,6 +402,7 @@ void aq_executor_close(struct aq_executor *x)
     free(x->job);
     free(x->issued);
     free(x->ticket);
+    exec_bundle_close(x);
     free(x);
 }
 
@@ -410,15 +412,6 @@ void aq_executor_close(struct aq_executor *x)
 static bool runs_ahead(const struct aq_op *op)
 {
     return op->object == AQ_OBJECT_WEIGHTS && op->kind != AQ_OP_UNPACK;
-}
-
-/* Do ops of these lanes follow each other on the GPU itself?  One without work does not wait there:
- * it is over with what lies in front of it in its own lane. */
-static bool lanes_chain(const struct aq_executor *x, enum aq_lane l, enum aq_lane other, bool work)
-{
-    const struct aq_device_stream *s = x->lane[l].stream, *t = x->lane[other].stream;
-    return x->opts.cuda && !x->opts.serial && s && t && (work || l == other) &&
-           aq_device_chains(s, t);
 }
 
 static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pass)
@@ -431,26 +424,11 @@ static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pa
     for (uint32_t i = 0; i < op->dep_count; i++) {
         enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
         const uint64_t *count =
-            lanes_chain(x, (enum aq_lane)op->lane, other, work) ? x->issued : x->done;
+            exec_lanes_chain(x, (enum aq_lane)op->lane, other, work) ? x->issued : x->done;
         if (count[dep[i].op] + dep[i].back < pass + 1)
             return false;
     }
     return true;
-}
-
-/* On a GPU an op is issued when what it waits for is in a stream: it waits there. */
-static void follow_deps(struct aq_executor *x, const struct aq_op *op, uint64_t pass)
-{
-    const struct aq_dep *dep = aq_op_deps(x->program, op);
-    struct exec_lane *lane = &x->lane[op->lane];
-    for (uint32_t i = 0; i < op->dep_count; i++) {
-        enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
-        if (other == (enum aq_lane)op->lane ||
-            !lanes_chain(x, (enum aq_lane)op->lane, other, true) ||
-            x->done[dep[i].op] + dep[i].back >= pass + 1)
-            continue;
-        aq_device_follow(lane->stream, x->lane[other].stream, x->ticket[dep[i].op]);
-    }
 }
 
 static void mark_done(struct aq_executor *x, uint32_t op_index)
@@ -467,7 +445,7 @@ static int run_job(void *arg, void *native)
     struct exec_job *job = arg;
     const struct aq_op *op = &job->x->program->op[job->op];
     if (native)
-        return exec_enqueue(job->x, op, native);
+        return exec_enqueue(job->x, &job->op, 1, false, native);
     exec_compute(job->x, op);
     return 0;
 }
@@ -523,6 +501,43 @@ static void book_issue(struct aq_executor *x, uint32_t op_index)
         x->ticket[op_index] = aq_device_mark(lane->stream);
 }
 
+static void advance(struct exec_lane *lane)
+{
+    if (++lane->cursor == lane->count) {
+        lane->cursor = 0;
+        lane->pass++;
+    }
+}
+
+/* The same of an op that goes in a bundle: with work the first one is in flight, and the others are
+ * over with it. */
+static int issue_bundled(struct aq_executor *x, struct exec_lane *lane, uint32_t op_index)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
+    uint64_t pass = lane->pass;
+    advance(lane);
+    if (!work && !lane->issued_count) {
+        x->issued[op_index]++;
+        mark_done(x, op_index);
+        return 0;
+    }
+    int rc = x->bundle.count && !exec_bundle_takes(x, op_index, pass) ? exec_bundle_send(x) : 0;
+    if (rc < 0)
+        return rc;
+    bool first = x->bundle.count == 0;
+    push_issued(lane, op_index, !work || !first);
+    if (!work && first) {
+        book_issue(x, op_index);
+        return 0;
+    }
+    if (first) {
+        lane->in_flight++;
+        exec_follow_deps(x, op, pass, false);
+    }
+    return exec_bundle_add(x, op_index) ? exec_bundle_send(x) : 0;
+}
+
 /* Starts an op that is ready.  Returns 0 or a failure of the lane. */
 static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
 {
@@ -531,10 +546,12 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     bool work = aq_op_has_work(op, &x->cost[op_index]);
     bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
     uint64_t pass = lane->pass;
-    if (++lane->cursor == lane->count) {
-        lane->cursor = 0;
-        lane->pass++;
-    }
+    int rc = 0;
+    if (x->bundles && l == AQ_LANE_COMPUTE && op->kind != AQ_OP_HEAD)
+        return issue_bundled(x, lane, op_index);
+    if (l == AQ_LANE_COMPUTE && (rc = exec_bundle_send(x)) < 0)
+        return rc;
+    advance(lane);
     if (in_place && work)
         run_inline(x, lane, op);
     if (in_place || (!work && (is_disk_lane(l) || !lane->issued_count))) {
@@ -556,21 +573,26 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
     }
     lane->in_flight++;
     lane->bytes += x->cost[op_index].move_bytes;
-    follow_deps(x, op, pass);
+    exec_follow_deps(x, op, pass, false);
     bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
     x->job[op_index].round = (struct exec_round){0};
-    int rc = computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
+    rc = computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
     x->held |= x->job[op_index].round.holds;
     if (!x->job[op_index].round.holds)
         book_issue(x, op_index);
     return rc;
 }
 
-static bool has_room(const struct aq_executor *x, enum aq_lane l)
+static bool has_room(struct aq_executor *x, enum aq_lane l)
 {
     const struct exec_lane *lane = &x->lane[l];
-    if (x->opts.cuda && l == AQ_LANE_COMPUTE) /* what is on its way has its own desk */
-        return lane->issued_count < AQ_GPU_DESKS && !x->held;
+    if (x->opts.cuda && l == AQ_LANE_COMPUTE) { /* what is on its way has its own desks */
+        if (x->held || lane->issued_count == AQ_EXEC_LANE_DEPTH)
+            return false;
+        return x->bundles ? lane->in_flight < AQ_GPU_DESKS / AQ_GPU_BUNDLE_DESKS ||
+                                exec_bundle_takes(x, lane->op[lane->cursor], lane->pass)
+                          : lane->issued_count < AQ_GPU_DESKS;
+    }
     if (l == AQ_LANE_READ_WEIGHTS) /* enough for the disk; others share its queue */
         return lane->in_flight < x->weights_in_flight_max;
     return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH
@@ -596,6 +618,9 @@ static int issue_ready(struct aq_executor *x)
                 if (in_place)
                     break;
             }
+            int rc = l == AQ_LANE_COMPUTE ? exec_bundle_send(x) : 0;
+            if (rc < 0)
+                return rc;
         }
     }
     return 0;

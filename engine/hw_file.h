@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 enum {
-    AQ_HW_KEYS_MAX = 112,
+    AQ_HW_KEYS_MAX = 144,
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
@@ -40,6 +40,9 @@ struct aq_hw_seen {
     double both_bytes_per_s;             /* h2d and d2h at once, together */
     double h2d_in_attention_bytes_per_s; /* while host attention runs ... */
     double attention_in_h2d_bytes_per_s; /* ... and what that reaches meanwhile */
+    /* A GPU's products of 16, 64 and 256 rows, f16 and bf16; decode attention that keeps scores; a
+     * kernel behind others. */
+    double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_scored_bytes_per_s, gpu_launch_s;
 };
 
 /* Of attention over KV of one format: struct aq_hw_side. */
@@ -100,12 +103,15 @@ json_t *aq_hw_json(const struct aq_hw_profile *p);
 
 /* ---- where profiles are ---- */
 
+struct aq_cuda;
+
 struct aq_hw_local_opts {
-    const char *cache_dir; /* NULL: the default cache directory */
-    const char *disk_dir;  /* whose disk; NULL: the cache directory's */
-    uint32_t threads;      /* 0: as many as this process may use */
-    uint64_t memory;       /* as of struct aq_probe_opts */
-    bool quick;            /* likewise */
+    const char *cache_dir;      /* NULL: the default cache directory */
+    const char *disk_dir;       /* whose disk; NULL: the cache directory's */
+    uint32_t threads;           /* 0: as many as this process may use */
+    const struct aq_cuda *cuda; /* as of struct aq_probe_opts */
+    uint64_t memory;            /* as of struct aq_probe_opts */
+    bool quick;                 /* likewise */
     const struct aq_log *log;
 };
 

@@ -90,9 +90,10 @@ static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
     aq_limits_cpu_model(cpu, sizeof(cpu), NULL);
     char *real = realpath(l->disk_dir, NULL);
     snprintf(l->made_for, sizeof(l->made_for),
-             "aquifer %s, %s, %u threads on %u cores, %llu MiB, disk of %.96s", aq_build_version(),
-             cpu, opts->threads ? opts->threads : c.threads, c.threads,
-             (unsigned long long)(h.total / AQ_MIB), real ? real : l->disk_dir);
+             "aquifer %s, %s, %u threads on %u cores, %llu MiB%s%.40s, disk of %.48s",
+             aq_build_version(), cpu, opts->threads ? opts->threads : c.threads, c.threads,
+             (unsigned long long)(h.total / AQ_MIB), opts->cuda ? ", " : "",
+             opts->cuda ? opts->cuda->info.name : "", real ? real : l->disk_dir);
     free(real);
     for (char *at = l->made_for; *at; at++) { /* as the file will hold it: one line, plain text */
         if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7f)
@@ -107,7 +108,8 @@ static int open_local(struct local *l, const struct aq_hw_local_opts *opts, stru
     if (!l->cache)
         return -EINVAL;
     l->disk_dir = opts->disk_dir ? opts->disk_dir : l->cache;
-    if (asprintf(&l->path, "%s/hardware-local.yaml", l->cache) < 0) {
+    /* Runs on the CPU and on the GPU do not take turns in measuring. */
+    if (asprintf(&l->path, "%s/hardware-local%s.yaml", l->cache, opts->cuda ? "-gpu" : "") < 0) {
         l->path = NULL;
         return aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
     }
@@ -155,6 +157,7 @@ int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
     if (rc == 0 && !read_kept(ret, &l)) {
         struct aq_probe_opts probe = {.disk_dir = l.disk_dir,
                                       .threads = opts->threads,
+                                      .cuda = opts->cuda,
                                       .memory = opts->memory,
                                       .quick = opts->quick,
                                       .log = opts->log};

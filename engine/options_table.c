@@ -47,9 +47,9 @@ const struct aq_option aq_option_table[] = {
      GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
      .help = "fill the shape with random weights made from this seed"},
     {"compute", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
-     .choices = "auto|f32|bf16", .later = "f16", .why = "the cpu backend computes in f32 or bf16",
-     .deflt = "auto",
-     .help = "arithmetic of the products; auto: bf16 where the CPU has it, else f32"},
+     .choices = "auto|f32|bf16|f16", .deflt = "auto",
+     .help = "arithmetic of the products; auto: on the cpu bf16 where it has it, else f32; on a "
+             "GPU f16 (bf16 for bf16 checkpoints)"},
     {"compute", 0, AQ_GROUP_MODEL, PLAN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
      .choices = "auto|f32|bf16|f16", .deflt = "auto",
      .help = "arithmetic of the products; auto: the narrowest that the machine is fastest in"},
@@ -263,8 +263,8 @@ const struct aq_option aq_option_table[] = {
      .flags = AQ_OPTION_POSITIONAL, .help = "the results file of a run, or its .status.json"},
 
     /* ---- placement and memory ---- */
-    {"device", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_CHECKED, AT(device), .argument = "NAME",
-     .check = aq_check_device,
+    {"device", 0, AQ_GROUP_MEMORY, CHOOSE | PROBE, AQ_OPTION_CHECKED, AT(device),
+     .argument = "NAME", .check = aq_check_device,
      .help =
          "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
          "hardware is visible but cannot be used"},

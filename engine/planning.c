@@ -2,6 +2,7 @@
 #include "engine/planning.h"
 
 #include "base/mem.h"
+#include "engine/device.h"
 #include "engine/machine_limits.h"
 #include "engine/options_kv.h"
 #include "engine/placement.h"
@@ -71,13 +72,22 @@ static int choose_formats(struct aq_planning *p, struct aq_err *reterr)
 static int read_machine(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
+    struct aq_cuda cuda = {0};
+    p->local = !o->hardware || strcmp(o->hardware, "local") == 0;
+    if (o->device && !p->local)
+        return aq_error(reterr, -EINVAL,
+                        "--device: it chooses of this machine; expected --hardware local, found "
+                        "'%s'",
+                        o->hardware);
+    int rc = p->local ? aq_device_open_gpu(&cuda, o->device, reterr) : 0;
     struct aq_hw_local_opts local = {
         .cache_dir = o->cache_dir,
         .threads = o->threads,
+        .cuda = cuda.module ? &cuda : NULL,
         .log = log,
     };
-    p->local = !o->hardware || strcmp(o->hardware, "local") == 0;
-    int rc = aq_hw_find(&p->machine, o->hardware, &local, reterr);
+    rc = rc < 0 ? rc : aq_hw_find(&p->machine, o->hardware, &local, reterr);
+    aq_cuda_close(&cuda);
     if (rc < 0)
         return rc;
     if (o->emulate_device && has_device(p))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/probe.c - single measurements put together as a profile.  A device of its own would bring
- * its section (capacity and rates of its backend) and open the links to it; there is none yet, so
- * that links are those of the emulated device: copies in memory. */
+ * engine/probe.c - single measurements put together as a profile.  A GPU brings its section and the
+ * links to it; without one, links are those of the emulated device: copies in memory. */
 #include "engine/probe.h"
 
 #include "base/clock.h"
 #include "engine/hw_keys.h"
 #include "engine/machine_limits.h"
+#include "engine/rates_gpu.h"
 #include "engine/rates_parts.h"
 
 #include <math.h>
@@ -17,12 +17,15 @@
 /* How much of everything: memory beyond what caches hold, where there is enough. */
 struct amount {
     double long_s;
-    size_t weight_bytes, row_bytes, kv_bytes, link_bytes;
+    size_t weight_bytes, row_bytes, kv_bytes, link_bytes, gpu_bytes;
     uint64_t disk_bytes;
 };
-static const struct amount thorough = {0.25, 256 << 20, 128 << 20, 128 << 20, 64 << 20, 1ull << 30},
-                           quick = {0.04, 192 << 20, 128 << 20, 128 << 20, 64 << 20, 128 << 20},
-                           small = {0.04, 64 << 20, 64 << 20, 32 << 20, 32 << 20, 128 << 20};
+static const struct amount thorough = {0.25,     256 << 20, 128 << 20, 128 << 20,
+                                       64 << 20, 512 << 20, 1ull << 30},
+                           quick = {0.04,     192 << 20, 128 << 20, 128 << 20,
+                                    64 << 20, 128 << 20, 128 << 20},
+                           small = {0.04,     64 << 20,  64 << 20, 32 << 20,
+                                    32 << 20, 128 << 20, 128 << 20};
 
 /* At most: weights, what they are unpacked to, KV, both ends of both links, rows and scratch. */
 static uint64_t memory_of(const struct amount *a)
@@ -134,6 +137,57 @@ static int measure_wake(struct probe *b, struct aq_err *reterr)
     return rc;
 }
 
+/* ---- GPU --------------------------------------------------------------------------------- */
+
+static void give_products(const struct probe *b, const struct aq_rates_gpu *g, enum aq_dtype t)
+{
+    static const uint32_t shown[] = {1, 2, 3}; /* of aq_rates_gpu_rows; the last is the rate */
+    char key[AQ_HW_KEY_TEXT_MAX], source[AQ_HW_TEXT_MAX];
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(shown) && t != AQ_F32; i++) {
+        uint32_t rows = aq_rates_gpu_rows[shown[i]];
+        snprintf(key, sizeof(key), "device.product_%s_rows%u_tflop_s", aq_dtype_name(t), rows);
+        snprintf(source, sizeof(source), "measured: %u rows", rows);
+        give(b, key, g->product[t][shown[i]], 1e12, source);
+    }
+    snprintf(key, sizeof(key), "device.product_%s_tflop_s", aq_dtype_name(t));
+    snprintf(source, sizeof(source), "measured: %u rows, cuBLASLt, %u x %u in f16",
+             AQ_RATES_GPU_ROWS_MAX, g->n, g->k);
+    give(b, key, g->product[t][AQ_RATES_GPU_ROWS - 1], 1e12, source);
+}
+
+static void give_gpu(const struct probe *b, const struct aq_rates_gpu *g)
+{
+    char source[AQ_HW_TEXT_MAX];
+    give(b, "device.memory_gb_s", g->memory, 1e9, "measured: a copy inside, read and written");
+    give_products(b, g, AQ_F32);
+    give_products(b, g, AQ_F16);
+    give_products(b, g, AQ_BF16);
+    give(b, "device.product_memory_gb_s", g->product_bytes, 1e9,
+         "measured: f16 product of one row");
+    snprintf(source, sizeof(source),
+             "measured: decode, f16 KV, %u sequences of %u keys, heads of %u", g->decode_sequences,
+             g->decode_keys, g->head_dim);
+    give(b, "device.attention_memory_gb_s", g->decode, 1e9, source);
+    give(b, "device.attention_scored_gb_s", g->scored, 1e9, "measured: the same, keeping scores");
+    snprintf(source, sizeof(source), "measured: prefill of %u rows, f16 KV, heads of %u",
+             g->prefill_rows, g->head_dim);
+    give(b, "device.attention_tflop_s", g->prefill, 1e12, source);
+    give(b, "device.unpack_int8_gb_s", g->unpack[0], 1e9, "measured: to f16, packed bytes");
+    give(b, "device.unpack_int4_gb_s", g->unpack[1], 1e9, "measured: to f16, packed bytes");
+    give(b, "device.start_us", g->op_s, 1e-6, "measured: ops of one small kernel in a queue");
+    give(b, "device.launch_us", g->launch_s, 1e-6, "measured: small kernels behind each other");
+}
+
+static int measure_gpu(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_rates_gpu g;
+    int rc = begin(b, "the GPU", reterr);
+    rc = rc < 0 ? rc : aq_rates_gpu(&g, &b->rig, b->o->cuda, b->amount.gpu_bytes, reterr);
+    if (rc == 0)
+        give_gpu(b, &g);
+    return rc;
+}
+
 /* ---- links ------------------------------------------------------------------------------- */
 
 static void give_links(const struct probe *b, const struct aq_rates_link *l)
@@ -143,7 +197,8 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
         {"links.h2d_1mib_gb_s", "links.d2h_1mib_gb_s"},
         {"links.h2d_16mib_gb_s", "links.d2h_16mib_gb_s"},
     };
-    static const char copies[] = "measured: copies in memory, one thread; no device";
+    const char *copies = b->o->cuda ? "measured: copies to and from pinned memory"
+                                    : "measured: copies in memory, one thread; no device";
     give(b, "links.h2d_gb_s", l->h2d, 1e9, copies);
     give(b, "links.d2h_gb_s", l->d2h, 1e9, copies);
     for (int i = 0; i < 3; i++) {
@@ -156,6 +211,14 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
          "measured: while host attention runs on all threads");
     give(b, "links.attention_in_h2d_gb_s", l->attention_in_h2d, 1e9,
          "measured: host attention while h2d copies run");
+    if (!b->o->cuda)
+        return;
+    /* A small copy takes its bytes' time and this. */
+    double start = 65536 / l->h2d_size[0].median - 65536 / l->h2d.median;
+    give_sure(b, "links.start_us", 1e6 * fmax(start, 0), "measured: copies of 64 KiB");
+    give_sure(b, "links.duplex",
+              fmin(fmax(2 * l->both.median / (l->h2d.median + l->d2h.median), 1), 2),
+              "measured: both directions at once against each alone");
 }
 
 static void give_attention(const struct probe *b, struct aq_rates_attention *a)
@@ -198,7 +261,9 @@ static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
         return rc;
     give_attention(b, a);
     rc = begin(b, "links", reterr);
-    rc = rc < 0 ? rc : aq_rates_links(&link, &b->rig, a, b->amount.link_bytes, reterr);
+    rc = rc < 0 ? rc
+                : aq_rates_links(&link, &b->rig, b->o->cuda, a,
+                                 b->amount.link_bytes * (b->o->cuda ? 2 : 1), reterr);
     if (rc == 0)
         give_links(b, &link);
     aq_rates_attention_close(a);
@@ -320,6 +385,11 @@ static int describe(struct probe *b, struct aq_err *reterr)
               strcmp(c.limited_by, "cgroup") == 0 ? "quota of the cgroup" : "affinity");
     give_sure(b, "host.threads", b->threads, "measured with so many");
     give_sure(b, "host.memory", (double)(h.total / AQ_MIB * AQ_MIB), "MemTotal");
+    if (b->o->cuda) {
+        const struct aq_gpu_info *gpu = &b->o->cuda->info;
+        snprintf(b->p->device, sizeof(b->p->device), "%.90s", gpu->name);
+        give_sure(b, "device.memory", (double)(gpu->total_bytes / AQ_MIB * AQ_MIB), "the driver");
+    }
     return 0;
 }
 
@@ -339,6 +409,8 @@ int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct
     rc = measure_wake(&b, reterr);
     rc = rc < 0 ? rc : measure_products(&b, reterr);
     rc = rc < 0 ? rc : measure_attention_and_links(&b, reterr);
+    if (rc == 0 && opts->cuda)
+        rc = measure_gpu(&b, reterr);
     aq_rates_rig_close(&b.rig);
     rc = rc < 0 ? rc : measure_disk(&b, reterr);
     if (rc == 0) {

@@ -3,9 +3,11 @@
 #ifndef AQ_ENGINE_PROBE_H
 #define AQ_ENGINE_PROBE_H
 
+#include "engine/cuda.h"
 #include "engine/hw_file.h"
 
 struct aq_probe_opts {
+    const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
     const char *disk_dir;       /* whose disk; NULL: none is measured */
     uint32_t threads;           /* 0: as many as this process may use */
     const char *isa;            /* NULL: the best there is */

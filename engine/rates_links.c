@@ -10,7 +10,7 @@
 enum { DEPTH = 32, ROUNDS = 5, LARGE = 2, SIZES = 3 };
 static const uint64_t piece_bytes[SIZES] = {64 << 10, 1 << 20, 16 << 20};
 
-/* The emulated device, its two link lanes, and memory at both ends of each. */
+/* A GPU or the emulated device, its two link lanes, and memory at both ends of each. */
 struct links {
     struct aq_device *device;
     struct aq_device_stream *stream[AQ_LINK_COUNT];
@@ -34,10 +34,14 @@ static void close_links(struct links *l)
     aq_device_close(l->device);
 }
 
-static int open_links(struct links *l, struct aq_rates_rig *r, struct aq_err *reterr)
+static int open_links(struct links *l, struct aq_rates_rig *r, const struct aq_cuda *cuda,
+                      struct aq_err *reterr)
 {
     static const char *const names[AQ_LINK_COUNT] = {[AQ_H2D] = "h2d", [AQ_D2H] = "d2h"};
-    struct aq_device_opts opts = {.kind = AQ_DEVICE_EMULATED, .mem = r->mem};
+    struct aq_device_opts opts = {.kind = cuda ? AQ_DEVICE_GPU : AQ_DEVICE_EMULATED,
+                                  .mem = r->mem,
+                                  .gpu_ops = cuda ? cuda->module->gpu : NULL,
+                                  .gpu = cuda ? cuda->gpu : NULL};
     int rc = aq_device_open(&l->device, &opts, reterr);
     rc = rc < 0 ? rc : aq_completions_open(&l->done, AQ_LINK_COUNT * DEPTH, NULL, reterr);
     for (int i = 0; rc == 0 && i < AQ_LINK_COUNT; i++) {
@@ -183,12 +187,12 @@ static int measure(struct links *l, struct aq_rates_attention *a, struct aq_rate
     return rc < 0 ? rc : in_attention(l, a, ret);
 }
 
-int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, struct aq_rates_attention *a,
-                   size_t bytes, struct aq_err *reterr)
+int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, const struct aq_cuda *cuda,
+                   struct aq_rates_attention *a, size_t bytes, struct aq_err *reterr)
 {
     struct links l = {.bytes = bytes};
     struct aq_rates_link found = {0};
-    int rc = open_links(&l, r, reterr);
+    int rc = open_links(&l, r, cuda, reterr);
     if (rc == 0) {
         rc = measure(&l, a, &found);
         if (rc < 0)

@@ -7,6 +7,7 @@
 #define AQ_ENGINE_RATES_PARTS_H
 
 #include "base/mem.h"
+#include "engine/cuda.h"
 #include "engine/disks.h"
 #include "kernels/kernels.h"
 #include "policy/hw.h"
@@ -111,9 +112,10 @@ struct aq_rates_link {
     struct aq_sample core_s;                   /* per byte */
     struct aq_sample h2d_in_attention, attention_in_h2d;
 };
-/* Copies between host memory and an emulated device as fast as they go; bytes: of each side. */
-int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, struct aq_rates_attention *a,
-                   size_t bytes, struct aq_err *reterr);
+/* Copies between host memory and a GPU, or where cuda is NULL an emulated device, as fast as they
+ * go; bytes: of each side. */
+int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, const struct aq_cuda *cuda,
+                   struct aq_rates_attention *a, size_t bytes, struct aq_err *reterr);
 
 struct aq_rates_disk {
     struct aq_sample read, write; /* bytes per second */

@@ -50,6 +50,15 @@ struct aq_gpu_ops {
     int (*copy)(struct aq_gpu *g, void *stream, void *dst, const void *src, size_t bytes,
                 enum aq_gpu_copy way);
 
+    /* What is put into the stream between the two is not done, but becomes a graph, which does all
+     * of it, as often as it is launched, at the price of one launch.  Where the first succeeds the
+     * second has to follow, also when something in between has failed; then it fails. */
+    int (*capture_begin)(struct aq_gpu *g, void *stream);
+    int (*capture_end)(struct aq_gpu *g, void *stream, void **ret_graph);
+    int (*graph_launch)(struct aq_gpu *g, void *graph, void *stream);
+    /* Also while it runs: then it goes when it is over. */
+    void (*graph_close)(struct aq_gpu *g, void *graph);
+
     /* An event is over when everything that was in the stream when it was recorded is. */
     int (*event_open)(struct aq_gpu *g, void **ret);
     void (*event_close)(struct aq_gpu *g, void *event);

@@ -190,6 +190,41 @@ static int cuda_copy(struct aq_gpu *g, void *stream, void *dst, const void *src,
     return rc ? rc : (int)cudaMemcpyAsync(dst, src, bytes, kind_of(way), stream);
 }
 
+/* Only this thread's calls are captured, or forbidden: others wait for events meanwhile. */
+static int cuda_capture_begin(struct aq_gpu *g, void *stream)
+{
+    int rc = enter(g);
+    return rc ? rc : (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+}
+
+static int cuda_capture_end(struct aq_gpu *g, void *stream, void **ret_graph)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    int rc = enter(g);
+    rc = rc ? rc : (int)cudaStreamEndCapture(stream, &graph);
+    rc = rc ? rc : (int)cudaGraphInstantiate(&exec, graph, 0);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (!rc)
+        *ret_graph = exec;
+    else
+        cudaGetLastError(); /* the next launch is not to be told of it */
+    return rc;
+}
+
+static int cuda_graph_launch(struct aq_gpu *g, void *graph, void *stream)
+{
+    int rc = enter(g);
+    return rc ? rc : (int)cudaGraphLaunch(graph, stream);
+}
+
+static void cuda_graph_close(struct aq_gpu *g, void *graph)
+{
+    if (!enter(g))
+        cudaGraphExecDestroy(graph);
+}
+
 static int cuda_event_open(struct aq_gpu *g, void **ret)
 {
     cudaEvent_t e;
@@ -247,6 +282,10 @@ const struct aq_gpu_ops aq_gpu_cuda = {
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .copy = cuda_copy,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_close = cuda_graph_close,
     .event_open = cuda_event_open,
     .event_close = cuda_event_close,
     .record = cuda_record,

@@ -42,8 +42,8 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
 
 uint64_t aq_gpu_room_device(const struct aq_gpu_room *r)
 {
-    return AQ_GPU_DESKS * r->desk_bytes + r->sums_bytes + aq_align_up(r->unpacked_bytes, 4096) +
-           r->workspace_bytes + 2 * r->stats_bytes;
+    return AQ_GPU_BUNDLE_DESKS * r->desk_bytes + r->sums_bytes +
+           aq_align_up(r->unpacked_bytes, 4096) + r->workspace_bytes + 2 * r->stats_bytes;
 }
 
 uint64_t aq_gpu_room_host(const struct aq_gpu_room *r)

@@ -7,8 +7,9 @@
 #include "policy/plan.h"
 #include "policy/steps.h"
 
-/* Ops of the compute lane that may be on their way at a time: each has a desk. */
-enum { AQ_GPU_DESKS = 16 };
+/* Desks of pinned memory for ops of the compute lane that are on their way; so many are one
+ * bundle's, which is sent as a whole.  On the device there is room for one bundle. */
+enum { AQ_GPU_DESKS = 16, AQ_GPU_BUNDLE_DESKS = 4 };
 /* At most what a sequence, and a move with its two tables, take on a desk beside the tables. */
 enum { AQ_GPU_SEQ_BYTES = 192, AQ_GPU_MOVE_BYTES = 320 };
 /* Likewise of a row that a token is chosen for, beside the ids that penalties and masks look at. */

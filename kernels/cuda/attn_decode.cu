@@ -17,7 +17,7 @@
 #include "kernels/cuda/mma.cuh" /* copies */
 
 enum {
-    SPLIT_SLOTS = 256, /* promise 1 of the design: fixed splits */
+    SPLIT_SLOTS = AQ_CUDA_DECODE_SPLIT, /* promise 1 of the design: fixed splits */
     SPLIT_BLOCKS = SPLIT_SLOTS / AQ_HEAD_BLOCK_SLOTS,
     QUERIES_MAX = 4, /* that share one reading of K and V */
     JOIN_THREADS = 128,

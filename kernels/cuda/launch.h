@@ -28,7 +28,9 @@ struct aq_cuda_exec {
     uint32_t multiprocessors; /* of the device */
 };
 
-/* At least the largest of what the arrays of a call hold. */
+/* At least the largest of what the arrays of a call hold.  Decode attention takes keys in splits of
+ * so many slots: a reach rounded up to them is the same launch. */
+enum { AQ_CUDA_DECODE_SPLIT = 256 };
 struct aq_cuda_reach {
     uint32_t rows; /* query rows of a sequence */
     uint32_t len;  /* keys of a head */

@@ -32,7 +32,13 @@ void aq_emu_fail_after(uint64_t items);
 void aq_emu_recover(void);
 /* Bytes that copies in streams have been asked to bring to the host, ever. */
 uint64_t aq_emu_bytes_home(void);
-/* Streams, events, allocations and pinned ranges that are alive. */
+/* Calls that put something into a stream, ever: launches and copies; events recorded and waited
+ * for; launches of graphs, and how many graphs were made. */
+struct aq_emu_counts {
+    uint64_t works, events, graph_launches, graphs;
+};
+struct aq_emu_counts aq_emu_counted(void);
+/* Streams, events, allocations, graphs and pinned ranges that are alive. */
 uint32_t aq_emu_alive(void);
 /* Puts fn(arg) into a stream, as a kernel would be. */
 int aq_emu_call(void *stream, void (*fn)(void *arg), void *arg);

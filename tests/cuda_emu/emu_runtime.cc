@@ -35,6 +35,16 @@ struct item {
 struct CUstream_st {
     std::deque<item> items;
     bool busy = false; /* the front one is being carried out */
+    bool captures = false; /* what is put in goes here instead: */
+    std::vector<item> captured;
+};
+
+/* A graph, and what it is made into to be launched: work in order. */
+struct CUgraph_st {
+    std::vector<item> work;
+};
+struct CUgraphExec_st {
+    std::vector<item> work;
 };
 
 /* What the driver takes for itself. */
@@ -49,11 +59,13 @@ struct runtime {
     std::map<uintptr_t, size_t> memory, pinned; /* base, bytes */
     std::vector<CUstream_st *> streams;
     std::set<CUevent_st *> events;
+    std::set<CUgraphExec_st *> graphs;
     std::vector<std::unique_ptr<CUevent_st>> gone; /* streams may still wait for them */
     std::thread device;
     bool started = false, stop = false, working = false;
     unsigned windows = 0; /* who may touch device memory now */
     uint64_t total = 2ull << 30, taken = 0, seed = 0, bytes_home = 0;
+    aq_emu_counts counts = {};
     int64_t fail_after = -1;
     int gpus = 1, driver = 13000;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
@@ -206,6 +218,16 @@ cudaError put(CUstream_st *s, item i)
         known |= other == s;
     if (!known)
         misuse("a stream that is not open");
+    if (s->captures && i.kind != WORK)
+        misuse("only work is captured here");
+    if (s->captures) {
+        s->captured.push_back(i);
+        return cudaSuccess;
+    }
+    if (i.kind == WORK)
+        rt.counts.works++;
+    else
+        rt.counts.events++;
     s->items.push_back(i);
     rt.changed.notify_all();
     return cudaSuccess;
@@ -259,6 +281,12 @@ void aq_emu_recover(void)
     rt.fail_after = -1;
 }
 
+struct aq_emu_counts aq_emu_counted(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    return rt.counts;
+}
+
 uint64_t aq_emu_bytes_home(void)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
@@ -268,7 +296,8 @@ uint64_t aq_emu_bytes_home(void)
 uint32_t aq_emu_alive(void)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
-    return (uint32_t)(rt.memory.size() + rt.pinned.size() + rt.streams.size() + rt.events.size());
+    return (uint32_t)(rt.memory.size() + rt.pinned.size() + rt.streams.size() + rt.events.size() +
+                      rt.graphs.size());
 }
 
 bool aq_emu_is_device(const void *p, uint64_t bytes)
@@ -323,6 +352,13 @@ const char *cudaGetErrorString(cudaError error)
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
     default: return "another error";
     }
+}
+
+/* Failures here are for good. */
+cudaError cudaGetLastError(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    return rt.failed;
 }
 
 cudaError cudaSetDevice(int device)
@@ -462,7 +498,10 @@ cudaError cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKi
         rt.bytes_home += kind == cudaMemcpyDeviceToHost ? bytes : 0;
     }
     cudaError rc = put(stream, {WORK, [=] { memset(dst, 0xff, bytes); }, NULL, 0});
-    return rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0});
+    rc = rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0});
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.counts.works -= rc ? 0 : 1; /* one call */
+    return rc;
 }
 
 /* ---- streams and events ---- */
@@ -556,5 +595,74 @@ cudaError cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to)
     if (from->over != from->recorded || to->over != to->recorded)
         misuse("the time between events that are not over");
     *ret_ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    return cudaSuccess;
+}
+
+/* ---- graphs ---- */
+
+cudaError cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    if (stream->captures)
+        misuse("a capture within a capture");
+    stream->captures = true;
+    return cudaSuccess;
+}
+
+cudaError cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (!stream->captures)
+        misuse("the end of no capture");
+    stream->captures = false;
+    if (rt.failed) {
+        stream->captured.clear();
+        return rt.failed;
+    }
+    *ret = new CUgraph_st;
+    (*ret)->work.swap(stream->captured);
+    return cudaSuccess;
+}
+
+cudaError cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned long long)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    *ret = new CUgraphExec_st;
+    (*ret)->work = graph->work;
+    rt.graphs.insert(*ret);
+    rt.counts.graphs++;
+    return cudaSuccess;
+}
+
+cudaError cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (!rt.graphs.erase(exec))
+        misuse("destroyed what is no graph");
+    delete exec; /* what was launched has its own copies */
+    return rt.failed;
+}
+
+cudaError cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    if (rt.failed)
+        return rt.failed;
+    if (!rt.graphs.count(exec) || stream->captures)
+        misuse("launched what is no graph, or into a capture");
+    for (const item &i : exec->work)
+        stream->items.push_back(i);
+    rt.counts.graph_launches++;
+    rt.changed.notify_all();
     return cudaSuccess;
 }

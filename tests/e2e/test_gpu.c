@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The engine on an emulated GPU: the module is loaded as the real one is, and the same sources
- * compute.  In f32 the golden tokens come out wherever weights, KV and hidden states live and
- * whichever side attends; in other formats, and where the KV policy drops keys, every
+ * The engine on an emulated GPU, or on a real one: the module is loaded as a user's is, and the
+ * same sources compute.  In f32 the golden tokens come out wherever weights, KV and hidden states
+ * live and whichever side attends; in other formats, and where the KV policy drops keys, every
  * log-probability of tokens that are fed is near what the CPU computes.  AQ_CUDA_MODULE is the
- * module. */
+ * module; of a real one nothing can be made to fail. */
 #include "base/json.h"
 #include "engine/cuda.h"
 #include "engine/engine_seams.h"
@@ -20,24 +20,34 @@
 
 enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8, TOPS = 20 };
 
+enum { PASSES = 16 };
+
 static struct {
     char model[4096], root[64];
     const char *module;
-    /* Of the module: in which order its streams are served, what fails, and
-     * what it says of driver and GPUs (control.h). */
+    /* Of an emulated module, else NULL: in which order its streams are served, what fails, and what
+     * it says of driver and GPUs (control.h). */
     __typeof__(aq_emu_order) *order;
     __typeof__(aq_emu_fail_after) *fail_after;
     __typeof__(aq_emu_recover) *recover;
     __typeof__(aq_emu_gpus) *gpus;
     __typeof__(aq_emu_driver) *driver;
     __typeof__(aq_emu_bytes_home) *bytes_home;
+    __typeof__(aq_emu_counted) *counted;
     uint64_t seed;
+    /* Of the last run: what had been asked of the GPU when each pass was over. */
+    struct aq_emu_counts after[PASSES];
+    uint32_t passes;
     struct golden {
         uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
     } golden[PROMPTS];
 } rig;
 
-#define DEVICE_BYTES (160 * AQ_MIB)
+/* A real driver's context is of several hundred MiB. */
+static uint64_t device_bytes(void)
+{
+    return rig.order ? 160 * AQ_MIB : 2 * AQ_GIB;
+}
 
 /* Where things live, and who attends. */
 struct place {
@@ -63,6 +73,7 @@ struct setup {
     bool serial, deterministic, one_batch;
     void (*ways)(struct output *o, uint32_t i); /* of choosing; NULL: greedy */
     uint32_t watched;                           /* bits: sequences that show their logits */
+    uint32_t launches;                          /* made together, at most; 0: as is usual */
 };
 
 struct output {
@@ -123,11 +134,14 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
     if (s->place) {
         opts.device = "cuda";
         opts.cuda_module = rig.module;
-        opts.device_memory = DEVICE_BYTES;
+        opts.device_memory = device_bytes();
         opts.placement = s->place->placement;
         opts.attention = s->place->attention;
     }
-    return aq_engine_open(ret, &opts, reterr);
+    int rc = aq_engine_open(ret, &opts, reterr);
+    if (rc == 0)
+        aq_engine_set_seams(*ret, &(struct aq_engine_seams){.gpu_launches = s->launches});
+    return rc;
 }
 
 /* Every buffer lies within its line of the ledger (or on one page, where it is pinned), and all of
@@ -144,7 +158,7 @@ static void check_memory(const struct aq_engine *e)
                      row[i].purpose, aq_tier_name(row[i].tier),
                      (unsigned long long)row[i].peak_bytes, (unsigned long long)line);
     }
-    assert_true(aq_mem_peak(aq_engine_mem(e), AQ_DEVICE) <= DEVICE_BYTES);
+    assert_true(aq_mem_peak(aq_engine_mem(e), AQ_DEVICE) <= device_bytes());
 }
 
 static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
@@ -154,14 +168,19 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
     struct aq_engine *e = NULL;
     struct aq_err err = {0};
     const char *where = s->place ? s->place->name : "cpu";
-    rig.order(rig.seed++);
+    if (rig.order)
+        rig.order(rig.seed++);
     int rc = open_engine(&e, s, &err);
     rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
     rc = rc < 0 ? rc : aq_engine_load(e, &err);
     for (uint32_t i = 0; rc == 0 && i < PROMPTS; i++)
         submit(e, &out[i], i, s, fed);
-    for (bool worked = true; rc == 0 && worked;)
+    rig.passes = 0;
+    for (bool worked = true; rc == 0 && worked;) {
         rc = aq_engine_pass(e, &worked, &err);
+        if (rig.counted && worked && rig.passes < PASSES)
+            rig.after[rig.passes++] = rig.counted();
+    }
     if (rc < 0)
         fail_msg("%s: %s", where, err.text);
     assert_string_equal(aq_engine_info(e)->backend, s->place ? "cuda" : "cpu");
@@ -174,6 +193,63 @@ static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
     aq_engine_close(e);
 }
 
+/* Calls of the last pass of the run, and how many of them launched a graph. */
+static uint64_t calls_of_last_pass(uint64_t *ret_graphs)
+{
+    const struct aq_emu_counts *to = &rig.after[rig.passes - 1], *from = to - 1;
+    assert_true(rig.passes > 3);
+    *ret_graphs = to->graph_launches - from->graph_launches;
+    return to->works - from->works + to->events - from->events + *ret_graphs;
+}
+
+/* Where all lives on the device, a decode pass is a few graphs, and the head. */
+static void a_pass_without_edges_is_a_few_calls(void **state)
+{
+    struct setup s = {.place = &places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .deterministic = true};
+    struct output one[PROMPTS], two[PROMPTS];
+    uint64_t graphs, none;
+    (void)state;
+    if (TEST_SLOW || !rig.counted)
+        skip();
+    run(one, &s, true);
+    uint64_t calls = calls_of_last_pass(&graphs);
+    struct aq_emu_counts *last = &rig.after[rig.passes - 1];
+    assert_true(graphs > 0);
+    assert_true(last->graphs == last[-1].graphs); /* none is made any more */
+    s.serial = true;
+    run(two, &s, true);
+    uint64_t apart = calls_of_last_pass(&none);
+    print_message("calls of a decode pass: %llu, of which %llu launch graphs; op by op %llu\n",
+                  (unsigned long long)calls, (unsigned long long)graphs, (unsigned long long)apart);
+    assert_int_equal(none, 0);
+    assert_true(calls * 5 < apart);
+    for (uint32_t n = 0; n < PROMPTS; n++)
+        assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
+}
+
+/* More launches than there is room for go on one by one in the middle of a bundle. */
+static void what_does_not_fit_a_list_is_launched_at_once(void **state)
+{
+    struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
+    struct setup s = {.compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16, .deterministic = true};
+    struct output one[PROMPTS], two[PROMPTS];
+    (void)state;
+    assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
+    for (int i = 0; i < 4; i += 3) { /* all on the device, and in three places */
+        s.place = &places[i];
+        s.launches = 0;
+        run(one, &s, true);
+        s.launches = 7;
+        run(two, &s, true);
+        for (uint32_t n = 0; n < PROMPTS; n++)
+            assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
+    }
+}
+
 /* What fails on the GPU ends the run, and the message says what the driver said. */
 static void a_failure_of_the_gpu_ends_the_run(void **state)
 {
@@ -181,6 +257,8 @@ static void a_failure_of_the_gpu_ends_the_run(void **state)
     struct aq_workload w = {
         .sequences = PROMPTS, .prompt_max = PROMPT_MAX, .total_max = PROMPT_MAX + TOKENS};
     (void)state;
+    if (!rig.fail_after)
+        skip();
     for (uint64_t after = 1; after < 400; after = after * 3 + 1) {
         struct output out[PROMPTS];
         struct aq_engine *e = NULL;
@@ -401,6 +479,8 @@ static void a_chosen_token_comes_home_as_a_few_bytes(void **state)
     struct setup s = {.place = &places[0], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
     struct output out[PROMPTS];
     (void)state;
+    if (!rig.bytes_home)
+        skip();
     for (int w = 0; w < 2; w++) {
         uint64_t before = rig.bytes_home();
         s.ways = w ? with_temperature : NULL;
@@ -430,6 +510,8 @@ static void what_cannot_be_had_is_said(void **state)
                                .host_memory = AQ_GIB,
                                .cuda_module = rig.module};
     (void)state;
+    if (!rig.gpus)
+        skip();
     o.device = "cuda:7";
     expect_refusal(&o, -ENODEV, "GPU 7: the NVIDIA driver offers 1");
     o.device = "cuda";
@@ -508,9 +590,10 @@ static int set_up(void **state)
     rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
     rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
     rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
-    return rig.order && rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home
-               ? 0
-               : -1;
+    rig.counted = (__typeof__(rig.counted))dlsym(module, "aq_emu_counted");
+    bool all =
+        rig.counted && rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home;
+    return !rig.order || all ? 0 : -1;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -531,6 +614,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_had_is_said),
     cmocka_unit_test(golden_tokens_come_out_wherever_things_live),
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
+    cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
+    cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),

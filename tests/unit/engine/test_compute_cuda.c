@@ -128,9 +128,10 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                            .y_dtype = AQ_F32,
                            .y_stride = COLUMNS};
     g.by_codes = g.unpacks = 0;
-    aq_compute_cuda_begin(c, g.stream);
+    uint32_t op;
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, e->m % 2);
     aq_compute_cuda_base(c)->ops->product(aq_compute_cuda_base(c), &p);
-    assert_int_equal(aq_compute_cuda_end(c, &what, &why), 0);
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
     assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
     assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
     assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, ret, y, y_bytes, AQ_GPU_D2H), 0);

@@ -294,7 +294,6 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 
 static void what_comes_later_says_so(void **state)
 {
-    refuse("generate", "--compute|f16", "computes in f32 or bf16");
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
     refuse("bench", "flexgen|--percent", "bench flexgen is not available");
