@@ -139,6 +139,11 @@ static void size_parts(struct aq_builder *b, uint64_t q_width, uint64_t kv_width
     }
 }
 
+static uint32_t stages_of(const struct aq_build_stages *s)
+{
+    return s->count[AQ_ATTEND_DEVICE] + s->count[AQ_ATTEND_HOST];
+}
+
 /* Lays out the classes; called once to count and once to fill. */
 static void lay_slots(struct aq_builder *b)
 {
@@ -167,8 +172,8 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_QKV_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_ATTENTION_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
-    add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage_bytes(b, false));
-    add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage_bytes(b, true));
+    add_class(b, AQ_SLOT_KV_HOST, stages_of(&b->on_host), AQ_HOST, stage_bytes(b, false));
+    add_class(b, AQ_SLOT_KV_DEVICE, stages_of(&b->on_device), device, stage_bytes(b, true));
     struct aq_kv_prefill_room prefill;
     aq_kv_room_prefill(&prefill, plan, m->heads, m->kv_heads);
     add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
@@ -213,9 +218,9 @@ static void count_stages(struct aq_builder *b)
         bool on_host = part->side == AQ_ATTEND_HOST;
         b->host_parts |= on_host;
         if (part->staged || on_host)
-            b->stages_device = stages;
+            b->on_device.count[part->side] = stages;
         if (part->tier == AQ_DISK && plan->separate)
-            b->stages_host = stages;
+            b->on_host.count[part->side] = stages;
     }
     /* A group of its own for each half of MLP: all micro-batches stand between the two. */
     bool apart = !b->host_parts && !plan->fuse_layer;
