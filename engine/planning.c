@@ -208,8 +208,11 @@ static int fill_choices(struct aq_planning *p, struct aq_placement *placement,
     if (!in->attention_auto && aq_attention_parse(&in->attention, &in->split_host, "--attention",
                                                   o->attention, reterr) < 0)
         return -EINVAL;
-    in->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
-    if (!in->host_products_auto)
+    in->one_side = has_device(p) && o->deterministic;
+    in->gpu = has_device(p);
+    bool products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
+    in->host_products_auto = products_auto && !in->gpu; /* where engine_gpu.c refuses them */
+    if (!products_auto)
         rc =
             aq_host_products_parse(&in->host_products, "--host-products", o->host_products, reterr);
     if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {

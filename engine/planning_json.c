@@ -14,31 +14,20 @@
 
 /* ---- the plan ---- */
 
-/* Where decode attention of KV outside the device's memory runs, as --attention takes it. */
-static const char *attention_of(char split[32], const struct aq_plan *plan)
-{
-    snprintf(split, 32, "split:%g%%", plan->split_host);
-    bool host = false, device = false;
-    for (uint32_t i = 0; i < plan->part_count; i++) {
-        host |= plan->part[i].side == AQ_ATTEND_HOST;
-        device |= plan->part[i].side == AQ_ATTEND_DEVICE && plan->part[i].tier != AQ_DEVICE;
-    }
-    return !plan->separate || !host ? "device" : device ? split : "host";
-}
-
 json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
     const struct aq_block_shape *s = &plan->shape;
-    char placement[160], split[32];
+    char placement[160], attention[32];
     aq_placement_text(placement, &plan->placement);
+    aq_attention_text(attention, plan);
     json_t *o = json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:s}", "placement", placement,
         "micro_batch", (int)s->micro_batch, "micro_batches", (int)s->micro_batches, "seats",
         (int)(s->micro_batch * s->micro_batches), "micro_batch_tokens", (int)s->prompt_tokens,
         "compute", aq_dtype_name(p->compute), "weight_format", aq_dtype_name(p->weight_format),
         "kv_format", aq_dtype_name(p->kv_format), "kv_policy", aq_kv_policy_desc(&p->kv)->name,
-        "refill", p->in.refill, "attention", attention_of(split, plan));
+        "refill", p->in.refill, "attention", attention);
     if (aq_kv_policy_drops(&p->kv)) {
         json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
         json_object_set_new(o, "kv_slots", json_integer(s->keys_max));

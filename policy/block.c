@@ -12,6 +12,9 @@
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
+/* A staging slot is at most this part of its memory, but not smaller than that. */
+#define STAGE_SHARE     64
+#define STAGE_BYTES_MIN (4 * AQ_MIB)
 
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors)
@@ -361,11 +364,14 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     p->staging_chunks = 4;
 }
 
-/* Seats of a staged part: as many as a staging slot of moderate size holds. */
-static uint32_t part_seats(const struct aq_block_shape *s)
+/* Seats of a staged part: as many as a staging slot of moderate size holds, which is smaller where
+ * slots of that size would be a good part of the memory that they are in. */
+static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
     uint64_t seat = aq_div_up(s->keys_max, AQ_HEAD_BLOCK_SLOTS) * s->run_bytes;
-    uint64_t seats = aq_max_u64(1, AQ_BLOCK_STAGE_BYTES / seat);
+    uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] / STAGE_SHARE;
+    uint64_t stage = aq_min_u64(AQ_BLOCK_STAGE_BYTES, aq_max_u64(STAGE_BYTES_MIN, room));
+    uint64_t seats = aq_max_u64(1, stage / seat);
     seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
     return (uint32_t)aq_min_u64(seats, s->micro_batch);
 }
@@ -441,7 +447,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     size_ring(p, in);
     double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
     p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
-    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape), reterr);
+    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in), reterr);
     if (rc < 0)
         return rc;
     uint64_t tier_seats[AQ_TIER_COUNT] = {0};
@@ -614,8 +620,8 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     } else {
         rc = choose_free(&b, in, reterr);
     }
-    if (rc == 0 && in->host_products_auto)
-        rc = aq_planner_share_products(&b, in, reterr);
+    if (rc == 0)
+        rc = aq_planner_share_work(&b, in, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;

@@ -33,7 +33,10 @@ struct aq_block_inputs {
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
-    double split_host;   /* percent, where it is split: struct aq_plan; 0: the usual half */
+    /* Percent, where it is split: struct aq_plan; 0: chosen where the machine's rates are known,
+     * else the usual half. */
+    double split_host;
+    bool one_side; /* never split where that is chosen: the sides' bits differ, and must not */
     bool separate, fuse_layer, alternate;
     bool gpu;                /* the separate device is one: struct aq_gpu_room */
     uint64_t context_bytes;  /* that its driver holds */

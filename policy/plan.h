@@ -98,6 +98,9 @@ uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part)
 int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_seats,
                   struct aq_err *reterr);
 
+/* Where KV that does not rest where products run is attended; false: there is none. */
+bool aq_plan_attention(enum aq_attention_side *ret, const struct aq_plan *p);
+
 /* Checks shares (0..100 each, adding up to 100 within 0.01): -EINVAL names the line and its sum. */
 int aq_placement_check(const struct aq_placement *p, struct aq_err *reterr);
 

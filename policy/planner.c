@@ -12,11 +12,13 @@
 /* A candidate must be this much faster than those before it, the plain rule's first; within the
  * tie of the fastest so far the one that needs less memory is preferred. */
 static const double faster = 1.02, tie = 0.995;
+/* Split attention takes more memory and more ops: its bound must be this much above theirs. */
+static const double split_pays = 1.02;
 /* Ops built and simulated (which costs two buildings), all candidates together, before the search
  * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
  * inputs give equal plans. */
 enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
-enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 48, SEATS_TRIED_MAX = 48 };
+enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 64, SEATS_TRIED_MAX = 48 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
 /* Bytes known this well, as a share of the weights, are known. */
 static const double known_bytes = 0.002;
@@ -122,15 +124,29 @@ static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
             round(1e4 * (100 - kv->percent[AQ_DEVICE] - kv->percent[AQ_DISK])) / 1e4;
 }
 
-static void round_shares(struct aq_shares_found *f, const struct aq_block_inputs *in,
-                         uint32_t seats)
+/* To seats of those outside the device's memory, at least one for each side; as many digits as are
+ * printed, and not one seat more for the last of them. */
+static double round_split(double percent, const struct aq_shares *kv, uint32_t seats)
 {
+    double away = round((100 - kv->percent[AQ_DEVICE]) * seats / 100);
+    double host = fmin(fmax(1, round(percent * away / 100)), fmax(1, away - 1));
+    return away < 1 ? percent : floor(1e5 * host / away) / 1e3;
+}
+
+static void round_shares(struct aq_shares_found *f, const struct aq_shares_opts *o)
+{
+    const struct aq_block_inputs *in = o->in;
+    uint32_t seats = o->shape.micro_batch;
     if (in->placement) {
         f->placement = *in->placement;
     } else {
         round_weights(&f->placement.weights, in->separate);
         round_kv(&f->placement.kv, in->separate, seats);
     }
+    if (o->shape.side == AQ_ATTEND_SPLIT)
+        f->split_host = o->shape.split_host > 0
+                            ? o->shape.split_host
+                            : round_split(f->split_host, &f->placement.kv, seats);
     f->host_products = in->host_products_auto ? round(2 * f->host_products) / 2 : in->host_products;
 }
 
@@ -152,6 +168,7 @@ static int make(struct search *s, const struct aq_shares_opts *o, const struct a
 {
     struct aq_block_inputs in = aq_shares_inputs(o);
     in.host_products = f->host_products;
+    in.split_host = f->split_host;
     int rc = aq_block_make(&s->now, &in, &f->placement, o->shape.micro_batch, NULL);
     s->ops += s->now.program.op_count;
     return rc;
@@ -197,13 +214,12 @@ static int fit_between(struct search *s, struct arm *a, const struct aq_shares_o
     const struct aq_block_inputs *in = s->given;
     double disk = 100 * (a->shape.kv_disk < 0 ? 1 : a->shape.kv_disk), low = 0, high = 1;
     struct aq_shares_found far = *wish;
-    uint32_t seats = o->shape.micro_batch;
     if (in->placement || !in->can_stream)
         return -ERANGE;
     far.placement.head = AQ_HOST;
     far.placement.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
     far.placement.kv = (struct aq_shares){.percent = {[AQ_HOST] = 100 - disk, [AQ_DISK] = disk}};
-    round_shares(&far, in, seats);
+    round_shares(&far, o);
     if (!make_fits(s, o, &far))
         return -ERANGE;
     struct aq_shares_found good = far;
@@ -212,7 +228,7 @@ static int fit_between(struct search *s, struct arm *a, const struct aq_shares_o
         double t = (low + high) / 2;
         f.placement.weights = between(&far.placement.weights, &wish->placement.weights, t);
         f.placement.kv = between(&far.placement.kv, &wish->placement.kv, t);
-        round_shares(&f, in, seats);
+        round_shares(&f, o);
         bool fitted = make_fits(s, o, &f);
         *(fitted ? &low : &high) = t;
         good = fitted ? f : good;
@@ -234,7 +250,7 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
             return aq_error(reterr, rc, "block: shares");
         if (rc < 0)
             break;
-        round_shares(&f, s->given, seats);
+        round_shares(&f, &o);
         wish = f;
         solved = true;
         rc = make(s, &o, &f);
@@ -341,8 +357,9 @@ static void put_homes(struct search *s, struct aq_shares_shape shape)
 static void put_sides(struct search *s, struct aq_shares_shape shape)
 {
     const struct aq_block_inputs *in = s->given;
-    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE};
-    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides); i++) {
+    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE,
+                                                   AQ_ATTEND_SPLIT};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides) - in->one_side; i++) {
         shape.side = in->separate && in->attention_auto ? sides[i]
                      : in->separate                     ? in->attention
                                                         : AQ_ATTEND_DEVICE;
@@ -354,6 +371,30 @@ static void put_sides(struct search *s, struct aq_shares_shape shape)
             put_homes(s, shape);
         if (!in->separate || !in->attention_auto)
             break;
+    }
+}
+
+static bool same_but_for_side(const struct aq_shares_shape *a, const struct aq_shares_shape *b)
+{
+    return a->micro_batches == b->micro_batches && a->host_products == b->host_products &&
+           a->kv_disk == b->kv_disk;
+}
+
+/* Split attention is worth a trial where it could be clearly faster than either side alone, with as
+ * many seats. */
+static void drop_pointless_splits(struct search *s)
+{
+    for (uint32_t i = 0; i < s->arm_count; i++) {
+        struct arm *a = &s->arm[i];
+        for (uint32_t j = 0; j < s->arm_count && a->shape.side == AQ_ATTEND_SPLIT; j++) {
+            const struct arm *pure = &s->arm[j];
+            if (pure->shape.side == AQ_ATTEND_SPLIT || !same_but_for_side(&a->shape, &pure->shape))
+                continue;
+            for (uint32_t n = 0; n < a->count; n++) {
+                if (a->bound[n] < split_pays * pure->bound[n])
+                    a->bound[n] = -1;
+            }
+        }
     }
 }
 
@@ -384,6 +425,7 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
                 a->bound[n] = -1;
         }
     }
+    drop_pointless_splits(s);
     return rc;
 }
 
@@ -473,6 +515,36 @@ static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
     return percent < 0.05;
 }
 
+static struct aq_shares_found shares_of(const struct aq_plan *p)
+{
+    return (struct aq_shares_found){
+        .placement = p->placement, .host_products = p->host_products, .split_host = p->split_host};
+}
+
+/* What a linear program does not see (starts and ends, whole seats) moves the share at which both
+ * sides end together. */
+static int refine_split(struct search *s, struct aq_err *reterr)
+{
+    static const double steps[] = {10, 5, 2.5, 1};
+    int rc = 0;
+    if (s->best_arm < 0 || s->given->split_host > 0)
+        return 0;
+    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
+        struct aq_shares_found f = shares_of(&s->best.plan);
+        struct aq_shares_opts o = opts_for(s, &s->arm[s->best_arm], s->best.plan.shape.micro_batch);
+        if (o.shape.side != AQ_ATTEND_SPLIT)
+            return 0;
+        double wish = f.split_host + (i % 2 ? -1 : 1) * steps[i / 2];
+        wish = round_split(wish, &f.placement.kv, o.shape.micro_batch);
+        if (wish == f.split_host)
+            continue;
+        f.split_host = wish;
+        if (make_fits(s, &o, &f))
+            rc = judge(s, s->best_arm, reterr);
+    }
+    return rc;
+}
+
 /* Ledgers are not quite straight lines: where buffers shrink as weights come nearer there may be
  * room beyond shares that do not fit. */
 static int fill_up(struct search *s, struct aq_err *reterr)
@@ -483,8 +555,7 @@ static int fill_up(struct search *s, struct aq_err *reterr)
         return 0;
     for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
         enum aq_tier to = i % 2 ? AQ_HOST : AQ_DEVICE;
-        struct aq_shares_found f = {.placement = s->best.plan.placement,
-                                    .host_products = s->best.plan.host_products};
+        struct aq_shares_found f = shares_of(&s->best.plan);
         uint32_t seats = s->best.plan.shape.micro_batch;
         struct arm *a = &s->arm[s->best_arm];
         struct aq_shares_opts o = opts_for(s, a, seats);
@@ -516,6 +587,7 @@ static int try_all(struct search *s, struct aq_err *reterr)
         rc = rc < 0 ? rc : try_best(s, -1, UINT32_MAX, reterr);
         s->ops_max = all;
         rc = rc < 0 ? rc : refine(s, reterr);
+        rc = rc < 0 ? rc : refine_split(s, reterr);
         rc = rc < 0 ? rc : fill_up(s, reterr);
     }
     return rc;
@@ -562,25 +634,25 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
     return rc;
 }
 
-int aq_planner_share_products(struct aq_block *best, const struct aq_block_inputs *in,
-                              struct aq_err *reterr)
+int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,
+                          struct aq_err *reterr)
 {
-    /* Of weights that do not stream from the host none can be kept from it. */
-    if (!in->hw || !in->separate || best->plan.placement.weights.percent[AQ_HOST] <= 0)
-        return 0;
     struct aq_block_inputs made = *in;
     struct aq_placement placement = best->plan.placement;
-    bool host = false, device = false;
-    for (uint32_t i = 0; i < best->plan.part_count; i++) {
-        host |= best->plan.part[i].side == AQ_ATTEND_HOST;
-        device |= best->plan.part[i].side == AQ_ATTEND_DEVICE && best->plan.part[i].staged;
-    }
+    enum aq_attention_side side = AQ_ATTEND_DEVICE;
+    aq_plan_attention(&side, &best->plan);
+    /* Of weights that do not stream from the host none can be kept from it. */
+    bool products = in->host_products_auto && placement.weights.percent[AQ_HOST] > 0;
+    bool split = !in->attention_auto && side == AQ_ATTEND_SPLIT && in->split_host <= 0;
+    if (!in->hw || !in->separate || (!products && !split))
+        return 0;
     made.placement = &placement;
     made.micro_batch = best->plan.shape.micro_batch;
     made.micro_batches = best->plan.shape.micro_batches;
     if (in->attention_auto) {
         made.attention_auto = false;
-        made.attention = host && !device ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+        made.attention = side;
+        made.split_host = best->plan.split_host;
     }
     return aq_planner_search(best, &made, reterr);
 }

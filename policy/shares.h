@@ -14,7 +14,7 @@
 struct aq_shares_shape {
     uint32_t micro_batch, micro_batches;
     enum aq_attention_side side; /* where KV outside the device's memory is attended */
-    double split_host;           /* percent of it, where that is split */
+    double split_host;           /* percent of it, where that is split; 0: chosen */
     bool host_products;          /* the host may compute products with what lies with it */
     double kv_disk;              /* share of it on disk; less than 0: chosen */
     enum aq_tier hidden;         /* home of the hidden states, all of them */
@@ -31,6 +31,8 @@ struct aq_shares_opts {
 struct aq_shares_found {
     struct aq_placement placement; /* not rounded */
     double host_products;          /* percent of the host's panels */
+    double split_host;             /* with split attention: percent of the KV that the host attends,
+                                      of what is outside the device's memory; else 0 */
     double decode_pass_s, prefill_s;
     double
         gen_tok_s; /* of the work: no program of this shape is faster, within what was left out */
