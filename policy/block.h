@@ -20,6 +20,8 @@ enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
  * nobody says: this many times what one group of ops needs at once. */
 #define AQ_BLOCK_CHUNK_BYTES (16 * AQ_MIB)
 enum { AQ_BLOCK_RING_STEPS = 2 };
+/* Unless larger chunks make fewer, about as many chunks stream in a pass at most. */
+enum { AQ_BLOCK_CHUNKS_MAX = 64 * 1024 };
 /* Bytes of a staging slot for KV, if a seat does not need more. */
 #define AQ_BLOCK_STAGE_BYTES (64 * AQ_MIB)
 

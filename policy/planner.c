@@ -42,6 +42,7 @@ struct arm {
 struct search {
     const struct aq_block_inputs *given;
     struct aq_forecast_work work;
+    struct aq_shares_sums sums;
     struct arm arm[ARMS_MAX];
     uint32_t arm_count;
     uint64_t ops, ops_max; /* of this stage */
@@ -156,7 +157,8 @@ static void round_shares(struct aq_shares_found *f, const struct aq_shares_opts 
  * least their share. */
 static struct aq_shares_opts opts_for(const struct search *s, const struct arm *a, uint32_t seats)
 {
-    struct aq_shares_opts o = {.in = s->given, .work = &s->work, .shape = a->shape};
+    struct aq_shares_opts o = {
+        .in = s->given, .sums = &s->sums, .work = &s->work, .shape = a->shape};
     o.shape.micro_batch = seats;
     double share = a->overhead_seats ? fmin(1, (double)seats / a->overhead_seats) : 0;
     for (int t = 0; t < AQ_TIER_COUNT; t++)
@@ -179,13 +181,11 @@ static bool learn(struct search *s, struct arm *a, struct aq_shares_opts *o,
                   const struct aq_shares_found *f)
 {
     double used[AQ_TIER_COUNT];
-    uint64_t matrices, vectors;
     bool known = true;
-    aq_block_weight_bytes(o->in, &matrices, &vectors);
     aq_shares_used(used, o, &f->placement);
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         double overhead = (double)aq_ledger_total(&s->now.ledger, (enum aq_tier)t) - used[t];
-        known &= fabs(overhead - o->overhead[t]) <= known_bytes * (double)matrices;
+        known &= fabs(overhead - o->overhead[t]) <= known_bytes * s->sums.matrices;
         o->overhead[t] = a->overhead[t] = overhead;
     }
     a->overhead_seats = o->shape.micro_batch;
@@ -242,8 +242,6 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
     struct aq_shares_opts o = opts_for(s, a, seats);
     struct aq_shares_found f, good = {0}, wish = {0};
     bool any = false, last = false, solved = false;
-    uint64_t matrices, vectors;
-    aq_block_weight_bytes(s->given, &matrices, &vectors);
     for (int i = 0; i < REPAIRS_MAX && s->ops < s->ops_max; i++) {
         int rc = aq_shares_solve(&f, &o, NULL);
         if (rc == -ENOMEM)
@@ -269,7 +267,7 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
         double excess[AQ_TIER_COUNT];
         aq_block_excess(excess, &s->now, s->given);
         for (int t = 0; t < AQ_TIER_COUNT && !last; t++)
-            o.overhead[t] += i * (0.1 * fmax(0, excess[t]) + 0.25 * known_bytes * (double)matrices);
+            o.overhead[t] += i * (0.1 * fmax(0, excess[t]) + 0.25 * known_bytes * s->sums.matrices);
     }
     if (!any)
         return solved ? fit_between(s, a, &o, &wish) : -ERANGE;
@@ -604,6 +602,7 @@ static int begin(struct search *s, struct aq_block *best, const struct aq_block_
                                   .serial = in->serial},
                          .best_arm = -1};
     aq_forecast_mean(&s->work, in);
+    aq_shares_sum_up(&s->sums, in);
     if (!best->program.op_count)
         return 0;
     s->now = *best;

@@ -68,6 +68,19 @@ struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc 
     return list;
 }
 
+bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix)
+{
+    struct aq_prim_list list = aq_op_prims(kind, step);
+    for (uint32_t i = 0; i < list.count; i++) {
+        const struct aq_prim *p = &list.prim[i];
+        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
+            if (p->matrix[n] == matrix)
+                return true;
+        }
+    }
+    return false;
+}
+
 /* ---- slots ------------------------------------------------------------------------------- */
 
 static void add_class(struct aq_builder *b, enum aq_slot_class c, uint32_t count, enum aq_tier tier,

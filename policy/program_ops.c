@@ -111,26 +111,14 @@ static enum aq_op_kind op_of(enum unit_kind kind)
     return map[kind];
 }
 
-static bool list_uses_matrix(const struct aq_prim_list *list, uint32_t matrix)
-{
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct aq_prim *p = &list->prim[i];
-        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
-            if (p->matrix[n] == matrix)
-                return true;
-        }
-    }
-    return false;
-}
-
 static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, uint32_t c)
 {
     const struct aq_chunk *chunk = &b->stream->chunk[c];
     if (chunk->step != u->step)
         return false;
-    struct aq_prim_list prims = aq_op_prims(op_of(u->kind), &b->steps->step[u->step]);
+    const struct aq_step_desc *d = &b->steps->step[u->step];
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
-        if (list_uses_matrix(&prims, b->stream->piece[chunk->piece_first + i].matrix))
+        if (aq_op_uses_matrix(op_of(u->kind), d, b->stream->piece[chunk->piece_first + i].matrix))
             return true;
     }
     return false;

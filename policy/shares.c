@@ -40,9 +40,8 @@ struct model {
     const struct aq_hardware *hw;
     struct aq_block_room room;
     bool separate, head_on_device;
-    double seats;          /* that have somebody in them */
-    double matrices, head; /* bytes: of the layers', and of all others */
-    double row_flops, head_flops;
+    double seats;                       /* that have somebody in them */
+    double matrices, head;              /* bytes: of the layers', and of all others */
     uint32_t prompt, held_prompt, held; /* of a mean sequence: slots after it, and half-way on */
     bool full;                          /* decoded keys take the slots of others */
     double prefill_passes;
@@ -87,27 +86,24 @@ static void move(struct demand *d, const struct model *m, enum aq_op_kind kind, 
 
 /* ---- products ---- */
 
-static void count_model(struct model *m)
+void aq_shares_sum_up(struct aq_shares_sums *ret, const struct aq_block_inputs *in)
 {
-    const struct aq_block_inputs *in = m->o->in;
     uint64_t all, vectors;
+    *ret = (struct aq_shares_sums){0};
     aq_block_weight_bytes(in, &all, &vectors);
-    for (uint32_t j = 0; j < m->m->step_count; j++) {
-        const struct aq_step_desc *d = &m->m->step[j];
+    for (uint32_t j = 0; j < in->steps->step_count; j++) {
+        const struct aq_step_desc *d = &in->steps->step[j];
         bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
         for (uint32_t i = 0; i < d->matrix_count && layer; i++)
-            m->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
-        if (d->kind == AQ_STEP_HEAD)
-            m->head_flops += (double)d->flops_per_row;
-        else
-            m->row_flops += (double)d->flops_per_row;
+            ret->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
+        *(d->kind == AQ_STEP_HEAD ? &ret->head_flops : &ret->row_flops) += (double)d->flops_per_row;
     }
-    m->head = (double)all - m->matrices;
+    ret->others = (double)all - ret->matrices;
 }
 
 static struct aq_op_cost product(const struct model *m, double rows)
 {
-    return (struct aq_op_cost){.flops = (uint64_t)(rows * m->row_flops),
+    return (struct aq_op_cost){.flops = (uint64_t)(rows * m->o->sums->row_flops),
                                .memory_bytes = (uint64_t)m->matrices};
 }
 
@@ -116,7 +112,7 @@ static void add_products(struct model *m, enum phase p, double rows, double logi
 {
     double times = m->o->shape.micro_batches * passes;
     struct demand device = {0};
-    struct aq_op_cost head = {.flops = (uint64_t)(logits * m->head_flops),
+    struct aq_op_cost head = {.flops = (uint64_t)(logits * m->o->sums->head_flops),
                               .memory_bytes = (uint64_t)m->head};
     enum aq_dtype format = m->o->in->weight_format;
     add(&device, m, AQ_OP_MLP, AQ_LANE_COMPUTE, product(m, rows), times);
@@ -248,11 +244,12 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
                         .m = o->in->steps,
                         .hw = o->in->hw,
                         .separate = o->in->separate,
-                        .head_on_device = head_on_device};
+                        .head_on_device = head_on_device,
+                        .matrices = o->sums->matrices,
+                        .head = o->sums->others};
     double all = (double)o->shape.micro_batch * o->shape.micro_batches;
     m->seats = seats > 0 ? seats : all;
     aq_block_room(&m->room, &in, o->shape.micro_batch);
-    count_model(m);
     struct aq_kv_limits limits;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);

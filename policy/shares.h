@@ -21,8 +21,16 @@ struct aq_shares_shape {
     uint32_t prompt_tokens;      /* new ones a micro-batch admits per pass; 0: the rule's */
 };
 
+/* What the steps add up to, counted once for many shapes. */
+struct aq_shares_sums {
+    double matrices, others; /* bytes: of the layers', of the table and the head */
+    double row_flops, head_flops;
+};
+void aq_shares_sum_up(struct aq_shares_sums *ret, const struct aq_block_inputs *in);
+
 struct aq_shares_opts {
     const struct aq_block_inputs *in; /* with rates; a placement in it pins the shares */
+    const struct aq_shares_sums *sums;
     const struct aq_forecast_work *work;
     struct aq_shares_shape shape;
     double overhead[AQ_TIER_COUNT]; /* bytes beside what shares decide, as far as they are known */

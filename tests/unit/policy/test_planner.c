@@ -261,6 +261,33 @@ static void one_side_attends_where_the_other_has_no_time(void **state)
     free(m.step);
 }
 
+/* Of the first half of a gated MLP, two matrices of three, nothing stays with the host. */
+static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
+{
+    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    for (uint32_t layer = 0; layer < m.layers; layer++) {
+        struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
+        mlp->matrix[mlp->matrix_count] = mlp->matrix[0];
+        mlp->main.prim[2] = mlp->main.prim[1];
+        mlp->main.prim[1] = mlp->main.prim[0];
+        mlp->main.prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
+        mlp->main.count = 3;
+    }
+    struct aq_placement p = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE};
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block b = {0};
+    in.separate = true;
+    in.placement = &p;
+    in.host_products = 50;
+    in.micro_batch = 4;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    assert_true(b.plan.split_mlp);
+    uint64_t half = 2 * aq_matrix_bytes(&m.step[2].matrix[0], AQ_BF16);
+    assert_true(b.plan.ring_chunks * b.plan.chunk_bytes >= AQ_BLOCK_RING_STEPS * half);
+    aq_block_close(&b);
+    free(m.step);
+}
+
 /* ---- against all of a grid ---- */
 
 struct grid {
@@ -398,6 +425,7 @@ static void it_is_nearly_the_best_of_a_grid(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_ring_holds_the_larger_half_of_a_gated_mlp_twice),
     cmocka_unit_test(it_is_nearly_the_best_of_a_grid),
     cmocka_unit_test(it_is_never_slower_than_the_plain_rule),
     cmocka_unit_test(what_fits_whole_stays_as_it_is),
