@@ -195,6 +195,9 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     warn_lossy(lines, p);
     if (p->o->deadline_s > 0 && !p->in.sequences)
         say(lines, "--deadline says nothing without --requests");
+    if (p->records_invalid)
+        say(lines, "%llu of the %llu records of the input are invalid and left out",
+            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
         say(lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));

@@ -48,8 +48,8 @@ struct aq_stream {
 
 enum { AQ_STREAM_CHUNKS_MAX = 1024 * 1024 };
 
-/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  Whether the ring holds what the ops need together is
- * for the program's builder to say. */
+/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  Whether the ring holds what the
+ * ops need together is for the program's builder to say. */
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr);
 void aq_stream_close(struct aq_stream *s);
