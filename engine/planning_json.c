@@ -248,6 +248,8 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         snprintf(share, sizeof(share), "%g%%", p->block.plan.host_products);
         json_object_set_new(o, "host_products", json_string(share));
     }
+    if (p->block.plan.ring_steps > 0)
+        set_size(o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
     uint64_t emulated = given->emulate_device;
     set_size(o, "host_memory", p->in.budget[AQ_HOST] + emulated);
     set_size(o, "disk_memory", given->disk_memory);

@@ -373,7 +373,9 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     /* The number of ops follows from the number of chunks: huge models take larger ones. */
     chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
-    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : AQ_BLOCK_RING_STEPS * group + chunk;
+    double steps = in->ring_steps > 0 ? in->ring_steps : AQ_BLOCK_RING_STEPS;
+    uint64_t ring =
+        in->prefetch_bytes ? in->prefetch_bytes : (uint64_t)(steps * (double)group) + chunk;
     p->chunk_bytes = aq_align_up(chunk, AQ_PANEL_ALIGN);
     uint64_t chunks = in->prefetch_bytes ? ring / p->chunk_bytes : aq_div_up(ring, p->chunk_bytes);
     p->ring_chunks = (uint32_t)aq_min_u64(aq_max_u64(1, chunks), AQ_STREAM_CHUNKS_MAX);
@@ -454,6 +456,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->kv = in->kv;
     p->separate = in->separate;
     p->host_products = in->separate ? in->host_products : 0;
+    p->ring_steps = in->prefetch_bytes ? 0 : in->ring_steps;
     p->fuse_layer = in->fuse_layer;
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;

@@ -32,6 +32,7 @@ struct aq_block_inputs {
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
     uint64_t chunk_bytes, prefetch_bytes;
+    double ring_steps; /* the ring where it is free: so many groups; 0: AQ_BLOCK_RING_STEPS */
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */

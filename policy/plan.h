@@ -63,6 +63,7 @@ struct aq_plan {
     bool separate;           /* the device has memory of its own, behind links */
     uint64_t chunk_bytes;    /* of the weight ring: most bytes of a chunk */
     uint32_t ring_chunks;    /* slots of the ring wanted; the stream may take a few less */
+    double ring_steps;       /* that the planner chose it to hold (policy/block.h); 0: the usual */
     uint32_t staging_chunks; /* host slots between disk and a separate device */
     uint32_t kv_stages;      /* staging slots for parts, per memory they are staged in */
     uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/planner.h"
 
-#include "policy/shares.h"
+#include "policy/planner_search.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -18,38 +18,11 @@ static const double split_pays = 1.02;
  * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
  * inputs give equal plans. */
 enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
-enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 64, SEATS_TRIED_MAX = 48 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
 /* Bytes known this well, as a share of the weights, are known. */
 static const double known_bytes = 0.002;
 /* Tokens of prompts a pass where the usual number leaves no room. */
 static const uint32_t fewer_tokens[] = {0, 1024, 256};
-
-/* What candidates have in common but for their seats. */
-struct arm {
-    struct aq_shares_shape shape; /* without seats */
-    /* What the ledger of a candidate of so many seats said beside weights and KV; 0 seats: none
-     * yet. */
-    double overhead[AQ_TIER_COUNT];
-    uint32_t overhead_seats;
-    uint32_t unfit; /* so many seats and more do not fit */
-    uint32_t tried[SEATS_TRIED_MAX];
-    double bound[SEATS_TRIED_MAX]; /* 0 and less: done with */
-    double disk[SEATS_TRIED_MAX];  /* share of the KV there that gives this bound */
-    uint32_t count;
-};
-
-struct search {
-    const struct aq_block_inputs *given;
-    struct aq_forecast_work work;
-    struct aq_shares_sums sums;
-    struct arm arm[ARMS_MAX];
-    uint32_t arm_count;
-    uint64_t ops, ops_max; /* of this stage */
-    struct aq_block now, best;
-    int best_arm;         /* -1: what the caller came with */
-    double rate, fastest; /* tokens per second generated: by the best, by any so far */
-};
 
 static bool fits(const struct aq_block *b, const struct aq_block_inputs *in)
 {
@@ -64,13 +37,14 @@ static uint64_t memory_of(const struct aq_block *b)
 }
 
 /* Rates s->now; keeps it if it is the best. */
-static int judge(struct search *s, int arm, struct aq_err *reterr)
+int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
 {
     struct aq_forecast f;
     s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
     int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
     if (rc < 0)
         return rc == -ENOMEM ? rc : 0; /* a machine that cannot do it */
+    s->last = f.gen_tok_s;
     s->fastest = fmax(s->fastest, f.gen_tok_s);
     bool ours = s->best_arm >= 0; /* between candidates of ours the faster one is the better */
     bool smaller = f.gen_tok_s >= s->fastest * tie && memory_of(&s->now) < memory_of(&s->best);
@@ -134,7 +108,7 @@ static double round_split(double percent, const struct aq_shares *kv, uint32_t s
     return away < 1 ? percent : floor(1e5 * host / away) / 1e3;
 }
 
-static void round_shares(struct aq_shares_found *f, const struct aq_shares_opts *o)
+void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o)
 {
     const struct aq_block_inputs *in = o->in;
     uint32_t seats = o->shape.micro_batch;
@@ -155,7 +129,8 @@ static void round_shares(struct aq_shares_found *f, const struct aq_shares_opts 
 
 /* What is known of the bytes beside weights and KV: at least those of fewer seats, and of fewer at
  * least their share. */
-static struct aq_shares_opts opts_for(const struct search *s, const struct arm *a, uint32_t seats)
+static struct aq_shares_opts opts_for(const struct aq_search *s, const struct aq_search_arm *a,
+                                      uint32_t seats)
 {
     struct aq_shares_opts o = {
         .in = s->given, .sums = &s->sums, .work = &s->work, .shape = a->shape};
@@ -166,7 +141,8 @@ static struct aq_shares_opts opts_for(const struct search *s, const struct arm *
     return o;
 }
 
-static int make(struct search *s, const struct aq_shares_opts *o, const struct aq_shares_found *f)
+static int make(struct aq_search *s, const struct aq_shares_opts *o,
+                const struct aq_shares_found *f)
 {
     struct aq_block_inputs in = aq_shares_inputs(o);
     in.host_products = f->host_products;
@@ -177,7 +153,7 @@ static int make(struct search *s, const struct aq_shares_opts *o, const struct a
 }
 
 /* Takes what the ledger of s->now says into o->overhead; true: it was known. */
-static bool learn(struct search *s, struct arm *a, struct aq_shares_opts *o,
+static bool learn(struct aq_search *s, struct aq_search_arm *a, struct aq_shares_opts *o,
                   const struct aq_shares_found *f)
 {
     double used[AQ_TIER_COUNT];
@@ -200,15 +176,15 @@ static struct aq_shares between(const struct aq_shares *a, const struct aq_share
     return ret;
 }
 
-static bool make_fits(struct search *s, const struct aq_shares_opts *o,
-                      const struct aq_shares_found *f)
+bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
+                         const struct aq_shares_found *f)
 {
     return make(s, o, f) == 0 && fits(&s->now, s->given);
 }
 
 /* Where correcting by the ledger came to no end: from the least memory that a shape can do with
  * (all weights on disk, and the KV that may be) as far towards what was wished as fits. */
-static int fit_between(struct search *s, struct arm *a, const struct aq_shares_opts *o,
+static int fit_between(struct aq_search *s, struct aq_search_arm *a, const struct aq_shares_opts *o,
                        const struct aq_shares_found *wish)
 {
     const struct aq_block_inputs *in = s->given;
@@ -219,8 +195,8 @@ static int fit_between(struct search *s, struct arm *a, const struct aq_shares_o
     far.placement.head = AQ_HOST;
     far.placement.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
     far.placement.kv = (struct aq_shares){.percent = {[AQ_HOST] = 100 - disk, [AQ_DISK] = disk}};
-    round_shares(&far, o);
-    if (!make_fits(s, o, &far))
+    aq_search_round(&far, o);
+    if (!aq_search_make_fits(s, o, &far))
         return -ERANGE;
     struct aq_shares_found good = far;
     for (int i = 0; i < BETWEEN_STEPS; i++) {
@@ -228,16 +204,16 @@ static int fit_between(struct search *s, struct arm *a, const struct aq_shares_o
         double t = (low + high) / 2;
         f.placement.weights = between(&far.placement.weights, &wish->placement.weights, t);
         f.placement.kv = between(&far.placement.kv, &wish->placement.kv, t);
-        round_shares(&f, o);
-        bool fitted = make_fits(s, o, &f);
+        aq_search_round(&f, o);
+        bool fitted = aq_search_make_fits(s, o, &f);
         *(fitted ? &low : &high) = t;
         good = fitted ? f : good;
     }
-    return make_fits(s, o, &good) ? 0 : -ERANGE;
+    return aq_search_make_fits(s, o, &good) ? 0 : -ERANGE;
 }
 
 /* Shares of this many seats that fit: made s->now; -ERANGE where there are none. */
-static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *reterr)
+static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, struct aq_err *reterr)
 {
     struct aq_shares_opts o = opts_for(s, a, seats);
     struct aq_shares_found f, good = {0}, wish = {0};
@@ -248,7 +224,7 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
             return aq_error(reterr, rc, "block: shares");
         if (rc < 0)
             break;
-        round_shares(&f, &o);
+        aq_search_round(&f, &o);
         wish = f;
         solved = true;
         rc = make(s, &o, &f);
@@ -274,23 +250,23 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
     return last || make(s, &o, &good) == 0 ? 0 : -ERANGE;
 }
 
-static int try_seats(struct search *s, int arm, uint32_t seats, struct aq_err *reterr)
+static int try_seats(struct aq_search *s, int arm, uint32_t seats, struct aq_err *reterr)
 {
-    struct arm *a = &s->arm[arm];
+    struct aq_search_arm *a = &s->arm[arm];
     int rc = fit(s, a, seats, reterr);
     if (rc == -ERANGE) {
         if (!s->now.program.op_count || s->ops < s->ops_max)
             a->unfit = seats < a->unfit ? seats : a->unfit;
         return 0;
     }
-    return rc < 0 ? rc : judge(s, arm, reterr);
+    return rc < 0 ? rc : aq_search_judge(s, arm, reterr);
 }
 
 /* ---- the candidates ---- */
 
-static void put_seats(struct arm *a, uint64_t seats, uint32_t most)
+static void put_seats(struct aq_search_arm *a, uint64_t seats, uint32_t most)
 {
-    if (seats < 1 || seats > most || a->count == SEATS_TRIED_MAX)
+    if (seats < 1 || seats > most || a->count == AQ_SEARCH_SEATS_TRIED_MAX)
         return;
     for (uint32_t i = 0; i < a->count; i++) {
         if (a->tried[i] == seats)
@@ -300,9 +276,9 @@ static void put_seats(struct arm *a, uint64_t seats, uint32_t most)
 }
 
 /* Numbers of seats: that share the requests out evenly among whole blocks, and others between. */
-static void fill_seats(const struct search *s, struct arm *a)
+static void fill_seats(const struct aq_search *s, struct aq_search_arm *a)
 {
-    uint32_t k = a->shape.micro_batches, most = SEATS_MAX;
+    uint32_t k = a->shape.micro_batches, most = AQ_SEARCH_SEATS_MAX;
     uint64_t requests = s->given->sequences;
     if (s->given->micro_batch) {
         put_seats(a, s->given->micro_batch, UINT32_MAX);
@@ -318,7 +294,7 @@ static void fill_seats(const struct search *s, struct arm *a)
 }
 
 /* Bounds again, with what is known now. */
-static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
+static int fill_bounds(struct aq_search *s, struct aq_search_arm *a, struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < a->count; i++) {
         struct aq_shares_opts o = opts_for(s, a, a->tried[i]);
@@ -333,17 +309,17 @@ static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
     return 0;
 }
 
-static void put_arm(struct search *s, struct aq_shares_shape shape)
+static void put_arm(struct aq_search *s, struct aq_shares_shape shape)
 {
-    assert(s->arm_count < ARMS_MAX);
-    struct arm *a = &s->arm[s->arm_count++];
-    *a = (struct arm){.shape = shape, .unfit = UINT32_MAX};
+    assert(s->arm_count < AQ_SEARCH_ARMS_MAX);
+    struct aq_search_arm *a = &s->arm[s->arm_count++];
+    *a = (struct aq_search_arm){.shape = shape, .unfit = UINT32_MAX};
     fill_seats(s, a);
 }
 
 /* KV on disk costs ops and buffers that a linear program does not see: also without it, and with
  * nothing else. */
-static void put_homes(struct search *s, struct aq_shares_shape shape)
+static void put_homes(struct aq_search *s, struct aq_shares_shape shape)
 {
     static const double disk[] = {-1, 0, 1};
     for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)); i++) {
@@ -352,7 +328,7 @@ static void put_homes(struct search *s, struct aq_shares_shape shape)
     }
 }
 
-static void put_sides(struct search *s, struct aq_shares_shape shape)
+static void put_sides(struct aq_search *s, struct aq_shares_shape shape)
 {
     const struct aq_block_inputs *in = s->given;
     static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE,
@@ -380,12 +356,12 @@ static bool same_but_for_side(const struct aq_shares_shape *a, const struct aq_s
 
 /* Split attention is worth a trial where it could be clearly faster than either side alone, with as
  * many seats. */
-static void drop_pointless_splits(struct search *s)
+static void drop_pointless_splits(struct aq_search *s)
 {
     for (uint32_t i = 0; i < s->arm_count; i++) {
-        struct arm *a = &s->arm[i];
+        struct aq_search_arm *a = &s->arm[i];
         for (uint32_t j = 0; j < s->arm_count && a->shape.side == AQ_ATTEND_SPLIT; j++) {
-            const struct arm *pure = &s->arm[j];
+            const struct aq_search_arm *pure = &s->arm[j];
             if (pure->shape.side == AQ_ATTEND_SPLIT || !same_but_for_side(&a->shape, &pure->shape))
                 continue;
             for (uint32_t n = 0; n < a->count; n++) {
@@ -396,11 +372,12 @@ static void drop_pointless_splits(struct search *s)
     }
 }
 
-static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, struct aq_err *reterr)
+static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
+                    struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
     s->arm_count = 0;
-    for (uint32_t k = 1; k <= BATCHES_MAX; k++) {
+    for (uint32_t k = 1; k <= AQ_SEARCH_BATCHES_MAX; k++) {
         struct aq_shares_shape shape = {
             .micro_batches = in->micro_batches ? in->micro_batches : k,
             .hidden = hidden,
@@ -412,9 +389,9 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
             break;
     }
     int rc = 0;
-    struct arm *chosen = s->arm; /* the one before that was free to choose */
+    struct aq_search_arm *chosen = s->arm; /* the one before that was free to choose */
     for (uint32_t i = 0; i < s->arm_count && rc == 0; i++) {
-        struct arm *a = &s->arm[i];
+        struct aq_search_arm *a = &s->arm[i];
         rc = fill_bounds(s, a, reterr);
         chosen = a->shape.kv_disk < 0 ? a : chosen;
         /* What was chosen freely need not be tried twice. */
@@ -429,12 +406,12 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
 
 /* The likeliest candidate: of an arm, or, -1, of all; of equals the one with the fewest seats.
  * False: none is left that could be faster than the best there is. */
-static bool next(const struct search *s, int of, int *ret_arm, uint32_t *ret_index)
+static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_index)
 {
     double most = s->rate;
     bool found = false;
     for (uint32_t i = 0; i < s->arm_count; i++) {
-        const struct arm *a = &s->arm[i];
+        const struct aq_search_arm *a = &s->arm[i];
         for (uint32_t n = 0; n < a->count && (of < 0 || of == (int)i); n++) {
             bool fewer =
                 found && a->bound[n] > most * 0.999 &&
@@ -453,12 +430,12 @@ static bool next(const struct search *s, int of, int *ret_arm, uint32_t *ret_ind
 
 /* Tries candidates in the order of their bounds, which fall as more is known, until `most` fitted.
  */
-static int try_best(struct search *s, int of, uint32_t most, struct aq_err *reterr)
+static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *reterr)
 {
     int arm, rc = 0;
     uint32_t index;
     while (rc == 0 && most && s->ops < s->ops_max && next(s, of, &arm, &index)) {
-        struct arm *a = &s->arm[arm];
+        struct aq_search_arm *a = &s->arm[arm];
         bool first = !a->overhead_seats;
         rc = try_seats(s, arm, a->tried[index], reterr);
         a->bound[index] = -1;
@@ -470,23 +447,23 @@ static int try_best(struct search *s, int of, uint32_t most, struct aq_err *rete
 }
 
 /* Seats and shares of KV on disk beside those of the best, now that its bytes are known. */
-static int refine(struct search *s, struct aq_err *reterr)
+static int refine(struct aq_search *s, struct aq_err *reterr)
 {
     static const double disk[] = {-1, 0, 0.25, 0.5, 0.75, 1};
     if (s->best_arm < 0)
         return 0;
-    struct arm of = s->arm[s->best_arm];
-    uint32_t seats = s->best.plan.shape.micro_batch, most = SEATS_MAX;
+    struct aq_search_arm of = s->arm[s->best_arm];
+    uint32_t seats = s->best.plan.shape.micro_batch, most = AQ_SEARCH_SEATS_MAX;
     uint32_t low = seats - seats / 4, high = seats + seats / 4 + 1;
     if (s->given->sequences)
         most = (uint32_t)aq_min_u64(most, aq_div_up(s->given->sequences, of.shape.micro_batches));
     if (s->given->micro_batch)
         low = high = most = s->given->micro_batch;
-    uint32_t step = 1 + (high - low) / (SEATS_TRIED_MAX - 1);
+    uint32_t step = 1 + (high - low) / (AQ_SEARCH_SEATS_TRIED_MAX - 1);
     int rc = 0;
     s->arm_count = 0;
     for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)) && rc == 0; i++) {
-        struct arm *a = &s->arm[s->arm_count++];
+        struct aq_search_arm *a = &s->arm[s->arm_count++];
         *a = of;
         a->unfit = UINT32_MAX;
         a->count = 0;
@@ -513,7 +490,7 @@ static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
     return percent < 0.05;
 }
 
-static struct aq_shares_found shares_of(const struct aq_plan *p)
+struct aq_shares_found aq_search_shares(const struct aq_plan *p)
 {
     return (struct aq_shares_found){
         .placement = p->placement, .host_products = p->host_products, .split_host = p->split_host};
@@ -521,14 +498,14 @@ static struct aq_shares_found shares_of(const struct aq_plan *p)
 
 /* What a linear program does not see (starts and ends, whole seats) moves the share at which both
  * sides end together. */
-static int refine_split(struct search *s, struct aq_err *reterr)
+static int refine_split(struct aq_search *s, struct aq_err *reterr)
 {
     static const double steps[] = {10, 5, 2.5, 1};
     int rc = 0;
     if (s->best_arm < 0 || s->given->split_host > 0)
         return 0;
     for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
-        struct aq_shares_found f = shares_of(&s->best.plan);
+        struct aq_shares_found f = aq_search_shares(&s->best.plan);
         struct aq_shares_opts o = opts_for(s, &s->arm[s->best_arm], s->best.plan.shape.micro_batch);
         if (o.shape.side != AQ_ATTEND_SPLIT)
             return 0;
@@ -537,15 +514,15 @@ static int refine_split(struct search *s, struct aq_err *reterr)
         if (wish == f.split_host)
             continue;
         f.split_host = wish;
-        if (make_fits(s, &o, &f))
-            rc = judge(s, s->best_arm, reterr);
+        if (aq_search_make_fits(s, &o, &f))
+            rc = aq_search_judge(s, s->best_arm, reterr);
     }
     return rc;
 }
 
 /* Ledgers are not quite straight lines: where buffers shrink as weights come nearer there may be
  * room beyond shares that do not fit. */
-static int fill_up(struct search *s, struct aq_err *reterr)
+static int fill_up(struct aq_search *s, struct aq_err *reterr)
 {
     static const double steps[] = {20, 10, 5, 2.5, 1};
     int rc = 0;
@@ -553,20 +530,20 @@ static int fill_up(struct search *s, struct aq_err *reterr)
         return 0;
     for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
         enum aq_tier to = i % 2 ? AQ_HOST : AQ_DEVICE;
-        struct aq_shares_found f = shares_of(&s->best.plan);
+        struct aq_shares_found f = aq_search_shares(&s->best.plan);
         uint32_t seats = s->best.plan.shape.micro_batch;
-        struct arm *a = &s->arm[s->best_arm];
+        struct aq_search_arm *a = &s->arm[s->best_arm];
         struct aq_shares_opts o = opts_for(s, a, seats);
         if ((to == AQ_DEVICE && !s->given->separate) ||
             !nearer(&f.placement.weights, to, steps[i / 2]))
             continue;
-        if (make_fits(s, &o, &f))
-            rc = judge(s, s->best_arm, reterr);
+        if (aq_search_make_fits(s, &o, &f))
+            rc = aq_search_judge(s, s->best_arm, reterr);
     }
     return rc;
 }
 
-static int try_all(struct search *s, struct aq_err *reterr)
+static int try_all(struct aq_search *s, struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
     enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
@@ -588,26 +565,27 @@ static int try_all(struct search *s, struct aq_err *reterr)
         rc = rc < 0 ? rc : refine_split(s, reterr);
         rc = rc < 0 ? rc : fill_up(s, reterr);
     }
-    return rc;
+    s->ops_max = s->ops + all * 2 / 5;
+    return rc < 0 ? rc : aq_search_few_seats(s, reterr);
 }
 
 /* The first candidate is what the caller has. */
-static int begin(struct search *s, struct aq_block *best, const struct aq_block_inputs *in,
+static int begin(struct aq_search *s, struct aq_block *best, const struct aq_block_inputs *in,
                  struct aq_err *reterr)
 {
-    *s = (struct search){.given = in,
-                         .work = {.steps = in->steps,
-                                  .sequences = in->sequences,
-                                  .refill = in->refill,
-                                  .serial = in->serial},
-                         .best_arm = -1};
+    *s = (struct aq_search){.given = in,
+                            .work = {.steps = in->steps,
+                                     .sequences = in->sequences,
+                                     .refill = in->refill,
+                                     .serial = in->serial},
+                            .best_arm = -1};
     aq_forecast_mean(&s->work, in);
     aq_shares_sum_up(&s->sums, in);
     if (!best->program.op_count)
         return 0;
     s->now = *best;
     *best = (struct aq_block){0};
-    int rc = judge(s, -1, reterr);
+    int rc = aq_search_judge(s, -1, reterr);
     if (!s->best.program.op_count) {
         s->best = s->now;
         s->now = (struct aq_block){0};
@@ -618,7 +596,7 @@ static int begin(struct search *s, struct aq_block *best, const struct aq_block_
 int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr)
 {
-    struct search *s = malloc(sizeof(*s));
+    struct aq_search *s = malloc(sizeof(*s));
     assert(in->hw);
     if (!s)
         return aq_error(reterr, -ENOMEM, "block: search");

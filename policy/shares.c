@@ -231,7 +231,8 @@ static void fill_memory(struct model *m)
     const struct aq_block_inputs *in = m->o->in;
     bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
     double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
-    double ring = in->prefetch_bytes ? 0 : AQ_BLOCK_RING_STEPS * group;
+    double steps = m->o->shape.ring_steps > 0 ? m->o->shape.ring_steps : AQ_BLOCK_RING_STEPS;
+    double ring = in->prefetch_bytes ? 0 : steps * group;
     m->memory[near][W_DISK] += ring;
     if (m->separate)
         m->memory[near][W_HOST] += ring;
@@ -483,6 +484,7 @@ struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o)
     in.attention_auto = false;
     in.attention = o->shape.side;
     in.split_host = o->shape.split_host;
+    in.ring_steps = o->shape.ring_steps;
     if (o->shape.prompt_tokens)
         in.prompt_tokens = o->shape.prompt_tokens;
     if (!o->shape.host_products)

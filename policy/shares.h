@@ -18,6 +18,7 @@ struct aq_shares_shape {
     bool host_products;          /* the host may compute products with what lies with it */
     double kv_disk;              /* share of it on disk; less than 0: chosen */
     enum aq_tier hidden;         /* home of the hidden states, all of them */
+    double ring_steps;           /* as struct aq_block_inputs has them */
     uint32_t prompt_tokens;      /* new ones a micro-batch admits per pass; 0: the rule's */
 };
 
