@@ -40,6 +40,21 @@ static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
     put_value(out, v, false);
 }
 
+/* How the records of --input were read. */
+static void put_reading(struct aq_buf *out, const struct aq_options *o)
+{
+    static const char *const keys[] = {
+        "input_format", "prompt_field", "prompt_template", "limit", "n",
+        "temperature",  "bos",          "overlong"};
+    json_t *options = aq_options_to_json(o);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
+        json_t *v = json_object_get(options, keys[i]);
+        if (v)
+            put_flag(out, keys[i], v);
+    }
+    json_decref(options);
+}
+
 /* A line to type: of a checkpoint for its records, of a shape for a benchmark. */
 static json_t *command_json(const struct aq_planning *p)
 {
@@ -48,15 +63,18 @@ static json_t *command_json(const struct aq_planning *p)
     struct aq_buf out = {0};
     bool model = p->o->model;
     if (model)
-        aq_buf_puts(&out, "aquifer generate --input prompts.jsonl --output results.jsonl");
+        aq_buf_printf(&out, "aquifer generate --input %s --output results.jsonl",
+                      p->o->input ? p->o->input : "prompts.jsonl");
     else
         aq_buf_puts(&out, "aquifer bench");
     if (model)
-        aq_buf_printf(&out, " --max-tokens %u", p->gen[1]);
+        aq_buf_printf(&out, " --max-tokens %u", p->o->input ? p->o->max_tokens : p->gen[1]);
     else
         aq_buf_printf(&out, " --prompt-len %u --gen-len %u", p->prompt[1], p->gen[1]);
     if (!model && p->in.sequences)
         aq_buf_printf(&out, " --requests %llu", (unsigned long long)p->in.sequences);
+    if (model && p->o->input)
+        put_reading(&out, p->o);
     json_object_foreach(config, key, v) put_flag(&out, key, v);
     json_t *ret = json_string(out.data ? out.data : "");
     aq_buf_close(&out);
@@ -134,6 +152,8 @@ static json_t *workload_json(const struct aq_planning *p)
                           (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
     json_object_set_new(o, "requests",
                         p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    if (p->o->input)
+        json_object_set_new(o, "input", json_string(p->o->input));
     return o;
 }
 

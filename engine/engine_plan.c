@@ -134,6 +134,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         .attention = e->attention,
         .attention_auto = e->attention_auto,
         .split_host = e->split_host,
+        .one_side = engine_on_gpu(e) && e->opts.deterministic,
         .host_products = e->host_products,
         .host_products_auto = e->host_products_auto && !engine_on_gpu(e),
         .placement = e->placed ? &e->placement : NULL,
@@ -224,13 +225,14 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         return json_null();
     const struct aq_plan *p = &e->block.plan;
     const struct aq_block_shape *s = &p->shape;
-    char placement[160];
+    char placement[160], attention[32];
     aq_placement_text(placement, &p->placement);
+    aq_attention_text(attention, p);
     json_t *o = json_pack(
-        "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:o}",
-        "placement", placement, "micro_batch", (int)s->micro_batch, "micro_batches",
-        (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens, "rows_max",
-        (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:o}",
+        "placement", placement, "attention", attention, "micro_batch", (int)s->micro_batch,
+        "micro_batches", (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens,
+        "rows_max", (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
         aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
         "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->refill, "kv_pages",
         "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",

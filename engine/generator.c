@@ -60,6 +60,14 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
     return rc;
 }
 
+static int open_texts(struct aq_generator *g, const struct aq_options *o,
+                      const struct aq_engine_info *info, struct aq_err *reterr)
+{
+    g->info = info;
+    int rc = open_tokenizer(g, o->model, reterr);
+    return rc < 0 ? rc : open_rules(g, o, reterr);
+}
+
 int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
                       struct aq_err *reterr)
 {
@@ -68,12 +76,17 @@ int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const 
     struct aq_engine_opts opts;
     int rc = aq_engine_opts_from(&opts, o, log, reterr);
     rc = rc < 0 ? rc : aq_engine_open(&g->engine, &opts, reterr);
-    if (rc == 0) {
-        g->info = aq_engine_info(g->engine);
-        rc = open_tokenizer(g, o->model, reterr);
-    }
-    if (rc == 0)
-        rc = open_rules(g, o, reterr);
+    rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), reterr);
+    if (rc < 0)
+        aq_generator_close(g);
+    return rc;
+}
+
+int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,
+                             const struct aq_engine_info *info, struct aq_err *reterr)
+{
+    *g = (struct aq_generator){0};
+    int rc = open_texts(g, o, info, reterr);
     if (rc < 0)
         aq_generator_close(g);
     return rc;

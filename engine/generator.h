@@ -27,6 +27,10 @@ struct aq_generator {
  * closed. */
 int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
                       struct aq_err *reterr);
+/* The same without an engine, for those that only read records; of info, which is borrowed, the
+ * model's part is read. */
+int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,
+                             const struct aq_engine_info *info, struct aq_err *reterr);
 void aq_generator_close(struct aq_generator *g);
 
 #endif

@@ -310,8 +310,12 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
     if (!o->model && !o->shape)
         return missing(o, "--model DIR or --shape NAME", reterr);
-    if (!o->prompt_range || !o->gen_range)
-        return missing(o, "--prompt-len and --gen-len", reterr);
+    if (o->input && (o->prompt_range || o->gen_range || o->requests))
+        return aq_error(reterr, -EINVAL,
+                        "--input: its records say how long prompts are, how much each generates "
+                        "and how many they are; leave out --prompt-len, --gen-len and --requests");
+    if (!o->input && (!o->prompt_range || !o->gen_range))
+        return missing(o, "--prompt-len and --gen-len, or --input FILE", reterr);
     return aq_options_kv_policy(&kv, o, reterr);
 }
 

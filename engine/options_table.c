@@ -67,23 +67,23 @@ const struct aq_option aq_option_table[] = {
      .help = "lowers the context limit; auto: the model's"},
 
     /* ---- generate: files ---- */
-    {"input", 'i', AQ_GROUP_FILES, GENERATE | TOKENIZE, AQ_OPTION_STRING, AT(input),
+    {"input", 'i', AQ_GROUP_FILES, GENERATE | TOKENIZE | PLAN, AQ_OPTION_STRING, AT(input),
      .argument = "FILE", .help = "records to read; - is standard input"},
     {"output", 'o', AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
      .help = "results, appended as they end; - is standard output. Started again with the same "
              "file, a run goes on where it stopped"},
-    {"input-format", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_ENUM, AT(input_format),
+    {"input-format", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_ENUM, AT(input_format),
      .argument = "FORMAT", .choices = "auto|jsonl|text", .deflt = "auto",
      .help = "jsonl: one JSON record a line; text: one prompt a line"},
     {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
      .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
              "written"},
-    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(prompt_field),
+    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
      .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
-    {"prompt-template", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(prompt_template),
+    {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
      .argument = "STRING|FILE", .help = "makes the prompt; {field} is replaced by the record's"},
-    {"limit", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_U64, AT(limit), .argument = "N", AT_LEAST(1),
-     .help = "only the first N records"},
+    {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
+     AT_LEAST(1), .help = "only the first N records"},
     {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
      .help = "results in the order of the input, in FILE.part until the end"},
     {"overwrite", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(overwrite),
@@ -110,11 +110,12 @@ const struct aq_option aq_option_table[] = {
      .help = "longest prompt + max_tokens that will be submitted"},
 
     /* ---- generate: sampling; records may say otherwise ---- */
-    {"max-tokens", 'n', AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32, AT(max_tokens), .argument = "N",
-     RANGE(0, TOKENS_MAX), .deflt = "32", .help = "tokens to generate for each prompt, at most"},
+    {"max-tokens", 'n', AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(max_tokens),
+     .argument = "N", RANGE(0, TOKENS_MAX), .deflt = "32",
+     .help = "tokens to generate for each prompt, at most"},
     {"min-tokens", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32, AT(min_tokens), .argument = "N",
      RANGE(0, TOKENS_MAX), .deflt = "0", .help = "no stop before this many tokens"},
-    {"temperature", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(temperature),
+    {"temperature", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_REAL, AT(temperature),
      .argument = "X", RANGE(0, 100), .deflt = "0", .help = "0 is greedy"},
     {"top-p", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(top_p), .argument = "X",
      RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN, .deflt = "1",
@@ -136,8 +137,8 @@ const struct aq_option aq_option_table[] = {
      .deflt = "0", .help = "decides whatever is drawn at random"},
     {"seed", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U64, AT(seed), .argument = "N", AT_LEAST(0),
      .deflt = "0", .help = "with a record's id it decides every draw, whatever runs beside it"},
-    {"n", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32, AT(n), .argument = "N", RANGE(1, 128),
-     .deflt = "1", .help = "samples for each prompt"},
+    {"n", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(n), .argument = "N",
+     RANGE(1, 128), .deflt = "1", .help = "samples for each prompt"},
     {"stop", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_STRINGS, AT(stop), .argument = "TEXT",
      .help = "a text that ends the generation (repeatable)"},
     {"stop-token-ids", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32_LIST, AT(stop_token_ids),
@@ -151,13 +152,13 @@ const struct aq_option aq_option_table[] = {
      RANGE(0, 20), .help = "log-probabilities of each token and of its N likeliest rivals"},
     {"echo", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_BOOL, AT(echo),
      .help = "the prompt stands in front of the text"},
-    {"bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE, AQ_OPTION_ENUM, AT(bos), .argument = "WHEN",
-     .choices = "auto|always|never", .deflt = "auto",
+    {"bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE | PLAN, AQ_OPTION_ENUM, AT(bos),
+     .argument = "WHEN", .choices = "auto|always|never", .deflt = "auto",
      .help = "begin-of-text token in front of text prompts; auto: as the model's tokenizer does"},
-    {"no-bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE, AQ_OPTION_NO_BOS, AT(bos),
+    {"no-bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE | PLAN, AQ_OPTION_NO_BOS, AT(bos),
      .help = "the same as --bos never"},
-    {"overlong", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_ENUM, AT(overlong), .argument = "HOW",
-     .choices = "error|truncate-left|truncate-right|clip", .deflt = "error",
+    {"overlong", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_ENUM, AT(overlong),
+     .argument = "HOW", .choices = "error|truncate-left|truncate-right|clip", .deflt = "error",
      .help = "a prompt that leaves less than max-tokens of room: an error record, a shorter "
              "prompt, or fewer tokens (clip)"},
 
@@ -475,7 +476,8 @@ const struct aq_command aq_command_table[] = {
      "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
      "--gen-len N|A-B [--requests N] [options]",
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
-     "opens. Reads no weights and runs nothing; the machine need not be this one."},
+     "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "
+     "runs nothing; the machine need not be this one."},
     {"probe", PROBE, "measure this machine for the planner",
      "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "

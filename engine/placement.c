@@ -125,6 +125,16 @@ int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, cons
     return 0;
 }
 
+void aq_attention_text(char text[32], const struct aq_plan *p)
+{
+    enum aq_attention_side side = AQ_ATTEND_DEVICE;
+    aq_plan_attention(&side, p);
+    if (side == AQ_ATTEND_SPLIT)
+        snprintf(text, 32, "split:%g%%", p->split_host);
+    else
+        snprintf(text, 32, "%s", side == AQ_ATTEND_HOST ? "host" : "device");
+}
+
 void aq_placement_text(char text[160], const struct aq_placement *p)
 {
     const double *w = p->weights.percent, *k = p->kv.percent, *h = p->hidden.percent;

@@ -27,6 +27,9 @@ int aq_host_products_parse(double *ret_percent, const char *label, const char *t
 int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, const char *label,
                        const char *text, struct aq_err *reterr);
 
+/* Where a plan has decode attention run, as --attention takes it. */
+void aq_attention_text(char text[32], const struct aq_plan *p);
+
 /* A placement back as text, at most 160 bytes. */
 void aq_placement_text(char text[160], const struct aq_placement *p);
 

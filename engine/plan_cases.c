@@ -170,18 +170,11 @@ static bool add_tenth(struct aq_planning *p, uint32_t of)
 static void keep_kind(struct aq_planning *q, const struct aq_planning *p, bool seats_free)
 {
     const struct aq_plan *plan = &p->block.plan;
-    bool host = false, device = false;
-    for (uint32_t i = 0; i < plan->part_count; i++) {
-        host |= plan->part[i].side == AQ_ATTEND_HOST;
-        device |= plan->part[i].side == AQ_ATTEND_DEVICE && plan->part[i].staged;
-    }
     q->in.micro_batches = plan->shape.micro_batches;
     if (!seats_free)
         q->in.micro_batch = plan->shape.micro_batch;
-    if (q->in.attention_auto && host != device) {
+    if (q->in.attention_auto && aq_plan_attention(&q->in.attention, plan))
         q->in.attention_auto = false;
-        q->in.attention = host ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
-    }
     q->in.host_products_auto = false;
     q->in.host_products = plan->host_products;
     q->in.plan_ops = SENSITIVITY_OPS;

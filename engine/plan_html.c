@@ -300,8 +300,8 @@ static void put_summary(struct aq_buf *out, const json_t *doc)
                   number(p, "prefill_tok_s"), number(p, "decode_tok_s"));
     if (json_is_number(json_object_get(p, "total_s")))
         aq_buf_printf(out, "; %s in all", aq_format_duration(text, number(p, "total_s")));
-    aq_buf_printf(out, "</p>\n<p>%.0f × %.0f seats, attention on the %s, ",
-                  number(plan, "micro_batches"), number(plan, "micro_batch"),
+    aq_buf_printf(out, "</p>\n<p>%.0f × %.0f seats, attention %s, ", number(plan, "micro_batches"),
+                  number(plan, "micro_batch"),
                   json_string_value(json_object_get(plan, "attention")));
     put(out, json_string_value(json_object_get(plan, "placement")));
     aq_buf_printf(out, "</p>\n<p class=\"dim\">weights %s, KV %s, compute %s, policy %s</p>\n",

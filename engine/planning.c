@@ -162,18 +162,14 @@ static int choose_budgets(struct aq_planning *p, struct aq_err *reterr)
 
 /* ---- work ---- */
 
-static int read_work(struct aq_planning *p, struct aq_err *reterr)
+/* Prompts all as long, or evenly from one length to another. */
+static int read_lengths(struct aq_planning *p, uint32_t context, struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
-    const struct aq_model_steps *m = &p->model->steps;
-    uint32_t context = o->context ? o->context : m->context;
     int rc = aq_length_parse(&p->prompt[0], &p->prompt[1], "--prompt-len", o->prompt_range, reterr);
     rc = rc < 0 ? rc : aq_length_parse(&p->gen[0], &p->gen[1], "--gen-len", o->gen_range, reterr);
     if (rc < 0)
         return rc;
-    if (context > m->context)
-        return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions", context,
-                        m->context);
     if ((uint64_t)p->prompt[1] + p->gen[1] > context)
         return aq_error(reterr, -EINVAL,
                         "workload: prompts of %u and %u generated tokens do not fit a context of "
@@ -184,11 +180,6 @@ static int read_work(struct aq_planning *p, struct aq_err *reterr)
     p->requests_assumed = !requests && range;
     if (p->requests_assumed)
         requests = REQUESTS_OF_RANGE;
-    uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);
-    if (requests && seats > requests)
-        return aq_error(
-            reterr, -EINVAL, "block: %u seats x %u micro-batches are more than the %llu requests",
-            o->micro_batch, o->micro_batches ? o->micro_batches : 1, (unsigned long long)requests);
     uint64_t prompt2 = (uint64_t)p->prompt[0] + p->prompt[1],
              gen2 = (uint64_t)p->gen[0] + p->gen[1];
     p->in.sequences = requests;
@@ -196,6 +187,27 @@ static int read_work(struct aq_planning *p, struct aq_err *reterr)
     p->in.total_sum = requests * (prompt2 + gen2) / 2;
     p->in.prompt_max = p->prompt[1];
     p->in.total_max = p->prompt[1] + p->gen[1];
+    return 0;
+}
+
+static int read_work(struct aq_planning *p, struct aq_err *reterr)
+{
+    const struct aq_options *o = p->o;
+    const struct aq_model_steps *m = &p->model->steps;
+    uint32_t context = o->context ? o->context : m->context;
+    if (context > m->context)
+        return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions", context,
+                        m->context);
+    int rc =
+        o->input ? aq_planning_read_input(p, context, reterr) : read_lengths(p, context, reterr);
+    if (rc < 0)
+        return rc;
+    uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);
+    if (p->in.sequences && seats > p->in.sequences)
+        return aq_error(reterr, -EINVAL,
+                        "block: %u seats x %u micro-batches are more than the %llu requests",
+                        o->micro_batch, o->micro_batches ? o->micro_batches : 1,
+                        (unsigned long long)p->in.sequences);
     return aq_kv_policy_check_context(&p->kv, context, reterr);
 }
 
@@ -219,8 +231,11 @@ static int fill_choices(struct aq_planning *p, struct aq_placement *placement,
     if (!in->attention_auto && aq_attention_parse(&in->attention, &in->split_host, "--attention",
                                                   o->attention, reterr) < 0)
         return -EINVAL;
-    in->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
-    if (!in->host_products_auto)
+    in->one_side = has_device(p) && o->deterministic;
+    in->gpu = has_device(p);
+    bool products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
+    in->host_products_auto = products_auto && !in->gpu; /* where engine_gpu.c refuses them */
+    if (!products_auto)
         rc =
             aq_host_products_parse(&in->host_products, "--host-products", o->host_products, reterr);
     if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {

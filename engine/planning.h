@@ -22,6 +22,7 @@ struct aq_planning {
     struct aq_kv_policy kv;
     uint32_t prompt[2], gen[2]; /* lengths from, to */
     bool requests_assumed;
+    uint64_t records, records_invalid; /* of --input */
     struct aq_block_inputs in;
     struct aq_forecast_work work;
     bool feasible;
@@ -40,6 +41,11 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr);
 
 /* Seconds for all requests; 0 where their number is unknown. */
 double aq_planning_total_s(const struct aq_planning *p);
+
+/* ---- planning_input.c ---- */
+
+/* Lengths and number of the sequences of --input, for planning.c. */
+int aq_planning_read_input(struct aq_planning *p, uint32_t context, struct aq_err *reterr);
 
 /* ---- planning_json.c: new references ---- */
 

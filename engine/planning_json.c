@@ -14,31 +14,20 @@
 
 /* ---- the plan ---- */
 
-/* Where decode attention of KV outside the device's memory runs, as --attention takes it. */
-static const char *attention_of(char split[32], const struct aq_plan *plan)
-{
-    snprintf(split, 32, "split:%g%%", plan->split_host);
-    bool host = false, device = false;
-    for (uint32_t i = 0; i < plan->part_count; i++) {
-        host |= plan->part[i].side == AQ_ATTEND_HOST;
-        device |= plan->part[i].side == AQ_ATTEND_DEVICE && plan->part[i].tier != AQ_DEVICE;
-    }
-    return !plan->separate || !host ? "device" : device ? split : "host";
-}
-
 json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
     const struct aq_block_shape *s = &plan->shape;
-    char placement[160], split[32];
+    char placement[160], attention[32];
     aq_placement_text(placement, &plan->placement);
+    aq_attention_text(attention, plan);
     json_t *o = json_pack(
         "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:s}", "placement", placement,
         "micro_batch", (int)s->micro_batch, "micro_batches", (int)s->micro_batches, "seats",
         (int)(s->micro_batch * s->micro_batches), "micro_batch_tokens", (int)s->prompt_tokens,
         "compute", aq_dtype_name(p->compute), "weight_format", aq_dtype_name(p->weight_format),
         "kv_format", aq_dtype_name(p->kv_format), "kv_policy", aq_kv_policy_desc(&p->kv)->name,
-        "refill", p->in.refill, "attention", attention_of(split, plan));
+        "refill", p->in.refill, "attention", attention);
     if (aq_kv_policy_drops(&p->kv)) {
         json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
         json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
@@ -206,6 +195,9 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     warn_lossy(lines, p);
     if (p->o->deadline_s > 0 && !p->in.sequences)
         say(lines, "--deadline says nothing without --requests");
+    if (p->records_invalid)
+        say(lines, "%llu of the %llu records of the input are invalid and left out",
+            (unsigned long long)p->records_invalid, (unsigned long long)p->records);
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
         say(lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));
@@ -256,6 +248,8 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
         snprintf(share, sizeof(share), "%g%%", p->block.plan.host_products);
         json_object_set_new(o, "host_products", json_string(share));
     }
+    if (p->block.plan.ring_steps > 0)
+        set_size(o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
     uint64_t emulated = given->emulate_device;
     set_size(o, "host_memory", p->in.budget[AQ_HOST] + emulated);
     set_size(o, "disk_memory", given->disk_memory);

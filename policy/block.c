@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "policy/gpu_room.h"
+#include "policy/host_product.h"
 #include "policy/kv_room.h"
 #include "policy/move_room.h"
 
@@ -12,6 +13,9 @@
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
+/* A staging slot is at most this part of its memory, but not smaller than that. */
+#define STAGE_SHARE     64
+#define STAGE_BYTES_MIN (4 * AQ_MIB)
 
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors)
@@ -314,26 +318,39 @@ void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, 
     ret->kv_disk = all * runs * run;
 }
 
-/* Bytes of the largest group of steps whose weights must be in the ring together. */
+/* Bytes of a step's matrices that pass through the ring: of those that ops of this kind multiply
+ * with, or (KIND_COUNT) of all. */
+static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
+                           uint32_t step, enum aq_op_kind kind)
+{
+    const struct aq_step_desc *d = &in->steps->step[step];
+    const double *percent = placement->weights.percent;
+    bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+    double bytes = 0;
+    if (!layer && !(in->separate && d->kind == AQ_STEP_HEAD))
+        return 0;
+    for (uint32_t i = 0; i < d->matrix_count; i++) {
+        double share = layer ? percent[AQ_DISK] / 100 : 1;
+        bool stays = in->host_products > 0 && aq_host_product_can(d, i);
+        if (layer && in->separate)
+            share += percent[AQ_HOST] / 100 * (stays ? 1 - in->host_products / 100 : 1);
+        if (kind == AQ_OP_KIND_COUNT || aq_op_uses_matrix(kind, d, i))
+            bytes += share * (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
+    }
+    return (uint64_t)bytes + AQ_PANEL_ALIGN;
+}
+
+/* Bytes of the largest group of ops whose weights must be in the ring together. */
 static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
                             bool split_mlp)
 {
-    double share = placement->weights.percent[AQ_DISK];
-    if (in->separate)
-        share += placement->weights.percent[AQ_HOST] * (1 - in->host_products / 100);
+    bool joined = in->fuse_layer || (in->separate && in->attention != AQ_ATTEND_DEVICE);
     uint64_t most = 0, before = 0;
     for (uint32_t j = 0; j < in->steps->step_count; j++) {
-        const struct aq_step_desc *d = &in->steps->step[j];
-        uint64_t bytes = 0;
-        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
-        bool streams = layer || (in->separate && d->kind == AQ_STEP_HEAD);
-        for (uint32_t i = 0; i < d->matrix_count && streams; i++)
-            bytes += aq_matrix_bytes(&d->matrix[i], in->weight_format);
-        if (layer)
-            bytes = (uint64_t)((double)bytes * share / 100) + AQ_PANEL_ALIGN;
-        bool joined = in->fuse_layer || (in->separate && in->attention != AQ_ATTEND_DEVICE);
-        if (split_mlp && !joined && d->kind == AQ_STEP_MLP)
-            bytes = bytes / 2 + AQ_PANEL_ALIGN;
+        uint64_t bytes = ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
+        if (split_mlp && !joined && in->steps->step[j].kind == AQ_STEP_MLP)
+            bytes = aq_max_u64(ring_bytes(in, placement, j, AQ_OP_MLP_UP),
+                               ring_bytes(in, placement, j, AQ_OP_MLP_DOWN));
         most = aq_max_u64(most, joined ? bytes + before : bytes);
         before = bytes;
     }
@@ -358,19 +375,26 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that a ring is still several of them. */
     uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
+    /* The number of ops follows from the number of chunks: huge models take larger ones. */
+    chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
-    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : AQ_BLOCK_RING_STEPS * group + chunk;
+    double steps = in->ring_steps > 0 ? in->ring_steps : AQ_BLOCK_RING_STEPS;
+    uint64_t ring =
+        in->prefetch_bytes ? in->prefetch_bytes : (uint64_t)(steps * (double)group) + chunk;
     p->chunk_bytes = aq_align_up(chunk, AQ_PANEL_ALIGN);
-    p->ring_chunks = (uint32_t)aq_max_u64(1, in->prefetch_bytes ? ring / p->chunk_bytes
-                                                                : aq_div_up(ring, p->chunk_bytes));
+    uint64_t chunks = in->prefetch_bytes ? ring / p->chunk_bytes : aq_div_up(ring, p->chunk_bytes);
+    p->ring_chunks = (uint32_t)aq_min_u64(aq_max_u64(1, chunks), AQ_STREAM_CHUNKS_MAX);
     p->staging_chunks = 4;
 }
 
-/* Seats of a staged part: as many as a staging slot of moderate size holds. */
+/* Seats of a staged part: as many as a staging slot of moderate size holds, which is smaller where
+ * slots of that size would be a good part of the memory that they are in. */
 static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
     uint64_t seat = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads) * s->run_bytes;
-    uint64_t seats = aq_max_u64(1, AQ_BLOCK_STAGE_BYTES / seat);
+    uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] / STAGE_SHARE;
+    uint64_t stage = aq_min_u64(AQ_BLOCK_STAGE_BYTES, aq_max_u64(STAGE_BYTES_MIN, room));
+    uint64_t seats = aq_max_u64(1, stage / seat);
     seats = aq_max_u64(seats, aq_div_up(s->micro_batch, AQ_PART_MAX / 2));
     return (uint32_t)aq_min_u64(seats, s->micro_batch);
 }
@@ -437,6 +461,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->kv = in->kv;
     p->separate = in->separate;
     p->host_products = in->separate ? in->host_products : 0;
+    p->ring_steps = in->prefetch_bytes ? 0 : in->ring_steps;
     p->fuse_layer = in->fuse_layer;
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;
@@ -592,7 +617,7 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
 static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
     struct aq_placement p = in_memory(in, 0);
-    int rc = choose_seats(b, in, &p, in->can_stream ? NULL : reterr);
+    int rc = choose_seats(b, in, &p, reterr);
     bool ranked = in->hw && in->can_stream;
     bool whole = rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in);
     if (whole && !(ranked && in->separate))
@@ -619,8 +644,8 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, stru
     } else {
         rc = choose_free(&b, in, reterr);
     }
-    if (rc == 0 && in->host_products_auto)
-        rc = aq_planner_share_products(&b, in, reterr);
+    if (rc == 0)
+        rc = aq_planner_share_work(&b, in, reterr);
     if (rc < 0) {
         aq_block_close(&b);
         return rc;

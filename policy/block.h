@@ -20,6 +20,8 @@ enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
  * nobody says: this many times what one group of ops needs at once. */
 #define AQ_BLOCK_CHUNK_BYTES (16 * AQ_MIB)
 enum { AQ_BLOCK_RING_STEPS = 2 };
+/* Unless larger chunks make fewer, about as many chunks stream in a pass at most. */
+enum { AQ_BLOCK_CHUNKS_MAX = 64 * 1024 };
 /* Bytes of a staging slot for KV, if a seat does not need more. */
 #define AQ_BLOCK_STAGE_BYTES (64 * AQ_MIB)
 
@@ -30,10 +32,14 @@ struct aq_block_inputs {
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
     uint64_t chunk_bytes, prefetch_bytes;
+    double ring_steps; /* the ring where it is free: so many groups; 0: AQ_BLOCK_RING_STEPS */
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
-    double split_host;   /* percent, where it is split: struct aq_plan; 0: the usual half */
+    /* Percent, where it is split: struct aq_plan; 0: chosen where the machine's rates are known,
+     * else the usual half. */
+    double split_host;
+    bool one_side; /* never split where that is chosen: the sides' bits differ, and must not */
     bool separate, fuse_layer, alternate;
     bool gpu;                /* the separate device is one: struct aq_gpu_room */
     uint64_t context_bytes;  /* that its driver holds */

@@ -108,3 +108,15 @@ int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_
     assert(rc < 0 || first == p->shape.micro_batch);
     return rc;
 }
+
+bool aq_plan_attention(enum aq_attention_side *ret, const struct aq_plan *p)
+{
+    bool host = false, device = false;
+    for (uint32_t i = 0; i < p->part_count; i++) {
+        host |= p->part[i].side == AQ_ATTEND_HOST;
+        device |= p->part[i].side == AQ_ATTEND_DEVICE && p->part[i].staged;
+    }
+    if (host || device)
+        *ret = !host ? AQ_ATTEND_DEVICE : device ? AQ_ATTEND_SPLIT : AQ_ATTEND_HOST;
+    return host || device;
+}

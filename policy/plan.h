@@ -65,6 +65,7 @@ struct aq_plan {
     bool separate;           /* the device has memory of its own, behind links */
     uint64_t chunk_bytes;    /* of the weight ring: most bytes of a chunk */
     uint32_t ring_chunks;    /* slots of the ring wanted; the stream may take a few less */
+    double ring_steps;       /* that the planner chose it to hold (policy/block.h); 0: the usual */
     uint32_t staging_chunks; /* host slots between disk and a separate device */
     uint32_t kv_stages;      /* staging slots for parts, per memory they are staged in */
     uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */
@@ -99,6 +100,9 @@ uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part,
  * (0: all in one). */
 int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_seats,
                   struct aq_err *reterr);
+
+/* Where KV that does not rest where products run is attended; false: there is none. */
+bool aq_plan_attention(enum aq_attention_side *ret, const struct aq_plan *p);
 
 /* Checks shares (0..100 each, adding up to 100 within 0.01): -EINVAL names the line and its sum. */
 int aq_placement_check(const struct aq_placement *p, struct aq_err *reterr);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/planner.h"
 
-#include "policy/shares.h"
+#include "policy/planner_search.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -12,41 +12,17 @@
 /* A candidate must be this much faster than those before it, the plain rule's first; within the
  * tie of the fastest so far the one that needs less memory is preferred. */
 static const double faster = 1.02, tie = 0.995;
+/* Split attention takes more memory and more ops: its bound must be this much above theirs. */
+static const double split_pays = 1.02;
 /* Ops built and simulated (which costs two buildings), all candidates together, before the search
  * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
  * inputs give equal plans. */
 enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
-enum { SEATS_MAX = 1024, BATCHES_MAX = 3, ARMS_MAX = 48, SEATS_TRIED_MAX = 48 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
 /* Bytes known this well, as a share of the weights, are known. */
 static const double known_bytes = 0.002;
 /* Tokens of prompts a pass where the usual number leaves no room. */
 static const uint32_t fewer_tokens[] = {0, 1024, 256};
-
-/* What candidates have in common but for their seats. */
-struct arm {
-    struct aq_shares_shape shape; /* without seats */
-    /* What the ledger of a candidate of so many seats said beside weights and KV; 0 seats: none
-     * yet. */
-    double overhead[AQ_TIER_COUNT];
-    uint32_t overhead_seats;
-    uint32_t unfit; /* so many seats and more do not fit */
-    uint32_t tried[SEATS_TRIED_MAX];
-    double bound[SEATS_TRIED_MAX]; /* 0 and less: done with */
-    double disk[SEATS_TRIED_MAX];  /* share of the KV there that gives this bound */
-    uint32_t count;
-};
-
-struct search {
-    const struct aq_block_inputs *given;
-    struct aq_forecast_work work;
-    struct arm arm[ARMS_MAX];
-    uint32_t arm_count;
-    uint64_t ops, ops_max; /* of this stage */
-    struct aq_block now, best;
-    int best_arm;         /* -1: what the caller came with */
-    double rate, fastest; /* tokens per second generated: by the best, by any so far */
-};
 
 static bool fits(const struct aq_block *b, const struct aq_block_inputs *in)
 {
@@ -61,13 +37,14 @@ static uint64_t memory_of(const struct aq_block *b)
 }
 
 /* Rates s->now; keeps it if it is the best. */
-static int judge(struct search *s, int arm, struct aq_err *reterr)
+int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
 {
     struct aq_forecast f;
     s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
     int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
     if (rc < 0)
         return rc == -ENOMEM ? rc : 0; /* a machine that cannot do it */
+    s->last = f.gen_tok_s;
     s->fastest = fmax(s->fastest, f.gen_tok_s);
     bool ours = s->best_arm >= 0; /* between candidates of ours the faster one is the better */
     bool smaller = f.gen_tok_s >= s->fastest * tie && memory_of(&s->now) < memory_of(&s->best);
@@ -122,15 +99,29 @@ static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
             round(1e4 * (100 - kv->percent[AQ_DEVICE] - kv->percent[AQ_DISK])) / 1e4;
 }
 
-static void round_shares(struct aq_shares_found *f, const struct aq_block_inputs *in,
-                         uint32_t seats)
+/* To seats of those outside the device's memory, at least one for each side; as many digits as are
+ * printed, and not one seat more for the last of them. */
+static double round_split(double percent, const struct aq_shares *kv, uint32_t seats)
 {
+    double away = round((100 - kv->percent[AQ_DEVICE]) * seats / 100);
+    double host = fmin(fmax(1, round(percent * away / 100)), fmax(1, away - 1));
+    return away < 1 ? percent : floor(1e5 * host / away) / 1e3;
+}
+
+void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o)
+{
+    const struct aq_block_inputs *in = o->in;
+    uint32_t seats = o->shape.micro_batch;
     if (in->placement) {
         f->placement = *in->placement;
     } else {
         round_weights(&f->placement.weights, in->separate);
         round_kv(&f->placement.kv, in->separate, seats);
     }
+    if (o->shape.side == AQ_ATTEND_SPLIT)
+        f->split_host = o->shape.split_host > 0
+                            ? o->shape.split_host
+                            : round_split(f->split_host, &f->placement.kv, seats);
     f->host_products = in->host_products_auto ? round(2 * f->host_products) / 2 : in->host_products;
 }
 
@@ -138,9 +129,11 @@ static void round_shares(struct aq_shares_found *f, const struct aq_block_inputs
 
 /* What is known of the bytes beside weights and KV: at least those of fewer seats, and of fewer at
  * least their share. */
-static struct aq_shares_opts opts_for(const struct search *s, const struct arm *a, uint32_t seats)
+static struct aq_shares_opts opts_for(const struct aq_search *s, const struct aq_search_arm *a,
+                                      uint32_t seats)
 {
-    struct aq_shares_opts o = {.in = s->given, .work = &s->work, .shape = a->shape};
+    struct aq_shares_opts o = {
+        .in = s->given, .sums = &s->sums, .work = &s->work, .shape = a->shape};
     o.shape.micro_batch = seats;
     double share = a->overhead_seats ? fmin(1, (double)seats / a->overhead_seats) : 0;
     for (int t = 0; t < AQ_TIER_COUNT; t++)
@@ -148,27 +141,27 @@ static struct aq_shares_opts opts_for(const struct search *s, const struct arm *
     return o;
 }
 
-static int make(struct search *s, const struct aq_shares_opts *o, const struct aq_shares_found *f)
+static int make(struct aq_search *s, const struct aq_shares_opts *o,
+                const struct aq_shares_found *f)
 {
     struct aq_block_inputs in = aq_shares_inputs(o);
     in.host_products = f->host_products;
+    in.split_host = f->split_host;
     int rc = aq_block_make(&s->now, &in, &f->placement, o->shape.micro_batch, NULL);
     s->ops += s->now.program.op_count;
     return rc;
 }
 
 /* Takes what the ledger of s->now says into o->overhead; true: it was known. */
-static bool learn(struct search *s, struct arm *a, struct aq_shares_opts *o,
+static bool learn(struct aq_search *s, struct aq_search_arm *a, struct aq_shares_opts *o,
                   const struct aq_shares_found *f)
 {
     double used[AQ_TIER_COUNT];
-    uint64_t matrices, vectors;
     bool known = true;
-    aq_block_weight_bytes(o->in, &matrices, &vectors);
     aq_shares_used(used, o, &f->placement);
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         double overhead = (double)aq_ledger_total(&s->now.ledger, (enum aq_tier)t) - used[t];
-        known &= fabs(overhead - o->overhead[t]) <= known_bytes * (double)matrices;
+        known &= fabs(overhead - o->overhead[t]) <= known_bytes * s->sums.matrices;
         o->overhead[t] = a->overhead[t] = overhead;
     }
     a->overhead_seats = o->shape.micro_batch;
@@ -183,28 +176,27 @@ static struct aq_shares between(const struct aq_shares *a, const struct aq_share
     return ret;
 }
 
-static bool make_fits(struct search *s, const struct aq_shares_opts *o,
-                      const struct aq_shares_found *f)
+bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
+                         const struct aq_shares_found *f)
 {
     return make(s, o, f) == 0 && fits(&s->now, s->given);
 }
 
 /* Where correcting by the ledger came to no end: from the least memory that a shape can do with
  * (all weights on disk, and the KV that may be) as far towards what was wished as fits. */
-static int fit_between(struct search *s, struct arm *a, const struct aq_shares_opts *o,
+static int fit_between(struct aq_search *s, struct aq_search_arm *a, const struct aq_shares_opts *o,
                        const struct aq_shares_found *wish)
 {
     const struct aq_block_inputs *in = s->given;
     double disk = 100 * (a->shape.kv_disk < 0 ? 1 : a->shape.kv_disk), low = 0, high = 1;
     struct aq_shares_found far = *wish;
-    uint32_t seats = o->shape.micro_batch;
     if (in->placement || !in->can_stream)
         return -ERANGE;
     far.placement.head = AQ_HOST;
     far.placement.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
     far.placement.kv = (struct aq_shares){.percent = {[AQ_HOST] = 100 - disk, [AQ_DISK] = disk}};
-    round_shares(&far, in, seats);
-    if (!make_fits(s, o, &far))
+    aq_search_round(&far, o);
+    if (!aq_search_make_fits(s, o, &far))
         return -ERANGE;
     struct aq_shares_found good = far;
     for (int i = 0; i < BETWEEN_STEPS; i++) {
@@ -212,29 +204,27 @@ static int fit_between(struct search *s, struct arm *a, const struct aq_shares_o
         double t = (low + high) / 2;
         f.placement.weights = between(&far.placement.weights, &wish->placement.weights, t);
         f.placement.kv = between(&far.placement.kv, &wish->placement.kv, t);
-        round_shares(&f, in, seats);
-        bool fitted = make_fits(s, o, &f);
+        aq_search_round(&f, o);
+        bool fitted = aq_search_make_fits(s, o, &f);
         *(fitted ? &low : &high) = t;
         good = fitted ? f : good;
     }
-    return make_fits(s, o, &good) ? 0 : -ERANGE;
+    return aq_search_make_fits(s, o, &good) ? 0 : -ERANGE;
 }
 
 /* Shares of this many seats that fit: made s->now; -ERANGE where there are none. */
-static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *reterr)
+static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, struct aq_err *reterr)
 {
     struct aq_shares_opts o = opts_for(s, a, seats);
     struct aq_shares_found f, good = {0}, wish = {0};
     bool any = false, last = false, solved = false;
-    uint64_t matrices, vectors;
-    aq_block_weight_bytes(s->given, &matrices, &vectors);
     for (int i = 0; i < REPAIRS_MAX && s->ops < s->ops_max; i++) {
         int rc = aq_shares_solve(&f, &o, NULL);
         if (rc == -ENOMEM)
             return aq_error(reterr, rc, "block: shares");
         if (rc < 0)
             break;
-        round_shares(&f, s->given, seats);
+        aq_search_round(&f, &o);
         wish = f;
         solved = true;
         rc = make(s, &o, &f);
@@ -253,30 +243,30 @@ static int fit(struct search *s, struct arm *a, uint32_t seats, struct aq_err *r
         double excess[AQ_TIER_COUNT];
         aq_block_excess(excess, &s->now, s->given);
         for (int t = 0; t < AQ_TIER_COUNT && !last; t++)
-            o.overhead[t] += i * (0.1 * fmax(0, excess[t]) + 0.25 * known_bytes * (double)matrices);
+            o.overhead[t] += i * (0.1 * fmax(0, excess[t]) + 0.25 * known_bytes * s->sums.matrices);
     }
     if (!any)
         return solved ? fit_between(s, a, &o, &wish) : -ERANGE;
     return last || make(s, &o, &good) == 0 ? 0 : -ERANGE;
 }
 
-static int try_seats(struct search *s, int arm, uint32_t seats, struct aq_err *reterr)
+static int try_seats(struct aq_search *s, int arm, uint32_t seats, struct aq_err *reterr)
 {
-    struct arm *a = &s->arm[arm];
+    struct aq_search_arm *a = &s->arm[arm];
     int rc = fit(s, a, seats, reterr);
     if (rc == -ERANGE) {
         if (!s->now.program.op_count || s->ops < s->ops_max)
             a->unfit = seats < a->unfit ? seats : a->unfit;
         return 0;
     }
-    return rc < 0 ? rc : judge(s, arm, reterr);
+    return rc < 0 ? rc : aq_search_judge(s, arm, reterr);
 }
 
 /* ---- the candidates ---- */
 
-static void put_seats(struct arm *a, uint64_t seats, uint32_t most)
+static void put_seats(struct aq_search_arm *a, uint64_t seats, uint32_t most)
 {
-    if (seats < 1 || seats > most || a->count == SEATS_TRIED_MAX)
+    if (seats < 1 || seats > most || a->count == AQ_SEARCH_SEATS_TRIED_MAX)
         return;
     for (uint32_t i = 0; i < a->count; i++) {
         if (a->tried[i] == seats)
@@ -286,9 +276,9 @@ static void put_seats(struct arm *a, uint64_t seats, uint32_t most)
 }
 
 /* Numbers of seats: that share the requests out evenly among whole blocks, and others between. */
-static void fill_seats(const struct search *s, struct arm *a)
+static void fill_seats(const struct aq_search *s, struct aq_search_arm *a)
 {
-    uint32_t k = a->shape.micro_batches, most = SEATS_MAX;
+    uint32_t k = a->shape.micro_batches, most = AQ_SEARCH_SEATS_MAX;
     uint64_t requests = s->given->sequences;
     if (s->given->micro_batch) {
         put_seats(a, s->given->micro_batch, UINT32_MAX);
@@ -304,7 +294,7 @@ static void fill_seats(const struct search *s, struct arm *a)
 }
 
 /* Bounds again, with what is known now. */
-static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
+static int fill_bounds(struct aq_search *s, struct aq_search_arm *a, struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < a->count; i++) {
         struct aq_shares_opts o = opts_for(s, a, a->tried[i]);
@@ -319,17 +309,17 @@ static int fill_bounds(struct search *s, struct arm *a, struct aq_err *reterr)
     return 0;
 }
 
-static void put_arm(struct search *s, struct aq_shares_shape shape)
+static void put_arm(struct aq_search *s, struct aq_shares_shape shape)
 {
-    assert(s->arm_count < ARMS_MAX);
-    struct arm *a = &s->arm[s->arm_count++];
-    *a = (struct arm){.shape = shape, .unfit = UINT32_MAX};
+    assert(s->arm_count < AQ_SEARCH_ARMS_MAX);
+    struct aq_search_arm *a = &s->arm[s->arm_count++];
+    *a = (struct aq_search_arm){.shape = shape, .unfit = UINT32_MAX};
     fill_seats(s, a);
 }
 
 /* KV on disk costs ops and buffers that a linear program does not see: also without it, and with
  * nothing else. */
-static void put_homes(struct search *s, struct aq_shares_shape shape)
+static void put_homes(struct aq_search *s, struct aq_shares_shape shape)
 {
     static const double disk[] = {-1, 0, 1};
     for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)); i++) {
@@ -338,11 +328,12 @@ static void put_homes(struct search *s, struct aq_shares_shape shape)
     }
 }
 
-static void put_sides(struct search *s, struct aq_shares_shape shape)
+static void put_sides(struct aq_search *s, struct aq_shares_shape shape)
 {
     const struct aq_block_inputs *in = s->given;
-    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE};
-    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides); i++) {
+    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE,
+                                                   AQ_ATTEND_SPLIT};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides) - in->one_side; i++) {
         shape.side = in->separate && in->attention_auto ? sides[i]
                      : in->separate                     ? in->attention
                                                         : AQ_ATTEND_DEVICE;
@@ -357,11 +348,36 @@ static void put_sides(struct search *s, struct aq_shares_shape shape)
     }
 }
 
-static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, struct aq_err *reterr)
+static bool same_but_for_side(const struct aq_shares_shape *a, const struct aq_shares_shape *b)
+{
+    return a->micro_batches == b->micro_batches && a->host_products == b->host_products &&
+           a->kv_disk == b->kv_disk;
+}
+
+/* Split attention is worth a trial where it could be clearly faster than either side alone, with as
+ * many seats. */
+static void drop_pointless_splits(struct aq_search *s)
+{
+    for (uint32_t i = 0; i < s->arm_count; i++) {
+        struct aq_search_arm *a = &s->arm[i];
+        for (uint32_t j = 0; j < s->arm_count && a->shape.side == AQ_ATTEND_SPLIT; j++) {
+            const struct aq_search_arm *pure = &s->arm[j];
+            if (pure->shape.side == AQ_ATTEND_SPLIT || !same_but_for_side(&a->shape, &pure->shape))
+                continue;
+            for (uint32_t n = 0; n < a->count; n++) {
+                if (a->bound[n] < split_pays * pure->bound[n])
+                    a->bound[n] = -1;
+            }
+        }
+    }
+}
+
+static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
+                    struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
     s->arm_count = 0;
-    for (uint32_t k = 1; k <= BATCHES_MAX; k++) {
+    for (uint32_t k = 1; k <= AQ_SEARCH_BATCHES_MAX; k++) {
         struct aq_shares_shape shape = {
             .micro_batches = in->micro_batches ? in->micro_batches : k,
             .hidden = hidden,
@@ -373,9 +389,9 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
             break;
     }
     int rc = 0;
-    struct arm *chosen = s->arm; /* the one before that was free to choose */
+    struct aq_search_arm *chosen = s->arm; /* the one before that was free to choose */
     for (uint32_t i = 0; i < s->arm_count && rc == 0; i++) {
-        struct arm *a = &s->arm[i];
+        struct aq_search_arm *a = &s->arm[i];
         rc = fill_bounds(s, a, reterr);
         chosen = a->shape.kv_disk < 0 ? a : chosen;
         /* What was chosen freely need not be tried twice. */
@@ -384,17 +400,18 @@ static int put_arms(struct search *s, enum aq_tier hidden, uint32_t tokens, stru
                 a->bound[n] = -1;
         }
     }
+    drop_pointless_splits(s);
     return rc;
 }
 
 /* The likeliest candidate: of an arm, or, -1, of all; of equals the one with the fewest seats.
  * False: none is left that could be faster than the best there is. */
-static bool next(const struct search *s, int of, int *ret_arm, uint32_t *ret_index)
+static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_index)
 {
     double most = s->rate;
     bool found = false;
     for (uint32_t i = 0; i < s->arm_count; i++) {
-        const struct arm *a = &s->arm[i];
+        const struct aq_search_arm *a = &s->arm[i];
         for (uint32_t n = 0; n < a->count && (of < 0 || of == (int)i); n++) {
             bool fewer =
                 found && a->bound[n] > most * 0.999 &&
@@ -413,12 +430,12 @@ static bool next(const struct search *s, int of, int *ret_arm, uint32_t *ret_ind
 
 /* Tries candidates in the order of their bounds, which fall as more is known, until `most` fitted.
  */
-static int try_best(struct search *s, int of, uint32_t most, struct aq_err *reterr)
+static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *reterr)
 {
     int arm, rc = 0;
     uint32_t index;
     while (rc == 0 && most && s->ops < s->ops_max && next(s, of, &arm, &index)) {
-        struct arm *a = &s->arm[arm];
+        struct aq_search_arm *a = &s->arm[arm];
         bool first = !a->overhead_seats;
         rc = try_seats(s, arm, a->tried[index], reterr);
         a->bound[index] = -1;
@@ -430,23 +447,23 @@ static int try_best(struct search *s, int of, uint32_t most, struct aq_err *rete
 }
 
 /* Seats and shares of KV on disk beside those of the best, now that its bytes are known. */
-static int refine(struct search *s, struct aq_err *reterr)
+static int refine(struct aq_search *s, struct aq_err *reterr)
 {
     static const double disk[] = {-1, 0, 0.25, 0.5, 0.75, 1};
     if (s->best_arm < 0)
         return 0;
-    struct arm of = s->arm[s->best_arm];
-    uint32_t seats = s->best.plan.shape.micro_batch, most = SEATS_MAX;
+    struct aq_search_arm of = s->arm[s->best_arm];
+    uint32_t seats = s->best.plan.shape.micro_batch, most = AQ_SEARCH_SEATS_MAX;
     uint32_t low = seats - seats / 4, high = seats + seats / 4 + 1;
     if (s->given->sequences)
         most = (uint32_t)aq_min_u64(most, aq_div_up(s->given->sequences, of.shape.micro_batches));
     if (s->given->micro_batch)
         low = high = most = s->given->micro_batch;
-    uint32_t step = 1 + (high - low) / (SEATS_TRIED_MAX - 1);
+    uint32_t step = 1 + (high - low) / (AQ_SEARCH_SEATS_TRIED_MAX - 1);
     int rc = 0;
     s->arm_count = 0;
     for (uint32_t i = 0; i < (s->given->placement ? 1 : AQ_ARRAY_LEN(disk)) && rc == 0; i++) {
-        struct arm *a = &s->arm[s->arm_count++];
+        struct aq_search_arm *a = &s->arm[s->arm_count++];
         *a = of;
         a->unfit = UINT32_MAX;
         a->count = 0;
@@ -473,9 +490,39 @@ static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
     return percent < 0.05;
 }
 
+struct aq_shares_found aq_search_shares(const struct aq_plan *p)
+{
+    return (struct aq_shares_found){
+        .placement = p->placement, .host_products = p->host_products, .split_host = p->split_host};
+}
+
+/* What a linear program does not see (starts and ends, whole seats) moves the share at which both
+ * sides end together. */
+static int refine_split(struct aq_search *s, struct aq_err *reterr)
+{
+    static const double steps[] = {10, 5, 2.5, 1};
+    int rc = 0;
+    if (s->best_arm < 0 || s->given->split_host > 0)
+        return 0;
+    for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
+        struct aq_shares_found f = aq_search_shares(&s->best.plan);
+        struct aq_shares_opts o = opts_for(s, &s->arm[s->best_arm], s->best.plan.shape.micro_batch);
+        if (o.shape.side != AQ_ATTEND_SPLIT)
+            return 0;
+        double wish = f.split_host + (i % 2 ? -1 : 1) * steps[i / 2];
+        wish = round_split(wish, &f.placement.kv, o.shape.micro_batch);
+        if (wish == f.split_host)
+            continue;
+        f.split_host = wish;
+        if (aq_search_make_fits(s, &o, &f))
+            rc = aq_search_judge(s, s->best_arm, reterr);
+    }
+    return rc;
+}
+
 /* Ledgers are not quite straight lines: where buffers shrink as weights come nearer there may be
  * room beyond shares that do not fit. */
-static int fill_up(struct search *s, struct aq_err *reterr)
+static int fill_up(struct aq_search *s, struct aq_err *reterr)
 {
     static const double steps[] = {20, 10, 5, 2.5, 1};
     int rc = 0;
@@ -483,21 +530,20 @@ static int fill_up(struct search *s, struct aq_err *reterr)
         return 0;
     for (uint32_t i = 0; i < 2 * AQ_ARRAY_LEN(steps) && rc == 0 && s->ops < s->ops_max; i++) {
         enum aq_tier to = i % 2 ? AQ_HOST : AQ_DEVICE;
-        struct aq_shares_found f = {.placement = s->best.plan.placement,
-                                    .host_products = s->best.plan.host_products};
+        struct aq_shares_found f = aq_search_shares(&s->best.plan);
         uint32_t seats = s->best.plan.shape.micro_batch;
-        struct arm *a = &s->arm[s->best_arm];
+        struct aq_search_arm *a = &s->arm[s->best_arm];
         struct aq_shares_opts o = opts_for(s, a, seats);
         if ((to == AQ_DEVICE && !s->given->separate) ||
             !nearer(&f.placement.weights, to, steps[i / 2]))
             continue;
-        if (make_fits(s, &o, &f))
-            rc = judge(s, s->best_arm, reterr);
+        if (aq_search_make_fits(s, &o, &f))
+            rc = aq_search_judge(s, s->best_arm, reterr);
     }
     return rc;
 }
 
-static int try_all(struct search *s, struct aq_err *reterr)
+static int try_all(struct aq_search *s, struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
     enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
@@ -516,27 +562,30 @@ static int try_all(struct search *s, struct aq_err *reterr)
         rc = rc < 0 ? rc : try_best(s, -1, UINT32_MAX, reterr);
         s->ops_max = all;
         rc = rc < 0 ? rc : refine(s, reterr);
+        rc = rc < 0 ? rc : refine_split(s, reterr);
         rc = rc < 0 ? rc : fill_up(s, reterr);
     }
-    return rc;
+    s->ops_max = s->ops + all * 2 / 5;
+    return rc < 0 ? rc : aq_search_few_seats(s, reterr);
 }
 
 /* The first candidate is what the caller has. */
-static int begin(struct search *s, struct aq_block *best, const struct aq_block_inputs *in,
+static int begin(struct aq_search *s, struct aq_block *best, const struct aq_block_inputs *in,
                  struct aq_err *reterr)
 {
-    *s = (struct search){.given = in,
-                         .work = {.steps = in->steps,
-                                  .sequences = in->sequences,
-                                  .refill = in->refill,
-                                  .serial = in->serial},
-                         .best_arm = -1};
+    *s = (struct aq_search){.given = in,
+                            .work = {.steps = in->steps,
+                                     .sequences = in->sequences,
+                                     .refill = in->refill,
+                                     .serial = in->serial},
+                            .best_arm = -1};
     aq_forecast_mean(&s->work, in);
+    aq_shares_sum_up(&s->sums, in);
     if (!best->program.op_count)
         return 0;
     s->now = *best;
     *best = (struct aq_block){0};
-    int rc = judge(s, -1, reterr);
+    int rc = aq_search_judge(s, -1, reterr);
     if (!s->best.program.op_count) {
         s->best = s->now;
         s->now = (struct aq_block){0};
@@ -547,7 +596,7 @@ static int begin(struct search *s, struct aq_block *best, const struct aq_block_
 int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr)
 {
-    struct search *s = malloc(sizeof(*s));
+    struct aq_search *s = malloc(sizeof(*s));
     assert(in->hw);
     if (!s)
         return aq_error(reterr, -ENOMEM, "block: search");
@@ -562,25 +611,25 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
     return rc;
 }
 
-int aq_planner_share_products(struct aq_block *best, const struct aq_block_inputs *in,
-                              struct aq_err *reterr)
+int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,
+                          struct aq_err *reterr)
 {
-    /* Of weights that do not stream from the host none can be kept from it. */
-    if (!in->hw || !in->separate || best->plan.placement.weights.percent[AQ_HOST] <= 0)
-        return 0;
     struct aq_block_inputs made = *in;
     struct aq_placement placement = best->plan.placement;
-    bool host = false, device = false;
-    for (uint32_t i = 0; i < best->plan.part_count; i++) {
-        host |= best->plan.part[i].side == AQ_ATTEND_HOST;
-        device |= best->plan.part[i].side == AQ_ATTEND_DEVICE && best->plan.part[i].staged;
-    }
+    enum aq_attention_side side = AQ_ATTEND_DEVICE;
+    aq_plan_attention(&side, &best->plan);
+    /* Of weights that do not stream from the host none can be kept from it. */
+    bool products = in->host_products_auto && placement.weights.percent[AQ_HOST] > 0;
+    bool split = !in->attention_auto && side == AQ_ATTEND_SPLIT && in->split_host <= 0;
+    if (!in->hw || !in->separate || (!products && !split))
+        return 0;
     made.placement = &placement;
     made.micro_batch = best->plan.shape.micro_batch;
     made.micro_batches = best->plan.shape.micro_batches;
     if (in->attention_auto) {
         made.attention_auto = false;
-        made.attention = host && !device ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+        made.attention = side;
+        made.split_host = best->plan.split_host;
     }
     return aq_planner_search(best, &made, reterr);
 }

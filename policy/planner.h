@@ -28,8 +28,9 @@ uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in);
  * the inputs fix stay as they are.  0, also where nothing was found; -ENOMEM (of this process). */
 int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
                       struct aq_err *reterr);
-/* The same with everything but the host's share of products as *best, a block that fits, has it. */
-int aq_planner_share_products(struct aq_block *best, const struct aq_block_inputs *in,
-                              struct aq_err *reterr);
+/* The same with everything as *best, a block that fits, has it, but for what the host takes over
+ * where the inputs leave that free: its share of products, and of attention that is split. */
+int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *in,
+                          struct aq_err *reterr);
 
 #endif

@@ -68,6 +68,19 @@ struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc 
     return list;
 }
 
+bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix)
+{
+    struct aq_prim_list list = aq_op_prims(kind, step);
+    for (uint32_t i = 0; i < list.count; i++) {
+        const struct aq_prim *p = &list.prim[i];
+        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
+            if (p->matrix[n] == matrix)
+                return true;
+        }
+    }
+    return false;
+}
+
 /* ---- slots ------------------------------------------------------------------------------- */
 
 static void add_class(struct aq_builder *b, enum aq_slot_class c, uint32_t count, enum aq_tier tier,
@@ -139,6 +152,11 @@ static void size_parts(struct aq_builder *b, uint64_t q_width, uint64_t kv_width
     }
 }
 
+static uint32_t stages_of(const struct aq_build_stages *s)
+{
+    return s->count[AQ_ATTEND_DEVICE] + s->count[AQ_ATTEND_HOST];
+}
+
 /* Lays out the classes; called once to count and once to fill. */
 static void lay_slots(struct aq_builder *b)
 {
@@ -167,8 +185,8 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_QKV_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_ATTENTION_HOST, host, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
-    add_class(b, AQ_SLOT_KV_HOST, b->stages_host, AQ_HOST, stage_bytes(b, false));
-    add_class(b, AQ_SLOT_KV_DEVICE, b->stages_device, device, stage_bytes(b, true));
+    add_class(b, AQ_SLOT_KV_HOST, stages_of(&b->on_host), AQ_HOST, stage_bytes(b, false));
+    add_class(b, AQ_SLOT_KV_DEVICE, stages_of(&b->on_device), device, stage_bytes(b, true));
     struct aq_kv_prefill_room prefill;
     aq_kv_room_prefill(&prefill, plan, m->heads, m->kv_heads);
     add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
@@ -213,9 +231,9 @@ static void count_stages(struct aq_builder *b)
         bool on_host = part->side == AQ_ATTEND_HOST;
         b->host_parts |= on_host;
         if (part->staged || on_host)
-            b->stages_device = stages;
+            b->on_device.count[part->side] = stages;
         if (part->tier == AQ_DISK && plan->separate)
-            b->stages_host = stages;
+            b->on_host.count[part->side] = stages;
     }
     /* A group of its own for each half of MLP: all micro-batches stand between the two. */
     bool apart = !b->host_parts && !plan->fuse_layer;

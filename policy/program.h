@@ -193,6 +193,8 @@ static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 /* The primitives of an op that computes rows with a step's matrices. */
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
+bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
+
 /* What a part of a micro-batch does in a pass. */
 struct aq_part_shape {
     uint32_t decode_rows, prefill_rows;

@@ -15,7 +15,12 @@ struct aq_builder {
     bool failed; /* out of memory */
     struct aq_op none;
 
-    uint32_t workspaces, stages_host, stages_device, inner_slots;
+    uint32_t workspaces, inner_slots;
+    /* Slots of KV_DEVICE and KV_HOST by the side that attends: parts of the host, then those of the
+     * device.  Were they shared, neither side's KV would be fetched ahead. */
+    struct aq_build_stages {
+        uint32_t count[2], visit[2]; /* by enum aq_attention_side; visit: counts */
+    } on_device, on_host;
     bool host_parts; /* some part is attended on the host */
     /* HIDDEN slots: those that rest there, then the working ones.  HIDDEN_HOST: homes, then those
      * on their way to and from disk. */
@@ -23,8 +28,7 @@ struct aq_builder {
     uint32_t *hidden_home; /* [k] index of its home in the class of its tier */
     uint32_t *hidden_now;  /* [k] the HIDDEN slot it is in while it is worked on */
 
-    uint32_t visit, hidden_visit, transit_visit, stage_visit; /* counters of round-robins */
-    uint32_t stage_host_visit, host_visit;
+    uint32_t visit, hidden_visit, transit_visit, host_visit; /* counters of round-robins */
     uint32_t host_slots; /* of INPUT_HOST, COLUMNS_HOST and COLUMNS each */
 };
 

@@ -111,26 +111,14 @@ static enum aq_op_kind op_of(enum unit_kind kind)
     return map[kind];
 }
 
-static bool list_uses_matrix(const struct aq_prim_list *list, uint32_t matrix)
-{
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct aq_prim *p = &list->prim[i];
-        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
-            if (p->matrix[n] == matrix)
-                return true;
-        }
-    }
-    return false;
-}
-
 static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, uint32_t c)
 {
     const struct aq_chunk *chunk = &b->stream->chunk[c];
     if (chunk->step != u->step)
         return false;
-    struct aq_prim_list prims = aq_op_prims(op_of(u->kind), &b->steps->step[u->step]);
+    const struct aq_step_desc *d = &b->steps->step[u->step];
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
-        if (list_uses_matrix(&prims, b->stream->piece[chunk->piece_first + i].matrix))
+        if (aq_op_uses_matrix(op_of(u->kind), d, b->stream->piece[chunk->piece_first + i].matrix))
             return true;
     }
     return false;
@@ -434,29 +422,39 @@ static void attend_device(struct aq_builder *b, const struct att *a, bool prefil
         writes(b, op, AQ_SLOT_KV_PREFILL, 0, tag(AQ_OBJECT_KV_PROMPT, a->step, a->k, a->part, 0));
 }
 
-/* Decode rows on the host: q, k, v come over, the output goes back. */
+/* Decode rows on the host. */
 static void attend_host(struct aq_builder *b, const struct att *a)
 {
-    const struct aq_model_steps *m = b->steps;
-    uint64_t width = (uint64_t)m->heads * m->head_dim;
     uint32_t at = a->workspace * b->plan->part_count + a->part;
-    struct aq_tag qkv = tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0);
-    struct aq_tag out = tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
     struct aq_op *op =
         aq_build_op(b, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, a->step, a->k, a->part);
     bool disk = waits_on_disk(b, a);
     op->workspace = a->workspace;
     op->stage = a->on_host;
     reads(b, op, AQ_SLOT_ROWS, a->k, tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
-    reads(b, op, AQ_SLOT_QKV_HOST, at, qkv);
+    reads(b, op, AQ_SLOT_QKV_HOST, at, tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
     updates(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, kv_tag(a, -1),
             kv_tag(a, 0));
-    writes(b, op, AQ_SLOT_ATTENTION_HOST, at, out);
-    op = move(b, AQ_OP_H2D, AQ_OBJECT_ATTENTION, a->step, a->k, a->part,
-              a->p->count * width * aq_dtype_bytes(b->plan->shape.compute));
-    op->workspace = a->workspace;
-    reads(b, op, AQ_SLOT_ATTENTION_HOST, at, out);
-    updates(b, op, AQ_SLOT_ATTENTION, at, out, out);
+    writes(b, op, AQ_SLOT_ATTENTION_HOST, at, tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0));
+}
+
+/* What the host attended, just before it is needed: on the link's lane, where it waits for the
+ * host, the KV of the micro-batches in between stands before it. */
+static void bring_outputs(struct aq_builder *b, uint32_t step, uint32_t k)
+{
+    uint64_t width = (uint64_t)b->steps->heads * b->steps->head_dim;
+    for (uint32_t part = 0; part < b->plan->part_count; part++) {
+        const struct aq_part *p = &b->plan->part[part];
+        uint32_t at = k * b->plan->part_count + part;
+        struct aq_tag out = tag(AQ_OBJECT_ATTENTION, step, k, part, 0);
+        if (p->side != AQ_ATTEND_HOST)
+            continue;
+        struct aq_op *op = move(b, AQ_OP_H2D, AQ_OBJECT_ATTENTION, step, k, part,
+                                p->count * width * aq_dtype_bytes(b->plan->shape.compute));
+        op->workspace = k;
+        reads(b, op, AQ_SLOT_ATTENTION_HOST, at, out);
+        updates(b, op, AQ_SLOT_ATTENTION, at, out, out);
+    }
 }
 
 static void send_qkv(struct aq_builder *b, const struct att *a)
@@ -471,15 +469,19 @@ static void send_qkv(struct aq_builder *b, const struct att *a)
            tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
 }
 
+static uint32_t next_stage(struct aq_build_stages *s, const struct aq_part *p)
+{
+    uint32_t before = p->side == AQ_ATTEND_HOST ? 0 : s->count[AQ_ATTEND_HOST];
+    return before + s->visit[p->side]++ % s->count[p->side];
+}
+
 static void attend_part(struct aq_builder *b, struct att *a)
 {
     bool on_host = a->p->side == AQ_ATTEND_HOST;
     if (a->p->staged || on_host)
-        a->on_device = b->stage_visit++ % b->stages_device;
+        a->on_device = next_stage(&b->on_device, a->p);
     if (waits_on_disk(b, a) && b->plan->separate)
-        a->on_host = b->stage_host_visit++ % b->stages_host;
-    if (on_host)
-        send_qkv(b, a);
+        a->on_host = next_stage(&b->on_host, a->p);
     load_kv(b, a);
     attend_device(b, a, true);
     if (on_host) {
@@ -491,6 +493,31 @@ static void attend_part(struct aq_builder *b, struct att *a)
             return_kv(b, a, 0);
     }
     store_kv(b, a);
+}
+
+static struct att of_part(const struct aq_builder *b, struct att a, uint32_t part)
+{
+    a.part = part;
+    a.p = &b->plan->part[part];
+    a.home = (a.layer * b->plan->shape.micro_batches + a.k) * b->plan->part_count + part;
+    return a;
+}
+
+/* The host's parts first: what it waits for must not queue behind KV that comes to the device. */
+static void attend_parts(struct aq_builder *b, const struct att *all)
+{
+    static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE};
+    uint32_t parts = b->plan->part_count;
+    for (uint32_t part = 0; part < parts; part++) {
+        struct att a = of_part(b, *all, part);
+        if (a.p->side == AQ_ATTEND_HOST)
+            send_qkv(b, &a);
+    }
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(sides) * parts; i++) {
+        struct att a = of_part(b, *all, i % parts);
+        if (a.p->side == sides[i / parts])
+            attend_part(b, &a);
+    }
 }
 
 static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
@@ -508,12 +535,7 @@ static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
     writes(b, op, AQ_SLOT_QKV, a.workspace, shared ? partial(op) : whole);
     if (shared)
         aq_build_merge(b, &of, AQ_SLOT_QKV, whole);
-    for (a.part = 0; a.part < b->plan->part_count; a.part++) {
-        a.p = &b->plan->part[a.part];
-        a.home = (a.layer * b->plan->shape.micro_batches + k) * b->plan->part_count + a.part;
-        a.on_device = a.on_host = 0;
-        attend_part(b, &a);
-    }
+    attend_parts(b, &a);
 }
 
 /* ---- the other units --------------------------------------------------------------------- */
@@ -533,6 +555,7 @@ static void emit_post(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
     uint32_t workspace = b->host_parts ? k : b->visit % b->workspaces;
     struct aq_op_of of = {AQ_OP_POST, u->step, k, workspace, 0};
+    bring_outputs(b, u->step, k);
     bool shared = aq_build_on_host(b, &of);
     struct aq_op *op = aq_build_op(b, AQ_OP_POST, AQ_LANE_COMPUTE, u->step, k, 0);
     op->workspace = workspace;

@@ -9,8 +9,21 @@
 #include <string.h>
 
 /* Shares of the layers' matrices by tier, and of those on the host that it computes with; of the
- * KV, in seats; and the seconds of a decode pass and of all prefill passes of the block. */
-enum column { W_DEVICE, W_HOST, W_PRODUCT, W_DISK, K_DEVICE, K_HOST, K_DISK, T_DECODE, T_PREFILL };
+ * KV, in seats, attended where products run, or (H_) by a separate device's host; and the seconds
+ * of a decode pass and of all prefill passes of the block. */
+enum column {
+    W_DEVICE,
+    W_HOST,
+    W_PRODUCT,
+    W_DISK,
+    K_DEVICE,
+    K_HOST,
+    K_DISK,
+    H_HOST,
+    H_DISK,
+    T_DECODE,
+    T_PREFILL
+};
 enum { SHARES = T_DECODE, COLUMNS = T_PREFILL + 1 };
 enum phase { DECODE, PREFILL, PHASES };
 
@@ -29,9 +42,7 @@ struct model {
     bool separate, head_on_device;
     double seats;          /* that have somebody in them */
     double matrices, head; /* bytes: of the layers', and of all others */
-    double read;           /* bytes of the layers' matrices as products read them */
-    bool unpacked;
-    double row_flops, head_flops;
+    bool unpacked;         /* packed weights become the compute type before the products */
     uint32_t prompt, held_prompt, held; /* of a mean sequence: slots after it, and half-way on */
     bool full;                          /* decoded keys take the slots of others */
     double prefill_passes;
@@ -52,7 +63,8 @@ static void add(struct demand *d, const struct model *m, enum aq_op_kind kind, e
         d->s[ROW_SHARED + r] += need.shared_s[r] * times;
     if (lane == AQ_LANE_COMPUTE || lane == AQ_LANE_HOST_COMPUTE) {
         d->s[lane == AQ_LANE_COMPUTE ? ROW_DEVICE : ROW_HOST] += need.work_s * times;
-        d->s[ROW_CHAIN] += need.work_s * times;
+        if (kind != AQ_OP_ATTN_DEVICE) /* which goes beside the host's */
+            d->s[ROW_CHAIN] += need.work_s * times;
     } else {
         /* A thread that copies may be what is slow. */
         enum aq_resource way = kind == AQ_OP_READ    ? AQ_RESOURCE_DISK_READ
@@ -75,34 +87,30 @@ static void move(struct demand *d, const struct model *m, enum aq_op_kind kind, 
 
 /* ---- products ---- */
 
-static void count_model(struct model *m)
+void aq_shares_sum_up(struct aq_shares_sums *ret, const struct aq_block_inputs *in)
 {
-    const struct aq_block_inputs *in = m->o->in;
     uint64_t all, vectors;
+    *ret = (struct aq_shares_sums){0};
     aq_block_weight_bytes(in, &all, &vectors);
-    m->unpacked = !aq_dtype_is_float(in->weight_format) && m->o->shape.micro_batches > 1;
-    enum aq_dtype read = m->unpacked ? in->compute : in->weight_format;
-    for (uint32_t j = 0; j < m->m->step_count; j++) {
-        const struct aq_step_desc *d = &m->m->step[j];
+    for (uint32_t j = 0; j < in->steps->step_count; j++) {
+        const struct aq_step_desc *d = &in->steps->step[j];
         bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
         for (uint32_t i = 0; i < d->matrix_count && layer; i++) {
-            m->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
-            m->read += (double)aq_matrix_bytes(&d->matrix[i], read);
+            ret->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
+            ret->unpacked += (double)aq_matrix_bytes(&d->matrix[i], in->compute);
         }
-        if (d->kind == AQ_STEP_HEAD)
-            m->head_flops += (double)d->flops_per_row;
-        else
-            m->row_flops += (double)d->flops_per_row;
+        *(d->kind == AQ_STEP_HEAD ? &ret->head_flops : &ret->row_flops) += (double)d->flops_per_row;
     }
-    m->head = (double)all - m->matrices;
+    ret->others = (double)all - ret->matrices;
 }
 
 static struct aq_op_cost product(const struct model *m, double rows)
 {
     const struct aq_block_inputs *in = m->o->in;
     return (struct aq_op_cost){.rows = (uint32_t)rows,
-                               .flops = (uint64_t)(rows * m->row_flops),
-                               .memory_bytes = (uint64_t)m->read,
+                               .flops = (uint64_t)(rows * m->o->sums->row_flops),
+                               .memory_bytes =
+                                   (uint64_t)(m->unpacked ? m->o->sums->unpacked : m->matrices),
                                .weights = m->unpacked ? in->compute : in->weight_format};
 }
 
@@ -113,7 +121,7 @@ static void add_products(struct model *m, enum phase p, double rows, double logi
     struct demand device = {0};
     enum aq_dtype format = m->o->in->weight_format;
     struct aq_op_cost head = {.rows = (uint32_t)logits,
-                              .flops = (uint64_t)(logits * m->head_flops),
+                              .flops = (uint64_t)(logits * m->o->sums->head_flops),
                               .memory_bytes = (uint64_t)m->head,
                               .weights = format};
     add(&device, m, AQ_OP_MLP, AQ_LANE_COMPUTE, product(m, rows), times);
@@ -159,21 +167,11 @@ static void add_hidden(struct model *m, enum phase p, double rows)
 
 /* ---- KV ---- */
 
-/* The share of the KV outside the memory of where products run that the host attends. */
-static double on_host(const struct model *m)
-{
-    double asked = m->o->shape.split_host, split = asked > 0 ? asked : AQ_SPLIT_HOST_PERCENT;
-    return !m->separate                          ? 0
-           : m->o->shape.side == AQ_ATTEND_HOST  ? 1
-           : m->o->shape.side == AQ_ATTEND_SPLIT ? split / 100
-                                                 : 0;
-}
-
 static void add_decode_kv(struct model *m)
 {
     const struct aq_block_shape *s = &m->room.shape;
     const struct aq_model_steps *steps = m->m;
-    double all = m->seats * steps->layers, host = on_host(m), device = 1 - host;
+    double all = m->seats * steps->layers;
     double width = (double)steps->heads * steps->head_dim;
     double qkv = width + 2.0 * steps->kv_heads * steps->head_dim;
     uint32_t beside = aq_kv_policy_scores(&m->o->in->kv)  ? 12
@@ -188,24 +186,24 @@ static void add_decode_kv(struct model *m)
     double before = m->full ? m->held : m->held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double whole = floor(before / AQ_HEAD_BLOCK_SLOTS);
-    struct demand *near = m->of[DECODE], *d;
-    add(&near[K_DEVICE], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
-    for (int k = K_HOST; k <= K_DISK; k++) {
-        d = &near[k];
-        add(d, m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, device);
-        if (m->separate) {
-            add(d, m, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, attend, host);
-            move(d, m, AQ_OP_D2H, host * all * qkv * 4);
-            move(d, m, AQ_OP_H2D, host * all * width * (double)aq_dtype_bytes(s->compute));
-            move(d, m, AQ_OP_H2D,
-                 device * all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
-            move(d, m, AQ_OP_D2H,
-                 device * all * (double)s->run_bytes / (m->full ? 1 : AQ_HEAD_BLOCK_SLOTS));
-        }
+    struct demand *of = m->of[DECODE];
+    for (int k = K_DEVICE; k <= K_DISK; k++)
+        add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
+    for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
+        move(&of[k], m, AQ_OP_H2D, all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
+        move(&of[k], m, AQ_OP_D2H,
+             all * (double)s->run_bytes / (m->full ? 1 : AQ_HEAD_BLOCK_SLOTS));
     }
-    move(&near[K_DISK], m, AQ_OP_READ, all * whole * stride);
-    move(&near[K_DISK], m, AQ_OP_WRITE,
-         all * (m->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
+    for (int k = H_HOST; k <= H_DISK && m->separate; k++) {
+        add(&of[k], m, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, attend, 1);
+        move(&of[k], m, AQ_OP_D2H, all * qkv * 4);
+        move(&of[k], m, AQ_OP_H2D, all * width * (double)aq_dtype_bytes(s->compute));
+    }
+    for (int k = K_DISK; k <= H_DISK; k += H_DISK - K_DISK) {
+        move(&of[k], m, AQ_OP_READ, all * whole * stride);
+        move(&of[k], m, AQ_OP_WRITE,
+             all * (m->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
+    }
 }
 
 static void add_prefill_kv(struct model *m)
@@ -218,12 +216,13 @@ static void add_prefill_kv(struct model *m)
         .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim)};
     add(&m->base[PREFILL], m, AQ_OP_ATTN_PREFILL, AQ_LANE_COMPUTE, attend, 1);
     double home = all * ceil((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
-    if (m->separate) {
-        move(&m->of[PREFILL][K_HOST], m, AQ_OP_D2H, home);
-        move(&m->of[PREFILL][K_DISK], m, AQ_OP_D2H, home);
+    double whole = all * floor((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * stride;
+    for (int k = K_HOST; k <= H_DISK; k++) {
+        if (m->separate)
+            move(&m->of[PREFILL][k], m, AQ_OP_D2H, home);
+        if (k == K_DISK || k == H_DISK)
+            move(&m->of[PREFILL][k], m, AQ_OP_WRITE, whole);
     }
-    move(&m->of[PREFILL][K_DISK], m, AQ_OP_WRITE,
-         all * floor((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * stride);
 }
 
 /* ---- the model of a shape ---- */
@@ -233,14 +232,16 @@ static void fill_memory(struct model *m)
     enum aq_tier near = m->separate ? AQ_DEVICE : AQ_HOST;
     m->memory[near][W_DEVICE] = m->matrices;
     m->memory[AQ_HOST][W_HOST] = m->memory[AQ_HOST][W_PRODUCT] = m->matrices;
-    m->memory[near][K_DEVICE] = m->memory[AQ_HOST][K_HOST] = (double)m->room.kv_memory;
-    m->memory[AQ_HOST][K_DISK] = (double)m->room.kv_tails;
-    m->memory[AQ_DISK][K_DISK] = (double)m->room.kv_disk;
+    m->memory[near][K_DEVICE] = (double)m->room.kv_memory;
+    m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->room.kv_memory;
+    m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->room.kv_tails;
+    m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->room.kv_disk;
     /* The ring grows with what streams. */
     const struct aq_block_inputs *in = m->o->in;
     bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
     double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
-    double ring = in->prefetch_bytes ? 0 : AQ_BLOCK_RING_STEPS * group;
+    double steps = m->o->shape.ring_steps > 0 ? m->o->shape.ring_steps : AQ_BLOCK_RING_STEPS;
+    double ring = in->prefetch_bytes ? 0 : steps * group;
     m->memory[near][W_DISK] += ring;
     if (m->separate)
         m->memory[near][W_HOST] += ring;
@@ -253,11 +254,14 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
                         .m = o->in->steps,
                         .hw = o->in->hw,
                         .separate = o->in->separate,
-                        .head_on_device = head_on_device};
+                        .head_on_device = head_on_device,
+                        .unpacked =
+                            !aq_dtype_is_float(o->in->weight_format) && o->shape.micro_batches > 1,
+                        .matrices = o->sums->matrices,
+                        .head = o->sums->others};
     double all = (double)o->shape.micro_batch * o->shape.micro_batches;
     m->seats = seats > 0 ? seats : all;
     aq_block_room(&m->room, &in, o->shape.micro_batch);
-    count_model(m);
     struct aq_kv_limits limits;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);
@@ -345,10 +349,42 @@ static void fix(struct aq_lp *lp, enum column c, double share)
     lp->low[c] = lp->high[c] = share;
 }
 
+/* A row in which the sum of these columns, times their factors, is so much. */
+struct term {
+    enum column c;
+    double times;
+};
+
+static void equal(struct aq_lp *lp, struct term a, struct term b, double sum)
+{
+    assert(lp->rows < AQ_LP_ROWS_MAX);
+    lp->at[lp->rows][a.c] = a.times;
+    lp->at[lp->rows][b.c] = b.times;
+    lp->row_low[lp->rows] = lp->row_high[lp->rows] = sum;
+    lp->rows++;
+}
+
+/* Who attends KV outside the device's memory. */
+static void fill_sides(struct aq_lp *lp, const struct model *m)
+{
+    enum aq_attention_side side = m->separate ? m->o->shape.side : AQ_ATTEND_DEVICE;
+    double host = m->o->shape.split_host / 100;
+    for (int k = 0; k < 2; k++) {
+        enum column near = k ? K_DISK : K_HOST, far = k ? H_DISK : H_HOST;
+        if (side == AQ_ATTEND_DEVICE)
+            fix(lp, far, 0);
+        else if (side == AQ_ATTEND_HOST)
+            fix(lp, near, 0);
+        else if (host > 0)
+            equal(lp, (struct term){near, host}, (struct term){far, host - 1}, 0);
+    }
+}
+
 /* What the inputs or the machine leave no choice of. */
 static void fill_bounds(struct aq_lp *lp, const struct model *m)
 {
     const struct aq_block_inputs *in = m->o->in;
+    const struct term k_disk = {K_DISK, 1}, h_disk = {H_DISK, 1};
     for (int c = 0; c < COLUMNS; c++)
         lp->high[c] = c < SHARES ? 1 : INFINITY;
     if (!m->separate) {
@@ -359,8 +395,6 @@ static void fill_bounds(struct aq_lp *lp, const struct model *m)
         fix(lp, W_PRODUCT, 0);
     if (!in->can_stream)
         fix(lp, W_DISK, 0);
-    if (m->o->shape.kv_disk >= 0)
-        fix(lp, K_DISK, m->o->shape.kv_disk);
     if (in->placement) {
         const struct aq_placement *p = in->placement;
         double near = p->weights.percent[AQ_DEVICE], kv = p->kv.percent[AQ_DEVICE];
@@ -369,21 +403,21 @@ static void fill_bounds(struct aq_lp *lp, const struct model *m)
         fix(lp, W_DEVICE, near / 100);
         fix(lp, W_DISK, p->weights.percent[AQ_DISK] / 100);
         fix(lp, K_DEVICE, kv / 100);
-        fix(lp, K_DISK, p->kv.percent[AQ_DISK] / 100);
+        equal(lp, k_disk, h_disk, p->kv.percent[AQ_DISK] / 100);
+    } else if (m->o->shape.kv_disk >= 0) {
+        equal(lp, k_disk, h_disk, m->o->shape.kv_disk);
     }
+    fill_sides(lp, m);
     double given = in->host_products / 100;
-    if (m->separate && !in->host_products_auto && m->o->shape.host_products) {
-        lp->at[lp->rows][W_PRODUCT] = 1 - given;
-        lp->at[lp->rows][W_HOST] = -given;
-        lp->rows++; /* = 0 */
-    }
+    if (m->separate && !in->host_products_auto && m->o->shape.host_products)
+        equal(lp, (struct term){W_PRODUCT, 1 - given}, (struct term){W_HOST, -given}, 0);
 }
 
 static void fill_sums(struct aq_lp *lp)
 {
     for (int c = W_DEVICE; c <= W_DISK; c++)
         lp->at[lp->rows][c] = 1;
-    for (int c = K_DEVICE; c <= K_DISK; c++)
+    for (int c = K_DEVICE; c <= H_DISK; c++)
         lp->at[lp->rows + 1][c] = 1;
     for (int i = 0; i < 2; i++, lp->rows++)
         lp->row_low[lp->rows] = lp->row_high[lp->rows] = 1;
@@ -426,8 +460,8 @@ static int solve(struct aq_shares_found *ret, const struct aq_shares_opts *o, bo
     fill_sums(&lp);
     /* Of what takes equally long: in the nearest memory, that nothing streams without need. */
     double tie = 1e-6 * (m.base[DECODE].s[ROW_DEVICE] + m.base[PREFILL].s[ROW_DEVICE]);
-    lp.cost[W_HOST] = lp.cost[K_HOST] = tie;
-    lp.cost[W_PRODUCT] = lp.cost[W_DISK] = lp.cost[K_DISK] = 2 * tie;
+    lp.cost[W_HOST] = lp.cost[K_HOST] = lp.cost[H_HOST] = tie;
+    lp.cost[W_PRODUCT] = lp.cost[W_DISK] = lp.cost[K_DISK] = lp.cost[H_DISK] = 2 * tie;
     int rc = aq_lp_solve(x, &cost, &lp, reterr);
     if (rc < 0)
         return rc;
@@ -438,11 +472,14 @@ static int solve(struct aq_shares_found *ret, const struct aq_shares_opts *o, bo
     p->weights.percent[AQ_HOST] = 100 * host;
     p->weights.percent[AQ_DISK] = 100 * x[W_DISK];
     p->weights.percent[near] += 100 * x[W_DEVICE];
-    p->kv.percent[AQ_HOST] = 100 * x[K_HOST];
-    p->kv.percent[AQ_DISK] = 100 * x[K_DISK];
+    p->kv.percent[AQ_HOST] = 100 * (x[K_HOST] + x[H_HOST]);
+    p->kv.percent[AQ_DISK] = 100 * (x[K_DISK] + x[H_DISK]);
     p->kv.percent[near] += 100 * x[K_DEVICE];
     p->hidden.percent[o->shape.hidden] = 100;
     ret->host_products = host > 0 ? 100 * x[W_PRODUCT] / host : 0;
+    double there = x[H_HOST] + x[H_DISK], away = there + x[K_HOST] + x[K_DISK];
+    if (o->shape.side == AQ_ATTEND_SPLIT && away > 0)
+        ret->split_host = 100 * there / away;
     times_of(block, &m, x);
     ret->decode_pass_s = block[DECODE];
     ret->prefill_s = block[PREFILL];
@@ -458,6 +495,7 @@ struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o)
     in.attention_auto = false;
     in.attention = o->shape.side;
     in.split_host = o->shape.split_host;
+    in.ring_steps = o->shape.ring_steps;
     if (o->shape.prompt_tokens)
         in.prompt_tokens = o->shape.prompt_tokens;
     if (!o->shape.host_products)

@@ -14,15 +14,25 @@
 struct aq_shares_shape {
     uint32_t micro_batch, micro_batches;
     enum aq_attention_side side; /* where KV outside the device's memory is attended */
-    double split_host;           /* percent of it, where that is split */
+    double split_host;           /* percent of it, where that is split; 0: chosen */
     bool host_products;          /* the host may compute products with what lies with it */
     double kv_disk;              /* share of it on disk; less than 0: chosen */
     enum aq_tier hidden;         /* home of the hidden states, all of them */
+    double ring_steps;           /* as struct aq_block_inputs has them */
     uint32_t prompt_tokens;      /* new ones a micro-batch admits per pass; 0: the rule's */
 };
 
+/* What the steps add up to, counted once for many shapes. */
+struct aq_shares_sums {
+    double matrices, others; /* bytes: of the layers', of the table and the head */
+    double unpacked;         /* bytes of the layers' in the compute type */
+    double row_flops, head_flops;
+};
+void aq_shares_sum_up(struct aq_shares_sums *ret, const struct aq_block_inputs *in);
+
 struct aq_shares_opts {
     const struct aq_block_inputs *in; /* with rates; a placement in it pins the shares */
+    const struct aq_shares_sums *sums;
     const struct aq_forecast_work *work;
     struct aq_shares_shape shape;
     double overhead[AQ_TIER_COUNT]; /* bytes beside what shares decide, as far as they are known */
@@ -31,6 +41,8 @@ struct aq_shares_opts {
 struct aq_shares_found {
     struct aq_placement placement; /* not rounded */
     double host_products;          /* percent of the host's panels */
+    double split_host;             /* with split attention: percent of the KV that the host attends,
+                                      of what is outside the device's memory; else 0 */
     double decode_pass_s, prefill_s;
     double
         gen_tok_s; /* of the work: no program of this shape is faster, within what was left out */

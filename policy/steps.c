@@ -18,11 +18,12 @@ uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format)
 bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,
                        uint32_t *ret_step, uint32_t *ret_index)
 {
-    const char *name = m->step[step].matrix[index].name;
-    for (uint32_t s = 0; s <= step; s++) {
+    const struct aq_matrix_desc *of = &m->step[step].matrix[index], *other;
+    for (uint32_t s = 0; s <= step && of->vocabulary; s++) {
         uint32_t end = s == step ? index : m->step[s].matrix_count;
         for (uint32_t i = 0; i < end; i++) {
-            if (strcmp(m->step[s].matrix[i].name, name) == 0) {
+            other = &m->step[s].matrix[i];
+            if (other->vocabulary && strcmp(other->name, of->name) == 0) {
                 *ret_step = s;
                 *ret_index = i;
                 return true;

@@ -19,8 +19,8 @@ enum {
 enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD };
 
 /* A weight matrix: y = x W^T, W [rows][k].  Equal names mean the same matrix (tied embeddings): it
- * is stored once.  A table is gathered by row and never multiplied: it is kept row-major in its own
- * dtype. */
+ * is stored once; only the vocabulary's may be.  A table is gathered by row and never multiplied:
+ * it is kept row-major in its own dtype. */
 struct aq_matrix_desc {
     char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
     uint32_t rows, k;

@@ -266,6 +266,21 @@ static void number_chunks(struct maker *m)
     }
 }
 
+/* Before any is made: with chunks of 4096 bytes a large model has hundreds of millions. */
+static int check_count(const struct maker *m, struct aq_err *reterr)
+{
+    uint64_t bytes = 0, each = m->plan->chunk_bytes;
+    for (uint32_t j = 0; j < m->steps->step_count; j++)
+        bytes += tier_bytes(m, j, AQ_HOST) + tier_bytes(m, j, AQ_DISK);
+    if (bytes / each < AQ_STREAM_CHUNKS_MAX)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--chunk: %llu bytes that stream are more than %d chunks of %llu; give it at "
+                    "least %llu bytes",
+                    (unsigned long long)bytes, AQ_STREAM_CHUNKS_MAX, (unsigned long long)each,
+                    (unsigned long long)(bytes / (AQ_STREAM_CHUNKS_MAX / 2)));
+}
+
 static int check_panels(const struct maker *m, struct aq_err *reterr)
 {
     for (uint32_t j = 0; j < m->steps->step_count; j++) {
@@ -298,6 +313,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
     for (uint32_t j = 0; j < steps->step_count; j++)
         (is_layer(&steps->step[j]) ? split_step : split_head)(s.split[j], &steps->step[j], plan);
     rc = check_panels(&m, reterr);
+    rc = rc < 0 ? rc : check_count(&m, reterr);
     if (rc < 0)
         goto fail;
     for (uint32_t j = 0; j < steps->step_count; j++) {

@@ -46,8 +46,10 @@ struct aq_stream {
     uint64_t step_bytes_max;       /* streamed bytes of the largest step */
 };
 
-/* -EINVAL: a panel is larger than a chunk.  Whether the ring holds what the ops need together is
- * for the program's builder to say. */
+enum { AQ_STREAM_CHUNKS_MAX = 1024 * 1024 };
+
+/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  Whether the ring holds what the
+ * ops need together is for the program's builder to say. */
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr);
 void aq_stream_close(struct aq_stream *s);

@@ -106,6 +106,58 @@ class Plan(Rig):
         self.assertIn(doc["plan"]["placement"], doc["command"])
         self.assertEqual(doc, self.plan(*T4, "--requests", "600"))  # the same every time
 
+    def test_lengths_come_from_a_file(self):
+        records = self.many(40) + [{"id": "ids", "prompt": [5, 6, 7], "max_tokens": 3, "n": 2,
+                                    "temperature": 1}, {"id": "bad", "max_tokens": 3}]
+        name = self.path("some.jsonl")
+        with open(name, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(r) + "\n" for r in records)
+        doc = self.plan("--model", MODEL, "--hardware", self.box, "--input", name)
+        dry = json.loads(self.run_program(
+            [PROGRAM, "generate", "--model", MODEL, "--input", name, "--output", self.path("o"),
+             "--dry-run", "--json"]).stdout)["preflight"]
+        work = doc["workload"]
+        self.assertEqual(work["requests"], dry["sequences"])
+        self.assertEqual(work["prompt_len"], [3, dry["prompt_length"]["max"]])
+        self.assertEqual(work["gen_len"], [3, max(r["max_tokens"] for r in records)])
+        mean = [line for line in doc["assumptions"] if "mean length" in line][0].split()
+        self.assertAlmostEqual(float(mean[mean.index("prompt") - 1]),
+                               dry["prompt_tokens"] / dry["sequences"], 3)
+        self.assertAlmostEqual(float(mean[mean.index("generated") - 1]),
+                               dry["output_tokens_max"] / dry["sequences"], 3)
+        self.assertTrue(any("1 of the 42 records" in line for line in doc["warnings"]))
+        self.assertIn(f"--input {name}", doc["command"])
+        self.assertEqual(self.plan("--model", MODEL, "--hardware", self.box, "--input", name,
+                                   "--limit", "5")["workload"]["requests"], 5)
+        # A shape has no tokenizer: ids alone are read.
+        doc = self.plan("--shape", "opt-125m", "--hardware", self.box, "--input", name)
+        self.assertEqual(doc["workload"]["requests"], 2)
+        box = ["--model", MODEL, "--hardware", self.box]
+        self.assertIn("leave out", self.refused(*box, "--input", name, "--gen-len", "4"))
+        self.assertIn("expected a file", self.refused(*box, "--input", "-"))
+        with open(name, "w", encoding="utf-8") as f:
+            f.write('{"prompt": 3}\n')
+        self.assertIn("Line 1: invalid_record", self.refused(*box, "--input", name))
+
+    def test_huge_configs_are_answered(self):
+        largest = {"model_type": "opt", "vocab_size": 1 << 24, "hidden_size": 1 << 20,
+                   "ffn_dim": 1 << 20, "num_hidden_layers": 4096, "num_attention_heads": 1 << 20,
+                   "max_position_embeddings": 1 << 24, "word_embed_proj_dim": 1 << 20}
+        deep = {**largest, "vocab_size": 50272, "hidden_size": 1024, "ffn_dim": 4096,
+                "num_attention_heads": 16, "max_position_embeddings": 2048,
+                "word_embed_proj_dim": 1024}
+        for config, status in ((largest, 2), (deep, 0)):
+            name = self.path("config.json")
+            with open(name, "w", encoding="utf-8") as f:
+                json.dump(config, f)
+            before = os.times()
+            doc = self.plan("--shape", name, "--hardware", "t4-208gb", "--prompt-len", "512",
+                            "--gen-len", "32", status=status)
+            self.assertIs(doc["feasible"], status == 0)
+            # Of processor time, which others on the machine do not lengthen much.
+            took = os.times().children_user - before.children_user
+            self.assertLess(took, 60)
+
     def test_text_says_the_same(self):
         done = self.run_program([PROGRAM, "plan", *T4])
         text = done.stdout.decode()

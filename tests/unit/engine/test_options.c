@@ -248,8 +248,8 @@ static void unknown_flags_name_the_nearest_one(void **state)
 static void flags_of_other_commands_are_named_as_such(void **state)
 {
     refuse("generate", "--windows|3", "an option of eval, not of generate");
-    refuse("info", "--max-tokens|3", "an option of generate, not of info");
-    refuse("pack", "--bos|none", "an option of generate, eval and tokenize");
+    refuse("info", "--top-p|1", "an option of generate, not of info");
+    refuse("pack", "--bos|none", "an option of generate, eval, tokenize and plan");
 }
 
 static void advice_comes_with_habits_that_have_no_equal(void **state)

@@ -151,7 +151,8 @@ static struct aq_model_steps little_model(uint32_t layers)
         s->layer = (j - 1) / 2;
         snprintf(s->matrix[0].name, AQ_NAME_MAX, j == 0 || j == m.step_count - 1 ? "tokens" : "w%u",
                  j);
-        s->matrix[0].rows = j == 0 || j == m.step_count - 1 ? 1000 : 256;
+        s->matrix[0].vocabulary = j == 0 || j == m.step_count - 1;
+        s->matrix[0].rows = s->matrix[0].vocabulary ? 1000 : 256;
         s->matrix[0].k = 64;
         s->matrix_count = 1;
         s->main.count = 1;
@@ -608,7 +609,30 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
     free(m.step);
 }
 
+/* A program of a hundred million ops would take all memory before it is found not to fit. */
+static void a_huge_model_streams_in_few_chunks(void **state)
+{
+    struct aq_model_steps m = little_model(100);
+    struct aq_block_inputs in = block_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_err err;
+    for (uint32_t j = 1; j + 1 < m.step_count; j++)
+        m.step[j].matrix[0].rows = 1 << 30;
+    in.separate = true;
+    assert_int_equal(aq_block_least(&b, &in, &err), 0); /* 28 TB in chunks of 16 MiB: 1.6 million */
+    assert_true(b.stream.bytes[AQ_HOST] > 25ull << 40 && b.stream.chunk_count >= m.layers);
+    assert_true(b.stream.chunk_count <= 2 * AQ_BLOCK_CHUNKS_MAX);
+    in.chunk_bytes = 16 * AQ_MIB;
+    assert_int_equal(aq_block_least(&b, &in, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--chunk"));
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
+    assert_non_null(strstr(err.text, "no block fits"));
+    aq_block_close(&b);
+    free(m.step);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_huge_model_streams_in_few_chunks),
     cmocka_unit_test(a_split_gives_the_host_its_share_of_the_seats),
     cmocka_unit_test(the_peak_equals_playing_the_passes),
     cmocka_unit_test(admission_never_exceeds_the_pool),
