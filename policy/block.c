@@ -506,8 +506,36 @@ uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in)
 static void size_text(char *text, size_t size, uint64_t bytes)
 {
     bool large = bytes >= AQ_GIB;
-    snprintf(text, size, "%.*f %s", large ? 2 : 1,
-             (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+    if (bytes < AQ_MIB / 20)
+        snprintf(text, size, "%llu bytes", (unsigned long long)bytes);
+    else
+        snprintf(text, size, "%.*f %s", large ? 2 : 1,
+                 (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+}
+
+/* The largest lines of a tier, from the largest on: what is in the way. */
+static void largest_lines(char *text, size_t size, const struct aq_ledger *l, enum aq_tier tier)
+{
+    enum { LINES = 3 };
+    uint64_t below = UINT64_MAX;
+    size_t used = 0;
+    *text = '\0';
+    for (int n = 0; n < LINES; n++) {
+        const struct aq_ledger_item *most = NULL;
+        for (uint32_t i = 0; i < l->count; i++) {
+            const struct aq_ledger_item *item = &l->item[i];
+            if (item->tier == tier && item->bytes < below && (!most || item->bytes > most->bytes))
+                most = item;
+        }
+        if (!most)
+            break;
+        char bytes[32];
+        below = most->bytes;
+        size_text(bytes, sizeof(bytes), most->bytes);
+        int more =
+            snprintf(text + used, size - used, "%s%s %s", n ? ", " : "", most->purpose, bytes);
+        used = aq_min_u64(size - 1, used + (size_t)more);
+    }
 }
 
 static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
@@ -522,7 +550,7 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
         if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
             tier = (enum aq_tier)t;
     }
-    char need[32], have[32], weights[32], kv[32];
+    char need[32], have[32], lines[160];
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
     if (most)
@@ -530,12 +558,10 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
                         "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
                         "the largest block that fits is --micro-batch %u",
                         aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
-    size_text(weights, sizeof(weights), aq_ledger_line(&b->ledger, tier, "weights"));
-    size_text(kv, sizeof(kv), aq_ledger_line(&b->ledger, tier, "kv"));
+    largest_lines(lines, sizeof(lines), &b->ledger, tier);
     return aq_error(reterr, -ENOMEM,
-                    "%s memory: one seat needs %s (weights %s, KV %s), the budget is %s; no block "
-                    "fits",
-                    aq_tier_name(tier), need, weights, kv, have);
+                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
+                    aq_tier_name(tier), need, lines, have);
 }
 
 /* The block with the most seats under this placement. */

@@ -372,11 +372,35 @@ static void quantised_stores_are_as_small_as_their_formats(void **state)
 static void a_budget_too_small_for_the_buffers_is_refused(void **state)
 {
     struct rig *r = *state;
-    r->opts.memory = AQ_MIB;
+    r->opts.memory = 64 * AQ_KIB;
     assert_int_equal(pack(r, tiny_opt(), AQ_F16), -ENOMEM);
     assert_non_null(strstr(r->err.text, "--threads"));
+    r->opts.memory = AQ_MIB; /* smaller batches */
+    must_pack(r, tiny_opt(), AQ_F16);
+    uint64_t identity = r->result.identity;
+    remove_stores(r);
     r->opts.memory = 64 * AQ_MIB;
     must_pack(r, tiny_opt(), AQ_F16);
+    assert_int_equal(r->result.identity, identity);
+}
+
+/* What a plan says that a store takes on disk is what it takes. */
+static void the_bytes_of_a_store_are_known_before(void **state)
+{
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_BF16, AQ_Q8, AQ_Q4};
+    struct rig *r = *state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(formats); i++) {
+        struct aq_model *m = open_model(tiny_opt());
+        struct aq_store *s;
+        uint64_t bytes;
+        assert_int_equal(aq_pack_store_bytes(&bytes, m, formats[i], NULL), 0);
+        aq_model_close(m);
+        must_pack(r, tiny_opt(), formats[i]);
+        assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+        assert_int_equal(aq_store_bytes(s), bytes);
+        aq_store_close(s);
+        remove_stores(r);
+    }
 }
 
 /* ---- the command ---- */
@@ -508,6 +532,7 @@ static const struct CMUnitTest tests[] = {
     RIG(values_beyond_f16_are_refused_by_name),
     RIG(values_beyond_the_range_of_groups_are_refused_by_name),
     RIG(quantised_stores_are_as_small_as_their_formats),
+    RIG(the_bytes_of_a_store_are_known_before),
     RIG(a_budget_too_small_for_the_buffers_is_refused),
     RIG(the_command_packs_lists_and_verifies),
     RIG(verify_names_every_damaged_tensor_and_exits_with_2),

@@ -153,6 +153,7 @@ static void scratch_has_no_name_and_all_its_bytes(void **state)
         assert_int_equal(aq_disk_files(d)[i].direct, aq_disk_is_direct(d));
         assert_int_equal(aq_disk_files(d)[i].forget, !aq_disk_is_direct(d));
     }
+    assert_int_equal(aq_disk_allocated(d), 9 * AQ_MIB);
     aq_disk_close(d);
 }
 
