@@ -211,12 +211,23 @@ static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
 }
 
+struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m)
+{
+    uint64_t row = p->shape.tile_rows * (uint64_t)aq_dtype_bytes(p->shape.compute);
+    return (struct aq_block_tiles){
+        .norm = aq_align_up(row * m->hidden, 64),
+        .inner = p->split_mlp ? 0 : aq_align_up(row * m->inner, 64), /* else kept for all rows */
+        .embed = row * m->embed_width,
+    };
+}
+
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
     const struct aq_block_shape *s = &b->plan.shape;
     struct aq_ledger *l = &b->ledger;
     uint64_t compute = aq_dtype_bytes(s->compute);
+    struct aq_block_tiles tiles = aq_block_tiles(&b->plan, m);
     enum aq_tier device = in->separate ? AQ_DEVICE : AQ_HOST;
     *l = (struct aq_ledger){0};
     add_weights(b, in, device);
@@ -233,9 +244,7 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         else
             add(l, tier, purpose, bytes);
     }
-    uint64_t inner = b->plan.split_mlp ? 0 : m->inner; /* else it is kept for all rows */
-    add(l, device, "tiles",
-        s->tile_rows * ((uint64_t)m->hidden + inner + m->embed_width) * compute + 256);
+    add(l, device, "tiles", tiles.norm + tiles.inner + tiles.embed);
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
     bool on_host = aq_program_host_products(&b->program);
@@ -286,13 +295,15 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
         cap = aq_min_u64(cap, in->prompt_sum);
-    uint64_t prompts =
-        aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : AQ_BLOCK_PROMPT_TOKENS);
+    uint64_t usual = in->tight ? in->prompt_max : AQ_BLOCK_PROMPT_TOKENS;
+    uint64_t prompts = aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : usual);
     /* One prompt is admitted whatever its length. */
     s->prompt_tokens = (uint32_t)prompts;
     s->rows_max = (uint32_t)aq_max_u64(prompts, in->prompt_max) + seats_per_batch;
-    s->tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_TILE_ROWS, s->rows_max);
-    s->head_tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_HEAD_TILE_ROWS, s->rows_max);
+    uint32_t tile = in->tight ? AQ_BLOCK_TIGHT_TILE_ROWS : AQ_BLOCK_TILE_ROWS;
+    uint32_t head = in->tight ? AQ_BLOCK_TIGHT_HEAD_ROWS : AQ_BLOCK_HEAD_TILE_ROWS;
+    s->tile_rows = (uint32_t)aq_min_u64(tile, s->rows_max);
+    s->head_tile_rows = (uint32_t)aq_min_u64(head, s->rows_max);
     choose_page(s, in);
 }
 
@@ -352,9 +363,12 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     p->split_mlp = p->host_products > 0 || inner * p->shape.micro_batches <= whole;
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that a ring is still several of them. */
-    uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
+    uint64_t most = in->tight ? AQ_MIB : AQ_BLOCK_CHUNK_BYTES;
+    uint64_t chunk = aq_min_u64(most, aq_max_u64(AQ_MIB, group / 4));
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
-    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : AQ_BLOCK_RING_STEPS * group + chunk;
+    /* A tight ring begins at one chunk and grows to what has to be there together. */
+    uint64_t usual = in->tight ? chunk : AQ_BLOCK_RING_STEPS * group + chunk;
+    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : usual;
     p->chunk_bytes = aq_align_up(chunk, AQ_PANEL_ALIGN);
     p->ring_chunks = (uint32_t)aq_max_u64(1, in->prefetch_bytes ? ring / p->chunk_bytes
                                                                 : aq_div_up(ring, p->chunk_bytes));
@@ -428,6 +442,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     struct aq_block_inputs settled_in = settled(given, placement);
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
+    b->tight = in->tight;
     p->placement = *placement;
     p->kv = in->kv;
     p->separate = in->separate;
@@ -628,17 +643,31 @@ static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, str
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
-int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
-    assert(in->prompt_max >= 1 && in->total_max >= in->prompt_max && in->threads >= 1);
+    return in->placement ? choose_seats(b, in, in->placement, reterr) : choose_free(b, in, reterr);
+}
+
+int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
+                    struct aq_err *reterr)
+{
+    assert(given->prompt_max >= 1 && given->total_max >= given->prompt_max && given->threads >= 1);
+    struct aq_block_inputs tight = *given;
+    const struct aq_block_inputs *in = given;
     struct aq_block b = {0};
-    int rc;
-    if (in->placement) {
-        rc = aq_placement_check(in->placement, reterr);
-        if (rc == 0)
-            rc = choose_seats(&b, in, in->placement, reterr);
-    } else {
-        rc = choose_free(&b, in, reterr);
+    int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
+    rc = rc < 0 ? rc : choose(&b, in, reterr);
+    if (rc == -ENOMEM) {
+        tight.tight = true;
+        in = &tight;
+        rc = choose(&b, in, reterr);
+    }
+    if (rc == -ENOMEM && tight.separate && tight.attention_auto) {
+        /* Attended next to the KV, a layer has both halves in the ring at once; on the device one
+         * after the other. */
+        tight.attention_auto = false;
+        tight.attention = AQ_ATTEND_DEVICE;
+        rc = choose(&b, in, reterr);
     }
     if (rc == 0 && in->host_products_auto)
         rc = aq_planner_share_products(&b, in, reterr);
@@ -658,6 +687,8 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struc
         far.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
         far.kv = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
     }
-    return aq_block_make(ret, in, in->placement ? in->placement : &far,
+    struct aq_block_inputs tight = *in;
+    tight.tight = true;
+    return aq_block_make(ret, &tight, in->placement ? in->placement : &far,
                          in->micro_batch ? in->micro_batch : 1, reterr);
 }
