@@ -62,6 +62,20 @@ const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_by
     return dst;
 }
 
+int aq_err_of_place(int errnum)
+{
+    switch (errnum) {
+    case ENOSPC:
+    case EDQUOT: return -ENOMEM;
+    case ENOENT:
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case EIO: return -errnum;
+    default: return -ENODEV;
+    }
+}
+
 int aq_err_exit_status(int code)
 {
     switch (code) {
@@ -71,6 +85,8 @@ int aq_err_exit_status(int code)
     case -ENOEXEC:
     case -ENOMEM:
     case -EAGAIN: /* no more threads: pthread_create(3) */
+    case -EMFILE: /* no more descriptors: ulimit -n */
+    case -ENFILE:
     case -ENODEV:
     case -ENOENT:
     case -EOPNOTSUPP:

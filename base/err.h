@@ -4,8 +4,8 @@
  * The code also chooses the exit status of the program:
  *   -EINVAL            usage or configuration (exit 1)
  *   -ENOEXEC           a model, tokenizer or store file is malformed or unsupported (exit 2)
- *   -ENOMEM, -ENODEV, -ENOENT, -EAGAIN  cannot run here: does not fit, no device, file missing, no
- *                      more threads (exit 2)
+ *   -ENOMEM, -ENODEV, -ENOENT, -EAGAIN, -EMFILE, -ENFILE  cannot run here: does not fit, no device,
+ *                      file missing, no more threads or descriptors (exit 2)
  *   -EIO, -ENOSPC, ... I/O failed while running (exit 4)
  *   -EINTR             interrupted (exit 130) */
 #ifndef AQ_BASE_ERR_H
@@ -40,6 +40,10 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
 /* Makes bytes from outside fit for a message: anything but printable ASCII becomes '?', and what
  * does not fit dst_bytes (at least 8, the NUL included) ends in "...".  Returns dst. */
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);
+
+/* The code of a place where nothing can be made, by the errno of trying: -ENOMEM where there is no
+ * room, -ENOENT, -EIO of a disk that fails, else (read-only, forbidden, no directory) -ENODEV. */
+int aq_err_of_place(int errnum);
 
 /* The program's exit status for a code, as the table above says; 0 for 0. */
 int aq_err_exit_status(int code);

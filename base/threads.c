@@ -3,8 +3,8 @@
 
 #include <assert.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -95,6 +95,16 @@ static uint32_t usable_cpus(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : UINT32_MAX;
 }
 
+int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(ret, attr, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc;
+}
+
 int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
 {
     assert(ret && threads >= 1);
@@ -115,7 +125,7 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
     }
     for (uint32_t i = 1; i < threads; i++) {
         p->worker[i] = (struct worker){p, i};
-        int rc = pthread_create(&p->handle[i], NULL, worker_main, &p->worker[i]);
+        int rc = aq_thread_start(&p->handle[i], NULL, worker_main, &p->worker[i]);
         if (rc) {
             aq_pool_close(p);
             return aq_error(reterr, -rc, "worker thread %u of %u: %s", i, threads, strerror(rc));

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * base/threads.h - a worker pool for data-parallel grids of tiles.  Tiles are claimed dynamically;
- * a tile owns its outputs, so which worker runs it never changes a result.  One grid runs at a
- * time, started by the one thread that owns the pool; that thread works too. */
+ * base/threads.h - threads, and a worker pool for data-parallel grids of tiles.  Tiles are claimed
+ * dynamically; a tile owns its outputs, so which worker runs it never changes a result.  One grid
+ * runs at a time, started by the one thread that owns the pool; that thread works too. */
 #ifndef AQ_BASE_THREADS_H
 #define AQ_BASE_THREADS_H
 
 #include "base/err.h"
 
+#include <pthread.h>
 #include <stdint.h>
 
 enum { AQ_THREADS_MAX = 1024 };
@@ -15,6 +16,10 @@ struct aq_pool;
 
 /* Runs tile `tile` on worker `worker` (0 <= worker < aq_pool_threads). */
 typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
+
+/* pthread_create (its errno too) of a thread without signals: they are for the threads that know
+ * what to do with them. */
+int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
 
 /* threads >= 1, the caller included: 1 starts no thread at all. */
 int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr);

@@ -16,6 +16,7 @@ import argparse, sys
 import runs
 from runs import bench, decode_pass_s
 
+PARTS = ("constant", "memory", "link")
 POLICIES = (("full", ["--kv-policy", "full"]), ("h2o 20 %", ["--kv-policy", "h2o", "--kv-budget", "20%"]))
 
 def kv_bytes(r):
@@ -66,10 +67,10 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", default="build")
     p.add_argument("--output")
-    p.add_argument("--only", default="constant,memory,link")
+    p.add_argument("--only", default=",".join(PARTS))
     p.add_argument("--gen", default="512,1024", help="generated tokens of memory and link, behind prompts of 512")
     a = p.parse_args()
-    raw, rows, only = [], [], a.only.split(",")
+    raw, rows, only = [], [], runs.parts(p, "--only", a.only, PARTS)
     if "constant" in only:
         constant(a.build, rows, raw)
     if "memory" in only:

@@ -54,6 +54,7 @@ def arguments():
     p.add_argument("--only", default="budgets,slots,attention")
     p.add_argument("--output", default="kv-quality")
     a = p.parse_args()
+    a.only = runs.parts(p, "--only", a.only, PARTS) if a.only else []  # none: table and plots from what is there
     a.text = a.text or a.model + "/golden/eval.txt"
     a.program = runs.program(a.build)
     return a
@@ -231,7 +232,7 @@ def main():
     if os.path.exists(path):  # what is not run again stays
         with open(path, encoding="utf-8") as f:
             docs = json.load(f)
-    for part in filter(None, a.only.split(",")):  # none: table and plots again from the documents
+    for part in a.only:
         docs["version"] = runs.version(a.build)
         docs[part] = PARTS[part](a)
         runs.write(path, json.dumps(docs, indent=1) + "\n")

@@ -96,11 +96,13 @@ def markdown(lines, raw):
     return [f"# Offloading: {e['cpu']}, {e['cores']} CPUs, commit {raw['commit']}", "",
             f"`python3 bench/offload.py`, {runs.today()}.", "", *lines.table()]
 
+PARTS = ("overlap", "larger", "shapes")
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", default="build")
     p.add_argument("--output")
-    p.add_argument("--only", default="overlap,larger,shapes")
+    p.add_argument("--only", default=",".join(PARTS))
     p.add_argument("--cache-dir", default=os.path.expanduser("~/.cache/aquifer"))
     p.add_argument("--seats", type=int, default=256, help="of the overlap runs")
     p.add_argument("--ring", type=float, default=0.17, help="of the overlap runs, as a share of the streamed bytes")
@@ -110,7 +112,7 @@ def main():
     p.add_argument("--host-memory", help="of the shapes; default: what is available")
     a = p.parse_args()
     lines, raw = Lines(), {}
-    only = a.only.split(",")
+    only = runs.parts(p, "--only", a.only, PARTS)
     if "overlap" in only:
         overlap(a.build, lines, raw, a.seats, a.gen, a.repeats, a.ring)
     if "larger" in only:

@@ -16,7 +16,6 @@ the worst above 15 %, or a run failed."""
 import argparse
 import json
 import os
-import random
 import re
 import statistics
 import subprocess
@@ -24,20 +23,12 @@ import sys
 import tempfile
 
 import runs
+from runs import model, spread
 
 MEDIAN, WORST = 0.05, 0.15
 ENOUGH, TRIES, MOVED = 1, 3, 0.15
 WATCHED = ("product_f32_tflop_s", "product_bf16_tflop_s", "product_memory_gb_s", "attention_memory_gb_s", "read_gb_s")
 DEVICE = ["--emulate-device", "3GiB", "--emulate-link"]
-
-
-def spread(weights="100/0/0", kv="100/0/0", hidden="100/0/0", head="device"):
-    return ["--placement", f"weights={weights} kv={kv} hidden={hidden} head={head}"]
-
-
-def model(shape, prompt, gen, batch, batches=1):
-    return ["--shape", shape, "--prompt-len", prompt, "--gen-len", gen, "--micro-batch", batch, "--micro-batches",
-            batches, "--requests", batch * batches]
 
 
 def resident():
@@ -115,7 +106,8 @@ class Bench:
         runs.probe(self.args.build, self.profile, words)
         with open(self.profile, encoding="utf-8") as f:
             text = f.read()
-        return {m[0]: float(m[1]) for m in re.findall(r"^  (\w+): \{value: ([0-9.e+-]+),", text, re.M) if m[0] in WATCHED}
+        found = re.findall(r"^  (\w+): \{value: ([0-9.e+-]+),", text, re.M)
+        return {key: float(value) for key, value in found if key in WATCHED}
 
     def bench(self, words):
         words = [self.shape(str(w)) for w in words]
@@ -123,20 +115,8 @@ class Bench:
                                                     "--cache-dir", self.args.cache_dir, "--quiet"])
 
     def generate(self, shape, words, count, prompts, news):
-        """The same records for the same count: lengths and ids are drawn from it."""
-        draw = random.Random(count)
-        source, out = os.path.join(self.dir, "in.jsonl"), os.path.join(self.dir, "out.jsonl")
-        with open(source, "w", encoding="utf-8") as f:
-            for i in range(count):
-                ids = [draw.randrange(10, 50000) for _ in range(draw.randint(*prompts))]
-                f.write(json.dumps({"id": i, "prompt": ids, "max_tokens": draw.randint(*news), "ignore_eos": True})
-                        + "\n")
-        report = os.path.join(self.dir, "report.json")
-        runs.text_of([runs.program(self.args.build), "generate", "--shape", shape, "--random-weights", "1", "--input",
-                      source, "--output", out, "--overwrite", "--report", report, "--hardware", self.profile,
-                      "--quiet"] + words)
-        with open(report, encoding="utf-8") as f:
-            return json.load(f)
+        return runs.generate(self.args.build, ["--shape", shape, "--random-weights", "1", "--hardware", self.profile,
+                                               "--quiet", *words], self.dir, count, prompts, news)
 
     def jobs(self):
         """(key, what makes its document, and what it depends on)."""

@@ -5,6 +5,7 @@ that are kept as they finish, and results written as NAME.json and NAME.md.
 Needs nothing but Python's standard library."""
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -30,9 +31,38 @@ def json_of(words, **how):
     return json.loads(text_of(words, **how))
 
 
-def bench(build, args):
+def bench(build, args, **how):
     """One row of `aquifer bench` with random weights, as its report."""
-    return json_of([program(build), "bench", "--random-weights", "1", "--json", *args])
+    return json_of([program(build), "bench", "--random-weights", "1", "--json", *args], **how)
+
+
+def records(path, count, prompts, news):
+    """Prompts of random ids for `aquifer generate`, with lengths and new tokens from .. to; the same for the same
+    count."""
+    draw = random.Random(count)
+    with open(path, "w", encoding="utf-8") as f:
+        for i in range(count):
+            ids = [draw.randrange(10, 50000) for _ in range(draw.randint(*prompts))]
+            f.write(json.dumps({"id": i, "prompt": ids, "max_tokens": draw.randint(*news), "ignore_eos": True}) + "\n")
+
+
+def generate(build, args, folder, count, prompts, news):
+    """A job of `aquifer generate` over such records, as its report."""
+    source, out, report = (os.path.join(folder, n) for n in ("in.jsonl", "out.jsonl", "report.json"))
+    records(source, count, prompts, news)
+    text_of([program(build), "generate", "--input", source, "--output", out, "--overwrite", "--report", report, *args])
+    with open(report, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def spread(weights="100/0/0", kv="100/0/0", hidden="100/0/0", head="device"):
+    return ["--placement", f"weights={weights} kv={kv} hidden={hidden} head={head}"]
+
+
+def model(shape, prompt, gen, batch, batches=1):
+    """A shape, and as many requests as one block has seats."""
+    return ["--shape", shape, "--prompt-len", prompt, "--gen-len", gen, "--micro-batch", batch, "--micro-batches",
+            batches, "--requests", batch * batches]
 
 
 def probe(build, path, words=()):
@@ -59,6 +89,14 @@ def opt_shape(layers, hidden=4096, heads=32, vocab=50272):
                 ffn_dim=4 * hidden, num_attention_heads=heads, num_hidden_layers=layers,
                 max_position_embeddings=2048, word_embed_proj_dim=hidden, do_layer_norm_before=True,
                 activation_function="relu", torch_dtype="float16", bos_token_id=2, eos_token_id=2, pad_token_id=1)
+
+
+def parts(parser, option, text, known):
+    """A comma list of some of what a benchmark consists of; anything else is a usage error."""
+    found = text.split(",")
+    if not set(found) <= set(known):
+        parser.error(f"{option}: expected some of {', '.join(known)}, found '{text}'")
+    return found
 
 
 class Lines:

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/prng.h"
 #include "engine/report.h"
 
@@ -293,6 +294,7 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
     double load_s = 0;
     json_t *r = NULL;
     char hash[24] = "";
+    aq_mem_process_peak_reset(); /* of the row before */
     int rc = open_engine(&e, o, row, requests, &load_s, hooks, reterr);
     if (rc < 0)
         return rc;

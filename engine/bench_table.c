@@ -2,7 +2,6 @@
 #include "engine/bench_table.h"
 
 #include "base/json.h"
-#include "base/mem.h"
 #include "engine/bench.h"
 #include "engine/build_info.h"
 #include "engine/device.h"
@@ -188,7 +187,6 @@ static int run_row(json_t **ret, const struct aq_options *o, const struct aquife
     int gpu, rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
     if (rc == 0 && !o->repeats)
         rc = aq_error(reterr, -EINVAL, "--repeats: expected at least 1, found 0");
-    aq_mem_process_peak_reset(); /* of the row before */
     return rc < 0 ? rc : aq_bench_run_row(ret, o, &row, hooks, reterr);
 }
 

@@ -147,3 +147,9 @@ bool aq_disks_direct(const struct aq_disks *d)
     return (!d->store || aq_disk_is_direct(d->store)) &&
            (!d->scratch || aq_disk_is_direct(d->scratch));
 }
+
+uint64_t aq_disks_allocated(const struct aq_disks *d, int set)
+{
+    const struct aq_disk *of = set == AQ_DISKS_STORE_SET ? d->store : d->scratch;
+    return of ? aq_disk_allocated(of) : 0;
+}

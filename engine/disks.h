@@ -43,5 +43,7 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
 void aq_disks_stop(void *user);
 const char *aq_disks_engine(const struct aq_disks *d); /* "uring", "threads"; after start */
 bool aq_disks_direct(const struct aq_disks *d);
+/* Bytes on disk of the store's data files, or of the scratch. */
+uint64_t aq_disks_allocated(const struct aq_disks *d, int set);
 
 #endif

@@ -359,6 +359,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
     };
     int rc = 0;
     if (e->block.stream.bytes[AQ_DISK]) {
+        /* Nothing of the plan is taken yet: packing has what that will take. */
+        uint64_t now = aq_mem_process_now(), ledger = engine_host_ledger(e);
         struct aq_weight_store_opts store = {
             .model = e->model,
             .model_dir = e->model_dir,
@@ -366,6 +368,7 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
             .format = e->info.weight_format,
             .kernels = &e->kernels,
             .pool = e->pool,
+            .memory = ledger > now ? ledger - now : 1,
             .log = &e->log,
         };
         rc = aq_weight_store_open(&e->store, &e->store_borrowed, &e->pack_s, &store, reterr);

@@ -127,7 +127,8 @@ int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct a
 {
     if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)
         return 0;
-    if (e->budget < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
+    uint64_t allowed = e->planned ? engine_host_ledger(e) : e->budget;
+    if (allowed < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
         return 0; /* too little of it to spend some on a guess */
     struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
     int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);

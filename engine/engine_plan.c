@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "engine/options_kv.h"
+#include "engine/pack.h"
 #include "engine/predict.h"
 #include "policy/checker.h"
 
@@ -21,7 +22,7 @@ static void count_measuring(struct aq_engine *e)
 {
     struct aq_ledger *l = &e->block.ledger;
     uint64_t peak = aq_mem_process_peak();
-    uint64_t total = aq_ledger_total(l, AQ_HOST) + aq_ledger_total(l, AQ_DEVICE);
+    uint64_t total = engine_host_ledger(e);
     if (e->rated && peak > total)
         aq_ledger_add(l, AQ_HOST, "measuring", peak - total);
 }
@@ -172,6 +173,9 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
         aq_error_prefix(reterr, "%s", e->info.name);
         return rc;
     }
+    if (e->block.stream.bytes[AQ_DISK] &&
+        aq_pack_store_bytes(&e->store_bytes, e->model, e->info.weight_format, reterr) < 0)
+        return -ENOMEM;
     count_measuring(e);
     e->planned = true;
     return engine_make_forecast(e, reterr);
@@ -192,30 +196,49 @@ static json_t *ledger_json(const struct aq_ledger *l)
     return rows;
 }
 
+static void set_bytes(json_t *o, const char *key, uint64_t bytes)
+{
+    json_object_set_new(o, key, json_integer((json_int_t)bytes));
+}
+
+static json_t *tier_json(uint64_t budget, uint64_t ledger)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "budget", budget ? json_integer((json_int_t)budget) : json_null());
+    set_bytes(o, "ledger", ledger);
+    return o;
+}
+
+/* Scratch, and the store that weights stream from: of the scratch the budget speaks. */
+static json_t *disk_json(const struct aq_engine *e, bool measured)
+{
+    json_t *o = tier_json(e->opts.disk_memory, aq_ledger_total(&e->block.ledger, AQ_DISK));
+    if (measured)
+        set_bytes(o, "measured", e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_SCRATCH_SET) : 0);
+    if (!e->block.stream.bytes[AQ_DISK])
+        return o;
+    set_bytes(o, "store", e->store_bytes);
+    if (measured)
+        set_bytes(o, "store_measured",
+                  e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_STORE_SET) : 0);
+    return o;
+}
+
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
-    /* An emulated device's memory lies inside the host's. */
-    uint64_t device = aq_ledger_total(&e->block.ledger, AQ_DEVICE);
-    uint64_t host = aq_ledger_total(&e->block.ledger, AQ_HOST) + (engine_on_gpu(e) ? 0 : device);
-    json_t *o = json_pack("{s:{s:I, s:I, s:s}}", "host", "budget", (json_int_t)e->budget, "ledger",
-                          (json_int_t)host, "limited_by", e->info.host_limited_by);
-    if (engine_device_bytes(e))
-        json_object_set_new(o, "device",
-                            json_pack("{s:I, s:I, s:I}", "budget",
-                                      (json_int_t)engine_device_bytes(e), "ledger",
-                                      (json_int_t)device, "measured",
-                                      (json_int_t)(e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0)));
+    json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
+    json_object_set_new(o, "host", tier);
+    json_object_set_new(tier, "limited_by", json_string(e->info.host_limited_by));
     if (measured)
-        json_object_set_new(json_object_get(o, "host"), "measured",
-                            json_integer((json_int_t)aq_mem_process_peak()));
-    uint64_t disk = aq_ledger_total(&e->block.ledger, AQ_DISK);
-    if (disk)
-        json_object_set_new(o, "disk",
-                            json_pack("{s:o, s:I, s:I}", "budget",
-                                      e->opts.disk_memory
-                                          ? json_integer((json_int_t)e->opts.disk_memory)
-                                          : json_null(),
-                                      "ledger", (json_int_t)disk, "measured", (json_int_t)disk));
+        set_bytes(tier, "measured", aq_mem_process_peak());
+    if (engine_device_bytes(e)) {
+        tier = tier_json(engine_device_bytes(e), aq_ledger_total(&e->block.ledger, AQ_DEVICE));
+        json_object_set_new(o, "device", tier);
+        if (measured)
+            set_bytes(tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
+    }
+    if (aq_ledger_total(&e->block.ledger, AQ_DISK) || e->block.stream.bytes[AQ_DISK])
+        json_object_set_new(o, "disk", disk_json(e, measured));
     return o;
 }
 

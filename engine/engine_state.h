@@ -58,6 +58,7 @@ struct aq_engine {
     struct aq_store *store; /* that weights stream from */
     bool store_borrowed;
     struct aq_disks *disks;
+    uint64_t store_bytes; /* on disk, where weights stream from there */
     double pack_s;
     struct aq_pool *pool;
     struct aq_exec *exec;
@@ -100,6 +101,13 @@ static inline uint64_t engine_device_bytes(const struct aq_engine *e)
 static inline uint64_t engine_host_bytes(const struct aq_engine *e)
 {
     return e->budget - e->opts.emulate_device;
+}
+
+/* Of the process: an emulated device's memory lies inside the host's. */
+static inline uint64_t engine_host_ledger(const struct aq_engine *e)
+{
+    const struct aq_ledger *l = &e->block.ledger;
+    return aq_ledger_total(l, AQ_HOST) + (engine_on_gpu(e) ? 0 : aq_ledger_total(l, AQ_DEVICE));
 }
 
 /* ---- engine_gpu.c ---- */

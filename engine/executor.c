@@ -110,7 +110,6 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 {
     const struct aq_model_steps *m = x->steps;
     const struct aq_block_shape *s = &x->plan->shape;
-    size_t compute = aq_dtype_bytes(s->compute);
     uint32_t threads = aq_pool_threads(x->opts.pool);
     int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
@@ -118,12 +117,9 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
         return rc;
     struct carver c = {.base = x->rows_buffer};
     carve_rows(&c, x, s);
-    size_t norm = aq_align_up(s->tile_rows * (size_t)m->hidden * compute, 64);
-    size_t inner =
-        x->plan->split_mlp ? 0 : aq_align_up(s->tile_rows * (size_t)m->inner * compute, 64);
-    size_t embed = s->tile_rows * (size_t)m->embed_width * compute;
-    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", norm + inner + embed, &x->tiles_bytes,
-              reterr);
+    struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
+    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.norm + tiles.inner + tiles.embed,
+              &x->tiles_bytes, reterr);
     rc = rc < 0 ? rc
                 : take(x, &x->sampler, AQ_MEMORY_HOST, "sampler",
                        (size_t)threads * m->vocab * (sizeof(*x->sampler) + sizeof(float)),
@@ -132,8 +128,8 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
         return rc;
     x->sampler_logits = (float *)(x->sampler + (size_t)threads * m->vocab);
     x->tile_norm = x->tiles;
-    x->tile_inner = (uint8_t *)x->tiles + norm;
-    x->tile_embed = (uint8_t *)x->tiles + norm + inner;
+    x->tile_inner = (uint8_t *)x->tiles + tiles.norm;
+    x->tile_embed = (uint8_t *)x->tile_inner + tiles.inner;
     return take_slots(x, reterr);
 }
 

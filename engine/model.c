@@ -170,10 +170,13 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
 static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, struct aq_err *reterr)
 {
     bool file = strchr(shape, '/') || strstr(shape, ".json");
-    int rc = file ? aq_model_config_read_file(&m->config, shape, reterr)
-                  : aq_model_config_named(&m->config, shape, reterr);
+    struct aq_err why;
+    int rc = file ? aq_model_config_read_file(&m->config, shape, &why)
+                  : aq_model_config_named(&m->config, shape, &why);
+    /* A file that is no shape is a word that means nothing, as a name is that nobody knows. */
     if (rc < 0)
-        return rc;
+        return aq_error(reterr, rc == -ENOEXEC || rc == -ENOENT ? -EINVAL : rc, "%s%s",
+                        file ? "--shape: " : "", why.text);
     m->random = true;
     m->random_seed = seed;
     snprintf(m->name, sizeof(m->name), "%s", base_name(shape));

@@ -183,10 +183,31 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     return 0;
 }
 
+int aq_pack_store_bytes(uint64_t *ret, const struct aq_model *m, enum aq_dtype format,
+                        struct aq_err *reterr)
+{
+    struct aq_pack_opts opts = {.model = m, .format = format, .layout = aq_model_layout(m, format)};
+    struct aq_pack_plan p;
+    int rc = aq_pack_plan_open(&p, &opts, reterr);
+    if (rc < 0)
+        return rc;
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < p.writer.step_count; s++) {
+        const struct aq_store_step_desc *step = &p.writer.steps[s];
+        for (uint32_t i = 0; i < step->item_count; i++)
+            bytes = aq_align_up(bytes, AQ_STORE_ITEM_ALIGN) + aq_pack_item_bytes(&step->items[i]);
+        bytes = aq_align_up(bytes, AQ_STORE_STEP_ALIGN);
+    }
+    aq_pack_plan_close(&p);
+    *ret = bytes;
+    return 0;
+}
+
 /* ---- conversion ---- */
 
-/* A batch at least this large keeps writes sequential and the tiles' overhead small. */
-#define BATCH_BYTES_MIN (8 * AQ_MIB)
+/* A batch of this size, where memory allows it, keeps writes sequential and the tiles' overhead
+ * small. */
+#define BATCH_BYTES (8 * AQ_MIB)
 
 /* One item is converted in tiles of 64 rows, a batch of tiles at a time; while the workers fill one
  * buffer, one of them writes the other out. */
@@ -330,7 +351,10 @@ static int convert_all(struct aq_store_writer *w, const struct aq_pack_opts *opt
     size_t tile, staging;
     uint32_t threads = aq_pool_threads(pool);
     measure(w, &tile, &staging);
-    size_t buffer = aq_align_up(aq_max_u64((uint64_t)threads * tile, BATCH_BYTES_MIN), 64);
+    uint64_t room = opts->memory ? opts->memory : UINT64_MAX, batch = BATCH_BYTES;
+    room -= aq_min_u64(room, threads * staging);
+    batch = aq_max_u64((uint64_t)threads * tile, aq_min_u64(batch, room / 2 / 64 * 64));
+    size_t buffer = aq_align_up(batch, 64);
     size_t all = 2 * buffer + threads * staging;
     if (opts->memory && all > opts->memory)
         return aq_error(

@@ -36,6 +36,9 @@ struct aq_pack_plan {
 int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
                       struct aq_err *reterr);
 void aq_pack_plan_close(struct aq_pack_plan *p);
+/* Bytes on disk of the store of a model in this format, beside the files that are copied in. */
+int aq_pack_store_bytes(uint64_t *ret, const struct aq_model *m, enum aq_dtype format,
+                        struct aq_err *reterr);
 /* Bytes of a matrix, table or vector in the store. */
 uint64_t aq_pack_item_bytes(const struct aq_store_item_desc *d);
 

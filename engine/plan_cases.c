@@ -395,6 +395,10 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, const struct aq_log 
         rc = aq_error(reterr, -EINVAL, "--sweep: at most %d keys", SWEEP_KEYS_MAX);
     for (; axes < o->sweep.count && rc == 0; axes++) {
         rc = read_axis(&axis[axes], o->sweep.item[axes], reterr);
+        for (uint32_t i = 0; i < axes && rc == 0; i++) {
+            if (strcmp(axis[i].key, axis[axes].key) == 0)
+                rc = aq_error(reterr, -EINVAL, "--sweep: %s is given twice", axis[i].key);
+        }
         rows *= rc == 0 ? axis[axes].count : 1;
     }
     if (rc == 0 && rows > SWEEP_ROWS_MAX)

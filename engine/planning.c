@@ -5,6 +5,7 @@
 #include "engine/device.h"
 #include "engine/machine_limits.h"
 #include "engine/options_kv.h"
+#include "engine/pack.h"
 #include "engine/placement.h"
 #include "kernels/kernels.h"
 
@@ -125,12 +126,12 @@ static int choose_budgets(struct aq_planning *p, struct aq_err *reterr)
     const struct aq_options *o = p->o;
     const uint64_t *has = p->machine.capacity;
     uint64_t *budget = p->in.budget;
-    uint64_t matrices, vectors;
+    int rc;
     budget[AQ_HOST] = o->host_memory;
     p->host_limited_by = "option";
     if (!o->host_memory && p->local) {
         struct aq_host_limits host;
-        int rc = aq_limits_host(&host, NULL, reterr);
+        rc = aq_limits_host(&host, NULL, reterr);
         if (rc < 0)
             return rc;
         budget[AQ_HOST] = host.budget + aq_mem_process_now();
@@ -152,8 +153,9 @@ static int choose_budgets(struct aq_planning *p, struct aq_err *reterr)
         budget[AQ_DEVICE] = o->emulate_device;
         budget[AQ_HOST] -= o->emulate_device;
     }
-    aq_block_weight_bytes(&p->in, &matrices, &vectors);
-    p->store_bytes = matrices + vectors;
+    rc = aq_pack_store_bytes(&p->store_bytes, p->model, p->weight_format, reterr);
+    if (rc < 0)
+        return rc;
     uint64_t room = less(has[AQ_DISK] / 20 * 19, p->store_bytes);
     p->in.can_stream = p->hw.disk_read_bytes_per_s > 0 && room > 0;
     budget[AQ_DISK] = o->disk_memory ? o->disk_memory : room;
@@ -177,9 +179,11 @@ static int read_lengths(struct aq_planning *p, uint32_t context, struct aq_err *
                         p->prompt[1], p->gen[1], context);
     uint64_t requests = o->requests;
     bool range = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
+    uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);
     p->requests_assumed = !requests && range;
     if (p->requests_assumed)
-        requests = REQUESTS_OF_RANGE;
+        requests =
+            aq_max_u64(REQUESTS_OF_RANGE, 3 * seats); /* the block is full most of the time */
     uint64_t prompt2 = (uint64_t)p->prompt[0] + p->prompt[1],
              gen2 = (uint64_t)p->gen[0] + p->gen[1];
     p->in.sequences = requests;

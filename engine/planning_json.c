@@ -201,6 +201,10 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
         say(lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));
+    if (p->feasible && p->block.tight)
+        say(lines,
+            "only the smallest buffers fit: prompts one at a time and products in small tiles "
+            "take longer than predicted");
     if (p->feasible && p->in.refill && p->in.sequences && (double)p->in.sequences < 3 * seats)
         say(lines,
             "%llu requests are less than three times the %g seats: filling and draining the block "

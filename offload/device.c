@@ -215,26 +215,13 @@ void aq_device_unpin(struct aq_device *d, void *p)
         d->ops->unpin(d, p);
 }
 
-/* Without functions of its own the device's memory is the host's. */
-static int move(struct aq_device *d, void *dst, const void *src, size_t bytes, bool to_device,
-                struct aq_err *reterr)
-{
-    if (d->ops->move)
-        return d->ops->move(d, dst, src, bytes, to_device, reterr);
-    memcpy(dst, src, bytes);
-    return 0;
-}
-
 int aq_device_write(struct aq_device *d, void *p, const void *from, size_t bytes,
                     struct aq_err *reterr)
 {
-    return move(d, p, from, bytes, true, reterr);
-}
-
-int aq_device_read(struct aq_device *d, void *to, const void *p, size_t bytes,
-                   struct aq_err *reterr)
-{
-    return move(d, to, p, bytes, false, reterr);
+    if (d->ops->write)
+        return d->ops->write(d, p, from, bytes, reterr);
+    memcpy(p, from, bytes); /* the device's memory is the host's */
+    return 0;
 }
 
 bool aq_device_reaches(const struct aq_device *d, const void *p, uint64_t bytes)

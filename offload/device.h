@@ -111,12 +111,10 @@ void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const cha
 int aq_device_pin(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr);
 void aq_device_unpin(struct aq_device *d, void *p);
 
-/* Copies that return when the bytes are there, from any thread; p is device memory.  For the time
- * before and after jobs run. */
+/* A copy to device memory that returns when the bytes are there, from any thread.  For the time
+ * before jobs run. */
 int aq_device_write(struct aq_device *d, void *p, const void *from, size_t bytes,
                     struct aq_err *reterr);
-int aq_device_read(struct aq_device *d, void *to, const void *p, size_t bytes,
-                   struct aq_err *reterr);
 /* Can kernels touch all of it: device memory, or pinned?  The issuer's. */
 bool aq_device_reaches(const struct aq_device *d, const void *p, uint64_t bytes);
 

@@ -10,7 +10,6 @@
 #include "base/types.h"
 
 #include <assert.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,13 +78,13 @@ static void gpu_unpin(struct aq_device *d, void *p)
     ops_of(d)->unpin(d->opts.gpu, p);
 }
 
-static int gpu_move(struct aq_device *d, void *dst, const void *src, size_t bytes, bool to_device,
-                    struct aq_err *reterr)
+static int gpu_write(struct aq_device *d, void *p, const void *from, size_t bytes,
+                     struct aq_err *reterr)
 {
-    int rc = ops_of(d)->copy_now(d->opts.gpu, dst, src, bytes, to_device ? AQ_GPU_H2D : AQ_GPU_D2H);
+    int rc = ops_of(d)->copy_now(d->opts.gpu, p, from, bytes, AQ_GPU_H2D);
     return !rc ? 0
-               : aq_error(reterr, -EIO, "copying %zu bytes %s the GPU: %s", bytes,
-                          to_device ? "to" : "from", ops_of(d)->error_text(rc));
+               : aq_error(reterr, -EIO, "copying %zu bytes to the GPU: %s", bytes,
+                          ops_of(d)->error_text(rc));
 }
 
 /* ---- reports ---- */
@@ -112,19 +111,13 @@ static void await(struct aq_device_stream *s, struct aq_entry *e, uint64_t ticke
     s->ready_ns = e->end_ns;
 }
 
-/* The oldest entry is over. */
+/* The oldest entry is over.  Under the lock. */
 static void finish_head(struct aq_device_stream *s, const struct aq_entry *ended)
 {
-    struct aq_device *d = s->d;
-    pthread_mutex_lock(&d->lock);
-    uint64_t finished = atomic_load_explicit(&s->finished, memory_order_relaxed) + 1;
     if (ended->kind == AQ_ENTRY_COPY)
-        aq_copy_count(d, ended);
-    atomic_store_explicit(&s->finished, finished, memory_order_release);
-    if (finished == s->submitted)
-        pthread_cond_broadcast(&d->idle);
+        aq_copy_count(s->d, ended);
+    aq_stream_finish_head(s);
     aq_entry_report(ended);
-    pthread_mutex_unlock(&d->lock);
 }
 
 static void *reporter_main(void *arg)
@@ -135,17 +128,13 @@ static void *reporter_main(void *arg)
     snprintf(name, sizeof(name), "%s", s->opts.name);
     pthread_setname_np(pthread_self(), name);
     pthread_mutex_lock(&d->lock);
-    for (;;) {
-        while (aq_stream_empty(s) && !s->stop)
-            pthread_cond_wait(&s->wake, &d->lock);
-        if (aq_stream_empty(s))
-            break;
+    while (aq_stream_await(s)) {
         pthread_mutex_unlock(&d->lock);
         uint64_t ticket = atomic_load(&s->finished);
         struct aq_entry ended = *aq_entry_at(s, ticket);
         await(s, &ended, ticket);
-        finish_head(s, &ended);
         pthread_mutex_lock(&d->lock);
+        finish_head(s, &ended);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
@@ -182,24 +171,15 @@ static int open_native(struct aq_device_stream *s, struct aq_err *reterr)
 
 static int gpu_stream_open(struct aq_device_stream *s, struct aq_err *reterr)
 {
-    sigset_t all, before;
     if (!is_native(s))
         return aq_device_real.stream_open(s, reterr);
     int rc = open_native(s, reterr);
     if (rc < 0)
         return rc;
-    pthread_cond_init(&s->wake, NULL);
-    /* Signals are for the threads that know what to do with them. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&s->thread, NULL, reporter_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc) {
-        pthread_cond_destroy(&s->wake);
+    rc = aq_stream_start(s, reporter_main, reterr);
+    if (rc < 0)
         close_native(s);
-        return aq_error(reterr, -rc, "thread of stream '%s': %s", s->opts.name, strerror(rc));
-    }
-    return 0;
+    return rc;
 }
 
 static void gpu_stream_close(struct aq_device_stream *s)
@@ -340,5 +320,5 @@ const struct aq_device_ops aq_device_gpu = {
     .give = gpu_give,
     .pin = gpu_pin,
     .unpin = gpu_unpin,
-    .move = gpu_move,
+    .write = gpu_write,
 };

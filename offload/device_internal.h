@@ -80,8 +80,8 @@ struct aq_device_ops {
     void (*give)(struct aq_device *d, const char *purpose, void *p, size_t bytes);
     int (*pin)(struct aq_device *d, void *p, size_t bytes, struct aq_err *reterr);
     void (*unpin)(struct aq_device *d, void *p);
-    int (*move)(struct aq_device *d, void *dst, const void *src, size_t bytes, bool to_device,
-                struct aq_err *reterr);
+    int (*write)(struct aq_device *d, void *p, const void *from, size_t bytes,
+                 struct aq_err *reterr);
 };
 
 struct aq_device_memory_range {
@@ -115,12 +115,24 @@ static inline bool aq_stream_empty(const struct aq_device_stream *s)
     return atomic_load_explicit(&s->finished, memory_order_acquire) == s->submitted;
 }
 
+/* Sleeps until something is there to be done; false: nothing is, nor will be.  Under the lock. */
+static inline bool aq_stream_await(struct aq_device_stream *s)
+{
+    while (aq_stream_empty(s) && !s->stop)
+        pthread_cond_wait(&s->wake, &s->d->lock);
+    return !aq_stream_empty(s);
+}
+
 /* Is it over?  Under the lock. */
 static inline bool aq_wait_over(const struct aq_stream_wait *w)
 {
     return !w->other ||
            atomic_load_explicit(&w->other->finished, memory_order_acquire) >= w->ticket;
 }
+
+/* device_real.c: the thread of a stream; and the entry at its head has ended (under the lock). */
+int aq_stream_start(struct aq_device_stream *s, void *(*fn)(void *), struct aq_err *reterr);
+void aq_stream_finish_head(struct aq_device_stream *s);
 
 /* What a copy takes on its link, or by its own cost. */
 uint64_t aq_copy_cost_ns(const struct aq_device *d, const struct aq_entry *e);

@@ -4,10 +4,10 @@
 #include "offload/device_internal.h"
 
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <assert.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -36,8 +36,7 @@ static void dress_thread(const struct aq_device_stream_opts *opts)
     }
 }
 
-/* The entry at the head of s has ended.  Under the lock. */
-static void finish_head(struct aq_device_stream *s)
+void aq_stream_finish_head(struct aq_device_stream *s)
 {
     struct aq_device *d = s->d;
     uint64_t finished = atomic_load_explicit(&s->finished, memory_order_relaxed) + 1;
@@ -87,11 +86,7 @@ static void *stream_main(void *arg)
     struct aq_device *d = s->d;
     dress_thread(&s->opts);
     pthread_mutex_lock(&d->lock);
-    for (;;) {
-        while (aq_stream_empty(s) && !s->stop)
-            pthread_cond_wait(&s->wake, &d->lock);
-        if (aq_stream_empty(s))
-            break;
+    while (aq_stream_await(s)) {
         struct aq_entry *e = aq_entry_at(s, atomic_load(&s->finished));
         wait_for_others(s, e);
         bool skip = d->failed != 0;
@@ -109,27 +104,27 @@ static void *stream_main(void *arg)
             d->failed = ended.result;
         if (ended.kind == AQ_ENTRY_COPY)
             aq_copy_count(d, &ended);
-        finish_head(s);
+        aq_stream_finish_head(s);
         aq_entry_report(&ended);
     }
     pthread_mutex_unlock(&d->lock);
     return NULL;
 }
 
-static int real_stream_open(struct aq_device_stream *s, struct aq_err *reterr)
+int aq_stream_start(struct aq_device_stream *s, void *(*fn)(void *), struct aq_err *reterr)
 {
-    sigset_t all, before;
     pthread_cond_init(&s->wake, NULL);
-    /* Signals are for the threads that know what to do with them. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&s->thread, NULL, stream_main, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = aq_thread_start(&s->thread, NULL, fn, s);
     if (rc) {
         pthread_cond_destroy(&s->wake);
         return aq_error(reterr, -rc, "thread of stream '%s': %s", s->opts.name, strerror(rc));
     }
     return 0;
+}
+
+static int real_stream_open(struct aq_device_stream *s, struct aq_err *reterr)
+{
+    return aq_stream_start(s, stream_main, reterr);
 }
 
 static void real_submit(struct aq_device_stream *s)

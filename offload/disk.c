@@ -226,6 +226,19 @@ const struct aq_io_file *aq_disk_files(const struct aq_disk *d)
     return d->file;
 }
 
+uint64_t aq_disk_allocated(const struct aq_disk *d)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < d->count; i++) {
+        struct stat st;
+        /* Blocks are of 512 bytes everywhere, stat(3type), and the file system's own bookkeeping
+         * may be among them. */
+        if (fstat(d->file[i].fd, &st) == 0)
+            bytes += aq_min_u64(512 * (uint64_t)st.st_blocks, (uint64_t)st.st_size);
+    }
+    return bytes;
+}
+
 bool aq_disk_is_direct(const struct aq_disk *d)
 {
     return d->direct;
@@ -416,7 +429,7 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
         }
         int fd = open_nameless(dir);
         if (fd < 0) {
-            rc = aq_error(reterr, errno == ENOSPC || errno == EDQUOT ? -ENOMEM : -ENODEV,
+            rc = aq_error(reterr, aq_err_of_place(errno),
                           "scratch directory '%s': no file can be made there: %s", dir,
                           strerror(errno));
             free(name);

@@ -69,6 +69,9 @@ void aq_disk_close(struct aq_disk *d);
 uint32_t aq_disk_file_count(const struct aq_disk *d);
 /* For the engine's set of files: [aq_disk_file_count], as long as d is open. */
 const struct aq_io_file *aq_disk_files(const struct aq_disk *d);
+/* Bytes of the files that the file systems hold now: less than their length where there are holes.
+ */
+uint64_t aq_disk_allocated(const struct aq_disk *d);
 /* Every file passes by the page cache. */
 bool aq_disk_is_direct(const struct aq_disk *d);
 

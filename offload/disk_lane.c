@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk_lane.h"
 
+#include "base/threads.h"
+
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,14 +116,9 @@ static void lane_fire(void *arg, uint64_t now_ns)
 
 /* ---- opening ---- */
 
-/* Signals belong to the program's own threads. */
 static int start_thread(struct aq_disk_lane *d, struct aq_err *reterr)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&d->thread, NULL, disk_thread, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = aq_thread_start(&d->thread, NULL, disk_thread, d);
     if (rc != 0)
         return aq_error(reterr, -ENOMEM, "disk thread: %s", strerror(rc));
     d->started = true;

@@ -4,11 +4,10 @@
  * the disk sees. */
 #include "offload/io_engine.h"
 
+#include "base/threads.h"
 #include "base/types.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -210,22 +209,17 @@ static const struct aq_io_ops threads_ops = {
     .close = threads_close,
 };
 
-/* Signals belong to the program's own threads. */
 static int start_workers(struct threads *t, uint32_t count, struct aq_err *reterr)
 {
-    sigset_t all, before;
     pthread_attr_t attr;
-    sigfillset(&all);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, WORKER_STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = 0;
     while (t->worker_count < count && rc == 0) {
-        rc = pthread_create(&t->worker[t->worker_count], &attr, worker_main, t);
+        rc = aq_thread_start(&t->worker[t->worker_count], &attr, worker_main, t);
         if (rc == 0)
             t->worker_count++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
     if (rc == 0)
         return 0;

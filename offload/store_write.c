@@ -143,7 +143,8 @@ static int claim_partial(struct aq_store_writer *w, uint32_t i, struct aq_err *r
         return 0;
     }
     if (errno != EEXIST)
-        return aq_error(reterr, -errno, "create directory '%s': %s", t->partial, strerror(errno));
+        return aq_error(reterr, aq_err_of_place(errno), "create directory '%s': %s", t->partial,
+                        strerror(errno));
     char *path, head[sizeof(JOURNAL_MAGIC)] = "";
     if (asprintf(&path, "%s/%s", t->partial, i == 0 ? "journal" : AQ_STORE_STRIPE_NAME) < 0)
         return aq_error(reterr, -ENOMEM, "'%s'", t->partial);

@@ -220,12 +220,23 @@ static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
 }
 
+struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m)
+{
+    uint64_t row = p->shape.tile_rows * (uint64_t)aq_dtype_bytes(p->shape.compute);
+    return (struct aq_block_tiles){
+        .norm = aq_align_up(row * m->hidden, 64),
+        .inner = p->split_mlp ? 0 : aq_align_up(row * m->inner, 64), /* else kept for all rows */
+        .embed = row * m->embed_width,
+    };
+}
+
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
     const struct aq_block_shape *s = &b->plan.shape;
     struct aq_ledger *l = &b->ledger;
     uint64_t compute = aq_dtype_bytes(s->compute);
+    struct aq_block_tiles tiles = aq_block_tiles(&b->plan, m);
     enum aq_tier device = in->separate ? AQ_DEVICE : AQ_HOST;
     *l = (struct aq_ledger){0};
     add_weights(b, in, device);
@@ -242,9 +253,7 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         else
             add(l, tier, purpose, bytes);
     }
-    uint64_t inner = b->plan.split_mlp ? 0 : m->inner; /* else it is kept for all rows */
-    add(l, device, "tiles",
-        s->tile_rows * ((uint64_t)m->hidden + inner + m->embed_width) * compute + 256);
+    add(l, device, "tiles", tiles.norm + tiles.inner + tiles.embed);
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
     bool on_host = aq_program_host_products(&b->program);
@@ -295,13 +304,15 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
         cap = aq_min_u64(cap, in->prompt_sum);
-    uint64_t prompts =
-        aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : AQ_BLOCK_PROMPT_TOKENS);
+    uint64_t usual = in->tight ? in->prompt_max : AQ_BLOCK_PROMPT_TOKENS;
+    uint64_t prompts = aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : usual);
     /* One prompt is admitted whatever its length. */
     s->prompt_tokens = (uint32_t)prompts;
     s->rows_max = (uint32_t)aq_max_u64(prompts, in->prompt_max) + seats_per_batch;
-    s->tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_TILE_ROWS, s->rows_max);
-    s->head_tile_rows = (uint32_t)aq_min_u64(AQ_BLOCK_HEAD_TILE_ROWS, s->rows_max);
+    uint32_t tile = in->tight ? AQ_BLOCK_TIGHT_TILE_ROWS : AQ_BLOCK_TILE_ROWS;
+    uint32_t head = in->tight ? AQ_BLOCK_TIGHT_HEAD_ROWS : AQ_BLOCK_HEAD_TILE_ROWS;
+    s->tile_rows = (uint32_t)aq_min_u64(tile, s->rows_max);
+    s->head_tile_rows = (uint32_t)aq_min_u64(head, s->rows_max);
     choose_page(s, in);
 }
 
@@ -374,13 +385,16 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     p->split_mlp = p->host_products > 0 || inner * p->shape.micro_batches <= whole;
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that a ring is still several of them. */
-    uint64_t chunk = aq_min_u64(AQ_BLOCK_CHUNK_BYTES, aq_max_u64(AQ_MIB, group / 4));
+    uint64_t most = in->tight ? AQ_MIB : AQ_BLOCK_CHUNK_BYTES;
+    uint64_t chunk = aq_min_u64(most, aq_max_u64(AQ_MIB, group / 4));
     /* The number of ops follows from the number of chunks: huge models take larger ones. */
-    chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
+    if (!in->tight)
+        chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
+    /* A tight ring begins at one chunk and grows to what has to be there together. */
     double steps = in->ring_steps > 0 ? in->ring_steps : AQ_BLOCK_RING_STEPS;
-    uint64_t ring =
-        in->prefetch_bytes ? in->prefetch_bytes : (uint64_t)(steps * (double)group) + chunk;
+    uint64_t usual = in->tight ? chunk : (uint64_t)(steps * (double)group) + chunk;
+    uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : usual;
     p->chunk_bytes = aq_align_up(chunk, AQ_PANEL_ALIGN);
     uint64_t chunks = in->prefetch_bytes ? ring / p->chunk_bytes : aq_div_up(ring, p->chunk_bytes);
     p->ring_chunks = (uint32_t)aq_min_u64(aq_max_u64(1, chunks), AQ_STREAM_CHUNKS_MAX);
@@ -457,6 +471,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     struct aq_block_inputs settled_in = settled(given, placement);
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
+    b->tight = in->tight;
     p->placement = *placement;
     p->kv = in->kv;
     p->separate = in->separate;
@@ -536,8 +551,36 @@ uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in)
 static void size_text(char *text, size_t size, uint64_t bytes)
 {
     bool large = bytes >= AQ_GIB;
-    snprintf(text, size, "%.*f %s", large ? 2 : 1,
-             (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+    if (bytes < AQ_MIB / 20)
+        snprintf(text, size, "%llu bytes", (unsigned long long)bytes);
+    else
+        snprintf(text, size, "%.*f %s", large ? 2 : 1,
+                 (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+}
+
+/* The largest lines of a tier, from the largest on: what is in the way. */
+static void largest_lines(char *text, size_t size, const struct aq_ledger *l, enum aq_tier tier)
+{
+    enum { LINES = 3 };
+    uint64_t below = UINT64_MAX;
+    size_t used = 0;
+    *text = '\0';
+    for (int n = 0; n < LINES; n++) {
+        const struct aq_ledger_item *most = NULL;
+        for (uint32_t i = 0; i < l->count; i++) {
+            const struct aq_ledger_item *item = &l->item[i];
+            if (item->tier == tier && item->bytes < below && (!most || item->bytes > most->bytes))
+                most = item;
+        }
+        if (!most)
+            break;
+        char bytes[32];
+        below = most->bytes;
+        size_text(bytes, sizeof(bytes), most->bytes);
+        int more =
+            snprintf(text + used, size - used, "%s%s %s", n ? ", " : "", most->purpose, bytes);
+        used = aq_min_u64(size - 1, used + (size_t)more);
+    }
 }
 
 static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
@@ -552,7 +595,7 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
         if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
             tier = (enum aq_tier)t;
     }
-    char need[32], have[32], weights[32], kv[32];
+    char need[32], have[32], lines[160];
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
     if (most)
@@ -560,12 +603,10 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
                         "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
                         "the largest block that fits is --micro-batch %u",
                         aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
-    size_text(weights, sizeof(weights), aq_ledger_line(&b->ledger, tier, "weights"));
-    size_text(kv, sizeof(kv), aq_ledger_line(&b->ledger, tier, "kv"));
+    largest_lines(lines, sizeof(lines), &b->ledger, tier);
     return aq_error(reterr, -ENOMEM,
-                    "%s memory: one seat needs %s (weights %s, KV %s), the budget is %s; no block "
-                    "fits",
-                    aq_tier_name(tier), need, weights, kv, have);
+                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
+                    aq_tier_name(tier), need, lines, have);
 }
 
 /* The block with the most seats under this placement. */
@@ -632,17 +673,31 @@ static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, str
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
-int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr)
+static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
-    assert(in->prompt_max >= 1 && in->total_max >= in->prompt_max && in->threads >= 1);
+    return in->placement ? choose_seats(b, in, in->placement, reterr) : choose_free(b, in, reterr);
+}
+
+int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
+                    struct aq_err *reterr)
+{
+    assert(given->prompt_max >= 1 && given->total_max >= given->prompt_max && given->threads >= 1);
+    struct aq_block_inputs tight = *given;
+    const struct aq_block_inputs *in = given;
     struct aq_block b = {0};
-    int rc;
-    if (in->placement) {
-        rc = aq_placement_check(in->placement, reterr);
-        if (rc == 0)
-            rc = choose_seats(&b, in, in->placement, reterr);
-    } else {
-        rc = choose_free(&b, in, reterr);
+    int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
+    rc = rc < 0 ? rc : choose(&b, in, reterr);
+    if (rc == -ENOMEM) {
+        tight.tight = true;
+        in = &tight;
+        rc = choose(&b, in, reterr);
+    }
+    if (rc == -ENOMEM && tight.separate && tight.attention_auto) {
+        /* Attended next to the KV, a layer has both halves in the ring at once; on the device one
+         * after the other. */
+        tight.attention_auto = false;
+        tight.attention = AQ_ATTEND_DEVICE;
+        rc = choose(&b, in, reterr);
     }
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
@@ -662,6 +717,8 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struc
         far.weights = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
         far.kv = (struct aq_shares){.percent = {[AQ_DISK] = 100}};
     }
-    return aq_block_make(ret, in, in->placement ? in->placement : &far,
+    struct aq_block_inputs tight = *in;
+    tight.tight = true;
+    return aq_block_make(ret, &tight, in->placement ? in->placement : &far,
                          in->micro_batch ? in->micro_batch : 1, reterr);
 }

@@ -16,6 +16,8 @@
 /* Seats beyond this gain nothing on a CPU: products are compute-bound from about 128 rows on. */
 enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
+/* Of a block that would not fit otherwise. */
+enum { AQ_BLOCK_TIGHT_TILE_ROWS = 64, AQ_BLOCK_TIGHT_HEAD_ROWS = 16 };
 /* The weight ring: chunks of this many bytes (larger where a panel is), and bytes of the ring where
  * nobody says: this many times what one group of ops needs at once. */
 #define AQ_BLOCK_CHUNK_BYTES (16 * AQ_MIB)
@@ -48,6 +50,8 @@ struct aq_block_inputs {
     const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */
     uint64_t
         plan_ops; /* that the planner may build and simulate; 0: as many as a few seconds take */
+    /* Where nothing fits else: the smallest ring and tiles that do, and one prompt at a time. */
+    bool tight;
     bool refill, serial; /* how they are ranked: struct aq_forecast_work */
     bool can_stream;     /* the weights are in a packed store, or can be put into one */
     /* The workload's bounds; 0 sums are unknown. */
@@ -66,6 +70,7 @@ struct aq_block {
     struct aq_stream stream;
     struct aq_program program;
     struct aq_ledger ledger;
+    bool tight; /* as in the inputs; a forecast does not see what small tiles cost */
 };
 void aq_block_close(struct aq_block *b);
 
@@ -81,7 +86,8 @@ struct aq_block_room {
 };
 void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats);
 
-/* Chooses *ret; every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
+/* Chooses *ret, and only if nothing fits with buffers of the usual sizes one with the smallest;
+ * every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
  * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does;
  * -EINVAL: a placement that does not add up, a ring that is too small. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
@@ -94,6 +100,13 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struc
 /* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for
  * classes without one of their own. */
 const char *aq_block_purpose(enum aq_slot_class c);
+
+/* Rows of a product tile: normalised, between the halves of MLP, and embedded, one behind the
+ * other. */
+struct aq_block_tiles {
+    uint64_t norm, inner, embed; /* bytes; whole cache lines but the last */
+};
+struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m);
 
 /* Upper bound of the bookkeeping per row and seat (ids, positions, seats, attention descriptors).
  */

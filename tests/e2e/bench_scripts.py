@@ -11,6 +11,7 @@ from rig import MODEL, PROGRAM, Rig
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
+import ledger  # noqa: E402
 import predict  # noqa: E402
 import runs  # noqa: E402
 import table_plots  # noqa: E402
@@ -70,6 +71,35 @@ class Predict(Rig):
         text = "\n".join(predict.table([("one", row), ("two", dict(error="no"))]))
         self.assertIn("| one | 90.0 | 100.0 | 10.0 % |", text)
         self.assertIn("| two | failed: no |", text)
+
+
+class Ledger(Rig):
+    def test_there_are_20_different_runs_and_the_program_takes_them(self):
+        jobs = [*ledger.one_memory(), *ledger.three_tiers()]
+        self.assertGreaterEqual(len({key for key, _ in jobs}), 20)
+        self.assertEqual(len({str(words) for _, words in jobs}), len(jobs))
+        for key, words in jobs:
+            done = self.run_program([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--json", "--device", "cpu",
+                                     "--cache-dir", self.path("cache"), "--hardware", Arguments.hardware,
+                                     *map(str, words)])
+            self.assertGreater(json.loads(done.stdout)["memory"]["host"]["ledger"], 0, key)
+
+    def test_a_run_is_kept_and_what_is_outside_is_marked(self):
+        found = ledger.summary(runs.bench(
+            Arguments.build, runs.model("opt-125m", 8, 2, 1) + ["--device", "cpu", "--cache-dir", self.path("cache")] +
+            runs.spread("0/60/40", "0/0/100", "0/100/0", "host")))
+        self.assertEqual(set(found["tiers"]), {"host", "disk", "store"})
+        for tier, figures in found["tiers"].items():
+            self.assertTrue(ledger.is_right(*figures), (tier, figures))
+        mib = 1 << 20
+        for said, measured, right in ((100, 100, True), (99, 100, False), (132, 100, True), (133, 100, False),
+                                      (2060, 2000, True), (2061, 2000, False)):
+            self.assertIs(ledger.is_right(said * mib, measured * mib), right)
+        rows = [("a", dict(tiers={"host": [99 * mib, 100 * mib], "disk": [9 * mib, 9 * mib]}, error=None)),
+                ("b", dict(error="no"))]
+        text = "\n".join(ledger.table(rows))
+        self.assertIn("| a | 99.0 | 100.0 | **under** -1.0 |", text)
+        self.assertIn("| b | failed: no |", text)
 
 
 class Lines(unittest.TestCase):

@@ -242,8 +242,15 @@ class Plan(Rig):
             else:
                 self.assertIn("does not fit", text)
 
+    def test_requests_that_nobody_counted_are_never_too_few_for_the_block(self):
+        doc = self.plan("--shape", "opt-125m", "--hardware", self.box, "--prompt-len", "8-12", "--gen-len", "2",
+                        "--micro-batch", "700", "--micro-batches", "2")
+        self.assertEqual(doc["plan"]["seats"], 1400)
+        self.assertTrue(any("4200 requests" in a for a in doc["assumptions"]), doc["assumptions"])
+
     def test_bad_input_is_named(self):
         base = ["--shape", "opt-30b", "--hardware", "t4-208gb"]
+        self.write([{"vocab_size": 7}])
         for words, part in [
                 ([*base, "--prompt-len", "2000", "--gen-len", "100"], "context of 2048"),
                 ([*base, "--prompt-len", "0", "--gen-len", "1"], "--prompt-len"),
@@ -259,6 +266,11 @@ class Plan(Rig):
                 (["--shape", "opt-31b", "--prompt-len", "1", "--gen-len", "1"], "opt-31b"),
                 ([*base[:2], "--hardware", "t5", "--prompt-len", "1", "--gen-len", "1"], "t5"),
                 ([*T4, "--emulate-device", "1GiB"], "--emulate-device"),
+                (["--shape", self.input, *base[2:], "--prompt-len", "1", "--gen-len", "1"], "--shape"),
+                (["--shape", self.path("no.json"), *base[2:], "--prompt-len", "1", "--gen-len", "1"], "No such"),
+                ([*T4, "--requests", "1e13"], "--requests"),
+                ([*T4, "--deadline", "0"], "--deadline"),
+                ([*T4, "--sweep", "threads=1", "--sweep", "threads=2"], "threads is given twice"),
         ]:
             self.assertIn(part, self.refused(*words), words)
 

@@ -45,6 +45,17 @@ class Table(Rig):
         self.assertAlmostEqual((one["prediction_error"] + 1) / (error + 1), 1, places=6)
         self.assertEqual((one["row"]["requests"], two["row"]["requests"]), (1, 2))
 
+    @unittest.skipIf("ASAN_OPTIONS" in os.environ, "shadow memory would be counted")
+    def test_the_memory_of_a_row_is_its_own(self):
+        """Peaks begin anew with each row, of a list as of a table."""
+        done = self.run_program([PROGRAM, "bench", "--model", MODEL, "--device", "cpu", "--prompt-len", "300,8",
+                                 "--gen-len", "4", "--micro-batch", "64", "--requests", "64", "--repeats", "1",
+                                 "--warmup", "0", "--json"])
+        large, small = (r["memory"]["host"] for r in json.loads(done.stdout))
+        for row in large, small:
+            self.assertLessEqual(row["measured"], row["ledger"])
+        self.assertLess(small["measured"], 0.7 * large["measured"])
+
     def test_formats_agree(self):
         table = self.table(ROWS)
         done = {}

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "engine/engine.h"
 #include "engine/pack.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -275,23 +276,12 @@ static void pack(const struct golden *g, const char *store, enum aq_dtype format
     aq_pool_close(pool);
 }
 
-static char scratch[96];
-
-static void remove_scratch(void)
-{
-    char command[160];
-    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
-    assert_int_equal(system(command), 0);
-}
-
 static void from_a_store(const struct golden *g)
 {
-    const char *temp = getenv("TMPDIR");
-    char store[128];
+    char scratch[TEMP_PATH_MAX], store[TEMP_INSIDE_MAX];
     struct aq_model_opts model_opts = {.dir = g->dir};
     struct aq_model *model;
-    snprintf(scratch, sizeof(scratch), "%.60s/aq-golden-XXXXXX", temp ? temp : "/tmp");
-    assert_non_null(mkdtemp(scratch));
+    temp_dir(scratch, "golden");
     assert_int_equal(aq_model_open(&model, &model_opts, NULL), 0);
     enum aq_dtype dtype = model->checkpoint_dtype;
     aq_model_close(model);
@@ -304,7 +294,7 @@ static void from_a_store(const struct golden *g)
     snprintf(store, sizeof(store), "%s/wide", scratch);
     pack(g, store, AQ_F32, AQ_LAYOUT_COL64); /* exact: f32 holds them all */
     must_agree(g, store, NULL, "packed as f32");
-    remove_scratch();
+    assert_int_equal(temp_remove(scratch), 0);
 }
 
 static void every_variant_agrees_from_a_packed_store(void **state)

@@ -8,10 +8,10 @@
 #include "engine/cuda.h"
 #include "engine/engine_seams.h"
 #include "tests/cuda_emu/control.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <dlfcn.h>
-#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8,
 enum { PASSES = 16 };
 
 static struct {
-    char model[4096], root[64];
+    char model[4096], root[TEMP_PATH_MAX];
     const char *module;
     /* Of an emulated module, else NULL: in which order its streams are served, what fails, and what
      * it says of driver and GPUs (control.h). */
@@ -573,14 +573,14 @@ static void read_golden(const char *path)
 static int set_up(void **state)
 {
     (void)state;
-    const char *data = getenv("AQ_TEST_DATA"), *temp = getenv("TMPDIR");
+    const char *data = getenv("AQ_TEST_DATA");
     char path[4200];
     rig.module = getenv("AQ_CUDA_MODULE");
     snprintf(rig.model, sizeof(rig.model), "%.4000s/tiny-opt", data ? data : "tests/data");
-    snprintf(rig.root, sizeof(rig.root), "%.40s/aquifer-XXXXXX", temp ? temp : "/tmp");
     snprintf(path, sizeof(path), "%s/golden/greedy.jsonl", rig.model);
-    if (!rig.module || !mkdtemp(rig.root))
+    if (!rig.module)
         return -1;
+    temp_dir(rig.root, "gpu");
     read_golden(path);
     void *module = dlopen(rig.module, RTLD_NOW);
     assert_non_null(module);
@@ -596,18 +596,10 @@ static int set_up(void **state)
     return !rig.order || all ? 0 : -1;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(path);
-}
-
 static int tear_down(void **state)
 {
     (void)state;
-    return nftw(rig.root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_remove(rig.root);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The program as a shell sees it: exit status, what goes to which stream, signals.  AQ_PROGRAM
  * names it. */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <jansson.h>
 #include <limits.h>
 #include <signal.h>
@@ -72,15 +72,10 @@ static int set_up(void **state)
     return 0;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    return remove(path);
-}
-
 static int tear_down(void **state)
 {
     struct rig *r = *state;
-    nftw(r->dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    temp_remove(r->dir);
     free(r->out);
     free(r->err);
     free(r);

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +16,21 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A promise of the code under test. */
+static inline void fuzz_check(bool ok)
+{
+    if (!ok)
+        abort();
+}
+
 /* The input as a file in memory; close it. */
 static inline int fuzz_file(const uint8_t *data, size_t size)
 {
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    if (fd < 0)
-        abort();
+    fuzz_check(fd >= 0);
     for (size_t have = 0; have < size;) {
         ssize_t n = write(fd, data + have, size - have);
-        if (n <= 0)
-            abort();
+        fuzz_check(n > 0);
         have += (size_t)n;
     }
     return fd;
@@ -35,22 +41,18 @@ static inline void fuzz_check_error(int rc, const struct aq_err *err)
 {
     if (rc >= 0)
         return;
-    if (err->code != rc || err->text[0] == '\0')
-        abort();
+    fuzz_check(err->code == rc && err->text[0] != '\0');
     for (const char *p = err->text; *p; p++)
-        if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
-            abort();
+        fuzz_check((unsigned char)*p >= 0x20 && (unsigned char)*p < 0x7f);
 }
 
 /* The same of a failure that names what files call things: in any script, but one line that cannot
  * move a terminal's cursor. */
 static inline void fuzz_check_error_text(const struct aq_err *err)
 {
-    if (err->code >= 0 || err->text[0] == '\0')
-        abort();
+    fuzz_check(err->code < 0 && err->text[0] != '\0');
     for (const char *p = err->text; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f)
-            abort();
+        fuzz_check((unsigned char)*p >= 0x20 && *p != 0x7f);
 }
 
 #endif

@@ -3,34 +3,21 @@
  * limits and stay the same when it is written and read again, or one sentence. */
 #include "engine/hw_file.h"
 #include "engine/hw_keys.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_yaml.h"
 
 #include <math.h>
-
-/* As in tests/fuzz/yaml.c: a buffer that libfyaml 0.7.12 itself loses. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfyaml\n";
-}
-
-static void check(bool ok)
-{
-    if (!ok)
-        abort();
-}
 
 static void check_machine(const struct aq_hw_profile *p)
 {
     for (uint32_t k = 0; k < aq_hw_key_count(); k++) {
         double value = aq_hw_key_value(p, k);
-        check(isfinite(value) && value >= 0);
+        fuzz_check(isfinite(value) && value >= 0);
         if (p->note[k].origin != AQ_HW_ABSENT)
-            check(value >= aq_hw_key_table[k].min * (1 - 1e-9) &&
-                  value <= aq_hw_key_table[k].max * (1 + 1e-9));
+            fuzz_check(value >= aq_hw_key_table[k].min * (1 - 1e-9) &&
+                       value <= aq_hw_key_table[k].max * (1 + 1e-9));
     }
-    check(p->hw.cores > 0 && p->hw.host_memory_bytes_per_s > 0 && p->hw.h2d_bytes_per_s > 0);
-    check(p->hw.device_on_host == (p->capacity[AQ_DEVICE] == 0));
+    fuzz_check(p->hw.cores > 0 && p->hw.host_memory_bytes_per_s > 0 && p->hw.h2d_bytes_per_s > 0);
+    fuzz_check(p->hw.device_on_host == (p->capacity[AQ_DEVICE] == 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -50,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (aq_hw_file_parse(&again, "again.yaml", first.data, first.count, &err) == 0) {
         check_machine(&again);
         aq_hw_file_text(&second, &again);
-        check(strcmp(first.data, second.data) == 0);
+        fuzz_check(strcmp(first.data, second.data) == 0);
     }
     aq_buf_close(&first);
     aq_buf_close(&second);

@@ -16,12 +16,6 @@ enum { VOCAB = 4096, CONTEXT = 48, EOS = 2 };
 
 static const uint32_t eos_ids[] = {EOS};
 
-static void check(bool ok)
-{
-    if (!ok)
-        abort();
-}
-
 static struct aq_tokenizer *tokenizer;
 static struct aq_tok_state *tok_state;
 static struct aq_template *prompt_template;
@@ -36,9 +30,9 @@ static void open_once(void)
     snprintf(dir, sizeof(dir), "%s/tiny-opt", data ? data : "tests/data");
     struct aq_tokenizer_defaults defaults = {EOS, EOS, 1, true};
     const char text[] = "{{{text}}} {model}";
-    check(aq_tokenizer_open(&tokenizer, dir, &defaults, NULL) == 0);
-    check(aq_tok_state_open(&tok_state, tokenizer, NULL) == 0);
-    check(aq_template_open(&prompt_template, text, strlen(text), NULL) == 0);
+    fuzz_check(aq_tokenizer_open(&tokenizer, dir, &defaults, NULL) == 0);
+    fuzz_check(aq_tok_state_open(&tok_state, tokenizer, NULL) == 0);
+    fuzz_check(aq_template_open(&prompt_template, text, strlen(text), NULL) == 0);
 }
 
 static struct aq_request_rules rules_of(uint8_t how, struct aq_unknown_fields *unknown)
@@ -70,9 +64,9 @@ static void answer(struct aq_record *rec)
 {
     for (uint32_t i = 0; i < rec->choice_count; i++) {
         struct aq_sequence *s = &rec->choices[i].sequence;
-        check(s->prompt_count >= 1 && (uint64_t)s->prompt_count + s->max_tokens <= CONTEXT);
+        fuzz_check(s->prompt_count >= 1 && (uint64_t)s->prompt_count + s->max_tokens <= CONTEXT);
         for (uint32_t k = 0; k < s->prompt_count; k++)
-            check(s->prompt[k] < VOCAB);
+            fuzz_check(s->prompt[k] < VOCAB);
         for (uint32_t k = 1; s->prompt_logprobs && k < s->prompt_count; k++)
             s->prompt_logprob[k] = -1;
         while (s->token_count < s->max_tokens && s->finish == AQ_FINISH_NONE) {
@@ -100,14 +94,14 @@ static void check_line(const struct aq_buf *line, const struct aq_request *r, bo
 {
     json_t *v;
     struct aq_result_mark mark;
-    check(!line->failed && !memchr(line->data, '\n', line->count));
-    check(aq_utf8_invalid_at(line->data, line->count) == line->count);
-    check(aq_json_parse(&v, line->data, line->count, false, NULL) == 0);
+    fuzz_check(!line->failed && !memchr(line->data, '\n', line->count));
+    fuzz_check(aq_utf8_invalid_at(line->data, line->count) == line->count);
+    fuzz_check(aq_json_parse(&v, line->data, line->count, false, NULL) == 0);
     json_decref(v);
-    check(aq_result_read(&mark, line->data, line->count, NULL) == 0);
-    check(mark.key == r->key && mark.error == error);
-    check(!mark.has_id ||
-          (mark.id_bytes == r->id_text.count && !memcmp(mark.id, r->id_text.bytes, mark.id_bytes)));
+    fuzz_check(aq_result_read(&mark, line->data, line->count, NULL) == 0);
+    fuzz_check(mark.key == r->key && mark.error == error);
+    fuzz_check(!mark.has_id || (mark.id_bytes == r->id_text.count &&
+                                !memcmp(mark.id, r->id_text.bytes, mark.id_bytes)));
     aq_result_mark_close(&mark);
 }
 
@@ -118,22 +112,22 @@ static void run_line(const struct aq_line *line, struct aq_request_rules *rules)
     struct aq_request *r;
     struct aq_record *rec;
     struct aq_buf out = {0};
-    check(aq_request_open(&r, rules, line, NULL) == 0);
+    fuzz_check(aq_request_open(&r, rules, line, NULL) == 0);
     if (r->error.code) {
-        check(r->error.message[0] && r->id_json);
+        fuzz_check(r->error.message[0] && r->id_json);
         for (int f = AQ_FORM_PLAIN; f < AQ_FORM_COUNT; f++) {
             result_rules.malformed = (enum aq_form)f;
             aq_buf_clear(&out);
-            check(aq_result_format_error(&out, r, &result_rules, NULL) == 0);
+            fuzz_check(aq_result_format_error(&out, r, &result_rules, NULL) == 0);
             check_line(&out, r, true);
         }
         aq_request_close(r);
     } else if (aq_record_bytes(r) < (8u << 20)) {
-        check(aq_record_open(&rec, r, &record_rules, NULL) == 0);
-        check(rec->bytes <= aq_record_bytes(r));
+        fuzz_check(aq_record_open(&rec, r, &record_rules, NULL) == 0);
+        fuzz_check(rec->bytes <= aq_record_bytes(r));
         answer(rec);
         bool error;
-        check(aq_result_format(&out, rec, &result_rules, &error, NULL) == 0 && !error);
+        fuzz_check(aq_result_format(&out, rec, &result_rules, &error, NULL) == 0 && !error);
         check_line(&out, r, false);
         aq_record_close(rec);
     } else {
@@ -154,7 +148,7 @@ static void run_file(const uint8_t *data, size_t bytes, uint8_t how)
     struct aq_request_rules rules = rules_of(how, &unknown);
     struct aq_err err = {0};
     if (aq_input_open(&in, &opts, &err) < 0) {
-        check(err.text[0]);
+        fuzz_check(err.text[0]);
         close(fd);
         return;
     }
@@ -163,11 +157,11 @@ static void run_file(const uint8_t *data, size_t bytes, uint8_t how)
     struct aq_line_place place;
     while (aq_input_next(in, &line, &place, NULL) == 1) {
         again = line;
-        check(aq_input_at(in, &place, &again, NULL) == 0);
-        check(again.hash == line.hash);
+        fuzz_check(aq_input_at(in, &place, &again, NULL) == 0);
+        fuzz_check(again.hash == line.hash);
         run_line(&again, &rules);
     }
-    check(unknown.count <= AQ_UNKNOWN_FIELDS_MAX && aq_input_bytes(in) == bytes);
+    fuzz_check(unknown.count <= AQ_UNKNOWN_FIELDS_MAX && aq_input_bytes(in) == bytes);
     aq_input_close(in);
     close(fd);
 }

@@ -4,22 +4,23 @@
  * decodes the same as a whole and one by one. */
 #include "engine/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/temp.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 enum { TEXT_MAX = 4096 };
 
-static char dir[64];
+static char dir[TEMP_PATH_MAX];
 
 static void remove_dir(void)
 {
     rmdir(dir);
 }
 
-static void path_of(char path[128], const char *name)
+static void path_of(char path[TEMP_INSIDE_MAX], const char *name)
 {
-    snprintf(path, 128, "%s/%s", dir, name);
+    snprintf(path, TEMP_INSIDE_MAX, "%s/%s", dir, name);
 }
 
 /* The next section of the input: its name's index in the list of files, -1 for the text, -2 for one
@@ -56,7 +57,7 @@ static const char *write_files(const uint8_t *data, size_t size, size_t *ret_byt
             text = (const char *)begin;
             *ret_bytes = n < TEXT_MAX ? n : TEXT_MAX;
         } else if (file >= 0) {
-            char path[128];
+            char path[TEMP_INSIDE_MAX];
             path_of(path, aq_tokenizer_file_names[file]);
             FILE *f = fopen(path, "wb");
             if (!f || fwrite(begin, 1, n, f) != n || fclose(f) != 0)
@@ -116,10 +117,7 @@ static void check_tokenizer(const struct aq_tokenizer *t, const char *text, size
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!*dir) {
-        const char *tmp = getenv("TMPDIR");
-        snprintf(dir, sizeof(dir), "%.40s/aq_fuzz_XXXXXX", tmp ? tmp : "/tmp");
-        if (!mkdtemp(dir))
-            abort();
+        temp_dir(dir, "fuzz");
         atexit(remove_dir);
     }
     size_t bytes;
@@ -133,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_tokenizer(t, text, bytes);
     aq_tokenizer_close(t);
     for (int i = 0; aq_tokenizer_file_names[i]; i++) {
-        char path[128];
+        char path[TEMP_INSIDE_MAX];
         path_of(path, aq_tokenizer_file_names[i]);
         unlink(path);
     }

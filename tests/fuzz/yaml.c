@@ -3,38 +3,24 @@
  * is a tree whose counts, lines and texts agree, or one sentence. */
 #include "engine/yaml.h"
 #include "engine/options.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_yaml.h"
 
 #include <stdio.h>
-
-/* libfyaml 0.7.12 itself loses a buffer on long runs of quotes (corpus/yaml/quotes-leak.yaml): once
- * per file read, so it does not matter.  Our own leaks are looked for by the unit tests as well. */
-const char *__lsan_default_suppressions(void);
-const char *__lsan_default_suppressions(void)
-{
-    return "leak:libfyaml\n";
-}
-
-static void check(bool ok)
-{
-    if (!ok)
-        abort();
-}
 
 static void walk(const struct aq_yaml_node *node, bool in_map, int depth)
 {
     char text[64];
-    check(depth <= AQ_YAML_DEPTH_MAX && node->line > 0);
-    check(in_map == (node->key != NULL));
-    check((node->kind == AQ_YAML_SCALAR) <= (node->text != NULL));
-    check(*aq_yaml_describe(node, text, sizeof(text)) != '\0');
+    fuzz_check(depth <= AQ_YAML_DEPTH_MAX && node->line > 0);
+    fuzz_check(in_map == (node->key != NULL));
+    fuzz_check((node->kind == AQ_YAML_SCALAR) <= (node->text != NULL));
+    fuzz_check(*aq_yaml_describe(node, text, sizeof(text)) != '\0');
     uint32_t count = 0;
     for (const struct aq_yaml_node *n = node->first; n; n = n->next, count++) {
         walk(n, node->kind == AQ_YAML_MAP, depth + 1);
         if (n->key)
-            check(aq_yaml_get(node, n->key) == n);
+            fuzz_check(aq_yaml_get(node, n->key) == n);
     }
-    check(count == node->count);
+    fuzz_check(count == node->count);
 }
 
 static void run_config(const uint8_t *data, size_t bytes)
@@ -52,7 +38,7 @@ static void run_config(const uint8_t *data, size_t bytes)
             continue;
         }
         json_t *json = aq_options_to_json(o);
-        check(json != NULL);
+        fuzz_check(json != NULL);
         json_decref(json);
         aq_options_close(o);
     }

@@ -19,10 +19,10 @@
 #include "base/prng.h"
 #include "offload/io_fault.h"
 #include "tests/sim/drawn.h"
+#include "tests/temp.h"
 
 #include <assert.h>
 #include <dirent.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,8 @@ static const struct shape {
 };
 
 static struct {
-    char root[64], cache[96], scratch[96], config[SHAPES][96];
+    char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[TEMP_INSIDE_MAX];
+    char config[SHAPES][TEMP_INSIDE_MAX];
     struct crowd *reference[SHAPES][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][DRAWN_KV];
     uint64_t seed;
     struct {
@@ -345,10 +346,7 @@ static void run_seed(uint64_t seed)
 
 static void make_files(void)
 {
-    const char *temp = getenv("TMPDIR");
-    snprintf(rig.root, sizeof(rig.root), "%.40s/offsim-XXXXXX", temp ? temp : "/tmp");
-    if (!mkdtemp(rig.root))
-        die("set-up", "no temporary directory");
+    temp_dir(rig.root, "offsim");
     snprintf(rig.cache, sizeof(rig.cache), "%s/cache", rig.root);
     snprintf(rig.scratch, sizeof(rig.scratch), "%s/scratch", rig.root);
     if (mkdir(rig.cache, 0700) < 0 || mkdir(rig.scratch, 0700) < 0)
@@ -372,14 +370,6 @@ static void make_files(void)
                 s->embed);
         fclose(f);
     }
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(path);
 }
 
 static void free_references(void)
@@ -416,7 +406,7 @@ int main(int argc, char **argv)
     }
     printf("\n");
     free_references();
-    if (nftw(rig.root, remove_entry, 8, FTW_DEPTH | FTW_PHYS) < 0)
+    if (temp_remove(rig.root) != 0)
         die("tear-down", rig.root);
     /* Or else it is not faults and moves that are tried here. */
     if (count >= 100 && (3 * rig.total.refused > count || 2 * rig.total.whole < count ||

@@ -136,6 +136,11 @@ static void codes_choose_the_exit_status(void **state)
     assert_int_equal(aq_err_exit_status(-ENOEXEC), 2);
     assert_int_equal(aq_err_exit_status(-ENOMEM), 2);
     assert_int_equal(aq_err_exit_status(-ENOENT), 2);
+    assert_int_equal(aq_err_exit_status(-EMFILE), 2);
+    assert_int_equal(aq_err_exit_status(aq_err_of_place(EROFS)), 2);
+    assert_int_equal(aq_err_exit_status(aq_err_of_place(ENOTDIR)), 2);
+    assert_int_equal(aq_err_exit_status(aq_err_of_place(ENOSPC)), 2);
+    assert_int_equal(aq_err_exit_status(aq_err_of_place(EIO)), 4);
     assert_int_equal(aq_err_exit_status(-EIO), 4);
     assert_int_equal(aq_err_exit_status(-ENOSPC), 4);
     assert_int_equal(aq_err_exit_status(-EINTR), 130);

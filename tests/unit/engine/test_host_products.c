@@ -7,6 +7,7 @@
 #include "policy/checker.h"
 #include "policy/host_product.h"
 #include "tests/sim/drawn.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <stdio.h>
@@ -16,16 +17,12 @@
 
 enum { SEQUENCES = 7, PROMPT = 40, TOKENS = 6, VOCAB = 300 };
 
-static char before_path[64], behind_path[64];
+static char before_path[TEMP_PATH_MAX], behind_path[TEMP_PATH_MAX];
 
 /* Half a panel is left over in q, k, v and out, a quarter in fc1. */
-static void write_shape(char *path, size_t bytes, bool norm_before)
+static void write_shape(char path[TEMP_PATH_MAX], bool norm_before)
 {
-    const char *temp = getenv("TMPDIR");
-    snprintf(path, bytes, "%.32s/aquifer-XXXXXX", temp ? temp : "/tmp");
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    FILE *f = fdopen(fd, "w");
+    FILE *f = fdopen(temp_file(path, "shape"), "w");
     assert_non_null(f);
     fprintf(f,
             "{\"architectures\": [\"OPTForCausalLM\"], \"model_type\": \"opt\", "
@@ -40,8 +37,8 @@ static void write_shape(char *path, size_t bytes, bool norm_before)
 
 static int set_up(void **state)
 {
-    write_shape(before_path, sizeof(before_path), true);
-    write_shape(behind_path, sizeof(behind_path), false);
+    write_shape(before_path, true);
+    write_shape(behind_path, false);
     return 0;
 }
 

@@ -3,9 +3,9 @@
 #include "base/types.h"
 #include "engine/device.h"
 #include "engine/machine_limits.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
-#include <ftw.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
@@ -49,14 +49,9 @@ static struct tree open_tree(void)
     return t;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    return remove(path);
-}
-
 static void close_tree(struct tree *t)
 {
-    nftw(t->root, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    temp_remove(t->root);
 }
 
 static struct aq_host_limits limits_of(const struct tree *t)

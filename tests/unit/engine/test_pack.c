@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include "base/json.h"
@@ -15,7 +16,7 @@
 /* ---- rig: a checkpoint, a place for stores, two workers ---- */
 
 struct rig {
-    char root[96], golden[512], store[128], second[128];
+    char root[TEMP_PATH_MAX], golden[512], store[TEMP_INSIDE_MAX], second[TEMP_INSIDE_MAX];
     const char *dirs[2];
     struct aq_kernels kernels;
     struct aq_pool *pool;
@@ -29,10 +30,8 @@ struct rig {
 static int rig_open(void **state)
 {
     struct rig *r = calloc(1, sizeof(*r));
-    const char *temp = getenv("TMPDIR");
     snprintf(r->golden, sizeof(r->golden), "%s", test_data_path("../golden/data"));
-    snprintf(r->root, sizeof(r->root), "%.60s/aq-pack-XXXXXX", temp ? temp : "/tmp");
-    assert_non_null(mkdtemp(r->root));
+    temp_dir(r->root, "pack");
     snprintf(r->store, sizeof(r->store), "%s/store", r->root);
     snprintf(r->second, sizeof(r->second), "%s/second", r->root);
     r->dirs[0] = r->store;
@@ -46,10 +45,8 @@ static int rig_open(void **state)
 static int rig_close(void **state)
 {
     struct rig *r = *state;
-    char command[160];
     aq_pool_close(r->pool);
-    snprintf(command, sizeof(command), "rm -rf '%s'", r->root);
-    int rc = system(command);
+    int rc = temp_remove(r->root);
     free(r);
     return rc;
 }
@@ -99,9 +96,8 @@ static const char *variant(struct rig *r, const char *name)
 
 static void remove_stores(struct rig *r)
 {
-    char command[160];
-    snprintf(command, sizeof(command), "rm -rf '%s'/*", r->root);
-    assert_int_equal(system(command), 0);
+    assert_int_equal(temp_remove(r->root), 0);
+    assert_int_equal(mkdir(r->root, 0700), 0);
 }
 
 /* ---- what is in a store ---- */
@@ -263,7 +259,7 @@ static void the_tokenizer_and_config_come_along(void **state)
     struct rig *r = *state;
     must_pack(r, tiny_opt(), AQ_F16);
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        char path[600], *a, *b;
+        char path[TEMP_DEEP_MAX], *a, *b;
         size_t a_bytes, b_bytes;
         snprintf(path, sizeof(path), "%s/%s", tiny_opt(), names[i]);
         assert_int_equal(aq_read_file(&a, &a_bytes, path, AQ_MIB, NULL), 0);
@@ -330,13 +326,13 @@ static void the_same_model_is_not_packed_twice(void **state)
 }
 
 /* One value of a bf16 checkpoint becomes 1.7e38. */
-static void write_a_large_value(struct rig *r, char checkpoint[256])
+static void write_a_large_value(struct rig *r, char checkpoint[TEMP_INSIDE_MAX])
 {
-    char command[1200], path[300], *text;
+    char command[1200], path[TEMP_DEEP_MAX], *text;
     uint64_t header_bytes;
     size_t bytes;
     json_t *header;
-    snprintf(checkpoint, 256, "%s/large", r->root);
+    snprintf(checkpoint, TEMP_INSIDE_MAX, "%s/large", r->root);
     snprintf(command, sizeof(command), "cp -r '%s' '%s'", variant(r, "bf16"), checkpoint);
     assert_int_equal(system(command), 0);
     snprintf(path, sizeof(path), "%s/model.safetensors", checkpoint);
@@ -357,7 +353,7 @@ static void write_a_large_value(struct rig *r, char checkpoint[256])
 static void values_beyond_f16_are_refused_by_name(void **state)
 {
     struct rig *r = *state;
-    char checkpoint[256];
+    char checkpoint[TEMP_INSIDE_MAX];
     write_a_large_value(r, checkpoint);
     assert_int_equal(pack(r, checkpoint, AQ_F16), -EINVAL);
     assert_non_null(strstr(r->err.text, "'layers.1.fc1.weight'"));
@@ -371,7 +367,7 @@ static void values_beyond_the_range_of_groups_are_refused_by_name(void **state)
 {
     static const enum aq_dtype formats[] = {AQ_Q8, AQ_Q4};
     struct rig *r = *state;
-    char checkpoint[256];
+    char checkpoint[TEMP_INSIDE_MAX];
     write_a_large_value(r, checkpoint);
     for (size_t i = 0; i < AQ_ARRAY_LEN(formats); i++) {
         assert_int_equal(pack(r, checkpoint, formats[i]), -EINVAL);
@@ -414,11 +410,35 @@ static void quantised_stores_are_as_small_as_their_formats(void **state)
 static void a_budget_too_small_for_the_buffers_is_refused(void **state)
 {
     struct rig *r = *state;
-    r->opts.memory = AQ_MIB;
+    r->opts.memory = 64 * AQ_KIB;
     assert_int_equal(pack(r, tiny_opt(), AQ_F16), -ENOMEM);
     assert_non_null(strstr(r->err.text, "--threads"));
+    r->opts.memory = AQ_MIB; /* smaller batches */
+    must_pack(r, tiny_opt(), AQ_F16);
+    uint64_t identity = r->result.identity;
+    remove_stores(r);
     r->opts.memory = 64 * AQ_MIB;
     must_pack(r, tiny_opt(), AQ_F16);
+    assert_int_equal(r->result.identity, identity);
+}
+
+/* What a plan says that a store takes on disk is what it takes. */
+static void the_bytes_of_a_store_are_known_before(void **state)
+{
+    static const enum aq_dtype formats[] = {AQ_F32, AQ_BF16, AQ_Q8, AQ_Q4};
+    struct rig *r = *state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(formats); i++) {
+        struct aq_model *m = open_model(r, tiny_opt());
+        struct aq_store *s;
+        uint64_t bytes;
+        assert_int_equal(aq_pack_store_bytes(&bytes, m, formats[i], NULL), 0);
+        aq_model_close(m);
+        must_pack(r, tiny_opt(), formats[i]);
+        assert_int_equal(aq_store_open(&s, r->store, NULL), 0);
+        assert_int_equal(aq_store_bytes(s), bytes);
+        aq_store_close(s);
+        remove_stores(r);
+    }
 }
 
 /* ---- the command ---- */
@@ -487,7 +507,7 @@ static void verify_names_every_damaged_tensor_and_exits_with_2(void **state)
 {
     static struct captured c;
     struct rig *r = *state;
-    char path[160];
+    char path[TEMP_DEEP_MAX];
     must_pack(r, tiny_opt(), AQ_F16);
     snprintf(path, sizeof(path), "%s/data.0", r->store);
     int fd = open(path, O_RDWR);
@@ -552,6 +572,7 @@ static const struct CMUnitTest tests[] = {
     RIG(values_beyond_f16_are_refused_by_name),
     RIG(values_beyond_the_range_of_groups_are_refused_by_name),
     RIG(quantised_stores_are_as_small_as_their_formats),
+    RIG(the_bytes_of_a_store_are_known_before),
     RIG(a_budget_too_small_for_the_buffers_is_refused),
     RIG(the_command_packs_lists_and_verifies),
     RIG(verify_names_every_damaged_tensor_and_exits_with_2),

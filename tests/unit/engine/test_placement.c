@@ -10,9 +10,9 @@
 #include "policy/checker.h"
 #include "tests/alloc_trap.h"
 #include "tests/sim/drawn.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ enum {
 enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
 
 static struct {
-    char root[64], cache[96], scratch[2][96], model[4096];
+    char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[2][TEMP_INSIDE_MAX], model[4096];
     struct drawn_place place;
     struct crowd *reference[DTYPES][DTYPES][DTYPES][DRAWN_KV]; /* by compute, weights, KV, policy */
     struct crowd *crowd;
@@ -64,12 +64,9 @@ static void make_dir(char *path, size_t bytes, const char *name)
 static int set_up(void **state)
 {
     (void)state;
-    const char *temp = getenv("TMPDIR");
     struct aq_disk_place look;
     snprintf(rig.model, sizeof(rig.model), "%s", test_data_path("tiny-opt"));
-    snprintf(rig.root, sizeof(rig.root), "%.40s/aquifer-XXXXXX", temp ? temp : "/tmp");
-    if (!mkdtemp(rig.root))
-        return -1;
+    temp_dir(rig.root, "placement");
     make_dir(rig.cache, sizeof(rig.cache), "cache");
     make_dir(rig.scratch[0], sizeof(rig.scratch[0]), "one");
     make_dir(rig.scratch[1], sizeof(rig.scratch[1]), "two");
@@ -86,14 +83,6 @@ static int set_up(void **state)
     return rig.crowd ? 0 : -1;
 }
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-    (void)st;
-    (void)type;
-    (void)at;
-    return remove(path);
-}
-
 static int tear_down(void **state)
 {
     (void)state;
@@ -104,7 +93,7 @@ static int tear_down(void **state)
         }
     }
     free(rig.crowd);
-    return nftw(rig.root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_remove(rig.root);
 }
 
 /* The same sequences for every run. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include "base/types.h"
@@ -25,7 +26,7 @@
 /* ---- rig: two directories, and what was logged ---- */
 
 struct rig {
-    char root[96], dir[2][128];
+    char root[TEMP_PATH_MAX], dir[2][TEMP_INSIDE_MAX];
     const char *dirs[2];
     char log[4096];
     struct aq_log sink;
@@ -42,9 +43,7 @@ static void keep_line(void *user, enum aq_log_level level, const char *text)
 static int rig_open(void **state)
 {
     struct rig *r = calloc(1, sizeof(*r));
-    const char *temp = getenv("TMPDIR");
-    snprintf(r->root, sizeof(r->root), "%.60s/aq-disk-XXXXXX", temp ? temp : "/tmp");
-    assert_non_null(mkdtemp(r->root));
+    temp_dir(r->root, "disk");
     chmod(r->root, 0755);
     for (int i = 0; i < 2; i++) {
         snprintf(r->dir[i], sizeof(r->dir[i]), "%s/%d", r->root, i);
@@ -59,9 +58,7 @@ static int rig_open(void **state)
 static int rig_close(void **state)
 {
     struct rig *r = *state;
-    char command[160];
-    snprintf(command, sizeof(command), "rm -rf '%s'", r->root);
-    int rc = system(command);
+    int rc = temp_remove(r->root);
     free(r);
     return rc;
 }
@@ -156,6 +153,7 @@ static void scratch_has_no_name_and_all_its_bytes(void **state)
         assert_int_equal(aq_disk_files(d)[i].direct, aq_disk_is_direct(d));
         assert_int_equal(aq_disk_files(d)[i].forget, !aq_disk_is_direct(d));
     }
+    assert_int_equal(aq_disk_allocated(d), 9 * AQ_MIB);
     aq_disk_close(d);
 }
 
@@ -392,7 +390,7 @@ static void buffered_data_is_dropped_behind(void **state)
 {
     struct rig *r = *state;
     enum { BYTES = 4 << 20 };
-    char path[160];
+    char path[TEMP_DEEP_MAX];
     struct statfs fs;
     snprintf(path, sizeof(path), "%s/data", r->dir[0]);
     int fd = open(path, O_RDWR | O_CREAT, 0600);
@@ -433,7 +431,7 @@ static void data_files_are_opened_as_asked_for(void **state)
     struct rig *r = *state;
     struct aq_disk_place place;
     struct aq_disk *d;
-    char path[2][160];
+    char path[2][TEMP_DEEP_MAX];
     const char *paths[2] = {path[0], path[1]};
     for (int i = 0; i < 2; i++) {
         snprintf(path[i], sizeof(path[i]), "%s/data.%d", r->dir[i], i);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The contract of io.h, asked of every engine, and what only single ones have. */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include "base/prng.h"
@@ -28,7 +29,7 @@ enum engine { URING, URING_BUFFERED, THREADS, MEM, FAULT /* without faults, over
 
 struct rig {
     enum engine engine;
-    char path[FILES][128];
+    char path[FILES][TEMP_PATH_MAX];
     struct aq_io_file file[FILES];
     struct aq_io_mem_file mem[FILES];
     unsigned char *shadow[FILES]; /* what the files hold */
@@ -49,10 +50,7 @@ static void keep_line(void *user, enum aq_log_level level, const char *text)
 /* A scratch file; O_DIRECT where the file system has it and it is wanted. */
 static void make_file(struct rig *r, int i, bool direct)
 {
-    const char *temp = getenv("TMPDIR");
-    snprintf(r->path[i], sizeof(r->path[i]), "%.80s/aq-io-XXXXXX", temp ? temp : "/tmp");
-    int fd = mkstemp(r->path[i]);
-    assert_true(fd >= 0);
+    int fd = temp_file(r->path[i], "io");
     assert_int_equal(pwrite(fd, r->shadow[i], FILE_BYTES, 0), FILE_BYTES);
     if (direct)
         direct = fcntl(fd, F_SETFL, O_RDWR | O_DIRECT) == 0;

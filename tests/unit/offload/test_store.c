@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include "base/threads.h"
@@ -39,9 +40,9 @@ static const struct aq_store_step_desc steps[] = {
 };
 
 struct rig {
-    char root[64], dir[4][96];
+    char root[TEMP_PATH_MAX], dir[4][TEMP_INSIDE_MAX];
     const char *dirs[4];
-    char config[96];
+    char config[TEMP_INSIDE_MAX];
     json_t *model;
     struct aq_store_source_file files[2];
     struct aq_store_writer_opts opts;
@@ -60,9 +61,7 @@ static void write_text(const char *path, const char *text)
 static int rig_open(void **state)
 {
     struct rig *r = calloc(1, sizeof(*r));
-    const char *temp = getenv("TMPDIR");
-    snprintf(r->root, sizeof(r->root), "%.40s/aq-store-XXXXXX", temp ? temp : "/tmp");
-    assert_non_null(mkdtemp(r->root));
+    temp_dir(r->root, "store");
     for (int i = 0; i < 4; i++) {
         snprintf(r->dir[i], sizeof(r->dir[i]), "%s/store%d", r->root, i);
         r->dirs[i] = r->dir[i];
@@ -88,9 +87,7 @@ static int rig_open(void **state)
 static int rig_close(void **state)
 {
     struct rig *r = *state;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", r->root);
-    int rc = system(command);
+    int rc = temp_remove(r->root);
     json_decref(r->model);
     free(r);
     return rc;
@@ -196,7 +193,7 @@ static bool exists(const char *path)
 
 static char *in_dir(struct rig *r, int dir, const char *name)
 {
-    static char path[2][256];
+    static char path[2][TEMP_DEEP_MAX];
     static int turn;
     turn ^= 1;
     snprintf(path[turn], sizeof(path[turn]), "%s%s", r->dir[dir], name);
@@ -384,7 +381,7 @@ static uint64_t identity_of(struct rig *r)
 
 static void remove_store(struct rig *r)
 {
-    char command[256];
+    char command[TEMP_DEEP_MAX];
     snprintf(command, sizeof(command), "rm -rf '%s'/store*", r->root);
     assert_int_equal(system(command), 0);
 }
@@ -772,7 +769,7 @@ static void missing_parts_are_named(void **state)
 static void directories_of_two_stores_are_not_mixed(void **state)
 {
     struct rig *r = *state;
-    char keep[128], moved[128];
+    char keep[TEMP_INSIDE_MAX], moved[TEMP_INSIDE_MAX];
     r->opts.dir_count = 2;
     must_finish(r, must_open_writer(r));
     snprintf(keep, sizeof(keep), "%s/kept", r->root);

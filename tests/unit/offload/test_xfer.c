@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Transfers over files in memory behind the fault-injecting engine, and over real ones. */
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include "base/prng.h"
@@ -745,14 +746,11 @@ static void striped_files_hold_what_was_written(void **state)
     enum { N = 3, BYTES = 9 << 20, CHUNK = 1 << 20 };
     for (enum aq_io_kind kind = AQ_IO_AUTO; kind < AQ_IO_KIND_COUNT; kind++) {
         struct aq_io_file files[N];
-        char path[N][96];
+        char path[N][TEMP_PATH_MAX];
         struct aq_io *io;
         struct aq_xfer *x;
-        const char *temp = getenv("TMPDIR");
         for (int i = 0; i < N; i++) {
-            snprintf(path[i], sizeof(path[i]), "%.60s/aq-xfer-XXXXXX", temp ? temp : "/tmp");
-            int fd = mkstemp(path[i]);
-            assert_true(fd >= 0);
+            int fd = temp_file(path[i], "xfer");
             files[i] = (struct aq_io_file){.fd = fd, .name = path[i]};
             files[i].direct = fcntl(fd, F_SETFL, O_RDWR | O_DIRECT) == 0;
             assert_int_equal(ftruncate(fd, (off_t)aq_stripe_file_bytes(BYTES, N, (uint32_t)i)), 0);

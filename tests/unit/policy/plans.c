@@ -102,11 +102,11 @@ static struct aq_shares draw_shares(struct dice *d)
     return s;
 }
 
-static struct aq_block_shape draw_shape(struct dice *d, const struct plan_limits *limits)
+struct aq_block_shape plans_shape(uint32_t micro_batch, uint32_t micro_batches)
 {
     return (struct aq_block_shape){
-        .micro_batch = 1 + roll(d, 6),
-        .micro_batches = 1 + roll(d, limits->micro_batches_max),
+        .micro_batch = micro_batch,
+        .micro_batches = micro_batches,
         .prompt_tokens = 64,
         .rows_max = 64,
         .tile_rows = 64,
@@ -125,8 +125,9 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
                       const struct plan_limits *limits, struct dice *d)
 {
     uint64_t step = 8ull * m->hidden * m->hidden * 4; /* bytes of an MLP step in f32 */
+    uint32_t seats = 1 + roll(d, 6);
     *p = (struct aq_plan){
-        .shape = draw_shape(d, limits),
+        .shape = plans_shape(seats, 1 + roll(d, limits->micro_batches_max)),
         .placement = {draw_shares(d), draw_shares(d), draw_shares(d),
                       roll(d, 2) ? AQ_DEVICE : AQ_HOST},
         .separate = roll(d, 3) > 0,
@@ -173,6 +174,32 @@ bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t 
     }
     *ret = p;
     return true;
+}
+
+void plans_build(struct planned *p, enum aq_attention_side side, uint32_t part_seats)
+{
+    struct aq_err err;
+    if (aq_plan_parts(&p->plan, side, part_seats, &err) < 0 ||
+        aq_stream_build(&p->stream, &p->steps, &p->plan, &err) < 0 ||
+        aq_program_build(&p->program, &p->steps, &p->plan, &p->stream, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+void plans_check(const struct planned *p)
+{
+    struct aq_err err;
+    struct aq_check_opts opts = plans_check_opts(p);
+    if (aq_program_check(&p->program, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+struct aq_check_opts plans_check_opts(const struct planned *p)
+{
+    return (struct aq_check_opts){
+        .stream = &p->stream,
+        .steps = &p->steps,
+        .weight_bytes = p->stream.bytes[AQ_HOST] + p->stream.bytes[AQ_DISK],
+    };
 }
 
 void plans_close(struct planned *p)

@@ -4,6 +4,7 @@
 #ifndef AQ_TESTS_UNIT_POLICY_PLANS_H
 #define AQ_TESTS_UNIT_POLICY_PLANS_H
 
+#include "policy/checker.h"
 #include "policy/forecast.h"
 
 struct plan_limits {
@@ -23,7 +24,15 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
 
 /* False: the draw was a plan that is refused (a ring too small for a step), by a sentence. */
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed);
+/* Parts, stream and program of p->steps and p->plan, which must be possible. */
+void plans_build(struct planned *p, enum aq_attention_side side, uint32_t part_seats);
 void plans_close(struct planned *p);
+
+/* A small shape with everything in f32: prompts of up to 64 tokens, sequences of up to 128. */
+struct aq_block_shape plans_shape(uint32_t micro_batch, uint32_t micro_batches);
+/* All that the checker can be told of a plan; the second fails unless the program is right. */
+struct aq_check_opts plans_check_opts(const struct planned *p);
+void plans_check(const struct planned *p);
 
 /* What a run of 64 prompts of 100 tokens, each generating 64, on two threads and with a GiB in
  * every tier, asks of a block. */

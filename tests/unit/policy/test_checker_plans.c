@@ -13,15 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct aq_check_opts all_known(const struct planned *p)
-{
-    return (struct aq_check_opts){
-        .stream = &p->stream,
-        .steps = &p->steps,
-        .weight_bytes = p->stream.bytes[AQ_HOST] + p->stream.bytes[AQ_DISK],
-    };
-}
-
 static void programs_of_all_plans_pass(void **state)
 {
     static const struct plan_limits limits = {
@@ -32,7 +23,7 @@ static void programs_of_all_plans_pass(void **state)
         struct aq_err err = {0};
         if (!plans_draw(&p, &limits, seed))
             continue;
-        struct aq_check_opts opts = all_known(&p);
+        struct aq_check_opts opts = plans_check_opts(&p);
         if (aq_program_check(&p.program, &opts, &err) < 0)
             fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
         built++;
@@ -67,7 +58,7 @@ struct verdicts {
 
 static void judge(const struct planned *p, enum mutation m, uint64_t seed, struct verdicts *v)
 {
-    struct aq_check_opts opts = all_known(p);
+    struct aq_check_opts opts = plans_check_opts(p);
     struct aq_err err = {0};
     int rc = aq_program_check(&p->program, &opts, &err);
     if (aq_program_check_form(&p->program, &opts, &err) < 0) {
@@ -115,7 +106,7 @@ static void a_use_of_weights_that_is_forgotten_is_missed(void **state)
         struct planned p;
         if (!plans_draw(&p, &limits, seed))
             continue;
-        struct aq_check_opts opts = all_known(&p);
+        struct aq_check_opts opts = plans_check_opts(&p);
         for (uint32_t i = 0; i < p.program.op_count; i++) {
             struct aq_op *op = &p.program.op[i];
             struct aq_use *use = op->use_count ? &p.program.use[op->use_first] : NULL;
@@ -141,16 +132,7 @@ static void a_program_of_twenty_thousand_ops_is_checked(void **state)
 {
     struct planned p = {.steps = plans_model(96, 256, 4, 500)};
     p.plan = (struct aq_plan){
-        .shape = {.micro_batch = 16,
-                  .micro_batches = 8,
-                  .rows_max = 64,
-                  .head_tile_rows = 8,
-                  .page_slots = 32,
-                  .page_bytes = 4096,
-                  .keys_max = 128,
-                  .compute = AQ_F32,
-                  .kv_format = AQ_F16,
-                  .weight_format = AQ_F32},
+        .shape = plans_shape(16, 8),
         .placement = {.weights = {{0, 50, 50}},
                       .kv = {{0, 50, 50}},
                       .hidden = {{0, 100, 0}},
@@ -163,21 +145,16 @@ static void a_program_of_twenty_thousand_ops_is_checked(void **state)
         .workspaces = 2,
         .hidden_slots = 3,
     };
-    struct aq_err err = {0};
-    assert_int_equal(aq_plan_parts(&p.plan, AQ_ATTEND_DEVICE, 4, &err), 0);
-    if (aq_stream_build(&p.stream, &p.steps, &p.plan, &err) < 0 ||
-        aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err) < 0)
-        fail_msg("%s", err.text);
+    plans_build(&p, AQ_ATTEND_DEVICE, 4);
     assert_true(p.program.op_count > 20000);
-    struct aq_check_opts opts = all_known(&p);
-    if (aq_program_check(&p.program, &opts, &err) < 0)
-        fail_msg("%s", err.text);
+    plans_check(&p);
+    struct aq_check_opts opts = plans_check_opts(&p);
     /* One dep less, in the middle of it. */
     struct aq_op *op = &p.program.op[p.program.op_count / 2];
     while (op->kind != AQ_OP_H2D || op->object != AQ_OBJECT_WEIGHTS)
         op++;
     op->dep_count = 0;
-    assert_int_equal(aq_program_check(&p.program, &opts, &err), -EPROTO);
+    assert_int_equal(aq_program_check(&p.program, &opts, NULL), -EPROTO);
     plans_close(&p);
 }
 
@@ -187,18 +164,7 @@ static void products_of_a_gated_mlp_stay_with_the_device(void **state)
     for (int shape = 0; shape < 2; shape++) {
         struct planned p = {.steps = plans_model(2, 128, 2, 200)};
         p.plan = (struct aq_plan){
-            .shape = {.micro_batch = 4,
-                      .micro_batches = 2,
-                      .rows_max = 64,
-                      .tile_rows = 64,
-                      .head_tile_rows = 8,
-                      .page_slots = 32,
-                      .page_bytes = 4096,
-                      .prompt_max = 64,
-                      .keys_max = 128,
-                      .compute = AQ_F32,
-                      .kv_format = AQ_F16,
-                      .weight_format = AQ_F32},
+            .shape = plans_shape(4, 2),
             .placement = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE},
             .separate = true,
             .chunk_bytes = AQ_MIB,
@@ -218,14 +184,8 @@ static void products_of_a_gated_mlp_stay_with_the_device(void **state)
                 mlp->prim[0].src = AQ_REG_INNER;
             }
         }
-        struct aq_err err = {0};
-        assert_int_equal(aq_plan_parts(&p.plan, AQ_ATTEND_DEVICE, 4, &err), 0);
-        if (aq_stream_build(&p.stream, &p.steps, &p.plan, &err) < 0 ||
-            aq_program_build(&p.program, &p.steps, &p.plan, &p.stream, &err) < 0)
-            fail_msg("%s", err.text);
-        struct aq_check_opts opts = all_known(&p);
-        if (aq_program_check(&p.program, &opts, &err) < 0)
-            fail_msg("%s", err.text);
+        plans_build(&p, AQ_ATTEND_DEVICE, 4);
+        plans_check(&p);
         uint32_t on_host[2] = {0};
         for (uint32_t j = 1; j + 1 < p.steps.step_count; j++) {
             for (uint32_t i = 0; i < p.steps.step[j].matrix_count; i++)

@@ -35,7 +35,7 @@ static bool compare(struct aq_block_inputs in, const struct aq_hardware *hw, uin
         assert_int_equal(aq_block_choose(&again, &in, NULL), 0);
         assert_memory_equal(&found.plan, &again.plan, sizeof(found.plan));
     }
-    if (rc == 0) {
+    if (rc == 0 && !plain.tight) {
         double a = plans_forecast(&plain, &in, hw).gen_tok_s;
         double b = plans_forecast(&found, &in, hw).gen_tok_s;
         assert_true(b >= a * 0.99);
@@ -304,7 +304,7 @@ static void try_point(struct grid *g, struct aq_placement p)
     in.placement = &p;
     in.hw = NULL;
     g->tried++;
-    if (aq_block_choose(&g->now, &in, NULL) < 0)
+    if (aq_block_choose(&g->now, &in, NULL) < 0 || g->now.tight)
         return;
     double rate = plans_forecast(&g->now, g->in, g->in->hw).gen_tok_s;
     g->fitted++;
@@ -399,8 +399,11 @@ static uint32_t below_grid(bool tight, double least)
         try_grid(&g, &in);
         int rc = aq_block_choose(&b, &in, NULL);
         assert_true(rc == 0 || g.best == 0);
-        if (rc < 0)
+        if (rc < 0 || b.tight) {
+            assert_true(g.best == 0);
+            aq_block_close(&b);
             continue;
+        }
         plans_check_block(&b, &in);
         double rate = plans_forecast(&b, &in, &hw).gen_tok_s;
         compared += g.best > 0;

@@ -593,7 +593,12 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
     struct aq_err err;
     in.micro_batch = 200;
     assert_int_equal(aq_block_choose(&b, &in, &err), 0);
-    in.budget[AQ_HOST] = aq_ledger_total(&b.ledger, AQ_HOST) - 1;
+    uint64_t whole = aq_ledger_total(&b.ledger, AQ_HOST);
+    in.budget[AQ_HOST] = whole - 1; /* with smaller tiles */
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
+    assert_true(b.plan.shape.head_tile_rows == AQ_BLOCK_TIGHT_HEAD_ROWS);
+    assert_true(aq_ledger_total(&b.ledger, AQ_HOST) < whole);
+    in.budget[AQ_HOST] = whole / 2;
     assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     const char *at = strstr(err.text, "--micro-batch ");
     assert_non_null(at);
