@@ -388,8 +388,7 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     uint64_t most = in->tight ? AQ_MIB : AQ_BLOCK_CHUNK_BYTES;
     uint64_t chunk = aq_min_u64(most, aq_max_u64(AQ_MIB, group / 4));
     /* The number of ops follows from the number of chunks: huge models take larger ones. */
-    if (!in->tight)
-        chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
+    chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
     /* A tight ring begins at one chunk and grows to what has to be there together. */
     double steps = in->ring_steps > 0 ? in->ring_steps : AQ_BLOCK_RING_STEPS;

@@ -196,7 +196,7 @@ static void split_attention_is_chosen_where_link_and_host_add_up(void **state)
                       "%.1f %% of the KV at the host, kv %g/%g\n",
                       host * 1e-9, at_device, at_host, both, b.plan.split_host,
                       b.plan.placement.kv.percent[AQ_DEVICE], b.plan.placement.kv.percent[AQ_HOST]);
-        assert_true(both >= 1.2 * fmax(at_device, at_host));
+        assert_true(both >= 1.15 * fmax(at_device, at_host));
         /* The sides' rates give the share at which both end together. */
         double share = 100 * host / (host + hw.h2d_bytes_per_s);
         assert_true(fabs(b.plan.split_host - share) <= 12);
