@@ -87,8 +87,10 @@ def mixed():
 
 
 class Bench:
-    def __init__(self, args):
+    def __init__(self, args, folder):
         self.args = args
+        self.dir = folder
+        self.profile = os.path.join(folder, "hw.yaml")
         self.kept = runs.Kept(args.output)
         self.version = runs.version(args.build)
 
@@ -203,9 +205,7 @@ def arguments():
 def main():
     a = arguments()
     with tempfile.TemporaryDirectory() as folder:
-        b = Bench(a)
-        b.dir = folder
-        b.profile = os.path.join(folder, "hw.yaml")
+        b = Bench(a, folder)
         os.makedirs(a.cache_dir, exist_ok=True)
         jobs = [j for j in b.jobs() if a.only in j[0]]
         if a.list:

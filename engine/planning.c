@@ -312,6 +312,7 @@ void aq_planning_close(struct aq_planning *p)
         return;
     aq_block_close(&p->block);
     aq_model_close(p->model);
+    free(p->length);
     free(p);
 }
 
@@ -334,6 +335,29 @@ static int fill_range(struct aq_planning *p, struct aq_err *reterr)
     return 0;
 }
 
+/* Where no records were read: lengths of the ranges, each as often as any other, in no order; the
+ * fractional parts of multiples of these two irrational numbers are spread evenly over the square
+ * (Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). */
+static int spread_lengths(struct aq_planning *p, struct aq_err *reterr)
+{
+    bool range = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
+    uint32_t count = range ? 1024 : 1;
+    if (p->length)
+        return 0;
+    p->length = malloc(count * sizeof(*p->length));
+    if (!p->length)
+        return aq_error(reterr, -ENOMEM, "plan: out of memory");
+    p->length_count = count;
+    for (uint32_t i = 0; i < count; i++) {
+        double a = 0.5 + 0.7548776662466927 * i, b = 0.5 + 0.5698402909980532 * i;
+        p->length[i] = (struct aq_length){
+            p->prompt[0] + (uint32_t)((a - floor(a)) * (p->prompt[1] - p->prompt[0] + 1)),
+            p->gen[0] + (uint32_t)((b - floor(b)) * (p->gen[1] - p->gen[0] + 1)),
+        };
+    }
+    return 0;
+}
+
 int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
 {
     int rc = aq_block_choose(&p->block, &p->in, &p->why_not);
@@ -345,7 +369,16 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
     if (rc < 0)
         return aq_error(reterr, rc, "%s: %s", p->model->name, p->why_not.text);
     rc = aq_forecast_make(&p->forecast, &p->block, &p->work, &p->hw, reterr);
-    return rc < 0 ? rc : fill_range(p, reterr);
+    rc = rc < 0 ? rc : fill_range(p, reterr);
+    rc = rc < 0 ? rc : spread_lengths(p, reterr);
+    if (rc < 0)
+        return rc;
+    double block = p->forecast.gen_tok_s;
+    rc = aq_forecast_job(&p->forecast, &p->block, &p->work, p->length, p->length_count, &p->hw,
+                         reterr);
+    for (int i = 0; rc == 0 && i < 2; i++)
+        p->range[i] *= block > 0 ? p->forecast.gen_tok_s / block : 1;
+    return rc;
 }
 
 double aq_planning_total_s(const struct aq_planning *p)

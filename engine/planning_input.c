@@ -5,7 +5,11 @@
 #include "engine/input.h"
 #include "engine/planning.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { LENGTHS_MAX = 1 << 16 };
 
 static void widen(uint32_t range[2], uint32_t to)
 {
@@ -13,11 +17,38 @@ static void widen(uint32_t range[2], uint32_t to)
     range[1] = range[1] > to ? range[1] : to;
 }
 
-static void count_request(struct aq_planning *p, const struct aq_request *r)
+/* Of very many sequences every second is kept, then every fourth, and so on. */
+static int keep_length(struct aq_planning *p, uint64_t sequence, struct aq_length l,
+                       struct aq_err *reterr)
+{
+    if (sequence & ((1ull << p->length_shift) - 1))
+        return 0;
+    if (p->length_count == LENGTHS_MAX) {
+        for (uint32_t i = 0; i < LENGTHS_MAX / 2; i++)
+            p->length[i] = p->length[2 * i];
+        p->length_count = LENGTHS_MAX / 2;
+        p->length_shift++;
+        return keep_length(p, sequence, l, reterr);
+    }
+    if (!p->length)
+        p->length = malloc(LENGTHS_MAX * sizeof(*p->length));
+    if (!p->length)
+        return aq_error(reterr, -ENOMEM, "plan: out of memory");
+    p->length[p->length_count++] = l;
+    return 0;
+}
+
+static int count_request(struct aq_planning *p, const struct aq_request *r, struct aq_err *reterr)
 {
     struct aq_block_inputs *in = &p->in;
     for (uint32_t i = 0; i < r->prompt_count; i++) {
         uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
+        struct aq_length l = {prompt, gen ? gen : 1};
+        for (uint32_t n = 0; n < r->params.n; n++) {
+            int rc = keep_length(p, in->sequences + n, l, reterr);
+            if (rc < 0)
+                return rc;
+        }
         widen(p->prompt, prompt);
         widen(p->gen, gen);
         in->sequences += r->params.n;
@@ -26,6 +57,7 @@ static void count_request(struct aq_planning *p, const struct aq_request *r)
         in->total_max = prompt + gen > in->total_max ? prompt + gen : in->total_max;
     }
     in->prompt_max = p->prompt[1];
+    return 0;
 }
 
 static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_generator *g,
@@ -52,9 +84,11 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
             aq_error(&first, -EINVAL, "Line %llu: %s: %s", (unsigned long long)r->line,
                      aq_record_code_name(r->error.code), r->error.message);
         if (!r->error.code)
-            count_request(p, r);
+            rc = count_request(p, r, reterr);
         p->records++;
         aq_request_close(r);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }

@@ -327,7 +327,7 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 
 /* Passes that are played one after the other, samples of each kind where there are more, and ops
  * that samples may come to. */
-enum { PLAYED_MAX = 64, SAMPLES_MAX = 24, SAMPLE_OPS = 2 * 1000 * 1000, SAMPLE_PASSES = 3 };
+enum { PLAYED_MAX = 64, SAMPLES_MAX = 16, SAMPLE_OPS = 200 * 1000, SAMPLE_PASSES = 3 };
 
 enum pass_kind { KIND_PREFILL, KIND_DECODE, KIND_MIXED, KINDS };
 

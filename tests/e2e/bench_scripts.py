@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python beside the benchmarks: configurations that the program takes, rows that stay, lines that are missed,
 pictures that are drawn.  Nothing here measures."""
+import itertools
 import json
 import os
 import sys
@@ -32,9 +33,10 @@ class Predict(Rig):
         super().setUp()
         self.bench = self.again()
 
-    def again(self):
-        bench = predict.Bench(Arguments(self.dir))
-        bench.dir = self.dir
+    def again(self, rates=(1, 1)):
+        """Whose probes find these rates, in turns."""
+        bench, found = predict.Bench(Arguments(self.dir), self.dir), itertools.cycle(rates)
+        bench.probe = lambda disk: dict(product_memory_gb_s=next(found))
         return bench
 
     def test_there_are_30_different_runs_and_the_program_takes_them(self):
@@ -68,9 +70,28 @@ class Predict(Rig):
         self.assertEqual(len(made), 1)
         self.again().row("one", report, ["other words"])
         self.assertEqual(len(made), 2)
+        self.assertEqual(row["runs"], 1)
         text = "\n".join(predict.table([("one", row), ("two", dict(error="no"))]))
         self.assertIn("| one | 90.0 | 100.0 | 10.0 % |", text)
         self.assertIn("| two | failed: no |", text)
+
+
+    def test_a_run_is_repeated_while_the_machine_changes(self):
+        found = iter((50.0, 90.0, 80.0, 70.0))
+
+        def report():
+            return dict(gen_tok_s=next(found), decode_tok_s=80.0, prefill_s=1.0,
+                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2),
+                        plan=dict(placement="p", micro_batch=8, micro_batches=2))
+
+        row = self.again(rates=(1, 2, 1, 1.1)).row("one", report, ["a"])  # the first was disturbed
+        self.assertEqual((row["runs"], row["disturbed"]), (2, False))
+        self.assertAlmostEqual(row["off"], 0.1)
+        found = iter((50.0, 90.0, 80.0, 70.0))
+        row = self.again(rates=(1, 2)).row("two", report, ["a"])  # all were: the median
+        self.assertEqual((row["runs"], row["disturbed"]), (predict.TRIES, True))
+        self.assertAlmostEqual(row["off"], 0.2)
+        self.assertIn("3, disturbed |", "\n".join(predict.table([("two", row)])))
 
 
 class Ledger(Rig):

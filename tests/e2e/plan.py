@@ -293,7 +293,8 @@ class Plan(Rig):
                         "kv_format"):
                 self.assertEqual(plan[key], doc["plan"][key], (words, key))
             for tier in row["memory"].values():
-                self.assertLessEqual(tier["measured"], tier["budget"], (words, row["memory"]))
+                if tier["budget"] is not None:  # the disk has none where nobody gave it one
+                    self.assertLessEqual(tier["measured"], tier["budget"], (words, row["memory"]))
             os.unlink(config)
 
     def test_what_it_calls_infeasible_is_refused_by_a_run(self):

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A job played through seat by seat: every sequence sits down once and decodes to its end, and what
+ * the passes are told to do keeps the limits of the block. */
+#include "policy/seating.h"
+
+#include "tests/test.h"
+#include "tests/unit/policy/plans.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SEQUENCES = 57, LENGTHS = 19 };
+
+static struct aq_block choose(const struct aq_block_inputs *in)
+{
+    struct aq_block b = {0};
+    struct aq_err err;
+    if (aq_block_choose(&b, in, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
+/* Three of a length one after the other. */
+static void draw_lengths(struct aq_length *length)
+{
+    for (uint32_t i = 0; i < LENGTHS; i++)
+        length[i] = (struct aq_length){1 + i * 37 % 100, 1 + i * 23 % 64};
+}
+
+struct played {
+    uint64_t prefill, decode, passes, mixed;
+};
+
+static struct played play(const struct aq_block *b, const struct aq_model_steps *m,
+                          const struct aq_length *length, uint32_t count, uint64_t sequences,
+                          bool refill)
+{
+    const struct aq_block_shape *shape = &b->plan.shape;
+    struct aq_seating_opts opts = {m, &b->plan, length, count, sequences, refill};
+    struct aq_pass_shape *pass = calloc(shape->micro_batches, sizeof(*pass));
+    struct played p = {0};
+    struct aq_seating *s;
+    struct aq_err err;
+    uint32_t prefill, decode;
+    assert_int_equal(aq_seating_open(&s, &opts, &err), 0);
+    while (aq_seating_next(s, pass, &prefill, &decode)) {
+        uint32_t rows[2] = {0};
+        for (uint32_t k = 0; k < shape->micro_batches; k++) {
+            uint32_t parts[2] = {0};
+            for (uint32_t i = 0; i < b->plan.part_count; i++) {
+                parts[0] += pass[k].part[i].prefill_rows;
+                parts[1] += pass[k].part[i].decode_rows;
+            }
+            assert_int_equal(parts[0], pass[k].prefill_rows);
+            assert_int_equal(parts[1], pass[k].decode_rows);
+            assert_true(pass[k].logit_rows <= shape->micro_batch);
+            assert_true(pass[k].prefill_rows <= aq_max_u64(shape->prompt_tokens, 100));
+            rows[0] += parts[0];
+            rows[1] += parts[1];
+        }
+        assert_true(rows[0] == prefill && rows[1] == decode);
+        p.prefill += prefill;
+        p.decode += decode;
+        p.passes++;
+        p.mixed += prefill && decode;
+    }
+    aq_seating_close(s);
+    free(pass);
+    return p;
+}
+
+static void every_sequence_is_played_to_its_end(void **state)
+{
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_length length[LENGTHS];
+    uint64_t prompts = 0, decoded = 0;
+    in.micro_batch = 5;
+    in.micro_batches = 2;
+    in.prompt_tokens = 150;
+    struct aq_block b = choose(&in);
+    draw_lengths(length);
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        prompts += length[i * LENGTHS / SEQUENCES].prompt;
+        decoded += length[i * LENGTHS / SEQUENCES].max_new - 1;
+    }
+    for (int refill = 0; refill < 2; refill++) {
+        struct played p = play(&b, &m, length, LENGTHS, SEQUENCES, refill);
+        assert_int_equal(p.prefill, prompts);
+        assert_int_equal(p.decode, decoded);
+        assert_int_equal(p.mixed > 0, refill);
+        assert_true(p.passes >= (decoded + SEQUENCES) / 10);
+    }
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static void a_whole_block_at_a_time_fills_then_decodes(void **state)
+{
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_length length = {50, 8};
+    in.micro_batch = 5;
+    in.micro_batches = 2;
+    in.prompt_tokens = 100; /* two prompts a pass and micro-batch: three passes to fill */
+    struct aq_block b = choose(&in);
+    struct played p = play(&b, &m, &length, 1, 20, false);
+    assert_int_equal(p.passes, 2 * (3 + 7));
+    assert_int_equal(p.mixed, 0);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+/* Of equal sequences, all seats taken, a job is a row of blocks. */
+static void a_job_of_equal_sequences_takes_as_long_as_its_blocks(void **state)
+{
+    struct aq_model_steps m = plans_model(3, 64, 4, 128);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_length length = {100, 64};
+    struct aq_hardware hw;
+    struct aq_err err;
+    aq_hardware_default(&hw, 2, 2, 2);
+    in.micro_batch = 8;
+    in.micro_batches = 2;
+    in.refill = false;
+    struct aq_block b = choose(&in);
+    struct aq_forecast f = plans_forecast(&b, &in, &hw), job = f;
+    struct aq_forecast_work work = {.steps = &m, .sequences = in.sequences};
+    aq_forecast_mean(&work, &in);
+    assert_int_equal(aq_forecast_job(&job, &b, &work, &length, 1, &hw, &err), 0);
+    assert_true(fabs(job.gen_tok_s / f.gen_tok_s - 1) < 0.03);
+    assert_true(fabs(job.all_prefill_s / f.all_prefill_s - 1) < 0.05);
+    /* One seat's worth of long ones at the end leaves the others empty: it takes longer. */
+    struct aq_length uneven[2] = {{100, 1}, {100, 127}};
+    work.refill = true;
+    assert_int_equal(aq_forecast_job(&job, &b, &work, uneven, 2, &hw, &err), 0);
+    assert_true(job.gen_tok_s < f.gen_tok_s);
+    aq_block_close(&b);
+    free(m.step);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_sequence_is_played_to_its_end),
+    cmocka_unit_test(a_whole_block_at_a_time_fills_then_decodes),
+    cmocka_unit_test(a_job_of_equal_sequences_takes_as_long_as_its_blocks),
+};
+
+AQ_TEST_MAIN(tests)
