@@ -154,7 +154,8 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
     }
     row_head_s(a, a->seq, a->count, false); /* warms up */
     while (rounds < ROUNDS_MAX &&
-           (rounds < ROUNDS_MIN || aq_clock_s() - begin < 2 * a->rig->long_s)) {
+           ((rounds < ROUNDS_MIN && aq_clock_s() - begin < AQ_RATES_SLOW_S) || rounds == 0 ||
+            aq_clock_s() - begin < 2 * a->rig->long_s)) {
         double few_s = row_head_s(a, a->part, PARTS * a->count, false);
         line(&key_s, &none_s, SHORT, few_s, AQ_RATES_CONTEXT,
              row_head_s(a, a->seq, a->count, false));

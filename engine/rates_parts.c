@@ -210,7 +210,8 @@ static void take_round(struct product_call *computes, struct product_call *one,
     for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
         double s = timed(&many[i]), flops_s = flop_s * call_flops(&many[i]);
         double promised = fmax(flops_s, memory_s) + (1 - overlap) * fmin(flops_s, memory_s);
-        share[i] = s > 0 ? promised / s : 1;
+        /* Who was held up in one of the times says nothing beyond this. */
+        share[i] = s > 0 ? fmin(fmax(promised / s, 0.01), 4) : 1;
     }
 }
 
@@ -226,10 +227,12 @@ void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_r
     assert(panels > 0 && bytes <= p->weight_bytes && flop_rows(p) > 1);
     for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
         many[i] = call_of(p, compute, format, panels, aq_hw_rows[i]);
-    take_round(&computes, &one, many, overlap, round); /* warms up */
-    while (rounds < ROUNDS_MAX &&
+    take_round(&computes, &one, many, overlap, round); /* warms up, if that is not long enough */
+    bool slow = aq_clock_s() - begin > AQ_RATES_SLOW_S;
+    while (rounds < (slow ? 1 : ROUNDS_MAX) &&
            (rounds < REPEATS_MIN || aq_clock_s() - begin < 2 * p->rig->long_s)) {
-        take_round(&computes, &one, many, overlap, round);
+        if (!slow)
+            take_round(&computes, &one, many, overlap, round);
         for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
             share[i][rounds] = round[i];
         rounds++;

@@ -16,6 +16,10 @@
  * cache, as in a large block: at least AQ_RATES_PANELS. */
 enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
 
+/* What takes longer than this once is not repeated: in a build that is slow on purpose, such as one
+ * with sanitizers, or where one core has a large machine's work. */
+#define AQ_RATES_SLOW_S 2.0
+
 /* Something per second, or seconds per something. */
 struct aq_sample {
     double median;
