@@ -12,7 +12,7 @@ static void scale_flops(const struct aq_rates_products *p, const struct aq_rates
                         struct aq_hardware *hw)
 {
     struct aq_hw_side *side = &hw->device;
-    double rate = aq_rates_product_flops(p, o->compute, o->weight_format).median;
+    double rate = aq_rates_product_flops(p, o->compute, o->compute).median;
     if (rate <= 0)
         return;
     double scale = rate / side->product_flops_per_s[o->compute];
@@ -21,10 +21,11 @@ static void scale_flops(const struct aq_rates_products *p, const struct aq_rates
     side->attention_flops_per_s *= scale;
 }
 
+/* Codes may be read more slowly than memory goes. */
 static void scale_memory(const struct aq_rates_products *p, const struct aq_rates_opts *o,
                          struct aq_hardware *hw)
 {
-    double rate = aq_rates_product_bytes(p, o->compute, o->weight_format, p->weight_bytes).median;
+    double rate = aq_rates_product_bytes(p, o->compute, o->compute, p->weight_bytes).median;
     if (rate <= 0)
         return;
     double scale = rate / hw->device.product_bytes_per_s;
@@ -32,12 +33,15 @@ static void scale_memory(const struct aq_rates_products *p, const struct aq_rate
     hw->device.attention_bytes_per_s *= scale;
     hw->device.unpack_bytes_per_s *= scale;
     hw->host_memory_bytes_per_s = rate;
+    if (aq_dtype_is_quantised(o->weight_format))
+        hw->device.code_bytes_per_s[o->weight_format == AQ_Q4] =
+            aq_rates_product_bytes(p, o->compute, o->weight_format, p->weight_bytes).median;
 }
 
 int aq_rates_measure(struct aq_hardware *ret, struct aq_rates_measured *ret_measured,
                      const struct aq_rates_opts *opts, struct aq_err *reterr)
 {
-    size_t panel = aq_panel_bytes(opts->weight_format, AQ_RATES_K);
+    size_t panel = aq_panel_bytes(opts->compute, AQ_RATES_K); /* the largest there are */
     uint64_t bytes = aq_min_u64(opts->memory, LARGE_BYTES) / panel * panel;
     struct aq_hardware hw;
     struct aq_rates_measured measured = {0};

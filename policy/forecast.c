@@ -328,6 +328,7 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 /* Passes that are played one after the other, samples of each kind where there are more, and ops
  * that samples may come to. */
 enum { PLAYED_MAX = 64, SAMPLES_MAX = 16, SAMPLE_OPS = 200 * 1000, SAMPLE_PASSES = 3 };
+#define ADMIT_STEPS 1000000000ull
 
 enum pass_kind { KIND_PREFILL, KIND_DECODE, KIND_MIXED, KINDS };
 
@@ -425,6 +426,9 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
     const struct aq_block_shape *shape = &block->plan.shape;
     uint64_t seats = (uint64_t)shape->micro_batch * shape->micro_batches;
     uint64_t most = aq_max_u64(4 * seats, 2048), all = work->sequences;
+    /* Who may sit down is found by looking at every end of all who sit, where lengths differ. */
+    if (count > 1)
+        most = aq_min_u64(most, ADMIT_STEPS / (seats * seats));
     struct job j = {
         .seating = {.steps = work->steps,
                     .plan = &block->plan,
@@ -433,16 +437,16 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
                     .sequences = aq_min_u64(all, most),
                     .refill = work->refill},
     };
-    if (!all || !count || (all > most && !work->refill))
-        return 0; /* of many whole blocks a block tells enough */
+    if (!all || !count || (all > most && (!work->refill || most < 2 * seats)))
+        return 0; /* of many whole blocks, or of huge ones, a block tells enough */
     int rc = maker_open(&j.m, block, work, hw, reterr);
     rc = rc < 0 ? rc : count_passes(&j, reterr);
     uint64_t passes = j.passes[KIND_PREFILL] + j.passes[KIND_DECODE] + j.passes[KIND_MIXED];
-    if (rc == 0)
+    if (rc == 0 && passes > 0)
         rc = passes <= PLAYED_MAX ? play_whole(&j, (uint32_t)passes, reterr)
                                   : play_samples(&j, reterr);
     maker_close(&j.m);
-    if (rc < 0)
+    if (rc < 0 || !passes)
         return rc;
     double times = (double)all / (double)j.seating.sequences, tokens = 0;
     for (uint64_t i = 0; i < j.seating.sequences; i++)

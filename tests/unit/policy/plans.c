@@ -226,6 +226,15 @@ struct aq_block_inputs plans_inputs(const struct aq_model_steps *m)
                                     .budget = {AQ_GIB, AQ_GIB, AQ_GIB}};
 }
 
+struct aq_block plans_choose(const struct aq_block_inputs *in)
+{
+    struct aq_block b = {0};
+    struct aq_err err;
+    if (aq_block_choose(&b, in, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
 struct aq_forecast plans_forecast(const struct aq_block *b, const struct aq_block_inputs *in,
                                   const struct aq_hardware *hw)
 {

@@ -37,6 +37,8 @@ void plans_check(const struct planned *p);
 /* What a run of 64 prompts of 100 tokens, each generating 64, on two threads and with a GiB in
  * every tier, asks of a block. */
 struct aq_block_inputs plans_inputs(const struct aq_model_steps *m);
+/* The block that is chosen for them; fails where there is none. */
+struct aq_block plans_choose(const struct aq_block_inputs *in);
 /* The forecast of a block for its inputs on a machine. */
 struct aq_forecast plans_forecast(const struct aq_block *b, const struct aq_block_inputs *in,
                                   const struct aq_hardware *hw);

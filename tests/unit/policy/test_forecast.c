@@ -16,15 +16,6 @@ static struct aq_block_inputs inputs(const struct aq_model_steps *m)
     return in;
 }
 
-static struct aq_block choose(const struct aq_block_inputs *in)
-{
-    struct aq_block b = {0};
-    struct aq_err err;
-    if (aq_block_choose(&b, in, &err) < 0)
-        fail_msg("%s", err.text);
-    return b;
-}
-
 static struct aq_hardware machine(void)
 {
     struct aq_hardware hw;
@@ -47,7 +38,7 @@ static void a_slow_disk_decides(void **state)
     struct aq_block_inputs in = inputs(&m);
     struct aq_placement p = {{{0, 50, 50}}, {{0, 100, 0}}, {{0, 100, 0}}, AQ_HOST};
     in.placement = &p;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_hardware hw = machine();
     hw.disk_read_bytes_per_s = 1e6;
     struct aq_forecast f = forecast(&b, &in, &hw, true, false);
@@ -69,7 +60,7 @@ static void work_adds_up(void **state)
 {
     struct aq_model_steps m = plans_model(2, 128, 2, 512);
     struct aq_block_inputs in = inputs(&m);
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_hardware hw = machine();
     for (in.sequences = 1; in.sequences <= 70; in.sequences += 3) {
         double seats = in.sequences < 16 ? (double)in.sequences : 16;
@@ -104,7 +95,7 @@ static void prompts_beyond_a_pass_take_several(void **state)
     struct aq_model_steps m = plans_model(2, 128, 2, 512);
     struct aq_block_inputs in = inputs(&m);
     in.prompt_tokens = 250; /* two prompts of 100 */
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_hardware hw = machine();
     struct aq_forecast f = forecast(&b, &in, &hw, true, false);
     assert_int_equal(f.prefill_passes, 4);
@@ -121,7 +112,7 @@ static void parts_add_up_to_the_micro_batch(void **state)
     struct aq_placement p = {{{50, 50, 0}}, {{30, 40, 30}}, {{100, 0, 0}}, AQ_HOST};
     in.placement = &p;
     in.separate = true;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     for (uint32_t rows = 0; rows <= 8; rows++) {
         for (int prefill = 0; prefill < 2; prefill++) {
             struct aq_pass_shape s;
@@ -172,11 +163,11 @@ static void what_is_held_moves(void **state)
     in.total_max = 1600;
     struct aq_hardware hw = machine();
     hw.h2d_bytes_per_s = hw.d2h_bytes_per_s = 1e6;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_forecast full = forecast(&b, &in, &hw, true, false);
     aq_block_close(&b);
     in.kv = h2o(0.2);
-    b = choose(&in);
+    b = plans_choose(&in);
     struct aq_forecast small = forecast(&b, &in, &hw, true, false);
     double run = (double)b.plan.shape.run_bytes, seats = 16, layers = 2;
     assert_true(fabs(full.lane[AQ_LANE_H2D].bytes - seats * layers * 41 * run) < 1);  /* 1299 */
@@ -194,7 +185,7 @@ static void slots_taken_over_are_written_again(void **state)
     struct aq_block_inputs in = inputs(&m);
     struct aq_placement p = {{{0, 100, 0}}, {{0, 0, 100}}, {{0, 100, 0}}, AQ_HOST};
     in.placement = &p;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_pass_shape grows, full;
     struct aq_forecast_rows rows = {.seats = 8, .held = 128};
     aq_forecast_shape(&grows, &m, &b.plan, &rows);

@@ -11,15 +11,6 @@
 
 enum { SEQUENCES = 57, LENGTHS = 19 };
 
-static struct aq_block choose(const struct aq_block_inputs *in)
-{
-    struct aq_block b = {0};
-    struct aq_err err;
-    if (aq_block_choose(&b, in, &err) < 0)
-        fail_msg("%s", err.text);
-    return b;
-}
-
 /* Three of a length one after the other. */
 static void draw_lengths(struct aq_length *length)
 {
@@ -78,7 +69,7 @@ static void every_sequence_is_played_to_its_end(void **state)
     in.micro_batch = 5;
     in.micro_batches = 2;
     in.prompt_tokens = 150;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     draw_lengths(length);
     for (uint32_t i = 0; i < SEQUENCES; i++) {
         prompts += length[i * LENGTHS / SEQUENCES].prompt;
@@ -103,7 +94,7 @@ static void a_whole_block_at_a_time_fills_then_decodes(void **state)
     in.micro_batch = 5;
     in.micro_batches = 2;
     in.prompt_tokens = 100; /* two prompts a pass and micro-batch: three passes to fill */
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct played p = play(&b, &m, &length, 1, 20, false);
     assert_int_equal(p.passes, 2 * (3 + 7));
     assert_int_equal(p.mixed, 0);
@@ -123,7 +114,7 @@ static void a_job_of_equal_sequences_takes_as_long_as_its_blocks(void **state)
     in.micro_batch = 8;
     in.micro_batches = 2;
     in.refill = false;
-    struct aq_block b = choose(&in);
+    struct aq_block b = plans_choose(&in);
     struct aq_forecast f = plans_forecast(&b, &in, &hw), job = f;
     struct aq_forecast_work work = {.steps = &m, .sequences = in.sequences};
     aq_forecast_mean(&work, &in);
