@@ -105,13 +105,16 @@ class Ledger(Rig):
                                      *map(str, words)])
             self.assertGreater(json.loads(done.stdout)["memory"]["host"]["ledger"], 0, key)
 
-    def test_a_run_is_kept_and_what_is_outside_is_marked(self):
+    def test_a_run_is_kept(self):
         found = ledger.summary(runs.bench(
             Arguments.build, runs.model("opt-125m", 8, 2, 1) + ["--device", "cpu", "--cache-dir", self.path("cache")] +
             runs.spread("0/60/40", "0/0/100", "0/100/0", "host")))
         self.assertEqual(set(found["tiers"]), {"host", "disk", "store"})
         for tier, figures in found["tiers"].items():
-            self.assertTrue(ledger.is_right(*figures), (tier, figures))
+            if tier != "host" or "ASAN_OPTIONS" not in os.environ:  # shadow memory would be counted
+                self.assertTrue(ledger.is_right(*figures), (tier, figures))
+
+    def test_what_is_outside_is_marked(self):
         mib = 1 << 20
         for said, measured, right in ((100, 100, True), (99, 100, False), (132, 100, True), (133, 100, False),
                                       (2060, 2000, True), (2061, 2000, False)):
