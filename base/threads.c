@@ -17,6 +17,9 @@
  * more threads than CPUs, who spins keeps another from working: there they sleep at once. */
 enum { SPIN_MAX = 4000 };
 
+/* Nobody claims anything. */
+#define CLOSED UINT32_MAX
+
 struct aq_pool {
     uint32_t threads, started;
     int spin_max;
@@ -25,14 +28,16 @@ struct aq_pool {
         struct aq_pool *pool;
         uint32_t index;
     } * worker;
-    aq_tile_fn *fn;
-    void *arg;
-    uint32_t tiles;
-    _Alignas(64) atomic_uint next;       /* next tile to claim */
+    /* Of the grid at hand.  A worker that comes late may read those of the next one, but then finds
+     * that `claim` has changed. */
+    _Atomic(aq_tile_fn *) fn;
+    _Atomic(void *) arg;
+    atomic_uint tiles;
+    _Alignas(64) _Atomic uint64_t claim; /* generation, and the next tile to claim of it */
     _Alignas(64) atomic_uint generation; /* rises with each grid; workers wait for it to change */
-    _Alignas(64) atomic_uint running;    /* workers not yet through with this grid */
+    _Alignas(64) atomic_uint done;       /* tiles */
     atomic_uint sleepers;
-    atomic_bool stop;
+    atomic_bool waited_for, stop;
 };
 
 static void futex_wait(atomic_uint *word, unsigned value)
@@ -52,14 +57,21 @@ static inline void relax(void)
 #endif
 }
 
-static void claim_tiles(struct aq_pool *p, uint32_t worker)
+/* Works on the grid of this generation as long as it has tiles; how many that were. */
+static uint32_t claim_tiles(struct aq_pool *p, uint32_t generation, uint32_t worker)
 {
-    for (;;) {
-        uint32_t tile = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (tile >= p->tiles)
-            return;
-        p->fn(p->arg, tile, worker);
+    uint64_t claim = atomic_load_explicit(&p->claim, memory_order_acquire);
+    uint32_t tiles = atomic_load_explicit(&p->tiles, memory_order_acquire), count = 0;
+    while (claim >> 32 == generation && (uint32_t)claim < tiles) {
+        if (!atomic_compare_exchange_weak_explicit(&p->claim, &claim, claim + 1,
+                                                   memory_order_acq_rel, memory_order_acquire))
+            continue;
+        aq_tile_fn *fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
+        fn(atomic_load_explicit(&p->arg, memory_order_relaxed), (uint32_t)claim, worker);
+        count++;
+        claim = atomic_load_explicit(&p->claim, memory_order_acquire);
     }
+    return count;
 }
 
 static void *worker_main(void *arg)
@@ -82,9 +94,12 @@ static void *worker_main(void *arg)
         seen = now;
         if (atomic_load_explicit(&p->stop, memory_order_relaxed))
             return NULL;
-        claim_tiles(p, w->index);
-        if (atomic_fetch_sub_explicit(&p->running, 1, memory_order_acq_rel) == 1)
-            futex_wake_all(&p->running);
+        uint32_t count = claim_tiles(p, now, w->index);
+        /* The grid, and so p->tiles, stays until what was claimed counts as done. */
+        uint32_t tiles = count ? atomic_load_explicit(&p->tiles, memory_order_relaxed) : 0;
+        if (count && atomic_fetch_add(&p->done, count) + count == tiles &&
+            atomic_load(&p->waited_for))
+            futex_wake_all(&p->done);
     }
 }
 
@@ -157,27 +172,33 @@ uint32_t aq_pool_threads(const struct aq_pool *p)
 
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles)
 {
+    assert(tiles < CLOSED);
     if (p->threads == 1 || tiles <= 1) {
         for (uint32_t i = 0; i < tiles; i++)
             fn(arg, i, 0);
         return;
     }
-    p->fn = fn;
-    p->arg = arg;
-    p->tiles = tiles;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&p->running, p->threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&p->generation, 1);
+    unsigned generation = atomic_load_explicit(&p->generation, memory_order_relaxed) + 1;
+    /* First nothing more can be claimed of the last grid, then the new one is written down. */
+    atomic_store_explicit(&p->claim, (uint64_t)generation << 32 | CLOSED, memory_order_relaxed);
+    atomic_store_explicit(&p->tiles, tiles, memory_order_release);
+    atomic_store_explicit(&p->fn, fn, memory_order_relaxed);
+    atomic_store_explicit(&p->arg, arg, memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&p->claim, (uint64_t)generation << 32, memory_order_release);
+    atomic_store(&p->generation, generation);
     if (atomic_load(&p->sleepers) > 0)
         futex_wake_all(&p->generation);
-    claim_tiles(p, 0);
-    unsigned left = atomic_load_explicit(&p->running, memory_order_acquire);
-    for (int spin = 0; left && spin < p->spin_max; spin++) {
+    uint32_t count = claim_tiles(p, generation, 0);
+    unsigned done = atomic_fetch_add(&p->done, count) + count;
+    for (int spin = 0; done < tiles && spin < p->spin_max; spin++) {
         relax();
-        left = atomic_load_explicit(&p->running, memory_order_acquire);
+        done = atomic_load_explicit(&p->done, memory_order_acquire);
     }
-    while (left) {
-        futex_wait(&p->running, left);
-        left = atomic_load_explicit(&p->running, memory_order_acquire);
-    }
+    if (done == tiles)
+        return;
+    atomic_store(&p->waited_for, true);
+    for (done = atomic_load(&p->done); done < tiles; done = atomic_load(&p->done))
+        futex_wait(&p->done, done);
+    atomic_store(&p->waited_for, false);
 }

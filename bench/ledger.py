@@ -124,7 +124,7 @@ def summary(report):
     disk = memory.get("disk", {})
     if "store" in disk:
         tiers["store"] = [disk["store"], disk["store_measured"]]
-    if not tiers.get("disk", [1])[0]:
+    if not any(tiers.get("disk", [1])):
         del tiers["disk"]
     return dict(tiers=tiers, placement=report["plan"]["placement"], seats=runs.seats(report),
                 process=next(i["bytes"] for i in report["plan"]["ledger"] if i["purpose"] == "process"),

@@ -96,7 +96,7 @@ static void job_close(struct aq_job *j)
     aq_input_close(j->input);
     aq_generator_close(&j->g);
     free(j->rows);
-    free(j->length);
+    aq_lengths_close(&j->lengths);
     free(j->id_table);
     free(j->prompt_histogram);
     free(j->output);

@@ -15,6 +15,23 @@
 
 /* ---- command and config ---- */
 
+/* As a shell takes it for one word. */
+static void put_word(struct aq_buf *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=,%+-";
+    if (*word && !word[strspn(word, plain)]) {
+        aq_buf_puts(out, word);
+    } else if (!strpbrk(word, "\"$`\\!")) {
+        aq_buf_printf(out, "\"%s\"", word);
+    } else {
+        aq_buf_puts(out, "'");
+        for (; *word; word++)
+            aq_buf_printf(out, *word == '\'' ? "'\\''" : "%c", *word);
+        aq_buf_puts(out, "'");
+    }
+}
+
 static void put_value(struct aq_buf *out, const json_t *v, bool quote)
 {
     char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
@@ -22,10 +39,8 @@ static void put_value(struct aq_buf *out, const json_t *v, bool quote)
         aq_buf_puts(out, text);
     else if (quote)
         aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
-    else if (strpbrk(json_string_value(v), " '\"$&()"))
-        aq_buf_printf(out, "\"%s\"", json_string_value(v));
     else
-        aq_buf_puts(out, json_string_value(v));
+        put_word(out, json_string_value(v));
     free(text);
 }
 
@@ -62,11 +77,11 @@ static json_t *command_json(const struct aq_planning *p)
     const char *key;
     struct aq_buf out = {0};
     bool model = p->o->model;
-    if (model)
-        aq_buf_printf(&out, "aquifer generate --input %s --output results.jsonl",
-                      p->o->input ? p->o->input : "prompts.jsonl");
-    else
-        aq_buf_puts(&out, "aquifer bench");
+    aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
+    if (model) {
+        put_word(&out, p->o->input ? p->o->input : "prompts.jsonl");
+        aq_buf_puts(&out, " --output results.jsonl");
+    }
     if (model)
         aq_buf_printf(&out, " --max-tokens %u", p->o->input ? p->o->max_tokens : p->gen[1]);
     else

@@ -65,8 +65,8 @@ struct aq_workload {
     uint32_t prompt_max;            /* longest prompt, tokens */
     uint32_t total_max;             /* longest prompt + max_tokens of one sequence */
     uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
-    /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean
-     * or longest one is predicted.  Copied. */
+    /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean or longest one
+     * is predicted.  Copied. */
     const struct aq_length *length;
     uint32_t length_count;
     bool prompt_logprobs; /* some record wants log-probabilities of its prompt */

@@ -102,10 +102,9 @@ int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr)
     int rc = aq_kv_policy_check_gpu(&e->info.kv, reterr);
     if (rc < 0)
         return rc;
-    if (!e->host_products_auto && e->host_products > 0)
-        return aq_error(reterr, -EINVAL,
-                        "--host-products: the cuda backend computes no products "
-                        "on the host");
+    rc = e->host_products_auto ? 0 : aq_host_products_check_gpu(e->host_products, reterr);
+    if (rc < 0)
+        return rc;
     if (e->opts.deterministic && !e->attention_auto && e->attention == AQ_ATTEND_SPLIT)
         return aq_error(
             reterr, -EINVAL,

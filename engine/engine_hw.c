@@ -26,6 +26,9 @@ static void assume_disk(struct aq_engine *e)
     e->hw.disk_duplex = usual.disk_duplex;
     e->hw.disk_in_flight = usual.disk_in_flight;
     e->hw.disk_core_s_per_byte = usual.disk_core_s_per_byte;
+    e->hw.overhead_s[AQ_LANE_DISK_READ] = usual.overhead_s[AQ_LANE_DISK_READ];
+    e->hw.overhead_s[AQ_LANE_DISK_WRITE] = usual.overhead_s[AQ_LANE_DISK_WRITE];
+    e->hw.overhead_s[AQ_LANE_READ_WEIGHTS] = usual.overhead_s[AQ_LANE_READ_WEIGHTS];
 }
 
 /* Of the products that the run does. */

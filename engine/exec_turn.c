@@ -108,13 +108,11 @@ static uint32_t list_lengths(struct aq_executor *x, enum aq_tier tier)
     for (uint32_t i = 0; i < x->seat_count; i++) {
         const struct exec_seat *seat = &x->seat[i];
         const struct aq_sequence *q = seat->sequence;
-        uint32_t now = seat->held + 1, slots = seat->limits.slots;
         if (!q || tier_of(x, i) != tier)
             continue;
-        if (seat->shared_runs)
-            now = slots = seat->shared_runs * AQ_HEAD_BLOCK_SLOTS;
         x->lengths[count++] =
-            seat->seen ? (struct aq_admit_length){now, now + (seat->last - seat->seen), slots}
+            seat->seen ? aq_admit_length_seated(&seat->limits, x->steps->kv_heads, q->prompt_count,
+                                                seat->held, seat->last - seat->seen)
                        : aq_admit_length_of(&seat->limits, x->steps->kv_heads, q->prompt_count,
                                             q->max_tokens);
     }
@@ -341,6 +339,7 @@ static void count_rows(struct aq_executor *x, uint32_t k)
             b->decode[i].row = on_host ? i - b->decode_first[part] : i;
             p->decode_rows++;
             p->decode_keys += x->seat[b->decode_seat[i]].held;
+            p->decode_slots += aq_align_up(x->seat[b->decode_seat[i]].held, AQ_HEAD_BLOCK_SLOTS);
         }
         for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++) {
             const struct exec_seat *seat = &x->seat[b->prefill_seat[i]];

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 const char *aq_hw_built_in(uint32_t i)
 {
@@ -89,11 +90,13 @@ static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
     aq_limits_cpu(&c, NULL);
     aq_limits_cpu_model(cpu, sizeof(cpu), NULL);
     char *real = realpath(l->disk_dir, NULL);
+    const char *dir = real ? real : l->disk_dir;
     snprintf(l->made_for, sizeof(l->made_for),
-             "aquifer %s, %s, %u threads on %u cores, %llu MiB%s%.40s, disk of %.48s",
+             "aquifer %s, %s, %u threads on %u cores, %llu MiB%s%.40s, disk of %.24s (%016llx)",
              aq_build_version(), cpu, opts->threads ? opts->threads : c.threads, c.threads,
              (unsigned long long)(h.total / AQ_MIB), opts->cuda ? ", " : "",
-             opts->cuda ? opts->cuda->info.name : "", real ? real : l->disk_dir);
+             opts->cuda ? opts->cuda->info.name : "", dir,
+             (unsigned long long)XXH3_64bits(dir, strlen(dir)));
     free(real);
     for (char *at = l->made_for; *at; at++) { /* as the file will hold it: one line, plain text */
         if ((unsigned char)*at < 0x20 || (unsigned char)*at >= 0x7f)

@@ -101,7 +101,7 @@ struct aq_job {
     uint64_t stray_lines;                /* lines that belong to no record of this input */
     uint64_t pending, pending_valid;     /* records still to do */
     struct aq_workload workload;         /* of the pending ones */
-    struct aq_length *length;            /* [workload.length_count]: what that points to */
+    struct aq_lengths lengths;           /* what the workload points to */
     uint64_t held_max, held_sum;         /* bytes in flight: largest pending record, all of them */
     uint64_t held_limit;                 /* bytes of records in flight and waiting */
     uint64_t line_max;                   /* bytes of the longest input line */

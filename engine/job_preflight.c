@@ -15,7 +15,6 @@
 
 enum {
     ROWS_MAX = 1 << 30,
-    LENGTHS_MAX = 1 << 16,
     RESULT_BYTES = 320, /* of a plain result without its tokens, about */
     TOKEN_BYTES = 11,   /* of a generated token: its text, its id and a comma, about */
     LOGPROB_BYTES = 60, /* of a token in the logprobs lists, and of each alternative, about */
@@ -273,25 +272,24 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
     return 0;
 }
 
-/* Tokens of the pending sequences in their order, of some where they are very many.  Without the
- * memory predictions are of a block of mean ones. */
+/* Tokens of the pending sequences in their order.  Without the memory predictions are of a block of
+ * mean ones. */
 static void list_lengths(struct aq_job *j)
 {
-    struct aq_workload *w = &j->workload;
-    uint64_t count = aq_min_u64(w->sequences, LENGTHS_MAX), sequence = 0;
-    free(j->length);
-    j->length = count ? calloc(count, sizeof(*j->length)) : NULL;
-    if (!j->length)
-        return;
-    for (uint64_t i = 0; i < j->row_count; i++) {
+    bool good = true;
+    aq_lengths_close(&j->lengths);
+    for (uint64_t i = 0; i < j->row_count && good; i++) {
         const struct aq_row *row = &j->rows[i];
-        for (uint32_t n = 0; !row->done && !row->code && n < row->sequences; n++, sequence++)
-            j->length[sequence * count / w->sequences] =
-                (struct aq_length){row->prompt_sum / row->sequences,
-                                   (uint32_t)aq_max_u64(1, row->output_sum / row->sequences)};
+        if (row->done || row->code || !row->sequences)
+            continue;
+        struct aq_length l = {row->prompt_sum / row->sequences,
+                              (uint32_t)aq_max_u64(1, row->output_sum / row->sequences)};
+        good = aq_lengths_add(&j->lengths, l, row->sequences);
     }
-    w->length = j->length;
-    w->length_count = (uint32_t)count;
+    if (!good)
+        aq_lengths_close(&j->lengths);
+    j->workload.length = j->lengths.item;
+    j->workload.length_count = j->lengths.count;
 }
 
 void aq_job_workload(struct aq_job *j)

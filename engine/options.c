@@ -305,7 +305,16 @@ static int check_bench(const struct aq_options *o, struct aq_err *reterr)
 
 static int check_plan(const struct aq_options *o, struct aq_err *reterr)
 {
+    static const char *const of_records[] = {"input-format", "prompt-field", "prompt-template",
+                                             "limit",        "max-tokens",   "n",
+                                             "temperature",  "bos",          "overlong"};
     struct aq_kv_policy kv;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(of_records); i++) {
+        if (!o->input && aq_options_given(o, of_records[i]))
+            return aq_error(reterr, -EINVAL,
+                            "--%s says how records are read: expected --input FILE beside it",
+                            of_records[i]);
+    }
     if (o->model && o->shape)
         return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
     if (!o->model && !o->shape)
@@ -326,6 +335,11 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
     /* A table's rows may name their own models. */
     if ((bit & AQ_CMD_RUN) && !(bit == AQ_CMD_BENCH && o->table && !o->model && !o->shape))
         rc = check_model(o, reterr);
+    /* A table's rows may have a device each. */
+    if (rc == 0 && o->emulate_link && !o->emulate_device && !o->table)
+        rc = aq_error(reterr, -EINVAL,
+                      "--emulate-link is the link of an emulated device: expected --emulate-device "
+                      "SIZE beside it");
     if (rc < 0)
         return rc;
     struct aq_kv_policy kv;

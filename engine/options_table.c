@@ -372,7 +372,7 @@ const struct aq_option aq_option_table[] = {
     {"refill", 0, AQ_GROUP_MACHINE, BENCH, AQ_OPTION_CHOICE_ON, AT(refill), .argument = "off",
      .choices = "off", .later = "on", .why = "a benchmark runs every prompt of a block to its end",
      .deflt = "off", .help = "always off here: every prompt of a block runs to its end"},
-    {"deterministic", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_BOOL, AT(deterministic),
+    {"deterministic", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(deterministic),
      .help = "same bits in every run; on the cpu always so"},
     {"prefetch", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",
      RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,

@@ -209,3 +209,12 @@ int aq_host_products_parse(double *ret_percent, const char *label, const char *t
                     "'%s'",
                     label, text);
 }
+
+int aq_host_products_check_gpu(double percent, struct aq_err *reterr)
+{
+    return percent <= 0 ? 0
+                        : aq_error(reterr, -EINVAL,
+                                   "--host-products: the cuda backend computes no products on the "
+                                   "host; expected auto or 0, found %g%%",
+                                   percent);
+}

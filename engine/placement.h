@@ -21,6 +21,8 @@ int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, 
 /* A share as --host-products: "0.25" or "25%", in percent. */
 int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
                            struct aq_err *reterr);
+/* Is the share one that a run on a GPU takes?  None is, above 0. */
+int aq_host_products_check_gpu(double percent, struct aq_err *reterr);
 
 /* Where decode attention runs, as --attention without auto: "device", "host", "split" or
  * "split:SHARE", the share of the host, in percent; 0 where it is not said. */

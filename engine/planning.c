@@ -242,6 +242,8 @@ static int fill_choices(struct aq_planning *p, struct aq_placement *placement,
     if (!products_auto)
         rc =
             aq_host_products_parse(&in->host_products, "--host-products", o->host_products, reterr);
+    if (rc == 0 && in->gpu)
+        rc = aq_host_products_check_gpu(in->host_products, reterr);
     if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {
         rc = aq_placement_parse(placement, "--placement", o->placement, reterr);
         in->placement = placement;
@@ -312,7 +314,7 @@ void aq_planning_close(struct aq_planning *p)
         return;
     aq_block_close(&p->block);
     aq_model_close(p->model);
-    free(p->length);
+    aq_lengths_close(&p->lengths);
     free(p);
 }
 
@@ -342,20 +344,18 @@ static int spread_lengths(struct aq_planning *p, struct aq_err *reterr)
 {
     bool range = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
     uint32_t count = range ? 1024 : 1;
-    if (p->length)
+    bool good = true;
+    if (p->lengths.count)
         return 0;
-    p->length = malloc(count * sizeof(*p->length));
-    if (!p->length)
-        return aq_error(reterr, -ENOMEM, "plan: out of memory");
-    p->length_count = count;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && good; i++) {
         double a = 0.5 + 0.7548776662466927 * i, b = 0.5 + 0.5698402909980532 * i;
-        p->length[i] = (struct aq_length){
+        struct aq_length l = {
             p->prompt[0] + (uint32_t)((a - floor(a)) * (p->prompt[1] - p->prompt[0] + 1)),
             p->gen[0] + (uint32_t)((b - floor(b)) * (p->gen[1] - p->gen[0] + 1)),
         };
+        good = aq_lengths_add(&p->lengths, l, 1);
     }
-    return 0;
+    return good ? 0 : aq_error(reterr, -ENOMEM, "plan: out of memory");
 }
 
 int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
@@ -374,8 +374,8 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     double block = p->forecast.gen_tok_s;
-    rc = aq_forecast_job(&p->forecast, &p->block, &p->work, p->length, p->length_count, &p->hw,
-                         reterr);
+    rc = aq_forecast_job(&p->forecast, &p->block, &p->work, p->lengths.item, p->lengths.count,
+                         &p->hw, reterr);
     for (int i = 0; rc == 0 && i < 2; i++)
         p->range[i] *= block > 0 ? p->forecast.gen_tok_s / block : 1;
     return rc;

@@ -22,9 +22,8 @@ struct aq_planning {
     struct aq_kv_policy kv;
     uint32_t prompt[2], gen[2]; /* lengths from, to */
     bool requests_assumed;
-    uint64_t records, records_invalid;   /* of --input */
-    struct aq_length *length;            /* [length_count] of the sequences, or of such ones */
-    uint32_t length_count, length_shift; /* one of 1 << length_shift of them */
+    uint64_t records, records_invalid; /* of --input */
+    struct aq_lengths lengths;         /* of the sequences, or of such ones */
     struct aq_block_inputs in;
     struct aq_forecast_work work;
     bool feasible;

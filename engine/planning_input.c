@@ -9,33 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTHS_MAX = 1 << 16 };
-
-static void widen(uint32_t range[2], uint32_t to)
+static void widen(uint32_t range[2], uint32_t to, bool first)
 {
-    range[0] = range[0] && range[0] < to ? range[0] : to;
+    range[0] = !first && range[0] < to ? range[0] : to;
     range[1] = range[1] > to ? range[1] : to;
-}
-
-/* Of very many sequences every second is kept, then every fourth, and so on. */
-static int keep_length(struct aq_planning *p, uint64_t sequence, struct aq_length l,
-                       struct aq_err *reterr)
-{
-    if (sequence & ((1ull << p->length_shift) - 1))
-        return 0;
-    if (p->length_count == LENGTHS_MAX) {
-        for (uint32_t i = 0; i < LENGTHS_MAX / 2; i++)
-            p->length[i] = p->length[2 * i];
-        p->length_count = LENGTHS_MAX / 2;
-        p->length_shift++;
-        return keep_length(p, sequence, l, reterr);
-    }
-    if (!p->length)
-        p->length = malloc(LENGTHS_MAX * sizeof(*p->length));
-    if (!p->length)
-        return aq_error(reterr, -ENOMEM, "plan: out of memory");
-    p->length[p->length_count++] = l;
-    return 0;
 }
 
 static int count_request(struct aq_planning *p, const struct aq_request *r, struct aq_err *reterr)
@@ -44,13 +21,10 @@ static int count_request(struct aq_planning *p, const struct aq_request *r, stru
     for (uint32_t i = 0; i < r->prompt_count; i++) {
         uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
         struct aq_length l = {prompt, gen ? gen : 1};
-        for (uint32_t n = 0; n < r->params.n; n++) {
-            int rc = keep_length(p, in->sequences + n, l, reterr);
-            if (rc < 0)
-                return rc;
-        }
-        widen(p->prompt, prompt);
-        widen(p->gen, gen);
+        if (!aq_lengths_add(&p->lengths, l, r->params.n))
+            return aq_error(reterr, -ENOMEM, "plan: out of memory");
+        widen(p->prompt, prompt, !in->sequences);
+        widen(p->gen, gen, !in->sequences);
         in->sequences += r->params.n;
         in->prompt_sum += (uint64_t)prompt * r->params.n;
         in->total_sum += ((uint64_t)prompt + gen) * r->params.n;
@@ -69,14 +43,10 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
     while (!p->o->limit || p->records < p->o->limit) {
         struct aq_request *r;
         int rc = aq_input_next(input, &line, &place, reterr);
-        if (rc <= 0 && (rc < 0 || p->in.sequences))
+        if (rc < 0)
             return rc;
-        if (rc == 0 && !p->records)
-            return aq_error(reterr, -EINVAL, "--input: '%s' has no records", p->o->input);
         if (rc == 0)
-            return aq_error(reterr, -EINVAL,
-                            "--input: none of the %llu records of '%s' is valid.  %s",
-                            (unsigned long long)p->records, p->o->input, first.text);
+            break;
         rc = aq_request_open(&r, &g->rules, &line, reterr);
         if (rc < 0)
             return rc;
@@ -90,6 +60,11 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
         if (rc < 0)
             return rc;
     }
+    if (!p->records)
+        return aq_error(reterr, -EINVAL, "--input: '%s' has no records", p->o->input);
+    if (!p->in.sequences)
+        return aq_error(reterr, -EINVAL, "--input: none of the %llu records of '%s' is valid.  %s",
+                        (unsigned long long)p->records, p->o->input, first.text);
     return 0;
 }
 

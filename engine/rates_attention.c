@@ -132,13 +132,15 @@ static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq 
     return (aq_clock_s() - start) / (rows * HEADS);
 }
 
-/* Two times of so many keys each as a line: seconds a key, and of none. */
+/* Two times of so many keys each as a line: seconds a key, and of none.  What all keys together cost
+ * is hardly ever in the first few: where the line says so, something held them up. */
 static void line(double *ret_key_s, double *ret_none_s, double few, double few_s, double many,
                  double many_s)
 {
     double slope = (many_s - few_s) / (many - few);
-    *ret_key_s = slope > 0 ? slope : many_s / many;
-    *ret_none_s = slope > 0 ? fmax(0, few_s - slope * few) : 0;
+    bool sane = slope > 0.25 * many_s / many;
+    *ret_key_s = sane ? slope : many_s / many;
+    *ret_none_s = sane ? fmax(0, few_s - slope * few) : 0;
 }
 
 void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a)

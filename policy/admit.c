@@ -41,6 +41,20 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
            aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
 }
 
+struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                              uint32_t prompt_tokens, uint32_t held, uint32_t left)
+{
+    uint32_t now = held + 1, slots = limits->slots;
+    if (aq_kv_limits_differ(limits, prompt_tokens))
+        now = slots =
+            AQ_HEAD_BLOCK_SLOTS * aq_kv_limits_runs(limits, kv_heads, prompt_tokens, prompt_tokens);
+    return (struct aq_admit_length){
+        .now = now,
+        .last = now + (left ? left - 1 : 0),
+        .slots = slots,
+    };
+}
+
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new)
 {

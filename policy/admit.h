@@ -38,5 +38,8 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
  * many KV heads. */
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new);
+/* The same of one that sits: it holds `held` slots and generates `left` tokens more. */
+struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                              uint32_t prompt_tokens, uint32_t held, uint32_t left);
 
 #endif

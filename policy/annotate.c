@@ -84,12 +84,6 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
     return keys * s->page_bytes / s->page_slots;
 }
 
-/* Keys that decode rows read: the last block of each is half full on average, and read whole. */
-static uint64_t read_keys(const struct aq_part_shape *part)
-{
-    return part->decode_keys + part->decode_rows * (uint64_t)(AQ_HEAD_BLOCK_SLOTS / 2);
-}
-
 /* What a row reads and writes beside so many keys: scores are read and written, positions read to
  * choose what is dropped. */
 static uint64_t slot_bytes(const struct pass *p, uint64_t keys)
@@ -210,7 +204,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
         return (struct aq_op_cost){
             .rows = part->decode_rows,
             .flops = 4 * part->decode_keys * p->width,
-            .memory_bytes = kv_bytes(p, read_keys(part)) + slot_bytes(p, part->decode_keys),
+            .memory_bytes = kv_bytes(p, part->decode_slots) + slot_bytes(p, part->decode_keys),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
         };

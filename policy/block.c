@@ -561,20 +561,23 @@ static void size_text(char *text, size_t size, uint64_t bytes)
 static void largest_lines(char *text, size_t size, const struct aq_ledger *l, enum aq_tier tier)
 {
     enum { LINES = 3 };
-    uint64_t below = UINT64_MAX;
+    uint32_t told[LINES];
     size_t used = 0;
     *text = '\0';
     for (int n = 0; n < LINES; n++) {
         const struct aq_ledger_item *most = NULL;
         for (uint32_t i = 0; i < l->count; i++) {
             const struct aq_ledger_item *item = &l->item[i];
-            if (item->tier == tier && item->bytes < below && (!most || item->bytes > most->bytes))
+            bool seen = false;
+            for (int before = 0; before < n; before++)
+                seen |= told[before] == i;
+            if (item->tier == tier && !seen && (!most || item->bytes > most->bytes))
                 most = item;
         }
         if (!most)
             break;
         char bytes[32];
-        below = most->bytes;
+        told[n] = (uint32_t)(most - l->item);
         size_text(bytes, sizeof(bytes), most->bytes);
         int more =
             snprintf(text + used, size - used, "%s%s %s", n ? ", " : "", most->purpose, bytes);

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Passes simulated: the ring is full from the second on, and two steady ones tell. */
 enum { DECODE_PASSES = 4, PREFILL_PASSES = 4 };
@@ -72,6 +73,9 @@ static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *
     uint64_t before = r->full ? r->held : r->held - 1;
     ret->decode_rows = (uint32_t)n;
     ret->decode_keys = n * r->held;
+    /* The last head-block is read whole: half full on average, as long as keys are added. */
+    ret->decode_slots = n * (r->full ? aq_align_up(r->held, AQ_HEAD_BLOCK_SLOTS)
+                                     : r->held + AQ_HEAD_BLOCK_SLOTS / 2);
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
         ret->read_bytes = n * whole * stride;
@@ -98,6 +102,7 @@ void aq_forecast_add_rows(struct aq_part_shape *io, const struct aq_model_steps 
     io->decode_rows += one.decode_rows;
     io->prefill_rows += one.prefill_rows;
     io->decode_keys += one.decode_keys;
+    io->decode_slots += one.decode_slots;
     io->prefill_key_pairs += one.prefill_key_pairs;
     io->stat_key_pairs += one.stat_key_pairs;
     io->read_bytes += one.read_bytes;
@@ -325,9 +330,15 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 
 /* ---- a job ------------------------------------------------------------------------------- */
 
-/* Passes that are played one after the other, samples of each kind where there are more, and ops
- * that samples may come to. */
-enum { PLAYED_MAX = 64, SAMPLES_MAX = 16, SAMPLE_OPS = 200 * 1000, SAMPLE_PASSES = 3 };
+/* Passes and ops that are played one after the other, samples of each kind where there are more, and
+ * ops that samples may come to. */
+enum {
+    PLAYED_MAX = 64,
+    PLAYED_OPS = 1000 * 1000,
+    SAMPLES_MAX = 16,
+    SAMPLE_OPS = 200 * 1000,
+    SAMPLE_PASSES = 3
+};
 #define ADMIT_STEPS 1000000000ull
 
 enum pass_kind { KIND_PREFILL, KIND_DECODE, KIND_MIXED, KINDS };
@@ -357,8 +368,10 @@ static int count_passes(struct job *j, struct aq_err *reterr)
     int rc = aq_seating_open(&s, &j->seating, reterr);
     if (rc < 0)
         return rc;
-    while (aq_seating_next(s, j->m.shape, &prefill, &decode))
+    while (aq_seating_steps(s) < ADMIT_STEPS && aq_seating_next(s, j->m.shape, &prefill, &decode))
         j->passes[kind_of(prefill, decode)]++;
+    if (aq_seating_steps(s) >= ADMIT_STEPS)
+        memset(j->passes, 0, sizeof(j->passes)); /* too long to find out */
     aq_seating_close(s);
     return 0;
 }
@@ -442,9 +455,9 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
     int rc = maker_open(&j.m, block, work, hw, reterr);
     rc = rc < 0 ? rc : count_passes(&j, reterr);
     uint64_t passes = j.passes[KIND_PREFILL] + j.passes[KIND_DECODE] + j.passes[KIND_MIXED];
+    bool few = passes <= PLAYED_MAX && passes * block->program.op_count <= PLAYED_OPS;
     if (rc == 0 && passes > 0)
-        rc = passes <= PLAYED_MAX ? play_whole(&j, (uint32_t)passes, reterr)
-                                  : play_samples(&j, reterr);
+        rc = few ? play_whole(&j, (uint32_t)passes, reterr) : play_samples(&j, reterr);
     maker_close(&j.m);
     if (rc < 0 || !passes)
         return rc;

@@ -9,6 +9,7 @@
 #define AQ_POLICY_FORECAST_H
 
 #include "policy/block.h"
+#include "policy/lengths.h"
 #include "policy/simulate.h"
 
 struct aq_forecast_work {
@@ -16,11 +17,6 @@ struct aq_forecast_work {
     uint64_t sequences;   /* 0: unknown */
     double prompt, total; /* tokens of a mean sequence: its prompt, and with what it generates */
     bool refill, serial;
-};
-
-/* Tokens of a sequence: its prompt, and what it generates, at least one. */
-struct aq_length {
-    uint32_t prompt, max_new;
 };
 
 struct aq_forecast {

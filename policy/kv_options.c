@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
-#define FLOOR_OF_ADAKV                                                                             \
-    0.2 /* as Ada-KV's programs run where query heads share keys, and kvpress's */
+/* As Ada-KV's programs run where query heads share keys, and kvpress's. */
+static const double floor_of_adakv = 0.2;
 
 static const char *const group_names[] = {"sum", "mean", "max", "first"};
 
@@ -185,7 +185,7 @@ static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
 {
     p->floor = given(&o->floor)
                    ? o->floor
-                   : (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = FLOOR_OF_ADAKV};
+                   : (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = floor_of_adakv};
     int rc = check_h2o_parts("adakv", o, reterr);
     rc = rc < 0 ? rc : check_h2o_slots(p, reterr);
     bool slots = p->floor.unit == AQ_KV_SLOTS && p->heavy.unit == AQ_KV_SLOTS;

@@ -382,6 +382,7 @@ static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
             .micro_batches = in->micro_batches ? in->micro_batches : k,
             .hidden = hidden,
             .prompt_tokens = tokens,
+            .ring_steps = in->ring_steps,
         };
         if (!in->sequences || k <= in->sequences)
             put_sides(s, shape);
@@ -626,6 +627,7 @@ int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *i
     made.placement = &placement;
     made.micro_batch = best->plan.shape.micro_batch;
     made.micro_batches = best->plan.shape.micro_batches;
+    made.ring_steps = best->plan.ring_steps;
     if (in->attention_auto) {
         made.attention_auto = false;
         made.attention = side;

@@ -65,7 +65,9 @@ static bool take(struct point *p, const struct aq_block_inputs *in, const struct
     case STEP_HIDDEN:
         p->shape.hidden = (enum aq_tier)t->to;
         return shift(&to->hidden, t->from, t->to, 100);
-    case STEP_RING: p->shape.ring_steps = t->much; return !in->prefetch_bytes;
+    case STEP_RING:
+        p->shape.ring_steps = t->much;
+        return !in->prefetch_bytes && in->ring_steps <= 0;
     case STEP_SIDE:
         p->shape.side = (enum aq_attention_side)t->to;
         return in->separate && in->attention_auto && !(in->one_side && t->to == AQ_ATTEND_SPLIT);
@@ -79,13 +81,12 @@ static bool take(struct point *p, const struct aq_block_inputs *in, const struct
 static uint32_t list_steps(struct step *ret)
 {
     static const double weights[] = {50, 20, 10, 5, 2, 1}, rings[] = {0, 1.25, 1.5, 3};
+    static const double nearer[] = {0, 25, 10, -10, -25};
     uint32_t n = 0;
     for (int seats = -2; seats <= 2; seats++) {
         for (int batches = -1; batches <= 1; batches++) {
-            for (int nearer = -1; nearer <= 1 && (seats || batches); nearer++) {
-                ret[n++] = (struct step){STEP_SEATS, seats, batches, 25.0 * nearer};
-                ret[n++] = (struct step){STEP_SEATS, seats, batches, 10.0 * nearer};
-            }
+            for (uint32_t i = 0; i < AQ_ARRAY_LEN(nearer) && (seats || batches); i++)
+                ret[n++] = (struct step){STEP_SEATS, seats, batches, nearer[i]};
         }
     }
     for (int from = AQ_DEVICE; from <= AQ_DISK; from++) {
@@ -164,16 +165,19 @@ static int put_starts(struct aq_search *s, struct point best[STARTS], const stru
                       struct aq_err *reterr)
 {
     const struct aq_block_inputs *in = s->given;
+    bool placed = in->placement || !in->can_stream;
     int rc = 0;
     for (uint32_t i = 0; i < START_KINDS && rc == 0 && s->ops < s->ops_max; i++) {
         struct point p = *like;
+        if ((placed && i % 6) || (in->micro_batch && i / 6 % 3) || (in->micro_batches && i / 18))
+            continue; /* one like that was there */
         double weights = i & 1 ? 50 : 0;
         enum aq_tier kv = (enum aq_tier)(AQ_DISK - i / 2 % 3);
         p.shape.micro_batch = in->micro_batch ? in->micro_batch : 1 + i / 6 % 3;
         p.shape.micro_batches = in->micro_batches ? in->micro_batches : 1 + i / 18;
         if (in->sequences && p.shape.micro_batch * p.shape.micro_batches > in->sequences)
             continue;
-        if (!in->placement && in->can_stream) {
+        if (!placed) {
             p.f.placement.weights = (struct aq_shares){{0, weights, 100 - weights}};
             p.f.placement.kv = (struct aq_shares){{0}};
             p.f.placement.kv.percent[kv == AQ_DEVICE && !in->separate ? AQ_HOST : kv] = 100;
@@ -196,6 +200,7 @@ int aq_search_few_seats(struct aq_search *s, struct aq_err *reterr)
         .host_products = in->host_products_auto || in->host_products > 0,
         .hidden = in->separate ? AQ_DEVICE : AQ_HOST,
         .side = in->attention,
+        .ring_steps = in->ring_steps,
     };
     if (s->best_arm >= 0)
         p.shape = s->arm[s->best_arm].shape;

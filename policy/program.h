@@ -193,12 +193,14 @@ static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 /* The primitives of an op that computes rows with a step's matrices. */
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
+/* Does an op of this kind compute with the matrix of the step? */
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
 
 /* What a part of a micro-batch does in a pass. */
 struct aq_part_shape {
     uint32_t decode_rows, prefill_rows;
     uint64_t decode_keys;       /* sum over decode rows of the keys each sees: slots held */
+    uint64_t decode_slots;      /* the same of the slots read: of whole head-blocks */
     uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
     uint64_t stat_key_pairs;    /* of those, in prompts whose keys get scores */
     /* KV of one layer on its way: from and to disk, and over the links to where it is attended and

@@ -20,6 +20,7 @@ struct aq_seating {
     struct aq_admit_length *lengths; /* [seats + 1] of those in one tier */
     uint32_t seats, seated;
     uint64_t waiting; /* the next to sit down */
+    uint64_t steps;
     bool filling;
 };
 
@@ -72,8 +73,8 @@ static uint32_t list_lengths(struct aq_seating *s, enum aq_tier tier)
             continue;
         s->lengths[count++] =
             t->new ? aq_admit_length_of(&t->limits, s->o.steps->kv_heads, t->prompt, t->max_new)
-                   : (struct aq_admit_length){t->held + 1, t->held + (t->max_new - t->made),
-                                              t->limits.slots};
+                   : aq_admit_length_seated(&t->limits, s->o.steps->kv_heads, t->prompt, t->held,
+                                            t->max_new - t->made);
     }
     return count;
 }
@@ -93,6 +94,7 @@ static bool may_sit(struct aq_seating *s, const struct seat *t, enum aq_tier tie
         .seats_free = 1,
     };
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(s, tier);
+    s->steps += (uint64_t)(count + 1) * (count + 1);
     return aq_admit_one(
         &limits, s->lengths, count, tokens, t->prompt,
         aq_admit_length_of(&t->limits, s->o.steps->kv_heads, t->prompt, t->max_new));
@@ -184,4 +186,9 @@ bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t
     *ret_prefill = prefill;
     *ret_decode = decode;
     return prefill + decode > 0;
+}
+
+uint64_t aq_seating_steps(const struct aq_seating *s)
+{
+    return s->steps;
 }

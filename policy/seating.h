@@ -26,5 +26,7 @@ void aq_seating_close(struct aq_seating *s);
 /* The next pass: shape[micro_batches], and its rows; false when there is none. */
 bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t *ret_prefill,
                      uint32_t *ret_decode);
+/* Comparisons made so far at most: of every end with everyone seated, for each who asked to sit. */
+uint64_t aq_seating_steps(const struct aq_seating *s);
 
 #endif

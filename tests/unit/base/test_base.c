@@ -7,6 +7,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,45 @@ static void each_tile_runs_once_per_grid(void **state)
             assert_int_equal(s.tile[i], 300 * (i + 1));
         aq_pool_close(pool);
     }
+}
+
+struct small_grid {
+    uint32_t tiles;
+    atomic_uint ran[8];
+};
+
+static void run_small(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct small_grid *g = arg;
+    assert_true(tile < g->tiles);
+    atomic_fetch_add(&g->ran[tile], 1);
+}
+
+static void run_small_backwards(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct small_grid *g = arg;
+    run_small(arg, g->tiles - 1 - tile, worker);
+}
+
+/* So small that workers come when all is done, or when another grid is at hand. */
+static void late_workers_find_nothing_of_an_old_grid(void **state)
+{
+    enum { GRIDS = 20000 };
+    struct small_grid *grid = calloc(GRIDS, sizeof(*grid));
+    struct aq_pool *pool;
+    assert_int_equal(aq_pool_open(&pool, 7, NULL), 0);
+    for (uint32_t i = 0; i < GRIDS; i++) {
+        grid[i].tiles = 1 + (i * 5 + i / 7) % 8;
+        aq_pool_run(pool, i % 3 ? run_small : run_small_backwards, &grid[i], grid[i].tiles);
+        for (uint32_t t = 0; t < grid[i].tiles; t++)
+            assert_int_equal(grid[i].ran[t], 1);
+    }
+    aq_pool_close(pool);
+    for (uint32_t i = 0; i < GRIDS; i++) {
+        for (uint32_t t = 0; t < 8; t++)
+            assert_int_equal(grid[i].ran[t], t < grid[i].tiles);
+    }
+    free(grid);
 }
 
 static void memory_beyond_the_limit_is_refused_with_figures(void **state)
@@ -152,6 +192,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(f16_rounds_to_nearest_even),
     cmocka_unit_test(bf16_rounds_to_nearest_even),
     cmocka_unit_test(each_tile_runs_once_per_grid),
+    cmocka_unit_test(late_workers_find_nothing_of_an_old_grid),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
     cmocka_unit_test(quoted_bytes_are_printable_and_bounded),

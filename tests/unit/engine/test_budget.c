@@ -79,7 +79,8 @@ static void draw(struct drawn *d, uint64_t number, uint64_t device_bytes)
     o->chunk = o->prefetch = 0;
     o->placement = free ? NULL : d->placement;
     o->micro_batch = free == 2 ? 0 : o->micro_batch;
-    o->predict = free == 2; /* the machine's rates are known: the planner chooses */
+    o->predict = free == 2; /* the planner chooses, on a machine that is the same every time */
+    o->hardware = free == 2 ? "epyc-zen5-2vcpu" : NULL;
 }
 
 static struct aq_engine *open_engine(const struct drawn *d)

@@ -398,6 +398,16 @@ static void resolves_to(const char *line, const char *words)
     aq_options_close(o);
 }
 
+static void a_link_without_its_device_is_refused(void **state)
+{
+    (void)state;
+    refuse_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2", "--emulate-device SIZE");
+    refuse_together("plan", "--shape|opt-125m|--prompt-len|8|--gen-len|8|--emulate-link|2/2",
+                    "--emulate-device SIZE");
+    accept_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2|--emulate-device|1GiB");
+    accept_together("bench", "--table|rows.yaml|--emulate-link|2/2");
+}
+
 static void kv_options_make_a_policy(void **state)
 {
     resolves_to("", "full");
@@ -797,6 +807,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_device_has_one_of_three_names),
     cmocka_unit_test(words_without_a_flag_are_refused_where_none_belongs),
     cmocka_unit_test(unknown_commands_name_the_nearest_one),
+    cmocka_unit_test(a_link_without_its_device_is_refused),
     cmocka_unit_test(kv_options_make_a_policy),
     cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),
     cmocka_unit_test(commands_name_what_they_miss),

@@ -282,8 +282,11 @@ static void annotation_adds_up_to_the_model(void **state)
     const struct aq_program *p = &b.program;
     struct aq_op_cost *cost = calloc(p->op_count, sizeof(*cost));
     struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20, .logit_rows = 5};
-    pass.part[0] = (struct aq_part_shape){
-        .decode_rows = 3, .prefill_rows = 20, .decode_keys = 70, .prefill_key_pairs = 210};
+    pass.part[0] = (struct aq_part_shape){.decode_rows = 3,
+                                          .prefill_rows = 20,
+                                          .decode_keys = 70,
+                                          .decode_slots = 118,
+                                          .prefill_key_pairs = 210};
     aq_program_annotate(cost, p, &m, &plan, &b.stream, &pass);
     uint64_t products = 0, attention = 0, want = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
@@ -308,8 +311,11 @@ static void scores_have_their_cost(void **state)
     struct built b = build(&m, &plan);
     struct aq_op_cost plain[64], scored[64];
     struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20};
-    pass.part[0] = (struct aq_part_shape){
-        .decode_rows = 3, .prefill_rows = 20, .decode_keys = 70, .prefill_key_pairs = 210};
+    pass.part[0] = (struct aq_part_shape){.decode_rows = 3,
+                                          .prefill_rows = 20,
+                                          .decode_keys = 70,
+                                          .decode_slots = 118,
+                                          .prefill_key_pairs = 210};
     assert_in_range(b.program.op_count, 1, 64);
     aq_program_annotate(plain, &b.program, &m, &plan, &b.stream, &pass);
     struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 16}};

@@ -130,10 +130,31 @@ static void a_job_of_equal_sequences_takes_as_long_as_its_blocks(void **state)
     free(m.step);
 }
 
+/* Of 200 000 lengths, three of each, those that are kept are spread evenly over all. */
+static void of_very_many_lengths_some_are_kept(void **state)
+{
+    (void)state;
+    enum { MANY = 200 * 1000 };
+    struct aq_lengths l = {0};
+    for (uint32_t i = 0; i < MANY / 3; i++) {
+        assert_true(aq_lengths_add(&l, (struct aq_length){1 + i, 2}, 3));
+        if (i < 1000)
+            assert_int_equal(l.count, 3 * i + 3);
+    }
+    assert_true(l.count > 1 << 15 && l.count <= 1 << 16);
+    for (uint64_t i = 0; i < l.count; i++) {
+        int64_t at = (int64_t)(i * l.added / l.count / 3), off = (int64_t)l.item[i].prompt - 1 - at;
+        assert_in_range(off + 2, 0, 4);
+    }
+    aq_lengths_close(&l);
+    assert_int_equal(l.count, 0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_sequence_is_played_to_its_end),
     cmocka_unit_test(a_whole_block_at_a_time_fills_then_decodes),
     cmocka_unit_test(a_job_of_equal_sequences_takes_as_long_as_its_blocks),
+    cmocka_unit_test(of_very_many_lengths_some_are_kept),
 };
 
 AQ_TEST_MAIN(tests)
