@@ -23,7 +23,8 @@ static uint64_t register_bytes(const struct pass *p, enum aq_register r)
     case AQ_REG_NORM: return p->steps->hidden * compute;
     case AQ_REG_INNER: return p->steps->inner * compute;
     case AQ_REG_EMBED: return p->steps->embed_width * compute;
-    case AQ_REG_LOGITS: return p->steps->vocab * 6ull; /* twice that, and read to choose */
+    /* Written (twice this is counted) and read to choose, which takes as long as 12 bytes more. */
+    case AQ_REG_LOGITS: return p->steps->vocab * 12ull;
     case AQ_REG_NONE: break;
     }
     return 0;

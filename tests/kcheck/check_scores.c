@@ -104,7 +104,7 @@ static struct aq_attn call_of(struct scored *x, uint32_t first, uint32_t count, 
 
 /* ---- limits ---- */
 
-/* What a vector unit may take for 0, of every probability or square: each subnormal one, by itself. */
+/* What a vector unit may take for 0, of every probability or square: each subnormal one. */
 #define FLUSHED 0x1p-125
 
 /* Adds what rounding may do to c(row, j) for every key, times `times`. */
