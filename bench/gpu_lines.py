@@ -120,14 +120,18 @@ def streams(lines, hw, found):
               ratio(lane(found.get("streams/host-attention"), "h2d_weights", "gb_s"), h2d), "x", "while the link is busy")
     lines.add("weights from disk / disk", 0.90, ratio(lane(found.get("streams/disk"), "disk_read_weights", "gb_s"), disk), "x")
     plain, same = found.get("streams/resident") or {}, found.get("streams/deterministic") or {}
-    lines.add("products of a pass / cuBLAS at that shape", 0.95, ratio(plain.get("mlp_tflop_s"), product), "x",
+    lines.add("products of a pass / cuBLAS at the probe's shape", 0.95, ratio(plain.get("mlp_tflop_s"), product), "x",
               "MLP ops of full tiles, their bias, activation and residual included")
     lines.add("products under --deterministic / cuBLAS", 0.80, ratio(same.get("mlp_tflop_s"), product), "x")
     for gen in ("32", "512"):
         r = found.get("rows/opt-6.7b/full/512+" + gen)
-        lines.add(f"all resident: time in which the device has nothing (512+{gen})", 0.05,
-                  1 - lane(r, "compute", "busy_s") / r["total_s"] if r else None, "x",
-                  "1 - busy share of the compute lane", at_most=True)
+        idle = 1 - lane(r, "compute", "busy_s") / r["total_s"] if r else None
+        # An op counts from the start of its launches, also while the device waits for them: what is found is the least
+        # that it can have been, and can miss the limit but not reach it.
+        need = 0.05 if idle and idle > 0.05 else None
+        lines.add(f"all resident: time in which the device has nothing (512+{gen})", need, idle, "x",
+                  "at least: 1 - busy share of the compute lane, waits for launches count as busy; at most 0.05 is wanted",
+                  at_most=True)
 
 
 def rows(lines, hw, found, predicted):
