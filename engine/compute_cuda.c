@@ -754,8 +754,11 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->deterministic = opts->deterministic;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
-    struct aq_cuda_record_opts record = {
-        .cuda = opts->cuda, .launches_max = opts->launches_max, .full = no_more_room, .user = c};
+    struct aq_cuda_record_opts record = {.cuda = opts->cuda,
+                                         .launches_max = opts->launches_max,
+                                         .pass_lists_max = opts->pass_ops,
+                                         .full = no_more_room,
+                                         .user = c};
     int rc = take(c, reterr);
     rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);

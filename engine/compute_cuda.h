@@ -19,6 +19,7 @@ struct aq_compute_cuda_opts {
     struct aq_device *device;
     struct aq_gpu_room room;
     bool deterministic;
+    uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
     uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */
 };
 

@@ -6,7 +6,12 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { LAUNCHES_MAX = 512, GRAPHS_MAX = 128 };
+enum {
+    LAUNCHES_MAX = 512,
+    LAUNCHES_MIN = 3, /* fewer cost about what a graph does */
+    KNOWN_MIN = 128,
+    KNOWN_MAX = 1024, /* each may hold some of the driver's memory */
+};
 
 enum kind {
     NORM,
@@ -103,8 +108,9 @@ struct aq_cuda_record {
     struct aq_cuda_kernels kernels;
     struct launch *list;
     uint32_t count, op;
-    uint64_t now;
-    struct known known[GRAPHS_MAX];
+    uint64_t now, far; /* lists that came; what has not come for more does not come again */
+    uint32_t known_max;
+    struct known *known;
 };
 
 /* ---- noting ------------------------------------------------------------------------------ */
@@ -454,20 +460,24 @@ static int launch_all(const struct aq_cuda_record *r, const struct aq_cuda_exec 
 
 /* ---- graphs ------------------------------------------------------------------------------ */
 
-/* The list as it was known, or its place: of one that came once, as long as there are such, else
- * of the graph that was not needed for the longest time. */
-static struct known *look_up(struct aq_cuda_record *r, XXH128_hash_t hash)
+/* The list as it was known, or the place that it gets; NULL: there is none.  Lists come in turn, all
+ * of a pass before the first one comes again: where they are more than there is room for, whoever
+ * made room for each by what came longest ago would know none of them again.  So what was there
+ * stays, unless it has not come for longer than two passes, and lists that came once replace each
+ * other. */
+static struct known *look_up(const struct aq_cuda_record *r, XXH128_hash_t hash)
 {
-    struct known *oldest = &r->known[0];
-    for (uint32_t i = 0; i < GRAPHS_MAX; i++) {
+    struct known *oldest = &r->known[0], *newest = NULL;
+    for (uint32_t i = 0; i < r->known_max; i++) {
         struct known *n = &r->known[i];
         if (n->used && XXH128_isEqual(n->hash, hash))
             return n;
-        bool graph = n->graph, than = oldest->graph;
-        if (graph != than ? than : n->used < oldest->used)
+        if (n->used < oldest->used)
             oldest = n;
+        if (!n->graph && !n->unwilling && (!newest || n->used > newest->used))
+            newest = n;
     }
-    return oldest;
+    return !oldest->used || r->now - oldest->used > r->far ? oldest : newest;
 }
 
 static void drop(struct aq_cuda_record *r, struct known *n)
@@ -499,19 +509,20 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
 int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, bool again,
                           const char **ret_what, uint32_t *ret_op)
 {
-    if (!again || !r->count)
+    if (!again || r->count < LAUNCHES_MIN)
         return launch_all(r, ex, ret_what, ret_op);
     XXH128_hash_t hash = XXH3_128bits(r->list, r->count * sizeof(*r->list));
     struct known *n = look_up(r, hash);
-    bool came = n->used && XXH128_isEqual(n->hash, hash);
-    if (!came) {
+    r->now++;
+    if (n && !(n->used && XXH128_isEqual(n->hash, hash))) {
         drop(r, n);
         n->hash = hash;
-    } else if (!n->graph && !n->unwilling) {
+    } else if (n && !n->graph && !n->unwilling) {
         capture(r, ex, n);
     }
-    n->used = ++r->now;
-    if (!n->graph)
+    if (n)
+        n->used = r->now;
+    if (!n || !n->graph)
         return launch_all(r, ex, ret_what, ret_op);
     int rc = r->opts.cuda->module->gpu->graph_launch(r->opts.cuda->gpu, n->graph, ex->stream);
     *ret_what = "cudaGraphLaunch";
@@ -541,14 +552,19 @@ int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record
 {
     struct aq_cuda_record *r = calloc(1, sizeof(*r));
     uint32_t most = opts->launches_max ? opts->launches_max : LAUNCHES_MAX;
-    if (r)
+    uint32_t known = (uint32_t)aq_min_u64(aq_max_u64(opts->pass_lists_max, KNOWN_MIN), KNOWN_MAX);
+    if (r) {
         r->list = calloc(most, sizeof(*r->list));
-    if (!r || !r->list) {
+        r->known = calloc(known, sizeof(*r->known));
+    }
+    if (!r || !r->list || !r->known) {
         aq_cuda_record_close(r);
         return aq_error(reterr, -ENOMEM, "GPU");
     }
     r->opts = *opts;
     r->opts.launches_max = most;
+    r->known_max = known;
+    r->far = 2 * aq_max_u64(opts->pass_lists_max, known);
     r->real = opts->cuda->module->kernels;
     r->kernels = (struct aq_cuda_kernels){
         .attn_decode_workspace = r->real->attn_decode_workspace,
@@ -577,8 +593,9 @@ void aq_cuda_record_close(struct aq_cuda_record *r)
 {
     if (!r)
         return;
-    for (uint32_t i = 0; i < GRAPHS_MAX; i++)
+    for (uint32_t i = 0; r->known && i < r->known_max; i++)
         drop(r, &r->known[i]);
+    free(r->known);
     free(r->list);
     free(r);
 }

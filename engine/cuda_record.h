@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/cuda_record.h - launches that are noted instead of made, and made together at the end: a
  * list that comes again, to the bit, is a graph from then on, which costs the host one call however
- * long it is.  Lists are known by a hash of 128 bits.  Knows kernels and streams, not what they are
+ * long it is.  Lists are known by a hash of 128 bits, as many as a pass has; of one or two launches
+ * none is made a graph.  Knows kernels and streams, not what they are
  * for.  One thread at a time. */
 #ifndef AQ_ENGINE_CUDA_RECORD_H
 #define AQ_ENGINE_CUDA_RECORD_H
@@ -12,7 +13,8 @@ struct aq_cuda_record;
 
 struct aq_cuda_record_opts {
     const struct aq_cuda *cuda;
-    uint32_t launches_max; /* of a list; 0: as many as is usual */
+    uint32_t launches_max;   /* of a list; 0: as many as is usual */
+    uint32_t pass_lists_max; /* that come one after the other before one comes again; 0: as usual */
     /* There is no room for another launch: the user launches what is noted (aq_cuda_record_launch),
      * and from then on the real thing, by an exec of its own stream. */
     void (*full)(void *user);

@@ -75,11 +75,21 @@ int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr)
     return 0;
 }
 
+/* Each may be a list of launches by itself. */
+static uint32_t count_compute_ops(const struct aq_program *p)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->op_count; i++)
+        count += p->op[i].lane == AQ_LANE_COMPUTE;
+    return count;
+}
+
 int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
 {
     struct aq_compute_cuda_opts opts = {
         .cuda = &e->cuda,
         .device = e->device,
+        .pass_ops = count_compute_ops(&e->block.program),
         .deterministic = e->opts.deterministic,
         .launches_max = e->seams.gpu_launches,
     };

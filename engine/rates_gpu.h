@@ -29,8 +29,8 @@ struct aq_rates_gpu {
     uint32_t decode_sequences, decode_keys, prefill_rows, heads, head_dim;
 };
 
-/* Takes at most `bytes` of the GPU's memory for each of two buffers, and less than a quarter of
- * what is free; -ENOMEM where that is too little. */
+/* Takes at most `bytes` of the GPU's memory, and an eighth of what is free, for each of two
+ * buffers, and less than 80 MiB beside them; -ENOMEM where that is too little. */
 int aq_rates_gpu(struct aq_rates_gpu *ret, struct aq_rates_rig *r, const struct aq_cuda *cuda,
                  size_t bytes, struct aq_err *reterr);
 

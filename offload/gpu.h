@@ -52,7 +52,8 @@ struct aq_gpu_ops {
 
     /* What is put into the stream between the two is not done, but becomes a graph, which does all
      * of it, as often as it is launched, at the price of one launch.  Where the first succeeds the
-     * second has to follow, also when something in between has failed; then it fails. */
+     * second has to follow, also when something in between has failed: then it fails, or makes a
+     * graph of what got there, which is closed and not launched. */
     int (*capture_begin)(struct aq_gpu *g, void *stream);
     int (*capture_end)(struct aq_gpu *g, void *stream, void **ret_graph);
     int (*graph_launch)(struct aq_gpu *g, void *graph, void *stream);

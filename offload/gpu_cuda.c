@@ -115,12 +115,20 @@ static int cuda_memory(struct aq_gpu *g, uint64_t *ret_free, uint64_t *ret_total
     return rc;
 }
 
+/* What has failed stays the thread's last error until somebody asks for it, and a kernel's launch
+ * is told by asking: whoever can do without what failed is not to be told of it then. */
+static int forget(int rc)
+{
+    cudaGetLastError();
+    return rc;
+}
+
 static int cuda_take(struct aq_gpu *g, void **ret, size_t bytes)
 {
     int rc = enter(g);
     rc = rc ? rc : (int)cudaMalloc(ret, bytes);
     if (rc)
-        return rc;
+        return forget(rc);
     rc = (int)cudaMemset(*ret, 0, bytes);
     rc = rc ? rc : (int)cudaDeviceSynchronize();
     if (rc)
@@ -137,8 +145,9 @@ static void cuda_give(struct aq_gpu *g, void *p)
 static int cuda_pin(struct aq_gpu *g, void *p, size_t bytes)
 {
     int rc = enter(g);
-    return rc ? rc
-              : (int)cudaHostRegister(p, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    rc = rc ? rc
+            : (int)cudaHostRegister(p, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    return rc ? forget(rc) : 0;
 }
 
 static void cuda_unpin(struct aq_gpu *g, void *p)
@@ -194,7 +203,8 @@ static int cuda_copy(struct aq_gpu *g, void *stream, void *dst, const void *src,
 static int cuda_capture_begin(struct aq_gpu *g, void *stream)
 {
     int rc = enter(g);
-    return rc ? rc : (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    rc = rc ? rc : (int)cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    return rc ? forget(rc) : 0;
 }
 
 static int cuda_capture_end(struct aq_gpu *g, void *stream, void **ret_graph)
@@ -208,9 +218,7 @@ static int cuda_capture_end(struct aq_gpu *g, void *stream, void **ret_graph)
         cudaGraphDestroy(graph);
     if (!rc)
         *ret_graph = exec;
-    else
-        cudaGetLastError(); /* the next launch is not to be told of it */
-    return rc;
+    return forget(rc); /* also of what failed in between: a library need not have asked */
 }
 
 static int cuda_graph_launch(struct aq_gpu *g, void *graph, void *stream)

@@ -30,6 +30,11 @@ void aq_emu_order(uint64_t seed);
 void aq_emu_fail_after(uint64_t items);
 /* Clears a failure; nothing is in any stream. */
 void aq_emu_recover(void);
+/* From now on captures fail: where they begin, or inside, where launches and products are refused
+ * and the end succeeds with what got there.  Both leave an error for the thread's next launch, if
+ * nobody reads it before. */
+enum aq_emu_capture_failure { AQ_EMU_CAPTURES, AQ_EMU_FAILS_AT_BEGIN, AQ_EMU_FAILS_INSIDE };
+void aq_emu_fail_capture(enum aq_emu_capture_failure how);
 /* Bytes that copies in streams have been asked to bring to the host, ever. */
 uint64_t aq_emu_bytes_home(void);
 /* Calls that put something into a stream, ever: launches and copies; events recorded and waited

@@ -61,7 +61,7 @@ template <typename K, typename... A>
 static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
                              K kernel, A... args)
 {
-    return aq_emu_enqueue(stream, [=] {
+    return aq_emu_enqueue_kernel(stream, [=] {
         auto thread = [=] { kernel(args...); };
         aq_emu_sm = sm;
         aq_emu_launch(

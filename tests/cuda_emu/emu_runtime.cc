@@ -39,6 +39,9 @@ struct CUstream_st {
     std::vector<item> captured;
 };
 
+/* What cudaGetLastError tells the thread, and with it its next launch. */
+static thread_local cudaError last_error = cudaSuccess;
+
 /* A graph, and what it is made into to be launched: work in order. */
 struct CUgraph_st {
     std::vector<item> work;
@@ -68,6 +71,7 @@ struct runtime {
     aq_emu_counts counts = {};
     int64_t fail_after = -1;
     int gpus = 1, driver = 13000;
+    aq_emu_capture_failure capture_fails = AQ_EMU_CAPTURES;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
     size_t at = 0; /* the stream served last */
 
@@ -121,6 +125,13 @@ bool holds(const std::map<uintptr_t, size_t> &ranges, const void *p, size_t byte
             return true;
     }
     return false;
+}
+
+/* Of a call that fails without breaking the device: the next launch is told of it too. */
+cudaError refuse(cudaError why)
+{
+    last_error = why;
+    return why;
 }
 
 uint64_t draw()
@@ -220,6 +231,8 @@ cudaError put(CUstream_st *s, item i)
         misuse("a stream that is not open");
     if (s->captures && i.kind != WORK)
         misuse("only work is captured here");
+    if (s->captures && rt.capture_fails == AQ_EMU_FAILS_INSIDE)
+        return refuse(cudaErrorStreamCaptureUnsupported);
     if (s->captures) {
         s->captured.push_back(i);
         return cudaSuccess;
@@ -281,6 +294,12 @@ void aq_emu_recover(void)
     rt.fail_after = -1;
 }
 
+void aq_emu_fail_capture(enum aq_emu_capture_failure how)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.capture_fails = how;
+}
+
 struct aq_emu_counts aq_emu_counted(void)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
@@ -315,9 +334,17 @@ int aq_emu_enqueue(void *stream, std::function<void()> work)
     return put(static_cast<CUstream_st *>(stream), {WORK, work, NULL, 0});
 }
 
+/* As the launch macro of kernels: what cudaGetLastError says behind the launch. */
+int aq_emu_enqueue_kernel(void *stream, std::function<void()> work)
+{
+    int rc = aq_emu_enqueue(stream, work);
+    int told = (int)cudaGetLastError();
+    return rc ? rc : told;
+}
+
 int aq_emu_call(void *stream, void (*fn)(void *arg), void *arg)
 {
-    return aq_emu_enqueue(stream, [=] { fn(arg); });
+    return aq_emu_enqueue_kernel(stream, [=] { fn(arg); });
 }
 
 /* ---- devices ---- */
@@ -350,15 +377,19 @@ const char *cudaGetErrorString(cudaError error)
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
     case cudaErrorInvalidDevice: return "invalid device ordinal";
     case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
+    case cudaErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
     default: return "another error";
     }
 }
 
-/* Failures here are for good. */
+/* Failures of the device are for good. */
 cudaError cudaGetLastError(void)
 {
+    cudaError told = last_error;
+    last_error = cudaSuccess;
     std::lock_guard<std::mutex> hold(rt.lock);
-    return rt.failed;
+    return rt.failed ? rt.failed : told;
 }
 
 cudaError cudaSetDevice(int device)
@@ -418,7 +449,7 @@ cudaError cudaMalloc(void **ret, size_t bytes)
     if (rt.failed)
         return rt.failed;
     if (whole > rt.total - rt.taken)
-        return cudaErrorMemoryAllocation;
+        return refuse(cudaErrorMemoryAllocation);
     /* A page that nobody may touch behind each piece; huge pages are soon protected. */
     char *p = (char *)mmap(NULL, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
@@ -464,7 +495,7 @@ cudaError cudaHostRegister(void *p, size_t bytes, unsigned)
     /* Whole pages are pinned, as by a driver. */
     uintptr_t first = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + bytes + 4095) / 4096 * 4096;
     if (holds(rt.pinned, (void *)first, end - first, true))
-        return cudaErrorHostMemoryAlreadyRegistered;
+        return refuse(cudaErrorHostMemoryAlreadyRegistered);
     rt.pinned[first] = end - first;
     return rt.failed;
 }
@@ -607,6 +638,8 @@ cudaError cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
         return rt.failed;
     if (stream->captures)
         misuse("a capture within a capture");
+    if (rt.capture_fails == AQ_EMU_FAILS_AT_BEGIN)
+        return refuse(cudaErrorStreamCaptureUnsupported);
     stream->captures = true;
     return cudaSuccess;
 }

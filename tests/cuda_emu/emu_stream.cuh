@@ -10,6 +10,8 @@
 
 /* Puts work into a stream (a cudaStream_t); at once where it is NULL.  0 or a cudaError. */
 int aq_emu_enqueue(void *stream, std::function<void()> work);
+/* The same of a launch, which is also told what an earlier call of the thread left unread. */
+int aq_emu_enqueue_kernel(void *stream, std::function<void()> work);
 
 #endif
 

@@ -7,6 +7,45 @@ import json, os, shutil, subprocess, sys, tempfile, unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SUITE = os.path.join(ROOT, "bench", "gpu_suite.py")
+sys.path.insert(0, os.path.dirname(SUITE))
+import gpu_lines
+
+
+PROFILE = {"rates": {"links": {"h2d_gb_s": {"value": 50, "origin": "given"}},
+                     "host": {"memory_gb_s": {"value": 300, "origin": "given"}},
+                     "device": {"product_f16_tflop_s": {"value": 700, "origin": "given"},
+                                "memory_gb_s": {"value": 4000, "origin": "given"}}}}
+
+
+def report(attention="device", **more):
+    """Of a row of OPT-6.7B's shape whose KV lives on the host."""
+    plan = {"attention": attention, "micro_batch": 8, "micro_batches": 2, "micro_batch_tokens": 4096, "kv_format": "f16",
+            "weight_format": "f16", "kv_policy": "full", "placement": "weights=100/0/0 kv=0/100/0 hidden=100/0/0 head=device"}
+    model = {"layers": 32, "hidden": 4096, "parameters": 12 * 32 * 4096 ** 2 + 50272 * 4096}
+    return {"plan": plan, "model": model, "row": {"prompt_len": 512, "gen_len": 512}, **more}
+
+
+class Bound(unittest.TestCase):
+    def decode(self, attention, **more):
+        return gpu_lines.Bound(report(attention, **more), PROFILE).decode(512)
+
+    def test_the_plan_says_who_attends(self):
+        lanes = {"lanes": {"host_compute": {"busy_s": 1.0}}}  # as a projected row has them of its first pass
+        kv = 16 * 512 * 4 * 4096 * 32
+        for more in {}, lanes:
+            binds, seconds = self.decode("device", **more)
+            self.assertEqual(binds, "link")
+            self.assertAlmostEqual(seconds, kv / 50e9)
+            self.assertEqual(self.decode("host", **more)[0], "host memory")
+            binds, seconds = self.decode("split:25%", **more)
+            self.assertEqual(binds, "link")
+            self.assertAlmostEqual(seconds, 0.75 * kv / 50e9)
+
+    def test_only_the_last_row_of_a_prompt_meets_the_head(self):
+        binds, seconds = gpu_lines.Bound(report(), PROFILE).prefill()
+        layers, head, attention = 12 * 32 * 4096 ** 2, 50272 * 4096, 4 * 32 * 4096 * 16 * 512 * 513 / 2
+        self.assertEqual(binds, "device flops")
+        self.assertAlmostEqual(seconds, (2 * 16 * (512 * layers + head) + attention) / 700e12)
 
 
 class Suite(unittest.TestCase):
@@ -55,11 +94,13 @@ class Suite(unittest.TestCase):
                      "decode attention / device memory", "keeping scores: time / without",
                      "host decode attention / DRAM, alone", "host decode attention / DRAM, while the link runs",
                      "weights from pinned memory in decode / H2D", "weights while the host attends / H2D",
-                     "weights from disk / disk", "products of a pass / cuBLAS at that shape",
+                     "weights from disk / disk", "products of a pass / cuBLAS at the probe's shape",
                      "products under --deterministic / cuBLAS", "all resident: time in which the device has nothing (512+32)",
                      "rows/opt-6.7b/full/512+32: measured / bound", "rows/opt-30b/h2o/int4/512+32: measured / bound"):
             self.assertRegex(lines[what][2], r"^\d", what)
-            if not what.startswith("ceiling"):
+            if what.startswith("all resident"):
+                self.assertNotIn("reached", lines[what][3])
+            elif not what.startswith("ceiling"):
                 self.assertRegex(lines[what][3], "reached|missed", what)
         # What has not run is neither.
         agreement = lines["top-1 agreement with the CPU, f16, teacher-forced"]

@@ -29,6 +29,7 @@ static struct {
      * it says of driver and GPUs (control.h). */
     __typeof__(aq_emu_order) *order;
     __typeof__(aq_emu_fail_after) *fail_after;
+    __typeof__(aq_emu_fail_capture) *fail_capture;
     __typeof__(aq_emu_recover) *recover;
     __typeof__(aq_emu_gpus) *gpus;
     __typeof__(aq_emu_driver) *driver;
@@ -245,6 +246,32 @@ static void what_does_not_fit_a_list_is_launched_at_once(void **state)
         run(one, &s, true);
         s.launches = 7;
         run(two, &s, true);
+        for (uint32_t n = 0; n < PROMPTS; n++)
+            assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
+    }
+}
+
+/* Neither a capture that does not begin nor what is refused inside one reaches what is launched
+ * then. */
+static void what_cannot_be_captured_is_launched_as_ever(void **state)
+{
+    struct setup s = {.place = &places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .deterministic = true};
+    static const enum aq_emu_capture_failure ways[] = {AQ_EMU_FAILS_AT_BEGIN, AQ_EMU_FAILS_INSIDE};
+    struct output one[PROMPTS], two[PROMPTS];
+    (void)state;
+    if (!rig.fail_capture)
+        skip();
+    run(one, &s, true);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(ways); i++) {
+        struct aq_emu_counts before = rig.counted();
+        rig.fail_capture(ways[i]);
+        run(two, &s, true);
+        rig.fail_capture(AQ_EMU_CAPTURES);
+        assert_int_equal(rig.counted().graph_launches, before.graph_launches);
         for (uint32_t n = 0; n < PROMPTS; n++)
             assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
     }
@@ -586,13 +613,14 @@ static int set_up(void **state)
     assert_non_null(module);
     rig.order = (__typeof__(rig.order))dlsym(module, "aq_emu_order");
     rig.fail_after = (__typeof__(rig.fail_after))dlsym(module, "aq_emu_fail_after");
+    rig.fail_capture = (__typeof__(rig.fail_capture))dlsym(module, "aq_emu_fail_capture");
     rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
     rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
     rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
     rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
     rig.counted = (__typeof__(rig.counted))dlsym(module, "aq_emu_counted");
-    bool all =
-        rig.counted && rig.fail_after && rig.recover && rig.gpus && rig.driver && rig.bytes_home;
+    bool all = rig.counted && rig.fail_after && rig.fail_capture && rig.recover && rig.gpus &&
+               rig.driver && rig.bytes_home;
     return !rig.order || all ? 0 : -1;
 }
 
@@ -608,6 +636,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
     cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
     cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
+    cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),

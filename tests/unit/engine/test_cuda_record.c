@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { CALLS_MAX = 1024, SOME = 3 };
+enum { CALLS_MAX = 4096, SOME = 3, MANY = 200 };
 
 static struct {
     uint32_t norms[CALLS_MAX], norm_count; /* rows of each norm that was launched */
@@ -100,12 +100,20 @@ static void full(void *user)
     now.stream = &seen;
 }
 
-static void open_record(uint32_t launches_max)
+static void open_for(uint32_t launches_max, uint32_t pass_lists_max)
 {
-    struct aq_cuda_record_opts opts = {
-        .cuda = &cuda, .launches_max = launches_max, .full = full, .user = &seen};
+    struct aq_cuda_record_opts opts = {.cuda = &cuda,
+                                       .launches_max = launches_max,
+                                       .pass_lists_max = pass_lists_max,
+                                       .full = full,
+                                       .user = &seen};
     memset(&seen, 0, sizeof(seen));
     assert_int_equal(aq_cuda_record_open(&rec, &opts, NULL), 0);
+}
+
+static void open_record(uint32_t launches_max)
+{
+    open_for(launches_max, 0);
 }
 
 /* A norm of so many rows, in memory that held something else before. */
@@ -185,9 +193,9 @@ static void what_comes_again_is_a_graph(void **state)
     assert_int_equal(seen.launched, 2);
     assert_int_equal(seen.norm_count, SOME); /* those of the first time */
     run_list(6, SOME, 0);                    /* other arguments */
-    run_list(5, SOME - 1, 0);                /* other lengths */
+    run_list(5, SOME + 1, 0);                /* other lengths */
     assert_int_equal(seen.launched, 2);
-    assert_int_equal(seen.norm_count, 3 * SOME - 1);
+    assert_int_equal(seen.norm_count, 3 * SOME + 1);
     aq_cuda_record_close(rec);
     assert_int_equal(seen.closed, 1);
 }
@@ -262,17 +270,49 @@ static void graphs_are_kept_as_long_as_there_is_room(void **state)
     open_record(0);
     run_list(1, SOME, 0);
     run_list(1, SOME, 0);
-    for (uint32_t i = 0; i < 200; i++)
-        run_list(1000 + i, 1, 0);
+    for (uint32_t i = 0; i < MANY; i++)
+        run_list(1000 + i, SOME, 0);
     run_list(1, SOME, 0);
     assert_int_equal(seen.launched, 2);
     assert_int_equal(seen.closed, 0);
-    for (uint32_t i = 0; i < 2 * 130; i++)
-        run_list(2000 + i / 2, 1, 0);
+    for (uint32_t i = 0; i < 4 * MANY; i++)
+        run_list(2000 + i / 2, SOME, 0);
     assert_true(seen.closed > 0);
     uint32_t made = seen.ended;
     aq_cuda_record_close(rec);
     assert_int_equal(seen.closed, made);
+}
+
+/* Passes of many lists that all come once in each, behind one whose lists never come again. */
+static void lists_that_come_in_turn_are_graphs(void **state)
+{
+    static const uint32_t announced[] = {MANY, 0}; /* so many are known; or fewer than there are */
+    (void)state;
+    for (size_t n = 0; n < AQ_ARRAY_LEN(announced); n++) {
+        open_for(0, announced[n]);
+        for (uint32_t i = 0; i < MANY; i++)
+            run_list(1000 + i, SOME, 0);
+        for (uint32_t pass = 0; pass < 5; pass++) {
+            seen.launched = seen.norm_count = 0;
+            for (uint32_t i = 0; i < MANY; i++)
+                run_list(2000 + i, SOME, 0);
+        }
+        assert_in_range(seen.launched, announced[n] ? MANY - 1 : MANY / 2, MANY);
+        assert_int_equal(seen.norm_count, SOME * (MANY - seen.launched));
+        assert_int_equal(seen.closed, 0);
+        aq_cuda_record_close(rec);
+    }
+}
+
+static void lists_of_a_launch_or_two_are_launched_as_ever(void **state)
+{
+    (void)state;
+    open_record(0);
+    for (uint32_t i = 0; i < 4; i++)
+        run_list(5, SOME - 1, 0);
+    assert_int_equal(seen.begun, 0);
+    assert_int_equal(seen.norm_count, 4 * (SOME - 1));
+    aq_cuda_record_close(rec);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -283,6 +323,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(what_there_is_no_room_for_is_launched_at_once),
     cmocka_unit_test(graphs_are_kept_as_long_as_there_is_room),
+    cmocka_unit_test(lists_that_come_in_turn_are_graphs),
+    cmocka_unit_test(lists_of_a_launch_or_two_are_launched_as_ever),
 };
 
 int main(void)

@@ -406,6 +406,36 @@ static void without_a_driver_there_are_no_gpus(void **state)
     assert_int_equal(aq_gpu_cuda.open(&gpu, 1, &info), cudaErrorInvalidDevice);
 }
 
+/* A launch tells what an earlier call of its thread left unread. */
+static void a_capture_that_fails_leaves_the_next_launch_alone(void **state)
+{
+    static const enum aq_emu_capture_failure ways[] = {AQ_EMU_FAILS_AT_BEGIN, AQ_EMU_FAILS_INSIDE};
+    (void)state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(ways); i++) {
+        struct gpu_rig g;
+        void *stream, *graph = NULL, *x;
+        gpu_open(&g, 0, 0);
+        assert_int_equal(aq_gpu_cuda.stream_open(g.gpu, &stream), 0);
+        assert_int_equal(aq_gpu_cuda.take(g.gpu, &x, BYTES), 0);
+        struct add a = {x, x, 0};
+        aq_emu_fail_capture(ways[i]);
+        int rc = aq_gpu_cuda.capture_begin(g.gpu, stream);
+        assert_int_equal(rc != 0, ways[i] == AQ_EMU_FAILS_AT_BEGIN);
+        if (!rc) {
+            /* A copy is refused, and does not ask for the thread's last error. */
+            rc = aq_gpu_cuda.copy(g.gpu, stream, x, x, BYTES, AQ_GPU_D2D);
+            assert_int_equal(rc, cudaErrorStreamCaptureUnsupported);
+            assert_int_equal(aq_gpu_cuda.capture_end(g.gpu, stream, &graph), 0);
+            aq_gpu_cuda.graph_close(g.gpu, graph);
+        }
+        aq_emu_fail_capture(AQ_EMU_CAPTURES);
+        assert_int_equal(launch_add(&a, stream), 0);
+        aq_gpu_cuda.stream_close(g.gpu, stream);
+        aq_gpu_cuda.give(g.gpu, x);
+        gpu_close(&g);
+    }
+}
+
 /* ---- small pieces ---- */
 
 static int count_pieces(void *user, void *native, const struct aq_copy_piece *pieces,
@@ -482,6 +512,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(small_pinned_buffers_share_no_page),
     cmocka_unit_test(what_a_gpu_is_is_found_out),
     cmocka_unit_test(without_a_driver_there_are_no_gpus),
+    cmocka_unit_test(a_capture_that_fails_leaves_the_next_launch_alone),
 };
 
 int main(void)
