@@ -38,7 +38,7 @@ PLACES = {
     "disk-attended": ("50/0/50", "0/0/100", "0/0/100", "host", "host"),
     "shared": ("0/100/0", "0/100/0", "100/0/0", "device", "split"),
 }
-TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
+TOOLS = ("memcheck", "racecheck", "synccheck")  # initcheck sees nothing: memory is set when taken
 RESIDENT = ["--placement", "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device"]
 
 

@@ -11,7 +11,8 @@
 
 struct aq_compute_cuda {
     struct aq_compute c;
-    const struct aq_cuda_kernels *k, *real; /* at work: the real ones, or those that note */
+    const struct aq_cuda_kernels *k; /* at work: the real ones, or those that note */
+    const struct aq_cuda_kernels *real;
     const struct aq_gpu_ops *gpu_ops;
     struct aq_gpu *gpu;
     struct aq_device *device;

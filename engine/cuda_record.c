@@ -460,11 +460,11 @@ static int launch_all(const struct aq_cuda_record *r, const struct aq_cuda_exec 
 
 /* ---- graphs ------------------------------------------------------------------------------ */
 
-/* The list as it was known, or the place that it gets; NULL: there is none.  Lists come in turn, all
- * of a pass before the first one comes again: where they are more than there is room for, whoever
- * made room for each by what came longest ago would know none of them again.  So what was there
- * stays, unless it has not come for longer than two passes, and lists that came once replace each
- * other. */
+/* The list as it was known, or the place that it gets; NULL: there is none.  Lists come in turn,
+ * all of a pass before the first one comes again: where they are more than there is room for,
+ * whoever made room for each by what came longest ago would know none of them again.  So what was
+ * there stays, unless it has not come for longer than two passes, and lists that came once replace
+ * each other. */
 static struct known *look_up(const struct aq_cuda_record *r, XXH128_hash_t hash)
 {
     struct known *oldest = &r->known[0], *newest = NULL;

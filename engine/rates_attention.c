@@ -132,8 +132,8 @@ static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq 
     return (aq_clock_s() - start) / (rows * HEADS);
 }
 
-/* Two times of so many keys each as a line: seconds a key, and of none.  What all keys together cost
- * is hardly ever in the first few: where the line says so, something held them up. */
+/* Two times of so many keys each as a line: seconds a key, and of none.  What all keys cost is
+ * hardly ever in the first few: where the line says so, something held them up. */
 static void line(double *ret_key_s, double *ret_none_s, double few, double few_s, double many,
                  double many_s)
 {

@@ -121,8 +121,8 @@ static struct aq_sample climb(struct gpu *g, const struct subject *s)
 
 static double size_copy(struct gpu *g, uint32_t level)
 {
-    const size_t sizes[] = {AQ_MIB, 64 * AQ_MIB, g->bytes};
-    if (level >= AQ_ARRAY_LEN(sizes) || sizes[level] > g->bytes)
+    const size_t sizes[] = {AQ_MIB, aq_min_u64(64 * AQ_MIB, g->bytes), g->bytes};
+    if (level >= AQ_ARRAY_LEN(sizes))
         return 0;
     g->copy_bytes = sizes[level];
     return 2 * (double)g->copy_bytes;
@@ -516,8 +516,10 @@ int aq_rates_gpu(struct aq_rates_gpu *ret, struct aq_rates_rig *r, const struct 
                         (unsigned long long)(cuda->info.free_bytes / AQ_MIB));
     int rc = open_gpu(&g, r, reterr);
     if (rc == 0) {
-        measure_products(&g);
-        measure_rest(&g);
+        if (!g.code)
+            measure_products(&g);
+        if (!g.code)
+            measure_rest(&g);
         rc = g.code ? aq_error(reterr, -EIO, "measuring '%s': %s", cuda->info.name,
                                g.k->error_text(g.code))
                     : measure_ops(&g, reterr);

@@ -264,13 +264,16 @@ static int enqueue(struct aq_device_stream *s, struct aq_entry *e, int *ret_resu
     void **event = s->event + 2 * (s->submitted % s->opts.depth);
     int rc = follow_all(s, e);
     rc = rc ? rc : ops->record(s->d->opts.gpu, event[0], s->native);
-    if (!rc && e->kind == AQ_ENTRY_COPY)
+    if (rc)
+        return rc;
+    if (e->kind == AQ_ENTRY_COPY)
         rc = enqueue_copy(s, e);
-    else if (!rc)
+    else
         *ret_result = e->job.fn(e->job.arg, s->native);
     assert(*ret_result <= 0);
-    /* Also behind a job that failed half-way: what it did enqueue still runs. */
-    return rc ? rc : ops->record(s->d->opts.gpu, event[1], s->native);
+    /* Also behind what failed half-way: what it did enqueue still runs. */
+    int end = ops->record(s->d->opts.gpu, event[1], s->native);
+    return rc ? rc : end;
 }
 
 static void gpu_submit(struct aq_device_stream *s)

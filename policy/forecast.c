@@ -330,8 +330,8 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 
 /* ---- a job ------------------------------------------------------------------------------- */
 
-/* Passes and ops that are played one after the other, samples of each kind where there are more, and
- * ops that samples may come to. */
+/* Passes and ops that are played one after the other, samples of each kind where there are more,
+ * and ops that samples may come to. */
 enum {
     PLAYED_MAX = 64,
     PLAYED_OPS = 1000 * 1000,

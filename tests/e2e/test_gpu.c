@@ -18,9 +18,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PROMPTS = 3, PROMPT_MAX = 64, TOKENS = TEST_SLOW ? 3 : 6, EVERYWHERE = 8, TOPS = 20 };
-
-enum { PASSES = 16 };
+enum {
+    PROMPTS = 3,
+    PROMPT_MAX = 64,
+    TOKENS = TEST_SLOW ? 3 : 6,
+    EVERYWHERE = 8,
+    TOPS = 20,
+    PASSES = 16
+};
 
 static struct {
     char model[4096], root[TEMP_PATH_MAX];
