@@ -34,13 +34,10 @@ struct item {
 
 struct CUstream_st {
     std::deque<item> items;
-    bool busy = false; /* the front one is being carried out */
+    bool busy = false;     /* the front one is being carried out */
     bool captures = false; /* what is put in goes here instead: */
     std::vector<item> captured;
 };
-
-/* What cudaGetLastError tells the thread, and with it its next launch. */
-static thread_local cudaError last_error = cudaSuccess;
 
 /* A graph, and what it is made into to be launched: work in order. */
 struct CUgraph_st {
@@ -63,6 +60,9 @@ struct runtime {
     std::vector<CUstream_st *> streams;
     std::set<CUevent_st *> events;
     std::set<CUgraphExec_st *> graphs;
+    /* What cudaGetLastError tells a thread, and with it its next launch.  (Not thread_local: the
+     * leak checker does not survive that in a module that is loaded on demand.) */
+    std::map<std::thread::id, cudaError> last_error;
     std::vector<std::unique_ptr<CUevent_st>> gone; /* streams may still wait for them */
     std::thread device;
     bool started = false, stop = false, working = false;
@@ -127,10 +127,11 @@ bool holds(const std::map<uintptr_t, size_t> &ranges, const void *p, size_t byte
     return false;
 }
 
-/* Of a call that fails without breaking the device: the next launch is told of it too. */
+/* Of a call that fails without breaking the device, under the lock: the next launch is told of it
+ * too. */
 cudaError refuse(cudaError why)
 {
-    last_error = why;
+    rt.last_error[std::this_thread::get_id()] = why;
     return why;
 }
 
@@ -163,7 +164,7 @@ CUstream_st *choose()
     CUstream_st *s = able[0];
     if (rt.seed)
         s = draw() % 4 && able.back() == rt.streams[rt.at % count] ? able.back()
-                                                                    : able[draw() % able.size()];
+                                                                   : able[draw() % able.size()];
     for (size_t i = 0; i < count; i++) {
         if (rt.streams[i] == s)
             rt.at = i;
@@ -386,9 +387,11 @@ const char *cudaGetErrorString(cudaError error)
 /* Failures of the device are for good. */
 cudaError cudaGetLastError(void)
 {
-    cudaError told = last_error;
-    last_error = cudaSuccess;
     std::lock_guard<std::mutex> hold(rt.lock);
+    auto mine = rt.last_error.find(std::this_thread::get_id());
+    cudaError told = mine == rt.last_error.end() ? cudaSuccess : mine->second;
+    if (mine != rt.last_error.end())
+        rt.last_error.erase(mine);
     return rt.failed ? rt.failed : told;
 }
 
