@@ -791,6 +791,9 @@ struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
     st.waiting = x->waiting.count;
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         st.lane[l].busy_s = x->lane[l].busy_s;
+        /* A disk that always has something to do has not ended being busy. */
+        if (is_disk_lane((enum aq_lane)l) && x->lane[l].in_flight)
+            st.lane[l].busy_s += (double)(aq_clock_ns() - x->lane[l].busy_from_ns) * 1e-9;
         st.lane[l].bytes = x->lane[l].bytes;
     }
     return st;

@@ -190,9 +190,13 @@ static void run_draw(uint64_t number)
     check_memory(e, &d);
     struct aq_engine_stats st;
     aq_engine_stats(e, &st);
-    for (int l = 0; l < AQ_LANE_COUNT; l++)
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
         rig.lanes[l] +=
             st.lane[l].bytes > 0 || (l == AQ_LANE_HOST_COMPUTE && st.lane[l].busy_s > 0);
+        if (st.lane[l].bytes > 0 && !(st.lane[l].busy_s > 0))
+            fail_msg("%s: lane %d moved %llu bytes and was never busy", running, l,
+                     (unsigned long long)st.lane[l].bytes);
+    }
     rig.host_products += aq_program_host_products(&aq_engine_block(e)->program);
     aq_engine_close(e);
     rig.ran++;
