@@ -41,32 +41,28 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
            aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
 }
 
-struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
-                                              uint32_t prompt_tokens, uint32_t held, uint32_t left)
+/* Heads that share their slots are full from the prompt on, and round up each for itself. */
+static struct aq_admit_length length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                        uint32_t prompt_tokens, uint32_t now, uint32_t left)
 {
-    uint32_t now = held + 1, slots = limits->slots;
+    uint32_t slots = limits->slots;
     if (aq_kv_limits_differ(limits, prompt_tokens))
         now = slots =
             AQ_HEAD_BLOCK_SLOTS * aq_kv_limits_runs(limits, kv_heads, prompt_tokens, prompt_tokens);
-    return (struct aq_admit_length){
-        .now = now,
-        .last = now + (left ? left - 1 : 0),
-        .slots = slots,
-    };
+    return (struct aq_admit_length){.now = now, .last = now + left, .slots = slots};
+}
+
+struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                              uint32_t prompt_tokens, uint32_t held, uint32_t left)
+{
+    return length_of(limits, kv_heads, prompt_tokens, held + 1, left);
 }
 
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new)
 {
-    uint32_t held = aq_kv_limits_held(limits, prompt_tokens, prompt_tokens), slots = limits->slots;
-    /* Heads that share their slots are full from the prompt on, and round up each for itself. */
-    if (aq_kv_limits_differ(limits, prompt_tokens))
-        held = slots =
-            AQ_HEAD_BLOCK_SLOTS * aq_kv_limits_runs(limits, kv_heads, prompt_tokens, prompt_tokens);
     /* The key of the last token is never computed. */
-    return (struct aq_admit_length){
-        .now = held,
-        .last = held + (max_new ? max_new - 1 : 0),
-        .slots = slots,
-    };
+    return length_of(limits, kv_heads, prompt_tokens,
+                     aq_kv_limits_held(limits, prompt_tokens, prompt_tokens),
+                     max_new ? max_new - 1 : 0);
 }

@@ -38,7 +38,10 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
  * many KV heads. */
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new);
-/* The same of one that sits: it holds `held` slots and generates `left` tokens more. */
+/* The same of one that sits: it holds `held` slots and generates `left` tokens more.  One rule for
+ * seats whose micro-batch has begun the coming pass already (they hold a slot fewer than this says)
+ * and for those that turn after the newcomer's (they let go of their pages a turn after its pass
+ * has begun, so a pass later than they count). */
 struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                               uint32_t prompt_tokens, uint32_t held, uint32_t left);
 

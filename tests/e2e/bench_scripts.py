@@ -110,8 +110,9 @@ class Ledger(Rig):
             Arguments.build, runs.model("opt-125m", 8, 2, 1) + ["--device", "cpu", "--cache-dir", self.path("cache")] +
             runs.spread("0/60/40", "0/0/100", "0/100/0", "host")))
         self.assertEqual(set(found["tiers"]), {"host", "disk", "store"})
-        for said, measured in found["tiers"].values():
-            self.assertGreater(min(said, measured), 0)
+        for tier, figures in found["tiers"].items():
+            if tier != "host" or "ASAN_OPTIONS" not in os.environ:  # shadow memory would be counted
+                self.assertTrue(ledger.is_right(*figures), (tier, figures))
 
     def test_what_is_outside_is_marked(self):
         mib = 1 << 20

@@ -115,6 +115,73 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     assert_int_equal(count[2], 12); /* 12 heads of 128 together, each rounded up: 5 */
 }
 
+/* A seat of the model below, whose micro-batches take turns as the executor's do. */
+struct turn_seat {
+    bool taken;
+    uint32_t prompt, held, left;
+};
+
+static void step_in_turn(struct turn_seat *s, bool is_new)
+{
+    s->held = is_new ? s->prompt : s->held + 1;
+    s->left -= !is_new;
+}
+
+static uint64_t pages_of_seats(const struct turn_seat *seat, uint32_t count, uint32_t page_slots)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < count; i++)
+        pages += seat[i].taken ? aq_div_up(seat[i].held, page_slots) : 0;
+    return pages;
+}
+
+/* At its turn a micro-batch lets go who has ended, steps the rest and seats newcomers; the others
+ * are a pass behind it or have begun the same one. */
+static void pages_last_while_micro_batches_take_turns(void **state)
+{
+    enum { BATCHES = 3, EACH = 8, SEATS = BATCHES * EACH, PAGES = 40, SLOTS = 4 };
+    struct aq_kv_limits kv;
+    struct aq_kv_policy p = {0};
+    assert_int_equal(aq_kv_policy_resolve(&p, &(struct aq_kv_options){.policy = "full"}, NULL), 0);
+    aq_kv_policy_limits(&kv, &p, 64, 64);
+    struct aq_admit_limits limits = {
+        .pages = PAGES, .page_slots = SLOTS, .seats_free = 1, .prompt_tokens = 4096};
+    struct aq_admit_length lengths[SEATS + 1];
+    struct turn_seat seat[SEATS] = {0};
+    uint64_t admitted = 0, most = 0;
+    for (uint64_t turn = 0; turn < 30000; turn++) {
+        uint32_t first = turn % BATCHES * EACH;
+        for (uint32_t i = first; i < first + EACH; i++) {
+            if (seat[i].taken && seat[i].left == 0)
+                seat[i].taken = false;
+            else if (seat[i].taken)
+                step_in_turn(&seat[i], false);
+        }
+        for (uint32_t i = first; i < first + EACH; i++) {
+            if (seat[i].taken)
+                continue;
+            uint32_t prompt = 1 + (uint32_t)aq_prng_below(10, turn, i, 24), count = 0;
+            uint32_t max_new = 1 + (uint32_t)aq_prng_below(11, turn, i, 24);
+            for (uint32_t j = 0; j < SEATS; j++) {
+                if (seat[j].taken)
+                    lengths[count++] =
+                        aq_admit_length_seated(&kv, 1, seat[j].prompt, seat[j].held, seat[j].left);
+            }
+            if (!aq_admit_one(&limits, lengths, count, 0, prompt,
+                              aq_admit_length_of(&kv, 1, prompt, max_new)))
+                break;
+            seat[i] = (struct turn_seat){.taken = true, .prompt = prompt, .left = max_new - 1};
+            step_in_turn(&seat[i], true);
+            admitted++;
+        }
+        uint64_t pages = pages_of_seats(seat, SEATS, SLOTS);
+        assert_true(pages <= PAGES);
+        most = aq_max_u64(most, pages);
+    }
+    assert_true(admitted > 3000);
+    assert_int_equal(most, PAGES); /* and none is left lying */
+}
+
 static void a_long_prompt_is_admitted_alone(void **state)
 {
     struct aq_admit_length seated[4];
@@ -648,6 +715,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_peak_equals_playing_the_passes),
     cmocka_unit_test(admission_never_exceeds_the_pool),
     cmocka_unit_test(sequences_that_drop_keys_need_fewer_pages),
+    cmocka_unit_test(pages_last_while_micro_batches_take_turns),
     cmocka_unit_test(a_long_prompt_is_admitted_alone),
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
