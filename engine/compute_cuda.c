@@ -142,9 +142,11 @@ static void launch_noted(struct aq_compute_cuda *c, bool again)
     c->ex.stream = c->stream;
 }
 
-static void no_more_room(void *user)
+static int no_more_room(void *user)
 {
-    launch_noted(user, false);
+    struct aq_compute_cuda *c = user;
+    launch_noted(c, false);
+    return c->rc;
 }
 
 /* Nothing of the host's but what is pinned may reach a kernel. */
@@ -758,6 +760,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,
                                          .pass_lists_max = opts->pass_ops,
+                                         .graphs_bytes = opts->room.graphs_bytes,
                                          .full = no_more_room,
                                          .user = c};
     int rc = take(c, reterr);

@@ -105,6 +105,11 @@ int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct a
             rc = aq_error(reterr, -ENODEV,
                           "GPU %u ('%s') has compute capability %u.%u, needed is 7.5 or later",
                           index, c.info.name, c.info.sm / 10, c.info.sm % 10);
+        else if (!c.info.host_addresses)
+            rc = aq_error(reterr, -ENODEV,
+                          "GPU %u ('%s') does not know pinned memory by the host's addresses, "
+                          "which kernels are given",
+                          index, c.info.name);
     }
     if (rc < 0) {
         aq_cuda_close(&c);

@@ -108,20 +108,24 @@ struct aq_cuda_record {
     struct aq_cuda_kernels kernels;
     struct launch *list;
     uint32_t count, op;
+    int rc;            /* of making room for another launch */
     uint64_t now, far; /* lists that came; what has not come for more does not come again */
     uint32_t known_max;
     struct known *known;
+    uint64_t free_bytes; /* of the GPU, before there were graphs; 0: there were none */
+    bool crowded;        /* there was no room for another; until one goes */
 };
 
 /* ---- noting ------------------------------------------------------------------------------ */
 
-/* The next launch of the list; NULL where there is no room: the exec is a real one then. */
+/* The next launch of the list; NULL where there is no room: the exec is a real one then, unless
+ * r->rc says that nothing more is to be launched. */
 static struct launch *next(const struct aq_cuda_exec *ex, enum kind kind)
 {
     struct aq_cuda_record *r = ex->stream;
     if (r->count == r->opts.launches_max) {
-        r->opts.full(r->opts.user);
-        assert(ex->stream != r);
+        r->rc = r->opts.full(r->opts.user);
+        assert(r->rc || ex->stream != r);
         return NULL;
     }
     struct launch *l = &r->list[r->count++];
@@ -139,7 +143,7 @@ static int note_norm(const struct aq_cuda_exec *ex, const struct aq_norm *n)
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, NORM);
     if (!l)
-        return r->real->norm(ex, n);
+        return r->rc ? r->rc : r->real->norm(ex, n);
     SET(&l->norm, n, kind);
     SET(&l->norm, n, x);
     SET(&l->norm, n, x_stride);
@@ -160,7 +164,7 @@ static int note_embed(const struct aq_cuda_exec *ex, const struct aq_embed *e)
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, EMBED);
     if (!l)
-        return r->real->embed(ex, e);
+        return r->rc ? r->rc : r->real->embed(ex, e);
     SET(&l->embed, e, table);
     SET(&l->embed, e, table_dtype);
     SET(&l->embed, e, table_layout);
@@ -183,7 +187,8 @@ static int note_add_rows(const struct aq_cuda_exec *ex, float *y, size_t y_strid
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, ADD_ROWS);
     if (!l)
-        return r->real->add_rows(ex, y, y_stride, table, table_dtype, index, rows, k);
+        return r->rc ? r->rc
+                     : r->real->add_rows(ex, y, y_stride, table, table_dtype, index, rows, k);
     l->add_rows.y = y;
     l->add_rows.y_stride = y_stride;
     l->add_rows.table = table;
@@ -199,7 +204,7 @@ static int note_finish(const struct aq_cuda_exec *ex, const struct aq_cuda_finis
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, FINISH);
     if (!l)
-        return r->real->finish(ex, f);
+        return r->rc ? r->rc : r->real->finish(ex, f);
     SET(&l->finish, f, x);
     SET(&l->finish, f, x_dtype);
     SET(&l->finish, f, x_stride);
@@ -219,7 +224,7 @@ static int note_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpac
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, UNPACK);
     if (!l)
-        return r->real->unpack(ex, u);
+        return r->rc ? r->rc : r->real->unpack(ex, u);
     SET(&l->unpack, u, src);
     SET(&l->unpack, u, dst);
     SET(&l->unpack, u, src_dtype);
@@ -236,7 +241,7 @@ static int note_dense(struct aq_cuda_blas *blas, const struct aq_cuda_exec *ex,
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, DENSE);
     if (!l)
-        return r->real->dense(blas, ex, d);
+        return r->rc ? r->rc : r->real->dense(blas, ex, d);
     l->dense.blas = blas;
     SET(&l->dense.p, d, x);
     SET(&l->dense.p, d, w);
@@ -256,7 +261,7 @@ static int note_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, PRODUCT_CODES);
     if (!l)
-        return r->real->product_codes(ex, p);
+        return r->rc ? r->rc : r->real->product_codes(ex, p);
     SET(&l->codes, p, x);
     SET(&l->codes, p, x_dtype);
     SET(&l->codes, p, x_stride);
@@ -314,14 +319,18 @@ static int note_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn 
                             struct aq_cuda_reach reach)
 {
     const struct aq_cuda_record *r = ex->stream;
-    return note_attn(ex, ATTN_DECODE, a, reach) ? 0 : r->real->attn_decode(ex, a, reach);
+    if (!note_attn(ex, ATTN_DECODE, a, reach))
+        return r->rc ? r->rc : r->real->attn_decode(ex, a, reach);
+    return 0;
 }
 
 static int note_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
                              struct aq_cuda_reach reach)
 {
     const struct aq_cuda_record *r = ex->stream;
-    return note_attn(ex, ATTN_PREFILL, a, reach) ? 0 : r->real->attn_prefill(ex, a, reach);
+    if (!note_attn(ex, ATTN_PREFILL, a, reach))
+        return r->rc ? r->rc : r->real->attn_prefill(ex, a, reach);
+    return 0;
 }
 
 static int note_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
@@ -330,7 +339,7 @@ static int note_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = note_attn(ex, ATTN_STATS, a, reach);
     if (!l)
-        return r->real->attn_stats(ex, a, pairs, reach);
+        return r->rc ? r->rc : r->real->attn_stats(ex, a, pairs, reach);
     l->attn.has_pairs = pairs;
     if (pairs)
         l->attn.pairs = *pairs; /* three numbers of a size: no padding */
@@ -344,7 +353,7 @@ static int note_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = note_attn(ex, KV_APPEND, a, reach);
     if (!l)
-        return r->real->kv_append(ex, a, k_new, v_new, stride, reach);
+        return r->rc ? r->rc : r->real->kv_append(ex, a, k_new, v_new, stride, reach);
     l->attn.reach.len = 0; /* not used, and different in every pass */
     l->attn.k_new = k_new;
     l->attn.v_new = v_new;
@@ -355,7 +364,9 @@ static int note_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a
 static int note_kv_victim(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     const struct aq_cuda_record *r = ex->stream;
-    return note_attn(ex, KV_VICTIM, a, (struct aq_cuda_reach){0}) ? 0 : r->real->kv_victim(ex, a);
+    if (!note_attn(ex, KV_VICTIM, a, (struct aq_cuda_reach){0}))
+        return r->rc ? r->rc : r->real->kv_victim(ex, a);
+    return 0;
 }
 
 static int note_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *selects,
@@ -364,7 +375,7 @@ static int note_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_sele
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, KV_SELECT);
     if (!l)
-        return r->real->kv_select(ex, selects, count, kv_heads);
+        return r->rc ? r->rc : r->real->kv_select(ex, selects, count, kv_heads);
     l->select.selects = selects;
     l->select.count = count;
     l->select.kv_heads = kv_heads;
@@ -378,7 +389,7 @@ static int note_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, KV_MOVE);
     if (!l)
-        return r->real->kv_move(ex, moves, count, kv_dtype, kv_heads, head_dim);
+        return r->rc ? r->rc : r->real->kv_move(ex, moves, count, kv_dtype, kv_heads, head_dim);
     l->move.moves = moves;
     l->move.count = count;
     l->move.kv_dtype = kv_dtype;
@@ -393,7 +404,7 @@ static int note_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const u
     const struct aq_cuda_record *r = ex->stream;
     struct launch *l = next(ex, KV_NOTE);
     if (!l)
-        return r->real->kv_note(ex, target, victim, kv_heads, whole);
+        return r->rc ? r->rc : r->real->kv_note(ex, target, victim, kv_heads, whole);
     l->note.target = target;
     l->note.victim = victim;
     l->note.kv_heads = kv_heads;
@@ -482,9 +493,30 @@ static struct known *look_up(const struct aq_cuda_record *r, XXH128_hash_t hash)
 
 static void drop(struct aq_cuda_record *r, struct known *n)
 {
-    if (n->graph)
+    if (n->graph) {
         r->opts.cuda->module->gpu->graph_close(r->opts.cuda->gpu, n->graph);
+        r->crowded = false;
+    }
     *n = (struct known){0};
+}
+
+static uint64_t free_now(const struct aq_cuda_record *r)
+{
+    uint64_t free_bytes = 0, total;
+    int rc = r->opts.cuda->module->gpu->memory(r->opts.cuda->gpu, &free_bytes, &total);
+    return rc ? 0 : free_bytes;
+}
+
+/* Have graphs, or others on the GPU, taken what is meant for graphs?  The driver takes some of it
+ * when one is made, and some when it is launched first. */
+static bool is_crowded(struct aq_cuda_record *r)
+{
+    if (!r->crowded) {
+        uint64_t now = free_now(r);
+        r->free_bytes = r->free_bytes ? r->free_bytes : now;
+        r->crowded = r->free_bytes > now + r->opts.graphs_bytes;
+    }
+    return r->crowded;
 }
 
 /* What cannot be captured is launched as ever. */
@@ -494,6 +526,8 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     const char *what;
     uint32_t op;
     void *graph = NULL;
+    if (is_crowded(r))
+        return;
     int rc = ops->capture_begin(r->opts.cuda->gpu, ex->stream);
     if (!rc) {
         int failed = launch_all(r, ex, &what, &op);

@@ -15,9 +15,12 @@ struct aq_cuda_record_opts {
     const struct aq_cuda *cuda;
     uint32_t launches_max;   /* of a list; 0: as many as is usual */
     uint32_t pass_lists_max; /* that come one after the other before one comes again; 0: as usual */
+    uint64_t
+        graphs_bytes; /* once so much less of the GPU's memory is free, no more graphs are made */
     /* There is no room for another launch: the user launches what is noted (aq_cuda_record_launch),
-     * and from then on the real thing, by an exec of its own stream. */
-    void (*full)(void *user);
+     * and from then on the real thing, by an exec of its own stream.  0, or the code that this came
+     * to: then there is no other launch. */
+    int (*full)(void *user);
     void *user;
 };
 

@@ -55,6 +55,8 @@ void engine_gpu_close(struct aq_engine *e)
 {
     if (e->context_counted)
         aq_mem_uncount(e->mem, AQ_DEVICE, "context", e->cuda.info.context_bytes);
+    if (e->graphs_counted)
+        aq_mem_uncount(e->mem, AQ_DEVICE, "gpu graphs", e->graphs_counted);
     aq_cuda_close(&e->cuda);
 }
 
@@ -102,6 +104,10 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
         return rc;
     e->context_counted = e->cuda.info.context_bytes;
     aq_gpu_room_count(&opts.room, &e->model->steps, &e->block.plan);
+    rc = aq_mem_count(e->mem, AQ_DEVICE, "gpu graphs", opts.room.graphs_bytes, reterr);
+    if (rc < 0)
+        return rc;
+    e->graphs_counted = opts.room.graphs_bytes;
     return aq_compute_cuda_open(&e->compute_cuda, &opts, reterr);
 }
 

@@ -73,6 +73,7 @@ struct aq_engine {
     struct aq_compute_cuda *compute_cuda;
     uint64_t device_budget; /* of a GPU, the driver's context included */
     bool context_counted;
+    uint64_t graphs_counted;
     struct aq_trace *trace;
     struct aq_attention_stats *attention_stats;
     struct aq_executor *executor;

@@ -8,6 +8,7 @@
 #ifndef AQ_OFFLOAD_GPU_H
 #define AQ_OFFLOAD_GPU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +20,8 @@ struct aq_gpu_info {
     uint64_t context_bytes;           /* what the driver and its libraries hold, at most */
     uint32_t sm;                      /* compute capability times ten: 75, 80, 90 */
     uint32_t multiprocessors;
-    int numa_node; /* of the host, nearest to the GPU; -1: unknown */
+    bool host_addresses; /* kernels use the host's addresses of pinned memory */
+    int numa_node;       /* of the host, nearest to the GPU; -1: unknown */
 };
 
 enum aq_gpu_copy { AQ_GPU_H2D, AQ_GPU_D2H, AQ_GPU_D2D, AQ_GPU_H2H };

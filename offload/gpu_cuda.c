@@ -63,7 +63,10 @@ static int look(struct aq_gpu_info *info, int index)
 {
     struct cudaDeviceProp p;
     size_t free_bytes, total;
-    int rc = (int)cudaGetDeviceProperties(&p, index);
+    int host_addresses = 0, rc = (int)cudaGetDeviceProperties(&p, index);
+    rc = rc ? rc
+            : (int)cudaDeviceGetAttribute(&host_addresses,
+                                          cudaDevAttrCanUseHostPointerForRegisteredMem, index);
     rc = rc ? rc : (int)cudaMemGetInfo(&free_bytes, &total);
     if (rc)
         return rc;
@@ -74,6 +77,7 @@ static int look(struct aq_gpu_info *info, int index)
         .context_bytes = held < CONTEXT_BYTES_MAX ? held : CONTEXT_BYTES_MAX,
         .sm = (uint32_t)(p.major * 10 + p.minor),
         .multiprocessors = (uint32_t)p.multiProcessorCount,
+        .host_addresses = host_addresses,
         .numa_node = numa_node_of(index),
     };
     snprintf(info->name, sizeof(info->name), "%s", p.name);

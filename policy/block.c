@@ -217,6 +217,7 @@ static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
     aq_gpu_room_count(&room, in->steps, &b->plan);
     add(&b->ledger, AQ_DEVICE, "context", in->context_bytes);
     add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_room_device(&room));
+    add(&b->ledger, AQ_DEVICE, "gpu graphs", room.graphs_bytes);
     add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
 }
 

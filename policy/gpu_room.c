@@ -7,6 +7,9 @@
  * product alone go in pieces of about so many bytes. */
 #define UNPACKED_BYTES  (32 * AQ_MIB)
 #define WORKSPACE_BYTES (32 * AQ_MIB)
+/* Of a list of launches that is a graph, generously; the engine looks at what they really take. */
+#define GRAPH_BYTES      (64 * AQ_KIB)
+#define GRAPHS_BYTES_MAX (64 * AQ_MIB)
 
 /* A prompt that loses keys is stored, attended, summed up, selected from, moved, and its first
  * victim chosen: as many calls describe it, each for itself. */
@@ -28,6 +31,7 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
     /* A head-block of a query holds 256 keys' scores and a partial sum: the workspace of decode
      * attention for one sequence (kernels/cuda/launch.h); more go where there is room. */
     uint64_t one = m->heads * (aq_div_up(keys, 256) * (256ull + m->head_dim + 2) + 1) * 4;
+    uint64_t lists = (uint64_t)m->step_count * s->micro_batches * p->part_count;
     *r = (struct aq_gpu_room){
         .desk_bytes =
             aq_align_up(s->rows_max * 12ull + CALLS_MAX * (s->micro_batch * seat + 4096), 4096),
@@ -37,6 +41,7 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
         .workspace_bytes = aq_align_up(aq_max_u64(WORKSPACE_BYTES, one), 4096),
         .stats_bytes = aq_align_up(s->head_tile_rows * 16ull, 4096),
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
+        .graphs_bytes = aq_min_u64(lists * GRAPH_BYTES, GRAPHS_BYTES_MAX),
     };
 }
 

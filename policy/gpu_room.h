@@ -23,11 +23,13 @@ struct aq_gpu_room {
     /* Of a tile of the head: statistics, on the device twice, before penalties and after; logits
      * that somebody on the host looks at. */
     uint64_t stats_bytes, logits_bytes;
+    uint64_t graphs_bytes; /* what the driver may take for graphs: then no more are made */
 };
 
 void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
                        const struct aq_plan *p);
-/* Device memory, under the purpose "gpu work"; and pinned host memory, under "gpu desks". */
+/* Device memory, under the purpose "gpu work" (graphs_bytes beside it, under "gpu graphs"); and
+ * pinned host memory, under "gpu desks". */
 uint64_t aq_gpu_room_device(const struct aq_gpu_room *r);
 uint64_t aq_gpu_room_host(const struct aq_gpu_room *r);
 

@@ -22,6 +22,8 @@ extern "C" {
 void aq_emu_gpus(int count, cudaError_t error);
 /* The driver's version as cudaDriverGetVersion says it; 0: none. */
 void aq_emu_driver(int version);
+/* Whether kernels may be given the host's addresses of pinned memory; they may at first. */
+void aq_emu_host_addresses(bool known);
 /* Memory of the device; what is taken stays taken. */
 void aq_emu_device_memory(uint64_t total_bytes);
 /* In which order streams are served: 0 is one item of each in turn. */

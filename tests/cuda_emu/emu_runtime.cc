@@ -37,6 +37,7 @@ struct CUstream_st {
     bool busy = false;     /* the front one is being carried out */
     bool captures = false; /* what is put in goes here instead: */
     std::vector<item> captured;
+    std::thread::id capturer; /* who may put it in, and what it may not do meanwhile */
 };
 
 /* A graph, and what it is made into to be launched: work in order. */
@@ -49,6 +50,7 @@ struct CUgraphExec_st {
 
 /* What the driver takes for itself. */
 static const uint64_t CONTEXT_BYTES = 5u << 20;
+static const uint64_t GRAPH_BYTES = 16u << 10;
 
 namespace
 {
@@ -70,7 +72,7 @@ struct runtime {
     uint64_t total = 2ull << 30, taken = 0, seed = 0, bytes_home = 0;
     aq_emu_counts counts = {};
     int64_t fail_after = -1;
-    int gpus = 1, driver = 13000;
+    int gpus = 1, driver = 13000, host_addresses = 1;
     aq_emu_capture_failure capture_fails = AQ_EMU_CAPTURES;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
     size_t at = 0; /* the stream served last */
@@ -125,6 +127,17 @@ bool holds(const std::map<uintptr_t, size_t> &ranges, const void *p, size_t byte
             return true;
     }
     return false;
+}
+
+/* Under the lock: a call that breaks the capture of whoever makes it (waiting, allocating, the
+ * default stream), CUDA Programming Guide, "Prohibited and Unhandled Operations" and
+ * cudaThreadExchangeStreamCaptureMode. */
+void check_no_capture(const char *call)
+{
+    for (const CUstream_st *s : rt.streams) {
+        if (s->captures && s->capturer == std::this_thread::get_id())
+            misuse(call);
+    }
 }
 
 /* Of a call that fails without breaking the device, under the lock: the next launch is told of it
@@ -230,8 +243,8 @@ cudaError put(CUstream_st *s, item i)
         known |= other == s;
     if (!known)
         misuse("a stream that is not open");
-    if (s->captures && i.kind != WORK)
-        misuse("only work is captured here");
+    if (s->captures && (i.kind != WORK || s->capturer != std::this_thread::get_id()))
+        misuse("only work of the thread that began it is captured here");
     if (s->captures && rt.capture_fails == AQ_EMU_FAILS_INSIDE)
         return refuse(cudaErrorStreamCaptureUnsupported);
     if (s->captures) {
@@ -269,6 +282,11 @@ void aq_emu_gpus(int count, cudaError error)
 void aq_emu_driver(int version)
 {
     rt.driver = version;
+}
+
+void aq_emu_host_addresses(bool known)
+{
+    rt.host_addresses = known;
 }
 
 void aq_emu_device_memory(uint64_t total_bytes)
@@ -416,6 +434,12 @@ cudaError cudaGetDeviceProperties(struct cudaDeviceProp *ret, int)
     return cudaSuccess;
 }
 
+cudaError cudaDeviceGetAttribute(int *ret, cudaDeviceAttr, int)
+{
+    *ret = rt.host_addresses;
+    return cudaSuccess;
+}
+
 cudaError cudaDeviceGetPCIBusId(char *id, int bytes, int)
 {
     snprintf(id, (size_t)bytes, "FFFF:FF:00.0");
@@ -425,6 +449,7 @@ cudaError cudaDeviceGetPCIBusId(char *id, int bytes, int)
 cudaError cudaDeviceSynchronize(void)
 {
     std::unique_lock<std::mutex> hold(rt.lock);
+    check_no_capture("cudaDeviceSynchronize in a capture");
     for (;;) {
         bool empty = true;
         for (CUstream_st *s : rt.streams)
@@ -448,6 +473,7 @@ cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
 cudaError cudaMalloc(void **ret, size_t bytes)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaMalloc in a capture");
     size_t whole = (bytes + 4095) / 4096 * 4096;
     if (rt.failed)
         return rt.failed;
@@ -470,6 +496,7 @@ cudaError cudaMalloc(void **ret, size_t bytes)
 cudaError cudaFree(void *p)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaFree in a capture");
     auto at = rt.memory.find((uintptr_t)p);
     if (!p)
         return rt.failed;
@@ -484,6 +511,7 @@ cudaError cudaFree(void *p)
 cudaError cudaMemset(void *p, int value, size_t bytes)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaMemset in a capture");
     if (!holds(rt.memory, p, bytes, false))
         misuse("cudaMemset of what is not device memory");
     open_window();
@@ -495,6 +523,7 @@ cudaError cudaMemset(void *p, int value, size_t bytes)
 cudaError cudaHostRegister(void *p, size_t bytes, unsigned)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaHostRegister in a capture");
     /* Whole pages are pinned, as by a driver. */
     uintptr_t first = (uintptr_t)p / 4096 * 4096, end = ((uintptr_t)p + bytes + 4095) / 4096 * 4096;
     if (holds(rt.pinned, (void *)first, end - first, true))
@@ -506,6 +535,7 @@ cudaError cudaHostRegister(void *p, size_t bytes, unsigned)
 cudaError cudaHostUnregister(void *p)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaHostUnregister in a capture");
     if (!rt.pinned.erase((uintptr_t)p / 4096 * 4096))
         misuse("unpinned what was not pinned");
     return rt.failed;
@@ -514,6 +544,7 @@ cudaError cudaHostUnregister(void *p)
 cudaError cudaMemcpy(void *dst, const void *src, size_t bytes, cudaMemcpyKind kind)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
+    check_no_capture("cudaMemcpy in a capture");
     if (rt.failed)
         return rt.failed;
     check_copy(dst, src, bytes, kind);
@@ -570,6 +601,9 @@ cudaError cudaStreamDestroy(cudaStream_t stream)
 cudaError cudaStreamSynchronize(cudaStream_t stream)
 {
     std::unique_lock<std::mutex> hold(rt.lock);
+    check_no_capture("cudaStreamSynchronize in a capture");
+    if (stream && stream->captures)
+        misuse("cudaStreamSynchronize of a stream that is captured");
     while (stream && !stream->items.empty() && !rt.failed)
         rt.changed.wait(hold);
     return rt.failed;
@@ -617,6 +651,7 @@ cudaError cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError cudaEventSynchronize(cudaEvent_t event)
 {
     std::unique_lock<std::mutex> hold(rt.lock);
+    check_no_capture("cudaEventSynchronize in a capture");
     uint64_t time = event->recorded;
     while (event->over < time && !rt.failed)
         rt.changed.wait(hold);
@@ -644,6 +679,7 @@ cudaError cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
     if (rt.capture_fails == AQ_EMU_FAILS_AT_BEGIN)
         return refuse(cudaErrorStreamCaptureUnsupported);
     stream->captures = true;
+    stream->capturer = std::this_thread::get_id();
     return cudaSuccess;
 }
 
@@ -652,6 +688,8 @@ cudaError cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *ret)
     std::lock_guard<std::mutex> hold(rt.lock);
     if (!stream->captures)
         misuse("the end of no capture");
+    if (stream->capturer != std::this_thread::get_id())
+        misuse("the end of another thread's capture");
     stream->captures = false;
     if (rt.failed) {
         stream->captured.clear();
@@ -667,6 +705,9 @@ cudaError cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned
     std::lock_guard<std::mutex> hold(rt.lock);
     if (rt.failed)
         return rt.failed;
+    if (GRAPH_BYTES > rt.total - rt.taken)
+        return refuse(cudaErrorMemoryAllocation);
+    rt.taken += GRAPH_BYTES;
     *ret = new CUgraphExec_st;
     (*ret)->work = graph->work;
     rt.graphs.insert(*ret);
@@ -685,6 +726,7 @@ cudaError cudaGraphExecDestroy(cudaGraphExec_t exec)
     std::lock_guard<std::mutex> hold(rt.lock);
     if (!rt.graphs.erase(exec))
         misuse("destroyed what is no graph");
+    rt.taken -= GRAPH_BYTES;
     delete exec; /* what was launched has its own copies */
     return rt.failed;
 }

@@ -38,6 +38,7 @@ static struct {
     __typeof__(aq_emu_recover) *recover;
     __typeof__(aq_emu_gpus) *gpus;
     __typeof__(aq_emu_driver) *driver;
+    __typeof__(aq_emu_host_addresses) *host_addresses;
     __typeof__(aq_emu_bytes_home) *bytes_home;
     __typeof__(aq_emu_counted) *counted;
     uint64_t seed;
@@ -556,6 +557,9 @@ static void what_cannot_be_had_is_said(void **state)
     rig.gpus(0, cudaErrorNoDevice);
     expect_refusal(&o, -ENODEV, "finds no GPU: no CUDA-capable device is detected");
     rig.gpus(1, cudaSuccess);
+    rig.host_addresses(false);
+    expect_refusal(&o, -ENODEV, "does not know pinned memory by the host's addresses");
+    rig.host_addresses(true);
     o.device_memory = 3 * AQ_GIB;
     expect_refusal(&o, -ENOMEM, "bytes, but of the");
     o.device_memory = 0;
@@ -622,10 +626,11 @@ static int set_up(void **state)
     rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
     rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
     rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
+    rig.host_addresses = (__typeof__(rig.host_addresses))dlsym(module, "aq_emu_host_addresses");
     rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
     rig.counted = (__typeof__(rig.counted))dlsym(module, "aq_emu_counted");
     bool all = rig.counted && rig.fail_after && rig.fail_capture && rig.recover && rig.gpus &&
-               rig.driver && rig.bytes_home;
+               rig.driver && rig.host_addresses && rig.bytes_home;
     return !rig.order || all ? 0 : -1;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { CALLS_MAX = 4096, SOME = 3, MANY = 200 };
+enum { GRAPH = 10, ENOUGH = 1 << 20 }; /* bytes: what the GPU loses by a graph, and has */
 
 static struct {
     uint32_t norms[CALLS_MAX], norm_count; /* rows of each norm that was launched */
@@ -18,6 +19,7 @@ static struct {
     int fails_at; /* rows of the norm that fails; 0: none */
     int capture_code;
     uint32_t full;
+    uint64_t free_bytes;
 } seen;
 
 static struct aq_cuda_exec exec_of(void *stream)
@@ -55,6 +57,7 @@ static int capture_end(struct aq_gpu *g, void *stream, void **ret)
     (void)g;
     (void)stream;
     seen.ended++;
+    seen.free_bytes -= GRAPH;
     seen.capturing = false;
     *ret = &seen.ended;
     return 0;
@@ -74,9 +77,19 @@ static void graph_close(struct aq_gpu *g, void *graph)
     (void)g;
     (void)graph;
     seen.closed++;
+    seen.free_bytes += GRAPH;
 }
 
-static const struct aq_gpu_ops gpu = {.capture_begin = capture_begin,
+static int memory(struct aq_gpu *g, uint64_t *ret_free, uint64_t *ret_total)
+{
+    (void)g;
+    *ret_free = seen.free_bytes;
+    *ret_total = ENOUGH;
+    return 0;
+}
+
+static const struct aq_gpu_ops gpu = {.memory = memory,
+                                      .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .graph_launch = graph_launch,
                                       .graph_close = graph_close};
@@ -89,26 +102,34 @@ static const struct aq_cuda cuda = {.module = &module};
 static struct aq_cuda_record *rec;
 static struct aq_cuda_exec now; /* what kernels are given */
 
-static void full(void *user)
+static int full(void *user)
 {
     struct aq_cuda_exec real = exec_of(&seen);
     const char *what;
     uint32_t op;
     assert_ptr_equal(user, &seen);
     seen.full++;
-    aq_cuda_record_launch(rec, &real, false, &what, &op);
+    int rc = aq_cuda_record_launch(rec, &real, false, &what, &op);
     now.stream = &seen;
+    return rc;
 }
 
-static void open_for(uint32_t launches_max, uint32_t pass_lists_max)
+static void open_with(uint32_t launches_max, uint32_t pass_lists_max, uint64_t graphs_bytes)
 {
     struct aq_cuda_record_opts opts = {.cuda = &cuda,
                                        .launches_max = launches_max,
                                        .pass_lists_max = pass_lists_max,
+                                       .graphs_bytes = graphs_bytes,
                                        .full = full,
                                        .user = &seen};
     memset(&seen, 0, sizeof(seen));
+    seen.free_bytes = ENOUGH;
     assert_int_equal(aq_cuda_record_open(&rec, &opts, NULL), 0);
+}
+
+static void open_for(uint32_t launches_max, uint32_t pass_lists_max)
+{
+    open_with(launches_max, pass_lists_max, ENOUGH);
 }
 
 static void open_record(uint32_t launches_max)
@@ -117,7 +138,7 @@ static void open_record(uint32_t launches_max)
 }
 
 /* A norm of so many rows, in memory that held something else before. */
-static void note_norm(uint32_t rows, int garbage)
+static int note_norm(uint32_t rows, int garbage)
 {
     struct aq_norm n;
     memset(&n, garbage, sizeof(n));
@@ -134,7 +155,7 @@ static void note_norm(uint32_t rows, int garbage)
     n.dim = 3;
     const struct aq_cuda_kernels *k =
         now.stream == rec ? aq_cuda_record_kernels(rec) : (const struct aq_cuda_kernels *)&kernels;
-    assert_int_equal(k->norm(&now, &n), 0);
+    return k->norm(&now, &n);
 }
 
 /* Norms of first, first + 1, ... rows, each of an op of its own. */
@@ -144,7 +165,7 @@ static void note_list(uint32_t first, uint32_t count, int garbage)
     now = exec_of(rec);
     for (uint32_t i = 0; i < count; i++) {
         aq_cuda_record_op(rec, i);
-        note_norm(first + i, garbage);
+        assert_int_equal(note_norm(first + i, garbage), 0);
     }
 }
 
@@ -263,6 +284,18 @@ static void what_there_is_no_room_for_is_launched_at_once(void **state)
     aq_cuda_record_close(rec);
 }
 
+static void nothing_goes_out_behind_a_list_that_failed(void **state)
+{
+    (void)state;
+    open_record(SOME);
+    seen.fails_at = 6;
+    note_list(5, SOME, 0);
+    assert_int_equal(note_norm(5 + SOME, 0), 7);
+    assert_int_equal(seen.full, 1);
+    assert_int_equal(seen.norm_count, 2); /* the one that failed is the last */
+    aq_cuda_record_close(rec);
+}
+
 /* Lists that come once do not push out graphs; graphs that are not needed go in the end. */
 static void graphs_are_kept_as_long_as_there_is_room(void **state)
 {
@@ -304,6 +337,25 @@ static void lists_that_come_in_turn_are_graphs(void **state)
     }
 }
 
+static void graphs_take_no_more_memory_than_is_meant_for_them(void **state)
+{
+    (void)state;
+    open_with(0, 0, 3 * GRAPH - 1);
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        for (uint32_t i = 0; i < 2 * SOME; i++)
+            run_list(1 + 10 * i, SOME, 0);
+    }
+    assert_int_equal(seen.ended, 3);
+    assert_int_equal(seen.launched, 2 * 3);
+    assert_int_equal(seen.norm_count, SOME * (2 * SOME * 3 - 2 * 3)); /* the rest as ever */
+    /* Those that do not come any more go, and there is room again. */
+    for (uint32_t i = 0; i < 4 * MANY; i++)
+        run_list(2000 + i / 2, SOME, 0);
+    assert_true(seen.closed >= 3);
+    assert_true(seen.ended > 3);
+    aq_cuda_record_close(rec);
+}
+
 static void lists_of_a_launch_or_two_are_launched_as_ever(void **state)
 {
     (void)state;
@@ -322,8 +374,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_failure_is_told_with_its_op),
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(what_there_is_no_room_for_is_launched_at_once),
+    cmocka_unit_test(nothing_goes_out_behind_a_list_that_failed),
     cmocka_unit_test(graphs_are_kept_as_long_as_there_is_room),
     cmocka_unit_test(lists_that_come_in_turn_are_graphs),
+    cmocka_unit_test(graphs_take_no_more_memory_than_is_meant_for_them),
     cmocka_unit_test(lists_of_a_launch_or_two_are_launched_as_ever),
 };
 
