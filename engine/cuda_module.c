@@ -29,6 +29,7 @@ static const struct aq_cuda_kernels kernels = {
     .attn_decode_workspace = aq_cuda_attn_decode_workspace,
     .attn_decode = aq_cuda_attn_decode,
     .attn_prefill = aq_cuda_attn_prefill,
+    .attn_prefill_plain = aq_cuda_attn_prefill_plain,
     .attn_stats = aq_cuda_attn_stats,
 };
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "offload/gpu.h"
 
-enum { AQ_CUDA_MODULE_VERSION = 2 };
+enum { AQ_CUDA_MODULE_VERSION = 3 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {
@@ -35,7 +35,7 @@ struct aq_cuda_kernels {
     __typeof__(aq_cuda_copy_pieces) *copy_pieces;
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;
     __typeof__(aq_cuda_attn_decode) *attn_decode;
-    __typeof__(aq_cuda_attn_prefill) *attn_prefill;
+    __typeof__(aq_cuda_attn_prefill) *attn_prefill, *attn_prefill_plain;
     __typeof__(aq_cuda_attn_stats) *attn_stats;
 };
 

@@ -108,7 +108,7 @@ class Suite(unittest.TestCase):
         self.assertNotRegex(agreement[3], "reached|missed")
 
     def test_what_cannot_run_here_is_skipped(self):
-        p = self.suite("--only", "parity", "--tests", os.path.join(self.dir.name, "no-such-program"))
+        p = self.suite("--only", "parity", *(w for o in ("--tests", "--kcheck") for w in (o, os.path.join(self.dir.name, "no-such-program"))))
         self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
         self.assertEqual({s["right"] for s in self.steps()}, {None})
         self.assertIn("no-such-program", self.steps()[0]["found"]["skipped"])

@@ -43,14 +43,14 @@ static void run(struct kc_attn *t, const struct kc_out *y, const struct kc_out *
 {
     struct aq_cuda_reach reach = kc_cuda_reach(&t->a);
     struct aq_cuda_exec ex = *kc_cuda();
-    ex.workspace_bytes = aq_cuda_attn_decode_workspace(&t->a, reach);
+    ex.workspace_bytes = kc_cuda_kernels()->attn_decode_workspace(&t->a, reach);
     ex.workspace = workspace;
     ex.multiprocessors = multiprocessors;
     attach(t, n);
     t->a.out = into_ref ? y->ref : y->got;
     t->a.out_stride = y->stride;
     t->a.log_sum_exp = into_ref ? log_sum->ref : log_sum->got;
-    kc_cuda_done(aq_cuda_attn_decode(&ex, &t->a, reach));
+    kc_cuda_done(kc_cuda_kernels()->attn_decode(&ex, &t->a, reach));
 }
 
 static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool keeps)
@@ -64,8 +64,8 @@ static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool ke
     struct kc_out log_sum = kc_out(kc, AQ_F32, t.rows, heads, heads);
     struct notes one = make_notes(kc, shape->seqs, shape->kv_heads);
     struct notes two = make_notes(kc, shape->seqs, shape->kv_heads);
-    void *workspace =
-        kc_bytes(kc, aq_cuda_attn_decode_workspace(&t.a, kc_cuda_reach(&t.a)) / 64 * 64 + 64);
+    void *workspace = kc_bytes(
+        kc, kc_cuda_kernels()->attn_decode_workspace(&t.a, kc_cuda_reach(&t.a)) / 64 * 64 + 64);
     run(&t, &y, &log_sum, &one, true, workspace, 0);
     run(&t, &y, &log_sum, &two, false, workspace, 1000);
     kc_same(kc, &y);
@@ -89,7 +89,7 @@ static void check_refusal(struct kc *kc)
     struct aq_attn_rule rule = {.decay = 1};
     kc_attn_make(kc, &t, &shape);
     t.a.rule = &rule;
-    int rc = aq_cuda_attn_decode(kc_cuda(), &t.a, kc_cuda_reach(&t.a));
+    int rc = kc_cuda_kernels()->attn_decode(kc_cuda(), &t.a, kc_cuda_reach(&t.a));
     kc_expect(kc, rc == -ENOSPC, "without workspace: %d", rc);
 }
 

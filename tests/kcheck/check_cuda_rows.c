@@ -46,7 +46,7 @@ static void check_finish(struct kc *kc, struct aq_cuda_finish f, enum kc_fill fi
                 (fabs(x) + fabs(bias)) * (f.activation > AQ_ACT_RELU ? 4 : 1) + fabs(before);
         }
     }
-    kc_cuda_done(aq_cuda_finish(kc_cuda(), &f));
+    kc_cuda_done(kc_cuda_kernels()->finish(kc_cuda(), &f));
     kc_near(
         kc, &y, scale,
         (struct kc_limit){.rel = 0x1p-23, .ulp = 1, .why = "sums and exp of f32, rounded once"});
@@ -103,7 +103,7 @@ static void check_unpack(struct kc *kc, enum aq_dtype src, enum aq_dtype dst, ui
     }
     u.src = panels;
     u.dst = y.got;
-    kc_cuda_done(aq_cuda_unpack(kc_cuda(), &u));
+    kc_cuda_done(kc_cuda_kernels()->unpack(kc_cuda(), &u));
     kc_same(kc, &y);
 }
 
@@ -128,7 +128,7 @@ static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_
 {
     static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_POSITIVE, KC_OUTLIER, KC_ZERO};
     struct aq_cuda_exec ex = *kc_cuda();
-    ex.sm = x_dtype == AQ_F16 && kc_below(kc, 2) ? 75 : 90;
+    ex.sm = x_dtype == AQ_F16 && kc_below(kc, 2) ? 75 : kc_cuda()->sm;
     struct aq_cuda_codes_product p = {.x_dtype = x_dtype, .w_dtype = w_dtype, .m = m, .k = k};
     p.rows = 1 + kc_below(kc, 150);
     p.x_stride = k + kc_below(kc, 4);
@@ -155,7 +155,7 @@ static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_
         aq_element_store(y.ref, AQ_F32, r * p.y_stride + n, (float)sum);
     }
     p.y = y.got;
-    kc_cuda_done(aq_cuda_product_codes(&ex, &p));
+    kc_cuda_done(kc_cuda_kernels()->product_codes(&ex, &p));
     kc_near(kc, &y, scale,
             (struct kc_limit){.rel = 0x1p-24 * (k / 8.0 + 16), .ulp = 1, .why = "f32 sums of k"});
     free(scale);
@@ -166,7 +166,7 @@ static void check_product(struct kc *kc, enum aq_dtype x_dtype, enum aq_dtype w_
     p.m = 1;
     kc_out_reset(&one);
     p.y = one.got;
-    kc_cuda_done(aq_cuda_product_codes(&ex, &p));
+    kc_cuda_done(kc_cuda_kernels()->product_codes(&ex, &p));
     kc_same(kc, &one);
 }
 
@@ -199,12 +199,12 @@ static void check_norm_f16(struct kc *kc, enum aq_norm_kind kind, uint32_t dim)
     float *wide = kc_bytes(kc, (size_t)n.rows * dim * sizeof(*wide));
     n.y = wide;
     n.y_dtype = AQ_F32;
-    kc_cuda_done(aq_cuda_norm(kc_cuda(), &n));
+    kc_cuda_done(kc_cuda_kernels()->norm(kc_cuda(), &n));
     for (uint32_t i = 0; i < n.rows * dim; i++)
         aq_element_store(y.ref, AQ_F16, i, wide[i]);
     n.y = y.got;
     n.y_dtype = AQ_F16;
-    kc_cuda_done(aq_cuda_norm(kc_cuda(), &n));
+    kc_cuda_done(kc_cuda_kernels()->norm(kc_cuda(), &n));
     kc_same(kc, &y);
 }
 
@@ -235,7 +235,7 @@ static void check_pieces(struct kc *kc, uint32_t count, uint32_t unit, uint32_t 
                                           kc_below(kc, most + 1) * unit};
         memcpy((uint8_t *)to.ref + at, from + src, piece[i].bytes);
     }
-    kc_cuda_done(aq_cuda_copy_pieces(kc_cuda(), piece, count));
+    kc_cuda_done(kc_cuda_kernels()->copy_pieces(kc_cuda(), piece, count));
     kc_same(kc, &to);
 }
 

@@ -148,14 +148,14 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
     choose_on_host(&x, raw, adjusted.ref, &work, &want);
     struct aq_cuda_rows rows = {x.draw, raw, adjusted.got, x.stride, ROWS, vocab};
     if (way >= PENALTIES)
-        kc_cuda_done(aq_cuda_penalise(kc_cuda(), &rows));
+        kc_cuda_done(kc_cuda_kernels()->penalise(kc_cuda(), &rows));
     kc_same(kc, &adjusted);
     kc_ref(kc)->logits_stat(kc_exec(kc, 0), now, rows.logits, x.stride, ROWS, vocab);
-    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, &rows, now));
+    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), got, &rows, now));
     check_choices(kc, got, raw, &want, 0, ROWS);
     uint32_t r = kc_below(kc, ROWS); /* alone */
     struct aq_cuda_rows one = {x.draw + r, raw + r, rows.logits + r * x.stride, x.stride, 1, vocab};
-    kc_cuda_done(aq_cuda_sample(kc_cuda(), got, &one, now + r));
+    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), got, &one, now + r));
     check_choices(kc, got, raw, &want, r, 1);
 }
 
@@ -170,8 +170,8 @@ static void check_tops(struct kc *kc, uint32_t vocab, enum kc_fill fill)
         draw[r] = (struct aq_cuda_draw){.tops = got + r * AQ_TOP_MAX,
                                         .top_count = kc_below(kc, AQ_TOP_MAX) + (r == 0)};
     kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, logits, stride, ROWS, vocab);
-    kc_cuda_done(
-        aq_cuda_tops(kc_cuda(), &(struct aq_cuda_rows){draw, stat, logits, stride, ROWS, vocab}));
+    kc_cuda_done(kc_cuda_kernels()->tops(
+        kc_cuda(), &(struct aq_cuda_rows){draw, stat, logits, stride, ROWS, vocab}));
     for (uint32_t r = 0; r < ROWS; r++) {
         struct aq_top want[AQ_TOP_MAX] = {{0, 0}};
         aq_sample_tops(want, draw[r].top_count, logits + r * stride, &stat[r], vocab);

@@ -57,7 +57,7 @@ static void make_rig(struct kc *kc, struct rig *x, const struct kc_attn_shape *s
     memset(x, 0, sizeof(*x));
     kc_attn_make(kc, &x->t, shape);
     x->ex = *kc_cuda();
-    x->ex.sm = shape->kv_dtype != AQ_BF16 && kc_below(kc, 2) ? 75 : 90;
+    x->ex.sm = shape->kv_dtype != AQ_BF16 && kc_below(kc, 2) ? 75 : kc_cuda()->sm;
     x->exact = exact;
     if (exact) {
         x->t.a.scale = 0.125f;
@@ -190,7 +190,7 @@ static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool 
     make_rig(kc, &x, shape, exact);
     run_reference(kc, &x);
     struct aq_attn a = call_of(&x, false);
-    kc_cuda_done(aq_cuda_attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
     make_scales(&x, shape->k == KC_CONSTANT);
     struct kc_limit limit = {.rel = 1,
                              .ulp = 1,
@@ -216,8 +216,8 @@ static void check_sums(struct kc *kc, const struct kc_attn_shape *shape, bool ex
     a.out_dtype = AQ_F32; /* is not used, but f16 is none of the reference's */
     kc_ref(kc)->attn_stats(kc_exec(kc, 0), &a, &pairs);
     a = call_of(&x, false);
-    kc_cuda_done(aq_cuda_attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
-    kc_cuda_done(aq_cuda_attn_stats(&x.ex, &a, &pairs, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, &pairs, kc_cuda_reach(&a)));
     make_scales(&x, shape->k == KC_CONSTANT);
     kc_near(kc, &x.score, x.score_scale,
             (struct kc_limit){.rel = 2,
@@ -236,8 +236,8 @@ static void check_alone(struct kc *kc, const struct kc_attn_shape *shape)
     static struct rig x;
     make_rig(kc, &x, shape, false);
     struct aq_attn a = call_of(&x, true);
-    kc_cuda_done(aq_cuda_attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
-    kc_cuda_done(aq_cuda_attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
     kc_out_set(&x.score, x.score.ref);
     kc_out_set(&x.log_sum, x.log_sum.ref);
     for (uint32_t i = 0; i < shape->seqs; i++) {
@@ -247,14 +247,14 @@ static void check_alone(struct kc *kc, const struct kc_attn_shape *shape)
         a.seqs = &one;
         a.seq_count = 1;
         memset(one.slots.score, 0x77, aq_attn_len(&one, 0) * sizeof(float));
-        kc_cuda_done(aq_cuda_attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
+        kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
         uint32_t skip = kc_below(kc, one.rows);
         one.row += skip;
         one.rows -= skip;
         for (uint32_t c = 0; c < one.rows * x.t.columns; c++)
             aq_element_store(x.y.got, x.y.dtype,
                              (one.row + c / x.t.columns) * x.y.stride + c % x.t.columns, 77);
-        kc_cuda_done(aq_cuda_attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+        kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
         if (!kc_same(kc, &x.y) || !kc_same(kc, &x.log_sum) || !kc_same(kc, &x.score))
             kc_expect(kc, false, "sequence %u without its first %u rows", i, skip);
     }
@@ -268,9 +268,9 @@ static void check_plain(struct kc *kc, struct kc_attn_shape *shape, uint32_t sm)
     make_rig(kc, &x, shape, false);
     x.ex.sm = sm;
     struct aq_attn a = call_of(&x, true);
-    kc_cuda_done(aq_cuda_attn_prefill_plain(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(&x.ex, &a, kc_cuda_reach(&a)));
     a = call_of(&x, false);
-    kc_cuda_done(aq_cuda_attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
     kc_same(kc, &x.y);
     kc_same(kc, &x.log_sum);
 }

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kcheck_cuda: the CUDA kernels, compiled against tests/cuda_emu, in a table of their own, with the
- * checks of the CPU's tables as far as they hold for a device, and with those of kc_cuda.h.  What a
- * device would be told of how far arrays reach is read from the arrays. */
+ * kcheck_cuda and kcheck_gpu: the CUDA kernels in a table of their own, with the checks of the
+ * CPU's tables as far as they hold for a device, and with those of kc_cuda.h.  What a device would
+ * be told of how far arrays reach is read from the arrays. */
 #include "tests/kcheck/kc_cuda.h"
 
 #include "kernels/cpu/attn.h"
 #include "tests/kcheck/kc_internal.h"
-
-#include <assert.h>
-#include <stdlib.h>
-#include <string.h>
 
 extern const struct kc_check kc_check_attn;
 extern const struct kc_check kc_check_cuda_attn;
@@ -29,41 +25,27 @@ const struct kc_check *const kc_checks[] = {
     &kc_check_cuda_attn, &kc_check_cuda_tiles, &kc_check_cuda_sample, NULL,
 };
 
-/* For tests/cuda_emu: in what order threads run. */
-void aq_emu_seed(uint64_t seed);
-
-static const struct aq_cuda_exec device = {.sm = 90, .multiprocessors = 2};
-
-const struct aq_cuda_exec *kc_cuda(void)
-{
-    return &device;
-}
-
-void kc_cuda_done(int rc)
-{
-    assert(rc == 0);
-}
-
 static void norm(struct aq_exec *ex, const struct aq_norm *n)
 {
-    kc_cuda_done(aq_cuda_norm(kc_cuda(), n));
+    kc_cuda_done(kc_cuda_kernels()->norm(kc_cuda(), n));
 }
 
 static void embed(struct aq_exec *ex, const struct aq_embed *e)
 {
-    kc_cuda_done(aq_cuda_embed(kc_cuda(), e));
+    kc_cuda_done(kc_cuda_kernels()->embed(kc_cuda(), e));
 }
 
 static void add_rows(struct aq_exec *ex, float *y, size_t y_stride, const void *table,
                      enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows, uint32_t k)
 {
-    kc_cuda_done(aq_cuda_add_rows(kc_cuda(), y, y_stride, table, table_dtype, index, rows, k));
+    kc_cuda_done(
+        kc_cuda_kernels()->add_rows(kc_cuda(), y, y_stride, table, table_dtype, index, rows, k));
 }
 
 static void logits_stat(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
                         size_t stride, uint32_t rows, uint32_t vocab)
 {
-    kc_cuda_done(aq_cuda_logits_stat(kc_cuda(), stat, logits, stride, rows, vocab));
+    kc_cuda_done(kc_cuda_kernels()->logits_stat(kc_cuda(), stat, logits, stride, rows, vocab));
 }
 
 struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a)
@@ -82,56 +64,55 @@ static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
 {
     struct aq_cuda_reach reach = kc_cuda_reach(a);
     struct aq_cuda_exec with = *kc_cuda();
-    with.workspace_bytes = aq_cuda_attn_decode_workspace(a, reach);
-    with.workspace = malloc(with.workspace_bytes + 1);
-    assert(with.workspace);
-    memset(with.workspace, 0xff, with.workspace_bytes);
+    with.workspace_bytes = kc_cuda_kernels()->attn_decode_workspace(a, reach);
+    with.workspace = kc_cuda_take(with.workspace_bytes);
     /* Sometimes a device so small that no splitting is worth its while. */
     static uint32_t turn;
     with.multiprocessors = turn++ % 2 ? 100 : 0;
-    kc_cuda_done(aq_cuda_attn_decode(&with, a, reach));
-    free(with.workspace);
+    kc_cuda_done(kc_cuda_kernels()->attn_decode(&with, a, reach));
+    kc_cuda_give(with.workspace);
 }
 
 /* What tensor cores compute has a check of its own, with wider limits (check_cuda_tiles.c). */
 static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
 {
-    kc_cuda_done(aq_cuda_attn_prefill_plain(kc_cuda(), a, kc_cuda_reach(a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(kc_cuda(), a, kc_cuda_reach(a)));
 }
 
 static void attn_stats(struct aq_exec *ex, const struct aq_attn *a,
                        const struct aq_attn_pairs *pairs)
 {
-    kc_cuda_done(aq_cuda_attn_stats(kc_cuda(), a, pairs, kc_cuda_reach(a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(kc_cuda(), a, pairs, kc_cuda_reach(a)));
 }
 
 static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
                       const float *v_new, size_t stride)
 {
-    kc_cuda_done(aq_cuda_kv_append(kc_cuda(), a, k_new, v_new, stride, kc_cuda_reach(a)));
+    kc_cuda_done(
+        kc_cuda_kernels()->kv_append(kc_cuda(), a, k_new, v_new, stride, kc_cuda_reach(a)));
 }
 
 static void kv_victim(struct aq_exec *ex, const struct aq_attn *a)
 {
-    kc_cuda_done(aq_cuda_kv_victim(kc_cuda(), a));
+    kc_cuda_done(kc_cuda_kernels()->kv_victim(kc_cuda(), a));
 }
 
 static void kv_select(struct aq_exec *ex, const struct aq_kv_select *selects, uint32_t select_count,
                       uint32_t kv_heads)
 {
-    kc_cuda_done(aq_cuda_kv_select(kc_cuda(), selects, select_count, kv_heads));
+    kc_cuda_done(kc_cuda_kernels()->kv_select(kc_cuda(), selects, select_count, kv_heads));
 }
 
 static void kv_move(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
                     enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
 {
-    kc_cuda_done(aq_cuda_kv_move(kc_cuda(), moves, move_count, kv_dtype, kv_heads, head_dim));
+    kc_cuda_done(
+        kc_cuda_kernels()->kv_move(kc_cuda(), moves, move_count, kv_dtype, kv_heads, head_dim));
 }
 
 uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
                         struct kc_options *options)
 {
-    aq_emu_seed(options->seed | 1);
     options->table_first = 1; /* the reference has been through in kcheck */
     aq_kernels_cpu(&tables[0], 0);
     tables[1] = (struct aq_kernels){
@@ -148,6 +129,6 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .logits_stat = logits_stat,
     };
     traits[0] = (struct kc_traits){.name = "ref"};
-    traits[1] = (struct kc_traits){.name = "cuda-emu", .rows_only = true};
+    traits[1] = (struct kc_traits){.name = kc_cuda_name(options), .rows_only = true};
     return 2;
 }

@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/kcheck/kc_cuda.h - what checks of the CUDA kernels alone are given. */
+ * tests/kcheck/kc_cuda.h - what checks of the CUDA kernels are given: a device, emulated
+ * (kc_cuda_emu.c) or a GPU (kc_cuda_gpu.c). */
 #ifndef AQ_TESTS_KCHECK_KC_CUDA_H
 #define AQ_TESTS_KCHECK_KC_CUDA_H
 
-#include "kernels/cuda/launch.h"
+#include "engine/cuda_module.h"
 #include "tests/kcheck/kcheck.h"
 
-/* The device, its stream and a workspace. */
+/* Of the device's table; the seed of the options is that of what is random about it. */
+struct kc_options;
+const char *kc_cuda_name(struct kc_options *options);
+
+/* The launchers; buffers of kcheck.h and what lies on the stack may be given to them. */
+const struct aq_cuda_kernels *kc_cuda_kernels(void);
+/* The device and its stream; no workspace. */
 const struct aq_cuda_exec *kc_cuda(void);
 /* Ends the case if a launcher failed, and waits for the device. */
 void kc_cuda_done(int rc);
+/* Memory of the device, full of NaNs; give it back. */
+void *kc_cuda_take(size_t bytes);
+void kc_cuda_give(void *p);
 
 struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a);
 

@@ -44,13 +44,18 @@ static char *map_guarded(struct kc *kc, size_t bytes, size_t align)
         exit(1);
     }
     kc->map[kc->map_count++] = (struct kc_map){base, body + PAGE};
+    if (kc->options->mapped)
+        kc->options->mapped(base, body);
     return base + (body - bytes) / align * align;
 }
 
 void kc_release_buffers(struct kc *kc)
 {
-    for (uint32_t i = 0; i < kc->map_count; i++)
+    for (uint32_t i = 0; i < kc->map_count; i++) {
+        if (kc->options->unmapped)
+            kc->options->unmapped(kc->map[i].base);
         munmap(kc->map[i].base, kc->map[i].bytes);
+    }
     kc->map_count = 0;
 }
 

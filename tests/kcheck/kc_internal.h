@@ -26,6 +26,9 @@ struct kc_options {
     double duration_s;    /* of a benchmark line */
     bool bench, list, in_process;
     bool cpu_clock; /* time by processor time */
+    /* NULL, or told of buffers that checks are given, so that a device reaches them. */
+    void (*mapped)(void *base, size_t bytes);
+    void (*unmapped)(void *base);
 };
 
 /* One benchmark line. */
