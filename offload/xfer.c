@@ -58,7 +58,9 @@ struct aq_xfer_opts aq_xfer_defaults(void)
 {
     return (struct aq_xfer_opts){
         .depth = 16,
-        .request_bytes = 4 * AQ_MIB,
+        /* A disk shares its rate among requests: with larger ones what was asked for first comes
+         * little before what was asked for last, and a short ring stands still until then. */
+        .request_bytes = 2 * AQ_MIB,
         .eio_retries = 3,
         .deadline_ns = 60ull * 1000 * 1000 * 1000,
     };

@@ -52,8 +52,8 @@ struct aq_xfer_opts {
     uint64_t deadline_ns;   /* of one request, from its start or its last progress */
 };
 
-/* Depth 16, requests of 4 MiB, 3 retries, one minute; the caller adds io and sets.  Large requests
- * cost less CPU, and much in flight bridges the moments in which the thread does not run. */
+/* Depth 16, requests of 2 MiB, 3 retries, one minute; the caller adds io and sets.  Much in flight
+ * bridges the moments in which the thread does not run, and makes a transfer late (xfer.c). */
 struct aq_xfer_opts aq_xfer_defaults(void);
 
 /* Embedded in the caller's own struct; the caller's again when poll returns it. */
