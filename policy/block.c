@@ -586,6 +586,31 @@ static void largest_lines(char *text, size_t size, const struct aq_ledger *l, en
     }
 }
 
+/* A tier whose lines are more than there is. */
+static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    enum aq_tier tier = AQ_HOST;
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
+            tier = (enum aq_tier)t;
+    }
+    return tier;
+}
+
+/* The block is of one seat. */
+static int refuse_any(const struct aq_block *b, const struct aq_block_inputs *in,
+                      struct aq_err *reterr)
+{
+    enum aq_tier tier = short_of(b, in);
+    char need[32], have[32], lines[160];
+    size_text(have, sizeof(have), in->budget[tier]);
+    size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
+    largest_lines(lines, sizeof(lines), &b->ledger, tier);
+    return aq_error(reterr, -ENOMEM,
+                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
+                    aq_tier_name(tier), need, lines, have);
+}
+
 static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
                   const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
 {
@@ -593,23 +618,16 @@ static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
     int rc = aq_block_make(b, in, placement, seats, reterr);
     if (rc < 0)
         return rc;
-    enum aq_tier tier = AQ_HOST;
-    for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
-            tier = (enum aq_tier)t;
-    }
-    char need[32], have[32], lines[160];
+    if (!most)
+        return refuse_any(b, in, reterr);
+    enum aq_tier tier = short_of(b, in);
+    char need[32], have[32];
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
-    if (most)
-        return aq_error(reterr, -ENOMEM,
-                        "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
-                        "the largest block that fits is --micro-batch %u",
-                        aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
-    largest_lines(lines, sizeof(lines), &b->ledger, tier);
     return aq_error(reterr, -ENOMEM,
-                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
-                    aq_tier_name(tier), need, lines, have);
+                    "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
+                    "the largest block that fits is --micro-batch %u",
+                    aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
 }
 
 /* The block with the most seats under this placement. */
@@ -681,6 +699,17 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     return in->placement ? choose_seats(b, in, in->placement, reterr) : choose_free(b, in, reterr);
 }
 
+/* Nothing fitted.  What was tried last may have wanted more than the least that there is: if that
+ * does not fit either, it is what is told. */
+static void refuse_least(const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_block least = {0};
+    struct aq_err ignored;
+    if (aq_block_least(&least, in, &ignored) == 0 && !within(&least, in))
+        refuse_any(&least, in, reterr);
+    aq_block_close(&least);
+}
+
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
                     struct aq_err *reterr)
 {
@@ -702,6 +731,8 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
         tight.attention = AQ_ATTEND_DEVICE;
         rc = choose(&b, in, reterr);
     }
+    if (rc == -ENOMEM && !in->placement && in->micro_batch <= 1)
+        refuse_least(given, reterr);
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
     if (rc < 0) {

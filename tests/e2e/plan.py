@@ -221,6 +221,12 @@ class Plan(Rig):
         never = self.plan(*words, "--deadline", "10s", status=2)
         self.assertIs(never["deadline"]["met"], False)
 
+    def test_the_least_that_is_needed_is_what_is_told(self):
+        done = self.run_program([PROGRAM, "plan", *T4, "--host-memory", "700MiB", "--json"], status=2)
+        short = json.loads(done.stdout)["shortfall"]["host"]
+        self.assertLess(short["needed"], 4 << 30)  # not with all weights in memory, which was tried too
+        self.assertIn(f"host memory: one seat needs {short['needed'] / (1 << 30):.2f} GiB".encode(), done.stderr)
+
     def test_sweeps_keep_rows_that_do_not_fit(self):
         doc = self.plan(*T4, "--sweep", "host-memory=640MiB,200GB", "--sweep",
                         "weight-format=f16,int4")
