@@ -93,8 +93,9 @@ void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, 
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* The least that the inputs ask for, fitting or not, to say by how much it does not: what they fix,
- * else one seat, and with everything on disk that may be there.  -EINVAL: there is no such program.
- */
+ * else one seat with the smallest buffers, and weights, KV, head and hidden states each on the tier
+ * where the fewest bytes are lacking; first tried with everything on disk that may be there.
+ * -EINVAL: there is no such program. */
 int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for

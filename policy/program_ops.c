@@ -21,6 +21,7 @@ enum unit_kind {
 struct unit {
     enum unit_kind kind;
     uint32_t step, group;
+    uint32_t matrices; /* bit i: it multiplies with the step's matrix i */
 };
 
 struct order {
@@ -76,10 +77,24 @@ static bool begins_group(const struct aq_builder *b, enum unit_kind kind, uint32
     }
 }
 
+static enum aq_op_kind op_of(enum unit_kind kind)
+{
+    static const enum aq_op_kind map[] = {
+        [UNIT_EMBED] = AQ_OP_EMBED, [UNIT_PRE] = AQ_OP_PRE,   [UNIT_POST] = AQ_OP_POST,
+        [UNIT_MLP] = AQ_OP_MLP,     [UNIT_UP] = AQ_OP_MLP_UP, [UNIT_DOWN] = AQ_OP_MLP_DOWN,
+        [UNIT_HEAD] = AQ_OP_HEAD,
+    };
+    return map[kind];
+}
+
 static void add_unit(struct aq_builder *b, struct order *o, enum unit_kind kind, uint32_t step)
 {
+    const struct aq_step_desc *d = &b->steps->step[step];
+    struct unit *u = &o->unit[o->unit_count++];
     o->group_count += begins_group(b, kind, step);
-    o->unit[o->unit_count++] = (struct unit){kind, step, o->group_count - 1};
+    *u = (struct unit){.kind = kind, .step = step, .group = o->group_count - 1};
+    for (uint32_t i = 0; i < d->matrix_count; i++)
+        u->matrices |= (uint32_t)aq_op_uses_matrix(op_of(kind), d, i) << i;
 }
 
 static void list_units(struct aq_builder *b, struct order *o)
@@ -101,24 +116,13 @@ static void list_units(struct aq_builder *b, struct order *o)
     }
 }
 
-static enum aq_op_kind op_of(enum unit_kind kind)
-{
-    static const enum aq_op_kind map[] = {
-        [UNIT_EMBED] = AQ_OP_EMBED, [UNIT_PRE] = AQ_OP_PRE,   [UNIT_POST] = AQ_OP_POST,
-        [UNIT_MLP] = AQ_OP_MLP,     [UNIT_UP] = AQ_OP_MLP_UP, [UNIT_DOWN] = AQ_OP_MLP_DOWN,
-        [UNIT_HEAD] = AQ_OP_HEAD,
-    };
-    return map[kind];
-}
-
 static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, uint32_t c)
 {
     const struct aq_chunk *chunk = &b->stream->chunk[c];
     if (chunk->step != u->step)
         return false;
-    const struct aq_step_desc *d = &b->steps->step[u->step];
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
-        if (aq_op_uses_matrix(op_of(u->kind), d, b->stream->piece[chunk->piece_first + i].matrix))
+        if (u->matrices >> b->stream->piece[chunk->piece_first + i].matrix & 1)
             return true;
     }
     return false;
@@ -160,13 +164,15 @@ static int check_ring(const struct aq_builder *b, const struct order *o, struct 
     for (uint32_t c = 0; c < b->stream->chunk_count; c++) {
         assert(o->first_group[c] != UINT32_MAX);
         fits = fits && (c < ring || o->last_group[c - ring] < o->first_group[c]);
+    }
+    if (fits)
+        return 0;
+    for (uint32_t c = 0; c < b->stream->chunk_count; c++) {
         uint32_t live = 1;
         for (uint32_t d = c; d-- > 0 && o->last_group[d] >= o->first_group[c];)
             live = c - d + 1;
         need = live > need ? live : need;
     }
-    if (fits)
-        return 0;
     return aq_error(reterr, -ENOBUFS,
                     "--prefetch: %u chunks of up to %llu bytes are needed at the same time, the "
                     "ring holds %u; give it at least %llu bytes",

@@ -223,9 +223,13 @@ class Plan(Rig):
 
     def test_the_least_that_is_needed_is_what_is_told(self):
         done = self.run_program([PROGRAM, "plan", *T4, "--host-memory", "700MiB", "--json"], status=2)
-        short = json.loads(done.stdout)["shortfall"]["host"]
-        self.assertLess(short["needed"], 4 << 30)  # not with all weights in memory, which was tried too
-        self.assertIn(f"host memory: one seat needs {short['needed'] / (1 << 30):.2f} GiB".encode(), done.stderr)
+        short = json.loads(done.stdout)["shortfall"]
+        self.assertEqual(list(short), ["host"])
+        needed = short["host"]["needed"]
+        self.assertIn(f"host memory: one seat needs {needed / (1 << 30):.2f} GiB".encode(), done.stderr)
+        self.assertIs(self.plan(*T4, "--host-memory", f"{needed}")["feasible"], True)
+        less = self.plan(*T4, "--host-memory", f"{needed - (16 << 20)}", status=2)
+        self.assertIs(less["feasible"], False)
 
     def test_sweeps_keep_rows_that_do_not_fit(self):
         doc = self.plan(*T4, "--sweep", "host-memory=640MiB,200GB", "--sweep",

@@ -103,7 +103,7 @@ static void the_disk_decides_between_weights_and_seats(void **state)
 }
 
 /* The plain rule knows two tiers; between what it needs and what nothing can do with, the disk
- * helps. */
+ * helps, whether the machine's rates are known or not. */
 static void a_disk_helps_where_a_separate_devices_host_is_small(void **state)
 {
     struct aq_model_steps m = plans_model(6, 256, 4, 512);
@@ -117,17 +117,55 @@ static void a_disk_helps_where_a_separate_devices_host_is_small(void **state)
     for (in.budget[AQ_HOST] = 16 * AQ_MIB; in.budget[AQ_HOST]; in.budget[AQ_HOST] -= AQ_MIB) {
         in.hw = NULL;
         int rc = aq_block_choose(&b, &in, NULL);
+        if (rc == 0)
+            plans_check_block(&b, &in);
+        bool disk = rc == 0 && b.stream.bytes[AQ_DISK] > 0;
         in.hw = &hw;
         int rc_ranked = aq_block_choose(&b, &in, &err);
         assert_true(rc_ranked == 0 || rc < 0);
         if (rc_ranked < 0)
             break;
         plans_check_block(&b, &in);
-        helped += rc < 0 && b.stream.bytes[AQ_DISK] + aq_ledger_total(&b.ledger, AQ_DISK) > 0;
+        helped += disk && b.stream.bytes[AQ_DISK] + aq_ledger_total(&b.ledger, AQ_DISK) > 0;
     }
     assert_true(helped >= 2);
     assert_non_null(strstr(err.text, "host memory")); /* where nothing fits, that is said */
     aq_block_close(&b);
+    free(m.step);
+}
+
+/* Budgets that nothing fits: with what is told to be needed instead something does. */
+static void what_is_told_to_be_needed_is_enough(void **state)
+{
+    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    struct aq_hardware hw = machine(1e9);
+    struct aq_block b = {0}, least = {0};
+    uint32_t refused = 0;
+    for (uint32_t i = 0; i < 300; i++) {
+        struct aq_block_inputs in = plans_inputs(&m);
+        in.separate = aq_prng_below(5, i, 0, 2);
+        in.can_stream = aq_prng_below(5, i, 1, 4);
+        in.attention_auto = aq_prng_below(5, i, 2, 2);
+        in.hw = i % 10 ? NULL : &hw;
+        in.budget[AQ_DEVICE] = 64 * AQ_KIB << aq_prng_below(5, i, 3, 8);
+        in.budget[AQ_HOST] = 64 * AQ_KIB << aq_prng_below(5, i, 4, 8);
+        if (aq_block_choose(&b, &in, NULL) == 0)
+            continue;
+        assert_int_equal(aq_block_least(&least, &in, NULL), 0);
+        bool lacks = false;
+        for (int t = 0; t < AQ_TIER_COUNT; t++) {
+            uint64_t needed = aq_ledger_total(&least.ledger, (enum aq_tier)t);
+            lacks |= needed > in.budget[t];
+            in.budget[t] = aq_max_u64(in.budget[t], needed);
+        }
+        assert_true(lacks);
+        assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+        plans_check_block(&b, &in);
+        refused++;
+    }
+    assert_true(refused >= 50);
+    aq_block_close(&b);
+    aq_block_close(&least);
     free(m.step);
 }
 
@@ -451,6 +489,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(it_is_never_slower_than_the_plain_rule),
     cmocka_unit_test(what_fits_whole_stays_as_it_is),
     cmocka_unit_test(the_disk_decides_between_weights_and_seats),
+    cmocka_unit_test(what_is_told_to_be_needed_is_enough),
     cmocka_unit_test(a_disk_helps_where_a_separate_devices_host_is_small),
     cmocka_unit_test(split_attention_is_chosen_where_link_and_host_add_up),
     cmocka_unit_test(the_share_of_split_attention_is_nearly_the_best),

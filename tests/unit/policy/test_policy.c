@@ -697,12 +697,14 @@ static void a_huge_model_streams_in_few_chunks(void **state)
     for (uint32_t j = 1; j + 1 < m.step_count; j++)
         m.step[j].matrix[0].rows = 1 << 30;
     in.separate = true;
+    in.budget[AQ_HOST] = UINT64_MAX;
     assert_int_equal(aq_block_least(&b, &in, &err), 0); /* 28 TB in chunks of 16 MiB: 1.6 million */
     assert_true(b.stream.bytes[AQ_HOST] > 25ull << 40 && b.stream.chunk_count >= m.layers);
     assert_true(b.stream.chunk_count <= 2 * AQ_BLOCK_CHUNKS_MAX);
     in.chunk_bytes = 16 * AQ_MIB;
     assert_int_equal(aq_block_least(&b, &in, &err), -EINVAL);
     assert_non_null(strstr(err.text, "--chunk"));
+    in.budget[AQ_HOST] = AQ_MIB;
     assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "no block fits"));
     aq_block_close(&b);

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which block a run takes: the plain rule's or the planner's, or what the least would need. */
+#include "policy/planner.h"
+
+#include "base/mem.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+/* Ops built where it is likely that nothing fits. */
+enum { SHORT_SEARCH_OPS = 1000 * 1000 };
+
+/* Weights where products run, but for `streamed` percent of them; KV where products run while
+ * everything is there, beside a separate device's memory once weights have to stream. */
+static struct aq_placement in_memory(const struct aq_block_inputs *in, double streamed)
+{
+    enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
+    enum aq_tier far = in->separate ? AQ_HOST : AQ_DISK;
+    struct aq_placement p = {.head = streamed > 0 ? AQ_HOST : near};
+    p.weights.percent[near] = 100 - streamed;
+    p.weights.percent[far] += streamed;
+    p.kv.percent[streamed > 0 ? AQ_HOST : near] = 100;
+    p.hidden.percent[near] = 100;
+    return p;
+}
+
+static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
+            return false;
+    }
+    return true;
+}
+
+/* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does;
+ * -EINVAL or -ENOMEM when there is no such program. */
+static int largest(struct aq_block *b, const struct aq_block_inputs *in,
+                   const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
+{
+    uint32_t good = 0, bad = most + 1;
+    while (bad - good > 1) {
+        uint32_t middle = good + (bad - good) / 2;
+        int rc = aq_block_make(b, in, placement, middle, reterr);
+        if (rc < 0)
+            return rc;
+        if (within(b, in))
+            good = middle;
+        else
+            bad = middle;
+    }
+    return (int)good;
+}
+
+uint32_t aq_block_seats_wanted(const struct aq_block_inputs *in)
+{
+    if (in->micro_batch)
+        return in->micro_batch;
+    uint32_t k = in->micro_batches ? in->micro_batches : 1;
+    uint64_t seats = AQ_BLOCK_SEATS_CAP;
+    if (in->sequences)
+        seats = aq_min_u64(seats, aq_div_up(in->sequences, k));
+    return (uint32_t)aq_max_u64(seats, 1);
+}
+
+static void size_text(char *text, size_t size, uint64_t bytes)
+{
+    bool large = bytes >= AQ_GIB;
+    if (bytes < AQ_MIB / 20)
+        snprintf(text, size, "%llu bytes", (unsigned long long)bytes);
+    else
+        snprintf(text, size, "%.*f %s", large ? 2 : 1,
+                 (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
+}
+
+/* The largest lines of a tier, from the largest on: what is in the way. */
+static void largest_lines(char *text, size_t size, const struct aq_ledger *l, enum aq_tier tier)
+{
+    enum { LINES = 3 };
+    uint32_t told[LINES];
+    size_t used = 0;
+    *text = '\0';
+    for (int n = 0; n < LINES; n++) {
+        const struct aq_ledger_item *most = NULL;
+        for (uint32_t i = 0; i < l->count; i++) {
+            const struct aq_ledger_item *item = &l->item[i];
+            bool seen = false;
+            for (int before = 0; before < n; before++)
+                seen |= told[before] == i;
+            if (item->tier == tier && !seen && (!most || item->bytes > most->bytes))
+                most = item;
+        }
+        if (!most)
+            break;
+        char bytes[32];
+        told[n] = (uint32_t)(most - l->item);
+        size_text(bytes, sizeof(bytes), most->bytes);
+        int more =
+            snprintf(text + used, size - used, "%s%s %s", n ? ", " : "", most->purpose, bytes);
+        used = aq_min_u64(size - 1, used + (size_t)more);
+    }
+}
+
+/* A tier whose lines are more than there is. */
+static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    enum aq_tier tier = AQ_HOST;
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        if (aq_ledger_total(&b->ledger, (enum aq_tier)t) > in->budget[t])
+            tier = (enum aq_tier)t;
+    }
+    return tier;
+}
+
+/* The block is of one seat. */
+static int refuse_any(const struct aq_block *b, const struct aq_block_inputs *in,
+                      struct aq_err *reterr)
+{
+    enum aq_tier tier = short_of(b, in);
+    char need[32], have[32], lines[160];
+    size_text(have, sizeof(have), in->budget[tier]);
+    size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
+    largest_lines(lines, sizeof(lines), &b->ledger, tier);
+    return aq_error(reterr, -ENOMEM,
+                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
+                    aq_tier_name(tier), need, lines, have);
+}
+
+static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
+                  const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
+{
+    uint32_t seats = most ? aq_block_seats_wanted(in) : 1;
+    int rc = aq_block_make(b, in, placement, seats, reterr);
+    if (rc < 0)
+        return rc;
+    if (!most)
+        return refuse_any(b, in, reterr);
+    enum aq_tier tier = short_of(b, in);
+    char need[32], have[32];
+    size_text(have, sizeof(have), in->budget[tier]);
+    size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
+    return aq_error(reterr, -ENOMEM,
+                    "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
+                    "the largest block that fits is --micro-batch %u",
+                    aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
+}
+
+/* The block with the most seats under this placement. */
+static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
+                        const struct aq_placement *placement, struct aq_err *reterr)
+{
+    uint32_t wanted = aq_block_seats_wanted(in);
+    int rc = aq_block_make(b, in, placement, wanted, reterr);
+    if (rc < 0 || within(b, in))
+        return rc;
+    int most = largest(b, in, placement, wanted, reterr);
+    if (most < 0)
+        return most;
+    if (!most || in->micro_batch)
+        return refuse(b, in, placement, (uint32_t)most, reterr);
+    return aq_block_make(b, in, placement, (uint32_t)most, reterr);
+}
+
+/* Weights that stream when they do not fit: memory goes to KV before weights, since throughput
+ * rises with the block (research on offloading agrees: FlexGen, Sheng et al. 2023, section 4.3). */
+static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
+                           struct aq_err *reterr)
+{
+    struct aq_placement p = in_memory(in, 100);
+    int rc = choose_seats(b, in, &p, reterr);
+    if (rc < 0)
+        return rc;
+    uint32_t seats = b->plan.shape.micro_batch;
+    /* In half percents: as much of the weights in memory as the seats leave room for. */
+    int good = 200, bad = 0;
+    while (good - bad > 1) {
+        int middle = (good + bad) / 2;
+        p = in_memory(in, middle / 2.0);
+        rc = aq_block_make(b, in, &p, seats, reterr);
+        if (rc < 0)
+            return rc;
+        if (within(b, in))
+            good = middle;
+        else
+            bad = middle;
+    }
+    p = in_memory(in, good / 2.0);
+    return aq_block_make(b, in, &p, seats, reterr);
+}
+
+/* ---- the least ---------------------------------------------------------------------------- */
+
+/* Where a block of the least memory can have what, all of it on one tier. */
+enum least_of { LEAST_HEAD, LEAST_HIDDEN, LEAST_KV, LEAST_WEIGHTS, LEAST_KINDS };
+
+/* Bytes that the tiers lack, together. */
+static double lacking(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    double excess[AQ_TIER_COUNT], sum = 0;
+    aq_block_excess(excess, b, in);
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        sum += excess[t] > 0 ? excess[t] : 0;
+    return sum;
+}
+
+static bool may_lie(const struct aq_block_inputs *in, enum least_of what, enum aq_tier tier)
+{
+    if (tier == AQ_DEVICE)
+        return in->separate;
+    return tier == AQ_HOST || (in->can_stream && what != LEAST_HEAD);
+}
+
+static int make_least(struct aq_block *b, const struct aq_block_inputs *in,
+                      const enum aq_tier at[LEAST_KINDS], struct aq_err *reterr)
+{
+    struct aq_placement p = {.head = at[LEAST_HEAD]};
+    p.hidden.percent[at[LEAST_HIDDEN]] = 100;
+    p.kv.percent[at[LEAST_KV]] = 100;
+    p.weights.percent[at[LEAST_WEIGHTS]] = 100;
+    return aq_block_make(b, in, in->placement ? in->placement : &p,
+                         in->micro_batch ? in->micro_batch : 1, reterr);
+}
+
+/* Moves one kind to where the fewest bytes are lacking; *b is made of `at` before and after.
+ * false: it is there. */
+static bool try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
+                      enum aq_tier at[LEAST_KINDS], enum least_of what)
+{
+    struct aq_block other = {0};
+    enum aq_tier was = at[what];
+    for (int t = AQ_DEVICE; t < AQ_TIER_COUNT; t++) {
+        enum aq_tier before = at[what];
+        if ((enum aq_tier)t == was || !may_lie(in, what, (enum aq_tier)t))
+            continue;
+        at[what] = (enum aq_tier)t;
+        if (make_least(&other, in, at, NULL) < 0 || lacking(&other, in) >= lacking(b, in)) {
+            at[what] = before;
+            continue;
+        }
+        struct aq_block better = other;
+        other = *b;
+        *b = better;
+    }
+    aq_block_close(&other);
+    return at[what] != was;
+}
+
+int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
+{
+    struct aq_block_inputs in = *given;
+    enum aq_tier far = in.can_stream ? AQ_DISK : AQ_HOST;
+    enum aq_tier at[LEAST_KINDS] = {[LEAST_HEAD] = AQ_HOST,
+                                    [LEAST_HIDDEN] = in.separate ? AQ_DEVICE : AQ_HOST,
+                                    [LEAST_KV] = far,
+                                    [LEAST_WEIGHTS] = far};
+    in.tight = true;
+    /* Attended next to the KV, a layer has both halves in the ring at once; on the device one after
+     * the other. */
+    in.attention = in.attention_auto ? AQ_ATTEND_DEVICE : in.attention;
+    in.attention_auto = false;
+    int rc = make_least(ret, &in, at, reterr);
+    /* One after the other, as long as one of them moves: each time fewer bytes are lacking. */
+    int same = rc == 0 && !in.placement ? 0 : LEAST_KINDS;
+    for (int what = 0; same < LEAST_KINDS && lacking(ret, &in) > 0; what = (what + 1) % LEAST_KINDS)
+        same = try_tiers(ret, &in, at, (enum least_of)what) ? 0 : same + 1;
+    return rc;
+}
+
+/* ---- the choice -------------------------------------------------------------------------- */
+
+/* Everything near the products where that takes the seats that are wanted.  If not, the plain
+ * rule's block, or, where the machine's rates are known, the fastest that the planner finds; beside
+ * a separate device it may also find better where everything fits.  Where the plain rule has none,
+ * buffers of the smallest sizes at least give the least block that fits; where even that does not,
+ * only shares of several tiers could, and the search for those is a short one. */
+static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_placement p = in_memory(in, 0);
+    int rc = choose_seats(b, in, &p, reterr);
+    bool ranked = in->hw && in->can_stream;
+    bool whole = rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in);
+    if (whole && !(ranked && in->separate))
+        return 0;
+    if (rc == -ENOMEM && in->can_stream)
+        rc = choose_streamed(b, in, reterr);
+    if (rc < 0 && rc != -ENOMEM)
+        return rc;
+    struct aq_block_inputs search = *in;
+    if (rc == -ENOMEM) {
+        bool fits = aq_block_least(b, in, NULL) == 0 && within(b, in);
+        search.plan_ops = fits || in->plan_ops ? in->plan_ops : SHORT_SEARCH_OPS;
+        rc = fits && in->tight ? 0 : rc;
+        ranked = ranked && (fits || in->tight);
+        if (rc < 0)
+            aq_block_close(b);
+    }
+    if (!ranked)
+        return rc;
+    int found = aq_planner_search(b, &search, reterr);
+    return found < 0 ? found : b->program.op_count ? 0 : rc;
+}
+
+static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    return in->placement ? choose_seats(b, in, in->placement, reterr) : choose_free(b, in, reterr);
+}
+
+/* Nothing fitted.  What was tried last may have wanted more than the least that there is, which is
+ * what is told. */
+static void refuse_least(const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_block least = {0};
+    if (aq_block_least(&least, in, NULL) == 0 && !within(&least, in))
+        refuse_any(&least, in, reterr);
+    aq_block_close(&least);
+}
+
+int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
+                    struct aq_err *reterr)
+{
+    assert(given->prompt_max >= 1 && given->total_max >= given->prompt_max && given->threads >= 1);
+    struct aq_block_inputs tight = *given;
+    const struct aq_block_inputs *in = given;
+    struct aq_block b = {0};
+    int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
+    rc = rc < 0 ? rc : choose(&b, in, reterr);
+    if (rc == -ENOMEM) {
+        tight.tight = true;
+        in = &tight;
+        rc = choose(&b, in, reterr);
+    }
+    if (rc == -ENOMEM && tight.separate && tight.attention_auto) {
+        /* Attended next to the KV, a layer has both halves in the ring at once; on the device one
+         * after the other. */
+        tight.attention_auto = false;
+        tight.attention = AQ_ATTEND_DEVICE;
+        rc = choose(&b, in, reterr);
+    }
+    if (rc == -ENOMEM && !in->placement && in->micro_batch <= 1)
+        refuse_least(given, reterr);
+    if (rc == 0)
+        rc = aq_planner_share_work(&b, in, reterr);
+    if (rc < 0) {
+        aq_block_close(&b);
+        return rc;
+    }
+    aq_block_close(ret);
+    *ret = b;
+    return 0;
+}
