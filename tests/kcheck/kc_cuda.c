@@ -129,6 +129,6 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         .logits_stat = logits_stat,
     };
     traits[0] = (struct kc_traits){.name = "ref"};
-    traits[1] = (struct kc_traits){.name = kc_cuda_name(options), .rows_only = true};
+    traits[1] = (struct kc_traits){.name = kc_cuda_prepare(options), .rows_only = true};
     return 2;
 }

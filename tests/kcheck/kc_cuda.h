@@ -7,9 +7,10 @@
 #include "engine/cuda_module.h"
 #include "tests/kcheck/kcheck.h"
 
-/* Of the device's table; the seed of the options is that of what is random about it. */
+/* Makes the options ready for the device (what is mapped, what is random by their seed); the name of
+ * its table. */
 struct kc_options;
-const char *kc_cuda_name(struct kc_options *options);
+const char *kc_cuda_prepare(struct kc_options *options);
 
 /* The launchers; buffers of kcheck.h and what lies on the stack may be given to them. */
 const struct aq_cuda_kernels *kc_cuda_kernels(void);

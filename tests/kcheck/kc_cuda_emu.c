@@ -13,7 +13,7 @@ void aq_emu_seed(uint64_t seed);
 
 static const struct aq_cuda_exec device = {.sm = 90, .multiprocessors = 2};
 
-const char *kc_cuda_name(struct kc_options *options)
+const char *kc_cuda_prepare(struct kc_options *options)
 {
     aq_emu_seed(options->seed | 1);
     return "cuda-emu";

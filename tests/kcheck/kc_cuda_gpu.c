@@ -76,7 +76,7 @@ static void unmapped(void *base)
     gpu.cuda.module->gpu->unpin(gpu.cuda.gpu, base);
 }
 
-const char *kc_cuda_name(struct kc_options *options)
+const char *kc_cuda_prepare(struct kc_options *options)
 {
     options->mapped = mapped;
     options->unmapped = unmapped;
