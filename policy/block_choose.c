@@ -191,6 +191,18 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
 
 /* ---- the least ---------------------------------------------------------------------------- */
 
+/* The least memory: attended next to the KV, a layer has both halves in the ring at once; on the
+ * device one after the other. */
+static struct aq_block_inputs attended_on_the_device(const struct aq_block_inputs *in)
+{
+    struct aq_block_inputs ret = *in;
+    if (in->separate && in->attention_auto) {
+        ret.attention_auto = false;
+        ret.attention = AQ_ATTEND_DEVICE;
+    }
+    return ret;
+}
+
 /* Where a block of the least memory can have what, all of it on one tier. */
 enum least_of { LEAST_HEAD, LEAST_HIDDEN, LEAST_KV, LEAST_WEIGHTS, LEAST_KINDS };
 
@@ -248,17 +260,13 @@ static bool try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
 
 int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
 {
-    struct aq_block_inputs in = *given;
+    struct aq_block_inputs in = attended_on_the_device(given);
     enum aq_tier far = in.can_stream ? AQ_DISK : AQ_HOST;
     enum aq_tier at[LEAST_KINDS] = {[LEAST_HEAD] = AQ_HOST,
                                     [LEAST_HIDDEN] = in.separate ? AQ_DEVICE : AQ_HOST,
                                     [LEAST_KV] = far,
                                     [LEAST_WEIGHTS] = far};
     in.tight = true;
-    /* Attended next to the KV, a layer has both halves in the ring at once; on the device one after
-     * the other. */
-    in.attention = in.attention_auto ? AQ_ATTEND_DEVICE : in.attention;
-    in.attention_auto = false;
     int rc = make_least(ret, &in, at, reterr);
     /* One after the other, as long as one of them moves: each time fewer bytes are lacking. */
     int same = rc == 0 && !in.placement ? 0 : LEAST_KINDS;
@@ -269,24 +277,30 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
 
 /* ---- the choice -------------------------------------------------------------------------- */
 
-/* Everything near the products where that takes the seats that are wanted.  If not, the plain
- * rule's block, or, where the machine's rates are known, the fastest that the planner finds; beside
- * a separate device it may also find better where everything fits.  Where the plain rule has none,
- * buffers of the smallest sizes at least give the least block that fits; where even that does not,
- * only shares of several tiers could, and the search for those is a short one. */
-static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
+/* Without knowing the machine's rates: where that takes the seats that are wanted, everything near
+ * the products. */
+static int choose_plainly(struct aq_block *b, const struct aq_block_inputs *in,
+                          struct aq_err *reterr)
 {
-    struct aq_placement p = in_memory(in, 0);
-    int rc = choose_seats(b, in, &p, reterr);
+    struct aq_placement near = in_memory(in, 0);
+    int rc = choose_seats(b, in, in->placement ? in->placement : &near, reterr);
+    bool streams = rc == -ENOMEM && !in->placement && in->can_stream;
+    return streams ? choose_streamed(b, in, reterr) : rc;
+}
+
+/* The plain rule's block, or, where the machine's rates are known, the fastest that the planner
+ * finds; beside a separate device it may also find better where everything fits.  Where the plain
+ * rule has none, buffers of the smallest sizes at least give the least block that fits; where even
+ * that does not, only shares of several tiers could, and the search for those is a short one. */
+static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
+{
+    struct aq_block_inputs search = *in, device = attended_on_the_device(in);
     bool ranked = in->hw && in->can_stream;
-    bool whole = rc == 0 && b->plan.shape.micro_batch == aq_block_seats_wanted(in);
-    if (whole && !(ranked && in->separate))
-        return 0;
-    if (rc == -ENOMEM && in->can_stream)
-        rc = choose_streamed(b, in, reterr);
-    if (rc < 0 && rc != -ENOMEM)
+    int rc = choose_plainly(b, in, reterr);
+    if (rc == -ENOMEM && in->tight && device.attention_auto != in->attention_auto)
+        rc = choose_plainly(b, &device, reterr);
+    if (in->placement || (rc < 0 && rc != -ENOMEM))
         return rc;
-    struct aq_block_inputs search = *in;
     if (rc == -ENOMEM) {
         bool fits = aq_block_least(b, in, NULL) == 0 && within(b, in);
         search.plan_ops = fits || in->plan_ops ? in->plan_ops : SHORT_SEARCH_OPS;
@@ -294,16 +308,14 @@ static int choose_free(struct aq_block *b, const struct aq_block_inputs *in, str
         ranked = ranked && (fits || in->tight);
         if (rc < 0)
             aq_block_close(b);
+    } else if (!in->separate && !b->stream.chunk_count &&
+               b->plan.shape.micro_batch == aq_block_seats_wanted(in)) {
+        return 0; /* everything is there, for all seats */
     }
     if (!ranked)
         return rc;
     int found = aq_planner_search(b, &search, reterr);
     return found < 0 ? found : b->program.op_count ? 0 : rc;
-}
-
-static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
-{
-    return in->placement ? choose_seats(b, in, in->placement, reterr) : choose_free(b, in, reterr);
 }
 
 /* Nothing fitted.  What was tried last may have wanted more than the least that there is, which is
@@ -328,13 +340,6 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
     if (rc == -ENOMEM) {
         tight.tight = true;
         in = &tight;
-        rc = choose(&b, in, reterr);
-    }
-    if (rc == -ENOMEM && tight.separate && tight.attention_auto) {
-        /* Attended next to the KV, a layer has both halves in the ring at once; on the device one
-         * after the other. */
-        tight.attention_auto = false;
-        tight.attention = AQ_ATTEND_DEVICE;
         rc = choose(&b, in, reterr);
     }
     if (rc == -ENOMEM && !in->placement && in->micro_batch <= 1)

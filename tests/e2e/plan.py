@@ -228,8 +228,6 @@ class Plan(Rig):
         needed = short["host"]["needed"]
         self.assertIn(f"host memory: one seat needs {needed / (1 << 30):.2f} GiB".encode(), done.stderr)
         self.assertIs(self.plan(*T4, "--host-memory", f"{needed}")["feasible"], True)
-        less = self.plan(*T4, "--host-memory", f"{needed - (16 << 20)}", status=2)
-        self.assertIs(less["feasible"], False)
 
     def test_sweeps_keep_rows_that_do_not_fit(self):
         doc = self.plan(*T4, "--sweep", "host-memory=640MiB,200GB", "--sweep",

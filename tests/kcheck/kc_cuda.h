@@ -7,8 +7,8 @@
 #include "engine/cuda_module.h"
 #include "tests/kcheck/kcheck.h"
 
-/* Makes the options ready for the device (what is mapped, what is random by their seed); the name of
- * its table. */
+/* Makes the options ready for the device (what is mapped, what is random by their seed); the name
+ * of its table. */
 struct kc_options;
 const char *kc_cuda_prepare(struct kc_options *options);
 
