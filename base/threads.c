@@ -170,6 +170,25 @@ uint32_t aq_pool_threads(const struct aq_pool *p)
     return p->threads;
 }
 
+uint32_t aq_pool_bind(struct aq_pool *p)
+{
+    cpu_set_t all;
+    if (sched_getaffinity(0, sizeof(all), &all) < 0 || (uint32_t)CPU_COUNT(&all) != p->threads)
+        return 0;
+    uint32_t cpu = 0, owner = 0;
+    for (uint32_t i = 0; i < p->threads; i++, cpu++) {
+        cpu_set_t one;
+        while (!CPU_ISSET(cpu, &all))
+            cpu++;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        owner = i ? owner : 1 + cpu;
+        if (i && pthread_setaffinity_np(p->handle[i], sizeof(one), &one))
+            return 0; /* the first of them: those of a process are all alike */
+    }
+    return owner;
+}
+
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles)
 {
     assert(tiles < CLOSED);

@@ -26,6 +26,13 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr);
 void aq_pool_close(struct aq_pool *p);
 uint32_t aq_pool_threads(const struct aq_pool *p);
 
+/* For pools that take turns on the same CPUs: worker i stays on the i-th CPU that the process may
+ * use.  The system tends to wake a worker beside the thread that woke it, and then one CPU works
+ * while another waits.  Returns 1 + the number of the CPU for the thread that owns the pool, which
+ * sees to itself; 0, and nothing changes, where there is not a worker for each CPU or the system
+ * forbids it. */
+uint32_t aq_pool_bind(struct aq_pool *p);
+
 /* Returns when all tiles are done; what they wrote is visible to the caller.  Never allocates. */
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
 

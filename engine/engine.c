@@ -482,6 +482,10 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .trace = e->trace,
         .attention_stats = e->attention_stats,
     };
+    if (rc == 0 && e->host_exec && !e->opts.serial && !engine_on_gpu(e)) {
+        opts.compute_cpu = aq_pool_bind(e->pool);
+        opts.host_compute_cpu = aq_pool_bind(e->host_pool);
+    }
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
     e->loaded = rc == 0;
     return rc;

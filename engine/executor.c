@@ -214,10 +214,15 @@ static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reter
         return aq_error(reterr, -ENOMEM, "lane '%s'", aq_lane_name(l));
     if (!lane->count || disk || l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute))
         return 0;
+    uint32_t cpu = l == AQ_LANE_COMPUTE        ? x->opts.compute_cpu
+                   : l == AQ_LANE_HOST_COMPUTE ? x->opts.host_compute_cpu
+                                               : 0;
     struct aq_device_stream_opts opts = {
         .name = aq_lane_name(l),
         .side = l == AQ_LANE_HOST_COMPUTE ? AQ_STREAM_HOST : AQ_STREAM_DEVICE,
         .depth = AQ_EXEC_LANE_DEPTH,
+        .bind = cpu > 0,
+        .cpu = cpu - (cpu > 0),
     };
     return aq_device_stream_open(&lane->stream, x->opts.device, &opts, reterr);
 }

@@ -7,9 +7,11 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Known answer of Philox4x32-10 for key and counter zero, from the Random123 distribution's
  * kat_vectors. */
@@ -75,6 +77,43 @@ static void each_tile_runs_once_per_grid(void **state)
             assert_int_equal(s.tile[i], 300 * (i + 1));
         aq_pool_close(pool);
     }
+}
+
+struct seen {
+    cpu_set_t all;
+    atomic_uint elsewhere, helped; /* tiles of workers that were not where they should be; all */
+};
+
+static void look_where(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct seen *s = arg;
+    uint32_t at = worker, cpu = 0;
+    for (; !CPU_ISSET(cpu, &s->all) || at > 0; cpu++)
+        at -= CPU_ISSET(cpu, &s->all) ? 1 : 0;
+    if (worker) {
+        atomic_fetch_add(&s->helped, 1);
+        atomic_fetch_add(&s->elsewhere, (uint32_t)sched_getcpu() != cpu);
+    }
+    usleep(50); /* so that others get tiles too */
+}
+
+static void bound_workers_stay_where_they_are_put(void **state)
+{
+    struct seen s = {0};
+    struct aq_pool *pool;
+    assert_int_equal(sched_getaffinity(0, sizeof(s.all), &s.all), 0);
+    uint32_t cpus = (uint32_t)CPU_COUNT(&s.all);
+    assert_int_equal(aq_pool_open(&pool, cpus, NULL), 0);
+    uint32_t owner = aq_pool_bind(pool);
+    assert_true(owner > 0 && CPU_ISSET(owner - 1, &s.all));
+    for (int round = 0; round < 20; round++)
+        aq_pool_run(pool, look_where, &s, 10 * cpus);
+    assert_int_equal(s.elsewhere, 0);
+    assert_true(cpus == 1 || s.helped > 0);
+    aq_pool_close(pool);
+    assert_int_equal(aq_pool_open(&pool, cpus + 1, NULL), 0);
+    assert_int_equal(aq_pool_bind(pool), 0); /* not one for each CPU */
+    aq_pool_close(pool);
 }
 
 struct small_grid {
@@ -192,6 +231,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(f16_rounds_to_nearest_even),
     cmocka_unit_test(bf16_rounds_to_nearest_even),
     cmocka_unit_test(each_tile_runs_once_per_grid),
+    cmocka_unit_test(bound_workers_stay_where_they_are_put),
     cmocka_unit_test(late_workers_find_nothing_of_an_old_grid),
     cmocka_unit_test(memory_beyond_the_limit_is_refused_with_figures),
     cmocka_unit_test(json_errors_name_the_position),
