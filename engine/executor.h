@@ -31,7 +31,7 @@ struct aq_executor_opts {
     struct aq_compute *host_compute; /* of the host lane; NULL where it computes nothing */
     struct aq_pool *pool;            /* where tokens are chosen, and what the CPU's lane uses */
     const struct aq_block *block;    /* plan, stream and program; outlives the executor */
-    /* 1 + the CPU that the lane's thread stays on, its pool being bound (base/threads.h); 0: any. */
+    /* 1 + the CPU that the lane's thread stays on, its pool being bound (aq_pool_bind); 0: any. */
     uint32_t compute_cpu, host_compute_cpu;
     bool refill, serial;
     bool replay; /* ops that compute do nothing; every chosen token is 0 */

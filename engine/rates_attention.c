@@ -146,7 +146,7 @@ static void line(double *ret_key_s, double *ret_none_s, double few, double few_s
 void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a)
 {
     struct aq_attn_seq prompt[PARTS], whole = a->seq[0];
-    double sample[4][ROUNDS_MAX], begin = aq_clock_s(), key_s, none_s;
+    double sample[4][ROUNDS_MAX], begin = aq_clock_s(), key_s, none_s, spread = 0;
     uint32_t rounds = 0;
     whole.rows = AQ_RATES_CONTEXT;
     for (uint32_t i = 0; i < PARTS; i++) {
@@ -157,7 +157,7 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
     row_head_s(a, a->seq, a->count, false); /* warms up */
     while (rounds < ROUNDS_MAX &&
            ((rounds < ROUNDS_MIN && aq_clock_s() - begin < AQ_RATES_SLOW_S) || rounds == 0 ||
-            aq_clock_s() - begin < 2 * a->rig->long_s)) {
+            aq_clock_s() - begin < aq_rates_until_s(2 * a->rig->long_s, spread))) {
         double few_s = row_head_s(a, a->part, PARTS * a->count, false);
         line(&key_s, &none_s, SHORT, few_s, AQ_RATES_CONTEXT,
              row_head_s(a, a->seq, a->count, false));
@@ -168,9 +168,10 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
              row_head_s(a, &whole, 1, true));
         sample[2][rounds] = 4.0 * HEAD_DIM / key_s;
         sample[3][rounds++] = none_s;
+        ret->decode_bytes = aq_sample_of(sample[0], rounds);
+        ret->prefill_flops = aq_sample_of(sample[2], rounds);
+        spread = fmax(ret->decode_bytes.spread, ret->prefill_flops.spread);
     }
-    ret->decode_bytes = aq_sample_of(sample[0], rounds);
     ret->decode_head_s = aq_sample_of(sample[1], rounds);
-    ret->prefill_flops = aq_sample_of(sample[2], rounds);
     ret->prefill_head_s = aq_sample_of(sample[3], rounds);
 }

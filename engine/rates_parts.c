@@ -38,16 +38,21 @@ double aq_rates_cpu_s(void)
 struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *), void *arg,
                                  double amount)
 {
-    double rate[REPEATS_MAX], begin = aq_clock_s();
+    double rate[REPEATS_MAX], begin = aq_clock_s(), end, until_s = r->long_s;
+    struct aq_sample found;
     size_t count = 0;
     fn(arg);
-    while (count < REPEATS_MAX && (count < REPEATS_MIN || aq_clock_s() - begin < r->long_s)) {
-        double start = aq_clock_s();
-        fn(arg);
-        double s = aq_clock_s() - start;
-        rate[count++] = s > 0 ? amount / s : 0;
-    }
-    return aq_sample_of(rate, count);
+    do {
+        do {
+            double start = aq_clock_s();
+            fn(arg);
+            end = aq_clock_s();
+            rate[count++] = end > start ? amount / (end - start) : 0;
+        } while (count < REPEATS_MAX && (count < REPEATS_MIN || end - begin < until_s));
+        found = aq_sample_of(rate, count);
+        until_s = aq_rates_until_s(r->long_s, found.spread);
+    } while (count < REPEATS_MAX && end - begin < until_s);
+    return found;
 }
 
 /* ---- workers and memory ------------------------------------------------------------------ */
@@ -229,16 +234,20 @@ void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_r
         many[i] = call_of(p, compute, format, panels, aq_hw_rows[i]);
     take_round(&computes, &one, many, overlap, round); /* warms up, if that is not long enough */
     bool slow = aq_clock_s() - begin > AQ_RATES_SLOW_S;
+    double spread = 0;
     while (rounds < (slow ? 1 : ROUNDS_MAX) &&
-           (rounds < REPEATS_MIN || aq_clock_s() - begin < 2 * p->rig->long_s)) {
+           (rounds < REPEATS_MIN ||
+            aq_clock_s() - begin < aq_rates_until_s(2 * p->rig->long_s, spread))) {
         if (!slow)
             take_round(&computes, &one, many, overlap, round);
-        for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
-            share[i][rounds] = round[i];
+        spread = 0;
         rounds++;
+        for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
+            share[i][rounds - 1] = round[i];
+            ret[i] = aq_sample_of(share[i], rounds);
+            spread = fmax(spread, ret[i].spread);
+        }
     }
-    for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
-        ret[i] = aq_sample_of(share[i], rounds);
 }
 
 /* ---- other passes over memory ------------------------------------------------------------ */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What a plan says it will do: the rates it rests on, its lanes, its program proved, and the same
  * as text. */
+#include "base/clock.h"
 #include "base/json.h"
 #include "engine/engine.h"
 #include "engine/predict.h"
+#include "engine/rates_parts.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -167,7 +169,27 @@ static void without_memory_to_measure_in_the_defaults_stand(void **state)
     }
 }
 
+/* Every other call takes ten times as long. */
+static void uneven(void *arg)
+{
+    uint32_t *calls = arg;
+    double until = aq_clock_s() + ((*calls)++ % 2 ? 2e-3 : 2e-4);
+    while (aq_clock_s() < until)
+        continue;
+}
+
+static void what_varies_is_measured_for_longer(void **state)
+{
+    struct aq_rates_rig rig = {.long_s = 0.02};
+    uint32_t calls = 0;
+    double begin = aq_clock_s();
+    struct aq_sample s = aq_rates_repeat(&rig, uneven, &calls, 1);
+    assert_true(s.spread > 0.2 && s.median > 0);
+    assert_true(aq_clock_s() - begin >= 4 * rig.long_s);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(what_varies_is_measured_for_longer),
     cmocka_unit_test(a_slow_link_is_seen_to_bind),
     cmocka_unit_test(nobody_measures_what_nobody_asks_for),
     cmocka_unit_test(a_prediction_reads_as_text),
