@@ -22,7 +22,7 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
 
 /* [{"change", "gen_tok_s"}, ...] of a plan that fits.  New references, all of these. */
 int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err *reterr);
-/* One that does not: {"micro_batch", "micro_batches", "gen_tok_s"} of the largest block, or null;
+/* One that does not: {"micro_batch", "micro_batches", "gen_tok_s"} of the fastest block, or null;
  * [{"change", "feasible", "gen_tok_s", "lossy"}, ...]. */
 int aq_plan_largest(json_t **ret, const struct aq_planning *p, const struct aq_log *log,
                     struct aq_err *reterr);

@@ -125,7 +125,7 @@ static void put_infeasible(const json_t *doc, const struct aquifer_hooks *hooks)
     aq_hooks_outputf(hooks, "  does not fit\nneeded\n");
     put_memory(json_object_get(doc, "shortfall"), "needed", hooks);
     if (json_is_object(largest))
-        aq_hooks_outputf(hooks, "largest block that fits: %.0f x %.0f seats, %.4g tok/s\n",
+        aq_hooks_outputf(hooks, "fastest block that fits: %.0f x %.0f seats, %.4g tok/s\n",
                          number(largest, "micro_batch"), number(largest, "micro_batches"),
                          number(largest, "gen_tok_s"));
     aq_hooks_outputf(hooks, "what would help\n");

@@ -113,37 +113,24 @@ static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inp
     return tier;
 }
 
-/* The block is of one seat. */
-static int refuse_any(const struct aq_block *b, const struct aq_block_inputs *in,
-                      struct aq_err *reterr)
+/* A block that does not fit: of one seat, or, where `most` do, of those that were asked for. */
+static int refuse(const struct aq_block *b, const struct aq_block_inputs *in, uint32_t most,
+                  struct aq_err *reterr)
 {
     enum aq_tier tier = short_of(b, in);
+    const struct aq_block_shape *s = &b->plan.shape;
     char need[32], have[32], lines[160];
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
+    if (most)
+        return aq_error(reterr, -ENOMEM,
+                        "%s memory: %u seats x %u micro-batches need %s, the budget is %s; the "
+                        "largest block that fits is --micro-batch %u",
+                        aq_tier_name(tier), s->micro_batch, s->micro_batches, need, have, most);
     largest_lines(lines, sizeof(lines), &b->ledger, tier);
     return aq_error(reterr, -ENOMEM,
                     "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
                     aq_tier_name(tier), need, lines, have);
-}
-
-static int refuse(struct aq_block *b, const struct aq_block_inputs *in,
-                  const struct aq_placement *placement, uint32_t most, struct aq_err *reterr)
-{
-    uint32_t seats = most ? aq_block_seats_wanted(in) : 1;
-    int rc = aq_block_make(b, in, placement, seats, reterr);
-    if (rc < 0)
-        return rc;
-    if (!most)
-        return refuse_any(b, in, reterr);
-    enum aq_tier tier = short_of(b, in);
-    char need[32], have[32];
-    size_text(have, sizeof(have), in->budget[tier]);
-    size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
-    return aq_error(reterr, -ENOMEM,
-                    "%s memory: %u seats x %u micro-batches need %s, the budget is %s; "
-                    "the largest block that fits is --micro-batch %u",
-                    aq_tier_name(tier), seats, b->plan.shape.micro_batches, need, have, most);
 }
 
 /* The block with the most seats under this placement. */
@@ -157,9 +144,13 @@ static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
     int most = largest(b, in, placement, wanted, reterr);
     if (most < 0)
         return most;
-    if (!most || in->micro_batch)
-        return refuse(b, in, placement, (uint32_t)most, reterr);
-    return aq_block_make(b, in, placement, (uint32_t)most, reterr);
+    bool refused = !most || in->micro_batch;
+    rc = aq_block_make(b, in, placement,
+                       most && refused ? wanted
+                       : most          ? (uint32_t)most
+                                       : 1,
+                       reterr);
+    return rc == 0 && refused ? refuse(b, in, (uint32_t)most, reterr) : rc;
 }
 
 /* Weights that stream when they do not fit: memory goes to KV before weights, since throughput
@@ -318,14 +309,32 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
+/* Most seats, fewer than were asked for, that fit where the least block of so many has what. */
+static uint32_t most_of_least(const struct aq_block_inputs *given)
+{
+    struct aq_block b = {0};
+    struct aq_block_inputs in = *given;
+    uint32_t good = 0, bad = given->micro_batch;
+    while (bad > good + 1) {
+        in.micro_batch = good + (bad - good) / 2;
+        bool fits = aq_block_least(&b, &in, NULL) == 0 && within(&b, &in);
+        *(fits ? &good : &bad) = in.micro_batch;
+    }
+    aq_block_close(&b);
+    return good;
+}
+
 /* Nothing fitted.  What was tried last may have wanted more than the least that there is, which is
  * what is told. */
-static void refuse_least(const struct aq_block_inputs *in, struct aq_err *reterr)
+static void refuse_least(const struct aq_block_inputs *given, struct aq_err *reterr)
 {
-    struct aq_block least = {0};
-    if (aq_block_least(&least, in, NULL) == 0 && !within(&least, in))
-        refuse_any(&least, in, reterr);
-    aq_block_close(&least);
+    struct aq_block b = {0};
+    struct aq_block_inputs in = *given;
+    uint32_t most = most_of_least(given);
+    in.micro_batch = most || !given->micro_batch ? given->micro_batch : 1;
+    if (aq_block_least(&b, &in, NULL) == 0 && !within(&b, &in))
+        refuse(&b, &in, most, reterr);
+    aq_block_close(&b);
 }
 
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
@@ -342,7 +351,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
         in = &tight;
         rc = choose(&b, in, reterr);
     }
-    if (rc == -ENOMEM && !in->placement && in->micro_batch <= 1)
+    if (rc == -ENOMEM && !in->placement)
         refuse_least(given, reterr);
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);

@@ -6,6 +6,7 @@ calls infeasible is refused by the run as well."""
 import html.parser
 import json
 import os
+import re
 import shlex
 import unittest
 
@@ -195,8 +196,11 @@ class Plan(Rig):
         self.assertTrue(more and more[0]["feasible"])
 
     def test_a_block_too_large_names_the_largest(self):
-        doc = self.plan(*T4, "--requests", "5000", "--host-memory", "60GiB", "--disk-memory",
-                        "1GB", "--micro-batch", "5000", status=2)
+        words = [*T4, "--requests", "5000", "--host-memory", "60GiB", "--disk-memory", "1GB"]
+        done = self.run_program([PROGRAM, "plan", "--json", *words, "--micro-batch", "5000"], 2)
+        doc = json.loads(done.stdout)
+        told = re.search(rb"the largest block that fits is --micro-batch (\d+)", done.stderr)
+        self.plan(*words, "--micro-batch", told[1].decode())
         self.assertGreater(doc["largest"]["micro_batch"], 0)
         self.assertLess(doc["largest"]["micro_batch"], 5000)
         self.assertGreater(doc["largest"]["gen_tok_s"], 0)
