@@ -3,7 +3,7 @@
 """Are chosen plans near the best?  Ten configurations; for each the plan that aquifer chooses, beside the best of a grid
 of other blocks and placements, all really run.
 
-    python3 bench/best.py [--build build] [--hardware FILE] [--output bench/results/NAME] [--only NAME,...]
+    python3 bench/best.py [--build build] [--hardware FILE] [--output bench/results/NAME] [--only WORD]
 
 A grid point is one run of `aquifer bench`; points that do not fit are left out.  The fastest two and the plan are then
 run again in turns (--rounds), because the fastest of many noisy runs looks faster than it is; the medians are compared.
@@ -119,14 +119,16 @@ def main():
     p.add_argument("--build", default="build")
     p.add_argument("--hardware", help="a profile, so that no run measures the machine anew")
     p.add_argument("--output")
-    p.add_argument("--only")
+    p.add_argument("--only", default="", help="configurations with this in their name")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--cache-dir", help="of the packed stores")
     a = p.parse_args()
     kept = runs.Kept(a.output)
     common = (["--hardware", a.hardware] if a.hardware else []) + (["--cache-dir", a.cache_dir] if a.cache_dir else [])
-    rows = [kept.get(c["name"], lambda c=c: compare(a.build, c, common, a.rounds)) for c in CONFIGS
-            if not a.only or c["name"] in a.only.split(",")]
+    chosen = [c for c in CONFIGS if a.only in c["name"]]
+    if not chosen:
+        p.error(f"--only: expected a part of one of {', '.join(repr(c['name']) for c in CONFIGS)}; found '{a.only}'")
+    rows = [kept.get(c["name"], lambda c=c: compare(a.build, c, common, a.rounds)) for c in chosen]
     runs.save(a.output, kept.document, markdown(rows))
     return 0 if all(r["share"] >= MUST_REACH for r in rows) else 1
 
