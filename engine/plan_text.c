@@ -103,7 +103,7 @@ static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
         json_number_value(json_array_get(range, 1)), number(p, "prefill_tok_s"),
         number(p, "decode_tok_s"));
     if (json_is_number(json_object_get(p, "total_s")))
-        aq_hooks_outputf(hooks, "  %s in all, %.3g blocks of %.0f seats\n",
+        aq_hooks_outputf(hooks, "  %s in all, %.1f blocks of %.0f seats\n",
                          aq_format_duration(text, number(p, "total_s")), number(p, "blocks"),
                          number(json_object_get(doc, "plan"), "seats"));
     aq_hooks_outputf(hooks, "  bound by %s (%s)\n", text_of(doc, "bound_by"),

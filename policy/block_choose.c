@@ -145,11 +145,8 @@ static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
     if (most < 0)
         return most;
     bool refused = !most || in->micro_batch;
-    rc = aq_block_make(b, in, placement,
-                       most && refused ? wanted
-                       : most          ? (uint32_t)most
-                                       : 1,
-                       reterr);
+    uint32_t seats = !most ? 1 : refused ? wanted : (uint32_t)most;
+    rc = aq_block_make(b, in, placement, seats, reterr);
     return rc == 0 && refused ? refuse(b, in, (uint32_t)most, reterr) : rc;
 }
 
