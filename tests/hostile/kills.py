@@ -3,7 +3,7 @@
 """kill -9 at random points, start again, 20 times over: the results equal those of a run that nobody
 disturbed, each record once, in any order of finishing.
 
-    kill_resume.py AQUIFER MODEL [KILLS] [SEED]"""
+    kills.py AQUIFER MODEL [KILLS] [SEED]"""
 import json, os, random, signal, subprocess, sys, tempfile, time
 
 aquifer, model = sys.argv[1], sys.argv[2]
