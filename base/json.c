@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/json_text.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,20 +11,53 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static json_t *load(const char *text, size_t bytes, bool reject_duplicates, json_error_t *why)
+{
+    size_t flags =
+        JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
+    return json_loadb(text, bytes, flags, why);
+}
+
+static int refuse(const json_error_t *why, struct aq_err *reterr)
+{
+    char quoted[JSON_ERROR_TEXT_LENGTH + 8]; /* the text quotes the input */
+    return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why->line, why->column,
+                    aq_quote(quoted, sizeof(quoted), why->text, strlen(why->text)));
+}
+
 int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
                   struct aq_err *reterr)
 {
     assert(ret && text);
     json_error_t why;
-    size_t flags =
-        JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
-    json_t *value = json_loadb(text, bytes, flags, &why);
-    if (!value) {
-        char quoted[JSON_ERROR_TEXT_LENGTH + 8]; /* the text quotes the input */
-        return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why.line, why.column,
-                        aq_quote(quoted, sizeof(quoted), why.text, strlen(why.text)));
-    }
+    json_t *value = load(text, bytes, reject_duplicates, &why);
+    if (!value)
+        return refuse(&why, reterr);
     *ret = value;
+    return 0;
+}
+
+int aq_json_parse_wide(json_t **ret, bool *ret_wide, const char *text, size_t bytes,
+                       bool reject_duplicates, struct aq_err *reterr)
+{
+    assert(ret && ret_wide && text);
+    json_error_t why;
+    json_t *value = load(text, bytes, reject_duplicates, &why);
+    bool wide = !value && json_error_code(&why) == json_error_numeric_overflow;
+    if (wide) {
+        char *narrow = malloc(bytes + 1);
+        if (!narrow)
+            return aq_error(reterr, -ENOMEM, "%zu bytes of JSON", bytes);
+        memcpy(narrow, text, bytes);
+        narrow[bytes] = '\0';
+        aq_json_text_narrow(narrow, bytes);
+        value = load(narrow, bytes, reject_duplicates, &why);
+        free(narrow);
+    }
+    if (!value)
+        return refuse(&why, reterr);
+    *ret = value;
+    *ret_wide = wide;
     return 0;
 }
 

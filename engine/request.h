@@ -54,11 +54,6 @@ struct aq_record_error {
     char message[512];
 };
 
-struct aq_text {
-    const char *bytes; /* NUL-terminated, may hold NULs as well */
-    size_t count;
-};
-
 /* What may be set for the run and again in each record. */
 struct aq_params {
     uint32_t max_tokens, min_tokens, n, top_k;

@@ -93,10 +93,11 @@ static void answer(struct aq_record *rec)
 static void check_line(const struct aq_buf *line, const struct aq_request *r, bool error)
 {
     json_t *v;
+    bool wide;
     struct aq_result_mark mark;
     fuzz_check(!line->failed && !memchr(line->data, '\n', line->count));
     fuzz_check(aq_utf8_invalid_at(line->data, line->count) == line->count);
-    fuzz_check(aq_json_parse(&v, line->data, line->count, false, NULL) == 0);
+    fuzz_check(aq_json_parse_wide(&v, &wide, line->data, line->count, false, NULL) == 0);
     json_decref(v);
     fuzz_check(aq_result_read(&mark, line->data, line->count, NULL) == 0);
     fuzz_check(mark.key == r->key && mark.error == error);

@@ -117,7 +117,9 @@ static const json_t *format(struct rig *rig)
     json_decref(rig->json);
     assert_int_equal(aq_result_format(&rig->line, rig->rec, &rig->result_rules, NULL, NULL), 0);
     assert_null(strchr(rig->line.data, '\n'));
-    assert_int_equal(aq_json_parse(&rig->json, rig->line.data, rig->line.count, true, NULL), 0);
+    bool wide;
+    assert_int_equal(
+        aq_json_parse_wide(&rig->json, &wide, rig->line.data, rig->line.count, true, NULL), 0);
     return rig->json;
 }
 
@@ -507,6 +509,9 @@ static void every_form_is_recognised_with_its_key(void **state)
     } cases[] = {{"{\"id\": 17, \"prompt\": \"a\"}", "17", AQ_FORM_PLAIN},
                  {"{\"prompt\": \"a\"}", "4", AQ_FORM_PLAIN},
                  {BATCH, "c", AQ_FORM_BATCH},
+                 {"{\"id\": 18446744073709551615, \"prompt\": \"a\"}", "18446744073709551615",
+                  AQ_FORM_PLAIN},
+                 {"{\"prompt\": \"a\", \"metadata\": [1e400]}", "4", AQ_FORM_PLAIN},
                  {"{\"prompt\": \"a\", \"request_type\": \"x\"}", NULL, AQ_FORM_HARNESS}};
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         start(rig, cases[i].text);
