@@ -32,7 +32,7 @@ struct aq_row {
     uint32_t held_kib; /* memory while it is in flight */
     uint16_t sequences;
     uint8_t form, code; /* enum aq_form, enum aq_record_code */
-    bool has_id;        /* false: malformed, not in the table of ids */
+    bool has_id;        /* false: not in the table of ids (engine/request.h) */
     bool done;          /* the output holds it already */
     bool retried;       /* the output holds an error of it, which is to be tried again */
     bool prompt_logprobs;

@@ -86,7 +86,7 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
                            .key = r->key,
                            .form = (uint8_t)r->form,
                            .code = (uint8_t)r->error.code,
-                           .has_id = r->form != AQ_FORM_NONE,
+                           .has_id = r->has_id,
                            .sequences = (uint16_t)aq_request_sequences(r)};
     if (r->error.code)
         return;

@@ -186,6 +186,7 @@ static int set_id(struct aq_request *r, const json_t *v, struct aq_text digits)
     aq_buf_close(&json);
     if (!rc)
         r->id_hash = XXH3_64bits(r->id_text.bytes, r->id_text.count);
+    r->has_id = true;
     return rc;
 }
 
@@ -198,7 +199,8 @@ static bool is_wide_integer(struct aq_text *ret, const struct aq_request *r, con
            aq_json_member_integer(ret, (struct aq_text){line->text, line->bytes}, field);
 }
 
-/* A record whose id cannot be used is known by its index. */
+/* A record whose id cannot be used is known by its index; one of the batch form, whose readers
+ * would take that for the id, by its line. */
 static int read_id(struct aq_request *r)
 {
     static const char *const name[AQ_FORM_COUNT] = {
@@ -214,7 +216,12 @@ static int read_id(struct aq_request *r)
         aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field, "'%s': expected %s, found %s", field,
                           r->form == AQ_FORM_PLAIN ? "a string or an integer" : "a string",
                           json_type_name(id));
-    return set_id(r, good ? id : NULL, digits);
+    int rc = set_id(r, good ? id : NULL, digits);
+    if (rc < 0 || good || r->form != AQ_FORM_BATCH)
+        return rc;
+    r->id_json = "null";
+    r->has_id = false;
+    return 0;
 }
 
 static bool read_batch_frame(struct aq_request *r)

@@ -84,7 +84,8 @@ struct aq_request {
     uint64_t key;   /* xxh3-64 of the canonical request; of the line's bytes where there is none */
     uint64_t id_hash;       /* xxh3-64 of id_text */
     struct aq_text id_text; /* the index as text where no id is given; empty when malformed */
-    const char *id_json;    /* the id in its JSON type; "null" when malformed */
+    const char *id_json;    /* the id in its JSON type; "null" when there is none to be told */
+    bool has_id;            /* false: malformed, or of the batch form without its id */
     struct aq_params params;
     struct aq_prompt *prompts;
     uint32_t prompt_count;

@@ -63,9 +63,10 @@ static bool read_batch(struct aq_result_mark *m, const json_t *root)
         return false;
     if (!read_key(id + sizeof(prefix) - 1 + 16, &m->key))
         return false;
-    if (json_is_string(custom) || json_is_integer(custom))
+    if (json_is_string(custom))
         return copy_id(m, custom, (struct aq_text){0});
-    return json_is_null(custom) && m->has_line;
+    /* Earlier versions wrote the index where now null stands. */
+    return (json_is_null(custom) || json_is_integer(custom)) && m->has_line;
 }
 
 /* Plain and harness lines carry index and key in the same way. */

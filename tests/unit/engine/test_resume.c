@@ -174,7 +174,11 @@ static void all_forms_are_recognised(void **state)
         "{\"custom_id\": \"c\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
         "\"body\": {\"prompt\": [7]}}\n"
         "{\"custom_id\": \"d\", \"method\": \"GET\"}\n{\"id\": \"e\\u0000f\", \"prompt\": "
-        "[8]}\n{\"id\": 18446744073709551615, \"prompt\": [9], \"metadata\": 1e400}\n");
+        "[8]}\n{\"id\": 18446744073709551615, \"prompt\": [9], \"metadata\": 1e400}\n"
+        "{\"url\": \"/v1/completions\", \"body\": {\"prompt\": [7]}}\n"
+        "{\"url\": \"/v1/completions\", \"body\": {\"prompt\": [7]}}\n"
+        "{\"custom_id\": \"8\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
+        "\"body\": {\"prompt\": [7]}}\n");
     assert_int_equal(job_rig_run(rig, ""), 3);
     char *text = job_rig_read(rig, "out.jsonl");
     fake_engine.loads = 0;
