@@ -184,8 +184,21 @@ static bool has_ending(const char *name, const char *ending)
     return n >= e && !strcasecmp(name + n - e, ending);
 }
 
+/* A table read as text would make a prompt of its header and of every row's commas. */
+static int refuse_table(const struct aq_input *in, struct aq_err *reterr)
+{
+    bool tabs = has_ending(in->name, ".tsv");
+    return aq_error(reterr, -EINVAL,
+                    "'%s' is a table; expected a JSON record or a prompt in each line.  This makes "
+                    "records of its rows: python3 -c 'import csv, json, sys; "
+                    "[print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]' <'%s' "
+                    ">prompts.jsonl, and --prompt-field COLUMN reads them (--input-format text: "
+                    "each line is a prompt as it stands)",
+                    in->name, tabs ? ", delimiter=\"\\t\"" : "", in->name);
+}
+
 /* Looks at the first bytes: compressed and UTF-16 files are refused by name, a BOM is passed over,
- * and with `auto` an opening brace or a .json(l) name means JSON. */
+ * and with `auto` an opening brace or a .json(l) name means JSON; a .csv or .tsv is refused. */
 static int look(struct aq_input *in, enum aq_input_format format, struct aq_err *reterr)
 {
     char head[4096];
@@ -211,6 +224,9 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
     in->text = format == AQ_INPUT_TEXT;
     if (format == AQ_INPUT_AUTO && at < count && head[at] != '{')
         in->text = !has_ending(in->name, ".jsonl") && !has_ending(in->name, ".json");
+    if (format == AQ_INPUT_AUTO && in->text &&
+        (has_ending(in->name, ".csv") || has_ending(in->name, ".tsv")))
+        return refuse_table(in, reterr);
     return 0;
 }
 

@@ -74,7 +74,8 @@ const struct aq_option aq_option_table[] = {
              "file, a run goes on where it stopped"},
     {"input-format", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_ENUM, AT(input_format),
      .argument = "FORMAT", .choices = "auto|jsonl|text", .deflt = "auto",
-     .help = "jsonl: one JSON record a line; text: one prompt a line"},
+     .help = "jsonl: one JSON record a line; text: one prompt a line; auto tells them apart, and "
+             "refuses tables"},
     {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
      .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
              "written"},

@@ -209,6 +209,15 @@ class Generate(Rig):
         self.generate("--input-format", "text", "--echo", "--max-tokens", "2", "--overwrite")
         self.assertEqual(len(self.results()), 2)
 
+    def test_the_line_that_makes_records_of_a_table_does(self):
+        with open(self.path("q.csv"), "w", encoding="utf-8") as f:
+            f.write('name,question\na,"Why, oh why?"\n')
+        done = self.generate(source=self.path("q.csv"), status=1)
+        line = done.stderr.decode().split("rows: ")[1].split(", and --prompt-field")[0]
+        self.run_program(["sh", "-c", line], cwd=self.dir)
+        self.generate("--prompt-field", "question", "--echo", source=self.path("prompts.jsonl"))
+        self.assertTrue(self.results()[0]["text"].startswith("Why, oh why?"))
+
     def test_report_and_status(self):
         self.write([{"prompt": "She said"} for _ in range(5)])
         self.generate("--report", self.path("report.json"))
