@@ -44,6 +44,19 @@ static void put_value(struct aq_buf *out, const json_t *v, bool quote)
     free(text);
 }
 
+/* A word of an option that reads \n, \t and \\ as the characters they stand for. */
+static void put_escaped(struct aq_buf *out, const char *text)
+{
+    struct aq_buf word = {0};
+    for (; *text; text++) {
+        const char *escape = *text == '\n' ? "\\n" : *text == '\t' ? "\\t" : "\\\\";
+        bool special = *text == '\n' || *text == '\t' || *text == '\\';
+        aq_buf_put(&word, special ? escape : text, special ? 2 : 1);
+    }
+    put_word(out, word.data ? word.data : "");
+    aq_buf_close(&word);
+}
+
 static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
 {
     aq_buf_puts(out, json_is_false(v) ? " --no-" : " --");
@@ -64,8 +77,12 @@ static void put_reading(struct aq_buf *out, const struct aq_options *o)
     json_t *options = aq_options_to_json(o);
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(options, keys[i]);
-        if (v)
+        if (v && !strcmp(keys[i], "prompt_template")) {
+            aq_buf_puts(out, " --prompt-template ");
+            put_escaped(out, json_string_value(v));
+        } else if (v) {
             put_flag(out, keys[i], v);
+        }
     }
     json_decref(options);
 }

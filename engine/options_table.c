@@ -82,7 +82,9 @@ const struct aq_option aq_option_table[] = {
     {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
      .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
     {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
-     .argument = "STRING|FILE", .help = "makes the prompt; {field} is replaced by the record's"},
+     .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
+     .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
+             "--stop"},
     {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
      AT_LEAST(1), .help = "only the first N records"},
     {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
@@ -141,7 +143,9 @@ const struct aq_option aq_option_table[] = {
     {"n", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(n), .argument = "N",
      RANGE(1, 128), .deflt = "1", .help = "samples for each prompt"},
     {"stop", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_STRINGS, AT(stop), .argument = "TEXT",
-     .help = "a text that ends the generation (repeatable)"},
+     .flags = AQ_OPTION_ESCAPES,
+     .help = "a text that ends the generation (repeatable); \\n, \\t and \\\\ are a newline, a "
+             "tab and a backslash"},
     {"stop-token-ids", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32_LIST, AT(stop_token_ids),
      COUNT(stop_token_id_count), .argument = "ID,...", RANGE(0, 4294967294.0),
      .help = "tokens that end the generation, beside the model's own"},

@@ -209,6 +209,21 @@ class Generate(Rig):
         self.generate("--input-format", "text", "--echo", "--max-tokens", "2", "--overwrite")
         self.assertEqual(len(self.results()), 2)
 
+    def test_a_newline_can_be_typed(self):
+        self.write([{"q": "Why?"}])
+        words = ("--prompt-template", r"Q: {q}\nA:", "--stop", r"\n", "--echo", "--max-tokens", "2")
+        self.generate(*words)
+        self.assertTrue(self.results()[0]["text"].startswith("Q: Why?\nA:"))
+        manifest = self.output + ".manifest.json"
+        with open(manifest, encoding="utf-8") as f:
+            values = json.load(f)
+        self.assertEqual(values["values"]["stop"], ["\n"])
+        values["values"]["stop"] = [r"\n"]  # as a run had it that took the two characters
+        with open(manifest, "w", encoding="utf-8") as f:
+            json.dump(values, f)
+        done = self.generate(*words, status=1)
+        self.assertIn(rb'stop                         | ["\\n"]', done.stderr)
+
     def test_the_line_that_makes_records_of_a_table_does(self):
         with open(self.path("q.csv"), "w", encoding="utf-8") as f:
             f.write('name,question\na,"Why, oh why?"\n')

@@ -148,11 +148,13 @@ class Plan(Rig):
         name = self.path("it's $HOME.jsonl")
         with open(name, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in self.many(3))
-        template = 'Say "`{prompt}`"!'
+        template = 'Say "`{prompt}`"!\\n\\\\n\\tso\\d'
         doc = self.plan("--model", MODEL, "--hardware", self.box, "--input", name, "--prompt-template", template)
         words = shlex.split(doc["command"])
         self.assertEqual(words[words.index("--input") + 1], name)
-        self.assertEqual(words[words.index("--prompt-template") + 1], template)
+        self.assertNotIn("\n", doc["command"])
+        self.assertEqual(words[words.index("--prompt-template") + 1],
+                         template.replace("\\d", "\\\\d"))
         self.assertEqual(words[words.index("--placement") + 1], doc["plan"]["placement"])
         self.assertIn(" --deterministic", self.plan(*T4, "--deterministic")["command"])
 
