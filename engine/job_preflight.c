@@ -123,6 +123,7 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     }
     c->valid++;
     c->sequences += row->sequences;
+    c->scored += row->prompt_logprobs;
     c->prompt_tokens += row->prompt_sum;
     c->output_tokens += row->output_sum;
     c->prompt_max = row->prompt_max > c->prompt_max ? row->prompt_max : c->prompt_max;
@@ -440,6 +441,11 @@ static void print_machine(struct printer *p, const struct aq_job *j)
     }
     if (!i->lossy_count) {
         aq_buf_puts(&p->text, "lossy: nothing");
+        end_line(p);
+    }
+    char scores[AQ_SCORES_TEXT_MAX];
+    if (aq_generator_scores_text(scores, &j->g, j->counts.scored)) {
+        aq_buf_printf(&p->text, "lossy: %s", scores);
         end_line(p);
     }
     aq_buf_printf(&p->text, "device: %s, %s, %u threads (%s); memory budget %.2f GiB (%s)",

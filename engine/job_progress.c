@@ -252,6 +252,9 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
     json_t *r = aq_report_build(j->g.engine, &times, NULL);
     if (!r)
         return NULL;
+    char scores[AQ_SCORES_TEXT_MAX];
+    if (aq_generator_scores_text(scores, &j->g, j->counts.scored))
+        json_array_append_new(json_object_get(r, "lossy"), json_string(scores));
     json_object_set_new(r, "command", json_string("generate"));
     json_object_set_new(r, "state", json_string(state));
     json_object_set_new(r, "resumed", json_integer((json_int_t)j->done_before));

@@ -368,6 +368,37 @@ static void the_report_accounts_for_all_the_time(void **state)
     json_decref(r);
 }
 
+/* Who publishes these would say that the policy loses nothing. */
+static void scores_of_prompts_are_said_not_to_be_the_policys(void **state)
+{
+    struct job_rig *rig = *state;
+    static const char scored[] = "{\"prompt\": [5, 6], \"max_tokens\": 0, \"echo\": true, "
+                                 "\"logprobs\": 0}\n{\"prompt\": [5, 6], \"echo\": true, "
+                                 "\"logprobs\": 2}\n{\"prompt\": [5, 6]}\n";
+    static const char h2o[] = "\"overwrite\": true, \"kv_policy\": \"h2o\", \"kv_budget\": \"20%\"";
+    static const char said[] = "log-probabilities of prompts (echo with logprobs, 2 records) are "
+                               "the full cache's, not those under kv policy h2o";
+    char options[400];
+    snprintf(options, sizeof(options), "%s, \"report\": \"%s\"", h2o,
+             job_rig_path(rig, "report.json"));
+    job_rig_write(rig, "in.jsonl", scored);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_said(rig, said);
+    assert_said(rig, "aquifer eval --kv-policy h2o");
+    json_t *r = read_report(rig), *lossy = json_object_get(r, "lossy");
+    const char *last = json_string_value(json_array_get(lossy, json_array_size(lossy) - 1));
+    assert_non_null(last);
+    assert_int_equal(strncmp(last, said, strlen(said)), 0);
+    json_decref(r);
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0); /* the full cache's they are */
+    assert_null(strstr(rig->lines.data, "log-probabilities"));
+    job_rig_write(rig, "in.jsonl",
+                  "{\"prompt\": [5, 6], \"logprobs\": 2}\n{\"prompt\": [5], "
+                  "\"echo\": true}\n");
+    assert_int_equal(job_rig_run(rig, h2o), 0);
+    assert_null(strstr(rig->lines.data, "log-probabilities"));
+}
+
 static void a_report_that_cannot_be_written_is_only_a_warning(void **state)
 {
     struct job_rig *rig = *state;
@@ -465,6 +496,7 @@ static const struct CMUnitTest tests[] = {
     T(busy_shares_are_told_where_several_lanes_work),
     T(progress_is_told_inside_the_first_pass),
     T(the_report_accounts_for_all_the_time),
+    T(scores_of_prompts_are_said_not_to_be_the_policys),
     T(a_report_that_cannot_be_written_is_only_a_warning),
     T(an_interrupted_run_keeps_what_was_done_and_goes_on),
     T(a_failing_engine_leaves_what_was_done),
