@@ -164,6 +164,45 @@ static void nothing_to_do_loads_nothing(void **state)
     free(want);
 }
 
+/* What the finished run said of its speed is what somebody will want to read. */
+static void nothing_to_do_leaves_the_numbers_of_the_run(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[400];
+    job_rig_records(rig, RECORDS);
+    snprintf(options, sizeof(options), "\"report\": \"%s\"", job_rig_path(rig, "report.json"));
+    assert_int_equal(job_rig_run(rig, options), 0);
+    char *status = job_rig_read(rig, "out.jsonl.status.json");
+    char *report = job_rig_read(rig, "report.json");
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_non_null(strstr(rig->lines.data, "nothing to do"));
+    char *status_now = job_rig_read(rig, "out.jsonl.status.json");
+    char *report_now = job_rig_read(rig, "report.json");
+    assert_string_equal(status_now, status);
+    assert_string_equal(report_now, report);
+    free(status_now);
+    free(report_now);
+    free(report);
+    char *other = job_rig_read(rig, "report.json"); /* of a job of as many records */
+    static const char tokens[] = "\"prompt_tokens\": ";
+    *(strstr(strstr(other, "\"preflight\""), tokens) + sizeof(tokens) - 1) = '9';
+    job_rig_write(rig, "report.json", other);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    report_now = job_rig_read(rig, "report.json");
+    assert_string_not_equal(report_now, other);
+    free(report_now);
+    free(other);
+    /* a run that was killed behind its last record could not say that it was done */
+    char *state_at = strstr(status, "\"done\"");
+    memcpy(state_at, "\"runs\"", 6);
+    job_rig_write(rig, "out.jsonl.status.json", status);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    status_now = job_rig_read(rig, "out.jsonl.status.json");
+    assert_non_null(strstr(status_now, "\"state\": \"done\""));
+    free(status_now);
+    free(status);
+}
+
 static void all_forms_are_recognised(void **state)
 {
     struct job_rig *rig = *state;
@@ -622,6 +661,7 @@ static const struct CMUnitTest tests[] = {
     T(a_line_torn_inside_a_character_is_cut_off),
     T(an_emptied_file_is_filled_again),
     T(nothing_to_do_loads_nothing),
+    T(nothing_to_do_leaves_the_numbers_of_the_run),
     T(all_forms_are_recognised),
     T(the_deepest_request_comes_back_readable),
     T(an_ordered_run_goes_on_from_its_part),
