@@ -144,6 +144,15 @@ class Pipes(Faults):
         self.assertEqual(child.wait(60), 130)
         self.assertNotIn(b"records are done", self.said())  # there was no time for words
 
+    def test_a_signal_that_comes_again_by_itself_is_no_impatience(self):
+        child = self.blocked_on_a_pipe()
+        child.send_signal(signal.SIGXCPU)
+        self.wait_for(lambda: b"stopping" in self.said())
+        time.sleep(0.7)
+        child.send_signal(signal.SIGXCPU)
+        self.assertEqual(child.wait(60), 130)
+        self.assertIn(b"records are done", self.said())
+
     def test_a_pipe_with_a_late_reader_gets_everything(self):
         self.write(self.many(400))
         name = self.pipe()
