@@ -85,6 +85,7 @@ struct screen {
     bool terminal;      /* lines go to a terminal: progress stays on one line */
     bool progress_open; /* a progress line stands there without its newline */
     int write_error;    /* errno of the first failed write to standard output */
+    bool quiet_pipe;    /* a reader of standard output may leave without a word */
 };
 
 static size_t terminal_width(void)
@@ -173,7 +174,8 @@ static int finish(struct screen *s, int status)
         return status;
     if (s->write_error == EINTR)
         return EXIT_INTERRUPTED;
-    fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
+    if (s->write_error != EPIPE || !s->quiet_pipe)
+        fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
     return EXIT_IO;
 }
 
@@ -187,6 +189,8 @@ int main(int argc, char **argv)
         show_line(&screen, AQUIFER_ERROR, error.text);
         return error.exit_status;
     }
+    /* Results that nobody took are worth a word, help that head(1) had enough of is not. */
+    screen.quiet_pipe = text || strcmp(argv[1], "generate") != 0;
     int status = EXIT_SUCCESS;
     if (text) {
         show_output(&screen, text, strlen(text));

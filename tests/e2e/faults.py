@@ -12,7 +12,7 @@ import termios
 import time
 import unittest
 
-from rig import Rig, lines_of
+from rig import PROGRAM, Rig, lines_of
 
 LEAVES_WITHIN_S = 20
 F_SETPIPE_SZ, PAGE = 1031, 4096
@@ -100,6 +100,16 @@ class Pipes(Faults):
         child.stdout.close()
         self.assertEqual(child.wait(60), 4)
         self.assertIn(b"standard output", self.said())
+
+    def test_a_reader_of_words_may_leave(self):
+        for words in (("help", "generate"), ("generate", "--help"), ("--version",),
+                      ("info", "--json")):
+            reader, writer = os.pipe()
+            os.close(reader)
+            done = subprocess.run([PROGRAM, *words], stdout=writer, stderr=subprocess.PIPE,
+                                  timeout=60)
+            os.close(writer)
+            self.assertEqual((done.returncode, done.stderr), (4, b""))
 
     # ---- named pipes
 
