@@ -244,6 +244,93 @@ int aq_store_read(const struct aq_store *s, const struct aq_store_item *item, ui
     return 0;
 }
 
+/* ---- checksums of tiles ---- */
+
+bool aq_store_has_tile_sums(const struct aq_store *s)
+{
+    return s->m->version >= 2;
+}
+
+/* An item of one tile has its sum in every version. */
+static bool tile_sum(const struct aq_store_item *item, uint32_t tile, uint64_t *ret)
+{
+    if (!item->tile_xxh3 && aq_store_tile_count(item) > 1)
+        return false;
+    *ret = item->tile_xxh3 ? item->tile_xxh3[tile] : item->xxh3;
+    return true;
+}
+
+static uint64_t tile_end(const struct aq_store_item *item, uint32_t tile)
+{
+    return aq_min_u64(item->bytes, (tile + 1ull) * aq_store_tile_bytes(item));
+}
+
+/* "rows 64 to 127 of 'x'", or "'x'" of what has no rows to speak of. */
+static int tile_damaged(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
+                        uint64_t want, uint64_t found, struct aq_err *reterr)
+{
+    uint64_t begin = tile * aq_store_tile_bytes(item), first = (uint64_t)tile * AQ_PANEL_ROWS;
+    struct aq_store_piece at =
+        aq_store_locate(s->m->dir_count, item->offset + begin, tile_end(item, tile) - begin);
+    char rows[64] = "";
+    if (item->rows > 1)
+        snprintf(rows, sizeof(rows), "rows %llu to %llu of ", (unsigned long long)first,
+                 (unsigned long long)aq_min_u64(first + AQ_PANEL_ROWS, item->rows) - 1);
+    return aq_error(
+        reterr, -ENOEXEC,
+        "store '%s' is damaged: '%s', %llu bytes from %llu on, %s'%s' (step '%s'): "
+        "expected xxh3 %016llx, found %016llx; 'aquifer pack --model %s --verify' "
+        "lists all that is damaged; remove the store and pack the model again",
+        s->dir, s->stripe[at.dir].path, (unsigned long long)(tile_end(item, tile) - begin),
+        (unsigned long long)at.file_offset, rows, item->name, s->m->steps[item->step].name,
+        (unsigned long long)want, (unsigned long long)found, s->dir);
+}
+
+int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *item, uint32_t first,
+                         uint32_t count, const void *tiles, struct aq_err *reterr)
+{
+    assert(count <= aq_store_tile_count(item) && first <= aq_store_tile_count(item) - count);
+    const char *at = tiles;
+    for (uint32_t i = first; i < first + count; i++) {
+        uint64_t want, bytes = tile_end(item, i) - i * aq_store_tile_bytes(item);
+        if (!tile_sum(item, i, &want))
+            return 0;
+        uint64_t found = XXH3_64bits(at, bytes);
+        if (found != want)
+            return tile_damaged(s, item, i, want, found, reterr);
+        at += bytes;
+    }
+    return 0;
+}
+
+int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
+                       void *dst, size_t bytes, struct aq_err *reterr)
+{
+    uint64_t begin = tile * aq_store_tile_bytes(item), end = tile_end(item, tile), want = 0;
+    assert(tile < aq_store_tile_count(item) && bytes <= end - begin);
+    int rc = aq_store_read(s, item, begin, dst, bytes, reterr);
+    if (rc < 0 || !tile_sum(item, tile, &want))
+        return rc;
+    if (bytes == end - begin)
+        return aq_store_check_tiles(s, item, tile, 1, dst, reterr);
+    XXH3_state_t *state = XXH3_createState();
+    if (!state)
+        return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, dst, bytes);
+    char rest[4096]; /* what the caller has no room for is the padding behind a panel */
+    for (uint64_t at = begin + bytes; rc == 0 && at < end;) {
+        size_t n = (size_t)aq_min_u64(end - at, sizeof(rest));
+        rc = aq_store_read(s, item, at, rest, n, reterr);
+        if (rc == 0)
+            XXH3_64bits_update(state, rest, n);
+        at += n;
+    }
+    uint64_t found = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return rc < 0 || found == want ? rc : tile_damaged(s, item, tile, want, found, reterr);
+}
+
 /* Pages that were just written or read would otherwise be what is checked.  Advice only: where it
  * fails the check is of the page cache. */
 static void forget_pages(const struct aq_store *s, const struct aq_store_item *item)
@@ -326,10 +413,11 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t index, void *buffer,
     else
         rc = hash_file(fd, path, file->bytes, buffer, buffer_bytes, &found, reterr);
     if (rc == 0 && found != file->xxh3)
-        rc =
-            aq_error(reterr, -ENOEXEC,
-                     "store '%s': file '%s' is damaged: expected xxh3 %016llx, found %016llx",
-                     s->dir, file->name, (unsigned long long)file->xxh3, (unsigned long long)found);
+        rc = aq_error(
+            reterr, -ENOEXEC,
+            "store '%s': file '%s' is damaged: expected xxh3 %016llx, found %016llx; remove "
+            "the store and pack the model again",
+            s->dir, file->name, (unsigned long long)file->xxh3, (unsigned long long)found);
     if (fd >= 0)
         close(fd);
     free(path);

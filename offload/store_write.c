@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "offload/durable.h"
 #include "offload/store_manifest.h"
+#include "offload/store_tiles.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -19,7 +20,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define ULL(x) ((unsigned long long)(x))
 
@@ -47,7 +47,7 @@ struct aq_store_writer {
     uint64_t pending_bytes, done_bytes, total_bytes;
     uint32_t open_item; /* UINT32_MAX when none */
     uint64_t open_at;   /* bytes of it appended so far */
-    XXH3_state_t *hash;
+    struct aq_store_summer sum;
     bool anew; /* nothing worth keeping is there yet */
     bool published;
 };
@@ -271,7 +271,8 @@ static void read_journal(struct aq_store_writer *w, uint64_t *ret_bytes)
         unsigned long long hash;
         int end = 0;
         *newline = '\0';
-        if (sscanf(at, "%u %16llx%n", &index, &hash, &end) != 2 || at + end != newline ||
+        if (sscanf(at, "%u %16llx %n", &index, &hash, &end) != 2 || index >= w->m->item_count ||
+            !aq_store_tiles_parse(&w->m->items[index], at + end, (size_t)(newline - at - end)) ||
             mark_done(w, index, hash) < 0)
             break;
         at = newline + 1;
@@ -403,9 +404,11 @@ static int prepare(struct aq_store_writer *w, const struct aq_store_writer_opts 
         return rc;
     w->done = calloc(w->m->item_count + 1ul, sizeof(*w->done));
     w->pending = calloc(w->m->item_count + 1ul, sizeof(*w->pending));
-    w->hash = XXH3_createState();
-    if (!w->done || !w->pending || !w->hash)
+    if (!w->done || !w->pending)
         return aq_error(reterr, -ENOMEM, "writer of %u items", w->m->item_count);
+    rc = aq_store_summer_open(&w->sum, reterr);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < w->m->item_count; i++)
         w->total_bytes += w->m->items[i].bytes;
     for (uint32_t i = 0; i < w->dir_count; i++) {
@@ -477,6 +480,21 @@ fail:
 
 /* ---- writing items ---- */
 
+/* "item checksum tiles": what mark_done and the manifest need of it. */
+static int write_line(struct aq_store_writer *w, uint32_t index, off_t *end, struct aq_err *reterr)
+{
+    const struct aq_store_item *item = &w->m->items[index];
+    char *line = NULL, *tiles = aq_store_tiles_text(item);
+    int n = tiles ? asprintf(&line, "%u %016llx %s\n", index, ULL(item->xxh3), tiles) : -1;
+    free(tiles);
+    if (n < 0)
+        return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+    int rc = aq_write_fully(w->journal, w->journal_path, (uint64_t)*end, line, (size_t)n, reterr);
+    free(line);
+    *end += n;
+    return rc;
+}
+
 /* Data first, then the journal's lines: what the journal says is on the disk. */
 static int commit(struct aq_store_writer *w, struct aq_err *reterr)
 {
@@ -490,14 +508,9 @@ static int commit(struct aq_store_writer *w, struct aq_err *reterr)
     }
     off_t end = lseek(w->journal, 0, SEEK_END);
     for (uint32_t i = 0; i < w->pending_count; i++) {
-        char line[48];
-        uint32_t item = w->pending[i];
-        int n = snprintf(line, sizeof(line), "%u %016llx\n", item, ULL(w->m->items[item].xxh3));
-        int rc =
-            aq_write_fully(w->journal, w->journal_path, (uint64_t)end, line, (size_t)n, reterr);
+        int rc = write_line(w, w->pending[i], &end, reterr);
         if (rc < 0)
             return rc;
-        end += n;
     }
     if (fdatasync(w->journal) < 0)
         return aq_error(reterr, -errno, "fsync '%s': %s", w->journal_path, strerror(errno));
@@ -526,8 +539,7 @@ void aq_store_writer_close(struct aq_store_writer *w)
     free(w->journal_path);
     free(w->done);
     free(w->pending);
-    if (w->hash)
-        XXH3_freeState(w->hash);
+    aq_store_summer_close(&w->sum);
     aq_store_manifest_close(w->m);
     free(w);
 }
@@ -561,7 +573,7 @@ void aq_store_writer_begin(struct aq_store_writer *w, uint32_t index)
     assert(index < w->m->item_count && !w->done[index] && w->open_item == UINT32_MAX);
     w->open_item = index;
     w->open_at = 0;
-    XXH3_64bits_reset(w->hash);
+    aq_store_summer_begin(&w->sum, &w->m->items[index]);
 }
 
 int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t count,
@@ -570,7 +582,7 @@ int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t 
     assert(w->open_item != UINT32_MAX);
     const struct aq_store_item *item = &w->m->items[w->open_item];
     assert(count <= item->bytes - w->open_at);
-    XXH3_64bits_update(w->hash, bytes, count);
+    aq_store_summer_add(&w->sum, bytes, count);
     uint64_t offset = item->offset + w->open_at;
     for (size_t done = 0; done < count;) {
         struct aq_store_piece piece = aq_store_locate(w->dir_count, offset + done, count - done);
@@ -593,7 +605,7 @@ int aq_store_writer_end(struct aq_store_writer *w, struct aq_err *reterr)
     assert(w->open_item != UINT32_MAX && w->open_at == w->m->items[w->open_item].bytes);
     uint32_t item = w->open_item;
     w->open_item = UINT32_MAX;
-    (void)mark_done(w, item, XXH3_64bits_digest(w->hash));
+    (void)mark_done(w, item, aq_store_summer_end(&w->sum));
     w->pending[w->pending_count++] = item;
     w->pending_bytes += w->m->items[item].bytes;
     return w->pending_bytes >= COMMIT_BYTES ? commit(w, reterr) : 0;
