@@ -35,9 +35,11 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
 void aq_disks_close(struct aq_disks *d);
 
 /* Opens the io engine and the lane: struct aq_executor_opts.open_disk, disk_user is the aq_disks.
- * regions: memory that transfers use, registered with the kernel where it permits. */
+ * regions: memory that transfers use, registered with the kernel where it permits.  check: NULL,
+ * or what looks at groups that ask for it. */
 int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
-                   uint32_t region_count, struct aq_completions *done, struct aq_err *reterr);
+                   uint32_t region_count, const struct aq_disk_check *check,
+                   struct aq_completions *done, struct aq_err *reterr);
 /* Closes the io engine, after the lane and before the buffers are given back: a request that had no
  * answer may still write to them until then. */
 void aq_disks_stop(void *user);

@@ -232,7 +232,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     if (opts->log)
         e->log = *opts->log;
     struct aq_model_opts model = {opts->model_dir, opts->model_dir ? NULL : opts->shape,
-                                  opts->random_seed};
+                                  opts->random_seed, opts->verify_store != AQ_VERIFY_OFF};
     int rc = choose_isa(e, reterr);
     if (rc == 0)
         rc = engine_gpu_open(e, reterr);
@@ -342,6 +342,20 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     return rc;
 }
 
+/* Of an earlier version: its sums are of whole tensors, and neither what streams nor what is read
+ * in parts at start can be compared with them. */
+static void note_old_store(const struct aq_engine *e)
+{
+    const struct aq_store *s = e->store ? e->store : aq_model_store(e->model);
+    if (!s || aq_store_has_tile_sums(s) || e->opts.verify_store == AQ_VERIFY_OFF)
+        return;
+    aq_log_line(&e->log, AQ_LOG_INFO,
+                "'%s' was packed by an earlier version, without checksums of what is read at a "
+                "time: 'aquifer pack --model %s --verify' checks it now; removed and packed again "
+                "it has them",
+                aq_store_dir(s, 0), aq_store_dir(s, 0));
+}
+
 /* Makes sure that weights can stream, and that scratch is there, before memory is taken. */
 static int open_disks(struct aq_engine *e, struct aq_err *reterr)
 {
@@ -376,6 +390,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         rc = rc < 0 ? rc : engine_rate_disk(e, e->store, reterr);
         rc = rc < 0 ? rc : engine_make_forecast(e, reterr);
     }
+    if (rc == 0)
+        note_old_store(e);
     if (rc < 0 || (!opts.store && !opts.scratch_bytes))
         return rc;
     char *cache = NULL;
@@ -472,6 +488,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .disk_user = e->disks,
         .store_set = AQ_DISKS_STORE_SET,
         .scratch_set = AQ_DISKS_SCRATCH_SET,
+        .store = e->store,
+        .verify = e->opts.verify_store,
         .observe = e->observe,
         .observe_user = e->observe_user,
         .timeline = e->seams.timeline,

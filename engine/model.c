@@ -143,12 +143,31 @@ static const char *base_name(const char *path)
     return path + at;
 }
 
+/* Damage to the files beside the weights is found before they are believed. */
+static int verify_files(const struct aq_store *s, struct aq_err *reterr)
+{
+    enum { BUFFER_BYTES = 1 << 16 };
+    char *buffer = malloc(BUFFER_BYTES);
+    int rc = buffer ? 0 : aq_error(reterr, -ENOMEM, "check of '%s'", aq_store_dir(s, 0));
+    for (uint32_t i = 0; rc == 0 && i < aq_store_file_count(s); i++)
+        rc = aq_store_verify_file(s, i, buffer, BUFFER_BYTES, reterr);
+    free(buffer);
+    return rc;
+}
+
+static int open_store(struct aq_model *m, const char *dir, struct aq_err *reterr)
+{
+    int rc = aq_store_open(&m->source->store, dir, reterr);
+    if (rc < 0)
+        return rc;
+    m->hash = aq_store_identity(m->source->store);
+    return m->verify ? verify_files(m->source->store, reterr) : 0;
+}
+
 static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr)
 {
     char dir[PATH_MAX];
     int rc = aq_checkpoint_resolve(named, dir, sizeof(dir), reterr);
-    if (rc == 0)
-        rc = aq_model_config_read(&m->config, dir, reterr);
     if (rc < 0)
         return rc;
     m->source = calloc(1, sizeof(*m->source));
@@ -157,11 +176,11 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
     snprintf(m->name, sizeof(m->name), "%s", base_name(named));
     while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
         m->name[strlen(m->name) - 1] = '\0';
-    if (aq_store_present(dir)) {
-        rc = aq_store_open(&m->source->store, dir, reterr);
-        m->hash = rc < 0 ? 0 : aq_store_identity(m->source->store);
+    if (aq_store_present(dir))
+        rc = open_store(m, dir, reterr);
+    rc = rc < 0 ? rc : aq_model_config_read(&m->config, dir, reterr);
+    if (rc < 0 || m->source->store)
         return rc;
-    }
     rc = aq_checkpoint_open(&m->source->checkpoint, dir, reterr);
     m->hash = rc < 0 ? 0 : aq_checkpoint_hash(m->source->checkpoint);
     return rc;
@@ -229,6 +248,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     struct aq_model *m = calloc(1, sizeof(*m));
     if (!m)
         return aq_error(reterr, -ENOMEM, "model");
+    m->verify = opts->verify;
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
     if (rc < 0)
@@ -315,6 +335,11 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
         size_t row_bytes = (size_t)k * aq_dtype_bytes(item->dtype);
         assert(item->kind != AQ_STORE_MATRIX); /* panels, not rows */
         *ret_dtype = item->dtype;
+        bool tile = first % AQ_PANEL_ROWS == 0 &&
+                    (rows == AQ_PANEL_ROWS || (first + rows == item->rows && rows < AQ_PANEL_ROWS));
+        if (m->verify && tile)
+            return aq_store_read_tile(m->source->store, item, first / AQ_PANEL_ROWS, dst,
+                                      rows * row_bytes, reterr);
         return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
                              reterr);
     }
@@ -339,21 +364,29 @@ static void lay_out_anew(void *dst, enum aq_layout to, const void *src, enum aq_
     }
 }
 
+/* The first bytes of 64 rows of a store's item. */
+static int read_tile(const struct aq_model *m, const struct aq_store_item *item, uint32_t tile,
+                     void *dst, size_t bytes, struct aq_err *reterr)
+{
+    const struct aq_store *store = m->source->store;
+    if (m->verify)
+        return aq_store_read_tile(store, item, tile, dst, bytes, reterr);
+    return aq_store_read(store, item, tile * aq_store_tile_bytes(item), dst, bytes, reterr);
+}
+
 int aq_model_read_panel(const struct aq_model *m, const char *canonical, uint32_t panel,
                         enum aq_layout layout, void *dst, void *staging, struct aq_err *reterr)
 {
-    const struct aq_store *store = m->source->store;
-    const struct aq_store_item *item = aq_store_find(store, canonical);
+    const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
     uint32_t k = item->cols;
     size_t each = aq_panel_bytes(item->dtype, k);
     assert(item->kind == AQ_STORE_MATRIX);
     if (item->layout == layout)
-        return aq_store_read(store, item, panel * each, dst, each, reterr);
+        return read_tile(m, item, panel, dst, each, reterr);
     assert(aq_dtype_is_float(item->dtype)); /* codes have one layout */
     /* Without what is behind the last element, for which there may be no room. */
     size_t count = 1 + aq_panel_index(item->layout, k, AQ_PANEL_ROWS - 1, k - 1);
-    int rc = aq_store_read(store, item, panel * each, staging, count * aq_dtype_bytes(item->dtype),
-                           reterr);
+    int rc = read_tile(m, item, panel, staging, count * aq_dtype_bytes(item->dtype), reterr);
     if (rc == 0)
         lay_out_anew(dst, layout, staging, item->layout, item->dtype, k);
     return rc;
@@ -661,6 +694,6 @@ void aq_model_stream_from(struct aq_model *m, const struct aq_store *store)
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++)
-            m->weight[s][i].store_offset = aq_store_find(store, d->matrix[i].name)->offset;
+            m->weight[s][i].item = aq_store_find(store, d->matrix[i].name);
     }
 }

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/types.h"
+#include "offload/store.h"
 
 #include <jansson.h>
 
@@ -42,6 +43,7 @@ struct aq_options {
     char *emulate_link;       /* "H2D/D2H" in GB/s */
     uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
     struct aq_strings disk_dir;
+    enum aq_verify verify_store;
     bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
     char *cache_dir;
     uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;

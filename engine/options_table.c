@@ -369,6 +369,10 @@ const struct aq_option aq_option_table[] = {
     {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
      .argument = "MODE", .choices = "auto|on|off",
      .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
+    {"verify-store", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_ENUM, AT(verify_store), .argument = "WHEN",
+     .choices = "once|always|off", .deflt = "once",
+     .help = "checksums of packed weights as they arrive: once, the first time; always, and of "
+             "scratch too"},
     {"executor", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
      .choices = "overlapped|serial",
      .help = "overlapped: lanes run side by side; serial: one op after the other"},
