@@ -469,6 +469,15 @@ void aq_io_fault_at(struct aq_io *io, uint64_t nth, enum aq_fault_kind kind)
     f->forced[f->forced_count++].kind = kind;
 }
 
+void aq_io_fault_stop(struct aq_io *io, uint64_t for_ns)
+{
+    struct fault *f = fault_of(io);
+    assert(io->ops == &fault_ops && !f->opts.timeline);
+    f->now_ns += for_ns;
+    for (uint32_t i = 0; i < f->slot_count; i++)
+        f->slots[i].ready_ns += for_ns;
+}
+
 void aq_io_fault_heal(struct aq_io *io)
 {
     assert(io->ops == &fault_ops);

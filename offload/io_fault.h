@@ -65,6 +65,9 @@ int aq_io_open_fault(struct aq_io **ret, struct aq_io *inner, const struct aq_fa
 
 /* Forces the fate of the nth request from now that queue is asked to take (0: the next). */
 void aq_io_fault_at(struct aq_io *io, uint64_t nth, enum aq_fault_kind kind);
+/* The process stands still for so long: nobody looks, and what is out comes as much later.  Not
+ * with a timeline. */
+void aq_io_fault_stop(struct aq_io *io, uint64_t for_ns);
 /* From now on nothing fails any more; what is stalled stays so. */
 void aq_io_fault_heal(struct aq_io *io);
 
