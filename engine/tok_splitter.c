@@ -184,7 +184,7 @@ static int split_regex(struct aq_split_scratch *c, unsigned index, const char *t
     bool keep_gaps = stage->kind == AQ_SPLIT_ISOLATE;
     size_t done = 0, from = 0;
     while (from < bytes) {
-        if (++c->matches % MATCHES_PER_LOOK == 0 && aq_clock_s() > c->deadline_s)
+        if (++c->matches % MATCHES_PER_LOOK == 0 && aq_clock_thread_s() > c->deadline_s)
             return aq_error(c->reterr, -EINVAL,
                             "the tokenizer's split pattern takes too long on a text of %zu bytes",
                             c->text_bytes);
@@ -229,7 +229,7 @@ int aq_split(const struct aq_splitter *s, struct aq_split_scratch *c, const char
     c->arg = arg;
     c->reterr = reterr;
     c->text_bytes = bytes;
-    c->deadline_s = aq_clock_s() + text_s_min + text_s_per_byte * (double)bytes;
+    c->deadline_s = aq_clock_thread_s() + text_s_min + text_s_per_byte * (double)bytes;
     unsigned first = 0;
     int rc = 0;
     /* At the head of the chain the space goes in front of the whole text: what follows a byte that
