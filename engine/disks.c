@@ -128,6 +128,8 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
     lane.xfer.io = d->io;
     lane.xfer.sets = d->set;
     lane.xfer.set_count = 2;
+    if (d->opts.deadline_ns)
+        lane.xfer.deadline_ns = d->opts.deadline_ns;
     if (check)
         lane.check = *check;
     return aq_disk_lane_open(ret, &lane, reterr);

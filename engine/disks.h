@@ -20,11 +20,12 @@ struct aq_disks_opts {
     bool any;                   /* tmpfs and network file systems will do */
     const char *io, *io_direct; /* as the options; NULL: auto */
     const struct aq_log *log;
-    /* Tests: instead of aq_io_open, and virtual time. */
+    /* Tests: instead of aq_io_open, virtual time, and how long a disk may be silent. */
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr);
     void *open_io_user;
     struct aq_timeline *timeline;
+    uint64_t deadline_ns; /* of one request; 0: as ever */
 };
 
 enum { AQ_DISKS_STORE_SET, AQ_DISKS_SCRATCH_SET };

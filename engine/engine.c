@@ -370,6 +370,7 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         .open_io = e->seams.open_io,
         .open_io_user = e->seams.user,
         .timeline = e->seams.timeline,
+        .deadline_ns = e->seams.disk_deadline_ns,
     };
     int rc = 0;
     if (e->block.stream.bytes[AQ_DISK]) {
