@@ -4,9 +4,10 @@
  * virtual time in the one thread there is. */
 #include "engine/exec.h"
 
+#include "offload/sum.h"
+
 #include <assert.h>
 #include <stdlib.h>
-#include <xxhash.h>
 
 static uint64_t scratch_runs(const struct aq_executor *x)
 {
@@ -31,7 +32,7 @@ static int check_weights(const struct aq_executor *x, const struct aq_op *op,
 static int check_part(struct aq_executor *x, const struct aq_transfer *t, uint64_t sum_index,
                       uint64_t at, uint64_t bytes, struct aq_err *reterr)
 {
-    uint64_t found = XXH3_64bits((const char *)t->buffer + at, bytes);
+    uint64_t found = aq_sum((const char *)t->buffer + at, bytes);
     uint64_t *sum = &x->scratch_sum[sum_index];
     if (t->op == AQ_IO_WRITE)
         *sum = found;

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "offload/store_manifest.h"
+#include "offload/sum.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -295,7 +296,7 @@ int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *i
         uint64_t want, bytes = tile_end(item, i) - i * aq_store_tile_bytes(item);
         if (!tile_sum(item, i, &want))
             return 0;
-        uint64_t found = XXH3_64bits(at, bytes);
+        uint64_t found = aq_sum(at, bytes);
         if (found != want)
             return tile_damaged(s, item, i, want, found, reterr);
         at += bytes;
