@@ -77,6 +77,8 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
         return json_null();
     json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
     json_object_set_new(o, "hardware", e->hw_name[0] ? json_string(e->hw_name) : json_null());
+    if (e->hw_told[0])
+        json_object_set_new(o, "hardware_profile", json_string(e->hw_told));
     return o;
 }
 

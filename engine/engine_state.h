@@ -40,6 +40,7 @@ struct aq_engine {
     bool refill;
     struct aq_hardware hw;
     char hw_name[AQ_HW_NAME_MAX]; /* of the profile; "": measured at start */
+    char hw_told[AQ_HW_TOLD_MAX]; /* of this machine's: struct aq_hw_profile */
     struct aq_rates_measured measured;
     uint32_t cores;
     bool rated, forecasted;

@@ -256,7 +256,8 @@ const struct aq_option aq_option_table[] = {
      .help = "write the profile here, as YAML; otherwise to standard output"},
     {"keep", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(keep),
      .help = "keep it in the cache directory as what --hardware local means, in place of an older "
-             "one; the disk is then that of --disk-dir or of the cache directory"},
+             "one and however much it varied; the disk is then that of --disk-dir or of the cache "
+             "directory"},
     {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
      .help = "less of everything: about a second, and less exact"},
 
@@ -355,9 +356,10 @@ const struct aq_option aq_option_table[] = {
     {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
-         "rates that plans and predictions are made with: local, measured once by aquifer probe "
-         "and kept in the cache directory, a machine of configs/hardware, or a YAML file; "
-         "otherwise what local kept if it is there, else a measurement of 0.2 s"},
+         "rates that plans and predictions are made with: a machine of configs/hardware, a YAML "
+         "file, or local: the profile kept in the cache directory (by aquifer probe --keep), else "
+         "one measured in seconds and kept there unless a rate varied by more than 50 %; "
+         "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
      .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
      .help = "highest instruction set to use; auto: the best this CPU has"},
