@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/formats.h"
 #include "engine/machine_limits.h"
 #include "engine/paths.h"
 #include "engine/weight_store.h"
@@ -42,42 +43,29 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
 {
     const struct aq_engine_opts *o = &e->opts;
     struct aq_engine_info *i = &e->info;
-    enum aq_dtype checkpoint = e->model->checkpoint_dtype;
+    struct aq_formats_wanted wanted = {o->compute, o->weight_format, o->kv_format};
+    struct aq_formats f;
+    bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
+    enum aq_dtype by_itself = fast_bf16 ? AQ_BF16 : AQ_F32;
     if (engine_on_gpu(e)) {
-        int rc = engine_gpu_formats(e, reterr);
+        int rc = engine_gpu_formats(&by_itself, e, reterr);
         if (rc < 0)
             return rc;
     }
-    bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
     if (!engine_on_gpu(e) && o->compute == AQ_F16)
         return aq_error(reterr, -EINVAL, "--compute f16: the cpu backend computes in f32 or bf16");
     if (!engine_on_gpu(e) && o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
         return aq_error(reterr, -EINVAL, "--compute: expected auto, f32 or bf16");
-    if (!engine_on_gpu(e))
-        i->compute = o->compute >= 0 ? (enum aq_dtype)o->compute : fast_bf16 ? AQ_BF16 : AQ_F32;
     if (!is_format(o->weight_format) || !is_format(o->kv_format))
         return aq_error(reterr, -EINVAL,
                         "formats: expected f32, f16, bf16, int8 or int4 for weights and KV");
-    int store = aq_model_store_format(e->model);
-    if (store >= 0 && o->weight_format >= 0 && o->weight_format != store)
-        return aq_error(
-            reterr, -EINVAL,
-            "--weight-format %s: the packed store holds %s; pack again for another format",
-            aq_dtype_name((enum aq_dtype)o->weight_format), aq_dtype_name((enum aq_dtype)store));
-    i->checkpoint_dtype = checkpoint;
-    i->weight_format = checkpoint;
-    if (!aq_dtype_is_quantised(checkpoint) &&
-        aq_dtype_bytes(i->compute) <= aq_dtype_bytes(checkpoint))
-        i->weight_format = i->compute; /* no larger, and ready for the products */
-    if (store >= 0)
-        i->weight_format = (enum aq_dtype)store;
-    if (o->weight_format >= 0)
-        i->weight_format = (enum aq_dtype)o->weight_format;
-    /* Who asks for f32 arithmetic by name wants f32 results: rounding K and V would undo it. */
-    enum aq_dtype kv = o->compute == AQ_F32                  ? AQ_F32
-                       : e->model->original_dtype == AQ_BF16 ? AQ_BF16
-                                                             : AQ_F16;
-    i->kv_format = o->kv_format >= 0 ? (enum aq_dtype)o->kv_format : kv;
+    int rc = aq_formats_choose(&f, e->model, &wanted, by_itself, reterr);
+    if (rc < 0)
+        return rc;
+    i->checkpoint_dtype = e->model->checkpoint_dtype;
+    i->compute = f.compute;
+    i->weight_format = f.weights;
+    i->kv_format = f.kv;
     return 0;
 }
 
