@@ -46,13 +46,10 @@ const struct aq_option aq_option_table[] = {
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
      GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
      .help = "fill the shape with random weights made from this seed"},
-    {"compute", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
+    {"compute", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
      .choices = "auto|f32|bf16|f16", .deflt = "auto",
      .help = "arithmetic of the products; auto: on the cpu bf16 where it has it, else f32; on a "
              "GPU f16 (bf16 for bf16 checkpoints)"},
-    {"compute", 0, AQ_GROUP_MODEL, PLAN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
-     .choices = "auto|f32|bf16|f16", .deflt = "auto",
-     .help = "arithmetic of the products; auto: the narrowest that the machine is fastest in"},
     {"weight-format", 0, AQ_GROUP_MODEL, CHOOSE | PACK, AQ_OPTION_DTYPE, AT(weight_format),
      .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "engine/device.h"
+#include "engine/formats.h"
 #include "engine/machine_limits.h"
 #include "engine/options_kv.h"
 #include "engine/pack.h"
@@ -27,44 +28,40 @@ static bool has_device(const struct aq_planning *p)
     return !p->machine.hw.device_on_host;
 }
 
-/* The narrowest type that products are fastest in. */
-static void choose_compute(struct aq_planning *p)
+/* Whether the GPU has bf16 products of its own.  Where only its rates are known: those without
+ * have them from f32 units, at a small part of the rate of f16. */
+static bool has_bf16(const struct aq_planning *p)
 {
     const double *rate = p->machine.hw.device.product_flops_per_s;
-    enum aq_dtype half = has_device(p) && rate[AQ_F16] > rate[AQ_BF16] ? AQ_F16 : AQ_BF16;
-    bool bf16 = p->model->original_dtype == AQ_BF16 && rate[AQ_BF16] >= 0.9 * rate[half];
-    half = bf16 ? AQ_BF16 : half;
-    p->compute = rate[half] > rate[AQ_F32] ? half : AQ_F32;
+    return p->gpu_known ? p->gpu_bf16 : rate[AQ_BF16] >= rate[AQ_F16] / 2;
+}
+
+/* What runs on that machine compute in where nobody says. */
+static enum aq_dtype compute_by_itself(const struct aq_planning *p)
+{
+    const double *rate = p->machine.hw.device.product_flops_per_s;
+    if (has_device(p))
+        return aq_formats_of_gpu(p->model, has_bf16(p));
+    return rate[AQ_BF16] > rate[AQ_F32] ? AQ_BF16 : AQ_F32;
 }
 
 static int choose_formats(struct aq_planning *p, struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
-    const struct aq_model *m = p->model;
-    int store = aq_model_store_format(m);
-    choose_compute(p);
-    if (o->compute >= 0)
-        p->compute = (enum aq_dtype)o->compute;
+    struct aq_formats_wanted wanted = {o->compute, o->weight_format, o->kv_format};
+    struct aq_formats f;
+    int rc = aq_formats_choose(&f, p->model, &wanted, compute_by_itself(p), reterr);
+    if (rc < 0)
+        return rc;
+    p->compute = f.compute;
+    p->weight_format = f.weights;
+    p->kv_format = f.kv;
     if (p->compute == AQ_F16 && !has_device(p))
         return aq_error(reterr, -EINVAL,
                         "--compute f16: the cpu backend computes in f32 or bf16, and '%s' has no "
                         "device",
                         p->machine.name);
-    if (store >= 0 && o->weight_format >= 0 && o->weight_format != store)
-        return aq_error(
-            reterr, -EINVAL,
-            "--weight-format %s: the packed store holds %s; pack again for another format",
-            aq_dtype_name((enum aq_dtype)o->weight_format), aq_dtype_name((enum aq_dtype)store));
-    p->weight_format = m->checkpoint_dtype;
-    if (!aq_dtype_is_quantised(p->weight_format) &&
-        aq_dtype_bytes(p->compute) <= aq_dtype_bytes(p->weight_format))
-        p->weight_format = p->compute;
-    if (o->weight_format >= 0)
-        p->weight_format = (enum aq_dtype)o->weight_format;
-    p->kv_format = o->compute == AQ_F32 ? AQ_F32 : m->original_dtype == AQ_BF16 ? AQ_BF16 : AQ_F16;
-    if (o->kv_format >= 0)
-        p->kv_format = (enum aq_dtype)o->kv_format;
-    int rc = aq_options_kv_policy(&p->kv, o, reterr);
+    rc = aq_options_kv_policy(&p->kv, o, reterr);
     return rc == 0 && has_device(p) ? aq_kv_policy_check_gpu(&p->kv, reterr) : rc;
 }
 
@@ -88,6 +85,8 @@ static int read_machine(struct aq_planning *p, const struct aq_log *log, struct 
         .log = log,
     };
     rc = rc < 0 ? rc : aq_hw_find(&p->machine, o->hardware, &local, reterr);
+    p->gpu_known = rc == 0 && cuda.module;
+    p->gpu_bf16 = p->gpu_known && aq_gpu_has_bf16(&cuda.info);
     aq_cuda_close(&cuda);
     if (rc < 0)
         return rc;

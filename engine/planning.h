@@ -14,8 +14,9 @@ struct aq_planning {
     const struct aq_options *o; /* borrowed */
     struct aq_model *model;
     struct aq_hw_profile machine;
-    struct aq_hardware hw; /* of the machine, for these weights and links */
-    bool local;            /* budgets are those of this process */
+    struct aq_hardware hw;    /* of the machine, for these weights and links */
+    bool local;               /* budgets are those of this process */
+    bool gpu_known, gpu_bf16; /* its GPU was asked; has bf16 */
     const char *host_limited_by;
     uint64_t store_bytes; /* of the packed weights, on disk where some stream */
     enum aq_dtype compute, weight_format, kv_format;

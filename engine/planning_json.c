@@ -180,6 +180,10 @@ static void warn_lossy(json_t *lines, const struct aq_planning *p)
     if (p->weight_format != from && p->weight_format != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s", aq_dtype_name(from),
             aq_dtype_name(p->weight_format));
+    if (!aq_dtype_is_quantised(p->weight_format) && p->compute != p->weight_format &&
+        p->compute != AQ_F32)
+        say(lines, "lossy: %s weights rounded to %s in the products",
+            aq_dtype_name(p->weight_format), aq_dtype_name(p->compute));
     if (aq_dtype_is_quantised(p->kv_format))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->kv_format));
     if (aq_kv_policy_drops(&p->kv))

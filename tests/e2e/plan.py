@@ -303,6 +303,52 @@ class Plan(Rig):
         ]:
             self.assertIn(part, self.refused(*words), words)
 
+    # ---- types
+
+    def shape(self, **fields):
+        """opt-125m as a config of its own, with other fields."""
+        config = {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "ffn_dim": 3072,
+                  "num_hidden_layers": 12, "num_attention_heads": 12,
+                  "max_position_embeddings": 2048, "word_embed_proj_dim": 768, **fields}
+        name = self.path("config.json")
+        with open(name, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        return ["--shape", name, "--prompt-len", "64", "--gen-len", "16"]
+
+    def lossy(self, doc):
+        return [w for w in doc["warnings"] if w.startswith("lossy")]
+
+    def test_on_a_gpu_the_checkpoints_own_type_wins(self):
+        for machine in ("a6000-48gb", "a100-80gb", "h200-141gb", "rtx4090-24gb", "t4-208gb"):
+            doc = self.plan(*self.shape(torch_dtype="float16"), "--hardware", machine)
+            self.assertEqual([doc["plan"]["compute"], doc["plan"]["weight_format"]],
+                             ["f16", "f16"], machine)
+            self.assertEqual(self.lossy(doc), [], machine)
+        doc = self.plan("--shape", "opt-30b", "--hardware", "a100-80gb", "--prompt-len", "512",
+                        "--gen-len", "128")
+        self.assertIn("--compute f16 --weight-format f16", doc["command"])
+        self.assertEqual(self.lossy(doc), [])
+        bf16 = self.shape(torch_dtype="bfloat16")
+        doc = self.plan(*bf16, "--hardware", "a100-80gb")
+        self.assertEqual(doc["plan"]["compute"], "bf16")
+        self.assertEqual(self.lossy(doc), [])
+        doc = self.plan(*bf16, "--hardware", "t4-208gb")  # which has no bf16
+        self.assertEqual(doc["plan"]["compute"], "f16")
+        self.assertEqual(self.lossy(doc), ["lossy: bf16 weights rounded to f16"])
+
+    def test_a_packed_store_is_planned_as_it_is(self):
+        store = self.path("store")
+        self.run_program([PROGRAM, "pack", "--model", MODEL, "--output", store, "--weight-format",
+                          "f16"])
+        words = ["--model", store, "--host-memory", "1GiB"]
+        doc = self.plan(*words, "--hardware", self.box, "--prompt-len", "20", "--gen-len", "12")
+        dry = json.loads(self.run_program(
+            [PROGRAM, "bench", *words, "--hardware", self.box, "--prompt-len", "20", "--gen-len",
+             "12", "--compute", "bf16", "--dry-run", "--cache-dir", self.dir]).stdout)
+        self.assertEqual(doc["plan"]["weight_format"], "f16")
+        self.assertEqual(doc["plan"]["weight_format"], dry["weight_format"])
+        self.assertEqual(self.lossy(doc), ["lossy: f16 weights rounded to bf16 in the products"])
+
     def test_configs_run(self):
         for i, words in enumerate([
                 [],
