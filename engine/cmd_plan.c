@@ -157,15 +157,15 @@ static int add_feasible(json_t *doc, const struct aq_planning *p, struct aq_err 
     return 0;
 }
 
-static int add_infeasible(json_t *doc, const struct aq_planning *p, const struct aq_log *log,
+static int add_infeasible(json_t *doc, const struct aq_planning *p, struct aq_planning_env *env,
                           struct aq_err *reterr)
 {
     json_t *largest, *fixes;
-    int rc = aq_plan_largest(&largest, p, log, reterr);
+    int rc = aq_plan_largest(&largest, p, env, reterr);
     if (rc < 0)
         return rc;
     json_object_set_new(doc, "largest", largest);
-    rc = aq_plan_fixes(&fixes, p, log, reterr);
+    rc = aq_plan_fixes(&fixes, p, env, reterr);
     if (rc < 0)
         return rc;
     json_object_set_new(doc, "shortfall", aq_planning_shortfall_json(p));
@@ -190,12 +190,12 @@ static json_t *workload_json(const struct aq_planning *p)
 }
 
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
-                         const struct aq_log *log, struct aq_err *reterr)
+                         struct aq_planning_env *env, struct aq_err *reterr)
 {
     json_t *doc =
         json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
                   p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
-    int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, log, reterr);
+    int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
         json_object_set_new(doc, "deadline",
@@ -207,7 +207,7 @@ static int make_document(json_t **ret, const struct aq_planning *p, const struct
     json_object_set_new(doc, "warnings", aq_planning_warnings_json(p));
     if (rc == 0 && o->sweep.count) {
         json_t *sweep;
-        rc = aq_plan_sweep(&sweep, o, log, reterr);
+        rc = aq_plan_sweep(&sweep, o, env, reterr);
         if (rc == 0)
             json_object_set_new(doc, "sweep", sweep);
     }
@@ -235,14 +235,19 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
 {
     struct aq_log log = aq_log_from_hooks(hooks);
     struct aq_plan_case c = {0};
+    struct aq_planning_env *env = calloc(1, sizeof(*env));
+    if (!env)
+        return aq_error(reterr, -ENOMEM, "plan");
+    env->log = &log;
     json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
-    int rc = aq_plan_case_open(&c, o, none, &log, reterr);
+    int rc = aq_plan_case_open(&c, o, none, env, reterr);
     json_decref(none);
-    rc = rc < 0 ? rc : make_document(&doc, c.p, o, &log, reterr);
+    rc = rc < 0 ? rc : make_document(&doc, c.p, o, env, reterr);
     if (rc == 0 && o->write_config && c.p->feasible)
         rc = write_config(c.p, reterr);
     if (rc == 0 && o->html)
         rc = aq_plan_html_write(doc, c.p, o->html, reterr);
+    free(env);
     if (rc < 0) {
         json_decref(doc);
         aq_plan_case_close(&c);

@@ -76,18 +76,28 @@ json_t *aq_planning_memory_json(const struct aq_planning *p)
     return o;
 }
 
+static json_t *short_json(uint64_t needed, uint64_t budget, json_t *items)
+{
+    return json_pack("{s:I, s:I, s:I, s:o}", "needed", (json_int_t)needed, "budget",
+                     (json_int_t)budget, "missing", (json_int_t)(needed - budget), "items", items);
+}
+
 json_t *aq_planning_shortfall_json(const struct aq_planning *p)
 {
     json_t *o = json_object();
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        uint64_t needed = aq_ledger_total(&p->block.ledger, (enum aq_tier)t);
-        if (needed <= p->in.budget[t])
-            continue;
-        json_object_set_new(o, aq_tier_name((enum aq_tier)t),
-                            json_pack("{s:I, s:I, s:I, s:o}", "needed", (json_int_t)needed,
-                                      "budget", (json_int_t)p->in.budget[t], "missing",
-                                      (json_int_t)(needed - p->in.budget[t]), "items",
-                                      items_json(&p->block.ledger, (enum aq_tier)t)));
+        enum aq_tier tier = (enum aq_tier)t;
+        uint64_t needed = aq_ledger_total(&p->block.ledger, tier), budget = p->in.budget[t];
+        json_t *items = items_json(&p->block.ledger, tier);
+        if (tier == AQ_DISK && p->disk_short) { /* with what usually lies beside the ledger */
+            needed = aq_planning_disk_needed(p);
+            budget = p->disk.budget;
+            json_object_set_new(items, "packed weights", json_integer((json_int_t)p->disk.store));
+        }
+        if (needed > budget)
+            json_object_set_new(o, aq_tier_name(tier), short_json(needed, budget, items));
+        else
+            json_decref(items);
     }
     return o;
 }
@@ -138,7 +148,7 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
 static void say(json_t *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(json_t *lines, const char *format, ...)
 {
-    char text[512];
+    char text[AQ_HW_TOLD_MAX + 32];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
@@ -146,11 +156,34 @@ static void say(json_t *lines, const char *format, ...)
     json_array_append_new(lines, json_string(text));
 }
 
+/* More than the machine has, as the options want it. */
+static bool is_larger_disk(const struct aq_planning *p)
+{
+    return !p->local && p->o->disk_memory > p->disk.there / 20 * 19;
+}
+
+static void assume_disk(json_t *lines, const struct aq_planning *p)
+{
+    const struct aq_planning_disk *d = &p->disk;
+    char budget[AQ_SIZE_TEXT_MAX], there[AQ_SIZE_TEXT_MAX];
+    aq_format_size(budget, d->budget);
+    aq_format_size(there, d->there);
+    if (d->dir)
+        say(lines, "the disk has what is free on '%.200s' now: %s", d->dir, there);
+    else if (is_larger_disk(p))
+        say(lines,
+            "the disk has room for %s, packed weights and scratch, as --disk-memory says, and not "
+            "the %s of '%s'",
+            budget, there, p->machine.name);
+}
+
 json_t *aq_planning_assumptions_json(const struct aq_planning *p)
 {
     char size[AQ_SIZE_TEXT_MAX];
     json_t *lines = json_array(), *derived = aq_hw_assumptions_json(&p->machine), *v;
     size_t i;
+    if (*p->machine.told)
+        say(lines, "hardware: %s", p->machine.told);
     json_array_foreach(derived, i, v)
     {
         const char *source = json_string_value(json_object_get(v, "source"));
@@ -168,8 +201,11 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
     if (!p->machine.hw.device_on_host)
         say(lines, "what the device's driver and libraries take lies outside its budget");
     if (p->in.can_stream)
-        say(lines, "the packed weights (%s) lie on the disk beside the scratch",
+        say(lines,
+            p->disk.store ? "the packed weights (%s) lie on the disk beside the scratch"
+                          : "the packed weights (%s) are on the disk already",
             aq_format_size(size, p->store_bytes));
+    assume_disk(lines, p);
     return lines;
 }
 
@@ -191,12 +227,29 @@ static void warn_lossy(json_t *lines, const struct aq_planning *p)
             aq_kv_policy_text(policy, sizeof(policy), &p->kv));
 }
 
+/* What --disk-memory says, and the disk has no room for. */
+static void warn_disk(json_t *lines, const struct aq_planning *p)
+{
+    uint64_t wanted = p->o->disk_memory;
+    char store[AQ_SIZE_TEXT_MAX], budget[AQ_SIZE_TEXT_MAX];
+    aq_format_size(store, p->disk.store);
+    if (p->disk.small && p->disk.there)
+        say(lines,
+            "the disk's budget, %s, has no room for the packed weights, %s: nothing streams from "
+            "it",
+            aq_format_size(budget, p->disk.budget), store);
+    else if (wanted > p->in.budget[AQ_DISK] && !is_larger_disk(p))
+        say(lines, "--disk-memory: beside the packed weights (%s) there is room for %s only", store,
+            aq_format_size(budget, p->in.budget[AQ_DISK]));
+}
+
 json_t *aq_planning_warnings_json(const struct aq_planning *p)
 {
     json_t *lines = json_array();
     double total = aq_planning_total_s(p), seats = p->forecast.prompts;
     char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
     warn_lossy(lines, p);
+    warn_disk(lines, p);
     if (p->o->deadline_s > 0 && !p->in.sequences)
         say(lines, "--deadline says nothing without --requests");
     if (p->records_invalid)

@@ -29,10 +29,6 @@ links:
 """
 
 
-def refuse_constant(name):
-    raise ValueError(f"{name} is not JSON")
-
-
 class Tags(html.parser.HTMLParser):
     """Every element that is opened is closed, in order."""
 
@@ -57,10 +53,6 @@ class Plan(Rig):
         self.box = self.path("box.yaml")
         with open(self.box, "w", encoding="utf-8") as f:
             f.write(BOX)
-
-    def plan(self, *words, status=0):
-        done = self.run_program([PROGRAM, "plan", "--json", *words], status)
-        return json.loads(done.stdout, parse_constant=refuse_constant)
 
     def refused(self, *words):
         done = self.run_program([PROGRAM, "plan", *words], 1)
@@ -305,16 +297,6 @@ class Plan(Rig):
 
     # ---- types
 
-    def shape(self, **fields):
-        """opt-125m as a config of its own, with other fields."""
-        config = {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "ffn_dim": 3072,
-                  "num_hidden_layers": 12, "num_attention_heads": 12,
-                  "max_position_embeddings": 2048, "word_embed_proj_dim": 768, **fields}
-        name = self.path("config.json")
-        with open(name, "w", encoding="utf-8") as f:
-            json.dump(config, f)
-        return ["--shape", name, "--prompt-len", "64", "--gen-len", "16"]
-
     def lossy(self, doc):
         return [w for w in doc["warnings"] if w.startswith("lossy")]
 
@@ -348,6 +330,54 @@ class Plan(Rig):
         self.assertEqual(doc["plan"]["weight_format"], "f16")
         self.assertEqual(doc["plan"]["weight_format"], dry["weight_format"])
         self.assertEqual(self.lossy(doc), ["lossy: f16 weights rounded to bf16 in the products"])
+
+    # ---- the disk
+
+    def test_a_disk_that_is_too_small_is_what_is_told(self):
+        words = ["--shape", "opt-30b", "--hardware", self.box, "--prompt-len", "512", "--gen-len",
+                 "32"]
+        done = self.run_program([PROGRAM, "plan", "--json", *words], 2)
+        self.assertIn(b"opt-30b: disk: one seat needs", done.stderr)
+        doc = json.loads(done.stdout)
+        self.assertEqual(list(doc["shortfall"]), ["disk"])
+        short = doc["shortfall"]["disk"]
+        self.assertEqual(short["budget"], 50 * 10 ** 9 // 20 * 19)
+        self.assertEqual(short["missing"], short["needed"] - short["budget"])
+        self.assertEqual(sum(short["items"].values()), short["needed"])
+        self.assertGreater(short["items"]["packed weights"], 59e9)
+        self.assertTrue(any("nothing streams from it" in w for w in doc["warnings"]))
+        # Either would do, more disk or more memory, and each is offered as it can be typed.
+        fixes = {f["change"].split()[0]: f for f in doc["fixes"] if not f["lossy"]}
+        self.assertEqual(set(fixes), {"--disk-memory", "--host-memory"})
+        for fix in fixes.values():
+            self.assertIs(fix["feasible"], True)
+            found = self.plan(*words, *fix["change"].split())
+            self.assertEqual(found["predicted"]["gen_tok_s"], fix["gen_tok_s"])
+        text = self.run_program([PROGRAM, "plan", *words], 2).stdout.decode()
+        self.assertRegex(text, r"\n  disk +56\.\d GiB of 44\.2 GiB: packed weights 55\.8 GiB")
+        self.assertRegex(text, r"\n  --disk-memory \d+MiB +[0-9.]+ tok/s\n")
+        # A placement that puts weights there asks for the same room.
+        doc = self.plan(*words, "--placement", "weights=0/5/95 kv=0/100/0 hidden=0/100/0",
+                        status=2)
+        self.assertGreater(doc["shortfall"]["disk"]["needed"], 59e9)
+
+    def test_disk_memory_is_obeyed(self):
+        words = ["--shape", "opt-30b", "--hardware", self.box, "--prompt-len", "512", "--gen-len",
+                 "32"]
+        doc = self.plan(*words, "--disk-memory", "200GiB")
+        self.assertTrue(any("200.0 GiB" in a and "46.6 GiB of 'Box'" in a
+                            for a in doc["assumptions"]), doc["assumptions"])
+        self.assertLessEqual(doc["memory"]["disk"]["budget"] + 59e9, 200 * 2 ** 30)
+        doc = self.plan(*words, "--disk-memory", "30GiB", status=2)  # which it has
+        self.assertIn("disk", doc["shortfall"])
+        doc = self.plan(*T4, "--disk-memory", "5GB")
+        self.assertEqual(doc["memory"].get("disk", {"budget": 5 * 10 ** 9})["budget"], 5 * 10 ** 9)
+        bare = self.path("bare.yaml")
+        with open(bare, "w", encoding="utf-8") as f:
+            f.write(BOX.split("disk:")[0])
+        self.assertIn("'Box' has no disk", self.refused(
+            "--shape", "opt-125m", "--hardware", bare, "--prompt-len", "8", "--gen-len", "8",
+            "--disk-memory", "5GB"))
 
     def test_configs_run(self):
         for i, words in enumerate([
