@@ -186,6 +186,8 @@ static json_t *workload_json(const struct aq_planning *p)
                         p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
     if (p->o->input)
         json_object_set_new(o, "input", json_string(p->o->input));
+    if (p->o->input)
+        json_object_set_new(o, "read", aq_planning_records_json(p));
     return o;
 }
 

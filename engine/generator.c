@@ -66,7 +66,7 @@ static int open_texts(struct aq_generator *g, const struct aq_options *o,
                       const struct aq_engine_info *info, struct aq_err *reterr)
 {
     g->info = info;
-    int rc = open_tokenizer(g, o->model, reterr);
+    int rc = open_tokenizer(g, o->model ? o->model : o->tokenizer, reterr);
     return rc < 0 ? rc : open_rules(g, o, reterr);
 }
 

@@ -264,13 +264,8 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
             reterr, -EINVAL,
             "--strict: %" PRIu64 " of %" PRIu64 " records are invalid.  Line %" PRIu64 ": %s: %s",
             invalid_count(j), c->records, s->line, aq_record_code_name(s->code), s->message);
-    if (invalid_count(j) > c->valid && !j->o->allow_errors)
-        return aq_error(reterr, -EINVAL,
-                        "%" PRIu64 " of %" PRIu64 " records are invalid, more than half; "
-                        "--allow-errors runs the others.  Line %" PRIu64 ": %s: %s",
-                        invalid_count(j), c->records, s->line, aq_record_code_name(s->code),
-                        s->message);
-    return 0;
+    struct aq_records_read read = {c->records, invalid_count(j), s->line, s->code, s->message};
+    return aq_request_check_invalid(&read, j->o->allow_errors, reterr);
 }
 
 /* Tokens of the pending sequences in their order.  Without the memory predictions are of a block of

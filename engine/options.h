@@ -60,6 +60,7 @@ struct aq_options {
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
     char *prompt_field, *prompt_template;
+    char *tokenizer;     /* plan: whose files a shape takes */
     uint32_t max_tokens; /* default 32 */
     uint32_t min_tokens;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

@@ -94,8 +94,11 @@ const struct aq_option aq_option_table[] = {
      .argument = "KEY,...", .help = "go on although these values differ from the earlier run's"},
     {"strict", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(strict),
      .help = "any invalid record stops the run before it starts"},
-    {"allow-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(allow_errors),
+    {"allow-errors", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_BOOL, AT(allow_errors),
      .help = "run although more than half of the records are invalid"},
+    {"tokenizer", 0, AQ_GROUP_FILES, PLAN, AQ_OPTION_STRING, AT(tokenizer), .argument = "DIR",
+     .help = "with --shape and --input: the directory whose tokenizer files count the tokens of "
+             "texts; otherwise they are estimated, at 4 bytes a token"},
     {"unknown-fields", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHOICE_ON, AT(unknown_fields_error),
      .argument = "MODE", .choices = "report|error", .deflt = "report",
      .help = "report fields nobody knows once, or refuse their records"},

@@ -171,9 +171,23 @@ static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
     }
 }
 
+/* Records that are left out, by what is wrong with them. */
+static void put_invalid(const json_t *read, const struct aquifer_hooks *hooks)
+{
+    const char *code;
+    json_t *kind;
+    if (number(read, "invalid") > 0)
+        aq_hooks_outputf(hooks, "  %.0f of %.0f records are invalid and left out\n",
+                         number(read, "invalid"), number(read, "records"));
+    json_object_foreach(json_object_get(read, "errors"), code, kind)
+        aq_hooks_outputf(hooks, "    %s: %.0f; line %.0f: %s\n", code, number(kind, "count"),
+                         number(kind, "line"), text_of(kind, "message"));
+}
+
 void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks)
 {
     aq_hooks_outputf(hooks, "%s on %s\n", text_of(doc, "model"), text_of(doc, "hardware"));
+    put_invalid(json_object_get(json_object_get(doc, "workload"), "read"), hooks);
     if (json_is_true(json_object_get(doc, "feasible")))
         put_feasible(doc, hooks);
     else

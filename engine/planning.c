@@ -102,7 +102,7 @@ static int read_lengths(struct aq_planning *p, uint32_t context, struct aq_err *
     return 0;
 }
 
-static int read_work(struct aq_planning *p, struct aq_err *reterr)
+static int read_work(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
     const struct aq_model_steps *m = &p->model->steps;
@@ -110,8 +110,8 @@ static int read_work(struct aq_planning *p, struct aq_err *reterr)
     if (context > m->context)
         return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions", context,
                         m->context);
-    int rc =
-        o->input ? aq_planning_read_input(p, context, reterr) : read_lengths(p, context, reterr);
+    int rc = o->input ? aq_planning_read_input(p, log, context, reterr)
+                      : read_lengths(p, context, reterr);
     if (rc < 0)
         return rc;
     uint64_t seats = (uint64_t)o->micro_batch * (o->micro_batches ? o->micro_batches : 1);
@@ -201,7 +201,7 @@ int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
         fill_bytes(p);
         rc = aq_planning_choose_budgets(p, env, reterr);
     }
-    rc = rc < 0 ? rc : read_work(p, reterr);
+    rc = rc < 0 ? rc : read_work(p, env->log, reterr);
     rc = rc < 0 ? rc : fill_choices(p, &both->placement, reterr);
     if (rc < 0) {
         aq_planning_close(p);

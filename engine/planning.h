@@ -8,6 +8,7 @@
 #include "engine/hw_file.h"
 #include "engine/model.h"
 #include "engine/options.h"
+#include "engine/request.h"
 #include "policy/forecast.h"
 
 /* What plans of one command share. */
@@ -41,7 +42,13 @@ struct aq_planning {
     uint32_t prompt[2], gen[2]; /* lengths from, to */
     bool requests_assumed;
     uint64_t records, records_invalid; /* of --input */
-    struct aq_lengths lengths;         /* of the sequences, or of such ones */
+    /* Of those, by what is wrong: how many, and the first. */
+    struct aq_planning_invalid {
+        uint64_t count, line;
+        char message[200];
+    } invalid[AQ_RECORD_CODE_COUNT];
+    bool tokens_estimated;     /* of texts, without a tokenizer */
+    struct aq_lengths lengths; /* of the sequences, or of such ones */
     struct aq_block_inputs in;
     struct aq_forecast_work work;
     bool feasible;
@@ -85,8 +92,13 @@ uint64_t aq_planning_disk_needed(const struct aq_planning *p);
 
 /* ---- planning_input.c ---- */
 
-/* Lengths and number of the sequences of --input, for planning.c. */
-int aq_planning_read_input(struct aq_planning *p, uint32_t context, struct aq_err *reterr);
+/* Bytes of English text that a token of GPT-2's vocabulary or one like it has, about: OpenAI, "What
+ * are tokens and how to count them?". */
+enum { AQ_PLANNING_TOKEN_BYTES = 4 };
+/* Lengths and number of the sequences of --input, for planning.c; -EINVAL where more than half of
+ * the records are invalid: then the log has each kind of what is wrong with them. */
+int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint32_t context,
+                           struct aq_err *reterr);
 
 /* ---- planning_json.c: new references ---- */
 
@@ -97,6 +109,8 @@ json_t *aq_planning_links_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
 json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
+/* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
+json_t *aq_planning_records_json(const struct aq_planning *p);
 /* The options, as keys of a config, that make generate and bench run this plan. */
 json_t *aq_planning_config_json(const struct aq_planning *p);
 

@@ -191,6 +191,11 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
             json_number_value(json_object_get(v, "value")), source ? source : "derived");
     }
     json_decref(derived);
+    if (p->tokens_estimated)
+        say(lines,
+            "lengths of texts are estimated at %d bytes a token, as a shape has no tokenizer; "
+            "--tokenizer DIR counts them",
+            AQ_PLANNING_TOKEN_BYTES);
     say(lines, "all sequences have the mean length: %g prompt tokens, %g generated", p->work.prompt,
         p->work.total - p->work.prompt);
     if (p->requests_assumed)
@@ -270,6 +275,21 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     if (p->local && !p->o->host_memory)
         say(lines, "the host's budget is what is free now; --host-memory fixes it");
     return lines;
+}
+
+json_t *aq_planning_records_json(const struct aq_planning *p)
+{
+    json_t *errors = json_object();
+    for (int c = 1; c < AQ_RECORD_CODE_COUNT; c++) {
+        const struct aq_planning_invalid *kind = &p->invalid[c];
+        if (kind->count)
+            json_object_set_new(errors, aq_record_code_name((enum aq_record_code)c),
+                                json_pack("{s:I, s:I, s:s}", "count", (json_int_t)kind->count,
+                                          "line", (json_int_t)kind->line, "message",
+                                          kind->message));
+    }
+    return json_pack("{s:I, s:I, s:o}", "records", (json_int_t)p->records, "invalid",
+                     (json_int_t)p->records_invalid, "errors", errors);
 }
 
 /* ---- the config ---- */

@@ -6,6 +6,7 @@
 #include "engine/request_draft.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,6 +62,17 @@ void aq_request_close(struct aq_request *r)
 }
 
 /* ---- names ---- */
+
+int aq_request_check_invalid(const struct aq_records_read *read, bool allow, struct aq_err *reterr)
+{
+    if (allow || read->invalid <= read->count - read->invalid)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "%" PRIu64 " of %" PRIu64 " records are invalid, more than half; "
+                    "--allow-errors runs the others.  Line %" PRIu64 ": %s: %s",
+                    read->invalid, read->count, read->line, aq_record_code_name(read->code),
+                    read->message);
+}
 
 const char *aq_record_code_name(enum aq_record_code code)
 {

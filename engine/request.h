@@ -74,6 +74,7 @@ struct aq_prompt {
     uint32_t dropped;    /* tokens cut off by truncation */
     uint32_t max_tokens; /* the record's, lowered by --overlong clip */
     bool bos;            /* ids[0] is BOS */
+    bool estimated;      /* without a tokenizer: as many ids as the text may have, all 0 */
     struct aq_text text; /* with echo: what stands in front of the generated text */
 };
 
@@ -112,7 +113,8 @@ struct aq_unknown_fields {
 /* How records of this run are read.  Everything is borrowed and outlives the requests. */
 struct aq_request_rules {
     struct aq_params defaults;
-    const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids */
+    const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids, unless ... */
+    uint32_t token_bytes; /* ... this is set, for those who want lengths alone: bytes a token */
     struct aq_tok_state *tok_state;
     uint32_t vocab, context;
     int32_t bos_id; /* -1: the model has none */
@@ -148,6 +150,16 @@ static inline uint32_t aq_request_sequences(const struct aq_request *r)
 {
     return r->error.code ? 0 : r->prompt_count * r->params.n;
 }
+
+/* An input that was read to its end. */
+struct aq_records_read {
+    uint64_t count, invalid;
+    uint64_t line; /* of the first invalid one */
+    enum aq_record_code code;
+    const char *message;
+};
+/* -EINVAL where more than half of the records are invalid, unless `allow` (--allow-errors). */
+int aq_request_check_invalid(const struct aq_records_read *read, bool allow, struct aq_err *reterr);
 
 const char *aq_record_code_name(enum aq_record_code code);
 const char *aq_form_name(enum aq_form form);

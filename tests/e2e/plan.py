@@ -123,9 +123,6 @@ class Plan(Rig):
         self.assertIn(f"--input {name}", doc["command"])
         self.assertEqual(self.plan("--model", MODEL, "--hardware", self.box, "--input", name,
                                    "--limit", "5")["workload"]["requests"], 5)
-        # A shape has no tokenizer: ids alone are read.
-        doc = self.plan("--shape", "opt-125m", "--hardware", self.box, "--input", name)
-        self.assertEqual(doc["workload"]["requests"], 2)
         box = ["--model", MODEL, "--hardware", self.box]
         self.assertIn("leave out", self.refused(*box, "--input", name, "--gen-len", "4"))
         self.assertIn("expected a file", self.refused(*box, "--input", "-"))
@@ -135,6 +132,58 @@ class Plan(Rig):
         with open(name, "a", encoding="utf-8") as f:
             f.write('{"prompt": "a"}\n')
         self.assertIn("Line 1: invalid_record", self.refused(*box, "--input", name, "--limit", "1"))
+
+    def test_a_shape_estimates_the_lengths_of_texts_or_takes_a_tokenizer(self):
+        records = self.many(40) + [{"id": "ids", "prompt": [5, 6, 7], "max_tokens": 3, "n": 2,
+                                    "temperature": 1}]
+        self.write(records)
+        words = ["--shape", os.path.join(MODEL, "config.json"), "--hardware", self.box, "--input",
+                 self.input]
+        doc = self.plan(*words)
+        self.assertEqual(doc["workload"]["requests"], 42)
+        longest = max(len(r["prompt"].encode()) for r in records[:-1])
+        self.assertEqual(doc["workload"]["prompt_len"], [3, -(-longest // 4)])
+        estimated = "estimated at 4 bytes a token"
+        self.assertTrue(any(estimated in a for a in doc["assumptions"]), doc["assumptions"])
+        text = self.run_program([PROGRAM, "plan", *words]).stdout.decode()
+        self.assertIn(estimated, text)
+        doc = self.plan(*words, "--tokenizer", MODEL)
+        exact = self.plan("--model", *[MODEL, *words[2:]])
+        for key in ("requests", "prompt_len", "gen_len"):
+            self.assertEqual(doc["workload"][key], exact["workload"][key])
+        for found in (doc, exact):
+            self.assertFalse(any(estimated in a for a in found["assumptions"]))
+        self.write(records[-1:])
+        self.assertFalse(any(estimated in a for a in self.plan(*words)["assumptions"]))
+        box = ["--hardware", self.box, "--input", self.input]
+        self.assertIn("goes with --shape", self.refused("--model", MODEL, *box, "--tokenizer",
+                                                        MODEL))
+        self.assertIn("expected --input FILE", self.refused(*T4, "--tokenizer", MODEL))
+
+    def test_an_input_of_more_than_half_invalid_records_is_refused_as_by_generate(self):
+        chat = {"custom_id": "c", "method": "POST", "url": "/v1/embeddings", "body": {}}
+        self.write([{"id": "a", "prompt": "the old man"}, {"id": "b", "prompt": 3},
+                    *[{**chat, "custom_id": f"c{i}"} for i in range(4)]])
+        words = ["--model", MODEL, "--hardware", self.box, "--input", self.input]
+        told = self.refused(*words)
+        ran = self.generate(status=1).stderr.decode()
+        self.assertIn("5 of 6 records are invalid, more than half; --allow-errors", told)
+        self.assertEqual(told.splitlines()[-1], ran.splitlines()[-1])
+        # Of each kind of error an example, before anything else.
+        self.assertIn("invalid_record: 1; line 2: ", told)
+        self.assertIn("unsupported_endpoint: 4; line 3: ", told)
+        doc = self.plan(*words, "--allow-errors")
+        self.assertEqual(doc["workload"]["requests"], 1)
+        read = doc["workload"]["read"]
+        self.assertEqual([read["records"], read["invalid"]], [6, 5])
+        self.assertEqual({code: [e["count"], e["line"]] for code, e in read["errors"].items()},
+                         {"invalid_record": [1, 2], "unsupported_endpoint": [4, 3]})
+        text = self.run_program([PROGRAM, "plan", *words, "--allow-errors"]).stdout.decode()
+        lines = text.splitlines()
+        self.assertIn("5 of 6 records are invalid and left out", lines[1])
+        self.assertIn("invalid_record: 1; line 2: 'prompt'", lines[2])
+        self.write([{"id": "a", "prompt": "the old man"}, {"id": "b", "prompt": 3}])
+        self.assertEqual(self.plan(*words)["workload"]["read"]["invalid"], 1)  # just half
 
     def test_the_command_can_be_typed(self):
         name = self.path("it's $HOME.jsonl")
