@@ -101,9 +101,10 @@ static int choose_memory(struct aq_planning *p, struct aq_err *reterr)
 
 /* Of this machine's disk what is free counts, now and not when it was measured; packed weights that
  * are there already take no more of it. */
-static int look_at_disk(struct aq_planning_disk *d, const struct aq_planning *p,
-                        const struct aq_planning_env *env, struct aq_err *reterr)
+static int look_at_disk(struct aq_planning *p, const struct aq_planning_env *env,
+                        struct aq_err *reterr)
 {
+    struct aq_planning_disk *d = &p->disk;
     struct aq_disk_limits limits;
     d->dir = aq_path_cache(p->o->cache_dir, reterr);
     if (!d->dir)
@@ -115,6 +116,7 @@ static int look_at_disk(struct aq_planning_disk *d, const struct aq_planning *p,
     if (rc < 0)
         return rc;
     d->there = limits.free + env->disk_more;
+    p->model->row_major = aq_planning_has_device(p); /* a store of its own */
     if (aq_weight_store_present(p->model, p->o->cache_dir, p->weight_format))
         d->store = 0;
     return 0;
@@ -147,7 +149,7 @@ static int choose_disk(struct aq_planning *p, const struct aq_planning_env *env,
     uint64_t wanted = p->o->disk_memory;
     d->there = p->machine.capacity[AQ_DISK];
     d->store = p->store_bytes;
-    int rc = p->local && d->there ? look_at_disk(d, p, env, reterr) : 0;
+    int rc = p->local && d->there ? look_at_disk(p, env, reterr) : 0;
     if (rc < 0)
         return rc;
     if (wanted && (p->local ? wanted > d->there : !d->there))

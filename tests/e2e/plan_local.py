@@ -64,6 +64,18 @@ class PlanLocal(Rig):
         self.assertRegex(done.stderr.decode(),
                          f"--disk-memory: {size} are more than the {size} free on '{self.dir}'")
 
+    def test_weights_that_are_packed_already_take_no_more_of_the_disk(self):
+        self.keep()
+        words = ["--cache-dir", self.dir, "--compute", "f32", "--weight-format", "f16"]
+        plan = ["--model", MODEL, *words, "--device", "cpu", "--prompt-len", "20", "--gen-len",
+                "12"]
+        told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
+        self.assertRegex(told[0], r"\) lie on the disk beside the scratch$")
+        self.write([{"id": "a", "prompt": "the old man", "max_tokens": 2}])
+        self.generate(*words, "--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0")
+        told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
+        self.assertRegex(told[0], r"\) are on the disk already$")
+
     def test_what_is_to_be_freed_on_this_machine_is_told(self):
         self.keep()
         free = shutil.disk_usage(self.dir).free
