@@ -278,7 +278,7 @@ static void put_room(struct room *r, const char *key, uint64_t bytes)
 static void put_disk_room(struct room *r, const struct aq_planning *p, uint64_t scratch)
 {
     const struct aq_planning_disk *d = &p->disk;
-    uint64_t all = d->store + scratch, tenth = AQ_GIB / 10;
+    uint64_t all = d->store + aq_max_u64(scratch, 64 * AQ_MIB), tenth = AQ_GIB / 10;
     if (all <= d->budget || !p->local)
         put_room(r, "disk_memory", all <= d->budget ? scratch : aq_align_up(all, 64 * AQ_MIB));
     if (all <= d->budget || !p->local)
@@ -301,8 +301,8 @@ static int try_budgets(json_t *fixes, const struct aq_planning *p, const struct 
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         uint64_t needed = aq_ledger_total(&least->ledger, (enum aq_tier)t);
         uint64_t enough = aq_align_up(needed + needed / 50, 64 * AQ_MIB);
-        bool short_of_disk = t == AQ_DISK && p->disk_short && least == &p->block;
-        if (needed <= p->in.budget[t] && !short_of_disk)
+        bool disk_short = t == AQ_DISK && p->disk_short && least == &p->block;
+        if (needed <= p->in.budget[t] && !disk_short)
             continue;
         if (t == AQ_HOST && emulated) /* whose memory lies inside */
             enough += aq_max_u64(emulated, aq_ledger_total(&least->ledger, AQ_DEVICE) * 11 / 10);

@@ -211,12 +211,10 @@ void aq_planning_blame_disk(struct aq_planning *p)
         blame(p);
         return;
     }
-    in.can_stream = true;
-    in.budget[AQ_DISK] = UINT64_MAX;
+    in.can_stream = true; /* the budget of scratch stays as it is: nothing */
     uint64_t missing = UINT64_MAX;
     if (aq_block_least(&with, &in, NULL) == 0)
-        missing = p->disk.store + aq_ledger_total(&with.ledger, AQ_DISK) - p->disk.budget +
-                  lacking(&with, &in);
+        missing = p->disk.store - p->disk.budget + lacking(&with, &in);
     if (missing >= lacking(&p->block, &p->in)) {
         aq_block_close(&with);
         return;

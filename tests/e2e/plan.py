@@ -403,7 +403,7 @@ class Plan(Rig):
             found = self.plan(*words, *fix["change"].split())
             self.assertEqual(found["predicted"]["gen_tok_s"], fix["gen_tok_s"])
         text = self.run_program([PROGRAM, "plan", *words], 2).stdout.decode()
-        self.assertRegex(text, r"\n  disk +56\.\d GiB of 44\.2 GiB: packed weights 55\.8 GiB")
+        self.assertRegex(text, r"\n  disk +55\.8 GiB of 44\.2 GiB: packed weights 55\.8 GiB\n")
         self.assertRegex(text, r"\n  --disk-memory \d+MiB +[0-9.]+ tok/s\n")
         # A placement that puts weights there asks for the same room.
         doc = self.plan(*words, "--placement", "weights=0/5/95 kv=0/100/0 hidden=0/100/0",
