@@ -146,10 +146,7 @@ static int add_feasible(json_t *doc, const struct aq_planning *p, struct aq_err 
     json_object_set_new(doc, "memory", aq_planning_memory_json(p));
     json_object_set_new(doc, "links", aq_planning_links_json(p));
     json_object_set_new(doc, "predicted", aq_planning_predicted_json(p));
-    json_object_set_new(doc, "range",
-                        json_pack("{s:[o, o], s:s}", "gen_tok_s", aq_json_real(p->range[0]),
-                                  aq_json_real(p->range[1]), "from",
-                                  "nothing overlaps to everything does"));
+    json_object_set_new(doc, "range", aq_planning_range_json(p));
     json_object_set_new(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
     json_object_set_new(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
     json_object_set_new(doc, "sensitivity", sensitivity);

@@ -230,23 +230,6 @@ void aq_planning_close(struct aq_planning *p)
 
 /* ---- the plan ---- */
 
-/* If lanes waited for each other all the time, and if the busiest never did. */
-static int fill_range(struct aq_planning *p, struct aq_err *reterr)
-{
-    struct aq_forecast_work serial = p->work;
-    struct aq_forecast f;
-    serial.serial = true;
-    int rc = aq_forecast_make(&f, &p->block, &serial, &p->hw, reterr);
-    if (rc < 0)
-        return rc;
-    const struct aq_forecast *now = &p->forecast;
-    double decode_s = now->block_s - now->prefill_s;
-    double busy = fmin(1, now->lane[now->binding_lane].share);
-    p->range[0] = fmin(f.gen_tok_s, now->gen_tok_s);
-    p->range[1] = now->gen_tok_s * now->block_s / (now->prefill_s + decode_s * busy);
-    return 0;
-}
-
 /* Where no records were read: lengths of the ranges, each as often as any other, in no order; the
  * fractional parts of multiples of these two irrational numbers are spread evenly over the square
  * (Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). */
@@ -287,16 +270,11 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
     if (rc < 0)
         return aq_error(reterr, rc, "%s: %s", p->model->name, p->why_not.text);
     rc = aq_forecast_make(&p->forecast, &p->block, &p->work, &p->hw, reterr);
-    rc = rc < 0 ? rc : fill_range(p, reterr);
     rc = rc < 0 ? rc : spread_lengths(p, reterr);
     if (rc < 0)
         return rc;
-    double block = p->forecast.gen_tok_s;
-    rc = aq_forecast_job(&p->forecast, &p->block, &p->work, p->lengths.item, p->lengths.count,
-                         &p->hw, reterr);
-    for (int i = 0; rc == 0 && i < 2; i++)
-        p->range[i] *= block > 0 ? p->forecast.gen_tok_s / block : 1;
-    return rc;
+    return aq_forecast_job(&p->forecast, &p->block, &p->work, p->lengths.item, p->lengths.count,
+                           &p->hw, reterr);
 }
 
 double aq_planning_total_s(const struct aq_planning *p)

@@ -58,7 +58,6 @@ struct aq_planning {
     bool disk_short;
     struct aq_block without_disk; /* then: the least in memory alone; may be empty */
     struct aq_forecast forecast;
-    double range[2]; /* tokens a second: nothing overlaps, everything does */
 };
 
 static inline bool aq_planning_has_device(const struct aq_planning *p)
@@ -107,6 +106,8 @@ json_t *aq_planning_memory_json(const struct aq_planning *p);
 json_t *aq_planning_shortfall_json(const struct aq_planning *p);
 json_t *aq_planning_links_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
+/* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
+json_t *aq_planning_range_json(const struct aq_planning *p);
 json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
 /* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */

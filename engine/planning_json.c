@@ -6,6 +6,7 @@
 #include "engine/options_kv.h"
 #include "engine/placement.h"
 #include "engine/units.h"
+#include "policy/error_band.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -143,6 +144,20 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     return o;
 }
 
+json_t *aq_planning_range_json(const struct aq_planning *p)
+{
+    const struct aq_error_band *b = aq_error_band(&p->hw, p->forecast.binding);
+    double now = p->forecast.gen_tok_s;
+    char from[256];
+    if (!b)
+        return json_pack("{s:n, s:s}", "gen_tok_s", "from",
+                         "not measured: no run on a GPU was compared with its prediction");
+    snprintf(from, sizeof(from), "%u of %u measured runs bound by %s", b->inside, b->runs,
+             b->bound);
+    return json_pack("{s:[o, o], s:s, s:s}", "gen_tok_s", aq_json_real(b->low * now),
+                     aq_json_real(b->high * now), "from", from, "source", aq_error_band_source);
+}
+
 /* ---- words ---- */
 
 static void say(json_t *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -201,6 +216,11 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
     if (p->requests_assumed)
         say(lines, "%llu requests, as --requests was not given",
             (unsigned long long)p->in.sequences);
+    if (p->feasible && aq_error_band(&p->hw, p->forecast.binding))
+        say(lines,
+            "the range is that of runs predicted from a probe just before them (%s): rates of "
+            "another day or machine add their own error",
+            aq_error_band_source);
     say(lines, "the process itself takes %s of host memory",
         aq_format_size(size, p->in.process_bytes));
     if (!p->machine.hw.device_on_host)

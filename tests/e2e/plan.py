@@ -83,10 +83,9 @@ class Plan(Rig):
         for key in ("prefill_s", "decode_s", "total_s", "gen_tok_s", "prefill_tok_s",
                     "decode_tok_s"):
             self.assertGreater(doc["predicted"][key], 0, key)
-        low, high = doc["range"]["gen_tok_s"]
         now = doc["predicted"]["gen_tok_s"]
-        self.assertLessEqual(low, now)
-        self.assertGreaterEqual(high, now * 0.999)
+        self.assertIsNone(doc["range"]["gen_tok_s"])  # no run on a GPU was compared
+        self.assertIn("not measured", doc["range"]["from"])
         self.assertIn("h2d_weights", doc["links"])
         for lane in doc["links"].values():
             self.assertTrue(0 <= lane["busy"] <= 1.0001, lane)
