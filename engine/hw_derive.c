@@ -202,6 +202,9 @@ static void spread_out(struct aq_hw_profile *p)
         fmin(p->device_unpack_bytes_per_s[0], p->device_unpack_bytes_per_s[1]);
     hw->host.unpack_bytes_per_s =
         fmin(p->host_unpack_bytes_per_s[0], p->host_unpack_bytes_per_s[1]);
+    /* As derive_products has its rate. */
+    const double *share = hw->host.short_share;
+    hw->host.short_share[AQ_F16] = share[AQ_BF16] > 0 ? share[AQ_BF16] : share[AQ_F32];
     if (hw->device_on_host) {
         hw->device = hw->host;
         hw->overhead_s[AQ_LANE_COMPUTE] = hw->overhead_s[AQ_LANE_HOST_COMPUTE];

@@ -46,11 +46,6 @@ struct aq_hw_seen {
     double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_scored_bytes_per_s, gpu_launch_s;
 };
 
-/* Of attention over KV of one format: struct aq_hw_side. */
-struct aq_hw_attention {
-    double bytes_per_s, decode_head_s, flops_per_s, prefill_head_s;
-};
-
 struct aq_hw_profile {
     char name[AQ_HW_NAME_MAX];
     char description[AQ_HW_TEXT_MAX];

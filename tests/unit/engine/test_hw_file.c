@@ -471,7 +471,32 @@ static void a_measurement_can_be_stopped_and_needs_memory(void **state)
     assert_non_null(strstr(err.text, "MiB of memory"));
 }
 
+static void wide_heads_over_codes_are_as_over_f16(void **state)
+{
+    struct aq_hw_profile p =
+        parse(CPU "  product_f32_k768_share: 0.9\n  attention_memory_gb_s: 40\n"
+                  "  attention_tflop_s: 0.3\n  decode_head_ns: 200\n  prefill_head_ns: 100\n"
+                  "  attention_d128_memory_gb_s: 44\n  attention_d128_tflop_s: 0.36\n"
+                  "  decode_d128_head_ns: 300\n  prefill_d128_head_ns: 120\n"
+                  "  attention_int8_memory_gb_s: 10\n  decode_int8_head_ns: 400\n");
+    near(p.hw.host.short_share[AQ_F32], 0.9);
+    near(p.hw.device.short_share[AQ_F32], 0.9);
+    near(p.hw.host.short_share[AQ_F16], 0.9);
+    assert_true(p.hw.host.short_share[AQ_BF16] == 0);
+    struct aq_hw_attention f16 = aq_hw_for_formats(&p, AQ_F16, AQ_F16).device.wide;
+    near(f16.bytes_per_s, 44e9);
+    near(f16.decode_head_s, 300e-9);
+    struct aq_hw_attention int8 = aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide;
+    near(int8.bytes_per_s, 44e9 * 10 / 40);
+    near(int8.decode_head_s, 600e-9);
+    near(int8.flops_per_s, 0.36e12); /* nothing is said of int8 */
+    near(int8.prefill_head_s, 120e-9);
+    p = parse(CPU "  attention_int8_memory_gb_s: 10\n");
+    assert_true(aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide.bytes_per_s == 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(wide_heads_over_codes_are_as_over_f16),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),
