@@ -123,7 +123,8 @@ static void derive_disk(struct rules *r)
 {
     const struct aq_hardware *usual = &r->usual;
     derive(r, "disk.duplex", usual->disk_duplex, "reading and writing wait for each other");
-    derive(r, "disk.in_flight", usual->disk_in_flight, "as the executor keeps in flight");
+    derive(r, "disk.in_flight", usual->disk_in_flight,
+           "more are asked for, and answered about in that order");
     derive(r, "disk.core_s_per_gb", 1e9 * usual->disk_core_s_per_byte,
            "as io_uring takes on the development machine");
     derive(r, "disk.start_us", 1e6 * usual->overhead_s[AQ_LANE_DISK_READ],

@@ -56,7 +56,7 @@ struct aq_hardware {
     /* How much both directions carry together: 1, one waits for the other; 2, none disturbs the
      * other. */
     double link_duplex, disk_duplex;
-    uint32_t disk_in_flight;     /* ops of a disk lane under way at once */
+    uint32_t disk_in_flight;     /* ops of a disk lane that share its rate at once */
     double copy_core_s_per_byte; /* host cores that move a byte between host and device: 0, DMA */
     double disk_core_s_per_byte; /* ... between disk and memory */
     double copy_host_bytes_per_byte;  /* host memory: 1 for DMA, 2 where the device's is that too */

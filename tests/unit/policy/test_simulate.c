@@ -365,6 +365,29 @@ static void reads_in_flight_share_the_disk(void **state)
     aq_program_close(&p);
 }
 
+/* Whoever is in flight with whom: two reads of n bytes take 2 n / rate together, one n / rate; also
+ * where one of them runs on the weights' lane. */
+static void two_reads_take_twice_as_long_as_one(void **state)
+{
+    static const enum aq_lane lanes[] = {AQ_LANE_DISK_READ, AQ_LANE_READ_WEIGHTS};
+    struct aq_hardware hw = plain_machine();
+    struct aq_op_cost cost[2] = {{.move_bytes = 6}, {.move_bytes = 6}};
+    hw.disk_read_bytes_per_s = 0.5;
+    for (uint32_t count = 1; count <= 2; count++) {
+        for (uint32_t l = 0; l < AQ_ARRAY_LEN(lanes); l++) {
+            struct aq_program p = {.parts = 1, .micro_batches = 1};
+            for (uint32_t i = 0; i < count; i++)
+                hand_op(&p, AQ_OP_READ, i ? lanes[l] : AQ_LANE_DISK_READ, i, 0);
+            struct aq_sim_result r = simulate(&p, &hw, cost, 1, false);
+            assert_int_equal(r.event_count, count);
+            for (uint32_t i = 0; i < count; i++)
+                expect_near(r.event[i].end_s, count * 6 / 0.5);
+            aq_sim_result_close(&r);
+            aq_program_close(&p);
+        }
+    }
+}
+
 static void copies_take_cores_and_memory(void **state)
 {
     struct stream s;
@@ -647,6 +670,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(threads_compete_for_cores),
     cmocka_unit_test(the_limit_of_a_lane_is_what_it_waits_for),
     cmocka_unit_test(reads_in_flight_share_the_disk),
+    cmocka_unit_test(two_reads_take_twice_as_long_as_one),
     cmocka_unit_test(copies_take_cores_and_memory),
     cmocka_unit_test(arithmetic_hides_behind_memory_as_far_as_they_overlap),
     cmocka_unit_test(short_sums_take_longer_as_one_by_their_length),
