@@ -572,6 +572,8 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
         *ret = option;
         return 0;
     }
+    if (!reterr) /* what is nearest takes long to find, and nobody asks */
+        return -EINVAL;
     for (uint32_t i = 0; i < aq_option_habit_count; i++) {
         if (same_name(aq_option_habits[i].name, name))
             return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s", dashes, name,
