@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +64,10 @@ static int put(struct aq_writer *w, const char *line, struct aq_err *err)
 
 /* ---- a disk that fills up ---- */
 
-static size_t disk_free;      /* bytes that still fit */
-static int full_errno;        /* what the disk says then */
-static unsigned full_answers; /* how often it has said so */
-static unsigned frees_after;  /* after so many there is space again; 0: never */
+static size_t disk_free;         /* bytes that still fit */
+static int full_errno;           /* what the disk says then */
+static atomic_uint full_answers; /* how often it has said so */
+static unsigned frees_after;     /* after so many there is space again; 0: never */
 
 static ssize_t small_disk(int fd, const void *bytes, size_t count)
 {
