@@ -241,8 +241,8 @@ int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struc
     in->user = opts->user;
     const char *name = opts->path ? opts->path : "--prompt";
     in->name = strdup(strcmp(name, "-") ? name : "standard input");
-    in->buffer = malloc(READ_BYTES);
-    in->buffer_bytes = READ_BYTES;
+    in->buffer_bytes = opts->read_bytes ? opts->read_bytes : READ_BYTES;
+    in->buffer = malloc(in->buffer_bytes);
     in->hash = XXH3_createState();
     in->line_hash = XXH3_createState();
     int rc = in->name && in->buffer && in->hash && in->line_hash

@@ -12,7 +12,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { VOCAB = 4096, CONTEXT = 48, EOS = 2 };
+/* READ_BYTES: so few that lines end in later reads and outgrow the first. */
+enum { VOCAB = 4096, CONTEXT = 48, EOS = 2, READ_BYTES = 32 };
 
 static const uint32_t eos_ids[] = {EOS};
 
@@ -144,7 +145,8 @@ static void run_file(const uint8_t *data, size_t bytes, uint8_t how)
     int fd = fuzz_file(data, bytes);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     struct aq_input *in;
-    struct aq_input_opts opts = {.path = path, .format = (enum aq_input_format)(how % 3)};
+    struct aq_input_opts opts = {
+        .path = path, .format = (enum aq_input_format)(how % 3), .read_bytes = READ_BYTES};
     struct aq_unknown_fields unknown = {0};
     struct aq_request_rules rules = rules_of(how, &unknown);
     struct aq_err err = {0};
