@@ -4,8 +4,8 @@
 #include "engine/job.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/predict.h"
 
 #include <assert.h>

@@ -3,8 +3,8 @@
 #include "engine/commands.h"
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/plan_cases.h"
 #include "engine/plan_report.h"
 #include "engine/units.h"

@@ -2,7 +2,7 @@
  * engine/cmd_published.c - `aquifer published FILE`: a table of others' figures, predicted. */
 #include "engine/commands.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 #include "engine/published.h"
 
 #include <stdlib.h>

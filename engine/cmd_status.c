@@ -3,8 +3,8 @@
 #include "engine/commands.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/units.h"
 
 #include <errno.h>

@@ -2,9 +2,9 @@
  * engine/hw_file.c - hardware profiles as YAML, read strictly and written for people. */
 #include "engine/hw_keys.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/nearest.h"
-#include "engine/files.h"
 #include "engine/options.h"
 #include "engine/units.h"
 #include "engine/yaml.h"

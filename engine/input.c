@@ -2,7 +2,7 @@
 #include "engine/input.h"
 
 #include "base/buf.h"
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>

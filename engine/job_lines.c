@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/job_lines.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

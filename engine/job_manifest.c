@@ -3,9 +3,9 @@
  * them, or be told which of them may differ. */
 #include "engine/job.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/build_info.h"
-#include "engine/files.h"
 #include "engine/options_kv.h"
 #include "engine/tokenizer.h"
 

@@ -3,7 +3,7 @@
 #include "engine/job_lines.h"
 
 #include "base/clock.h"
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <inttypes.h>
 #include <poll.h>

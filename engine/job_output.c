@@ -4,7 +4,7 @@
  * the file itself and every name of it has the same lock. */
 #include "engine/job.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * kept of a record is one small row, so that memory is bounded by their number, not their size. */
 #include "engine/job.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -4,9 +4,9 @@
 #include "engine/job.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "engine/files.h"
 #include "engine/report.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
  * taken out to be tried again, lines move to where new ones will be appended. */
 #include "engine/job_lines.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/reorder.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 #include "engine/input.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 #include "engine/writer.h"
 
 #include "base/clock.h"
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk.h"
 
-#include "offload/durable.h"
+#include "base/durable.h"
 
 #include <assert.h>
 #include <fcntl.h>

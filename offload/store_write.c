@@ -5,8 +5,8 @@
  * manifest is the last file, and the first directory is the last to get its name. */
 #include "offload/store.h"
 
+#include "base/durable.h"
 #include "base/json.h"
-#include "offload/durable.h"
 #include "offload/store_manifest.h"
 #include "offload/store_tiles.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "offload/durable.h"
+#include "base/durable.h"
 
 #include <fcntl.h>
 #include <stdio.h>

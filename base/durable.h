@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/durable.h - writing files so that what was reported as written survives a power failure.
+ * base/durable.h - writing files so that what was reported as written survives a power failure.
  * Knows no format. */
-#ifndef AQ_OFFLOAD_DURABLE_H
-#define AQ_OFFLOAD_DURABLE_H
+#ifndef AQ_BASE_DURABLE_H
+#define AQ_BASE_DURABLE_H
 
 #include "base/err.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/files.h - small files that are only ever seen whole: written beside their name and renamed
+ * base/file.h - small files that are only ever seen whole: written beside their name and renamed
  * over it.  Knows bytes and paths. */
-#ifndef AQ_ENGINE_FILES_H
-#define AQ_ENGINE_FILES_H
+#ifndef AQ_BASE_FILE_H
+#define AQ_BASE_FILE_H
 
 #include "base/err.h"
 

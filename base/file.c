@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/files.h"
+#include "base/file.h"
 
-#include "offload/durable.h"
+#include "base/durable.h"
 
 #include <assert.h>
 #include <fcntl.h>
