@@ -54,17 +54,16 @@ int aq_spool_open(const char *dir, struct aq_err *reterr)
     const char *tmp = getenv("TMPDIR");
     if (!dir)
         dir = tmp && *tmp ? tmp : "/tmp";
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = aq_file_open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0)
         return fd;
     char path[4096];
     int n = snprintf(path, sizeof(path), "%s/.aquifer-XXXXXX", dir);
     if (n < 0 || (size_t)n >= sizeof(path))
         return aq_error(reterr, -EINVAL, "temporary directory '%s': the path is too long", dir);
-    fd = mkostemp(path, O_CLOEXEC);
+    fd = aq_file_open_temp(path);
     if (fd < 0)
-        return aq_error(reterr, -errno, "create a temporary file in '%s': %s", dir,
-                        strerror(errno));
+        return aq_error(reterr, fd, "create a temporary file in '%s': %s", dir, strerror(-fd));
     unlink(path);
     return fd;
 }

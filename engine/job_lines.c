@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,33 +59,29 @@ static int read_line(struct aq_job *j, const char *path, uint64_t number, bool l
     return 0;
 }
 
-static int walk_stream(struct aq_job *j, const char *path, FILE *file, aq_job_line_fn *fn,
-                       void *user, struct aq_job_walk *w, struct aq_err *reterr)
+static int walk_file(struct aq_job *j, const char *path, struct aq_line_reader *reader,
+                     aq_job_line_fn *fn, void *user, struct aq_job_walk *w, struct aq_err *reterr)
 {
-    char *line = NULL;
-    size_t capacity = 0;
-    int rc = 0;
-    for (uint64_t number = 1; rc == 0; number++) {
-        ssize_t n = getline(&line, &capacity, file);
-        if (n < 0)
-            break;
-        struct aq_job_line f = {.bytes = line, .count = (size_t)n, .offset = w->good_end};
-        bool torn, newline = line[n - 1] == '\n';
-        bool last = w->good_end + (uint64_t)n >= w->end;
-        rc = read_line(j, path, number, last, &f, &torn, reterr);
-        if (rc == 0 && torn)
-            break;
-        w->good_end += (uint64_t)n;
-        w->newline_missing = !newline;
+    for (uint64_t number = 1;; number++) {
+        struct aq_job_line f = {.offset = w->good_end};
+        int rc = aq_line_read(reader, &f.bytes, &f.count);
+        if (rc < 0)
+            return aq_error(reterr, rc, "read '%s': %s", path, strerror(-rc));
         if (rc == 0)
-            rc = fn(j, &f, user, reterr);
+            return 0;
+        bool torn, newline = f.bytes[f.count - 1] == '\n';
+        bool last = w->good_end + f.count >= w->end;
+        rc = read_line(j, path, number, last, &f, &torn, reterr);
+        if (rc < 0 || torn)
+            return rc;
+        w->good_end += f.count;
+        w->newline_missing = !newline;
+        rc = fn(j, &f, user, reterr);
         if (rc == 0 && aq_job_interrupted(j))
             rc = aq_error(reterr, -EINTR, "interrupted while reading '%s'", path);
+        if (rc < 0)
+            return rc;
     }
-    if (rc == 0 && ferror(file))
-        rc = aq_error(reterr, -EIO, "read '%s': %s", path, strerror(errno));
-    free(line);
-    return rc;
 }
 
 int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *user,
@@ -92,29 +89,17 @@ int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *u
 {
     *w = (struct aq_job_walk){0};
     int64_t size = aq_file_size(path);
-    FILE *file = fopen(path, "re");
-    if (!file || size < 0) {
-        if (file)
-            fclose(file);
-        return aq_error(reterr, -EIO, "open '%s': %s", path, strerror(errno));
+    int fd = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0 || size < 0) {
+        int code = fd < 0 ? -fd : EIO;
+        if (fd >= 0)
+            close(fd);
+        return aq_error(reterr, -EIO, "open '%s': %s", path, strerror(code));
     }
     w->end = (uint64_t)size;
-    int rc = walk_stream(j, path, file, fn, user, w, reterr);
-    fclose(file);
-    return rc;
-}
-
-int aq_job_publish(FILE *file, const char *from, const char *to, int rc, struct aq_err *reterr)
-{
-    if (rc == 0 && (fflush(file) != 0 || fsync(fileno(file)) < 0))
-        rc = aq_error(reterr, -errno, "write '%s': %s", from, strerror(errno));
-    if (fclose(file) != 0 && rc == 0)
-        rc = aq_error(reterr, -errno, "write '%s': %s", from, strerror(errno));
-    if (rc == 0 && rename(from, to) < 0)
-        rc = aq_error(reterr, -errno, "rename '%s' to '%s': %s", from, to, strerror(errno));
-    if (rc < 0)
-        unlink(from);
-    else
-        aq_file_sync_folder(to);
+    struct aq_line_reader reader = {.fd = fd};
+    int rc = walk_file(j, path, &reader, fn, user, w, reterr);
+    aq_line_reader_close(&reader);
+    close(fd);
     return rc;
 }

@@ -6,8 +6,6 @@
 
 #include "engine/job.h"
 
-#include <stdio.h>
-
 /* A line of a result file; row SIZE_MAX where it belongs to no record of this input. */
 struct aq_job_line {
     const char *bytes; /* newline included where it has one */
@@ -24,9 +22,5 @@ typedef int aq_job_line_fn(struct aq_job *j, const struct aq_job_line *l, void *
  * somebody else's: -EINVAL. */
 int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *user,
                  struct aq_job_walk *ret, struct aq_err *reterr);
-
-/* Ends a file made beside `to`: syncs, closes and renames it, or removes it when rc says that
- * something failed before.  Returns rc or what failed here. */
-int aq_job_publish(FILE *file, const char *from, const char *to, int rc, struct aq_err *reterr);
 
 #endif

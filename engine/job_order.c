@@ -5,9 +5,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,8 +55,8 @@ struct line_buffer {
     size_t capacity;
 };
 
-static int copy_place(FILE *to, FILE *from, const struct place *p, struct line_buffer *line,
-                      struct aq_err *reterr)
+static int copy_place(struct aq_replacement *to, int from, const struct place *p,
+                      struct line_buffer *line, struct aq_err *reterr)
 {
     if (line->capacity < p->count) {
         char *larger = realloc(line->bytes, p->count);
@@ -65,12 +65,10 @@ static int copy_place(FILE *to, FILE *from, const struct place *p, struct line_b
         line->bytes = larger;
         line->capacity = p->count;
     }
-    if (fseeko(from, (off_t)p->offset, SEEK_SET) < 0 ||
-        fread(line->bytes, 1, p->count, from) != p->count)
-        return aq_error(reterr, -EIO, "order the results: read: %s", strerror(errno));
-    if (fwrite(line->bytes, 1, p->count, to) != p->count)
-        return aq_error(reterr, -errno, "order the results: write: %s", strerror(errno));
-    return 0;
+    int rc = aq_file_read_at(from, line->bytes, p->count, p->offset);
+    if (rc < 0)
+        return aq_error(reterr, -EIO, "order the results: read: %s", strerror(-rc));
+    return aq_replacement_put(to, line->bytes, p->count, reterr);
 }
 
 static int interrupted(const struct aq_job *j, struct aq_err *reterr)
@@ -81,8 +79,9 @@ static int interrupted(const struct aq_job *j, struct aq_err *reterr)
                     j->part);
 }
 
-static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count, FILE *to,
-                       FILE *from, struct line_buffer *line, struct aq_err *reterr)
+static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count,
+                       struct aq_replacement *to, int from, struct line_buffer *line,
+                       struct aq_err *reterr)
 {
     int rc = 0;
     for (uint64_t i = 0; i < count && rc == 0; i++) {
@@ -93,8 +92,8 @@ static int copy_places(const struct aq_job *j, const struct place *places, uint6
     return rc;
 }
 
-static int copy_in_order(const struct aq_job *j, const struct places *p, FILE *to, FILE *from,
-                         struct aq_err *reterr)
+static int copy_in_order(const struct aq_job *j, const struct places *p, struct aq_replacement *to,
+                         int from, struct aq_err *reterr)
 {
     struct line_buffer line = {0};
     int rc = copy_places(j, p->row, j->row_count, to, from, &line, reterr);
@@ -119,16 +118,16 @@ static int check_places(const struct aq_job *j, const struct places *p, struct a
 /* The lines at their places, into a file beside the output that then takes its name. */
 static int write_in_order(struct aq_job *j, const struct places *places, struct aq_err *reterr)
 {
-    char *beside = aq_file_name(j->output, ".tmp");
-    FILE *from = fopen(j->part, "re"), *to = beside && from ? fopen(beside, "we") : NULL;
-    int rc =
-        to ? copy_in_order(j, places, to, from, reterr)
-           : aq_error(reterr, -errno, "order the results of '%s': %s", j->part, strerror(errno));
-    if (to)
-        rc = aq_job_publish(to, beside, j->output, rc, reterr);
-    if (from)
-        fclose(from);
-    free(beside);
+    struct aq_replacement to;
+    int from = aq_file_open(j->part, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return aq_error(reterr, from, "order the results of '%s': %s", j->part, strerror(-from));
+    int rc = aq_replacement_open(&to, j->output, reterr);
+    if (rc == 0) {
+        rc = copy_in_order(j, places, &to, from, reterr);
+        rc = aq_replacement_close(&to, rc, true, reterr);
+    }
+    close(from);
     return rc;
 }
 
@@ -187,7 +186,7 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr)
         rc = write_patiently(j, &places, w.end, reterr);
     if (rc == 0) {
         unlink(j->part);
-        aq_file_sync_folder(j->output);
+        rc = aq_file_sync_folder(j->output, reterr);
     }
     free(places.row);
     free(places.stray);

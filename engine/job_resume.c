@@ -105,18 +105,19 @@ static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *
 {
     if (w->good_end == w->end && !w->newline_missing)
         return 0;
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    int rc = fd < 0 ? -errno : 0;
-    if (rc == 0 && w->good_end < w->end && ftruncate(fd, (off_t)w->good_end) < 0)
-        rc = -errno;
+    int fd = aq_file_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
+    int rc = fd < 0 ? fd : 0;
+    if (rc == 0 && w->good_end < w->end)
+        rc = aq_file_truncate(fd, w->good_end);
     if (rc == 0 && w->newline_missing)
         rc = aq_file_write(fd, "\n", 1);
-    if (rc == 0 && fsync(fd) < 0)
-        rc = -errno;
+    if (rc == 0)
+        rc = aq_file_sync(fd);
     if (fd >= 0)
         close(fd);
     if (rc < 0)
-        return aq_error(reterr, rc, "repair the end of '%s': %s", path, strerror(-rc));
+        return aq_error(reterr, aq_err_of_io(-rc), "repair the end of '%s': %s", path,
+                        strerror(-rc));
     if (w->good_end < w->end)
         aq_job_note(j, AQUIFER_WARNING,
                     "'%s': the last line was torn; cut back by %" PRIu64 " bytes", path,
@@ -127,16 +128,16 @@ static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *
 /* ---- --retry-errors ---- */
 
 struct copy {
-    FILE *to;
+    struct aq_replacement to;
     uint64_t dropped;
 };
 
-static int put_bytes(FILE *to, const struct aq_job_line *f, struct aq_err *reterr)
+static int put_bytes(struct aq_replacement *to, const struct aq_job_line *f, struct aq_err *reterr)
 {
-    bool good = fwrite(f->bytes, 1, f->count, to) == f->count;
-    if (good && f->bytes[f->count - 1] != '\n')
-        good = fputc('\n', to) != EOF;
-    return good ? 0 : aq_error(reterr, -errno, "write a copy of the results: %s", strerror(errno));
+    int rc = aq_replacement_put(to, f->bytes, f->count, reterr);
+    if (rc == 0 && f->bytes[f->count - 1] != '\n')
+        rc = aq_replacement_put(to, "\n", 1, reterr);
+    return rc;
 }
 
 static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
@@ -147,38 +148,39 @@ static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
         c->dropped++;
         return 0;
     }
-    return put_bytes(c->to, f, reterr);
+    return put_bytes(&c->to, f, reterr);
 }
 
 static int drop_errors(struct aq_job *j, const char *path, struct aq_err *reterr)
 {
-    char *beside = aq_file_name(path, ".tmp");
-    struct copy c = {.to = beside ? fopen(beside, "we") : NULL};
-    int rc = c.to ? 0
-                  : aq_error(reterr, beside ? -errno : -ENOMEM, "write beside '%s': %s", path,
-                             strerror(errno));
+    struct copy c = {0};
+    int rc = aq_replacement_open(&c.to, path, reterr);
     if (rc == 0) {
         struct aq_job_walk w;
         rc = aq_job_lines(j, path, copy_good, &c, &w, reterr);
-        rc = aq_job_publish(c.to, beside, path, rc, reterr);
+        rc = aq_replacement_close(&c.to, rc, true, reterr);
     }
     if (rc == 0)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error records taken out to be tried again",
                     path, c.dropped);
-    free(beside);
     return rc;
 }
 
 /* ---- --overwrite ---- */
+
+static int move(const char *from, const char *to, struct aq_err *reterr)
+{
+    int rc = aq_file_rename(from, to);
+    return rc < 0 ? aq_error(reterr, -EIO, "rename '%s' to '%s': %s", from, to, strerror(-rc))
+                  : aq_file_sync_folder(to, reterr);
+}
 
 static int rename_old(struct aq_job *j, const char *path, const char *ending, struct aq_err *reterr)
 {
     if (aq_file_size(path) < 0)
         return 0;
     char *to = aq_file_name(path, ending);
-    int rc = to ? 0 : aq_error(reterr, -ENOMEM, "rename '%s'", path);
-    if (rc == 0 && rename(path, to) < 0)
-        rc = aq_error(reterr, -errno, "rename '%s' to '%s': %s", path, to, strerror(errno));
+    int rc = to ? move(path, to, reterr) : aq_error(reterr, -ENOMEM, "rename '%s'", path);
     if (rc == 0)
         aq_job_note(j, AQUIFER_INFO, "--overwrite: '%s' is now '%s'", path, to);
     free(to);
@@ -211,14 +213,6 @@ static int set_aside(struct aq_job *j, struct aq_err *reterr)
 }
 
 /* ---- ready to go on ---- */
-
-static int move(const char *from, const char *to, struct aq_err *reterr)
-{
-    if (rename(from, to) < 0)
-        return aq_error(reterr, -EIO, "rename '%s' to '%s': %s", from, to, strerror(errno));
-    aq_file_sync_folder(to);
-    return 0;
-}
 
 int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
 {

@@ -266,7 +266,7 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, st
     w->opts.retry_s = opts->retry_s > 0 ? opts->retry_s : 1;
     int rc = open_target(w, reterr);
     if (rc == 0 && !w->stream)
-        aq_file_sync_folder(opts->path);
+        (void)aq_file_sync_folder(opts->path, NULL);
     if (rc == 0)
         rc = writer_begin(w, reterr);
     if (rc == 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/store.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "offload/store_manifest.h"
 #include "offload/sum.h"
@@ -68,10 +69,10 @@ static int open_data(struct aq_store *s, uint32_t dir, struct aq_err *reterr)
         stripe->path = NULL;
         return aq_error(reterr, -ENOMEM, "store '%s'", s->dir);
     }
-    stripe->fd = open(stripe->path, O_RDONLY | O_CLOEXEC);
+    stripe->fd = aq_file_open(stripe->path, O_RDONLY | O_CLOEXEC, 0);
     if (stripe->fd < 0)
-        return aq_error(reterr, -errno, "store '%s': data file %u of %u: open '%s': %s", s->dir,
-                        dir + 1, s->m->dir_count, stripe->path, strerror(errno));
+        return aq_error(reterr, stripe->fd, "store '%s': data file %u of %u: open '%s': %s", s->dir,
+                        dir + 1, s->m->dir_count, stripe->path, strerror(-stripe->fd));
     struct stat st;
     uint64_t want = aq_store_stripe_bytes(s->m->bytes, s->m->dir_count, dir);
     if (fstat(stripe->fd, &st) < 0 || !S_ISREG(st.st_mode))
@@ -404,9 +405,10 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t index, void *buffer,
     int rc = 0;
     uint64_t found = 0;
     struct stat st = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0)
-        rc = aq_error(reterr, -errno, "store '%s': open '%s': %s", s->dir, path, strerror(errno));
+    int fd = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0);
+    int code = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
+    if (code < 0)
+        rc = aq_error(reterr, code, "store '%s': open '%s': %s", s->dir, path, strerror(-code));
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file->bytes)
         rc = aq_error(reterr, -ENOEXEC,
                       "store '%s': file '%s' is damaged: expected %llu bytes, found %llu", s->dir,
