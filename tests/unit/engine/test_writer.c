@@ -166,11 +166,12 @@ static void hurry_ends_the_wait_for_a_full_disk(void **state)
 }
 
 static unsigned syncs;
+static int sync_errno = EIO;
 
 static int failing_sync(int fd)
 {
     syncs++;
-    errno = EIO;
+    errno = sync_errno;
     return -1;
 }
 
@@ -189,6 +190,59 @@ static void a_sync_that_fails_ends_the_writer(void **state)
     assert_true(lines >= 1); /* what is in the file is told, and stays */
     assert_int_equal(strncmp(content(), "one\nmore\n", 9), 0);
     assert_int_equal(syncs, 1); /* a second try would wrongly succeed: fsync(2), NOTES */
+}
+
+/* A file system that a failing disk has made read-only says EROFS, and the results are not safe. */
+static void a_sync_that_fails_is_an_io_failure_whatever_it_says(void **state)
+{
+    static const int errors[] = {EROFS, EIO, ENOSPC, ENODEV, ENOENT};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        sync_errno = errors[i];
+        struct aq_writer *w = start((struct aq_writer_opts){.sync = failing_sync});
+        struct aq_err err = {0};
+        assert_int_equal(put(w, "one", NULL), 0);
+        assert_true(aq_writer_close(w, NULL, &err) < 0);
+        assert_int_equal(aq_err_exit_status(err.code), 4);
+        assert_non_null(strstr(err.text, "goes on"));
+    }
+    sync_errno = EIO;
+}
+
+static void what_has_nothing_to_sync_is_fine(void **state)
+{
+    static const int errors[] = {EINVAL, ENOTSUP, ENOSYS};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        sync_errno = errors[i];
+        struct aq_writer *w = start((struct aq_writer_opts){.sync = failing_sync});
+        assert_int_equal(put(w, "one", NULL), 0);
+        assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    }
+    sync_errno = EIO;
+}
+
+static unsigned interruptions;
+
+static int interrupted_sync(int fd)
+{
+    errno = EINTR;
+    return interruptions++ % 2 ? 0 : -1;
+}
+
+static ssize_t interrupted_write(int fd, const void *bytes, size_t count)
+{
+    errno = EINTR;
+    return interruptions++ % 2 ? write(fd, bytes, count) : -1;
+}
+
+static void signals_do_not_end_it(void **state)
+{
+    interruptions = 0;
+    struct aq_writer *w =
+        start((struct aq_writer_opts){.sync = interrupted_sync, .write = interrupted_write});
+    assert_int_equal(put(w, "one", NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    assert_int_equal(interruptions, 4);
+    assert_string_equal(content(), "one\n");
 }
 
 static int counting_sync(int fd)
@@ -348,6 +402,9 @@ static const struct CMUnitTest tests[] = {
     T(a_disk_that_stays_full_ends_with_whole_lines),
     T(hurry_ends_the_wait_for_a_full_disk),
     T(a_sync_that_fails_ends_the_writer),
+    T(a_sync_that_fails_is_an_io_failure_whatever_it_says),
+    T(what_has_nothing_to_sync_is_fine),
+    T(signals_do_not_end_it),
     T(what_is_written_is_synced_before_a_long_wait),
     T(a_pipe_nobody_reads_is_given_up_after_a_hurry),
     T(waiting_for_a_reader_can_be_interrupted),
