@@ -103,6 +103,9 @@ static void job_close(struct aq_job *j)
     free(j->part);
     free(j->manifest);
     free(j->status);
+    free(j->sums);
+    free(j->damaged);
+    aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     free(j);
 }
@@ -256,10 +259,13 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
     if (!j->output)
         return 0;
     int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
+    if (rc == 0 && j->sums && !j->old.path)
+        rc = aq_job_begin_sums(j, reterr);
     if (rc < 0)
         return rc;
     const struct aq_writer_opts opts = {
         .path = j->lines,
+        .sums = j->sums,
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
         .log = &j->log,

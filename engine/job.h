@@ -4,7 +4,8 @@
  *   job_preflight.c  every line parsed and counted before weights are read
  *   job_output.c     where results go, and the names of what lies beside them
  *   job_lines.c      the lines of a result file
- *   job_resume.c     what an existing output already holds; repair and retries
+ *   job_resume.c     what an existing output already holds
+ *   job_settle.c     repair, retries, what is set aside
  *   job_order.c      results in input order
  *   job_manifest.c   the values a resumed run must agree with
  *   job_run.c        the engine's thread, and the caller's thread that watches it
@@ -19,6 +20,7 @@
 #include "engine/lock.h"
 #include "engine/record.h"
 #include "engine/result.h"
+#include "engine/sums.h"
 #include "engine/writer.h"
 
 /* What is kept of a record between preflight and its turn. */
@@ -60,6 +62,7 @@ struct aq_job_walk {
     uint64_t good_end;    /* offset behind the last whole line */
     uint64_t end;         /* size of the file */
     bool newline_missing; /* the last whole line lacks it */
+    struct aq_err unread; /* of the first line before the last that is no result; code 0: none */
 };
 
 /* What earlier runs left. */
@@ -67,6 +70,14 @@ struct aq_job_old {
     const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
     bool both;        /* FILE is complete, and FILE.part is there, too */
     struct aq_job_walk walk;
+    struct aq_sums *sums; /* of its lines; NULL: not looked yet */
+    bool sums_expected;   /* the manifest says that FILE.sums is there */
+    bool sums_there;
+    uint64_t sums_damaged; /* lines of it */
+    /* Lines without a sum are new where every sum has its line, and added to the sums; where sums
+     * lack theirs they are suspect, and set aside. */
+    bool suspicious;
+    uint64_t added, suspects;
     uint64_t retried;  /* error records to be taken out and tried again */
     uint64_t next_row; /* behind the record of the last line */
     bool stray, mixed; /* a line of no record was seen; lines are not in input order */
@@ -92,9 +103,10 @@ struct aq_job {
     /* output file; path NULL when results go to hooks->output */
     char *output;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part;         /* FILE.part, where --ordered collects; NULL for streams, as the next two */
+    char *part; /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
     char *manifest, *status;
-    const char *lines; /* where lines are appended: output or part */
+    char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
+    const char *lines;    /* where lines are appended: output or part */
     struct aq_lock *lock;
     struct aq_writer *writer;
     struct aq_job_old old;
@@ -172,9 +184,13 @@ int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
 /* ---- job_resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
 int aq_job_resume(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_settle.c ---- */
 /* Makes what earlier runs left ready to be gone on with: repaired, without the errors to be tried
  * again, at the place where lines are appended; or sets it aside for --overwrite. */
 int aq_job_settle(struct aq_job *j, struct aq_err *reterr);
+/* An empty FILE.sums, where no results are gone on with. */
+int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr);
 
 /* ---- job_order.c ---- */
 /* Puts FILE.part into input order as FILE. */

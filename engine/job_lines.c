@@ -35,48 +35,59 @@ static uint64_t row_of(const struct aq_job *j, const struct aq_result_mark *m)
     return row != SIZE_MAX && j->rows[row].key == m->key ? row : SIZE_MAX;
 }
 
-/* A line at the very end that cannot be read is torn; one in the middle is somebody else's. */
-static int read_line(struct aq_job *j, const char *path, uint64_t number, bool last,
-                     struct aq_job_line *f, bool *ret_torn, struct aq_err *reterr)
+static void read_line(struct aq_job *j, struct aq_job_line *f, struct aq_err *ret_why)
 {
     struct aq_result_mark mark;
-    struct aq_err err;
     size_t bytes = f->count - (f->count && f->bytes[f->count - 1] == '\n');
-    *ret_torn = false;
-    if (aq_result_read(&mark, f->bytes, bytes, &err) < 0) {
-        const char *why = err.text; /* the parser was given one line, and calls it the first */
-        why += strncmp(why, "line 1 ", 7) ? 0 : 7;
-        *ret_torn = last;
-        return last ? 0
-                    : aq_error(reterr, -EINVAL,
-                               "'%s' line %" PRIu64 " is no result: %s; --overwrite renames the "
-                               "file out of the way",
-                               path, number, why);
-    }
+    f->row = SIZE_MAX;
+    f->unread = aq_result_read(&mark, f->bytes, bytes, ret_why) < 0;
+    if (f->unread)
+        return;
     f->row = row_of(j, &mark);
     f->error = mark.error;
     aq_result_mark_close(&mark);
-    return 0;
 }
 
-static int walk_file(struct aq_job *j, const char *path, struct aq_line_reader *reader,
-                     aq_job_line_fn *fn, void *user, struct aq_job_walk *w, struct aq_err *reterr)
+static void note_unread(struct aq_job_walk *w, const char *path, const struct aq_job_line *f,
+                        const struct aq_err *err)
+{
+    const char *why = err->text; /* the parser was given one line, and calls it the first */
+    why += strncmp(why, "line 1 ", 7) ? 0 : 7;
+    if (!w->unread.code)
+        aq_error(&w->unread, -EINVAL,
+                 "'%s' line %" PRIu64 " is no result: %s; --overwrite renames the file out of the "
+                 "way",
+                 path, f->number, why);
+}
+
+struct walk {
+    struct aq_line_reader reader;
+    struct aq_sums *sums;
+    aq_job_line_fn *fn;
+    void *user;
+};
+
+static int walk_file(struct aq_job *j, const char *path, struct walk *walk, struct aq_job_walk *w,
+                     struct aq_err *reterr)
 {
     for (uint64_t number = 1;; number++) {
-        struct aq_job_line f = {.offset = w->good_end};
-        int rc = aq_line_read(reader, &f.bytes, &f.count);
+        struct aq_job_line f = {.offset = w->good_end, .number = number};
+        struct aq_err why;
+        int rc = aq_line_read(&walk->reader, &f.bytes, &f.count);
         if (rc < 0)
             return aq_error(reterr, rc, "read '%s': %s", path, strerror(-rc));
         if (rc == 0)
             return 0;
-        bool torn, newline = f.bytes[f.count - 1] == '\n';
-        bool last = w->good_end + f.count >= w->end;
-        rc = read_line(j, path, number, last, &f, &torn, reterr);
-        if (rc < 0 || torn)
-            return rc;
+        read_line(j, &f, &why);
+        if (f.unread && w->good_end + f.count >= w->end)
+            return 0;
+        if (f.unread)
+            note_unread(w, path, &f, &why);
+        f.sum = aq_sum(f.bytes, f.count);
+        f.known = aq_sums_see(walk->sums, f.sum);
         w->good_end += f.count;
-        w->newline_missing = !newline;
-        rc = fn(j, &f, user, reterr);
+        w->newline_missing = f.bytes[f.count - 1] != '\n';
+        rc = walk->fn(j, &f, walk->user, reterr);
         if (rc == 0 && aq_job_interrupted(j))
             rc = aq_error(reterr, -EINTR, "interrupted while reading '%s'", path);
         if (rc < 0)
@@ -84,8 +95,8 @@ static int walk_file(struct aq_job *j, const char *path, struct aq_line_reader *
     }
 }
 
-int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *user,
-                 struct aq_job_walk *w, struct aq_err *reterr)
+int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_job_line_fn *fn,
+                 void *user, struct aq_job_walk *w, struct aq_err *reterr)
 {
     *w = (struct aq_job_walk){0};
     int64_t size = aq_file_size(path);
@@ -97,9 +108,9 @@ int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *u
         return aq_error(reterr, -EIO, "open '%s': %s", path, strerror(code));
     }
     w->end = (uint64_t)size;
-    struct aq_line_reader reader = {.fd = fd};
-    int rc = walk_file(j, path, &reader, fn, user, w, reterr);
-    aq_line_reader_close(&reader);
+    struct walk walk = {.reader = {.fd = fd}, .sums = sums, .fn = fn, .user = user};
+    int rc = walk_file(j, path, &walk, w, reterr);
+    aq_line_reader_close(&walk.reader);
     close(fd);
     return rc;
 }

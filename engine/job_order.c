@@ -23,6 +23,7 @@ struct place {
 };
 
 struct places {
+    uint64_t unknown;    /* lines without a sum */
     struct place *row;   /* [row_count] */
     struct place *stray; /* lines of no record, in the order they came */
     uint64_t stray_count, stray_capacity;
@@ -33,6 +34,7 @@ static int note_place(struct aq_job *j, const struct aq_job_line *f, void *user,
 {
     struct places *p = user;
     struct place place = {f->offset, f->count};
+    p->unknown += !f->known;
     if (f->row != SIZE_MAX && !p->row[f->row].count) {
         p->row[f->row] = place;
         return 0;
@@ -61,13 +63,13 @@ static int copy_place(struct aq_replacement *to, int from, const struct place *p
     if (line->capacity < p->count) {
         char *larger = realloc(line->bytes, p->count);
         if (!larger)
-            return aq_error(reterr, -ENOMEM, "order the results: out of memory");
+            return aq_error(reterr, -ENOMEM, "out of memory");
         line->bytes = larger;
         line->capacity = p->count;
     }
     int rc = aq_file_read_at(from, line->bytes, p->count, p->offset);
     if (rc < 0)
-        return aq_error(reterr, -EIO, "order the results: read: %s", strerror(-rc));
+        return aq_error(reterr, -EIO, "read the lines again: %s", strerror(-rc));
     return aq_replacement_put(to, line->bytes, p->count, reterr);
 }
 
@@ -121,14 +123,15 @@ static int write_in_order(struct aq_job *j, const struct places *places, struct 
     struct aq_replacement to;
     int from = aq_file_open(j->part, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0)
-        return aq_error(reterr, from, "order the results of '%s': %s", j->part, strerror(-from));
+        return aq_error(reterr, aq_err_of_io(-from), "order the results of '%s': %s", j->part,
+                        strerror(-from));
     int rc = aq_replacement_open(&to, j->output, reterr);
     if (rc == 0) {
         rc = copy_in_order(j, places, &to, from, reterr);
         rc = aq_replacement_close(&to, rc, true, reterr);
     }
     close(from);
-    return rc;
+    return rc < 0 && rc != -EINTR ? aq_error_prefix(reterr, "order the results") : rc;
 }
 
 static bool is_full(int code)
@@ -174,11 +177,33 @@ static int write_patiently(struct aq_job *j, const struct places *places, uint64
     }
 }
 
+/* Where the lines are; -EIO when they are not what was written: they have waited on a disk for as
+ * long as the run took. */
+static int find_places(struct aq_job *j, struct places *places, struct aq_job_walk *w,
+                       struct aq_err *reterr)
+{
+    struct aq_sums *sums = NULL;
+    uint64_t damaged;
+    int rc = aq_sums_open(&sums, reterr);
+    if (rc == 0 && aq_file_size(j->sums) >= 0)
+        rc = aq_sums_read(sums, j->sums, &damaged, reterr);
+    if (rc == 0)
+        rc = aq_job_lines(j, j->part, sums, note_place, places, w, reterr);
+    bool rotten = rc == 0 && aq_sums_missing(sums) && (places->unknown || w->good_end < w->end);
+    if (rc == 0 && (rotten || w->unread.code))
+        rc = aq_error(reterr, -EIO,
+                      "order the results: %" PRIu64 " lines of '%s' are not as they were written; "
+                      "the same command sets them aside and runs their records again",
+                      aq_max_u64(places->unknown, 1), j->part);
+    aq_sums_close(sums);
+    return rc;
+}
+
 int aq_job_order(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_walk w = {0};
     struct places places = {.row = calloc(j->row_count + 1, sizeof(struct place))};
-    int rc = places.row ? aq_job_lines(j, j->part, note_place, &places, &w, reterr)
+    int rc = places.row ? find_places(j, &places, &w, reterr)
                         : aq_error(reterr, -ENOMEM, "order the results: out of memory");
     if (rc == 0)
         rc = check_places(j, &places, reterr);

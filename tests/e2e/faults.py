@@ -198,7 +198,7 @@ class Disks(Faults):
             self.resize(disk, 4 << 20)
             self.assertEqual(child.wait(60), 0, self.said())
             self.assertEqual(sorted(self.ids()), sorted(self.want))
-            self.resize(disk, 256 << 10)
+            self.resize(disk, 288 << 10)
         self.assertEqual(self.ids(), self.want)
 
     def test_a_signal_ends_the_wait_for_space(self):
