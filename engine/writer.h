@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/writer.h - appends result lines to a file on its own thread: whole lines only, on disk at
- * least once a second, their sums after them, and a full disk is waited for.  One thread puts; any may ask for the counts.
- * Knows bytes, not results. */
+ * least once a second, their sums after them, and a full disk is waited for.  One thread puts; any
+ * may ask for the counts.  Knows bytes, not results. */
 #ifndef AQ_ENGINE_WRITER_H
 #define AQ_ENGINE_WRITER_H
 

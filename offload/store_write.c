@@ -601,7 +601,7 @@ int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t 
         struct aq_store_piece piece = aq_store_locate(w->dir_count, offset + done, count - done);
         const struct target *t = &w->target[piece.dir];
         int rc = aq_file_write_at(t->fd, t->data, piece.file_offset, (const char *)bytes + done,
-                                piece.bytes, reterr);
+                                  piece.bytes, reterr);
         if (rc < 0)
             return aq_error_prefix(reterr, "item '%s'", item->name);
         /* Starts the disk now: fdatasync then finds little left to do.  Only a hint. */
