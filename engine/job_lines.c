@@ -84,7 +84,7 @@ static int walk_file(struct aq_job *j, const char *path, struct walk *walk, stru
         if (f.unread)
             note_unread(w, path, &f, &why);
         f.sum = aq_sum(f.bytes, f.count);
-        f.known = aq_sums_see(walk->sums, f.sum);
+        f.known = !f.unread && aq_sums_see(walk->sums, f.sum);
         w->good_end += f.count;
         w->newline_missing = f.bytes[f.count - 1] != '\n';
         rc = walk->fn(j, &f, walk->user, reterr);

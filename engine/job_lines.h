@@ -12,7 +12,7 @@ struct aq_job_line {
     size_t count;
     uint64_t offset, row, number; /* number: from 1 */
     uint64_t sum;
-    bool known;  /* the sum is one of those that were given */
+    bool known;  /* a result, and its sum is one of those that were given */
     bool unread; /* cannot be read as a result */
     bool error;
 };

@@ -133,6 +133,8 @@ static int rewrite(struct aq_job *j, const char *path, struct aq_err *reterr)
     }
     rc = aq_job_lines(j, path, old->sums, copy_good, &c, &w, reterr);
     rc = close_damaged(j, c.damaged, rc, reterr);
+    if (rc == 0 && w.good_end < w.end) /* a damaged line that became the last one by the repair */
+        rc = keep_torn(j, path, &w, reterr);
     rc = aq_replacement_close(&c.to, rc, true, reterr);
     if (rc < 0) {
         aq_sums_close(c.kept);

@@ -91,7 +91,9 @@ const struct aq_option aq_option_table[] = {
     {"retry-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(retry_errors),
      .help = "drop the error records of an earlier run and try them again"},
     {"allow-change", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_LIST, AT(allow_change),
-     .argument = "KEY,...", .help = "go on although these values differ from the earlier run's"},
+     .argument = "KEY,...",
+     .help = "go on although these values differ from the earlier run's; input, manifest (lost or "
+             "damaged), or a key of it"},
     {"strict", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(strict),
      .help = "any invalid record stops the run before it starts"},
     {"allow-errors", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_BOOL, AT(allow_errors),
