@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "engine/lock.h"
 #include "engine/reorder.h"
+#include "engine/sums.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -220,6 +221,58 @@ static void what_has_nothing_to_sync_is_fine(void **state)
     sync_errno = EIO;
 }
 
+/* A file of sums beside the output, and what it has in the end: how many of the lines written. */
+static struct aq_writer *start_with_sums(struct aq_writer_opts opts, char name[112])
+{
+    struct aq_sums *none;
+    snprintf(name, 112, "%s.sums", path);
+    assert_int_equal(aq_sums_open(&none, NULL), 0);
+    assert_int_equal(aq_sums_write(none, name, false, NULL), 0);
+    aq_sums_close(none);
+    opts.sums = name;
+    return start(opts);
+}
+
+static unsigned count_sums(const char *name, const char *const *lines, unsigned count)
+{
+    struct aq_sums *s;
+    uint64_t damaged;
+    unsigned seen = 0;
+    assert_int_equal(aq_sums_open(&s, NULL), 0);
+    assert_int_equal(aq_sums_read(s, name, &damaged, NULL), 0);
+    assert_int_equal(damaged, 0);
+    for (unsigned i = 0; i < count; i++)
+        seen += aq_sums_see(s, aq_sum(lines[i], strlen(lines[i])));
+    assert_int_equal(aq_sums_missing(s), 0);
+    aq_sums_close(s);
+    unlink(name);
+    return seen;
+}
+
+static void each_line_has_its_sum(void **state)
+{
+    static const char *const lines[] = {"one", "two\n", "", "three"};
+    char name[112];
+    struct aq_writer *w = start_with_sums((struct aq_writer_opts){0}, name);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(aq_writer_put(w, strdup(lines[i]), strcspn(lines[i], "\n"), NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    assert_int_equal(count_sums(name, lines, 4), 4);
+}
+
+/* A sum says that its line is on the disk. */
+static void what_is_not_synced_has_no_sum(void **state)
+{
+    static const char *const lines[] = {"one", "two"};
+    char name[112];
+    struct aq_writer *w = start_with_sums((struct aq_writer_opts){.sync = failing_sync}, name);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(put(w, lines[i], NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), -EIO);
+    assert_string_equal(content(), "one\ntwo\n");
+    assert_int_equal(count_sums(name, lines, 2), 0);
+}
+
 static unsigned interruptions;
 
 static int interrupted_sync(int fd)
@@ -404,6 +457,8 @@ static const struct CMUnitTest tests[] = {
     T(a_sync_that_fails_ends_the_writer),
     T(a_sync_that_fails_is_an_io_failure_whatever_it_says),
     T(what_has_nothing_to_sync_is_fine),
+    T(each_line_has_its_sum),
+    T(what_is_not_synced_has_no_sum),
     T(signals_do_not_end_it),
     T(what_is_written_is_synced_before_a_long_wait),
     T(a_pipe_nobody_reads_is_given_up_after_a_hurry),
