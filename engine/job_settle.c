@@ -145,7 +145,7 @@ static int rewrite(struct aq_job *j, const char *path, struct aq_err *reterr)
     if (old->suspects)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " lines moved to '%s'", path, old->suspects,
                     j->damaged);
-    if (j->o->retry_errors)
+    if (c.dropped)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error records taken out to be tried again",
                     path, c.dropped);
     return 0;
@@ -171,13 +171,20 @@ static int mend(struct aq_job *j, struct aq_err *reterr)
         rc = rewrite(j, old->path, reterr);
     if (rc == 0 && (rewriting || behind || aq_sums_missing(old->sums)))
         rc = aq_sums_write(old->sums, j->sums, false, reterr);
+    aq_sums_close(old->sums); /* tens of bytes a line, which the run can use */
+    old->sums = NULL;
     return rc;
 }
 
 int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
 {
-    int rc = j->old.sums ? 0 : aq_sums_open(&j->old.sums, reterr);
-    return rc < 0 ? rc : aq_sums_write(j->old.sums, j->sums, false, reterr);
+    struct aq_sums *none;
+    int rc = aq_sums_open(&none, reterr);
+    if (rc < 0)
+        return rc;
+    rc = aq_sums_write(none, j->sums, false, reterr);
+    aq_sums_close(none);
+    return rc;
 }
 
 /* ---- --overwrite ---- */
