@@ -595,7 +595,7 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
     }
     m->weights_bytes[AQ_DEVICE] = used[AQ_DEVICE];
     m->weights_bytes[AQ_HOST] = used[AQ_HOST];
-    m->vectors_bytes = aq_max_u64(vectors, 64);
+    m->vectors_bytes = vectors;
 }
 
 static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uint32_t count,
@@ -653,6 +653,8 @@ static int take_memory(struct aq_model *m, struct aq_err *reterr)
             return rc;
         m->weights_bytes[t] = bytes;
     }
+    if (!m->vectors_bytes)
+        return 0; /* neither biases nor norms with weights */
     return aq_device_alloc((void **)&m->vectors_buffer, m->device, AQ_MEMORY_DEVICE, "vectors",
                            m->vectors_bytes, reterr);
 }
