@@ -66,6 +66,7 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
     i->compute = f.compute;
     i->weight_format = f.weights;
     i->kv_format = f.kv;
+    e->model->vocabulary_values = f.values;
     return 0;
 }
 
@@ -95,8 +96,12 @@ static void note_lossy(struct aq_engine *e)
     note_weights(e);
     if (!holds(i->weight_format, i->compute))
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "compute: %s weights and f32 activations rounded to %s in the products",
-                 aq_dtype_name(i->weight_format), aq_dtype_name(i->compute));
+                 "compute: %s weights and f32 activations rounded to %s in the products%s",
+                 aq_dtype_name(i->weight_format), aq_dtype_name(i->compute),
+                 aq_model_store_format(e->model) >= 0 &&
+                         !holds(i->weight_format, e->model->vocabulary_values)
+                     ? ", the token table's too"
+                     : "");
     else if (i->compute != AQ_F32)
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
                  "compute: activations rounded to %s in the products", aq_dtype_name(i->compute));

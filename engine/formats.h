@@ -8,6 +8,9 @@
 
 struct aq_formats {
     enum aq_dtype compute, weights, kv;
+    /* What the values of a store's vocabulary matrices are rounded to as they are loaded (model.h:
+     * vocabulary_values), so that a store gives the results of its checkpoint. */
+    enum aq_dtype values;
 };
 
 /* As the options say it; -1 is auto. */

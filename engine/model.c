@@ -452,6 +452,28 @@ static void note_error(struct load *l, int rc, const struct aq_err *err)
     pthread_mutex_unlock(&l->lock);
 }
 
+/* Floats as they would be had they been kept in `values`.  One that does not come back from there
+ * unharmed (f16 ends before bf16 does) stays as it is. */
+static void round_values(void *at, enum aq_dtype dtype, enum aq_dtype values, size_t count)
+{
+    enum { ONCE = 512 };
+    float x[ONCE], y[ONCE];
+    char kept[4 * ONCE];
+    for (size_t i = 0; i < count; i += ONCE) {
+        size_t n = aq_min_u64(ONCE, count - i);
+        char *part = (char *)at + i * aq_dtype_bytes(dtype);
+        aq_convert(x, AQ_F32, part, dtype, n);
+        aq_convert(kept, values, x, AQ_F32, n);
+        aq_convert(y, AQ_F32, kept, values, n);
+        aq_convert(kept, dtype, y, AQ_F32, n);
+        aq_convert(x, AQ_F32, kept, dtype, n);
+        for (size_t k = 0; k < n; k++)
+            if (x[k] == y[k])
+                memcpy(part + k * aq_dtype_bytes(dtype), kept + k * aq_dtype_bytes(dtype),
+                       aq_dtype_bytes(dtype));
+    }
+}
+
 /* 64 rows, a panel or a piece of a table, made at dst. */
 static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *staging,
                      struct aq_err *reterr)
@@ -463,8 +485,14 @@ static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *stag
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
     size_t row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
     enum aq_dtype dtype;
-    if (store && !d->table)
-        return aq_model_read_panel(l->m, d->name, panel, w->layout, dst, staging, reterr);
+    if (store && !d->table) {
+        int rc = aq_model_read_panel(l->m, d->name, panel, w->layout, dst, staging, reterr);
+        enum aq_dtype values = l->m->vocabulary_values;
+        if (rc == 0 && d->vocabulary && values != AQ_F32 && values != w->dtype)
+            round_values(dst, w->dtype, values,
+                         aq_panel_bytes(w->dtype, d->k) / aq_dtype_bytes(w->dtype));
+        return rc;
+    }
     int rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
     if (rc < 0)
         return rc;

@@ -30,6 +30,9 @@ struct aq_model {
     uint64_t hash;
     enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
     enum aq_dtype original_dtype;   /* the same, but of a store: of what it was packed from */
+    /* Set before load: the values of the vocabulary's matrices are rounded to it, though they stay
+     * in their format (formats.h).  AQ_F32, as at the start, leaves them alone. */
+    enum aq_dtype vocabulary_values;
     bool random;
     bool row_major; /* panels as a GPU takes them */
     bool verify;    /* what is read from a store is compared with its checksums */
