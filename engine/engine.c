@@ -225,7 +225,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     if (opts->log)
         e->log = *opts->log;
     struct aq_model_opts model = {opts->model_dir, opts->model_dir ? NULL : opts->shape,
-                                  opts->random_seed, opts->verify_store != AQ_VERIFY_OFF};
+                                  opts->random_seed, opts->verify_store != AQ_VERIFY_OFF, &e->log};
     int rc = choose_isa(e, reterr);
     if (rc == 0)
         rc = engine_gpu_open(e, reterr);

@@ -242,6 +242,69 @@ static enum aq_dtype original_dtype(const struct aq_model *m)
     return aq_dtype_is_float(dtype) ? dtype : AQ_F16;
 }
 
+/* Have two tensors of one shape the same values?  1 yes, 0 no. */
+static int same_values(const struct aq_model *m, const struct aq_tensor_info *a,
+                       const struct aq_tensor_info *b, struct aq_err *reterr)
+{
+    enum { CHUNK_ELEMENTS = 1 << 18 };
+    if (a->file == b->file && a->offset == b->offset && a->dtype == b->dtype && a->contiguous &&
+        b->contiguous)
+        return 1; /* one storage under two names, as torch saves tied ones */
+    uint64_t width = a->elements / a->shape[0];
+    uint64_t once = aq_max_u64(1, CHUNK_ELEMENTS / width);
+    float *x = malloc(2 * once * width * sizeof(*x)), *y = x + once * width;
+    void *raw = malloc(once * width * sizeof(*x));
+    int rc = x && raw ? 1 : aq_error(reterr, -ENOMEM, "%s: comparison of tensors", m->name);
+    for (uint64_t row = 0; rc == 1 && row < a->shape[0]; row += once) {
+        uint64_t rows = aq_min_u64(once, a->shape[0] - row);
+        rc = aq_checkpoint_read(m->source->checkpoint, a, row, rows, raw, reterr);
+        if (rc < 0)
+            break;
+        aq_convert(x, AQ_F32, raw, a->dtype, rows * width);
+        rc = aq_checkpoint_read(m->source->checkpoint, b, row, rows, raw, reterr);
+        if (rc < 0)
+            break;
+        aq_convert(y, AQ_F32, raw, b->dtype, rows * width);
+        rc = memcmp(x, y, rows * width * sizeof(*x)) == 0;
+    }
+    free(x);
+    free(raw);
+    return rc;
+}
+
+/* Tied by the configuration, and yet there is a head: transformers (5.23, modeling_utils.py,
+ * tie_weights) takes the checkpoint's own where its values differ, and so does this.  A head of
+ * another shape or type is not tied either; what is wrong with it is said by check_source. */
+static int read_tie(struct aq_model *m, const struct aq_log *log, struct aq_err *reterr)
+{
+    static const char head[] = "lm_head.weight", table[] = "embed_tokens.weight";
+    if (!m->config.tie_word_embeddings || !m->source)
+        return 0;
+    if (m->source->store) {
+        m->config.tie_word_embeddings = !aq_store_find(m->source->store, head);
+        return 0;
+    }
+    const struct aq_tensor_info *h = find_tensor(m, head), *t = find_tensor(m, table);
+    if (!h || !t)
+        return 0;
+    uint32_t rows = m->config.vocab_size, k = m->config.word_embed_proj_dim;
+    int rc = check_tensor(m, table, rows, k, reterr);
+    if (rc < 0)
+        return rc;
+    bool alike = check_tensor(m, head, rows, k, NULL) == 0;
+    rc = alike ? same_values(m, h, t, reterr) : 0;
+    if (rc < 0)
+        return aq_error_prefix(reterr, "%s", m->name);
+    m->config.tie_word_embeddings = rc == 1;
+    if (rc == 0)
+        aq_log_line(
+            log, AQ_LOG_WARNING,
+            "%s: config.json ties the LM head to the token table, but '%s' has other values; "
+            "it is used, as transformers does (\"tie_word_embeddings\": false says the same)",
+            m->name, h->name);
+    return 0;
+}
+
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->dir || opts->shape));
@@ -251,6 +314,8 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     m->verify = opts->verify;
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
+    if (rc == 0)
+        rc = read_tie(m, opts->log, reterr);
     if (rc < 0)
         goto fail;
     rc = aq_opt_steps(&m->steps, &m->config, reterr);

@@ -58,8 +58,11 @@ struct aq_model_opts {
     /* Of a packed store: its copied files now, and whatever is read from it later, are compared
      * with their checksums. */
     bool verify;
+    const struct aq_log *log; /* for what is done otherwise than the configuration says; NULL */
 };
 
+/* config.tie_word_embeddings is what the tensors say: a checkpoint or store with a head of its own,
+ * of other values than the token table, is not tied. */
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr);
 void aq_model_close(struct aq_model *m);
 
