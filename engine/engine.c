@@ -224,8 +224,13 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     e->refill = opts->refill;
     if (opts->log)
         e->log = *opts->log;
-    struct aq_model_opts model = {opts->model_dir, opts->model_dir ? NULL : opts->shape,
-                                  opts->random_seed, opts->verify_store != AQ_VERIFY_OFF, &e->log};
+    struct aq_model_opts model = {
+        .dir = opts->model_dir,
+        .shape = opts->model_dir ? NULL : opts->shape,
+        .random_seed = opts->random_seed,
+        .verify = opts->verify_store != AQ_VERIFY_OFF,
+        .log = &e->log,
+    };
     int rc = choose_isa(e, reterr);
     if (rc == 0)
         rc = engine_gpu_open(e, reterr);

@@ -83,7 +83,7 @@ static int walk_file(struct aq_job *j, const char *path, struct walk *walk, stru
             return 0;
         if (f.unread)
             note_unread(w, path, &f, &why);
-        f.sum = aq_sum(f.bytes, f.count);
+        f.sum = aq_sums_of(f.bytes, f.count);
         f.known = !f.unread && aq_sums_see(walk->sums, f.sum);
         w->good_end += f.count;
         w->newline_missing = f.bytes[f.count - 1] != '\n';

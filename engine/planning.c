@@ -183,7 +183,8 @@ int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
         return aq_error(reterr, -ENOMEM, "plan");
     struct aq_planning *p = &both->p;
     p->o = o;
-    struct aq_model_opts model = {o->model, o->model ? NULL : o->shape, 0, log};
+    struct aq_model_opts model = {
+        .dir = o->model, .shape = o->model ? NULL : o->shape, .log = env->log};
     int rc = aq_model_open(&p->model, &model, reterr);
     rc = rc < 0 ? rc : aq_planning_read_machine(p, env, reterr);
     rc = rc < 0 ? rc : choose_formats(p, reterr);

@@ -25,7 +25,7 @@ struct aq_sums {
 
 /* ---- text ---- */
 
-uint64_t aq_sum(const char *line, size_t bytes)
+uint64_t aq_sums_of(const char *line, size_t bytes)
 {
     return XXH3_64bits(line, bytes - (bytes && line[bytes - 1] == '\n'));
 }

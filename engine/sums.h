@@ -25,7 +25,7 @@ enum {
 };
 
 /* Of a line, with or without its newline. */
-uint64_t aq_sum(const char *line, size_t bytes);
+uint64_t aq_sums_of(const char *line, size_t bytes);
 /* A line of the file for 1 to AQ_SUMS_PER_LINE sums; returns its bytes.  No NUL is written. */
 size_t aq_sums_format(char dst[AQ_SUMS_LINE_BYTES], const uint64_t *sums, size_t count);
 

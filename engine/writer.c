@@ -191,7 +191,7 @@ static bool append_result(struct aq_writer *w, const struct line *l)
     if (!append_patiently(w, &w->results, l->bytes, l->count))
         return false;
     if (w->sums.path)
-        w->sum[w->sum_count++] = aq_sum(l->bytes, l->count);
+        w->sum[w->sum_count++] = aq_sums_of(l->bytes, l->count);
     return w->sum_count < SUMS_MAX || sync_all(w);
 }
 

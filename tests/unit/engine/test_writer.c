@@ -242,7 +242,7 @@ static unsigned count_sums(const char *name, const char *const *lines, unsigned 
     assert_int_equal(aq_sums_read(s, name, &damaged, NULL), 0);
     assert_int_equal(damaged, 0);
     for (unsigned i = 0; i < count; i++)
-        seen += aq_sums_see(s, aq_sum(lines[i], strlen(lines[i])));
+        seen += aq_sums_see(s, aq_sums_of(lines[i], strlen(lines[i])));
     assert_int_equal(aq_sums_missing(s), 0);
     aq_sums_close(s);
     unlink(name);
