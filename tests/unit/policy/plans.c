@@ -154,10 +154,16 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
 
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed)
 {
+    return plans_draw_for(ret, plans_model, limits, seed);
+}
+
+bool plans_draw_for(struct planned *ret, plans_model_fn *model, const struct plan_limits *limits,
+                    uint64_t seed)
+{
     struct dice d = {.seed = seed};
     struct planned p = {0};
     struct aq_err err = {0};
-    p.steps = plans_model(1 + roll(&d, limits->layers_max), 128, 2, 200);
+    p.steps = model(1 + roll(&d, limits->layers_max), 128, 2, 200);
     draw_plan(&p.plan, &p.steps, limits, &d);
     enum aq_attention_side side = (enum aq_attention_side)roll(&d, 3);
     p.plan.split_host = (double)aq_prng_below(d.seed, 3, 12, 101);
