@@ -350,7 +350,7 @@ void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, 
 {
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
     find_registers(&o);
-    run_list(&o, &x->steps->step[op->step].main, 0, rows, o.b->logit_index + first);
+    run_list(&o, &x->steps->step[op->step].half[0], 0, rows, o.b->logit_index + first);
 }
 
 void exec_compute(struct aq_executor *x, const struct aq_op *op)

@@ -196,8 +196,8 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_UNPACK:
         return (struct aq_op_cost){
             .rows = 1,
-            .memory_bytes = list_cost(p, op->step, &step->main, format).memory_bytes +
-                            list_cost(p, op->step, &step->post, format).memory_bytes,
+            .memory_bytes = list_cost(p, op->step, &step->half[0], format).memory_bytes +
+                            list_cost(p, op->step, &step->half[1], format).memory_bytes,
             .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:

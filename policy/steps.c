@@ -51,7 +51,7 @@ void aq_steps_finish(struct aq_model_steps *m)
         struct aq_step_desc *d = &m->step[s];
         d->carry_in_bytes = d->kind == AQ_STEP_EMBED ? 0 : 4 * m->hidden;
         d->carry_out_bytes = d->kind == AQ_STEP_HEAD ? 0 : 4 * m->hidden;
-        d->flops_per_row = list_flops(d, &d->main) + list_flops(d, &d->post);
+        d->flops_per_row = list_flops(d, &d->half[0]) + list_flops(d, &d->half[1]);
         for (uint32_t i = 0; i < d->matrix_count; i++) {
             uint32_t at_step, at_index;
             if (!aq_matrix_is_tied(m, s, i, &at_step, &at_index))

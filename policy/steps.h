@@ -12,7 +12,8 @@ enum {
     AQ_NAME_MAX = 80,
     AQ_STEP_MATRIX_MAX = 4,
     AQ_STEP_VECTOR_MAX = 4,
-    AQ_STEP_PRIM_MAX = 6,
+    AQ_STEP_PRIM_MAX = 8,
+    AQ_STEP_HALVES = 2,
     AQ_VECTOR_PART_MAX = 3,
 };
 
@@ -94,8 +95,7 @@ struct aq_step_desc {
     uint32_t matrix_count;
     struct aq_vector_desc vector[AQ_STEP_VECTOR_MAX];
     uint32_t vector_count;
-    struct aq_prim_list main;                 /* EMBED, PRE, MLP, HEAD */
-    struct aq_prim_list post;                 /* POST of an attention step */
+    struct aq_prim_list half[AQ_STEP_HALVES]; /* EMBED, PRE, MLP_UP, HEAD; then POST, MLP_DOWN */
     uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
     uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
 };

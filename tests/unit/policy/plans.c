@@ -38,8 +38,8 @@ static void attention_step(struct aq_step_desc *s, uint32_t h)
     qkv.matrix[0] = add_matrix(s, "q", s->layer, h, h);
     qkv.matrix[1] = add_matrix(s, "k", s->layer, h, h);
     qkv.matrix[2] = add_matrix(s, "v", s->layer, h, h);
-    s->main.prim[s->main.count++] = qkv;
-    add_product(s, &s->post, "out", h, h);
+    s->half[0].prim[s->half[0].count++] = qkv;
+    add_product(s, &s->half[1], "out", h, h);
 }
 
 struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab)
@@ -61,19 +61,18 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
     struct aq_step_desc *embed = &m.step[0], *head = &m.step[m.step_count - 1];
     embed->kind = AQ_STEP_EMBED;
     embed->matrix[add_matrix(embed, "tokens", 0, vocab, hidden)].table = true;
-    embed->main.prim[embed->main.count++] =
+    embed->half[0].prim[embed->half[0].count++] =
         (struct aq_prim){.kind = AQ_PRIM_GATHER, .matrix_count = 1, .weight = -1, .bias = -1};
     for (uint32_t layer = 0; layer < layers; layer++) {
         struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
         m.step[1 + 2 * layer].layer = mlp->layer = layer;
         attention_step(&m.step[1 + 2 * layer], hidden);
         mlp->kind = AQ_STEP_MLP;
-        add_product(mlp, &mlp->main, "fc1", 4 * hidden, hidden);
-        add_product(mlp, &mlp->main, "fc2", hidden, 4 * hidden);
-        mlp->main.prim[1].src = AQ_REG_INNER; /* where MLP can be cut */
+        add_product(mlp, &mlp->half[0], "fc1", 4 * hidden, hidden);
+        add_product(mlp, &mlp->half[1], "fc2", hidden, 4 * hidden);
     }
     head->kind = AQ_STEP_HEAD;
-    add_product(head, &head->main, "head", vocab, hidden);
+    add_product(head, &head->half[0], "head", vocab, hidden);
     aq_steps_finish(&m);
     return m;
 }

@@ -174,14 +174,14 @@ static void products_of_a_gated_mlp_stay_with_the_device(void **state)
             .host_products = 50,
         };
         for (uint32_t layer = 0; layer < 2; layer++) {
-            struct aq_prim_list *mlp = &p.steps.step[2 + 2 * layer].main;
-            mlp->prim[shape ? mlp->count++ : 0] = mlp->prim[0];
+            struct aq_prim_list *up = p.steps.step[2 + 2 * layer].half, *down = up + 1;
             if (shape) { /* gate and up, then down */
-                struct aq_prim down = mlp->prim[1];
-                mlp->prim[1] = mlp->prim[2];
-                mlp->prim[2] = down;
+                up->prim[up->count++] = up->prim[0];
             } else { /* nothing is left of the first half */
-                mlp->prim[0].src = AQ_REG_INNER;
+                down->prim[1] = down->prim[0];
+                down->prim[0] = up->prim[0];
+                down->count = 2;
+                up->count = 0;
             }
         }
         plans_build(&p, AQ_ATTEND_DEVICE, 4);

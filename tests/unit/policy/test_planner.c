@@ -317,10 +317,9 @@ static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
     for (uint32_t layer = 0; layer < m.layers; layer++) {
         struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
         mlp->matrix[mlp->matrix_count] = mlp->matrix[0];
-        mlp->main.prim[2] = mlp->main.prim[1];
-        mlp->main.prim[1] = mlp->main.prim[0];
-        mlp->main.prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
-        mlp->main.count = 3;
+        mlp->half[0].prim[1] = mlp->half[0].prim[0];
+        mlp->half[0].prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
+        mlp->half[0].count = 2;
     }
     struct aq_placement p = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE};
     struct aq_block_inputs in = plans_inputs(&m);

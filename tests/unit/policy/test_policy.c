@@ -222,8 +222,8 @@ static struct aq_model_steps little_model(uint32_t layers)
         s->matrix[0].rows = s->matrix[0].vocabulary ? 1000 : 256;
         s->matrix[0].k = 64;
         s->matrix_count = 1;
-        s->main.count = 1;
-        s->main.prim[0] =
+        s->half[0].count = 1;
+        s->half[0].prim[0] =
             (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER, .matrix_count = 1};
     }
     aq_steps_finish(&m);
