@@ -181,10 +181,10 @@ struct aq_executor {
     /* Memory: a buffer for each class of slots. */
     uint8_t *class_buffer[AQ_SLOT_CLASS_COUNT];
     uint64_t class_bytes[AQ_SLOT_CLASS_COUNT];
-    uint64_t *slot_offset; /* [slot] in its class's buffer */
-    struct exec_run *run;  /* of all matrices */
-    uint32_t (*run_first)[AQ_STEP_MATRIX_MAX], (*run_count)[AQ_STEP_MATRIX_MAX]; /* [step] */
-    struct aq_segment *segment; /* [segment_max] of one product; the host lane's behind */
+    uint64_t *slot_offset;           /* [slot] in its class's buffer */
+    struct exec_run *run;            /* of all matrices */
+    uint32_t *run_first, *run_count; /* [aq_matrix_index()] */
+    struct aq_segment *segment;      /* [segment_max] of one product; the host lane's behind */
     uint32_t segment_max;
     void *rows_buffer; /* everything per row and seat */
     size_t rows_bytes;

@@ -70,8 +70,10 @@ void exec_host_close(struct aq_executor *x)
 static const float *vector_of(const struct share *s, int8_t index)
 {
     const struct aq_model *m = s->x->opts.model;
-    return index < 0 ? NULL
-                     : s->x->host_vectors + (m->vector[s->op->step][index] - m->vectors_buffer);
+    if (index < 0)
+        return NULL;
+    uint32_t at = aq_vector_index(s->x->steps, s->op->step, (uint32_t)index);
+    return s->x->host_vectors + (m->vector[at] - m->vectors_buffer);
 }
 
 /* Rows of the input as the product takes them. */
@@ -104,9 +106,10 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
 {
     const struct aq_executor *x = s->x;
     const struct aq_prim *p = &s->list.prim[s->h.prim];
-    const struct aq_weight *w = &x->opts.model->weight[s->op->step][r->matrix];
+    uint32_t index = aq_matrix_index(x->steps, s->op->step, r->matrix);
+    const struct aq_weight *w = &x->opts.model->weight[index];
     enum aq_dtype compute = x->plan->shape.compute;
-    uint32_t resident = x->stream->split[s->op->step][r->matrix].panels[AQ_DEVICE];
+    uint32_t resident = x->stream->split[index].panels[AQ_DEVICE];
     size_t before = r->first / AQ_PANEL_ROWS - resident;
     const uint8_t *panels =
         (const uint8_t *)w->host + before * aq_panel_bytes(w->dtype, w->desc->k);

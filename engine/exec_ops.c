@@ -27,6 +27,12 @@ struct work {
     uint8_t *inner; /* of all rows, between the halves of a split MLP */
 };
 
+/* A matrix of the op's step. */
+static const struct aq_weight *weight_of(const struct work *o, uint32_t matrix)
+{
+    return &o->x->opts.model->weight[aq_matrix_index(o->x->steps, o->op->step, matrix)];
+}
+
 /* A register as memory: rows from `row` on. */
 struct view {
     void *data;
@@ -60,7 +66,7 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
 
 static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
-    const struct aq_weight *w = &o->x->opts.model->weight[o->op->step][p->matrix[0]];
+    const struct aq_weight *w = weight_of(o, p->matrix[0]);
     struct aq_compute *c = o->c;
     struct view y = view_of(o, p->dst, row);
     if (p->kind == AQ_PRIM_POSITION) {
@@ -83,7 +89,10 @@ static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t r
 
 static const float *vector_of(const struct work *o, int8_t index)
 {
-    return index < 0 ? NULL : o->x->opts.model->vector[o->op->step][index];
+    const struct aq_executor *x = o->x;
+    return index < 0
+               ? NULL
+               : x->opts.model->vector[aq_vector_index(x->steps, o->op->step, (uint32_t)index)];
 }
 
 enum aq_norm_kind exec_norm_kind(enum aq_step_norm n)
@@ -120,9 +129,9 @@ static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t col
                              struct aq_segment *to)
 {
     const struct aq_executor *x = o->x;
-    uint32_t step = o->op->step, count = x->run_count[step][matrix];
-    const struct aq_weight *w = &x->opts.model->weight[step][matrix];
-    const struct exec_run *run = x->run + x->run_first[step][matrix];
+    uint32_t index = aq_matrix_index(x->steps, o->op->step, matrix), count = x->run_count[index];
+    const struct aq_weight *w = &x->opts.model->weight[index];
+    const struct exec_run *run = x->run + x->run_first[index];
     size_t panel = aq_panel_bytes(w->dtype, w->desc->k);
     for (uint32_t i = 0; i < count; i++, run++) {
         const uint8_t *panels = (const uint8_t *)w->data + run->first * panel;
@@ -181,7 +190,7 @@ static void run_unpack(const struct work *o)
 {
     struct aq_executor *x = o->x;
     for (uint32_t i = 0; i < x->steps->step[o->op->step].matrix_count; i++) {
-        const struct aq_weight *w = &x->opts.model->weight[o->op->step][i];
+        const struct aq_weight *w = weight_of(o, i);
         uint32_t count = add_segments(o, i, 0, x->segment);
         enum aq_dtype compute = x->plan->shape.compute;
         size_t panel = aq_panel_bytes(compute, w->desc->k);
@@ -207,7 +216,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
     const struct aq_weight *w = NULL;
     bool unpacked = is_unpacked(o);
     for (uint32_t i = 0; i < p->matrix_count; i++) {
-        w = &o->x->opts.model->weight[o->op->step][p->matrix[i]];
+        w = weight_of(o, p->matrix[i]);
         count += (unpacked ? add_unpacked : add_segments)(o, p->matrix[i], column, segment + count);
         column += w->desc->rows;
     }

@@ -149,7 +149,8 @@ static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t m
                           struct exec_run *to)
 {
     const struct aq_stream *s = x->stream;
-    uint32_t count = 0, resident = s->split[step][matrix].panels[AQ_DEVICE];
+    uint32_t count = 0,
+             resident = s->split[aq_matrix_index(x->steps, step, matrix)].panels[AQ_DEVICE];
     if (resident) {
         if (to)
             to[count] = (struct exec_run){.count = resident, .chunk = UINT32_MAX};
@@ -171,17 +172,18 @@ static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t m
 static int find_runs(struct aq_executor *x, struct aq_err *reterr)
 {
     uint32_t steps = x->steps->step_count, total = 0;
-    x->run_first = calloc(steps, sizeof(*x->run_first));
-    x->run_count = calloc(steps, sizeof(*x->run_count));
+    x->run_first = calloc(x->steps->matrix_count, sizeof(*x->run_first));
+    x->run_count = calloc(x->steps->matrix_count, sizeof(*x->run_count));
     if (!x->run_first || !x->run_count)
         return aq_error(reterr, -ENOMEM, "executor of %u steps", steps);
     for (uint32_t j = 0; j < steps; j++) {
         uint32_t of_step = 0;
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++) {
-            x->run_first[j][i] = total;
-            x->run_count[j][i] = list_runs(x, j, i, NULL);
-            total += x->run_count[j][i];
-            of_step += x->run_count[j][i];
+            uint32_t index = aq_matrix_index(x->steps, j, i), count = list_runs(x, j, i, NULL);
+            x->run_first[index] = total;
+            x->run_count[index] = count;
+            total += count;
+            of_step += count;
         }
         /* Unpacked, a matrix is at most two: before and behind what the host computes. */
         of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
@@ -193,7 +195,7 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
         return aq_error(reterr, -ENOMEM, "executor of %u runs of panels", total);
     for (uint32_t j = 0; j < steps; j++) {
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++)
-            list_runs(x, j, i, x->run + x->run_first[j][i]);
+            list_runs(x, j, i, x->run + x->run_first[aq_matrix_index(x->steps, j, i)]);
     }
     return 0;
 }

@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_POSITION_OFFSET = 2 }; /* position p uses row p + 2: padding_idx + 1 */
+enum {
+    OPT_POSITION_OFFSET = 2, /* position p uses row p + 2: padding_idx + 1 */
+    OPT_MATRIX_MAX = 4,      /* of a step: q, k, v, out */
+    OPT_VECTOR_MAX = 4,      /* norm weight and bias, biases of q k v and of out */
+};
 #define OPT_NORM_EPS 1e-5f
 
 static enum aq_step_activation step_activation(enum aq_activation a)
@@ -193,7 +197,6 @@ static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
 int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, struct aq_err *reterr)
 {
     struct aq_model_steps m = {
-        .step_count = 2 * c->layers + 2,
         .layers = c->layers,
         .hidden = c->hidden_size,
         .inner = c->ffn_dim,
@@ -206,9 +209,9 @@ int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, st
         .position_offset = OPT_POSITION_OFFSET,
     };
     m.attention_scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
-    m.step = calloc(m.step_count, sizeof(*m.step));
-    if (!m.step)
-        return aq_error(reterr, -ENOMEM, "description of %u steps", m.step_count);
+    int rc = aq_steps_open(&m, 2 * c->layers + 2, OPT_MATRIX_MAX, OPT_VECTOR_MAX, reterr);
+    if (rc < 0)
+        return rc;
     embed_step(&m.step[0], c);
     for (uint32_t layer = 0; layer < c->layers; layer++) {
         attention_step(&m.step[1 + 2 * layer], c, layer);

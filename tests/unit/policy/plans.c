@@ -45,7 +45,6 @@ static void attention_step(struct aq_step_desc *s, uint32_t h)
 struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab)
 {
     struct aq_model_steps m = {
-        .step_count = 2 * layers + 2,
         .layers = layers,
         .hidden = hidden,
         .inner = 4 * hidden,
@@ -56,8 +55,7 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
         .head_dim = hidden / heads,
         .context = 2048,
     };
-    m.step = calloc(m.step_count, sizeof(*m.step));
-    assert_non_null(m.step);
+    assert_int_equal(aq_steps_open(&m, 2 * layers + 2, 4, 1, NULL), 0);
     struct aq_step_desc *embed = &m.step[0], *head = &m.step[m.step_count - 1];
     embed->kind = AQ_STEP_EMBED;
     embed->matrix[add_matrix(embed, "tokens", 0, vocab, hidden)].table = true;
@@ -209,7 +207,7 @@ struct aq_check_opts plans_check_opts(const struct planned *p)
 
 void plans_close(struct planned *p)
 {
-    free(p->steps.step);
+    aq_steps_close(&p->steps);
     aq_stream_close(&p->stream);
     aq_program_close(&p->program);
 }

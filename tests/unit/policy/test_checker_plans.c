@@ -189,7 +189,8 @@ static void products_of_a_gated_mlp_stay_with_the_device(void **state)
         uint32_t on_host[2] = {0};
         for (uint32_t j = 1; j + 1 < p.steps.step_count; j++) {
             for (uint32_t i = 0; i < p.steps.step[j].matrix_count; i++)
-                on_host[p.steps.step[j].kind == AQ_STEP_MLP] += p.stream.split[j][i].on_host;
+                on_host[p.steps.step[j].kind == AQ_STEP_MLP] +=
+                    p.stream.split[aq_matrix_index(&p.steps, j, i)].on_host;
         }
         assert_true(on_host[0] > 0 && aq_program_host_products(&p.program));
         /* Half of fc2's two panels a layer, where fc2 is all of the second half. */
