@@ -203,6 +203,9 @@ static inline uint8_t *exec_slot(const struct aq_executor *x, enum aq_slot_class
     return x->class_buffer[c] + x->slot_offset[x->program->first[c] + index];
 }
 
+/* A register that holds all rows of an op's micro-batch: its slot where products run. */
+uint8_t *exec_register(const struct aq_executor *x, const struct aq_op *op, enum aq_register r);
+
 /* The part of a seat's place in its micro-batch. */
 uint32_t exec_part_of(const struct aq_executor *x, uint32_t seat);
 

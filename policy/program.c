@@ -419,8 +419,9 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
     struct aq_builder b = {.p = &p, .steps = steps, .plan = plan, .stream = stream};
     b.hidden_home = calloc(plan->shape.micro_batches, sizeof(*b.hidden_home));
     b.hidden_now = calloc(plan->shape.micro_batches, sizeof(*b.hidden_now));
+    b.hidden_step = calloc(plan->shape.micro_batches, sizeof(*b.hidden_step));
     int rc = -ENOMEM;
-    if (b.hidden_home && b.hidden_now) {
+    if (b.hidden_home && b.hidden_now && b.hidden_step) {
         count_hidden(&b);
         count_stages(&b);
         lay_slots(&b);
@@ -437,6 +438,7 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
 end:
     free(b.hidden_home);
     free(b.hidden_now);
+    free(b.hidden_step);
     if (rc < 0)
         aq_program_close(&p);
     else

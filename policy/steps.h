@@ -50,6 +50,7 @@ enum aq_register {
     AQ_REG_INNER,     /* compute type [tile][ffn] */
     AQ_REG_EMBED,     /* compute type [tile][embedding width] */
     AQ_REG_LOGITS,    /* f32 [head tile][vocabulary] */
+    AQ_REG_COUNT,
 };
 
 enum aq_prim_kind {

@@ -3,6 +3,7 @@
 #include "base/prng.h"
 #include "policy/admit.h"
 #include "policy/block.h"
+#include "policy/registers.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -222,11 +223,53 @@ static struct aq_model_steps little_model(uint32_t layers)
         s->matrix[0].k = 64;
         s->matrix_count = 1;
         s->half[0].count = 1;
-        s->half[0].prim[0] =
-            (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER, .matrix_count = 1};
+        s->half[0].prim[0] = (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER,
+                                              .src = j ? AQ_REG_HIDDEN : AQ_REG_NONE,
+                                              .dst = s->kind == AQ_STEP_ATTENTION ? AQ_REG_QKV
+                                                     : s->kind == AQ_STEP_HEAD    ? AQ_REG_LOGITS
+                                                                                  : AQ_REG_HIDDEN,
+                                              .accumulate = s->kind == AQ_STEP_MLP,
+                                              .matrix_count = 1};
+        if (s->kind == AQ_STEP_ATTENTION) /* the way back costs nothing in this model */
+            s->half[1] = (struct aq_prim_list){.prim = {{.kind = AQ_PRIM_NORM,
+                                                         .src = AQ_REG_ATTENTION,
+                                                         .dst = AQ_REG_HIDDEN,
+                                                         .accumulate = true}},
+                                               .count = 1};
     }
     aq_steps_finish(&m);
     return m;
+}
+
+static void expect_io(const struct aq_prim_list *list, const char *takes, const char *leaves)
+{
+    static const char letters[AQ_REG_COUNT] = "-HQANIEL"; /* in the order of enum aq_register */
+    struct aq_list_io io = aq_list_io(list);
+    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
+        assert_int_equal(io.takes[r], strchr(takes, letters[r]) != NULL);
+        assert_int_equal(io.leaves[r], strchr(leaves, letters[r]) != NULL);
+    }
+}
+
+static void what_a_list_takes_and_leaves_follows_from_its_registers(void **state)
+{
+    struct aq_prim norm = {.kind = AQ_PRIM_NORM, .src = AQ_REG_HIDDEN, .dst = AQ_REG_NORM};
+    struct aq_prim gate = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_NORM, .dst = AQ_REG_INNER};
+    struct aq_prim up = gate;
+    struct aq_prim down = {
+        .kind = AQ_PRIM_PRODUCT, .src = AQ_REG_INNER, .dst = AQ_REG_HIDDEN, .accumulate = true};
+    struct aq_prim dense = down;
+    up.accumulate = true;
+    dense.src = AQ_REG_ATTENTION;
+    expect_io(&(struct aq_prim_list){{norm, gate, up}, 3}, "H", "I");
+    expect_io(&(struct aq_prim_list){{down}, 1}, "IH", "H");
+    expect_io(&(struct aq_prim_list){{norm, gate, up, down}, 4}, "H", "H");
+    /* Attention and MLP side by side: INNER stays in the list. */
+    expect_io(&(struct aq_prim_list){{norm, dense, gate, down}, 4}, "HA", "H");
+    struct aq_prim gather = {.kind = AQ_PRIM_GATHER, .dst = AQ_REG_EMBED};
+    struct aq_prim project = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_EMBED, .dst = AQ_REG_HIDDEN};
+    struct aq_prim position = {.kind = AQ_PRIM_POSITION, .dst = AQ_REG_HIDDEN};
+    expect_io(&(struct aq_prim_list){{gather, project, position}, 3}, "", "H");
 }
 
 static void tied_matrices_are_counted_once(void **state)
@@ -732,6 +775,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sequences_that_drop_keys_need_fewer_pages),
     cmocka_unit_test(pages_last_while_micro_batches_take_turns),
     cmocka_unit_test(a_long_prompt_is_admitted_alone),
+    cmocka_unit_test(what_a_list_takes_and_leaves_follows_from_its_registers),
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
     cmocka_unit_test(annotation_adds_up_to_the_model),
