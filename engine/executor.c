@@ -40,6 +40,8 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     }
     seats *= s->micro_batches;
     struct exec_seat *seat = carve(c, seats * sizeof(*seat));
+    struct aq_seat *place = carve(c, seats * sizeof(*place));
+    uint32_t *prompt_rows = carve(c, s->micro_batches * sizeof(*prompt_rows));
     struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
     struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
@@ -53,7 +55,13 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     if (x) {
         x->prompt_block = prompt_block;
         x->seat = seat;
-        x->lengths = lengths;
+        aq_seats_open(&x->seats,
+                      &(struct aq_seats_opts){.steps = x->steps,
+                                              .plan = x->plan,
+                                              .refill = x->opts.refill,
+                                              .ops = &exec_seats_ops,
+                                              .user = x},
+                      place, lengths, prompt_rows);
         x->logits_stat = stat;
     }
 }
@@ -307,9 +315,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->plan = &opts->block->plan;
     x->stream = &opts->block->stream;
     x->program = &opts->block->program;
-    x->filling = true;
     uint32_t ops = x->program->op_count, batches = x->plan->shape.micro_batches;
-    x->seat_count = x->plan->shape.micro_batch * batches;
     x->batch = calloc(batches, sizeof(*x->batch));
     x->pass_shape = calloc(batches, sizeof(*x->pass_shape));
     x->cost = calloc(ops, sizeof(*x->cost));
@@ -800,7 +806,7 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
 struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
 {
     struct aq_engine_stats st = x->stats;
-    st.seated = x->seated;
+    st.seated = x->seats.seated;
     st.waiting = x->waiting.count;
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         st.lane[l].busy_s = x->lane[l].busy_s;

@@ -27,7 +27,7 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
                           bool refill)
 {
     const struct aq_block_shape *shape = &b->plan.shape;
-    struct aq_seating_opts opts = {m, &b->plan, length, count, sequences, refill};
+    struct aq_seating_opts opts = {m, b, length, count, sequences, refill};
     struct aq_pass_shape *pass = calloc(shape->micro_batches, sizeof(*pass));
     struct played p = {0};
     struct aq_seating *s;
