@@ -2,9 +2,9 @@
  * policy/traffic.h - which bytes of a sequence's KV a pass moves, in one layer: told once, for the
  * executor that lists the moves and for everyone who counts their bytes.
  *
- * A run is 32 slots of all KV heads.  A sequence on disk has whole runs there, and the last one, its
- * tail, in host memory; where its slots are overwritten, rows join a delta of one run that is
- * written back with all whole runs once it is full.  Pure. */
+ * A run is 32 slots of all KV heads.  A sequence on disk has its whole runs there, and the last
+ * one, its tail, in host memory; where its slots are overwritten, rows join a delta of one run that
+ * is written back with all whole runs once it is full.  Pure. */
 #ifndef AQ_POLICY_TRAFFIC_H
 #define AQ_POLICY_TRAFFIC_H
 
