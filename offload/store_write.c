@@ -499,8 +499,7 @@ static int write_line(struct aq_store_writer *w, uint32_t index, off_t *end, str
     free(tiles);
     if (n < 0)
         return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
-    int rc =
-        aq_file_write_at(w->journal, w->journal_path, (uint64_t)*end, line, (size_t)n, reterr);
+    int rc = aq_file_write_at(w->journal, w->journal_path, (uint64_t)*end, line, (size_t)n, reterr);
     free(line);
     *end += n;
     return rc;
