@@ -274,9 +274,11 @@ int aq_file_replace_json(const char *dir, const char *name, json_t *value, struc
 /* Room for more bytes behind those that are held; makes it at the front first. */
 static int make_room(struct aq_line_reader *r)
 {
-    memmove(r->bytes, r->bytes + r->begin, r->end - r->begin);
-    r->end -= r->begin;
-    r->begin = 0;
+    if (r->begin) {
+        memmove(r->bytes, r->bytes + r->begin, r->end - r->begin);
+        r->end -= r->begin;
+        r->begin = 0;
+    }
     if (r->capacity - r->end >= BUFFER_BYTES)
         return 0;
     size_t capacity = 2 * r->capacity + BUFFER_BYTES;
@@ -304,7 +306,7 @@ static int read_more(struct aq_line_reader *r)
 int aq_line_read(struct aq_line_reader *r, const char **ret, size_t *ret_count)
 {
     for (size_t seen = 0;;) {
-        const char *line = r->bytes + r->begin;
+        const char *line = r->bytes ? r->bytes + r->begin : NULL;
         size_t held = r->end - r->begin;
         const char *newline = held > seen ? memchr(line + seen, '\n', held - seen) : NULL;
         size_t count = newline ? (size_t)(newline - line) + 1 : held;

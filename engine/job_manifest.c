@@ -227,7 +227,6 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     return forbidden;
 }
 
-/* The values of the run that made the results.  New reference. */
 /* Whether the text is as it was written.  Manifests of before there were checksums have no keys
  * but these two. */
 static bool is_as_written(char *text, size_t bytes, const json_t *m)
@@ -273,6 +272,7 @@ static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *re
     return rc;
 }
 
+/* The values of the run that made the results.  New reference. */
 static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
 {
     json_t *m = NULL;
