@@ -9,23 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
-                  struct aq_err *reterr)
-{
-    assert(ret && text);
-    json_error_t why;
-    size_t flags =
-        JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
-    json_t *value = json_loadb(text, bytes, flags, &why);
-    if (!value) {
-        char quoted[JSON_ERROR_TEXT_LENGTH + 8]; /* the text quotes the input */
-        return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why.line, why.column,
-                        aq_quote(quoted, sizeof(quoted), why.text, strlen(why.text)));
-    }
-    *ret = value;
-    return 0;
-}
-
 int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
                  struct aq_err *reterr)
 {
@@ -47,7 +30,7 @@ int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_m
     size_t size = (size_t)st.st_size, have = 0;
     text = malloc(size + 1);
     if (!text) {
-        rc = aq_error(reterr, -ENOMEM, "'%s': %zu bytes", path, size);
+        rc = aq_error_memory(reterr, "'%s': %zu bytes", path, size);
         goto out;
     }
     while (have < size) {
@@ -143,4 +126,20 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 json_t *aq_json_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
+}
+
+void aq_json_put(json_t **object, const char *key, json_t *value)
+{
+    if (json_object_set_new(*object, key, value) == 0)
+        return;
+    json_decref(*object);
+    *object = NULL;
+}
+
+void aq_json_add(json_t **array, json_t *value)
+{
+    if (json_array_append_new(*array, value) == 0)
+        return;
+    json_decref(*array);
+    *array = NULL;
 }
