@@ -45,25 +45,27 @@ static bool one_run(const struct aq_options *o)
     return o->prompt_len_count == 1 && o->gen_len_count == 1 && o->bench_micro_batch_count <= 1;
 }
 
-static void key_of(char key[24], const json_t *options)
+static bool key_of(char key[24], const json_t *options)
 {
     char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
     XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
     const char *version = aq_build_version();
     hash ^= XXH3_64bits(version, strlen(version));
     snprintf(key, 24, "%016llx", (unsigned long long)hash);
+    bool known = text;
     free(text);
+    return known;
 }
 
 static int open_run(struct run *run, const struct aq_table_row *row, const json_t *common,
                     struct aq_err *reterr)
 {
     json_t *options = json_copy(row->options);
-    if (!options || json_object_update(options, (json_t *)common) < 0) {
+    if (!options || json_object_update(options, (json_t *)common) < 0 ||
+        !key_of(run->key, options)) {
         json_decref(options);
-        return aq_error(reterr, -ENOMEM, "row '%s'", row->name);
+        return aq_error_memory(reterr, "row '%s'", row->name);
     }
-    key_of(run->key, options);
     int rc = aq_options_from_json(&run->options, "bench", options, reterr);
     json_decref(options);
     rc = rc < 0 ? rc : aq_options_check(run->options, reterr);
@@ -108,7 +110,8 @@ static int open_state(struct aq_bench_table *t, const char *output,
         rc = aq_error(reterr, -EINVAL, "'%s': expected rows that aquifer bench has kept",
                       t->state_path);
     if (rc == 0) {
-        json_object_update(t->done, rows);
+        if (json_object_update(t->done, rows) < 0)
+            rc = aq_error_memory(reterr, "'%s'", t->state_path);
         aq_hooks_line(hooks, AQUIFER_INFO, "table: %zu rows are kept in '%s'",
                       json_object_size(t->done), t->state_path);
     }
@@ -158,21 +161,19 @@ uint32_t aq_bench_table_count(const struct aq_bench_table *t)
 
 /* ---- one row ----------------------------------------------------------------------------- */
 
-static void add_published(json_t *r, const struct aq_table_row *row)
+static void add_published(json_t **r, const struct aq_table_row *row)
 {
-    json_t *measured = json_object_get(r, "gen_tok_s");
-    json_object_set_new(r, "name", json_string(row->name));
+    json_t *measured = json_object_get(*r, "gen_tok_s");
+    aq_json_put(r, "name", json_string(row->name));
     if (row->published > 0)
-        json_object_set_new(
-            r, "published",
-            json_pack("{s:f, s:s}", "gen_tok_s", row->published, "source", row->source));
+        aq_json_put(r, "published",
+                    json_pack("{s:f, s:s}", "gen_tok_s", row->published, "source", row->source));
     else
-        json_object_set_new(r, "published", json_null());
+        aq_json_put(r, "published", json_null());
     bool both = row->published > 0 && json_is_number(measured);
-    json_object_set_new(r, "published_ratio",
-                        both ? aq_json_real(json_number_value(measured) / row->published)
-                             : json_null());
-    json_object_set_new(r, "note", row->note ? json_string(row->note) : json_null());
+    aq_json_put(r, "published_ratio",
+                both ? aq_json_real(json_number_value(measured) / row->published) : json_null());
+    aq_json_put(r, "note", row->note ? json_string(row->note) : json_null());
 }
 
 static int run_row(json_t **ret, const struct aq_options *o, const struct aquifer_hooks *hooks,
@@ -218,11 +219,12 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
 {
     const struct aq_table_row *row = &t->table->row[i];
     const struct run *run = &t->run[i];
-    json_t *r = json_deep_copy(json_object_get(t->done, run->key));
+    const json_t *kept = json_object_get(t->done, run->key);
+    json_t *r = json_deep_copy(kept);
     struct aq_err err = {0};
     int rc = 0;
     bool failed = false;
-    if (r) {
+    if (kept) {
         aq_hooks_line(hooks, AQUIFER_INFO, "row %u of %u, '%s': done before", i + 1,
                       t->table->row_count, row->name);
     } else {
@@ -241,11 +243,13 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
             rc = keep(t, run->key, r, reterr);
         }
     }
-    if (!r || (rc < 0 && !failed)) {
+    if (rc < 0 && !failed) {
         json_decref(r);
-        return rc < 0 && !failed ? rc : aq_error(reterr, -ENOMEM, "row '%s'", row->name);
+        return rc;
     }
-    add_published(r, row);
+    add_published(&r, row);
+    if (!r)
+        return aq_error_memory(reterr, "row '%s'", row->name);
     *ret_failed = failed;
     *ret = r;
     return 0;

@@ -123,6 +123,7 @@ static char *format_rows(const json_t *rows, bool named, const char *format)
     }
     char *text = NULL;
     size_t bytes;
+    bool lost = false;
     FILE *f = open_memstream(&text, &bytes);
     if (!f)
         return NULL;
@@ -131,14 +132,18 @@ static char *format_rows(const json_t *rows, bool named, const char *format)
         json_t *row;
         json_array_foreach(rows, i, row)
         {
-            json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
+            lost |= json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9)) < 0;
             fputc('\n', f);
         }
     } else {
         write_table(f, rows, named, strcmp(format, "md") == 0);
     }
-    fclose(f);
-    return text;
+    lost |= ferror(f);
+    lost |= fclose(f) != 0;
+    if (!lost)
+        return text;
+    free(text);
+    return NULL;
 }
 
 /* To the file, which is only ever seen whole, or else, at the end, to standard output. */
@@ -178,7 +183,7 @@ static void write_report(const struct aq_options *o, const json_t *rows,
                       strerror(errno));
 }
 
-static int run_rows(json_t *rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
+static int run_rows(json_t **rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
                     struct aq_err *reterr)
 {
     for (uint32_t p = 0; p < o->prompt_len_count; p++) {
@@ -196,7 +201,9 @@ static int run_rows(json_t *rows, const struct aq_options *o, const struct aquif
                 int rc = aq_bench_run_row(&r, o, &row, hooks, reterr);
                 if (rc < 0)
                     return rc;
-                json_array_append_new(rows, r);
+                aq_json_add(rows, r);
+                if (!*rows)
+                    return aq_error_memory(reterr, "rows of the table");
             }
         }
     }
@@ -204,7 +211,7 @@ static int run_rows(json_t *rows, const struct aq_options *o, const struct aquif
 }
 
 /* Exit status 3: some rows have errors instead of figures. */
-static int run_table(json_t *rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
+static int run_table(json_t **rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
                      struct aq_err *reterr)
 {
     struct aq_bench_table *t;
@@ -219,8 +226,9 @@ static int run_table(json_t *rows, const struct aq_options *o, const struct aqui
         if (rc < 0)
             break;
         any_failed = any_failed || failed;
-        json_array_append_new(rows, r);
-        rc = deliver(o, rows, false, hooks, reterr);
+        aq_json_add(rows, r);
+        rc = *rows ? deliver(o, *rows, false, hooks, reterr)
+                   : aq_error_memory(reterr, "rows of the table");
     }
     aq_bench_table_close(t);
     return rc < 0 ? rc : any_failed ? 3 : 0;
@@ -247,7 +255,7 @@ int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
     if (rc < 0)
         return rc;
     json_t *rows = json_array();
-    rc = o->table ? run_table(rows, o, hooks, reterr) : run_rows(rows, o, hooks, reterr);
+    rc = o->table ? run_table(&rows, o, hooks, reterr) : run_rows(&rows, o, hooks, reterr);
     if (json_array_size(rows)) { /* rows that were finished are worth having, whatever came after */
         write_report(o, rows, hooks);
         int rc2 = deliver(o, rows, true, hooks, rc < 0 ? NULL : reterr);

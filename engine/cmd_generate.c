@@ -237,10 +237,9 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
         json_t *doc = json_pack("{s:i, s:s, s:o, s:I, s:I}", "schema", 1, "command", "generate",
                                 "preflight", aq_job_preflight_json(j), "resumed",
                                 (json_int_t)j->done_before, "pending", (json_int_t)j->pending);
-        json_object_set_new(doc, "plan",
-                            j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
-        json_object_set_new(doc, "predicted",
-                            j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
+        aq_json_put(&doc, "plan", j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
+        aq_json_put(&doc, "predicted",
+                    j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
         return aq_hooks_json(j->hooks, doc, reterr);
     }
     aq_job_preflight_lines(j, print, j);

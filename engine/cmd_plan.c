@@ -37,6 +37,8 @@ static void put_value(struct aq_buf *out, const json_t *v, bool quote)
     char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
     if (text)
         aq_buf_puts(out, text);
+    else if (!json_is_string(v))
+        out->failed = true;
     else if (quote)
         aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
     else
@@ -62,6 +64,7 @@ static void put_reading(struct aq_buf *out, const struct aq_options *o)
         "input_format", "prompt_field", "prompt_template", "limit", "n",
         "temperature",  "bos",          "overlong"};
     json_t *options = aq_options_to_json(o);
+    out->failed |= !options;
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(options, keys[i]);
         if (v)
@@ -75,7 +78,7 @@ static json_t *command_json(const struct aq_planning *p)
 {
     json_t *config = aq_planning_config_json(p), *v;
     const char *key;
-    struct aq_buf out = {0};
+    struct aq_buf out = {.failed = !config};
     bool model = p->o->model;
     aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
     if (model) {
@@ -91,7 +94,7 @@ static json_t *command_json(const struct aq_planning *p)
     if (model && p->o->input)
         put_reading(&out, p->o);
     json_object_foreach(config, key, v) put_flag(&out, key, v);
-    json_t *ret = json_string(out.data ? out.data : "");
+    json_t *ret = !out.failed ? json_string(out.data) : NULL;
     aq_buf_close(&out);
     json_decref(config);
     return ret;
@@ -101,7 +104,7 @@ static int write_config(const struct aq_planning *p, struct aq_err *reterr)
 {
     json_t *config = aq_planning_config_json(p), *v;
     const char *key;
-    struct aq_buf out = {0};
+    struct aq_buf out = {.failed = !config};
     aq_buf_puts(&out, "# Made by aquifer plan; aquifer generate and aquifer bench take it with "
                       "--config.\n");
     json_object_foreach(config, key, v)
@@ -111,53 +114,53 @@ static int write_config(const struct aq_planning *p, struct aq_err *reterr)
         aq_buf_puts(&out, "\n");
     }
     json_decref(config);
-    size_t count = out.data ? strlen(out.data) : 0;
-    int rc = aq_file_replace(p->o->write_config, out.data ? out.data : "", count, false, reterr);
+    int rc = out.failed ? aq_error_memory(reterr, "--write-config '%s'", p->o->write_config)
+                        : aq_file_replace(p->o->write_config, out.data, out.count, false, reterr);
     aq_buf_close(&out);
     return rc;
 }
 
 /* ---- the document ---- */
 
-static int add_feasible(json_t *doc, const struct aq_planning *p, struct aq_err *reterr)
+static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err *reterr)
 {
     json_t *sensitivity;
     int rc = aq_plan_sensitivity(&sensitivity, p, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "plan", aq_planning_plan_json(p));
-    json_object_set_new(doc, "memory", aq_planning_memory_json(p));
-    json_object_set_new(doc, "links", aq_planning_links_json(p));
-    json_object_set_new(doc, "predicted", aq_planning_predicted_json(p));
-    json_object_set_new(doc, "range",
-                        json_pack("{s:[o, o], s:s}", "gen_tok_s", aq_json_real(p->range[0]),
-                                  aq_json_real(p->range[1]), "from",
-                                  "nothing overlaps to everything does"));
-    json_object_set_new(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
-    json_object_set_new(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
-    json_object_set_new(doc, "sensitivity", sensitivity);
-    json_object_set_new(doc, "command", command_json(p));
+    aq_json_put(doc, "plan", aq_planning_plan_json(p));
+    aq_json_put(doc, "memory", aq_planning_memory_json(p));
+    aq_json_put(doc, "links", aq_planning_links_json(p));
+    aq_json_put(doc, "predicted", aq_planning_predicted_json(p));
+    aq_json_put(doc, "range",
+                json_pack("{s:[o, o], s:s}", "gen_tok_s", aq_json_real(p->range[0]),
+                          aq_json_real(p->range[1]), "from",
+                          "nothing overlaps to everything does"));
+    aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
+    aq_json_put(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
+    aq_json_put(doc, "sensitivity", sensitivity);
+    aq_json_put(doc, "command", command_json(p));
     return 0;
 }
 
-static int add_infeasible(json_t *doc, const struct aq_planning *p, const struct aq_log *log,
+static int add_infeasible(json_t **doc, const struct aq_planning *p, const struct aq_log *log,
                           struct aq_err *reterr)
 {
     json_t *largest, *fixes;
     int rc = aq_plan_largest(&largest, p, log, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "largest", largest);
+    aq_json_put(doc, "largest", largest);
     rc = aq_plan_fixes(&fixes, p, log, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "shortfall", aq_planning_shortfall_json(p));
-    json_object_set_new(doc, "fixes", fixes);
-    json_object_set_new(doc, "reason", json_string(p->why_not.text));
+    aq_json_put(doc, "shortfall", aq_planning_shortfall_json(p));
+    aq_json_put(doc, "fixes", fixes);
+    aq_json_put(doc, "reason", json_string(p->why_not.text));
     static const char *const none[] = {"plan",  "memory",      "links",    "predicted",
                                        "range", "sensitivity", "bound_by", "command"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(none); i++)
-        json_object_set_new(doc, none[i], json_null());
+        aq_json_put(doc, none[i], json_null());
     return 0;
 }
 
@@ -165,10 +168,10 @@ static json_t *workload_json(const struct aq_planning *p)
 {
     json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
                           (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
-    json_object_set_new(o, "requests",
-                        p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    aq_json_put(&o, "requests",
+                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
     if (p->o->input)
-        json_object_set_new(o, "input", json_string(p->o->input));
+        aq_json_put(&o, "input", json_string(p->o->input));
     return o;
 }
 
@@ -178,22 +181,23 @@ static int make_document(json_t **ret, const struct aq_planning *p, const struct
     json_t *doc =
         json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
                   p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
-    int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, log, reterr);
+    int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, log, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
-        json_object_set_new(doc, "deadline",
-                            json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
-                                      p->feasible && total > 0
-                                          ? json_boolean(total <= o->deadline_s)
-                                          : json_null()));
-    json_object_set_new(doc, "assumptions", aq_planning_assumptions_json(p));
-    json_object_set_new(doc, "warnings", aq_planning_warnings_json(p));
+        aq_json_put(&doc, "deadline",
+                    json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
+                              p->feasible && total > 0 ? json_boolean(total <= o->deadline_s)
+                                                       : json_null()));
+    aq_json_put(&doc, "assumptions", aq_planning_assumptions_json(p));
+    aq_json_put(&doc, "warnings", aq_planning_warnings_json(p));
     if (rc == 0 && o->sweep.count) {
         json_t *sweep;
         rc = aq_plan_sweep(&sweep, o, log, reterr);
         if (rc == 0)
-            json_object_set_new(doc, "sweep", sweep);
+            aq_json_put(&doc, "sweep", sweep);
     }
+    if (rc == 0 && !doc)
+        rc = aq_error_memory(reterr, "plan");
     if (rc < 0)
         json_decref(doc);
     else

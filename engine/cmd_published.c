@@ -2,13 +2,14 @@
  * engine/cmd_published.c - `aquifer published FILE`: a table of others' figures, predicted. */
 #include "engine/commands.h"
 
+#include "base/json.h"
 #include "engine/files.h"
 #include "engine/published.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int all_rows(json_t *rows, const struct aq_table *t, const struct aquifer_hooks *hooks,
+static int all_rows(json_t **rows, const struct aq_table *t, const struct aquifer_hooks *hooks,
                     struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < t->row_count; i++) {
@@ -18,7 +19,7 @@ static int all_rows(json_t *rows, const struct aq_table *t, const struct aquifer
         int rc = aq_published_row(&row, t, &t->row[i], reterr);
         if (rc < 0)
             return rc;
-        json_array_append_new(rows, row);
+        aq_json_add(rows, row);
     }
     return 0;
 }
@@ -50,7 +51,7 @@ int aq_cmd_published(const struct aq_options *o, const struct aquifer_hooks *hoo
     if (rc < 0)
         return rc;
     json_t *rows = json_array();
-    rc = all_rows(rows, t, hooks, reterr);
+    rc = all_rows(&rows, t, hooks, reterr);
     if (rc < 0)
         aq_error_prefix(reterr, "%s", o->published_file);
     char *text = rc == 0 ? as_text(t, rows, o->json) : NULL;

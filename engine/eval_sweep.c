@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/eval_sweep.h"
 
+#include "base/json.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,10 +127,12 @@ static int add_combination(struct aq_eval_sweep *s, const struct aq_options *o,
         fprintf(f, "%s%s=%.*s", i ? " " : "", key, (int)length, value);
         for (char *c = key; *c; c++)
             *c = *c == '-' ? '_' : *c;
-        json_object_set_new(object, key, json_stringn(value, length));
+        aq_json_put(&object, key, json_stringn(value, length));
     }
-    if (f)
-        fclose(f);
+    if (f && fclose(f) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
     return add_run(s, object, text, reterr);
 }
 

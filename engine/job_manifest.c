@@ -20,95 +20,94 @@ enum { SCHEMA = 1, MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40 };
 /* These differ between machines and releases without making results wrong. */
 static const char *const only_warned[] = {"version", "model", "backend", "isa"};
 
-static void set_hash(json_t *o, const char *key, uint64_t hash)
+static void set_hash(json_t **o, const char *key, uint64_t hash)
 {
     char text[20];
     snprintf(text, sizeof(text), "%016" PRIx64, hash);
-    json_object_set_new(o, key, json_string(text));
+    aq_json_put(o, key, json_string(text));
 }
 
 /* kv_policy, and where it drops anything kv_budget, kv_heavy, ...: results of the full cache are
  * compared by its name alone. */
-static void add_kv(json_t *v, const struct aq_kv_policy *p)
+static void add_kv(json_t **v, const struct aq_kv_policy *p)
 {
     json_t *kv = aq_kv_policy_json(p), *value;
     const char *name;
+    if (!kv) /* nothing is to be said of the rest either */
+        aq_json_put(v, "kv_policy", NULL);
     json_object_foreach(kv, name, value)
     {
         char key[32];
         snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
-        json_object_set(v, key, value);
+        aq_json_put(v, key, json_incref(value));
     }
     json_decref(kv);
 }
 
-static void add_model(json_t *v, const struct aq_job *j)
+static void add_model(json_t **v, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
-    json_object_set_new(v, "version", json_string(aq_build_version()));
-    json_object_set_new(v, "model", json_string(i->name));
+    aq_json_put(v, "version", json_string(aq_build_version()));
+    aq_json_put(v, "model", json_string(i->name));
     set_hash(v, "model_hash", i->model_hash);
     set_hash(v, "tokenizer_hash", j->g.tokenizer ? aq_tokenizer_info(j->g.tokenizer)->hash : 0);
-    json_object_set_new(v, "weights", json_string(i->random_weights ? "random" : "real"));
-    json_object_set_new(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
-    json_object_set_new(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
-    json_object_set_new(v, "compute", json_string(aq_dtype_name(i->compute)));
-    json_object_set_new(v, "backend", json_string(i->backend));
-    json_object_set_new(v, "isa", json_string(i->isa));
+    aq_json_put(v, "weights", json_string(i->random_weights ? "random" : "real"));
+    aq_json_put(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
+    aq_json_put(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
+    aq_json_put(v, "compute", json_string(aq_dtype_name(i->compute)));
+    aq_json_put(v, "backend", json_string(i->backend));
+    aq_json_put(v, "isa", json_string(i->isa));
     add_kv(v, &i->kv);
-    json_object_set_new(v, "context", json_integer(j->g.rules.context));
+    aq_json_put(v, "context", json_integer(j->g.rules.context));
 }
 
-static void add_reading(json_t *v, const struct aq_job *j)
+static void add_reading(json_t **v, const struct aq_job *j)
 {
     const struct aq_options *o = j->o;
-    json_object_set_new(v, "bos", json_string(aq_job_bos_name(o->bos)));
-    json_object_set_new(v, "overlong", json_string(aq_job_overlong_name(o->overlong)));
-    json_object_set_new(v, "unknown_fields",
-                        json_string(o->unknown_fields_error ? "error" : "ignore"));
-    json_object_set_new(v, "prompt_field",
-                        o->prompt_field ? json_string(o->prompt_field) : json_null());
-    json_object_set_new(v, "prompt_template", json_null());
+    aq_json_put(v, "bos", json_string(aq_job_bos_name(o->bos)));
+    aq_json_put(v, "overlong", json_string(aq_job_overlong_name(o->overlong)));
+    aq_json_put(v, "unknown_fields", json_string(o->unknown_fields_error ? "error" : "ignore"));
+    aq_json_put(v, "prompt_field", o->prompt_field ? json_string(o->prompt_field) : json_null());
+    aq_json_put(v, "prompt_template", json_null());
     if (j->g.prompt_template)
         set_hash(v, "prompt_template", aq_template_hash(j->g.prompt_template));
-    json_object_set_new(v, "input_format",
-                        json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
-    json_object_set_new(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
+    aq_json_put(v, "input_format", json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
+    aq_json_put(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
     set_hash(v, "input_hash", aq_input_hash(j->input));
 }
 
-static void add_sampling(json_t *v, const struct aq_params *p)
+static void add_sampling(json_t **v, const struct aq_params *p)
 {
-    json_object_set_new(v, "max_tokens", json_integer(p->max_tokens));
-    json_object_set_new(v, "min_tokens", json_integer(p->min_tokens));
-    json_object_set_new(v, "n", json_integer(p->n));
-    json_object_set_new(v, "temperature", aq_json_real((double)p->temperature));
-    json_object_set_new(v, "top_p", aq_json_real((double)p->top_p));
-    json_object_set_new(v, "top_k", json_integer(p->top_k));
-    json_object_set_new(v, "min_p", aq_json_real((double)p->min_p));
-    json_object_set_new(v, "repetition_penalty", aq_json_real((double)p->repetition_penalty));
-    json_object_set_new(v, "presence_penalty", aq_json_real((double)p->presence_penalty));
-    json_object_set_new(v, "frequency_penalty", aq_json_real((double)p->frequency_penalty));
-    json_object_set_new(v, "seed", json_integer(p->seed));
-    json_object_set_new(v, "logprobs", p->logprobs < 0 ? json_null() : json_integer(p->logprobs));
-    json_object_set_new(v, "echo", json_boolean(p->echo));
-    json_object_set_new(v, "ignore_eos", json_boolean(p->ignore_eos));
-    json_object_set_new(v, "include_stop_str_in_output", json_boolean(p->include_stop));
+    aq_json_put(v, "max_tokens", json_integer(p->max_tokens));
+    aq_json_put(v, "min_tokens", json_integer(p->min_tokens));
+    aq_json_put(v, "n", json_integer(p->n));
+    aq_json_put(v, "temperature", aq_json_real((double)p->temperature));
+    aq_json_put(v, "top_p", aq_json_real((double)p->top_p));
+    aq_json_put(v, "top_k", json_integer(p->top_k));
+    aq_json_put(v, "min_p", aq_json_real((double)p->min_p));
+    aq_json_put(v, "repetition_penalty", aq_json_real((double)p->repetition_penalty));
+    aq_json_put(v, "presence_penalty", aq_json_real((double)p->presence_penalty));
+    aq_json_put(v, "frequency_penalty", aq_json_real((double)p->frequency_penalty));
+    aq_json_put(v, "seed", json_integer(p->seed));
+    aq_json_put(v, "logprobs", p->logprobs < 0 ? json_null() : json_integer(p->logprobs));
+    aq_json_put(v, "echo", json_boolean(p->echo));
+    aq_json_put(v, "ignore_eos", json_boolean(p->ignore_eos));
+    aq_json_put(v, "include_stop_str_in_output", json_boolean(p->include_stop));
     json_t *stop = json_array(), *ids = json_array();
     for (uint32_t i = 0; i < p->stop_count; i++)
-        json_array_append_new(stop, json_stringn(p->stop[i].bytes, p->stop[i].count));
+        aq_json_add(&stop, json_stringn(p->stop[i].bytes, p->stop[i].count));
     for (uint32_t i = 0; i < p->stop_id_count; i++)
-        json_array_append_new(ids, json_integer(p->stop_ids[i]));
-    json_object_set_new(v, "stop", stop);
-    json_object_set_new(v, "stop_token_ids", ids);
+        aq_json_add(&ids, json_integer(p->stop_ids[i]));
+    aq_json_put(v, "stop", stop);
+    aq_json_put(v, "stop_token_ids", ids);
 }
 
 static json_t *manifest_values(const struct aq_job *j)
 {
     json_t *v = json_object();
-    add_model(v, j);
-    add_reading(v, j);
-    add_sampling(v, &j->g.rules.defaults);
+    add_model(&v, j);
+    add_reading(&v, j);
+    add_sampling(&v, &j->g.rules.defaults);
     return v;
 }
 
@@ -216,14 +215,16 @@ static int read_values(json_t **ret, const struct aq_job *j, struct aq_err *rete
 {
     json_t *m;
     struct aq_err err;
-    if (aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, &err) < 0)
+    int rc = aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, &err);
+    if (rc == -ENOMEM)
+        return aq_error(reterr, rc, "%s", err.text);
+    if (rc < 0)
         return aq_error(reterr, -EINVAL,
                         "manifest: %s; without it, it cannot be told whether the results in '%s' "
                         "belong to this run; --overwrite renames both out of the way",
                         err.text, j->output);
     const json_t *schema = json_object_get(m, "schema");
     json_t *values = json_object_get(m, "values");
-    int rc = 0;
     if (!json_is_integer(schema) || json_integer_value(schema) != SCHEMA)
         rc = aq_error(reterr, -EINVAL,
                       "'%s': expected \"schema\": %d, found another: these results were made by "
@@ -249,7 +250,8 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     json_t *now = manifest_values(j);
-    rc = check_allowed_names(j, now, reterr);
+    rc = now ? check_allowed_names(j, now, reterr)
+             : aq_error_memory(reterr, "manifest '%s'", j->manifest);
     unsigned forbidden = rc == 0 ? compare(j, was, now) : 0;
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
