@@ -351,7 +351,7 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
     w.word = calloc((size_t)arg_count + 1, sizeof(*w.word));
     w.config = calloc((size_t)arg_count + 1, sizeof(*w.config));
     if (!w.args || !w.word || !w.config)
-        rc = aq_error(reterr, -ENOMEM, "command line: out of memory");
+        rc = aq_error_memory(reterr, "command line");
     if (rc == 0)
         rc = read_words(&w, reterr);
     if (rc == 0 && !w.help)
@@ -382,7 +382,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
         return rc;
     if (help) {
         *ret_text = aq_options_help(command);
-        return *ret_text ? 0 : aq_error(reterr, -ENOMEM, "help: out of memory");
+        return *ret_text ? 0 : aq_error_memory(reterr, "help");
     }
     rc = aq_options_check(o, reterr);
     if (rc == 0) {
@@ -390,7 +390,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
         *ret_json = object ? json_dumps(object, JSON_COMPACT) : NULL;
         json_decref(object);
         if (!*ret_json)
-            rc = aq_error(reterr, -ENOMEM, "options: out of memory");
+            rc = aq_error_memory(reterr, "options");
     }
     aq_options_close(o);
     return rc;
@@ -406,14 +406,14 @@ static int give_help(const char *command, char **ret_text, struct aq_err *reterr
         aq_options_close(o);
     }
     *ret_text = aq_options_help(command);
-    return *ret_text ? 0 : aq_error(reterr, -ENOMEM, "help: out of memory");
+    return *ret_text ? 0 : aq_error_memory(reterr, "help");
 }
 
 static int give_version(char **ret_text, struct aq_err *reterr)
 {
     if (asprintf(ret_text, "aquifer %s\n", aquifer_version()) < 0) {
         *ret_text = NULL;
-        return aq_error(reterr, -ENOMEM, "version: out of memory");
+        return aq_error_memory(reterr, "version");
     }
     return 0;
 }

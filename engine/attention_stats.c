@@ -64,7 +64,7 @@ int aq_attention_stats_open(struct aq_attention_stats **ret,
     assert(o->heads % o->kv_heads == 0);
     struct aq_attention_stats *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "attention statistics");
+        return aq_error_memory(reterr, "attention statistics");
     size_t n = aq_align_up(o->prompt_max, KEYS);
     s->opts = *o;
     fill_ranks(s);
@@ -82,8 +82,8 @@ int aq_attention_stats_open(struct aq_attention_stats **ret,
     }
     if (!whole) {
         aq_attention_stats_close(s);
-        return aq_error(reterr, -ENOMEM, "attention statistics of %u layers, %u heads, %u tokens",
-                        o->layers, o->heads, o->prompt_max);
+        return aq_error_memory(reterr, "attention statistics of %u layers, %u heads, %u tokens",
+                               o->layers, o->heads, o->prompt_max);
     }
     *ret = s;
     return 0;

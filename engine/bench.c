@@ -40,8 +40,8 @@ static int batch_open(struct batch *b, uint64_t count, uint32_t prompt_len, uint
     b->tokens = calloc(count * gen_len, sizeof(*b->tokens));
     if (!b->sequence || !b->prompts || !b->tokens) {
         batch_close(b);
-        return aq_error(reterr, -ENOMEM, "bench: %llu prompts of %u tokens",
-                        (unsigned long long)count, prompt_len);
+        return aq_error_memory(reterr, "bench: %llu prompts of %u tokens",
+                               (unsigned long long)count, prompt_len);
     }
     uint32_t first = vocab > 8 ? 4 : 0;
     for (uint64_t i = 0; i < count; i++) {

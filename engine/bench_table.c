@@ -81,7 +81,7 @@ static int open_runs(struct aq_bench_table *t, const struct aq_options *o, struc
     int rc = 0;
     t->run = calloc(t->table->row_count, sizeof(*t->run));
     if (!t->run || !common)
-        rc = aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+        rc = aq_error_memory(reterr, "table '%s'", o->table);
     for (uint32_t i = 0; i < t->table->row_count && rc == 0; i++) {
         const struct aq_table_row *row = &t->table->row[i];
         rc = open_run(&t->run[i], row, common, reterr);
@@ -99,7 +99,7 @@ static int open_state(struct aq_bench_table *t, const char *output,
     json_t *document = NULL;
     char *lock_path = aq_file_name(output, ".lock");
     t->state_path = aq_file_name(output, ".rows.json");
-    int rc = lock_path && t->state_path ? 0 : aq_error(reterr, -ENOMEM, "'%s'", output);
+    int rc = lock_path && t->state_path ? 0 : aq_error_memory(reterr, "'%s'", output);
     rc = rc < 0 ? rc : aq_lock_open(&t->lock, lock_path, reterr);
     free(lock_path);
     if (rc < 0 || aq_file_size(t->state_path) < 0)
@@ -126,10 +126,10 @@ int aq_bench_table_open(struct aq_bench_table **ret, const struct aq_options *o,
         return aq_error(reterr, -EINVAL, "--trace tells of one run: expected no --table beside it");
     struct aq_bench_table *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+        return aq_error_memory(reterr, "table '%s'", o->table);
     t->done = json_object();
     int rc = t->done ? aq_table_read(&t->table, o->table, reterr)
-                     : aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+                     : aq_error_memory(reterr, "table '%s'", o->table);
     rc = rc < 0 ? rc : open_runs(t, o, reterr);
     if (rc == 0 && o->output && !o->dry_run)
         rc = open_state(t, o->output, hooks, reterr);
@@ -203,12 +203,12 @@ static int keep(struct aq_bench_table *t, const char *key, json_t *row, struct a
     if (!t->state_path)
         return 0;
     if (json_object_set(t->done, key, row) < 0)
-        return aq_error(reterr, -ENOMEM, "'%s'", t->state_path);
+        return aq_error_memory(reterr, "'%s'", t->state_path);
     json_t *document =
         json_pack("{s:i, s:s, s:O}", "schema", 1, "table", t->table->name, "rows", t->done);
     char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     int rc = text ? aq_file_replace(t->state_path, text, strlen(text), true, reterr)
-                  : aq_error(reterr, -ENOMEM, "'%s'", t->state_path);
+                  : aq_error_memory(reterr, "'%s'", t->state_path);
     free(text);
     json_decref(document);
     return rc;

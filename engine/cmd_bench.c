@@ -156,12 +156,12 @@ static int deliver(const struct aq_options *o, const json_t *rows, bool last,
         return 0;
     char *text = format_rows(rows, o->table != NULL, format);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "bench table");
+        return aq_error_memory(reterr, "bench table");
     int rc = 0;
     if (o->output) {
         char *line = json ? aq_file_name(text, "\n") : text;
         rc = line ? aq_file_replace(o->output, line, strlen(line), last, reterr)
-                  : aq_error(reterr, -ENOMEM, "bench table");
+                  : aq_error_memory(reterr, "bench table");
         if (line != text)
             free(line);
     } else if (hooks && hooks->output) {

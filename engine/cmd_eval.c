@@ -303,7 +303,7 @@ static int take_sums(struct eval *v, struct aq_err *reterr)
     v->watch = calloc(n, sizeof(*v->watch));
     return v->nll && v->full_nll && v->delta && v->watch
                ? 0
-               : aq_error(reterr, -ENOMEM, "eval: %u windows", n);
+               : aq_error_memory(reterr, "eval: %u windows", n);
 }
 
 static int check_options(const struct aq_options *o, struct aq_err *reterr)
@@ -388,7 +388,7 @@ static int deliver_table(const struct eval *v, const json_t *document, struct aq
     size_t bytes, i;
     FILE *f = open_memstream(&text, &bytes);
     if (!f)
-        return aq_error(reterr, -ENOMEM, "eval table");
+        return aq_error_memory(reterr, "eval table");
     fprintf(f,
             "| sweep | slots | KV bytes | nll | se | perplexity |%s\n|---|---|---|---|---|---|%s\n",
             full ? " delta | se | KL to full | top-1 |" : "", full ? "---|---|---|---|" : "");

@@ -112,7 +112,7 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
 {
     struct aq_job *j = calloc(1, sizeof(*j));
     if (!j)
-        return aq_error(reterr, -ENOMEM, "job: out of memory");
+        return aq_error_memory(reterr, "job");
     j->o = o;
     j->hooks = hooks;
     j->log = aq_job_log(j);

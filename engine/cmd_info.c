@@ -308,7 +308,7 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
         aq_json_put(&document, "cache", cache_json(cache));
     free(cache);
     if (!document)
-        return aq_error(reterr, -ENOMEM, "info: out of memory");
+        return aq_error_memory(reterr, "info");
     if (o->json)
         return aq_hooks_json(hooks, document, reterr);
     aq_hooks_outputf(hooks, "aquifer     %s\n", aquifer_version());

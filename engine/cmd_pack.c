@@ -110,7 +110,7 @@ static int deliver(struct listing *l, json_t **head, const struct aquifer_hooks 
     }
     json_decref(*head);
     if (fflush(l->text) != 0)
-        return aq_error(reterr, -ENOMEM, "list of tensors");
+        return aq_error_memory(reterr, "list of tensors");
     if (hooks && hooks->output)
         hooks->output(hooks->user, *text, *bytes);
     return 0;
@@ -178,7 +178,7 @@ static int list(const struct aq_options *o, const struct aq_pack_plan *plan,
     int rc;
     if (!l.text || !head) {
         json_decref(head);
-        rc = aq_error(reterr, -ENOMEM, "list of tensors");
+        rc = aq_error_memory(reterr, "list of tensors");
     } else {
         if (store)
             list_store(&l, store, &head);
@@ -271,7 +271,7 @@ static int verify(const struct aq_options *o, const struct aq_store *store,
     for (uint32_t i = 0; i < items; i++)
         total += aq_store_item(store, i)->bytes;
     if (!v.buffer || !v.verdict)
-        rc = aq_error(reterr, -ENOMEM, "check of %u items", all);
+        rc = aq_error_memory(reterr, "check of %u items", all);
     reporter_open(&reporter, o, hooks, "checked");
     while (rc == 0 && v.first < all) {
         uint32_t batch = (uint32_t)aq_min_u64(4ull * aq_pool_threads(pool), all - v.first);

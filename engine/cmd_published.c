@@ -56,7 +56,7 @@ int aq_cmd_published(const struct aq_options *o, const struct aquifer_hooks *hoo
         aq_error_prefix(reterr, "%s", o->published_file);
     char *text = rc == 0 ? as_text(t, rows, o->json) : NULL;
     if (rc == 0 && !text)
-        rc = aq_error(reterr, -ENOMEM, "published: out of memory");
+        rc = aq_error_memory(reterr, "published");
     if (rc == 0 && o->output)
         rc = aq_file_replace(o->output, text, strlen(text), false, reterr);
     else if (rc == 0)

@@ -127,7 +127,7 @@ int aq_cmd_status(const struct aq_options *o, const struct aquifer_hooks *hooks,
 {
     char *path = status_path(o->status_file), *text = NULL;
     if (!path)
-        return aq_error(reterr, -ENOMEM, "status: out of memory");
+        return aq_error_memory(reterr, "status");
     size_t bytes;
     json_t *document = NULL;
     struct stat st;

@@ -113,7 +113,7 @@ int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq
     char *text = json_dumps(document, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     json_decref(document);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "result as JSON");
+        return aq_error_memory(reterr, "result as JSON");
     if (hooks && hooks->output) {
         hooks->output(hooks->user, text, strlen(text));
         hooks->output(hooks->user, "\n", 1);

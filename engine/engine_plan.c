@@ -51,7 +51,7 @@ static int keep_lengths(struct aq_engine *e, const struct aq_workload *w, struct
         return 0;
     e->length = malloc(bytes);
     if (!e->length)
-        return aq_error(reterr, -ENOMEM, "plan: out of memory");
+        return aq_error_memory(reterr, "plan");
     memcpy(e->length, w->length, bytes);
     e->length_count = w->length_count;
     return 0;

@@ -95,7 +95,7 @@ static int add_run(struct aq_eval_sweep *s, json_t *object, char *text, struct a
     if (grown)
         s->run = grown;
     if (!grown || !text || !object)
-        rc = aq_error(reterr, -ENOMEM, "--sweep of %u runs", s->count + 1);
+        rc = aq_error_memory(reterr, "--sweep of %u runs", s->count + 1);
     if (rc == 0)
         rc = aq_options_from_json(&options, "eval", object, reterr);
     if (rc == 0)
@@ -197,7 +197,7 @@ int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o, st
             json_object_del(copy, key);
     }
     int rc = object && copy ? aq_options_from_json(ret, "eval", copy, reterr)
-                            : aq_error(reterr, -ENOMEM, "--compare-full");
+                            : aq_error_memory(reterr, "--compare-full");
     json_decref(object);
     json_decref(copy);
     return rc;

@@ -114,7 +114,7 @@ static int open_local(struct local *l, const struct aq_hw_local_opts *opts, stru
     /* Runs on the CPU and on the GPU do not take turns in measuring. */
     if (asprintf(&l->path, "%s/hardware-local%s.yaml", l->cache, opts->cuda ? "-gpu" : "") < 0) {
         l->path = NULL;
-        return aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
+        return aq_error_memory(reterr, "hardware profile");
     }
     return describe_local(l, opts, reterr);
 }

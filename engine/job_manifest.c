@@ -117,7 +117,7 @@ int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
     char *text = m ? json_dumps(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(m);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "manifest '%s': out of memory", j->manifest);
+        return aq_error_memory(reterr, "manifest '%s'", j->manifest);
     int rc = aq_file_replace(j->manifest, text, strlen(text), true, reterr);
     free(text);
     return rc;

@@ -30,7 +30,7 @@ static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
                         o->output);
     j->stream_output = true;
     j->output = strdup(o->output);
-    return j->output ? 0 : aq_error(reterr, -ENOMEM, "output: out of memory");
+    return j->output ? 0 : aq_error_memory(reterr, "output");
 }
 
 static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
@@ -48,9 +48,7 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     j->manifest = aq_file_name(j->output, ".manifest.json");
     j->status = aq_file_name(j->output, ".status.json");
     *ret_lock = aq_file_name(j->output, ".lock");
-    return j->part && j->manifest && j->status && *ret_lock
-               ? 0
-               : aq_error(reterr, -ENOMEM, "output: out of memory");
+    return j->part && j->manifest && j->status && *ret_lock ? 0 : aq_error_memory(reterr, "output");
 }
 
 /* Input and report must be none of our files: those are written to and renamed. */

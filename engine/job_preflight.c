@@ -61,7 +61,7 @@ static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
         j->rows = rows;
     uint32_t *table = rows ? calloc(2 * capacity, sizeof(*table)) : NULL;
     if (!table)
-        return aq_error(reterr, -ENOMEM, "%" PRIu64 " records: out of memory", capacity);
+        return aq_error_memory(reterr, "%" PRIu64 " records: out of memory", capacity);
     free(j->id_table);
     j->id_table = table;
     j->id_table_count = 2 * capacity;
@@ -203,7 +203,7 @@ int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
 {
     j->prompt_histogram = calloc((size_t)j->g.rules.context + 1, sizeof(*j->prompt_histogram));
     if (!j->prompt_histogram)
-        return aq_error(reterr, -ENOMEM, "preflight: out of memory");
+        return aq_error_memory(reterr, "preflight");
     struct aq_line line;
     struct aq_line_place place;
     while (!j->o->limit || j->row_count < j->o->limit) {

@@ -176,7 +176,7 @@ static int rename_old(struct aq_job *j, const char *path, const char *ending, st
     if (aq_file_size(path) < 0)
         return 0;
     char *to = aq_file_name(path, ending);
-    int rc = to ? 0 : aq_error(reterr, -ENOMEM, "rename '%s'", path);
+    int rc = to ? 0 : aq_error_memory(reterr, "rename '%s'", path);
     if (rc == 0 && rename(path, to) < 0)
         rc = aq_error(reterr, -errno, "rename '%s' to '%s': %s", path, to, strerror(errno));
     if (rc == 0)

@@ -153,7 +153,7 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
         return rc;
     m->source = calloc(1, sizeof(*m->source));
     if (!m->source)
-        return aq_error(reterr, -ENOMEM, "model source");
+        return aq_error_memory(reterr, "model source");
     snprintf(m->name, sizeof(m->name), "%s", base_name(named));
     while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
         m->name[strlen(m->name) - 1] = '\0';
@@ -228,7 +228,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     assert(ret && (opts->dir || opts->shape));
     struct aq_model *m = calloc(1, sizeof(*m));
     if (!m)
-        return aq_error(reterr, -ENOMEM, "model");
+        return aq_error_memory(reterr, "model");
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
     if (rc < 0)
@@ -633,7 +633,7 @@ int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_
     m->weight = calloc(m->steps.step_count, sizeof(*m->weight));
     m->vector = calloc(m->steps.step_count, sizeof(*m->vector));
     if (!m->weight || !m->vector)
-        return aq_error(reterr, -ENOMEM, "%s: table of weights", m->name);
+        return aq_error_memory(reterr, "%s: table of weights", m->name);
     head = aq_device_separate(device) ? head : AQ_DEVICE;
     m->device = device;
     place(m, stream, head, format, table);

@@ -191,7 +191,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(more) && rc == 0; i++) {
         struct aq_planning *q = malloc(sizeof(*q));
         if (!q) {
-            rc = aq_error(reterr, -ENOMEM, "plan");
+            rc = aq_error_memory(reterr, "plan");
             break;
         }
         *q = *p;
@@ -397,7 +397,7 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, const struct aq_log 
     uint32_t at[SWEEP_KEYS_MAX] = {0}, axes = 0;
     uint64_t rows = 1;
     json_t *table = json_array();
-    int rc = axis ? 0 : aq_error(reterr, -ENOMEM, "--sweep");
+    int rc = axis ? 0 : aq_error_memory(reterr, "--sweep");
     if (rc == 0 && o->sweep.count > SWEEP_KEYS_MAX)
         rc = aq_error(reterr, -EINVAL, "--sweep: at most %d keys", SWEEP_KEYS_MAX);
     for (; axes < o->sweep.count && rc == 0; axes++) {

@@ -609,8 +609,7 @@ int aq_request_open(struct aq_request **ret, const struct aq_request_rules *rule
     if (!r || !d) {
         free(r);
         free(d);
-        return aq_error(reterr, -ENOMEM, "line %llu: out of memory",
-                        (unsigned long long)line->number);
+        return aq_error_memory(reterr, "line %llu", (unsigned long long)line->number);
     }
     *r = (struct aq_request){.index = line->index,
                              .line = line->number,

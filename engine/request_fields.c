@@ -476,7 +476,7 @@ int aq_request_defaults(struct aq_params *ret, const struct aq_options *o, uint3
                             o->stop_token_ids[i]);
     struct aq_text *stop = calloc(o->stop.count + 1, sizeof(*stop));
     if (!stop)
-        return aq_error(reterr, -ENOMEM, "request defaults: out of memory");
+        return aq_error_memory(reterr, "request defaults");
     for (uint32_t i = 0; i < o->stop.count; i++) {
         stop[i] = (struct aq_text){o->stop.item[i], strlen(o->stop.item[i])};
         if (stop[i].count && stop[i].count <= AQ_REQUEST_STOP_BYTES_MAX && i < AQ_REQUEST_STOPS_MAX)

@@ -49,8 +49,8 @@ static int read_line(struct run *r, struct aq_err *reterr)
     if (ferror(r->input))
         return io_error("read", r->opts->input_name, reterr);
     if (r->line.failed)
-        return aq_error(reterr, -ENOMEM, "'%s' line %llu", r->opts->input_name,
-                        (unsigned long long)r->line_number + 1);
+        return aq_error_memory(reterr, "'%s' line %llu", r->opts->input_name,
+                               (unsigned long long)r->line_number + 1);
     if (c == EOF && r->line.count == 0)
         return 0;
     r->line_number++;
@@ -245,8 +245,8 @@ static int run_line(struct run *r, const char *text, size_t bytes, struct aq_err
     aq_buf_puts(&r->out, "}\n");
     json_decref(record);
     if (r->out.failed || r->text.failed)
-        return aq_error(reterr, -ENOMEM, "'%s' line %llu", r->opts->input_name,
-                        (unsigned long long)r->line_number);
+        return aq_error_memory(reterr, "'%s' line %llu", r->opts->input_name,
+                               (unsigned long long)r->line_number);
     errno = 0;
     if (fwrite(r->out.data, 1, r->out.count, r->output) != r->out.count)
         return io_error("write", r->opts->output_name, reterr);

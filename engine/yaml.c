@@ -51,8 +51,8 @@ void aq_yaml_close(struct aq_yaml *y)
 
 static int out_of_memory(const struct reader *r, struct aq_err *reterr)
 {
-    return aq_error(reterr, -ENOMEM, "'%s': out of memory after %u nodes", r->name,
-                    r->yaml->node_count);
+    return aq_error_memory(reterr, "'%s': out of memory after %u nodes", r->name,
+                           r->yaml->node_count);
 }
 
 /* Hangs a node (owned from here on) into the tree: below the open level, or as the root. */
@@ -305,7 +305,7 @@ int aq_yaml_parse(struct aq_yaml **ret, const char *name, const char *text, size
         return refuse(&r, directive, "directives (%NAME)", reterr);
     r.yaml = calloc(1, sizeof(*r.yaml));
     if (!r.yaml)
-        return aq_error(reterr, -ENOMEM, "'%s': out of memory", name);
+        return aq_error_memory(reterr, "'%s'", name);
     struct fy_diag_cfg diag_cfg;
     fy_diag_cfg_default(&diag_cfg);
     diag_cfg.fp = NULL; /* nothing of ours goes to standard error */

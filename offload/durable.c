@@ -57,7 +57,7 @@ int aq_write_json(const char *dir, const char *name, json_t *value, struct aq_er
     int rc = 0, fd = -1;
     if (!text || asprintf(&path, "%s/%s", dir, name) < 0 ||
         asprintf(&temp, "%s/%s.tmp", dir, name) < 0) {
-        rc = aq_error(reterr, -ENOMEM, "'%s/%s'", dir, name);
+        rc = aq_error_memory(reterr, "'%s/%s'", dir, name);
         goto out;
     }
     fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -44,7 +44,7 @@ int aq_lp_solve(double *ret_x, double *ret_cost, const struct aq_lp *lp, struct 
     }
     Clp_Simplex *s = Clp_newModel();
     if (!s)
-        return aq_error(reterr, -ENOMEM, "linear program of %u columns", lp->columns);
+        return aq_error_memory(reterr, "linear program of %u columns", lp->columns);
     Clp_setLogLevel(s, 0);
     Clp_loadProblem(s, (int)lp->columns, (int)lp->rows, start, row, value, low, high, lp->cost,
                     row_low, row_high);

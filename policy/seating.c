@@ -36,7 +36,7 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
     }
     if (!s || !s->seat || !s->lengths) {
         aq_seating_close(s);
-        return aq_error(reterr, -ENOMEM, "forecast of %u seats: out of memory", seats);
+        return aq_error_memory(reterr, "forecast of %u seats", seats);
     }
     s->o = *opts;
     s->seats = seats;

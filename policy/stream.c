@@ -324,7 +324,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
     fit_ring(&m);
     number_chunks(&m);
     if (m.failed) {
-        rc = aq_error(reterr, -ENOMEM, "stream of %u chunks", s.chunk_count);
+        rc = aq_error_memory(reterr, "stream of %u chunks", s.chunk_count);
         goto fail;
     }
     *ret = s;

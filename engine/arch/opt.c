@@ -208,7 +208,7 @@ int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, st
     m.attention_scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
     m.step = calloc(m.step_count, sizeof(*m.step));
     if (!m.step)
-        return aq_error(reterr, -ENOMEM, "description of %u steps", m.step_count);
+        return aq_error_memory(reterr, "description of %u steps", m.step_count);
     embed_step(&m.step[0], c);
     for (uint32_t layer = 0; layer < c->layers; layer++) {
         attention_step(&m.step[1 + 2 * layer], c, layer);
