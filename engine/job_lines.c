@@ -42,7 +42,10 @@ static int read_line(struct aq_job *j, const char *path, uint64_t number, bool l
     struct aq_err err;
     size_t bytes = f->count - (f->count && f->bytes[f->count - 1] == '\n');
     *ret_torn = false;
-    if (aq_result_read(&mark, f->bytes, bytes, &err) < 0) {
+    int rc = aq_result_read(&mark, f->bytes, bytes, &err);
+    if (rc == -ENOMEM) /* nobody knows what this line is */
+        return aq_error_memory(reterr, "'%s' line %" PRIu64, path, number);
+    if (rc < 0) {
         const char *why = err.text; /* the parser was given one line, and calls it the first */
         why += strncmp(why, "line 1 ", 7) ? 0 : 7;
         *ret_torn = last;
@@ -66,6 +69,8 @@ static int walk_stream(struct aq_job *j, const char *path, FILE *file, aq_job_li
     int rc = 0;
     for (uint64_t number = 1; rc == 0; number++) {
         ssize_t n = getline(&line, &capacity, file);
+        if (n < 0 && !feof(file) && !ferror(file)) /* what follows must not be taken for torn */
+            rc = aq_error_memory(reterr, "'%s' line %" PRIu64, path, number);
         if (n < 0)
             break;
         struct aq_job_line f = {.bytes = line, .count = (size_t)n, .offset = w->good_end};

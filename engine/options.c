@@ -48,7 +48,9 @@ static int give_scalar(struct aq_options *o, const struct aq_option *option, con
             snprintf(number, sizeof(number), "%llu", (unsigned long long)x); /* 32.0 is 32 */
         } else {
             size_t n = json_dumpb(value, number, sizeof(number) - 1, JSON_ENCODE_ANY);
-            assert(n > 0 && n < sizeof(number));
+            assert(n < sizeof(number));
+            if (n == 0)
+                return aq_error_memory(reterr, "%s", label);
             number[n] = '\0';
         }
     } else {

@@ -556,7 +556,10 @@ static int parse_line(struct aq_request *r)
         return 0;
     }
     struct aq_err err;
-    if (aq_json_parse(&d->root, line->text, line->bytes, true, &err) < 0) {
+    int rc = aq_json_parse(&d->root, line->text, line->bytes, true, &err);
+    if (rc == -ENOMEM)
+        return rc;
+    if (rc < 0) {
         const char *why = err.text; /* its own line is always 1; ours is in the error record */
         why += strncmp(why, "line 1 ", 7) ? 0 : 7;
         aq_request_refuse(r, AQ_RECORD_INVALID_JSON, "", "not valid JSON: %.480s", why);

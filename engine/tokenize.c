@@ -101,6 +101,7 @@ static bool encode_record(struct run *r, const json_t *record, struct bad_line *
     r->ids.count = 0;
     int rc = aq_tokenizer_encode(r->t, r->state, json_string_value(text), json_string_length(text),
                                  opts, &r->ids, &err);
+    r->out.failed |= rc == -ENOMEM;
     if (rc < 0) {
         snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
         return refuse(bad, rc == -EINVAL ? "invalid_record" : "internal_error", "text");
@@ -123,6 +124,7 @@ static bool read_ids(struct run *r, const json_t *ids, struct bad_line *bad)
     }
     r->ids.count = 0;
     if (!aq_ids_reserve(&r->ids, json_array_size(ids))) {
+        r->out.failed = true;
         snprintf(bad->message, sizeof(bad->message), "no memory for %zu ids", json_array_size(ids));
         return refuse(bad, "internal_error", "ids");
     }
@@ -212,7 +214,9 @@ static bool parse_line(struct run *r, const char *text, size_t bytes, json_t **r
                  AQ_TOKENIZE_LINE_MAX);
         return refuse(bad, "invalid_record", NULL);
     }
-    if (aq_json_parse(ret, text, bytes, true, &err) < 0) {
+    int rc = aq_json_parse(ret, text, bytes, true, &err);
+    r->out.failed |= rc == -ENOMEM;
+    if (rc < 0) {
         snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
         return refuse(bad, "invalid_json", NULL);
     }
