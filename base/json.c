@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/buf.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <math.h>
@@ -126,6 +128,20 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 json_t *aq_json_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
+}
+
+static int dump_to_buf(const char *bytes, size_t count, void *user)
+{
+    struct aq_buf *b = user;
+    aq_buf_put(b, bytes, count);
+    return b->failed ? -1 : 0;
+}
+
+char *aq_json_dump(const json_t *v, size_t flags)
+{
+    struct aq_buf b = {0};
+    b.failed = json_dump_callback(v, dump_to_buf, &b, flags) < 0 || b.failed;
+    return aq_buf_take(&b);
 }
 
 void aq_json_put(json_t **object, const char *key, json_t *value)

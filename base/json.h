@@ -39,6 +39,10 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 /* A real for output: null when x is not finite. */
 json_t *aq_json_real(double x);
 
+/* v as text, flags as of json_dumps: malloc'd, NULL when memory is out or v is NULL.  (jansson's
+ * own, 2.14, leaves out keys that found no memory.) */
+char *aq_json_dump(const json_t *v, size_t flags);
+
 /* Documents are built member by member and looked at once: what takes a value (never borrowed) into
  * an object or list, or finds that memory is out, which the value NULL says too, and then leaves
  * NULL in place of the whole.  Putting more into that does nothing. */

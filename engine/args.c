@@ -387,7 +387,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
     rc = aq_options_check(o, reterr);
     if (rc == 0) {
         json_t *object = aq_options_to_json(o);
-        *ret_json = object ? json_dumps(object, JSON_COMPACT) : NULL;
+        *ret_json = object ? aq_json_dump(object, JSON_COMPACT) : NULL;
         json_decref(object);
         if (!*ret_json)
             rc = aq_error_memory(reterr, "options");

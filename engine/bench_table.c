@@ -47,7 +47,7 @@ static bool one_run(const struct aq_options *o)
 
 static bool key_of(char key[24], const json_t *options)
 {
-    char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = aq_json_dump(options, JSON_COMPACT | JSON_SORT_KEYS);
     XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
     const char *version = aq_build_version();
     hash ^= XXH3_64bits(version, strlen(version));
@@ -206,7 +206,7 @@ static int keep(struct aq_bench_table *t, const char *key, json_t *row, struct a
         return aq_error_memory(reterr, "'%s'", t->state_path);
     json_t *document =
         json_pack("{s:i, s:s, s:O}", "schema", 1, "table", t->table->name, "rows", t->done);
-    char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = document ? aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     int rc = text ? aq_file_replace(t->state_path, text, strlen(text), true, reterr)
                   : aq_error_memory(reterr, "'%s'", t->state_path);
     free(text);

@@ -118,7 +118,7 @@ static char *format_rows(const json_t *rows, bool named, const char *format)
 {
     if (strcmp(format, "json") == 0) {
         const json_t *document = json_array_size(rows) == 1 ? json_array_get(rows, 0) : rows;
-        char *text = json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        char *text = aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         return text;
     }
     char *text = NULL;
@@ -177,10 +177,8 @@ static void write_report(const struct aq_options *o, const json_t *rows,
                          const struct aquifer_hooks *hooks)
 {
     const json_t *document = json_array_size(rows) == 1 ? json_array_get(rows, 0) : rows;
-    if (o->report &&
-        json_dump_file(document, o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
-        aq_hooks_line(hooks, AQUIFER_WARNING, "report '%s' could not be written: %s", o->report,
-                      strerror(errno));
+    if (o->report)
+        aq_hooks_report(hooks, o->report, document);
 }
 
 static int run_rows(json_t **rows, const struct aq_options *o, const struct aquifer_hooks *hooks,

@@ -196,10 +196,7 @@ static void write_report(const struct eval *v, const struct aq_engine *e, double
     struct aq_report_times t = {
         .total_s = seconds, .requests = w->count, .prompt_tokens = (uint64_t)w->count * w->stride};
     json_t *report = aq_report_build(e, &t, NULL);
-    if (!report ||
-        json_dump_file(report, v->o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
-        aq_hooks_line(v->hooks, AQUIFER_WARNING, "report '%s' could not be written: %s",
-                      v->o->report, strerror(errno));
+    aq_hooks_report(v->hooks, v->o->report, report);
     json_decref(report);
 }
 

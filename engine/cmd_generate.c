@@ -193,7 +193,7 @@ static void plan_line(struct aq_buf *out, const json_t *plan_json)
         if (json_is_object(v) || json_is_array(v))
             continue;
         char *text = json_is_string(v) ? strdup(json_string_value(v))
-                                       : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+                                       : aq_json_dump(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         aq_buf_printf(out, "%s %s %s", out->count > 5 ? "," : "", key, text ? text : "?");
         free(text);
     }

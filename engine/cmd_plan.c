@@ -34,7 +34,7 @@ static void put_word(struct aq_buf *out, const char *word)
 
 static void put_value(struct aq_buf *out, const json_t *v, bool quote)
 {
-    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+    char *text = json_is_string(v) ? NULL : aq_json_dump(v, JSON_ENCODE_ANY);
     if (text)
         aq_buf_puts(out, text);
     else if (!json_is_string(v))

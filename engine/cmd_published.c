@@ -31,7 +31,7 @@ static char *as_text(const struct aq_table *t, const json_t *rows, bool json)
         json_t *document =
             json_pack("{s:i, s:s, s:s?, s:O, s:o}", "schema", 1, "table", t->name, "about",
                       t->about, "rows", rows, "summary", aq_published_summary(rows));
-        char *text = json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        char *text = aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         json_decref(document);
         char *line = text ? aq_file_name(text, "\n") : NULL;
         free(text);

@@ -114,7 +114,7 @@ static json_t *manifest_values(const struct aq_job *j)
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
     json_t *m = json_pack("{s:i, s:o}", "schema", SCHEMA, "values", manifest_values(j));
-    char *text = m ? json_dumps(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = m ? aq_json_dump(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(m);
     if (!text)
         return aq_error_memory(reterr, "manifest '%s'", j->manifest);
@@ -167,7 +167,8 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
 
 static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
 {
-    char *dump = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *dump =
+        v ? aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     const char *text = dump ? dump : "(nothing)";
     aq_quote(dst, dst_bytes, text, strlen(text));
     free(dump);

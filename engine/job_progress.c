@@ -228,7 +228,7 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
     aq_json_put(&o, "last_error", view->last_error[0] ? safe_text(view->last_error) : json_null());
     aq_json_put(&o, "pid", json_integer((json_int_t)getpid()));
     aq_json_put(&o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
-    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    char *text = aq_json_dump(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     struct aq_err err;
     if (text && aq_file_replace(j->status, text, strlen(text), false, &err) < 0)
         aq_job_note(j, AQUIFER_WARNING, "status: %s", err.text);
@@ -263,7 +263,7 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
 
 void aq_progress_write_report(const struct aq_job *j, json_t *report)
 {
-    char *text = report ? json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = report ? aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(report);
     struct aq_err err = {.text = "out of memory"};
     if (!text || aq_file_replace(j->o->report, text, strlen(text), false, &err) < 0)

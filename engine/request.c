@@ -203,7 +203,7 @@ static int copy_member(const char **ret, struct aq_request *r, struct aq_text ob
     struct aq_text text;
     char *dump = NULL;
     if (!aq_json_member_text(&text, object, name)) {
-        dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        dump = aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT);
         if (!dump)
             return -ENOMEM;
         text = (struct aq_text){dump, strlen(dump)};

@@ -3,6 +3,7 @@
  * known but only accepted with a value that changes nothing. */
 #include "engine/request_draft.h"
 
+#include "base/json.h"
 #include "base/nearest.h"
 
 #include <assert.h>
@@ -47,7 +48,7 @@ static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
         snprintf(dst, dst_bytes, "%.9g", json_real_value(v));
         return dst;
     }
-    char *dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *dump = aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT);
     aq_quote(dst, dst_bytes, dump ? dump : "?", dump ? strlen(dump) : 1);
     free(dump);
     return dst;

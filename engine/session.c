@@ -295,7 +295,7 @@ int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *ret
         .prompt_tokens = a->prompt_tokens,
     };
     json_t *report = aq_report_build(a->g.engine, &times, NULL);
-    char *text = report ? json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = report ? aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(report);
     if (!text)
         return publish(reterr, &err, aq_error_memory(&err, "report"));

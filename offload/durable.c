@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/durable.h"
 
+#include "base/json.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +54,7 @@ int aq_write_fully(int fd, const char *path, uint64_t offset, const void *src, s
 int aq_write_json(const char *dir, const char *name, json_t *value, struct aq_err *reterr)
 {
     char *path = NULL, *temp = NULL;
-    char *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
+    char *text = value ? aq_json_dump(value, JSON_INDENT(1)) : NULL;
     json_decref(value);
     int rc = 0, fd = -1;
     if (!text || asprintf(&path, "%s/%s", dir, name) < 0 ||

@@ -248,7 +248,7 @@ static json_t *files_json(const struct aq_store_manifest *m)
 /* XXH3-64 of the compact, key-sorted text; steals the reference. */
 static int hash_of_json(uint64_t *ret, json_t *value, struct aq_err *reterr)
 {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *text = value ? aq_json_dump(value, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(value);
     if (!text)
         return aq_error_memory(reterr, "manifest of the store");
