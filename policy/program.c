@@ -437,7 +437,7 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
         p.slot = calloc(p.slot_count, sizeof(*p.slot));
     }
     if (!p.slot) {
-        aq_error(reterr, rc, "program of %u slots", p.slot_count);
+        aq_error_memory(reterr, "program of %u slots", p.slot_count);
         goto end;
     }
     lay_slots(&b);
