@@ -130,6 +130,15 @@ json_t *aq_json_real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
+json_t *aq_json_copy(const json_t *v)
+{
+    json_t *copy = json_deep_copy(v);
+    if (json_equal(v, copy))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 static int dump_to_buf(const char *bytes, size_t count, void *user)
 {
     struct aq_buf *b = user;

@@ -39,6 +39,9 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 /* A real for output: null when x is not finite. */
 json_t *aq_json_real(double x);
 
+/* A deep copy; NULL when memory is out or v is NULL.  (jansson's own leave out what found none.) */
+json_t *aq_json_copy(const json_t *v);
+
 /* v as text, flags as of json_dumps: malloc'd, NULL when memory is out or v is NULL.  (jansson's
  * own, 2.14, leaves out keys that found no memory.) */
 char *aq_json_dump(const json_t *v, size_t flags);

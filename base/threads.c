@@ -143,7 +143,10 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
         int rc = aq_thread_start(&p->handle[i], NULL, worker_main, &p->worker[i]);
         if (rc) {
             aq_pool_close(p);
-            return aq_error(reterr, -rc, "worker thread %u of %u: %s", i, threads, strerror(rc));
+            return aq_error(reterr, -rc,
+                            "worker thread %u of %u: %s; lower --threads, or raise the limits of "
+                            "memory and threads (ulimit -v, -u)",
+                            i, threads, strerror(rc));
         }
         p->started = i;
     }

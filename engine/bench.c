@@ -140,7 +140,10 @@ static json_t *measure(struct aq_engine *e, struct batch *b, double load_s,
         .requests = b->count,
         .prompt_tokens = b->count * b->prompt_len,
     };
-    return aq_report_build(e, &t, &before);
+    json_t *report = aq_report_build(e, &t, &before);
+    if (!report)
+        aq_error_memory(reterr, "report of a row");
+    return report;
 }
 
 /* A real prefill, and `passes` decode passes at each of three lengths spread evenly over the
@@ -190,6 +193,8 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
     aq_json_put(&r, "gen_tok_s", aq_json_real(generated / total_s));
     aq_json_put(&r, "total_tok_s",
                 aq_json_real((generated + (double)requests * row->prompt_len) / total_s));
+    if (!r)
+        aq_error_memory(reterr, "report of a row");
     return r;
 fail:
     json_decref(r);

@@ -60,7 +60,7 @@ static bool key_of(char key[24], const json_t *options)
 static int open_run(struct run *run, const struct aq_table_row *row, const json_t *common,
                     struct aq_err *reterr)
 {
-    json_t *options = json_copy(row->options);
+    json_t *options = aq_json_copy(row->options);
     if (!options || json_object_update(options, (json_t *)common) < 0 ||
         !key_of(run->key, options)) {
         json_decref(options);
@@ -220,7 +220,7 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
     const struct aq_table_row *row = &t->table->row[i];
     const struct run *run = &t->run[i];
     const json_t *kept = json_object_get(t->done, run->key);
-    json_t *r = json_deep_copy(kept);
+    json_t *r = aq_json_copy(kept);
     struct aq_err err = {0};
     int rc = 0;
     bool failed = false;

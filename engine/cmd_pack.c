@@ -136,7 +136,7 @@ static void list_store(struct listing *l, const struct aq_store *s, json_t **hea
         aq_json_add(&files, json_string(aq_store_file(s, i)->name));
     aq_json_put(head, "identity", hash_json(aq_store_identity(s)));
     aq_json_put(head, "source", json_string(aq_store_source(s)));
-    aq_json_put(head, "model", json_deep_copy(aq_store_model(s)));
+    aq_json_put(head, "model", aq_json_copy(aq_store_model(s)));
     aq_json_put(head, "bytes", json_integer((json_int_t)sum));
     aq_json_put(head, "directories", dirs);
     aq_json_put(head, "files", files);

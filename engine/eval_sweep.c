@@ -188,7 +188,7 @@ void aq_eval_sweep_close(struct aq_eval_sweep *s)
 
 int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o, struct aq_err *reterr)
 {
-    json_t *object = options_json(o), *copy = json_copy(object);
+    json_t *object = options_json(o), *copy = aq_json_copy(object);
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)

@@ -185,7 +185,7 @@ static json_t *memory_now(const struct aq_progress *p)
 {
     if (!p->memory)
         return json_null();
-    json_t *memory = json_deep_copy(p->memory), *host = json_object_get(memory, "host");
+    json_t *memory = aq_json_copy(p->memory), *host = json_object_get(memory, "host");
     json_t *measured = json_integer((json_int_t)aq_mem_process_peak());
     if (!host || json_object_set_new(host, "measured", measured) == 0)
         return memory;

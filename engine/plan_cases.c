@@ -96,7 +96,7 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
     for (uint32_t h = 0; h < opened[2].count && rc == 0; h++) {
         for (uint32_t w = 0; w < opened[0].count && rc == 0; w++) {
             for (uint32_t k = 0; k < opened[1].count && rc == 0; k++) {
-                json_t *all = changes ? json_copy((json_t *)changes) : json_object();
+                json_t *all = changes ? aq_json_copy(changes) : json_object();
                 if (w)
                     aq_json_put(&all, "weight_format", json_string(opened[0].value[w]));
                 if (k)
@@ -355,7 +355,7 @@ static int read_axis(struct axis *ret, const char *text, struct aq_err *reterr)
 
 static json_t *row_json(const json_t *changes, const struct aq_planning *p)
 {
-    json_t *row = json_copy((json_t *)changes);
+    json_t *row = aq_json_copy(changes);
     aq_json_put(&row, "feasible", json_boolean(p->feasible));
     aq_json_put(&row, "gen_tok_s", p->feasible ? aq_json_real(p->forecast.gen_tok_s) : json_null());
     double total = aq_planning_total_s(p);
@@ -377,7 +377,7 @@ static int plan_row(json_t **rows, const struct aq_options *o, const struct axis
     struct aq_plan_case c = {0};
     for (uint32_t i = 0; i < axes; i++)
         aq_json_put(&changes, axis[i].key, json_string(axis[i].value[at[i]]));
-    all = json_copy(changes);
+    all = aq_json_copy(changes);
     aq_json_put(&all, "sweep", json_null());
     int rc = aq_plan_case_open(&c, o, all, log, reterr);
     if (rc == 0)

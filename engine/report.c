@@ -10,12 +10,14 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* The value of a "name : value" line of a /proc file. */
-static void proc_line(const char *path, const char *name, char *text, size_t size)
+/* The value of a "name : value" line of a /proc file, empty where there is none; false when memory
+ * is out. */
+static bool proc_line(const char *path, const char *name, char *text, size_t size)
 {
     char line[512];
     text[0] = '\0';
     FILE *f = fopen(path, "re");
+    bool known = f || errno != ENOMEM;
     while (f && fgets(line, sizeof(line), f)) {
         char *colon = strchr(line, ':');
         if (!colon || strncmp(line, name, strlen(name)) != 0)
@@ -27,14 +29,16 @@ static void proc_line(const char *path, const char *name, char *text, size_t siz
     }
     if (f)
         fclose(f);
+    return known;
 }
 
 json_t *aq_report_environment(void)
 {
     char cpu[256], memory[64];
     struct utsname u;
-    proc_line("/proc/cpuinfo", "model name", cpu, sizeof(cpu));
-    proc_line("/proc/meminfo", "MemTotal", memory, sizeof(memory));
+    if (!proc_line("/proc/cpuinfo", "model name", cpu, sizeof(cpu)) ||
+        !proc_line("/proc/meminfo", "MemTotal", memory, sizeof(memory)))
+        return NULL;
     uname(&u);
     return json_pack("{s:s, s:i, s:s, s:s}", "cpu", cpu, "cores",
                      (int)sysconf(_SC_NPROCESSORS_ONLN), "memory", memory, "kernel", u.release);

@@ -622,10 +622,11 @@ int aq_request_open(struct aq_request **ret, const struct aq_request_rules *rule
     d->rules = rules;
     d->line = line;
     int rc = open_steps(r);
+    rc = rc == 0 && d->no_memory ? -ENOMEM : rc;
     draft_close(r);
     if (rc < 0) {
         aq_request_close(r);
-        return aq_error(reterr, rc, "line %llu: out of memory", (unsigned long long)line->number);
+        return aq_error_memory(reterr, "line %llu", (unsigned long long)line->number);
     }
     *ret = r;
     return 0;

@@ -42,13 +42,14 @@ struct field {
 /* ---- messages ---- */
 
 /* The value as JSON, cut to a readable length. */
-static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
+static const char *value_text(struct aq_request *r, char *dst, size_t dst_bytes, const json_t *v)
 {
     if (json_is_real(v)) {
         snprintf(dst, dst_bytes, "%.9g", json_real_value(v));
         return dst;
     }
     char *dump = aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    r->draft->no_memory |= !dump;
     aq_quote(dst, dst_bytes, dump ? dump : "?", dump ? strlen(dump) : 1);
     free(dump);
     return dst;
@@ -59,7 +60,7 @@ static bool refuse_value(struct aq_request *r, const char *name, const char *exp
 {
     char found[64];
     return aq_request_refuse(r, AQ_RECORD_INVALID_PARAMETER, name, "'%s': expected %s, found %s",
-                             name, expected, value_text(found, sizeof(found), v));
+                             name, expected, value_text(r, found, sizeof(found), v));
 }
 
 /* ---- readers ---- */
@@ -236,7 +237,7 @@ static bool read_unsupported(struct aq_request *r, const struct field *f, const 
     char found[64];
     return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_PARAMETER, f->name,
                              "'%s': %s is not supported; leave it out", f->name,
-                             value_text(found, sizeof(found), v));
+                             value_text(r, found, sizeof(found), v));
 }
 
 /* ---- the table ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/table.h"
 
+#include "base/json.h"
 #include "base/nearest.h"
 #include "engine/yaml.h"
 
@@ -312,7 +313,7 @@ static int read_row(struct reader *r, const struct aq_yaml_node *node, const jso
     if (node->kind != AQ_YAML_MAP)
         return wrong(r, node, "a map", reterr);
     row->line = node->line;
-    row->options = json_copy((json_t *)defaults);
+    row->options = aq_json_copy(defaults);
     if (!row->options)
         return aq_error_memory(reterr, "'%s'", r->path);
     for (const struct aq_yaml_node *n = node->first; n; n = n->next) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/store_manifest.h"
 
+#include "base/buf.h"
 #include "base/json.h"
 
 #include <assert.h>
@@ -75,9 +76,8 @@ bool aq_store_file_name_ok(const char *name)
 /* jansson makes strings of valid UTF-8 only. */
 static bool is_utf8(const char *text)
 {
-    json_t *string = json_string(text);
-    json_decref(string);
-    return string != NULL;
+    size_t bytes = strlen(text);
+    return aq_utf8_invalid_at(text, bytes) == bytes;
 }
 
 /* Bytes that the item's kind, dtype and shape ask for; for a blob those it claims. */
@@ -280,7 +280,10 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
         if (json_array_append_new(dirs, json_string(m->dirs[i])) < 0) {
             json_decref(dirs);
             json_decref(body);
-            return aq_error(reterr, -EINVAL, "directory '%s': the path is not UTF-8", m->dirs[i]);
+            return is_utf8(m->dirs[i])
+                       ? aq_error_memory(reterr, "manifest of the store")
+                       : aq_error(reterr, -EINVAL, "directory '%s': the path is not UTF-8",
+                                  m->dirs[i]);
         }
     }
     json_t *head = json_pack("{so so so so}", "plan", hash_json(m->plan), "id", hash_json(m->id),
@@ -361,7 +364,7 @@ int aq_store_manifest_lay_out(struct aq_store_manifest **ret,
     m->items = calloc(items + 1, sizeof(*m->items));
     m->steps = calloc(opts->step_count, sizeof(*m->steps));
     m->source = strdup(opts->source);
-    m->model = json_deep_copy(opts->model);
+    m->model = aq_json_copy(opts->model);
     if (!m->items || !m->steps || !m->source || !m->model)
         rc = aq_error_memory(reterr, "manifest of %llu items", (unsigned long long)items);
     m->step_count = m->steps ? opts->step_count : 0;
