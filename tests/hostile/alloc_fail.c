@@ -3,19 +3,24 @@
  *
  *     AQ_FAIL=KIND:K     the K-th call (from 1) of that kind fails
  *     AQ_FAIL=KIND:K+    and every later one does
+ *     AQ_FAIL=KIND:0     none fails, and where each call of that kind comes from goes to AQ_FAIL_STACKS:
+ *                        its number and the hash of its return addresses, 64 bits each
  *     AQ_FAIL_LOG=FILE   calls of each kind are written there at exit, and at once where the first
  *                        failed call came from
  *
  * KIND is heap (malloc, calloc, realloc, aligned memory, and what calls them, as strdup), map
  * (anonymous mmap) or thread (pthread_create).  Counted are calls of this process from its
  * constructors on.  Needs glibc, whose allocator has names to go on by. */
+#undef _FILE_OFFSET_BITS /* or mmap and mmap64 were one name */
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +39,7 @@ static unsigned long fail_at; /* 0: none fails */
 static enum kind fail_kind;
 static bool fail_on, armed; /* armed: from the constructor on */
 static atomic_bool told;
-static int log_fd = -1;
+static int log_fd = -1, stacks_fd = -1;
 
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
@@ -60,6 +65,9 @@ __attribute__((constructor)) static void start(void)
     char *end = NULL;
     fail_at = colon ? strtoul(colon + 1, &end, 10) : 0;
     fail_on = end && *end == '+';
+    if (path && getenv("AQ_FAIL_STACKS"))
+        stacks_fd = far_from_others(
+            open(getenv("AQ_FAIL_STACKS"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (path)
         log_fd = far_from_others(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     void *frame[2];
@@ -70,9 +78,9 @@ __attribute__((constructor)) static void start(void)
 __attribute__((destructor)) static void end(void)
 {
     char text[128];
-    int n = snprintf(text, sizeof(text), "calls heap %lu map %lu thread %lu\n",
-                     atomic_load(&calls[HEAP]), atomic_load(&calls[MAP]),
-                     atomic_load(&calls[THREAD]));
+    int n =
+        snprintf(text, sizeof(text), "calls heap %lu map %lu thread %lu\n",
+                 atomic_load(&calls[HEAP]), atomic_load(&calls[MAP]), atomic_load(&calls[THREAD]));
     if (log_fd >= 0 && write(log_fd, text, (size_t)n) < 0)
         _exit(99);
 }
@@ -86,11 +94,25 @@ static void tell(void)
     armed = true;
 }
 
+/* FNV-1a over the return addresses, which are the same all through one run. */
+static void note_stack(unsigned long n)
+{
+    void *frame[FRAMES_MAX];
+    uint64_t row[2] = {n, 14695981039346656037u};
+    int count = backtrace(frame, FRAMES_MAX);
+    for (int i = 0; i < count; i++)
+        row[1] = (row[1] ^ (uintptr_t)frame[i]) * 1099511628211u;
+    if (write(stacks_fd, row, sizeof(row)) < 0)
+        _exit(99);
+}
+
 static bool fails(enum kind kind)
 {
     if (!armed)
         return false;
     unsigned long n = atomic_fetch_add(&calls[kind], 1) + 1;
+    if (stacks_fd >= 0 && kind == fail_kind)
+        note_stack(n);
     if (!fail_at || kind != fail_kind || (fail_on ? n < fail_at : n != fail_at))
         return false;
     if (log_fd >= 0 && !atomic_exchange(&told, true))
