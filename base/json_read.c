@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * base/json_read.c - JSON text into jansson's values, with jansson's messages.  jansson reads
- * itself, but (2.14, src/load.c) does not look whether the buffer of a token could grow: where memory
- * is out, bytes are missing from values, strings are read past their end, and assertions fail.  Here
- * a reader either has the whole value or says -ENOMEM. */
+ * base/json_read.c - JSON text into jansson's values, with its messages.  jansson has a reader
+ * itself, but (2.14, src/load.c) does not look whether the buffer of a token could grow: where
+ * memory is out, bytes are missing from values, strings are read past their end, and assertions
+ * fail.  The one here either has the whole value or says -ENOMEM. */
 #include "base/buf.h"
 #include "base/json.h"
 

@@ -51,7 +51,7 @@ static int give_scalar(struct aq_options *o, const struct aq_option *option, con
             if (!dump)
                 return aq_error_memory(reterr, "%s", label);
             assert(strlen(dump) < sizeof(number));
-            strcpy(number, dump);
+            snprintf(number, sizeof(number), "%s", dump);
             free(dump);
         }
     } else {

@@ -45,7 +45,7 @@ static uint64_t allowed_memory(void)
     return get_mempolicy(NULL, mask, KERNEL_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ? 0 : mask[0];
 }
 
-/* libnuma's own function, like all of it that takes memory, ends the process where there is none. */
+/* libnuma's own, like all of it that takes memory, ends the process where there is none. */
 static int node_of_cpu(int cpu)
 {
     char path[64];

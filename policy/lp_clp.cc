@@ -5,20 +5,23 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <coin/ClpSimplex.hpp>
+#include <coin/Clp_C_Interface.h>
+#include <memory>
 #include <new>
 
 extern "C" int aq_lp_clp_solve(double *ret_x, double *ret_cost, const struct aq_lp_columns *lp)
 try {
-    ClpSimplex s;
-    s.setLogLevel(0);
-    s.loadProblem(lp->columns, lp->rows, lp->start, lp->row, lp->value, lp->low, lp->high, lp->cost,
-                  lp->row_low, lp->row_high);
-    s.dual(0);
-    if (s.status() != 0)
+    const std::unique_ptr<Clp_Simplex, void (*)(Clp_Simplex *)> owned(Clp_newModel(),
+                                                                      Clp_deleteModel);
+    Clp_Simplex *s = owned.get();
+    Clp_setLogLevel(s, 0);
+    Clp_loadProblem(s, lp->columns, lp->rows, lp->start, lp->row, lp->value, lp->low, lp->high,
+                    lp->cost, lp->row_low, lp->row_high);
+    Clp_dual(s, 0);
+    if (Clp_status(s) != 0)
         return -ERANGE;
-    std::copy_n(s.primalColumnSolution(), lp->columns, ret_x);
-    *ret_cost = s.objectiveValue();
+    std::copy_n(Clp_primalColumnSolution(s), lp->columns, ret_x);
+    *ret_cost = Clp_objectiveValue(s);
     return 0;
 } catch (const std::bad_alloc &) {
     return -ENOMEM;

@@ -3,8 +3,9 @@
  *
  *     AQ_FAIL=KIND:K     the K-th call (from 1) of that kind fails
  *     AQ_FAIL=KIND:K+    and every later one does
- *     AQ_FAIL=KIND:0     none fails, and where each call of that kind comes from goes to AQ_FAIL_STACKS:
- *                        its number and the hash of its return addresses, 64 bits each
+ *     AQ_FAIL=KIND:0     none fails, and where each call of that kind comes from goes to the file
+ *                        AQ_FAIL_STACKS: its number and the hash of its return addresses, 64 bits
+ *                        each
  *     AQ_FAIL_LOG=FILE   calls of each kind are written there at exit, and at once where the first
  *                        failed call came from
  *

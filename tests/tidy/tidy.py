@@ -317,7 +317,7 @@ def check_globals(tree, *archives):
             fields = [field.strip() for field in line.split("|")]
             found += len(fields) == 7
             if len(fields) == 7 and writable.match(fields[6]) and \
-                    not fields[6].startswith(".data.rel.ro"):
+                    not fields[6].startswith((".data.rel.ro", ".data.rel.local.DW.ref.")):
                 yield os.path.basename(archive), 1, f"{fields[0]} is writable ({fields[6]})"
     if not found:
         yield "nm", 1, "no symbol was seen at all"
