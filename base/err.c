@@ -76,6 +76,11 @@ int aq_err_of_place(int errnum)
     }
 }
 
+int aq_err_of_io(int errnum)
+{
+    return aq_err_exit_status(-errnum) == 4 ? -errnum : -EIO;
+}
+
 int aq_err_exit_status(int code)
 {
     switch (code) {

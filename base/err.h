@@ -52,6 +52,10 @@ const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_by
  * room, -ENOENT, -EIO of a disk that fails, else (read-only, forbidden, no directory) -ENODEV. */
 int aq_err_of_place(int errnum);
 
+/* The code of results that cannot be written or synced, by the errno: one that ends in exit status
+ * 4, whatever the errno means elsewhere. */
+int aq_err_of_io(int errnum);
+
 /* The program's exit status for a code, as the table above says; 0 for 0. */
 int aq_err_exit_status(int code);
 

@@ -2,6 +2,7 @@
 #include "base/json.h"
 
 #include "base/buf.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -14,9 +15,10 @@
 int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
                  struct aq_err *reterr)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not awaited */
+    /* a pipe is refused, not awaited */
+    int fd = aq_file_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (fd < 0)
-        return aq_error(reterr, -errno, "open '%s': %s", path, strerror(errno));
+        return aq_error(reterr, fd, "open '%s': %s", path, strerror(-fd));
     struct stat st;
     int rc = 0;
     char *text = NULL;
@@ -36,12 +38,10 @@ int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_m
         goto out;
     }
     while (have < size) {
-        ssize_t n = read(fd, text + have, size - have);
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = aq_file_read(fd, text + have, size - have);
         if (n <= 0) {
-            rc = aq_error(reterr, n < 0 ? -errno : -EIO, "read '%s' at byte %zu of %zu: %s", path,
-                          have, size, n < 0 ? strerror(errno) : "the file ends early");
+            rc = aq_error(reterr, n < 0 ? (int)n : -EIO, "read '%s' at byte %zu of %zu: %s", path,
+                          have, size, n < 0 ? strerror((int)-n) : "the file ends early");
             goto out;
         }
         have += (size_t)n;

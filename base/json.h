@@ -18,6 +18,12 @@
 int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
                   struct aq_err *reterr);
 
+/* The same for what others wrote: a number that is out of range, an integer beyond 64 bits say, is
+ * no failure but becomes a real near it; *ret_wide tells that there are such.  Their digits are in
+ * the text (base/json_text.h). */
+int aq_json_parse_wide(json_t **ret, bool *ret_wide, const char *text, size_t bytes,
+                       bool reject_duplicates, struct aq_err *reterr);
+
 /* Reads and parses a whole file of at most bytes_max.  The error names the file. */
 int aq_json_read_file(json_t **ret, const char *path, size_t bytes_max, struct aq_err *reterr);
 

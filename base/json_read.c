@@ -5,6 +5,7 @@
  * fail.  The one here either has the whole value or says -ENOMEM. */
 #include "base/buf.h"
 #include "base/json.h"
+#include "base/json_text.h"
 
 #include <assert.h>
 #include <locale.h>
@@ -21,8 +22,8 @@ enum token { END, STRING, INTEGER, REAL, WORD_TRUE, WORD_FALSE, WORD_NULL, MARK,
 
 struct reader {
     const char *text;
-    size_t bytes, begin, at; /* the token is text[begin, at) */
-    bool reject_duplicates, no_memory;
+    size_t bytes, begin, at;                         /* the token is text[begin, at) */
+    bool reject_duplicates, no_memory, out_of_range; /* a number was */
     unsigned depth;
     enum token token;
     struct aq_buf value; /* a string's bytes, or a number's characters */
@@ -201,6 +202,7 @@ static enum token take_integer(struct reader *r)
     errno = 0;
     long long x = strtoll(r->value.data, NULL, 10);
     if (errno == ERANGE) {
+        r->out_of_range = !r->why[0];
         wrong(r, x < 0 ? "too big negative integer" : "too big integer");
         return INVALID;
     }
@@ -215,6 +217,7 @@ static enum token take_real(struct reader *r)
         *point = *localeconv()->decimal_point; /* a host program may have chosen such a locale */
     double x = strtod(r->value.data, NULL);
     if (isinf(x)) {
+        r->out_of_range = !r->why[0];
         wrong(r, "real number overflow");
         return INVALID;
     }
@@ -448,10 +451,10 @@ static int explain(const struct reader *r, struct aq_err *reterr)
                     aq_quote(quoted, sizeof(quoted), r->why, strlen(r->why)));
 }
 
-int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
-                  struct aq_err *reterr)
+/* As aq_json_parse; also whether what is wrong is a number out of range. */
+static int parse(json_t **ret, bool *ret_out_of_range, const char *text, size_t bytes,
+                 bool reject_duplicates, struct aq_err *reterr)
 {
-    assert(ret && text);
     struct reader r = {.text = text, .bytes = bytes, .reject_duplicates = reject_duplicates};
     next(&r);
     json_t *value = r.no_memory ? NULL : read_value(&r);
@@ -461,10 +464,40 @@ int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_dupl
             wrong(&r, "end of file expected");
     }
     aq_buf_close(&r.value);
+    *ret_out_of_range = r.out_of_range;
     if (!r.no_memory && !r.why[0]) {
         *ret = value;
         return 0;
     }
     json_decref(value);
     return r.no_memory ? aq_error_memory(reterr, "%zu bytes of JSON", bytes) : explain(&r, reterr);
+}
+
+int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
+                  struct aq_err *reterr)
+{
+    assert(ret && text);
+    bool out_of_range;
+    return parse(ret, &out_of_range, text, bytes, reject_duplicates, reterr);
+}
+
+int aq_json_parse_wide(json_t **ret, bool *ret_wide, const char *text, size_t bytes,
+                       bool reject_duplicates, struct aq_err *reterr)
+{
+    assert(ret && ret_wide && text);
+    bool wide, still;
+    int rc = parse(ret, &wide, text, bytes, reject_duplicates, reterr);
+    if (rc == -ENOEXEC && wide) {
+        char *narrow = malloc(bytes + 1);
+        if (!narrow)
+            return aq_error_memory(reterr, "%zu bytes of JSON", bytes);
+        memcpy(narrow, text, bytes);
+        narrow[bytes] = '\0';
+        aq_json_text_narrow(narrow, bytes);
+        rc = parse(ret, &still, narrow, bytes, reject_duplicates, reterr);
+        free(narrow);
+    }
+    if (rc == 0)
+        *ret_wide = wide;
+    return rc;
 }

@@ -20,31 +20,62 @@ static uint32_t min3(uint32_t a, uint32_t b, uint32_t c)
     return m < c ? m : c;
 }
 
-/* Optimal string alignment: F. J. Damerau, "A technique for computer detection and correction of
- * spelling errors", CACM 7(3), 1964, computed row by row with the two rows before kept. */
-uint32_t aq_edit_distance(const char *a, const char *b)
+/* A word as it is compared. */
+struct word {
+    size_t count;
+    char text[WORD_MAX];
+};
+
+static void read_word(struct word *w, const char *text)
 {
-    assert(a && b);
-    size_t a_count = strnlen(a, WORD_MAX), b_count = strnlen(b, WORD_MAX);
+    w->count = strnlen(text, WORD_MAX);
+    for (size_t i = 0; i < w->count; i++)
+        w->text[i] = fold(text[i]);
+}
+
+/* Optimal string alignment: F. J. Damerau, "A technique for computer detection and correction of
+ * spelling errors", CACM 7(3), 1964, computed row by row with the two rows before kept.  An answer
+ * of `limit` or more only says that there are as many: the least of a row is never above the least
+ * of the one before by more than one, which is what a swap across two rows costs, so a row that
+ * reaches the limit ends the search. */
+static uint32_t count_edits(const struct word *a, const struct word *b, uint32_t limit)
+{
     uint32_t rows[3][WORD_MAX + 1];
     uint32_t *before = rows[0], *above = rows[1], *row = rows[2];
-    for (size_t j = 0; j <= b_count; j++)
+    size_t longer = a->count > b->count ? a->count - b->count : b->count - a->count;
+    if (longer >= limit)
+        return limit;
+    for (size_t j = 0; j <= b->count; j++)
         above[j] = (uint32_t)j;
-    for (size_t i = 1; i <= a_count; i++) {
-        row[0] = (uint32_t)i;
-        for (size_t j = 1; j <= b_count; j++) {
-            char ca = fold(a[i - 1]), cb = fold(b[j - 1]);
+    for (size_t i = 1; i <= a->count; i++) {
+        char ca = a->text[i - 1];
+        uint32_t least = row[0] = (uint32_t)i;
+        for (size_t j = 1; j <= b->count; j++) {
+            char cb = b->text[j - 1];
             row[j] = min3(above[j] + 1, row[j - 1] + 1, above[j - 1] + (ca != cb));
-            if (i > 1 && j > 1 && ca == fold(b[j - 2]) && fold(a[i - 2]) == cb &&
+            if (i > 1 && j > 1 && ca == b->text[j - 2] && a->text[i - 2] == cb &&
                 before[j - 2] + 1 < row[j])
                 row[j] = before[j - 2] + 1;
+            if (row[j] < least)
+                least = row[j];
         }
+        if (least >= limit)
+            return limit;
         uint32_t *oldest = before;
         before = above;
         above = row;
         row = oldest;
     }
-    return above[b_count];
+    return above[b->count];
+}
+
+uint32_t aq_edit_distance(const char *a, const char *b)
+{
+    assert(a && b);
+    struct word aw, bw;
+    read_word(&aw, a);
+    read_word(&bw, b);
+    return count_edits(&aw, &bw, UINT32_MAX);
 }
 
 /* Whether the name begins with the word: "gen" is an unfinished "generate", however many letters
@@ -61,10 +92,13 @@ const char *aq_nearest(const char *word, const char *const *names, size_t count)
 {
     const char *best = NULL;
     uint32_t best_edits = UINT32_MAX;
+    struct word wanted, known;
+    read_word(&wanted, word);
     for (size_t i = 0; i < count; i++) {
         if (!names[i])
             continue;
-        uint32_t edits = aq_edit_distance(word, names[i]);
+        read_word(&known, names[i]);
+        uint32_t edits = count_edits(&wanted, &known, best_edits);
         if (edits > 1 && begins_with(names[i], word))
             edits = 1;
         if (edits < best_edits) {

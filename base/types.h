@@ -32,6 +32,12 @@ enum aq_dtype {
     AQ_DTYPE_COUNT,
 };
 
+/* Text: may hold NULs, and a NUL stands behind it unless it is part of another. */
+struct aq_text {
+    const char *bytes;
+    size_t count;
+};
+
 /* Bytes that are to be copied. */
 struct aq_copy_piece {
     void *dst;

@@ -15,6 +15,7 @@ goes on (other options or another build of aquifer: run again).  Exit status 1 w
 the worst above 15 %, or a run failed."""
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -155,12 +156,28 @@ class Bench:
         return row
 
 
+def kind(bound_by):
+    """Of the resource that a prediction names: runs of one kind are off alike."""
+    return "a link" if bound_by.endswith("link") else "a disk" if bound_by.startswith("disk") else "computing"
+
+
+def bands(rows):
+    """Of (bound, measured / predicted): for each kind how many runs, how many in the band, and the band.  The tenth
+    of them furthest off is left out; the prediction itself is in it.  policy/error_band.c holds these rows."""
+    for name in ("computing", "a link", "a disk"):
+        ratios = sorted((ratio for bound, ratio in rows if bound == name), key=lambda ratio: abs(math.log(ratio)))
+        kept = ratios[:len(ratios) - len(ratios) // 10]
+        if kept:
+            yield name, len(ratios), len(kept), min(1, *kept), max(1, *kept)
+
+
 def summary(r):
     said = r["predicted"]
     found, predicted = r["gen_tok_s"], said["gen_tok_s"]
     row = dict(gen_tok_s=found, predicted_tok_s=predicted, error=None, off=1 - min(found, predicted) / max(found, predicted),
                prefill_s=r["prefill_s"], predicted_prefill_s=said["prefill_s"], placement=r["plan"]["placement"],
-               seats=runs.seats(r), predicted_pass_s=said["decode_pass_s"], pass_s=None)
+               seats=runs.seats(r), predicted_pass_s=said["decode_pass_s"], pass_s=None,
+               bound=kind(said["bound_by"]))
     if r["decode_tok_s"]:
         row["pass_s"] = runs.decode_pass_s(r)
     return row
@@ -180,16 +197,16 @@ def number(x, digits, scale=1):
 
 
 def table(rows):
-    yield "| run | tok/s | predicted | off | prefill s | predicted | decode pass ms | predicted | runs |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| run | tok/s | predicted | off | prefill s | predicted | decode pass ms | predicted | runs | bound by |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for key, r in rows:
         if r["error"]:
-            yield f"| {key} | failed: {r['error']} | | | | | | | |"
+            yield f"| {key} | failed: {r['error']} | | | | | | | | |"
             continue
         yield (f"| {key} | {r['gen_tok_s']:.1f} | {r['predicted_tok_s']:.1f} | {100 * r['off']:.1f} % | "
                f"{number(r['prefill_s'], 3)} | {number(r['predicted_prefill_s'], 3)} | "
                f"{number(r['pass_s'], 2, 1e3)} | {number(r['predicted_pass_s'], 2, 1e3)} | "
-               f"{r['runs']}{', disturbed' if r['disturbed'] else ''} |")
+               f"{r['runs']}{', disturbed' if r['disturbed'] else ''} | {r['bound']} |")
 
 
 def arguments():
@@ -219,6 +236,9 @@ def main():
     median, worst = (statistics.median(errors), max(errors)) if errors else (1, 1)
     text.append(f"{len(errors)} runs: median error {100 * median:.1f} % (at most {100 * MEDIAN:.0f} wanted), worst "
                 f"{100 * worst:.1f} % (at most {100 * WORST:.0f})" + (f"; {failed} failed." if failed else "."))
+    text += [""] + [f"Bound by {name}: {inside} of {count} runs at {low:.3f} to {high:.3f} of what was predicted."
+                    for name, count, inside, low, high in
+                    bands([(r["bound"], r["gen_tok_s"] / r["predicted_tok_s"]) for _, r in rows if not r["error"]])]
     print("\n".join(text))
     if a.output:
         runs.write(a.output + ".md", "\n".join(text) + "\n")

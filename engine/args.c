@@ -300,6 +300,32 @@ static int give_config(struct aq_options *o, const char *path, uint32_t source,
 
 /* ---- both together ---------------------------------------------------------------------- */
 
+/* Shells pass "\n" on as two characters, where nearly everybody means a newline.  Files need none
+ * of this: YAML and JSON have escapes of their own.  Other backslashes stay. */
+static void unescape(char *text)
+{
+    static const char names[] = "nt\\", values[] = "\n\t\\";
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        const char *name = from[0] == '\\' && from[1] ? strchr(names, from[1]) : NULL;
+        *to++ = name ? values[name - names] : *from;
+        from += name != NULL;
+    }
+    *to = '\0';
+}
+
+static int give_word(struct aq_options *o, const struct word *word, struct aq_err *reterr)
+{
+    char *text = strdup(word->text);
+    if (!text)
+        return aq_error_memory(reterr, "command line");
+    if (word->option->flags & AQ_OPTION_ESCAPES)
+        unescape(text);
+    int rc = aq_options_give(o, word->option, SOURCE_COMMAND_LINE, word->label, text, reterr);
+    free(text);
+    return rc;
+}
+
 static int give_words(struct aq_options *o, const struct words *w, struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < w->config_count; i++) {
@@ -308,9 +334,7 @@ static int give_words(struct aq_options *o, const struct words *w, struct aq_err
             return rc;
     }
     for (uint32_t i = 0; i < w->count; i++) {
-        const struct word *word = &w->word[i];
-        int rc =
-            aq_options_give(o, word->option, SOURCE_COMMAND_LINE, word->label, word->text, reterr);
+        int rc = give_word(o, &w->word[i], reterr);
         if (rc < 0)
             return rc;
     }

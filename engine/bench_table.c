@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/bench_table.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/bench.h"
 #include "engine/build_info.h"
 #include "engine/device.h"
-#include "engine/files.h"
 #include "engine/lock.h"
 #include "engine/table.h"
 

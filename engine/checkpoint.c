@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/safetensors.h"
 #include "engine/torchzip.h"
@@ -306,9 +307,9 @@ static int open_file(const char *path, struct aq_tensor_file *f, const char **re
 {
     struct stat st;
     *ret_why = NULL;
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not block */
+    f->fd = aq_file_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); /* a fifo must not block */
     if (f->fd < 0) {
-        int code = -errno;
+        int code = f->fd;
         *ret_why = strerror(-code);
         if (code == -ENOENT)
             *ret_why = lstat(path, &st) == 0 ? "is a link to a file that is missing" : "is missing";

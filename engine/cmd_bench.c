@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/bench.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/bench_table.h"
-#include "engine/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

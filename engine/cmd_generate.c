@@ -4,8 +4,8 @@
 #include "engine/job.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/predict.h"
 
 #include <assert.h>
@@ -103,6 +103,9 @@ static void job_close(struct aq_job *j)
     free(j->part);
     free(j->manifest);
     free(j->status);
+    free(j->sums);
+    free(j->damaged);
+    aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     free(j);
 }
@@ -255,10 +258,13 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
     if (!j->output)
         return 0;
     int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
+    if (rc == 0 && j->sums && !j->old.path)
+        rc = aq_job_begin_sums(j, reterr);
     if (rc < 0)
         return rc;
     const struct aq_writer_opts opts = {
         .path = j->lines,
+        .sums = j->sums,
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
         .log = &j->log,
@@ -266,6 +272,37 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
         .user = j,
     };
     return aq_writer_open(&j->writer, &opts, reterr);
+}
+
+/* A report may be another job's, under a name that is used again. */
+static bool counts_agree(const struct aq_job *j, const json_t *preflight)
+{
+    static const char *const keys[] = {"records", "valid", "sequences", "prompt_tokens",
+                                       "output_tokens_max"};
+    json_t *now = aq_job_preflight_json(j);
+    bool agree = true;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++)
+        agree &=
+            json_equal(json_object_get(preflight, keys[i]), json_object_get(now, keys[i])) != 0;
+    json_decref(now);
+    return agree;
+}
+
+/* Whether a status file or report is the one of the run that finished all this: its numbers are
+ * worth more than those of a run that did nothing. */
+static bool tells_of_the_end(const struct aq_job *j, const char *path)
+{
+    json_t *o;
+    if (!path || aq_json_read_file(&o, path, AQ_MIB, NULL) < 0)
+        return false;
+    const char *state = json_string_value(json_object_get(o, "state"));
+    const json_t *total = json_object_get(o, "total");
+    const json_t *preflight = json_object_get(o, "preflight");
+    bool tells = state && !strcmp(state, "done") &&
+                 json_integer_value(total) == (json_int_t)j->row_count &&
+                 (!preflight || counts_agree(j, preflight));
+    json_decref(o);
+    return tells;
 }
 
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
@@ -280,8 +317,9 @@ static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
     struct aq_progress progress;
     struct aq_run_view view = {.begin_s = aq_clock_s()};
     aq_progress_begin(&progress, j, view.begin_s);
-    aq_progress_status(&progress, j, &view, "done");
-    if (j->o->report)
+    if (!tells_of_the_end(j, j->status))
+        aq_progress_status(&progress, j, &view, "done");
+    if (j->o->report && !tells_of_the_end(j, j->o->report))
         aq_progress_write_report(j, aq_progress_report(j, &view, "done"));
     return j->o->json ? aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr) : 0;
 }

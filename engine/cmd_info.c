@@ -10,6 +10,7 @@
 #include "engine/device.h"
 #include "engine/machine_limits.h"
 #include "engine/paths.h"
+#include "engine/tok_unicode.h"
 #include "engine/units.h"
 #include "kernels/kernels.h"
 #include "offload/io.h"
@@ -300,10 +301,11 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
     char *cache = aq_path_cache(o->cache_dir, &why);
     if (!cache && o->cache)
         return aq_error(reterr, why.code, "%s", why.text);
-    json_t *document = json_pack("{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "version",
-                                 aq_build_version(), "commit", aq_build_commit(), "backends",
-                                 backends_json(), "cpu", cpu_json(), "memory", memory_json(),
-                                 "numa", numa_json(), "io", io_json(cache, why.text));
+    json_t *document = json_pack(
+        "{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:s}}", "schema", 1, "version",
+        aq_build_version(), "commit", aq_build_commit(), "backends", backends_json(), "cpu",
+        cpu_json(), "memory", memory_json(), "numa", numa_json(), "io", io_json(cache, why.text),
+        "unicode", "characters", AQ_UNICODE_VERSION, "normalization", AQ_UNICODE_VERSION_NFC);
     if (document && o->cache)
         aq_json_put(&document, "cache", cache_json(cache));
     free(cache);
@@ -317,6 +319,8 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
     print_memory(hooks, json_object_get(document, "memory"));
     print_numa(hooks, json_object_get(document, "numa"));
     print_io(hooks, json_object_get(document, "io"));
+    aq_hooks_outputf(hooks, "tokenizers  Unicode %s, NFC of Unicode %s\n", AQ_UNICODE_VERSION,
+                     AQ_UNICODE_VERSION_NFC);
     if (o->cache)
         print_cache(hooks, json_object_get(document, "cache"));
     json_decref(document);

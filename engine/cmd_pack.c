@@ -351,7 +351,7 @@ static int with_checkpoint(const struct aq_options *o, const char *dir,
     struct reporter reporter;
     struct aq_log log = aq_log_from_hooks(hooks);
     struct aq_model *model;
-    struct aq_model_opts model_opts = {.dir = o->model};
+    struct aq_model_opts model_opts = {.dir = o->model, .verify = true, .log = &log};
     int rc = aq_model_open(&model, &model_opts, reterr);
     if (rc < 0)
         return rc;

@@ -3,8 +3,8 @@
 #include "engine/commands.h"
 
 #include "base/buf.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/plan_cases.h"
 #include "engine/plan_report.h"
 #include "engine/units.h"
@@ -46,6 +46,19 @@ static void put_value(struct aq_buf *out, const json_t *v, bool quote)
     free(text);
 }
 
+/* A word of an option that reads \n, \t and \\ as the characters they stand for. */
+static void put_escaped(struct aq_buf *out, const char *text)
+{
+    struct aq_buf word = {0};
+    for (; *text; text++) {
+        const char *escape = *text == '\n' ? "\\n" : *text == '\t' ? "\\t" : "\\\\";
+        bool special = *text == '\n' || *text == '\t' || *text == '\\';
+        aq_buf_put(&word, special ? escape : text, special ? 2 : 1);
+    }
+    put_word(out, word.data ? word.data : "");
+    aq_buf_close(&word);
+}
+
 static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
 {
     aq_buf_puts(out, json_is_false(v) ? " --no-" : " --");
@@ -67,8 +80,12 @@ static void put_reading(struct aq_buf *out, const struct aq_options *o)
     out->failed |= !options;
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(options, keys[i]);
-        if (v)
+        if (v && !strcmp(keys[i], "prompt_template")) {
+            aq_buf_puts(out, " --prompt-template ");
+            put_escaped(out, json_string_value(v));
+        } else if (v) {
             put_flag(out, keys[i], v);
+        }
     }
     json_decref(options);
 }
@@ -132,10 +149,7 @@ static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err
     aq_json_put(doc, "memory", aq_planning_memory_json(p));
     aq_json_put(doc, "links", aq_planning_links_json(p));
     aq_json_put(doc, "predicted", aq_planning_predicted_json(p));
-    aq_json_put(doc, "range",
-                json_pack("{s:[o, o], s:s}", "gen_tok_s", aq_json_real(p->range[0]),
-                          aq_json_real(p->range[1]), "from",
-                          "nothing overlaps to everything does"));
+    aq_json_put(doc, "range", aq_planning_range_json(p));
     aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
     aq_json_put(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
     aq_json_put(doc, "sensitivity", sensitivity);
@@ -143,15 +157,15 @@ static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err
     return 0;
 }
 
-static int add_infeasible(json_t **doc, const struct aq_planning *p, const struct aq_log *log,
+static int add_infeasible(json_t **doc, const struct aq_planning *p, struct aq_planning_env *env,
                           struct aq_err *reterr)
 {
     json_t *largest, *fixes;
-    int rc = aq_plan_largest(&largest, p, log, reterr);
+    int rc = aq_plan_largest(&largest, p, env, reterr);
     if (rc < 0)
         return rc;
     aq_json_put(doc, "largest", largest);
-    rc = aq_plan_fixes(&fixes, p, log, reterr);
+    rc = aq_plan_fixes(&fixes, p, env, reterr);
     if (rc < 0)
         return rc;
     aq_json_put(doc, "shortfall", aq_planning_shortfall_json(p));
@@ -172,16 +186,18 @@ static json_t *workload_json(const struct aq_planning *p)
                 p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
     if (p->o->input)
         aq_json_put(&o, "input", json_string(p->o->input));
+    if (p->o->input)
+        aq_json_put(&o, "read", aq_planning_records_json(p));
     return o;
 }
 
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
-                         const struct aq_log *log, struct aq_err *reterr)
+                         struct aq_planning_env *env, struct aq_err *reterr)
 {
     json_t *doc =
         json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
                   p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
-    int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, log, reterr);
+    int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
         aq_json_put(&doc, "deadline",
@@ -192,7 +208,7 @@ static int make_document(json_t **ret, const struct aq_planning *p, const struct
     aq_json_put(&doc, "warnings", aq_planning_warnings_json(p));
     if (rc == 0 && o->sweep.count) {
         json_t *sweep;
-        rc = aq_plan_sweep(&sweep, o, log, reterr);
+        rc = aq_plan_sweep(&sweep, o, env, reterr);
         if (rc == 0)
             aq_json_put(&doc, "sweep", sweep);
     }
@@ -222,14 +238,19 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
 {
     struct aq_log log = aq_log_from_hooks(hooks);
     struct aq_plan_case c = {0};
+    struct aq_planning_env *env = calloc(1, sizeof(*env));
+    if (!env)
+        return aq_error_memory(reterr, "plan");
+    env->log = &log;
     json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
-    int rc = aq_plan_case_open(&c, o, none, &log, reterr);
+    int rc = aq_plan_case_open(&c, o, none, env, reterr);
     json_decref(none);
-    rc = rc < 0 ? rc : make_document(&doc, c.p, o, &log, reterr);
+    rc = rc < 0 ? rc : make_document(&doc, c.p, o, env, reterr);
     if (rc == 0 && o->write_config && c.p->feasible)
         rc = write_config(c.p, reterr);
     if (rc == 0 && o->html)
         rc = aq_plan_html_write(doc, c.p, o->html, reterr);
+    free(env);
     if (rc < 0) {
         json_decref(doc);
         aq_plan_case_close(&c);

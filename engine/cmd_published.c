@@ -2,8 +2,8 @@
  * engine/cmd_published.c - `aquifer published FILE`: a table of others' figures, predicted. */
 #include "engine/commands.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/published.h"
 
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 #include "engine/commands.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/units.h"
 
 #include <errno.h>
@@ -30,66 +30,96 @@ static char *status_path(const char *file)
     return path;
 }
 
-/* A scalar in words; false for lists and objects. */
-static bool value_text(const char *key, const json_t *value, char *text, size_t bytes)
+/* What the numbers of a status file count, by its own names. */
+enum unit { UNIT_NONE, UNIT_SECONDS, UNIT_BYTES, UNIT_TOK_S, UNIT_GB_S };
+
+struct field {
+    const char *key;
+    enum unit unit;
+    const char *title; /* of its column; NULL: not in a table */
+};
+
+static const struct field fields[] = {
+    {"gen_tok_s", UNIT_TOK_S, NULL},
+    {"eta_s", UNIT_SECONDS, NULL},
+    {"pass_s", UNIT_SECONDS, NULL},
+    {"elapsed_s", UNIT_SECONDS, NULL},
+};
+static const struct field lane_columns[] = {
+    {"busy_s", UNIT_SECONDS, "busy"},
+    {"bytes", UNIT_BYTES, "moved"},
+    {"gb_s", UNIT_GB_S, "rate"},
+    {"ceiling_gb_s", UNIT_GB_S, "ceiling"},
+};
+static const struct field memory_columns[] = {
+    {"budget", UNIT_BYTES, "budget"},
+    {"ledger", UNIT_BYTES, "ledger"},
+    {"measured", UNIT_BYTES, "measured"},
+};
+enum { NAME_WIDTH = 12, ROW_WIDTH = 16, COLUMN_WIDTH = 11, TEXT_BYTES = 1024 };
+
+static enum unit unit_of(const char *key)
 {
-    size_t n = strlen(key);
-    bool seconds = n > 2 && strcmp(key + n - 2, "_s") == 0 && strstr(key, "tok_s") == NULL;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(fields); i++)
+        if (!strcmp(fields[i].key, key))
+            return fields[i].unit;
+    return UNIT_NONE;
+}
+
+static void number_text(char *text, size_t bytes, enum unit unit, const json_t *value)
+{
+    double x = json_number_value(value);
     char amount[AQ_SIZE_TEXT_MAX];
-    switch (json_typeof(value)) {
-    case JSON_STRING: snprintf(text, bytes, "%s", json_string_value(value)); return true;
-    case JSON_TRUE: snprintf(text, bytes, "yes"); return true;
-    case JSON_FALSE: snprintf(text, bytes, "no"); return true;
-    case JSON_NULL: snprintf(text, bytes, "-"); return true;
-    case JSON_INTEGER:
-    case JSON_REAL:
-        if (seconds)
-            snprintf(text, bytes, "%s", aq_format_duration(amount, json_number_value(value)));
-        else if (json_is_integer(value))
-            snprintf(text, bytes, "%lld", (long long)json_integer_value(value));
-        else
-            snprintf(text, bytes, "%.1f", json_real_value(value));
-        return true;
-    default: return false;
-    }
+    if (unit == UNIT_SECONDS && x >= 0)
+        snprintf(text, bytes, "%s", aq_format_duration(amount, x));
+    else if (unit == UNIT_BYTES && x >= 0 && x < 0x1p64)
+        snprintf(text, bytes, "%s", aq_format_size(amount, (uint64_t)x));
+    else if (unit == UNIT_TOK_S)
+        snprintf(text, bytes, "%.1f tok/s", x);
+    else if (unit == UNIT_GB_S)
+        snprintf(text, bytes, "%.3g GB/s", x);
+    else if (json_is_integer(value))
+        snprintf(text, bytes, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else
+        snprintf(text, bytes, "%g", x);
 }
 
-/* {"budget", "ledger", "measured"} of one tier: bytes read better as MiB. */
-static void print_memory(const struct aquifer_hooks *hooks, const json_t *tiers)
+/* A value in words; what is unknown here, of a later version perhaps, as it stands. */
+static void value_text(char *text, size_t bytes, enum unit unit, const json_t *value)
 {
-    const char *tier, *name;
-    json_t *row, *value;
-    json_object_foreach((json_t *)tiers, tier, row)
-    {
-        aq_hooks_outputf(hooks, "%-12s %s", "memory", tier);
-        json_object_foreach(row, name, value)
-        {
-            char amount[AQ_SIZE_TEXT_MAX];
-            if (json_is_integer(value) && json_integer_value(value) >= 0)
-                aq_hooks_outputf(hooks, ", %s %s", name,
-                                 aq_format_size(amount, (uint64_t)json_integer_value(value)));
-        }
-        aq_hooks_outputf(hooks, "\n");
+    char *dump = NULL;
+    if (!value || json_is_null(value)) {
+        snprintf(text, bytes, "-");
+    } else if (json_is_string(value)) {
+        snprintf(text, bytes, "%s", json_string_value(value));
+    } else if (json_is_number(value)) {
+        number_text(text, bytes, unit, value);
+    } else {
+        dump = aq_json_dump(value, JSON_ENCODE_ANY);
+        snprintf(text, bytes, "%s", dump ? dump : "?");
     }
+    free(dump);
 }
 
-/* Objects such as the lanes: one line each, their scalars behind them. */
-static void print_object(const struct aquifer_hooks *hooks, const char *key, const json_t *object)
+/* Lanes or tiers: a line each, under the names of the columns. */
+static void print_table(const struct aquifer_hooks *hooks, const char *key, const json_t *rows,
+                        const struct field *columns, size_t count)
 {
-    const char *name, *field;
-    json_t *row, *value;
-    json_object_foreach((json_t *)object, name, row)
+    const char *name;
+    json_t *row;
+    char text[TEXT_BYTES];
+    if (!json_object_size(rows))
+        return;
+    aq_hooks_outputf(hooks, "%-*s", ROW_WIDTH, key);
+    for (size_t i = 0; i < count; i++)
+        aq_hooks_outputf(hooks, " %*s", COLUMN_WIDTH, columns[i].title);
+    aq_hooks_outputf(hooks, "\n");
+    json_object_foreach((json_t *)rows, name, row)
     {
-        char text[256];
-        if (value_text(name, row, text, sizeof(text))) {
-            aq_hooks_outputf(hooks, "%-12s %s %s\n", key, name, text);
-            continue;
-        }
-        aq_hooks_outputf(hooks, "%-12s %s", key, name);
-        json_object_foreach(row, field, value)
-        {
-            if (!json_is_null(value) && value_text(field, value, text, sizeof(text)))
-                aq_hooks_outputf(hooks, ", %s %s", field, text);
+        aq_hooks_outputf(hooks, "  %-*s", ROW_WIDTH - 2, name);
+        for (size_t i = 0; i < count; i++) {
+            value_text(text, sizeof(text), columns[i].unit, json_object_get(row, columns[i].key));
+            aq_hooks_outputf(hooks, " %*s", COLUMN_WIDTH, text);
         }
         aq_hooks_outputf(hooks, "\n");
     }
@@ -110,15 +140,18 @@ static void print_document(const struct aquifer_hooks *hooks, const json_t *docu
     json_t *value;
     json_object_foreach((json_t *)document, key, value)
     {
-        char text[1024];
+        char text[TEXT_BYTES];
         if (strcmp(key, "schema") == 0 || strcmp(key, "updated") == 0)
             continue; /* the file's own time says the latter */
-        if (strcmp(key, "memory") == 0)
-            print_memory(hooks, value);
-        else if (json_is_object(value))
-            print_object(hooks, key, value);
-        else if (value_text(key, value, text, sizeof(text)))
-            aq_hooks_outputf(hooks, "%-12s %s\n", key, text);
+        bool lanes = strcmp(key, "lanes") == 0, memory = strcmp(key, "memory") == 0;
+        if (lanes && json_is_object(value)) {
+            print_table(hooks, key, value, lane_columns, AQ_ARRAY_LEN(lane_columns));
+        } else if (memory && json_is_object(value)) {
+            print_table(hooks, key, value, memory_columns, AQ_ARRAY_LEN(memory_columns));
+        } else {
+            value_text(text, sizeof(text), unit_of(key), value);
+            aq_hooks_outputf(hooks, "%-*s %s\n", NAME_WIDTH, key, text);
+        }
     }
 }
 
@@ -154,15 +187,15 @@ int aq_cmd_status(const struct aq_options *o, const struct aquifer_hooks *hooks,
     if (stat(path, &st) == 0) {
         char age[AQ_SIZE_TEXT_MAX];
         int64_t seconds = aq_clock_unix_s() - (int64_t)st.st_mtime;
-        aq_hooks_outputf(hooks, "%-12s %s ago\n", "written",
+        aq_hooks_outputf(hooks, "%-*s %s ago\n", NAME_WIDTH, "written",
                          aq_format_duration(age, seconds > 0 ? (double)seconds : 0));
     }
     print_document(hooks, document);
     if (process_is_gone(document))
         aq_hooks_outputf(hooks,
-                         "%-12s there is no such process on this machine: the run has "
+                         "%-*s there is no such process on this machine: the run has "
                          "stopped, and the same command goes on\n",
-                         "note");
+                         NAME_WIDTH, "note");
 out:
     json_decref(document);
     free(text);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/commands.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 #include "engine/options_kv.h"
 
 #include <assert.h>
@@ -46,6 +46,7 @@ int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .serial = o->executor && strcmp(o->executor, "serial") == 0,
         .io = o->io,
         .io_direct = o->io_direct,
+        .verify_store = o->verify_store,
         .disk_dirs = (const char *const *)o->disk_dir.item,
         .disk_dir_count = o->disk_dir.count,
         .disk_dir_any = o->disk_dir_any,

@@ -14,6 +14,12 @@ struct aq_cuda {
     struct aq_gpu_info info;
 };
 
+/* Tensor cores multiply bf16 from compute capability 8.0 on. */
+static inline bool aq_gpu_has_bf16(const struct aq_gpu_info *info)
+{
+    return info->sm >= 80;
+}
+
 /* -ENODEV: the sentence says what is missing (module, library, driver, a new enough driver, GPU).
  * path: of the module; NULL: beside the program, or where it was built. */
 int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct aq_err *reterr);

@@ -105,7 +105,8 @@ void aq_disks_close(struct aq_disks *d)
 }
 
 int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
-                   uint32_t region_count, struct aq_completions *done, struct aq_err *reterr)
+                   uint32_t region_count, const struct aq_disk_check *check,
+                   struct aq_completions *done, struct aq_err *reterr)
 {
     struct aq_disks *d = user;
     struct aq_io_opts io = {
@@ -127,6 +128,10 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
     lane.xfer.io = d->io;
     lane.xfer.sets = d->set;
     lane.xfer.set_count = 2;
+    if (d->opts.deadline_ns)
+        lane.xfer.deadline_ns = d->opts.deadline_ns;
+    if (check)
+        lane.check = *check;
     return aq_disk_lane_open(ret, &lane, reterr);
 }
 

@@ -20,11 +20,12 @@ struct aq_disks_opts {
     bool any;                   /* tmpfs and network file systems will do */
     const char *io, *io_direct; /* as the options; NULL: auto */
     const struct aq_log *log;
-    /* Tests: instead of aq_io_open, and virtual time. */
+    /* Tests: instead of aq_io_open, virtual time, and how long a disk may be silent. */
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr);
     void *open_io_user;
     struct aq_timeline *timeline;
+    uint64_t deadline_ns; /* of one request; 0: as ever */
 };
 
 enum { AQ_DISKS_STORE_SET, AQ_DISKS_SCRATCH_SET };
@@ -35,9 +36,11 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
 void aq_disks_close(struct aq_disks *d);
 
 /* Opens the io engine and the lane: struct aq_executor_opts.open_disk, disk_user is the aq_disks.
- * regions: memory that transfers use, registered with the kernel where it permits. */
+ * regions: memory that transfers use, registered with the kernel where it permits.  check: NULL,
+ * or what looks at groups that ask for it. */
 int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
-                   uint32_t region_count, struct aq_completions *done, struct aq_err *reterr);
+                   uint32_t region_count, const struct aq_disk_check *check,
+                   struct aq_completions *done, struct aq_err *reterr);
 /* Closes the io engine, after the lane and before the buffers are given back: a request that had no
  * answer may still write to them until then. */
 void aq_disks_stop(void *user);

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/formats.h"
 #include "engine/machine_limits.h"
 #include "engine/paths.h"
 #include "engine/weight_store.h"
@@ -42,42 +43,30 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
 {
     const struct aq_engine_opts *o = &e->opts;
     struct aq_engine_info *i = &e->info;
-    enum aq_dtype checkpoint = e->model->checkpoint_dtype;
+    struct aq_formats_wanted wanted = {o->compute, o->weight_format, o->kv_format};
+    struct aq_formats f;
+    bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
+    enum aq_dtype by_itself = fast_bf16 ? AQ_BF16 : AQ_F32;
     if (engine_on_gpu(e)) {
-        int rc = engine_gpu_formats(e, reterr);
+        int rc = engine_gpu_formats(&by_itself, e, reterr);
         if (rc < 0)
             return rc;
     }
-    bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
     if (!engine_on_gpu(e) && o->compute == AQ_F16)
         return aq_error(reterr, -EINVAL, "--compute f16: the cpu backend computes in f32 or bf16");
     if (!engine_on_gpu(e) && o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
         return aq_error(reterr, -EINVAL, "--compute: expected auto, f32 or bf16");
-    if (!engine_on_gpu(e))
-        i->compute = o->compute >= 0 ? (enum aq_dtype)o->compute : fast_bf16 ? AQ_BF16 : AQ_F32;
     if (!is_format(o->weight_format) || !is_format(o->kv_format))
         return aq_error(reterr, -EINVAL,
                         "formats: expected f32, f16, bf16, int8 or int4 for weights and KV");
-    int store = aq_model_store_format(e->model);
-    if (store >= 0 && o->weight_format >= 0 && o->weight_format != store)
-        return aq_error(
-            reterr, -EINVAL,
-            "--weight-format %s: the packed store holds %s; pack again for another format",
-            aq_dtype_name((enum aq_dtype)o->weight_format), aq_dtype_name((enum aq_dtype)store));
-    i->checkpoint_dtype = checkpoint;
-    i->weight_format = checkpoint;
-    if (!aq_dtype_is_quantised(checkpoint) &&
-        aq_dtype_bytes(i->compute) <= aq_dtype_bytes(checkpoint))
-        i->weight_format = i->compute; /* no larger, and ready for the products */
-    if (store >= 0)
-        i->weight_format = (enum aq_dtype)store;
-    if (o->weight_format >= 0)
-        i->weight_format = (enum aq_dtype)o->weight_format;
-    /* Who asks for f32 arithmetic by name wants f32 results: rounding K and V would undo it. */
-    enum aq_dtype kv = o->compute == AQ_F32                  ? AQ_F32
-                       : e->model->original_dtype == AQ_BF16 ? AQ_BF16
-                                                             : AQ_F16;
-    i->kv_format = o->kv_format >= 0 ? (enum aq_dtype)o->kv_format : kv;
+    int rc = aq_formats_choose(&f, e->model, &wanted, by_itself, reterr);
+    if (rc < 0)
+        return rc;
+    i->checkpoint_dtype = e->model->checkpoint_dtype;
+    i->compute = f.compute;
+    i->weight_format = f.weights;
+    i->kv_format = f.kv;
+    e->model->vocabulary_values = f.values;
     return 0;
 }
 
@@ -107,8 +96,12 @@ static void note_lossy(struct aq_engine *e)
     note_weights(e);
     if (!holds(i->weight_format, i->compute))
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "compute: %s weights and f32 activations rounded to %s in the products",
-                 aq_dtype_name(i->weight_format), aq_dtype_name(i->compute));
+                 "compute: %s weights and f32 activations rounded to %s in the products%s",
+                 aq_dtype_name(i->weight_format), aq_dtype_name(i->compute),
+                 aq_model_store_format(e->model) >= 0 &&
+                         !holds(i->weight_format, e->model->vocabulary_values)
+                     ? ", the token table's too"
+                     : "");
     else if (i->compute != AQ_F32)
         snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
                  "compute: activations rounded to %s in the products", aq_dtype_name(i->compute));
@@ -231,8 +224,13 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     e->refill = opts->refill;
     if (opts->log)
         e->log = *opts->log;
-    struct aq_model_opts model = {opts->model_dir, opts->model_dir ? NULL : opts->shape,
-                                  opts->random_seed};
+    struct aq_model_opts model = {
+        .dir = opts->model_dir,
+        .shape = opts->model_dir ? NULL : opts->shape,
+        .random_seed = opts->random_seed,
+        .verify = opts->verify_store != AQ_VERIFY_OFF,
+        .log = &e->log,
+    };
     int rc = choose_isa(e, reterr);
     if (rc == 0)
         rc = engine_gpu_open(e, reterr);
@@ -342,6 +340,20 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     return rc;
 }
 
+/* Of an earlier version: its sums are of whole tensors, and neither what streams nor what is read
+ * in parts at start can be compared with them. */
+static void note_old_store(const struct aq_engine *e)
+{
+    const struct aq_store *s = e->store ? e->store : aq_model_store(e->model);
+    if (!s || aq_store_has_tile_sums(s) || e->opts.verify_store == AQ_VERIFY_OFF)
+        return;
+    aq_log_line(&e->log, AQ_LOG_INFO,
+                "'%s' was packed by an earlier version, without checksums of what is read at a "
+                "time: 'aquifer pack --model %s --verify' checks it now; removed and packed again "
+                "it has them",
+                aq_store_dir(s, 0), aq_store_dir(s, 0));
+}
+
 /* Makes sure that weights can stream, and that scratch is there, before memory is taken. */
 static int open_disks(struct aq_engine *e, struct aq_err *reterr)
 {
@@ -356,6 +368,7 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         .open_io = e->seams.open_io,
         .open_io_user = e->seams.user,
         .timeline = e->seams.timeline,
+        .deadline_ns = e->seams.disk_deadline_ns,
     };
     int rc = 0;
     if (e->block.stream.bytes[AQ_DISK]) {
@@ -376,6 +389,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         rc = rc < 0 ? rc : engine_rate_disk(e, e->store, reterr);
         rc = rc < 0 ? rc : engine_make_forecast(e, reterr);
     }
+    if (rc == 0)
+        note_old_store(e);
     if (rc < 0 || (!opts.store && !opts.scratch_bytes))
         return rc;
     char *cache = NULL;
@@ -472,6 +487,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .disk_user = e->disks,
         .store_set = AQ_DISKS_STORE_SET,
         .scratch_set = AQ_DISKS_SCRATCH_SET,
+        .store = e->store,
+        .verify = e->opts.verify_store,
         .observe = e->observe,
         .observe_user = e->observe_user,
         .timeline = e->seams.timeline,

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/types.h"
 #include "engine/sequence.h"
+#include "offload/store.h"
 #include "policy/forecast.h"
 #include "policy/program.h"
 
@@ -39,12 +40,13 @@ struct aq_engine_opts {
     bool replay;           /* moves alone: nothing is computed, random weights are not generated */
     const char *numa;      /* auto, off or a node's number; NULL: auto */
     const char *attention; /* auto, device, host, split, split:SHARE; NULL: auto */
-    const char *host_products;    /* as --host-products; NULL: auto */
-    uint64_t emulate_device;      /* bytes of an emulated device inside host_memory; 0: none */
-    const char *emulate_link;     /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
-    uint64_t prefetch, chunk;     /* bytes of the weight ring and of its chunks; 0: planned */
-    bool serial;                  /* one op after the other */
-    const char *io, *io_direct;   /* as --io and --io-direct; NULL: auto */
+    const char *host_products;  /* as --host-products; NULL: auto */
+    uint64_t emulate_device;    /* bytes of an emulated device inside host_memory; 0: none */
+    const char *emulate_link;   /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
+    uint64_t prefetch, chunk;   /* bytes of the weight ring and of its chunks; 0: planned */
+    bool serial;                /* one op after the other */
+    const char *io, *io_direct; /* as --io and --io-direct; NULL: auto */
+    enum aq_verify verify_store;
     const char *const *disk_dirs; /* for scratch; none: the cache directory */
     uint32_t disk_dir_count;
     bool disk_dir_any;     /* tmpfs and network file systems are fine */

@@ -2,6 +2,7 @@
  * What is different of an engine on a GPU. */
 #include "engine/device.h"
 #include "engine/engine_state.h"
+#include "engine/formats.h"
 #include "engine/options_kv.h"
 
 #include <string.h>
@@ -60,19 +61,17 @@ void engine_gpu_close(struct aq_engine *e)
     aq_cuda_close(&e->cuda);
 }
 
-int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr)
+int engine_gpu_formats(enum aq_dtype *ret_compute, struct aq_engine *e, struct aq_err *reterr)
 {
     int want = e->opts.compute;
-    bool bf16 = e->cuda.info.sm >= 80;
+    bool bf16 = aq_gpu_has_bf16(&e->cuda.info);
     if (want >= 0 && !aq_dtype_is_float((enum aq_dtype)want))
         return aq_error(reterr, -EINVAL, "--compute: expected auto, f16, bf16 or f32");
     if (want == AQ_BF16 && !bf16)
         return aq_error(reterr, -EINVAL,
                         "--compute bf16: '%s' has compute capability %u.%u; bf16 needs 8.0",
                         e->cuda.info.name, e->cuda.info.sm / 10, e->cuda.info.sm % 10);
-    e->info.compute = want >= 0                                     ? (enum aq_dtype)want
-                      : e->model->original_dtype == AQ_BF16 && bf16 ? AQ_BF16
-                                                                    : AQ_F16;
+    *ret_compute = aq_formats_of_gpu(e->model, bf16);
     e->model->row_major = true;
     return 0;
 }

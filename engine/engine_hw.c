@@ -55,6 +55,9 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
             gpu ? "a GPU" : "the cpu", gpu ? "with" : "without", p->name,
             p->device[0] ? p->device : "none");
     snprintf(e->hw_name, sizeof(e->hw_name), "%s", p->name);
+    snprintf(e->hw_told, sizeof(e->hw_told), "%s", p->told);
+    if (p->kept) /* what was measured now has been told */
+        aq_log_line(&e->log, AQ_LOG_INFO, "hardware: %s", p->told);
     e->hw = aq_hw_for_formats(p, e->info.weight_format, e->info.kv_format);
     if (!p->capacity[AQ_DISK])
         assume_disk(e);

@@ -78,6 +78,8 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
         return json_null();
     json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
     aq_json_put(&o, "hardware", e->hw_name[0] ? json_string(e->hw_name) : json_null());
+    if (e->hw_told[0])
+        aq_json_put(&o, "hardware_profile", json_string(e->hw_told));
     return o;
 }
 

@@ -26,6 +26,7 @@ struct aq_engine_seams {
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr);
     void *user;
+    uint64_t disk_deadline_ns; /* of one request; 0: as ever */
     /* After every attention of a sequence's rows in a layer: what its slots hold (engine/kv.h).
      * Called on the threads that attend; sides may be at work at the same time. */
     aq_kv_seen_fn *kv_seen;

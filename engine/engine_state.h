@@ -40,6 +40,7 @@ struct aq_engine {
     bool refill;
     struct aq_hardware hw;
     char hw_name[AQ_HW_NAME_MAX]; /* of the profile; "": measured at start */
+    char hw_told[AQ_HW_TOLD_MAX]; /* of this machine's: struct aq_hw_profile */
     struct aq_rates_measured measured;
     uint32_t cores;
     bool rated, forecasted;
@@ -117,8 +118,8 @@ int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr);
 void engine_gpu_close(struct aq_engine *e);
 /* Refuses what was chosen and cannot be had on one. */
 int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr);
-/* Which types it computes in; -1 is auto. */
-int engine_gpu_formats(struct aq_engine *e, struct aq_err *reterr);
+/* What it computes in where nobody says; refuses types that it has no products in. */
+int engine_gpu_formats(enum aq_dtype *ret_compute, struct aq_engine *e, struct aq_err *reterr);
 /* After the device is open: its workspaces. */
 int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr);
 

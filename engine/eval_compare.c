@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/eval_compare.h"
 
+#include "base/file.h"
+
 #include "engine/machine_limits.h"
 
 #include <assert.h>
@@ -54,10 +56,10 @@ static int make_file(struct aq_eval_compare *c, struct aq_err *reterr)
         c->path = NULL;
         return aq_error_memory(reterr, "--compare-full");
     }
-    c->fd = mkostemp(c->path, O_CLOEXEC);
+    c->fd = aq_file_open_temp(c->path);
     if (c->fd < 0)
-        return aq_error(reterr, -errno, "--compare-full cannot make a file in '%s': %s",
-                        o->directory, strerror(errno));
+        return aq_error(reterr, c->fd, "--compare-full cannot make a file in '%s': %s",
+                        o->directory, strerror(-c->fd));
     unlink(c->path);
     return 0;
 }

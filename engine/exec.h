@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
  * exec_turn.c (seats, admission, rows), exec_ops.c, exec_attn.c and exec_head.c (what ops compute),
- * exec_move.c (what they move) and exec_kv.c (where KV is).  The issuing thread owns everything but
- * what an op in flight works on. */
+ * exec_move.c (what they move), exec_check.c (whether that is what it was) and exec_kv.c (where KV
+ * is).  The issuing thread owns everything but what an op in flight works on. */
 #ifndef AQ_ENGINE_EXEC_H
 #define AQ_ENGINE_EXEC_H
 
@@ -169,7 +169,9 @@ struct aq_executor {
     struct exec_job *job;   /* [op] */
     struct exec_move *move; /* [op], NULL without moves */
     struct aq_disk_lane *disk;
-    bool disk_opened; /* open_disk was called */
+    bool disk_opened;      /* open_disk was called */
+    bool *checked;         /* [chunk] its bytes have been compared, or are on their way to it */
+    uint64_t *scratch_sum; /* [runs of KV on disk, then hidden states]: of what was written last */
     struct aq_move_room room;
     void *moves; /* all lists, then stage_block */
     size_t moves_bytes;
@@ -290,6 +292,13 @@ void exec_stages_open(struct aq_executor *x);
 /* Transfers, or pieces, of a move of KV. */
 void exec_list_kv(struct aq_executor *x, uint32_t op_index);
 void exec_link_kv(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l);
+
+/* ---- exec_check.c ---- */
+/* Before the disk is opened; *ret is what it is to check by. */
+int exec_check_open(struct aq_executor *x, struct aq_disk_check *ret, struct aq_err *reterr);
+void exec_check_close(struct aq_executor *x);
+/* Is what this move brings or takes to be checked? */
+bool exec_check_wanted(struct aq_executor *x, const struct aq_op *op);
 
 /* ---- exec_move.c ---- */
 int exec_moves_open(struct aq_executor *x, struct aq_err *reterr);

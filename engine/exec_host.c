@@ -46,6 +46,8 @@ int exec_host_open(struct aq_executor *x, struct aq_err *reterr)
         return rc;
     x->host_tile_bytes = tile;
     size_t vectors = x->opts.model->vectors_bytes;
+    if (!vectors)
+        return 0;
     rc = aq_device_alloc((void **)&x->host_vectors, d, AQ_MEMORY_HOST, "vectors (host)", vectors,
                          reterr);
     if (rc < 0)

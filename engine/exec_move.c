@@ -122,7 +122,7 @@ static void list_weights(struct aq_executor *x, uint32_t op_index)
         const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
         const struct aq_weight *w = &x->opts.model->weight[op->step][p->matrix];
         exec_add_transfer(x, op_index, x->opts.store_set,
-                          w->store_offset + p->first * (p->bytes / p->count), p->bytes,
+                          w->item->offset + p->first * (p->bytes / p->count), p->bytes,
                           slot + p->offset);
     }
 }
@@ -145,6 +145,7 @@ static void start_disk(struct aq_executor *x, uint32_t op_index)
     m->group.transfer = m->transfer;
     m->group.count = 0;
     m->group.token = op_index;
+    m->group.check = exec_check_wanted(x, op);
     switch ((enum aq_object)op->object) {
     case AQ_OBJECT_WEIGHTS: list_weights(x, op_index); break;
     case AQ_OBJECT_KV: exec_list_kv(x, op_index); break;

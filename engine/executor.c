@@ -241,8 +241,13 @@ static int open_disk(struct aq_executor *x, struct aq_err *reterr)
             class_memory(x, c) != (x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_COUNT))
             region[count++] = (struct aq_io_region){x->class_buffer[c], x->class_bytes[c]};
     }
+    struct aq_disk_check check = {0};
+    int rc = exec_check_open(x, &check, reterr);
+    if (rc < 0)
+        return rc;
     x->disk_opened = true;
-    return x->opts.open_disk(x->opts.disk_user, &x->disk, region, count, x->completions, reterr);
+    return x->opts.open_disk(x->opts.disk_user, &x->disk, region, count, &check, x->completions,
+                             reterr);
 }
 
 static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
@@ -379,6 +384,7 @@ void aq_executor_close(struct aq_executor *x)
         return;
     struct aq_device *d = x->opts.device;
     close_lanes(x);
+    exec_check_close(x);
     exec_moves_close(x);
     exec_host_close(x);
     aq_kv_close(x->kv);

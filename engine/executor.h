@@ -38,11 +38,14 @@ struct aq_executor_opts {
     /* Opens the disk over the engine's files once its completions are there; NULL without moves to
      * and from disk. */
     int (*open_disk)(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
-                     uint32_t region_count, struct aq_completions *done, struct aq_err *reterr);
+                     uint32_t region_count, const struct aq_disk_check *check,
+                     struct aq_completions *done, struct aq_err *reterr);
     /* Ends what open_disk began beside the lane, once that is closed; called if open_disk was. */
     void (*close_disk)(void *user);
     void *disk_user;
     uint32_t store_set, scratch_set; /* sets of the disk: weights, KV and hidden states */
+    const struct aq_store *store;    /* that weights stream from; NULL: none do */
+    enum aq_verify verify;           /* what of it is compared with its checksums, and when */
     /* Called with true before the first op of a pass and with false after the last: tests trap
      * allocation in between.  NULL: nobody watches. */
     void (*observe)(void *user, bool running);

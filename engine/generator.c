@@ -6,7 +6,9 @@
 #include "engine/tokenizer.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 
 static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_err *reterr)
 {
@@ -64,7 +66,7 @@ static int open_texts(struct aq_generator *g, const struct aq_options *o,
                       const struct aq_engine_info *info, struct aq_err *reterr)
 {
     g->info = info;
-    int rc = open_tokenizer(g, o->model, reterr);
+    int rc = open_tokenizer(g, o->model ? o->model : o->tokenizer, reterr);
     return rc < 0 ? rc : open_rules(g, o, reterr);
 }
 
@@ -100,4 +102,19 @@ void aq_generator_close(struct aq_generator *g)
     aq_tok_state_close(g->rules.tok_state);
     aq_tokenizer_close(g->tokenizer);
     *g = (struct aq_generator){0};
+}
+
+const char *aq_generator_scores_text(char dst[AQ_SCORES_TEXT_MAX], const struct aq_generator *g,
+                                     uint64_t records)
+{
+    const struct aq_kv_policy *kv = &g->info->kv;
+    if (!records || !aq_kv_policy_drops(kv))
+        return NULL;
+    const char *name = aq_kv_policy_desc(kv)->name;
+    snprintf(dst, AQ_SCORES_TEXT_MAX,
+             "log-probabilities of prompts (echo with logprobs, %" PRIu64
+             " records) are the full cache's, not those under kv policy %s: prompts are attended "
+             "whole; aquifer eval --kv-policy %s scores a text under it",
+             records, name, name);
+    return dst;
 }

@@ -123,7 +123,8 @@ static void derive_disk(struct rules *r)
 {
     const struct aq_hardware *usual = &r->usual;
     derive(r, "disk.duplex", usual->disk_duplex, "reading and writing wait for each other");
-    derive(r, "disk.in_flight", usual->disk_in_flight, "as the executor keeps in flight");
+    derive(r, "disk.in_flight", usual->disk_in_flight,
+           "more are asked for, and answered about in that order");
     derive(r, "disk.core_s_per_gb", 1e9 * usual->disk_core_s_per_byte,
            "as io_uring takes on the development machine");
     derive(r, "disk.start_us", 1e6 * usual->overhead_s[AQ_LANE_DISK_READ],
@@ -202,6 +203,9 @@ static void spread_out(struct aq_hw_profile *p)
         fmin(p->device_unpack_bytes_per_s[0], p->device_unpack_bytes_per_s[1]);
     hw->host.unpack_bytes_per_s =
         fmin(p->host_unpack_bytes_per_s[0], p->host_unpack_bytes_per_s[1]);
+    /* As derive_products has its rate. */
+    const double *share = hw->host.short_share;
+    hw->host.short_share[AQ_F16] = share[AQ_BF16] > 0 ? share[AQ_BF16] : share[AQ_F32];
     if (hw->device_on_host) {
         hw->device = hw->host;
         hw->overhead_s[AQ_LANE_COMPUTE] = hw->overhead_s[AQ_LANE_HOST_COMPUTE];

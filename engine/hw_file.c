@@ -2,9 +2,9 @@
  * engine/hw_file.c - hardware profiles as YAML, read strictly and written for people. */
 #include "engine/hw_keys.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/nearest.h"
-#include "engine/files.h"
 #include "engine/options.h"
 #include "engine/units.h"
 #include "engine/yaml.h"
@@ -15,6 +15,8 @@
 #include <string.h>
 
 enum { QUOTE_MAX = 80, NAMES_MAX = AQ_HW_KEYS_MAX };
+/* Of a spread; what varied more is written as this much. */
+#define SPREAD_MAX 10.0
 
 /* What is text. */
 static const struct {
@@ -132,7 +134,7 @@ static int read_long(struct reader *r, const struct aq_yaml_node *node, uint32_t
             rc = read_text(r, n, text, note->source, sizeof(note->source), reterr);
         } else if (strcmp(n->key, "spread") == 0) {
             bool ok = n->kind == AQ_YAML_SCALAR && aq_parse_real(n->text, &note->spread) &&
-                      note->spread >= 0 && note->spread <= 10;
+                      note->spread >= 0 && note->spread <= SPREAD_MAX;
             if (!ok)
                 rc = unexpected(r, n, text, "a share from 0 to 10, such as 0.05", reterr);
         } else {
@@ -329,7 +331,7 @@ static void put_entry(struct aq_buf *b, const struct aq_hw_profile *p, uint32_t 
         aq_buf_puts(b, "{value: ");
     put_number(b, p, key);
     if (spread)
-        aq_buf_printf(b, ", spread: %.2g", n->spread);
+        aq_buf_printf(b, ", spread: %.2g", fmin(n->spread, SPREAD_MAX));
     if (source) {
         aq_buf_puts(b, ", source: ");
         aq_buf_json_string(b, n->source, strlen(n->source));

@@ -17,6 +17,7 @@ enum {
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
+    AQ_HW_TOLD_MAX = 4096 + 256, /* a path and what is said of it */
 };
 
 enum aq_hw_origin {
@@ -45,17 +46,14 @@ struct aq_hw_seen {
     double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_scored_bytes_per_s, gpu_launch_s;
 };
 
-/* Of attention over KV of one format: struct aq_hw_side. */
-struct aq_hw_attention {
-    double bytes_per_s, decode_head_s, flops_per_s, prefill_head_s;
-};
-
 struct aq_hw_profile {
     char name[AQ_HW_NAME_MAX];
     char description[AQ_HW_TEXT_MAX];
     char cpu[AQ_HW_NAME_MAX];         /* model; "" when the file does not say */
     char device[AQ_HW_NAME_MAX];      /* model; "" where there is none */
     char made_for[AQ_HW_TEXT_MAX];    /* what aq_hw_local() compares; "" elsewhere */
+    char told[AQ_HW_TOLD_MAX];        /* by it: which file, how old; "" elsewhere */
+    bool kept;                        /* it was read, and not measured now */
     struct aq_hardware hw;            /* unpacks at the slower rate: see aq_hw_for_formats() */
     uint64_t capacity[AQ_TIER_COUNT]; /* bytes there are; 0: no such tier */
     /* Packed bytes of int8 and int4 that become the compute type, by side. */
@@ -113,6 +111,8 @@ struct aq_hw_local_opts {
     uint64_t memory;            /* as of struct aq_probe_opts */
     bool quick;                 /* likewise */
     const struct aq_log *log;
+    /* What an earlier call measured: it stands where nothing is kept.  NULL: nothing. */
+    const struct aq_hw_profile *before;
 };
 
 /* --hardware: "local" (NULL means it; only it needs opts), the name of a built-in profile
@@ -124,12 +124,16 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_
 const char *aq_hw_built_in(uint32_t i);
 
 /* This machine: as it was measured last, when that was the same CPU, cores, memory, disk and
- * version of aquifer; else measured now (seconds) and kept in the cache directory. */
+ * version of aquifer; else measured now (seconds) and offered.  Where nothing can be kept because
+ * there is no cache directory to write to, its disk is not measured either. */
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr);
 /* Keeps a measurement of this machine, made with these options, in place of an older one. */
 int aq_hw_local_keep(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts,
                      struct aq_err *reterr);
+/* The same, unless a rate varied so much that nobody should plan with it again; p->told and the log
+ * say which of both, and why. */
+void aq_hw_local_offer(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts);
 /* What was kept, without measuring: false when nothing that fits was kept. */
 bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts);
 

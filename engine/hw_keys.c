@@ -77,6 +77,8 @@ const struct aq_hw_key aq_hw_key_table[] = {
         1e-5, 1e4),
     ROW(HOST, "product_memory_gb_s", REAL, DERIVES, GB_S, hw.host.product_bytes_per_s, 1e-3, 2e4),
     ROW(HOST, "product_f32_memory_gb_s", REAL, OPTIONAL, GB_S, seen.row_f32_bytes_per_s, 1e-3, 2e4),
+    ROW(HOST, "product_f32_k768_share", REAL, REFINES, PURE, hw.host.short_share[AQ_F32], 0.1, 1),
+    ROW(HOST, "product_bf16_k768_share", REAL, REFINES, PURE, hw.host.short_share[AQ_BF16], 0.1, 1),
     SHARE("product_at_4_rows", 0, 0),
     SHARE("product_at_16_rows", 0, 1),
     SHARE("product_at_64_rows", 0, 2),
@@ -105,6 +107,10 @@ const struct aq_hw_key aq_hw_key_table[] = {
     ROW(HOST, "attention_int4_tflop_s", REAL, REFINES, TFLOP_S, host_attention[1].flops_per_s, 0,
         1e6),
     ROW(HOST, "prefill_int4_head_ns", REAL, REFINES, NS, host_attention[1].prefill_head_s, 0, 1e6),
+    ROW(HOST, "attention_d128_memory_gb_s", REAL, REFINES, GB_S, hw.host.wide.bytes_per_s, 0, 1e6),
+    ROW(HOST, "decode_d128_head_ns", REAL, REFINES, NS, hw.host.wide.decode_head_s, 0, 1e6),
+    ROW(HOST, "attention_d128_tflop_s", REAL, REFINES, TFLOP_S, hw.host.wide.flops_per_s, 0, 1e6),
+    ROW(HOST, "prefill_d128_head_ns", REAL, REFINES, NS, hw.host.wide.prefill_head_s, 0, 1e6),
     ROW(HOST, "decode_head_ns", REAL, REFINES, NS, hw.host.decode_head_s, 0, 1e6),
     ROW(HOST, "prefill_head_ns", REAL, REFINES, NS, hw.host.prefill_head_s, 0, 1e6),
     ROW(HOST, "attention_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.attention_flops_per_s, 1e-5,
@@ -231,13 +237,20 @@ bool aq_hw_has(const struct aq_hw_profile *p, enum aq_hw_section s)
     return s != AQ_HW_DISK || p->capacity[AQ_DISK] > 0;
 }
 
+/* What wide heads change is measured over f16, and assumed alike of other formats. */
 static void attend_as(struct aq_hw_side *side, const struct aq_hw_attention *a)
 {
     double *to[] = {&side->attention_bytes_per_s, &side->decode_head_s,
                     &side->attention_flops_per_s, &side->prefill_head_s};
+    double *wide[] = {&side->wide.bytes_per_s, &side->wide.decode_head_s, &side->wide.flops_per_s,
+                      &side->wide.prefill_head_s};
     const double from[] = {a->bytes_per_s, a->decode_head_s, a->flops_per_s, a->prefill_head_s};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(to); i++)
-        *to[i] = from[i] > 0 ? from[i] : *to[i];
+    for (size_t i = 0; i < AQ_ARRAY_LEN(to); i++) {
+        if (from[i] <= 0)
+            continue;
+        *wide[i] *= *to[i] > 0 ? from[i] / *to[i] : 1;
+        *to[i] = from[i];
+    }
 }
 
 struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,

@@ -2,7 +2,7 @@
 #include "engine/input.h"
 
 #include "base/buf.h"
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -54,17 +54,16 @@ int aq_spool_open(const char *dir, struct aq_err *reterr)
     const char *tmp = getenv("TMPDIR");
     if (!dir)
         dir = tmp && *tmp ? tmp : "/tmp";
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = aq_file_open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0)
         return fd;
     char path[4096];
     int n = snprintf(path, sizeof(path), "%s/.aquifer-XXXXXX", dir);
     if (n < 0 || (size_t)n >= sizeof(path))
         return aq_error(reterr, -EINVAL, "temporary directory '%s': the path is too long", dir);
-    fd = mkostemp(path, O_CLOEXEC);
+    fd = aq_file_open_temp(path);
     if (fd < 0)
-        return aq_error(reterr, -errno, "create a temporary file in '%s': %s", dir,
-                        strerror(errno));
+        return aq_error(reterr, fd, "create a temporary file in '%s': %s", dir, strerror(-fd));
     unlink(path);
     return fd;
 }
@@ -183,8 +182,21 @@ static bool has_ending(const char *name, const char *ending)
     return n >= e && !strcasecmp(name + n - e, ending);
 }
 
+/* A table read as text would make a prompt of its header and of every row's commas. */
+static int refuse_table(const struct aq_input *in, struct aq_err *reterr)
+{
+    bool tabs = has_ending(in->name, ".tsv");
+    return aq_error(reterr, -EINVAL,
+                    "'%s' is a table; expected a JSON record or a prompt in each line.  This makes "
+                    "records of its rows: python3 -c 'import csv, json, sys; "
+                    "[print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]' <'%s' "
+                    ">prompts.jsonl, and --prompt-field COLUMN reads them (--input-format text: "
+                    "each line is a prompt as it stands)",
+                    in->name, tabs ? ", delimiter=\"\\t\"" : "", in->name);
+}
+
 /* Looks at the first bytes: compressed and UTF-16 files are refused by name, a BOM is passed over,
- * and with `auto` an opening brace or a .json(l) name means JSON. */
+ * and with `auto` an opening brace or a .json(l) name means JSON; a .csv or .tsv is refused. */
 static int look(struct aq_input *in, enum aq_input_format format, struct aq_err *reterr)
 {
     char head[4096];
@@ -210,6 +222,9 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
     in->text = format == AQ_INPUT_TEXT;
     if (format == AQ_INPUT_AUTO && at < count && head[at] != '{')
         in->text = !has_ending(in->name, ".jsonl") && !has_ending(in->name, ".json");
+    if (format == AQ_INPUT_AUTO && in->text &&
+        (has_ending(in->name, ".csv") || has_ending(in->name, ".tsv")))
+        return refuse_table(in, reterr);
     return 0;
 }
 
@@ -224,8 +239,8 @@ int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struc
     in->user = opts->user;
     const char *name = opts->path ? opts->path : "--prompt";
     in->name = strdup(strcmp(name, "-") ? name : "standard input");
-    in->buffer = malloc(READ_BYTES);
-    in->buffer_bytes = READ_BYTES;
+    in->buffer_bytes = opts->read_bytes ? opts->read_bytes : READ_BYTES;
+    in->buffer = malloc(in->buffer_bytes);
     in->hash = XXH3_createState();
     in->line_hash = XXH3_createState();
     int rc =

@@ -15,6 +15,7 @@ struct aq_input_opts {
     const char *path;                 /* "-": standard input; NULL with prompts */
     const struct aq_strings *prompts; /* --prompt: records made of these texts */
     enum aq_input_format format;
+    size_t read_bytes;              /* at a time, to begin with; 0: 1 MiB */
     const char *spool_dir;          /* for what has to be spooled */
     int (*interrupted)(void *user); /* polled while spooling and draining; NULL: never */
     void *user;

@@ -6,13 +6,14 @@
 
 #include "engine/job.h"
 
-#include <stdio.h>
-
 /* A line of a result file; row SIZE_MAX where it belongs to no record of this input. */
 struct aq_job_line {
     const char *bytes; /* newline included where it has one */
     size_t count;
-    uint64_t offset, row;
+    uint64_t offset, row, number; /* number: from 1 */
+    uint64_t sum;
+    bool known;  /* a result, and its sum is one of those that were given */
+    bool unread; /* cannot be read as a result */
     bool error;
 };
 
@@ -20,13 +21,10 @@ struct aq_job_line {
 typedef int aq_job_line_fn(struct aq_job *j, const struct aq_job_line *l, void *user,
                            struct aq_err *reterr);
 
-/* Walks over a result file.  A last line that cannot be read is torn and left out; one before it is
- * somebody else's: -EINVAL. */
-int aq_job_lines(struct aq_job *j, const char *path, aq_job_line_fn *fn, void *user,
-                 struct aq_job_walk *ret, struct aq_err *reterr);
-
-/* Ends a file made beside `to`: syncs, closes and renames it, or removes it when rc says that
- * something failed before.  Returns rc or what failed here. */
-int aq_job_publish(FILE *file, const char *from, const char *to, int rc, struct aq_err *reterr);
+/* Walks over a result file; sums of its lines then count as seen.  A last line that cannot be read
+ * is torn and left out; one before it is damaged or somebody else's, which sums can tell:
+ * ret->unread keeps an error for the first. */
+int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_job_line_fn *fn,
+                 void *user, struct aq_job_walk *ret, struct aq_err *reterr);
 
 #endif

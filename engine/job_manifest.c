@@ -3,9 +3,9 @@
  * them, or be told which of them may differ. */
 #include "engine/job.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "engine/build_info.h"
-#include "engine/files.h"
 #include "engine/options_kv.h"
 #include "engine/tokenizer.h"
 
@@ -14,8 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-enum { SCHEMA = 1, MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40 };
+enum { SCHEMA = 1, MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40, DIGITS = 16 };
+/* The file's own checksum, of its text with these digits all 0. */
+static const char own_sum[] = "\"xxh3\": \"", no_sum[] = "0000000000000000";
 
 /* These differ between machines and releases without making results wrong. */
 static const char *const only_warned[] = {"version", "model", "backend", "isa"};
@@ -111,13 +114,26 @@ static json_t *manifest_values(const struct aq_job *j)
     return v;
 }
 
+/* The digits of the checksum in the text of a manifest; NULL where it has none. */
+static char *find_sum(char *text)
+{
+    char *last = NULL;
+    for (char *at = text; (at = strstr(at, own_sum)); at++)
+        last = at + sizeof(own_sum) - 1;
+    return last && strlen(last) > DIGITS ? last : NULL;
+}
+
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
-    json_t *m = json_pack("{s:i, s:o}", "schema", SCHEMA, "values", manifest_values(j));
+    json_t *m = json_pack("{s:i, s:b, s:o, s:s}", "schema", SCHEMA, "sums", 1, "values",
+                          manifest_values(j), "xxh3", no_sum);
     char *text = m ? aq_json_dump(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(m);
     if (!text)
         return aq_error_memory(reterr, "manifest '%s'", j->manifest);
+    char digits[DIGITS + 1];
+    snprintf(digits, sizeof(digits), "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
+    memcpy(find_sum(text), digits, DIGITS);
     int rc = aq_file_replace(j->manifest, text, strlen(text), true, reterr);
     free(text);
     return rc;
@@ -157,10 +173,10 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
         snprintf(key, sizeof(key), "%s", j->o->allow_change.item[i]);
         for (char *c = key; *c; c++)
             *c = *c == '-' ? '_' : *c;
-        if (strcmp(key, "input") != 0 && !json_object_get(now, key))
+        if (strcmp(key, "input") != 0 && strcmp(key, "manifest") != 0 && !json_object_get(now, key))
             return aq_error(reterr, -EINVAL,
-                            "--allow-change: '%s' is not a key of '%s' (nor 'input')", key,
-                            j->manifest);
+                            "--allow-change: '%s' is not a key of '%s' (nor 'input', 'manifest')",
+                            key, j->manifest);
     }
     return 0;
 }
@@ -211,19 +227,60 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     return forbidden;
 }
 
-/* The values of the run that made the results.  New reference. */
-static int read_values(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
+/* Whether the text is as it was written.  Manifests of before there were checksums have no keys
+ * but these two. */
+static bool is_as_written(char *text, size_t bytes, const json_t *m)
 {
-    json_t *m;
+    char *digits = find_sum(text), found[DIGITS], want[DIGITS + 1];
+    if (!digits)
+        return json_object_size(m) ==
+               (size_t)(!!json_object_get(m, "schema") + !!json_object_get(m, "values"));
+    memcpy(found, digits, DIGITS);
+    memcpy(digits, no_sum, DIGITS);
+    snprintf(want, sizeof(want), "%016" PRIx64, (uint64_t)XXH3_64bits(text, bytes));
+    return !memcmp(found, want, DIGITS);
+}
+
+static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
+{
+    static const char cure[] = "it cannot be told whether the results belong to this run; "
+                               "--allow-change manifest says that they do, --overwrite renames "
+                               "both out of the way";
+    char *text = NULL;
+    size_t bytes;
+    json_t *m = NULL;
     struct aq_err err;
-    int rc = aq_json_read_file(&m, j->manifest, MANIFEST_BYTES_MAX, &err);
+    if (aq_file_size(j->manifest) < 0)
+        return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s",
+                        j->output, j->manifest, cure);
+    int rc = aq_read_file(&text, &bytes, j->manifest, MANIFEST_BYTES_MAX, &err);
+    if (rc == 0)
+        rc = aq_json_parse(&m, text, bytes, false, &err);
     if (rc == -ENOMEM)
-        return aq_error(reterr, rc, "%s", err.text);
+        rc = aq_error(reterr, rc, "manifest '%s': %s", j->manifest, err.text);
+    else if (rc < 0)
+        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->output,
+                      err.text, cure);
+    else if (!is_as_written(text, bytes, m))
+        rc = aq_error(reterr, -EINVAL,
+                      "manifest '%s' is damaged or was edited (its own checksum does not agree): "
+                      "%s",
+                      j->manifest, cure);
+    free(text);
+    if (rc == 0)
+        *ret = m;
+    else
+        json_decref(m);
+    return rc;
+}
+
+/* The values of the run that made the results.  New reference. */
+static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
+{
+    json_t *m = NULL;
+    int rc = read_manifest(&m, j, reterr);
     if (rc < 0)
-        return aq_error(reterr, -EINVAL,
-                        "manifest: %s; without it, it cannot be told whether the results in '%s' "
-                        "belong to this run; --overwrite renames both out of the way",
-                        err.text, j->output);
+        return rc;
     const json_t *schema = json_object_get(m, "schema");
     json_t *values = json_object_get(m, "values");
     if (!json_is_integer(schema) || json_integer_value(schema) != SCHEMA)
@@ -235,25 +292,25 @@ static int read_values(json_t **ret, const struct aq_job *j, struct aq_err *rete
         rc = aq_error(reterr, -EINVAL, "'%s': expected an object \"values\"", j->manifest);
     else
         *ret = json_incref(values);
+    j->old.sums_expected = json_is_true(json_object_get(m, "sums"));
     json_decref(m);
     return rc;
 }
 
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
 {
-    if (aq_file_size(j->manifest) < 0)
-        return aq_error(reterr, -EINVAL,
-                        "'%s' exists, but '%s' does not: it cannot be told whether these results "
-                        "belong to this run; --overwrite renames them out of the way",
-                        j->output, j->manifest);
-    json_t *was;
-    int rc = read_values(&was, j, reterr);
-    if (rc < 0)
-        return rc;
-    json_t *now = manifest_values(j);
-    rc = now ? check_allowed_names(j, now, reterr)
-             : aq_error_memory(reterr, "manifest '%s'", j->manifest);
-    unsigned forbidden = rc == 0 ? compare(j, was, now) : 0;
+    struct aq_err err;
+    json_t *was = NULL, *now = manifest_values(j);
+    int rc = now ? check_allowed_names(j, now, reterr)
+                 : aq_error_memory(reterr, "manifest '%s'", j->manifest);
+    int read = rc == 0 ? read_values(&was, j, &err) : 0;
+    if (read < 0) {
+        if (read != -ENOMEM && allowed(j, "manifest"))
+            aq_job_note(j, AQUIFER_WARNING, "%s: it is made anew from this run's values", err.text);
+        else
+            rc = aq_error(reterr, err.code, "%s", err.text);
+    }
+    unsigned forbidden = was ? compare(j, was, now) : 0;
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
                       "'%s' was begun with other values (%u differ, see above); --allow-change "

@@ -3,11 +3,11 @@
 #include "engine/job_lines.h"
 
 #include "base/clock.h"
-#include "engine/files.h"
+#include "base/file.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +23,7 @@ struct place {
 };
 
 struct places {
+    uint64_t unknown;    /* lines without a sum */
     struct place *row;   /* [row_count] */
     struct place *stray; /* lines of no record, in the order they came */
     uint64_t stray_count, stray_capacity;
@@ -33,6 +34,7 @@ static int note_place(struct aq_job *j, const struct aq_job_line *f, void *user,
 {
     struct places *p = user;
     struct place place = {f->offset, f->count};
+    p->unknown += !f->known;
     if (f->row != SIZE_MAX && !p->row[f->row].count) {
         p->row[f->row] = place;
         return 0;
@@ -55,22 +57,20 @@ struct line_buffer {
     size_t capacity;
 };
 
-static int copy_place(FILE *to, FILE *from, const struct place *p, struct line_buffer *line,
-                      struct aq_err *reterr)
+static int copy_place(struct aq_replacement *to, int from, const struct place *p,
+                      struct line_buffer *line, struct aq_err *reterr)
 {
     if (line->capacity < p->count) {
         char *larger = realloc(line->bytes, p->count);
         if (!larger)
-            return aq_error_memory(reterr, "order the results");
+            return aq_error_memory(reterr, "a line of %" PRIu64 " bytes", p->count);
         line->bytes = larger;
         line->capacity = p->count;
     }
-    if (fseeko(from, (off_t)p->offset, SEEK_SET) < 0 ||
-        fread(line->bytes, 1, p->count, from) != p->count)
-        return aq_error(reterr, -EIO, "order the results: read: %s", strerror(errno));
-    if (fwrite(line->bytes, 1, p->count, to) != p->count)
-        return aq_error(reterr, -errno, "order the results: write: %s", strerror(errno));
-    return 0;
+    int rc = aq_file_read_at(from, line->bytes, p->count, p->offset);
+    if (rc < 0)
+        return aq_error(reterr, -EIO, "read the lines again: %s", strerror(-rc));
+    return aq_replacement_put(to, line->bytes, p->count, reterr);
 }
 
 static int interrupted(const struct aq_job *j, struct aq_err *reterr)
@@ -81,8 +81,9 @@ static int interrupted(const struct aq_job *j, struct aq_err *reterr)
                     j->part);
 }
 
-static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count, FILE *to,
-                       FILE *from, struct line_buffer *line, struct aq_err *reterr)
+static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count,
+                       struct aq_replacement *to, int from, struct line_buffer *line,
+                       struct aq_err *reterr)
 {
     int rc = 0;
     for (uint64_t i = 0; i < count && rc == 0; i++) {
@@ -93,8 +94,8 @@ static int copy_places(const struct aq_job *j, const struct place *places, uint6
     return rc;
 }
 
-static int copy_in_order(const struct aq_job *j, const struct places *p, FILE *to, FILE *from,
-                         struct aq_err *reterr)
+static int copy_in_order(const struct aq_job *j, const struct places *p, struct aq_replacement *to,
+                         int from, struct aq_err *reterr)
 {
     struct line_buffer line = {0};
     int rc = copy_places(j, p->row, j->row_count, to, from, &line, reterr);
@@ -119,17 +120,18 @@ static int check_places(const struct aq_job *j, const struct places *p, struct a
 /* The lines at their places, into a file beside the output that then takes its name. */
 static int write_in_order(struct aq_job *j, const struct places *places, struct aq_err *reterr)
 {
-    char *beside = aq_file_name(j->output, ".tmp");
-    FILE *from = fopen(j->part, "re"), *to = beside && from ? fopen(beside, "we") : NULL;
-    int rc =
-        to ? copy_in_order(j, places, to, from, reterr)
-           : aq_error(reterr, -errno, "order the results of '%s': %s", j->part, strerror(errno));
-    if (to)
-        rc = aq_job_publish(to, beside, j->output, rc, reterr);
-    if (from)
-        fclose(from);
-    free(beside);
-    return rc;
+    struct aq_replacement to;
+    int from = aq_file_open(j->part, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return aq_error(reterr, aq_err_of_io(-from), "order the results of '%s': %s", j->part,
+                        strerror(-from));
+    int rc = aq_replacement_open(&to, j->output, reterr);
+    if (rc == 0) {
+        rc = copy_in_order(j, places, &to, from, reterr);
+        rc = aq_replacement_close(&to, rc, true, reterr);
+    }
+    close(from);
+    return rc < 0 && rc != -EINTR ? aq_error_prefix(reterr, "order the results") : rc;
 }
 
 static bool is_full(int code)
@@ -175,11 +177,33 @@ static int write_patiently(struct aq_job *j, const struct places *places, uint64
     }
 }
 
+/* Where the lines are; -EIO when they are not what was written: they have waited on a disk for as
+ * long as the run took. */
+static int find_places(struct aq_job *j, struct places *places, struct aq_job_walk *w,
+                       struct aq_err *reterr)
+{
+    struct aq_sums *sums = NULL;
+    uint64_t damaged;
+    int rc = aq_sums_open(&sums, reterr);
+    if (rc == 0 && aq_file_size(j->sums) >= 0)
+        rc = aq_sums_read(sums, j->sums, &damaged, reterr);
+    if (rc == 0)
+        rc = aq_job_lines(j, j->part, sums, note_place, places, w, reterr);
+    bool rotten = rc == 0 && aq_sums_missing(sums) && (places->unknown || w->good_end < w->end);
+    if (rc == 0 && (rotten || w->unread.code))
+        rc = aq_error(reterr, -EIO,
+                      "order the results: %" PRIu64 " lines of '%s' are not as they were written; "
+                      "the same command sets them aside and runs their records again",
+                      aq_max_u64(places->unknown, 1), j->part);
+    aq_sums_close(sums);
+    return rc;
+}
+
 int aq_job_order(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_walk w = {0};
     struct places places = {.row = calloc(j->row_count + 1, sizeof(struct place))};
-    int rc = places.row ? aq_job_lines(j, j->part, note_place, &places, &w, reterr)
+    int rc = places.row ? find_places(j, &places, &w, reterr)
                         : aq_error_memory(reterr, "order the results");
     if (rc == 0)
         rc = check_places(j, &places, reterr);
@@ -187,7 +211,7 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr)
         rc = write_patiently(j, &places, w.end, reterr);
     if (rc == 0) {
         unlink(j->part);
-        aq_file_sync_folder(j->output);
+        rc = aq_file_sync_folder(j->output, reterr);
     }
     free(places.row);
     free(places.stray);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where results go and what lies beside them: FILE, FILE.part, FILE.manifest.json,
- * FILE.status.json, FILE.lock.  A symbolic link is followed first, so that all of these lie beside
- * the file itself and every name of it has the same lock. */
+ * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged,
+ * FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is followed first, so that all
+ * of these lie beside the file itself and every name of it has the same lock. */
 #include "engine/job.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -47,15 +47,20 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     j->part = aq_file_name(j->output, ".part");
     j->manifest = aq_file_name(j->output, ".manifest.json");
     j->status = aq_file_name(j->output, ".status.json");
+    j->sums = aq_file_name(j->output, ".sums");
+    j->damaged = aq_file_name(j->output, ".damaged");
     *ret_lock = aq_file_name(j->output, ".lock");
-    return j->part && j->manifest && j->status && *ret_lock ? 0 : aq_error_memory(reterr, "output");
+    return j->part && j->manifest && j->status && j->sums && j->damaged && *ret_lock
+               ? 0
+               : aq_error_memory(reterr, "output");
 }
 
 /* Input and report must be none of our files: those are written to and renamed. */
 static int check_apart(const struct aq_job *j, const char *what, const char *path, const char *lock,
                        struct aq_err *reterr)
 {
-    const char *const own[] = {j->output, j->part, j->manifest, j->status, lock};
+    const char *const own[] = {j->output, j->part,    j->manifest, j->status,
+                               j->sums,   j->damaged, lock};
     if (!path || !strcmp(path, "-"))
         return 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(own); i++)

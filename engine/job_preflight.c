@@ -3,8 +3,8 @@
  * kept of a record is one small row, so that memory is bounded by their number, not their size. */
 #include "engine/job.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "engine/files.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -61,7 +61,7 @@ static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
         j->rows = rows;
     uint32_t *table = rows ? calloc(2 * capacity, sizeof(*table)) : NULL;
     if (!table)
-        return aq_error_memory(reterr, "%" PRIu64 " records: out of memory", capacity);
+        return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
     free(j->id_table);
     j->id_table = table;
     j->id_table_count = 2 * capacity;
@@ -86,7 +86,7 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
                            .key = r->key,
                            .form = (uint8_t)r->form,
                            .code = (uint8_t)r->error.code,
-                           .has_id = r->form != AQ_FORM_NONE,
+                           .has_id = r->has_id,
                            .sequences = (uint16_t)aq_request_sequences(r)};
     if (r->error.code)
         return;
@@ -123,6 +123,7 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     }
     c->valid++;
     c->sequences += row->sequences;
+    c->scored += row->prompt_logprobs;
     c->prompt_tokens += row->prompt_sum;
     c->output_tokens += row->output_sum;
     c->prompt_max = row->prompt_max > c->prompt_max ? row->prompt_max : c->prompt_max;
@@ -263,13 +264,8 @@ int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
             reterr, -EINVAL,
             "--strict: %" PRIu64 " of %" PRIu64 " records are invalid.  Line %" PRIu64 ": %s: %s",
             invalid_count(j), c->records, s->line, aq_record_code_name(s->code), s->message);
-    if (invalid_count(j) > c->valid && !j->o->allow_errors)
-        return aq_error(reterr, -EINVAL,
-                        "%" PRIu64 " of %" PRIu64 " records are invalid, more than half; "
-                        "--allow-errors runs the others.  Line %" PRIu64 ": %s: %s",
-                        invalid_count(j), c->records, s->line, aq_record_code_name(s->code),
-                        s->message);
-    return 0;
+    struct aq_records_read read = {c->records, invalid_count(j), s->line, s->code, s->message};
+    return aq_request_check_invalid(&read, j->o->allow_errors, reterr);
 }
 
 /* Tokens of the pending sequences in their order.  Without the memory predictions are of a block of
@@ -440,6 +436,11 @@ static void print_machine(struct printer *p, const struct aq_job *j)
     }
     if (!i->lossy_count) {
         aq_buf_puts(&p->text, "lossy: nothing");
+        end_line(p);
+    }
+    char scores[AQ_SCORES_TEXT_MAX];
+    if (aq_generator_scores_text(scores, &j->g, j->counts.scored)) {
+        aq_buf_printf(&p->text, "lossy: %s", scores);
         end_line(p);
     }
     aq_buf_printf(&p->text, "device: %s, %s, %u threads (%s); memory budget %.2f GiB (%s)",

@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an existing output holds: its lines are matched with the records of the input by id and key.
- * Only when the run can go ahead is anything changed: a torn end is repaired, error records are
- * taken out to be tried again, lines move to where new ones will be appended. */
+ * What an existing output holds: its lines are matched with the records of the input by id and key,
+ * and with the sums that were kept of them.  Nothing is changed here. */
 #include "engine/job_lines.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 
 #include <assert.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-enum { OLD_NAMES_MAX = 10000 };
+enum { SUSPECTS_SHOWN = 5 };
 
 /* ---- looking ---- */
 
@@ -28,11 +22,30 @@ static void see_order(struct aq_job_old *old, uint64_t row, bool stray)
     old->next_row = row + 1;
 }
 
+/* Lines whose sums are not among those that were kept. */
+static int see_unknown(struct aq_job *j, const struct aq_job_line *l, struct aq_err *reterr)
+{
+    struct aq_job_old *old = &j->old;
+    if (!old->suspicious) {
+        old->added++;
+        return aq_sums_add(old->sums, l->sum, reterr);
+    }
+    if (old->suspects++ < SUSPECTS_SHOWN)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: '%s' line %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64
+                    ") is not as it was written",
+                    old->path, l->number, l->offset, l->offset + l->count - 1);
+    return 0;
+}
+
 static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
                      struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
     struct aq_row *row = l->row == SIZE_MAX ? NULL : &j->rows[l->row];
+    int rc = l->known ? 0 : see_unknown(j, l, reterr);
+    if (rc < 0 || (!l->known && old->suspicious))
+        return rc;
     if (l->error && j->o->retry_errors) {
         old->retried++;
         if (row)
@@ -75,6 +88,79 @@ static void say_found(const struct aq_job *j)
                     j->stray_lines);
 }
 
+/* What the sums have to say, and what will be done about it. */
+static void say_sums(const struct aq_job *j)
+{
+    const struct aq_job_old *old = &j->old;
+    uint64_t missing = aq_sums_missing(old->sums);
+    if (old->sums_expected && !old->sums_there)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: '%s' is not there: the lines of '%s' are known by their form alone",
+                    j->sums, old->path);
+    if (old->sums_damaged)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " lines of '%s' are torn or damaged: the results they were "
+                    "made of are known by their form alone; it is made anew",
+                    old->sums_damaged, j->sums);
+    if (old->suspects)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " lines of '%s' are not as they were written: damaged on "
+                    "the disk, or edited (a damaged letter cannot be told from an edit).  They "
+                    "move to '%s' and their records run again; to keep edits, stop, put the lines "
+                    "back and remove '%s'",
+                    old->suspects, old->path, j->damaged, j->sums);
+    if (missing > old->suspects)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " lines that were written to '%s' are no longer there; "
+                    "records without a line run again",
+                    missing - old->suspects, old->path);
+}
+
+/* ---- looking, as a whole ---- */
+
+static int open_sums(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_job_old *old = &j->old;
+    aq_sums_close(old->sums);
+    old->sums = NULL;
+    old->sums_there = aq_file_size(j->sums) >= 0;
+    int rc = aq_sums_open(&old->sums, reterr);
+    if (rc == 0 && old->sums_there)
+        rc = aq_sums_read(old->sums, j->sums, &old->sums_damaged, reterr);
+    return rc;
+}
+
+static void forget_marks(struct aq_job *j)
+{
+    struct aq_job_old *old = &j->old;
+    for (uint64_t i = 0; i < j->row_count; i++)
+        j->rows[i].done = j->rows[i].retried = false;
+    j->done_before = j->errors_before = j->stray_lines = 0;
+    old->added = old->retried = old->next_row = 0;
+    old->stray = old->mixed = false;
+}
+
+/* One walk, and a second one where sums without a line make lines without a sum suspect. */
+static int look(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_job_old *old = &j->old;
+    struct aq_job_walk *w = &old->walk;
+    int rc = open_sums(j, reterr);
+    if (rc == 0)
+        rc = aq_job_lines(j, old->path, old->sums, mark_line, NULL, w, reterr);
+    bool unknown = old->added || w->good_end < w->end;
+    old->suspicious = rc == 0 && unknown && aq_sums_missing(old->sums);
+    if (old->suspicious) {
+        forget_marks(j);
+        rc = open_sums(j, reterr);
+        if (rc == 0)
+            rc = aq_job_lines(j, old->path, old->sums, mark_line, NULL, w, reterr);
+    } else if (rc == 0 && w->unread.code) {
+        rc = aq_error(reterr, w->unread.code, "%s", w->unread.text);
+    }
+    return rc;
+}
+
 int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
 {
     assert(j->manifest);
@@ -85,162 +171,16 @@ int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
     old->path = have_file ? j->output : j->part;
     int rc = aq_job_manifest_check(j, reterr);
     if (rc == 0)
-        rc = aq_job_lines(j, old->path, mark_line, NULL, &old->walk, reterr);
+        rc = look(j, reterr);
     old->both = have_file && have_part;
     if (rc == 0 && old->both && !is_complete(j))
         rc = aq_error(reterr, -EINVAL,
                       "both '%s' and '%s' hold results and the first is not complete; move one of "
                       "them away",
                       j->output, j->part);
-    if (rc == 0)
-        say_found(j);
-    return rc;
-}
-
-/* ---- repair ---- */
-
-/* Cuts a torn line off, or ends a whole one that only lacks its newline. */
-static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *w,
-                  struct aq_err *reterr)
-{
-    if (w->good_end == w->end && !w->newline_missing)
-        return 0;
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    int rc = fd < 0 ? -errno : 0;
-    if (rc == 0 && w->good_end < w->end && ftruncate(fd, (off_t)w->good_end) < 0)
-        rc = -errno;
-    if (rc == 0 && w->newline_missing)
-        rc = aq_file_write(fd, "\n", 1);
-    if (rc == 0 && fsync(fd) < 0)
-        rc = -errno;
-    if (fd >= 0)
-        close(fd);
-    if (rc < 0)
-        return aq_error(reterr, rc, "repair the end of '%s': %s", path, strerror(-rc));
-    if (w->good_end < w->end)
-        aq_job_note(j, AQUIFER_WARNING,
-                    "'%s': the last line was torn; cut back by %" PRIu64 " bytes", path,
-                    w->end - w->good_end);
-    return 0;
-}
-
-/* ---- --retry-errors ---- */
-
-struct copy {
-    FILE *to;
-    uint64_t dropped;
-};
-
-static int put_bytes(FILE *to, const struct aq_job_line *f, struct aq_err *reterr)
-{
-    bool good = fwrite(f->bytes, 1, f->count, to) == f->count;
-    if (good && f->bytes[f->count - 1] != '\n')
-        good = fputc('\n', to) != EOF;
-    return good ? 0 : aq_error(reterr, -errno, "write a copy of the results: %s", strerror(errno));
-}
-
-static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
-                     struct aq_err *reterr)
-{
-    struct copy *c = user;
-    if (f->error) {
-        c->dropped++;
-        return 0;
-    }
-    return put_bytes(c->to, f, reterr);
-}
-
-static int drop_errors(struct aq_job *j, const char *path, struct aq_err *reterr)
-{
-    char *beside = aq_file_name(path, ".tmp");
-    struct copy c = {.to = beside ? fopen(beside, "we") : NULL};
-    int rc = c.to ? 0
-                  : aq_error(reterr, beside ? -errno : -ENOMEM, "write beside '%s': %s", path,
-                             strerror(errno));
     if (rc == 0) {
-        struct aq_job_walk w;
-        rc = aq_job_lines(j, path, copy_good, &c, &w, reterr);
-        rc = aq_job_publish(c.to, beside, path, rc, reterr);
+        say_found(j);
+        say_sums(j);
     }
-    if (rc == 0)
-        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error records taken out to be tried again",
-                    path, c.dropped);
-    free(beside);
     return rc;
-}
-
-/* ---- --overwrite ---- */
-
-static int rename_old(struct aq_job *j, const char *path, const char *ending, struct aq_err *reterr)
-{
-    if (aq_file_size(path) < 0)
-        return 0;
-    char *to = aq_file_name(path, ending);
-    int rc = to ? 0 : aq_error_memory(reterr, "rename '%s'", path);
-    if (rc == 0 && rename(path, to) < 0)
-        rc = aq_error(reterr, -errno, "rename '%s' to '%s': %s", path, to, strerror(errno));
-    if (rc == 0)
-        aq_job_note(j, AQUIFER_INFO, "--overwrite: '%s' is now '%s'", path, to);
-    free(to);
-    return rc;
-}
-
-/* Renames results and manifest to the first ".old.N" that is free for all of them.  The manifest
- * goes first: cut off in between, results without one are left alone by the next run, but a
- * manifest without results would be replaced. */
-static int set_aside(struct aq_job *j, struct aq_err *reterr)
-{
-    const char *const paths[] = {j->manifest, j->output, j->part};
-    for (int n = 1; n < OLD_NAMES_MAX; n++) {
-        char ending[24];
-        snprintf(ending, sizeof(ending), ".old.%d", n);
-        bool taken = false;
-        for (size_t i = 0; i < AQ_ARRAY_LEN(paths); i++) {
-            char *name = aq_file_name(paths[i], ending);
-            taken |= !name || aq_file_size(name) >= 0;
-            free(name);
-        }
-        int rc = 0;
-        for (size_t i = 0; !taken && rc == 0 && i < AQ_ARRAY_LEN(paths); i++)
-            rc = rename_old(j, paths[i], ending, reterr);
-        if (!taken)
-            return rc;
-    }
-    return aq_error(reterr, -EINVAL, "--overwrite: '%s.old.1' to '.old.%d' all exist", j->output,
-                    OLD_NAMES_MAX - 1);
-}
-
-/* ---- ready to go on ---- */
-
-static int move(const char *from, const char *to, struct aq_err *reterr)
-{
-    if (rename(from, to) < 0)
-        return aq_error(reterr, -EIO, "rename '%s' to '%s': %s", from, to, strerror(errno));
-    aq_file_sync_folder(to);
-    return 0;
-}
-
-int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
-{
-    struct aq_job_old *old = &j->old;
-    if (!j->manifest)
-        return 0;
-    if (j->o->overwrite)
-        return set_aside(j, reterr);
-    int rc = 0;
-    if (old->path)
-        rc = old->retried ? drop_errors(j, old->path, reterr)
-                          : repair(j, old->path, &old->walk, reterr);
-    if (rc < 0)
-        return rc;
-    /* A part beside a complete file was sorted into it before the last run was cut off; an empty
-     * one was left by a run that wrote nothing. */
-    if (old->both || aq_file_size(j->part) == 0)
-        unlink(j->part);
-    bool to_part = j->o->ordered && (j->pending || old->mixed);
-    if (old->path == j->output && to_part)
-        return move(j->output, j->part, reterr);
-    if (old->path == j->part && !j->o->ordered)
-        return move(j->part, j->output, reterr);
-    return 0;
 }

@@ -221,8 +221,6 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
         note_error(run, rec->request);
     run->now.done++;
     run->now.prompt_tokens += aq_record_prompt_tokens(rec);
-    run->now.done_tokens += aq_record_generated(rec);
-    run->now.done_tokens_max += j->rows[row].output_sum;
     if (rc == 0)
         return put_line(run, row, &text, reterr);
     aq_buf_close(&text);
@@ -278,6 +276,9 @@ static int collect(struct aq_run *run, struct aq_err *reterr)
     int rc = 0;
     while (rc == 0 && (s = aq_engine_finished(run->job->g.engine))) {
         struct aq_choice *c = aq_record_finish(s);
+        run->now.stopped += s->finish != AQ_FINISH_LENGTH;
+        run->now.ended_tokens += s->token_count;
+        run->now.ended_max += s->max_tokens;
         struct aq_record *rec = c->record;
         if (!aq_record_done(rec))
             continue;
@@ -338,6 +339,7 @@ static int load(struct aq_run *run, struct aq_err *reterr)
         return -ECANCELED;
     run->now.load_s = aq_clock_s() - begin_s;
     run->now.loaded = rc == 0;
+    run->now.seats = j->pending_valid ? aq_engine_seats(j->g.engine) : 0;
     if (rc < 0 || !j->pending_valid)
         return rc;
     json_t *memory = aq_engine_memory_json(j->g.engine);

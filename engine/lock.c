@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/lock.h"
 
+#include "base/file.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -39,13 +41,14 @@ static int refuse_held(int fd, const char *path, struct aq_err *reterr)
 static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
 {
     for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int fd = aq_file_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0)
-            return aq_error(reterr, -EINVAL, "create '%s': %s", path, strerror(errno));
-        if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
-            int rc = errno == EWOULDBLOCK
-                         ? refuse_held(fd, path, reterr)
-                         : aq_error(reterr, -EINVAL, "lock '%s': %s", path, strerror(errno));
+            return aq_error(reterr, -EINVAL, "create '%s': %s", path, strerror(-fd));
+        int rc = aq_file_lock(fd);
+        if (rc < 0) {
+            rc = rc == -EWOULDBLOCK
+                     ? refuse_held(fd, path, reterr)
+                     : aq_error(reterr, -EINVAL, "lock '%s': %s", path, strerror(-rc));
             close(fd);
             return rc;
         }
@@ -73,7 +76,7 @@ int aq_lock_open(struct aq_lock **ret, const char *path, struct aq_err *reterr)
     }
     char text[32];
     int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
-    if (ftruncate(l->fd, 0) < 0 || pwrite(l->fd, text, (size_t)n, 0) < 0)
+    if (aq_file_truncate(l->fd, 0) < 0 || pwrite(l->fd, text, (size_t)n, 0) < 0)
         text[0] = '\0'; /* the id only helps people; the lock itself stands without it */
     *ret = l;
     return 0;

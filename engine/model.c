@@ -143,12 +143,31 @@ static const char *base_name(const char *path)
     return path + at;
 }
 
+/* Damage to the files beside the weights is found before they are believed. */
+static int verify_files(const struct aq_store *s, struct aq_err *reterr)
+{
+    enum { BUFFER_BYTES = 1 << 16 };
+    char *buffer = malloc(BUFFER_BYTES);
+    int rc = buffer ? 0 : aq_error_memory(reterr, "check of '%s'", aq_store_dir(s, 0));
+    for (uint32_t i = 0; rc == 0 && i < aq_store_file_count(s); i++)
+        rc = aq_store_verify_file(s, i, buffer, BUFFER_BYTES, reterr);
+    free(buffer);
+    return rc;
+}
+
+static int open_store(struct aq_model *m, const char *dir, struct aq_err *reterr)
+{
+    int rc = aq_store_open(&m->source->store, dir, reterr);
+    if (rc < 0)
+        return rc;
+    m->hash = aq_store_identity(m->source->store);
+    return m->verify ? verify_files(m->source->store, reterr) : 0;
+}
+
 static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr)
 {
     char dir[PATH_MAX];
     int rc = aq_checkpoint_resolve(named, dir, sizeof(dir), reterr);
-    if (rc == 0)
-        rc = aq_model_config_read(&m->config, dir, reterr);
     if (rc < 0)
         return rc;
     m->source = calloc(1, sizeof(*m->source));
@@ -157,11 +176,11 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
     snprintf(m->name, sizeof(m->name), "%s", base_name(named));
     while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
         m->name[strlen(m->name) - 1] = '\0';
-    if (aq_store_present(dir)) {
-        rc = aq_store_open(&m->source->store, dir, reterr);
-        m->hash = rc < 0 ? 0 : aq_store_identity(m->source->store);
+    if (aq_store_present(dir))
+        rc = open_store(m, dir, reterr);
+    rc = rc < 0 ? rc : aq_model_config_read(&m->config, dir, reterr);
+    if (rc < 0 || m->source->store)
         return rc;
-    }
     rc = aq_checkpoint_open(&m->source->checkpoint, dir, reterr);
     m->hash = rc < 0 ? 0 : aq_checkpoint_hash(m->source->checkpoint);
     return rc;
@@ -223,14 +242,80 @@ static enum aq_dtype original_dtype(const struct aq_model *m)
     return aq_dtype_is_float(dtype) ? dtype : AQ_F16;
 }
 
+/* Have two tensors of one shape the same values?  1 yes, 0 no. */
+static int same_values(const struct aq_model *m, const struct aq_tensor_info *a,
+                       const struct aq_tensor_info *b, struct aq_err *reterr)
+{
+    enum { CHUNK_ELEMENTS = 1 << 18 };
+    if (a->file == b->file && a->offset == b->offset && a->dtype == b->dtype && a->contiguous &&
+        b->contiguous)
+        return 1; /* one storage under two names, as torch saves tied ones */
+    uint64_t width = a->elements / a->shape[0];
+    uint64_t once = aq_max_u64(1, CHUNK_ELEMENTS / width);
+    float *x = malloc(2 * once * width * sizeof(*x)), *y = x + once * width;
+    void *raw = malloc(once * width * sizeof(*x));
+    int rc = x && raw ? 1 : aq_error_memory(reterr, "%s: comparison of tensors", m->name);
+    for (uint64_t row = 0; rc == 1 && row < a->shape[0]; row += once) {
+        uint64_t rows = aq_min_u64(once, a->shape[0] - row);
+        rc = aq_checkpoint_read(m->source->checkpoint, a, row, rows, raw, reterr);
+        if (rc < 0)
+            break;
+        aq_convert(x, AQ_F32, raw, a->dtype, rows * width);
+        rc = aq_checkpoint_read(m->source->checkpoint, b, row, rows, raw, reterr);
+        if (rc < 0)
+            break;
+        aq_convert(y, AQ_F32, raw, b->dtype, rows * width);
+        rc = memcmp(x, y, rows * width * sizeof(*x)) == 0;
+    }
+    free(x);
+    free(raw);
+    return rc;
+}
+
+/* Tied by the configuration, and yet there is a head: transformers (5.23, modeling_utils.py,
+ * tie_weights) takes the checkpoint's own where its values differ, and so does this.  A head of
+ * another shape or type is not tied either; what is wrong with it is said by check_source. */
+static int read_tie(struct aq_model *m, const struct aq_log *log, struct aq_err *reterr)
+{
+    static const char head[] = "lm_head.weight", table[] = "embed_tokens.weight";
+    if (!m->config.tie_word_embeddings || !m->source)
+        return 0;
+    if (m->source->store) {
+        m->config.tie_word_embeddings = !aq_store_find(m->source->store, head);
+        return 0;
+    }
+    const struct aq_tensor_info *h = find_tensor(m, head), *t = find_tensor(m, table);
+    if (!h || !t)
+        return 0;
+    uint32_t rows = m->config.vocab_size, k = m->config.word_embed_proj_dim;
+    int rc = check_tensor(m, table, rows, k, reterr);
+    if (rc < 0)
+        return rc;
+    bool alike = check_tensor(m, head, rows, k, NULL) == 0;
+    rc = alike ? same_values(m, h, t, reterr) : 0;
+    if (rc < 0)
+        return aq_error_prefix(reterr, "%s", m->name);
+    m->config.tie_word_embeddings = rc == 1;
+    if (rc == 0)
+        aq_log_line(
+            log, AQ_LOG_WARNING,
+            "%s: config.json ties the LM head to the token table, but '%s' has other values; "
+            "it is used, as transformers does (\"tie_word_embeddings\": false says the same)",
+            m->name, h->name);
+    return 0;
+}
+
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->dir || opts->shape));
     struct aq_model *m = calloc(1, sizeof(*m));
     if (!m)
         return aq_error_memory(reterr, "model");
+    m->verify = opts->verify;
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
+    if (rc == 0)
+        rc = read_tie(m, opts->log, reterr);
     if (rc < 0)
         goto fail;
     rc = aq_opt_steps(&m->steps, &m->config, reterr);
@@ -315,6 +400,11 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
         size_t row_bytes = (size_t)k * aq_dtype_bytes(item->dtype);
         assert(item->kind != AQ_STORE_MATRIX); /* panels, not rows */
         *ret_dtype = item->dtype;
+        bool tile = first % AQ_PANEL_ROWS == 0 &&
+                    (rows == AQ_PANEL_ROWS || (first + rows == item->rows && rows < AQ_PANEL_ROWS));
+        if (m->verify && tile)
+            return aq_store_read_tile(m->source->store, item, first / AQ_PANEL_ROWS, dst,
+                                      rows * row_bytes, reterr);
         return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
                              reterr);
     }
@@ -339,21 +429,29 @@ static void lay_out_anew(void *dst, enum aq_layout to, const void *src, enum aq_
     }
 }
 
+/* The first bytes of 64 rows of a store's item. */
+static int read_tile(const struct aq_model *m, const struct aq_store_item *item, uint32_t tile,
+                     void *dst, size_t bytes, struct aq_err *reterr)
+{
+    const struct aq_store *store = m->source->store;
+    if (m->verify)
+        return aq_store_read_tile(store, item, tile, dst, bytes, reterr);
+    return aq_store_read(store, item, tile * aq_store_tile_bytes(item), dst, bytes, reterr);
+}
+
 int aq_model_read_panel(const struct aq_model *m, const char *canonical, uint32_t panel,
                         enum aq_layout layout, void *dst, void *staging, struct aq_err *reterr)
 {
-    const struct aq_store *store = m->source->store;
-    const struct aq_store_item *item = aq_store_find(store, canonical);
+    const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
     uint32_t k = item->cols;
     size_t each = aq_panel_bytes(item->dtype, k);
     assert(item->kind == AQ_STORE_MATRIX);
     if (item->layout == layout)
-        return aq_store_read(store, item, panel * each, dst, each, reterr);
+        return read_tile(m, item, panel, dst, each, reterr);
     assert(aq_dtype_is_float(item->dtype)); /* codes have one layout */
     /* Without what is behind the last element, for which there may be no room. */
     size_t count = 1 + aq_panel_index(item->layout, k, AQ_PANEL_ROWS - 1, k - 1);
-    int rc = aq_store_read(store, item, panel * each, staging, count * aq_dtype_bytes(item->dtype),
-                           reterr);
+    int rc = read_tile(m, item, panel, staging, count * aq_dtype_bytes(item->dtype), reterr);
     if (rc == 0)
         lay_out_anew(dst, layout, staging, item->layout, item->dtype, k);
     return rc;
@@ -419,6 +517,28 @@ static void note_error(struct load *l, int rc, const struct aq_err *err)
     pthread_mutex_unlock(&l->lock);
 }
 
+/* Floats as they would be had they been kept in `values`.  One that does not come back from there
+ * unharmed (f16 ends before bf16 does) stays as it is. */
+static void round_values(void *at, enum aq_dtype dtype, enum aq_dtype values, size_t count)
+{
+    enum { ONCE = 512 };
+    float x[ONCE], y[ONCE];
+    char kept[4 * ONCE];
+    for (size_t i = 0; i < count; i += ONCE) {
+        size_t n = aq_min_u64(ONCE, count - i);
+        char *part = (char *)at + i * aq_dtype_bytes(dtype);
+        aq_convert(x, AQ_F32, part, dtype, n);
+        aq_convert(kept, values, x, AQ_F32, n);
+        aq_convert(y, AQ_F32, kept, values, n);
+        aq_convert(kept, dtype, y, AQ_F32, n);
+        aq_convert(x, AQ_F32, kept, dtype, n);
+        for (size_t k = 0; k < n; k++)
+            if (x[k] == y[k])
+                memcpy(part + k * aq_dtype_bytes(dtype), kept + k * aq_dtype_bytes(dtype),
+                       aq_dtype_bytes(dtype));
+    }
+}
+
 /* 64 rows, a panel or a piece of a table, made at dst. */
 static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *staging,
                      struct aq_err *reterr)
@@ -430,8 +550,14 @@ static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *stag
              rows = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, d->rows - first);
     size_t row_bytes = (size_t)d->k * aq_dtype_bytes(w->dtype);
     enum aq_dtype dtype;
-    if (store && !d->table)
-        return aq_model_read_panel(l->m, d->name, panel, w->layout, dst, staging, reterr);
+    if (store && !d->table) {
+        int rc = aq_model_read_panel(l->m, d->name, panel, w->layout, dst, staging, reterr);
+        enum aq_dtype values = l->m->vocabulary_values;
+        if (rc == 0 && d->vocabulary && values != AQ_F32 && values != w->dtype)
+            round_values(dst, w->dtype, values,
+                         aq_panel_bytes(w->dtype, d->k) / aq_dtype_bytes(w->dtype));
+        return rc;
+    }
     int rc = aq_model_read_rows(l->m, d->name, first, rows, d->k, staging, &dtype, reterr);
     if (rc < 0)
         return rc;
@@ -562,7 +688,7 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
     }
     m->weights_bytes[AQ_DEVICE] = used[AQ_DEVICE];
     m->weights_bytes[AQ_HOST] = used[AQ_HOST];
-    m->vectors_bytes = aq_max_u64(vectors, 64);
+    m->vectors_bytes = vectors;
 }
 
 static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uint32_t count,
@@ -620,6 +746,8 @@ static int take_memory(struct aq_model *m, struct aq_err *reterr)
             return rc;
         m->weights_bytes[t] = bytes;
     }
+    if (!m->vectors_bytes)
+        return 0; /* neither biases nor norms with weights */
     return aq_device_alloc((void **)&m->vectors_buffer, m->device, AQ_MEMORY_DEVICE, "vectors",
                            m->vectors_bytes, reterr);
 }
@@ -661,6 +789,6 @@ void aq_model_stream_from(struct aq_model *m, const struct aq_store *store)
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++)
-            m->weight[s][i].store_offset = aq_store_find(store, d->matrix[i].name)->offset;
+            m->weight[s][i].item = aq_store_find(store, d->matrix[i].name);
     }
 }

@@ -20,7 +20,7 @@ struct aq_weight {
     enum aq_layout layout;
     void *data; /* the panels that stay where products run, from panel 0 on; rows for a table */
     void *host; /* the panels after them that stream from the host's memory */
-    uint64_t store_offset; /* of panel 0 in the store that the last panels stream from */
+    const struct aq_store_item *item; /* that the last panels stream from */
 };
 
 struct aq_model {
@@ -30,8 +30,12 @@ struct aq_model {
     uint64_t hash;
     enum aq_dtype checkpoint_dtype; /* of the matrices as they are kept in the source */
     enum aq_dtype original_dtype;   /* the same, but of a store: of what it was packed from */
+    /* Set before load: the values of the vocabulary's matrices are rounded to it, though they stay
+     * in their format (formats.h).  AQ_F32, as at the start, leaves them alone. */
+    enum aq_dtype vocabulary_values;
     bool random;
     bool row_major; /* panels as a GPU takes them */
+    bool verify;    /* what is read from a store is compared with its checksums */
     bool hollow;    /* random weights that nobody multiplies with are not generated */
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
@@ -51,8 +55,14 @@ struct aq_model_opts {
     const char *dir;   /* checkpoint directory, packed store or org/name; or */
     const char *shape; /* a published shape's name or a config.json */
     uint64_t random_seed;
+    /* Of a packed store: its copied files now, and whatever is read from it later, are compared
+     * with their checksums. */
+    bool verify;
+    const struct aq_log *log; /* for what is done otherwise than the configuration says; NULL */
 };
 
+/* config.tie_word_embeddings is what the tensors say: a checkpoint or store with a head of its own,
+ * of other values than the token table, is not tied. */
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr);
 void aq_model_close(struct aq_model *m);
 
@@ -75,7 +85,7 @@ enum aq_layout aq_model_layout(const struct aq_model *m, enum aq_dtype dtype);
 int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_stream *stream,
                   enum aq_tier head, enum aq_dtype format, const struct aq_kernels *kernels,
                   struct aq_pool *pool, void *staging, size_t staging_bytes, struct aq_err *reterr);
-/* After load: says where in `store` (laid out in the loaded format) the other panels are. */
+/* After load: says which items of `store` (laid out in the loaded format) hold the other panels. */
 void aq_model_stream_from(struct aq_model *m, const struct aq_store *store);
 
 /* Is a panel of rows [first, first + rows) of a matrix, packed in `format` from a source dtype,
@@ -86,7 +96,8 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
                          struct aq_err *reterr);
 
 /* Reads rows [first, first + rows) of a matrix, or a vector part (as one row of `count`), in the
- * source's dtype: how pack and load see a checkpoint or random weights.  Thread-safe. */
+ * source's dtype: how pack and load see a checkpoint or random weights.  A store's checksums are of
+ * 64 rows from a multiple of 64 on: others are read without.  Thread-safe. */
 int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
                        uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,
                        struct aq_err *reterr);

@@ -202,11 +202,15 @@ static int read_activation(const struct reader *r, enum aq_activation *ret)
             return 0;
         }
     }
-    char quoted[64];
-    return aq_error(r->reterr, -ENOEXEC,
-                    "%s: 'activation_function': expected relu, gelu, gelu_new, gelu_fast, silu or "
-                    "swish, found '%s'",
-                    r->what, aq_quote(quoted, sizeof(quoted), name, strlen(name)));
+    char quoted[64], known[256] = "";
+    for (size_t i = 0, n = 0; i < AQ_ARRAY_LEN(table); i++)
+        n += (size_t)snprintf(known + n, sizeof(known) - n, "%s%s",
+                              i == 0                        ? ""
+                              : i + 1 < AQ_ARRAY_LEN(table) ? ", "
+                                                            : " or ",
+                              table[i].name);
+    return aq_error(r->reterr, -ENOEXEC, "%s: 'activation_function': expected %s, found '%s'",
+                    r->what, known, aq_quote(quoted, sizeof(quoted), name, strlen(name)));
 }
 
 /* Newer files write "dtype".  Only a claim: the tensors themselves decide. */

@@ -308,9 +308,9 @@ static int check_bench(const struct aq_options *o, struct aq_err *reterr)
 
 static int check_plan(const struct aq_options *o, struct aq_err *reterr)
 {
-    static const char *const of_records[] = {"input-format", "prompt-field", "prompt-template",
-                                             "limit",        "max-tokens",   "n",
-                                             "temperature",  "bos",          "overlong"};
+    static const char *const of_records[] = {
+        "input-format", "prompt-field", "prompt-template", "limit",     "max-tokens",  "n",
+        "temperature",  "bos",          "overlong",        "tokenizer", "allow-errors"};
     struct aq_kv_policy kv;
     for (size_t i = 0; i < AQ_ARRAY_LEN(of_records); i++) {
         if (!o->input && aq_options_given(o, of_records[i]))
@@ -318,6 +318,9 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
                             "--%s says how records are read: expected --input FILE beside it",
                             of_records[i]);
     }
+    if (o->tokenizer && o->model)
+        return aq_error(reterr, -EINVAL,
+                        "--tokenizer goes with --shape: '%s' has a tokenizer of its own", o->model);
     if (o->model && o->shape)
         return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
     if (!o->model && !o->shape)

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/types.h"
+#include "offload/store.h"
 
 #include <jansson.h>
 
@@ -42,6 +43,7 @@ struct aq_options {
     char *emulate_link;       /* "H2D/D2H" in GB/s */
     uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
     struct aq_strings disk_dir;
+    enum aq_verify verify_store;
     bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
     char *cache_dir;
     uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
@@ -58,6 +60,7 @@ struct aq_options {
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
     char *prompt_field, *prompt_template;
+    char *tokenizer;     /* plan: whose files a shape takes */
     uint32_t max_tokens; /* default 32 */
     uint32_t min_tokens;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;

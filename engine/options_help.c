@@ -202,14 +202,20 @@ static void add_overview(struct text *t)
         add_text(t, left);
         add_wrapped(t, strlen(left), strlen(left), aq_command_table[i].summary);
     }
-    add_text(t, "\naquifer help COMMAND shows a command's options, aquifer --version the version.\n"
-                "\nExit status\n"
-                "  0    all done\n"
-                "  1    the command line or a configuration file is wrong\n"
-                "  2    cannot run here: does not fit, no such device, bad or missing files\n"
-                "  3    finished, but some records gave errors\n"
-                "  4    reading or writing failed during the run; start it again to go on\n"
-                "  130  interrupted; start it again to go on\n");
+    add_text(
+        t,
+        "\naquifer help COMMAND shows a command's options, aquifer --version the version.\n"
+        "\nExit status\n"
+        "  0    all done\n"
+        "  1    the command line or a configuration file is wrong\n"
+        "  2    cannot run here: does not fit, no such device, bad or missing files\n"
+        "  3    finished, but some records gave errors\n"
+        "  4    reading or writing failed during the run; start it again to go on\n"
+        "  130  interrupted; start it again to go on\n"
+        "\nSignals\n"
+        "  SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM: end after the pass that\n"
+        "  runs, within 20 s, with the results so far safe; SIGINT or SIGTERM again: at once.\n"
+        "  All but the first two stay ignored where the parent ignores them, as nohup does.\n");
 }
 
 char *aq_options_help(const char *command)

@@ -46,13 +46,10 @@ const struct aq_option aq_option_table[] = {
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
      GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
      .help = "fill the shape with random weights made from this seed"},
-    {"compute", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
+    {"compute", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
      .choices = "auto|f32|bf16|f16", .deflt = "auto",
      .help = "arithmetic of the products; auto: on the cpu bf16 where it has it, else f32; on a "
              "GPU f16 (bf16 for bf16 checkpoints)"},
-    {"compute", 0, AQ_GROUP_MODEL, PLAN, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
-     .choices = "auto|f32|bf16|f16", .deflt = "auto",
-     .help = "arithmetic of the products; auto: the narrowest that the machine is fastest in"},
     {"weight-format", 0, AQ_GROUP_MODEL, CHOOSE | PACK, AQ_OPTION_DTYPE, AT(weight_format),
      .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
      .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "
@@ -74,14 +71,17 @@ const struct aq_option aq_option_table[] = {
              "file, a run goes on where it stopped"},
     {"input-format", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_ENUM, AT(input_format),
      .argument = "FORMAT", .choices = "auto|jsonl|text", .deflt = "auto",
-     .help = "jsonl: one JSON record a line; text: one prompt a line"},
+     .help = "jsonl: one JSON record a line; text: one prompt a line; auto tells them apart, and "
+             "refuses tables"},
     {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
      .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
              "written"},
     {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
      .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
     {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
-     .argument = "STRING|FILE", .help = "makes the prompt; {field} is replaced by the record's"},
+     .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
+     .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
+             "--stop"},
     {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
      AT_LEAST(1), .help = "only the first N records"},
     {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
@@ -91,11 +91,16 @@ const struct aq_option aq_option_table[] = {
     {"retry-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(retry_errors),
      .help = "drop the error records of an earlier run and try them again"},
     {"allow-change", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_LIST, AT(allow_change),
-     .argument = "KEY,...", .help = "go on although these values differ from the earlier run's"},
+     .argument = "KEY,...",
+     .help = "go on although these values differ from the earlier run's; input, manifest (lost or "
+             "damaged), or a key of it"},
     {"strict", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(strict),
      .help = "any invalid record stops the run before it starts"},
-    {"allow-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(allow_errors),
+    {"allow-errors", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_BOOL, AT(allow_errors),
      .help = "run although more than half of the records are invalid"},
+    {"tokenizer", 0, AQ_GROUP_FILES, PLAN, AQ_OPTION_STRING, AT(tokenizer), .argument = "DIR",
+     .help = "with --shape and --input: the directory whose tokenizer files count the tokens of "
+             "texts; otherwise they are estimated, at 4 bytes a token"},
     {"unknown-fields", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHOICE_ON, AT(unknown_fields_error),
      .argument = "MODE", .choices = "report|error", .deflt = "report",
      .help = "report fields nobody knows once, or refuse their records"},
@@ -140,7 +145,9 @@ const struct aq_option aq_option_table[] = {
     {"n", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(n), .argument = "N",
      RANGE(1, 128), .deflt = "1", .help = "samples for each prompt"},
     {"stop", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_STRINGS, AT(stop), .argument = "TEXT",
-     .help = "a text that ends the generation (repeatable)"},
+     .flags = AQ_OPTION_ESCAPES,
+     .help = "a text that ends the generation (repeatable); \\n, \\t and \\\\ are a newline, a "
+             "tab and a backslash"},
     {"stop-token-ids", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32_LIST, AT(stop_token_ids),
      COUNT(stop_token_id_count), .argument = "ID,...", RANGE(0, 4294967294.0),
      .help = "tokens that end the generation, beside the model's own"},
@@ -251,7 +258,8 @@ const struct aq_option aq_option_table[] = {
      .help = "write the profile here, as YAML; otherwise to standard output"},
     {"keep", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(keep),
      .help = "keep it in the cache directory as what --hardware local means, in place of an older "
-             "one; the disk is then that of --disk-dir or of the cache directory"},
+             "one and however much it varied; the disk is then that of --disk-dir or of the cache "
+             "directory"},
     {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
      .help = "less of everything: about a second, and less exact"},
 
@@ -350,9 +358,10 @@ const struct aq_option aq_option_table[] = {
     {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
-         "rates that plans and predictions are made with: local, measured once by aquifer probe "
-         "and kept in the cache directory, a machine of configs/hardware, or a YAML file; "
-         "otherwise what local kept if it is there, else a measurement of 0.2 s"},
+         "rates that plans and predictions are made with: a machine of configs/hardware, a YAML "
+         "file, or local: the profile kept in the cache directory (by aquifer probe --keep), else "
+         "one measured in seconds and kept there unless a rate varied by more than 50 %; "
+         "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
      .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
      .help = "highest instruction set to use; auto: the best this CPU has"},
@@ -364,6 +373,10 @@ const struct aq_option aq_option_table[] = {
     {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
      .argument = "MODE", .choices = "auto|on|off",
      .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
+    {"verify-store", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_ENUM, AT(verify_store), .argument = "WHEN",
+     .choices = "once|always|off", .deflt = "once",
+     .help = "checksums of packed weights as they arrive: once, the first time; always, and of "
+             "scratch too"},
     {"executor", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
      .choices = "overlapped|serial",
      .help = "overlapped: lanes run side by side; serial: one op after the other"},
@@ -561,6 +574,8 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
         *ret = option;
         return 0;
     }
+    if (!reterr) /* what is nearest takes long to find, and nobody asks */
+        return -EINVAL;
     for (uint32_t i = 0; i < aq_option_habit_count; i++) {
         if (same_name(aq_option_habits[i].name, name))
             return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s", dashes, name,

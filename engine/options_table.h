@@ -62,6 +62,7 @@ enum {
     AQ_OPTION_ABOVE_MIN = 1u << 1,  /* min itself is refused */
     AQ_OPTION_POSITIONAL = 1u << 2, /* the command's one word without a flag */
     AQ_OPTION_API_ONLY = 1u << 3,   /* only in JSON given to the library */
+    AQ_OPTION_ESCAPES = 1u << 4,    /* on the command line \n, \t and \\ are the characters */
 };
 
 struct aq_option {

@@ -22,7 +22,7 @@ void aq_plan_case_close(struct aq_plan_case *c)
 /* ---- what is allowed ---- */
 
 static int plan_changed(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
-                        const struct aq_log *log, struct aq_err *reterr)
+                        struct aq_planning_env *env, struct aq_err *reterr)
 {
     struct aq_plan_case c = {0};
     const char *key;
@@ -37,7 +37,7 @@ static int plan_changed(struct aq_plan_case *ret, const struct aq_options *o, co
     int rc = options ? aq_options_from_json(&c.o, "plan", options, reterr)
                      : aq_error_memory(reterr, "plan");
     json_decref(options);
-    rc = rc < 0 ? rc : aq_planning_open(&c.p, c.o, log, reterr);
+    rc = rc < 0 ? rc : aq_planning_open(&c.p, c.o, env, reterr);
     rc = rc < 0 ? rc : aq_planning_run(c.p, reterr);
     if (rc < 0) {
         aq_plan_case_close(&c);
@@ -88,7 +88,7 @@ static int read_allowed(struct opened ret[3], const struct aq_options *o, struct
 }
 
 int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
-                      const struct aq_log *log, struct aq_err *reterr)
+                      struct aq_planning_env *env, struct aq_err *reterr)
 {
     struct aq_plan_case best = {0}, now = {0};
     struct opened opened[3];
@@ -105,7 +105,7 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
                     aq_json_put(&all, "kv_policy", json_string("h2o"));
                     aq_json_put(&all, "kv_budget", json_string(opened[2].value[h]));
                 }
-                rc = plan_changed(best.p ? &now : &best, o, all, log, reterr);
+                rc = plan_changed(best.p ? &now : &best, o, all, env, reterr);
                 json_decref(all);
                 if (rc == 0 && now.p && is_better(now.p, best.p)) {
                     struct aq_plan_case better = now;
@@ -207,6 +207,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
                                          aq_json_real((better ? q : p)->forecast.gen_tok_s)));
         }
         aq_block_close(&q->block);
+        aq_block_close(&q->without_disk);
         free(q);
     }
     if (rc == 0 && !rows)
@@ -220,7 +221,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
 
 /* ---- what would help ---- */
 
-int aq_plan_largest(json_t **ret, const struct aq_planning *p, const struct aq_log *log,
+int aq_plan_largest(json_t **ret, const struct aq_planning *p, struct aq_planning_env *env,
                     struct aq_err *reterr)
 {
     struct aq_plan_case c = {0};
@@ -228,7 +229,7 @@ int aq_plan_largest(json_t **ret, const struct aq_planning *p, const struct aq_l
     if (!p->o->micro_batch)
         return 0; /* nobody asked for more than the least */
     json_t *changes = json_pack("{s:n, s:n}", "micro_batch", "allow");
-    int rc = plan_changed(&c, p->o, changes, log, reterr);
+    int rc = plan_changed(&c, p->o, changes, env, reterr);
     json_decref(changes);
     if (rc == 0 && c.p->feasible)
         *ret = json_pack("{s:i, s:i, s:o}", "micro_batch", (int)c.p->block.plan.shape.micro_batch,
@@ -239,12 +240,12 @@ int aq_plan_largest(json_t **ret, const struct aq_planning *p, const struct aq_l
 }
 
 static int try_fix(json_t **fixes, const struct aq_planning *p, const char *change, bool lossy,
-                   json_t *changes, const struct aq_log *log, struct aq_err *reterr)
+                   json_t *changes, struct aq_planning_env *env, struct aq_err *reterr)
 {
     struct aq_plan_case c = {0};
     struct aq_err err;
     aq_json_put(&changes, "allow", json_null());
-    int rc = plan_changed(&c, p->o, changes, log, &err);
+    int rc = plan_changed(&c, p->o, changes, env, &err);
     json_decref(changes);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
@@ -257,37 +258,72 @@ static int try_fix(json_t **fixes, const struct aq_planning *p, const char *chan
     return 0;
 }
 
-/* Budgets that would do for the least that was asked for, a little above it. */
-static int try_budgets(json_t **fixes, const struct aq_planning *p, const struct aq_log *log,
-                       struct aq_err *reterr)
+/* Options, and what they are called, that would make room. */
+struct room {
+    json_t *changes;
+    struct aq_buf text;
+    uint64_t disk_more; /* bytes to be freed on this machine's disk */
+};
+
+static void put_room(struct room *r, const char *key, uint64_t bytes)
 {
-    static const char *const key[] = {"device_memory", "host_memory", "disk_memory"};
-    static const char *const flag[] = {"--device-memory", "--host-memory", "--disk-memory"};
-    json_t *all = json_object();
-    char change[160] = "";
-    for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        uint64_t needed = aq_ledger_total(&p->block.ledger, (enum aq_tier)t);
-        bool emulated = p->o->emulate_device > 0;
-        if (needed <= p->in.budget[t])
-            continue;
-        uint64_t enough = aq_align_up(needed + needed / 50, 64 * AQ_MIB);
-        const char *name = t == AQ_DEVICE && emulated ? "emulate_device" : key[t];
-        const char *shown = t == AQ_DEVICE && emulated ? "--emulate-device" : flag[t];
-        if (t == AQ_HOST && emulated) /* whose memory lies inside */
-            enough += aq_max_u64(p->o->emulate_device,
-                                 aq_ledger_total(&p->block.ledger, AQ_DEVICE) * 11 / 10);
-        aq_json_put(&all, name, json_integer((json_int_t)enough));
-        size_t n = strlen(change);
-        snprintf(change + n, sizeof(change) - n, "%s%s %lluMiB", n ? " " : "", shown,
-                 (unsigned long long)(enough / AQ_MIB));
-    }
-    if (!all || json_object_size(all))
-        return try_fix(fixes, p, change, false, all, log, reterr);
-    json_decref(all);
-    return 0;
+    aq_json_put(&r->changes, key, json_integer((json_int_t)bytes));
+    aq_buf_puts(&r->text, r->text.count ? " --" : "--");
+    for (const char *c = key; *c; c++)
+        aq_buf_printf(&r->text, "%c", *c == '_' ? '-' : *c);
+    aq_buf_printf(&r->text, " %lluMiB", (unsigned long long)(bytes / AQ_MIB));
 }
 
-int aq_plan_fixes(json_t **ret, const struct aq_planning *p, const struct aq_log *log,
+/* On a machine that is here, files have to go; on another one, the disk may be a larger one. */
+static void put_disk_room(struct room *r, const struct aq_planning *p, uint64_t scratch)
+{
+    const struct aq_planning_disk *d = &p->disk;
+    uint64_t all = d->store + aq_max_u64(scratch, 64 * AQ_MIB), tenth = AQ_GIB / 10;
+    if (all <= d->budget || !p->local)
+        put_room(r, "disk_memory", all <= d->budget ? scratch : aq_align_up(all, 64 * AQ_MIB));
+    if (all <= d->budget || !p->local)
+        return;
+    uint64_t free = all / 19 * 20 + 20; /* less 5 % it is enough */
+    r->disk_more = aq_div_up(free - d->there, tenth) * tenth;
+    if (p->o->disk_memory && p->o->disk_memory < scratch)
+        put_room(r, "disk_memory", scratch);
+    aq_buf_printf(&r->text, "%sfree %.1f GiB on '%s'", r->text.count ? ", " : "",
+                  (double)r->disk_more / (double)AQ_GIB, d->dir);
+}
+
+/* Budgets that would do for the least that was asked for, a little above it. */
+static int try_budgets(json_t **fixes, const struct aq_planning *p, const struct aq_block *least,
+                       struct aq_planning_env *env, struct aq_err *reterr)
+{
+    static const char *const key[] = {"device_memory", "host_memory"};
+    struct room r = {.changes = json_object()};
+    uint64_t emulated = p->o->emulate_device;
+    for (int t = 0; t < AQ_TIER_COUNT; t++) {
+        uint64_t needed = aq_ledger_total(&least->ledger, (enum aq_tier)t);
+        uint64_t enough = aq_align_up(needed + needed / 50, 64 * AQ_MIB);
+        bool disk_short = t == AQ_DISK && p->disk_short && least == &p->block;
+        if (needed <= p->in.budget[t] && !disk_short)
+            continue;
+        if (t == AQ_HOST && emulated) /* whose memory lies inside */
+            enough += aq_max_u64(emulated, aq_ledger_total(&least->ledger, AQ_DEVICE) * 11 / 10);
+        if (t == AQ_DISK)
+            put_disk_room(&r, p, enough);
+        else
+            put_room(&r, t == AQ_DEVICE && emulated ? "emulate_device" : key[t], enough);
+    }
+    int rc = 0;
+    env->disk_more = r.disk_more;
+    if (r.text.failed || !r.changes)
+        rc = aq_error_memory(reterr, "plan");
+    else if (r.text.count)
+        rc = try_fix(fixes, p, r.text.data, false, json_incref(r.changes), env, reterr);
+    env->disk_more = 0;
+    json_decref(r.changes);
+    aq_buf_close(&r.text);
+    return rc;
+}
+
+int aq_plan_fixes(json_t **ret, const struct aq_planning *p, struct aq_planning_env *env,
                   struct aq_err *reterr)
 {
     static const struct {
@@ -299,21 +335,23 @@ int aq_plan_fixes(json_t **ret, const struct aq_planning *p, const struct aq_log
         {"--kv-policy h2o --kv-budget 20%", "kv_policy", "h2o", "kv_budget", "20%"},
     };
     json_t *fixes = json_array();
-    int rc = try_budgets(&fixes, p, log, reterr);
+    int rc = try_budgets(&fixes, p, &p->block, env, reterr);
+    if (rc == 0 && p->without_disk.program.op_count)
+        rc = try_budgets(&fixes, p, &p->without_disk, env, reterr);
     if (rc == 0 && p->in.placement)
-        rc = try_fix(&fixes, p, "--placement auto", false, json_pack("{s:n}", "placement"), log,
+        rc = try_fix(&fixes, p, "--placement auto", false, json_pack("{s:n}", "placement"), env,
                      reterr);
     if (rc == 0 && p->o->micro_batch)
-        rc = try_fix(&fixes, p, "--micro-batch auto", false, json_pack("{s:n}", "micro_batch"), log,
+        rc = try_fix(&fixes, p, "--micro-batch auto", false, json_pack("{s:n}", "micro_batch"), env,
                      reterr);
     if (rc == 0 && p->o->micro_batches)
         rc = try_fix(&fixes, p, "--micro-batches auto", false, json_pack("{s:n}", "micro_batches"),
-                     log, reterr);
+                     env, reterr);
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(lossy) && rc == 0; i++) {
         json_t *changes = json_pack("{s:s}", lossy[i].key, lossy[i].value);
         if (lossy[i].key2)
             aq_json_put(&changes, lossy[i].key2, json_string(lossy[i].value2));
-        rc = try_fix(&fixes, p, lossy[i].change, true, changes, log, reterr);
+        rc = try_fix(&fixes, p, lossy[i].change, true, changes, env, reterr);
     }
     if (rc == 0 && !fixes)
         rc = aq_error_memory(reterr, "plan");
@@ -370,7 +408,7 @@ static json_t *row_json(const json_t *changes, const struct aq_planning *p)
 }
 
 static int plan_row(json_t **rows, const struct aq_options *o, const struct axis *axis,
-                    const uint32_t *at, uint32_t axes, const struct aq_log *log,
+                    const uint32_t *at, uint32_t axes, struct aq_planning_env *env,
                     struct aq_err *reterr)
 {
     json_t *changes = json_object(), *all;
@@ -379,7 +417,7 @@ static int plan_row(json_t **rows, const struct aq_options *o, const struct axis
         aq_json_put(&changes, axis[i].key, json_string(axis[i].value[at[i]]));
     all = aq_json_copy(changes);
     aq_json_put(&all, "sweep", json_null());
-    int rc = aq_plan_case_open(&c, o, all, log, reterr);
+    int rc = aq_plan_case_open(&c, o, all, env, reterr);
     if (rc == 0)
         aq_json_add(rows, row_json(changes, c.p));
     else
@@ -390,7 +428,7 @@ static int plan_row(json_t **rows, const struct aq_options *o, const struct axis
     return rc;
 }
 
-int aq_plan_sweep(json_t **ret, const struct aq_options *o, const struct aq_log *log,
+int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_env *env,
                   struct aq_err *reterr)
 {
     struct axis *axis = calloc(SWEEP_KEYS_MAX, sizeof(*axis));
@@ -412,7 +450,7 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, const struct aq_log 
         rc = aq_error(reterr, -EINVAL, "--sweep: %llu rows are more than %d",
                       (unsigned long long)rows, SWEEP_ROWS_MAX);
     for (uint64_t row = 0; row < rows && rc == 0; row++) {
-        rc = plan_row(&table, o, axis, at, axes, log, reterr);
+        rc = plan_row(&table, o, axis, at, axes, env, reterr);
         for (uint32_t i = axes; i-- > 0;) { /* the last key runs fastest */
             if (++at[i] < axis[i].count)
                 break;

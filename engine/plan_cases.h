@@ -18,18 +18,18 @@ void aq_plan_case_close(struct aq_plan_case *c);
  * of what --allow opens: the fastest, or the least lossy that meets --deadline.  0 also where
  * nothing fits: then what was asked for itself. */
 int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
-                      const struct aq_log *log, struct aq_err *reterr);
+                      struct aq_planning_env *env, struct aq_err *reterr);
 
 /* [{"change", "gen_tok_s"}, ...] of a plan that fits.  New references, all of these. */
 int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err *reterr);
 /* One that does not: {"micro_batch", "micro_batches", "gen_tok_s"} of the fastest block, or null;
  * [{"change", "feasible", "gen_tok_s", "lossy"}, ...]. */
-int aq_plan_largest(json_t **ret, const struct aq_planning *p, const struct aq_log *log,
+int aq_plan_largest(json_t **ret, const struct aq_planning *p, struct aq_planning_env *env,
                     struct aq_err *reterr);
-int aq_plan_fixes(json_t **ret, const struct aq_planning *p, const struct aq_log *log,
+int aq_plan_fixes(json_t **ret, const struct aq_planning *p, struct aq_planning_env *env,
                   struct aq_err *reterr);
 /* A row for every combination of the values of --sweep. */
-int aq_plan_sweep(json_t **ret, const struct aq_options *o, const struct aq_log *log,
+int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_env *env,
                   struct aq_err *reterr);
 
 #endif

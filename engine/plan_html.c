@@ -4,7 +4,7 @@
 #include "engine/plan_report.h"
 
 #include "base/buf.h"
-#include "engine/files.h"
+#include "base/file.h"
 #include "engine/units.h"
 #include "policy/simulate.h"
 

@@ -85,6 +85,17 @@ static void put_lines(const char *title, const json_t *lines, const struct aquif
         aq_hooks_outputf(hooks, "  %s\n", json_string_value(line));
 }
 
+static void put_range(const json_t *range, const struct aquifer_hooks *hooks)
+{
+    const json_t *band = json_object_get(range, "gen_tok_s");
+    if (json_is_array(band))
+        aq_hooks_outputf(hooks, " (%.3g to %.3g: %s lay so)",
+                         json_number_value(json_array_get(band, 0)),
+                         json_number_value(json_array_get(band, 1)), text_of(range, "from"));
+    else
+        aq_hooks_outputf(hooks, " (error %s)", text_of(range, "from"));
+}
+
 static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
 {
     const json_t *p = json_object_get(doc, "predicted");
@@ -96,12 +107,10 @@ static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
     put_memory(json_object_get(doc, "memory"), "used", hooks);
     aq_hooks_outputf(hooks, "a decode pass of %.3g s\n", number(p, "decode_pass_s"));
     put_links(json_object_get(doc, "links"), hooks);
-    const json_t *range = json_object_get(json_object_get(doc, "range"), "gen_tok_s");
-    aq_hooks_outputf(
-        hooks, "predicted\n  %.4g tok/s generated (%.3g to %.3g), prefill %.4g, decode %.4g\n",
-        number(p, "gen_tok_s"), json_number_value(json_array_get(range, 0)),
-        json_number_value(json_array_get(range, 1)), number(p, "prefill_tok_s"),
-        number(p, "decode_tok_s"));
+    aq_hooks_outputf(hooks, "predicted\n  %.4g tok/s generated", number(p, "gen_tok_s"));
+    put_range(json_object_get(doc, "range"), hooks);
+    aq_hooks_outputf(hooks, ", prefill %.4g, decode %.4g\n", number(p, "prefill_tok_s"),
+                     number(p, "decode_tok_s"));
     if (json_is_number(json_object_get(p, "total_s")))
         aq_hooks_outputf(hooks, "  %s in all, %.1f blocks of %.0f seats\n",
                          aq_format_duration(text, number(p, "total_s")), number(p, "blocks"),
@@ -171,9 +180,23 @@ static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
     }
 }
 
+/* Records that are left out, by what is wrong with them. */
+static void put_invalid(const json_t *read, const struct aquifer_hooks *hooks)
+{
+    const char *code;
+    json_t *kind;
+    if (number(read, "invalid") > 0)
+        aq_hooks_outputf(hooks, "  %.0f of %.0f records are invalid and left out\n",
+                         number(read, "invalid"), number(read, "records"));
+    json_object_foreach(json_object_get(read, "errors"), code, kind)
+        aq_hooks_outputf(hooks, "    %s: %.0f; line %.0f: %s\n", code, number(kind, "count"),
+                         number(kind, "line"), text_of(kind, "message"));
+}
+
 void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks)
 {
     aq_hooks_outputf(hooks, "%s on %s\n", text_of(doc, "model"), text_of(doc, "hardware"));
+    put_invalid(json_object_get(json_object_get(doc, "workload"), "read"), hooks);
     if (json_is_true(json_object_get(doc, "feasible")))
         put_feasible(doc, hooks);
     else

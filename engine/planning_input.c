@@ -29,17 +29,57 @@ static int count_request(struct aq_planning *p, const struct aq_request *r, stru
         in->prompt_sum += (uint64_t)prompt * r->params.n;
         in->total_sum += ((uint64_t)prompt + gen) * r->params.n;
         in->total_max = prompt + gen > in->total_max ? prompt + gen : in->total_max;
+        p->tokens_estimated |= r->prompts[i].estimated;
     }
     in->prompt_max = p->prompt[1];
     return 0;
 }
 
+/* Counts it; of each kind the first is kept. */
+static void count_invalid(struct aq_planning *p, const struct aq_request *r)
+{
+    struct aq_planning_invalid *kind = &p->invalid[r->error.code];
+    p->records_invalid++;
+    if (kind->count++)
+        return;
+    kind->line = r->line;
+    aq_quote(kind->message, sizeof(kind->message), r->error.message, strlen(r->error.message));
+}
+
+static int check_invalid(const struct aq_planning *p, const struct aq_log *log,
+                         struct aq_err *reterr)
+{
+    struct aq_records_read read = {.count = p->records, .invalid = p->records_invalid};
+    for (int c = 1; c < AQ_RECORD_CODE_COUNT; c++) {
+        const struct aq_planning_invalid *kind = &p->invalid[c];
+        if (!kind->count || (read.line && read.line < kind->line))
+            continue;
+        read.line = kind->line;
+        read.code = (enum aq_record_code)c;
+        read.message = kind->message;
+    }
+    if (!p->in.sequences)
+        return aq_error(reterr, -EINVAL,
+                        "--input: none of the %llu records of '%s' is valid.  Line %llu: %s: %s",
+                        (unsigned long long)p->records, p->o->input, (unsigned long long)read.line,
+                        aq_record_code_name(read.code), read.message);
+    int rc = aq_request_check_invalid(&read, p->o->allow_errors, reterr);
+    for (int c = 1; rc < 0 && c < AQ_RECORD_CODE_COUNT; c++) {
+        const struct aq_planning_invalid *kind = &p->invalid[c];
+        if (kind->count)
+            aq_log_line(log, AQ_LOG_WARNING, "%s: %llu; line %llu: %s",
+                        aq_record_code_name((enum aq_record_code)c),
+                        (unsigned long long)kind->count, (unsigned long long)kind->line,
+                        kind->message);
+    }
+    return rc;
+}
+
 static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_generator *g,
-                      struct aq_err *reterr)
+                      const struct aq_log *log, struct aq_err *reterr)
 {
     struct aq_line line;
     struct aq_line_place place;
-    struct aq_err first = {0};
     while (!p->o->limit || p->records < p->o->limit) {
         struct aq_request *r;
         int rc = aq_input_next(input, &line, &place, reterr);
@@ -50,10 +90,9 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
         rc = aq_request_open(&r, &g->rules, &line, reterr);
         if (rc < 0)
             return rc;
-        if (r->error.code && !p->records_invalid++)
-            aq_error(&first, -EINVAL, "Line %llu: %s: %s", (unsigned long long)r->line,
-                     aq_record_code_name(r->error.code), r->error.message);
-        if (!r->error.code)
+        if (r->error.code)
+            count_invalid(p, r);
+        else
             rc = count_request(p, r, reterr);
         p->records++;
         aq_request_close(r);
@@ -62,13 +101,11 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
     }
     if (!p->records)
         return aq_error(reterr, -EINVAL, "--input: '%s' has no records", p->o->input);
-    if (!p->in.sequences)
-        return aq_error(reterr, -EINVAL, "--input: none of the %llu records of '%s' is valid.  %s",
-                        (unsigned long long)p->records, p->o->input, first.text);
-    return 0;
+    return check_invalid(p, log, reterr);
 }
 
-int aq_planning_read_input(struct aq_planning *p, uint32_t context, struct aq_err *reterr)
+int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint32_t context,
+                           struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
     const struct aq_model_config *c = &p->model->config;
@@ -92,10 +129,11 @@ int aq_planning_read_input(struct aq_planning *p, uint32_t context, struct aq_er
     /* Of what a record may say, this says nothing about lengths; a plan has no options for it. */
     g.rules.defaults.top_p = g.rules.defaults.repetition_penalty = 1;
     g.rules.defaults.logprobs = -1;
+    g.rules.token_bytes = AQ_PLANNING_TOKEN_BYTES;
     rc = aq_input_open(&input, &opts, reterr);
     if (rc == 0) {
         g.rules.text_lines = aq_input_is_text(input);
-        rc = read_lines(p, input, &g, reterr);
+        rc = read_lines(p, input, &g, log, reterr);
     }
     aq_input_close(input);
     aq_generator_close(&g);

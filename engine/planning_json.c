@@ -6,6 +6,7 @@
 #include "engine/options_kv.h"
 #include "engine/placement.h"
 #include "engine/units.h"
+#include "policy/error_band.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -74,18 +75,28 @@ json_t *aq_planning_memory_json(const struct aq_planning *p)
     return o;
 }
 
+static json_t *short_json(uint64_t needed, uint64_t budget, json_t *items)
+{
+    return json_pack("{s:I, s:I, s:I, s:o}", "needed", (json_int_t)needed, "budget",
+                     (json_int_t)budget, "missing", (json_int_t)(needed - budget), "items", items);
+}
+
 json_t *aq_planning_shortfall_json(const struct aq_planning *p)
 {
     json_t *o = json_object();
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        uint64_t needed = aq_ledger_total(&p->block.ledger, (enum aq_tier)t);
-        if (needed <= p->in.budget[t])
-            continue;
-        aq_json_put(&o, aq_tier_name((enum aq_tier)t),
-                    json_pack("{s:I, s:I, s:I, s:o}", "needed", (json_int_t)needed, "budget",
-                              (json_int_t)p->in.budget[t], "missing",
-                              (json_int_t)(needed - p->in.budget[t]), "items",
-                              items_json(&p->block.ledger, (enum aq_tier)t)));
+        enum aq_tier tier = (enum aq_tier)t;
+        uint64_t needed = aq_ledger_total(&p->block.ledger, tier), budget = p->in.budget[t];
+        json_t *items = items_json(&p->block.ledger, tier);
+        if (tier == AQ_DISK && p->disk_short) { /* with what usually lies beside the ledger */
+            needed = aq_planning_disk_needed(p);
+            budget = p->disk.budget;
+            aq_json_put(&items, "packed weights", json_integer((json_int_t)p->disk.store));
+        }
+        if (needed > budget)
+            aq_json_put(&o, aq_tier_name(tier), short_json(needed, budget, items));
+        else
+            json_decref(items);
     }
     return o;
 }
@@ -131,17 +142,52 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     return o;
 }
 
+json_t *aq_planning_range_json(const struct aq_planning *p)
+{
+    const struct aq_error_band *b = aq_error_band(&p->hw, p->forecast.binding);
+    double now = p->forecast.gen_tok_s;
+    char from[256];
+    if (!b)
+        return json_pack("{s:n, s:s}", "gen_tok_s", "from",
+                         "not measured: no run on a GPU was compared with its prediction");
+    snprintf(from, sizeof(from), "%u of %u measured runs bound by %s", b->inside, b->runs,
+             b->bound);
+    return json_pack("{s:[o, o], s:s, s:s}", "gen_tok_s", aq_json_real(b->low * now),
+                     aq_json_real(b->high * now), "from", from, "source", aq_error_band_source);
+}
+
 /* ---- words ---- */
 
 static void say(json_t **lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(json_t **lines, const char *format, ...)
 {
-    char text[512];
+    char text[AQ_HW_TOLD_MAX + 32];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     aq_json_add(lines, json_string(text));
+}
+
+/* More than the machine has, as the options want it. */
+static bool is_larger_disk(const struct aq_planning *p)
+{
+    return !p->local && p->o->disk_memory > p->disk.there / 20 * 19;
+}
+
+static void assume_disk(json_t **lines, const struct aq_planning *p)
+{
+    const struct aq_planning_disk *d = &p->disk;
+    char budget[AQ_SIZE_TEXT_MAX], there[AQ_SIZE_TEXT_MAX];
+    aq_format_size(budget, d->budget);
+    aq_format_size(there, d->there);
+    if (d->dir)
+        say(lines, "the disk has what is free on '%.200s' now: %s", d->dir, there);
+    else if (is_larger_disk(p))
+        say(lines,
+            "the disk has room for %s, packed weights and scratch, as --disk-memory says, and not "
+            "the %s of '%s'",
+            budget, there, p->machine.name);
 }
 
 json_t *aq_planning_assumptions_json(const struct aq_planning *p)
@@ -150,6 +196,8 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
     json_t *derived = aq_hw_assumptions_json(&p->machine), *v;
     json_t *lines = derived ? json_array() : NULL;
     size_t i;
+    if (*p->machine.told)
+        say(&lines, "hardware: %s", p->machine.told);
     json_array_foreach(derived, i, v)
     {
         const char *source = json_string_value(json_object_get(v, "source"));
@@ -158,18 +206,31 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
             json_number_value(json_object_get(v, "value")), source ? source : "derived");
     }
     json_decref(derived);
+    if (p->tokens_estimated)
+        say(&lines,
+            "lengths of texts are estimated at %d bytes a token, as a shape has no tokenizer; "
+            "--tokenizer DIR counts them",
+            AQ_PLANNING_TOKEN_BYTES);
     say(&lines, "all sequences have the mean length: %g prompt tokens, %g generated",
         p->work.prompt, p->work.total - p->work.prompt);
     if (p->requests_assumed)
         say(&lines, "%llu requests, as --requests was not given",
             (unsigned long long)p->in.sequences);
+    if (p->feasible && aq_error_band(&p->hw, p->forecast.binding))
+        say(&lines,
+            "the range is that of runs predicted from a probe just before them (%s): rates of "
+            "another day or machine add their own error",
+            aq_error_band_source);
     say(&lines, "the process itself takes %s of host memory",
         aq_format_size(size, p->in.process_bytes));
     if (!p->machine.hw.device_on_host)
         say(&lines, "what the device's driver and libraries take lies outside its budget");
     if (p->in.can_stream)
-        say(&lines, "the packed weights (%s) lie on the disk beside the scratch",
+        say(&lines,
+            p->disk.store ? "the packed weights (%s) lie on the disk beside the scratch"
+                          : "the packed weights (%s) are on the disk already",
             aq_format_size(size, p->store_bytes));
+    assume_disk(&lines, p);
     return lines;
 }
 
@@ -180,11 +241,31 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
     if (p->weight_format != from && p->weight_format != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s", aq_dtype_name(from),
             aq_dtype_name(p->weight_format));
+    if (!aq_dtype_is_quantised(p->weight_format) && p->compute != p->weight_format &&
+        p->compute != AQ_F32)
+        say(lines, "lossy: %s weights rounded to %s in the products",
+            aq_dtype_name(p->weight_format), aq_dtype_name(p->compute));
     if (aq_dtype_is_quantised(p->kv_format))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->kv_format));
     if (aq_kv_policy_drops(&p->kv))
         say(lines, "lossy: keys and values beyond %s are dropped",
             aq_kv_policy_text(policy, sizeof(policy), &p->kv));
+}
+
+/* What --disk-memory says, and the disk has no room for. */
+static void warn_disk(json_t **lines, const struct aq_planning *p)
+{
+    uint64_t wanted = p->o->disk_memory;
+    char store[AQ_SIZE_TEXT_MAX], budget[AQ_SIZE_TEXT_MAX];
+    aq_format_size(store, p->disk.store);
+    if (p->disk.small && p->disk.there)
+        say(lines,
+            "the disk's budget, %s, has no room for the packed weights, %s: nothing streams from "
+            "it",
+            aq_format_size(budget, p->disk.budget), store);
+    else if (wanted > p->in.budget[AQ_DISK] && !is_larger_disk(p))
+        say(lines, "--disk-memory: beside the packed weights (%s) there is room for %s only", store,
+            aq_format_size(budget, p->in.budget[AQ_DISK]));
 }
 
 json_t *aq_planning_warnings_json(const struct aq_planning *p)
@@ -193,6 +274,7 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     double total = aq_planning_total_s(p), seats = p->forecast.prompts;
     char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
     warn_lossy(&lines, p);
+    warn_disk(&lines, p);
     if (p->o->deadline_s > 0 && !p->in.sequences)
         say(&lines, "--deadline says nothing without --requests");
     if (p->records_invalid)
@@ -213,6 +295,20 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     if (p->local && !p->o->host_memory)
         say(&lines, "the host's budget is what is free now; --host-memory fixes it");
     return lines;
+}
+
+json_t *aq_planning_records_json(const struct aq_planning *p)
+{
+    json_t *errors = json_object();
+    for (int c = 1; c < AQ_RECORD_CODE_COUNT; c++) {
+        const struct aq_planning_invalid *kind = &p->invalid[c];
+        if (kind->count)
+            aq_json_put(&errors, aq_record_code_name((enum aq_record_code)c),
+                        json_pack("{s:I, s:I, s:s}", "count", (json_int_t)kind->count, "line",
+                                  (json_int_t)kind->line, "message", kind->message));
+    }
+    return json_pack("{s:I, s:I, s:o}", "records", (json_int_t)p->records, "invalid",
+                     (json_int_t)p->records_invalid, "errors", errors);
 }
 
 /* ---- the config ---- */

@@ -77,6 +77,15 @@ static void measure_unpacking(const struct probe *b, const struct aq_rates_produ
              source);
 }
 
+static void measure_short(const struct probe *b, const struct aq_rates_products *p)
+{
+    char source[AQ_HW_TEXT_MAX];
+    snprintf(source, sizeof(source), "measured: K of %u against %u, %u rows out of caches",
+             AQ_HW_K_SHORT, AQ_HW_K, AQ_RATES_ROWS);
+    give(b, "host.product_f32_k768_share", aq_rates_short_share(p, AQ_F32), 1, source);
+    give(b, "host.product_bf16_k768_share", aq_rates_short_share(p, AQ_BF16), 1, source);
+}
+
 /* Of the compute type's weights, int8 and int4. */
 static void measure_shares(const struct probe *b, const struct aq_rates_products *p)
 {
@@ -122,8 +131,10 @@ static int measure_products(struct probe *b, struct aq_err *reterr)
     give(b, "host.product_f32_memory_gb_s",
          aq_rates_product_bytes(&p, AQ_F32, AQ_F32, p.weight_bytes), 1e9, "measured: one row");
     give(b, "host.memory_gb_s", aq_rates_read_bytes(&p), 1e9, "measured: reading, all threads");
-    if (b->kernels.isa & AQ_ISA_AVX2)
+    if (b->kernels.isa & AQ_ISA_AVX2) {
+        measure_short(b, &p);
         measure_shares(b, &p);
+    }
     measure_unpacking(b, &p, dst);
     return 0;
 }
@@ -225,24 +236,32 @@ static void give_attention(const struct probe *b, struct aq_rates_attention *a)
 {
     static const struct {
         enum aq_dtype format;
+        uint32_t head_dim;
         const char *keys[4];
     } by[] = {
+        {AQ_F16,
+         AQ_HW_HEAD_WIDE,
+         {"host.attention_d128_memory_gb_s", "host.decode_d128_head_ns",
+          "host.attention_d128_tflop_s", "host.prefill_d128_head_ns"}},
         {AQ_Q8,
+         AQ_HW_HEAD,
          {"host.attention_int8_memory_gb_s", "host.decode_int8_head_ns",
           "host.attention_int8_tflop_s", "host.prefill_int8_head_ns"}},
         {AQ_Q4,
+         AQ_HW_HEAD,
          {"host.attention_int4_memory_gb_s", "host.decode_int4_head_ns",
           "host.attention_int4_tflop_s", "host.prefill_int4_head_ns"}},
-        {AQ_F16,
+        {AQ_F16, /* last: links are measured beside it */
+         AQ_HW_HEAD,
          {"host.attention_memory_gb_s", "host.decode_head_ns", "host.attention_tflop_s",
           "host.prefill_head_ns"}},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(by); i++) {
         struct aq_rates_attended at;
         char source[AQ_HW_TEXT_MAX];
-        snprintf(source, sizeof(source), "measured: %s KV, 32 heads of 64, 64 and 512 keys",
-                 aq_dtype_name(by[i].format));
-        aq_rates_attention_use(a, by[i].format);
+        snprintf(source, sizeof(source), "measured: %s KV, %u heads of %u, 64 and 512 keys",
+                 aq_dtype_name(by[i].format), AQ_RATES_WIDTH / by[i].head_dim, by[i].head_dim);
+        aq_rates_attention_use(a, by[i].format, by[i].head_dim);
         aq_rates_attend(&at, a);
         give(b, by[i].keys[0], at.decode_bytes, 1e9, source);
         give(b, by[i].keys[1], at.decode_head_s, 1e-9, source);

@@ -233,7 +233,7 @@ int aq_published_row(json_t **ret, const struct aq_table *t, const struct aq_tab
             json_pack("{s:s, s:f, s:s, s:s?, s:s, s:s?, s:n, s:n, s:n}", "name", row->name,
                       "published", row->published, "source", row->source, "note", row->note,
                       "shape", r.options->shape, "hardware", r.machine, "theirs", "stairs", "ours");
-        rc = doc ? 0 : aq_error(reterr, -ENOMEM, "out of memory");
+        rc = doc ? 0 : aq_error_memory(reterr, "figure");
     }
     if (rc == 0 && row->has_policy)
         rc = add_theirs(&doc, &r, reterr);

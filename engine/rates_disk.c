@@ -46,7 +46,7 @@ static int open_rig(struct disk_rig *r, const struct aq_disks_opts *opts, struct
     rc = rc < 0 ? rc : aq_disks_open(&r->disks, opts, reterr);
     rc = rc < 0 ? rc : aq_completions_open(&r->done, 4, NULL, reterr);
     region.base = r->buffer;
-    return rc < 0 ? rc : aq_disks_start(r->disks, &r->lane, &region, 1, r->done, reterr);
+    return rc < 0 ? rc : aq_disks_start(r->disks, &r->lane, &region, 1, NULL, r->done, reterr);
 }
 
 /* The pieces of a group: `step` apart from `offset` on.  Every second one writes with AQ_MIXED. */

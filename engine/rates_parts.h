@@ -14,7 +14,7 @@
 
 /* K of the products; rows of those that compute, with so few panels that each core's stay in its
  * cache, as in a large block: at least AQ_RATES_PANELS. */
-enum { AQ_RATES_K = 2048, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
+enum { AQ_RATES_K = AQ_HW_K, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
 
 /* What takes longer than this once is not repeated: in a build that is slow on purpose, such as one
  * with sanitizers, or where one core has a large machine's work. */
@@ -82,6 +82,8 @@ int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r
 /* Flops of a product of many rows (of one, where kernels are the reference) out of caches. */
 struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format);
+/* Of these, the share that the same product of AQ_HW_K_SHORT reaches: both by turns. */
+struct aq_sample aq_rates_short_share(const struct aq_rates_products *p, enum aq_dtype compute);
 /* Bytes of weights through a product of one row, of the first `bytes` of the weights. */
 struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format, size_t bytes);
@@ -97,12 +99,14 @@ struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum a
 /* Bytes that all threads read. */
 struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
 
-/* Attention over KV of 32 heads of 64, 512 keys a sequence: f16, until another format is used. */
+/* Attention over KV of AQ_RATES_WIDTH elements a row, 512 keys a sequence: f16 and heads of
+ * AQ_HW_HEAD, until others are used. */
+enum { AQ_RATES_WIDTH = 2048 };
 struct aq_rates_attention;
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr);
 void aq_rates_attention_close(struct aq_rates_attention *a);
-void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format);
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim);
 enum { AQ_RATES_CONTEXT = 512 };
 /* One decode row of every sequence; returns the bytes of KV that it read. */
 double aq_rates_decode(struct aq_rates_attention *a);

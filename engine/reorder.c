@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/reorder.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 #include "engine/input.h"
 
 #include <assert.h>
@@ -68,18 +68,10 @@ static int emit(struct aq_reorder *r, const struct piece *p, struct aq_err *rete
     char *bytes = malloc(p->count + 1);
     if (!bytes)
         return aq_error_memory(reterr, "order of the output");
-    int rc = 0;
-    for (uint64_t done = 0; done < p->count && rc == 0;) {
-        ssize_t n = pread(r->fd, bytes + done, p->count - done, (off_t)(p->offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            rc = aq_error(reterr, -EIO, "order of the output: read a temporary file: %s",
-                          n < 0 ? strerror(errno) : "it ends early");
-        else
-            done += (uint64_t)n;
-    }
-    if (rc == 0)
+    int rc = aq_file_read_at(r->fd, bytes, p->count, p->offset);
+    if (rc < 0)
+        aq_error(reterr, rc, "order of the output: read a temporary file: %s", strerror(-rc));
+    else
         r->output(r->user, bytes, p->count);
     free(bytes);
     return rc;

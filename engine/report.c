@@ -105,6 +105,13 @@ static void add_model(json_t **r, const struct aq_engine_info *i)
     aq_json_put(r, "weights", json_string(i->random_weights ? "random" : "real"));
 }
 
+void aq_report_add_lossy(json_t **r, const char *line)
+{
+    json_t *lossy = json_incref(json_object_get(*r, "lossy"));
+    aq_json_add(&lossy, json_string(line));
+    aq_json_put(r, "lossy", lossy);
+}
+
 json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times *t,
                         const struct aq_engine_stats *before)
 {

@@ -2,9 +2,12 @@
 #include "engine/request.h"
 
 #include "base/json.h"
+#include "base/json_text.h"
 #include "engine/request_draft.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,6 +63,17 @@ void aq_request_close(struct aq_request *r)
 
 /* ---- names ---- */
 
+int aq_request_check_invalid(const struct aq_records_read *read, bool allow, struct aq_err *reterr)
+{
+    if (allow || read->invalid <= read->count - read->invalid)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "%" PRIu64 " of %" PRIu64 " records are invalid, more than half; "
+                    "--allow-errors runs the others.  Line %" PRIu64 ": %s: %s",
+                    read->invalid, read->count, read->line, aq_record_code_name(read->code),
+                    read->message);
+}
+
 const char *aq_record_code_name(enum aq_record_code code)
 {
     static const char *const name[AQ_RECORD_CODE_COUNT] = {
@@ -107,91 +121,6 @@ bool aq_request_refuse(struct aq_request *r, enum aq_record_code code, const cha
 }
 
 /* ---- text of members ---- */
-
-static bool json_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* Index just behind the string that starts at text[at] == '"'. */
-static size_t skip_string(struct aq_text t, size_t at)
-{
-    for (at++; at < t.count && t.bytes[at] != '"'; at++)
-        if (t.bytes[at] == '\\')
-            at++;
-    return at + 1;
-}
-
-/* Index just behind the value that starts at text[at]. */
-static size_t skip_value(struct aq_text t, size_t at)
-{
-    size_t depth = 0;
-    do {
-        char c = t.bytes[at];
-        if (c == '"') {
-            at = skip_string(t, at);
-            continue;
-        }
-        if (c == '{' || c == '[') {
-            depth++;
-        } else if (c == '}' || c == ']') {
-            depth--;
-        } else if (!depth) { /* a number or word: up to what cannot be part of it */
-            while (at < t.count && !json_space(t.bytes[at]) && !strchr(",]}", t.bytes[at]))
-                at++;
-            return at;
-        }
-        at++;
-    } while (at < t.count && depth);
-    return at;
-}
-
-static bool nests_too_deep(struct aq_text t)
-{
-    size_t depth = 0;
-    for (size_t at = 0; at < t.count && depth <= AQ_LINE_DEPTH_MAX;) {
-        char c = t.bytes[at];
-        if (c == '"') {
-            at = skip_string(t, at);
-            continue;
-        }
-        if (c == '{' || c == '[')
-            depth++;
-        else if ((c == '}' || c == ']') && depth)
-            depth--;
-        at++;
-    }
-    return depth > AQ_LINE_DEPTH_MAX;
-}
-
-static size_t skip_space(struct aq_text t, size_t at)
-{
-    while (at < t.count && json_space(t.bytes[at]))
-        at++;
-    return at;
-}
-
-bool aq_json_member_text(struct aq_text *ret, struct aq_text object, const char *name)
-{
-    size_t name_count = strlen(name);
-    size_t at = skip_space(object, 0);
-    assert(at < object.count && object.bytes[at] == '{');
-    at = skip_space(object, at + 1);
-    while (at < object.count && object.bytes[at] == '"') {
-        size_t key = at + 1, key_end = skip_string(object, at) - 1;
-        at = skip_space(object, key_end + 1);
-        size_t value = skip_space(object, at + 1); /* behind the colon */
-        at = skip_value(object, value);
-        if (key_end - key == name_count && !memcmp(object.bytes + key, name, name_count)) {
-            *ret = (struct aq_text){object.bytes + value, at - value};
-            return true;
-        }
-        at = skip_space(object, at);
-        if (at < object.count && object.bytes[at] == ',')
-            at = skip_space(object, at + 1);
-    }
-    return false;
-}
 
 /* Copies a member as it stands in the text; a name written with escapes is dumped instead. */
 static int copy_member(const char **ret, struct aq_request *r, struct aq_text object,
@@ -241,16 +170,19 @@ static enum aq_form form_of(const json_t *root)
     return AQ_FORM_PLAIN;
 }
 
-/* Sets id_text, id_json and id_hash; v NULL stands for the index. */
-static int set_id(struct aq_request *r, const json_t *v)
+/* Sets id_text, id_json and id_hash; v NULL stands for the index, a real for these digits. */
+static int set_id(struct aq_request *r, const json_t *v, struct aq_text digits)
 {
     struct aq_buf text = {0}, json = {0};
     if (json_is_string(v)) {
         aq_buf_put(&text, json_string_value(v), json_string_length(v));
         aq_buf_json_string(&json, json_string_value(v), json_string_length(v));
-    } else if (v) {
+    } else if (json_is_integer(v)) {
         aq_buf_printf(&text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
         aq_buf_put(&json, text.data, text.count);
+    } else if (v) {
+        aq_buf_put(&text, digits.bytes, digits.count);
+        aq_buf_put(&json, digits.bytes, digits.count);
     } else {
         aq_buf_json_u64(&text, r->index);
         aq_buf_put(&json, text.data, text.count);
@@ -266,24 +198,42 @@ static int set_id(struct aq_request *r, const json_t *v)
     aq_buf_close(&json);
     if (!rc)
         r->id_hash = XXH3_64bits(r->id_text.bytes, r->id_text.count);
+    r->has_id = true;
     return rc;
 }
 
-/* A record whose id cannot be used is known by its index. */
+/* An integer of the line beyond 64 bits: its digits, as the parser has a real for it. */
+static bool is_wide_integer(struct aq_text *ret, const struct aq_request *r, const char *field,
+                            const json_t *v)
+{
+    const struct aq_line *line = r->draft->line;
+    return json_is_real(v) && r->draft->wide &&
+           aq_json_member_integer(ret, (struct aq_text){line->text, line->bytes}, field);
+}
+
+/* A record whose id cannot be used is known by its index; one of the batch form, whose readers
+ * would take that for the id, by its line. */
 static int read_id(struct aq_request *r)
 {
     static const char *const name[AQ_FORM_COUNT] = {
         [AQ_FORM_PLAIN] = "id", [AQ_FORM_BATCH] = "custom_id", [AQ_FORM_HARNESS] = "id"};
     const char *field = name[r->form];
     const json_t *id = json_object_get(r->draft->root, field);
+    struct aq_text digits = {0};
     if (r->form == AQ_FORM_HARNESS || (r->form == AQ_FORM_PLAIN && json_is_null(id)))
-        return set_id(r, NULL); /* a harness finds its results by the request itself */
-    bool good = json_is_string(id) || (r->form == AQ_FORM_PLAIN && (!id || json_is_integer(id)));
+        return set_id(r, NULL, digits); /* a harness finds its results by the request itself */
+    bool integer = json_is_integer(id) || is_wide_integer(&digits, r, field, id);
+    bool good = json_is_string(id) || (r->form == AQ_FORM_PLAIN && (!id || integer));
     if (!good)
         aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field, "'%s': expected %s, found %s", field,
                           r->form == AQ_FORM_PLAIN ? "a string or an integer" : "a string",
                           json_type_name(id));
-    return set_id(r, good ? id : NULL);
+    int rc = set_id(r, good ? id : NULL, digits);
+    if (rc < 0 || good || r->form != AQ_FORM_BATCH)
+        return rc;
+    r->id_json = "null";
+    r->has_id = false;
+    return 0;
 }
 
 static bool read_batch_frame(struct aq_request *r)
@@ -387,9 +337,28 @@ static bool refuse_missing_prompt(struct aq_request *r, const char *field, const
                              guess ? " would read the one that is there" : "");
 }
 
+/* Numbers that the parser cannot hold go into the prompt as they stand in the record. */
+static int keep_wide_numbers(struct aq_request_draft *d)
+{
+    for (void *at = json_object_iter(d->body); at; at = json_object_iter_next(d->body, at)) {
+        struct aq_text t;
+        const json_t *v = json_object_iter_value(at);
+        if (!json_is_real(v) || fabs(json_real_value(v)) < 0x1p63 ||
+            !aq_json_member_text(&t, d->raw, json_object_iter_key(at)))
+            continue;
+        if (json_object_iter_set_new(d->body, at, json_stringn(t.bytes, t.count)) < 0)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
 static bool fill_template(struct aq_request *r, int *ret_rc)
 {
     struct aq_request_draft *d = r->draft;
+    if (d->wide && keep_wide_numbers(d) < 0) {
+        *ret_rc = -ENOMEM;
+        return false;
+    }
     struct aq_buf text = {0};
     const char *field;
     bool good = true;
@@ -549,14 +518,14 @@ static int parse_line(struct aq_request *r)
         r->form = AQ_FORM_PLAIN;
         return d->root ? 0 : -ENOMEM;
     }
-    if (nests_too_deep((struct aq_text){line->text, line->bytes})) {
+    if (aq_json_text_is_deep((struct aq_text){line->text, line->bytes}, AQ_LINE_DEPTH_MAX)) {
         aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "",
                           "expected at most %d brackets in one another, found more",
                           AQ_LINE_DEPTH_MAX);
         return 0;
     }
     struct aq_err err;
-    int rc = aq_json_parse(&d->root, line->text, line->bytes, true, &err);
+    int rc = aq_json_parse_wide(&d->root, &d->wide, line->text, line->bytes, true, &err);
     if (rc == -ENOMEM)
         return rc;
     if (rc < 0) {

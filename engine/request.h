@@ -54,11 +54,6 @@ struct aq_record_error {
     char message[512];
 };
 
-struct aq_text {
-    const char *bytes; /* NUL-terminated, may hold NULs as well */
-    size_t count;
-};
-
 /* What may be set for the run and again in each record. */
 struct aq_params {
     uint32_t max_tokens, min_tokens, n, top_k;
@@ -79,6 +74,7 @@ struct aq_prompt {
     uint32_t dropped;    /* tokens cut off by truncation */
     uint32_t max_tokens; /* the record's, lowered by --overlong clip */
     bool bos;            /* ids[0] is BOS */
+    bool estimated;      /* without a tokenizer: as many ids as the text may have, all 0 */
     struct aq_text text; /* with echo: what stands in front of the generated text */
 };
 
@@ -89,7 +85,8 @@ struct aq_request {
     uint64_t key;   /* xxh3-64 of the canonical request; of the line's bytes where there is none */
     uint64_t id_hash;       /* xxh3-64 of id_text */
     struct aq_text id_text; /* the index as text where no id is given; empty when malformed */
-    const char *id_json;    /* the id in its JSON type; "null" when malformed */
+    const char *id_json;    /* the id in its JSON type; "null" when there is none to be told */
+    bool has_id;            /* false: malformed, or of the batch form without its id */
     struct aq_params params;
     struct aq_prompt *prompts;
     uint32_t prompt_count;
@@ -116,7 +113,8 @@ struct aq_unknown_fields {
 /* How records of this run are read.  Everything is borrowed and outlives the requests. */
 struct aq_request_rules {
     struct aq_params defaults;
-    const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids */
+    const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids, unless ... */
+    uint32_t token_bytes; /* ... this is set, for those who want lengths alone: bytes a token */
     struct aq_tok_state *tok_state;
     uint32_t vocab, context;
     int32_t bos_id; /* -1: the model has none */
@@ -152,6 +150,16 @@ static inline uint32_t aq_request_sequences(const struct aq_request *r)
 {
     return r->error.code ? 0 : r->prompt_count * r->params.n;
 }
+
+/* An input that was read to its end. */
+struct aq_records_read {
+    uint64_t count, invalid;
+    uint64_t line; /* of the first invalid one */
+    enum aq_record_code code;
+    const char *message;
+};
+/* -EINVAL where more than half of the records are invalid, unless `allow` (--allow-errors). */
+int aq_request_check_invalid(const struct aq_records_read *read, bool allow, struct aq_err *reterr);
 
 const char *aq_record_code_name(enum aq_record_code code);
 const char *aq_form_name(enum aq_form form);

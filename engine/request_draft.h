@@ -20,6 +20,7 @@ struct aq_request_draft {
     const struct aq_request_rules *rules;
     const struct aq_line *line;
     json_t *root;
+    bool wide;          /* the line has numbers out of range, which are reals near them in root */
     json_t *body;       /* borrowed from root: where prompt and parameters are */
     struct aq_text raw; /* the body's text within the line */
     struct aq_draft_prompt *prompts;
@@ -47,9 +48,5 @@ bool aq_request_tokenise(struct aq_request *r, int *ret_rc);
 
 /* Checks what depends on more than one parameter; false and *reterr-like text in r->error. */
 bool aq_request_check_params(struct aq_request *r);
-
-/* Text of a member's value in the text of a JSON object known to be well-formed; false when there
- * is none of that name (written without escapes). */
-bool aq_json_member_text(struct aq_text *ret, struct aq_text object, const char *name);
 
 #endif

@@ -4,6 +4,7 @@
 #include "engine/request_draft.h"
 
 #include "base/json.h"
+#include "base/json_text.h"
 #include "base/nearest.h"
 
 #include <assert.h>
@@ -59,8 +60,13 @@ static bool refuse_value(struct aq_request *r, const char *name, const char *exp
                          const json_t *v)
 {
     char found[64];
+    struct aq_text raw;
+    if (r->draft->wide && aq_json_member_text(&raw, r->draft->raw, name))
+        aq_quote(found, sizeof(found), raw.bytes, raw.count);
+    else
+        value_text(r, found, sizeof(found), v);
     return aq_request_refuse(r, AQ_RECORD_INVALID_PARAMETER, name, "'%s': expected %s, found %s",
-                             name, expected, value_text(r, found, sizeof(found), v));
+                             name, expected, found);
 }
 
 /* ---- readers ---- */
@@ -144,7 +150,11 @@ static bool read_flag(struct aq_request *r, const struct field *f, const json_t 
 static bool read_seed(struct aq_request *r, const struct field *f, const json_t *v)
 {
     if (!json_is_integer(v))
-        return refuse_value(r, f->name, "an integer", v);
+        return refuse_value(r, f->name,
+                            json_is_number(v) && fabs(json_number_value(v)) >= 0x1p63
+                                ? "an integer from -2^63 to 2^63 - 1"
+                                : "an integer",
+                            v);
     r->params.seed = json_integer_value(v);
     return true;
 }

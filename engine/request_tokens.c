@@ -34,6 +34,17 @@ static uint32_t *take_ids(struct aq_request *r, uint64_t count, int *ret_rc)
     return ids;
 }
 
+/* Ids that stand for those of a text, where only their number is wanted. */
+static bool estimate_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_count,
+                          struct aq_text text, int *ret_rc)
+{
+    *ret_count = aq_div_up(text.count, r->draft->rules->token_bytes);
+    *ret = take_ids(r, *ret_count, ret_rc);
+    if (*ret)
+        memset(*ret, 0, (*ret_count + 1) * sizeof(**ret));
+    return *ret != NULL;
+}
+
 static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_count,
                         struct aq_text text, int *ret_rc)
 {
@@ -43,6 +54,8 @@ static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_coun
                                  "alone, give its id in a list)",
                                  prompt_name(r));
     const struct aq_request_rules *rules = r->draft->rules;
+    if (!rules->tokenizer && rules->token_bytes)
+        return estimate_text(r, ret, ret_count, text, ret_rc);
     if (!rules->tokenizer)
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, prompt_name(r),
                                  "'%s': expected token ids: the model has no tokenizer files",
@@ -172,6 +185,7 @@ static bool tokenise_prompt(struct aq_request *r, struct aq_prompt *p,
     p->ids = ids + !add;
     p->count = (uint32_t)count + add;
     p->max_tokens = r->params.max_tokens;
+    p->estimated = !draft->ids && !r->draft->rules->tokenizer;
     p->bos = p->count && bos_id >= 0 && p->ids[0] == (uint32_t)bos_id;
     if (!count)
         return aq_request_refuse(r, AQ_RECORD_EMPTY_PROMPT, prompt_name(r),

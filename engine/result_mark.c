@@ -3,6 +3,7 @@
 #include "engine/result.h"
 
 #include "base/json.h"
+#include "base/json_text.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -29,22 +30,24 @@ static bool read_u64(const json_t *v, uint64_t *ret)
     return json_is_integer(v) && json_integer_value(v) >= 0;
 }
 
-static bool copy_id(struct aq_result_mark *m, const json_t *v)
+/* The id as text; false where v is none.  Integers beyond 64 bits are reals to the parser: theirs
+ * stands in the line. */
+static bool copy_id(struct aq_result_mark *m, const json_t *v, struct aq_text line)
 {
     struct aq_buf text = {0};
+    struct aq_text digits;
     if (json_is_string(v))
         aq_buf_put(&text, json_string_value(v), json_string_length(v));
-    else
+    else if (json_is_integer(v))
         aq_buf_printf(&text, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_real(v) && aq_json_member_integer(&digits, line, "id"))
+        aq_buf_put(&text, digits.bytes, digits.count);
+    else
+        return false;
     m->id_bytes = text.count;
     m->id = aq_buf_take(&text);
     m->has_id = true;
     return true;
-}
-
-static bool is_id(const json_t *v)
-{
-    return json_is_string(v) || json_is_integer(v);
 }
 
 static bool read_batch(struct aq_result_mark *m, const json_t *root)
@@ -60,13 +63,14 @@ static bool read_batch(struct aq_result_mark *m, const json_t *root)
         return false;
     if (!read_key(id + sizeof(prefix) - 1 + 16, &m->key))
         return false;
-    if (is_id(custom))
-        return copy_id(m, custom);
-    return json_is_null(custom) && m->has_line;
+    if (json_is_string(custom))
+        return copy_id(m, custom, (struct aq_text){0});
+    /* Earlier versions wrote the index where now null stands. */
+    return (json_is_null(custom) || json_is_integer(custom)) && m->has_line;
 }
 
 /* Plain and harness lines carry index and key in the same way. */
-static bool read_indexed(struct aq_result_mark *m, const json_t *root)
+static bool read_indexed(struct aq_result_mark *m, const json_t *root, struct aq_text line)
 {
     const char *key = json_string_value(json_object_get(root, "key"));
     m->form = json_object_get(root, "request") ? AQ_FORM_HARNESS : AQ_FORM_PLAIN;
@@ -77,9 +81,9 @@ static bool read_indexed(struct aq_result_mark *m, const json_t *root)
     if (m->form == AQ_FORM_HARNESS)
         return json_object_get(root, "result") != NULL;
     const json_t *id = json_object_get(root, "id");
-    if (is_id(id))
-        return copy_id(m, id);
-    return json_is_null(id) && m->error;
+    if (json_is_null(id))
+        return m->error;
+    return copy_id(m, id, line);
 }
 
 int aq_result_read(struct aq_result_mark *ret, const char *line, size_t bytes,
@@ -87,13 +91,15 @@ int aq_result_read(struct aq_result_mark *ret, const char *line, size_t bytes,
 {
     assert(ret && line);
     json_t *root;
-    int rc = aq_json_parse(&root, line, bytes, false, reterr);
+    bool wide; /* a request that stands in the line may have had such numbers */
+    int rc = aq_json_parse_wide(&root, &wide, line, bytes, false, reterr);
     if (rc < 0)
         return rc;
     struct aq_result_mark m = {0};
     bool good =
-        json_is_object(root) &&
-        (json_object_get(root, "custom_id") ? read_batch(&m, root) : read_indexed(&m, root));
+        json_is_object(root) && (json_object_get(root, "custom_id")
+                                     ? read_batch(&m, root)
+                                     : read_indexed(&m, root, (struct aq_text){line, bytes}));
     json_decref(root);
     if (good && m.has_id && !m.id)
         return aq_error_memory(reterr, "id of %zu bytes", m.id_bytes);

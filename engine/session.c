@@ -28,6 +28,7 @@ struct aquifer {
     struct aq_generator g;
     uint32_t prompt_max, total_max; /* tokens: what was planned for */
     uint64_t submitted, done, errors, prompt_tokens;
+    uint64_t scored; /* records that wanted log-probabilities of their prompts */
     double load_s, first_pass_s, last_result_s;
     struct aq_record *in_flight;
     struct ready *first, *last;
@@ -199,6 +200,11 @@ static int submit(struct aquifer *a, const char *record_json, struct aq_err *ret
     }
     if (!a->g.result_rules.malformed)
         a->g.result_rules.malformed = r->form;
+    char scores[AQ_SCORES_TEXT_MAX];
+    bool scored = r->params.echo && r->params.logprobs >= 0;
+    a->scored += scored;
+    if (scored && a->scored == 1 && aq_generator_scores_text(scores, &a->g, 1)) /* once */
+        aq_log_line(&a->log, AQ_LOG_WARNING, "lossy: %s", scores);
     rc = aq_record_open(&rec, r, &a->g.record_rules, reterr);
     if (rc < 0)
         return rc;
@@ -295,6 +301,9 @@ int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *ret
         .prompt_tokens = a->prompt_tokens,
     };
     json_t *report = aq_report_build(a->g.engine, &times, NULL);
+    char scores[AQ_SCORES_TEXT_MAX];
+    if (report && aq_generator_scores_text(scores, &a->g, a->scored))
+        aq_report_add_lossy(&report, scores);
     char *text = report ? aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(report);
     if (!text)

@@ -2,6 +2,7 @@
 #include "engine/tok_added.h"
 
 #include "base/types.h"
+#include "engine/tok_unicode.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>
@@ -105,20 +106,10 @@ static bool is_word(int32_t c)
 {
     static const struct range lettered[] = {
         {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
-    switch (utf8proc_category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: return c == 0x200c || c == 0x200d || in_ranges(lettered, AQ_ARRAY_LEN(lettered), c);
-    }
+    static const uint32_t word =
+        AQ_CATEGORY_L | AQ_CATEGORY_M | AQ_CATEGORY_ND | AQ_CATEGORY_NL | AQ_CATEGORY_PC;
+    return aq_unicode_category(c) & word || c == 0x200c || c == 0x200d ||
+           in_ranges(lettered, AQ_ARRAY_LEN(lettered), c);
 }
 
 /* White_Space (PropList.txt). */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/tok_normalizer.h"
 
+#include "engine/tok_unicode.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,24 +86,9 @@ static bool reserve_characters(struct aq_normalizer_scratch *s, size_t count)
     return true;
 }
 
-/* Appends the composed form of valid UTF-8. */
-static bool compose(struct aq_normalizer_scratch *s, struct aq_buf *out, const char *text,
-                    size_t bytes)
+/* Appends the composed form of decomposed characters. */
+static bool put_composed(struct aq_normalizer_scratch *s, struct aq_buf *out, size_t count)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < bytes;) {
-        int32_t c;
-        utf8proc_ssize_t n =
-            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(bytes - i), &c);
-        assert(n > 0);
-        i += (size_t)n;
-        if (!reserve_characters(s, count + DECOMPOSED_MAX))
-            return false;
-        n = utf8proc_decompose_char(c, s->character + count, DECOMPOSED_MAX, UTF8PROC_COMPOSE,
-                                    NULL);
-        assert(n > 0 && n <= DECOMPOSED_MAX);
-        count += (size_t)n;
-    }
     if (!order_marks(s->character, count))
         return false;
     /* STABLE keeps the composition exclusions out, as NFC asks. */
@@ -116,6 +103,38 @@ static bool compose(struct aq_normalizer_scratch *s, struct aq_buf *out, const c
     return true;
 }
 
+/* Appends the composed form of valid UTF-8.  utf8proc knows more characters with each of its
+ * versions; those that are newer than our version of NFC stay as they are, and nothing moves or
+ * composes across them.  What Unicode says of the others never changes (its stability policies). */
+static bool compose(struct aq_normalizer_scratch *s, struct aq_buf *out, const char *text,
+                    size_t bytes)
+{
+    size_t count = 0;
+    struct aq_unicode_span span = {0};
+    for (size_t i = 0; i < bytes;) {
+        int32_t c;
+        utf8proc_ssize_t n =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + i, (utf8proc_ssize_t)(bytes - i), &c);
+        assert(n > 0);
+        if (!aq_unicode_known_to_nfc(c, &span)) {
+            if (!put_composed(s, out, count))
+                return false;
+            count = 0;
+            aq_buf_put(out, text + i, (size_t)n);
+            i += (size_t)n;
+            continue;
+        }
+        i += (size_t)n;
+        if (!reserve_characters(s, count + DECOMPOSED_MAX))
+            return false;
+        n = utf8proc_decompose_char(c, s->character + count, DECOMPOSED_MAX, UTF8PROC_COMPOSE,
+                                    NULL);
+        assert(n > 0 && n <= DECOMPOSED_MAX);
+        count += (size_t)n;
+    }
+    return put_composed(s, out, count);
+}
+
 /* Characters below U+0300 (first byte below 0xcc) are composed already and take part in nothing but
  * as the base of marks that follow. */
 static bool needs_care(char c)
@@ -128,24 +147,35 @@ static size_t valid_end(const char *text, size_t bytes)
     return aq_utf8_invalid_at(text, bytes);
 }
 
-/* Valid UTF-8: copies what is plain and composes from the character before the first that is not up
- * to the next ASCII character. */
+/* Where the stretch of active characters, or of others, that begins at i ends; *ret_last: where its
+ * last character begins. */
+static size_t stretch_end(const char *text, size_t bytes, size_t i, bool active,
+                          struct aq_unicode_span *span, size_t *ret_last)
+{
+    *ret_last = i;
+    while (i < bytes) {
+        int32_t c;
+        size_t n = aq_unicode_read(text + i, &c);
+        if ((needs_care(text[i]) && aq_unicode_active_in_nfc(c, span)) != active)
+            break;
+        *ret_last = i;
+        i += n;
+    }
+    return i;
+}
+
+/* Valid UTF-8: copies what is plain and composes each stretch that is not, with the character
+ * before it. */
 static bool nfc_valid(struct aq_normalizer_scratch *s, struct aq_buf *out, const char *text,
                       size_t bytes)
 {
+    struct aq_unicode_span span = {0};
     for (size_t i = 0; i < bytes;) {
-        size_t begin = i;
-        while (i < bytes && !needs_care(text[i]))
-            i++;
-        size_t base = i;
-        if (i < bytes && i > begin) {
-            do
-                base--;
-            while (base > begin && ((unsigned char)text[base] & 0xc0) == 0x80);
-        }
-        aq_buf_put(out, text + begin, base - begin);
-        while (i < bytes && (unsigned char)text[i] >= 0x80)
-            i++;
+        size_t base, last, end = stretch_end(text, bytes, i, false, &span, &base);
+        if (end == bytes)
+            base = end;
+        aq_buf_put(out, text + i, base - i);
+        i = stretch_end(text, bytes, end, true, &span, &last);
         if (i > base && !compose(s, out, text + base, i - base))
             return false;
     }

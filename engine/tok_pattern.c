@@ -23,6 +23,7 @@ struct reader {
     size_t class_begin;
     bool caseless;                  /* within a group that ignores case, or behind (?i) */
     unsigned depth, caseless_depth; /* of groups; of that group, 0 for (?i) */
+    enum aq_unicode_spelling spelling;
     struct aq_buf *out;
     struct aq_err *reterr;
 };
@@ -38,14 +39,32 @@ static bool looking_at(const struct reader *r, const char *what)
     return r->bytes - r->at >= n && memcmp(r->text + r->at, what, n) == 0;
 }
 
-/* \p{L}, \p{Lu}: general categories are the same in both, unless case is ignored: what that does to
- * the cased ones is not.  A longer name is a script, which PCRE2 would read as its extensions. */
+/* A class that stands alone keeps to what it says where case is ignored; one within brackets takes
+ * the other cases in, as in Oniguruma. */
+static void put_property(struct reader *r, const struct aq_unicode_property *p, bool complement)
+{
+    if (r->in_class) {
+        aq_unicode_put_class(r->out, p, complement, r->spelling);
+        return;
+    }
+    aq_buf_puts(r->out, r->caseless ? "(?-i:[" : "[");
+    aq_buf_puts(r->out, complement ? "^" : "");
+    aq_unicode_put_class(r->out, p, false, r->spelling);
+    aq_buf_puts(r->out, r->caseless ? "])" : "]");
+}
+
+/* \p{L}, \p{Lu}, \p{Han}, \p{^L}, \P{L} */
 static int read_property(struct reader *r)
 {
     size_t i = r->at + 2;
     if (i >= r->bytes || r->text[i] != '{')
         return refuse(r, "a property without braces");
-    size_t begin = i + 1 + (i + 1 < r->bytes && r->text[i + 1] == '^');
+    bool complement = r->text[r->at + 1] == 'P';
+    if (i + 1 < r->bytes && r->text[i + 1] == '^') {
+        complement = !complement;
+        i++;
+    }
+    size_t begin = i + 1;
     for (i = begin; i < r->bytes && r->text[i] != '}'; i++)
         if (!((r->text[i] | 32) >= 'a' && (r->text[i] | 32) <= 'z') && r->text[i] != '_')
             return refuse(r, "a property with other than letters in its name");
@@ -53,12 +72,12 @@ static int read_property(struct reader *r)
         return refuse(r, "a property without its closing brace");
     const char *name = r->text + begin;
     size_t n = i - begin;
+    struct aq_unicode_property p;
+    if (aq_unicode_find(name, n, &p) < 0)
+        return refuse(r, "a property that is neither a general category nor a script");
     if (n == 2 && (name[0] | 32) == 'l' && strchr("ult", name[1] | 32) && r->caseless)
         return refuse(r, "a cased property where case is ignored");
-    aq_buf_put(r->out, r->text + r->at, begin - r->at);
-    if (n > 2)
-        aq_buf_puts(r->out, "sc:");
-    aq_buf_put(r->out, name, n + 1);
+    put_property(r, &p, complement);
     r->at = i + 1;
     return 0;
 }
@@ -115,16 +134,20 @@ static int read_escape(struct reader *r)
         aq_buf_puts(r->out, "[^" WHITE_SPACE "]");
         r->at += 2;
         return 0;
+    case 'd':
+    case 'D':
+        put_property(r, &(struct aq_unicode_property){.categories = AQ_CATEGORY_ND}, c == 'D');
+        r->at += 2;
+        return 0;
     case 'p':
     case 'P': return read_property(r);
     case 'u': return read_unicode(r);
     case 'x': return read_hex(r);
     default: break;
     }
-    /* \d is \p{Nd} in both; \w, \b, \h, \v, \R and the like differ or are no business of a
-     * splitter. */
+    /* \w, \b, \h, \v, \R and the like differ or are no business of a splitter. */
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (((unsigned char)c & 0x80) || (letter && !strchr("dDnrtf", c))) {
+    if (((unsigned char)c & 0x80) || (letter && !strchr("nrtf", c))) {
         char what[16] = {'\\', c >= 0 ? c : '?'};
         return refuse(r, what);
     }
@@ -208,9 +231,11 @@ static int read_outside(struct reader *r)
     return 0;
 }
 
-int aq_split_translate(const char *pattern, size_t bytes, struct aq_buf *out, struct aq_err *reterr)
+int aq_split_translate(const char *pattern, size_t bytes, enum aq_unicode_spelling spelling,
+                       struct aq_buf *out, struct aq_err *reterr)
 {
-    struct reader r = {.text = pattern, .bytes = bytes, .out = out, .reterr = reterr};
+    struct reader r = {
+        .text = pattern, .bytes = bytes, .spelling = spelling, .out = out, .reterr = reterr};
     int rc = 0;
     if (bytes > AQ_SPLIT_PATTERN_BYTES_MAX)
         return aq_error(reterr, -ENOEXEC, "pattern: expected at most %d bytes, found %zu",

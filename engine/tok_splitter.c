@@ -14,7 +14,8 @@ enum {
     HEAP_LIMIT_KIB = 64 << 10, /* of one match, without JIT */
     JIT_STACK_BYTES_MIN = 32 << 10,
     JIT_STACK_BYTES_MAX = 4 << 20,
-    MATCHES_PER_LOOK = 64, /* between two looks at the clock */
+    MATCHES_PER_LOOK = 64,    /* between two looks at the clock */
+    UNICODE_VERSION_MAX = 64, /* of "14.0.0"; PCRE2 asks for 24 */
 };
 
 /* A pattern without backtracking trouble needs well under 1 us a byte; one that scans ahead from
@@ -31,6 +32,7 @@ struct aq_split_scratch {
     double deadline_s;
     size_t text_bytes;
     const struct aq_splitter *splitter;
+    bool newer; /* the text has characters that PCRE2 may not know */
     aq_piece_fn *fn;
     void *arg;
     struct aq_err *reterr;
@@ -38,14 +40,15 @@ struct aq_split_scratch {
 
 void aq_splitter_close(struct aq_splitter *s)
 {
-    for (unsigned i = 0; i < s->stage_count; i++)
-        pcre2_code_free(s->stage[i].code);
+    for (unsigned i = 0; i < s->stage_count; i++) {
+        pcre2_code_free(s->stage[i].plain.code);
+        pcre2_code_free(s->stage[i].newer.code);
+    }
     *s = (struct aq_splitter){0};
 }
 
 /* Lines end in LF alone and ^ and $ look at lines, as in Ruby's syntax. */
-static int compile(struct aq_split_stage *stage, const struct aq_buf *pattern,
-                   struct aq_err *reterr)
+static int compile(struct aq_split_code *ret, const struct aq_buf *pattern, struct aq_err *reterr)
 {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context)
@@ -53,18 +56,30 @@ static int compile(struct aq_split_stage *stage, const struct aq_buf *pattern,
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
     PCRE2_SIZE at;
-    stage->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->count,
-                                PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
-                                &code, &at, context);
+    ret->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->count,
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                              &code, &at, context);
     pcre2_compile_context_free(context);
-    if (!stage->code) {
+    if (!ret->code) {
         char why[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof(why));
         return aq_error(reterr, -ENOEXEC, "pattern, byte %zu after translation: %s", (size_t)at,
                         why);
     }
-    stage->jit = pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE) == 0;
+    ret->jit = pcre2_jit_compile(ret->code, PCRE2_JIT_COMPLETE) == 0;
     return 0;
+}
+
+static int translate(struct aq_split_code *ret, const char *pattern, size_t bytes,
+                     enum aq_unicode_spelling spelling, struct aq_err *reterr)
+{
+    struct aq_buf translated = {0};
+    aq_buf_put(&translated, "", 0);
+    int rc = aq_split_translate(pattern, bytes, spelling, &translated, reterr);
+    if (rc == 0)
+        rc = compile(ret, &translated, reterr);
+    aq_buf_close(&translated);
+    return rc;
 }
 
 int aq_splitter_add(struct aq_splitter *s, enum aq_split_kind kind, const char *pattern,
@@ -74,14 +89,17 @@ int aq_splitter_add(struct aq_splitter *s, enum aq_split_kind kind, const char *
         return aq_error(reterr, -ENOEXEC, "expected at most %d stages", AQ_SPLIT_STAGES_MAX);
     struct aq_split_stage stage = {.kind = kind};
     if (kind != AQ_SPLIT_PREFIX_SPACE) {
-        struct aq_buf translated = {0};
-        aq_buf_put(&translated, "", 0);
-        int rc = aq_split_translate(pattern, bytes, &translated, reterr);
-        if (rc == 0)
-            rc = compile(&stage, &translated, reterr);
-        aq_buf_close(&translated);
-        if (rc < 0)
+        char version[UNICODE_VERSION_MAX] = "";
+        pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, version);
+        bool agree = aq_unicode_names_agree(version);
+        int rc = translate(&stage.plain, pattern, bytes,
+                           agree ? AQ_UNICODE_NAMES : AQ_UNICODE_RANGES, reterr);
+        if (rc == 0 && agree)
+            rc = translate(&stage.newer, pattern, bytes, AQ_UNICODE_NEWER, reterr);
+        if (rc < 0) {
+            pcre2_code_free(stage.plain.code);
             return rc;
+        }
     }
     s->stage[s->stage_count++] = stage;
     return 0;
@@ -126,16 +144,16 @@ void aq_split_scratch_close(struct aq_split_scratch *c)
 
 /* Finds the next match in valid UTF-8: 1 found, 0 none.  A pattern too deep for the JIT's stack is
  * tried again by the interpreter, whose memory is on the heap. */
-static int find(const struct aq_split_scratch *c, const struct aq_split_stage *stage,
+static int find(const struct aq_split_scratch *c, const struct aq_split_code *split,
                 const char *text, size_t bytes, size_t from)
 {
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-    if (stage->jit)
-        rc = pcre2_jit_match(stage->code, subject, bytes, from, PCRE2_NO_UTF_CHECK, c->match,
+    if (split->jit)
+        rc = pcre2_jit_match(split->code, subject, bytes, from, PCRE2_NO_UTF_CHECK, c->match,
                              c->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-        rc = pcre2_match(stage->code, subject, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+        rc = pcre2_match(split->code, subject, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
                          c->match, c->context);
     if (rc == PCRE2_ERROR_NOMATCH)
         return 0;
@@ -181,14 +199,16 @@ static size_t character_bytes(unsigned char first)
 static int split_regex(struct aq_split_scratch *c, unsigned index, const char *text, size_t bytes)
 {
     const struct aq_split_stage *stage = &c->splitter->stage[index];
+    const struct aq_split_code *code =
+        c->newer && stage->newer.code ? &stage->newer : &stage->plain;
     bool keep_gaps = stage->kind == AQ_SPLIT_ISOLATE;
     size_t done = 0, from = 0;
     while (from < bytes) {
-        if (++c->matches % MATCHES_PER_LOOK == 0 && aq_clock_s() > c->deadline_s)
+        if (++c->matches % MATCHES_PER_LOOK == 0 && aq_clock_thread_s() > c->deadline_s)
             return aq_error(c->reterr, -EINVAL,
                             "the tokenizer's split pattern takes too long on a text of %zu bytes",
                             c->text_bytes);
-        int rc = find(c, stage, text, bytes, from);
+        int rc = find(c, code, text, bytes, from);
         if (rc < 0)
             return rc;
         if (rc == 0)
@@ -229,7 +249,7 @@ int aq_split(const struct aq_splitter *s, struct aq_split_scratch *c, const char
     c->arg = arg;
     c->reterr = reterr;
     c->text_bytes = bytes;
-    c->deadline_s = aq_clock_s() + text_s_min + text_s_per_byte * (double)bytes;
+    c->deadline_s = aq_clock_thread_s() + text_s_min + text_s_per_byte * (double)bytes;
     unsigned first = 0;
     int rc = 0;
     /* At the head of the chain the space goes in front of the whole text: what follows a byte that
@@ -241,6 +261,7 @@ int aq_split(const struct aq_splitter *s, struct aq_split_scratch *c, const char
     }
     for (size_t i = 0; rc >= 0 && i < bytes;) {
         size_t n = aq_utf8_invalid_at(text + i, bytes - i);
+        c->newer = aq_unicode_has_newer(text + i, n);
         rc = put_piece(c, first, text + i, n);
         i += n;
         if (rc >= 0 && i < bytes)

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "engine/tok_unicode.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,10 +21,17 @@ enum aq_split_kind {
 
 enum { AQ_SPLIT_STAGES_MAX = 8, AQ_SPLIT_PATTERN_BYTES_MAX = 64 << 10 };
 
+struct aq_split_code {
+    void *code; /* pcre2_code */
+    bool jit;
+};
+
+/* Each version of PCRE2 has the categories of another version of Unicode.  A pattern whose classes
+ * have ours spelled out is slower; it is for the text that needs it. */
 struct aq_split_stage {
     enum aq_split_kind kind;
-    void *code; /* pcre2_code; NULL for PREFIX_SPACE */
-    bool jit;
+    struct aq_split_code plain; /* of text that every PCRE2 reads as Unicode 16.0 has it */
+    struct aq_split_code newer; /* of other text; empty where `plain` is for all text */
 };
 
 struct aq_splitter {
@@ -57,7 +65,7 @@ int aq_split(const struct aq_splitter *s, struct aq_split_scratch *c, const char
              size_t bytes, aq_piece_fn *fn, void *arg, struct aq_err *reterr);
 
 /* Rewrites a pattern from tokenizer.json's dialect into PCRE2's. */
-int aq_split_translate(const char *pattern, size_t bytes, struct aq_buf *out,
-                       struct aq_err *reterr);
+int aq_split_translate(const char *pattern, size_t bytes, enum aq_unicode_spelling spelling,
+                       struct aq_buf *out, struct aq_err *reterr);
 
 #endif

@@ -29,21 +29,30 @@ static bool is_laid_out(const struct aq_model *m, const struct aq_store *s, enum
     return true;
 }
 
-static int cache_path(char path[PATH_MAX], const struct aq_weight_store_opts *o,
-                      struct aq_err *reterr)
+static int cache_path(char path[PATH_MAX], const struct aq_model *m, const char *cache_dir,
+                      enum aq_dtype format, bool make, struct aq_err *reterr)
 {
-    char *cache = aq_path_cache(o->cache_dir, reterr);
+    char *cache = aq_path_cache(cache_dir, reterr);
     if (!cache) {
         aq_error_prefix(reterr, "weights stream from a packed store in the cache");
         return -ENOENT;
     }
-    int n = snprintf(path, PATH_MAX, "%s/%s-%016llx-%s-%s", cache, o->model->name,
-                     (unsigned long long)o->model->hash, aq_dtype_name(o->format),
-                     aq_layout_name(aq_model_layout(o->model, o->format)));
+    int n =
+        snprintf(path, PATH_MAX, "%s/%s-%016llx-%s-%s", cache, m->name, (unsigned long long)m->hash,
+                 aq_dtype_name(format), aq_layout_name(aq_model_layout(m, format)));
     int rc = n >= PATH_MAX ? aq_error(reterr, -ENAMETOOLONG, "cache directory '%s'", cache)
-                           : aq_path_make(cache, reterr);
+             : make        ? aq_path_make(cache, reterr)
+                           : 0;
     free(cache);
     return rc;
+}
+
+bool aq_weight_store_present(const struct aq_model *m, const char *cache_dir, enum aq_dtype format)
+{
+    char path[PATH_MAX];
+    struct aq_store *own = aq_model_store(m);
+    return (own && is_laid_out(m, own, format)) ||
+           (cache_path(path, m, cache_dir, format, false, NULL) == 0 && aq_store_present(path));
 }
 
 static int pack(const char *path, const struct aq_weight_store_opts *o, double *ret_pack_s,
@@ -83,7 +92,7 @@ int aq_weight_store_open(struct aq_store **ret, bool *ret_borrowed, double *ret_
         return 0;
     }
     char path[PATH_MAX];
-    int rc = cache_path(path, o, reterr);
+    int rc = cache_path(path, o->model, o->cache_dir, o->format, true, reterr);
     if (rc == 0 && !aq_store_present(path))
         rc = pack(path, o, ret_pack_s, reterr);
     struct aq_store *s = NULL;

@@ -26,4 +26,7 @@ struct aq_weight_store_opts {
 int aq_weight_store_open(struct aq_store **ret, bool *ret_borrowed, double *ret_pack_s,
                          const struct aq_weight_store_opts *opts, struct aq_err *reterr);
 
+/* Whether it is there already, so that opening it packs nothing. */
+bool aq_weight_store_present(const struct aq_model *m, const char *cache_dir, enum aq_dtype format);
+
 #endif

@@ -2,7 +2,9 @@
 #include "engine/writer.h"
 
 #include "base/clock.h"
-#include "engine/files.h"
+#include "base/file.h"
+#include "base/types.h"
+#include "engine/sums.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -14,7 +16,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SYNC_NS = 1000000000, POLL_MS = 100, OPEN_MODE = 0666 };
+enum {
+    SYNC_NS = 1000000000,
+    POLL_MS = 100,
+    OPEN_MODE = 0666,
+    SUMS_MAX = 64 * AQ_SUMS_PER_LINE, /* lines that may be unsynced */
+};
 
 struct line {
     struct line *next;
@@ -22,10 +29,18 @@ struct line {
     size_t count;
 };
 
+/* A file that grows by whole lines. */
+struct growing {
+    const char *path;
+    int fd;
+    off_t size;  /* of the whole lines in it */
+    bool stream; /* a pipe or device: does not block, cannot be cut back */
+    bool dirty;  /* something in it is not synced */
+};
+
 struct aq_writer {
     struct aq_writer_opts opts;
-    int fd;
-    bool stream; /* a pipe or device: does not block, cannot be cut back */
+    struct growing results, sums; /* sums.path NULL: none are kept */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -39,18 +54,23 @@ struct aq_writer {
     struct aq_err err; /* code != 0: the writer has ended */
 
     /* the thread's own */
-    off_t size; /* of the whole lines in the file */
-    bool dirty;
     uint64_t synced_ns;
+    uint64_t sum[SUMS_MAX]; /* of result lines whose sums are not in their file yet */
+    size_t sum_count;
 };
 
 /* ---- the thread ---- */
 
-static void writer_fail(struct aq_writer *w, int code, const char *what)
+static void writer_fail(struct aq_writer *w, const struct growing *g, int code, const char *what)
 {
+    /* -EINTR of a stream is our own: told to wait for its reader no longer. */
+    int known = g->stream && code == -EINTR ? code : aq_err_of_io(-code);
     pthread_mutex_lock(&w->mutex);
     if (!w->err.code)
-        aq_error(&w->err, code, "%s '%s': %s", what, w->opts.path, strerror(-code));
+        aq_error(&w->err, known, "%s '%s': %s%s", what, g->path, strerror(-code),
+                 g->stream ? ""
+                           : "; the results stay as far as they were written, and the same "
+                             "command goes on from there");
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
 }
@@ -76,7 +96,7 @@ static bool is_full(int code)
 /* Waits until a pipe takes bytes again; false: nobody reads, and the run wants to end. */
 static bool wait_for_reader(struct aq_writer *w)
 {
-    poll(&(struct pollfd){.fd = w->fd, .events = POLLOUT}, 1, POLL_MS);
+    poll(&(struct pollfd){.fd = w->results.fd, .events = POLLOUT}, 1, POLL_MS);
     pthread_mutex_lock(&w->mutex);
     bool late = w->hurry && aq_clock_ns() - w->hurry_ns > AQ_WRITER_HURRY_S * 1000000000ull;
     pthread_mutex_unlock(&w->mutex);
@@ -85,71 +105,94 @@ static bool wait_for_reader(struct aq_writer *w)
 
 /* One line, from its first byte.  Returns the errno of a failure after cutting back what was
  * written of it. */
-static int append(struct aq_writer *w, const struct line *l)
+static int append(struct aq_writer *w, struct growing *g, const char *bytes, size_t count)
 {
-    for (size_t done = 0; done < l->count;) {
-        ssize_t n = w->opts.write(w->fd, l->bytes + done, l->count - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && errno == EAGAIN && w->stream) {
+    for (size_t done = 0; done < count;) {
+        ssize_t n = TEMP_FAILURE_RETRY(w->opts.write(g->fd, bytes + done, count - done));
+        if (n < 0 && errno == EAGAIN && g->stream) {
             if (!wait_for_reader(w))
                 return -EINTR;
             continue;
         }
         if (n <= 0) {
             int code = n < 0 ? -errno : -EIO;
-            if (done && !w->stream && ftruncate(w->fd, w->size) < 0)
-                return -errno == code ? code : -EIO;
+            if (done && !g->stream && aq_file_truncate(g->fd, (uint64_t)g->size) < 0)
+                return -EIO;
             return code;
         }
         done += (size_t)n;
     }
-    w->size += (off_t)l->count;
-    w->dirty = true;
+    g->size += (off_t)count;
+    g->dirty = true;
     return 0;
 }
 
-static bool sync_file(struct aq_writer *w)
+static bool sync_file(struct aq_writer *w, struct growing *g)
 {
-    w->synced_ns = aq_clock_ns();
-    if (!w->dirty)
-        return true;
-    w->dirty = false;
-    if (w->opts.sync(w->fd) == 0 || errno == EINVAL || errno == EROFS) /* not a file that can */
-        return true;
-    writer_fail(w, -errno, "sync");
-    return false;
+    int rc = g->dirty ? aq_file_sync_by(g->fd, w->opts.sync) : 0;
+    g->dirty = false;
+    if (rc < 0)
+        writer_fail(w, g, rc, "sync");
+    return rc == 0;
 }
 
 /* Retries while the disk is full; other errors end the writer. */
-static bool append_patiently(struct aq_writer *w, const struct line *l)
+static bool append_patiently(struct aq_writer *w, struct growing *g, const char *bytes,
+                             size_t count)
 {
     uint64_t begin_ns = aq_clock_ns(), wait_ns = (uint64_t)(w->opts.disk_full_wait_s * 1e9);
     uint64_t retry_ns = (uint64_t)(w->opts.retry_s * 1e9);
     for (bool told = false;; told = true) {
-        int code = append(w, l);
+        int code = append(w, g, bytes, count);
         if (code == 0) {
             if (told)
                 aq_log_line(w->opts.log, AQ_LOG_INFO, "'%s': there is space again, going on",
-                            w->opts.path);
+                            g->path);
             return true;
         }
         uint64_t now_ns = aq_clock_ns();
         if (!is_full(code) || now_ns - begin_ns >= wait_ns) {
-            writer_fail(w, code, "write");
+            writer_fail(w, g, code, "write");
             return false;
         }
         if (!told)
             aq_log_line(w->opts.log, AQ_LOG_WARNING,
-                        "write '%s': %s; waiting up to %.0f s for space", w->opts.path,
-                        strerror(-code), w->opts.disk_full_wait_s);
-        if (!told && !sync_file(w)) /* the wait is longer than lines may stay in memory */
+                        "write '%s': %s; waiting up to %.0f s for space", g->path, strerror(-code),
+                        w->opts.disk_full_wait_s);
+        /* the wait is longer than results may stay in memory */
+        if (!told && !sync_file(w, &w->results))
             return false;
         if (pause_until(w, now_ns + retry_ns)) {
-            writer_fail(w, code, "write");
+            writer_fail(w, g, code, "write");
             return false;
         }
     }
+}
+
+/* Results first, then what says that they are on the disk. */
+static bool sync_all(struct aq_writer *w)
+{
+    char text[AQ_SUMS_LINE_BYTES];
+    w->synced_ns = aq_clock_ns();
+    if (!sync_file(w, &w->results))
+        return false;
+    for (size_t done = 0, count; done < w->sum_count; done += count) {
+        count = aq_min_u64(w->sum_count - done, AQ_SUMS_PER_LINE);
+        size_t bytes = aq_sums_format(text, w->sum + done, count);
+        if (!append_patiently(w, &w->sums, text, bytes))
+            return false;
+    }
+    w->sum_count = 0;
+    return sync_file(w, &w->sums);
+}
+
+static bool append_result(struct aq_writer *w, const struct line *l)
+{
+    if (!append_patiently(w, &w->results, l->bytes, l->count))
+        return false;
+    if (w->sums.path)
+        w->sum[w->sum_count++] = aq_sums_of(l->bytes, l->count);
+    return w->sum_count < SUMS_MAX || sync_all(w);
 }
 
 /* The next line, or NULL when it is time to sync or to end. */
@@ -159,8 +202,8 @@ static struct line *take_line(struct aq_writer *w, bool *ret_end)
     struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
                            .tv_nsec = (long)(due_ns % 1000000000)};
     pthread_mutex_lock(&w->mutex);
-    while (!w->first && !w->closing && !(w->dirty && aq_clock_ns() >= due_ns)) {
-        if (w->dirty)
+    while (!w->first && !w->closing && !(w->results.dirty && aq_clock_ns() >= due_ns)) {
+        if (w->results.dirty)
             pthread_cond_timedwait(&w->changed, &w->mutex, &due);
         else
             pthread_cond_wait(&w->changed, &w->mutex);
@@ -196,11 +239,11 @@ static void *writer_main(void *arg)
         struct line *l = take_line(w, &end);
         bool good = true;
         if (l) {
-            good = append_patiently(w, l);
+            good = append_result(w, l);
             line_done(w, l, good);
         }
         if (good && (end || aq_clock_ns() - w->synced_ns >= SYNC_NS))
-            good = sync_file(w);
+            good = sync_all(w);
         if (!good || end)
             return NULL;
     }
@@ -217,28 +260,47 @@ static void free_lines(struct aq_writer *w)
     }
 }
 
+static int adopt(struct growing *g, const char *path, int fd, struct aq_err *reterr)
+{
+    struct stat st;
+    *g = (struct growing){.path = path, .fd = fd};
+    if (fstat(fd, &st) < 0)
+        return aq_error(reterr, -EIO, "look at '%s': %s", path, strerror(errno));
+    g->size = st.st_size;
+    g->stream = !S_ISREG(st.st_mode);
+    return 0;
+}
+
 /* Opens without waiting: a pipe nobody reads would hold the caller up for as long as that is so. */
 static int open_target(struct aq_writer *w, struct aq_err *reterr)
 {
+    enum { flags = O_WRONLY | O_APPEND | O_CLOEXEC };
     const struct aq_writer_opts *o = &w->opts;
     struct stat st;
+    int fd;
     for (bool told = false;; told = true) {
-        w->fd = open(o->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, OPEN_MODE);
-        bool waits = w->fd < 0 && errno == ENXIO && stat(o->path, &st) == 0 && S_ISFIFO(st.st_mode);
-        if (!waits && (w->fd >= 0 || errno != EINTR))
+        fd = aq_file_open(o->path, flags | O_CREAT | O_NONBLOCK, OPEN_MODE);
+        bool waits = fd == -ENXIO && stat(o->path, &st) == 0 && S_ISFIFO(st.st_mode);
+        if (!waits)
             break;
         if (o->interrupted && o->interrupted(o->user))
             return aq_error(reterr, -EINTR, "interrupted: no one has opened '%s' for reading",
                             o->path);
-        if (waits && !told)
+        if (!told)
             aq_log_line(o->log, AQ_LOG_WARNING, "'%s' is a pipe: waiting for a reader", o->path);
         poll(NULL, 0, POLL_MS);
     }
-    if (w->fd < 0 || fstat(w->fd, &st) < 0)
-        return aq_error(reterr, -EINVAL, "open the output '%s': %s", o->path, strerror(errno));
-    w->size = st.st_size;
-    w->stream = !S_ISREG(st.st_mode);
-    return 0;
+    if (fd < 0)
+        return aq_error(reterr, -EINVAL, "open the output '%s': %s", o->path, strerror(-fd));
+    int rc = adopt(&w->results, o->path, fd, reterr);
+    if (rc == 0 && o->sums) {
+        fd = aq_file_open(o->sums, flags, 0);
+        rc = fd < 0 ? aq_error(reterr, aq_err_of_io(-fd), "open '%s': %s", o->sums, strerror(-fd))
+                    : adopt(&w->sums, o->sums, fd, reterr);
+    }
+    if (rc == 0 && !w->results.stream)
+        rc = aq_file_sync_folder(o->path, reterr);
+    return rc;
 }
 
 static int writer_begin(struct aq_writer *w, struct aq_err *reterr)
@@ -264,17 +326,18 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, st
     w->opts.write = opts->write ? opts->write : write;
     w->opts.sync = opts->sync ? opts->sync : fdatasync;
     w->opts.retry_s = opts->retry_s > 0 ? opts->retry_s : 1;
+    w->results.fd = w->sums.fd = -1;
     int rc = open_target(w, reterr);
-    if (rc == 0 && !w->stream)
-        aq_file_sync_folder(opts->path);
     if (rc == 0)
         rc = writer_begin(w, reterr);
     if (rc == 0) {
         *ret = w;
         return 0;
     }
-    if (w->fd >= 0)
-        close(w->fd);
+    if (w->results.fd >= 0)
+        close(w->results.fd);
+    if (w->sums.fd >= 0)
+        close(w->sums.fd);
     free(w);
     return rc;
 }
@@ -350,8 +413,12 @@ int aq_writer_close(struct aq_writer *w, uint64_t *ret_lines, struct aq_err *ret
     if (ret_lines)
         *ret_lines = w->lines;
     free_lines(w);
-    if (close(w->fd) < 0 && rc == 0)
-        rc = aq_error(reterr, -errno, "close '%s': %s", w->opts.path, strerror(errno));
+    int closed = aq_file_close(w->results.fd);
+    if (closed < 0 && rc == 0)
+        rc = aq_error(reterr, aq_err_of_io(-closed), "close '%s': %s", w->opts.path,
+                      strerror(-closed));
+    if (w->sums.fd >= 0) /* synced: nothing can be lost here */
+        close(w->sums.fd);
     pthread_mutex_destroy(&w->mutex);
     pthread_cond_destroy(&w->changed);
     free(w);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/writer.h - appends result lines to a file on its own thread: whole lines only, on disk at
- * least once a second, and a full disk is waited for.  One thread puts; any may ask for the counts.
- * Knows bytes, not results. */
+ * least once a second, their sums after them, and a full disk is waited for.  One thread puts; any
+ * may ask for the counts.  Knows bytes, not results. */
 #ifndef AQ_ENGINE_WRITER_H
 #define AQ_ENGINE_WRITER_H
 
@@ -18,6 +18,7 @@ struct aq_writer;
 /* A file is appended to; a pipe or device takes what it takes, and may have no reader yet. */
 struct aq_writer_opts {
     const char *path;   /* appended to; created when it is not there */
+    const char *sums;   /* FILE.sums (engine/sums.h), which is there; NULL: none are kept */
     size_t queue_bytes; /* what may wait in memory; one line always may */
     double disk_full_wait_s;
     const struct aq_log *log;       /* called from the writer's thread */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/disk.h"
 
-#include "offload/durable.h"
+#include "base/file.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -66,19 +66,17 @@ static const struct file_system *find_file_system(uint32_t magic)
     return NULL;
 }
 
-/* A file in the directory that has no name, or loses it at once. */
+/* A file in the directory that has no name, or loses it at once; -errno. */
 static int open_nameless(const char *directory)
 {
-    int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
+    int fd = aq_file_open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd != -EOPNOTSUPP && fd != -EISDIR && fd != -EINVAL)
         return fd;
     char path[PATH_MAX];
     int n = snprintf(path, sizeof(path), "%s/.aquifer-scratch-XXXXXX", directory);
-    if (n < 0 || (size_t)n >= sizeof(path)) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    fd = mkostemp(path, O_CLOEXEC);
+    if (n < 0 || (size_t)n >= sizeof(path))
+        return -ENAMETOOLONG;
+    fd = aq_file_open_temp(path);
     if (fd >= 0)
         unlink(path);
     return fd;
@@ -123,9 +121,9 @@ static const char *probe_direct(const char *directory)
 {
     int fd = open_nameless(directory);
     if (fd < 0)
-        return errno == EROFS    ? "the file system is read-only"
-               : errno == EACCES ? "the directory cannot be written"
-                                 : "no file can be made in the directory";
+        return fd == -EROFS    ? "the file system is read-only"
+               : fd == -EACCES ? "the directory cannot be written"
+                               : "no file can be made in the directory";
     const char *reason = try_direct(fd, true);
     close(fd);
     return reason;
@@ -293,11 +291,11 @@ int aq_disk_open_data(struct aq_disk **ret, const struct aq_disk_data_opts *opts
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < d->count; i++) {
         char *name = strdup(opts->paths[i]);
-        int fd = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+        int fd = name ? aq_file_open(name, O_RDONLY | O_CLOEXEC, 0) : -ENOMEM;
         if (!name)
             rc = aq_error_memory(reterr, "'%s'", opts->paths[i]);
         else if (fd < 0)
-            rc = aq_error(reterr, -errno, "open '%s': %s", name, strerror(errno));
+            rc = aq_error(reterr, fd, "open '%s': %s", name, strerror(-fd));
         else
             rc = adopt(d, i, fd, name, opts->direct, false, &reason, reterr);
         if (fd < 0)
@@ -366,7 +364,8 @@ static int write_zeros(int fd, const char *dir, uint64_t bytes, struct aq_err *r
     void *zeros = calloc(1, ZERO_BYTES);
     int rc = zeros ? 0 : aq_error_memory(reterr, "scratch in '%s'", dir);
     for (uint64_t at = 0; rc == 0 && at < bytes; at += ZERO_BYTES) {
-        rc = aq_write_fully(fd, dir, at, zeros, (size_t)aq_min_u64(ZERO_BYTES, bytes - at), reterr);
+        size_t count = (size_t)aq_min_u64(ZERO_BYTES, bytes - at);
+        rc = aq_file_write_at(fd, dir, at, zeros, count, reterr);
         if (rc == -ENOSPC || rc == -EFBIG || rc == -EDQUOT)
             rc = -ENOMEM; /* it does not fit; nothing has run yet */
     }
@@ -379,13 +378,9 @@ static int allocate(int fd, const char *dir, const struct aq_disk_scratch_opts *
 {
     if (bytes == 0)
         return 0;
-    int rc;
-    do /* a signal may come at any time; it does not come forever */
-        rc = fallocate(fd, 0, 0, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    if (rc == 0)
+    int code = -aq_file_reserve(fd, bytes);
+    if (code == 0)
         return 0;
-    int code = errno;
     struct aq_disk_place place = {0};
     if (code == EOPNOTSUPP || code == ENOSYS) {
         aq_log_line(o->log, AQ_LOG_INFO,
@@ -429,9 +424,9 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
         }
         int fd = open_nameless(dir);
         if (fd < 0) {
-            rc = aq_error(reterr, aq_err_of_place(errno),
+            rc = aq_error(reterr, aq_err_of_place(-fd),
                           "scratch directory '%s': no file can be made there: %s", dir,
-                          strerror(errno));
+                          strerror(-fd));
             free(name);
             break;
         }

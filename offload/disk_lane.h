@@ -3,6 +3,9 @@
  * which ends in one completion.  Owns the thread; borrows engine, transfers and completions.  Knows
  * neither what the bytes mean nor who waits for them.
  *
+ * A group may ask for a check between its last transfer and its completion.  Checks run in a thread
+ * of their own, one after the other, so that the disk is kept busy meanwhile.
+ *
  * In virtual time there is no thread: the lane is a source of events on the timeline, and what is
  * waited for is aq_completions_wait. */
 #ifndef AQ_OFFLOAD_DISK_LANE_H
@@ -25,22 +28,30 @@ struct aq_disk_group {
     struct aq_disk_transfer *transfer;
     uint32_t count; /* 0: finishes at once */
     uint64_t token;
+    bool check; /* by the lane's check, once all transfers have ended well */
     /* disk_lane.c's */
     uint32_t left;
     int status;
     struct aq_disk_group *next;
 };
 
+/* What looks at a group: 0, or -errno and a sentence, which the group then ends in. */
+struct aq_disk_check {
+    int (*fn)(void *user, const struct aq_disk_group *g, struct aq_err *reterr);
+    void *user;
+};
+
 struct aq_disk_lane_opts {
     struct aq_io *io; /* used by the disk's thread alone from now on; closed by the caller later */
     struct aq_xfer_opts xfer; /* io and sets filled in */
     struct aq_completions *done;
+    struct aq_disk_check check;   /* fn NULL: no group asks for one */
     struct aq_timeline *timeline; /* NULL: real time; else the engine's and the completions' too */
 };
 
 int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,
                       struct aq_err *reterr);
-/* Ends the thread; waits for transfers under way, at most as long as their deadlines last.  In
+/* Ends the threads; waits for transfers under way, at most as long as their deadlines last.  In
  * virtual time none may be (asserted).  NULL is fine. */
 void aq_disk_lane_close(struct aq_disk_lane *d);
 

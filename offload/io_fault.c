@@ -13,11 +13,19 @@
 enum { POISON = 0xff, REAP_NS = 1000 };
 
 static const char *const kind_names[AQ_FAULT_KIND_COUNT] = {
-    [AQ_FAULT_NONE] = "none",     [AQ_FAULT_BUSY] = "busy",
-    [AQ_FAULT_EAGAIN] = "eagain", [AQ_FAULT_EINTR] = "eintr",
-    [AQ_FAULT_SHORT] = "short",   [AQ_FAULT_EIO_ONCE] = "eio_once",
-    [AQ_FAULT_STALL] = "stall",   [AQ_FAULT_EIO_STICKY] = "eio_sticky",
-    [AQ_FAULT_FLIP] = "flip",     [AQ_FAULT_MISDIRECT] = "misdirect",
+    [AQ_FAULT_NONE] = "none",
+    [AQ_FAULT_BUSY] = "busy",
+    [AQ_FAULT_EAGAIN] = "eagain",
+    [AQ_FAULT_EINTR] = "eintr",
+    [AQ_FAULT_SHORT] = "short",
+    [AQ_FAULT_EIO_ONCE] = "eio_once",
+    [AQ_FAULT_STALL] = "stall",
+    [AQ_FAULT_LOST] = "lost",
+    [AQ_FAULT_TORN] = "torn",
+    [AQ_FAULT_STRAY] = "stray",
+    [AQ_FAULT_EIO_STICKY] = "eio_sticky",
+    [AQ_FAULT_FLIP] = "flip",
+    [AQ_FAULT_MISDIRECT] = "misdirect",
 };
 
 const char *aq_fault_kind_name(enum aq_fault_kind kind)
@@ -27,7 +35,7 @@ const char *aq_fault_kind_name(enum aq_fault_kind kind)
 
 /* Draws are told apart by what they are for; the low half of the counter is the request's number,
  * or the sector's. */
-enum salt { SALT_KIND = 0, SALT_LATENCY = 64, SALT_BYTES, SALT_ROUND, SALT_BIT };
+enum salt { SALT_KIND = 0, SALT_LATENCY = 64, SALT_BYTES, SALT_ROUND, SALT_BIT, SALT_TORN };
 
 struct slot {
     struct aq_io_request *request;
@@ -133,7 +141,7 @@ static enum aq_fault_kind draw_fate(struct fault *f, const struct aq_io_request 
             return kind;
         }
     }
-    for (enum aq_fault_kind k = AQ_FAULT_BUSY; k <= AQ_FAULT_STALL; k++) {
+    for (enum aq_fault_kind k = AQ_FAULT_BUSY; k <= AQ_FAULT_STRAY; k++) {
         if (draw(f, k, number, SALT_KIND + k) && in_map(f, k, r->file, r->offset, r->bytes, false))
             return k;
     }
@@ -265,6 +273,28 @@ static bool corrupt(struct fault *f, const struct aq_io_request *r, uint32_t byt
     return any;
 }
 
+/* A request that does not do what it says it did.  What the inner engine refuses of it, beyond the
+ * end of a file, is not done either. */
+static int32_t deceive(struct fault *f, const struct slot *s)
+{
+    const struct aq_io_request *r = s->request;
+    uint64_t sectors = r->bytes / AQ_FAULT_SECTOR_BYTES, offset = r->offset;
+    uint32_t bytes = r->bytes;
+    if (s->fate == AQ_FAULT_LOST)
+        bytes = 0;
+    else if (s->fate == AQ_FAULT_TORN)
+        bytes = sectors ? AQ_FAULT_SECTOR_BYTES *
+                              (uint32_t)aq_prng_below(f->opts.seed, s->number, SALT_TORN, sectors)
+                        : 0;
+    else if (offset >= AQ_FAULT_SECTOR_BYTES)
+        offset -= AQ_FAULT_SECTOR_BYTES;
+    else
+        offset += AQ_FAULT_SECTOR_BYTES;
+    if (bytes)
+        (void)do_inner(f, r->op, r->file, offset, r->buffer, bytes);
+    return (int32_t)r->bytes;
+}
+
 /* Carries a request out, as its fate says. */
 static int32_t carry_out(struct fault *f, const struct slot *s)
 {
@@ -281,6 +311,9 @@ static int32_t carry_out(struct fault *f, const struct slot *s)
     case AQ_FAULT_EIO_ONCE:
     case AQ_FAULT_EIO_STICKY: return -EIO;
     case AQ_FAULT_SHORT: bytes = draw_short(f, bytes, s->number); break;
+    case AQ_FAULT_LOST:
+    case AQ_FAULT_TORN:
+    case AQ_FAULT_STRAY: return deceive(f, s);
     default: break;
     }
     /* A direct inner engine moves whole blocks: of a read the surplus is poisoned again, a write
@@ -464,9 +497,18 @@ void aq_io_fault_at(struct aq_io *io, uint64_t nth, enum aq_fault_kind kind)
 {
     struct fault *f = fault_of(io);
     assert(io->ops == &fault_ops && f->forced_count < AQ_FAULT_FORCED_MAX);
-    assert(kind <= AQ_FAULT_STALL);
+    assert(kind <= AQ_FAULT_STRAY);
     f->forced[f->forced_count].number = f->asked + nth;
     f->forced[f->forced_count++].kind = kind;
+}
+
+void aq_io_fault_stop(struct aq_io *io, uint64_t for_ns)
+{
+    struct fault *f = fault_of(io);
+    assert(io->ops == &fault_ops && !f->opts.timeline);
+    f->now_ns += for_ns;
+    for (uint32_t i = 0; i < f->slot_count; i++)
+        f->slots[i].ready_ns += for_ns;
 }
 
 void aq_io_fault_heal(struct aq_io *io)

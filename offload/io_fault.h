@@ -26,6 +26,10 @@ enum aq_fault_kind {
     AQ_FAULT_SHORT,    /* a part of it is moved, at least one byte and not all */
     AQ_FAULT_EIO_ONCE, /* ... in -EIO; the next try draws anew */
     AQ_FAULT_STALL,    /* it never comes back */
+    /* the same, and nobody is told: the request is said to be done in full */
+    AQ_FAULT_LOST,  /* nothing is moved: what is read stays 0xff, what is on disk stays old */
+    AQ_FAULT_TORN,  /* the first sectors are moved, and not all */
+    AQ_FAULT_STRAY, /* it goes to, or comes from, a sector before its place, or behind */
     /* drawn for each sector of each file, once and for all: retries see the same */
     AQ_FAULT_EIO_STICKY, /* requests that touch the sector end in -EIO */
     AQ_FAULT_FLIP,       /* one bit of the sector is read wrong */
@@ -65,6 +69,9 @@ int aq_io_open_fault(struct aq_io **ret, struct aq_io *inner, const struct aq_fa
 
 /* Forces the fate of the nth request from now that queue is asked to take (0: the next). */
 void aq_io_fault_at(struct aq_io *io, uint64_t nth, enum aq_fault_kind kind);
+/* The process stands still for so long: nobody looks, and what is out comes as much later.  Not
+ * with a timeline. */
+void aq_io_fault_stop(struct aq_io *io, uint64_t for_ns);
 /* From now on nothing fails any more; what is stalled stays so. */
 void aq_io_fault_heal(struct aq_io *io);
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/store.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "offload/store_manifest.h"
+#include "offload/sum.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -67,10 +69,10 @@ static int open_data(struct aq_store *s, uint32_t dir, struct aq_err *reterr)
         stripe->path = NULL;
         return aq_error_memory(reterr, "store '%s'", s->dir);
     }
-    stripe->fd = open(stripe->path, O_RDONLY | O_CLOEXEC);
+    stripe->fd = aq_file_open(stripe->path, O_RDONLY | O_CLOEXEC, 0);
     if (stripe->fd < 0)
-        return aq_error(reterr, -errno, "store '%s': data file %u of %u: open '%s': %s", s->dir,
-                        dir + 1, s->m->dir_count, stripe->path, strerror(errno));
+        return aq_error(reterr, stripe->fd, "store '%s': data file %u of %u: open '%s': %s", s->dir,
+                        dir + 1, s->m->dir_count, stripe->path, strerror(-stripe->fd));
     struct stat st;
     uint64_t want = aq_store_stripe_bytes(s->m->bytes, s->m->dir_count, dir);
     if (fstat(stripe->fd, &st) < 0 || !S_ISREG(st.st_mode))
@@ -244,6 +246,93 @@ int aq_store_read(const struct aq_store *s, const struct aq_store_item *item, ui
     return 0;
 }
 
+/* ---- checksums of tiles ---- */
+
+bool aq_store_has_tile_sums(const struct aq_store *s)
+{
+    return s->m->version >= 2;
+}
+
+/* An item of one tile has its sum in every version. */
+static bool tile_sum(const struct aq_store_item *item, uint32_t tile, uint64_t *ret)
+{
+    if (!item->tile_xxh3 && aq_store_tile_count(item) > 1)
+        return false;
+    *ret = item->tile_xxh3 ? item->tile_xxh3[tile] : item->xxh3;
+    return true;
+}
+
+static uint64_t tile_end(const struct aq_store_item *item, uint32_t tile)
+{
+    return aq_min_u64(item->bytes, (tile + 1ull) * aq_store_tile_bytes(item));
+}
+
+/* "rows 64 to 127 of 'x'", or "'x'" of what has no rows to speak of. */
+static int tile_damaged(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
+                        uint64_t want, uint64_t found, struct aq_err *reterr)
+{
+    uint64_t begin = tile * aq_store_tile_bytes(item), first = (uint64_t)tile * AQ_PANEL_ROWS;
+    struct aq_store_piece at =
+        aq_store_locate(s->m->dir_count, item->offset + begin, tile_end(item, tile) - begin);
+    char rows[64] = "";
+    if (item->rows > 1)
+        snprintf(rows, sizeof(rows), "rows %llu to %llu of ", (unsigned long long)first,
+                 (unsigned long long)aq_min_u64(first + AQ_PANEL_ROWS, item->rows) - 1);
+    return aq_error(
+        reterr, -ENOEXEC,
+        "store '%s' is damaged: '%s', %llu bytes from %llu on, %s'%s' (step '%s'): "
+        "expected xxh3 %016llx, found %016llx; 'aquifer pack --model %s --verify' "
+        "lists all that is damaged; remove the store and pack the model again",
+        s->dir, s->stripe[at.dir].path, (unsigned long long)(tile_end(item, tile) - begin),
+        (unsigned long long)at.file_offset, rows, item->name, s->m->steps[item->step].name,
+        (unsigned long long)want, (unsigned long long)found, s->dir);
+}
+
+int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *item, uint32_t first,
+                         uint32_t count, const void *tiles, struct aq_err *reterr)
+{
+    assert(count <= aq_store_tile_count(item) && first <= aq_store_tile_count(item) - count);
+    const char *at = tiles;
+    for (uint32_t i = first; i < first + count; i++) {
+        uint64_t want, bytes = tile_end(item, i) - i * aq_store_tile_bytes(item);
+        if (!tile_sum(item, i, &want))
+            return 0;
+        uint64_t found = aq_sum(at, bytes);
+        if (found != want)
+            return tile_damaged(s, item, i, want, found, reterr);
+        at += bytes;
+    }
+    return 0;
+}
+
+int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
+                       void *dst, size_t bytes, struct aq_err *reterr)
+{
+    uint64_t begin = tile * aq_store_tile_bytes(item), end = tile_end(item, tile), want = 0;
+    assert(tile < aq_store_tile_count(item) && bytes <= end - begin);
+    int rc = aq_store_read(s, item, begin, dst, bytes, reterr);
+    if (rc < 0 || !tile_sum(item, tile, &want))
+        return rc;
+    if (bytes == end - begin)
+        return aq_store_check_tiles(s, item, tile, 1, dst, reterr);
+    XXH3_state_t *state = XXH3_createState();
+    if (!state)
+        return aq_error_memory(reterr, "item '%s'", item->name);
+    XXH3_64bits_reset(state);
+    XXH3_64bits_update(state, dst, bytes);
+    char rest[4096]; /* what the caller has no room for is the padding behind a panel */
+    for (uint64_t at = begin + bytes; rc == 0 && at < end;) {
+        size_t n = (size_t)aq_min_u64(end - at, sizeof(rest));
+        rc = aq_store_read(s, item, at, rest, n, reterr);
+        if (rc == 0)
+            XXH3_64bits_update(state, rest, n);
+        at += n;
+    }
+    uint64_t found = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return rc < 0 || found == want ? rc : tile_damaged(s, item, tile, want, found, reterr);
+}
+
 /* Pages that were just written or read would otherwise be what is checked.  Advice only: where it
  * fails the check is of the page cache. */
 static void forget_pages(const struct aq_store *s, const struct aq_store_item *item)
@@ -316,9 +405,10 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t index, void *buffer,
     int rc = 0;
     uint64_t found = 0;
     struct stat st = {0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0)
-        rc = aq_error(reterr, -errno, "store '%s': open '%s': %s", s->dir, path, strerror(errno));
+    int fd = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0);
+    int code = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
+    if (code < 0)
+        rc = aq_error(reterr, code, "store '%s': open '%s': %s", s->dir, path, strerror(-code));
     else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file->bytes)
         rc = aq_error(reterr, -ENOEXEC,
                       "store '%s': file '%s' is damaged: expected %llu bytes, found %llu", s->dir,
@@ -326,10 +416,11 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t index, void *buffer,
     else
         rc = hash_file(fd, path, file->bytes, buffer, buffer_bytes, &found, reterr);
     if (rc == 0 && found != file->xxh3)
-        rc =
-            aq_error(reterr, -ENOEXEC,
-                     "store '%s': file '%s' is damaged: expected xxh3 %016llx, found %016llx",
-                     s->dir, file->name, (unsigned long long)file->xxh3, (unsigned long long)found);
+        rc = aq_error(
+            reterr, -ENOEXEC,
+            "store '%s': file '%s' is damaged: expected xxh3 %016llx, found %016llx; remove "
+            "the store and pack the model again",
+            s->dir, file->name, (unsigned long long)file->xxh3, (unsigned long long)found);
     if (fd >= 0)
         close(fd);
     free(path);

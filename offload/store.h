@@ -23,7 +23,7 @@
 #include <jansson.h>
 
 enum {
-    AQ_STORE_FORMAT_VERSION = 1,
+    AQ_STORE_FORMAT_VERSION = 2,
     AQ_STORE_ITEM_ALIGN = 4096,
     AQ_STORE_STEP_ALIGN = 64 * 1024,
     AQ_STORE_UNIT_BYTES = AQ_STRIPE_UNIT_BYTES,
@@ -50,7 +50,14 @@ struct aq_store_item {
     uint32_t step;          /* index of its step */
     uint64_t offset, bytes; /* in the logical address space */
     uint64_t xxh3;          /* XXH3-64 of the bytes */
+    /* The same of each tile; NULL where there is but one, and in stores of version 1. */
+    uint64_t *tile_xxh3;
 };
+
+/* The tiles in which an item is made, read and checked: 64 rows, which is a panel of a matrix; a
+ * vector and a blob are one.  The last of a table may be shorter. */
+uint32_t aq_store_tile_count(const struct aq_store_item *item);
+uint64_t aq_store_tile_bytes(const struct aq_store_item *item);
 
 /* Items [first_item, first_item + item_count), one extent with their gaps. */
 struct aq_store_step {
@@ -67,6 +74,10 @@ struct aq_store_file {
 
 /* ---- reading ---- */
 
+/* When what is read from a store is compared with its checksums: the first time that it comes,
+ * every time, never. */
+enum aq_verify { AQ_VERIFY_ONCE, AQ_VERIFY_ALWAYS, AQ_VERIFY_OFF };
+
 struct aq_store;
 
 /* Is there a manifest in this directory?  Says nothing about its health. */
@@ -78,8 +89,9 @@ bool aq_store_present(const char *dir);
 int aq_store_open(struct aq_store **ret, const char *dir, struct aq_err *reterr);
 void aq_store_close(struct aq_store *s);
 
-/* Hash of everything in the manifest but where the directories are: the store's identity.  It
- * covers names, shapes, formats and the checksum of every item and file. */
+/* Hash of what the store holds, wherever its directories are: its identity.  It covers names,
+ * shapes, formats and the checksum of every item and file.  Tiles' checksums follow from that and
+ * have a hash of their own, so that versions of the format give one identity. */
 uint64_t aq_store_identity(const struct aq_store *s);
 /* Hash of what was to be packed (names, shapes, formats, source); see aq_store_plan_hash. */
 uint64_t aq_store_plan(const struct aq_store *s);
@@ -114,6 +126,20 @@ struct aq_store_piece {
 struct aq_store_piece aq_store_locate(uint32_t dir_count, uint64_t offset, uint64_t bytes);
 /* Path of the data file in directory `dir`; lives as long as the store. */
 const char *aq_store_path(const struct aq_store *s, uint32_t dir);
+
+/* Does every tile have a checksum?  A store of an earlier version has those of whole items, which
+ * what is read in parts cannot be compared with. */
+bool aq_store_has_tile_sums(const struct aq_store *s);
+
+/* Compares tiles [first, first + count) of an item, as they were read, with their checksums; those
+ * without one are passed over.  -ENOEXEC names store, file, bytes, rows and item, and the cure.
+ * Thread-safe. */
+int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *item, uint32_t first,
+                         uint32_t count, const void *tiles, struct aq_err *reterr);
+
+/* Reads the first `bytes` bytes of a tile into dst, and compares all of it with its checksum. */
+int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
+                       void *dst, size_t bytes, struct aq_err *reterr);
 
 /* Re-reads an item (a copied file), from the disk and not from the page cache, and compares its
  * hash: -ENOEXEC names the item and both hashes.  buffer is the caller's, so that threads can check

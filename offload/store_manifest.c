@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "offload/store_tiles.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -12,6 +13,10 @@
 
 /* A logical space larger than this cannot be meant: it keeps every sum below within 64 bits. */
 #define SPACE_BYTES_MAX (1ull << 56)
+
+/* Plan and identity are those of the first version of the format, whatever the manifest's: later
+ * ones add what follows from the same contents. */
+enum { HASHED_VERSION = 1, TILES_VERSION = 2 };
 
 static const char *const kind_names[AQ_STORE_KIND_COUNT] = {
     [AQ_STORE_MATRIX] = "matrix",
@@ -29,8 +34,10 @@ void aq_store_manifest_close(struct aq_store_manifest *m)
 {
     if (!m)
         return;
-    for (uint32_t i = 0; m->items && i < m->item_count; i++)
+    for (uint32_t i = 0; m->items && i < m->item_count; i++) {
         free((char *)m->items[i].name);
+        free(m->items[i].tile_xxh3);
+    }
     for (uint32_t i = 0; m->steps && i < m->step_count; i++)
         free((char *)m->steps[i].name);
     for (uint32_t i = 0; m->files && i < m->file_count; i++)
@@ -181,7 +188,21 @@ static json_t *hash_json(uint64_t hash)
     return json_string(hex);
 }
 
-static json_t *item_json(const struct aq_store_item *item, bool with_hash)
+/* What a description is for: the plan leaves the checksums out, the identity those of tiles. */
+enum detail { FOR_PLAN, FOR_IDENTITY, IN_FULL };
+
+static int add_sums(json_t *o, const struct aq_store_item *item, enum detail detail)
+{
+    int rc = detail > FOR_PLAN ? json_object_set_new(o, "xxh3", hash_json(item->xxh3)) : 0;
+    if (rc < 0 || detail < IN_FULL || !item->tile_xxh3)
+        return rc;
+    char *text = aq_store_tiles_text(item);
+    rc = json_object_set_new(o, "tiles", text ? json_string(text) : NULL);
+    free(text);
+    return rc;
+}
+
+static json_t *item_json(const struct aq_store_item *item, enum detail detail)
 {
     json_t *o = json_pack("{ss ss ss ss sI sI sI sI}", "name", item->name, "kind",
                           aq_store_kind_name(item->kind), "dtype", aq_dtype_name(item->dtype),
@@ -192,7 +213,7 @@ static json_t *item_json(const struct aq_store_item *item, bool with_hash)
         json_decref(o);
         return NULL;
     }
-    if (o && with_hash && json_object_set_new(o, "xxh3", hash_json(item->xxh3)) < 0) {
+    if (o && add_sums(o, item, detail) < 0) {
         json_decref(o);
         return NULL;
     }
@@ -200,12 +221,11 @@ static json_t *item_json(const struct aq_store_item *item, bool with_hash)
 }
 
 static json_t *step_json(const struct aq_store_manifest *m, const struct aq_store_step *step,
-                         bool with_hash)
+                         enum detail detail)
 {
     json_t *items = json_array();
     for (uint32_t i = 0; items && i < step->item_count; i++) {
-        if (json_array_append_new(items, item_json(&m->items[step->first_item + i], with_hash)) <
-            0) {
+        if (json_array_append_new(items, item_json(&m->items[step->first_item + i], detail)) < 0) {
             json_decref(items);
             return NULL;
         }
@@ -214,20 +234,20 @@ static json_t *step_json(const struct aq_store_manifest *m, const struct aq_stor
                      "bytes", (json_int_t)step->bytes, "items", items);
 }
 
-/* What both hashes cover: all but directories, files and program version.  The plan leaves the
- * checksums out. */
-static json_t *body_json(const struct aq_store_manifest *m, bool with_hash)
+/* What both hashes cover, and the document holds: all but directories and files. */
+static json_t *body_json(const struct aq_store_manifest *m, enum detail detail)
 {
     json_t *steps = json_array();
     for (uint32_t i = 0; steps && i < m->step_count; i++) {
-        if (json_array_append_new(steps, step_json(m, &m->steps[i], with_hash)) < 0) {
+        if (json_array_append_new(steps, step_json(m, &m->steps[i], detail)) < 0) {
             json_decref(steps);
             return NULL;
         }
     }
     return json_pack("{ss si si ss sO sI so}", "schema", "aquifer.store", "format_version",
-                     AQ_STORE_FORMAT_VERSION, "unit_bytes", AQ_STORE_UNIT_BYTES, "source",
-                     m->source, "model", m->model, "bytes", (json_int_t)m->bytes, "steps", steps);
+                     detail == IN_FULL ? (int)m->version : HASHED_VERSION, "unit_bytes",
+                     AQ_STORE_UNIT_BYTES, "source", m->source, "model", m->model, "bytes",
+                     (json_int_t)m->bytes, "steps", steps);
 }
 
 static json_t *files_json(const struct aq_store_manifest *m)
@@ -259,13 +279,13 @@ static int hash_of_json(uint64_t *ret, json_t *value, struct aq_err *reterr)
 
 static int plan_of(uint64_t *ret, const struct aq_store_manifest *m, struct aq_err *reterr)
 {
-    return hash_of_json(ret, body_json(m, false), reterr);
+    return hash_of_json(ret, body_json(m, FOR_PLAN), reterr);
 }
 
 int aq_store_manifest_identity(uint64_t *ret, const struct aq_store_manifest *m,
                                struct aq_err *reterr)
 {
-    json_t *body = body_json(m, true);
+    json_t *body = body_json(m, FOR_IDENTITY);
     if (body && json_object_set_new(body, "files", files_json(m)) < 0) {
         json_decref(body);
         body = NULL;
@@ -273,9 +293,22 @@ int aq_store_manifest_identity(uint64_t *ret, const struct aq_store_manifest *m,
     return hash_of_json(ret, body, reterr);
 }
 
+/* One hash of the sums of all tiles. */
+static uint64_t tiles_of(const struct aq_store_manifest *m)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < m->item_count; i++) {
+        const struct aq_store_item *item = &m->items[i];
+        if (item->tile_xxh3)
+            hash = XXH3_64bits_withSeed(item->tile_xxh3,
+                                        aq_store_tile_count(item) * sizeof(*item->tile_xxh3), hash);
+    }
+    return hash;
+}
+
 int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, struct aq_err *reterr)
 {
-    json_t *body = body_json(m, true), *dirs = json_array();
+    json_t *body = body_json(m, IN_FULL), *dirs = json_array();
     for (uint32_t i = 0; dirs && i < m->dir_count; i++) {
         if (json_array_append_new(dirs, json_string(m->dirs[i])) < 0) {
             json_decref(dirs);
@@ -286,8 +319,9 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
                                   m->dirs[i]);
         }
     }
-    json_t *head = json_pack("{so so so so}", "plan", hash_json(m->plan), "id", hash_json(m->id),
-                             "directories", dirs, "files", files_json(m));
+    json_t *head = json_pack("{so so so so so*}", "plan", hash_json(m->plan), "id",
+                             hash_json(m->id), "directories", dirs, "files", files_json(m), "tiles",
+                             m->version < TILES_VERSION ? NULL : hash_json(tiles_of(m)));
     if (!body || !head || json_object_update(body, head) < 0) {
         json_decref(body);
         json_decref(head);
@@ -333,6 +367,7 @@ static int lay_out_step(struct aq_store_manifest *m, const struct aq_store_step_
         m->item_count++;
         item->offset = aq_align_up(at, AQ_STORE_ITEM_ALIGN);
         int rc = item_bytes(&item->bytes, item, -EINVAL, reterr);
+        rc = rc < 0 ? rc : aq_store_tiles_open(item, reterr);
         if (rc < 0)
             return rc;
         at = item->offset + item->bytes;
@@ -361,6 +396,7 @@ int aq_store_manifest_lay_out(struct aq_store_manifest **ret,
     if (!m)
         return aq_error_memory(reterr, "manifest of the store");
     int rc = 0;
+    m->version = AQ_STORE_FORMAT_VERSION;
     m->items = calloc(items + 1, sizeof(*m->items));
     m->steps = calloc(opts->step_count, sizeof(*m->steps));
     m->source = strdup(opts->source);
@@ -477,8 +513,21 @@ static const char *codec_of(unsigned i)
     return "none";
 }
 
-static int parse_item(struct aq_store_item *item, const json_t *o, const char *where,
-                      struct aq_err *reterr)
+static int parse_tiles(struct aq_store_item *item, const json_t *o, const char *what,
+                       struct aq_err *reterr)
+{
+    const json_t *v = json_object_get(o, "tiles");
+    uint32_t count = aq_store_tile_count(item);
+    if (count == 1 || (json_is_string(v) &&
+                       aq_store_tiles_parse(item, json_string_value(v), json_string_length(v))))
+        return 0;
+    return aq_error(reterr, -ENOEXEC,
+                    "%s: 'tiles': expected %u checksums of %d hexadecimal digits each", what, count,
+                    AQ_STORE_SUM_DIGITS);
+}
+
+static int parse_item(struct aq_store_item *item, uint32_t version, const json_t *o,
+                      const char *where, struct aq_err *reterr)
 {
     int rc = get_name(o, where, &item->name, reterr);
     if (rc < 0)
@@ -508,7 +557,7 @@ static int parse_item(struct aq_store_item *item, const json_t *o, const char *w
     if (bytes != item->bytes)
         return aq_error(reterr, -ENOEXEC, "%s: expected %llu bytes for its shape, found %llu", what,
                         (unsigned long long)bytes, (unsigned long long)item->bytes);
-    return 0;
+    return version < TILES_VERSION ? 0 : parse_tiles(item, o, what, reterr);
 }
 
 /* Items lie one after the other in their step, steps one after the other in the space: then no two
@@ -542,7 +591,7 @@ static int parse_step(struct aq_store_manifest *m, const json_t *o, uint32_t ind
     for (size_t i = 0; i < json_array_size(items); i++) {
         struct aq_store_item *item = &m->items[m->item_count++];
         item->step = index;
-        rc = parse_item(item, json_array_get(items, i), what, reterr);
+        rc = parse_item(item, m->version, json_array_get(items, i), what, reterr);
         if (rc < 0)
             return rc;
         if (item->offset % AQ_STORE_ITEM_ALIGN || item->offset < at ||
@@ -647,11 +696,12 @@ static int parse_header(struct aq_store_manifest *m, const json_t *root, struct 
     int rc = get_u64(root, "format_version", UINT32_MAX, "manifest", &version, reterr);
     if (rc < 0)
         return rc;
-    if (version != AQ_STORE_FORMAT_VERSION)
+    if (version < HASHED_VERSION || version > AQ_STORE_FORMAT_VERSION)
         return aq_error(reterr, -ENOEXEC,
-                        "format version: expected %d, found %llu; pack the model again with this "
-                        "version",
-                        AQ_STORE_FORMAT_VERSION, (unsigned long long)version);
+                        "format version: expected %d to %d, found %llu; pack the model again with "
+                        "this version",
+                        HASHED_VERSION, AQ_STORE_FORMAT_VERSION, (unsigned long long)version);
+    m->version = (uint32_t)version;
     if ((rc = get_u64(root, "unit_bytes", SPACE_BYTES_MAX, "manifest", &unit, reterr)) < 0 ||
         (rc = get_u64(root, "bytes", SPACE_BYTES_MAX, "manifest", &m->bytes, reterr)) < 0 ||
         (rc = aq_store_get_hash(root, "plan", "manifest", &m->plan, reterr)) < 0 ||
@@ -668,6 +718,27 @@ static int parse_header(struct aq_store_manifest *m, const json_t *root, struct 
     return 0;
 }
 
+/* What the manifest says of itself must be so. */
+static int check_hashes(const struct aq_store_manifest *m, const json_t *root,
+                        struct aq_err *reterr)
+{
+    uint64_t plan, id, tiles = tiles_of(m), said = tiles;
+    int rc;
+    if ((m->version >= TILES_VERSION &&
+         (rc = aq_store_get_hash(root, "tiles", "manifest", &said, reterr)) < 0) ||
+        (rc = plan_of(&plan, m, reterr)) < 0 ||
+        (rc = aq_store_manifest_identity(&id, m, reterr)) < 0)
+        return rc;
+    if (id == m->id && plan == m->plan && tiles == said)
+        return 0;
+    return aq_error(reterr, -ENOEXEC,
+                    "the manifest was changed: it hashes to %016llx (plan %016llx, tiles "
+                    "%016llx), and says %016llx (plan %016llx, tiles %016llx)",
+                    (unsigned long long)id, (unsigned long long)plan, (unsigned long long)tiles,
+                    (unsigned long long)m->id, (unsigned long long)m->plan,
+                    (unsigned long long)said);
+}
+
 static int parse_root(struct aq_store_manifest *m, const json_t *root, struct aq_err *reterr)
 {
     int rc;
@@ -681,17 +752,7 @@ static int parse_root(struct aq_store_manifest *m, const json_t *root, struct aq
                         "found %llu",
                         (unsigned long long)(last->offset + last->bytes),
                         (unsigned long long)m->bytes);
-    uint64_t plan, id;
-    if ((rc = plan_of(&plan, m, reterr)) < 0 ||
-        (rc = aq_store_manifest_identity(&id, m, reterr)) < 0)
-        return rc;
-    if (id != m->id || plan != m->plan)
-        return aq_error(reterr, -ENOEXEC,
-                        "the manifest was changed: it hashes to %016llx (plan %016llx), "
-                        "and says %016llx (plan %016llx)",
-                        (unsigned long long)id, (unsigned long long)plan, (unsigned long long)m->id,
-                        (unsigned long long)m->plan);
-    return 0;
+    return check_hashes(m, root, reterr);
 }
 
 int aq_store_manifest_parse(struct aq_store_manifest **ret, const char *text, size_t bytes,

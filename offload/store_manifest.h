@@ -21,7 +21,8 @@ struct aq_store_manifest {
     uint32_t file_count;
     char **dirs; /* "." for the manifest's own, absolute paths for the others */
     uint32_t dir_count;
-    uint64_t bytes;    /* of the logical address space */
+    uint64_t bytes; /* of the logical address space */
+    uint32_t version;
     uint64_t plan, id; /* hashes, see store.h */
     char *source;
     json_t *model;
@@ -32,8 +33,8 @@ struct aq_store_manifest {
  * identity hash.  -ENOEXEC otherwise; the text does not name the file. */
 int aq_store_manifest_parse(struct aq_store_manifest **ret, const char *text, size_t bytes,
                             struct aq_err *reterr);
-/* Gives every item its place; checks names and shapes (-EINVAL).  Hashes stay zero, `dirs` and
- * `files` empty, plan is set. */
+/* Gives every item its place, and its tiles' checksums room; checks names and shapes (-EINVAL).
+ * Hashes stay zero, `dirs` and `files` empty, plan is set. */
 int aq_store_manifest_lay_out(struct aq_store_manifest **ret,
                               const struct aq_store_writer_opts *opts, struct aq_err *reterr);
 void aq_store_manifest_close(struct aq_store_manifest *m);

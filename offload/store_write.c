@@ -5,9 +5,10 @@
  * manifest is the last file, and the first directory is the last to get its name. */
 #include "offload/store.h"
 
+#include "base/file.h"
 #include "base/json.h"
-#include "offload/durable.h"
 #include "offload/store_manifest.h"
+#include "offload/store_tiles.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -19,7 +20,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define ULL(x) ((unsigned long long)(x))
 
@@ -47,7 +47,7 @@ struct aq_store_writer {
     uint64_t pending_bytes, done_bytes, total_bytes;
     uint32_t open_item; /* UINT32_MAX when none */
     uint64_t open_at;   /* bytes of it appended so far */
-    XXH3_state_t *hash;
+    struct aq_store_summer sum;
     bool anew; /* nothing worth keeping is there yet */
     bool published;
 };
@@ -128,10 +128,10 @@ static int reclaim(struct aq_store_writer *w, uint32_t i, struct aq_err *reterr)
     free(path);
     if (rc < 0 || stripe.plan != w->m->plan || stripe.index != i || stripe.count != w->dir_count)
         return 0;
-    if (rename(t->final, t->partial) < 0)
-        return aq_error(reterr, -errno, "rename '%s' to '%s': %s", t->final, t->partial,
-                        strerror(errno));
-    return 0;
+    rc = aq_file_rename(t->final, t->partial);
+    return rc < 0 ? aq_error(reterr, rc, "rename '%s' to '%s': %s", t->final, t->partial,
+                             strerror(-rc))
+                  : 0;
 }
 
 /* Makes DIR.partial, or takes over one that a writer of stores left: its first file tells. */
@@ -149,9 +149,9 @@ static int claim_partial(struct aq_store_writer *w, uint32_t i, struct aq_err *r
     if (asprintf(&path, "%s/%s", t->partial, i == 0 ? "journal" : AQ_STORE_STRIPE_NAME) < 0)
         return aq_error_memory(reterr, "'%s'", t->partial);
     bool ours = scan_dir(t->partial, false) == 0;
-    int fd = ours ? -1 : open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int fd = ours ? -1 : aq_file_open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd >= 0) {
-        ssize_t n = read(fd, head, sizeof(head) - 1);
+        ssize_t n = aq_file_read(fd, head, sizeof(head) - 1);
         ours = i > 0 || n == 0 || strcmp(head, JOURNAL_MAGIC) == 0;
         close(fd);
     }
@@ -209,14 +209,14 @@ static int lock_journal(struct aq_store_writer *w, struct aq_err *reterr)
         w->journal_path = NULL;
         return aq_error_memory(reterr, "'%s'", w->target[0].partial);
     }
-    int fd = open(w->journal_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int fd = aq_file_open(w->journal_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
-        return aq_error(reterr, -errno, "open '%s': %s", w->journal_path, strerror(errno));
+        return aq_error(reterr, fd, "open '%s': %s", w->journal_path, strerror(-fd));
     struct stat st;
-    int rc = 0;
-    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-        rc = errno != EWOULDBLOCK
-                 ? aq_error(reterr, -errno, "lock '%s': %s", w->journal_path, strerror(errno))
+    int rc = aq_file_lock(fd);
+    if (rc < 0)
+        rc = rc != -EWOULDBLOCK
+                 ? aq_error(reterr, rc, "lock '%s': %s", w->journal_path, strerror(-rc))
                  : aq_error(reterr, -EINVAL, "'%s': another process is packing there",
                             w->target[0].partial);
     /* The other process may have ended between our open and our lock. */
@@ -271,7 +271,8 @@ static void read_journal(struct aq_store_writer *w, uint64_t *ret_bytes)
         unsigned long long hash;
         int end = 0;
         *newline = '\0';
-        if (sscanf(at, "%u %16llx%n", &index, &hash, &end) != 2 || at + end != newline ||
+        if (sscanf(at, "%u %16llx %n", &index, &hash, &end) != 2 || index >= w->m->item_count ||
+            !aq_store_tiles_parse(&w->m->items[index], at + end, (size_t)(newline - at - end)) ||
             mark_done(w, index, hash) < 0)
             break;
         at = newline + 1;
@@ -312,8 +313,8 @@ static bool data_is_there(const struct aq_store_writer *w)
 static int write_stripe(const struct aq_store_writer *w, uint32_t i, struct aq_err *reterr)
 {
     struct aq_store_stripe stripe = {w->m->plan, w->m->id, i, w->dir_count};
-    return aq_write_json(w->target[i].partial, AQ_STORE_STRIPE_NAME, aq_store_stripe_json(&stripe),
-                         reterr);
+    return aq_file_replace_json(w->target[i].partial, AQ_STORE_STRIPE_NAME,
+                                aq_store_stripe_json(&stripe), reterr);
 }
 
 /* Opens a data file and gives it its full size, so that a full disk shows now and not at the end.
@@ -325,18 +326,27 @@ static int open_data(struct aq_store_writer *w, uint32_t i, bool anew, struct aq
     int rc = i > 0 ? write_stripe(w, i, reterr) : 0;
     if (rc < 0)
         return rc;
-    t->fd = open(t->data, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (anew ? O_TRUNC : 0), 0666);
+    t->fd = aq_file_open(t->data, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (anew ? O_TRUNC : 0),
+                         0666);
     if (t->fd < 0)
-        return aq_error(reterr, -errno, "open '%s': %s", t->data, strerror(errno));
-    if (bytes > 0 && fallocate(t->fd, 0, 0, (off_t)bytes) < 0) {
-        if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
-            return aq_error(reterr, -errno, "'%s': allocating %llu bytes: %s", t->data, ULL(bytes),
-                            strerror(errno));
-        if (ftruncate(t->fd, (off_t)bytes) < 0)
-            return aq_error(reterr, -errno, "'%s': setting its size to %llu bytes: %s", t->data,
-                            ULL(bytes), strerror(errno));
+        return aq_error(reterr, t->fd, "open '%s': %s", t->data, strerror(-t->fd));
+    rc = bytes > 0 ? aq_file_reserve(t->fd, bytes) : 0;
+    if (rc < 0) {
+        if (rc != -EOPNOTSUPP && rc != -ENOSYS)
+            return aq_error(reterr, rc, "'%s': allocating %llu bytes: %s", t->data, ULL(bytes),
+                            strerror(-rc));
+        rc = aq_file_truncate(t->fd, bytes);
+        if (rc < 0)
+            return aq_error(reterr, rc, "'%s': setting its size to %llu bytes: %s", t->data,
+                            ULL(bytes), strerror(-rc));
     }
-    return aq_sync_dir(t->partial, reterr);
+    return aq_file_sync_dir(t->partial, reterr);
+}
+
+static int sync_file(int fd, const char *path, struct aq_err *reterr)
+{
+    int rc = aq_file_sync(fd);
+    return rc < 0 ? aq_error(reterr, rc, "fsync '%s': %s", path, strerror(-rc)) : 0;
 }
 
 /* Goes on where the journal ends, or starts a new one. */
@@ -354,20 +364,21 @@ static int start(struct aq_store_writer *w, struct aq_err *reterr)
     bool anew = w->anew = journal_bytes == 0;
     for (uint32_t i = 0; anew && i < w->dir_count; i++)
         (void)scan_dir(w->target[i].partial, true); /* what another conversion left */
-    if (ftruncate(w->journal, (off_t)journal_bytes) < 0)
-        return aq_error(reterr, -errno, "truncate '%s': %s", w->journal_path, strerror(errno));
+    int rc = aq_file_truncate(w->journal, journal_bytes);
+    if (rc < 0)
+        return aq_error(reterr, rc, "truncate '%s': %s", w->journal_path, strerror(-rc));
     for (uint32_t i = 0; i < w->dir_count; i++) {
-        int rc = open_data(w, i, anew, reterr);
+        rc = open_data(w, i, anew, reterr);
         if (rc < 0)
             return rc;
     }
     if (anew) {
         size_t n = (size_t)journal_head(w, head);
-        int rc = aq_write_fully(w->journal, w->journal_path, 0, head, n, reterr);
+        rc = aq_file_write_at(w->journal, w->journal_path, 0, head, n, reterr);
+        if (rc == 0)
+            rc = sync_file(w->journal, w->journal_path, reterr);
         if (rc < 0)
             return rc;
-        if (fdatasync(w->journal) < 0)
-            return aq_error(reterr, -errno, "fsync '%s': %s", w->journal_path, strerror(errno));
         w->anew = false;
     } else {
         aq_log_line(w->log, AQ_LOG_INFO, "'%s': going on, %u of %u items are there",
@@ -403,9 +414,11 @@ static int prepare(struct aq_store_writer *w, const struct aq_store_writer_opts 
         return rc;
     w->done = calloc(w->m->item_count + 1ul, sizeof(*w->done));
     w->pending = calloc(w->m->item_count + 1ul, sizeof(*w->pending));
-    w->hash = XXH3_createState();
-    if (!w->done || !w->pending || !w->hash)
+    if (!w->done || !w->pending)
         return aq_error_memory(reterr, "writer of %u items", w->m->item_count);
+    rc = aq_store_summer_open(&w->sum, reterr);
+    if (rc < 0)
+        return rc;
     for (uint32_t i = 0; i < w->m->item_count; i++)
         w->total_bytes += w->m->items[i].bytes;
     for (uint32_t i = 0; i < w->dir_count; i++) {
@@ -477,30 +490,42 @@ fail:
 
 /* ---- writing items ---- */
 
+/* "item checksum tiles": what mark_done and the manifest need of it. */
+static int write_line(struct aq_store_writer *w, uint32_t index, off_t *end, struct aq_err *reterr)
+{
+    const struct aq_store_item *item = &w->m->items[index];
+    char *line = NULL, *tiles = aq_store_tiles_text(item);
+    int n = tiles ? asprintf(&line, "%u %016llx %s\n", index, ULL(item->xxh3), tiles) : -1;
+    free(tiles);
+    if (n < 0)
+        return aq_error_memory(reterr, "item '%s'", item->name);
+    int rc = aq_file_write_at(w->journal, w->journal_path, (uint64_t)*end, line, (size_t)n, reterr);
+    free(line);
+    *end += n;
+    return rc;
+}
+
 /* Data first, then the journal's lines: what the journal says is on the disk. */
 static int commit(struct aq_store_writer *w, struct aq_err *reterr)
 {
     if (w->pending_count == 0)
         return 0;
     for (uint32_t i = 0; i < w->dir_count; i++) {
-        if (fdatasync(w->target[i].fd) < 0)
-            return aq_error(reterr, -errno, "fsync '%s': %s", w->target[i].data, strerror(errno));
+        int rc = sync_file(w->target[i].fd, w->target[i].data, reterr);
+        if (rc < 0)
+            return rc;
         /* A large conversion must not push everything else out of the page cache. */
         (void)posix_fadvise(w->target[i].fd, 0, 0, POSIX_FADV_DONTNEED);
     }
     off_t end = lseek(w->journal, 0, SEEK_END);
     for (uint32_t i = 0; i < w->pending_count; i++) {
-        char line[48];
-        uint32_t item = w->pending[i];
-        int n = snprintf(line, sizeof(line), "%u %016llx\n", item, ULL(w->m->items[item].xxh3));
-        int rc =
-            aq_write_fully(w->journal, w->journal_path, (uint64_t)end, line, (size_t)n, reterr);
+        int rc = write_line(w, w->pending[i], &end, reterr);
         if (rc < 0)
             return rc;
-        end += n;
     }
-    if (fdatasync(w->journal) < 0)
-        return aq_error(reterr, -errno, "fsync '%s': %s", w->journal_path, strerror(errno));
+    int rc = sync_file(w->journal, w->journal_path, reterr);
+    if (rc < 0)
+        return rc;
     w->pending_count = 0;
     w->pending_bytes = 0;
     return 0;
@@ -526,8 +551,7 @@ void aq_store_writer_close(struct aq_store_writer *w)
     free(w->journal_path);
     free(w->done);
     free(w->pending);
-    if (w->hash)
-        XXH3_freeState(w->hash);
+    aq_store_summer_close(&w->sum);
     aq_store_manifest_close(w->m);
     free(w);
 }
@@ -561,7 +585,7 @@ void aq_store_writer_begin(struct aq_store_writer *w, uint32_t index)
     assert(index < w->m->item_count && !w->done[index] && w->open_item == UINT32_MAX);
     w->open_item = index;
     w->open_at = 0;
-    XXH3_64bits_reset(w->hash);
+    aq_store_summer_begin(&w->sum, &w->m->items[index]);
 }
 
 int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t count,
@@ -570,13 +594,13 @@ int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t 
     assert(w->open_item != UINT32_MAX);
     const struct aq_store_item *item = &w->m->items[w->open_item];
     assert(count <= item->bytes - w->open_at);
-    XXH3_64bits_update(w->hash, bytes, count);
+    aq_store_summer_add(&w->sum, bytes, count);
     uint64_t offset = item->offset + w->open_at;
     for (size_t done = 0; done < count;) {
         struct aq_store_piece piece = aq_store_locate(w->dir_count, offset + done, count - done);
         const struct target *t = &w->target[piece.dir];
-        int rc = aq_write_fully(t->fd, t->data, piece.file_offset, (const char *)bytes + done,
-                                piece.bytes, reterr);
+        int rc = aq_file_write_at(t->fd, t->data, piece.file_offset, (const char *)bytes + done,
+                                  piece.bytes, reterr);
         if (rc < 0)
             return aq_error_prefix(reterr, "item '%s'", item->name);
         /* Starts the disk now: fdatasync then finds little left to do.  Only a hint. */
@@ -593,7 +617,7 @@ int aq_store_writer_end(struct aq_store_writer *w, struct aq_err *reterr)
     assert(w->open_item != UINT32_MAX && w->open_at == w->m->items[w->open_item].bytes);
     uint32_t item = w->open_item;
     w->open_item = UINT32_MAX;
-    (void)mark_done(w, item, XXH3_64bits_digest(w->hash));
+    (void)mark_done(w, item, aq_store_summer_end(&w->sum));
     w->pending[w->pending_count++] = item;
     w->pending_bytes += w->m->items[item].bytes;
     return w->pending_bytes >= COMMIT_BYTES ? commit(w, reterr) : 0;
@@ -614,22 +638,20 @@ static int copy_stream(int from, const char *from_path, int to, const char *to_p
     }
     XXH3_64bits_reset(hash);
     for (;;) {
-        ssize_t n = read(from, buffer, BUFFER_BYTES);
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = aq_file_read(from, buffer, BUFFER_BYTES);
         if (n < 0)
-            rc = aq_error(reterr, -errno, "read '%s': %s", from_path, strerror(errno));
+            rc = aq_error(reterr, (int)n, "read '%s': %s", from_path, strerror((int)-n));
         if (n <= 0)
             break;
         XXH3_64bits_update(hash, buffer, (size_t)n);
-        rc = aq_write_fully(to, to_path, file->bytes, buffer, (size_t)n, reterr);
+        rc = aq_file_write_at(to, to_path, file->bytes, buffer, (size_t)n, reterr);
         if (rc < 0)
             break;
         file->bytes += (uint64_t)n;
     }
     file->xxh3 = XXH3_64bits_digest(hash);
-    if (rc == 0 && fsync(to) < 0)
-        rc = aq_error(reterr, -errno, "fsync '%s': %s", to_path, strerror(errno));
+    if (rc == 0)
+        rc = sync_file(to, to_path, reterr);
 out:
     free(buffer);
     if (hash)
@@ -644,14 +666,14 @@ static int copy_file(struct aq_store_writer *w, const struct aq_store_source_fil
     char *path;
     if (asprintf(&path, "%s/%s", w->target[0].partial, source->name) < 0)
         return aq_error_memory(reterr, "copy of '%s'", source->path);
-    int rc = 0, to = -1, from = open(source->path, O_RDONLY | O_CLOEXEC);
+    int rc = 0, to = -1, from = aq_file_open(source->path, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0) {
-        rc = aq_error(reterr, -errno, "open '%s': %s", source->path, strerror(errno));
+        rc = aq_error(reterr, from, "open '%s': %s", source->path, strerror(-from));
         goto out;
     }
-    to = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    to = aq_file_open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (to < 0) {
-        rc = aq_error(reterr, -errno, "create '%s': %s", path, strerror(errno));
+        rc = aq_error(reterr, to, "create '%s': %s", path, strerror(-to));
         goto out;
     }
     *file = (struct aq_store_file){.name = strdup(source->name)};
@@ -693,10 +715,10 @@ static int complete_manifest(struct aq_store_writer *w, struct aq_err *reterr)
 
 static int give_name(const struct target *t, struct aq_err *reterr)
 {
-    if (rename(t->partial, t->final) < 0)
-        return aq_error(reterr, -errno, "rename '%s' to '%s': %s", t->partial, t->final,
-                        strerror(errno));
-    return aq_sync_dir(t->parent, reterr);
+    int rc = aq_file_rename(t->partial, t->final);
+    if (rc < 0)
+        return aq_error(reterr, rc, "rename '%s' to '%s': %s", t->partial, t->final, strerror(-rc));
+    return aq_file_sync_dir(t->parent, reterr);
 }
 
 int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr)
@@ -717,7 +739,8 @@ int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr)
         json_decref(manifest);
         return rc;
     }
-    if ((rc = aq_write_json(w->target[0].partial, AQ_STORE_MANIFEST_NAME, manifest, reterr)) < 0 ||
+    if ((rc = aq_file_replace_json(w->target[0].partial, AQ_STORE_MANIFEST_NAME, manifest,
+                                   reterr)) < 0 ||
         (rc = give_name(&w->target[0], reterr)) < 0)
         return rc;
     w->published = true;

@@ -12,11 +12,14 @@
 /* After which a request is offered again that the engine had no reason to refuse. */
 enum { REFUSED_NS = 10000 };
 
+/* Looks at the clock until a deadline, at least. */
+enum { LOOKS = 16 };
+
 /* A request is spare, out (in the engine), or waits in `again` to be queued. */
 struct request {
     struct aq_io_request io;      /* first: a reaped request is its record */
     struct aq_transfer *transfer; /* NULL: given up, its answer interests nobody */
-    uint64_t since_ns;            /* its start, or its last progress */
+    uint64_t since_ns;            /* its start, or its last progress, in time that ran */
     uint32_t eio_count;
     bool out;
     struct request *next; /* spare, or again */
@@ -45,6 +48,11 @@ struct aq_xfer {
     uint64_t refused_ns;  /* when */
     bool broken;          /* the engine; every transfer fails */
     struct aq_err reason; /* why it broke */
+
+    uint64_t look_ns;   /* the longest wait between two looks at the clock */
+    uint64_t looked_ns; /* when the last one was, */
+    uint64_t ran_ns;    /* how long this has run by then, */
+    bool leapt;         /* and whether it had not, and nobody was judged since */
 
     struct aq_xfer_stats stats;
     uint32_t out[AQ_IO_OP_COUNT]; /* requests in the engine, those given up not counted */
@@ -90,7 +98,8 @@ int aq_xfer_open(struct aq_xfer **ret, const struct aq_xfer_opts *opts, struct a
         x->requests[i].next = x->spare;
         x->spare = &x->requests[i];
     }
-    x->counted_ns = aq_io_now(x->io);
+    x->look_ns = aq_max_u64(1, opts->deadline_ns / LOOKS);
+    x->counted_ns = x->looked_ns = aq_io_now(x->io);
     *ret = x;
     return 0;
 }
@@ -105,6 +114,20 @@ void aq_xfer_close(struct aq_xfer *x)
 }
 
 /* ---- times ---- */
+
+/* How long this has run.  Deadlines are counted in that: waits are short, so that between two looks
+ * at the clock little time passes, and if much has, nobody looked: the process was stopped, or the
+ * machine slept.  Such a leap counts as one wait, and nobody is judged by it, for the answers may
+ * only now be on their way. */
+static uint64_t look(struct aq_xfer *x)
+{
+    uint64_t now = aq_io_now(x->io), spent = now - x->looked_ns;
+    bool leapt = spent > 2 * x->look_ns;
+    x->ran_ns += leapt ? x->look_ns : spent;
+    x->looked_ns = now;
+    x->leapt |= leapt;
+    return x->ran_ns;
+}
 
 /* Accounts for the time since the last change of what is out; called before every change. */
 static void count_time(struct aq_xfer *x)
@@ -291,7 +314,7 @@ static struct request *cut(struct aq_xfer *x, struct lane *l)
     x->spare = r->next;
     *r = (struct request){
         .transfer = t,
-        .since_ns = aq_io_now(x->io),
+        .since_ns = look(x),
         .io = {.op = t->op,
                .file = set->first_file + piece.file,
                .offset = piece.offset,
@@ -299,7 +322,7 @@ static struct request *cut(struct aq_xfer *x, struct lane *l)
                .bytes = (uint32_t)aq_min_u64(piece.bytes, x->opts.request_bytes)},
     };
     if (t->cut == 0)
-        t->began_ns = r->since_ns;
+        t->began_ns = x->looked_ns;
     t->cut += r->io.bytes;
     t->out++;
     if (t->cut == t->bytes) {
@@ -355,7 +378,7 @@ static bool advance(struct aq_xfer *x, struct request *r, uint32_t moved)
         return false;
     moved -= moved % x->align;
     if (moved > 0)
-        r->since_ns = aq_io_now(x->io);
+        r->since_ns = look(x);
     r->io.offset += moved;
     r->io.buffer = (char *)r->io.buffer + moved;
     r->io.bytes -= moved;
@@ -452,23 +475,27 @@ static void remove_again(struct aq_xfer *x, struct request *r)
         x->again_tail = before;
 }
 
-static uint64_t deadline(const struct aq_xfer *x, const struct request *r)
+/* How long after the last look a request is overdue, or the next look is due. */
+static uint64_t wait_for(const struct aq_xfer *x, const struct request *r)
 {
-    uint64_t most = UINT64_MAX - r->since_ns;
-    return r->since_ns + aq_min_u64(most, x->opts.deadline_ns);
+    uint64_t spent = x->ran_ns - r->since_ns;
+    uint64_t left = x->opts.deadline_ns - aq_min_u64(spent, x->opts.deadline_ns);
+    return left == 0 && x->leapt ? x->look_ns : aq_min_u64(left, x->look_ns);
 }
 
-/* Gives up requests that are overdue.  Returns when the next one will be. */
-static uint64_t expire(struct aq_xfer *x, uint64_t now)
+/* Gives up requests that are overdue.  Returns how long to wait at most until the next call;
+ * UINT64_MAX: as long as one likes. */
+static uint64_t expire(struct aq_xfer *x)
 {
     uint64_t next = UINT64_MAX;
+    look(x);
     for (uint32_t i = 0; i < x->opts.depth; i++) {
         struct request *r = &x->requests[i];
         if (!r->transfer)
             continue;
-        uint64_t end = deadline(x, r);
-        if (end > now) {
-            next = aq_min_u64(next, end);
+        uint64_t wait = wait_for(x, r);
+        if (wait > 0) {
+            next = aq_min_u64(next, wait);
             continue;
         }
         if (!r->out)
@@ -479,6 +506,7 @@ static uint64_t expire(struct aq_xfer *x, uint64_t now)
     }
     if (x->lost == x->opts.depth)
         fail_all(x, -ETIMEDOUT);
+    x->leapt = false;
     return next;
 }
 
@@ -524,7 +552,7 @@ uint64_t aq_xfer_next(const struct aq_xfer *x)
         next = aq_min_u64(next, x->refused_ns + REFUSED_NS);
     for (uint32_t i = 0; i < x->opts.depth; i++) {
         if (x->requests[i].transfer)
-            next = aq_min_u64(next, deadline(x, &x->requests[i]));
+            next = aq_min_u64(next, x->looked_ns + wait_for(x, &x->requests[i]));
     }
     return next;
 }
@@ -538,11 +566,12 @@ struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns)
     for (bool last = false; !last;) {
         aq_xfer_commit(x);
         now = aq_io_now(x->io);
-        uint64_t until = aq_min_u64(end, expire(x, now));
+        uint64_t due = expire(x);
         if (x->broken && x->running)
             fail_all(x, x->reason.code);
         last = x->finished || woken || now >= end || x->broken;
-        uint64_t wait = last ? 0 : until == UINT64_MAX ? AQ_IO_FOREVER : until - now;
+        uint64_t wait = last ? 0 : end == UINT64_MAX ? AQ_IO_FOREVER : end - now;
+        wait = aq_min_u64(wait, due);
         if (x->refused)
             wait = aq_min_u64(wait, REFUSED_NS);
         woken = reap(x, wait) || woken;

@@ -18,7 +18,8 @@
  *   the end of a file             the transfer ends in -EIO: files have their size before they are
  *                                 read or written
  *   any other error               the transfer ends in it
- *   no answer for `deadline_ns`   the transfer ends in -ETIMEDOUT
+ *   no answer for `deadline_ns`   the transfer ends in -ETIMEDOUT; time in which the process stood
+ *                                 still (SIGSTOP, a machine that slept) does not count
  *   wrong bytes                   goes unnoticed: the caller compares checksums where there are any
  *
  * A transfer that failed says so once, after all its requests came back: its buffer is garbage but

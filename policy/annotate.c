@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/host_product.h"
+#include "policy/hw.h"
 
 #include <assert.h>
 
@@ -55,6 +56,12 @@ static enum aq_dtype read_format(const struct pass *p, const struct aq_step_desc
     return unpacked ? p->plan->shape.compute : p->plan->shape.weight_format;
 }
 
+static void add_flops(struct aq_op_cost *c, uint64_t flops, uint32_t k)
+{
+    c->flops += flops;
+    c->short_flops += (uint64_t)((double)flops * aq_hardware_shortness(k));
+}
+
 /* Bytes of the matrices of a step's products in a format, and flops of a row, where products run:
  * without those whose columns the host computes. */
 static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
@@ -69,7 +76,7 @@ static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
             const struct aq_matrix_desc *m = &d->matrix[matrix];
             if (!aq_stream_host_rows(p->stream, p->steps, step, matrix, &first, &rows))
                 rows = 0;
-            c.flops += 2ull * (m->rows - rows) * m->k;
+            add_flops(&c, 2ull * (m->rows - rows) * m->k, m->k);
             c.memory_bytes +=
                 aq_matrix_bytes(m, format) -
                 aq_panel_count(rows) * aq_panel_bytes(aq_matrix_format(m, format), m->k);
@@ -115,6 +122,7 @@ static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, 
     if (rows)
         c = list_cost(p, op->step, &prims, read_format(p, d));
     c.flops *= rows;
+    c.short_flops *= rows;
     c.rows = rows;
     c.row_bytes = rows * list_row_bytes(p, op->step, &prims);
     return c;
@@ -141,7 +149,7 @@ static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op
     c.row_bytes = rows * (h.input_bytes + 2 * h.columns * h.column_bytes);
     for (uint32_t i = 0; i < h.range_count && rows; i++) {
         const struct aq_matrix_desc *m = &d->matrix[h.range[i].matrix];
-        c.flops += 2ull * rows * h.range[i].rows * m->k;
+        add_flops(&c, 2ull * rows * h.range[i].rows * m->k, m->k);
         c.memory_bytes += aq_panel_count(h.range[i].rows) *
                           aq_panel_bytes(aq_matrix_format(m, p->plan->shape.weight_format), m->k);
     }
@@ -199,6 +207,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
             .row_bytes = part->prefill_rows * attended_bytes(p),
             .heads = (uint64_t)part->prefill_rows * p->steps->heads,
+            .head_dim = p->steps->head_dim,
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
@@ -208,6 +217,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .memory_bytes = kv_bytes(p, part->decode_slots) + slot_bytes(p, part->decode_keys),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
+            .head_dim = p->steps->head_dim,
         };
     case AQ_OP_HEAD: return products(p, op, s->logit_rows);
     case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};

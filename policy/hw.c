@@ -46,6 +46,44 @@ static double product_bytes_per_s(const struct aq_hw_side *side, enum aq_dtype w
     return codes > 0 ? codes : side->product_bytes_per_s;
 }
 
+double aq_hardware_shortness(uint32_t k)
+{
+    double usual = 1.0 / AQ_HW_K, brief = 1.0 / AQ_HW_K_SHORT;
+    return k < AQ_HW_K ? (1.0 / fmax(k, AQ_HW_K_LEAST) - usual) / (brief - usual) : 0;
+}
+
+static double product_flops_s(const struct aq_hw_side *side, const struct aq_op_cost *cost,
+                              enum aq_dtype compute)
+{
+    double share = side->short_share[compute], flops = (double)cost->flops;
+    if (share > 0)
+        flops += (1 / share - 1) * (double)cost->short_flops;
+    return seconds(flops, side->product_flops_per_s[compute]);
+}
+
+/* Seconds of an amount at one rate and at another, between which `at` lies. */
+static double rate_between(double at, double from, double to)
+{
+    return to > 0 && from > 0 ? 1 / ((1 - at) / from + at / to) : from;
+}
+
+/* With heads of that size; smaller ones are as the usual, larger ones as the wide. */
+static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32_t head_dim)
+{
+    const struct aq_hw_attention *w = &side->wide;
+    double at = ((double)head_dim - AQ_HW_HEAD) / (AQ_HW_HEAD_WIDE - AQ_HW_HEAD);
+    at = fmin(fmax(at, 0), 1);
+    struct aq_hw_attention ret = {side->attention_bytes_per_s, side->decode_head_s,
+                                  side->attention_flops_per_s, side->prefill_head_s};
+    ret.bytes_per_s = rate_between(at, ret.bytes_per_s, w->bytes_per_s);
+    ret.flops_per_s = rate_between(at, ret.flops_per_s, w->flops_per_s);
+    if (w->bytes_per_s > 0)
+        ret.decode_head_s += at * (w->decode_head_s - ret.decode_head_s);
+    if (w->flops_per_s > 0)
+        ret.prefill_head_s += at * (w->prefill_head_s - ret.prefill_head_s);
+    return ret;
+}
+
 /* Arithmetic and memory hide behind each other in part; what passes between the primitives of an op
  * hides behind nothing. */
 static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
@@ -59,17 +97,17 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     bool product = !attention && op->kind != AQ_OP_UNPACK;
     double bytes = (double)cost->memory_bytes, row_bytes = (double)cost->row_bytes;
     double memory_rate = on_host ? hw->host_memory_bytes_per_s : hw->device_memory_bytes_per_s;
-    double arithmetic =
-        seconds((double)cost->flops,
-                attention ? side->attention_flops_per_s : side->product_flops_per_s[compute]);
-    double memory = seconds(bytes, attention ? side->attention_bytes_per_s
+    struct aq_hw_attention attend = attention_of(side, cost->head_dim);
+    double arithmetic = attention ? seconds((double)cost->flops, attend.flops_per_s)
+                                  : product_flops_s(side, cost, compute);
+    double memory = seconds(bytes, attention ? attend.bytes_per_s
                                    : product ? product_bytes_per_s(side, cost->weights)
                                              : side->unpack_bytes_per_s);
     n->limit = arithmetic >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
     n->work_s = fmax(arithmetic, memory) + (1 - side->overlap) * fmin(arithmetic, memory);
     if (product)
         n->work_s /= product_share(side, cost->weights, cost->rows);
-    n->work_s += (double)cost->heads * (prefill ? side->prefill_head_s : side->decode_head_s);
+    n->work_s += (double)cost->heads * (prefill ? attend.prefill_head_s : attend.decode_head_s);
     n->work_s += seconds(row_bytes, memory_rate);
     n->threads = on_host ? side->threads : 0;
     if (on_host) {

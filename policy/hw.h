@@ -11,6 +11,17 @@
 enum { AQ_HW_ROWS = 4 };
 extern const uint32_t aq_hw_rows[AQ_HW_ROWS];
 
+/* K of the products and size of the heads that rates are of, and the short K and the wide heads
+ * that may have other rates. */
+enum { AQ_HW_K = 2048, AQ_HW_K_SHORT = 768, AQ_HW_HEAD = 64, AQ_HW_HEAD_WIDE = 128 };
+/* No model has shorter sums, and a percent of error at AQ_HW_K_SHORT would be many there. */
+enum { AQ_HW_K_LEAST = 256 };
+
+/* Attention, as struct aq_hw_side has it: over KV of one format, or with heads of one size. */
+struct aq_hw_attention {
+    double bytes_per_s, decode_head_s, flops_per_s, prefill_head_s;
+};
+
 /* A side that computes: the device (compute lane) or the host (host_compute lane). */
 struct aq_hw_side {
     double product_flops_per_s[AQ_DTYPE_COUNT]; /* by compute type; many rows */
@@ -24,6 +35,10 @@ struct aq_hw_side {
     /* Of what these rates promise, what products of aq_hw_rows[] rows reach, by the weights they
      * read: of floats, int8, int4.  0: all of it. */
     double product_share[3][AQ_HW_ROWS];
+    /* Of product_flops_per_s, what products of AQ_HW_K_SHORT reach.  0: all of it. */
+    double short_share[AQ_DTYPE_COUNT];
+    /* Attention with heads of AQ_HW_HEAD_WIDE.  0: as with those of AQ_HW_HEAD. */
+    struct aq_hw_attention wide;
     /* The share of the lesser of arithmetic and memory time that hides behind the greater. */
     double overlap;
     double threads; /* host threads that a busy op keeps busy; 0: none */
@@ -41,7 +56,7 @@ struct aq_hardware {
     /* How much both directions carry together: 1, one waits for the other; 2, none disturbs the
      * other. */
     double link_duplex, disk_duplex;
-    uint32_t disk_in_flight;     /* ops of a disk lane under way at once */
+    uint32_t disk_in_flight;     /* ops of a disk lane that share its rate at once */
     double copy_core_s_per_byte; /* host cores that move a byte between host and device: 0, DMA */
     double disk_core_s_per_byte; /* ... between disk and memory */
     double copy_host_bytes_per_byte;  /* host memory: 1 for DMA, 2 where the device's is that too */
@@ -52,6 +67,10 @@ struct aq_hardware {
 /* What an op takes besides, when its lane had nothing to do before it: a lane that is a thread
  * sleeps then, and so do those that compute with it.  Disks' latency has it in it already. */
 double aq_hardware_wake(const struct aq_hardware *hw, enum aq_lane lane);
+
+/* How far a K lies from AQ_HW_K (and more: 0) to AQ_HW_K_SHORT (1), as the sums per flop go: what a
+ * sum costs besides its terms is paid K times less often. */
+double aq_hardware_shortness(uint32_t k);
 
 /* What limits an op or a lane.  Of the shared ones others go without what one takes. */
 enum aq_resource {

@@ -218,9 +218,11 @@ struct aq_pass_shape {
 struct aq_op_cost {
     uint32_t rows;
     uint64_t flops;
+    uint64_t short_flops;  /* products: flops, each times the shortness of its K (policy/hw.h) */
     uint64_t memory_bytes; /* weights and KV read or written by the side that computes */
     uint64_t row_bytes;    /* what passes from one primitive to the next, read and written */
-    uint64_t heads;        /* attention: query heads of all rows */
+    uint64_t heads;        /* attention: query heads of all rows, */
+    uint32_t head_dim;     /* and their size */
     enum aq_dtype weights; /* products: what they are read as; UNPACK: what they are packed as */
     uint64_t move_bytes;   /* over the lane's link or disk */
 };

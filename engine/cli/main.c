@@ -28,25 +28,28 @@ enum {
  * of them may run at once, in two threads. */
 static atomic_llong first_interrupt_ms;
 
-static void on_signal(int signal)
-{
-    (void)signal;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now); /* async-signal-safe by POSIX */
-    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000 + 1, first = 0;
-    if (atomic_compare_exchange_strong(&first_interrupt_ms, &first, ms)) {
-        alarm(LAST_RESORT_S); /* whatever may hang then, a dead file server say, we are gone */
-        return;
-    }
-    /* timeout(1) and shells signal a process and its group: two at once are one wish. */
-    if (ms - first > SAME_INTERRUPT_MS)
-        _exit(EXIT_INTERRUPTED);
-}
-
 static void on_alarm(int signal)
 {
     (void)signal;
     _exit(EXIT_INTERRUPTED);
+}
+
+static void on_signal(int signal)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now); /* async-signal-safe by POSIX, as all of this */
+    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000 + 1, first = 0;
+    if (atomic_compare_exchange_strong(&first_interrupt_ms, &first, ms)) {
+        struct sigaction last_resort = {.sa_handler = on_alarm};
+        sigemptyset(&last_resort.sa_mask);
+        sigaction(SIGALRM, &last_resort, NULL);
+        alarm(LAST_RESORT_S); /* whatever may hang then, a dead file server say, we are gone */
+        return;
+    }
+    /* timeout(1) and shells signal a process and its group: two at once are one wish.  The others
+     * come again by themselves, SIGXCPU every second: only these two tell of impatience. */
+    if ((signal == SIGINT || signal == SIGTERM) && ms - first > SAME_INTERRUPT_MS)
+        _exit(EXIT_INTERRUPTED);
 }
 
 static bool is_leaving(void)
@@ -54,16 +57,26 @@ static bool is_leaving(void)
     return atomic_load(&first_interrupt_ms) != 0;
 }
 
+static bool is_ignored(int signal)
+{
+    struct sigaction now;
+    return sigaction(signal, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+/* What asks a run to end in good order: users, terminals that hang up, schedulers before their time
+ * limit (Slurm's --signal=USR1), limits of CPU time, timers of a parent.  nohup(1) and others who
+ * ignore one of the latter go on not hearing it. */
 static void catch_signals(void)
 {
+    static const int heeded[] = {SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM};
     struct sigaction interrupt = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
-    struct sigaction last_resort = {.sa_handler = on_alarm};
     sigemptyset(&interrupt.sa_mask);
-    sigemptyset(&last_resort.sa_mask);
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGINT, &interrupt, NULL);
     sigaction(SIGTERM, &interrupt, NULL);
-    sigaction(SIGALRM, &last_resort, NULL);
+    for (size_t i = 0; i < sizeof(heeded) / sizeof(heeded[0]); i++)
+        if (!is_ignored(heeded[i]))
+            sigaction(heeded[i], &interrupt, NULL);
     sigaction(SIGPIPE, &ignore, NULL); /* a closed pipe is a failed write like any other */
     sigaction(SIGXFSZ, &ignore, NULL); /* and so is one beyond the limit of a file's size */
 }
@@ -72,6 +85,7 @@ struct screen {
     bool terminal;      /* lines go to a terminal: progress stays on one line */
     bool progress_open; /* a progress line stands there without its newline */
     int write_error;    /* errno of the first failed write to standard output */
+    bool quiet_pipe;    /* a reader of standard output may leave without a word */
 };
 
 static size_t terminal_width(void)
@@ -160,7 +174,8 @@ static int finish(struct screen *s, int status)
         return status;
     if (s->write_error == EINTR)
         return EXIT_INTERRUPTED;
-    fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
+    if (s->write_error != EPIPE || !s->quiet_pipe)
+        fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
     return EXIT_IO;
 }
 
@@ -174,6 +189,8 @@ int main(int argc, char **argv)
         show_line(&screen, AQUIFER_ERROR, error.text);
         return error.exit_status;
     }
+    /* Results that nobody took are worth a word, help that head(1) had enough of is not. */
+    screen.quiet_pipe = text || strcmp(argv[1], "generate") != 0;
     int status = EXIT_SUCCESS;
     if (text) {
         show_output(&screen, text, strlen(text));

@@ -56,7 +56,7 @@ class Predict(Rig):
         def report():
             made.append(1)
             return dict(gen_tok_s=90.0, decode_tok_s=80.0, prefill_s=1.0,
-                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2),
+                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2, bound_by="h2d link"),
                         plan=dict(placement="p", micro_batch=8, micro_batches=2))
 
         def fails():
@@ -74,14 +74,36 @@ class Predict(Rig):
         text = "\n".join(predict.table([("one", row), ("two", dict(error="no"))]))
         self.assertIn("| one | 90.0 | 100.0 | 10.0 % |", text)
         self.assertIn("| two | failed: no |", text)
+        self.assertIn("| a link |", text)
 
+    def test_the_band_of_a_plan_is_that_of_the_measured_runs(self):
+        where = {"computing": ["--host-memory", "8GiB"],
+                 "a link": ["--emulate-device", "2GiB", "--emulate-link", "0.1/0.1", "--placement",
+                            "weights=0/100/0 kv=100/0/0 hidden=100/0/0 head=device"],
+                 "a disk": ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0 head=host"]}
+        checked = 0
+        for bound, words in where.items():
+            done = self.run_program([PROGRAM, "plan", "--shape", "opt-350m", "--hardware", Arguments.hardware, "--json",
+                                     "--prompt-len", "64", "--gen-len", "16", "--micro-batch", "8", *words])
+            doc = json.loads(done.stdout)
+            with open(os.path.join(ROOT, doc["range"]["source"]), encoding="utf-8") as f:
+                rows = [[c.strip() for c in line.split("|")[1:-1]] for line in f if line.startswith("|")][2:]
+            measured = {name: rest for name, *rest in
+                        predict.bands([(r[-1], float(r[1]) / float(r[2])) for r in rows])}
+            count, inside, low, high = measured[bound]
+            self.assertEqual(doc["range"]["from"], f"{inside} of {count} measured runs bound by {bound}")
+            for found, ratio in zip(doc["range"]["gen_tok_s"], (low, high)):
+                self.assertAlmostEqual(found / doc["predicted"]["gen_tok_s"], ratio, 3)
+            self.assertTrue(any(doc["range"]["source"] in line for line in doc["assumptions"]))
+            checked += count
+        self.assertEqual(checked, len(rows))
 
     def test_a_run_is_repeated_while_the_machine_changes(self):
         found = iter((50.0, 90.0, 80.0, 70.0))
 
         def report():
             return dict(gen_tok_s=next(found), decode_tok_s=80.0, prefill_s=1.0,
-                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2),
+                        predicted=dict(gen_tok_s=100.0, prefill_s=1.1, decode_pass_s=0.2, bound_by="h2d link"),
                         plan=dict(placement="p", micro_batch=8, micro_batches=2))
 
         row = self.again(rates=(1, 2, 1, 1.1)).row("one", report, ["a"])  # the first was disturbed

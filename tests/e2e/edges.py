@@ -210,6 +210,40 @@ class Documents(Rig):
             done = self.generate("--json", *words)
             self.assert_like(json.loads(done.stdout, parse_constant=refuse_constant), want, "json")
 
+    def test_a_status_in_words_has_the_unit_of_each_number(self):
+        status = {
+            "schema": 1, "state": "running", "done": 49, "total": 892, "errors": 18,
+            "in_flight": 470, "gen_tok_s": 103.25, "eta_s": None, "pass_s": 0.85, "passes": 12,
+            "elapsed_s": 200.0, "lanes": {
+                "compute": {"busy_s": 3.1, "bytes": None, "gb_s": None, "ceiling_gb_s": None},
+                "disk_read": {"busy_s": 8.2, "bytes": 2877358080, "gb_s": 0.383,
+                              "ceiling_gb_s": 0.38}},
+            "memory": {"host": {"budget": 1 << 30, "ledger": 12 << 20, "measured": 11 << 20}},
+            "last_error": None, "later_s": 1.5, "updated": 1}
+        with open(self.path("x.status.json"), "w", encoding="utf-8") as f:
+            json.dump(status, f)
+        done = self.run_program([PROGRAM, "status", self.path("x")])
+        written, *lines = done.stdout.decode().splitlines()
+        self.assertRegex(written, "^written      .* ago$")
+        self.assertEqual(lines, """\
+state        running
+done         49
+total        892
+errors       18
+in_flight    470
+gen_tok_s    103.2 tok/s
+eta_s        -
+pass_s       850 ms
+passes       12
+elapsed_s    3 m 20 s
+lanes                   busy       moved        rate     ceiling
+  compute                3 s           -           -           -
+  disk_read              8 s     2.7 GiB  0.383 GB/s   0.38 GB/s
+memory                budget      ledger    measured
+  host               1.0 GiB    12.0 MiB    11.0 MiB
+last_error   -
+later_s      1.5""".splitlines())
+
     def test_a_status_that_is_torn_or_missing(self):
         for text in (None, b"", b'{"state":"runn', b"[1]", b"\xff", b'{"state": NaN}'):
             if text is not None:

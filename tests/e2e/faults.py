@@ -12,7 +12,7 @@ import termios
 import time
 import unittest
 
-from rig import Rig, lines_of
+from rig import PROGRAM, Rig, lines_of
 
 LEAVES_WITHIN_S = 20
 F_SETPIPE_SZ, PAGE = 1031, 4096
@@ -101,6 +101,16 @@ class Pipes(Faults):
         self.assertEqual(child.wait(60), 4)
         self.assertIn(b"standard output", self.said())
 
+    def test_a_reader_of_words_may_leave(self):
+        for words in (("help", "generate"), ("generate", "--help"), ("--version",),
+                      ("info", "--json")):
+            reader, writer = os.pipe()
+            os.close(reader)
+            done = subprocess.run([PROGRAM, *words], stdout=writer, stderr=subprocess.PIPE,
+                                  timeout=60)
+            os.close(writer)
+            self.assertEqual((done.returncode, done.stderr), (4, b""))
+
     # ---- named pipes
 
     def pipe(self):
@@ -144,6 +154,15 @@ class Pipes(Faults):
         self.assertEqual(child.wait(60), 130)
         self.assertNotIn(b"records are done", self.said())  # there was no time for words
 
+    def test_a_signal_that_comes_again_by_itself_is_no_impatience(self):
+        child = self.blocked_on_a_pipe()
+        child.send_signal(signal.SIGXCPU)
+        self.wait_for(lambda: b"stopping" in self.said())
+        time.sleep(0.7)
+        child.send_signal(signal.SIGXCPU)
+        self.assertEqual(child.wait(60), 130)
+        self.assertIn(b"records are done", self.said())
+
     def test_a_pipe_with_a_late_reader_gets_everything(self):
         self.write(self.many(400))
         name = self.pipe()
@@ -179,7 +198,7 @@ class Disks(Faults):
             self.resize(disk, 4 << 20)
             self.assertEqual(child.wait(60), 0, self.said())
             self.assertEqual(sorted(self.ids()), sorted(self.want))
-            self.resize(disk, 256 << 10)
+            self.resize(disk, 288 << 10)
         self.assertEqual(self.ids(), self.want)
 
     def test_a_signal_ends_the_wait_for_space(self):

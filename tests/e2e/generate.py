@@ -209,6 +209,30 @@ class Generate(Rig):
         self.generate("--input-format", "text", "--echo", "--max-tokens", "2", "--overwrite")
         self.assertEqual(len(self.results()), 2)
 
+    def test_a_newline_can_be_typed(self):
+        self.write([{"q": "Why?"}])
+        words = ("--prompt-template", r"Q: {q}\nA:", "--stop", r"\n", "--echo", "--max-tokens", "2")
+        self.generate(*words)
+        self.assertTrue(self.results()[0]["text"].startswith("Q: Why?\nA:"))
+        manifest = self.output + ".manifest.json"
+        with open(manifest, encoding="utf-8") as f:
+            values = json.load(f)
+        self.assertEqual(values["values"]["stop"], ["\n"])
+        values["values"]["stop"] = [r"\n"]  # as a run had it that took the two characters
+        with open(manifest, "w", encoding="utf-8") as f:
+            json.dump(values, f)
+        done = self.generate(*words, status=1)
+        self.assertIn(rb'stop                         | ["\\n"]', done.stderr)
+
+    def test_the_line_that_makes_records_of_a_table_does(self):
+        with open(self.path("q.csv"), "w", encoding="utf-8") as f:
+            f.write('name,question\na,"Why, oh why?"\n')
+        done = self.generate(source=self.path("q.csv"), status=1)
+        line = done.stderr.decode().split("rows: ")[1].split(", and --prompt-field")[0]
+        self.run_program(["sh", "-c", line], cwd=self.dir)
+        self.generate("--prompt-field", "question", "--echo", source=self.path("prompts.jsonl"))
+        self.assertTrue(self.results()[0]["text"].startswith("Why, oh why?"))
+
     def test_report_and_status(self):
         self.write([{"prompt": "She said"} for _ in range(5)])
         self.generate("--report", self.path("report.json"))
@@ -308,20 +332,29 @@ class Generate(Rig):
         self.assertEqual(child.returncode, 0)
         self.assertEqual(len(self.results()), 200)
 
+    def begun(self, **how):
+        """The program, when it has its first results."""
+        if os.path.exists(self.output):
+            os.remove(self.output)
+        child = subprocess.Popen(self.words(), stderr=subprocess.PIPE, **how)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        self.wait_for(lambda: size_of(self.output))
+        return child
+
     def test_a_signal_stops_between_passes_and_the_same_command_goes_on(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self.write(self.many(150))
-            if os.path.exists(self.output):
-                os.remove(self.output)
-            child = subprocess.Popen(self.words(), stderr=subprocess.PIPE)
-            until = time.monotonic() + 60
-            while not size_of(self.output) and time.monotonic() < until:
-                time.sleep(0.005)
+        self.write(self.many(150))
+        self.generate()
+        want = self.sorted_lines()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1,
+                       signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM):
+            child = self.begun()
             begin = time.monotonic()
             child.send_signal(number)
             _, err = child.communicate()
             self.assertLess(time.monotonic() - begin, 20)
             self.assertEqual(child.returncode, 130, err.decode())
+            self.assertIn(b"the same command goes on", err)
             done = len(self.results())
             with open(self.output + ".status.json", encoding="utf-8") as f:
                 status = json.load(f)
@@ -329,7 +362,23 @@ class Generate(Rig):
             self.assertLess(done, 150)
             self.assertFalse(os.path.exists(self.output + ".lock"))
             self.generate()
-            self.assertEqual(len(self.results()), 150)
+            self.assertEqual(self.sorted_lines(), want)
+
+    def test_a_signal_that_the_parent_ignores_is_not_heard(self):
+        numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM)
+
+        def ignore():  # as nohup does
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
+
+        self.write(self.many(150))
+        child = self.begun(preexec_fn=ignore)
+        for number in numbers:
+            child.send_signal(number)
+        _, err = child.communicate()
+        self.assertEqual(child.returncode, 0, err.decode())
+        self.assertNotIn(b"interrupted", err)
+        self.assertEqual(len(self.results()), 150)
 
     def test_a_torn_line_is_repaired(self):
         self.write(self.many(20))

@@ -29,10 +29,6 @@ links:
 """
 
 
-def refuse_constant(name):
-    raise ValueError(f"{name} is not JSON")
-
-
 class Tags(html.parser.HTMLParser):
     """Every element that is opened is closed, in order."""
 
@@ -57,10 +53,6 @@ class Plan(Rig):
         self.box = self.path("box.yaml")
         with open(self.box, "w", encoding="utf-8") as f:
             f.write(BOX)
-
-    def plan(self, *words, status=0):
-        done = self.run_program([PROGRAM, "plan", "--json", *words], status)
-        return json.loads(done.stdout, parse_constant=refuse_constant)
 
     def refused(self, *words):
         done = self.run_program([PROGRAM, "plan", *words], 1)
@@ -91,10 +83,9 @@ class Plan(Rig):
         for key in ("prefill_s", "decode_s", "total_s", "gen_tok_s", "prefill_tok_s",
                     "decode_tok_s"):
             self.assertGreater(doc["predicted"][key], 0, key)
-        low, high = doc["range"]["gen_tok_s"]
         now = doc["predicted"]["gen_tok_s"]
-        self.assertLessEqual(low, now)
-        self.assertGreaterEqual(high, now * 0.999)
+        self.assertIsNone(doc["range"]["gen_tok_s"])  # no run on a GPU was compared
+        self.assertIn("not measured", doc["range"]["from"])
         self.assertIn("h2d_weights", doc["links"])
         for lane in doc["links"].values():
             self.assertTrue(0 <= lane["busy"] <= 1.0001, lane)
@@ -131,9 +122,6 @@ class Plan(Rig):
         self.assertIn(f"--input {name}", doc["command"])
         self.assertEqual(self.plan("--model", MODEL, "--hardware", self.box, "--input", name,
                                    "--limit", "5")["workload"]["requests"], 5)
-        # A shape has no tokenizer: ids alone are read.
-        doc = self.plan("--shape", "opt-125m", "--hardware", self.box, "--input", name)
-        self.assertEqual(doc["workload"]["requests"], 2)
         box = ["--model", MODEL, "--hardware", self.box]
         self.assertIn("leave out", self.refused(*box, "--input", name, "--gen-len", "4"))
         self.assertIn("expected a file", self.refused(*box, "--input", "-"))
@@ -144,15 +132,69 @@ class Plan(Rig):
             f.write('{"prompt": "a"}\n')
         self.assertIn("Line 1: invalid_record", self.refused(*box, "--input", name, "--limit", "1"))
 
+    def test_a_shape_estimates_the_lengths_of_texts_or_takes_a_tokenizer(self):
+        records = self.many(40) + [{"id": "ids", "prompt": [5, 6, 7], "max_tokens": 3, "n": 2,
+                                    "temperature": 1}]
+        self.write(records)
+        words = ["--shape", os.path.join(MODEL, "config.json"), "--hardware", self.box, "--input",
+                 self.input]
+        doc = self.plan(*words)
+        self.assertEqual(doc["workload"]["requests"], 42)
+        longest = max(len(r["prompt"].encode()) for r in records[:-1])
+        self.assertEqual(doc["workload"]["prompt_len"], [3, -(-longest // 4)])
+        estimated = "estimated at 4 bytes a token"
+        self.assertTrue(any(estimated in a for a in doc["assumptions"]), doc["assumptions"])
+        text = self.run_program([PROGRAM, "plan", *words]).stdout.decode()
+        self.assertIn(estimated, text)
+        doc = self.plan(*words, "--tokenizer", MODEL)
+        exact = self.plan("--model", *[MODEL, *words[2:]])
+        for key in ("requests", "prompt_len", "gen_len"):
+            self.assertEqual(doc["workload"][key], exact["workload"][key])
+        for found in (doc, exact):
+            self.assertFalse(any(estimated in a for a in found["assumptions"]))
+        self.write(records[-1:])
+        self.assertFalse(any(estimated in a for a in self.plan(*words)["assumptions"]))
+        box = ["--hardware", self.box, "--input", self.input]
+        self.assertIn("goes with --shape", self.refused("--model", MODEL, *box, "--tokenizer",
+                                                        MODEL))
+        self.assertIn("expected --input FILE", self.refused(*T4, "--tokenizer", MODEL))
+
+    def test_an_input_of_more_than_half_invalid_records_is_refused_as_by_generate(self):
+        chat = {"custom_id": "c", "method": "POST", "url": "/v1/embeddings", "body": {}}
+        self.write([{"id": "a", "prompt": "the old man"}, {"id": "b", "prompt": 3},
+                    *[{**chat, "custom_id": f"c{i}"} for i in range(4)]])
+        words = ["--model", MODEL, "--hardware", self.box, "--input", self.input]
+        told = self.refused(*words)
+        ran = self.generate(status=1).stderr.decode()
+        self.assertIn("5 of 6 records are invalid, more than half; --allow-errors", told)
+        self.assertEqual(told.splitlines()[-1], ran.splitlines()[-1])
+        # Of each kind of error an example, before anything else.
+        self.assertIn("invalid_record: 1; line 2: ", told)
+        self.assertIn("unsupported_endpoint: 4; line 3: ", told)
+        doc = self.plan(*words, "--allow-errors")
+        self.assertEqual(doc["workload"]["requests"], 1)
+        read = doc["workload"]["read"]
+        self.assertEqual([read["records"], read["invalid"]], [6, 5])
+        self.assertEqual({code: [e["count"], e["line"]] for code, e in read["errors"].items()},
+                         {"invalid_record": [1, 2], "unsupported_endpoint": [4, 3]})
+        text = self.run_program([PROGRAM, "plan", *words, "--allow-errors"]).stdout.decode()
+        lines = text.splitlines()
+        self.assertIn("5 of 6 records are invalid and left out", lines[1])
+        self.assertIn("invalid_record: 1; line 2: 'prompt'", lines[2])
+        self.write([{"id": "a", "prompt": "the old man"}, {"id": "b", "prompt": 3}])
+        self.assertEqual(self.plan(*words)["workload"]["read"]["invalid"], 1)  # just half
+
     def test_the_command_can_be_typed(self):
         name = self.path("it's $HOME.jsonl")
         with open(name, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in self.many(3))
-        template = 'Say "`{prompt}`"!'
+        template = 'Say "`{prompt}`"!\\n\\\\n\\tso\\d'
         doc = self.plan("--model", MODEL, "--hardware", self.box, "--input", name, "--prompt-template", template)
         words = shlex.split(doc["command"])
         self.assertEqual(words[words.index("--input") + 1], name)
-        self.assertEqual(words[words.index("--prompt-template") + 1], template)
+        self.assertNotIn("\n", doc["command"])
+        self.assertEqual(words[words.index("--prompt-template") + 1],
+                         template.replace("\\d", "\\\\d"))
         self.assertEqual(words[words.index("--placement") + 1], doc["plan"]["placement"])
         self.assertIn(" --deterministic", self.plan(*T4, "--deterministic")["command"])
 
@@ -300,6 +342,90 @@ class Plan(Rig):
                 ([*T4, "--sweep", "threads=1", "--sweep", "threads=2"], "threads is given twice"),
         ]:
             self.assertIn(part, self.refused(*words), words)
+
+    # ---- types
+
+    def lossy(self, doc):
+        return [w for w in doc["warnings"] if w.startswith("lossy")]
+
+    def test_on_a_gpu_the_checkpoints_own_type_wins(self):
+        for machine in ("a6000-48gb", "a100-80gb", "h200-141gb", "rtx4090-24gb", "t4-208gb"):
+            doc = self.plan(*self.shape(torch_dtype="float16"), "--hardware", machine)
+            self.assertEqual([doc["plan"]["compute"], doc["plan"]["weight_format"]],
+                             ["f16", "f16"], machine)
+            self.assertEqual(self.lossy(doc), [], machine)
+        doc = self.plan("--shape", "opt-30b", "--hardware", "a100-80gb", "--prompt-len", "512",
+                        "--gen-len", "128")
+        self.assertIn("--compute f16 --weight-format f16", doc["command"])
+        self.assertEqual(self.lossy(doc), [])
+        bf16 = self.shape(torch_dtype="bfloat16")
+        doc = self.plan(*bf16, "--hardware", "a100-80gb")
+        self.assertEqual(doc["plan"]["compute"], "bf16")
+        self.assertEqual(self.lossy(doc), [])
+        doc = self.plan(*bf16, "--hardware", "t4-208gb")  # which has no bf16
+        self.assertEqual(doc["plan"]["compute"], "f16")
+        self.assertEqual(self.lossy(doc), ["lossy: bf16 weights rounded to f16"])
+
+    def test_a_packed_store_is_planned_as_it_is(self):
+        store = self.path("store")
+        self.run_program([PROGRAM, "pack", "--model", MODEL, "--output", store, "--weight-format",
+                          "f16"])
+        words = ["--model", store, "--host-memory", "1GiB"]
+        doc = self.plan(*words, "--hardware", self.box, "--prompt-len", "20", "--gen-len", "12")
+        dry = json.loads(self.run_program(
+            [PROGRAM, "bench", *words, "--hardware", self.box, "--prompt-len", "20", "--gen-len",
+             "12", "--compute", "bf16", "--dry-run", "--cache-dir", self.dir]).stdout)
+        self.assertEqual(doc["plan"]["weight_format"], "f16")
+        self.assertEqual(doc["plan"]["weight_format"], dry["weight_format"])
+        self.assertEqual(self.lossy(doc), ["lossy: f16 weights rounded to bf16 in the products"])
+
+    # ---- the disk
+
+    def test_a_disk_that_is_too_small_is_what_is_told(self):
+        words = ["--shape", "opt-30b", "--hardware", self.box, "--prompt-len", "512", "--gen-len",
+                 "32"]
+        done = self.run_program([PROGRAM, "plan", "--json", *words], 2)
+        self.assertIn(b"opt-30b: disk: one seat needs", done.stderr)
+        doc = json.loads(done.stdout)
+        self.assertEqual(list(doc["shortfall"]), ["disk"])
+        short = doc["shortfall"]["disk"]
+        self.assertEqual(short["budget"], 50 * 10 ** 9 // 20 * 19)
+        self.assertEqual(short["missing"], short["needed"] - short["budget"])
+        self.assertEqual(sum(short["items"].values()), short["needed"])
+        self.assertGreater(short["items"]["packed weights"], 59e9)
+        self.assertTrue(any("nothing streams from it" in w for w in doc["warnings"]))
+        # Either would do, more disk or more memory, and each is offered as it can be typed.
+        fixes = {f["change"].split()[0]: f for f in doc["fixes"] if not f["lossy"]}
+        self.assertEqual(set(fixes), {"--disk-memory", "--host-memory"})
+        for fix in fixes.values():
+            self.assertIs(fix["feasible"], True)
+            found = self.plan(*words, *fix["change"].split())
+            self.assertEqual(found["predicted"]["gen_tok_s"], fix["gen_tok_s"])
+        text = self.run_program([PROGRAM, "plan", *words], 2).stdout.decode()
+        self.assertRegex(text, r"\n  disk +55\.8 GiB of 44\.2 GiB: packed weights 55\.8 GiB\n")
+        self.assertRegex(text, r"\n  --disk-memory \d+MiB +[0-9.]+ tok/s\n")
+        # A placement that puts weights there asks for the same room.
+        doc = self.plan(*words, "--placement", "weights=0/5/95 kv=0/100/0 hidden=0/100/0",
+                        status=2)
+        self.assertGreater(doc["shortfall"]["disk"]["needed"], 59e9)
+
+    def test_disk_memory_is_obeyed(self):
+        words = ["--shape", "opt-30b", "--hardware", self.box, "--prompt-len", "512", "--gen-len",
+                 "32"]
+        doc = self.plan(*words, "--disk-memory", "200GiB")
+        self.assertTrue(any("200.0 GiB" in a and "46.6 GiB of 'Box'" in a
+                            for a in doc["assumptions"]), doc["assumptions"])
+        self.assertLessEqual(doc["memory"]["disk"]["budget"] + 59e9, 200 * 2 ** 30)
+        doc = self.plan(*words, "--disk-memory", "30GiB", status=2)  # which it has
+        self.assertIn("disk", doc["shortfall"])
+        doc = self.plan(*T4, "--disk-memory", "5GB")
+        self.assertEqual(doc["memory"].get("disk", {"budget": 5 * 10 ** 9})["budget"], 5 * 10 ** 9)
+        bare = self.path("bare.yaml")
+        with open(bare, "w", encoding="utf-8") as f:
+            f.write(BOX.split("disk:")[0])
+        self.assertIn("'Box' has no disk", self.refused(
+            "--shape", "opt-125m", "--hardware", bare, "--prompt-len", "8", "--gen-len", "8",
+            "--disk-memory", "5GB"))
 
     def test_configs_run(self):
         for i, words in enumerate([

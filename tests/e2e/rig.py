@@ -29,6 +29,10 @@ def size_of(path):
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 
+def refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
 class Rig(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="aq-generate-")
@@ -61,6 +65,20 @@ class Rig(unittest.TestCase):
 
     def generate(self, *words, status=0, **how):
         return self.run_program(self.words(*words, **how), status)
+
+    def plan(self, *words, status=0):
+        done = self.run_program([PROGRAM, "plan", "--json", *words], status)
+        return json.loads(done.stdout, parse_constant=refuse_constant)
+
+    def shape(self, **fields):
+        """opt-125m as a config of its own, with other fields."""
+        config = {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "ffn_dim": 3072,
+                  "num_hidden_layers": 12, "num_attention_heads": 12,
+                  "max_position_embeddings": 2048, "word_embed_proj_dim": 768, **fields}
+        name = self.path("config.json")
+        with open(name, "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        return ["--shape", name, "--prompt-len", "64", "--gen-len", "16"]
 
     def reported(self, *words):
         """Runs it all anew; the report."""

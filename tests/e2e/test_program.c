@@ -280,9 +280,9 @@ static void status_prints_what_the_run_wrote(void **state)
     assert_non_null(strstr(r->out, "state        running\n"));
     assert_non_null(strstr(r->out, "done         7\n"));
     assert_non_null(strstr(r->out, "eta_s        1 m 30 s\n"));
-    assert_non_null(strstr(r->out, "gen_tok_s    123.5\n"));
-    assert_non_null(strstr(r->out, "lanes        compute, busy_s 3 s\n"));
-    assert_non_null(strstr(r->out, "memory       host, budget 2.0 GiB\n"));
+    assert_non_null(strstr(r->out, "gen_tok_s    123.5 tok/s\n"));
+    assert_non_null(strstr(r->out, "\n  compute                3 s           -"));
+    assert_non_null(strstr(r->out, "\n  host               2.0 GiB           -"));
     snprintf(line, sizeof(line), "status|--json|%s", path_in(r, "results.jsonl.status.json"));
     run(r, line);
     assert_int_equal(r->status, 0);

@@ -44,7 +44,7 @@ static int parse(struct aq_store_manifest **ret, const char *text, size_t bytes)
 static void with_right_hashes(const char *text, size_t bytes)
 {
     json_t *root = json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
-    char plan[17], id[17], *again;
+    char plan[17], id[17], tiles[17], *again;
     struct aq_store_manifest *m;
     struct aq_err err = {0};
     for (int turn = 0; root && turn < 2; turn++) {
@@ -59,8 +59,11 @@ static void with_right_hashes(const char *text, size_t bytes)
         }
         const char *at = strstr(err.text, "hashes to ");
         assert(turn == 0 || !at); /* the hashes it asked for are those it accepts */
-        if (!at || sscanf(at, "hashes to %16[0-9a-f] (plan %16[0-9a-f])", id, plan) != 2)
+        if (!at || sscanf(at, "hashes to %16[0-9a-f] (plan %16[0-9a-f], tiles %16[0-9a-f])", id,
+                          plan, tiles) != 3)
             break;
+        if (json_object_get(root, "tiles"))
+            json_object_set_new(root, "tiles", json_string(tiles));
         json_object_set_new(root, "id", json_string(id));
         json_object_set_new(root, "plan", json_string(plan));
     }

@@ -3,8 +3,7 @@
  * to encode behind "@@ text".  A tokenizer that opens encodes into ids that have tokens, and
  * decodes the same as a whole and one by one. */
 #include "engine/tokenizer.h"
-#include "tests/fuzz/fuzz.h"
-#include "tests/temp.h"
+#include "tests/fuzz/fuzz_dir.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -23,47 +22,28 @@ static void path_of(char path[TEMP_INSIDE_MAX], const char *name)
     snprintf(path, TEMP_INSIDE_MAX, "%s/%s", dir, name);
 }
 
-/* The next section of the input: its name's index in the list of files, -1 for the text, -2 for one
- * that nobody reads. */
-static const uint8_t *next_section(const uint8_t *at, const uint8_t *end, int *ret_file,
-                                   const uint8_t **ret_begin)
+static bool is_named(const struct fuzz_section *s, const char *name)
 {
-    const uint8_t *line_end = memchr(at, '\n', (size_t)(end - at));
-    size_t n = (size_t)((line_end ? line_end : end) - at);
-    *ret_begin = line_end ? line_end + 1 : end;
-    *ret_file = -2;
-    if (n == 7 && memcmp(at, "@@ text", 7) == 0)
-        *ret_file = -1;
-    for (int i = 0; aq_tokenizer_file_names[i]; i++)
-        if (n == strlen(aq_tokenizer_file_names[i]) + 3 &&
-            memcmp(at + 3, aq_tokenizer_file_names[i], n - 3) == 0)
-            *ret_file = i;
-    const uint8_t *next = memmem(*ret_begin, (size_t)(end - *ret_begin), "\n@@ ", 4);
-    return next ? next + 1 : end;
+    return s->name_bytes == strlen(name) && memcmp(s->name, name, s->name_bytes) == 0;
 }
 
 /* Writes the sections; returns the text. */
 static const char *write_files(const uint8_t *data, size_t size, size_t *ret_bytes)
 {
     const char *text = "";
-    const uint8_t *end = data + size;
+    struct fuzz_section s;
     *ret_bytes = 0;
-    for (const uint8_t *at = data; at < end;) {
-        int file;
-        const uint8_t *begin, *next = next_section(at, end, &file, &begin);
-        size_t n = begin < next ? (size_t)(next - begin) : 0;
-        n -= n && next < end; /* the line end before the next section */
-        if (file == -1) {
-            text = (const char *)begin;
-            *ret_bytes = n < TEXT_MAX ? n : TEXT_MAX;
-        } else if (file >= 0) {
-            char path[TEMP_INSIDE_MAX];
-            path_of(path, aq_tokenizer_file_names[file]);
-            FILE *f = fopen(path, "wb");
-            if (!f || fwrite(begin, 1, n, f) != n || fclose(f) != 0)
-                abort();
+    for (const uint8_t *at = data; fuzz_next_section(&s, &at, data + size);) {
+        if (is_named(&s, "text")) {
+            text = (const char *)s.data;
+            *ret_bytes = s.bytes < TEXT_MAX ? s.bytes : TEXT_MAX;
         }
-        at = next;
+        for (int i = 0; aq_tokenizer_file_names[i]; i++) {
+            char path[TEMP_INSIDE_MAX];
+            path_of(path, aq_tokenizer_file_names[i]);
+            if (is_named(&s, aq_tokenizer_file_names[i]))
+                fuzz_write_file(path, s.data, s.bytes);
+        }
     }
     return text;
 }
@@ -117,7 +97,7 @@ static void check_tokenizer(const struct aq_tokenizer *t, const char *text, size
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!*dir) {
-        temp_dir(dir, "fuzz");
+        fuzz_dir(dir, "fuzz");
         atexit(remove_dir);
     }
     size_t bytes;

@@ -1,87 +1,97 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at random points, start again, 20 times over: the results equal those of a run that nobody
-disturbed, each record once, in any order of finishing.
+"""kill -9, at random moments and around every kind of system call on the results and the files beside
+them, and start again: the results equal those of a run that nobody disturbed, each record once, and no
+line is taken for damaged.  Over several configurations; --kills is for all of them together.
 
-    kills.py AQUIFER MODEL [KILLS] [SEED]"""
-import json, os, random, signal, subprocess, sys, tempfile, time
+    kills.py AQUIFER MODEL FAULTY [--kills N] [--seed N]"""
+import os
+import subprocess
+import tempfile
+import time
 
-aquifer, model = sys.argv[1], sys.argv[2]
-kills = int(sys.argv[3]) if len(sys.argv) > 3 else 20
-seed = int(sys.argv[4]) if len(sys.argv) > 4 else int(time.time())
-print(f"seed {seed}")
-draw = random.Random(seed)
-words = "the of and a to in he was it his that she her with had as for you not at on but be him".split()
+from hostile import Bench, GOOD, arguments, lines, remove
 
-
-def records(count):
-    for i in range(count):
-        r = {"id": f"r{i}", "prompt": " ".join(draw.choice(words) for _ in range(draw.randint(1, 40))),
-             "max_tokens": draw.randint(1, 40), "temperature": draw.choice([0, 0.9])}
-        if i % 7 == 3:
-            r["n"], r["temperature"] = 2, 0.7
-        if i % 11 == 5:
-            r["max_tokens"] = -1  # an error record
-        yield r
-
-
-def command(where, output, extra):
-    return [aquifer, "generate", "--device", "cpu", "--model", model, "--input", os.path.join(where, "in.jsonl"),
-            "--output", output, "--quiet", "--micro-batch", "4", *extra]
+DISK = ("--placement", "weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host", "--disk-dir-any")
+CONFIGURATIONS = {
+    "plain": (),
+    "ordered": ("--ordered",),
+    "retry-errors": ("--retry-errors",),
+    "ordered, retry-errors": ("--ordered", "--retry-errors"),
+    "from disk": DISK,
+    "h2o": ("--kv-policy", "h2o", "--kv-budget", "50%"),
+    "3 samples": ("--n", "3", "--temperature", "0.8"),
+}
+MOMENTS = ("before", "after", "half")
+EARLY = 40  # calls in which a resumed run puts in order what it finds
 
 
-def lines(path):
-    with open(path, encoding="utf-8") as f:
-        return sorted(f)
-
-
-def check(ok, what):
-    if not ok:
-        print(f"FAILED: {what} (seed {seed})")
-        sys.exit(1)
-
-
-def disturb(words, output, kills, whole):
-    """Runs and kills until the work is done; returns the kills."""
-    killed = 0
-    while killed < kills:
-        run = subprocess.Popen(words)
+class Kills(Bench):
+    def kill_by_time(self, output, extra, whole_s):
+        child = subprocess.Popen(self.words(output, extra), stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            # Most kills fall into the middle; some at the very start, when the files are just being made.
-            status = run.wait(timeout=draw.uniform(0, max(0.2, 1.5 * whole / 10 * draw.choice([0.3, 1, 3]))))
-            check(status in (0, 3), f"a resumed run ends with status 0 or 3, not {status}")
-            return killed
+            # Most fall into the middle; some at the very start, when the files are just being made.
+            return child.wait(self.args.draw.uniform(0, whole_s * self.args.draw.choice([0.2, 0.6, 1.2])))
         except subprocess.TimeoutExpired:
-            run.send_signal(signal.SIGKILL)
-            run.wait()
-            killed += 1
-    status = subprocess.run(words).returncode
-    check(status in (0, 3), f"the last run ends with status 0 or 3, not {status}")
-    return killed
+            child.kill()
+            child.wait()
+            return None
 
+    def kill_by_call(self, output, extra, calls):
+        draw = self.args.draw
+        k = draw.randint(1, draw.choice([EARLY, calls]))
+        done = self.run(output, extra, f"any:{k}:{draw.choice(MOMENTS)}")
+        return None if done.returncode == -9 else done.returncode
 
-def one_mode(where, extra):
-    name = "-".join(extra).strip("-") or "plain"
-    want, got = os.path.join(where, name + ".want"), os.path.join(where, name + ".got")
-    start = time.monotonic()
-    check(subprocess.run(command(where, want, extra)).returncode == 3, "the undisturbed run ends with status 3")
-    whole = time.monotonic() - start
-    killed = 0
-    for attempt in range(100):  # a run that ends before all kills are spent is compared, and another begins
-        output = f"{got}{attempt}"
-        killed += disturb(command(where, output, extra), output, kills - killed, whole)
-        check(lines(want) == lines(output), f"{name}: results after {killed} kills equal the undisturbed ones")
+    def compare(self, name, extra, want, output, killed):
+        said = f"{name}: after {killed} kills "
+        self.check(lines(want) == lines(output), said + "the results equal the undisturbed ones")
+        self.check(not os.path.exists(output + ".damaged"), said + "no line is taken for damaged")
         if "--ordered" in extra:
-            check(open(want, "rb").read() == open(output, "rb").read(), "ordered results are the same bytes")
-        if killed >= kills:
-            break
-    print(f"{name}: {killed} kills in {attempt + 1} runs of {len(lines(want))} results, equal")
-    check(killed >= kills, f"{kills} kills were made")
+            with open(want, "rb") as a, open(output, "rb") as b:
+                self.check(a.read() == b.read(), said + "ordered results are the same bytes")
+
+    def configuration(self, name, extra, kills):
+        want, output, count = self.path("want"), self.path("got"), self.path("count")
+        self.run_well(want, extra)  # packs what there is to pack
+        remove(want)
+        begin_s = time.monotonic()
+        self.run_well(want, extra, fault="any:0:before", count=count)
+        whole_s = time.monotonic() - begin_s
+        with open(count, encoding="ascii") as f:
+            calls = int(f.read())
+        self.check(calls > 20, f"{name}: there are calls to be killed in, not {calls}")
+        killed = ends = 0
+        while killed < kills:
+            if self.args.draw.random() < 0.3:
+                status = self.kill_by_time(output, extra, whole_s)
+            else:
+                status = self.kill_by_call(output, extra, calls)
+            if status is None:
+                killed += 1
+                continue
+            self.check(status in GOOD, f"{name}: a resumed run ends with 0 or 3, not {status}")
+            self.compare(name, extra, want, output, killed)
+            remove(output)
+            ends += 1
+        self.run_well(output, extra)
+        self.compare(name, extra, want, output, killed)
+        remove(output)
+        remove(want)
+        print(f"{name}: {killed} kills over {ends + 1} runs of {calls} calls each, results equal", flush=True)
+        return killed
 
 
-with tempfile.TemporaryDirectory() as d:
-    with open(os.path.join(d, "in.jsonl"), "w", encoding="utf-8") as f:
-        for r in records(120):
-            f.write(json.dumps(r) + "\n")
-    one_mode(d, [])
-    one_mode(d, ["--ordered"])
+def main():
+    args = arguments(__doc__, kills=(70, "in all"))
+    total = 0
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Kills(args, folder, 80)
+        for i, (name, extra) in enumerate(CONFIGURATIONS.items()):
+            share = args.kills * (i + 1) // len(CONFIGURATIONS) - args.kills * i // len(CONFIGURATIONS)
+            total += bench.configuration(name, extra, share)
+    print(f"{total} kills, no record lost, doubled or changed; seed {args.seed}")
+
+
+main()

@@ -379,11 +379,12 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     draw_host_products(d, separate, seed, number);
     o->disk_dir_any = true;
     o->cache_dir = place->cache_dir;
+    o->verify_store = (enum aq_verify)roll(&dice, 3);
     snprintf(
         d->text, sizeof(d->text),
         "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
         "%u x %u, tokens %u; host products %s; chunk %llu, prefetch %llu; %s, refill %d, fused %d, "
-        "alternate %d, threads %u; io %s, direct %s, %u dirs",
+        "alternate %d, threads %u; io %s, direct %s, %u dirs, verify %u",
         aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
         aq_dtype_name((enum aq_dtype)o->kv_format),
         aq_kv_policy_text(policy, sizeof(policy), &o->kv),
@@ -392,5 +393,5 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
         o->micro_batch_tokens, o->host_products ? o->host_products : "auto",
         (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
         o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
-        o->io, o->io_direct, o->disk_dir_count);
+        o->io, o->io_direct, o->disk_dir_count, (unsigned)o->verify_store);
 }

@@ -6,16 +6,17 @@
  *   offsim [FIRST [COUNT]]     seeds FIRST to FIRST + COUNT - 1
  *
  * A run must
- *   - give the bits of the run without moves and faults, or end in -EIO or -ETIMEDOUT, with a
- *     sentence; and only where faults were drawn that may cause it.  What had ended by then is
- *     right;
+ *   - give the bits of the run without moves and faults, or end in -EIO, -ETIMEDOUT or -ENOEXEC
+ *     (weights that are damaged), with a sentence; and only where faults were drawn that may cause
+ *     it.  What had ended by then is right;
  *   - end: something is always due, within a number of events;
  *   - close without a descriptor left open (and, built with the address sanitizer, without a leak);
  *   - be the same again, event by event, from the same seed.
  *
- * Not drawn are faults that nobody can notice: bits that flip and sectors that are misdirected.
- * Items of a store carry checksums, which pack and --verify compare; a pass streams pieces of them
- * and does not. */
+ * Disks also deceive: bits flip, sectors come from elsewhere, requests are lost, torn or led astray
+ * and said to be done.  --verify-store always must notice all of it.  Once notices what is wrong
+ * with a store from the first read on: there only that is drawn.  Off notices nothing, and nothing
+ * of the kind is drawn. */
 #include "base/prng.h"
 #include "offload/io_fault.h"
 #include "tests/sim/drawn.h"
@@ -49,7 +50,7 @@ static struct {
     struct crowd *reference[SHAPES][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][AQ_DTYPE_COUNT][DRAWN_KV];
     uint64_t seed;
     struct {
-        unsigned refused, whole, eio, timed_out, twice;
+        unsigned refused, whole, eio, timed_out, damaged, twice;
         uint64_t events, struck[AQ_FAULT_KIND_COUNT], bytes[AQ_LANE_COUNT];
     } total;
 } rig;
@@ -83,7 +84,10 @@ struct sim {
     uint64_t seed;
     struct aq_timeline *timeline;
     struct aq_fault_opts faults;
-    bool may_fail; /* some of the faults end a run */
+    bool may_fail;    /* some of the faults end a run */
+    bool may_deceive; /* ... or hand it wrong bytes */
+    enum aq_verify verify;
+    struct aq_fault_extent map[FILES_MAX]; /* with `once` */
     uint64_t cost_base_ns, cost_flop_ps;
     struct aq_io *io; /* the engine's */
     struct aq_fault_stats stats;
@@ -114,6 +118,25 @@ static uint64_t op_cost_ns(void *user, const struct aq_op *op, const struct aq_o
     return s->cost_base_ns + cost->flops * s->cost_flop_ps / 1000;
 }
 
+#define SECTORS_DECEIVE (1u << AQ_FAULT_FLIP | 1u << AQ_FAULT_MISDIRECT)
+
+static bool is_scratch(const struct aq_io_file *file)
+{
+    return strstr(file->name, "(scratch)");
+}
+
+/* What is read from scratch is not compared with anything: there sectors are as they should be. */
+static void spare_scratch(struct sim *s, const struct aq_io_opts *opts)
+{
+    for (uint32_t i = 0; i < opts->file_count; i++)
+        s->map[i] =
+            (struct aq_fault_extent){.file = i,
+                                     .kinds = is_scratch(&opts->files[i]) ? ~SECTORS_DECEIVE : ~0u,
+                                     .bytes = UINT64_MAX / 2};
+    s->faults.map = s->map;
+    s->faults.map_count = opts->file_count;
+}
+
 /* The engine's files, copied into memory: the store's hold the weights, scratch holds garbage. */
 static int open_io(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr)
@@ -131,7 +154,7 @@ static int open_io(void *user, struct aq_io **ret, const struct aq_io_opts *opts
         s->file_count = i + 1;
         ssize_t n = pread(opts->files[i].fd, s->file[i], bytes, 0);
         assert(n == (ssize_t)st.st_size);
-        if (strstr(opts->files[i].name, "(scratch)"))
+        if (is_scratch(&opts->files[i]))
             memset(s->file[i], 0xa5, bytes);
         file[i] = (struct aq_io_mem_file){s->file[i], bytes, opts->files[i].name};
     }
@@ -139,6 +162,8 @@ static int open_io(void *user, struct aq_io **ret, const struct aq_io_opts *opts
                                       .file_count = opts->file_count,
                                       .depth = opts->depth,
                                       .align_bytes = AQ_IO_ALIGN};
+    if (s->verify == AQ_VERIFY_ONCE)
+        spare_scratch(s, opts);
     int rc = aq_io_open_mem(&mem, &mem_opts, reterr);
     rc = rc < 0 ? rc : aq_io_open_fault(&s->io, mem, &s->faults, reterr);
     *ret = s->io;
@@ -162,10 +187,26 @@ static struct aq_ratio some(uint64_t seed, uint64_t at, uint32_t in, uint32_t de
     return aq_prng_below(seed, at, 1, in) ? (struct aq_ratio){0, 0} : (struct aq_ratio){1, den};
 }
 
-static void sim_draw(struct sim *s, uint64_t seed)
+static void draw_deceit(struct sim *s, uint64_t seed)
+{
+    struct aq_fault_opts *f = &s->faults;
+    if (s->verify == AQ_VERIFY_OFF)
+        return;
+    f->ratio[AQ_FAULT_FLIP] = some(seed, 14, 5, 400);
+    f->ratio[AQ_FAULT_MISDIRECT] = some(seed, 15, 5, 400);
+    s->may_deceive = f->ratio[AQ_FAULT_FLIP].num || f->ratio[AQ_FAULT_MISDIRECT].num;
+    if (s->verify == AQ_VERIFY_ONCE)
+        return;
+    for (enum aq_fault_kind k = AQ_FAULT_LOST; k <= AQ_FAULT_STRAY; k++) {
+        f->ratio[k] = some(seed, 16 + k, 5, 60);
+        s->may_deceive |= f->ratio[k].num;
+    }
+}
+
+static void sim_draw(struct sim *s, uint64_t seed, enum aq_verify verify)
 {
     static const uint64_t means_ns[] = {0, 2000, 50 * 1000, 2000 * 1000};
-    *s = (struct sim){.seed = seed};
+    *s = (struct sim){.seed = seed, .verify = verify};
     struct aq_fault_opts *f = &s->faults;
     f->seed = seed;
     f->latency_ns_min = aq_prng_below(seed, 1, 0, 20000);
@@ -179,6 +220,7 @@ static void sim_draw(struct sim *s, uint64_t seed)
     f->ratio[AQ_FAULT_EIO_STICKY] = some(seed, 9, 8, 150);
     s->may_fail = f->ratio[AQ_FAULT_EIO_ONCE].num || f->ratio[AQ_FAULT_STALL].num ||
                   f->ratio[AQ_FAULT_EIO_STICKY].num;
+    draw_deceit(s, seed);
     s->cost_base_ns = aq_prng_below(seed, 10, 0, 3) * 4000;
     s->cost_flop_ps = aq_prng_below(seed, 11, 0, 4) * 300;
 }
@@ -275,10 +317,10 @@ static int run(uint64_t seed, uint64_t *ret_hash)
     drawn_plan(&d, seed, 1, &place);
     d.opts.threads = 1;
     d.opts.io_direct = "off"; /* its files are only read once, into memory */
-    sim_draw(&s, seed);
-    snprintf(line, sizeof(line), "shape %u, latency %llu + %llu ns, may fail %d; %s", shape,
-             (unsigned long long)s.faults.latency_ns_min,
-             (unsigned long long)s.faults.latency_ns_mean, s.may_fail, d.text);
+    sim_draw(&s, seed, d.opts.verify_store);
+    snprintf(line, sizeof(line), "shape %u, latency %llu + %llu ns, may fail %d, deceive %d; %s",
+             shape, (unsigned long long)s.faults.latency_ns_min,
+             (unsigned long long)s.faults.latency_ns_mean, s.may_fail, s.may_deceive, d.text);
     const struct crowd *want = reference(shape, &d.opts, policy);
     fresh_crowd(&crowd, shape);
     struct aq_engine *e;
@@ -299,9 +341,9 @@ static int run(uint64_t seed, uint64_t *ret_hash)
     if (aq_engine_load(e, &err) < 0)
         die("load", err.text);
     rc = crowd_run(&crowd, e, &err);
-    if (rc < 0 && rc != -EIO && rc != -ETIMEDOUT)
+    if (rc < 0 && rc != -EIO && rc != -ETIMEDOUT && !(rc == -ENOEXEC && s.may_deceive))
         die(rc == -EDEADLK ? "hang" : "an error that is not allowed", err.text);
-    if (rc < 0 && !s.may_fail)
+    if (rc < 0 && !s.may_fail && !s.may_deceive)
         die("an error without a fault that causes it", err.text);
     if (rc < 0 && strlen(err.text) < 10)
         die("an error without a sentence", err.text);
@@ -335,6 +377,7 @@ static void run_seed(uint64_t seed)
     rig.total.whole += rc == 0;
     rig.total.eio += rc == -EIO;
     rig.total.timed_out += rc == -ETIMEDOUT;
+    rig.total.damaged += rc == -ENOEXEC;
     if (rc > 0 || seed % 4)
         return;
     if (run(seed, &again) != rc || hash != again)
@@ -389,11 +432,11 @@ int main(int argc, char **argv)
     make_files();
     for (uint64_t i = 0; i < count; i++)
         run_seed(first + i);
-    printf("offsim: seeds %llu to %llu: %u whole, %u -EIO, %u -ETIMEDOUT, %u refused at plan, %u "
-           "twice the same; %llu events\n",
+    printf("offsim: seeds %llu to %llu: %u whole, %u -EIO, %u -ETIMEDOUT, %u damaged, %u refused "
+           "at plan, %u twice the same; %llu events\n",
            (unsigned long long)first, (unsigned long long)(first + count - 1), rig.total.whole,
-           rig.total.eio, rig.total.timed_out, rig.total.refused, rig.total.twice,
-           (unsigned long long)rig.total.events);
+           rig.total.eio, rig.total.timed_out, rig.total.damaged, rig.total.refused,
+           rig.total.twice, (unsigned long long)rig.total.events);
     for (int k = 0; k < AQ_FAULT_KIND_COUNT; k++) {
         if (rig.total.struck[k])
             printf("  %s %llu", aq_fault_kind_name((enum aq_fault_kind)k),
@@ -410,7 +453,7 @@ int main(int argc, char **argv)
         die("tear-down", rig.root);
     /* Or else it is not faults and moves that are tried here. */
     if (count >= 100 && (3 * rig.total.refused > count || 2 * rig.total.whole < count ||
-                         !rig.total.eio || !rig.total.twice))
+                         !rig.total.eio || !rig.total.damaged || !rig.total.twice))
         die("draws", "too few of them ran, or failed");
     return 0;
 }

@@ -81,6 +81,7 @@ VARIANTS = {
     "splits in a chain": {"pre_tokenizer": sequence(split(r"\p{N}{1,3}"), split("[\u4e00-\u9fa5\u3040-\u309f]+"),
                                                     sequence(split(r"[!-/:-~]\p{Lu}+| ?\p{L}+")), byte_level(use_regex=False))},
     "split by script": {"pre_tokenizer": sequence(split(r"\p{Han}+|\p{Hiragana}|\p{^Greek}\p{Greek}|\x41\x{3042}", "Removed", True), byte_level())},
+    "split by category": {"pre_tokenizer": sequence(split(r"\p{Mn}+|\p{Mc}\P{L}?|[^\P{Lo}x]+e|\p{Cn}|\d|[\D\P{Lu}]t|(?i:\p{M}s|\p{N}[\p{Nd}x])"), byte_level())},
     "prefix space behind a split": {"pre_tokenizer": sequence(split(r" |[^ ]+"), byte_level(prefix=True))},
     "digits one by one": {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": True}, byte_level())},
     "digits together": {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, byte_level())},
@@ -98,7 +99,13 @@ TEXTS = ["", " ", "  ", "\n", "the", " the", "  the word  ", "It's the word we'r
          "\u1e0b\u0323 \u0344 \u2126 \uac00\u11a8 \u1112\u1161\u11ab \u0958", "a\r\nb\r\n\r\nc \n d\n\n", "tab\tx\t\ty \t z",
          "HTTPServer'S camelCase \u01c5x \u4f60\u597d\u3042 \u2764\ufe0f\U0001f468\u200d\U0001f469", "'\u017f '\u017fT \u212a'D",
          "\u180e a\u180eb \u200b \ufeff", "one.two,three!!??...  --- //\n///\n", "xx the\nthe^ eee.e. e.", "the the the",
-         "\u4f60\u3001\u597d\u3042\u30fc\u3044A\u3042 \u03b1\u0342\u03b2 \u3005\u3007"]
+         "\u4f60\u3001\u597d\u3042\u30fc\u3044A\u3042 \u03b1\u0342\u03b2 \u3005\u3007",
+         # newer than Unicode 14: letters, digits, marks; assigned to none yet in 16
+         "x\u1c89\u1c8a \U00031350\U0002ebf0! \U00010d4a\U00010d65 a\U00010d40 \U00011f02\U00011f34 \u088f\U000323b0z",
+         "the\u0897 \U0001171e \ua7cb\ua7dc's \u2427\u31e4 \u1b4e \U00011f50 \U00010d40\U00010d41x \U0001171es",
+         # NFC has Unicode 9 there: newer marks stay where they are, newer letters do not compose
+         "\U000105d2\u0307 e\u0897\u0323\u0301 \u0d3b\u0334 \U00011935\U00011930 a\u1df6\u0323 c\u0327\u0301\u0d4d",
+         "\U00010d69<w> \U0001e5d0<w> \u1c89<w>\u0897 \U00016d67<w> \u1acf<w>"]
 
 
 def random_text(r):
@@ -112,8 +119,8 @@ def random_text(r):
         elif k < .8:
             out.append(r.choice("  \n\r\t\u00a0\u3000<>eth12'"))
         else:
-            c = r.randrange(0x80, 0x3100)
-            out.append(chr(c if c != 0x0d3b else 0x80))  # its combining class changed in Unicode 10
+            out.append(chr(r.choice((r.randrange(0x80, 0x3100), r.randrange(0xa000, 0xac00),
+                                     r.randrange(0x10000, 0x20000)))))
     return "".join(out)
 
 

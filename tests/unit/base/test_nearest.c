@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/nearest.h"
+#include "base/prng.h"
 #include "base/types.h"
 #include "tests/test.h"
 
@@ -49,6 +50,35 @@ static void an_unfinished_name_is_near_to_the_whole(void **state)
     assert_string_equal(aq_nearest("gen", names, AQ_ARRAY_LEN(names)), "generate");
 }
 
+/* aq_nearest gives a name up as soon as it cannot win. */
+static void the_nearest_name_is_the_one_of_the_whole_search(void **state)
+{
+    enum { NAMES = 12, DRAWS = 20000 };
+    char text[NAMES + 1][10];
+    const char *names[NAMES];
+    for (uint64_t draw = 0; draw < DRAWS; draw++) {
+        const char *want = NULL;
+        uint32_t want_edits = UINT32_MAX;
+        for (uint64_t i = 0; i <= NAMES; i++) {
+            uint64_t count = aq_prng_below(1, draw, i, sizeof(text[0]));
+            for (uint64_t k = 0; k < count; k++)
+                text[i][k] = "abc"[aq_prng_below(2, draw, 16 * i + k, 3)];
+            text[i][count] = '\0';
+        }
+        const char *word = text[NAMES];
+        for (uint32_t i = 0; i < NAMES; i++) {
+            uint32_t edits = aq_edit_distance(word, names[i] = text[i]);
+            if (edits > 1 && strlen(word) >= 2 && strncmp(text[i], word, strlen(word)) == 0)
+                edits = 1;
+            if (edits < want_edits) {
+                want = text[i];
+                want_edits = edits;
+            }
+        }
+        assert_ptr_equal(aq_nearest(word, names, NAMES), want);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(each_kind_of_edit_counts_once),
     cmocka_unit_test(case_and_dashes_do_not_matter),
@@ -56,6 +86,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(long_words_are_cut_not_overrun),
     cmocka_unit_test(the_nearest_name_is_found),
     cmocka_unit_test(an_unfinished_name_is_near_to_the_whole),
+    cmocka_unit_test(the_nearest_name_is_the_one_of_the_whole_search),
 };
 
 AQ_TEST_MAIN(tests)

@@ -5,6 +5,7 @@
  *
  * AQ_BUDGET_DRAWS sets how many are drawn, AQ_BUDGET_SEED from which seed, AQ_BUDGET_FIRST the
  * number of the first. */
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/prng.h"
 #include "engine/engine_state.h"
@@ -209,7 +210,43 @@ static void what_is_feasible_runs_and_what_is_not_does_not_fit(void **state)
         assert_true(4 * rig.ran >= draws && rig.tight > 0 && rig.forced > 8);
 }
 
+/* Neither biases nor norms with weights: the steps have no vectors. */
+static void a_model_without_vectors_takes_what_its_ledger_says(void **state)
+{
+    (void)state;
+    static const char *const products[] = {NULL, "30%"};
+    char path[TEMP_PATH_MAX + 16], from[sizeof(rig.model) + 16];
+    struct aq_err err;
+    json_t *config = NULL;
+    snprintf(from, sizeof(from), "%s/config.json", rig.model);
+    snprintf(path, sizeof(path), "%s/config.json", rig.root);
+    assert_int_equal(aq_json_read_file(&config, from, 1 << 20, &err), 0);
+    json_object_set_new(config, "enable_bias", json_false());
+    json_object_set_new(config, "layer_norm_elementwise_affine", json_false());
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(products); i++) {
+        struct drawn d;
+        draw(&d, 0, 64 * AQ_MIB);
+        snprintf(d.text, sizeof(d.text), "without vectors, case %zu", i);
+        d.opts.model_dir = NULL;
+        d.opts.shape = path;
+        d.opts.random_weights = true;
+        d.opts.placement = "weights=40/60/0 kv=50/50/0";
+        d.opts.host_products = products[i];
+        d.opts.predict = false;
+        fresh_crowd();
+        struct aq_engine *e = open_engine(&d);
+        if (aq_engine_plan(e, &rig.crowd->work, &err) < 0)
+            fail_msg("%s: plan: %s", d.text, err.text);
+        assert_int_equal(aq_ledger_line(&aq_engine_block(e)->ledger, AQ_DEVICE, "vectors"), 0);
+        must_run(e, &d);
+        aq_engine_close(e);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_model_without_vectors_takes_what_its_ledger_says),
     cmocka_unit_test(what_is_feasible_runs_and_what_is_not_does_not_fit),
 };
 

@@ -231,6 +231,35 @@ static void a_store_gives_the_bits_of_its_checkpoint(void **state)
     }
 }
 
+/* Packed with defaults a store holds f16, as the checkpoint does; run with defaults from the
+ * checkpoint weights are rounded to the compute type.  The same options give the same bits. */
+static void a_store_of_floats_gives_the_bits_of_its_checkpoint(void **state)
+{
+    static const struct {
+        int compute, weight;
+        const char *placement;
+    } runs[] = {
+        {AQ_BF16, -1, NULL},
+        {AQ_BF16, -1, "weights=0/0/100 kv=0/100/0 hidden=0/100/0 head=host"},
+        {AQ_BF16, AQ_F16, NULL},
+        {AQ_F32, -1, NULL},
+    };
+    static struct crowd want, got;
+    char store[96];
+    snprintf(store, sizeof(store), "%s/store-f16", scratch);
+    pack(store, AQ_F16);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(runs); i++) {
+        struct setup s = {
+            .compute = runs[i].compute, .weight = runs[i].weight, .kv = AQ_F16, .micro_batch = 8};
+        run_crowd(s, &want);
+        s.model = store;
+        s.placement = runs[i].placement;
+        run_crowd(s, &got);
+        s.weight = AQ_F16;
+        must_be_alike(&want, &got, &s, "from a packed store of f16");
+    }
+}
+
 /* ---- what formats cost ---- */
 
 enum { GOLDEN_TOKENS = TEST_SLOW ? 6 : 64, GOLDEN_PROMPT_MAX = 900 };
@@ -412,6 +441,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(bits_do_not_depend_on_neighbours_threads_or_blocks),
     cmocka_unit_test(bits_do_not_depend_on_the_placement),
     cmocka_unit_test(a_store_gives_the_bits_of_its_checkpoint),
+    cmocka_unit_test(a_store_of_floats_gives_the_bits_of_its_checkpoint),
     cmocka_unit_test(log_probabilities_stay_within_what_each_format_costs),
     cmocka_unit_test(the_ledger_counts_the_bytes_of_each_format),
     cmocka_unit_test(what_is_lost_is_named),

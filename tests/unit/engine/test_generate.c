@@ -333,6 +333,43 @@ static void progress_is_told_inside_the_first_pass(void **state)
     assert_true(rig->first_progress_s < 1.0);
 }
 
+static struct job_rig *looking; /* the stand-in engine calls back without a user */
+static bool was_null, was_known, was_over;
+
+static void look_at_the_status(uint64_t pass)
+{
+    json_t *status;
+    (void)pass;
+    if (aq_json_read_file(&status, job_rig_path(looking, "out.jsonl.status.json"), 1 << 20, NULL) <
+        0)
+        return;
+    const json_t *eta = json_object_get(status, "eta_s");
+    was_null |= json_is_null(eta);
+    was_known |= json_is_real(eta) && json_real_value(eta) > 0;
+    was_over |= json_is_number(eta) && json_number_value(eta) <= 0;
+    json_decref(status);
+}
+
+/* The first record to end once made the run look as if it was over. */
+static void the_time_left_is_told_late_rather_than_wrong(void **state)
+{
+    struct job_rig *rig = looking = *state;
+    struct aq_buf b = {0};
+    for (unsigned i = 0; i < 120; i++)
+        aq_buf_printf(&b, "{\"prompt\": [%u, 9], \"max_tokens\": 40}\n", 10 + i);
+    job_rig_write(rig, "in.jsonl", b.data);
+    aq_buf_close(&b);
+    fake_engine.seats = 60;
+    fake_engine.eos_every = 60;
+    fake_engine.pass_s = 0.03;
+    fake_engine.on_pass = look_at_the_status;
+    was_null = was_known = was_over = false;
+    assert_int_equal(job_rig_run(rig, "\"progress\": 0.1"), 0);
+    assert_true(was_null && was_known && !was_over);
+    assert_said(rig, " left");
+    assert_null(strstr(rig->lines.data, "about 0:00:00 left"));
+}
+
 static json_t *read_report(struct job_rig *rig)
 {
     static const char *const keys[] = {
@@ -366,6 +403,37 @@ static void the_report_accounts_for_all_the_time(void **state)
     assert_int_equal(json_integer_value(json_object_get(r, "requests")), 0);
     assert_int_equal(json_integer_value(json_object_get(r, "resumed")), 40);
     json_decref(r);
+}
+
+/* Who publishes these would say that the policy loses nothing. */
+static void scores_of_prompts_are_said_not_to_be_the_policys(void **state)
+{
+    struct job_rig *rig = *state;
+    static const char scored[] = "{\"prompt\": [5, 6], \"max_tokens\": 0, \"echo\": true, "
+                                 "\"logprobs\": 0}\n{\"prompt\": [5, 6], \"echo\": true, "
+                                 "\"logprobs\": 2}\n{\"prompt\": [5, 6]}\n";
+    static const char h2o[] = "\"overwrite\": true, \"kv_policy\": \"h2o\", \"kv_budget\": \"20%\"";
+    static const char said[] = "log-probabilities of prompts (echo with logprobs, 2 records) are "
+                               "the full cache's, not those under kv policy h2o";
+    char options[400];
+    snprintf(options, sizeof(options), "%s, \"report\": \"%s\"", h2o,
+             job_rig_path(rig, "report.json"));
+    job_rig_write(rig, "in.jsonl", scored);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_said(rig, said);
+    assert_said(rig, "aquifer eval --kv-policy h2o");
+    json_t *r = read_report(rig), *lossy = json_object_get(r, "lossy");
+    const char *last = json_string_value(json_array_get(lossy, json_array_size(lossy) - 1));
+    assert_non_null(last);
+    assert_int_equal(strncmp(last, said, strlen(said)), 0);
+    json_decref(r);
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0); /* the full cache's they are */
+    assert_null(strstr(rig->lines.data, "log-probabilities"));
+    job_rig_write(rig, "in.jsonl",
+                  "{\"prompt\": [5, 6], \"logprobs\": 2}\n{\"prompt\": [5], "
+                  "\"echo\": true}\n");
+    assert_int_equal(job_rig_run(rig, h2o), 0);
+    assert_null(strstr(rig->lines.data, "log-probabilities"));
 }
 
 static void a_report_that_cannot_be_written_is_only_a_warning(void **state)
@@ -463,8 +531,10 @@ static const struct CMUnitTest tests[] = {
     T(a_stop_string_over_two_tokens_ends_the_sequence),
     T(the_status_file_says_how_it_ended),
     T(busy_shares_are_told_where_several_lanes_work),
+    T(the_time_left_is_told_late_rather_than_wrong),
     T(progress_is_told_inside_the_first_pass),
     T(the_report_accounts_for_all_the_time),
+    T(scores_of_prompts_are_said_not_to_be_the_policys),
     T(a_report_that_cannot_be_written_is_only_a_warning),
     T(an_interrupted_run_keeps_what_was_done_and_goes_on),
     T(a_failing_engine_leaves_what_was_done),

@@ -7,10 +7,13 @@
 #include "tests/test.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 /* What a machine without an accelerator must say. */
@@ -331,11 +334,12 @@ static void the_parts_of_a_measurement_are_there(const struct aq_hw_profile *p)
     }
 }
 
-static void this_machine_is_measured_once_and_kept(void **state)
+static void this_machine_is_measured_where_nothing_is_kept(void **state)
 {
     char dir[] = "/tmp/aq-hw-XXXXXX", path[64];
     struct aq_err err = {0};
     static struct aq_hw_profile p, q;
+    uint32_t key;
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof(path), "%s/hardware-local.yaml", dir);
     struct aq_hw_local_opts opts = {.cache_dir = dir, .threads = 1, .quick = true};
@@ -343,11 +347,17 @@ static void this_machine_is_measured_once_and_kept(void **state)
     if (aq_hw_find(&p, "local", &opts, &err) < 0)
         fail_msg("%s", err.text);
     the_parts_of_a_measurement_are_there(&p);
+    assert_false(p.kept);
+    /* By itself it is kept where the machine was quiet: access() tells, and the words. */
+    bool steady = aq_hw_spread(&p, &key) <= 0.5;
+    assert_int_equal(access(path, F_OK) == 0, steady);
+    assert_non_null(strstr(p.told, steady ? "kept as" : "not kept, as"));
     /* What is kept now comes back, with its mark: so it was not measured again. */
     snprintf(p.name, sizeof(p.name), "the first");
-    assert_int_equal(aq_hw_file_write(&p, path, &err), 0);
+    assert_int_equal(aq_hw_local_keep(&p, &opts, &err), 0);
     assert_int_equal(aq_hw_local(&q, &opts, &err), 0);
     assert_string_equal(q.name, "the first");
+    assert_true(q.kept);
     assert_true(aq_hw_local_kept(&q, &opts));
     opts.threads = 2; /* another machine, as it were */
     assert_false(aq_hw_local_kept(&q, &opts));
@@ -357,6 +367,92 @@ static void this_machine_is_measured_once_and_kept(void **state)
     assert_false(aq_hw_local_kept(&q, &opts));
     unlink(path);
     rmdir(dir);
+}
+
+/* A profile as of this machine, whose plain reading varied by this share. */
+static void make_varied(struct aq_hw_profile *p, double spread)
+{
+    struct aq_err err = {0};
+    if (aq_hw_find(p, "epyc-zen5-2vcpu", NULL, &err) < 0)
+        fail_msg("%s", err.text);
+    p->note[aq_hw_key_find("host.memory_gb_s")].spread = spread;
+}
+
+static void what_varied_too_much_is_kept_only_for_those_who_ask(void **state)
+{
+    char dir[] = "/tmp/aq-hw-XXXXXX", path[64];
+    struct aq_err err = {0};
+    static struct aq_hw_profile p, q;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/hardware-local.yaml", dir);
+    struct aq_hw_local_opts opts = {.cache_dir = dir};
+    make_varied(&p, 0.51);
+    aq_hw_local_offer(&p, &opts);
+    assert_false(aq_hw_local_kept(&q, &opts));
+    assert_int_equal(access(path, F_OK), -1);
+    assert_non_null(strstr(p.told, "not kept, as host.memory_gb_s varied by 51 %"));
+    assert_non_null(strstr(p.told, "aquifer probe --keep"));
+    make_varied(&p, 0.5);
+    aq_hw_local_offer(&p, &opts);
+    assert_non_null(strstr(p.told, path));
+    assert_true(aq_hw_local_kept(&q, &opts));
+    /* Whoever asks for it by name has it, however much it varied; those that use it hear of it. */
+    make_varied(&p, 12);
+    assert_int_equal(aq_hw_local_keep(&p, &opts, &err), 0);
+    assert_true(aq_hw_local_kept(&q, &opts));
+    assert_non_null(strstr(q.told, "host.memory_gb_s varied by 1000 %"));
+    unlink(path);
+    rmdir(dir);
+}
+
+static void a_kept_profile_tells_its_file_and_age(void **state)
+{
+    static const struct {
+        time_t age_s;
+        const char *told;
+    } cases[] = {
+        {-5000, "measured less than a minute ago"}, /* a clock that was set back */
+        {30, "measured less than a minute ago"},
+        {61, "measured 1 minute ago"},
+        {7300, "measured 2 hours ago"},
+        {86400 + 7200, "measured 1 day ago"},
+        {3 * 86400 + 60, "measured 3 days ago"},
+    };
+    char dir[] = "/tmp/aq-hw-XXXXXX", path[64], name[80];
+    struct aq_err err = {0};
+    static struct aq_hw_profile p, q;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof(path), "%s/hardware-local.yaml", dir);
+    snprintf(name, sizeof(name), "kept profile '%s'", path);
+    struct aq_hw_local_opts opts = {.cache_dir = dir};
+    make_varied(&p, 0.02);
+    assert_int_equal(aq_hw_local_keep(&p, &opts, &err), 0);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        struct timespec then = {.tv_sec = time(NULL) - cases[i].age_s};
+        assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){then, then}, 0), 0);
+        assert_true(aq_hw_local_kept(&q, &opts));
+        assert_non_null(strstr(q.told, name));
+        assert_non_null(strstr(q.told, cases[i].told));
+    }
+    unlink(path);
+    rmdir(dir);
+}
+
+static void where_nothing_can_be_kept_a_measurement_still_stands(void **state)
+{
+    struct aq_err err = {0};
+    static struct aq_hw_profile p, q;
+    struct aq_hw_local_opts opts = {.cache_dir = "/dev/null/cache", .threads = 1, .quick = true};
+    if (aq_hw_local(&p, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_non_null(strstr(p.told, "not kept: cannot make the directory '/dev/null/cache'"));
+    assert_non_null(strstr(p.told, "--cache-dir DIR"));
+    assert_true(p.capacity[AQ_DISK] == 0);
+    /* Another plan of the same command takes it, and measures nothing. */
+    snprintf(p.name, sizeof(p.name), "the first");
+    opts.before = &p;
+    assert_int_equal(aq_hw_local(&q, &opts, &err), 0);
+    assert_string_equal(q.name, "the first");
 }
 
 static bool at_once(void *user)
@@ -375,7 +471,32 @@ static void a_measurement_can_be_stopped_and_needs_memory(void **state)
     assert_non_null(strstr(err.text, "MiB of memory"));
 }
 
+static void wide_heads_over_codes_are_as_over_f16(void **state)
+{
+    struct aq_hw_profile p =
+        parse(CPU "  product_f32_k768_share: 0.9\n  attention_memory_gb_s: 40\n"
+                  "  attention_tflop_s: 0.3\n  decode_head_ns: 200\n  prefill_head_ns: 100\n"
+                  "  attention_d128_memory_gb_s: 44\n  attention_d128_tflop_s: 0.36\n"
+                  "  decode_d128_head_ns: 300\n  prefill_d128_head_ns: 120\n"
+                  "  attention_int8_memory_gb_s: 10\n  decode_int8_head_ns: 400\n");
+    near(p.hw.host.short_share[AQ_F32], 0.9);
+    near(p.hw.device.short_share[AQ_F32], 0.9);
+    near(p.hw.host.short_share[AQ_F16], 0.9);
+    assert_true(p.hw.host.short_share[AQ_BF16] == 0);
+    struct aq_hw_attention f16 = aq_hw_for_formats(&p, AQ_F16, AQ_F16).device.wide;
+    near(f16.bytes_per_s, 44e9);
+    near(f16.decode_head_s, 300e-9);
+    struct aq_hw_attention int8 = aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide;
+    near(int8.bytes_per_s, 44e9 * 10 / 40);
+    near(int8.decode_head_s, 600e-9);
+    near(int8.flops_per_s, 0.36e12); /* nothing is said of int8 */
+    near(int8.prefill_head_s, 120e-9);
+    p = parse(CPU "  attention_int8_memory_gb_s: 10\n");
+    assert_true(aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide.bytes_per_s == 0);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(wide_heads_over_codes_are_as_over_f16),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),
@@ -389,7 +510,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_widest_spread_that_counts_is_found),
     cmocka_unit_test(every_committed_profile_is_built_in_and_reads),
     cmocka_unit_test(an_unknown_name_names_the_nearest_one),
-    cmocka_unit_test(this_machine_is_measured_once_and_kept),
+    cmocka_unit_test(this_machine_is_measured_where_nothing_is_kept),
+    cmocka_unit_test(what_varied_too_much_is_kept_only_for_those_who_ask),
+    cmocka_unit_test(a_kept_profile_tells_its_file_and_age),
+    cmocka_unit_test(where_nothing_can_be_kept_a_measurement_still_stands),
     cmocka_unit_test(a_measurement_can_be_stopped_and_needs_memory),
 };
 

@@ -187,6 +187,30 @@ static void what_is_not_a_text_file_is_refused_by_name(void **state)
     assert_non_null(strstr(err.text, "/no/such/file"));
 }
 
+static void a_table_is_refused_with_a_line_that_makes_records_of_it(void **state)
+{
+    static const char table[] = "name,question\na,\"why, oh why\"\n";
+    static const char *const names[] = {"q.csv", "Q.TSV"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        char name[sizeof(path) + 8];
+        snprintf(name, sizeof(name), "%s/%s", dir, names[i]);
+        write_file(table, sizeof(table) - 1);
+        assert_int_equal(rename(path, name), 0);
+        struct aq_input *in;
+        struct aq_err err;
+        struct aq_input_opts opts = {.path = name};
+        assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+        assert_non_null(strstr(err.text, "csv.DictReader(sys.stdin"));
+        assert_int_equal(strstr(err.text, "delimiter=\"\\t\"") != NULL, i == 1);
+        assert_non_null(strstr(err.text, "--prompt-field"));
+        opts.format = AQ_INPUT_TEXT; /* the user may know better */
+        assert_int_equal(aq_input_open(&in, &opts, &err), 0);
+        assert_next(in, "name,question", 0, 1);
+        aq_input_close(in);
+        assert_int_equal(unlink(name), 0);
+    }
+}
+
 static void a_pipe_is_spooled(void **state)
 {
     assert_int_equal(mkfifo(path, 0600), 0);
@@ -233,6 +257,7 @@ static const struct CMUnitTest tests[] = {
     T(the_hash_is_of_the_whole_input_wherever_reading_stopped),
     T(auto_tells_text_from_json_by_the_first_character),
     T(what_is_not_a_text_file_is_refused_by_name),
+    T(a_table_is_refused_with_a_line_that_makes_records_of_it),
     T(a_pipe_is_spooled),
     T(prompts_become_records),
 };

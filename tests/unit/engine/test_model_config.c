@@ -204,6 +204,8 @@ static void an_unknown_activation_is_named(void **state)
     struct aq_err err;
     assert_int_equal(parse_with(&c, "", "\"activation_function\": \"quick_gelu\"", &err), -ENOEXEC);
     assert_non_null(strstr(err.text, "'activation_function'"));
+    assert_non_null(strstr(err.text, "gelu_pytorch_tanh")); /* as all others that are known */
+    assert_non_null(strstr(err.text, " or swish, found 'quick_gelu'"));
     assert_non_null(strstr(err.text, "'quick_gelu'"));
 }
 

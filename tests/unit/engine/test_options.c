@@ -629,6 +629,35 @@ static void a_configuration_file_gives_any_option(void **state)
     unlink(c.path);
 }
 
+/* A shell hands "\n" over as two characters; YAML and JSON have read their escapes already. */
+static void escapes_are_read_once_and_on_the_command_line_only(void **state)
+{
+    static const char *const want[] = {"\n", "a\tb\\n", "\\d\\"};
+    struct aq_options *o = parse("generate", "--stop|\\n|--stop=a\\tb\\\\n|--stop|\\d\\|-m|a\\nb|"
+                                             "--prompt-template|Q: {q}\\nA:|--prompt|\\n");
+    json_t *json = aq_options_to_json(o);
+    for (int round = 0; round < 2; round++) { /* as typed, and as the library gets it */
+        for (uint32_t i = 0; i < AQ_ARRAY_LEN(want); i++)
+            assert_string_equal(o->stop.item[i], want[i]);
+        assert_string_equal(o->prompt_template, "Q: {q}\nA:");
+        assert_string_equal(o->model, "a\\nb");
+        assert_string_equal(o->prompt.item[0], "\\n");
+        aq_options_close(o);
+        assert_int_equal(aq_options_from_json(&o, "generate", json, NULL), 0);
+    }
+    aq_options_close(o);
+    json_decref(json);
+    struct config c = write_config("stop: [\"\\n\", '\\n', \"\\\\n\"]\n");
+    char line[256];
+    snprintf(line, sizeof(line), "--config|%s", c.path);
+    o = parse("generate", line);
+    assert_string_equal(o->stop.item[0], "\n");
+    assert_string_equal(o->stop.item[1], "\\n");
+    assert_string_equal(o->stop.item[2], "\\n");
+    aq_options_close(o);
+    unlink(c.path);
+}
+
 static void the_command_line_wins_over_the_file(void **state)
 {
     struct config c = write_config("max-tokens: 11\nstop: [one, two]\ntemperature: 0.5\n");
@@ -817,6 +846,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(json_values_of_a_wrong_type_are_refused),
     cmocka_unit_test(json_of_options_reads_back_the_same),
     cmocka_unit_test(a_configuration_file_gives_any_option),
+    cmocka_unit_test(escapes_are_read_once_and_on_the_command_line_only),
     cmocka_unit_test(the_command_line_wins_over_the_file),
     cmocka_unit_test(config_errors_name_file_line_key_expected_and_found),
     cmocka_unit_test(help_is_a_text_in_every_spelling),

@@ -3,7 +3,7 @@
  * stand for something else already. */
 #include "tests/unit/engine/job_rig.h"
 
-#include "engine/files.h"
+#include "base/file.h"
 #include "tests/test.h"
 
 #include <errno.h>

@@ -556,9 +556,84 @@ static void requests_that_make_no_sense_exit_with_1(void **state)
         command(&c, "{\"command\": \"pack\", \"output\": [\"%s\"], \"list\": true}", r->second), 2);
 }
 
+/* ---- a head that the configuration ties and the tensors do not ---- */
+
+struct said {
+    unsigned lines;
+    char text[512];
+};
+
+static void note_line(void *user, enum aq_log_level level, const char *text)
+{
+    struct said *s = user;
+    s->lines++;
+    snprintf(s->text, sizeof(s->text), "%s", text);
+    assert_int_equal(level, AQ_LOG_WARNING);
+}
+
+/* Tied as the tensors are? */
+static bool is_tied(const char *dir, struct said *said)
+{
+    struct aq_log log = {note_line, said};
+    struct aq_model_opts opts = {.dir = dir, .log = &log};
+    struct aq_model *m;
+    struct aq_err err;
+    uint32_t step, index;
+    if (aq_model_open(&m, &opts, &err) < 0)
+        fail_msg("%s", err.text);
+    bool tied = aq_matrix_is_tied(&m->steps, m->steps.step_count - 1, 0, &step, &index);
+    assert_int_equal(tied, m->config.tie_word_embeddings);
+    aq_model_close(m);
+    return tied;
+}
+
+static void a_head_of_other_values_is_not_tied(void **state)
+{
+    struct rig *r = *state;
+    char dir[TEMP_INSIDE_MAX], from[1024], path[TEMP_INSIDE_MAX + 32];
+    struct said said = {0};
+    json_t *config;
+    snprintf(dir, sizeof(dir), "%s/wrong", r->root);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(from, sizeof(from), "%s/config.json", variant(r, "untied_gelu"));
+    assert_int_equal(aq_json_read_file(&config, from, 1 << 20, NULL), 0);
+    json_object_set_new(config, "tie_word_embeddings", json_true());
+    snprintf(path, sizeof(path), "%s/config.json", dir);
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    snprintf(from, sizeof(from), "%s/model.safetensors", variant(r, "untied_gelu"));
+    char *real = realpath(from, NULL);
+    assert_non_null(real);
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    assert_int_equal(symlink(real, path), 0);
+    free(real);
+    assert_false(is_tied(dir, &said));
+    assert_int_equal(said.lines, 1);
+    assert_non_null(strstr(said.text, "lm_head.weight' has other values"));
+    must_pack(r, dir, AQ_F16);
+    assert_false(is_tied(r->store, &said)); /* its config.json says otherwise as well */
+    assert_int_equal(said.lines, 1);
+    snprintf(from, sizeof(from), "%s", variant(r, "untied_gelu"));
+    must_load_alike(r, from, r->store, AQ_F16);
+    remove_stores(r);
+}
+
+static void a_head_of_the_same_values_is_tied(void **state)
+{
+    struct rig *r = *state;
+    struct said said = {0};
+    assert_true(is_tied(variant(r, "tied_with_lm_head"), &said));
+    assert_int_equal(said.lines, 0);
+    must_pack(r, variant(r, "tied_with_lm_head"), AQ_F16);
+    assert_true(is_tied(r->store, &said));
+    remove_stores(r);
+}
+
 #define RIG(test) cmocka_unit_test_setup_teardown(test, rig_open, rig_close)
 
 static const struct CMUnitTest tests[] = {
+    RIG(a_head_of_other_values_is_not_tied),
+    RIG(a_head_of_the_same_values_is_tied),
     RIG(a_store_loads_as_its_checkpoint_does),
     RIG(a_store_of_another_layout_loads_as_its_checkpoint_does),
     RIG(a_store_is_not_packed_in_another_format),

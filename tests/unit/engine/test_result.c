@@ -117,7 +117,9 @@ static const json_t *format(struct rig *rig)
     json_decref(rig->json);
     assert_int_equal(aq_result_format(&rig->line, rig->rec, &rig->result_rules, NULL, NULL), 0);
     assert_null(strchr(rig->line.data, '\n'));
-    assert_int_equal(aq_json_parse(&rig->json, rig->line.data, rig->line.count, true, NULL), 0);
+    bool wide;
+    assert_int_equal(
+        aq_json_parse_wide(&rig->json, &wide, rig->line.data, rig->line.count, true, NULL), 0);
     return rig->json;
 }
 
@@ -452,6 +454,43 @@ static void a_batch_error_is_told_both_ways(void **state)
                         "unsupported_parameter");
 }
 
+static void assert_mark(struct rig *rig, enum aq_form form, const char *id, uint64_t key,
+                        bool error)
+{
+    struct aq_result_mark m;
+    assert_int_equal(aq_result_read(&m, rig->line.data, rig->line.count, NULL), 0);
+    assert_int_equal(m.form, form);
+    assert_int_equal(m.error, error);
+    assert_int_equal(m.key, key);
+    assert_int_equal(m.has_id, id != NULL);
+    if (id)
+        assert_string_equal(m.id, id);
+    else if (m.has_index)
+        assert_int_equal(m.index, 4);
+    else
+        assert_int_equal(m.line, 9);
+    aq_result_mark_close(&m);
+}
+
+/* An index in its place would be joined with another record, or with none. */
+static void a_batch_error_without_an_id_has_null_and_its_line(void **state)
+{
+    struct rig *rig = *state;
+    static const char *const lines[] = {
+        "{\"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"a\"}}",
+        "{\"custom_id\": null, \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {}}",
+        "{\"custom_id\": 7, \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {}}"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(lines); i++) {
+        error_of(rig, lines[i]);
+        const json_t *e = json_object_get(rig->json, "error");
+        assert_true(json_is_null(json_object_get(rig->json, "custom_id")));
+        assert_string_equal(get_string(e, "code"), "invalid_record");
+        assert_string_equal(get_string(e, "param"), "custom_id");
+        assert_int_equal(get_int(e, "line"), 9);
+        assert_mark(rig, AQ_FORM_BATCH, NULL, XXH3_64bits(lines[i], strlen(lines[i])), true);
+    }
+}
+
 static void malformed_lines_take_the_form_of_the_first_good_record(void **state)
 {
     struct rig *rig = *state;
@@ -480,24 +519,6 @@ static void logits_that_are_not_finite_are_an_internal_error(void **state)
 
 /* ---- recognised again ---- */
 
-static void assert_mark(struct rig *rig, enum aq_form form, const char *id, uint64_t key,
-                        bool error)
-{
-    struct aq_result_mark m;
-    assert_int_equal(aq_result_read(&m, rig->line.data, rig->line.count, NULL), 0);
-    assert_int_equal(m.form, form);
-    assert_int_equal(m.error, error);
-    assert_int_equal(m.key, key);
-    assert_int_equal(m.has_id, id != NULL);
-    if (id)
-        assert_string_equal(m.id, id);
-    else if (m.has_index)
-        assert_int_equal(m.index, 4);
-    else
-        assert_int_equal(m.line, 9);
-    aq_result_mark_close(&m);
-}
-
 static void every_form_is_recognised_with_its_key(void **state)
 {
     struct rig *rig = *state;
@@ -507,6 +528,9 @@ static void every_form_is_recognised_with_its_key(void **state)
     } cases[] = {{"{\"id\": 17, \"prompt\": \"a\"}", "17", AQ_FORM_PLAIN},
                  {"{\"prompt\": \"a\"}", "4", AQ_FORM_PLAIN},
                  {BATCH, "c", AQ_FORM_BATCH},
+                 {"{\"id\": 18446744073709551615, \"prompt\": \"a\"}", "18446744073709551615",
+                  AQ_FORM_PLAIN},
+                 {"{\"prompt\": \"a\", \"metadata\": [1e400]}", "4", AQ_FORM_PLAIN},
                  {"{\"prompt\": \"a\", \"request_type\": \"x\"}", NULL, AQ_FORM_HARNESS}};
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         start(rig, cases[i].text);
@@ -567,6 +591,7 @@ static const struct CMUnitTest tests[] = {
     T(a_harness_result_repeats_the_request_byte_by_byte),
     T(a_plain_error_says_what_where_and_in_which_line),
     T(a_batch_error_is_told_both_ways),
+    T(a_batch_error_without_an_id_has_null_and_its_line),
     T(malformed_lines_take_the_form_of_the_first_good_record),
     T(logits_that_are_not_finite_are_an_internal_error),
     T(every_form_is_recognised_with_its_key),

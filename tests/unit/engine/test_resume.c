@@ -164,6 +164,45 @@ static void nothing_to_do_loads_nothing(void **state)
     free(want);
 }
 
+/* What the finished run said of its speed is what somebody will want to read. */
+static void nothing_to_do_leaves_the_numbers_of_the_run(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[400];
+    job_rig_records(rig, RECORDS);
+    snprintf(options, sizeof(options), "\"report\": \"%s\"", job_rig_path(rig, "report.json"));
+    assert_int_equal(job_rig_run(rig, options), 0);
+    char *status = job_rig_read(rig, "out.jsonl.status.json");
+    char *report = job_rig_read(rig, "report.json");
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_non_null(strstr(rig->lines.data, "nothing to do"));
+    char *status_now = job_rig_read(rig, "out.jsonl.status.json");
+    char *report_now = job_rig_read(rig, "report.json");
+    assert_string_equal(status_now, status);
+    assert_string_equal(report_now, report);
+    free(status_now);
+    free(report_now);
+    free(report);
+    char *other = job_rig_read(rig, "report.json"); /* of a job of as many records */
+    static const char tokens[] = "\"prompt_tokens\": ";
+    *(strstr(strstr(other, "\"preflight\""), tokens) + sizeof(tokens) - 1) = '9';
+    job_rig_write(rig, "report.json", other);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    report_now = job_rig_read(rig, "report.json");
+    assert_string_not_equal(report_now, other);
+    free(report_now);
+    free(other);
+    /* a run that was killed behind its last record could not say that it was done */
+    char *state_at = strstr(status, "\"done\"");
+    memcpy(state_at, "\"runs\"", 6);
+    job_rig_write(rig, "out.jsonl.status.json", status);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    status_now = job_rig_read(rig, "out.jsonl.status.json");
+    assert_non_null(strstr(status_now, "\"state\": \"done\""));
+    free(status_now);
+    free(status);
+}
+
 static void all_forms_are_recognised(void **state)
 {
     struct job_rig *rig = *state;
@@ -174,7 +213,11 @@ static void all_forms_are_recognised(void **state)
         "{\"custom_id\": \"c\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
         "\"body\": {\"prompt\": [7]}}\n"
         "{\"custom_id\": \"d\", \"method\": \"GET\"}\n{\"id\": \"e\\u0000f\", \"prompt\": "
-        "[8]}\n");
+        "[8]}\n{\"id\": 18446744073709551615, \"prompt\": [9], \"metadata\": 1e400}\n"
+        "{\"url\": \"/v1/completions\", \"body\": {\"prompt\": [7]}}\n"
+        "{\"url\": \"/v1/completions\", \"body\": {\"prompt\": [7]}}\n"
+        "{\"custom_id\": \"8\", \"method\": \"POST\", \"url\": \"/v1/completions\", "
+        "\"body\": {\"prompt\": [7]}}\n");
     assert_int_equal(job_rig_run(rig, ""), 3);
     char *text = job_rig_read(rig, "out.jsonl");
     fake_engine.loads = 0;
@@ -379,6 +422,8 @@ static void version_backend_and_isa_only_warn(void **state)
         aq_json_read_file(&m, job_rig_path(rig, "out.jsonl.manifest.json"), 1 << 20, NULL), 0);
     json_object_set_new(json_object_get(m, "values"), "version", json_string("0.0.1"));
     json_object_set_new(json_object_get(m, "values"), "isa", json_string("abacus"));
+    json_object_del(m, "sums"); /* a manifest of before there were checksums */
+    json_object_del(m, "xxh3");
     assert_int_equal(json_dump_file(m, job_rig_path(rig, "out.jsonl.manifest.json"), 0), 0);
     json_decref(m);
     assert_int_equal(job_rig_run(rig, ""), 0);
@@ -539,6 +584,225 @@ static void a_dry_run_repairs_nothing(void **state)
     assert_int_equal(size_of(rig, "out.jsonl"), size);
 }
 
+/* ---- files that rot, and files that are edited ---- */
+
+static void change_byte(struct job_rig *rig, const char *name, off_t at, char change)
+{
+    FILE *f = fopen(job_rig_path(rig, name), "r+");
+    assert_non_null(f);
+    fseeko(f, at, SEEK_SET);
+    int byte = fgetc(f);
+    fseeko(f, at, SEEK_SET);
+    fputc(change ? byte ^ change : 0, f);
+    fclose(f);
+}
+
+static bool said(const struct job_rig *rig, const char *text)
+{
+    return rig->lines.data && strstr(rig->lines.data, text);
+}
+
+/* Bits flipped and bytes zeroed anywhere: what it hits is run again, the rest is not, and the line
+ * as it was found is kept. */
+static void a_changed_byte_of_the_results_is_found(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    for (uint32_t round = 0; round < 100; round++) {
+        off_t size = size_of(rig, "out.jsonl");
+        off_t at = (off_t)aq_prng_below(17, round, 0, (uint64_t)size);
+        char change = round % 3 ? (char)(1 << aq_prng_below(17, round, 1, 8)) : 0;
+        change_byte(rig, "out.jsonl", at, change);
+        unlink(job_rig_path(rig, "out.jsonl.damaged"));
+        fake_engine.submitted = 0;
+        assert_int_equal(job_rig_run(rig, ""), 0);
+        assert_results(rig, want);
+        if (at == size - 1 && !fake_engine.submitted) /* the last newline: nothing is lost */
+            continue;
+        assert_true(said(rig, "not as they were written") || said(rig, "torn"));
+        assert_true(fake_engine.submitted == 1 || fake_engine.submitted == 2);
+        assert_true(size_of(rig, "out.jsonl.damaged") > 0);
+    }
+    free(want);
+}
+
+static void a_changed_byte_of_the_sums_is_found_and_costs_nothing(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    fake_engine.submitted = 0;
+    for (uint32_t round = 0; round < 40; round++) {
+        off_t at = (off_t)aq_prng_below(23, round, 0, (uint64_t)size_of(rig, "out.jsonl.sums"));
+        char change = round % 3 ? (char)(1 << aq_prng_below(23, round, 1, 8)) : 0;
+        change_byte(rig, "out.jsonl.sums", at, change);
+        assert_int_equal(job_rig_run(rig, ""), 0);
+        assert_true(said(rig, "torn or damaged"));
+        assert_results(rig, want);
+        assert_int_equal(job_rig_run(rig, ""), 0); /* made anew */
+        assert_false(said(rig, "torn or damaged"));
+    }
+    assert_int_equal(fake_engine.submitted, 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.damaged"));
+    free(want);
+}
+
+static void a_changed_byte_of_the_manifest_is_found_and_has_a_cure(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    for (uint32_t round = 0; round < 40; round++) {
+        off_t size = size_of(rig, "out.jsonl.manifest.json");
+        off_t at = (off_t)aq_prng_below(29, round, 0, (uint64_t)size);
+        char change = round % 3 ? (char)(1 << aq_prng_below(29, round, 1, 8)) : 0;
+        change_byte(rig, "out.jsonl.manifest.json", at, change);
+        assert_refused(rig, "", "--allow-change manifest");
+        assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"manifest\"]"), 0);
+        assert_results(rig, want);
+        job_rig_records(rig, RECORDS + 1 + round); /* so that the manifest is written again */
+        assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\", \"manifest\"]"), 0);
+        free(want);
+        want = job_rig_sorted(rig, "out.jsonl");
+    }
+    free(want);
+}
+
+static void results_may_be_sorted_and_taken_out(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *sorted = strdup(want);
+    sorted[strlen(sorted) - 1] = '\0';
+    strrchr(sorted, '\n')[1] = '\0'; /* without the last line */
+    job_rig_write(rig, "out.jsonl", sorted);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, 1);
+    assert_true(said(rig, "1 lines that were written to"));
+    assert_false(job_rig_exists(rig, "out.jsonl.damaged"));
+    assert_results(rig, want);
+    free(sorted);
+    free(want);
+}
+
+static void an_edited_line_is_set_aside_and_said(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *text = job_rig_read(rig, "out.jsonl");
+    char *edit = strstr(strchr(text, '\n'), "\"finish_reason\"");
+    memcpy(edit, "\"finish_reasoN\"", 15);
+    job_rig_write(rig, "out.jsonl", text);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, "\"dry_run\": true"), 0);
+    assert_true(said(rig, "out.jsonl' line 2 (bytes"));
+    assert_false(job_rig_exists(rig, "out.jsonl.damaged"));
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(said(rig, "to keep edits"));
+    assert_int_equal(fake_engine.submitted, 1);
+    assert_results(rig, want);
+    char *damaged = job_rig_read(rig, "out.jsonl.damaged");
+    assert_non_null(strstr(damaged, "finish_reasoN"));
+    job_rig_write(rig, "out.jsonl", text); /* wanted so: without its sums it stays */
+    unlink(job_rig_path(rig, "out.jsonl.sums"));
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(said(rig, "by their form alone"));
+    char *after = job_rig_read(rig, "out.jsonl");
+    assert_string_equal(after, text);
+    free(after);
+    free(damaged);
+    free(text);
+    free(want);
+}
+
+/* What an earlier version left has neither sums nor a checksum in its manifest. */
+static void an_output_of_before_there_were_sums_gets_them(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig);
+    json_t *m;
+    assert_int_equal(
+        aq_json_read_file(&m, job_rig_path(rig, "out.jsonl.manifest.json"), 1 << 20, NULL), 0);
+    json_object_del(m, "sums");
+    json_object_del(m, "xxh3");
+    assert_int_equal(json_dump_file(m, job_rig_path(rig, "out.jsonl.manifest.json"), 0), 0);
+    json_decref(m);
+    unlink(job_rig_path(rig, "out.jsonl.sums"));
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, 0);
+    assert_false(said(rig, "sums"));
+    change_byte(rig, "out.jsonl", size_of(rig, "out.jsonl") / 2, 1);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(fake_engine.submitted > 0);
+    assert_results(rig, want);
+    free(want);
+}
+
+/* Killed before the last lines were synced: they have no sums yet and are good all the same. */
+static void lines_that_are_ahead_of_their_sums_are_good(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = full_run(rig), *sums = job_rig_read(rig, "out.jsonl.sums");
+    sums[strcspn(sums, "\n") + 1] = '\0';
+    job_rig_write(rig, "out.jsonl.sums", sums);
+    append(rig, "out.jsonl", "{\"torn", 6);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, 0);
+    assert_results(rig, want);
+    assert_false(job_rig_exists(rig, "out.jsonl.damaged"));
+    free(sums);
+    free(want);
+}
+
+static struct job_rig *rotting;
+
+static void rot_in_pass_5(uint64_t pass)
+{
+    if (pass == 5)
+        change_byte(rotting, "out.jsonl.part", 5, 4);
+}
+
+static void a_part_that_rots_is_not_put_in_order(void **state)
+{
+    struct job_rig *rig = rotting = *state;
+    job_rig_records(rig, RECORDS);
+    fake_engine.on_pass = rot_in_pass_5;
+    fake_engine.pass_s = 0.05; /* so that there are lines in pass 5 */
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), -EIO);
+    assert_non_null(strstr(rig->err.text, "the same command"));
+    assert_false(job_rig_exists(rig, "out.jsonl"));
+    fake_engine.on_pass = NULL;
+    fake_engine.pass_s = 0;
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    assert_int_equal(fake_engine.submitted, 1);
+    char *got = job_rig_read(rig, "out.jsonl");
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true, \"overwrite\": true"), 0);
+    char *want = job_rig_read(rig, "out.jsonl");
+    assert_string_equal(got, want);
+    free(want);
+    free(got);
+}
+
+/* Damage and errors that are tried again, in one rewriting. */
+static void damage_is_found_where_errors_are_retried(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 10);
+    fake_engine.bad_token = 13;
+    assert_int_equal(job_rig_run(rig, ""), 3);
+    fake_engine.bad_token = UINT64_MAX;
+    change_byte(rig, "out.jsonl", 30, 2);
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, "\"retry_errors\": true"), 0);
+    assert_int_equal(fake_engine.submitted, 2);
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 10);
+    json_decref(results);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_int_equal(fake_engine.submitted, 2);
+    assert_false(said(rig, "no longer there"));
+}
+
 /* ---- errors ---- */
 
 static void error_records_count_as_done_until_they_are_retried(void **state)
@@ -618,6 +882,7 @@ static const struct CMUnitTest tests[] = {
     T(a_line_torn_inside_a_character_is_cut_off),
     T(an_emptied_file_is_filled_again),
     T(nothing_to_do_loads_nothing),
+    T(nothing_to_do_leaves_the_numbers_of_the_run),
     T(all_forms_are_recognised),
     T(the_deepest_request_comes_back_readable),
     T(an_ordered_run_goes_on_from_its_part),
@@ -641,6 +906,15 @@ static const struct CMUnitTest tests[] = {
     T(an_overwrite_that_was_cut_off_loses_nothing),
     T(what_does_not_fit_touches_nothing),
     T(a_dry_run_repairs_nothing),
+    T(a_changed_byte_of_the_results_is_found),
+    T(a_changed_byte_of_the_sums_is_found_and_costs_nothing),
+    T(a_changed_byte_of_the_manifest_is_found_and_has_a_cure),
+    T(results_may_be_sorted_and_taken_out),
+    T(an_edited_line_is_set_aside_and_said),
+    T(an_output_of_before_there_were_sums_gets_them),
+    T(lines_that_are_ahead_of_their_sums_are_good),
+    T(a_part_that_rots_is_not_put_in_order),
+    T(damage_is_found_where_errors_are_retried),
     T(error_records_count_as_done_until_they_are_retried),
     T(errors_are_retried_where_a_part_was_left),
     T(retrying_errors_can_be_cut_off),

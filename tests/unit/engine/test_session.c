@@ -103,6 +103,35 @@ static void the_report_counts_records(void **state)
     aquifer_free(text);
 }
 
+static void count_scores_lines(void *user, enum aquifer_level level, const char *text)
+{
+    *(int *)user += level == AQUIFER_WARNING && strstr(text, "log-probabilities of prompts");
+}
+
+static void scores_of_prompts_are_said_once_not_to_be_the_policys(void **state)
+{
+    int told = 0;
+    const struct aquifer_hooks hooks = {.user = &told, .line = count_scores_lines};
+    char options[4200], *text;
+    aquifer_close(session);
+    snprintf(options, sizeof(options),
+             "{\"model\": \"%s\", \"kv_policy\": \"h2o\", \"kv_budget\": \"20%%\"}",
+             test_data_path("tiny-opt"));
+    assert_int_equal(aquifer_open(&session, options, &hooks, NULL), 0);
+    assert_int_equal(aquifer_submit(session, "{\"prompt\": [5], \"logprobs\": 1}", NULL), 0);
+    assert_int_equal(told, 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(aquifer_submit(session,
+                                        "{\"prompt\": [5, 6], \"echo\": true, "
+                                        "\"logprobs\": 1}",
+                                        NULL),
+                         0);
+    assert_int_equal(told, 1);
+    assert_int_equal(aquifer_report(session, &text, NULL), 0);
+    assert_non_null(strstr(text, "log-probabilities of prompts (echo with logprobs, 2 records)"));
+    aquifer_free(text);
+}
+
 static void closing_with_records_in_flight_loses_only_those(void **state)
 {
     for (int i = 0; i < 10; i++)
@@ -156,6 +185,7 @@ static const struct CMUnitTest tests[] = {
     T(a_bad_record_is_a_result_not_an_error),
     T(records_may_follow_at_any_time),
     T(the_report_counts_records),
+    T(scores_of_prompts_are_said_once_not_to_be_the_policys),
     T(closing_with_records_in_flight_loses_only_those),
     T(records_beyond_the_planned_bounds_are_refused),
     T(bad_options_name_what_is_wrong),

@@ -83,6 +83,36 @@ static void gpt_neox_vectors_are_reproduced(void **state)
     rig_end(&r);
 }
 
+/* ---- characters that are newer than some versions of PCRE2 and utf8proc ---- */
+
+static void check_gpt2_newer(void *arg, const json_t *line)
+{
+    struct rig *r = arg;
+    const json_t *text = json_object_get(line, "text");
+    rig_encode(r, json_string_value(text), json_string_length(text), plain);
+    rig_assert_ids(r, json_object_get(line, "gpt2"), 0, json_string_value(text));
+}
+
+static void check_neox_newer(void *arg, const json_t *line)
+{
+    struct rig *r = arg;
+    const json_t *text = json_object_get(line, "text");
+    rig_encode(r, json_string_value(text), json_string_length(text), plain);
+    rig_assert_ids(r, json_object_get(line, "gpt_neox"), 0, json_string_value(text));
+}
+
+static void newer_letters_split_as_in_the_tokenizers_library(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    rig_open_data(&r, "gpt2-tokenizer", NULL);
+    assert_int_equal(rig_lines("tokenizer-vectors/unicode16.jsonl", check_gpt2_newer, &r), 132);
+    rig_end(&r);
+    open_neox(&r);
+    assert_int_equal(rig_lines("tokenizer-vectors/unicode16.jsonl", check_neox_newer, &r), 132);
+    rig_end(&r);
+}
+
 /* Lines published for OPT have its BOS; those for RoBERTa and BART, which share the vocabulary,
  * have <s> and </s> around the same ids. */
 static void check_direct(void *arg, const json_t *line)
@@ -589,6 +619,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(gpt2_vectors_come_from_its_own_two_files),
     cmocka_unit_test(gpt2_vectors_come_from_tokenizer_json),
     cmocka_unit_test(gpt_neox_vectors_are_reproduced),
+    cmocka_unit_test(newer_letters_split_as_in_the_tokenizers_library),
     cmocka_unit_test(published_opt_ids_have_one_bos),
     cmocka_unit_test(golden_prompts_and_texts_of_the_tiny_model_agree),
     cmocka_unit_test(variants_encode_as_the_tokenizers_library_does),

@@ -6,10 +6,12 @@
 #include "base/clock.h"
 #include "engine/lock.h"
 #include "engine/reorder.h"
+#include "engine/sums.h"
 #include "tests/test.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +65,10 @@ static int put(struct aq_writer *w, const char *line, struct aq_err *err)
 
 /* ---- a disk that fills up ---- */
 
-static size_t disk_free;      /* bytes that still fit */
-static int full_errno;        /* what the disk says then */
-static unsigned full_answers; /* how often it has said so */
-static unsigned frees_after;  /* after so many there is space again; 0: never */
+static size_t disk_free;         /* bytes that still fit */
+static int full_errno;           /* what the disk says then */
+static atomic_uint full_answers; /* how often it has said so */
+static unsigned frees_after;     /* after so many there is space again; 0: never */
 
 static ssize_t small_disk(int fd, const void *bytes, size_t count)
 {
@@ -165,11 +167,12 @@ static void hurry_ends_the_wait_for_a_full_disk(void **state)
 }
 
 static unsigned syncs;
+static int sync_errno = EIO;
 
 static int failing_sync(int fd)
 {
     syncs++;
-    errno = EIO;
+    errno = sync_errno;
     return -1;
 }
 
@@ -188,6 +191,111 @@ static void a_sync_that_fails_ends_the_writer(void **state)
     assert_true(lines >= 1); /* what is in the file is told, and stays */
     assert_int_equal(strncmp(content(), "one\nmore\n", 9), 0);
     assert_int_equal(syncs, 1); /* a second try would wrongly succeed: fsync(2), NOTES */
+}
+
+/* A file system that a failing disk has made read-only says EROFS, and the results are not safe. */
+static void a_sync_that_fails_is_an_io_failure_whatever_it_says(void **state)
+{
+    static const int errors[] = {EROFS, EIO, ENOSPC, ENODEV, ENOENT};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        sync_errno = errors[i];
+        struct aq_writer *w = start((struct aq_writer_opts){.sync = failing_sync});
+        struct aq_err err = {0};
+        assert_int_equal(put(w, "one", NULL), 0);
+        assert_true(aq_writer_close(w, NULL, &err) < 0);
+        assert_int_equal(aq_err_exit_status(err.code), 4);
+        assert_non_null(strstr(err.text, "goes on"));
+    }
+    sync_errno = EIO;
+}
+
+static void what_has_nothing_to_sync_is_fine(void **state)
+{
+    static const int errors[] = {EINVAL, ENOTSUP, ENOSYS};
+    for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
+        sync_errno = errors[i];
+        struct aq_writer *w = start((struct aq_writer_opts){.sync = failing_sync});
+        assert_int_equal(put(w, "one", NULL), 0);
+        assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    }
+    sync_errno = EIO;
+}
+
+/* A file of sums beside the output, and what it has in the end: how many of the lines written. */
+static struct aq_writer *start_with_sums(struct aq_writer_opts opts, char name[112])
+{
+    struct aq_sums *none;
+    snprintf(name, 112, "%s.sums", path);
+    assert_int_equal(aq_sums_open(&none, NULL), 0);
+    assert_int_equal(aq_sums_write(none, name, false, NULL), 0);
+    aq_sums_close(none);
+    opts.sums = name;
+    return start(opts);
+}
+
+static unsigned count_sums(const char *name, const char *const *lines, unsigned count)
+{
+    struct aq_sums *s;
+    uint64_t damaged;
+    unsigned seen = 0;
+    assert_int_equal(aq_sums_open(&s, NULL), 0);
+    assert_int_equal(aq_sums_read(s, name, &damaged, NULL), 0);
+    assert_int_equal(damaged, 0);
+    for (unsigned i = 0; i < count; i++)
+        seen += aq_sums_see(s, aq_sums_of(lines[i], strlen(lines[i])));
+    assert_int_equal(aq_sums_missing(s), 0);
+    aq_sums_close(s);
+    unlink(name);
+    return seen;
+}
+
+static void each_line_has_its_sum(void **state)
+{
+    static const char *const lines[] = {"one", "two\n", "", "three"};
+    char name[112];
+    struct aq_writer *w = start_with_sums((struct aq_writer_opts){0}, name);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(aq_writer_put(w, strdup(lines[i]), strcspn(lines[i], "\n"), NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    assert_int_equal(count_sums(name, lines, 4), 4);
+}
+
+/* A sum says that its line is on the disk. */
+static void what_is_not_synced_has_no_sum(void **state)
+{
+    static const char *const lines[] = {"one", "two"};
+    char name[112];
+    struct aq_writer *w = start_with_sums((struct aq_writer_opts){.sync = failing_sync}, name);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(put(w, lines[i], NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), -EIO);
+    assert_string_equal(content(), "one\ntwo\n");
+    assert_int_equal(count_sums(name, lines, 2), 0);
+}
+
+static unsigned interruptions;
+
+static int interrupted_sync(int fd)
+{
+    errno = EINTR;
+    return interruptions++ % 2 ? 0 : -1;
+}
+
+static ssize_t interrupted_write(int fd, const void *bytes, size_t count)
+{
+    errno = EINTR;
+    return interruptions++ % 2 ? write(fd, bytes, count) : -1;
+}
+
+static void signals_do_not_end_it(void **state)
+{
+    interruptions = 0;
+    struct aq_writer *w =
+        start((struct aq_writer_opts){.sync = interrupted_sync, .write = interrupted_write});
+    assert_int_equal(put(w, "one", NULL), 0);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+    assert_int_equal(interruptions, 4);
+    assert_string_equal(content(), "one\n");
 }
 
 static int counting_sync(int fd)
@@ -347,6 +455,11 @@ static const struct CMUnitTest tests[] = {
     T(a_disk_that_stays_full_ends_with_whole_lines),
     T(hurry_ends_the_wait_for_a_full_disk),
     T(a_sync_that_fails_ends_the_writer),
+    T(a_sync_that_fails_is_an_io_failure_whatever_it_says),
+    T(what_has_nothing_to_sync_is_fine),
+    T(each_line_has_its_sum),
+    T(what_is_not_synced_has_no_sum),
+    T(signals_do_not_end_it),
     T(what_is_written_is_synced_before_a_long_wait),
     T(a_pipe_nobody_reads_is_given_up_after_a_hurry),
     T(waiting_for_a_reader_can_be_interrupted),

@@ -22,6 +22,8 @@ struct rig {
     struct aq_disk_lane *lane;
     struct aq_disk_group group[JOBS];
     struct aq_disk_transfer half[JOBS][2];
+    bool checks;         /* groups ask for the lane's check */
+    unsigned look_count; /* of it */
 };
 
 static void fill(unsigned char *bytes, uint64_t count, uint64_t key)
@@ -40,11 +42,27 @@ static void rig_memory(struct rig *r)
     fill(r->file, FILE_BYTES, 1);
 }
 
+/* The bytes of the job's range of the file and of its buffer are the same. */
+static bool same(const struct rig *r, int i)
+{
+    return memcmp(r->file + (size_t)i * JOB_BYTES, r->buffers + (size_t)i * JOB_BYTES, JOB_BYTES) ==
+           0;
+}
+
+/* The lane's check: every third job does not look right. */
+static int look(void *user, const struct aq_disk_group *g, struct aq_err *reterr)
+{
+    struct rig *r = user;
+    assert_true(same(r, (int)g->token)); /* all of it is there */
+    r->look_count++;
+    return g->token % 3 ? 0 : aq_error(reterr, -ENOEXEC, "job %d is damaged", (int)g->token);
+}
+
 static void rig_lane(struct rig *r, uint64_t deadline_ns)
 {
     struct aq_xfer_set set = {0, 1, FILE_BYTES};
     struct aq_disk_lane_opts opts = {
-        .io = r->io, .xfer = aq_xfer_defaults(), .timeline = r->timeline};
+        .io = r->io, .xfer = aq_xfer_defaults(), .timeline = r->timeline, .check = {look, r}};
     opts.xfer.io = r->io;
     opts.xfer.sets = &set;
     opts.xfer.set_count = 1;
@@ -93,17 +111,11 @@ static void submit(struct rig *r, int i, enum aq_io_op op, uint64_t turn)
         t->t.offset = (uint64_t)i * JOB_BYTES + h * t->t.bytes;
         t->t.buffer = buffer + h * t->t.bytes;
     }
-    r->group[i] = (struct aq_disk_group){.transfer = r->half[i], .count = 2, .token = (uint64_t)i};
+    r->group[i] = (struct aq_disk_group){
+        .transfer = r->half[i], .count = 2, .token = (uint64_t)i, .check = r->checks};
     if (op == AQ_IO_WRITE)
         fill(buffer, JOB_BYTES, turn << 32 | (uint64_t)i);
     aq_disk_lane_submit(r->lane, &r->group[i]);
-}
-
-/* The bytes of the job's range of the file and of its buffer are the same. */
-static bool same(const struct rig *r, int i)
-{
-    return memcmp(r->file + (size_t)i * JOB_BYTES, r->buffers + (size_t)i * JOB_BYTES, JOB_BYTES) ==
-           0;
 }
 
 static void every_job_ends_in_virtual_time(void **state)
@@ -236,6 +248,53 @@ static void a_thread_moves_bytes_meanwhile(void **state)
     }
 }
 
+static void take_all(struct rig *r, bool checked)
+{
+    struct aq_completion c[JOBS];
+    for (int n = 0; n < JOBS;) {
+        int got = aq_completions_wait(r->done, c, JOBS, AQ_WAIT_FOREVER);
+        assert_true(got > 0);
+        for (int j = 0; j < got; j++, n++)
+            assert_int_equal(c[j].result, checked && c[j].token % 3 == 0 ? -ENOEXEC : 0);
+    }
+}
+
+static void check_swarm(struct rig *r)
+{
+    struct aq_err err = {0};
+    for (int checked = 0; checked < 2; checked++) {
+        r->checks = checked;
+        for (int i = 0; i < JOBS; i++)
+            submit(r, i, AQ_IO_READ, 0);
+        take_all(r, checked);
+        assert_int_equal(r->look_count, checked ? JOBS : 0);
+        assert_int_equal(aq_disk_lane_error(r->lane, &err), checked ? -ENOEXEC : 0);
+    }
+    assert_non_null(strstr(err.text, "is damaged"));
+    rig_close(r);
+}
+
+static void a_group_ends_as_its_check_says_in_virtual_time(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct aq_fault_opts faults = {.seed = 1, .latency_ns_min = 1000, .latency_ns_mean = 5000};
+    rig_virtual(&r, &faults);
+    check_swarm(&r);
+}
+
+static void a_group_ends_as_its_check_says_beside_the_disk(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_memory(&r);
+    struct aq_io_mem_file file = {r.file, FILE_BYTES, "memory"};
+    struct aq_io_mem_opts opts = {.files = &file, .file_count = 1, .depth = 8};
+    assert_int_equal(aq_io_open_mem(&r.io, &opts, NULL), 0);
+    rig_lane(&r, 60ull * 1000 * 1000 * 1000);
+    check_swarm(&r);
+}
+
 static void close_waits_for_what_was_submitted(void **state)
 {
     (void)state;
@@ -244,6 +303,8 @@ static void close_waits_for_what_was_submitted(void **state)
     struct aq_io_mem_file file = {NULL, FILE_BYTES, NULL};
     struct aq_io_mem_opts opts = {.files = &file, .file_count = 1, .depth = 8, .null = true};
     rig_memory(&r);
+    r.checks = true;
+    memcpy(r.buffers, r.file, FILE_BYTES); /* which is all that its check asks */
     assert_int_equal(aq_io_open_mem(&r.io, &opts, NULL), 0);
     rig_lane(&r, 1000 * 1000 * 1000);
     for (int i = 0; i < JOBS; i++)
@@ -258,6 +319,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_job_ends_in_virtual_time),
     cmocka_unit_test(faults_end_jobs_with_an_error_or_not_at_all),
     cmocka_unit_test(a_thread_moves_bytes_meanwhile),
+    cmocka_unit_test(a_group_ends_as_its_check_says_in_virtual_time),
+    cmocka_unit_test(a_group_ends_as_its_check_says_beside_the_disk),
     cmocka_unit_test(close_waits_for_what_was_submitted),
 };
 AQ_TEST_MAIN(tests)

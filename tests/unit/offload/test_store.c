@@ -151,6 +151,20 @@ static struct aq_store *must_open(struct rig *r)
     return s;
 }
 
+/* Every tile has a checksum, and other bytes do not fit it. */
+static void must_check(struct rig *r, struct aq_store *s, const struct aq_store_item *item,
+                       unsigned char *bytes)
+{
+    uint32_t tiles = aq_store_tile_count(item);
+    assert_int_equal(aq_store_check_tiles(s, item, 0, tiles, bytes, &r->err), 0);
+    for (uint32_t i = 0; i < tiles; i++) {
+        uint64_t at = i * aq_store_tile_bytes(item);
+        bytes[at] ^= 1;
+        assert_int_equal(aq_store_check_tiles(s, item, i, 1, bytes + at, &r->err), -ENOEXEC);
+        bytes[at] ^= 1;
+    }
+}
+
 static void must_hold_everything(struct rig *r, struct aq_store *s)
 {
     char buffer[4096];
@@ -161,6 +175,7 @@ static void must_hold_everything(struct rig *r, struct aq_store *s)
         assert_int_equal(aq_store_read(s, item, 0, found, item->bytes, &r->err), 0);
         assert_memory_equal(found, want, item->bytes);
         assert_int_equal(aq_store_verify_item(s, i, buffer, sizeof(buffer), &r->err), 0);
+        must_check(r, s, item, want);
         free(want);
         free(found);
     }
@@ -733,6 +748,72 @@ static void one_flipped_bit_is_found_and_its_item_named(void **state)
     aq_store_close(s);
 }
 
+static void a_flipped_bit_is_found_in_the_tile_that_is_read(void **state)
+{
+    struct rig *r = *state;
+    static unsigned char tile[64 * 1024 * 2];
+    r->opts.dir_count = 2;
+    must_finish(r, must_open_writer(r));
+    struct aq_store *s = must_open(r);
+    const struct aq_store_item *item = aq_store_find(s, "layers.0.fc1.weight");
+    assert_int_equal(aq_store_tile_bytes(item), sizeof(tile));
+    assert_int_equal(aq_store_tile_count(item), 64);
+    uint64_t at = 40 * sizeof(tile) + 77777; /* behind the first unit: in the second directory */
+    struct aq_store_piece p = aq_store_locate(2, item->offset + at, 1);
+    assert_int_equal(p.dir, 1);
+    flip_byte(aq_store_path(s, p.dir), (off_t)p.file_offset);
+    for (uint32_t i = 0; i < 64; i++) {
+        int want = i == 40 ? -ENOEXEC : 0;
+        assert_int_equal(aq_store_read_tile(s, item, i, tile, sizeof(tile), &r->err), want);
+        /* Also where its last bytes are not asked for. */
+        assert_int_equal(aq_store_read_tile(s, item, i, tile, 5000, &r->err), want);
+    }
+    char where[64];
+    snprintf(where, sizeof(where), "131072 bytes from %llu on",
+             (unsigned long long)(p.file_offset - 77777));
+    assert_non_null(strstr(r->err.text, where));
+    assert_non_null(strstr(r->err.text, "store1/data.1"));
+    assert_non_null(strstr(r->err.text, "rows 2560 to 2623 of 'layers.0.fc1.weight'"));
+    assert_non_null(strstr(r->err.text, "--verify"));
+    aq_store_close(s);
+}
+
+/* Takes the tiles' checksums out of the manifest: what the first version of the format wrote. */
+static void make_old(const char *path)
+{
+    json_t *root = json_load_file(path, 0, NULL), *step, *item;
+    size_t i, j;
+    json_object_set_new(root, "format_version", json_integer(1));
+    json_object_del(root, "tiles");
+    json_array_foreach(json_object_get(root, "steps"), i, step)
+    {
+        json_array_foreach(json_object_get(step, "items"), j, item) json_object_del(item, "tiles");
+    }
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    json_decref(root);
+}
+
+static void a_store_of_the_first_version_is_read_and_compared_where_it_can_be(void **state)
+{
+    struct rig *r = *state;
+    unsigned char bytes[4 * 4096];
+    must_finish(r, must_open_writer(r));
+    struct aq_store *s = must_open(r);
+    assert_true(aq_store_has_tile_sums(s));
+    aq_store_close(s);
+    make_old(in_dir(r, 0, "/manifest.json"));
+    s = must_open(r);
+    assert_false(aq_store_has_tile_sums(s));
+    assert_true(aq_store_identity(s) == r->identity);
+    const struct aq_store_item *one = aq_store_find(s, "layers.0.fc1.bias");
+    assert_int_equal(aq_store_read_tile(s, one, 0, bytes, one->bytes, &r->err), 0);
+    bytes[0] ^= 1;
+    assert_int_equal(aq_store_check_tiles(s, one, 0, 1, bytes, &r->err), -ENOEXEC);
+    const struct aq_store_item *many = aq_store_find(s, "layers.0.fc1.weight");
+    assert_int_equal(aq_store_check_tiles(s, many, 0, 1, bytes, &r->err), 0);
+    aq_store_close(s);
+}
+
 static void a_truncated_data_file_is_named_with_both_sizes(void **state)
 {
     struct rig *r = *state;
@@ -815,6 +896,8 @@ static const struct CMUnitTest tests[] = {
     RIG(descriptions_that_make_no_sense_are_refused),
     RIG(files_that_would_shadow_the_store_are_refused),
     RIG(one_flipped_bit_is_found_and_its_item_named),
+    RIG(a_flipped_bit_is_found_in_the_tile_that_is_read),
+    RIG(a_store_of_the_first_version_is_read_and_compared_where_it_can_be),
     RIG(a_truncated_data_file_is_named_with_both_sizes),
     RIG(a_data_file_cut_while_it_is_open_is_an_io_error),
     RIG(missing_parts_are_named),

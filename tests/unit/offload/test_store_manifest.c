@@ -93,6 +93,11 @@ static void every_lie_in_an_item_has_its_own_message(void **state)
         {"xxh3", "\"12\"", "hexadecimal"},
         {"xxh3", "\"ABCDEFABCDEFABCD\"", "hexadecimal"},
         {"xxh3", "\"0123456789abcdef\"", "the manifest was changed"},
+        {"tiles", "\"0000000000000000000000000000000\"", "expected 2 checksums"},
+        {"tiles", "\"000000000000000000000000000000000\"", "expected 2 checksums"},
+        {"tiles", "\"0000000000000000000000000000000G\"", "expected 2 checksums"},
+        {"tiles", "null", "expected 2 checksums"},
+        {"tiles", "\"00000000000000000000000000000001\"", "the manifest was changed"},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         json_t *root = sound_manifest();
@@ -116,7 +121,8 @@ static void every_lie_in_the_head_has_its_own_message(void **state)
         const char *key, *value, *text;
     } cases[] = {
         {"schema", "\"something\"", "schema"},
-        {"format_version", "2", "format version: expected 1, found 2"},
+        {"format_version", "3", "format version: expected 1 to 2, found 3"},
+        {"format_version", "0", "format version: expected 1 to 2, found 0"},
         {"format_version", "null", "'format_version' is missing"},
         {"unit_bytes", "65536", "unit_bytes: expected 4194304, found 65536"},
         {"bytes", "0", "step 'embed'"},
@@ -124,6 +130,8 @@ static void every_lie_in_the_head_has_its_own_message(void **state)
         {"plan", "1", "hexadecimal"},
         {"id", "\"0000000000000000\"", "the manifest was changed"},
         {"plan", "\"0000000000000000\"", "the manifest was changed"},
+        {"tiles", "\"0000000000000000\"", "the manifest was changed"},
+        {"tiles", "7", "hexadecimal"},
         {"source", "3", "source"},
         {"source", "\"else\"", "the manifest was changed"},
         {"model", "[]", "model"},
@@ -149,6 +157,29 @@ static void every_lie_in_the_head_has_its_own_message(void **state)
                      err.text);
         json_decref(root);
     }
+}
+
+/* What the first version of the format said, which knew no tiles: the same store. */
+static void a_manifest_of_the_first_version_is_the_same_store(void **state)
+{
+    json_t *root = sound_manifest();
+    struct aq_store_manifest *m, *old;
+    char *text = json_dumps(root, 0);
+    assert_int_equal(aq_store_manifest_parse(&m, text, strlen(text), NULL), 0);
+    free(text);
+    assert_non_null(m->items[0].tile_xxh3);
+    json_object_set_new(root, "format_version", json_integer(1));
+    assert_int_equal(json_object_del(root, "tiles"), 0);
+    assert_int_equal(json_object_del(first_item(root), "tiles"), 0);
+    text = json_dumps(root, 0);
+    assert_int_equal(aq_store_manifest_parse(&old, text, strlen(text), NULL), 0);
+    assert_null(old->items[0].tile_xxh3);
+    assert_int_equal(old->version, 1);
+    assert_true(old->id == m->id && old->plan == m->plan);
+    free(text);
+    aq_store_manifest_close(old);
+    aq_store_manifest_close(m);
+    json_decref(root);
 }
 
 static void overlapping_steps_and_items_are_refused(void **state)
@@ -207,6 +238,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_sound_manifest_says_the_same_after_a_round_trip),
     cmocka_unit_test(every_lie_in_an_item_has_its_own_message),
     cmocka_unit_test(every_lie_in_the_head_has_its_own_message),
+    cmocka_unit_test(a_manifest_of_the_first_version_is_the_same_store),
     cmocka_unit_test(overlapping_steps_and_items_are_refused),
     cmocka_unit_test(text_that_is_no_manifest_is_refused),
 };

@@ -355,13 +355,26 @@ static void annotation_adds_up_to_the_model(void **state)
                                           .decode_slots = 118,
                                           .prefill_key_pairs = 210};
     aq_program_annotate(cost, p, &m, &plan, &b.stream, &pass);
-    uint64_t products = 0, attention = 0, want = 0;
+    uint64_t products = 0, attention = 0, want = 0, brief = 0;
+    double want_brief = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
         bool attends = p->op[i].kind == AQ_OP_ATTN_PREFILL || p->op[i].kind == AQ_OP_ATTN_DEVICE;
         *(attends ? &attention : &products) += cost[i].flops;
+        brief += cost[i].short_flops;
+        assert_true(!attends || cost[i].head_dim == m.head_dim);
     }
     for (uint32_t j = 0; j < m.step_count; j++)
         want += m.step[j].flops_per_row * (m.step[j].kind == AQ_STEP_HEAD ? 5 : 23);
+    for (uint32_t j = 0; j < m.step_count; j++) {
+        const struct aq_step_desc *d = &m.step[j];
+        for (uint32_t i = 0; i < d->matrix_count; i++) {
+            const struct aq_matrix_desc *w = &d->matrix[i];
+            bool read = d->kind != AQ_STEP_EMBED;
+            double rows = d->kind == AQ_STEP_HEAD ? 5 : 23;
+            want_brief += read * rows * 2.0 * w->rows * w->k * aq_hardware_shortness(w->k);
+        }
+    }
+    assert_true(want_brief > 0 && fabs((double)brief / want_brief - 1) < 1e-3);
     assert_int_equal(products, want);
     assert_int_equal(attention, 3 * 4 * (70 + 210) * 64);
     free(cost);

@@ -365,6 +365,29 @@ static void reads_in_flight_share_the_disk(void **state)
     aq_program_close(&p);
 }
 
+/* Whoever is in flight with whom: two reads of n bytes take 2 n / rate together, one n / rate; also
+ * where one of them runs on the weights' lane. */
+static void two_reads_take_twice_as_long_as_one(void **state)
+{
+    static const enum aq_lane lanes[] = {AQ_LANE_DISK_READ, AQ_LANE_READ_WEIGHTS};
+    struct aq_hardware hw = plain_machine();
+    struct aq_op_cost cost[2] = {{.move_bytes = 6}, {.move_bytes = 6}};
+    hw.disk_read_bytes_per_s = 0.5;
+    for (uint32_t count = 1; count <= 2; count++) {
+        for (uint32_t l = 0; l < AQ_ARRAY_LEN(lanes); l++) {
+            struct aq_program p = {.parts = 1, .micro_batches = 1};
+            for (uint32_t i = 0; i < count; i++)
+                hand_op(&p, AQ_OP_READ, i ? lanes[l] : AQ_LANE_DISK_READ, i, 0);
+            struct aq_sim_result r = simulate(&p, &hw, cost, 1, false);
+            assert_int_equal(r.event_count, count);
+            for (uint32_t i = 0; i < count; i++)
+                expect_near(r.event[i].end_s, count * 6 / 0.5);
+            aq_sim_result_close(&r);
+            aq_program_close(&p);
+        }
+    }
+}
+
 static void copies_take_cores_and_memory(void **state)
 {
     struct stream s;
@@ -401,6 +424,65 @@ static void arithmetic_hides_behind_memory_as_far_as_they_overlap(void **state)
     hw.overhead_s[AQ_LANE_COMPUTE] = 0.5;
     expect_ends(&s, &hw, 0.5 + 10 + 1, 0);
     close_stream(&s);
+}
+
+static double work_s(const struct aq_hardware *hw, enum aq_op_kind kind,
+                     const struct aq_op_cost *cost)
+{
+    struct aq_op op = {.kind = (uint8_t)kind, .lane = AQ_LANE_COMPUTE};
+    struct aq_op_need need;
+    aq_hardware_need(&need, hw, &op, cost, AQ_F32);
+    return need.work_s;
+}
+
+/* Sums of K terms cost a + b / K a term: what K = 768 takes longer than 2048 tells of all below. */
+static void short_sums_take_longer_as_one_by_their_length(void **state)
+{
+    struct aq_hardware hw = plain_machine();
+    static const uint32_t ks[] = {256, 512, 768, 1024, 1536, 2048, 4096, 8192};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(ks); i++) {
+        double shortness = aq_hardware_shortness(ks[i]);
+        struct aq_op_cost cost = {
+            .rows = 1, .flops = 1000000, .short_flops = (uint64_t)(1e6 * shortness)};
+        hw.device.short_share[AQ_F32] = 0;
+        expect_near(work_s(&hw, AQ_OP_MLP, &cost), 1e6);
+        hw.device.short_share[AQ_F32] = 0.8;
+        double a = 1 - 0.25 * 768 / (2048 - 768), b = 0.25 * 768 * 2048 / (2048 - 768);
+        double expected = ks[i] < 2048 ? 1e6 * (a + b / ks[i]) : 1e6;
+        if (fabs(work_s(&hw, AQ_OP_MLP, &cost) - expected) > 1)
+            fail_msg("K = %u: expected %g, found %g", ks[i], expected,
+                     work_s(&hw, AQ_OP_MLP, &cost));
+    }
+    expect_near(aq_hardware_shortness(768), 1);
+    expect_near(aq_hardware_shortness(16), aq_hardware_shortness(256));
+}
+
+static void wide_heads_have_rates_of_their_own_and_others_lie_between(void **state)
+{
+    struct aq_hardware hw = plain_machine();
+    hw.device.attention_flops_per_s = 8;
+    hw.device.attention_bytes_per_s = 4;
+    hw.device.decode_head_s = 1;
+    hw.device.prefill_head_s = 2;
+    struct aq_op_cost prefill = {.rows = 1, .flops = 80, .heads = 1},
+                      decode = {.rows = 1, .memory_bytes = 40, .heads = 1};
+    for (uint32_t dim = 32; dim <= 256; dim *= 2) { /* nothing is known of wide ones */
+        prefill.head_dim = decode.head_dim = dim;
+        expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), 10 + 2);
+        expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), 10 + 1);
+    }
+    hw.device.wide = (struct aq_hw_attention){
+        .bytes_per_s = 2, .decode_head_s = 3, .flops_per_s = 4, .prefill_head_s = 6};
+    static const struct {
+        uint32_t dim;
+        double prefill_s, decode_s;
+    } cases[] = {{32, 12, 11}, {64, 12, 11},  {80, 15.5, 14},
+                 {96, 19, 17}, {128, 26, 23}, {256, 26, 23}};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        prefill.head_dim = decode.head_dim = cases[i].dim;
+        expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), cases[i].prefill_s);
+        expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), cases[i].decode_s);
+    }
 }
 
 static void ops_without_work_end_as_they_start(void **state)
@@ -588,8 +670,11 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(threads_compete_for_cores),
     cmocka_unit_test(the_limit_of_a_lane_is_what_it_waits_for),
     cmocka_unit_test(reads_in_flight_share_the_disk),
+    cmocka_unit_test(two_reads_take_twice_as_long_as_one),
     cmocka_unit_test(copies_take_cores_and_memory),
     cmocka_unit_test(arithmetic_hides_behind_memory_as_far_as_they_overlap),
+    cmocka_unit_test(short_sums_take_longer_as_one_by_their_length),
+    cmocka_unit_test(wide_heads_have_rates_of_their_own_and_others_lie_between),
     cmocka_unit_test(ops_without_work_end_as_they_start),
     cmocka_unit_test(costs_may_differ_from_pass_to_pass),
     cmocka_unit_test(a_machine_without_a_rate_is_refused),

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/sum.h - the checksum of what moves: XXH3-64, by the widest instructions that the library
+ * knows for this CPU. */
+#ifndef AQ_OFFLOAD_SUM_H
+#define AQ_OFFLOAD_SUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint64_t aq_sum(const void *bytes, size_t count);
+
+#endif

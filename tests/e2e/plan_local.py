@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of the machine that they are made on: the profile that is kept or measured, and the disk as
+it is now.  No claim depends on how fast anything is."""
+import json
+import os
+import re
+import shutil
+import time
+import unittest
+
+from rig import MODEL, PROGRAM, Rig
+
+
+class PlanLocal(Rig):
+    def keep(self):
+        """A profile of this machine, its disk's space as it was when there was hardly any."""
+        self.run_program([PROGRAM, "probe", "--keep", "--quick", "--cache-dir", self.dir,
+                          "--device", "cpu"])
+        kept = self.path("hardware-local.yaml")
+        with open(kept, encoding="utf-8") as f:
+            text = f.read()
+        if "disk:" not in text:
+            self.skipTest("no disk can be measured here")
+        with open(kept, "w", encoding="utf-8") as f:
+            f.write(re.sub(r"(space: \{value: )[0-9A-Za-z.]+", r"\g<1>1GB", text))
+        os.utime(kept, (time.time() - 3 * 86400 - 60,) * 2)
+        return kept
+
+    def test_a_kept_profile_is_named_with_its_age_and_free_space_is_looked_up(self):
+        kept = self.keep()
+        here = ["--cache-dir", self.dir, "--device", "cpu"]
+        told = f"kept profile '{kept}', measured 3 days ago"
+        small = ["--model", MODEL, *here, "--hardware", "local"]
+        doc = self.plan("--model", MODEL, *here, "--prompt-len", "20", "--gen-len", "12")
+        self.assertIn(told, doc["assumptions"][0])
+        text = self.run_program([PROGRAM, "plan", "--model", MODEL, *here, "--prompt-len", "20",
+                                 "--gen-len", "12"]).stdout.decode()
+        self.assertIn(told, text)
+        self.write([{"id": "a", "prompt": "the old man", "max_tokens": 2}])
+        done = self.generate("--hardware", "local", "--cache-dir", self.dir)
+        self.assertIn(told, done.stderr.decode())
+        dry = self.generate("--dry-run", "--json", "--overwrite", "--cache-dir", self.dir)
+        self.assertIn(told, json.loads(dry.stdout)["predicted"]["hardware_profile"])
+        self.assertIn(told, dry.stderr.decode())
+        done = self.run_program([PROGRAM, "bench", *small, "--prompt-len", "8", "--gen-len", "4",
+                                 "--dry-run"])
+        self.assertIn(told, json.loads(done.stdout)["predicted"]["hardware_profile"])
+        self.assertIn(told, done.stderr.decode())
+        with open(self.path("text"), "w", encoding="utf-8") as f:
+            f.write("the old man said that she was a little house in sea and rain " * 20)
+        done = self.run_program([PROGRAM, "eval", *small, "--text", self.path("text"),
+                                 "--prompt-tokens", "8", "--score-tokens", "8"])
+        self.assertIn(told, done.stderr.decode())
+        # Of the disk what is free now counts, and not the 1 GB of the profile.
+        free = shutil.disk_usage(self.dir).free
+        layers = 8 + int(free / 2 / (12 * 4096 ** 2 * 2))
+        shape = [*self.shape(hidden_size=4096, ffn_dim=16384, word_embed_proj_dim=4096,
+                             num_attention_heads=32, num_hidden_layers=min(layers, 4000)), *here]
+        doc = self.plan(*shape, "--host-memory", "4GiB")
+        self.assertGreater(doc["predicted"]["gen_tok_s"], 0)
+        done = self.run_program([PROGRAM, "plan", *shape, "--disk-memory", f"{free * 2}"], 1)
+        size = r"[0-9.]+ [GT]iB"
+        self.assertRegex(done.stderr.decode(),
+                         f"--disk-memory: {size} are more than the {size} free on '{self.dir}'")
+
+    def test_weights_that_are_packed_already_take_no_more_of_the_disk(self):
+        self.keep()
+        words = ["--cache-dir", self.dir, "--compute", "f32", "--weight-format", "f16"]
+        plan = ["--model", MODEL, *words, "--device", "cpu", "--prompt-len", "20", "--gen-len",
+                "12"]
+        told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
+        self.assertRegex(told[0], r"\) lie on the disk beside the scratch$")
+        self.write([{"id": "a", "prompt": "the old man", "max_tokens": 2}])
+        self.generate(*words, "--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0")
+        told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
+        self.assertRegex(told[0], r"\) are on the disk already$")
+
+    def test_what_is_to_be_freed_on_this_machine_is_told(self):
+        self.keep()
+        free = shutil.disk_usage(self.dir).free
+        layers = 1 + int(free * 1.2 / (12 * 12288 ** 2 * 2))
+        doc = self.plan(*self.shape(hidden_size=12288, ffn_dim=49152, word_embed_proj_dim=12288,
+                                    num_attention_heads=96, num_hidden_layers=min(layers, 4000)),
+                        "--cache-dir", self.dir, "--device", "cpu", "--host-memory", "8GiB",
+                        status=2)
+        short = doc["shortfall"]["disk"]
+        self.assertAlmostEqual(short["budget"] / (free * 0.95), 1, 1)
+        fix = [f for f in doc["fixes"] if f["change"].startswith("free ")][0]
+        told = re.fullmatch(rf"free ([0-9.]+) GiB on '{self.dir}'", fix["change"])
+        self.assertGreaterEqual(float(told[1]) * 2 ** 30 * 0.95, short["missing"])
+        self.assertIs(fix["feasible"], True)
+        self.assertGreater(fix["gen_tok_s"], 0)
+
+    def test_a_home_that_cannot_be_written_to_does_not_keep_a_plan_from_being_made(self):
+        env = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+        for home in ({}, {"HOME": "/dev/null"}):
+            done = self.run_program(
+                [PROGRAM, "plan", "--model", MODEL, "--prompt-len", "20", "--gen-len", "12",
+                 "--device", "cpu", "--json"], env={**env, **home})
+            doc = json.loads(done.stdout)
+            self.assertIs(doc["feasible"], True)
+            told = [line for line in done.stderr.decode().splitlines() if "not kept" in line]
+            self.assertEqual(len(told), 1, told)
+            self.assertIn("--cache-dir", told[0])
+            self.assertIn("not kept", doc["assumptions"][0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One bit flipped or one byte zeroed in what an earlier run left - results, sums or manifest - and the
+run is started again.  Each time the damage is said (or the run was refused with a cure that works),
+the results equal the undamaged ones, and a damaged line is kept beside them.
+
+    flips.py AQUIFER MODEL FAULTY [--trials N] [--seed N]"""
+import os
+import shutil
+import tempfile
+
+from hostile import Bench, GOOD, arguments, lines, remove
+
+SHARES = (("", 70), (".sums", 15), (".manifest.json", 15))  # percent of the trials
+SAID = (b"not as they were written", b"torn", b"damaged", b"no longer there", b"--allow-change")
+CURE = ("--allow-change", "manifest")
+
+
+class Flips(Bench):
+    def __init__(self, args, folder):
+        super().__init__(args, folder, 24)
+        self.want = self.path("want")
+        # Half of the trials find a whole output, half one that was cut off and has lines to come.
+        for name, extra in (("whole", ()), ("part", ("--limit", "16", "--ordered"))):
+            self.run_well(self.path(name), extra)
+        os.replace(self.path("whole"), self.want)
+        shutil.copy(self.want, self.path("whole"))
+        os.replace(self.path("part"), self.path("part.part"))
+        self.totals = dict(silent=0, lost=0, crashed=0)
+
+    def place(self, name, output):
+        for other in os.listdir(self.folder):
+            if other.startswith(name) and not other.endswith((".status.json", ".lock")):
+                shutil.copy(self.path(other), output + other[len(name):])
+
+    def damage(self, path):
+        draw = self.args.draw
+        with open(path, "r+b") as f:
+            content = bytearray(f.read())
+            at = draw.randrange(len(content))
+            was = content[at]
+            content[at] = 0 if draw.random() < 0.25 else was ^ 1 << draw.randrange(8)
+            f.seek(0)
+            f.write(content)
+        return f"byte {at} of '{os.path.basename(path)}', {was} to {content[at]}"
+
+    def trial(self, number):
+        draw, output = self.args.draw, self.path("got")
+        name = draw.choice(("whole", "part"))
+        ending = draw.choices([e for e, _ in SHARES], [s for _, s in SHARES])[0]
+        extra = ("--ordered",) if name == "part" else draw.choice(((), ("--retry-errors",)))
+        remove(output)
+        self.place(name, output)
+        what = self.damage(output + (".part" if not ending and name == "part" else ending))
+        done = self.run(output, extra)
+        said = done.stderr
+        if done.returncode == 1:
+            done = self.run(output, extra + CURE)
+        noticed = any(word in said for word in SAID)
+        problem = None
+        if done.returncode < 0 or done.returncode not in GOOD:
+            problem = "crashed"
+        elif lines(output) != lines(self.want):
+            problem = "lost"
+        elif not noticed:
+            problem = "silent"
+        if problem:
+            self.totals[problem] += 1
+            print(f"{problem}: trial {number}: {name} {' '.join(extra)}: {what}: status {done.returncode}\n"
+                  f"{(said + done.stderr).decode(errors='replace')}", flush=True)
+
+
+def main():
+    args = arguments(__doc__, trials=(80, "changed bytes, one a trial"))
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Flips(args, folder)
+        for number in range(args.trials):
+            bench.trial(number)
+            if number % 500 == 499:
+                print(f"{number + 1} trials: {bench.totals}", flush=True)
+        totals = ", ".join(f"{count} {what}" for what, count in bench.totals.items())
+        bench.check(not any(bench.totals.values()), f"{args.trials} trials: {totals}")
+        print(f"{args.trials} trials: {totals}; seed {args.seed}")
+
+
+main()
