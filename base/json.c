@@ -130,6 +130,26 @@ json_t *aq_json_real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
+json_t *aq_json_string(const char *text)
+{
+    size_t bytes = strlen(text);
+    if (aq_utf8_invalid_at(text, bytes) == bytes)
+        return json_stringn_nocheck(text, bytes);
+    struct aq_buf b = {0};
+    for (size_t at = 0; at < bytes;) {
+        bool valid;
+        size_t n = aq_utf8_step(text + at, bytes - at, &valid);
+        if (valid)
+            aq_buf_put(&b, text + at, n);
+        else
+            aq_buf_puts(&b, "\xef\xbf\xbd");
+        at += n;
+    }
+    json_t *v = b.failed ? NULL : json_stringn_nocheck(b.data, b.count);
+    aq_buf_close(&b);
+    return v;
+}
+
 json_t *aq_json_copy(const json_t *v)
 {
     json_t *copy = json_deep_copy(v);

@@ -234,8 +234,8 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
         failed = rc < 0 && others_can(rc);
         if (failed) {
             aq_hooks_line(hooks, AQUIFER_WARNING, "row '%s': %s", row->name, err.text);
-            r = json_pack("{s:i, s:{s:s, s:i}}", "schema", 1, "error", "message", err.text,
-                          "exit_status", aq_err_exit_status(rc));
+            r = json_pack("{s:i, s:{s:o, s:i}}", "schema", 1, "error", "message",
+                          aq_json_string(err.text), "exit_status", aq_err_exit_status(rc));
         } else if (rc < 0) {
             aq_error(reterr, rc, "row '%s': %s", row->name, err.text);
             return rc;

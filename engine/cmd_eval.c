@@ -173,7 +173,7 @@ static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared
     struct aq_eval_mean nll = aq_eval_mean(v->nll, v->w.count, aq_eval_windows_scored(&v->w));
     json_t *o = json_object(), *lossy = json_array();
     for (uint32_t i = 0; i < info->lossy_count; i++)
-        aq_json_add(&lossy, json_string(info->lossy[i]));
+        aq_json_add(&lossy, aq_json_string(info->lossy[i]));
     set_mean(&o, "nll", nll);
     aq_json_put(&o, "perplexity", aq_json_real(exp(nll.mean)));
     if (compared)
@@ -335,11 +335,11 @@ static int look(struct eval *v, const struct aq_options *first, struct aq_err *r
     if (rc == 0 && v->o->compare_full && !v->o->dry_run)
         rc = open_compare(v, info, reterr);
     if (rc == 0)
-        v->head = json_pack("{s:i, s:s, s:I, s:i, s:i, s:i, s:s}", "schema", 1, "model", info->name,
-                            "tokens_scored", (json_int_t)v->w.count * aq_eval_windows_scored(&v->w),
-                            "windows", (int)v->w.count, "prompt_tokens", (int)v->w.prompt_tokens,
-                            "score_tokens", (int)v->w.score_tokens, "bos",
-                            v->o->bos_mode ? v->o->bos_mode : "none");
+        v->head = json_pack(
+            "{s:i, s:o, s:I, s:i, s:i, s:i, s:s}", "schema", 1, "model", aq_json_string(info->name),
+            "tokens_scored", (json_int_t)v->w.count * aq_eval_windows_scored(&v->w), "windows",
+            (int)v->w.count, "prompt_tokens", (int)v->w.prompt_tokens, "score_tokens",
+            (int)v->w.score_tokens, "bos", v->o->bos_mode ? v->o->bos_mode : "none");
     aq_engine_close(e);
     aq_eval_ids_close(&text);
     return rc;

@@ -91,8 +91,8 @@ static json_t *memory_json(void)
     chosen_word("/sys/kernel/mm/transparent_hugepage/defrag", defrag, sizeof(defrag));
     json_t *huge = json_pack("{s:s, s:s}", "enabled", enabled, "defrag", defrag);
     if (aq_limits_host(&h, NULL, &err) < 0)
-        return json_pack("{s:n, s:s, s:o}", "budget", "error", err.text, "transparent_huge_pages",
-                         huge);
+        return json_pack("{s:n, s:o, s:o}", "budget", "error", aq_json_string(err.text),
+                         "transparent_huge_pages", huge);
     return json_pack(
         "{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "budget", bytes_json(h.budget),
         "limited_by", h.limited_by, "usable", bytes_json(h.usable), "total", bytes_json(h.total),
@@ -132,11 +132,11 @@ static json_t *io_json(const char *directory, const char *why)
         json_pack("{s:s, s:b, s:s?}", "engine", aq_io_kind_name(engine.kind), "uring_usable",
                   !engine.uring_reason, "uring_reason", engine.uring_reason);
     if (!directory) {
-        aq_json_put(&io, "error", json_string(why));
+        aq_json_put(&io, "error", aq_json_string(why));
         return io;
     }
     char *existing = aq_path_existing(directory);
-    aq_json_put(&io, "directory", json_string(directory));
+    aq_json_put(&io, "directory", aq_json_string(directory));
     json_t *disk = NULL;
     if (existing && aq_limits_disk(&d, existing, &err) == 0)
         disk = json_pack("{s:s, s:b, s:b, s:o, s:o, s:b, s:s?}", "file_system", d.file_system,
@@ -144,7 +144,7 @@ static json_t *io_json(const char *directory, const char *why)
                          "budget", bytes_json(d.budget), "direct", d.direct, "direct_reason",
                          d.direct_reason);
     else
-        disk = json_pack("{s:s}", "error", existing ? err.text : "out of memory");
+        disk = json_pack("{s:o}", "error", aq_json_string(existing ? err.text : "out of memory"));
     if (json_object_update_new(io, disk) < 0)
         aq_json_put(&io, "", NULL);
     free(existing);
@@ -185,12 +185,14 @@ static json_t *cache_json(const char *directory)
                          entries[i]->d_name);
         bool fits = n > 0 && m > 0 && (size_t)m < sizeof(manifest);
         if (entries[i]->d_name[0] != '.' && fits && access(manifest, F_OK) == 0)
-            aq_json_add(&stores, json_pack("{s:s, s:s, s:o}", "name", entries[i]->d_name, "path",
-                                           path, "bytes", bytes_json(directory_bytes(path))));
+            aq_json_add(&stores,
+                        json_pack("{s:o, s:o, s:o}", "name", aq_json_string(entries[i]->d_name),
+                                  "path", aq_json_string(path), "bytes",
+                                  bytes_json(directory_bytes(path))));
         free(entries[i]);
     }
     free(entries);
-    return json_pack("{s:s, s:o}", "directory", directory, "stores", stores);
+    return json_pack("{s:o, s:o}", "directory", aq_json_string(directory), "stores", stores);
 }
 
 /* ---- the same as text ------------------------------------------------------------------- */

@@ -131,7 +131,7 @@ static void list_store(struct listing *l, const struct aq_store *s, json_t **hea
     }
     json_t *dirs = json_array(), *files = json_array();
     for (uint32_t i = 0; i < aq_store_dir_count(s); i++)
-        aq_json_add(&dirs, json_string(aq_store_dir(s, i)));
+        aq_json_add(&dirs, aq_json_string(aq_store_dir(s, i)));
     for (uint32_t i = 0; i < aq_store_file_count(s); i++)
         aq_json_add(&files, json_string(aq_store_file(s, i)->name));
     aq_json_put(head, "identity", hash_json(aq_store_identity(s)));
@@ -312,7 +312,7 @@ static int convert(const struct aq_options *o, const struct aq_pack_opts *opts,
     if (o->json && !o->verify && !o->list) {
         json_t *dirs = json_array();
         for (uint32_t i = 0; i < opts->dir_count; i++)
-            aq_json_add(&dirs, json_string(opts->dirs[i]));
+            aq_json_add(&dirs, aq_json_string(opts->dirs[i]));
         return aq_hooks_json(
             hooks,
             json_pack("{si so ss sI sI sf sb so}", "schema", 1, "directories", dirs, "format",

@@ -111,7 +111,7 @@ static json_t *command_json(const struct aq_planning *p)
     if (model && p->o->input)
         put_reading(&out, p->o);
     json_object_foreach(config, key, v) put_flag(&out, key, v);
-    json_t *ret = !out.failed ? json_string(out.data) : NULL;
+    json_t *ret = !out.failed ? aq_json_string(out.data) : NULL;
     aq_buf_close(&out);
     json_decref(config);
     return ret;
@@ -170,7 +170,7 @@ static int add_infeasible(json_t **doc, const struct aq_planning *p, struct aq_p
         return rc;
     aq_json_put(doc, "shortfall", aq_planning_shortfall_json(p));
     aq_json_put(doc, "fixes", fixes);
-    aq_json_put(doc, "reason", json_string(p->why_not.text));
+    aq_json_put(doc, "reason", aq_json_string(p->why_not.text));
     static const char *const none[] = {"plan",  "memory",      "links",    "predicted",
                                        "range", "sensitivity", "bound_by", "command"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(none); i++)
@@ -194,9 +194,9 @@ static json_t *workload_json(const struct aq_planning *p)
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
                          struct aq_planning_env *env, struct aq_err *reterr)
 {
-    json_t *doc =
-        json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
-                  p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
+    json_t *doc = json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible,
+                            "model", aq_json_string(p->model->name), "hardware",
+                            aq_json_string(p->machine.name), "workload", workload_json(p));
     int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)

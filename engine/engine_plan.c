@@ -77,9 +77,9 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
     if (!e->forecasted)
         return json_null();
     json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
-    aq_json_put(&o, "hardware", e->hw_name[0] ? json_string(e->hw_name) : json_null());
+    aq_json_put(&o, "hardware", e->hw_name[0] ? aq_json_string(e->hw_name) : json_null());
     if (e->hw_told[0])
-        aq_json_put(&o, "hardware_profile", json_string(e->hw_told));
+        aq_json_put(&o, "hardware_profile", aq_json_string(e->hw_told));
     return o;
 }
 
@@ -231,7 +231,7 @@ static json_t *disk_json(const struct aq_engine *e, bool measured)
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
     json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
-    aq_json_put(&tier, "limited_by", json_string(e->info.host_limited_by));
+    aq_json_put(&tier, "limited_by", aq_json_string(e->info.host_limited_by));
     if (measured)
         set_bytes(&tier, "measured", aq_mem_process_peak());
     aq_json_put(&o, "host", tier);

@@ -51,7 +51,7 @@ static void add_model(json_t **v, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
     aq_json_put(v, "version", json_string(aq_build_version()));
-    aq_json_put(v, "model", json_string(i->name));
+    aq_json_put(v, "model", aq_json_string(i->name));
     set_hash(v, "model_hash", i->model_hash);
     set_hash(v, "tokenizer_hash", j->g.tokenizer ? aq_tokenizer_info(j->g.tokenizer)->hash : 0);
     aq_json_put(v, "weights", json_string(i->random_weights ? "random" : "real"));

@@ -258,7 +258,7 @@ static json_t *positive(double x)
 static json_t *safe_text(const char *text)
 {
     char quoted[AQ_LAST_ERROR_BYTES];
-    return json_string(aq_quote(quoted, sizeof(quoted), text, strlen(text)));
+    return aq_json_string(aq_quote(quoted, sizeof(quoted), text, strlen(text)));
 }
 
 void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,

@@ -69,7 +69,7 @@ json_t *aq_planning_memory_json(const struct aq_planning *p)
                               (json_int_t)aq_ledger_total(&p->block.ledger, tier), "items",
                               items_json(&p->block.ledger, tier));
         if (t == AQ_HOST)
-            aq_json_put(&m, "limited_by", json_string(p->host_limited_by));
+            aq_json_put(&m, "limited_by", aq_json_string(p->host_limited_by));
         aq_json_put(&o, aq_tier_name(tier), m);
     }
     return o;
@@ -166,7 +166,7 @@ static void say(json_t **lines, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    aq_json_add(lines, json_string(text));
+    aq_json_add(lines, aq_json_string(text));
 }
 
 /* More than the machine has, as the options want it. */
@@ -304,8 +304,9 @@ json_t *aq_planning_records_json(const struct aq_planning *p)
         const struct aq_planning_invalid *kind = &p->invalid[c];
         if (kind->count)
             aq_json_put(&errors, aq_record_code_name((enum aq_record_code)c),
-                        json_pack("{s:I, s:I, s:s}", "count", (json_int_t)kind->count, "line",
-                                  (json_int_t)kind->line, "message", kind->message));
+                        json_pack("{s:I, s:I, s:o}", "count", (json_int_t)kind->count, "line",
+                                  (json_int_t)kind->line, "message",
+                                  aq_json_string(kind->message)));
     }
     return json_pack("{s:I, s:I, s:o}", "records", (json_int_t)p->records, "invalid",
                      (json_int_t)p->records_invalid, "errors", errors);

@@ -199,7 +199,7 @@ static int add_ours(json_t **doc, const struct row *r, struct aq_err *reterr)
     char placement[160];
     int rc = plan_ours(&block, &f, r, &err);
     if (rc == -ENOMEM || rc == -EINVAL) { /* it does not fit: that is an answer */
-        aq_json_put(doc, "ours", json_pack("{s:s}", "error", err.text));
+        aq_json_put(doc, "ours", json_pack("{s:o}", "error", aq_json_string(err.text)));
         rc = 0;
     } else if (rc < 0) {
         aq_error(reterr, rc, "%s", err.text);

@@ -40,7 +40,7 @@ json_t *aq_report_environment(void)
         !proc_line("/proc/meminfo", "MemTotal", memory, sizeof(memory)))
         return NULL;
     uname(&u);
-    return json_pack("{s:s, s:i, s:s, s:s}", "cpu", cpu, "cores",
+    return json_pack("{s:o, s:i, s:s, s:s}", "cpu", aq_json_string(cpu), "cores",
                      (int)sysconf(_SC_NPROCESSORS_ONLN), "memory", memory, "kernel", u.release);
 }
 
@@ -92,15 +92,15 @@ static void add_model(json_t **r, const struct aq_engine_info *i)
     char hash[24];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)i->model_hash);
     aq_json_put(r, "model",
-                json_pack("{s:s, s:s, s:I, s:i, s:i}", "name", i->name, "hash", hash, "parameters",
-                          (json_int_t)i->parameters, "layers", (int)i->layers, "hidden",
-                          (int)i->hidden));
+                json_pack("{s:o, s:s, s:I, s:i, s:i}", "name", aq_json_string(i->name), "hash",
+                          hash, "parameters", (json_int_t)i->parameters, "layers", (int)i->layers,
+                          "hidden", (int)i->hidden));
     aq_json_put(r, "device",
                 json_pack("{s:s, s:s, s:i}", "backend", i->backend, "isa", i->isa, "threads",
                           (int)i->threads));
     json_t *lossy = json_array();
     for (uint32_t n = 0; n < i->lossy_count; n++)
-        aq_json_add(&lossy, json_string(i->lossy[n]));
+        aq_json_add(&lossy, aq_json_string(i->lossy[n]));
     aq_json_put(r, "lossy", lossy);
     aq_json_put(r, "weights", json_string(i->random_weights ? "random" : "real"));
 }
@@ -108,7 +108,7 @@ static void add_model(json_t **r, const struct aq_engine_info *i)
 void aq_report_add_lossy(json_t **r, const char *line)
 {
     json_t *lossy = json_incref(json_object_get(*r, "lossy"));
-    aq_json_add(&lossy, json_string(line));
+    aq_json_add(&lossy, aq_json_string(line));
     aq_json_put(r, "lossy", lossy);
 }
 

@@ -173,6 +173,25 @@ static void a_document_that_lost_a_member_is_none(void **state)
     }
 }
 
+static void text_that_is_not_utf8_is_a_string_all_the_same(void **state)
+{
+    static const char *const text[][2] = {
+        {"", ""},
+        {"a \xc3\xa4 b", "a \xc3\xa4 b"},
+        {"/cache\xff/x", "/cache\xef\xbf\xbd/x"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* a surrogate */
+        {"cut \xe2\x82", "cut \xef\xbf\xbd"},
+    };
+    for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
+        json_t *v = aq_json_string(text[i][0]);
+        char *dump = aq_json_dump(v, JSON_ENCODE_ANY);
+        assert_non_null(dump);
+        assert_string_equal(json_string_value(v), text[i][1]);
+        free(dump);
+        json_decref(v);
+    }
+}
+
 static int take_over_memory(void **state)
 {
     json_set_alloc_funcs(give, free);
@@ -184,6 +203,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(any_text_reads_as_jansson_reads_it),
     cmocka_unit_test(deep_documents_are_refused_as_by_jansson),
     cmocka_unit_test(errors_are_where_they_are_in_the_text),
+    cmocka_unit_test(text_that_is_not_utf8_is_a_string_all_the_same),
     cmocka_unit_test_setup(a_document_that_lost_a_member_is_none, take_over_memory),
 };
 
