@@ -8,28 +8,14 @@
 
 #include "engine/executor.h"
 #include "engine/kv.h"
-#include "policy/admit.h"
 #include "policy/host_product.h"
 #include "policy/move_room.h"
+#include "policy/traffic.h"
 
-/* A place for one sequence; index in the block = micro_batch * seats per micro-batch + place.
- * Numbers are those of the pass whose rows are bound. */
+/* Who sits in a seat (policy/seats.h), and what HEAD has chosen for them. */
 struct exec_seat {
     struct aq_sequence *sequence; /* NULL: free */
-    struct aq_kv_limits limits;
-    uint32_t seen;         /* positions after the pass, kept or not */
-    uint32_t before, held; /* slots in use before and after it in every head, or on average */
-    /* Runs of a sequence whose heads hold different numbers of slots (aq_kv_lens), as many to the
-     * end; 0: they hold the same. */
-    uint32_t shared_runs;
-    uint32_t rows;       /* bound */
-    uint32_t last;       /* most positions it may come to see */
-    uint32_t delta;      /* on disk: rows that wait to be written before the pass */
-    uint32_t delta_next; /* and after it */
-    uint32_t chosen;     /* token chosen by HEAD */
-    bool drops;          /* it will lose keys: what its slots hold is remembered */
-    bool overwrites;     /* its row takes a slot that is given up */
-    bool rewrites;       /* all whole runs go to disk again, with the delta */
+    uint32_t chosen;              /* token */
     bool has_chosen, bad;
     bool bad_prompt; /* a prompt row's logits were not finite: set by any worker */
 };
@@ -134,10 +120,9 @@ struct aq_executor {
     struct aq_op_cost *cost;
     struct aq_pass_shape *pass_shape;
     struct aq_kv *kv;
-    struct exec_seat *seat;
+    struct aq_seats seats;
+    struct exec_seat *seat; /* [seats.count] */
     struct exec_batch *batch;
-    struct aq_admit_length *lengths; /* workspace of admission */
-    uint32_t seat_count, seated;
     /* Workspaces of attention: of the compute lane and of the host's. */
     struct exec_moves {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
@@ -147,7 +132,6 @@ struct aq_executor {
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */
     struct aq_kv_prefill_room prompt_room;
     size_t travel_bytes; /* of a seat in a stage of a separate device, beside its runs */
-    bool filling;        /* without refill: the block is being filled, nobody decodes yet */
     struct exec_list waiting, finished;
     struct aq_engine_stats stats;
 
@@ -181,10 +165,10 @@ struct aq_executor {
     /* Memory: a buffer for each class of slots. */
     uint8_t *class_buffer[AQ_SLOT_CLASS_COUNT];
     uint64_t class_bytes[AQ_SLOT_CLASS_COUNT];
-    uint64_t *slot_offset; /* [slot] in its class's buffer */
-    struct exec_run *run;  /* of all matrices */
-    uint32_t (*run_first)[AQ_STEP_MATRIX_MAX], (*run_count)[AQ_STEP_MATRIX_MAX]; /* [step] */
-    struct aq_segment *segment; /* [segment_max] of one product; the host lane's behind */
+    uint64_t *slot_offset;           /* [slot] in its class's buffer */
+    struct exec_run *run;            /* of all matrices */
+    uint32_t *run_first, *run_count; /* [aq_matrix_index()] */
+    struct aq_segment *segment;      /* [segment_max] of one product; the host lane's behind */
     uint32_t segment_max;
     void *rows_buffer; /* everything per row and seat */
     size_t rows_bytes;
@@ -203,10 +187,11 @@ static inline uint8_t *exec_slot(const struct aq_executor *x, enum aq_slot_class
     return x->class_buffer[c] + x->slot_offset[x->program->first[c] + index];
 }
 
-/* The part of a seat's place in its micro-batch. */
-uint32_t exec_part_of(const struct aq_executor *x, uint32_t seat);
+/* A register that holds all rows of an op's micro-batch: its slot where products run. */
+uint8_t *exec_register(const struct aq_executor *x, const struct aq_op *op, enum aq_register r);
 
 /* ---- exec_turn.c ---- */
+extern const struct aq_seats_ops exec_seats_ops;
 void exec_turn(struct aq_executor *x, uint32_t k);
 /* Rows for sequences submitted since the last TURN; sorts rows by part and counts what the pass
  * will do.  Without refill a block that takes nobody more starts to decode. */
@@ -268,12 +253,6 @@ struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op);
 /* The piece of a move of INPUT or COLUMNS. */
 void exec_link_share(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l);
 
-/* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
-static inline bool exec_kv_rows_apart(enum aq_dtype format)
-{
-    return format == AQ_F32 || format == AQ_F16 || format == AQ_BF16;
-}
-
 /* ---- exec_kv.c ---- */
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
@@ -286,8 +265,6 @@ struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op
 struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* Does the row of the seat's pass join its delta, unless that is written back? */
 bool exec_uses_delta(const struct aq_executor *x, uint32_t seat);
-/* Fills load_bytes and store_bytes of a part's pass shape. */
-void exec_count_kv(struct aq_executor *x, uint32_t k, uint32_t part);
 void exec_stages_open(struct aq_executor *x);
 /* Transfers, or pieces, of a move of KV. */
 void exec_list_kv(struct aq_executor *x, uint32_t op_index);

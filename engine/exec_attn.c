@@ -24,9 +24,9 @@ struct attend {
     const float *k_new, *v_new;
 };
 
-static const struct exec_seat *seat_of(const struct attend *t, uint32_t i)
+static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
 {
-    return &t->x->seat[t->seat[i]];
+    return &t->x->seats.seat[t->seat[i]];
 }
 
 static enum aq_attn_stat stat_of(enum aq_kv_stat s)
@@ -53,7 +53,7 @@ static enum aq_attn_group group_of(enum aq_kv_group g)
 
 /* The rule of decode rows for a seat that drops keys; *ret_recent: newest positions that its next
  * victim is not taken from. */
-static struct aq_attn_rule rule_of(const struct attend *t, const struct exec_seat *s,
+static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat *s,
                                    uint32_t *ret_recent)
 {
     const struct aq_kv_policy *p = &t->x->plan->kv;
@@ -72,11 +72,11 @@ static struct aq_attn_rule rule_of(const struct attend *t, const struct exec_sea
 static void tell(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
 {
     const struct aq_executor *x = t->x;
-    const struct exec_seat *s = seat_of(t, i);
+    const struct aq_seat *s = seat_of(t, i);
     if (!x->opts.kv_seen)
         return;
     struct aq_kv_seen seen = {
-        .sequence = s->sequence,
+        .sequence = x->seat[t->seat[i]].sequence,
         .layer = t->layer,
         .kv_heads = t->a.kv_heads,
         .seen = s->seen,
@@ -94,7 +94,7 @@ static void tell(const struct attend *t, uint32_t i, const struct aq_attn_slots 
 static void find_slots(const struct attend *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct exec_seat *s = seat_of(t, i);
+        const struct aq_seat *s = seat_of(t, i);
         struct aq_attn_seq *q = &t->seq[i];
         if (!s->drops)
             continue;
@@ -131,7 +131,7 @@ static void apply_deltas(const struct attend *t)
     struct exec_moves *m = moves_of(t);
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct exec_seat *s = seat_of(t, i);
+        const struct aq_seat *s = seat_of(t, i);
         if (!s->overwrites || !s->delta)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
@@ -158,7 +158,7 @@ static void note_deltas(const struct attend *t)
     struct exec_moves *m = moves_of(t);
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct exec_seat *s = seat_of(t, i);
+        const struct aq_seat *s = seat_of(t, i);
         if (!exec_uses_delta(t->x, t->seat[i]) || s->rewrites)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
@@ -190,7 +190,7 @@ static void attend_rows(struct attend *t)
 {
     struct aq_attn a = t->a;
     for (uint32_t i = 0, end; i < t->count; i = end) {
-        const struct exec_seat *s = seat_of(t, i);
+        const struct aq_seat *s = seat_of(t, i);
         struct aq_attn_rule rule = {0};
         uint32_t recent;
         for (end = i + 1; end < t->count && seat_of(t, end)->limits.sinks == s->limits.sinks;)
@@ -224,7 +224,7 @@ static void decode(struct attend *t)
 
 /* The prompt of one sequence that drops keys. */
 struct prompt {
-    const struct exec_seat *s;
+    const struct aq_seat *s;
     struct aq_attn a;
     struct aq_attn_seq seq;
     struct aq_attn_rule rule;
@@ -306,7 +306,7 @@ static struct aq_attn rows_of(const struct attend *t, uint32_t i)
 static void attend_dropping(const struct attend *t, uint32_t i)
 {
     struct aq_executor *x = t->x;
-    const struct exec_seat *s = seat_of(t, i);
+    const struct aq_seat *s = seat_of(t, i);
     struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
     size_t from = t->seq[i].row * t->stride;
     bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
@@ -384,7 +384,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
     };
     for (uint32_t i = 0; i < t.count; i++) {
         /* How many slots each head keeps of a prompt turns out when it is cut. */
-        if (!prefill && x->seat[t.seat[i]].shared_runs)
+        if (!prefill && x->seats.seat[t.seat[i]].shared_runs)
             exec_kv_spread(x, op, t.seat[i], &t.seq[i]);
         else
             t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);

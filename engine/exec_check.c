@@ -21,8 +21,10 @@ static int check_weights(const struct aq_executor *x, const struct aq_op *op,
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < g->count; i++) {
         const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
-        rc = aq_store_check_tiles(x->opts.store, x->opts.model->weight[op->step][p->matrix].item,
-                                  p->first, p->count, g->transfer[i].t.buffer, reterr);
+        const struct aq_weight *w =
+            &x->opts.model->weight[aq_matrix_index(x->steps, op->step, p->matrix)];
+        rc = aq_store_check_tiles(x->opts.store, w->item, p->first, p->count,
+                                  g->transfer[i].t.buffer, reterr);
     }
     return rc;
 }

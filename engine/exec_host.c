@@ -3,6 +3,7 @@
  * that come over the link, with the kernels and the order of sums of the device's, and their way
  * into the output of the op that they belong to (policy/host_product.h). */
 #include "engine/exec.h"
+#include "policy/registers.h"
 
 #include <assert.h>
 #include <string.h>
@@ -70,8 +71,10 @@ void exec_host_close(struct aq_executor *x)
 static const float *vector_of(const struct share *s, int8_t index)
 {
     const struct aq_model *m = s->x->opts.model;
-    return index < 0 ? NULL
-                     : s->x->host_vectors + (m->vector[s->op->step][index] - m->vectors_buffer);
+    if (index < 0)
+        return NULL;
+    uint32_t at = aq_vector_index(s->x->steps, s->op->step, (uint32_t)index);
+    return s->x->host_vectors + (m->vector[at] - m->vectors_buffer);
 }
 
 /* Rows of the input as the product takes them. */
@@ -104,9 +107,10 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
 {
     const struct aq_executor *x = s->x;
     const struct aq_prim *p = &s->list.prim[s->h.prim];
-    const struct aq_weight *w = &x->opts.model->weight[s->op->step][r->matrix];
+    uint32_t index = aq_matrix_index(x->steps, s->op->step, r->matrix);
+    const struct aq_weight *w = &x->opts.model->weight[index];
     enum aq_dtype compute = x->plan->shape.compute;
-    uint32_t resident = x->stream->split[s->op->step][r->matrix].panels[AQ_DEVICE];
+    uint32_t resident = x->stream->split[index].panels[AQ_DEVICE];
     size_t before = r->first / AQ_PANEL_ROWS - resident;
     const uint8_t *panels =
         (const uint8_t *)w->host + before * aq_panel_bytes(w->dtype, w->desc->k);
@@ -124,7 +128,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .bias = bias ? bias + r->column : NULL,
         .activation = exec_activation(p->activation),
         .y = to + r->at * s->h.column_bytes,
-        .y_dtype = p->dst == AQ_REG_INNER ? compute : AQ_F32,
+        .y_dtype = aq_register_dtype(p->dst, compute),
         .y_stride = s->h.columns,
     };
     x->opts.host_compute->ops->product(x->opts.host_compute, &product);
@@ -177,19 +181,12 @@ static void merge_row(void *arg, uint32_t row, uint32_t worker)
 struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op)
 {
     struct share s = share_of(x, op);
-    const struct aq_model_steps *m = x->steps;
     const struct aq_prim *p = &s.list.prim[s.h.prim];
-    enum aq_slot_class c = p->dst == AQ_REG_QKV     ? AQ_SLOT_QKV
-                           : p->dst == AQ_REG_INNER ? AQ_SLOT_INNER
-                                                    : AQ_SLOT_HIDDEN;
-    size_t width = p->dst == AQ_REG_QKV     ? (m->heads + 2ull * m->kv_heads) * m->head_dim
-                   : p->dst == AQ_REG_INNER ? m->inner
-                                            : m->hidden;
     struct merge merge = {
         .s = &s,
         .columns = exec_slot(x, AQ_SLOT_COLUMNS, op->stage),
-        .output = exec_slot(x, c, op->workspace),
-        .stride = width * s.h.column_bytes,
+        .output = exec_register(x, op, p->dst),
+        .stride = aq_register_row_bytes(x->steps, p->dst, x->plan->shape.compute),
         .add = p->accumulate,
     };
     aq_pool_run(x->opts.pool, merge_row, &merge, s.rows);
@@ -209,9 +206,6 @@ void exec_link_share(struct aq_executor *x, const struct aq_op *op, struct exec_
                        exec_slot(x, AQ_SLOT_COLUMNS_HOST, op->stage), s.rows * s.row_bytes);
         return;
     }
-    uint8_t *from = s.h.input == AQ_REG_HIDDEN ? exec_slot(x, AQ_SLOT_HIDDEN, op->workspace)
-                    : s.h.input == AQ_REG_INNER
-                        ? exec_slot(x, AQ_SLOT_INNER, op->workspace)
-                        : exec_slot(x, AQ_SLOT_ATTENTION, op->workspace * x->plan->part_count);
+    uint8_t *from = exec_register(x, op, s.h.input);
     exec_add_piece(l, from, exec_slot(x, AQ_SLOT_INPUT_HOST, op->stage), s.rows * s.h.input_bytes);
 }

@@ -120,7 +120,8 @@ static void list_weights(struct aq_executor *x, uint32_t op_index)
                               staged ? chunk->staging : chunk->slot);
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
         const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
-        const struct aq_weight *w = &x->opts.model->weight[op->step][p->matrix];
+        const struct aq_weight *w =
+            &x->opts.model->weight[aq_matrix_index(x->steps, op->step, p->matrix)];
         exec_add_transfer(x, op_index, x->opts.store_set,
                           w->item->offset + p->first * (p->bytes / p->count), p->bytes,
                           slot + p->offset);
@@ -174,8 +175,9 @@ static void link_weights(struct aq_executor *x, const struct aq_op *op, struct e
     uint8_t *slot = exec_slot(x, AQ_SLOT_RING, chunk->slot);
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
         const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
-        uint32_t resident = x->stream->split[op->step][p->matrix].panels[AQ_DEVICE];
-        uint8_t *from = x->opts.model->weight[op->step][p->matrix].host;
+        uint32_t index = aq_matrix_index(x->steps, op->step, p->matrix);
+        uint32_t resident = x->stream->split[index].panels[AQ_DEVICE];
+        uint8_t *from = x->opts.model->weight[index].host;
         from = chunk->tier == AQ_DISK ? exec_slot(x, AQ_SLOT_STAGING, chunk->staging) + p->offset
                                       : from + (p->first - resident) * (p->bytes / p->count);
         exec_add_piece(l, slot + p->offset, from, p->bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the ops of the compute lanes do. */
 #include "engine/exec.h"
+#include "policy/registers.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -16,16 +17,20 @@ enum aq_activation exec_activation(enum aq_step_activation a)
     return map[a];
 }
 
-/* An op at work: its rows, and the slots that its registers lie in. */
+/* An op at work, on its rows. */
 struct work {
     struct aq_executor *x;
     const struct aq_op *op;
     struct exec_batch *b;
     struct aq_compute *c;
-    float *hidden, *qkv;
-    void *attention;
-    uint8_t *inner; /* of all rows, between the halves of a split MLP */
+    bool inner_between; /* INNER is what passes from one half of MLP to the other: of all rows */
 };
+
+/* A matrix of the op's step. */
+static const struct aq_weight *weight_of(const struct work *o, uint32_t matrix)
+{
+    return &o->x->opts.model->weight[aq_matrix_index(o->x->steps, o->op->step, matrix)];
+}
 
 /* A register as memory: rows from `row` on. */
 struct view {
@@ -34,33 +39,56 @@ struct view {
     size_t stride; /* elements */
 };
 
+static enum aq_slot_class class_of(enum aq_register r)
+{
+    switch (r) {
+    case AQ_REG_HIDDEN: return AQ_SLOT_HIDDEN;
+    case AQ_REG_QKV: return AQ_SLOT_QKV;
+    case AQ_REG_ATTENTION: return AQ_SLOT_ATTENTION;
+    case AQ_REG_INNER: return AQ_SLOT_INNER;
+    case AQ_REG_LOGITS: return AQ_SLOT_LOGITS;
+    default: assert(!"a register with a slot"); return AQ_SLOT_HIDDEN;
+    }
+}
+
+/* Its slot's index in its class (policy/program.h says which of an op's numbers it is). */
+static uint32_t slot_of(const struct aq_executor *x, const struct aq_op *op, enum aq_register r)
+{
+    switch (r) {
+    case AQ_REG_HIDDEN: return op->of ? op->workspace : op->stage;
+    case AQ_REG_ATTENTION: return op->workspace * x->plan->part_count;
+    case AQ_REG_LOGITS: return 0;
+    default: return op->workspace;
+    }
+}
+
+uint8_t *exec_register(const struct aq_executor *x, const struct aq_op *op, enum aq_register r)
+{
+    return exec_slot(x, class_of(r), slot_of(x, op, r));
+}
+
 static struct view view_of(const struct work *o, enum aq_register r, uint32_t row)
 {
     const struct aq_executor *x = o->x;
-    const struct aq_model_steps *m = x->steps;
-    enum aq_dtype compute = x->plan->shape.compute;
-    size_t width = (size_t)m->heads * m->head_dim, qkv = width + 2ull * m->kv_heads * m->head_dim;
+    struct view v = {.dtype = aq_register_dtype(r, x->plan->shape.compute),
+                     .stride = aq_register_width(x->steps, r)};
     switch (r) {
-    case AQ_REG_HIDDEN:
-        return (struct view){o->hidden + (size_t)row * m->hidden, AQ_F32, m->hidden};
-    case AQ_REG_QKV: return (struct view){o->qkv + row * qkv, AQ_F32, qkv};
-    case AQ_REG_ATTENTION:
-        return (struct view){(uint8_t *)o->attention + row * width * aq_dtype_bytes(compute),
-                             compute, width};
-    case AQ_REG_NORM: return (struct view){x->tile_norm, compute, m->hidden};
+    case AQ_REG_NORM: v.data = x->tile_norm; return v;
+    case AQ_REG_EMBED: v.data = x->tile_embed; return v;
+    case AQ_REG_LOGITS: v.data = exec_register(x, o->op, r); return v;
     case AQ_REG_INNER:
-        return o->inner ? (struct view){o->inner + (size_t)row * m->inner * aq_dtype_bytes(compute),
-                                        compute, m->inner}
-                        : (struct view){x->tile_inner, compute, m->inner};
-    case AQ_REG_EMBED: return (struct view){x->tile_embed, compute, m->embed_width};
-    case AQ_REG_LOGITS: return (struct view){exec_slot(x, AQ_SLOT_LOGITS, 0), AQ_F32, m->vocab};
-    default: assert(!"register"); return (struct view){0};
+        if (!o->inner_between) {
+            v.data = x->tile_inner;
+            return v;
+        } /* fall through */
+    default: v.data = exec_register(x, o->op, r) + row * v.stride * aq_dtype_bytes(v.dtype);
     }
+    return v;
 }
 
 static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
-    const struct aq_weight *w = &o->x->opts.model->weight[o->op->step][p->matrix[0]];
+    const struct aq_weight *w = weight_of(o, p->matrix[0]);
     struct aq_compute *c = o->c;
     struct view y = view_of(o, p->dst, row);
     if (p->kind == AQ_PRIM_POSITION) {
@@ -83,7 +111,10 @@ static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t r
 
 static const float *vector_of(const struct work *o, int8_t index)
 {
-    return index < 0 ? NULL : o->x->opts.model->vector[o->op->step][index];
+    const struct aq_executor *x = o->x;
+    return index < 0
+               ? NULL
+               : x->opts.model->vector[aq_vector_index(x->steps, o->op->step, (uint32_t)index)];
 }
 
 enum aq_norm_kind exec_norm_kind(enum aq_step_norm n)
@@ -110,7 +141,7 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
                               .b = vector_of(o, p->bias),
                               .eps = p->eps,
                               .rows = rows,
-                              .dim = o->x->steps->hidden,
+                              .dim = (uint32_t)from.stride,
                           });
 }
 
@@ -120,9 +151,9 @@ static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t col
                              struct aq_segment *to)
 {
     const struct aq_executor *x = o->x;
-    uint32_t step = o->op->step, count = x->run_count[step][matrix];
-    const struct aq_weight *w = &x->opts.model->weight[step][matrix];
-    const struct exec_run *run = x->run + x->run_first[step][matrix];
+    uint32_t index = aq_matrix_index(x->steps, o->op->step, matrix), count = x->run_count[index];
+    const struct aq_weight *w = &x->opts.model->weight[index];
+    const struct exec_run *run = x->run + x->run_first[index];
     size_t panel = aq_panel_bytes(w->dtype, w->desc->k);
     for (uint32_t i = 0; i < count; i++, run++) {
         const uint8_t *panels = (const uint8_t *)w->data + run->first * panel;
@@ -181,7 +212,7 @@ static void run_unpack(const struct work *o)
 {
     struct aq_executor *x = o->x;
     for (uint32_t i = 0; i < x->steps->step[o->op->step].matrix_count; i++) {
-        const struct aq_weight *w = &x->opts.model->weight[o->op->step][i];
+        const struct aq_weight *w = weight_of(o, i);
         uint32_t count = add_segments(o, i, 0, x->segment);
         enum aq_dtype compute = x->plan->shape.compute;
         size_t panel = aq_panel_bytes(compute, w->desc->k);
@@ -207,7 +238,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
     const struct aq_weight *w = NULL;
     bool unpacked = is_unpacked(o);
     for (uint32_t i = 0; i < p->matrix_count; i++) {
-        w = &o->x->opts.model->weight[o->op->step][p->matrix[i]];
+        w = weight_of(o, p->matrix[i]);
         count += (unpacked ? add_unpacked : add_segments)(o, p->matrix[i], column, segment + count);
         column += w->desc->rows;
     }
@@ -261,43 +292,24 @@ static void run_tiles(const struct work *o, const struct aq_prim_list *list)
         run_list(o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
 }
 
-/* Slots of the registers that an op works with. */
-static void find_registers(struct work *o)
-{
-    const struct aq_executor *x = o->x;
-    const struct aq_op *op = o->op;
-    uint32_t at = op->workspace * x->plan->part_count;
-    switch ((enum aq_op_kind)op->kind) {
-    case AQ_OP_ATTN_HOST:
-        o->c = x->opts.host_compute;
-        o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at + op->part);
-        o->attention = exec_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
-        break;
-    case AQ_OP_ATTN_PREFILL:
-    case AQ_OP_ATTN_DEVICE:
-    case AQ_OP_UNPACK: break;
-    case AQ_OP_PRODUCT_HOST: return;
-    case AQ_OP_MERGE: /* what follows a product works on the residual stream */
-        if (op->of == AQ_OP_POST || op->of == AQ_OP_MLP_DOWN)
-            o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->workspace);
-        return;
-    default: o->hidden = (float *)exec_slot(x, AQ_SLOT_HIDDEN, op->stage);
-    }
-    if (op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN) {
-        o->inner = exec_slot(x, AQ_SLOT_INNER, op->workspace);
-        return;
-    }
-    if (op->kind != AQ_OP_ATTN_HOST) {
-        o->qkv = (float *)exec_slot(x, AQ_SLOT_QKV, op->workspace);
-        o->attention = exec_slot(x, AQ_SLOT_ATTENTION, at);
-    }
-}
-
 static struct aq_device_range whole_slot(const struct aq_executor *x, enum aq_slot_class c,
                                          uint32_t index)
 {
     return (struct aq_device_range){exec_slot(x, c, index),
                                     x->program->slot[x->program->first[c] + index].bytes};
+}
+
+/* What an op that runs primitives leaves without having read it. */
+static struct aq_device_range rows_output(const struct aq_executor *x, const struct aq_op *op)
+{
+    struct aq_prim_list list = aq_op_prims((enum aq_op_kind)op->kind, &x->steps->step[op->step]);
+    struct aq_list_io io = aq_list_io(&list);
+    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
+        if (io.leaves[r] && !io.takes[r])
+            return whole_slot(x, class_of((enum aq_register)r),
+                              slot_of(x, op, (enum aq_register)r));
+    }
+    return (struct aq_device_range){0};
 }
 
 struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op)
@@ -306,20 +318,22 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     const uint32_t *unpacked = &x->program->first[AQ_SLOT_UNPACKED];
     uint32_t at = op->workspace * x->plan->part_count;
     switch ((enum aq_op_kind)op->kind) {
-    case AQ_OP_EMBED: return whole_slot(x, AQ_SLOT_HIDDEN, op->stage);
-    case AQ_OP_PRE: return whole_slot(x, AQ_SLOT_QKV, op->workspace);
-    case AQ_OP_HEAD: return whole_slot(x, AQ_SLOT_LOGITS, 0);
-    case AQ_OP_MLP_UP: return whole_slot(x, AQ_SLOT_INNER, op->workspace);
+    case AQ_OP_EMBED:
+    case AQ_OP_PRE:
+    case AQ_OP_POST:
+    case AQ_OP_MLP:
+    case AQ_OP_MLP_UP:
+    case AQ_OP_MLP_DOWN:
+    case AQ_OP_HEAD: return rows_output(x, op);
     case AQ_OP_ATTN_HOST: return whole_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
     case AQ_OP_PRODUCT_HOST: return whole_slot(x, AQ_SLOT_COLUMNS_HOST, op->stage);
     case AQ_OP_UNPACK: return whole_slot(x, AQ_SLOT_UNPACKED, op->step % (unpacked[1] - *unpacked));
     case AQ_OP_ATTN_DEVICE: {
         /* Decode rows come first in a micro-batch, in the order of their parts. */
-        size_t row =
-            (size_t)x->steps->heads * x->steps->head_dim * aq_dtype_bytes(x->plan->shape.compute);
+        size_t row = aq_register_row_bytes(x->steps, AQ_REG_ATTENTION, x->plan->shape.compute);
         uint32_t first = b->decode_first[op->part], end = b->decode_first[op->part + 1];
-        return (struct aq_device_range){
-            (uint8_t *)exec_slot(x, AQ_SLOT_ATTENTION, at) + first * row, (end - first) * row};
+        return (struct aq_device_range){exec_register(x, op, AQ_REG_ATTENTION) + first * row,
+                                        (end - first) * row};
     }
     default: return (struct aq_device_range){0};
     }
@@ -330,10 +344,11 @@ static void watch_prompts(const struct work *o)
 {
     const struct aq_model_steps *m = o->x->steps;
     const struct exec_batch *b = o->b;
-    size_t width = (size_t)m->heads * m->head_dim;
-    size_t stride = width + 2 * (size_t)m->kv_heads * m->head_dim;
+    size_t width = aq_register_width(m, AQ_REG_ATTENTION);
+    size_t stride = aq_register_width(m, AQ_REG_QKV);
+    const float *qkv = (const float *)exec_register(o->x, o->op, AQ_REG_QKV);
     for (uint32_t i = b->prefill_first[o->op->part]; i < b->prefill_first[o->op->part + 1]; i++) {
-        const float *q = o->qkv + b->prefill[i].row * stride;
+        const float *q = qkv + b->prefill[i].row * stride;
         struct aq_attention_rows rows = {
             .layer = m->step[o->op->step].layer,
             .n = b->prefill[i].rows,
@@ -349,15 +364,20 @@ static void watch_prompts(const struct work *o)
 void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows)
 {
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
-    find_registers(&o);
-    run_list(&o, &x->steps->step[op->step].main, 0, rows, o.b->logit_index + first);
+    run_list(&o, &x->steps->step[op->step].half[0], 0, rows, o.b->logit_index + first);
+}
+
+static void attend_on_host(struct aq_executor *x, const struct aq_op *op)
+{
+    uint32_t at = op->workspace * x->plan->part_count + op->part;
+    exec_attend(x, op, x->opts.host_compute, (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at),
+                exec_slot(x, AQ_SLOT_ATTENTION_HOST, at));
 }
 
 void exec_compute(struct aq_executor *x, const struct aq_op *op)
 {
     struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
     const struct aq_step_desc *step = &x->steps->step[op->step];
-    find_registers(&o);
     if (x->opts.replay) {
         if (op->kind == AQ_OP_HEAD)
             exec_head_replay(x, op);
@@ -366,6 +386,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
         watch_prompts(&o);
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
+    o.inner_between = op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN;
     struct aq_host_product h;
     if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
         prims.count = h.prim + 1; /* what follows is MERGE's */
@@ -380,7 +401,10 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
     case AQ_OP_ATTN_PREFILL:
     case AQ_OP_ATTN_DEVICE:
-    case AQ_OP_ATTN_HOST: exec_attend(x, op, o.c, o.qkv, o.attention); break;
+        exec_attend(x, op, o.c, (float *)exec_register(x, op, AQ_REG_QKV),
+                    exec_register(x, op, AQ_REG_ATTENTION));
+        break;
+    case AQ_OP_ATTN_HOST: attend_on_host(x, op); break;
     case AQ_OP_HEAD: exec_head(x, op); break;
     case AQ_OP_UNPACK: run_unpack(&o); break;
     default: assert(!"an op that computes");

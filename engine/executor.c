@@ -40,6 +40,8 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     }
     seats *= s->micro_batches;
     struct exec_seat *seat = carve(c, seats * sizeof(*seat));
+    struct aq_seat *place = carve(c, seats * sizeof(*place));
+    uint32_t *prompt_rows = carve(c, s->micro_batches * sizeof(*prompt_rows));
     struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
     struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
@@ -53,7 +55,13 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
     if (x) {
         x->prompt_block = prompt_block;
         x->seat = seat;
-        x->lengths = lengths;
+        aq_seats_open(&x->seats,
+                      &(struct aq_seats_opts){.steps = x->steps,
+                                              .plan = x->plan,
+                                              .refill = x->opts.refill,
+                                              .ops = &exec_seats_ops,
+                                              .user = x},
+                      place, lengths, prompt_rows);
         x->logits_stat = stat;
     }
 }
@@ -149,7 +157,8 @@ static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t m
                           struct exec_run *to)
 {
     const struct aq_stream *s = x->stream;
-    uint32_t count = 0, resident = s->split[step][matrix].panels[AQ_DEVICE];
+    uint32_t count = 0,
+             resident = s->split[aq_matrix_index(x->steps, step, matrix)].panels[AQ_DEVICE];
     if (resident) {
         if (to)
             to[count] = (struct exec_run){.count = resident, .chunk = UINT32_MAX};
@@ -171,17 +180,18 @@ static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t m
 static int find_runs(struct aq_executor *x, struct aq_err *reterr)
 {
     uint32_t steps = x->steps->step_count, total = 0;
-    x->run_first = calloc(steps, sizeof(*x->run_first));
-    x->run_count = calloc(steps, sizeof(*x->run_count));
+    x->run_first = calloc(x->steps->matrix_count, sizeof(*x->run_first));
+    x->run_count = calloc(x->steps->matrix_count, sizeof(*x->run_count));
     if (!x->run_first || !x->run_count)
         return aq_error_memory(reterr, "executor of %u steps", steps);
     for (uint32_t j = 0; j < steps; j++) {
         uint32_t of_step = 0;
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++) {
-            x->run_first[j][i] = total;
-            x->run_count[j][i] = list_runs(x, j, i, NULL);
-            total += x->run_count[j][i];
-            of_step += x->run_count[j][i];
+            uint32_t index = aq_matrix_index(x->steps, j, i), count = list_runs(x, j, i, NULL);
+            x->run_first[index] = total;
+            x->run_count[index] = count;
+            total += count;
+            of_step += count;
         }
         /* Unpacked, a matrix is at most two: before and behind what the host computes. */
         of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
@@ -193,7 +203,7 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
         return aq_error_memory(reterr, "executor of %u runs of panels", total);
     for (uint32_t j = 0; j < steps; j++) {
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++)
-            list_runs(x, j, i, x->run + x->run_first[j][i]);
+            list_runs(x, j, i, x->run + x->run_first[aq_matrix_index(x->steps, j, i)]);
     }
     return 0;
 }
@@ -305,9 +315,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->plan = &opts->block->plan;
     x->stream = &opts->block->stream;
     x->program = &opts->block->program;
-    x->filling = true;
     uint32_t ops = x->program->op_count, batches = x->plan->shape.micro_batches;
-    x->seat_count = x->plan->shape.micro_batch * batches;
     x->batch = calloc(batches, sizeof(*x->batch));
     x->pass_shape = calloc(batches, sizeof(*x->pass_shape));
     x->cost = calloc(ops, sizeof(*x->cost));
@@ -798,7 +806,7 @@ int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *ret
 struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
 {
     struct aq_engine_stats st = x->stats;
-    st.seated = x->seated;
+    st.seated = x->seats.seated;
     st.waiting = x->waiting.count;
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         st.lane[l].busy_s = x->lane[l].busy_s;

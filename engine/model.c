@@ -359,7 +359,7 @@ void aq_model_close(struct aq_model *m)
     free(m->source);
     free(m->weight);
     free(m->vector);
-    free(m->steps.step);
+    aq_steps_close(&m->steps);
     free(m);
 }
 
@@ -645,7 +645,7 @@ static void split_bytes(uint64_t bytes[AQ_TIER_COUNT], const struct aq_model *m,
     }
     uint64_t panel = aq_panel_bytes(dtype, d->matrix[matrix].k);
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
-        bytes[t] = stream->split[step][matrix].panels[t] * panel;
+        bytes[t] = stream->split[aq_matrix_index(&m->steps, step, matrix)].panels[t] * panel;
 }
 
 /* Gives every matrix and vector its place; tied matrices share one.  With bases of NULL it only
@@ -659,9 +659,10 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
+            struct aq_weight *weight = &m->weight[aq_matrix_index(&m->steps, s, i)];
             uint32_t at_step, at_index;
             if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index)) {
-                m->weight[s][i] = m->weight[at_step][at_index];
+                *weight = m->weight[aq_matrix_index(&m->steps, at_step, at_index)];
                 continue;
             }
             enum aq_dtype dtype =
@@ -669,7 +670,7 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
             split_bytes(bytes, m, stream, head, s, i, dtype);
             bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
             uint8_t *device = m->weights_buffer[AQ_DEVICE], *host = m->weights_buffer[AQ_HOST];
-            m->weight[s][i] = (struct aq_weight){
+            *weight = (struct aq_weight){
                 .desc = &d->matrix[i],
                 .dtype = dtype,
                 .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_model_layout(m, dtype),
@@ -677,12 +678,12 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
                 .host = host ? host + used[AQ_HOST] : NULL,
             };
             if (!layer && head == AQ_HOST)
-                m->weight[s][i].data = m->weight[s][i].host; /* read where it is */
+                weight->data = weight->host; /* read where it is */
             used[AQ_DEVICE] += bytes[AQ_DEVICE];
             used[AQ_HOST] += bytes[AQ_HOST];
         }
         for (uint32_t i = 0; i < d->vector_count; i++) {
-            m->vector[s][i] = vector ? vector + vectors / 4 : NULL;
+            m->vector[aq_vector_index(&m->steps, s, i)] = vector ? vector + vectors / 4 : NULL;
             vectors += aq_align_up(4ull * d->vector[i].count, 64);
         }
     }
@@ -716,8 +717,9 @@ static int load_step(struct load *l, struct aq_pool *pool, const struct aq_strea
         uint32_t at_step, at_index;
         if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))
             continue;
-        l->weight = &m->weight[s][i];
-        const uint32_t *panels = stream->split[s][i].panels;
+        uint32_t index = aq_matrix_index(&m->steps, s, i);
+        l->weight = &m->weight[index];
+        const uint32_t *panels = stream->split[index].panels;
         uint32_t near = layer ? panels[AQ_DEVICE] : aq_panel_count(d->matrix[i].rows);
         int rc = load_panels(l, pool, 0, near, l->weight->data, reterr);
         if (rc == 0 && layer)
@@ -726,7 +728,7 @@ static int load_step(struct load *l, struct aq_pool *pool, const struct aq_strea
             return rc;
     }
     for (uint32_t i = 0; i < d->vector_count; i++) {
-        int rc = load_vector(l, &d->vector[i], m->vector[s][i], reterr);
+        int rc = load_vector(l, &d->vector[i], m->vector[aq_vector_index(&m->steps, s, i)], reterr);
         if (rc < 0)
             return rc;
     }
@@ -758,8 +760,8 @@ int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_
 {
     assert(!m->device);
     enum aq_dtype table = aq_model_table_dtype(m);
-    m->weight = calloc(m->steps.step_count, sizeof(*m->weight));
-    m->vector = calloc(m->steps.step_count, sizeof(*m->vector));
+    m->weight = calloc(m->steps.matrix_count, sizeof(*m->weight));
+    m->vector = calloc(m->steps.vector_count, sizeof(*m->vector));
     if (!m->weight || !m->vector)
         return aq_error_memory(reterr, "%s: table of weights", m->name);
     head = aq_device_separate(device) ? head : AQ_DEVICE;
@@ -789,6 +791,7 @@ void aq_model_stream_from(struct aq_model *m, const struct aq_store *store)
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++)
-            m->weight[s][i].item = aq_store_find(store, d->matrix[i].name);
+            m->weight[aq_matrix_index(&m->steps, s, i)].item =
+                aq_store_find(store, d->matrix[i].name);
     }
 }

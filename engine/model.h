@@ -40,9 +40,9 @@ struct aq_model {
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
 
-    /* Filled by load, [step][AQ_STEP_MATRIX_MAX] and [step][AQ_STEP_VECTOR_MAX]. */
-    struct aq_weight (*weight)[AQ_STEP_MATRIX_MAX];
-    float *(*vector)[AQ_STEP_VECTOR_MAX];
+    /* Filled by load, [aq_matrix_index()] and [aq_vector_index()]. */
+    struct aq_weight *weight;
+    float **vector;
     struct aq_device *device;
     void *weights_buffer
         [AQ_TIER_COUNT]; /* where products run, and on the host of a separate device */

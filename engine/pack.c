@@ -140,12 +140,12 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     const struct aq_model *m = opts->model;
     struct aq_pack_plan p = {.owned = calloc(1, sizeof(struct owned))};
     struct owned *o = p.owned;
-    enum { PER_STEP = AQ_STEP_MATRIX_MAX + AQ_STEP_VECTOR_MAX * AQ_VECTOR_PART_MAX };
+    size_t items = m->steps.matrix_count + (size_t)m->steps.vector_count * AQ_VECTOR_PART_MAX;
     if (!o)
         return aq_error_memory(reterr, "plan of a store");
     o->steps = calloc(m->steps.step_count, sizeof(*o->steps));
     o->step_names = calloc(m->steps.step_count, sizeof(*o->step_names));
-    o->items = calloc((size_t)m->steps.step_count * PER_STEP, sizeof(*o->items));
+    o->items = calloc(items, sizeof(*o->items));
     /* Nothing that depends on where the checkpoint lies: a moved one continues its conversion. */
     o->model = json_pack("{ss sI sI sI ss}", "architecture", "opt", "parameters",
                          (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers,

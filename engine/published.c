@@ -71,7 +71,7 @@ static int open_row(struct row *r, const struct aq_table *t, const struct aq_tab
 static void close_row(struct row *r)
 {
     aq_options_close(r->options);
-    free(r->steps.step);
+    aq_steps_close(&r->steps);
 }
 
 /* ---- theirs ------------------------------------------------------------------------------ */

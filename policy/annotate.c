@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/host_product.h"
 #include "policy/hw.h"
+#include "policy/registers.h"
 
 #include <assert.h>
 
@@ -13,22 +14,12 @@ struct pass {
     uint64_t width, kv_width;          /* elements of q, and of k or v, of a row */
 };
 
-/* Bytes of a row of a register. */
+/* Bytes of a row of a register, as they count for time: logits are written (twice this is counted)
+ * and read to choose, which takes as long as 12 bytes more. */
 static uint64_t register_bytes(const struct pass *p, enum aq_register r)
 {
-    uint64_t compute = aq_dtype_bytes(p->plan->shape.compute);
-    switch (r) {
-    case AQ_REG_HIDDEN: return p->steps->hidden * 4ull;
-    case AQ_REG_QKV: return (p->width + 2 * p->kv_width) * 4;
-    case AQ_REG_ATTENTION: return p->width * compute;
-    case AQ_REG_NORM: return p->steps->hidden * compute;
-    case AQ_REG_INNER: return p->steps->inner * compute;
-    case AQ_REG_EMBED: return p->steps->embed_width * compute;
-    /* Written (twice this is counted) and read to choose, which takes as long as 12 bytes more. */
-    case AQ_REG_LOGITS: return p->steps->vocab * 12ull;
-    case AQ_REG_NONE: break;
-    }
-    return 0;
+    uint64_t bytes = aq_register_row_bytes(p->steps, r, p->plan->shape.compute);
+    return r == AQ_REG_LOGITS ? 3 * bytes : bytes;
 }
 
 /* What the primitives of a list read and write of a row.  What is written is read first, for its
@@ -196,8 +187,8 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_UNPACK:
         return (struct aq_op_cost){
             .rows = 1,
-            .memory_bytes = list_cost(p, op->step, &step->main, format).memory_bytes +
-                            list_cost(p, op->step, &step->post, format).memory_bytes,
+            .memory_bytes = list_cost(p, op->step, &step->half[0], format).memory_bytes +
+                            list_cost(p, op->step, &step->half[1], format).memory_bytes,
             .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:

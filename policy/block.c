@@ -147,8 +147,9 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
                 continue;
             }
             uint64_t panel = aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k);
-            bytes[device] += b->stream.split[s][i].panels[AQ_DEVICE] * panel;
-            bytes[AQ_HOST] += b->stream.split[s][i].panels[AQ_HOST] * panel;
+            const uint32_t *panels = b->stream.split[aq_matrix_index(in->steps, s, i)].panels;
+            bytes[device] += panels[AQ_DEVICE] * panel;
+            bytes[AQ_HOST] += panels[AQ_HOST] * panel;
         }
     }
     uint64_t matrices, vectors;

@@ -244,7 +244,8 @@ static bool shares_columns(const struct aq_check_opts *opts, const struct aq_op 
     const struct aq_step_desc *d = &opts->steps->step[op->step];
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
     for (uint32_t i = 0; i < d->matrix_count; i++) {
-        if (opts->stream->split[op->step][i].on_host && list_uses_matrix(&prims, i))
+        if (opts->stream->split[aq_matrix_index(opts->steps, op->step, i)].on_host &&
+            list_uses_matrix(&prims, i))
             return true;
     }
     return false;

@@ -21,56 +21,49 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
 }
 
-/* Bytes of a decoded key of one layer as it comes home over the link: its rows, or the run where
- * rows cannot be told apart (engine/exec_move.c moves it so). */
-static uint64_t key_bytes(const struct aq_model_steps *m, const struct aq_block_shape *s)
-{
-    bool apart = s->kv_format == AQ_F32 || s->kv_format == AQ_F16 || s->kv_format == AQ_BF16;
-    return apart ? 2ull * m->kv_heads * m->head_dim * aq_dtype_bytes(s->kv_format) : s->run_bytes;
-}
+/* What some rows do: of sequences that are alike, on average over the passes in which they are so
+ * long (policy/traffic.h says what one of them does in one pass). */
+struct mean_rows {
+    const struct aq_plan *plan;
+    const struct aq_part *part;
+    const struct aq_forecast_rows *rows;
+    struct aq_kv_sizes z;
+};
 
-static void fill_prefill(struct aq_part_shape *ret, const struct aq_model_steps *m,
-                         const struct aq_plan *plan, const struct aq_part *p,
-                         const struct aq_forecast_rows *r, uint64_t n)
+static void fill_prefill(struct aq_part_shape *ret, const struct mean_rows *m)
 {
-    uint64_t run = plan->shape.run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
+    const struct aq_part *p = m->part;
+    const struct aq_forecast_rows *r = m->rows;
+    uint64_t n = r->seats;
     ret->prefill_rows = (uint32_t)(n * r->prompt);
     ret->prefill_key_pairs = n * r->prompt * (r->prompt + 1ull) / 2;
     ret->stat_key_pairs = r->scored ? ret->prefill_key_pairs : 0;
     if (p->staged && p->tier == AQ_DISK)
-        ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * stride;
-    if (!p->staged || !plan->separate)
+        ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride;
+    if (!p->staged || !m->plan->separate)
         return;
-    struct aq_kv_room room;
-    aq_kv_room_slots(&room, plan, m->kv_heads);
-    ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * run;
+    ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
     if (r->scored && p->side == AQ_ATTEND_HOST)
-        ret->store_bytes += n * room.bytes;
+        ret->store_bytes += n * m->z.slots;
 }
 
 /* KV of one sequence on disk that a separate device attends and overwrites: its delta comes and
  * goes, but for one pass in 32, in which everything goes home to be written. */
-static void fill_delta(struct aq_part_shape *ret, const struct aq_model_steps *m,
-                       const struct aq_plan *plan, const struct aq_forecast_rows *r, uint64_t n)
+static void fill_delta(struct aq_part_shape *ret, const struct mean_rows *m)
 {
-    struct aq_kv_delta_room delta;
-    uint64_t run = plan->shape.run_bytes, runs = aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS);
-    uint64_t tail = r->held % AQ_HEAD_BLOCK_SLOTS ? run : 0;
-    aq_kv_room_delta(&delta, plan, m->kv_heads);
-    if (r->held < AQ_HEAD_BLOCK_SLOTS)
-        delta.bytes = 0; /* all of it is tail */
-    uint64_t usual = AQ_HEAD_BLOCK_SLOTS - 1;
-    ret->load_bytes += n * delta.bytes * usual / AQ_HEAD_BLOCK_SLOTS;
-    ret->store_bytes = n * ((delta.bytes + tail) * usual + runs * run) / AQ_HEAD_BLOCK_SLOTS;
+    uint64_t held = m->rows->held, n = m->rows->seats, usual = AQ_HEAD_BLOCK_SLOTS - 1;
+    uint64_t run = m->z.run, runs = aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t tail = held % AQ_HEAD_BLOCK_SLOTS ? run : 0;
+    uint64_t delta = held < AQ_HEAD_BLOCK_SLOTS ? 0 : m->z.delta; /* else all of it is tail */
+    ret->load_bytes += n * delta * usual / AQ_HEAD_BLOCK_SLOTS;
+    ret->store_bytes = n * ((delta + tail) * usual + runs * run) / AQ_HEAD_BLOCK_SLOTS;
 }
 
-static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *m,
-                        const struct aq_plan *plan, const struct aq_part *p,
-                        const struct aq_forecast_rows *r, uint64_t n)
+static void fill_decode(struct aq_part_shape *ret, const struct mean_rows *m)
 {
-    const struct aq_block_shape *s = &plan->shape;
-    uint64_t run = s->run_bytes, stride = aq_align_up(run, AQ_PANEL_ALIGN);
-    uint64_t before = r->full ? r->held : r->held - 1;
+    const struct aq_part *p = m->part;
+    const struct aq_forecast_rows *r = m->rows;
+    uint64_t n = r->seats, before = r->full ? r->held : r->held - 1;
     ret->decode_rows = (uint32_t)n;
     ret->decode_keys = n * r->held;
     /* The last head-block is read whole: half full on average, as long as keys are added. */
@@ -78,37 +71,16 @@ static void fill_decode(struct aq_part_shape *ret, const struct aq_model_steps *
                                      : r->held + AQ_HEAD_BLOCK_SLOTS / 2);
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
-        ret->read_bytes = n * whole * stride;
+        ret->read_bytes = n * whole * m->z.run_stride;
         /* In 32 passes a run, or, where keys take the slots of others, all of them. */
-        ret->write_bytes = n * (r->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS;
+        ret->write_bytes = n * (r->full ? whole + 1 : 1) * m->z.run_stride / AQ_HEAD_BLOCK_SLOTS;
     }
-    if (p->staged && plan->separate && p->side != AQ_ATTEND_HOST) {
-        ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * run;
-        ret->store_bytes = n * (key_bytes(m, s) + (r->full ? m->kv_heads * 4 : 0)); /* victims */
+    if (p->staged && m->plan->separate && p->side != AQ_ATTEND_HOST) {
+        ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
+        ret->store_bytes = n * (m->z.key + (r->full ? m->z.victims : 0));
         if (r->full && p->tier == AQ_DISK)
-            fill_delta(ret, m, plan, r, n);
+            fill_delta(ret, m);
     }
-}
-
-void aq_forecast_add_rows(struct aq_part_shape *io, const struct aq_model_steps *steps,
-                          const struct aq_plan *plan, const struct aq_part *part,
-                          const struct aq_forecast_rows *rows)
-{
-    struct aq_part_shape one = {0};
-    if (rows->prompt)
-        fill_prefill(&one, steps, plan, part, rows, rows->seats);
-    else
-        fill_decode(&one, steps, plan, part, rows, rows->seats);
-    io->decode_rows += one.decode_rows;
-    io->prefill_rows += one.prefill_rows;
-    io->decode_keys += one.decode_keys;
-    io->decode_slots += one.decode_slots;
-    io->prefill_key_pairs += one.prefill_key_pairs;
-    io->stat_key_pairs += one.stat_key_pairs;
-    io->read_bytes += one.read_bytes;
-    io->write_bytes += one.write_bytes;
-    io->load_bytes += one.load_bytes;
-    io->store_bytes += one.store_bytes;
 }
 
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
@@ -125,7 +97,9 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
         struct aq_forecast_rows of = *rows;
         of.seats = taken < p->count ? taken : p->count;
-        aq_forecast_add_rows(&ret->part[i], steps, plan, p, &of);
+        struct mean_rows m = {.plan = plan, .part = p, .rows = &of};
+        aq_kv_sizes_of(&m.z, plan, steps->kv_heads, steps->head_dim);
+        (rows->prompt ? fill_prefill : fill_decode)(&ret->part[i], &m);
     }
 }
 
@@ -444,7 +418,7 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
         most = aq_min_u64(most, ADMIT_STEPS / (seats * seats));
     struct job j = {
         .seating = {.steps = work->steps,
-                    .plan = &block->plan,
+                    .block = block,
                     .length = length,
                     .length_count = count,
                     .sequences = aq_min_u64(all, most),

@@ -48,10 +48,6 @@ struct aq_forecast_rows {
     bool scored;     /* keys of the prompts get scores */
     bool full;       /* decode: the new key takes the slot of another */
 };
-/* Adds what these seats of one part do. */
-void aq_forecast_add_rows(struct aq_part_shape *io, const struct aq_model_steps *steps,
-                          const struct aq_plan *plan, const struct aq_part *part,
-                          const struct aq_forecast_rows *rows);
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows);
 

@@ -32,6 +32,30 @@ void aq_kv_room_delta(struct aq_kv_delta_room *ret, const struct aq_plan *plan, 
     ret->target = place(&ret->bytes, 4ull * kv_heads * AQ_HEAD_BLOCK_SLOTS);
 }
 
+bool aq_kv_rows_apart(enum aq_dtype format)
+{
+    return format == AQ_F32 || format == AQ_F16 || format == AQ_BF16;
+}
+
+void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kv_heads,
+                    uint32_t head_dim)
+{
+    enum aq_dtype t = plan->shape.kv_format;
+    uint64_t run = plan->shape.run_bytes;
+    struct aq_kv_room slots;
+    struct aq_kv_delta_room delta;
+    aq_kv_room_slots(&slots, plan, kv_heads);
+    aq_kv_room_delta(&delta, plan, kv_heads);
+    *ret = (struct aq_kv_sizes){
+        .run = run,
+        .run_stride = aq_align_up(run, AQ_PANEL_ALIGN),
+        .key = aq_kv_rows_apart(t) ? 2ull * kv_heads * head_dim * aq_dtype_bytes(t) : run,
+        .victims = kv_heads * sizeof(uint32_t),
+        .slots = slots.bytes,
+        .delta = delta.bytes,
+    };
+}
+
 void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *plan, uint32_t heads,
                         uint32_t kv_heads)
 {

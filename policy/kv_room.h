@@ -26,6 +26,18 @@ struct aq_kv_delta_room {
 };
 void aq_kv_room_delta(struct aq_kv_delta_room *ret, const struct aq_plan *plan, uint32_t kv_heads);
 
+/* Do the K and V rows of a slot lie by themselves, so that one can be copied alone? */
+bool aq_kv_rows_apart(enum aq_dtype format);
+
+/* Bytes that move of one (sequence, layer). */
+struct aq_kv_sizes {
+    uint64_t run, run_stride; /* over a link; in a stage and on disk */
+    uint64_t key;             /* the rows of a new key, or its run where they do not lie apart */
+    uint64_t victims, slots, delta;
+};
+void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kv_heads,
+                    uint32_t head_dim);
+
 /* Where one prompt that is cut is attended: its K and V in runs from 0 on, and what chooses among
  * them. */
 struct aq_kv_prefill_room {

@@ -46,24 +46,14 @@ const char *aq_slot_class_name(enum aq_slot_class c)
     return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
 }
 
-/* Where MLP can be cut: before the first primitive that reads the inner width. */
-static uint32_t down_first(const struct aq_prim_list *main)
-{
-    uint32_t i = 0;
-    while (i < main->count && main->prim[i].src != AQ_REG_INNER)
-        i++;
-    return i;
-}
-
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step)
 {
-    struct aq_prim_list list = kind == AQ_OP_POST ? step->post : step->main;
-    uint32_t down = down_first(&list);
-    if (kind == AQ_OP_MLP_UP)
-        list.count = down;
-    if (kind == AQ_OP_MLP_DOWN) {
-        list.count -= down;
-        memmove(list.prim, list.prim + down, list.count * sizeof(*list.prim));
+    struct aq_prim_list list = step->half[aq_op_half(kind)];
+    if (kind == AQ_OP_MLP) {
+        const struct aq_prim_list *down = &step->half[1];
+        assert(list.count + down->count <= AQ_STEP_PRIM_MAX);
+        memcpy(list.prim + list.count, down->prim, down->count * sizeof(*down->prim));
+        list.count += down->count;
     }
     return list;
 }
@@ -429,8 +419,9 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
     struct aq_builder b = {.p = &p, .steps = steps, .plan = plan, .stream = stream};
     b.hidden_home = calloc(plan->shape.micro_batches, sizeof(*b.hidden_home));
     b.hidden_now = calloc(plan->shape.micro_batches, sizeof(*b.hidden_now));
+    b.hidden_step = calloc(plan->shape.micro_batches, sizeof(*b.hidden_step));
     int rc = -ENOMEM;
-    if (b.hidden_home && b.hidden_now) {
+    if (b.hidden_home && b.hidden_now && b.hidden_step) {
         count_hidden(&b);
         count_stages(&b);
         lay_slots(&b);
@@ -447,6 +438,7 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
 end:
     free(b.hidden_home);
     free(b.hidden_now);
+    free(b.hidden_step);
     if (rc < 0)
         aq_program_close(&p);
     else

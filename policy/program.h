@@ -184,10 +184,16 @@ static inline bool aq_lane_in_order(enum aq_lane lane)
     return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE && lane != AQ_LANE_READ_WEIGHTS;
 }
 
-/* Index in tags of what belongs to the product of an op of this kind: a step has at most two. */
+/* Which half of its step an op runs that computes rows; MLP runs both, from the first one on. */
+static inline uint32_t aq_op_half(enum aq_op_kind kind)
+{
+    return kind == AQ_OP_POST || kind == AQ_OP_MLP_DOWN;
+}
+
+/* Index in tags of what belongs to the product of an op of this kind: one a half of a step. */
 static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 {
-    return 2 * step + (kind == AQ_OP_POST || kind == AQ_OP_MLP_DOWN);
+    return AQ_STEP_HALVES * step + aq_op_half(kind);
 }
 
 /* The primitives of an op that computes rows with a step's matrices. */

@@ -27,6 +27,7 @@ struct aq_builder {
     uint32_t hidden_resident, hidden_work, hidden_host, hidden_transit;
     uint32_t *hidden_home; /* [k] index of its home in the class of its tier */
     uint32_t *hidden_now;  /* [k] the HIDDEN slot it is in while it is worked on */
+    uint32_t *hidden_step; /* [k] the step that left it as it is; UINT32_MAX: it is not made yet */
 
     uint32_t visit, hidden_visit, transit_visit, host_visit; /* counters of round-robins */
     uint32_t host_slots; /* of INPUT_HOST, COLUMNS_HOST and COLUMNS each */
@@ -38,6 +39,12 @@ struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_la
 void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave);
 
+/* An op's use of a register that holds all rows: of its slot, or of the slots of all parts.  It is
+ * needed whole and left whole; partial: as the other one of the op and MERGE leaves it, which the
+ * host's columns are missing from. */
+void aq_build_register(struct aq_builder *b, struct aq_op *op, enum aq_register r,
+                       enum aq_use_mode mode, bool partial);
+
 /* An op whose product the host may compute columns of. */
 struct aq_op_of {
     enum aq_op_kind kind;
@@ -48,10 +55,8 @@ struct aq_op_of {
 /* Before the op: brings its rows over, computes and brings the columns back.  false: it computes
  * all of them itself. */
 bool aq_build_on_host(struct aq_builder *b, struct aq_op_of *o);
-/* After the op, if so: it has left its output PARTIAL in a slot of this class, and this op leaves
- * it whole. */
-void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_slot_class output,
-                    struct aq_tag whole);
+/* After the op, if so: it has left its output, this register, PARTIAL; MERGE leaves it whole. */
+void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_register output);
 
 /* Emits all ops in serial order.  -ENOBUFS: the weight ring is too small. */
 int aq_build_ops(struct aq_builder *b, struct aq_err *reterr);

@@ -3,6 +3,7 @@
  * over, compute and merge. */
 #include "policy/host_product.h"
 #include "policy/program_build.h"
+#include "policy/registers.h"
 
 static const enum aq_op_kind kinds[] = {AQ_OP_PRE, AQ_OP_POST, AQ_OP_MLP_UP, AQ_OP_MLP_DOWN};
 
@@ -44,19 +45,6 @@ bool aq_host_product_can(const struct aq_step_desc *step, uint32_t matrix)
     return false;
 }
 
-static void set_bytes(struct aq_host_product *h, const struct aq_model_steps *m,
-                      const struct aq_plan *plan, enum aq_op_kind kind)
-{
-    uint64_t compute = aq_dtype_bytes(plan->shape.compute);
-    h->input = kind == AQ_OP_POST       ? AQ_REG_ATTENTION
-               : kind == AQ_OP_MLP_DOWN ? AQ_REG_INNER
-                                        : AQ_REG_HIDDEN;
-    h->input_bytes = h->input == AQ_REG_HIDDEN  ? m->hidden * 4ull
-                     : h->input == AQ_REG_INNER ? m->inner * compute
-                                                : (uint64_t)m->heads * m->head_dim * compute;
-    h->column_bytes = kind == AQ_OP_MLP_UP ? compute : 4;
-}
-
 bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *stream,
                           const struct aq_model_steps *steps, const struct aq_plan *plan,
                           enum aq_op_kind kind, uint32_t step)
@@ -80,7 +68,9 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
         }
         column += d->matrix[p->matrix[i]].rows;
     }
-    set_bytes(&h, steps, plan, kind);
+    h.input = list.prim[0].src;
+    h.input_bytes = aq_register_row_bytes(steps, h.input, plan->shape.compute);
+    h.column_bytes = aq_dtype_bytes(aq_register_dtype(p->dst, plan->shape.compute));
     if (h.columns && ret)
         *ret = h;
     return h.columns > 0;
@@ -123,26 +113,6 @@ static struct aq_op *host_op(struct aq_builder *b, const struct aq_op_of *o, enu
     return op;
 }
 
-/* The rows that the op starts from, where products run. */
-static void read_input(struct aq_builder *b, struct aq_op *op, const struct aq_op_of *o,
-                       enum aq_register input)
-{
-    struct aq_tag none = {0};
-    uint32_t parts = b->plan->part_count;
-    op->workspace = input == AQ_REG_HIDDEN ? b->hidden_now[o->k] : o->workspace;
-    if (input == AQ_REG_HIDDEN) {
-        aq_build_use(b, op, AQ_SLOT_HIDDEN, op->workspace, AQ_USE_READ,
-                     tag(AQ_OBJECT_HIDDEN, o->step - 1, o->k, 0), none);
-    } else if (input == AQ_REG_INNER) {
-        aq_build_use(b, op, AQ_SLOT_INNER, op->workspace, AQ_USE_READ,
-                     tag(AQ_OBJECT_INNER, o->step, o->k, 0), none);
-    } else {
-        for (uint32_t part = 0; part < parts; part++)
-            aq_build_use(b, op, AQ_SLOT_ATTENTION, op->workspace * parts + part, AQ_USE_READ,
-                         tag(AQ_OBJECT_ATTENTION, o->step, o->k, part), none);
-    }
-}
-
 bool aq_build_on_host(struct aq_builder *b, struct aq_op_of *o)
 {
     struct aq_host_product h;
@@ -156,7 +126,8 @@ bool aq_build_on_host(struct aq_builder *b, struct aq_op_of *o)
     struct aq_op *op = host_op(b, o, AQ_OP_D2H, AQ_LANE_D2H, AQ_OBJECT_INPUT);
     op->stage = slot;
     op->bytes_max = rows * h.input_bytes;
-    read_input(b, op, o, h.input);
+    op->workspace = h.input == AQ_REG_HIDDEN ? b->hidden_now[o->k] : o->workspace;
+    aq_build_register(b, op, h.input, AQ_USE_READ, false);
     aq_build_use(b, op, AQ_SLOT_INPUT_HOST, slot, AQ_USE_WRITE, none, input);
     op = host_op(b, o, AQ_OP_PRODUCT_HOST, AQ_LANE_HOST_COMPUTE, AQ_OBJECT_NONE);
     op->stage = slot;
@@ -170,15 +141,13 @@ bool aq_build_on_host(struct aq_builder *b, struct aq_op_of *o)
     return true;
 }
 
-void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_slot_class output,
-                    struct aq_tag whole)
+void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_register output)
 {
-    uint32_t index = aq_product_index(o->kind, o->step);
     struct aq_op *op = host_op(b, o, AQ_OP_MERGE, AQ_LANE_COMPUTE, AQ_OBJECT_NONE);
     op->stage = o->slot;
-    op->workspace = output == AQ_SLOT_HIDDEN ? b->hidden_now[o->k] : o->workspace;
+    op->workspace = output == AQ_REG_HIDDEN ? b->hidden_now[o->k] : o->workspace;
     aq_build_use(b, op, AQ_SLOT_COLUMNS, o->slot, AQ_USE_READ,
-                 tag(AQ_OBJECT_COLUMNS, index, o->k, 0), (struct aq_tag){0});
-    aq_build_use(b, op, output, op->workspace, AQ_USE_UPDATE,
-                 tag(AQ_OBJECT_PARTIAL, index, o->k, 0), whole);
+                 tag(AQ_OBJECT_COLUMNS, aq_product_index(o->kind, o->step), o->k, 0),
+                 (struct aq_tag){0});
+    aq_build_register(b, op, output, AQ_USE_UPDATE, false);
 }

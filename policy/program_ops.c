@@ -4,6 +4,7 @@
  * after the other, and weights enter the ring before the group that first needs them. */
 #include "policy/kv_room.h"
 #include "policy/program_build.h"
+#include "policy/registers.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -35,13 +36,6 @@ static struct aq_tag tag(enum aq_object object, uint32_t index, uint32_t k, uint
     return (struct aq_tag){(uint8_t)object, (int8_t)pass, (uint16_t)k, (uint16_t)part, index};
 }
 
-/* What an op leaves of its output where the host computes the rest. */
-static struct aq_tag partial(const struct aq_op *op)
-{
-    return tag(AQ_OBJECT_PARTIAL, aq_product_index((enum aq_op_kind)op->kind, op->step),
-               op->micro_batch, 0, 0);
-}
-
 static void reads(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   struct aq_tag need)
 {
@@ -58,6 +52,44 @@ static void updates(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c
                     struct aq_tag need, struct aq_tag leave)
 {
     aq_build_use(b, op, c, index, AQ_USE_UPDATE, need, leave);
+}
+
+/* ---- registers --------------------------------------------------------------------------- */
+
+/* Where the registers that hold all rows lie, and what is in them. */
+static const struct {
+    uint8_t slot_class, object;
+} registers[AQ_REG_COUNT] = {
+    [AQ_REG_HIDDEN] = {AQ_SLOT_HIDDEN, AQ_OBJECT_HIDDEN},
+    [AQ_REG_QKV] = {AQ_SLOT_QKV, AQ_OBJECT_QKV},
+    [AQ_REG_ATTENTION] = {AQ_SLOT_ATTENTION, AQ_OBJECT_ATTENTION},
+    [AQ_REG_INNER] = {AQ_SLOT_INNER, AQ_OBJECT_INNER},
+    [AQ_REG_LOGITS] = {AQ_SLOT_LOGITS, AQ_OBJECT_LOGITS},
+};
+
+void aq_build_register(struct aq_builder *b, struct aq_op *op, enum aq_register r,
+                       enum aq_use_mode mode, bool partial)
+{
+    enum aq_slot_class c = (enum aq_slot_class)registers[r].slot_class;
+    enum aq_op_kind kind = (enum aq_op_kind)(op->of ? op->of : op->kind);
+    bool hidden = r == AQ_REG_HIDDEN;
+    uint32_t k = op->micro_batch, parts = r == AQ_REG_ATTENTION ? b->plan->part_count : 1;
+    uint32_t slot = hidden ? b->hidden_now[k] : r == AQ_REG_LOGITS ? 0 : op->workspace * parts;
+    for (uint32_t part = 0; part < parts; part++) {
+        struct aq_tag less = tag(AQ_OBJECT_PARTIAL, aq_product_index(kind, op->step), k, 0, 0);
+        struct aq_tag whole = tag((enum aq_object)registers[r].object, op->step, k, part, 0);
+        struct aq_tag need = whole, none = {0};
+        if (hidden)
+            need.index = b->hidden_step[k];
+        if (op->kind == AQ_OP_MERGE)
+            need = less;
+        aq_build_use(b, op, c, slot + part, mode, mode == AQ_USE_WRITE ? none : need,
+                     mode == AQ_USE_READ ? none
+                     : partial           ? less
+                                         : whole);
+    }
+    if (hidden && mode != AQ_USE_READ && !partial)
+        b->hidden_step[k] = op->step;
 }
 
 /* ---- groups ------------------------------------------------------------------------------ */
@@ -268,10 +300,11 @@ static uint64_t hidden_bytes(const struct aq_builder *b)
     return (uint64_t)b->plan->shape.rows_max * b->steps->hidden * 4;
 }
 
-/* A working slot for micro-batch k, and its residual stream after step `step` into it; step
- * UINT32_MAX: it is about to be made. */
-static void bring_hidden(struct aq_builder *b, uint32_t k, uint32_t step)
+/* A working slot for micro-batch k, and its residual stream into it, unless it is about to be made.
+ */
+static void bring_hidden(struct aq_builder *b, uint32_t k)
 {
+    uint32_t step = b->hidden_step[k];
     enum aq_tier home = aq_plan_hidden_tier(b->plan, k);
     if (home == AQ_DEVICE) {
         b->hidden_now[k] = b->hidden_home[k];
@@ -303,8 +336,9 @@ static void bring_hidden(struct aq_builder *b, uint32_t k, uint32_t step)
     writes(b, op, AQ_SLOT_HIDDEN, work, t);
 }
 
-static void take_hidden_home(struct aq_builder *b, uint32_t k, uint32_t step)
+static void take_hidden_home(struct aq_builder *b, uint32_t k)
 {
+    uint32_t step = b->hidden_step[k];
     enum aq_tier home = aq_plan_hidden_tier(b->plan, k);
     if (home == AQ_DEVICE)
         return;
@@ -501,6 +535,12 @@ static void attend_part(struct aq_builder *b, struct att *a)
     store_kv(b, a);
 }
 
+/* Of the copies of QKV and ATTENTION: its own where the host may have attention under way. */
+static uint32_t attention_workspace(const struct aq_builder *b, uint32_t k)
+{
+    return b->host_parts ? k : b->visit % b->workspaces;
+}
+
 static struct att of_part(const struct aq_builder *b, struct att a, uint32_t part)
 {
     a.part = part;
@@ -526,50 +566,51 @@ static void attend_parts(struct aq_builder *b, const struct att *all)
     }
 }
 
+/* ---- units ------------------------------------------------------------------------------- */
+
+/* An op that runs primitives: what it uses follows from their registers. */
+static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, uint32_t workspace)
+{
+    enum aq_op_kind kind = op_of(u->kind);
+    struct aq_op_of of = {kind, u->step, k, workspace, 0};
+    struct aq_prim_list list = aq_op_prims(kind, &b->steps->step[u->step]);
+    struct aq_list_io io = aq_list_io(&list);
+    enum aq_register output = AQ_REG_NONE;
+    bool shared = aq_build_on_host(b, &of);
+    struct aq_op *op = aq_build_op(b, kind, AQ_LANE_COMPUTE, u->step, k, 0);
+    op->workspace = workspace;
+    op->stage = b->hidden_now[k];
+    use_weights(b, op, u);
+    if (kind == AQ_OP_EMBED || kind == AQ_OP_HEAD)
+        reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
+    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
+        if (io.takes[r] && !io.leaves[r])
+            aq_build_register(b, op, (enum aq_register)r, AQ_USE_READ, false);
+    }
+    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
+        if (!io.leaves[r])
+            continue;
+        output = (enum aq_register)r;
+        aq_build_register(b, op, output, io.takes[r] ? AQ_USE_UPDATE : AQ_USE_WRITE, shared);
+    }
+    if (kind == AQ_OP_HEAD)
+        writes(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, u->step, k, 0, 0));
+    if (shared)
+        aq_build_merge(b, &of, output);
+}
+
 static void emit_pre(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
     struct att a = {.step = u->step, .k = k, .layer = b->steps->step[u->step].layer};
-    a.workspace = b->host_parts ? k : b->visit % b->workspaces;
-    struct aq_op_of of = {AQ_OP_PRE, u->step, k, a.workspace, 0};
-    struct aq_tag whole = tag(AQ_OBJECT_QKV, u->step, k, 0, 0);
-    bool shared = aq_build_on_host(b, &of);
-    struct aq_op *op = aq_build_op(b, AQ_OP_PRE, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->workspace = a.workspace;
-    op->stage = b->hidden_now[k];
-    use_weights(b, op, u);
-    reads(b, op, AQ_SLOT_HIDDEN, b->hidden_now[k], tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
-    writes(b, op, AQ_SLOT_QKV, a.workspace, shared ? partial(op) : whole);
-    if (shared)
-        aq_build_merge(b, &of, AQ_SLOT_QKV, whole);
+    a.workspace = attention_workspace(b, k);
+    emit_rows(b, u, k, a.workspace);
     attend_parts(b, &a);
-}
-
-/* ---- the other units --------------------------------------------------------------------- */
-
-static void update_hidden(struct aq_builder *b, struct aq_op *op, const struct aq_op_of *shared)
-{
-    struct aq_tag whole = tag(AQ_OBJECT_HIDDEN, op->step, op->micro_batch, 0, 0);
-    op->stage = b->hidden_now[op->micro_batch];
-    updates(b, op, AQ_SLOT_HIDDEN, op->stage,
-            tag(AQ_OBJECT_HIDDEN, op->step - 1, op->micro_batch, 0, 0),
-            shared ? partial(op) : whole);
-    if (shared)
-        aq_build_merge(b, shared, AQ_SLOT_HIDDEN, whole);
 }
 
 static void emit_post(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
-    uint32_t workspace = b->host_parts ? k : b->visit % b->workspaces;
-    struct aq_op_of of = {AQ_OP_POST, u->step, k, workspace, 0};
     bring_outputs(b, u->step, k);
-    bool shared = aq_build_on_host(b, &of);
-    struct aq_op *op = aq_build_op(b, AQ_OP_POST, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->workspace = workspace;
-    use_weights(b, op, u);
-    for (uint32_t part = 0; part < b->plan->part_count; part++)
-        reads(b, op, AQ_SLOT_ATTENTION, op->workspace * b->plan->part_count + part,
-              tag(AQ_OBJECT_ATTENTION, u->step, k, part, 0));
-    update_hidden(b, op, shared ? &of : NULL);
+    emit_rows(b, u, k, attention_workspace(b, k));
 }
 
 static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
@@ -588,66 +629,18 @@ static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
     writes(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, 0));
 }
 
-static void emit_head(struct aq_builder *b, const struct unit *u, uint32_t k)
-{
-    struct aq_op *op = aq_build_op(b, AQ_OP_HEAD, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->stage = b->hidden_now[k];
-    use_weights(b, op, u);
-    reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
-    reads(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
-    writes(b, op, AQ_SLOT_LOGITS, 0, tag(AQ_OBJECT_LOGITS, u->step, k, 0, 0));
-    writes(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, u->step, k, 0, 0));
-    emit_turn(b, u->step, k);
-}
-
-static void emit_embed(struct aq_builder *b, const struct unit *u, uint32_t k)
-{
-    struct aq_op *op = aq_build_op(b, AQ_OP_EMBED, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->stage = b->hidden_now[k];
-    reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
-    writes(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step, k, 0, 0));
-}
-
-static void emit_up(struct aq_builder *b, const struct unit *u, uint32_t k)
-{
-    struct aq_op_of of = {AQ_OP_MLP_UP, u->step, k, k % b->inner_slots, 0};
-    struct aq_tag whole = tag(AQ_OBJECT_INNER, u->step, k, 0, 0);
-    bool shared = aq_build_on_host(b, &of);
-    struct aq_op *op = aq_build_op(b, AQ_OP_MLP_UP, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->stage = b->hidden_now[k];
-    op->workspace = of.workspace;
-    use_weights(b, op, u);
-    reads(b, op, AQ_SLOT_HIDDEN, op->stage, tag(AQ_OBJECT_HIDDEN, u->step - 1, k, 0, 0));
-    writes(b, op, AQ_SLOT_INNER, op->workspace, shared ? partial(op) : whole);
-    if (shared)
-        aq_build_merge(b, &of, AQ_SLOT_INNER, whole);
-}
-
-static void emit_down(struct aq_builder *b, const struct unit *u, uint32_t k)
-{
-    struct aq_op_of of = {AQ_OP_MLP_DOWN, u->step, k, k % b->inner_slots, 0};
-    bool shared = aq_build_on_host(b, &of);
-    struct aq_op *op = aq_build_op(b, AQ_OP_MLP_DOWN, AQ_LANE_COMPUTE, u->step, k, 0);
-    op->workspace = of.workspace;
-    use_weights(b, op, u);
-    reads(b, op, AQ_SLOT_INNER, op->workspace, tag(AQ_OBJECT_INNER, u->step, k, 0, 0));
-    update_hidden(b, op, shared ? &of : NULL);
-}
-
 static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)
 {
-    struct aq_op *op;
     switch (u->kind) {
-    case UNIT_EMBED: emit_embed(b, u, k); break;
     case UNIT_PRE: emit_pre(b, u, k); break;
     case UNIT_POST: emit_post(b, u, k); break;
-    case UNIT_HEAD: emit_head(b, u, k); break;
-    case UNIT_UP: emit_up(b, u, k); break;
-    case UNIT_DOWN: emit_down(b, u, k); break;
-    case UNIT_MLP:
-        op = aq_build_op(b, AQ_OP_MLP, AQ_LANE_COMPUTE, u->step, k, 0);
-        use_weights(b, op, u);
-        update_hidden(b, op, NULL);
+    case UNIT_UP:
+    case UNIT_DOWN: emit_rows(b, u, k, k % b->inner_slots); break;
+    case UNIT_EMBED:
+    case UNIT_MLP: emit_rows(b, u, k, 0); break;
+    case UNIT_HEAD:
+        emit_rows(b, u, k, 0);
+        emit_turn(b, u->step, k);
         break;
     }
 }
@@ -659,12 +652,6 @@ static uint32_t visitor(const struct aq_builder *b, uint32_t group, uint32_t i)
     uint32_t batches = b->plan->shape.micro_batches;
     bool down = b->plan->alternate && !b->host_parts && group % 2;
     return down ? batches - 1 - i : i;
-}
-
-/* Steps whose residual stream a group starts from and leaves behind. */
-static uint32_t step_after(const struct unit *u)
-{
-    return u->kind == UNIT_PRE || u->kind == UNIT_UP ? u->step - 1 : u->step;
 }
 
 static void emit_group(struct aq_builder *b, const struct order *o, uint32_t first, uint32_t end)
@@ -679,7 +666,7 @@ static void emit_group(struct aq_builder *b, const struct order *o, uint32_t fir
         uint32_t k = visitor(b, g, i);
         bool stayed = g > 0 && i == 0 && visitor(b, g - 1, batches - 1) == k;
         if (!stayed)
-            bring_hidden(b, k, g == 0 ? UINT32_MAX : step_after(&o->unit[first - 1]));
+            bring_hidden(b, k);
         for (uint32_t n = first; n < end; n++)
             emit_unit(b, &o->unit[n], k);
         b->visit++;
@@ -687,7 +674,7 @@ static void emit_group(struct aq_builder *b, const struct order *o, uint32_t fir
         /* MLP_UP alone leaves the stream as it came: where it came from home it is there still. */
         bool unchanged = !stayed && end == first + 1 && o->unit[first].kind == UNIT_UP;
         if (g + 1 < o->group_count && !stays && !unchanged)
-            take_hidden_home(b, k, step_after(&o->unit[end - 1]));
+            take_hidden_home(b, k);
     }
 }
 
@@ -707,6 +694,8 @@ int aq_build_ops(struct aq_builder *b, struct aq_err *reterr)
     rc = check_ring(b, &o, reterr);
     if (rc < 0)
         goto end;
+    for (uint32_t k = 0; k < b->plan->shape.micro_batches; k++)
+        b->hidden_step[k] = UINT32_MAX;
     uint32_t chunk = 0;
     for (uint32_t first = 0, end; first < o.unit_count; first = end) {
         for (end = first + 1; end < o.unit_count && o.unit[end].group == o.unit[first].group;)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/seating.h - a job before it is run: who sits where in which pass, from the lengths of its
- * sequences, by the rules of policy/admit.h that the executor follows.  Says what each pass does,
- * not how long it takes.  Pure. */
+ * policy/seating.h - a job before it is run: the seats of policy/seats.h with sequences that are
+ * lengths alone.  Says what each pass does, not how long it takes.  Pure. */
 #ifndef AQ_POLICY_SEATING_H
 #define AQ_POLICY_SEATING_H
 
@@ -9,7 +8,7 @@
 
 struct aq_seating_opts {
     const struct aq_model_steps *steps;
-    const struct aq_plan *plan;
+    const struct aq_block *block;
     /* Sequence i of `sequences` has the lengths of length[i * length_count / sequences]. */
     const struct aq_length *length;
     uint32_t length_count;

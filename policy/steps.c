@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/steps.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum aq_dtype aq_matrix_format(const struct aq_matrix_desc *m, enum aq_dtype format)
@@ -44,6 +45,39 @@ static uint64_t list_flops(const struct aq_step_desc *s, const struct aq_prim_li
     return flops;
 }
 
+int aq_steps_open(struct aq_model_steps *m, uint32_t step_count, uint32_t matrix_max,
+                  uint32_t vector_max, struct aq_err *reterr)
+{
+    m->step_count = step_count;
+    m->matrix_count = step_count * matrix_max;
+    m->vector_count = step_count * vector_max;
+    m->step = calloc(step_count, sizeof(*m->step));
+    m->matrix = calloc(m->matrix_count + 1, sizeof(*m->matrix));
+    m->vector = calloc(m->vector_count + 1, sizeof(*m->vector));
+    if (!m->step || !m->matrix || !m->vector) {
+        aq_steps_close(m);
+        return aq_error_memory(reterr, "description of %u steps", step_count);
+    }
+    for (uint32_t s = 0; s < step_count; s++) {
+        struct aq_step_desc *d = &m->step[s];
+        d->matrix_first = s * matrix_max;
+        d->vector_first = s * vector_max;
+        d->matrix = m->matrix + d->matrix_first;
+        d->vector = m->vector + d->vector_first;
+    }
+    return 0;
+}
+
+void aq_steps_close(struct aq_model_steps *m)
+{
+    free(m->step);
+    free(m->matrix);
+    free(m->vector);
+    m->step = NULL;
+    m->matrix = NULL;
+    m->vector = NULL;
+}
+
 void aq_steps_finish(struct aq_model_steps *m)
 {
     m->parameters = 0;
@@ -51,7 +85,7 @@ void aq_steps_finish(struct aq_model_steps *m)
         struct aq_step_desc *d = &m->step[s];
         d->carry_in_bytes = d->kind == AQ_STEP_EMBED ? 0 : 4 * m->hidden;
         d->carry_out_bytes = d->kind == AQ_STEP_HEAD ? 0 : 4 * m->hidden;
-        d->flops_per_row = list_flops(d, &d->main) + list_flops(d, &d->post);
+        d->flops_per_row = list_flops(d, &d->half[0]) + list_flops(d, &d->half[1]);
         for (uint32_t i = 0; i < d->matrix_count; i++) {
             uint32_t at_step, at_index;
             if (!aq_matrix_is_tied(m, s, i, &at_step, &at_index))

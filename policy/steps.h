@@ -6,13 +6,13 @@
 #ifndef AQ_POLICY_STEPS_H
 #define AQ_POLICY_STEPS_H
 
+#include "base/err.h"
 #include "base/types.h"
 
 enum {
     AQ_NAME_MAX = 80,
-    AQ_STEP_MATRIX_MAX = 4,
-    AQ_STEP_VECTOR_MAX = 4,
-    AQ_STEP_PRIM_MAX = 6,
+    AQ_STEP_PRIM_MAX = 8,
+    AQ_STEP_HALVES = 2,
     AQ_VECTOR_PART_MAX = 3,
 };
 
@@ -50,6 +50,7 @@ enum aq_register {
     AQ_REG_INNER,     /* compute type [tile][ffn] */
     AQ_REG_EMBED,     /* compute type [tile][embedding width] */
     AQ_REG_LOGITS,    /* f32 [head tile][vocabulary] */
+    AQ_REG_COUNT,
 };
 
 enum aq_prim_kind {
@@ -89,13 +90,11 @@ struct aq_prim_list {
 
 struct aq_step_desc {
     enum aq_step_kind kind;
-    uint32_t layer; /* of attention and MLP steps */
-    struct aq_matrix_desc matrix[AQ_STEP_MATRIX_MAX];
-    uint32_t matrix_count;
-    struct aq_vector_desc vector[AQ_STEP_VECTOR_MAX];
-    uint32_t vector_count;
-    struct aq_prim_list main;                 /* EMBED, PRE, MLP, HEAD */
-    struct aq_prim_list post;                 /* POST of an attention step */
+    uint32_t layer;                /* of attention and MLP steps */
+    struct aq_matrix_desc *matrix; /* of the model's: [matrix_first, + matrix_count) */
+    struct aq_vector_desc *vector; /* likewise */
+    uint32_t matrix_first, matrix_count, vector_first, vector_count;
+    struct aq_prim_list half[AQ_STEP_HALVES]; /* EMBED, PRE, MLP_UP, HEAD; then POST, MLP_DOWN */
     uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
     uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
 };
@@ -103,7 +102,9 @@ struct aq_step_desc {
 /* What all steps share. */
 struct aq_model_steps {
     struct aq_step_desc *step;
-    uint32_t step_count;
+    struct aq_matrix_desc *matrix; /* of all steps, one after the other, with room left between */
+    struct aq_vector_desc *vector;
+    uint32_t step_count, matrix_count, vector_count; /* places, the empty ones too */
     uint32_t layers, hidden, inner, embed_width, vocab;
     uint32_t heads, kv_heads, head_dim;
     float attention_scale;
@@ -124,6 +125,22 @@ uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format);
  */
 bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,
                        uint32_t *ret_step, uint32_t *ret_index);
+
+/* Empty steps with room for so many matrices and vectors each; an architecture fills them. */
+int aq_steps_open(struct aq_model_steps *m, uint32_t step_count, uint32_t matrix_max,
+                  uint32_t vector_max, struct aq_err *reterr);
+void aq_steps_close(struct aq_model_steps *m);
+
+/* The index of a step's matrix, or vector, among those of the model: what tables of matrices and
+ * vectors are indexed by. */
+static inline uint32_t aq_matrix_index(const struct aq_model_steps *m, uint32_t step, uint32_t i)
+{
+    return m->step[step].matrix_first + i;
+}
+static inline uint32_t aq_vector_index(const struct aq_model_steps *m, uint32_t step, uint32_t i)
+{
+    return m->step[step].vector_first + i;
+}
 
 /* Adds up flops_per_row and parameters after an architecture has filled in the rest. */
 void aq_steps_finish(struct aq_model_steps *m);

@@ -128,7 +128,7 @@ static uint64_t tier_bytes(const struct maker *m, uint32_t step, enum aq_tier ti
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < m->steps->step[step].matrix_count; i++)
-        bytes += tier_panels(&m->s->split[step][i], tier) *
+        bytes += tier_panels(&m->s->split[aq_matrix_index(m->steps, step, i)], tier) *
                  panel_bytes(m->plan, &m->steps->step[step].matrix[i]);
     return bytes;
 }
@@ -143,7 +143,7 @@ static void cut_tier(struct maker *m, uint32_t step, enum aq_tier tier)
     struct aq_chunk *c = NULL;
     const struct aq_step_desc *d = &m->steps->step[step];
     for (uint32_t i = 0; i < d->matrix_count && !m->failed; i++) {
-        const struct aq_split *split = &m->s->split[step][i];
+        const struct aq_split *split = &m->s->split[aq_matrix_index(m->steps, step, i)];
         uint64_t bytes = panel_bytes(m->plan, &d->matrix[i]);
         uint32_t left = tier_panels(split, tier);
         uint32_t first = split->panels[AQ_DEVICE] + (tier == AQ_DISK ? split->panels[AQ_HOST] : 0);
@@ -286,7 +286,7 @@ static int check_panels(const struct maker *m, struct aq_err *reterr)
     for (uint32_t j = 0; j < m->steps->step_count; j++) {
         const struct aq_step_desc *d = &m->steps->step[j];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
-            const uint32_t *panels = m->s->split[j][i].panels;
+            const uint32_t *panels = m->s->split[aq_matrix_index(m->steps, j, i)].panels;
             uint64_t bytes = panel_bytes(m->plan, &d->matrix[i]);
             if ((panels[AQ_HOST] || panels[AQ_DISK]) && bytes > m->plan->chunk_bytes)
                 return aq_error(reterr, -EINVAL,
@@ -303,7 +303,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
 {
     struct aq_stream s = {0};
     struct maker m = {.s = &s, .steps = steps, .plan = plan};
-    s.split = calloc(steps->step_count, sizeof(*s.split));
+    s.split = calloc(steps->matrix_count, sizeof(*s.split));
     s.step_chunk = calloc(steps->step_count + 1, sizeof(*s.step_chunk));
     int rc = -ENOMEM;
     if (!s.split || !s.step_chunk) {
@@ -311,7 +311,8 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
         goto fail;
     }
     for (uint32_t j = 0; j < steps->step_count; j++)
-        (is_layer(&steps->step[j]) ? split_step : split_head)(s.split[j], &steps->step[j], plan);
+        (is_layer(&steps->step[j]) ? split_step : split_head)(
+            s.split + aq_matrix_index(steps, j, 0), &steps->step[j], plan);
     rc = check_panels(&m, reterr);
     rc = rc < 0 ? rc : check_count(&m, reterr);
     if (rc < 0)
@@ -348,7 +349,7 @@ void aq_stream_close(struct aq_stream *s)
 bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps *steps,
                          uint32_t step, uint32_t matrix, uint32_t *ret_first, uint32_t *ret_rows)
 {
-    const struct aq_split *split = &s->split[step][matrix];
+    const struct aq_split *split = &s->split[aq_matrix_index(steps, step, matrix)];
     uint32_t end = split->panels[AQ_DEVICE] + split->panels[AQ_HOST];
     uint32_t last = steps->step[step].matrix[matrix].rows;
     if (!split->on_host)

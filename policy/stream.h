@@ -34,7 +34,7 @@ struct aq_split {
 };
 
 struct aq_stream {
-    struct aq_split (*split)[AQ_STEP_MATRIX_MAX]; /* [step] */
+    struct aq_split *split; /* [aq_matrix_index()] */
     struct aq_chunk *chunk;
     uint32_t chunk_count;
     struct aq_piece *piece;

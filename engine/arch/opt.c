@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_POSITION_OFFSET = 2 }; /* position p uses row p + 2: padding_idx + 1 */
+enum {
+    OPT_POSITION_OFFSET = 2, /* position p uses row p + 2: padding_idx + 1 */
+    OPT_MATRIX_MAX = 4,      /* of a step: q, k, v, out */
+    OPT_VECTOR_MAX = 4,      /* norm weight and bias, biases of q k v and of out */
+};
 #define OPT_NORM_EPS 1e-5f
 
 static enum aq_step_activation step_activation(enum aq_activation a)
@@ -97,15 +101,15 @@ static void embed_step(struct aq_step_desc *s, const struct aq_model_config *c)
     s->matrix[tokens].vocabulary = true;
     s->matrix[positions].table = true;
     bool projected = width != c->hidden_size;
-    struct aq_prim *p =
-        add_prim(&s->main, AQ_PRIM_GATHER, AQ_REG_NONE, projected ? AQ_REG_EMBED : AQ_REG_HIDDEN);
+    struct aq_prim *p = add_prim(&s->half[0], AQ_PRIM_GATHER, AQ_REG_NONE,
+                                 projected ? AQ_REG_EMBED : AQ_REG_HIDDEN);
     p->matrix[0] = tokens;
     p->matrix_count = 1;
     if (projected) {
         uint8_t in = add_matrix(s, "", "project_in.weight", c->hidden_size, width);
-        add_product(&s->main, in, AQ_REG_EMBED, AQ_REG_HIDDEN)->accumulate = false;
+        add_product(&s->half[0], in, AQ_REG_EMBED, AQ_REG_HIDDEN)->accumulate = false;
     }
-    p = add_prim(&s->main, AQ_PRIM_POSITION, AQ_REG_NONE, AQ_REG_HIDDEN);
+    p = add_prim(&s->half[0], AQ_PRIM_POSITION, AQ_REG_NONE, AQ_REG_HIDDEN);
     p->matrix[0] = positions;
     p->matrix_count = 1;
 }
@@ -119,10 +123,10 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
     s->kind = AQ_STEP_ATTENTION;
     s->layer = layer;
     if (c->do_layer_norm_before)
-        add_norm(s, &s->main, c, prefix, "self_attn_layer_norm", AQ_REG_NORM);
+        add_norm(s, &s->half[0], c, prefix, "self_attn_layer_norm", AQ_REG_NORM);
     else
-        add_cast(&s->main);
-    struct aq_prim *p = add_prim(&s->main, AQ_PRIM_PRODUCT, AQ_REG_NORM, AQ_REG_QKV);
+        add_cast(&s->half[0]);
+    struct aq_prim *p = add_prim(&s->half[0], AQ_PRIM_PRODUCT, AQ_REG_NORM, AQ_REG_QKV);
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(qkv); i++) {
         snprintf(name, sizeof(name), "%s.weight", qkv[i]);
         p->matrix[i] = add_matrix(s, prefix, name, h, h);
@@ -139,11 +143,11 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
         p->bias = (int8_t)s->vector_count++;
     }
     uint8_t out = add_matrix(s, prefix, "self_attn.out_proj.weight", h, h);
-    p = add_product(&s->post, out, AQ_REG_ATTENTION, AQ_REG_HIDDEN);
+    p = add_product(&s->half[1], out, AQ_REG_ATTENTION, AQ_REG_HIDDEN);
     if (c->enable_bias)
         p->bias = add_vector(s, prefix, "self_attn.out_proj.bias", h, true, 0.0f);
     if (!c->do_layer_norm_before)
-        add_norm(s, &s->post, c, prefix, "self_attn_layer_norm", AQ_REG_HIDDEN);
+        add_norm(s, &s->half[1], c, prefix, "self_attn_layer_norm", AQ_REG_HIDDEN);
 }
 
 static void mlp_step(struct aq_step_desc *s, const struct aq_model_config *c, uint32_t layer)
@@ -153,20 +157,20 @@ static void mlp_step(struct aq_step_desc *s, const struct aq_model_config *c, ui
     s->kind = AQ_STEP_MLP;
     s->layer = layer;
     if (c->do_layer_norm_before)
-        add_norm(s, &s->main, c, prefix, "final_layer_norm", AQ_REG_NORM);
+        add_norm(s, &s->half[0], c, prefix, "final_layer_norm", AQ_REG_NORM);
     else
-        add_cast(&s->main);
+        add_cast(&s->half[0]);
     uint8_t fc1 = add_matrix(s, prefix, "fc1.weight", c->ffn_dim, c->hidden_size);
     uint8_t fc2 = add_matrix(s, prefix, "fc2.weight", c->hidden_size, c->ffn_dim);
-    struct aq_prim *p = add_product(&s->main, fc1, AQ_REG_NORM, AQ_REG_INNER);
+    struct aq_prim *p = add_product(&s->half[0], fc1, AQ_REG_NORM, AQ_REG_INNER);
     p->activation = step_activation(c->activation);
     if (c->enable_bias)
         p->bias = add_vector(s, prefix, "fc1.bias", c->ffn_dim, true, 0.0f);
-    p = add_product(&s->main, fc2, AQ_REG_INNER, AQ_REG_HIDDEN);
+    p = add_product(&s->half[1], fc2, AQ_REG_INNER, AQ_REG_HIDDEN);
     if (c->enable_bias)
         p->bias = add_vector(s, prefix, "fc2.bias", c->hidden_size, true, 0.0f);
     if (!c->do_layer_norm_before)
-        add_norm(s, &s->main, c, prefix, "final_layer_norm", AQ_REG_HIDDEN);
+        add_norm(s, &s->half[1], c, prefix, "final_layer_norm", AQ_REG_HIDDEN);
 }
 
 static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
@@ -174,26 +178,25 @@ static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
     s->kind = AQ_STEP_HEAD;
     uint32_t width = c->word_embed_proj_dim;
     if (c->do_layer_norm_before && !c->remove_final_layer_norm)
-        add_norm(s, &s->main, c, "", "final_layer_norm", AQ_REG_NORM);
+        add_norm(s, &s->half[0], c, "", "final_layer_norm", AQ_REG_NORM);
     else
-        add_cast(&s->main);
+        add_cast(&s->half[0]);
     enum aq_register from = AQ_REG_NORM;
     if (width != c->hidden_size) {
         uint8_t out = add_matrix(s, "", "project_out.weight", width, c->hidden_size);
-        add_product(&s->main, out, AQ_REG_NORM, AQ_REG_EMBED);
+        add_product(&s->half[0], out, AQ_REG_NORM, AQ_REG_EMBED);
         from = AQ_REG_EMBED;
     }
     uint8_t head =
         add_matrix(s, "", c->tie_word_embeddings ? "embed_tokens.weight" : "lm_head.weight",
                    c->vocab_size, width);
     s->matrix[head].vocabulary = true;
-    add_product(&s->main, head, from, AQ_REG_LOGITS);
+    add_product(&s->half[0], head, from, AQ_REG_LOGITS);
 }
 
 int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, struct aq_err *reterr)
 {
     struct aq_model_steps m = {
-        .step_count = 2 * c->layers + 2,
         .layers = c->layers,
         .hidden = c->hidden_size,
         .inner = c->ffn_dim,
@@ -206,9 +209,9 @@ int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, st
         .position_offset = OPT_POSITION_OFFSET,
     };
     m.attention_scale = 1.0f / __builtin_sqrtf((float)m.head_dim);
-    m.step = calloc(m.step_count, sizeof(*m.step));
-    if (!m.step)
-        return aq_error_memory(reterr, "description of %u steps", m.step_count);
+    int rc = aq_steps_open(&m, 2 * c->layers + 2, OPT_MATRIX_MAX, OPT_VECTOR_MAX, reterr);
+    if (rc < 0)
+        return rc;
     embed_step(&m.step[0], c);
     for (uint32_t layer = 0; layer < c->layers; layer++) {
         attention_step(&m.step[1 + 2 * layer], c, layer);

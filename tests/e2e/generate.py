@@ -218,7 +218,8 @@ class Generate(Rig):
         with open(manifest, encoding="utf-8") as f:
             values = json.load(f)
         self.assertEqual(values["values"]["stop"], ["\n"])
-        values["values"]["stop"] = [r"\n"]  # as a run had it that took the two characters
+        values["values"]["stop"] = [r"\n"]  # as a run had it that took the two characters,
+        del values["sums"], values["xxh3"]   # and wrote no checksums
         with open(manifest, "w", encoding="utf-8") as f:
             json.dump(values, f)
         done = self.generate(*words, status=1)

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct aq_model_steps steps;
     if (c.layers <= 64 && aq_opt_steps(&steps, &c, NULL) == 0) {
         assert(steps.parameters > 0);
-        free(steps.step);
+        aq_steps_close(&steps);
     }
     return 0;
 }

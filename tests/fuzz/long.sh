@@ -101,7 +101,7 @@ awk '
                 failed[name] | "sort"
         }
         close("sort")
-        printf "%d executions in %.2f hours of one CPU, %d runs failed\n", all, time / 3600,
+        printf "%d executions in %.2f hours of one CPU by the clock, %d runs failed\n", all, time / 3600,
             failures
         exit failures > 0
     }' "$folder/turns"

@@ -196,7 +196,7 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
     uint32_t found = 0, panels = 0;
     for (uint32_t j = 0; j < steps->step_count; j++) {
         for (uint32_t m = 0; m < steps->step[j].matrix_count; m++)
-            panels += b->stream.split[j][m].on_host;
+            panels += b->stream.split[aq_matrix_index(steps, j, m)].on_host;
         for (uint32_t i = 0; i < AQ_ARRAY_LEN(kinds); i++) {
             struct aq_host_product h = {0};
             if (!aq_host_product_find(&h, &b->stream, steps, &b->plan, kinds[i], j))

@@ -102,7 +102,7 @@ static void shapes_give_every_published_tensor(void **state)
         }
         fclose(f);
         assert_int_equal(steps.parameters, numel_sum);
-        free(steps.step);
+        aq_steps_close(&steps);
     }
 }
 
@@ -124,7 +124,7 @@ static void parameters_equal_the_published_sums(void **state)
         assert_int_equal(aq_model_config_named(&c, name, NULL), 0);
         assert_int_equal(aq_opt_steps(&steps, &c, NULL), 0);
         assert_int_equal(steps.parameters, json_integer_value(json_object_get(row, "params")));
-        free(steps.step);
+        aq_steps_close(&steps);
         rows++;
     }
     json_decref(summary);

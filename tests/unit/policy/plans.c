@@ -20,10 +20,13 @@ static uint8_t add_matrix(struct aq_step_desc *s, const char *name, uint32_t lay
 }
 
 static void add_product(struct aq_step_desc *s, struct aq_prim_list *list, const char *name,
-                        uint32_t rows, uint32_t k)
+                        uint32_t rows, uint32_t k, enum aq_register src, enum aq_register dst)
 {
     list->prim[list->count++] = (struct aq_prim){
         .kind = AQ_PRIM_PRODUCT,
+        .src = src,
+        .dst = dst,
+        .accumulate = dst == AQ_REG_HIDDEN,
         .matrix = {add_matrix(s, name, s->layer, rows, k)},
         .matrix_count = 1,
         .weight = -1,
@@ -34,18 +37,22 @@ static void add_product(struct aq_step_desc *s, struct aq_prim_list *list, const
 static void attention_step(struct aq_step_desc *s, uint32_t h)
 {
     s->kind = AQ_STEP_ATTENTION;
-    struct aq_prim qkv = {.kind = AQ_PRIM_PRODUCT, .matrix_count = 3, .weight = -1, .bias = -1};
+    struct aq_prim qkv = {.kind = AQ_PRIM_PRODUCT,
+                          .src = AQ_REG_HIDDEN,
+                          .dst = AQ_REG_QKV,
+                          .matrix_count = 3,
+                          .weight = -1,
+                          .bias = -1};
     qkv.matrix[0] = add_matrix(s, "q", s->layer, h, h);
     qkv.matrix[1] = add_matrix(s, "k", s->layer, h, h);
     qkv.matrix[2] = add_matrix(s, "v", s->layer, h, h);
-    s->main.prim[s->main.count++] = qkv;
-    add_product(s, &s->post, "out", h, h);
+    s->half[0].prim[s->half[0].count++] = qkv;
+    add_product(s, &s->half[1], "out", h, h, AQ_REG_ATTENTION, AQ_REG_HIDDEN);
 }
 
 struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab)
 {
     struct aq_model_steps m = {
-        .step_count = 2 * layers + 2,
         .layers = layers,
         .hidden = hidden,
         .inner = 4 * hidden,
@@ -56,24 +63,22 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
         .head_dim = hidden / heads,
         .context = 2048,
     };
-    m.step = calloc(m.step_count, sizeof(*m.step));
-    assert_non_null(m.step);
+    assert_int_equal(aq_steps_open(&m, 2 * layers + 2, 4, 1, NULL), 0);
     struct aq_step_desc *embed = &m.step[0], *head = &m.step[m.step_count - 1];
     embed->kind = AQ_STEP_EMBED;
     embed->matrix[add_matrix(embed, "tokens", 0, vocab, hidden)].table = true;
-    embed->main.prim[embed->main.count++] =
-        (struct aq_prim){.kind = AQ_PRIM_GATHER, .matrix_count = 1, .weight = -1, .bias = -1};
+    embed->half[0].prim[embed->half[0].count++] = (struct aq_prim){
+        .kind = AQ_PRIM_GATHER, .dst = AQ_REG_HIDDEN, .matrix_count = 1, .weight = -1, .bias = -1};
     for (uint32_t layer = 0; layer < layers; layer++) {
         struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
         m.step[1 + 2 * layer].layer = mlp->layer = layer;
         attention_step(&m.step[1 + 2 * layer], hidden);
         mlp->kind = AQ_STEP_MLP;
-        add_product(mlp, &mlp->main, "fc1", 4 * hidden, hidden);
-        add_product(mlp, &mlp->main, "fc2", hidden, 4 * hidden);
-        mlp->main.prim[1].src = AQ_REG_INNER; /* where MLP can be cut */
+        add_product(mlp, &mlp->half[0], "fc1", 4 * hidden, hidden, AQ_REG_HIDDEN, AQ_REG_INNER);
+        add_product(mlp, &mlp->half[1], "fc2", hidden, 4 * hidden, AQ_REG_INNER, AQ_REG_HIDDEN);
     }
     head->kind = AQ_STEP_HEAD;
-    add_product(head, &head->main, "head", vocab, hidden);
+    add_product(head, &head->half[0], "head", vocab, hidden, AQ_REG_HIDDEN, AQ_REG_LOGITS);
     aq_steps_finish(&m);
     return m;
 }
@@ -154,10 +159,18 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
 
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed)
 {
+    return plans_draw_for(ret, plans_model, limits, seed);
+}
+
+bool plans_draw_for(struct planned *ret,
+                    struct aq_model_steps (*model)(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                                   uint32_t vocab),
+                    const struct plan_limits *limits, uint64_t seed)
+{
     struct dice d = {.seed = seed};
     struct planned p = {0};
     struct aq_err err = {0};
-    p.steps = plans_model(1 + roll(&d, limits->layers_max), 128, 2, 200);
+    p.steps = model(1 + roll(&d, limits->layers_max), 128, 2, 200);
     draw_plan(&p.plan, &p.steps, limits, &d);
     enum aq_attention_side side = (enum aq_attention_side)roll(&d, 3);
     p.plan.split_host = (double)aq_prng_below(d.seed, 3, 12, 101);
@@ -204,7 +217,7 @@ struct aq_check_opts plans_check_opts(const struct planned *p)
 
 void plans_close(struct planned *p)
 {
-    free(p->steps.step);
+    aq_steps_close(&p->steps);
     aq_stream_close(&p->stream);
     aq_program_close(&p->program);
 }

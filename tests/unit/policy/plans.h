@@ -24,6 +24,11 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
 
 /* False: the draw was a plan that is refused (a ring too small for a step), by a sentence. */
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed);
+/* The same plans for another model of the same size. */
+bool plans_draw_for(struct planned *ret,
+                    struct aq_model_steps (*model)(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                                   uint32_t vocab),
+                    const struct plan_limits *limits, uint64_t seed);
 /* Parts, stream and program of p->steps and p->plan, which must be possible. */
 void plans_build(struct planned *p, enum aq_attention_side side, uint32_t part_seats);
 void plans_close(struct planned *p);

@@ -174,26 +174,21 @@ static void products_of_a_gated_mlp_stay_with_the_device(void **state)
             .host_products = 50,
         };
         for (uint32_t layer = 0; layer < 2; layer++) {
-            struct aq_prim_list *mlp = &p.steps.step[2 + 2 * layer].main;
-            mlp->prim[shape ? mlp->count++ : 0] = mlp->prim[0];
-            if (shape) { /* gate and up, then down */
-                struct aq_prim down = mlp->prim[1];
-                mlp->prim[1] = mlp->prim[2];
-                mlp->prim[2] = down;
-            } else { /* nothing is left of the first half */
-                mlp->prim[0].src = AQ_REG_INNER;
-            }
+            struct aq_prim_list *up = p.steps.step[2 + 2 * layer].half, *down = up + 1;
+            struct aq_prim_list *more = shape ? up : down; /* gate and up; two ways back */
+            more->prim[more->count++] = more->prim[0];
         }
         plans_build(&p, AQ_ATTEND_DEVICE, 4);
         plans_check(&p);
         uint32_t on_host[2] = {0};
         for (uint32_t j = 1; j + 1 < p.steps.step_count; j++) {
             for (uint32_t i = 0; i < p.steps.step[j].matrix_count; i++)
-                on_host[p.steps.step[j].kind == AQ_STEP_MLP] += p.stream.split[j][i].on_host;
+                on_host[p.steps.step[j].kind == AQ_STEP_MLP] +=
+                    p.stream.split[aq_matrix_index(&p.steps, j, i)].on_host;
         }
         assert_true(on_host[0] > 0 && aq_program_host_products(&p.program));
-        /* Half of fc2's two panels a layer, where fc2 is all of the second half. */
-        assert_int_equal(on_host[1], shape ? 2 : 0);
+        /* Half of the panels of the half that is one product: fc2's two a layer, or fc1's eight. */
+        assert_int_equal(on_host[1], shape ? 2 : 8);
         plans_close(&p);
     }
 }

@@ -53,7 +53,7 @@ static void a_slow_disk_decides(void **state)
     assert_true(fabs(f.decode_pass_s / fast.decode_pass_s - 2) < 0.02);
     assert_true(forecast(&b, &in, &hw, true, true).decode_pass_s > fast.decode_pass_s);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void work_adds_up(void **state)
@@ -87,7 +87,7 @@ static void work_adds_up(void **state)
     struct aq_forecast f = forecast(&b, &in, &hw, true, false);
     assert_true(f.blocks == 0 && fabs(f.gen_tok_s - f.tokens / f.block_s) < 1e-9);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void prompts_beyond_a_pass_take_several(void **state)
@@ -101,7 +101,7 @@ static void prompts_beyond_a_pass_take_several(void **state)
     assert_int_equal(f.prefill_passes, 4);
     assert_true(f.prefill_s >= 3.9 * f.prefill_pass_s);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Rows and keys of all parts are those of the micro-batch, and only what is staged moves. */
@@ -137,7 +137,7 @@ static void parts_add_up_to_the_micro_batch(void **state)
         }
     }
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static struct aq_kv_policy h2o(double share)
@@ -175,7 +175,7 @@ static void what_is_held_moves(void **state)
     assert_true(small.decode_pass_s < 0.3 * full.decode_pass_s);
     assert_true(small.prefill_s < 0.4 * full.prefill_s);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Sequences on disk that overwrite slots write their runs again in 32 passes. */
@@ -194,7 +194,7 @@ static void slots_taken_over_are_written_again(void **state)
     assert_int_equal(grows.part[0].read_bytes / 3, full.part[0].read_bytes / 4);
     assert_int_equal(full.part[0].write_bytes, 5 * grows.part[0].write_bytes);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -115,7 +115,7 @@ static void published_opt_30b_rows_are_met(void **state)
                       t.decode_pass_s);
         assert_true(ratio > 0.74 && ratio < 1.25); /* 0.746: 256+32 */
     }
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* FlexGen's rule at the six steps of a decoder layer, as its code lays tensors out. */
@@ -193,7 +193,7 @@ static void weights_bind_a_slow_link(void **state)
     near(play(&run).decode_pass_s, (7 / 12.0 * layers + table + more) / 1e6, 0.01);
     run.habits = 0;
     near(play(&run).decode_pass_s, (0.74 * (layers + table) + more) / 1e6, 0.01);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void packed_weights_move_9_of_32_bytes(void **state)
@@ -204,7 +204,7 @@ static void packed_weights_move_9_of_32_bytes(void **state)
     double bytes = 4 * 12 * 256 * 256 * 2 + 2048 * 256 * 2;
     run.pack_weights = true;
     near(play(&run).decode_pass_s, (bytes * 9 / 32 + 4.0 * 12 * 256 * 2) / 1e6, 0.01);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void attention_binds_a_slow_host(void **state)
@@ -222,7 +222,7 @@ static void attention_binds_a_slow_host(void **state)
     near(play(&run).decode_pass_s, keys * 16 / 1e6, 0.01);
     run.habits = 1u << AQ_HABIT_SLOW_HOST;
     near(play(&run).decode_pass_s, keys * 16 / 1e5, 0.01);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Weights in the first of three slots: the link is busy in one, the host in all. */
@@ -246,7 +246,7 @@ static void a_barrier_keeps_weights_in_one_slot(void **state)
     run.hidden = (struct aq_shares){{0, 100, 0}};
     double hidden = 3.0 * 9 * 4 * 256 * 2 / 1e6;
     near(play(&run).decode_pass_s, layers / 1e6 + attention + hidden, 0.02);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void all_prompts_count_as_the_longest(void **state)
@@ -262,7 +262,7 @@ static void all_prompts_count_as_the_longest(void **state)
     run.habits = even.habits = 1u << AQ_HABIT_PADDING;
     near(play(&run).total_s, play(&even).total_s, 1e-9);
     assert_false(aq_habit_matters(&even, AQ_HABIT_PADDING));
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* From their schedule to ours: no stair goes down, but for the latency of smaller reads. */
@@ -285,7 +285,7 @@ static void no_habit_pays(void **state)
         before = now;
     }
     assert_true(before < first / 2);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* The last stair is this engine: its builder's program for the same block on the same machine. */
@@ -338,7 +338,7 @@ static void without_habits_it_is_this_engine(void **state)
         near(t.decode_pass_s, f.decode_pass_s, 0.05);
         aq_block_close(&b);
     }
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void what_their_program_refuses_is_refused(void **state)
@@ -366,7 +366,7 @@ static void what_their_program_refuses_is_refused(void **state)
     hw.h2d_bytes_per_s = 0;
     assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "no rate"));
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -85,7 +85,7 @@ static void a_slow_link_gives_products_to_the_host(void **state)
     aq_block_close(&none);
     aq_block_close(&shared);
     aq_block_close(&again);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void a_fast_link_keeps_them_on_the_device(void **state)
@@ -103,7 +103,7 @@ static void a_fast_link_keeps_them_on_the_device(void **state)
     assert_memory_equal(&shared.plan, &none.plan, sizeof(none.plan));
     aq_block_close(&none);
     aq_block_close(&shared);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void what_is_given_is_taken(void **state)
@@ -128,7 +128,7 @@ static void what_is_given_is_taken(void **state)
     choose(&b, &in);
     assert_false(aq_program_host_products(&b.program));
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void random_machines_are_never_slower_for_it(void **state)
@@ -155,7 +155,7 @@ static void random_machines_are_never_slower_for_it(void **state)
     }
     print_message("%u with a share for the host, %u without\n", taken, left);
     assert_true(taken >= 3 && left >= 3);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static const struct CMUnitTest tests[] = {

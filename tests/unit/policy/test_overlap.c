@@ -102,7 +102,7 @@ static void open_rig(struct rig *r, enum aq_attention_side attention, uint32_t b
 static void close_rig(struct rig *r)
 {
     free(r->cost);
-    free(r->steps.step);
+    aq_steps_close(&r->steps);
     aq_block_close(&r->block);
 }
 

@@ -72,7 +72,7 @@ static void it_is_never_slower_than_the_plain_rule(void **state)
     }
     /* or else nothing was compared */
     assert_true(found >= PLAIN_DRAWS / 3 && gained >= PLAIN_DRAWS / 12);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void what_fits_whole_stays_as_it_is(void **state)
@@ -87,7 +87,7 @@ static void what_fits_whole_stays_as_it_is(void **state)
     assert_memory_equal(&plain.plan, &found.plan, sizeof(plain.plan));
     aq_block_close(&plain);
     aq_block_close(&found);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Room for all weights beside few seats, or for many seats beside few weights. */
@@ -110,7 +110,7 @@ static void the_disk_decides_between_weights_and_seats(void **state)
     assert_true(b.stream.bytes[AQ_DISK] + aq_ledger_total(&b.ledger, AQ_DISK) > 0);
     assert_true(b.plan.shape.micro_batch * b.plan.shape.micro_batches > 3);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* The plain rule knows two tiers; between what it needs and what nothing can do with, the disk
@@ -142,7 +142,7 @@ static void a_disk_helps_where_a_separate_devices_host_is_small(void **state)
     assert_true(helped >= 2);
     assert_non_null(strstr(err.text, "host memory")); /* where nothing fits, that is said */
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Budgets that nothing fits: with what is told to be needed instead something does. */
@@ -177,7 +177,7 @@ static void what_is_told_to_be_needed_is_enough(void **state)
     assert_true(refused >= NEEDED_DRAWS / 6);
     aq_block_close(&b);
     aq_block_close(&least);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* ---- split attention ---- */
@@ -251,7 +251,7 @@ static void split_attention_is_chosen_where_link_and_host_add_up(void **state)
         assert_true(fabs(b.plan.split_host - share) <= 12);
     }
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* No share of a scan is clearly better for what else was chosen. */
@@ -279,7 +279,7 @@ static void the_share_of_split_attention_is_nearly_the_best(void **state)
     assert_true(chosen_with(&other, in, AQ_ATTEND_SPLIT) >= 0.98 * best);
     aq_block_close(&b);
     aq_block_close(&other);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void expect_one_side(const struct aq_block_inputs *in)
@@ -307,7 +307,7 @@ static void one_side_attends_where_the_other_has_no_time(void **state)
     fast.h2d_bytes_per_s = 1e9;
     in.hw = &fast;
     expect_one_side(&in);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Of the first half of a gated MLP, two matrices of three, nothing stays with the host. */
@@ -317,10 +317,9 @@ static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
     for (uint32_t layer = 0; layer < m.layers; layer++) {
         struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
         mlp->matrix[mlp->matrix_count] = mlp->matrix[0];
-        mlp->main.prim[2] = mlp->main.prim[1];
-        mlp->main.prim[1] = mlp->main.prim[0];
-        mlp->main.prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
-        mlp->main.count = 3;
+        mlp->half[0].prim[1] = mlp->half[0].prim[0];
+        mlp->half[0].prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
+        mlp->half[0].count = 2;
     }
     struct aq_placement p = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE};
     struct aq_block_inputs in = plans_inputs(&m);
@@ -334,7 +333,7 @@ static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
     uint64_t half = 2 * aq_matrix_bytes(&m.step[2].matrix[0], AQ_BF16);
     assert_true(b.plan.ring_chunks * b.plan.chunk_bytes >= AQ_BLOCK_RING_STEPS * half);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* ---- against all of a grid ---- */
@@ -479,7 +478,7 @@ static void compare_with_grid(bool tight, double least, double share_below)
                   compared, tried, fitted, worst, below);
     assert_true(compared > 0 && compared >= count / 2);
     assert_true(below == 0 || below < share_below * compared);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void it_is_nearly_the_best_of_a_grid(void **state)

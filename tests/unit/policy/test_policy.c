@@ -3,6 +3,7 @@
 #include "base/prng.h"
 #include "policy/admit.h"
 #include "policy/block.h"
+#include "policy/registers.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -198,8 +199,7 @@ static void a_long_prompt_is_admitted_alone(void **state)
 
 static struct aq_model_steps little_model(uint32_t layers)
 {
-    struct aq_model_steps m = {.step_count = 2 * layers + 2,
-                               .layers = layers,
+    struct aq_model_steps m = {.layers = layers,
                                .hidden = 64,
                                .inner = 256,
                                .embed_width = 64,
@@ -208,7 +208,7 @@ static struct aq_model_steps little_model(uint32_t layers)
                                .kv_heads = 4,
                                .head_dim = 16,
                                .context = 256};
-    m.step = calloc(m.step_count, sizeof(*m.step));
+    assert_int_equal(aq_steps_open(&m, 2 * layers + 2, 1, 0, NULL), 0);
     for (uint32_t j = 0; j < m.step_count; j++) {
         struct aq_step_desc *s = &m.step[j];
         s->kind = j == 0                  ? AQ_STEP_EMBED
@@ -222,12 +222,54 @@ static struct aq_model_steps little_model(uint32_t layers)
         s->matrix[0].rows = s->matrix[0].vocabulary ? 1000 : 256;
         s->matrix[0].k = 64;
         s->matrix_count = 1;
-        s->main.count = 1;
-        s->main.prim[0] =
-            (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER, .matrix_count = 1};
+        s->half[0].count = 1;
+        s->half[0].prim[0] = (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER,
+                                              .src = j ? AQ_REG_HIDDEN : AQ_REG_NONE,
+                                              .dst = s->kind == AQ_STEP_ATTENTION ? AQ_REG_QKV
+                                                     : s->kind == AQ_STEP_HEAD    ? AQ_REG_LOGITS
+                                                                                  : AQ_REG_HIDDEN,
+                                              .accumulate = s->kind == AQ_STEP_MLP,
+                                              .matrix_count = 1};
+        if (s->kind == AQ_STEP_ATTENTION) /* the way back costs nothing in this model */
+            s->half[1] = (struct aq_prim_list){.prim = {{.kind = AQ_PRIM_NORM,
+                                                         .src = AQ_REG_ATTENTION,
+                                                         .dst = AQ_REG_HIDDEN,
+                                                         .accumulate = true}},
+                                               .count = 1};
     }
     aq_steps_finish(&m);
     return m;
+}
+
+static void expect_io(const struct aq_prim_list *list, const char *takes, const char *leaves)
+{
+    static const char letters[AQ_REG_COUNT] = "-HQANIEL"; /* in the order of enum aq_register */
+    struct aq_list_io io = aq_list_io(list);
+    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
+        assert_int_equal(io.takes[r], strchr(takes, letters[r]) != NULL);
+        assert_int_equal(io.leaves[r], strchr(leaves, letters[r]) != NULL);
+    }
+}
+
+static void what_a_list_takes_and_leaves_follows_from_its_registers(void **state)
+{
+    struct aq_prim norm = {.kind = AQ_PRIM_NORM, .src = AQ_REG_HIDDEN, .dst = AQ_REG_NORM};
+    struct aq_prim gate = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_NORM, .dst = AQ_REG_INNER};
+    struct aq_prim up = gate;
+    struct aq_prim down = {
+        .kind = AQ_PRIM_PRODUCT, .src = AQ_REG_INNER, .dst = AQ_REG_HIDDEN, .accumulate = true};
+    struct aq_prim dense = down;
+    up.accumulate = true;
+    dense.src = AQ_REG_ATTENTION;
+    expect_io(&(struct aq_prim_list){{norm, gate, up}, 3}, "H", "I");
+    expect_io(&(struct aq_prim_list){{down}, 1}, "IH", "H");
+    expect_io(&(struct aq_prim_list){{norm, gate, up, down}, 4}, "H", "H");
+    /* Attention and MLP side by side: INNER stays in the list. */
+    expect_io(&(struct aq_prim_list){{norm, dense, gate, down}, 4}, "HA", "H");
+    struct aq_prim gather = {.kind = AQ_PRIM_GATHER, .dst = AQ_REG_EMBED};
+    struct aq_prim project = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_EMBED, .dst = AQ_REG_HIDDEN};
+    struct aq_prim position = {.kind = AQ_PRIM_POSITION, .dst = AQ_REG_HIDDEN};
+    expect_io(&(struct aq_prim_list){{gather, project, position}, 3}, "", "H");
 }
 
 static void tied_matrices_are_counted_once(void **state)
@@ -238,7 +280,7 @@ static void tied_matrices_are_counted_once(void **state)
     uint64_t matrices, vectors;
     aq_block_weight_bytes(&in, &matrices, &vectors);
     assert_int_equal(matrices, 16 * 8192 + 4 * 4 * 8192);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* A plan with everything in memory, three micro-batches of four seats. */
@@ -337,7 +379,7 @@ static void a_program_is_ordered_by_its_dependencies(void **state)
     assert_int_equal(turns, 3);
     assert_int_equal(back, 3);
     built_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Each product's flops appear in exactly one op, whatever the kind of pass. */
@@ -379,7 +421,7 @@ static void annotation_adds_up_to_the_model(void **state)
     assert_int_equal(attention, 3 * 4 * (70 + 210) * 64);
     free(cost);
     built_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* The second pass over a prompt is half of the first one's products, and a decode row reads and
@@ -413,7 +455,7 @@ static void scores_have_their_cost(void **state)
             assert_true(scored[i].memory_bytes > plain[i].memory_bytes);
     }
     built_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* ---- streams ---- */
@@ -427,9 +469,10 @@ static void check_stream(const struct aq_model_steps *m, const struct aq_plan *p
         for (uint32_t i = 0; i < m->step[j].matrix_count; i++) {
             if (m->step[j].matrix[i].table)
                 continue;
-            uint32_t next = s->split[j][i].panels[AQ_DEVICE], panels = 0;
+            const struct aq_split *split = &s->split[aq_matrix_index(m, j, i)];
+            uint32_t next = split->panels[AQ_DEVICE], panels = 0;
             for (int t = 0; t < AQ_TIER_COUNT; t++)
-                panels += s->split[j][i].panels[t];
+                panels += split->panels[t];
             assert_int_equal(panels, aq_panel_count(m->step[j].matrix[i].rows));
             for (uint32_t c = s->step_chunk[j]; c < s->step_chunk[j + 1]; c++) {
                 for (uint32_t n = 0; n < s->chunk[c].piece_count; n++) {
@@ -480,7 +523,7 @@ static void streams_hold_every_panel_once(void **state)
         made++;
     }
     assert_true(made > 100);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void shares_are_exact_to_half_a_panel_of_a_step(void **state)
@@ -496,7 +539,7 @@ static void shares_are_exact_to_half_a_panel_of_a_step(void **state)
             double resident = 0, all = 0, panel = 0;
             for (uint32_t i = 0; i < m.step[j].matrix_count; i++) {
                 double bytes = (double)aq_panel_bytes(AQ_F16, m.step[j].matrix[i].k);
-                resident += bytes * s.split[j][i].panels[AQ_DEVICE];
+                resident += bytes * s.split[aq_matrix_index(&m, j, i)].panels[AQ_DEVICE];
                 all += bytes * aq_panel_count(m.step[j].matrix[i].rows);
                 panel = bytes > panel ? bytes : panel;
             }
@@ -504,7 +547,7 @@ static void shares_are_exact_to_half_a_panel_of_a_step(void **state)
         }
         aq_stream_close(&s);
     }
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void shares_of_seats_give_every_seat_away(void **state)
@@ -560,7 +603,7 @@ static void a_turn_touches_any_number_of_slots(void **state)
     }
     assert_int_equal(turns, 1);
     built_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* ---- block ---- */
@@ -598,7 +641,7 @@ static void the_block_takes_what_fits(void **state)
     assert_true(b.plan.shape.page_count[AQ_HOST] >=
                 aq_block_pages(&b.plan.shape, m.layers, in.total_max));
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* The largest block for a workload grows with what each sequence gives up. */
@@ -634,7 +677,7 @@ static void a_smaller_cache_means_a_larger_block(void **state)
     /* A page wastes no more of the fewer slots. */
     assert_true(b.plan.shape.page_slots == 32 || 10 * b.plan.shape.page_slots <= 204);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* As h2o of the same budget, but for what heads round up each for itself, and for rows as long as
@@ -668,7 +711,7 @@ static void heads_that_share_slots_are_on_the_ledger(void **state)
     }
     assert_true(kv[1] >= kv[0] && tables[1] > tables[0]);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
@@ -697,7 +740,7 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
     assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "no block fits"));
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* A program of a hundred million ops would take all memory before it is found not to fit. */
@@ -721,7 +764,7 @@ static void a_huge_model_streams_in_few_chunks(void **state)
     assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
     assert_non_null(strstr(err.text, "no block fits"));
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -732,6 +775,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(sequences_that_drop_keys_need_fewer_pages),
     cmocka_unit_test(pages_last_while_micro_batches_take_turns),
     cmocka_unit_test(a_long_prompt_is_admitted_alone),
+    cmocka_unit_test(what_a_list_takes_and_leaves_follows_from_its_registers),
     cmocka_unit_test(tied_matrices_are_counted_once),
     cmocka_unit_test(a_program_is_ordered_by_its_dependencies),
     cmocka_unit_test(annotation_adds_up_to_the_model),

@@ -27,7 +27,7 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
                           bool refill)
 {
     const struct aq_block_shape *shape = &b->plan.shape;
-    struct aq_seating_opts opts = {m, &b->plan, length, count, sequences, refill};
+    struct aq_seating_opts opts = {m, b, length, count, sequences, refill};
     struct aq_pass_shape *pass = calloc(shape->micro_batches, sizeof(*pass));
     struct played p = {0};
     struct aq_seating *s;
@@ -83,7 +83,7 @@ static void every_sequence_is_played_to_its_end(void **state)
         assert_true(p.passes >= (decoded + SEQUENCES) / 10);
     }
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 static void a_whole_block_at_a_time_fills_then_decodes(void **state)
@@ -99,7 +99,7 @@ static void a_whole_block_at_a_time_fills_then_decodes(void **state)
     assert_int_equal(p.passes, 2 * (3 + 7));
     assert_int_equal(p.mixed, 0);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Of equal sequences, all seats taken, a job is a row of blocks. */
@@ -127,7 +127,7 @@ static void a_job_of_equal_sequences_takes_as_long_as_its_blocks(void **state)
     assert_int_equal(aq_forecast_job(&job, &b, &work, uneven, 2, &hw, &err), 0);
     assert_true(job.gen_tok_s < f.gen_tok_s);
     aq_block_close(&b);
-    free(m.step);
+    aq_steps_close(&m);
 }
 
 /* Of 200 000 lengths, three of each, those that are kept are spread evenly over all. */

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/traffic.h"
+
+/* Whole runs of so many slots, and all of them.  Where heads share their runs all are whole:
+ * nothing is added to them. */
+static uint32_t whole_runs(const struct aq_seat *s, uint32_t slots)
+{
+    return s->shared_runs ? s->shared_runs : slots / AQ_HEAD_BLOCK_SLOTS;
+}
+
+static uint32_t all_runs(const struct aq_seat *s, uint32_t slots)
+{
+    return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+/* Are the seat's next victims known after the pass? */
+static bool has_victims(const struct aq_seat *s)
+{
+    return s->drops && s->held == s->limits.slots;
+}
+
+bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat *s)
+{
+    /* What lies in the tail is there when it is needed. */
+    return s->overwrites && whole_runs(s, s->held) > 0 && part->tier == AQ_DISK;
+}
+
+static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
+                        const struct aq_part *part, const struct aq_seat *s)
+{
+    bool disk = part->tier == AQ_DISK;
+    uint32_t runs = all_runs(s, s->before);
+    t->whole = whole_runs(s, s->before);
+    if (disk) {
+        t->read.end = t->whole;
+        t->write.end = s->rewrites ? t->whole : 0;
+        t->write_tail = !s->rewrites && whole_runs(s, s->held) > t->whole;
+    }
+    if (!plan->separate || part->side != AQ_ATTEND_DEVICE)
+        return;
+    t->load.end = runs;
+    t->load_delta = s->delta && s->overwrites;
+    if (disk && s->overwrites) {
+        t->store = (struct aq_runs){s->rewrites ? 0 : t->whole, runs};
+        t->store_delta = !s->rewrites && aq_kv_uses_delta(part, s);
+        return;
+    }
+    t->store_key = true;
+    t->store_victims = !disk && has_victims(s);
+}
+
+static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
+                      const struct aq_part *part, const struct aq_seat *s)
+{
+    bool disk = part->tier == AQ_DISK, host = part->side == AQ_ATTEND_HOST;
+    t->whole = whole_runs(s, s->held);
+    t->write.end = disk ? t->whole : 0;
+    if (!plan->separate)
+        return;
+    t->store.end = all_runs(s, s->held);
+    t->store_slots = host && s->drops;
+    t->store_victims = !host && !disk && has_victims(s);
+}
+
+void aq_kv_traffic_of(struct aq_kv_traffic *ret, const struct aq_plan *plan,
+                      const struct aq_part *part, const struct aq_seat *s)
+{
+    *ret = (struct aq_kv_traffic){0};
+    if (part->staged && s->rows)
+        (s->seen > s->prompt ? of_decoding : of_prompt)(ret, plan, part, s);
+}
+
+static uint64_t count_of(struct aq_runs r)
+{
+    return r.end - r.first;
+}
+
+void aq_kv_traffic_add(struct aq_part_shape *io, const struct aq_kv_traffic *t,
+                       const struct aq_kv_sizes *z)
+{
+    io->read_bytes += count_of(t->read) * z->run_stride;
+    io->write_bytes += (count_of(t->write) + t->write_tail) * z->run_stride;
+    io->load_bytes += count_of(t->load) * z->run + t->load_delta * z->delta;
+    io->store_bytes += count_of(t->store) * z->run + t->store_key * z->key +
+                       t->store_victims * z->victims + t->store_slots * z->slots +
+                       t->store_delta * z->delta;
+}
