@@ -45,8 +45,8 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 /* A real for output: null when x is not finite. */
 json_t *aq_json_real(double x);
 
-/* A string for output: what is not UTF-8 in it (names of files, texts cut within a character) becomes
- * U+FFFD; NULL is only that memory is out. */
+/* A string for output: what is not UTF-8 in it (names of files, texts cut within a character)
+ * becomes U+FFFD; NULL is only that memory is out. */
 json_t *aq_json_string(const char *text);
 
 /* A deep copy; NULL when memory is out or v is NULL.  (jansson's own leave out what found none.) */
