@@ -390,8 +390,11 @@ static const char *nearest_field(const char *name)
 
 static void note_unknown(struct aq_unknown_fields *u, const char *name, uint64_t line)
 {
+    char shown[sizeof(u->field[0].name)];
+    snprintf(shown, sizeof(shown), "%s", name);
+    shown[aq_utf8_invalid_at(shown, strlen(shown))] = '\0'; /* cut between two characters */
     for (uint32_t i = 0; i < u->count; i++) {
-        if (!strncmp(u->field[i].name, name, sizeof(u->field[i].name) - 1)) {
+        if (!strcmp(u->field[i].name, shown)) {
             u->field[i].count++;
             return;
         }
@@ -400,7 +403,7 @@ static void note_unknown(struct aq_unknown_fields *u, const char *name, uint64_t
         u->more++;
         return;
     }
-    snprintf(u->field[u->count].name, sizeof(u->field[0].name), "%s", name);
+    memcpy(u->field[u->count].name, shown, sizeof(shown));
     u->field[u->count].nearest = nearest_field(name);
     u->field[u->count].count = 1;
     u->field[u->count].first_line = line;
