@@ -3,10 +3,10 @@
 """Allocations that fail, one run for each: the program ends with a sentence and status 2 or 4, or with
 the right result; a results file that it leaves is resumed to exactly the right lines.
 
-    alloc.py AQUIFER MODEL LIBRARY [CASE,...] [FIRST] [LAST] [STEP] [--every] [--kind heap|map|thread] [--on]
+    alloc.py AQUIFER MODEL LIBRARY [CASE,...] [FIRST] [LAST] [--step N] [--every] [--kind heap|map|thread] [--on]
 
-Allocations that come from the same chain of calls are tried once, which CI does; with --every each
-of them.  --on: every allocation from the k-th on fails, and not only that one.  MODEL is not used: a
+Allocations that come from the same chain of calls are tried once, with --step N those of each N-th
+chain (CI does few), with --every each of them.  --on: every allocation from the k-th on fails, and not only that one.  MODEL is not used: a
 far smaller one is written here, because there are as many runs as allocations."""
 import argparse, array, collections, concurrent.futures, json, os, random, re, shutil, struct
 import subprocess, sys, tempfile
@@ -258,7 +258,7 @@ def main():
     p.add_argument("cases", nargs="?")
     p.add_argument("first", nargs="?", type=int, default=1)
     p.add_argument("last", nargs="?", type=int, default=10 ** 9)
-    p.add_argument("step", nargs="?", type=int, default=1)
+    p.add_argument("--step", type=int, default=1)
     p.add_argument("--kind", choices=["heap", "map", "thread"])
     p.add_argument("--on", action="store_true")
     p.add_argument("--every", action="store_true")
