@@ -134,6 +134,11 @@ void aq_pack_plan_close(struct aq_pack_plan *p)
     p->owned = NULL;
 }
 
+const char *aq_pack_scales(enum aq_dtype format)
+{
+    return format == AQ_Q4 ? "nearest" : NULL; /* before, without a word: up */
+}
+
 int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
                       struct aq_err *reterr)
 {
@@ -147,10 +152,11 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     o->step_names = calloc(m->steps.step_count, sizeof(*o->step_names));
     o->items = calloc(items, sizeof(*o->items));
     /* Nothing that depends on where the checkpoint lies: a moved one continues its conversion. */
-    o->model = json_pack("{ss sI sI sI ss}", "architecture", "opt", "parameters",
-                         (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers,
-                         "hidden", (json_int_t)m->steps.hidden, "checkpoint_dtype",
-                         aq_dtype_name(m->checkpoint_dtype));
+    o->model =
+        json_pack("{ss sI sI sI ss ss*}", "architecture", "opt", "parameters",
+                  (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers, "hidden",
+                  (json_int_t)m->steps.hidden, "checkpoint_dtype",
+                  aq_dtype_name(m->checkpoint_dtype), "scales", aq_pack_scales(opts->format));
     int rc = 0;
     if (!o->steps || !o->step_names || !o->items || !o->model)
         rc = aq_error_memory(reterr, "plan of a store of %u steps", m->steps.step_count);

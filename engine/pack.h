@@ -36,6 +36,10 @@ struct aq_pack_plan {
 int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
                       struct aq_err *reterr);
 void aq_pack_plan_close(struct aq_pack_plan *p);
+/* How scales of this format are rounded, where earlier versions did it otherwise; else NULL.  A
+ * store tells it, and so does its name in the cache: neither a half-finished conversion nor a store
+ * there is taken for one that this version would make. */
+const char *aq_pack_scales(enum aq_dtype format);
 /* Bytes on disk of the store of a model in this format, beside the files that are copied in. */
 int aq_pack_store_bytes(uint64_t *ret, const struct aq_model *m, enum aq_dtype format,
                         struct aq_err *reterr);

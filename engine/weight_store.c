@@ -37,9 +37,11 @@ static int cache_path(char path[PATH_MAX], const struct aq_model *m, const char 
         aq_error_prefix(reterr, "weights stream from a packed store in the cache");
         return -ENOENT;
     }
-    int n =
-        snprintf(path, PATH_MAX, "%s/%s-%016llx-%s-%s", cache, m->name, (unsigned long long)m->hash,
-                 aq_dtype_name(format), aq_layout_name(aq_model_layout(m, format)));
+    const char *scales = aq_pack_scales(format);
+    int n = snprintf(path, PATH_MAX, "%s/%s-%016llx-%s-%s%s%s", cache, m->name,
+                     (unsigned long long)m->hash, aq_dtype_name(format),
+                     aq_layout_name(aq_model_layout(m, format)), scales ? "-" : "",
+                     scales ? scales : "");
     int rc = n >= PATH_MAX ? aq_error(reterr, -ENAMETOOLONG, "cache directory '%s'", cache)
              : make        ? aq_path_make(cache, reterr)
                            : 0;

@@ -85,10 +85,10 @@ typedef void aq_product_fn(struct aq_exec *ex, const struct aq_product *p);
  *   src  [rows][k], contiguous; src_dtype f32, f16 or bf16
  *   dst  aq_panel_bytes(dst_dtype, k) bytes; GROUP64 for int8 and int4, another layout else
  * Rounds to nearest even where dst is narrower.  int8 and int4: a row's group has the smallest
- * value rounded down to f16 as its minimum, the step that reaches the largest rounded up to f16 as
- * its scale, and the nearest codes: no value is off by more than half a scale.  A group that f16
- * cannot reach, or with an infinity or NaN in it, is NaN throughout.  Runs on the calling thread:
- * the caller spreads. */
+ * value rounded down to f16 as its minimum, the step that reaches the largest as its scale (in f16,
+ * rounded up for int8, to nearest for int4: aq_quant_scale), and the nearest codes: no value is off
+ * by more than half a scale.  A group that f16 cannot reach, or with an infinity or NaN in it, is
+ * NaN throughout.  Runs on the calling thread: the caller spreads. */
 typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout dst_layout,
                               const void *src, enum aq_dtype src_dtype, uint32_t rows, uint32_t k);
 

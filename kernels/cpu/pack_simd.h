@@ -164,8 +164,19 @@ VEC_FN void group_load(struct pack_group *g, const struct pack *p, enum aq_dtype
     }
 }
 
-/* As aq_quant_range(): minimum down, scale up, both NaN where f16 has neither or a value is not
- * finite; `spoilt` is then NaN. */
+/* As aq_quant_scale(); it goes through `half`, VEC_LANES of f16. */
+VEC_FN vec group_scale(vec step, enum aq_dtype dst, uint16_t *half)
+{
+    vec_store_f16_up(half, step);
+    vec up = vec_load_f16(half);
+    if (dst == AQ_Q8)
+        return up;
+    vec_store_f16(half, step);
+    return vec_select(vec_less(step, vec_set(AQ_QUANT_NEAREST_MIN)), up, vec_load_f16(half));
+}
+
+/* As aq_quant_range(): both NaN where f16 has neither or a value is not finite; `spoilt` is then
+ * NaN. */
 VEC_FN void group_range(struct pack_group *g, enum aq_dtype dst, uint16_t *scale, uint16_t *minimum)
 {
     vec lo = vec_load(g->v[0]), hi = lo, spoilt = vec_zero();
@@ -177,8 +188,8 @@ VEC_FN void group_range(struct pack_group *g, enum aq_dtype dst, uint16_t *scale
     }
     vec_store_f16_down(minimum, vec_add(lo, vec_zero()));
     vec range = vec_add(vec_sub(hi, vec_load_f16(minimum)), vec_zero());
-    vec_store_f16_up(scale, vec_div(range, vec_set(aq_code_max(dst))));
-    vec m = vec_load_f16(minimum), s = vec_load_f16(scale);
+    vec m = vec_load_f16(minimum);
+    vec s = group_scale(vec_div(range, vec_set(aq_code_max(dst))), dst, scale);
     spoilt = vec_add(spoilt, vec_add(vec_sub(m, m), vec_sub(s, s)));
     vec_mask sound = vec_equal(spoilt, vec_zero());
     g->minimum = vec_select(sound, m, vec_set(NAN));

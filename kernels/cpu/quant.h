@@ -39,15 +39,27 @@ struct aq_quant {
     uint16_t scale, minimum; /* f16 */
 };
 
+/* The least normal f16. */
+#define AQ_QUANT_NEAREST_MIN 0x1p-14f
+
+/* The scale of int4 is the nearest one: low by 2^-11 of itself at most, so that the last code falls
+ * short of the largest value by 15 * 2^-11 of a scale.  Below f16's normal numbers the nearest may
+ * be low by much of itself, and the last code short by many scales: up, as for int8, of which
+ * docs/formats.md has what was measured. */
+static inline uint16_t aq_quant_scale(float step, enum aq_dtype t)
+{
+    return t == AQ_Q4 && step >= AQ_QUANT_NEAREST_MIN ? aq_f16_from_f32(step) : aq_f16_up(step);
+}
+
 /* For a group whose smallest and largest value are lo and hi: the minimum is lo rounded down, the
- * scale a step of (hi - minimum) / codes rounded up, so that both ends are within reach and every
- * value within half a scale of its code's.  `finite` is false when a value is infinite or NaN:
- * then, or when an end is beyond f16, both are NaN, and so is every value of the group. */
+ * scale a step of (hi - minimum) / codes, so that no value is below code 0 and every value within
+ * half a scale of its code's.  `finite` is false when a value is infinite or NaN: then, or when
+ * minimum or scale is beyond f16, both are NaN, and so is every value of the group. */
 static inline struct aq_quant aq_quant_range(float lo, float hi, bool finite, enum aq_dtype t)
 {
     struct aq_quant q;
     q.minimum = aq_f16_down(lo + 0.0f); /* there are two zeros: the positive one is taken */
-    q.scale = aq_f16_up((hi - aq_f32_from_f16(q.minimum) + 0.0f) / aq_code_max(t));
+    q.scale = aq_quant_scale((hi - aq_f32_from_f16(q.minimum) + 0.0f) / aq_code_max(t), t);
     bool sound =
         finite && isfinite(aq_f32_from_f16(q.minimum)) && isfinite(aq_f32_from_f16(q.scale));
     return sound ? q : (struct aq_quant){0x7e00, 0x7e00};

@@ -29,6 +29,12 @@ AQ_DEVICE_FN uint16_t f16_up(float x)
     return f16_down(-x) ^ 0x8000;
 }
 
+/* As aq_quant_scale(). */
+AQ_DEVICE_FN uint16_t scale_of(float step, enum aq_dtype t)
+{
+    return t == AQ_Q4 && step >= 0x1p-14f ? aq_cu_to_f16(step) : f16_up(step);
+}
+
 struct group {
     uint16_t scale, minimum;
     float code_max;
@@ -50,7 +56,7 @@ AQ_DEVICE_FN struct group group_of(const float *v, uint32_t n, enum aq_dtype t)
     }
     finite = __all_sync(AQ_CU_ALL, finite);
     struct group g = {0, f16_down(lo + 0.0f), t == AQ_Q8 ? 255.0f : 15.0f};
-    g.scale = f16_up((hi - aq_cu_from_f16(g.minimum) + 0.0f) / g.code_max);
+    g.scale = scale_of((hi - aq_cu_from_f16(g.minimum) + 0.0f) / g.code_max, t);
     if (!finite || !isfinite(aq_cu_from_f16(g.minimum)) || !isfinite(aq_cu_from_f16(g.scale)))
         g.scale = g.minimum = 0x7e00;
     return g;

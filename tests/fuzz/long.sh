@@ -101,8 +101,8 @@ awk '
                 failed[name] | "sort"
         }
         close("sort")
-        printf "%d executions in %.2f hours of one CPU by the clock, %d runs failed\n", all, time / 3600,
-            failures
+        printf "%d executions in %.2f hours of one CPU by the clock, %d runs failed\n", all,
+            time / 3600, failures
         exit failures > 0
     }' "$folder/turns"
 status=$?

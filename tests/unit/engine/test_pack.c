@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "engine/aquifer.h"
 #include "engine/pack.h"
+#include "engine/weight_store.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -309,6 +310,97 @@ static void an_interrupted_conversion_goes_on_and_gives_the_same_store(void **st
     must_pack(r, tiny_opt(), AQ_F16);
     assert_int_equal(r->result.identity, identity);
     assert_true(r->result.bytes_written > 0 && r->result.bytes_written < bytes / 2);
+}
+
+/* A store of zeros in int4, or half of one, by a version that rounded scales up: it does not say
+ * how. */
+static void leave_what_an_earlier_version_made(struct rig *r, const char *dir, bool whole)
+{
+    struct aq_model *m = open_model(r, tiny_opt());
+    struct aq_pack_opts opts = {.model = m,
+                                .model_dir = tiny_opt(),
+                                .dirs = &dir,
+                                .dir_count = 1,
+                                .format = AQ_Q4,
+                                .layout = aq_model_layout(m, AQ_Q4)};
+    struct aq_pack_plan plan;
+    struct aq_store_writer *w;
+    assert_int_equal(aq_pack_plan_open(&plan, &opts, &r->err), 0);
+    json_t *model = json_deep_copy(plan.writer.model);
+    assert_string_equal(json_string_value(json_object_get(model, "scales")), "nearest");
+    json_object_del(model, "scales");
+    plan.writer.model = model;
+    assert_int_equal(aq_store_writer_open(&w, &plan.writer, &r->err), 0);
+    uint32_t count = aq_store_writer_item_count(w);
+    for (uint32_t i = 0; i < (whole ? count : count / 2); i++) {
+        uint64_t bytes = aq_store_writer_item(w, i)->bytes;
+        void *zeros = calloc(1, bytes);
+        aq_store_writer_begin(w, i);
+        assert_int_equal(aq_store_writer_append(w, zeros, bytes, &r->err), 0);
+        assert_int_equal(aq_store_writer_end(w, &r->err), 0);
+        free(zeros);
+    }
+    if (whole)
+        assert_int_equal(aq_store_writer_publish(w, &r->err), 0);
+    aq_store_writer_close(w);
+    json_decref(model);
+    aq_pack_plan_close(&plan);
+    aq_model_close(m);
+}
+
+static void half_a_store_with_other_scales_is_not_gone_on_with(void **state)
+{
+    struct rig *r = *state;
+    must_pack(r, tiny_opt(), AQ_Q4);
+    uint64_t identity = r->result.identity;
+    remove_stores(r);
+    leave_what_an_earlier_version_made(r, r->store, false);
+    must_pack(r, tiny_opt(), AQ_Q4);
+    assert_int_equal(r->result.bytes_written, r->result.bytes);
+    assert_int_equal(r->result.identity, identity);
+}
+
+/* Weights that stream are those that would be loaded. */
+static void a_store_with_other_scales_in_the_cache_is_not_taken(void **state)
+{
+    struct rig *r = *state;
+    char old[TEMP_DEEP_MAX];
+    must_pack(r, tiny_opt(), AQ_Q4);
+    uint64_t identity = r->result.identity;
+    remove_stores(r);
+    struct aq_model *m = open_model(r, tiny_opt());
+    snprintf(old, sizeof(old), "%s/tiny-opt-%016llx-int4-group64", r->root,
+             (unsigned long long)m->hash);
+    leave_what_an_earlier_version_made(r, old, true);
+    struct aq_weight_store_opts opts = {.model = m,
+                                        .model_dir = tiny_opt(),
+                                        .cache_dir = r->root,
+                                        .format = AQ_Q4,
+                                        .kernels = &r->kernels,
+                                        .pool = r->pool};
+    for (int again = 0; again < 2; again++) {
+        struct aq_store *s;
+        bool borrowed;
+        double pack_s = 0;
+        assert_int_equal(aq_weight_store_present(m, r->root, AQ_Q4), again);
+        assert_int_equal(aq_weight_store_open(&s, &borrowed, &pack_s, &opts, &r->err), 0);
+        assert_int_equal(aq_store_identity(s), identity);
+        assert_int_equal(pack_s == 0, again);
+        aq_store_close(s);
+    }
+    aq_model_close(m);
+}
+
+/* What is read is what a store holds, however it was rounded. */
+static void a_store_with_other_scales_is_a_model_as_before(void **state)
+{
+    struct rig *r = *state;
+    struct loaded l;
+    leave_what_an_earlier_version_made(r, r->store, true);
+    assert_int_equal(try_load(r, &l, r->store, AQ_Q4), 0);
+    unload(&l);
+    assert_int_equal(pack(r, tiny_opt(), AQ_Q4), -EINVAL); /* it is not what would be made */
+    assert_non_null(strstr(r->err.text, "exists already"));
 }
 
 static void the_same_model_is_not_packed_twice(void **state)
@@ -643,6 +735,9 @@ static const struct CMUnitTest tests[] = {
     RIG(the_tokenizer_and_config_come_along),
     RIG(threads_do_not_change_a_store),
     RIG(an_interrupted_conversion_goes_on_and_gives_the_same_store),
+    RIG(half_a_store_with_other_scales_is_not_gone_on_with),
+    RIG(a_store_with_other_scales_in_the_cache_is_not_taken),
+    RIG(a_store_with_other_scales_is_a_model_as_before),
     RIG(the_same_model_is_not_packed_twice),
     RIG(values_beyond_f16_are_refused_by_name),
     RIG(values_beyond_the_range_of_groups_are_refused_by_name),

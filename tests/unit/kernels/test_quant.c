@@ -57,10 +57,70 @@ static void no_value_is_off_by_more_than_half_a_scale(void **state)
             uint32_t code = aq_quant_code(q, v[i], t);
             assert_true(code <= (uint32_t)aq_code_max(t));
             double off = fabs((double)aq_quant_value(q, code) - v[i]);
-            /* Finding the code and the value takes three roundings to f32. */
+            /* Also beyond the last code, which falls short by 15 * 2^-11 of a scale at most.
+             * Finding the code and the value takes three roundings to f32. */
             assert_true(off <= scale / 2 + 3 * 0x1p-23 * (fabs(v[i]) + 16 * scale));
         }
     }
+}
+
+/* Of a group from 0 to the last code at this step. */
+static struct aq_quant with_step(float step, enum aq_dtype t)
+{
+    const float ends[] = {0, step * aq_code_max(t)};
+    return aq_quant_of(ends, 2, t);
+}
+
+/* Every normal f16 and the quarters up to the next; 15 and 255 of them are exact in f32. */
+static void int4_scales_are_the_nearest_and_int8_scales_the_next_above(void **state)
+{
+    for (uint32_t h = 0x0400; h < 0x7bff; h++) {
+        float a = aq_f32_from_f16((uint16_t)h), b = aq_f32_from_f16((uint16_t)(h + 1));
+        for (uint32_t part = 0; part <= 4; part++) {
+            float step = a + (b - a) * 0.25f * (float)part;
+            uint32_t even = h % 2; /* of two as near */
+            assert_int_equal(with_step(step, AQ_Q4).scale, h + (part == 2 ? even : part > 2));
+            assert_int_equal(with_step(step, AQ_Q8).scale, h + (part > 0));
+        }
+    }
+}
+
+/* The nearest multiple of 2^-24 may be far below the step: 1.25 of it is rounded up to 2, or the
+ * last of 15 codes would fall short by 3.75 scales, and 0.25 of it to 1, or all codes were 0. */
+static void scales_below_the_normal_numbers_are_rounded_up(void **state)
+{
+    for (uint32_t h = 0; h < 0x0400; h++) {
+        for (uint32_t part = 0; part < 4; part++) {
+            float step = ldexpf((float)(4 * h + part), -26);
+            for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++)
+                assert_int_equal(with_step(step, formats[f]).scale, h + (part > 0));
+        }
+    }
+}
+
+/* By 2^-11 of the scale for each code where a scale is rounded to nearest; never short of the
+ * largest value where it is rounded up. */
+static void the_last_code_falls_short_by_no_more_than_the_scale_does(void **state)
+{
+    double found = 0;
+    for (uint64_t round = 0; round < 4000; round++) {
+        for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
+            float v[AQ_GROUP_K], hi = -INFINITY;
+            for (uint32_t i = 0; i < AQ_GROUP_K; i++) {
+                v[i] = draw(round, i);
+                hi = fmaxf(hi, v[i]);
+            }
+            struct aq_quant q = aq_quant_of(v, AQ_GROUP_K, formats[f]);
+            double scale = aq_f32_from_f16(q.scale), codes = aq_code_max(formats[f]);
+            double last = codes * scale + aq_f32_from_f16(q.minimum);
+            double roundings = 3 * 0x1p-24 * (fabs(hi) + codes * scale); /* of hi - minimum, / */
+            double most = formats[f] == AQ_Q4 ? codes * 0x1p-11 * scale : 0;
+            assert_true(hi - last <= most + roundings);
+            if (formats[f] == AQ_Q4)
+                found = fmax(found, (hi - last) / scale);
+        }
+    }
+    assert_true(found > 0.9 * 15 * 0x1p-11); /* as much does occur */
 }
 
 static void a_group_of_one_f16_value_is_kept_exactly(void **state)
@@ -161,6 +221,9 @@ static void formats_have_names_that_are_not_those_of_file_types(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rounding_to_f16_goes_the_way_it_is_told),
     cmocka_unit_test(no_value_is_off_by_more_than_half_a_scale),
+    cmocka_unit_test(int4_scales_are_the_nearest_and_int8_scales_the_next_above),
+    cmocka_unit_test(scales_below_the_normal_numbers_are_rounded_up),
+    cmocka_unit_test(the_last_code_falls_short_by_no_more_than_the_scale_does),
     cmocka_unit_test(a_group_of_one_f16_value_is_kept_exactly),
     cmocka_unit_test(what_f16_cannot_reach_is_nan_throughout),
     cmocka_unit_test(a_panel_holds_the_code_of_each_element),
