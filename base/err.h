@@ -33,6 +33,13 @@ struct aq_err {
 int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, const char *format,
                 ...) __attribute__((format(printf, 5, 6)));
 
+/* What could not be allocated, and the cure; -ENOMEM. */
+#define aq_error_memory(reterr, format, ...)                                                       \
+    aq_error(reterr, -ENOMEM,                                                                      \
+             "out of memory: " format                                                              \
+             "; end other programs or raise the limit (ulimit -v, cgroup)",                        \
+             ##__VA_ARGS__)
+
 /* Puts "format: " in front of the text of an error already raised; returns its code. */
 int aq_error_prefix(struct aq_err *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/file.h"
 
+#include "base/json.h"
+
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -154,7 +156,7 @@ int aq_file_sync_folder(const char *path, struct aq_err *reterr)
 {
     char *folder = aq_file_folder(path);
     int rc = folder ? aq_file_sync_dir(folder, reterr)
-                    : aq_error(reterr, -ENOMEM, "the folder of '%s': out of memory", path);
+                    : aq_error_memory(reterr, "the folder of '%s'", path);
     free(folder);
     return rc;
 }
@@ -259,11 +261,11 @@ int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync
 
 int aq_file_replace_json(const char *dir, const char *name, json_t *value, struct aq_err *reterr)
 {
-    char *path = NULL, *text = value ? json_dumps(value, JSON_INDENT(1)) : NULL;
+    char *path = NULL, *text = value ? aq_json_dump(value, JSON_INDENT(1)) : NULL;
     json_decref(value);
     int rc = text && asprintf(&path, "%s/%s", dir, name) >= 0
                  ? aq_file_replace(path, text, strlen(text), true, reterr)
-                 : aq_error(reterr, -ENOMEM, "'%s/%s': out of memory", dir, name);
+                 : aq_error_memory(reterr, "'%s/%s'", dir, name);
     free(text);
     free(path);
     return rc;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/buf.h"
 #include "base/file.h"
-#include "base/json_text.h"
 
 #include <assert.h>
 #include <fcntl.h>
@@ -11,56 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static json_t *load(const char *text, size_t bytes, bool reject_duplicates, json_error_t *why)
-{
-    size_t flags =
-        JSON_DECODE_ANY | JSON_ALLOW_NUL | (reject_duplicates ? JSON_REJECT_DUPLICATES : 0);
-    return json_loadb(text, bytes, flags, why);
-}
-
-static int refuse(const json_error_t *why, struct aq_err *reterr)
-{
-    char quoted[JSON_ERROR_TEXT_LENGTH + 8]; /* the text quotes the input */
-    return aq_error(reterr, -ENOEXEC, "line %d column %d: %s", why->line, why->column,
-                    aq_quote(quoted, sizeof(quoted), why->text, strlen(why->text)));
-}
-
-int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
-                  struct aq_err *reterr)
-{
-    assert(ret && text);
-    json_error_t why;
-    json_t *value = load(text, bytes, reject_duplicates, &why);
-    if (!value)
-        return refuse(&why, reterr);
-    *ret = value;
-    return 0;
-}
-
-int aq_json_parse_wide(json_t **ret, bool *ret_wide, const char *text, size_t bytes,
-                       bool reject_duplicates, struct aq_err *reterr)
-{
-    assert(ret && ret_wide && text);
-    json_error_t why;
-    json_t *value = load(text, bytes, reject_duplicates, &why);
-    bool wide = !value && json_error_code(&why) == json_error_numeric_overflow;
-    if (wide) {
-        char *narrow = malloc(bytes + 1);
-        if (!narrow)
-            return aq_error(reterr, -ENOMEM, "%zu bytes of JSON", bytes);
-        memcpy(narrow, text, bytes);
-        narrow[bytes] = '\0';
-        aq_json_text_narrow(narrow, bytes);
-        value = load(narrow, bytes, reject_duplicates, &why);
-        free(narrow);
-    }
-    if (!value)
-        return refuse(&why, reterr);
-    *ret = value;
-    *ret_wide = wide;
-    return 0;
-}
 
 int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_max,
                  struct aq_err *reterr)
@@ -84,7 +34,7 @@ int aq_read_file(char **ret, size_t *ret_bytes, const char *path, size_t bytes_m
     size_t size = (size_t)st.st_size, have = 0;
     text = malloc(size + 1);
     if (!text) {
-        rc = aq_error(reterr, -ENOMEM, "'%s': %zu bytes", path, size);
+        rc = aq_error_memory(reterr, "'%s': %zu bytes", path, size);
         goto out;
     }
     while (have < size) {
@@ -178,4 +128,63 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 json_t *aq_json_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
+}
+
+json_t *aq_json_string(const char *text)
+{
+    size_t bytes = strlen(text);
+    if (aq_utf8_invalid_at(text, bytes) == bytes)
+        return json_stringn_nocheck(text, bytes);
+    struct aq_buf b = {0};
+    for (size_t at = 0; at < bytes;) {
+        bool valid;
+        size_t n = aq_utf8_step(text + at, bytes - at, &valid);
+        if (valid)
+            aq_buf_put(&b, text + at, n);
+        else
+            aq_buf_puts(&b, "\xef\xbf\xbd");
+        at += n;
+    }
+    json_t *v = b.failed ? NULL : json_stringn_nocheck(b.data, b.count);
+    aq_buf_close(&b);
+    return v;
+}
+
+json_t *aq_json_copy(const json_t *v)
+{
+    json_t *copy = json_deep_copy(v);
+    if (json_equal(v, copy))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+static int dump_to_buf(const char *bytes, size_t count, void *user)
+{
+    struct aq_buf *b = user;
+    aq_buf_put(b, bytes, count);
+    return b->failed ? -1 : 0;
+}
+
+char *aq_json_dump(const json_t *v, size_t flags)
+{
+    struct aq_buf b = {0};
+    b.failed = json_dump_callback(v, dump_to_buf, &b, flags) < 0 || b.failed;
+    return aq_buf_take(&b);
+}
+
+void aq_json_put(json_t **object, const char *key, json_t *value)
+{
+    if (json_object_set_new(*object, key, value) == 0)
+        return;
+    json_decref(*object);
+    *object = NULL;
+}
+
+void aq_json_add(json_t **array, json_t *value)
+{
+    if (json_array_append_new(*array, value) == 0)
+        return;
+    json_decref(*array);
+    *array = NULL;
 }

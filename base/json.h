@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /* Parses exactly one JSON value from text[0..bytes).  Duplicate keys are refused when
- * reject_duplicates. -ENOEXEC with position and reason on failure.  jansson itself bounds nesting
- * (2048 levels). */
+ * reject_duplicates. -ENOEXEC with position and reason on failure, -ENOMEM.  jansson itself bounds
+ * nesting (2048 levels). */
 int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
                   struct aq_err *reterr);
 
@@ -44,5 +44,22 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 
 /* A real for output: null when x is not finite. */
 json_t *aq_json_real(double x);
+
+/* A string for output: what is not UTF-8 in it (names of files, texts cut within a character)
+ * becomes U+FFFD; NULL is only that memory is out. */
+json_t *aq_json_string(const char *text);
+
+/* A deep copy; NULL when memory is out or v is NULL.  (jansson's own leave out what found none.) */
+json_t *aq_json_copy(const json_t *v);
+
+/* v as text, flags as of json_dumps: malloc'd, NULL when memory is out or v is NULL.  (jansson's
+ * own, 2.14, leaves out keys that found no memory.) */
+char *aq_json_dump(const json_t *v, size_t flags);
+
+/* Documents are built member by member and looked at once: what takes a value (never borrowed) into
+ * an object or list, or finds that memory is out, which the value NULL says too, and then leaves
+ * NULL in place of the whole.  Putting more into that does nothing. */
+void aq_json_put(json_t **object, const char *key, json_t *value);
+void aq_json_add(json_t **array, json_t *value);
 
 #endif

@@ -26,7 +26,7 @@ int aq_mem_open(struct aq_mem **ret, const uint64_t limit_bytes[AQ_TIER_COUNT],
     assert(ret);
     struct aq_mem *m = calloc(1, sizeof(*m));
     if (!m)
-        return aq_error(reterr, -ENOMEM, "memory account: %zu bytes", sizeof(*m));
+        return aq_error_memory(reterr, "memory account: %zu bytes", sizeof(*m));
     pthread_mutex_init(&m->lock, NULL);
     memcpy(m->limit, limit_bytes, sizeof(m->limit));
     *ret = m;
@@ -138,8 +138,8 @@ int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *pu
     void *p = rounded >= HUGE_BYTES ? map_huge(rounded) : take_small(rounded);
     if (!p) {
         aq_mem_uncount(m, tier, purpose, bytes);
-        return aq_error(reterr, -ENOMEM, "the operating system refused %zu bytes for %s", rounded,
-                        purpose);
+        return aq_error_memory(reterr, "%zu bytes for %s, which the operating system refused",
+                               rounded, purpose);
     }
     if (rounded < HUGE_BYTES)
         memset(p, 0, rounded);

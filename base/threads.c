@@ -128,7 +128,7 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
                         threads);
     struct aq_pool *p = aligned_alloc(64, (sizeof(*p) + 63) / 64 * 64);
     if (!p)
-        return aq_error(reterr, -ENOMEM, "worker pool");
+        return aq_error_memory(reterr, "worker pool");
     memset(p, 0, sizeof(*p));
     p->threads = threads;
     p->spin_max = threads <= usable_cpus() ? SPIN_MAX : 0;
@@ -136,14 +136,17 @@ int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
     p->worker = calloc(threads, sizeof(*p->worker));
     if (!p->handle || !p->worker) {
         aq_pool_close(p);
-        return aq_error(reterr, -ENOMEM, "worker pool of %u threads", threads);
+        return aq_error_memory(reterr, "worker pool of %u threads", threads);
     }
     for (uint32_t i = 1; i < threads; i++) {
         p->worker[i] = (struct worker){p, i};
         int rc = aq_thread_start(&p->handle[i], NULL, worker_main, &p->worker[i]);
         if (rc) {
             aq_pool_close(p);
-            return aq_error(reterr, -rc, "worker thread %u of %u: %s", i, threads, strerror(rc));
+            return aq_error(reterr, -rc,
+                            "worker thread %u of %u: %s; lower --threads, or raise the limits of "
+                            "memory and threads (ulimit -v, -u)",
+                            i, threads, strerror(rc));
         }
         p->started = i;
     }

@@ -318,7 +318,7 @@ static int give_word(struct aq_options *o, const struct word *word, struct aq_er
 {
     char *text = strdup(word->text);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "command line: out of memory");
+        return aq_error_memory(reterr, "command line");
     if (word->option->flags & AQ_OPTION_ESCAPES)
         unescape(text);
     int rc = aq_options_give(o, word->option, SOURCE_COMMAND_LINE, word->label, text, reterr);
@@ -375,7 +375,7 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
     w.word = calloc((size_t)arg_count + 1, sizeof(*w.word));
     w.config = calloc((size_t)arg_count + 1, sizeof(*w.config));
     if (!w.args || !w.word || !w.config)
-        rc = aq_error(reterr, -ENOMEM, "command line: out of memory");
+        rc = aq_error_memory(reterr, "command line");
     if (rc == 0)
         rc = read_words(&w, reterr);
     if (rc == 0 && !w.help)
@@ -406,15 +406,15 @@ static int parse_command(const char *command, int arg_count, char **args, char *
         return rc;
     if (help) {
         *ret_text = aq_options_help(command);
-        return *ret_text ? 0 : aq_error(reterr, -ENOMEM, "help: out of memory");
+        return *ret_text ? 0 : aq_error_memory(reterr, "help");
     }
     rc = aq_options_check(o, reterr);
     if (rc == 0) {
         json_t *object = aq_options_to_json(o);
-        *ret_json = object ? json_dumps(object, JSON_COMPACT) : NULL;
+        *ret_json = object ? aq_json_dump(object, JSON_COMPACT) : NULL;
         json_decref(object);
         if (!*ret_json)
-            rc = aq_error(reterr, -ENOMEM, "options: out of memory");
+            rc = aq_error_memory(reterr, "options");
     }
     aq_options_close(o);
     return rc;
@@ -430,14 +430,14 @@ static int give_help(const char *command, char **ret_text, struct aq_err *reterr
         aq_options_close(o);
     }
     *ret_text = aq_options_help(command);
-    return *ret_text ? 0 : aq_error(reterr, -ENOMEM, "help: out of memory");
+    return *ret_text ? 0 : aq_error_memory(reterr, "help");
 }
 
 static int give_version(char **ret_text, struct aq_err *reterr)
 {
     if (asprintf(ret_text, "aquifer %s\n", aquifer_version()) < 0) {
         *ret_text = NULL;
-        return aq_error(reterr, -ENOMEM, "version: out of memory");
+        return aq_error_memory(reterr, "version");
     }
     return 0;
 }

@@ -64,7 +64,7 @@ int aq_attention_stats_open(struct aq_attention_stats **ret,
     assert(o->heads % o->kv_heads == 0);
     struct aq_attention_stats *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "attention statistics");
+        return aq_error_memory(reterr, "attention statistics");
     size_t n = aq_align_up(o->prompt_max, KEYS);
     s->opts = *o;
     fill_ranks(s);
@@ -82,8 +82,8 @@ int aq_attention_stats_open(struct aq_attention_stats **ret,
     }
     if (!whole) {
         aq_attention_stats_close(s);
-        return aq_error(reterr, -ENOMEM, "attention statistics of %u layers, %u heads, %u tokens",
-                        o->layers, o->heads, o->prompt_max);
+        return aq_error_memory(reterr, "attention statistics of %u layers, %u heads, %u tokens",
+                               o->layers, o->heads, o->prompt_max);
     }
     *ret = s;
     return 0;
@@ -238,7 +238,7 @@ static json_t *share_json(uint64_t part, uint64_t all)
 }
 
 static void add_sparsity(const struct aq_attention_stats *s, const struct head_sums *heads,
-                         json_t *to)
+                         json_t **to)
 {
     uint64_t entries[THIRDS] = {0}, below[THIRDS] = {0}, all = 0, all_below = 0;
     json_t *by_head = json_array(), *by_third = json_array();
@@ -250,19 +250,19 @@ static void add_sparsity(const struct aq_attention_stats *s, const struct head_s
             entries[t] += heads[i].entries[t];
             below[t] += heads[i].below[t];
         }
-        json_array_append_new(by_head, share_json(below_of_head, of_head));
+        aq_json_add(&by_head, share_json(below_of_head, of_head));
         all += of_head;
         all_below += below_of_head;
     }
     for (int t = 0; t < THIRDS; t++)
-        json_array_append_new(by_third, share_json(below[t], entries[t]));
-    json_object_set_new(to, "sparsity", share_json(all_below, all));
-    json_object_set_new(to, "sparsity_by_head", by_head);
-    json_object_set_new(to, "sparsity_by_third", by_third);
+        aq_json_add(&by_third, share_json(below[t], entries[t]));
+    aq_json_put(to, "sparsity", share_json(all_below, all));
+    aq_json_put(to, "sparsity_by_head", by_head);
+    aq_json_put(to, "sparsity_by_third", by_third);
 }
 
 static void add_scores(const struct aq_attention_stats *s, const struct head_sums *heads,
-                       json_t *to)
+                       json_t **to)
 {
     json_t *top = json_array(), *at_rank = json_array();
     double of = (double)s->prompts * s->opts.heads;
@@ -270,7 +270,7 @@ static void add_scores(const struct aq_attention_stats *s, const struct head_sum
         double sum = 0;
         for (uint32_t i = 0; i < s->opts.heads; i++)
             sum += heads[i].top[n];
-        json_array_append_new(top, aq_json_real(sum / of));
+        aq_json_add(&top, aq_json_real(sum / of));
     }
     for (uint32_t n = 0; n < s->rank_count && heads[0].at_rank_prompts[n]; n++) {
         double sum = 0, count = 0;
@@ -278,19 +278,18 @@ static void add_scores(const struct aq_attention_stats *s, const struct head_sum
             sum += heads[i].at_rank[n];
             count += (double)heads[i].at_rank_prompts[n];
         }
-        json_array_append_new(at_rank, aq_json_real(sum / count));
+        aq_json_add(&at_rank, aq_json_real(sum / count));
     }
-    json_object_set_new(to, "top_share", top);
-    json_object_set_new(to, "score_at_rank", at_rank);
+    aq_json_put(to, "top_share", top);
+    aq_json_put(to, "score_at_rank", at_rank);
 }
 
-/* -ENOMEM leaves the list short of what it would say: null. */
 static json_t *token_json(const struct aq_attention_stats *s, uint32_t layer)
 {
     uint32_t vocab = s->opts.vocab;
     double *sorted = malloc(vocab * sizeof(*sorted)), all = 0;
     if (!sorted)
-        return json_null();
+        return NULL;
     memcpy(sorted, s->token + (size_t)layer * vocab, vocab * sizeof(*sorted));
     sort_descending(sorted, vocab);
     for (uint32_t i = 0; i < vocab; i++)
@@ -298,7 +297,7 @@ static json_t *token_json(const struct aq_attention_stats *s, uint32_t layer)
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->rank_count && s->rank[i] <= vocab; i++) {
         if (sorted[s->rank[i] - 1] > 0)
-            json_array_append_new(list, aq_json_real(sorted[s->rank[i] - 1] / all));
+            aq_json_add(&list, aq_json_real(sorted[s->rank[i] - 1] / all));
     }
     free(sorted);
     return list;
@@ -308,16 +307,16 @@ json_t *aq_attention_stats_json(const struct aq_attention_stats *s)
 {
     json_t *layers = json_array(), *ranks = json_array(), *parts = json_array();
     for (uint32_t i = 0; i < s->rank_count; i++)
-        json_array_append_new(ranks, json_integer(s->rank[i]));
+        aq_json_add(&ranks, json_integer(s->rank[i]));
     for (size_t i = 0; i < AQ_ARRAY_LEN(shares); i++)
-        json_array_append_new(parts, json_real(shares[i]));
+        aq_json_add(&parts, json_real(shares[i]));
     for (uint32_t l = 0; l < s->opts.layers && s->prompts; l++) {
         const struct head_sums *heads = &s->head[(size_t)l * s->opts.heads];
         json_t *o = json_pack("{s:i}", "layer", (int)l);
-        add_sparsity(s, heads, o);
-        add_scores(s, heads, o);
-        json_object_set_new(o, "token_share_at_rank", token_json(s, l));
-        json_array_append_new(layers, o);
+        add_sparsity(s, heads, &o);
+        add_scores(s, heads, &o);
+        aq_json_put(&o, "token_share_at_rank", token_json(s, l));
+        aq_json_add(&layers, o);
     }
     return json_pack("{s:I, s:f, s:o, s:o, s:o}", "prompts", (json_int_t)s->prompts, "threshold",
                      THRESHOLD, "ranks", ranks, "shares", parts, "layers", layers);

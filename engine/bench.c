@@ -40,8 +40,8 @@ static int batch_open(struct batch *b, uint64_t count, uint32_t prompt_len, uint
     b->tokens = calloc(count * gen_len, sizeof(*b->tokens));
     if (!b->sequence || !b->prompts || !b->tokens) {
         batch_close(b);
-        return aq_error(reterr, -ENOMEM, "bench: %llu prompts of %u tokens",
-                        (unsigned long long)count, prompt_len);
+        return aq_error_memory(reterr, "bench: %llu prompts of %u tokens",
+                               (unsigned long long)count, prompt_len);
     }
     uint32_t first = vocab > 8 ? 4 : 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -116,7 +116,7 @@ static json_t *list(const double *x, uint32_t n)
 {
     json_t *a = json_array();
     for (uint32_t i = 0; i < n; i++)
-        json_array_append_new(a, aq_json_real(x[i]));
+        aq_json_add(&a, aq_json_real(x[i]));
     return a;
 }
 
@@ -140,7 +140,10 @@ static json_t *measure(struct aq_engine *e, struct batch *b, double load_s,
         .requests = b->count,
         .prompt_tokens = b->count * b->prompt_len,
     };
-    return aq_report_build(e, &t, &before);
+    json_t *report = aq_report_build(e, &t, &before);
+    if (!report)
+        aq_error_memory(reterr, "report of a row");
+    return report;
 }
 
 /* A real prefill, and `passes` decode passes at each of three lengths spread evenly over the
@@ -182,14 +185,16 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
     prefill_s = json_number(r, "prefill_s");
     double decode_s = pass_s * (row->gen_len - 1), total_s = prefill_s + decode_s;
     double generated = (double)requests * row->gen_len;
-    json_object_set_new(r, "decode_s", aq_json_real(decode_s));
-    json_object_set_new(r, "idle_s", json_real(0));
-    json_object_set_new(r, "total_s", aq_json_real(total_s));
-    json_object_set_new(r, "generated_tokens", json_integer((json_int_t)generated));
-    json_object_set_new(r, "decode_tok_s", aq_json_real((double)requests / pass_s));
-    json_object_set_new(r, "gen_tok_s", aq_json_real(generated / total_s));
-    json_object_set_new(r, "total_tok_s",
-                        aq_json_real((generated + (double)requests * row->prompt_len) / total_s));
+    aq_json_put(&r, "decode_s", aq_json_real(decode_s));
+    aq_json_put(&r, "idle_s", json_real(0));
+    aq_json_put(&r, "total_s", aq_json_real(total_s));
+    aq_json_put(&r, "generated_tokens", json_integer((json_int_t)generated));
+    aq_json_put(&r, "decode_tok_s", aq_json_real((double)requests / pass_s));
+    aq_json_put(&r, "gen_tok_s", aq_json_real(generated / total_s));
+    aq_json_put(&r, "total_tok_s",
+                aq_json_real((generated + (double)requests * row->prompt_len) / total_s));
+    if (!r)
+        aq_error_memory(reterr, "report of a row");
     return r;
 fail:
     json_decref(r);
@@ -255,30 +260,28 @@ static void keep_sample(struct samples *s, const json_t *r)
     s->decode_tok_s[s->count++] = json_number(r, "decode_tok_s");
 }
 
-static void finish_row(json_t *r, const struct aq_bench_row *row, uint64_t requests,
+static void finish_row(json_t **r, const struct aq_bench_row *row, uint64_t requests,
                        const struct samples *s, const char *hash, bool projected,
                        uint32_t micro_batch, uint32_t micro_batches)
 {
-    json_object_set_new(r, "row",
-                        json_pack("{s:i, s:i, s:I, s:i, s:i}", "prompt_len", (int)row->prompt_len,
-                                  "gen_len", (int)row->gen_len, "requests", (json_int_t)requests,
-                                  "micro_batch", (int)micro_batch, "micro_batches",
-                                  (int)micro_batches));
-    json_object_set_new(r, "repeats", json_integer(s->count));
-    json_object_set_new(r, "gen_tok_s", aq_json_real(mean(s->gen_tok_s, s->count)));
-    json_object_set_new(r, "gen_tok_s_sd", aq_json_real(deviation(s->gen_tok_s, s->count)));
-    json_object_set_new(r, "prefill_tok_s", aq_json_real(mean(s->prefill_tok_s, s->count)));
-    json_object_set_new(r, "decode_tok_s", aq_json_real(mean(s->decode_tok_s, s->count)));
-    json_object_set_new(r, "samples",
-                        json_pack("{s:o, s:o, s:o}", "gen_tok_s", list(s->gen_tok_s, s->count),
-                                  "prefill_tok_s", list(s->prefill_tok_s, s->count), "decode_tok_s",
-                                  list(s->decode_tok_s, s->count)));
-    json_object_set_new(r, "output_xxh3", hash ? json_string(hash) : json_null());
-    json_object_set_new(r, "projected", json_boolean(projected));
-    double predicted = json_number(json_object_get(r, "predicted"), "gen_tok_s");
-    json_object_set_new(r, "published", json_null());
-    json_object_set_new(r, "prediction_error",
-                        aq_json_real(predicted / mean(s->gen_tok_s, s->count) - 1));
+    aq_json_put(r, "row",
+                json_pack("{s:i, s:i, s:I, s:i, s:i}", "prompt_len", (int)row->prompt_len,
+                          "gen_len", (int)row->gen_len, "requests", (json_int_t)requests,
+                          "micro_batch", (int)micro_batch, "micro_batches", (int)micro_batches));
+    aq_json_put(r, "repeats", json_integer(s->count));
+    aq_json_put(r, "gen_tok_s", aq_json_real(mean(s->gen_tok_s, s->count)));
+    aq_json_put(r, "gen_tok_s_sd", aq_json_real(deviation(s->gen_tok_s, s->count)));
+    aq_json_put(r, "prefill_tok_s", aq_json_real(mean(s->prefill_tok_s, s->count)));
+    aq_json_put(r, "decode_tok_s", aq_json_real(mean(s->decode_tok_s, s->count)));
+    aq_json_put(r, "samples",
+                json_pack("{s:o, s:o, s:o}", "gen_tok_s", list(s->gen_tok_s, s->count),
+                          "prefill_tok_s", list(s->prefill_tok_s, s->count), "decode_tok_s",
+                          list(s->decode_tok_s, s->count)));
+    aq_json_put(r, "output_xxh3", hash ? json_string(hash) : json_null());
+    aq_json_put(r, "projected", json_boolean(projected));
+    double predicted = json_number(json_object_get(*r, "predicted"), "gen_tok_s");
+    aq_json_put(r, "published", json_null());
+    aq_json_put(r, "prediction_error", aq_json_real(predicted / mean(s->gen_tok_s, s->count) - 1));
 }
 
 int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_bench_row *row,
@@ -302,7 +305,8 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
         rc = aq_engine_check(e, reterr);
         if (rc == 0) {
             *ret = aq_engine_plan_json(e);
-            json_object_set_new(*ret, "predicted", aq_engine_predicted_json(e));
+            aq_json_put(ret, "predicted", aq_engine_predicted_json(e));
+            rc = *ret ? 0 : aq_error_memory(reterr, "plan");
         }
         aq_engine_close(e);
         return rc;
@@ -336,12 +340,15 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
                 hash, sizeof(hash), "%016llx",
                 (unsigned long long)XXH3_64bits(b.tokens, b.count * b.gen_len * sizeof(*b.tokens)));
         const json_t *plan = json_object_get(r, "plan");
-        finish_row(r, row, requests, &s, projected ? NULL : hash, projected,
+        finish_row(&r, row, requests, &s, projected ? NULL : hash, projected,
                    (uint32_t)json_number(plan, "micro_batch"),
                    (uint32_t)json_number(plan, "micro_batches"));
         if (o->replay) /* rates of the transfers: no token means anything */
-            json_object_set_new(r, "replay", json_true());
-        *ret = r;
+            aq_json_put(&r, "replay", json_true());
+        if (r)
+            *ret = r;
+        else
+            rc = aq_error_memory(reterr, "report of a row");
         r = NULL;
     }
     json_decref(r);

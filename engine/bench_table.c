@@ -45,25 +45,27 @@ static bool one_run(const struct aq_options *o)
     return o->prompt_len_count == 1 && o->gen_len_count == 1 && o->bench_micro_batch_count <= 1;
 }
 
-static void key_of(char key[24], const json_t *options)
+static bool key_of(char key[24], const json_t *options)
 {
-    char *text = json_dumps(options, JSON_COMPACT | JSON_SORT_KEYS);
+    char *text = aq_json_dump(options, JSON_COMPACT | JSON_SORT_KEYS);
     XXH64_hash_t hash = text ? XXH3_64bits(text, strlen(text)) : 0;
     const char *version = aq_build_version();
     hash ^= XXH3_64bits(version, strlen(version));
     snprintf(key, 24, "%016llx", (unsigned long long)hash);
+    bool known = text;
     free(text);
+    return known;
 }
 
 static int open_run(struct run *run, const struct aq_table_row *row, const json_t *common,
                     struct aq_err *reterr)
 {
-    json_t *options = json_copy(row->options);
-    if (!options || json_object_update(options, (json_t *)common) < 0) {
+    json_t *options = aq_json_copy(row->options);
+    if (!options || json_object_update(options, (json_t *)common) < 0 ||
+        !key_of(run->key, options)) {
         json_decref(options);
-        return aq_error(reterr, -ENOMEM, "row '%s'", row->name);
+        return aq_error_memory(reterr, "row '%s'", row->name);
     }
-    key_of(run->key, options);
     int rc = aq_options_from_json(&run->options, "bench", options, reterr);
     json_decref(options);
     rc = rc < 0 ? rc : aq_options_check(run->options, reterr);
@@ -79,7 +81,7 @@ static int open_runs(struct aq_bench_table *t, const struct aq_options *o, struc
     int rc = 0;
     t->run = calloc(t->table->row_count, sizeof(*t->run));
     if (!t->run || !common)
-        rc = aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+        rc = aq_error_memory(reterr, "table '%s'", o->table);
     for (uint32_t i = 0; i < t->table->row_count && rc == 0; i++) {
         const struct aq_table_row *row = &t->table->row[i];
         rc = open_run(&t->run[i], row, common, reterr);
@@ -97,7 +99,7 @@ static int open_state(struct aq_bench_table *t, const char *output,
     json_t *document = NULL;
     char *lock_path = aq_file_name(output, ".lock");
     t->state_path = aq_file_name(output, ".rows.json");
-    int rc = lock_path && t->state_path ? 0 : aq_error(reterr, -ENOMEM, "'%s'", output);
+    int rc = lock_path && t->state_path ? 0 : aq_error_memory(reterr, "'%s'", output);
     rc = rc < 0 ? rc : aq_lock_open(&t->lock, lock_path, reterr);
     free(lock_path);
     if (rc < 0 || aq_file_size(t->state_path) < 0)
@@ -108,7 +110,8 @@ static int open_state(struct aq_bench_table *t, const char *output,
         rc = aq_error(reterr, -EINVAL, "'%s': expected rows that aquifer bench has kept",
                       t->state_path);
     if (rc == 0) {
-        json_object_update(t->done, rows);
+        if (json_object_update(t->done, rows) < 0)
+            rc = aq_error_memory(reterr, "'%s'", t->state_path);
         aq_hooks_line(hooks, AQUIFER_INFO, "table: %zu rows are kept in '%s'",
                       json_object_size(t->done), t->state_path);
     }
@@ -123,10 +126,10 @@ int aq_bench_table_open(struct aq_bench_table **ret, const struct aq_options *o,
         return aq_error(reterr, -EINVAL, "--trace tells of one run: expected no --table beside it");
     struct aq_bench_table *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+        return aq_error_memory(reterr, "table '%s'", o->table);
     t->done = json_object();
     int rc = t->done ? aq_table_read(&t->table, o->table, reterr)
-                     : aq_error(reterr, -ENOMEM, "table '%s'", o->table);
+                     : aq_error_memory(reterr, "table '%s'", o->table);
     rc = rc < 0 ? rc : open_runs(t, o, reterr);
     if (rc == 0 && o->output && !o->dry_run)
         rc = open_state(t, o->output, hooks, reterr);
@@ -158,21 +161,19 @@ uint32_t aq_bench_table_count(const struct aq_bench_table *t)
 
 /* ---- one row ----------------------------------------------------------------------------- */
 
-static void add_published(json_t *r, const struct aq_table_row *row)
+static void add_published(json_t **r, const struct aq_table_row *row)
 {
-    json_t *measured = json_object_get(r, "gen_tok_s");
-    json_object_set_new(r, "name", json_string(row->name));
+    json_t *measured = json_object_get(*r, "gen_tok_s");
+    aq_json_put(r, "name", json_string(row->name));
     if (row->published > 0)
-        json_object_set_new(
-            r, "published",
-            json_pack("{s:f, s:s}", "gen_tok_s", row->published, "source", row->source));
+        aq_json_put(r, "published",
+                    json_pack("{s:f, s:s}", "gen_tok_s", row->published, "source", row->source));
     else
-        json_object_set_new(r, "published", json_null());
+        aq_json_put(r, "published", json_null());
     bool both = row->published > 0 && json_is_number(measured);
-    json_object_set_new(r, "published_ratio",
-                        both ? aq_json_real(json_number_value(measured) / row->published)
-                             : json_null());
-    json_object_set_new(r, "note", row->note ? json_string(row->note) : json_null());
+    aq_json_put(r, "published_ratio",
+                both ? aq_json_real(json_number_value(measured) / row->published) : json_null());
+    aq_json_put(r, "note", row->note ? json_string(row->note) : json_null());
 }
 
 static int run_row(json_t **ret, const struct aq_options *o, const struct aquifer_hooks *hooks,
@@ -202,12 +203,12 @@ static int keep(struct aq_bench_table *t, const char *key, json_t *row, struct a
     if (!t->state_path)
         return 0;
     if (json_object_set(t->done, key, row) < 0)
-        return aq_error(reterr, -ENOMEM, "'%s'", t->state_path);
+        return aq_error_memory(reterr, "'%s'", t->state_path);
     json_t *document =
         json_pack("{s:i, s:s, s:O}", "schema", 1, "table", t->table->name, "rows", t->done);
-    char *text = document ? json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = document ? aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) : NULL;
     int rc = text ? aq_file_replace(t->state_path, text, strlen(text), true, reterr)
-                  : aq_error(reterr, -ENOMEM, "'%s'", t->state_path);
+                  : aq_error_memory(reterr, "'%s'", t->state_path);
     free(text);
     json_decref(document);
     return rc;
@@ -218,11 +219,12 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
 {
     const struct aq_table_row *row = &t->table->row[i];
     const struct run *run = &t->run[i];
-    json_t *r = json_deep_copy(json_object_get(t->done, run->key));
+    const json_t *kept = json_object_get(t->done, run->key);
+    json_t *r = aq_json_copy(kept);
     struct aq_err err = {0};
     int rc = 0;
     bool failed = false;
-    if (r) {
+    if (kept) {
         aq_hooks_line(hooks, AQUIFER_INFO, "row %u of %u, '%s': done before", i + 1,
                       t->table->row_count, row->name);
     } else {
@@ -232,8 +234,8 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
         failed = rc < 0 && others_can(rc);
         if (failed) {
             aq_hooks_line(hooks, AQUIFER_WARNING, "row '%s': %s", row->name, err.text);
-            r = json_pack("{s:i, s:{s:s, s:i}}", "schema", 1, "error", "message", err.text,
-                          "exit_status", aq_err_exit_status(rc));
+            r = json_pack("{s:i, s:{s:o, s:i}}", "schema", 1, "error", "message",
+                          aq_json_string(err.text), "exit_status", aq_err_exit_status(rc));
         } else if (rc < 0) {
             aq_error(reterr, rc, "row '%s': %s", row->name, err.text);
             return rc;
@@ -241,11 +243,13 @@ int aq_bench_table_row(json_t **ret, struct aq_bench_table *t, uint32_t i, bool 
             rc = keep(t, run->key, r, reterr);
         }
     }
-    if (!r || (rc < 0 && !failed)) {
+    if (rc < 0 && !failed) {
         json_decref(r);
-        return rc < 0 && !failed ? rc : aq_error(reterr, -ENOMEM, "row '%s'", row->name);
+        return rc;
     }
-    add_published(r, row);
+    add_published(&r, row);
+    if (!r)
+        return aq_error_memory(reterr, "row '%s'", row->name);
     *ret_failed = failed;
     *ret = r;
     return 0;

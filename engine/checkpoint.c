@@ -219,11 +219,11 @@ static int add_shards(struct aq_checkpoint *c, const char **names, size_t count,
                         AQ_CHECKPOINT_SHARDS_MAX, distinct);
     c->shards = calloc(distinct, sizeof(*c->shards));
     if (!c->shards)
-        return aq_error(reterr, -ENOMEM, "list of %zu weight files", distinct);
+        return aq_error_memory(reterr, "list of %zu weight files", distinct);
     for (size_t i = 0; i < distinct; i++) {
         c->shards[i].file = (struct aq_tensor_file){.fd = -1, .name = strdup(names[i])};
         if (!c->shards[i].file.name)
-            return aq_error(reterr, -ENOMEM, "name of a weight file");
+            return aq_error_memory(reterr, "name of a weight file");
         c->shard_count++;
     }
     return 0;
@@ -244,7 +244,7 @@ static int read_index(struct aq_checkpoint *c, const char *index, struct aq_err 
     size_t count = json_object_size(map), i = 0;
     const char **names = calloc(count + 1, sizeof(*names));
     if (!names)
-        rc = aq_error(reterr, -ENOMEM, "'%s': %zu tensors", path, count);
+        rc = aq_error_memory(reterr, "'%s': %zu tensors", path, count);
     else if (!json_is_object(map) || count == 0)
         rc = aq_error(reterr, -ENOEXEC, "'%s': 'weight_map': expected tensors and their files",
                       path);
@@ -357,7 +357,7 @@ static int check_index(struct aq_checkpoint *c, struct complaints *all, struct a
         unsigned count;
     } *absent = calloc(c->shard_count, sizeof(*absent));
     if (!absent)
-        return aq_error(reterr, -ENOMEM, "list of %u weight files", c->shard_count);
+        return aq_error_memory(reterr, "list of %u weight files", c->shard_count);
     const char *name;
     json_t *file;
     json_object_foreach(c->weight_map, name, file)
@@ -404,7 +404,7 @@ static int open_files(struct aq_checkpoint *c, struct aq_err *reterr)
 {
     struct complaints all = {.item = calloc(c->shard_count, sizeof(*all.item))};
     if (!all.item)
-        return aq_error(reterr, -ENOMEM, "list of %u weight files", c->shard_count);
+        return aq_error_memory(reterr, "list of %u weight files", c->shard_count);
     int rc = open_shards(c, &all, reterr);
     free(all.item);
     return rc;
@@ -449,7 +449,7 @@ static int compute_hash(struct aq_checkpoint *c, struct aq_err *reterr)
 {
     XXH3_state_t *hash = XXH3_createState();
     if (!hash)
-        return aq_error(reterr, -ENOMEM, "hash state");
+        return aq_error_memory(reterr, "hash state");
     XXH3_64bits_reset(hash);
     /* Fewer samples a file when there are very many files: seeks are slow on some disks. */
     uint64_t samples = aq_max_u64(2, aq_min_u64(SAMPLES_MAX, SAMPLES_ALL / c->shard_count));
@@ -478,11 +478,11 @@ int aq_checkpoint_open(struct aq_checkpoint **ret, const char *dir, struct aq_er
         return aq_error(reterr, -ENOEXEC, "checkpoint '%.300s': expected a directory", dir);
     struct aq_checkpoint *c = calloc(1, sizeof(*c));
     if (!c)
-        return aq_error(reterr, -ENOMEM, "checkpoint '%.300s'", dir);
+        return aq_error_memory(reterr, "checkpoint '%.300s'", dir);
     int rc = 0;
     c->dir = strdup(dir);
     if (!c->dir)
-        rc = aq_error(reterr, -ENOMEM, "checkpoint '%.300s'", dir);
+        rc = aq_error_memory(reterr, "checkpoint '%.300s'", dir);
     if (rc == 0)
         rc = choose_files(c, reterr);
     if (rc == 0)

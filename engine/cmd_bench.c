@@ -118,11 +118,12 @@ static char *format_rows(const json_t *rows, bool named, const char *format)
 {
     if (strcmp(format, "json") == 0) {
         const json_t *document = json_array_size(rows) == 1 ? json_array_get(rows, 0) : rows;
-        char *text = json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        char *text = aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         return text;
     }
     char *text = NULL;
     size_t bytes;
+    bool lost = false;
     FILE *f = open_memstream(&text, &bytes);
     if (!f)
         return NULL;
@@ -131,14 +132,18 @@ static char *format_rows(const json_t *rows, bool named, const char *format)
         json_t *row;
         json_array_foreach(rows, i, row)
         {
-            json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
+            lost |= json_dumpf(row, f, JSON_COMPACT | JSON_REAL_PRECISION(9)) < 0;
             fputc('\n', f);
         }
     } else {
         write_table(f, rows, named, strcmp(format, "md") == 0);
     }
-    fclose(f);
-    return text;
+    lost |= ferror(f);
+    lost |= fclose(f) != 0;
+    if (!lost)
+        return text;
+    free(text);
+    return NULL;
 }
 
 /* To the file, which is only ever seen whole, or else, at the end, to standard output. */
@@ -151,12 +156,12 @@ static int deliver(const struct aq_options *o, const json_t *rows, bool last,
         return 0;
     char *text = format_rows(rows, o->table != NULL, format);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "bench table");
+        return aq_error_memory(reterr, "bench table");
     int rc = 0;
     if (o->output) {
         char *line = json ? aq_file_name(text, "\n") : text;
         rc = line ? aq_file_replace(o->output, line, strlen(line), last, reterr)
-                  : aq_error(reterr, -ENOMEM, "bench table");
+                  : aq_error_memory(reterr, "bench table");
         if (line != text)
             free(line);
     } else if (hooks && hooks->output) {
@@ -172,13 +177,11 @@ static void write_report(const struct aq_options *o, const json_t *rows,
                          const struct aquifer_hooks *hooks)
 {
     const json_t *document = json_array_size(rows) == 1 ? json_array_get(rows, 0) : rows;
-    if (o->report &&
-        json_dump_file(document, o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
-        aq_hooks_line(hooks, AQUIFER_WARNING, "report '%s' could not be written: %s", o->report,
-                      strerror(errno));
+    if (o->report)
+        aq_hooks_report(hooks, o->report, document);
 }
 
-static int run_rows(json_t *rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
+static int run_rows(json_t **rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
                     struct aq_err *reterr)
 {
     for (uint32_t p = 0; p < o->prompt_len_count; p++) {
@@ -196,7 +199,9 @@ static int run_rows(json_t *rows, const struct aq_options *o, const struct aquif
                 int rc = aq_bench_run_row(&r, o, &row, hooks, reterr);
                 if (rc < 0)
                     return rc;
-                json_array_append_new(rows, r);
+                aq_json_add(rows, r);
+                if (!*rows)
+                    return aq_error_memory(reterr, "rows of the table");
             }
         }
     }
@@ -204,7 +209,7 @@ static int run_rows(json_t *rows, const struct aq_options *o, const struct aquif
 }
 
 /* Exit status 3: some rows have errors instead of figures. */
-static int run_table(json_t *rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
+static int run_table(json_t **rows, const struct aq_options *o, const struct aquifer_hooks *hooks,
                      struct aq_err *reterr)
 {
     struct aq_bench_table *t;
@@ -219,8 +224,9 @@ static int run_table(json_t *rows, const struct aq_options *o, const struct aqui
         if (rc < 0)
             break;
         any_failed = any_failed || failed;
-        json_array_append_new(rows, r);
-        rc = deliver(o, rows, false, hooks, reterr);
+        aq_json_add(rows, r);
+        rc = *rows ? deliver(o, *rows, false, hooks, reterr)
+                   : aq_error_memory(reterr, "rows of the table");
     }
     aq_bench_table_close(t);
     return rc < 0 ? rc : any_failed ? 3 : 0;
@@ -247,7 +253,7 @@ int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
     if (rc < 0)
         return rc;
     json_t *rows = json_array();
-    rc = o->table ? run_table(rows, o, hooks, reterr) : run_rows(rows, o, hooks, reterr);
+    rc = o->table ? run_table(&rows, o, hooks, reterr) : run_rows(&rows, o, hooks, reterr);
     if (json_array_size(rows)) { /* rows that were finished are worth having, whatever came after */
         write_report(o, rows, hooks);
         int rc2 = deliver(o, rows, true, hooks, rc < 0 ? NULL : reterr);

@@ -106,15 +106,15 @@ static uint32_t new_tokens(const struct aq_eval_windows *w)
     return w->prompt_tokens ? w->score_tokens : 0;
 }
 
-static void set_mean(json_t *o, const char *name, struct aq_eval_mean m)
+static void set_mean(json_t **o, const char *name, struct aq_eval_mean m)
 {
     char se[64];
     snprintf(se, sizeof(se), "%s_se", name);
-    json_object_set_new(o, name, aq_json_real(m.mean));
-    json_object_set_new(o, se, aq_json_real(m.se));
+    aq_json_put(o, name, aq_json_real(m.mean));
+    aq_json_put(o, se, aq_json_real(m.se));
 }
 
-static void add_distances(const struct eval *v, json_t *o)
+static void add_distances(const struct eval *v, json_t **o)
 {
     const struct aq_eval_windows *w = &v->w;
     uint32_t n = aq_eval_windows_scored(w), agreed = 0;
@@ -124,8 +124,7 @@ static void add_distances(const struct eval *v, json_t *o)
     }
     set_mean(o, "delta_nll", aq_eval_mean(v->delta, w->count, n));
     set_mean(o, "kl_to_full", aq_eval_mean(aq_eval_compare_kl(v->compare), w->count, n));
-    json_object_set_new(o, "top1_agreement",
-                        json_real((double)agreed / ((double)w->count * (double)n)));
+    aq_json_put(o, "top1_agreement", json_real((double)agreed / ((double)w->count * (double)n)));
 }
 
 /* The policy, and what it comes to in windows of this length. */
@@ -138,13 +137,13 @@ static json_t *policy_json(const struct aq_kv_policy *p, const struct aq_kv_limi
                       (json_int_t)l->heavy_prompt, "recent", (json_int_t)l->recent_prompt, "sinks",
                       (json_int_t)l->sinks);
     if (l->shared)
-        json_object_set_new(slots, "floor", json_integer(l->floor_prompt));
-    json_object_set_new(o, "slots", slots);
+        aq_json_put(&slots, "floor", json_integer(l->floor_prompt));
+    aq_json_put(&o, "slots", slots);
     return o;
 }
 
 /* Slots that decode rows attend, the same in all layers, heads (or on average) and windows. */
-static void add_slots(const struct eval *v, const struct aq_engine *e, json_t *o)
+static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **o)
 {
     const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
     uint32_t prompt = aq_eval_windows_prompt(&v->w), fed = new_tokens(&v->w);
@@ -158,16 +157,14 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t *o
         sum += held;
         most = held > most ? held : most;
     }
-    json_object_set_new(
-        o, "kept_slots",
-        json_pack("{s:o, s:f, s:i}", "nominal",
-                  aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"), "mean",
-                  sum / (end - first), "max", (int)most));
+    aq_json_put(o, "kept_slots",
+                json_pack("{s:o, s:f, s:i}", "nominal",
+                          aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"),
+                          "mean", sum / (end - first), "max", (int)most));
     bool differ = aq_kv_limits_differ(&l, prompt);
-    json_object_set_new(o, "kv_bytes",
-                        json_integer((json_int_t)aq_engine_kv_bytes(e, most, differ)));
-    json_object_set_new(o, "policy", policy_json(p, &l));
-    json_object_set_new(o, "no_effect", json_boolean(!drops));
+    aq_json_put(o, "kv_bytes", json_integer((json_int_t)aq_engine_kv_bytes(e, most, differ)));
+    aq_json_put(o, "policy", policy_json(p, &l));
+    aq_json_put(o, "no_effect", json_boolean(!drops));
 }
 
 static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared, double seconds)
@@ -176,17 +173,17 @@ static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared
     struct aq_eval_mean nll = aq_eval_mean(v->nll, v->w.count, aq_eval_windows_scored(&v->w));
     json_t *o = json_object(), *lossy = json_array();
     for (uint32_t i = 0; i < info->lossy_count; i++)
-        json_array_append_new(lossy, json_string(info->lossy[i]));
-    set_mean(o, "nll", nll);
-    json_object_set_new(o, "perplexity", aq_json_real(exp(nll.mean)));
+        aq_json_add(&lossy, aq_json_string(info->lossy[i]));
+    set_mean(&o, "nll", nll);
+    aq_json_put(&o, "perplexity", aq_json_real(exp(nll.mean)));
     if (compared)
-        add_distances(v, o);
-    add_slots(v, e, o);
-    json_object_set_new(o, "compute", json_string(aq_dtype_name(info->compute)));
-    json_object_set_new(o, "weight_format", json_string(aq_dtype_name(info->weight_format)));
-    json_object_set_new(o, "kv_format", json_string(aq_dtype_name(info->kv_format)));
-    json_object_set_new(o, "lossy", lossy);
-    json_object_set_new(o, "seconds", json_real(seconds));
+        add_distances(v, &o);
+    add_slots(v, e, &o);
+    aq_json_put(&o, "compute", json_string(aq_dtype_name(info->compute)));
+    aq_json_put(&o, "weight_format", json_string(aq_dtype_name(info->weight_format)));
+    aq_json_put(&o, "kv_format", json_string(aq_dtype_name(info->kv_format)));
+    aq_json_put(&o, "lossy", lossy);
+    aq_json_put(&o, "seconds", json_real(seconds));
     return o;
 }
 
@@ -199,9 +196,7 @@ static void write_report(const struct eval *v, const struct aq_engine *e, double
     struct aq_report_times t = {
         .total_s = seconds, .requests = w->count, .prompt_tokens = (uint64_t)w->count * w->stride};
     json_t *report = aq_report_build(e, &t, NULL);
-    if (json_dump_file(report, v->o->report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) < 0)
-        aq_hooks_line(v->hooks, AQUIFER_WARNING, "report '%s' could not be written: %s",
-                      v->o->report, strerror(errno));
+    aq_hooks_report(v->hooks, v->o->report, report);
     json_decref(report);
 }
 
@@ -247,7 +242,7 @@ static int run_once(json_t **ret, struct eval *v, const struct aq_options *o, co
                 write_report(v, e, seconds);
             *ret = run_json(v, e, v->compare && !full, seconds);
             if (opts.attention_stats)
-                json_object_set_new(*ret, "attention_stats", aq_engine_attention_json(e));
+                aq_json_put(ret, "attention_stats", aq_engine_attention_json(e));
         }
     }
     aq_engine_close(e);
@@ -305,7 +300,7 @@ static int take_sums(struct eval *v, struct aq_err *reterr)
     v->watch = calloc(n, sizeof(*v->watch));
     return v->nll && v->full_nll && v->delta && v->watch
                ? 0
-               : aq_error(reterr, -ENOMEM, "eval: %u windows", n);
+               : aq_error_memory(reterr, "eval: %u windows", n);
 }
 
 static int check_options(const struct aq_options *o, struct aq_err *reterr)
@@ -340,11 +335,11 @@ static int look(struct eval *v, const struct aq_options *first, struct aq_err *r
     if (rc == 0 && v->o->compare_full && !v->o->dry_run)
         rc = open_compare(v, info, reterr);
     if (rc == 0)
-        v->head = json_pack("{s:i, s:s, s:I, s:i, s:i, s:i, s:s}", "schema", 1, "model", info->name,
-                            "tokens_scored", (json_int_t)v->w.count * aq_eval_windows_scored(&v->w),
-                            "windows", (int)v->w.count, "prompt_tokens", (int)v->w.prompt_tokens,
-                            "score_tokens", (int)v->w.score_tokens, "bos",
-                            v->o->bos_mode ? v->o->bos_mode : "none");
+        v->head = json_pack(
+            "{s:i, s:o, s:I, s:i, s:i, s:i, s:s}", "schema", 1, "model", aq_json_string(info->name),
+            "tokens_scored", (json_int_t)v->w.count * aq_eval_windows_scored(&v->w), "windows",
+            (int)v->w.count, "prompt_tokens", (int)v->w.prompt_tokens, "score_tokens",
+            (int)v->w.score_tokens, "bos", v->o->bos_mode ? v->o->bos_mode : "none");
     aq_engine_close(e);
     aq_eval_ids_close(&text);
     return rc;
@@ -390,7 +385,7 @@ static int deliver_table(const struct eval *v, const json_t *document, struct aq
     size_t bytes, i;
     FILE *f = open_memstream(&text, &bytes);
     if (!f)
-        return aq_error(reterr, -ENOMEM, "eval table");
+        return aq_error_memory(reterr, "eval table");
     fprintf(f,
             "| sweep | slots | KV bytes | nll | se | perplexity |%s\n|---|---|---|---|---|---|%s\n",
             full ? " delta | se | KL to full | top-1 |" : "", full ? "---|---|---|---|" : "");
@@ -400,9 +395,12 @@ static int deliver_table(const struct eval *v, const json_t *document, struct aq
     {
         table_line(f, run, json_string_value(json_object_get(run, "sweep")), full);
     }
-    fclose(f);
-    if (!text)
-        return aq_error(reterr, -ENOMEM, "eval table");
+    bool lost = ferror(f);
+    lost |= fclose(f) != 0;
+    if (lost) {
+        free(text);
+        return aq_error_memory(reterr, "eval table");
+    }
     aq_hooks_output(v->hooks, text, bytes);
     free(text);
     return 0;
@@ -410,16 +408,16 @@ static int deliver_table(const struct eval *v, const json_t *document, struct aq
 
 static int deliver(struct eval *v, json_t *rows, json_t *full, struct aq_err *reterr)
 {
-    json_t *o = v->o->dry_run ? json_object() : json_copy(v->head);
+    json_t *o = v->o->dry_run ? json_object() : aq_json_copy(v->head);
     if (full)
-        json_object_set(o, "full", full);
-    if (!v->o->sweep.count)
-        json_object_update(o, json_array_get(rows, 0));
-    else
-        json_object_set(o, "rows", rows);
+        aq_json_put(&o, "full", json_incref(full));
+    if (!v->o->sweep.count && json_object_update(o, json_array_get(rows, 0)) < 0)
+        aq_json_put(&o, "", NULL);
+    else if (v->o->sweep.count)
+        aq_json_put(&o, "rows", json_incref(rows));
     if (!v->o->sweep.count || v->o->json || v->o->dry_run)
         return aq_hooks_json(v->hooks, o, reterr);
-    int rc = deliver_table(v, o, reterr);
+    int rc = o ? deliver_table(v, o, reterr) : aq_error_memory(reterr, "eval table");
     json_decref(o);
     return rc;
 }
@@ -451,10 +449,12 @@ int aq_cmd_eval(const struct aq_options *o, const struct aquifer_hooks *hooks,
         json_t *row = NULL;
         rc = run_once(&row, &v, r->options, r->text, false, reterr);
         if (rc == 0 && *r->text)
-            json_object_set_new(row, "sweep", json_string(r->text));
+            aq_json_put(&row, "sweep", json_string(r->text));
         if (rc == 0)
-            json_array_append_new(rows, row);
-        else if (*r->text)
+            aq_json_add(&rows, row);
+        if (rc == 0 && !rows)
+            rc = aq_error_memory(reterr, "rows of the table");
+        if (rc < 0 && *r->text)
             aq_error_prefix(reterr, "%s", r->text);
     }
     /* Rows that were finished are worth having, whatever came after. */

@@ -115,7 +115,7 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
 {
     struct aq_job *j = calloc(1, sizeof(*j));
     if (!j)
-        return aq_error(reterr, -ENOMEM, "job: out of memory");
+        return aq_error_memory(reterr, "job");
     j->o = o;
     j->hooks = hooks;
     j->log = aq_job_log(j);
@@ -196,7 +196,7 @@ static void plan_line(struct aq_buf *out, const json_t *plan_json)
         if (json_is_object(v) || json_is_array(v))
             continue;
         char *text = json_is_string(v) ? strdup(json_string_value(v))
-                                       : json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+                                       : aq_json_dump(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         aq_buf_printf(out, "%s %s %s", out->count > 5 ? "," : "", key, text ? text : "?");
         free(text);
     }
@@ -240,10 +240,9 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
         json_t *doc = json_pack("{s:i, s:s, s:o, s:I, s:I}", "schema", 1, "command", "generate",
                                 "preflight", aq_job_preflight_json(j), "resumed",
                                 (json_int_t)j->done_before, "pending", (json_int_t)j->pending);
-        json_object_set_new(doc, "plan",
-                            j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
-        json_object_set_new(doc, "predicted",
-                            j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
+        aq_json_put(&doc, "plan", j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
+        aq_json_put(&doc, "predicted",
+                    j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
         return aq_hooks_json(j->hooks, doc, reterr);
     }
     aq_job_preflight_lines(j, print, j);

@@ -91,8 +91,8 @@ static json_t *memory_json(void)
     chosen_word("/sys/kernel/mm/transparent_hugepage/defrag", defrag, sizeof(defrag));
     json_t *huge = json_pack("{s:s, s:s}", "enabled", enabled, "defrag", defrag);
     if (aq_limits_host(&h, NULL, &err) < 0)
-        return json_pack("{s:n, s:s, s:o}", "budget", "error", err.text, "transparent_huge_pages",
-                         huge);
+        return json_pack("{s:n, s:o, s:o}", "budget", "error", aq_json_string(err.text),
+                         "transparent_huge_pages", huge);
     return json_pack(
         "{s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "budget", bytes_json(h.budget),
         "limited_by", h.limited_by, "usable", bytes_json(h.usable), "total", bytes_json(h.total),
@@ -112,9 +112,9 @@ static json_t *numa_json(void)
     json_t *memory_nodes = json_array(), *cpu_nodes = json_array();
     for (int i = 0; i < AQ_NUMA_NODES_MAX; i++) {
         if (t.memory_nodes >> i & 1)
-            json_array_append_new(memory_nodes, json_integer(i));
+            aq_json_add(&memory_nodes, json_integer(i));
         if (t.cpu_nodes >> i & 1)
-            json_array_append_new(cpu_nodes, json_integer(i));
+            aq_json_add(&cpu_nodes, json_integer(i));
     }
     return json_pack("{s:b, s:s?, s:o, s:o, s:s, s:s}", "usable", !t.reason, "reason", t.reason,
                      "memory_nodes", memory_nodes, "cpu_nodes", cpu_nodes, "placement",
@@ -132,19 +132,21 @@ static json_t *io_json(const char *directory, const char *why)
         json_pack("{s:s, s:b, s:s?}", "engine", aq_io_kind_name(engine.kind), "uring_usable",
                   !engine.uring_reason, "uring_reason", engine.uring_reason);
     if (!directory) {
-        json_object_set_new(io, "error", json_string(why));
+        aq_json_put(&io, "error", aq_json_string(why));
         return io;
     }
     char *existing = aq_path_existing(directory);
-    json_object_set_new(io, "directory", json_string(directory));
+    aq_json_put(&io, "directory", aq_json_string(directory));
+    json_t *disk = NULL;
     if (existing && aq_limits_disk(&d, existing, &err) == 0)
-        json_object_update_new(io, json_pack("{s:s, s:b, s:b, s:o, s:o, s:b, s:s?}", "file_system",
-                                             d.file_system, "in_memory", d.in_memory, "network",
-                                             d.network, "free", bytes_json(d.free), "budget",
-                                             bytes_json(d.budget), "direct", d.direct,
-                                             "direct_reason", d.direct_reason));
+        disk = json_pack("{s:s, s:b, s:b, s:o, s:o, s:b, s:s?}", "file_system", d.file_system,
+                         "in_memory", d.in_memory, "network", d.network, "free", bytes_json(d.free),
+                         "budget", bytes_json(d.budget), "direct", d.direct, "direct_reason",
+                         d.direct_reason);
     else
-        json_object_set_new(io, "error", json_string(existing ? err.text : "out of memory"));
+        disk = json_pack("{s:o}", "error", aq_json_string(existing ? err.text : "out of memory"));
+    if (json_object_update_new(io, disk) < 0)
+        aq_json_put(&io, "", NULL);
     free(existing);
     return io;
 }
@@ -183,13 +185,14 @@ static json_t *cache_json(const char *directory)
                          entries[i]->d_name);
         bool fits = n > 0 && m > 0 && (size_t)m < sizeof(manifest);
         if (entries[i]->d_name[0] != '.' && fits && access(manifest, F_OK) == 0)
-            json_array_append_new(stores,
-                                  json_pack("{s:s, s:s, s:o}", "name", entries[i]->d_name, "path",
-                                            path, "bytes", bytes_json(directory_bytes(path))));
+            aq_json_add(&stores,
+                        json_pack("{s:o, s:o, s:o}", "name", aq_json_string(entries[i]->d_name),
+                                  "path", aq_json_string(path), "bytes",
+                                  bytes_json(directory_bytes(path))));
         free(entries[i]);
     }
     free(entries);
-    return json_pack("{s:s, s:o}", "directory", directory, "stores", stores);
+    return json_pack("{s:o, s:o}", "directory", aq_json_string(directory), "stores", stores);
 }
 
 /* ---- the same as text ------------------------------------------------------------------- */
@@ -306,10 +309,10 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
         cpu_json(), "memory", memory_json(), "numa", numa_json(), "io", io_json(cache, why.text),
         "unicode", "characters", AQ_UNICODE_VERSION, "normalization", AQ_UNICODE_VERSION_NFC);
     if (document && o->cache)
-        json_object_set_new(document, "cache", cache_json(cache));
+        aq_json_put(&document, "cache", cache_json(cache));
     free(cache);
     if (!document)
-        return aq_error(reterr, -ENOMEM, "info: out of memory");
+        return aq_error_memory(reterr, "info");
     if (o->json)
         return aq_hooks_json(hooks, document, reterr);
     aq_hooks_outputf(hooks, "aquifer     %s\n", aquifer_version());

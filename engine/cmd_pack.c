@@ -3,6 +3,7 @@
 #include "engine/commands.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "engine/checkpoint.h"
 #include "engine/machine_limits.h"
 #include "engine/pack.h"
@@ -93,29 +94,29 @@ static void list_row(struct listing *l, const char *step, const struct aq_store_
                             "layout", aq_layout_name(item->layout), "rows", (json_int_t)item->rows,
                             "cols", (json_int_t)item->cols, "bytes", (json_int_t)item->bytes);
     if (row && stored) {
-        json_object_set_new(row, "offset", json_integer((json_int_t)item->offset));
-        json_object_set_new(row, "xxh3", hash_json(item->xxh3));
+        aq_json_put(&row, "offset", json_integer((json_int_t)item->offset));
+        aq_json_put(&row, "xxh3", hash_json(item->xxh3));
     }
-    json_array_append_new(l->items, row);
+    aq_json_add(&l->items, row);
 }
 
 /* Prints the rows: one JSON document, or a table under a head line and over a sum. */
-static int deliver(struct listing *l, json_t *head, const struct aquifer_hooks *hooks, char **text,
+static int deliver(struct listing *l, json_t **head, const struct aquifer_hooks *hooks, char **text,
                    size_t *bytes, struct aq_err *reterr)
 {
     if (l->items) {
-        json_object_set(head, "items", l->items);
-        return aq_hooks_json(hooks, head, reterr);
+        aq_json_put(head, "items", json_incref(l->items));
+        return aq_hooks_json(hooks, *head, reterr);
     }
-    json_decref(head);
+    json_decref(*head);
     if (fflush(l->text) != 0)
-        return aq_error(reterr, -ENOMEM, "list of tensors");
+        return aq_error_memory(reterr, "list of tensors");
     if (hooks && hooks->output)
         hooks->output(hooks->user, *text, *bytes);
     return 0;
 }
 
-static void list_store(struct listing *l, const struct aq_store *s, json_t *head)
+static void list_store(struct listing *l, const struct aq_store *s, json_t **head)
 {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < aq_store_item_count(s); i++) {
@@ -130,18 +131,18 @@ static void list_store(struct listing *l, const struct aq_store *s, json_t *head
     }
     json_t *dirs = json_array(), *files = json_array();
     for (uint32_t i = 0; i < aq_store_dir_count(s); i++)
-        json_array_append_new(dirs, json_string(aq_store_dir(s, i)));
+        aq_json_add(&dirs, aq_json_string(aq_store_dir(s, i)));
     for (uint32_t i = 0; i < aq_store_file_count(s); i++)
-        json_array_append_new(files, json_string(aq_store_file(s, i)->name));
-    json_object_set_new(head, "identity", hash_json(aq_store_identity(s)));
-    json_object_set_new(head, "source", json_string(aq_store_source(s)));
-    json_object_set_new(head, "model", json_deep_copy(aq_store_model(s)));
-    json_object_set_new(head, "bytes", json_integer((json_int_t)sum));
-    json_object_set_new(head, "directories", dirs);
-    json_object_set_new(head, "files", files);
+        aq_json_add(&files, json_string(aq_store_file(s, i)->name));
+    aq_json_put(head, "identity", hash_json(aq_store_identity(s)));
+    aq_json_put(head, "source", json_string(aq_store_source(s)));
+    aq_json_put(head, "model", aq_json_copy(aq_store_model(s)));
+    aq_json_put(head, "bytes", json_integer((json_int_t)sum));
+    aq_json_put(head, "directories", dirs);
+    aq_json_put(head, "files", files);
 }
 
-static void list_plan(struct listing *l, const struct aq_pack_plan *plan, json_t *head)
+static void list_plan(struct listing *l, const struct aq_pack_plan *plan, json_t **head)
 {
     uint32_t count = 0;
     for (uint32_t s = 0; s < plan->writer.step_count; s++) {
@@ -159,7 +160,7 @@ static void list_plan(struct listing *l, const struct aq_pack_plan *plan, json_t
         }
     }
     if (l->items)
-        json_object_set_new(head, "bytes", json_integer((json_int_t)plan->bytes));
+        aq_json_put(head, "bytes", json_integer((json_int_t)plan->bytes));
     else
         fprintf(l->text, "%u tensors, %llu bytes when packed\n", count, ULL(plan->bytes));
 }
@@ -177,13 +178,13 @@ static int list(const struct aq_options *o, const struct aq_pack_plan *plan,
     int rc;
     if (!l.text || !head) {
         json_decref(head);
-        rc = aq_error(reterr, -ENOMEM, "list of tensors");
+        rc = aq_error_memory(reterr, "list of tensors");
     } else {
         if (store)
-            list_store(&l, store, head);
+            list_store(&l, store, &head);
         else
-            list_plan(&l, plan, head);
-        rc = deliver(&l, head, hooks, &text, &bytes, reterr);
+            list_plan(&l, plan, &head);
+        rc = deliver(&l, &head, hooks, &text, &bytes, reterr);
     }
     if (l.text)
         fclose(l.text);
@@ -227,9 +228,8 @@ static int judge(const struct verify *v, const struct aq_options *o, uint64_t by
         if (v->verdict[i].code == 0)
             continue;
         bad_count++;
-        json_array_append_new(bad,
-                              json_string(i < items ? aq_store_item(v->store, i)->name
-                                                    : aq_store_file(v->store, i - items)->name));
+        aq_json_add(&bad, json_string(i < items ? aq_store_item(v->store, i)->name
+                                                : aq_store_file(v->store, i - items)->name));
         if (rc == 0)
             rc = aq_error(reterr, v->verdict[i].code, "%s", v->verdict[i].text);
         else
@@ -271,7 +271,7 @@ static int verify(const struct aq_options *o, const struct aq_store *store,
     for (uint32_t i = 0; i < items; i++)
         total += aq_store_item(store, i)->bytes;
     if (!v.buffer || !v.verdict)
-        rc = aq_error(reterr, -ENOMEM, "check of %u items", all);
+        rc = aq_error_memory(reterr, "check of %u items", all);
     reporter_open(&reporter, o, hooks, "checked");
     while (rc == 0 && v.first < all) {
         uint32_t batch = (uint32_t)aq_min_u64(4ull * aq_pool_threads(pool), all - v.first);
@@ -312,7 +312,7 @@ static int convert(const struct aq_options *o, const struct aq_pack_opts *opts,
     if (o->json && !o->verify && !o->list) {
         json_t *dirs = json_array();
         for (uint32_t i = 0; i < opts->dir_count; i++)
-            json_array_append_new(dirs, json_string(opts->dirs[i]));
+            aq_json_add(&dirs, aq_json_string(opts->dirs[i]));
         return aq_hooks_json(
             hooks,
             json_pack("{si so ss sI sI sf sb so}", "schema", 1, "directories", dirs, "format",

@@ -34,9 +34,11 @@ static void put_word(struct aq_buf *out, const char *word)
 
 static void put_value(struct aq_buf *out, const json_t *v, bool quote)
 {
-    char *text = json_is_string(v) ? NULL : json_dumps(v, JSON_ENCODE_ANY);
+    char *text = json_is_string(v) ? NULL : aq_json_dump(v, JSON_ENCODE_ANY);
     if (text)
         aq_buf_puts(out, text);
+    else if (!json_is_string(v))
+        out->failed = true;
     else if (quote)
         aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
     else
@@ -75,6 +77,7 @@ static void put_reading(struct aq_buf *out, const struct aq_options *o)
         "input_format", "prompt_field", "prompt_template", "limit", "n",
         "temperature",  "bos",          "overlong"};
     json_t *options = aq_options_to_json(o);
+    out->failed |= !options;
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
         json_t *v = json_object_get(options, keys[i]);
         if (v && !strcmp(keys[i], "prompt_template")) {
@@ -92,7 +95,7 @@ static json_t *command_json(const struct aq_planning *p)
 {
     json_t *config = aq_planning_config_json(p), *v;
     const char *key;
-    struct aq_buf out = {0};
+    struct aq_buf out = {.failed = !config};
     bool model = p->o->model;
     aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
     if (model) {
@@ -108,7 +111,7 @@ static json_t *command_json(const struct aq_planning *p)
     if (model && p->o->input)
         put_reading(&out, p->o);
     json_object_foreach(config, key, v) put_flag(&out, key, v);
-    json_t *ret = json_string(out.data ? out.data : "");
+    json_t *ret = !out.failed ? aq_json_string(out.data) : NULL;
     aq_buf_close(&out);
     json_decref(config);
     return ret;
@@ -118,7 +121,7 @@ static int write_config(const struct aq_planning *p, struct aq_err *reterr)
 {
     json_t *config = aq_planning_config_json(p), *v;
     const char *key;
-    struct aq_buf out = {0};
+    struct aq_buf out = {.failed = !config};
     aq_buf_puts(&out, "# Made by aquifer plan; aquifer generate and aquifer bench take it with "
                       "--config.\n");
     json_object_foreach(config, key, v)
@@ -128,50 +131,50 @@ static int write_config(const struct aq_planning *p, struct aq_err *reterr)
         aq_buf_puts(&out, "\n");
     }
     json_decref(config);
-    size_t count = out.data ? strlen(out.data) : 0;
-    int rc = aq_file_replace(p->o->write_config, out.data ? out.data : "", count, false, reterr);
+    int rc = out.failed ? aq_error_memory(reterr, "--write-config '%s'", p->o->write_config)
+                        : aq_file_replace(p->o->write_config, out.data, out.count, false, reterr);
     aq_buf_close(&out);
     return rc;
 }
 
 /* ---- the document ---- */
 
-static int add_feasible(json_t *doc, const struct aq_planning *p, struct aq_err *reterr)
+static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err *reterr)
 {
     json_t *sensitivity;
     int rc = aq_plan_sensitivity(&sensitivity, p, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "plan", aq_planning_plan_json(p));
-    json_object_set_new(doc, "memory", aq_planning_memory_json(p));
-    json_object_set_new(doc, "links", aq_planning_links_json(p));
-    json_object_set_new(doc, "predicted", aq_planning_predicted_json(p));
-    json_object_set_new(doc, "range", aq_planning_range_json(p));
-    json_object_set_new(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
-    json_object_set_new(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
-    json_object_set_new(doc, "sensitivity", sensitivity);
-    json_object_set_new(doc, "command", command_json(p));
+    aq_json_put(doc, "plan", aq_planning_plan_json(p));
+    aq_json_put(doc, "memory", aq_planning_memory_json(p));
+    aq_json_put(doc, "links", aq_planning_links_json(p));
+    aq_json_put(doc, "predicted", aq_planning_predicted_json(p));
+    aq_json_put(doc, "range", aq_planning_range_json(p));
+    aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
+    aq_json_put(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
+    aq_json_put(doc, "sensitivity", sensitivity);
+    aq_json_put(doc, "command", command_json(p));
     return 0;
 }
 
-static int add_infeasible(json_t *doc, const struct aq_planning *p, struct aq_planning_env *env,
+static int add_infeasible(json_t **doc, const struct aq_planning *p, struct aq_planning_env *env,
                           struct aq_err *reterr)
 {
     json_t *largest, *fixes;
     int rc = aq_plan_largest(&largest, p, env, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "largest", largest);
+    aq_json_put(doc, "largest", largest);
     rc = aq_plan_fixes(&fixes, p, env, reterr);
     if (rc < 0)
         return rc;
-    json_object_set_new(doc, "shortfall", aq_planning_shortfall_json(p));
-    json_object_set_new(doc, "fixes", fixes);
-    json_object_set_new(doc, "reason", json_string(p->why_not.text));
+    aq_json_put(doc, "shortfall", aq_planning_shortfall_json(p));
+    aq_json_put(doc, "fixes", fixes);
+    aq_json_put(doc, "reason", aq_json_string(p->why_not.text));
     static const char *const none[] = {"plan",  "memory",      "links",    "predicted",
                                        "range", "sensitivity", "bound_by", "command"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(none); i++)
-        json_object_set_new(doc, none[i], json_null());
+        aq_json_put(doc, none[i], json_null());
     return 0;
 }
 
@@ -179,37 +182,38 @@ static json_t *workload_json(const struct aq_planning *p)
 {
     json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
                           (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
-    json_object_set_new(o, "requests",
-                        p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    aq_json_put(&o, "requests",
+                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
     if (p->o->input)
-        json_object_set_new(o, "input", json_string(p->o->input));
+        aq_json_put(&o, "input", json_string(p->o->input));
     if (p->o->input)
-        json_object_set_new(o, "read", aq_planning_records_json(p));
+        aq_json_put(&o, "read", aq_planning_records_json(p));
     return o;
 }
 
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
                          struct aq_planning_env *env, struct aq_err *reterr)
 {
-    json_t *doc =
-        json_pack("{s:i, s:b, s:s, s:s, s:o}", "schema", 1, "feasible", p->feasible, "model",
-                  p->model->name, "hardware", p->machine.name, "workload", workload_json(p));
-    int rc = p->feasible ? add_feasible(doc, p, reterr) : add_infeasible(doc, p, env, reterr);
+    json_t *doc = json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible,
+                            "model", aq_json_string(p->model->name), "hardware",
+                            aq_json_string(p->machine.name), "workload", workload_json(p));
+    int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
-        json_object_set_new(doc, "deadline",
-                            json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
-                                      p->feasible && total > 0
-                                          ? json_boolean(total <= o->deadline_s)
-                                          : json_null()));
-    json_object_set_new(doc, "assumptions", aq_planning_assumptions_json(p));
-    json_object_set_new(doc, "warnings", aq_planning_warnings_json(p));
+        aq_json_put(&doc, "deadline",
+                    json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
+                              p->feasible && total > 0 ? json_boolean(total <= o->deadline_s)
+                                                       : json_null()));
+    aq_json_put(&doc, "assumptions", aq_planning_assumptions_json(p));
+    aq_json_put(&doc, "warnings", aq_planning_warnings_json(p));
     if (rc == 0 && o->sweep.count) {
         json_t *sweep;
         rc = aq_plan_sweep(&sweep, o, env, reterr);
         if (rc == 0)
-            json_object_set_new(doc, "sweep", sweep);
+            aq_json_put(&doc, "sweep", sweep);
     }
+    if (rc == 0 && !doc)
+        rc = aq_error_memory(reterr, "plan");
     if (rc < 0)
         json_decref(doc);
     else
@@ -236,7 +240,7 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     struct aq_plan_case c = {0};
     struct aq_planning_env *env = calloc(1, sizeof(*env));
     if (!env)
-        return aq_error(reterr, -ENOMEM, "plan");
+        return aq_error_memory(reterr, "plan");
     env->log = &log;
     json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
     int rc = aq_plan_case_open(&c, o, none, env, reterr);

@@ -22,7 +22,7 @@ static int print_json(const struct aq_hw_profile *p, const char *output,
     json_t *document = json_pack("{s:i, s:o, s:o, s:s?}", "schema", 1, "profile", aq_hw_json(p),
                                  "assumptions", aq_hw_assumptions_json(p), "output", output);
     if (!document)
-        return aq_error(reterr, -ENOMEM, "probe: out of memory");
+        return aq_error_memory(reterr, "probe");
     return aq_hooks_json(hooks, document, reterr);
 }
 
@@ -31,7 +31,7 @@ static int print_yaml(const struct aq_hw_profile *p, const struct aquifer_hooks 
 {
     struct aq_buf b = {0};
     aq_hw_file_text(&b, p);
-    int rc = b.failed ? aq_error(reterr, -ENOMEM, "probe: out of memory") : 0;
+    int rc = b.failed ? aq_error_memory(reterr, "probe") : 0;
     if (rc == 0)
         aq_hooks_output(hooks, b.data, b.count);
     aq_buf_close(&b);

@@ -3,12 +3,13 @@
 #include "engine/commands.h"
 
 #include "base/file.h"
+#include "base/json.h"
 #include "engine/published.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int all_rows(json_t *rows, const struct aq_table *t, const struct aquifer_hooks *hooks,
+static int all_rows(json_t **rows, const struct aq_table *t, const struct aquifer_hooks *hooks,
                     struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < t->row_count; i++) {
@@ -18,7 +19,7 @@ static int all_rows(json_t *rows, const struct aq_table *t, const struct aquifer
         int rc = aq_published_row(&row, t, &t->row[i], reterr);
         if (rc < 0)
             return rc;
-        json_array_append_new(rows, row);
+        aq_json_add(rows, row);
     }
     return 0;
 }
@@ -30,7 +31,7 @@ static char *as_text(const struct aq_table *t, const json_t *rows, bool json)
         json_t *document =
             json_pack("{s:i, s:s, s:s?, s:O, s:o}", "schema", 1, "table", t->name, "about",
                       t->about, "rows", rows, "summary", aq_published_summary(rows));
-        char *text = json_dumps(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        char *text = aq_json_dump(document, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         json_decref(document);
         char *line = text ? aq_file_name(text, "\n") : NULL;
         free(text);
@@ -50,12 +51,12 @@ int aq_cmd_published(const struct aq_options *o, const struct aquifer_hooks *hoo
     if (rc < 0)
         return rc;
     json_t *rows = json_array();
-    rc = all_rows(rows, t, hooks, reterr);
+    rc = all_rows(&rows, t, hooks, reterr);
     if (rc < 0)
         aq_error_prefix(reterr, "%s", o->published_file);
     char *text = rc == 0 ? as_text(t, rows, o->json) : NULL;
     if (rc == 0 && !text)
-        rc = aq_error(reterr, -ENOMEM, "published: out of memory");
+        rc = aq_error_memory(reterr, "published");
     if (rc == 0 && o->output)
         rc = aq_file_replace(o->output, text, strlen(text), false, reterr);
     else if (rc == 0)

@@ -95,7 +95,7 @@ static void value_text(char *text, size_t bytes, enum unit unit, const json_t *v
     } else if (json_is_number(value)) {
         number_text(text, bytes, unit, value);
     } else {
-        dump = json_dumps(value, JSON_ENCODE_ANY);
+        dump = aq_json_dump(value, JSON_ENCODE_ANY);
         snprintf(text, bytes, "%s", dump ? dump : "?");
     }
     free(dump);
@@ -160,7 +160,7 @@ int aq_cmd_status(const struct aq_options *o, const struct aquifer_hooks *hooks,
 {
     char *path = status_path(o->status_file), *text = NULL;
     if (!path)
-        return aq_error(reterr, -ENOMEM, "status: out of memory");
+        return aq_error_memory(reterr, "status");
     size_t bytes;
     json_t *document = NULL;
     struct stat st;

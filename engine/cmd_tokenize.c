@@ -27,8 +27,8 @@ static int open_streams(FILE **ret_in, FILE **ret_out, const struct aq_options *
     int fd = is_standard(o->input) ? dup(STDIN_FILENO) : -1;
     *ret_in = is_standard(o->input) ? (fd < 0 ? NULL : fdopen(fd, "r")) : fopen(o->input, "re");
     if (!*ret_in)
-        return aq_error(reterr, -EINVAL, "input '%s': %s", o->input ? o->input : "-",
-                        strerror(errno));
+        return aq_error(reterr, errno == ENOMEM ? -ENOMEM : -EINVAL, "input '%s': %s",
+                        o->input ? o->input : "-", strerror(errno));
     cookie_io_functions_t io = {.write = write_to_hooks};
     *ret_out =
         is_standard(o->output) ? fopencookie((void *)hooks, "w", io) : fopen(o->output, "we");

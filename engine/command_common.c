@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/commands.h"
 
+#include "base/file.h"
+#include "base/json.h"
 #include "engine/options_kv.h"
 
 #include <assert.h>
@@ -111,16 +113,26 @@ void aq_hooks_outputf(const struct aquifer_hooks *hooks, const char *format, ...
 
 int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr)
 {
-    char *text = json_dumps(document, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
+    char *text =
+        aq_json_dump(document, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     json_decref(document);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "result as JSON");
+        return aq_error_memory(reterr, "result as JSON");
     if (hooks && hooks->output) {
         hooks->output(hooks->user, text, strlen(text));
         hooks->output(hooks->user, "\n", 1);
     }
     free(text);
     return 0;
+}
+
+void aq_hooks_report(const struct aquifer_hooks *hooks, const char *path, const json_t *report)
+{
+    char *text = aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    struct aq_err err = {.text = "out of memory"};
+    if (!text || aq_file_replace(path, text, strlen(text), false, &err) < 0)
+        aq_hooks_line(hooks, AQUIFER_WARNING, "report: %s", err.text);
+    free(text);
 }
 
 void aq_err_publish(struct aquifer_error *ret, const struct aq_err *err)

@@ -31,6 +31,9 @@ void aq_hooks_outputf(const struct aquifer_hooks *hooks, const char *format, ...
     __attribute__((format(printf, 2, 3)));
 /* Dumps a JSON document (indented, newline at the end) to hooks->output; takes the reference. */
 int aq_hooks_json(const struct aquifer_hooks *hooks, json_t *document, struct aq_err *reterr);
+/* Writes a report, which is borrowed and may be NULL: memory was out.  That it cannot be written is
+ * a warning, and does not spoil the results. */
+void aq_hooks_report(const struct aquifer_hooks *hooks, const char *path, const json_t *report);
 /* Copies an error out to the public struct (ret NULL allowed), with its exit status. */
 void aq_err_publish(struct aquifer_error *ret, const struct aq_err *err);
 

@@ -743,7 +743,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
 {
     struct aq_compute_cuda *c = calloc(1, sizeof(*c));
     if (!c)
-        return aq_error(reterr, -ENOMEM, "GPU");
+        return aq_error_memory(reterr, "GPU");
     _Static_assert(sizeof(struct aq_attn_seq) + 32 <= AQ_GPU_SEQ_BYTES, "as the ledger counts");
     _Static_assert(sizeof(struct aq_kv_move) + sizeof(struct aq_kv_select) + 64 <=
                        AQ_GPU_MOVE_BYTES + 128,

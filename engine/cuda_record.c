@@ -593,7 +593,7 @@ int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record
     }
     if (!r || !r->list || !r->known) {
         aq_cuda_record_close(r);
-        return aq_error(reterr, -ENOMEM, "GPU");
+        return aq_error_memory(reterr, "GPU");
     }
     r->opts = *opts;
     r->opts.launches_max = most;

@@ -51,7 +51,7 @@ static int join_files(struct aq_disks *d, struct aq_err *reterr)
     uint32_t store = files_of(d->store), scratch = files_of(d->scratch);
     d->file = calloc(store + scratch, sizeof(*d->file));
     if (!d->file)
-        return aq_error(reterr, -ENOMEM, "%u files", store + scratch);
+        return aq_error_memory(reterr, "%u files", store + scratch);
     if (store)
         memcpy(d->file, aq_disk_files(d->store), store * sizeof(*d->file));
     if (scratch)
@@ -74,7 +74,7 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
     assert(opts->store || opts->scratch_bytes);
     struct aq_disks *d = calloc(1, sizeof(*d));
     if (!d)
-        return aq_error(reterr, -ENOMEM, "disks");
+        return aq_error_memory(reterr, "disks");
     d->opts = *opts;
     enum aq_direct direct = AQ_DIRECT_AUTO;
     if ((opts->io && !aq_io_kind_parse(opts->io, &d->kind)) ||

@@ -170,7 +170,7 @@ static int read_limits(struct aq_engine *e, struct aq_err *reterr)
 static int keep(char **ret, const char *text, struct aq_err *reterr)
 {
     *ret = text ? strdup(text) : NULL;
-    return !text || *ret ? 0 : aq_error(reterr, -ENOMEM, "engine");
+    return !text || *ret ? 0 : aq_error_memory(reterr, "engine");
 }
 
 /* Copies what plan and load will ask for. */
@@ -185,7 +185,7 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : keep(&e->trace_path, o->trace, reterr);
     e->disk_dir = calloc(o->disk_dir_count + 1, sizeof(*e->disk_dir));
     if (!e->disk_dir)
-        return aq_error(reterr, -ENOMEM, "engine");
+        return aq_error_memory(reterr, "engine");
     for (uint32_t i = 0; i < o->disk_dir_count && rc == 0; i++)
         rc = keep(&e->disk_dir[i], o->disk_dirs[i], reterr);
     if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {
@@ -219,7 +219,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
                         opts->shape);
     struct aq_engine *e = calloc(1, sizeof(*e));
     if (!e)
-        return aq_error(reterr, -ENOMEM, "engine");
+        return aq_error_memory(reterr, "engine");
     e->opts = *opts;
     e->refill = opts->refill;
     if (opts->log)

@@ -2,6 +2,7 @@
  * What an engine decides once the workload is known, and what it says of it. */
 #include "engine/engine_state.h"
 
+#include "base/json.h"
 #include "base/mem.h"
 #include "engine/options_kv.h"
 #include "engine/pack.h"
@@ -50,7 +51,7 @@ static int keep_lengths(struct aq_engine *e, const struct aq_workload *w, struct
         return 0;
     e->length = malloc(bytes);
     if (!e->length)
-        return aq_error(reterr, -ENOMEM, "plan: out of memory");
+        return aq_error_memory(reterr, "plan");
     memcpy(e->length, w->length, bytes);
     e->length_count = w->length_count;
     return 0;
@@ -76,9 +77,9 @@ json_t *aq_engine_predicted_json(const struct aq_engine *e)
     if (!e->forecasted)
         return json_null();
     json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
-    json_object_set_new(o, "hardware", e->hw_name[0] ? json_string(e->hw_name) : json_null());
+    aq_json_put(&o, "hardware", e->hw_name[0] ? aq_json_string(e->hw_name) : json_null());
     if (e->hw_told[0])
-        json_object_set_new(o, "hardware_profile", json_string(e->hw_told));
+        aq_json_put(&o, "hardware_profile", aq_json_string(e->hw_told));
     return o;
 }
 
@@ -192,22 +193,22 @@ static json_t *ledger_json(const struct aq_ledger *l)
 {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < l->count; i++)
-        json_array_append_new(
-            rows, json_pack("{s:s, s:s, s:I}", "tier", aq_tier_name(l->item[i].tier), "purpose",
-                            l->item[i].purpose, "bytes", (json_int_t)l->item[i].bytes));
+        aq_json_add(&rows,
+                    json_pack("{s:s, s:s, s:I}", "tier", aq_tier_name(l->item[i].tier), "purpose",
+                              l->item[i].purpose, "bytes", (json_int_t)l->item[i].bytes));
     return rows;
 }
 
-static void set_bytes(json_t *o, const char *key, uint64_t bytes)
+static void set_bytes(json_t **o, const char *key, uint64_t bytes)
 {
-    json_object_set_new(o, key, json_integer((json_int_t)bytes));
+    aq_json_put(o, key, json_integer((json_int_t)bytes));
 }
 
 static json_t *tier_json(uint64_t budget, uint64_t ledger)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "budget", budget ? json_integer((json_int_t)budget) : json_null());
-    set_bytes(o, "ledger", ledger);
+    aq_json_put(&o, "budget", budget ? json_integer((json_int_t)budget) : json_null());
+    set_bytes(&o, "ledger", ledger);
     return o;
 }
 
@@ -216,12 +217,13 @@ static json_t *disk_json(const struct aq_engine *e, bool measured)
 {
     json_t *o = tier_json(e->opts.disk_memory, aq_ledger_total(&e->block.ledger, AQ_DISK));
     if (measured)
-        set_bytes(o, "measured", e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_SCRATCH_SET) : 0);
+        set_bytes(&o, "measured",
+                  e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_SCRATCH_SET) : 0);
     if (!e->block.stream.bytes[AQ_DISK])
         return o;
-    set_bytes(o, "store", e->store_bytes);
+    set_bytes(&o, "store", e->store_bytes);
     if (measured)
-        set_bytes(o, "store_measured",
+        set_bytes(&o, "store_measured",
                   e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_STORE_SET) : 0);
     return o;
 }
@@ -229,18 +231,18 @@ static json_t *disk_json(const struct aq_engine *e, bool measured)
 static json_t *memory_json(const struct aq_engine *e, bool measured)
 {
     json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
-    json_object_set_new(o, "host", tier);
-    json_object_set_new(tier, "limited_by", json_string(e->info.host_limited_by));
+    aq_json_put(&tier, "limited_by", aq_json_string(e->info.host_limited_by));
     if (measured)
-        set_bytes(tier, "measured", aq_mem_process_peak());
+        set_bytes(&tier, "measured", aq_mem_process_peak());
+    aq_json_put(&o, "host", tier);
     if (engine_device_bytes(e)) {
         tier = tier_json(engine_device_bytes(e), aq_ledger_total(&e->block.ledger, AQ_DEVICE));
-        json_object_set_new(o, "device", tier);
         if (measured)
-            set_bytes(tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
+            set_bytes(&tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
+        aq_json_put(&o, "device", tier);
     }
     if (aq_ledger_total(&e->block.ledger, AQ_DISK) || e->block.stream.bytes[AQ_DISK])
-        json_object_set_new(o, "disk", disk_json(e, measured));
+        aq_json_put(&o, "disk", disk_json(e, measured));
     return o;
 }
 
@@ -264,19 +266,18 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
         ledger_json(&e->block.ledger), "memory", memory_json(e, false));
     if (aq_kv_policy_drops(&p->kv)) {
-        json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
-        json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
+        aq_json_put(&o, "kv", aq_kv_policy_json(&p->kv));
+        aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
     }
     const struct aq_stream *w = &e->block.stream;
     if (aq_program_host_products(&e->block.program))
-        json_object_set_new(o, "host_products", json_real(p->host_products / 100));
+        aq_json_put(&o, "host_products", json_real(p->host_products / 100));
     if (w->chunk_count)
-        json_object_set_new(o, "weight_stream",
-                            json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
-                                      (json_int_t)w->bytes[AQ_DISK], "host_bytes_per_pass",
-                                      (json_int_t)w->bytes[AQ_HOST], "chunks", (int)w->chunk_count,
-                                      "ring", (int)w->ring, "chunk_bytes",
-                                      (json_int_t)w->chunk_bytes));
+        aq_json_put(&o, "weight_stream",
+                    json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
+                              (json_int_t)w->bytes[AQ_DISK], "host_bytes_per_pass",
+                              (json_int_t)w->bytes[AQ_HOST], "chunks", (int)w->chunk_count, "ring",
+                              (int)w->ring, "chunk_bytes", (json_int_t)w->chunk_bytes));
     return o;
 }
 

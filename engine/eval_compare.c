@@ -54,7 +54,7 @@ static int make_file(struct aq_eval_compare *c, struct aq_err *reterr)
                         (double)most / 0x1p20);
     if (asprintf(&c->path, "%s/aquifer-logits-XXXXXX", o->directory) < 0) {
         c->path = NULL;
-        return aq_error(reterr, -ENOMEM, "--compare-full");
+        return aq_error_memory(reterr, "--compare-full");
     }
     c->fd = aq_file_open_temp(c->path);
     if (c->fd < 0)
@@ -69,7 +69,7 @@ int aq_eval_compare_open(struct aq_eval_compare **ret, const struct aq_eval_comp
 {
     struct aq_eval_compare *c = calloc(1, sizeof(*c));
     if (!c)
-        return aq_error(reterr, -ENOMEM, "--compare-full");
+        return aq_error_memory(reterr, "--compare-full");
     c->opts = *opts;
     c->fd = -1;
     c->kept = calloc((size_t)opts->windows * opts->tokens, sizeof(*c->kept));
@@ -78,7 +78,7 @@ int aq_eval_compare_open(struct aq_eval_compare **ret, const struct aq_eval_comp
     c->agreed = calloc(opts->windows, sizeof(*c->agreed));
     int rc = 0;
     if (!c->kept || !c->row || !c->kl || !c->agreed)
-        rc = aq_error(reterr, -ENOMEM, "--compare-full of %u windows", opts->windows);
+        rc = aq_error_memory(reterr, "--compare-full of %u windows", opts->windows);
     rc = rc < 0 ? rc : make_file(c, reterr);
     if (rc < 0)
         aq_eval_compare_close(c);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/eval_sweep.h"
 
+#include "base/json.h"
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +95,7 @@ static int add_run(struct aq_eval_sweep *s, json_t *object, char *text, struct a
     if (grown)
         s->run = grown;
     if (!grown || !text || !object)
-        rc = aq_error(reterr, -ENOMEM, "--sweep of %u runs", s->count + 1);
+        rc = aq_error_memory(reterr, "--sweep of %u runs", s->count + 1);
     if (rc == 0)
         rc = aq_options_from_json(&options, "eval", object, reterr);
     if (rc == 0)
@@ -126,10 +127,12 @@ static int add_combination(struct aq_eval_sweep *s, const struct aq_options *o,
         fprintf(f, "%s%s=%.*s", i ? " " : "", key, (int)length, value);
         for (char *c = key; *c; c++)
             *c = *c == '-' ? '_' : *c;
-        json_object_set_new(object, key, json_stringn(value, length));
+        aq_json_put(&object, key, json_stringn(value, length));
     }
-    if (f)
-        fclose(f);
+    if (f && fclose(f) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
     return add_run(s, object, text, reterr);
 }
 
@@ -185,7 +188,7 @@ void aq_eval_sweep_close(struct aq_eval_sweep *s)
 
 int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o, struct aq_err *reterr)
 {
-    json_t *object = options_json(o), *copy = json_copy(object);
+    json_t *object = options_json(o), *copy = aq_json_copy(object);
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)
@@ -194,7 +197,7 @@ int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o, st
             json_object_del(copy, key);
     }
     int rc = object && copy ? aq_options_from_json(ret, "eval", copy, reterr)
-                            : aq_error(reterr, -ENOMEM, "--compare-full");
+                            : aq_error_memory(reterr, "--compare-full");
     json_decref(object);
     json_decref(copy);
     return rc;

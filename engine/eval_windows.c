@@ -19,7 +19,7 @@ static int parse_ids(struct aq_eval_ids *ret, const char *text, size_t bytes, co
     size_t max = bytes / 2 + 2, count = 0;
     uint32_t *id = malloc(max * sizeof(*id));
     if (!id)
-        return aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, max);
+        return aq_error_memory(reterr, "'%s': %zu ids", path, max);
     for (const char *at = text; at < text + bytes;) { /* which a 0 ends */
         if (isspace((unsigned char)*at) || *at == ',' || *at == '[' || *at == ']') {
             at++;
@@ -47,7 +47,7 @@ static int unpack_ids(struct aq_eval_ids *ret, const char *data, size_t bytes, c
         return aq_error(reterr, -EINVAL, "'%s': expected 16-bit ids, found %zu bytes", path, bytes);
     uint32_t *id = malloc((bytes / 2 + 1) * sizeof(*id));
     if (!id)
-        return aq_error(reterr, -ENOMEM, "'%s': %zu ids", path, bytes / 2);
+        return aq_error_memory(reterr, "'%s': %zu ids", path, bytes / 2);
     for (size_t i = 0; i < bytes / 2; i++)
         id[i] = (uint32_t)(uint8_t)data[2 * i] | (uint32_t)(uint8_t)data[2 * i + 1] << 8;
     *ret = (struct aq_eval_ids){id, bytes / 2};
@@ -142,7 +142,7 @@ int aq_eval_windows_open(struct aq_eval_windows *w, const struct aq_eval_ids *te
     w->logprobs = calloc((size_t)w->count * w->score_tokens, sizeof(*w->logprobs));
     w->prompt_logprob = calloc((size_t)w->count * w->stride, sizeof(*w->prompt_logprob));
     if (!w->ids || !w->sequence || !w->tokens || !w->logprobs || !w->prompt_logprob)
-        return aq_error(reterr, -ENOMEM, "eval: %u windows of %u tokens", w->count, w->stride);
+        return aq_error_memory(reterr, "eval: %u windows of %u tokens", w->count, w->stride);
     for (uint32_t i = 0; i < w->count; i++) {
         uint32_t *at = w->ids + (size_t)i * w->stride;
         if (w->bos_each)

@@ -43,7 +43,7 @@ int exec_bundle_open(struct aq_executor *x, struct aq_err *reterr)
     x->bundles = x->opts.cuda && !x->opts.serial && !x->opts.trace;
     x->watched = calloc(p->op_count, sizeof(*x->watched));
     if (!x->watched)
-        return aq_error(reterr, -ENOMEM, "executor of %u ops", p->op_count);
+        return aq_error_memory(reterr, "executor of %u ops", p->op_count);
     for (uint32_t i = 0; i < p->op_count; i++) {
         const struct aq_dep *dep = aq_op_deps(p, &p->op[i]);
         for (uint32_t n = 0; n < p->op[i].dep_count; n++)

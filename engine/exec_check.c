@@ -81,8 +81,8 @@ int exec_check_open(struct aq_executor *x, struct aq_disk_check *ret, struct aq_
         x->scratch_sum =
             calloc(scratch_runs(x) + x->plan->shape.micro_batches, sizeof(*x->scratch_sum));
     if (!x->checked || (x->opts.verify == AQ_VERIFY_ALWAYS && !x->scratch_sum))
-        return aq_error(reterr, -ENOMEM, "checksums of %u chunks and %llu runs of KV",
-                        x->stream->chunk_count, (unsigned long long)scratch_runs(x));
+        return aq_error_memory(reterr, "checksums of %u chunks and %llu runs of KV",
+                               x->stream->chunk_count, (unsigned long long)scratch_runs(x));
     *ret = (struct aq_disk_check){check_group, x};
     return 0;
 }

@@ -68,7 +68,7 @@ int exec_moves_open(struct aq_executor *x, struct aq_err *reterr)
         return 0;
     x->move = calloc(x->program->op_count, sizeof(*x->move));
     if (!x->move)
-        return aq_error(reterr, -ENOMEM, "moves of %u ops", x->program->op_count);
+        return aq_error_memory(reterr, "moves of %u ops", x->program->op_count);
     int rc = aq_device_alloc(&x->moves, x->opts.device, AQ_MEMORY_HOST, "moves", bytes, reterr);
     if (rc < 0)
         return rc;

@@ -85,7 +85,7 @@ static int take_slots(struct aq_executor *x, struct aq_err *reterr)
     const struct aq_program *p = x->program;
     x->slot_offset = calloc(p->slot_count, sizeof(*x->slot_offset));
     if (!x->slot_offset)
-        return aq_error(reterr, -ENOMEM, "executor of %u slots", p->slot_count);
+        return aq_error_memory(reterr, "executor of %u slots", p->slot_count);
     for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
         uint64_t bytes = 0;
         for (uint32_t i = p->first[c]; i < p->first[c + 1]; i++) {
@@ -183,7 +183,7 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
     x->run_first = calloc(x->steps->matrix_count, sizeof(*x->run_first));
     x->run_count = calloc(x->steps->matrix_count, sizeof(*x->run_count));
     if (!x->run_first || !x->run_count)
-        return aq_error(reterr, -ENOMEM, "executor of %u steps", steps);
+        return aq_error_memory(reterr, "executor of %u steps", steps);
     for (uint32_t j = 0; j < steps; j++) {
         uint32_t of_step = 0;
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++) {
@@ -200,7 +200,7 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
     x->run = calloc(total + 1, sizeof(*x->run));
     x->segment = calloc(x->segment_max + 1, sizeof(*x->segment));
     if (!x->run || !x->segment)
-        return aq_error(reterr, -ENOMEM, "executor of %u runs of panels", total);
+        return aq_error_memory(reterr, "executor of %u runs of panels", total);
     for (uint32_t j = 0; j < steps; j++) {
         for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++)
             list_runs(x, j, i, x->run + x->run_first[aq_matrix_index(x->steps, j, i)]);
@@ -221,7 +221,7 @@ static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reter
     bool disk = is_disk_lane(l);
     lane->issued = calloc(AQ_EXEC_LANE_DEPTH, sizeof(*lane->issued));
     if (!lane->issued)
-        return aq_error(reterr, -ENOMEM, "lane '%s'", aq_lane_name(l));
+        return aq_error_memory(reterr, "lane '%s'", aq_lane_name(l));
     if (!lane->count || disk || l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute))
         return 0;
     uint32_t cpu = l == AQ_LANE_COMPUTE        ? x->opts.compute_cpu
@@ -269,7 +269,7 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         x->lane[l].op = calloc(x->lane[l].count + 1, sizeof(*x->lane[l].op));
         if (!x->lane[l].op)
-            return aq_error(reterr, -ENOMEM, "lane of %u ops", x->lane[l].count);
+            return aq_error_memory(reterr, "lane of %u ops", x->lane[l].count);
         disk |= x->lane[l].count && is_disk_lane((enum aq_lane)l);
         moves |= x->lane[l].count && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL;
         x->lane[l].count = 0;
@@ -309,7 +309,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
     struct aq_executor *x = calloc(1, sizeof(*x));
     if (!x)
-        return aq_error(reterr, -ENOMEM, "executor");
+        return aq_error_memory(reterr, "executor");
     x->opts = *opts;
     x->steps = &opts->model->steps;
     x->plan = &opts->block->plan;
@@ -325,7 +325,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->ticket = calloc(ops, sizeof(*x->ticket));
     int rc = 0;
     if (!x->batch || !x->pass_shape || !x->cost || !x->done || !x->job || !x->issued || !x->ticket)
-        rc = aq_error(reterr, -ENOMEM, "executor of %u ops", ops);
+        rc = aq_error_memory(reterr, "executor of %u ops", ops);
     struct aq_kv_opts kv = {
         .device = opts->device,
         .plan = x->plan,

@@ -375,7 +375,7 @@ int aq_hw_file_write(const struct aq_hw_profile *p, const char *path, struct aq_
     int rc;
     aq_hw_file_text(&b, p);
     if (b.failed)
-        rc = aq_error(reterr, -ENOMEM, "hardware profile '%s': out of memory", path);
+        rc = aq_error_memory(reterr, "hardware profile '%s'", path);
     else
         rc = aq_file_replace(path, b.data, b.count, false, reterr);
     aq_buf_close(&b);

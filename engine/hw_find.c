@@ -127,7 +127,7 @@ static int open_local(struct local *l, const struct aq_hw_local_opts *opts, stru
     if (l->cache &&
         asprintf(&l->path, "%s/hardware-local%s.yaml", l->cache, opts->cuda ? "-gpu" : "") < 0) {
         l->path = NULL;
-        return aq_error(reterr, -ENOMEM, "hardware profile: out of memory");
+        return aq_error_memory(reterr, "hardware profile");
     }
     return describe_local(l, opts, reterr);
 }

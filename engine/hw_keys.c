@@ -277,9 +277,9 @@ json_t *aq_hw_assumptions_json(const struct aq_hw_profile *p)
     json_t *list = json_array();
     for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
         if (p->note[i].origin == AQ_HW_DERIVED)
-            json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "key", aq_hw_key_name(name, i),
-                                                  "value", aq_json_real(aq_hw_key_value(p, i)),
-                                                  "source", p->note[i].source));
+            aq_json_add(&list, json_pack("{s:s, s:o, s:s}", "key", aq_hw_key_name(name, i), "value",
+                                         aq_json_real(aq_hw_key_value(p, i)), "source",
+                                         p->note[i].source));
     }
     return list;
 }
@@ -293,11 +293,10 @@ static json_t *section_json(const struct aq_hw_profile *p, enum aq_hw_section se
         const struct aq_hw_note *n = &p->note[i];
         if (aq_hw_key_table[i].section != section || n->origin == AQ_HW_ABSENT)
             continue;
-        json_object_set_new(o, aq_hw_key_table[i].name,
-                            json_pack("{s:o, s:o, s:s, s:s}", "value",
-                                      aq_json_real(aq_hw_key_value(p, i)), "spread",
-                                      aq_json_real(n->spread), "origin", origins[n->origin],
-                                      "source", n->source));
+        aq_json_put(&o, aq_hw_key_table[i].name,
+                    json_pack("{s:o, s:o, s:s, s:s}", "value", aq_json_real(aq_hw_key_value(p, i)),
+                              "spread", aq_json_real(n->spread), "origin", origins[n->origin],
+                              "source", n->source));
     }
     return o;
 }
@@ -307,13 +306,12 @@ json_t *aq_hw_json(const struct aq_hw_profile *p)
     json_t *rates = json_object(), *capacity = json_object();
     for (int s = 0; s < AQ_HW_SECTION_COUNT; s++) {
         if (aq_hw_has(p, (enum aq_hw_section)s))
-            json_object_set_new(rates, aq_hw_section_name((enum aq_hw_section)s),
-                                section_json(p, (enum aq_hw_section)s));
+            aq_json_put(&rates, aq_hw_section_name((enum aq_hw_section)s),
+                        section_json(p, (enum aq_hw_section)s));
     }
     for (int t = 0; t < AQ_TIER_COUNT; t++)
-        json_object_set_new(capacity, aq_tier_name((enum aq_tier)t),
-                            p->capacity[t] ? json_integer((json_int_t)p->capacity[t])
-                                           : json_null());
+        aq_json_put(&capacity, aq_tier_name((enum aq_tier)t),
+                    p->capacity[t] ? json_integer((json_int_t)p->capacity[t]) : json_null());
     return json_pack("{s:s, s:s, s:s, s:s?, s:o, s:o}", "name", p->name, "description",
                      p->description, "cpu", p->cpu, "device", *p->device ? p->device : NULL,
                      "capacity", capacity, "rates", rates);

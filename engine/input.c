@@ -81,7 +81,7 @@ static int spool_copy(int to, int from, const struct aq_input_opts *opts, const 
                       struct aq_err *reterr)
 {
     char *bytes = malloc(READ_BYTES);
-    int rc = bytes ? 0 : aq_error(reterr, -ENOMEM, "'%s': out of memory", name);
+    int rc = bytes ? 0 : aq_error_memory(reterr, "'%s'", name);
     while (rc == 0) {
         ssize_t n = read(from, bytes, READ_BYTES);
         if (opts->interrupted && opts->interrupted(opts->user))
@@ -105,8 +105,7 @@ static int spool_prompts(int to, const struct aq_strings *prompts, struct aq_err
         aq_buf_json_string(&b, prompts->item[i], strlen(prompts->item[i]));
         aq_buf_puts(&b, "}\n");
     }
-    int rc = b.failed ? aq_error(reterr, -ENOMEM, "prompts: out of memory")
-                      : write_all(to, b.data, b.count, reterr);
+    int rc = b.failed ? aq_error_memory(reterr, "prompts") : write_all(to, b.data, b.count, reterr);
     aq_buf_close(&b);
     return rc;
 }
@@ -234,7 +233,7 @@ int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struc
     assert(ret && opts && (opts->path || opts->prompts));
     struct aq_input *in = calloc(1, sizeof(*in));
     if (!in)
-        return aq_error(reterr, -ENOMEM, "input: out of memory");
+        return aq_error_memory(reterr, "input");
     in->fd = -1;
     in->interrupted = opts->interrupted;
     in->user = opts->user;
@@ -244,9 +243,8 @@ int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struc
     in->buffer = malloc(in->buffer_bytes);
     in->hash = XXH3_createState();
     in->line_hash = XXH3_createState();
-    int rc = in->name && in->buffer && in->hash && in->line_hash
-                 ? 0
-                 : aq_error(reterr, -ENOMEM, "input: out of memory");
+    int rc =
+        in->name && in->buffer && in->hash && in->line_hash ? 0 : aq_error_memory(reterr, "input");
     if (rc == 0)
         rc = open_source(in, opts, reterr);
     if (rc >= 0)
@@ -272,8 +270,8 @@ static int refill(struct aq_input *in, struct aq_err *reterr)
     if (in->buffer_count == in->buffer_bytes) { /* one line fills it */
         char *larger = realloc(in->buffer, in->buffer_bytes * 2);
         if (!larger)
-            return aq_error(reterr, -ENOMEM, "'%s' line %llu: out of memory", in->name,
-                            (unsigned long long)in->number + 1);
+            return aq_error_memory(reterr, "'%s' line %llu", in->name,
+                                   (unsigned long long)in->number + 1);
         in->buffer = larger;
         in->buffer_bytes *= 2;
     }
@@ -393,7 +391,7 @@ int aq_input_at(struct aq_input *in, const struct aq_line_place *place, struct a
     if (place->bytes > in->again_bytes || !in->again) {
         char *larger = realloc(in->again, place->bytes + 1u);
         if (!larger)
-            return aq_error(reterr, -ENOMEM, "'%s': %u bytes for one line", in->name, place->bytes);
+            return aq_error_memory(reterr, "'%s': %u bytes for one line", in->name, place->bytes);
         in->again = larger;
         in->again_bytes = place->bytes;
     }

@@ -35,17 +35,20 @@ static uint64_t row_of(const struct aq_job *j, const struct aq_result_mark *m)
     return row != SIZE_MAX && j->rows[row].key == m->key ? row : SIZE_MAX;
 }
 
-static void read_line(struct aq_job *j, struct aq_job_line *f, struct aq_err *ret_why)
+/* -ENOMEM: nobody knows what this line is. */
+static int read_line(struct aq_job *j, struct aq_job_line *f, struct aq_err *ret_why)
 {
     struct aq_result_mark mark;
     size_t bytes = f->count - (f->count && f->bytes[f->count - 1] == '\n');
     f->row = SIZE_MAX;
-    f->unread = aq_result_read(&mark, f->bytes, bytes, ret_why) < 0;
+    int rc = aq_result_read(&mark, f->bytes, bytes, ret_why);
+    f->unread = rc < 0;
     if (f->unread)
-        return;
+        return rc == -ENOMEM ? rc : 0;
     f->row = row_of(j, &mark);
     f->error = mark.error;
     aq_result_mark_close(&mark);
+    return 0;
 }
 
 static void note_unread(struct aq_job_walk *w, const char *path, const struct aq_job_line *f,
@@ -78,7 +81,9 @@ static int walk_file(struct aq_job *j, const char *path, struct walk *walk, stru
             return aq_error(reterr, rc, "read '%s': %s", path, strerror(-rc));
         if (rc == 0)
             return 0;
-        read_line(j, &f, &why);
+        rc = read_line(j, &f, &why);
+        if (rc < 0)
+            return aq_error_memory(reterr, "'%s' line %" PRIu64, path, number);
         if (f.unread && w->good_end + f.count >= w->end)
             return 0;
         if (f.unread)

@@ -23,95 +23,94 @@ static const char own_sum[] = "\"xxh3\": \"", no_sum[] = "0000000000000000";
 /* These differ between machines and releases without making results wrong. */
 static const char *const only_warned[] = {"version", "model", "backend", "isa"};
 
-static void set_hash(json_t *o, const char *key, uint64_t hash)
+static void set_hash(json_t **o, const char *key, uint64_t hash)
 {
     char text[20];
     snprintf(text, sizeof(text), "%016" PRIx64, hash);
-    json_object_set_new(o, key, json_string(text));
+    aq_json_put(o, key, json_string(text));
 }
 
 /* kv_policy, and where it drops anything kv_budget, kv_heavy, ...: results of the full cache are
  * compared by its name alone. */
-static void add_kv(json_t *v, const struct aq_kv_policy *p)
+static void add_kv(json_t **v, const struct aq_kv_policy *p)
 {
     json_t *kv = aq_kv_policy_json(p), *value;
     const char *name;
+    if (!kv) /* nothing is to be said of the rest either */
+        aq_json_put(v, "kv_policy", NULL);
     json_object_foreach(kv, name, value)
     {
         char key[32];
         snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
-        json_object_set(v, key, value);
+        aq_json_put(v, key, json_incref(value));
     }
     json_decref(kv);
 }
 
-static void add_model(json_t *v, const struct aq_job *j)
+static void add_model(json_t **v, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
-    json_object_set_new(v, "version", json_string(aq_build_version()));
-    json_object_set_new(v, "model", json_string(i->name));
+    aq_json_put(v, "version", json_string(aq_build_version()));
+    aq_json_put(v, "model", aq_json_string(i->name));
     set_hash(v, "model_hash", i->model_hash);
     set_hash(v, "tokenizer_hash", j->g.tokenizer ? aq_tokenizer_info(j->g.tokenizer)->hash : 0);
-    json_object_set_new(v, "weights", json_string(i->random_weights ? "random" : "real"));
-    json_object_set_new(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
-    json_object_set_new(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
-    json_object_set_new(v, "compute", json_string(aq_dtype_name(i->compute)));
-    json_object_set_new(v, "backend", json_string(i->backend));
-    json_object_set_new(v, "isa", json_string(i->isa));
+    aq_json_put(v, "weights", json_string(i->random_weights ? "random" : "real"));
+    aq_json_put(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
+    aq_json_put(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
+    aq_json_put(v, "compute", json_string(aq_dtype_name(i->compute)));
+    aq_json_put(v, "backend", json_string(i->backend));
+    aq_json_put(v, "isa", json_string(i->isa));
     add_kv(v, &i->kv);
-    json_object_set_new(v, "context", json_integer(j->g.rules.context));
+    aq_json_put(v, "context", json_integer(j->g.rules.context));
 }
 
-static void add_reading(json_t *v, const struct aq_job *j)
+static void add_reading(json_t **v, const struct aq_job *j)
 {
     const struct aq_options *o = j->o;
-    json_object_set_new(v, "bos", json_string(aq_job_bos_name(o->bos)));
-    json_object_set_new(v, "overlong", json_string(aq_job_overlong_name(o->overlong)));
-    json_object_set_new(v, "unknown_fields",
-                        json_string(o->unknown_fields_error ? "error" : "ignore"));
-    json_object_set_new(v, "prompt_field",
-                        o->prompt_field ? json_string(o->prompt_field) : json_null());
-    json_object_set_new(v, "prompt_template", json_null());
+    aq_json_put(v, "bos", json_string(aq_job_bos_name(o->bos)));
+    aq_json_put(v, "overlong", json_string(aq_job_overlong_name(o->overlong)));
+    aq_json_put(v, "unknown_fields", json_string(o->unknown_fields_error ? "error" : "ignore"));
+    aq_json_put(v, "prompt_field", o->prompt_field ? json_string(o->prompt_field) : json_null());
+    aq_json_put(v, "prompt_template", json_null());
     if (j->g.prompt_template)
         set_hash(v, "prompt_template", aq_template_hash(j->g.prompt_template));
-    json_object_set_new(v, "input_format",
-                        json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
-    json_object_set_new(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
+    aq_json_put(v, "input_format", json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
+    aq_json_put(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
     set_hash(v, "input_hash", aq_input_hash(j->input));
 }
 
-static void add_sampling(json_t *v, const struct aq_params *p)
+static void add_sampling(json_t **v, const struct aq_params *p)
 {
-    json_object_set_new(v, "max_tokens", json_integer(p->max_tokens));
-    json_object_set_new(v, "min_tokens", json_integer(p->min_tokens));
-    json_object_set_new(v, "n", json_integer(p->n));
-    json_object_set_new(v, "temperature", aq_json_real((double)p->temperature));
-    json_object_set_new(v, "top_p", aq_json_real((double)p->top_p));
-    json_object_set_new(v, "top_k", json_integer(p->top_k));
-    json_object_set_new(v, "min_p", aq_json_real((double)p->min_p));
-    json_object_set_new(v, "repetition_penalty", aq_json_real((double)p->repetition_penalty));
-    json_object_set_new(v, "presence_penalty", aq_json_real((double)p->presence_penalty));
-    json_object_set_new(v, "frequency_penalty", aq_json_real((double)p->frequency_penalty));
-    json_object_set_new(v, "seed", json_integer(p->seed));
-    json_object_set_new(v, "logprobs", p->logprobs < 0 ? json_null() : json_integer(p->logprobs));
-    json_object_set_new(v, "echo", json_boolean(p->echo));
-    json_object_set_new(v, "ignore_eos", json_boolean(p->ignore_eos));
-    json_object_set_new(v, "include_stop_str_in_output", json_boolean(p->include_stop));
+    aq_json_put(v, "max_tokens", json_integer(p->max_tokens));
+    aq_json_put(v, "min_tokens", json_integer(p->min_tokens));
+    aq_json_put(v, "n", json_integer(p->n));
+    aq_json_put(v, "temperature", aq_json_real((double)p->temperature));
+    aq_json_put(v, "top_p", aq_json_real((double)p->top_p));
+    aq_json_put(v, "top_k", json_integer(p->top_k));
+    aq_json_put(v, "min_p", aq_json_real((double)p->min_p));
+    aq_json_put(v, "repetition_penalty", aq_json_real((double)p->repetition_penalty));
+    aq_json_put(v, "presence_penalty", aq_json_real((double)p->presence_penalty));
+    aq_json_put(v, "frequency_penalty", aq_json_real((double)p->frequency_penalty));
+    aq_json_put(v, "seed", json_integer(p->seed));
+    aq_json_put(v, "logprobs", p->logprobs < 0 ? json_null() : json_integer(p->logprobs));
+    aq_json_put(v, "echo", json_boolean(p->echo));
+    aq_json_put(v, "ignore_eos", json_boolean(p->ignore_eos));
+    aq_json_put(v, "include_stop_str_in_output", json_boolean(p->include_stop));
     json_t *stop = json_array(), *ids = json_array();
     for (uint32_t i = 0; i < p->stop_count; i++)
-        json_array_append_new(stop, json_stringn(p->stop[i].bytes, p->stop[i].count));
+        aq_json_add(&stop, json_stringn(p->stop[i].bytes, p->stop[i].count));
     for (uint32_t i = 0; i < p->stop_id_count; i++)
-        json_array_append_new(ids, json_integer(p->stop_ids[i]));
-    json_object_set_new(v, "stop", stop);
-    json_object_set_new(v, "stop_token_ids", ids);
+        aq_json_add(&ids, json_integer(p->stop_ids[i]));
+    aq_json_put(v, "stop", stop);
+    aq_json_put(v, "stop_token_ids", ids);
 }
 
 static json_t *manifest_values(const struct aq_job *j)
 {
     json_t *v = json_object();
-    add_model(v, j);
-    add_reading(v, j);
-    add_sampling(v, &j->g.rules.defaults);
+    add_model(&v, j);
+    add_reading(&v, j);
+    add_sampling(&v, &j->g.rules.defaults);
     return v;
 }
 
@@ -128,10 +127,10 @@ int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
     json_t *m = json_pack("{s:i, s:b, s:o, s:s}", "schema", SCHEMA, "sums", 1, "values",
                           manifest_values(j), "xxh3", no_sum);
-    char *text = m ? json_dumps(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = m ? aq_json_dump(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(m);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "manifest '%s': out of memory", j->manifest);
+        return aq_error_memory(reterr, "manifest '%s'", j->manifest);
     char digits[DIGITS + 1];
     snprintf(digits, sizeof(digits), "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
     memcpy(find_sum(text), digits, DIGITS);
@@ -184,7 +183,8 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
 
 static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
 {
-    char *dump = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *dump =
+        v ? aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     const char *text = dump ? dump : "(nothing)";
     aq_quote(dst, dst_bytes, text, strlen(text));
     free(dump);
@@ -256,7 +256,9 @@ static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *re
     int rc = aq_read_file(&text, &bytes, j->manifest, MANIFEST_BYTES_MAX, &err);
     if (rc == 0)
         rc = aq_json_parse(&m, text, bytes, false, &err);
-    if (rc < 0)
+    if (rc == -ENOMEM)
+        rc = aq_error(reterr, rc, "manifest '%s': %s", j->manifest, err.text);
+    else if (rc < 0)
         rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->output,
                       err.text, cure);
     else if (!is_as_written(text, bytes, m))
@@ -299,9 +301,11 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_err err;
     json_t *was = NULL, *now = manifest_values(j);
-    int rc = check_allowed_names(j, now, reterr);
-    if (rc == 0 && read_values(&was, j, &err) < 0) {
-        if (allowed(j, "manifest"))
+    int rc = now ? check_allowed_names(j, now, reterr)
+                 : aq_error_memory(reterr, "manifest '%s'", j->manifest);
+    int read = rc == 0 ? read_values(&was, j, &err) : 0;
+    if (read < 0) {
+        if (read != -ENOMEM && allowed(j, "manifest"))
             aq_job_note(j, AQUIFER_WARNING, "%s: it is made anew from this run's values", err.text);
         else
             rc = aq_error(reterr, err.code, "%s", err.text);

@@ -43,7 +43,7 @@ static int note_place(struct aq_job *j, const struct aq_job_line *f, void *user,
         uint64_t capacity = p->stray_capacity ? 2 * p->stray_capacity : 64;
         struct place *larger = realloc(p->stray, capacity * sizeof(*larger));
         if (!larger)
-            return aq_error(reterr, -ENOMEM, "order the results: out of memory");
+            return aq_error_memory(reterr, "order the results");
         p->stray = larger;
         p->stray_capacity = capacity;
     }
@@ -63,7 +63,7 @@ static int copy_place(struct aq_replacement *to, int from, const struct place *p
     if (line->capacity < p->count) {
         char *larger = realloc(line->bytes, p->count);
         if (!larger)
-            return aq_error(reterr, -ENOMEM, "out of memory");
+            return aq_error_memory(reterr, "a line of %" PRIu64 " bytes", p->count);
         line->bytes = larger;
         line->capacity = p->count;
     }
@@ -204,7 +204,7 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr)
     struct aq_job_walk w = {0};
     struct places places = {.row = calloc(j->row_count + 1, sizeof(struct place))};
     int rc = places.row ? find_places(j, &places, &w, reterr)
-                        : aq_error(reterr, -ENOMEM, "order the results: out of memory");
+                        : aq_error_memory(reterr, "order the results");
     if (rc == 0)
         rc = check_places(j, &places, reterr);
     if (rc == 0)

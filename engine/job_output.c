@@ -30,7 +30,7 @@ static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
                         o->output);
     j->stream_output = true;
     j->output = strdup(o->output);
-    return j->output ? 0 : aq_error(reterr, -ENOMEM, "output: out of memory");
+    return j->output ? 0 : aq_error_memory(reterr, "output");
 }
 
 static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
@@ -52,7 +52,7 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     *ret_lock = aq_file_name(j->output, ".lock");
     return j->part && j->manifest && j->status && j->sums && j->damaged && *ret_lock
                ? 0
-               : aq_error(reterr, -ENOMEM, "output: out of memory");
+               : aq_error_memory(reterr, "output");
 }
 
 /* Input and report must be none of our files: those are written to and renamed. */

@@ -61,7 +61,7 @@ static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
         j->rows = rows;
     uint32_t *table = rows ? calloc(2 * capacity, sizeof(*table)) : NULL;
     if (!table)
-        return aq_error(reterr, -ENOMEM, "%" PRIu64 " records: out of memory", capacity);
+        return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
     free(j->id_table);
     j->id_table = table;
     j->id_table_count = 2 * capacity;
@@ -204,7 +204,7 @@ int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
 {
     j->prompt_histogram = calloc((size_t)j->g.rules.context + 1, sizeof(*j->prompt_histogram));
     if (!j->prompt_histogram)
-        return aq_error(reterr, -ENOMEM, "preflight: out of memory");
+        return aq_error_memory(reterr, "preflight");
     struct aq_line line;
     struct aq_line_place place;
     while (!j->o->limit || j->row_count < j->o->limit) {
@@ -488,7 +488,7 @@ static json_t *counts_json(const uint64_t *count, int first, int end, const char
     json_t *o = json_object();
     for (int i = first; i < end; i++)
         if (count[i])
-            json_object_set_new(o, name(i), json_integer((json_int_t)count[i]));
+            aq_json_put(&o, name(i), json_integer((json_int_t)count[i]));
     return o;
 }
 
@@ -512,25 +512,25 @@ json_t *aq_job_preflight_json(const struct aq_job *j)
                   (json_int_t)c->valid, "sequences", (json_int_t)c->sequences, "prompt_tokens",
                   (json_int_t)c->prompt_tokens, "output_tokens_max", (json_int_t)c->output_tokens,
                   "bytes_to_write", (json_int_t)bytes_to_write(j));
-    json_object_set_new(o, "bytes_free",
-                        space == UINT64_MAX ? json_null() : json_integer((json_int_t)space));
-    json_object_set_new(o, "forms", counts_json(c->form, 0, AQ_FORM_COUNT, form_name));
-    json_object_set_new(o, "errors", counts_json(c->code, 1, AQ_RECORD_CODE_COUNT, code_name));
-    json_object_set_new(o, "prompt_length",
-                        json_pack("{s:i, s:i, s:i}", "p50", (int)percentile(j, 0.5), "p95",
-                                  (int)percentile(j, 0.95), "max", (int)c->prompt_max));
-    json_object_set_new(
-        o, "defaults",
-        json_pack("{s:i, s:o, s:o, s:i, s:i, s:I}", "max_tokens", (int)d->max_tokens, "temperature",
-                  aq_json_real((double)d->temperature), "top_p", aq_json_real((double)d->top_p),
-                  "top_k", (int)d->top_k, "n", (int)d->n, "seed", (json_int_t)d->seed));
-    json_object_set_new(o, "bos", json_string(aq_job_bos_name(j->o->bos)));
-    json_object_set_new(o, "overlong", json_string(aq_job_overlong_name(j->o->overlong)));
+    aq_json_put(&o, "bytes_free",
+                space == UINT64_MAX ? json_null() : json_integer((json_int_t)space));
+    aq_json_put(&o, "forms", counts_json(c->form, 0, AQ_FORM_COUNT, form_name));
+    aq_json_put(&o, "errors", counts_json(c->code, 1, AQ_RECORD_CODE_COUNT, code_name));
+    aq_json_put(&o, "prompt_length",
+                json_pack("{s:i, s:i, s:i}", "p50", (int)percentile(j, 0.5), "p95",
+                          (int)percentile(j, 0.95), "max", (int)c->prompt_max));
+    aq_json_put(&o, "defaults",
+                json_pack("{s:i, s:o, s:o, s:i, s:i, s:I}", "max_tokens", (int)d->max_tokens,
+                          "temperature", aq_json_real((double)d->temperature), "top_p",
+                          aq_json_real((double)d->top_p), "top_k", (int)d->top_k, "n", (int)d->n,
+                          "seed", (json_int_t)d->seed));
+    aq_json_put(&o, "bos", json_string(aq_job_bos_name(j->o->bos)));
+    aq_json_put(&o, "overlong", json_string(aq_job_overlong_name(j->o->overlong)));
     json_t *unknown = json_object();
     for (uint32_t i = 0; i < j->g.unknown.count; i++)
-        json_object_set_new(unknown, j->g.unknown.field[i].name,
-                            json_integer((json_int_t)j->g.unknown.field[i].count));
-    json_object_set_new(o, "unknown_fields", unknown);
-    json_object_set_new(o, "predicted", json_null());
+        aq_json_put(&unknown, j->g.unknown.field[i].name,
+                    json_integer((json_int_t)j->g.unknown.field[i].count));
+    aq_json_put(&o, "unknown_fields", unknown);
+    aq_json_put(&o, "predicted", json_null());
     return o;
 }

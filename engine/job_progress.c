@@ -241,10 +241,12 @@ static json_t *memory_now(const struct aq_progress *p)
 {
     if (!p->memory)
         return json_null();
-    json_t *memory = json_deep_copy(p->memory), *host = json_object_get(memory, "host");
-    if (host)
-        json_object_set_new(host, "measured", json_integer((json_int_t)aq_mem_process_peak()));
-    return memory;
+    json_t *memory = aq_json_copy(p->memory), *host = json_object_get(memory, "host");
+    json_t *measured = json_integer((json_int_t)aq_mem_process_peak());
+    if (!host || json_object_set_new(host, "measured", measured) == 0)
+        return memory;
+    json_decref(memory);
+    return NULL;
 }
 
 static json_t *positive(double x)
@@ -256,7 +258,7 @@ static json_t *positive(double x)
 static json_t *safe_text(const char *text)
 {
     char quoted[AQ_LAST_ERROR_BYTES];
-    return json_string(aq_quote(quoted, sizeof(quoted), text, strlen(text)));
+    return aq_json_string(aq_quote(quoted, sizeof(quoted), text, strlen(text)));
 }
 
 void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
@@ -272,18 +274,17 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
                   (json_int_t)(j->done_before + view->done), "total", (json_int_t)j->row_count,
                   "errors", (json_int_t)(j->errors_before + view->errors), "in_flight",
                   (json_int_t)(over ? 0 : view->in_flight));
-    json_object_set_new(o, "gen_tok_s", positive(gen_tok_s(view, until_s)));
-    json_object_set_new(o, "eta_s", over || eta_s < 0 ? json_null() : aq_json_real(eta_s));
-    json_object_set_new(o, "pass_s", positive(mean_pass_s(view)));
-    json_object_set_new(o, "passes", json_integer((json_int_t)view->stats.passes));
-    json_object_set_new(o, "elapsed_s", aq_json_real(now_s - view->begin_s));
-    json_object_set_new(o, "lanes", aq_report_lanes(&view->stats));
-    json_object_set_new(o, "memory", memory_now(p));
-    json_object_set_new(o, "last_error",
-                        view->last_error[0] ? safe_text(view->last_error) : json_null());
-    json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
-    json_object_set_new(o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
-    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    aq_json_put(&o, "gen_tok_s", positive(gen_tok_s(view, until_s)));
+    aq_json_put(&o, "eta_s", over || eta_s < 0 ? json_null() : aq_json_real(eta_s));
+    aq_json_put(&o, "pass_s", positive(mean_pass_s(view)));
+    aq_json_put(&o, "passes", json_integer((json_int_t)view->stats.passes));
+    aq_json_put(&o, "elapsed_s", aq_json_real(now_s - view->begin_s));
+    aq_json_put(&o, "lanes", aq_report_lanes(&view->stats));
+    aq_json_put(&o, "memory", memory_now(p));
+    aq_json_put(&o, "last_error", view->last_error[0] ? safe_text(view->last_error) : json_null());
+    aq_json_put(&o, "pid", json_integer((json_int_t)getpid()));
+    aq_json_put(&o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
+    char *text = aq_json_dump(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     struct aq_err err;
     if (text && aq_file_replace(j->status, text, strlen(text), false, &err) < 0)
         aq_job_note(j, AQUIFER_WARNING, "status: %s", err.text);
@@ -310,18 +311,18 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
         return NULL;
     char scores[AQ_SCORES_TEXT_MAX];
     if (aq_generator_scores_text(scores, &j->g, j->counts.scored))
-        json_array_append_new(json_object_get(r, "lossy"), json_string(scores));
-    json_object_set_new(r, "command", json_string("generate"));
-    json_object_set_new(r, "state", json_string(state));
-    json_object_set_new(r, "resumed", json_integer((json_int_t)j->done_before));
-    json_object_set_new(r, "total", json_integer((json_int_t)j->row_count));
-    json_object_set_new(r, "preflight", aq_job_preflight_json(j));
+        aq_report_add_lossy(&r, scores);
+    aq_json_put(&r, "command", json_string("generate"));
+    aq_json_put(&r, "state", json_string(state));
+    aq_json_put(&r, "resumed", json_integer((json_int_t)j->done_before));
+    aq_json_put(&r, "total", json_integer((json_int_t)j->row_count));
+    aq_json_put(&r, "preflight", aq_job_preflight_json(j));
     return r;
 }
 
 void aq_progress_write_report(const struct aq_job *j, json_t *report)
 {
-    char *text = report ? json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = report ? aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(report);
     struct aq_err err = {.text = "out of memory"};
     if (!text || aq_file_replace(j->o->report, text, strlen(text), false, &err) < 0)

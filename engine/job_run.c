@@ -158,7 +158,7 @@ static int put_output(struct aq_run *run, uint64_t row, const char *bytes, size_
     bool good = push(&run->outputs, AQUIFER_INFO, row, bytes, count);
     pthread_cond_broadcast(&run->changed);
     pthread_mutex_unlock(&run->mutex);
-    return good ? 0 : aq_error(reterr, -ENOMEM, "a result of %zu bytes: out of memory", count);
+    return good ? 0 : aq_error_memory(reterr, "a result of %zu bytes", count);
 }
 
 /* A finished line goes to the file's writer or to the caller's thread; takes the text. */
@@ -168,7 +168,7 @@ static int put_line(struct aq_run *run, uint64_t row, struct aq_buf *text, struc
     if (run->job->writer)
         return aq_writer_put(run->job->writer, aq_buf_take(text), count, reterr);
     aq_buf_put(text, "\n", 1);
-    int rc = text->failed ? aq_error(reterr, -ENOMEM, "a result: out of memory")
+    int rc = text->failed ? aq_error_memory(reterr, "a result")
                           : put_output(run, row, text->data, text->count, reterr);
     aq_buf_close(text);
     return rc;
@@ -527,7 +527,7 @@ static int run_open(struct aq_run **ret, struct aq_job *j, struct aq_err *reterr
 {
     struct aq_run *run = calloc(1, sizeof(*run));
     if (!run)
-        return aq_error(reterr, -ENOMEM, "run: out of memory");
+        return aq_error_memory(reterr, "run");
     run->job = j;
     run->caller = pthread_self();
     pthread_mutex_init(&run->mutex, NULL);

@@ -201,7 +201,7 @@ static int rename_old(struct aq_job *j, const char *path, const char *ending, st
     if (aq_file_size(path) < 0)
         return 0;
     char *to = aq_file_name(path, ending);
-    int rc = to ? move(path, to, reterr) : aq_error(reterr, -ENOMEM, "rename '%s'", path);
+    int rc = to ? move(path, to, reterr) : aq_error_memory(reterr, "rename '%s'", path);
     if (rc == 0)
         aq_job_note(j, AQUIFER_INFO, "--overwrite: '%s' is now '%s'", path, to);
     free(to);

@@ -146,7 +146,7 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
 {
     struct aq_kv *kv = calloc(1, sizeof(*kv));
     if (!kv)
-        return aq_error(reterr, -ENOMEM, "KV cache");
+        return aq_error_memory(reterr, "KV cache");
     const struct aq_block_shape *s = &opts->plan->shape;
     kv->opts = *opts;
     kv->seats = s->micro_batch * s->micro_batches;
@@ -161,7 +161,7 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     kv->runs = calloc(kv->seats, sizeof(*kv->runs));
     kv->place = calloc(kv->seats, sizeof(*kv->place));
     if (!kv->runs || !kv->place) {
-        aq_error(reterr, rc, "KV cache of %u seats", kv->seats);
+        aq_error_memory(reterr, "KV cache of %u seats", kv->seats);
     } else {
         place_seats(kv);
         rc = take_pools(kv, reterr);

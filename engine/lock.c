@@ -66,10 +66,9 @@ int aq_lock_open(struct aq_lock **ret, const char *path, struct aq_err *reterr)
     assert(ret && path);
     struct aq_lock *l = calloc(1, sizeof(*l));
     if (!l)
-        return aq_error(reterr, -ENOMEM, "lock '%s'", path);
+        return aq_error_memory(reterr, "lock '%s'", path);
     l->path = strdup(path);
-    int rc =
-        l->path ? lock_take(&l->fd, path, reterr) : aq_error(reterr, -ENOMEM, "lock '%s'", path);
+    int rc = l->path ? lock_take(&l->fd, path, reterr) : aq_error_memory(reterr, "lock '%s'", path);
     if (rc < 0) {
         free(l->path);
         free(l);

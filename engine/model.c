@@ -148,7 +148,7 @@ static int verify_files(const struct aq_store *s, struct aq_err *reterr)
 {
     enum { BUFFER_BYTES = 1 << 16 };
     char *buffer = malloc(BUFFER_BYTES);
-    int rc = buffer ? 0 : aq_error(reterr, -ENOMEM, "check of '%s'", aq_store_dir(s, 0));
+    int rc = buffer ? 0 : aq_error_memory(reterr, "check of '%s'", aq_store_dir(s, 0));
     for (uint32_t i = 0; rc == 0 && i < aq_store_file_count(s); i++)
         rc = aq_store_verify_file(s, i, buffer, BUFFER_BYTES, reterr);
     free(buffer);
@@ -172,7 +172,7 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
         return rc;
     m->source = calloc(1, sizeof(*m->source));
     if (!m->source)
-        return aq_error(reterr, -ENOMEM, "model source");
+        return aq_error_memory(reterr, "model source");
     snprintf(m->name, sizeof(m->name), "%s", base_name(named));
     while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
         m->name[strlen(m->name) - 1] = '\0';
@@ -254,7 +254,7 @@ static int same_values(const struct aq_model *m, const struct aq_tensor_info *a,
     uint64_t once = aq_max_u64(1, CHUNK_ELEMENTS / width);
     float *x = malloc(2 * once * width * sizeof(*x)), *y = x + once * width;
     void *raw = malloc(once * width * sizeof(*x));
-    int rc = x && raw ? 1 : aq_error(reterr, -ENOMEM, "%s: comparison of tensors", m->name);
+    int rc = x && raw ? 1 : aq_error_memory(reterr, "%s: comparison of tensors", m->name);
     for (uint64_t row = 0; rc == 1 && row < a->shape[0]; row += once) {
         uint64_t rows = aq_min_u64(once, a->shape[0] - row);
         rc = aq_checkpoint_read(m->source->checkpoint, a, row, rows, raw, reterr);
@@ -310,7 +310,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     assert(ret && (opts->dir || opts->shape));
     struct aq_model *m = calloc(1, sizeof(*m));
     if (!m)
-        return aq_error(reterr, -ENOMEM, "model");
+        return aq_error_memory(reterr, "model");
     m->verify = opts->verify;
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
@@ -763,7 +763,7 @@ int aq_model_load(struct aq_model *m, struct aq_device *device, const struct aq_
     m->weight = calloc(m->steps.matrix_count, sizeof(*m->weight));
     m->vector = calloc(m->steps.vector_count, sizeof(*m->vector));
     if (!m->weight || !m->vector)
-        return aq_error(reterr, -ENOMEM, "%s: table of weights", m->name);
+        return aq_error_memory(reterr, "%s: table of weights", m->name);
     head = aq_device_separate(device) ? head : AQ_DEVICE;
     m->device = device;
     place(m, stream, head, format, table);

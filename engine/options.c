@@ -47,9 +47,12 @@ static int give_scalar(struct aq_options *o, const struct aq_option *option, con
         if (json_is_real(value) && !fraction && x >= 0 && x < 0x1p53 && x == (double)(uint64_t)x) {
             snprintf(number, sizeof(number), "%llu", (unsigned long long)x); /* 32.0 is 32 */
         } else {
-            size_t n = json_dumpb(value, number, sizeof(number) - 1, JSON_ENCODE_ANY);
-            assert(n > 0 && n < sizeof(number));
-            number[n] = '\0';
+            char *dump = aq_json_dump(value, JSON_ENCODE_ANY);
+            if (!dump)
+                return aq_error_memory(reterr, "%s", label);
+            assert(strlen(dump) < sizeof(number));
+            snprintf(number, sizeof(number), "%s", dump);
+            free(dump);
         }
     } else {
         return wrong_type(option, label, value, reterr);

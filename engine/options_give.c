@@ -59,7 +59,7 @@ static void *keep(struct aq_options *o, void *p)
 
 static int out_of_memory(const char *label, struct aq_err *reterr)
 {
-    return aq_error(reterr, -ENOMEM, "%s: out of memory", label);
+    return aq_error_memory(reterr, "%s", label);
 }
 
 /* ---- one value -------------------------------------------------------------------------- */
@@ -435,11 +435,11 @@ int aq_options_open(struct aq_options **ret, const char *command, struct aq_err 
     }
     struct aq_options *o = calloc(1, sizeof(*o));
     if (!o)
-        return aq_error(reterr, -ENOMEM, "options: out of memory");
+        return aq_error_memory(reterr, "options");
     o->owned = calloc(1, sizeof(struct owned));
     if (!o->owned) {
         free(o);
-        return aq_error(reterr, -ENOMEM, "options: out of memory");
+        return aq_error_memory(reterr, "options");
     }
     owned_of(o)->command = c;
     o->command = c->name;

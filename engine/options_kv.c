@@ -117,14 +117,14 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     json_t *o = json_pack("{s:s}", "name", d->name);
     if (!d->drops)
         return o;
-    json_object_set_new(o, "budget", amount_json(&p->budget));
-    json_object_set_new(o, "heavy", amount_json(&p->heavy));
-    json_object_set_new(o, "recent", amount_json(&p->recent));
+    aq_json_put(&o, "budget", amount_json(&p->budget));
+    aq_json_put(&o, "heavy", amount_json(&p->heavy));
+    aq_json_put(&o, "recent", amount_json(&p->recent));
     if (d->ragged)
-        json_object_set_new(o, "floor", amount_json(&p->floor));
-    json_object_set_new(o, "sinks", json_integer(p->sinks));
-    json_object_set_new(o, "grace", json_integer(p->grace));
-    json_object_set_new(o, "decay", aq_json_real((double)p->decay));
-    json_object_set_new(o, "group", json_string(aq_kv_group_name(p->group)));
+        aq_json_put(&o, "floor", amount_json(&p->floor));
+    aq_json_put(&o, "sinks", json_integer(p->sinks));
+    aq_json_put(&o, "grace", json_integer(p->grace));
+    aq_json_put(&o, "decay", aq_json_real((double)p->decay));
+    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->group)));
     return o;
 }

@@ -107,7 +107,7 @@ static int add_files(struct owned *o, const char *dir, const char *const *names,
         struct stat st;
         char *path;
         if (asprintf(&path, "%s/%s", dir, *names) < 0)
-            return aq_error(reterr, -ENOMEM, "files of '%s'", dir);
+            return aq_error_memory(reterr, "files of '%s'", dir);
         if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) {
             free(path);
             continue;
@@ -147,7 +147,7 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     struct owned *o = p.owned;
     size_t items = m->steps.matrix_count + (size_t)m->steps.vector_count * AQ_VECTOR_PART_MAX;
     if (!o)
-        return aq_error(reterr, -ENOMEM, "plan of a store");
+        return aq_error_memory(reterr, "plan of a store");
     o->steps = calloc(m->steps.step_count, sizeof(*o->steps));
     o->step_names = calloc(m->steps.step_count, sizeof(*o->step_names));
     o->items = calloc(items, sizeof(*o->items));
@@ -159,7 +159,7 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
                   aq_dtype_name(m->checkpoint_dtype), "scales", aq_pack_scales(opts->format));
     int rc = 0;
     if (!o->steps || !o->step_names || !o->items || !o->model)
-        rc = aq_error(reterr, -ENOMEM, "plan of a store of %u steps", m->steps.step_count);
+        rc = aq_error_memory(reterr, "plan of a store of %u steps", m->steps.step_count);
     for (uint32_t s = 0; rc == 0 && s < m->steps.step_count; s++)
         plan_step(o, opts, s);
     /* A shape with random weights has no directory. */
@@ -378,8 +378,8 @@ static int convert_all(struct aq_store_writer *w, const struct aq_pack_opts *opt
     c.staging = aligned_alloc(64, threads * staging);
     int rc = 0;
     if (!c.fill || !c.drain || !c.staging)
-        rc = aq_error(reterr, -ENOMEM, "conversion buffers of %zu bytes for %u workers", all,
-                      threads);
+        rc =
+            aq_error_memory(reterr, "conversion buffers of %zu bytes for %u workers", all, threads);
     for (uint32_t i = 0; rc == 0 && i < aq_store_writer_item_count(w); i++) {
         if (aq_store_writer_has(w, i))
             continue;

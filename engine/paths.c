@@ -26,7 +26,7 @@ char *aq_path_cache(const char *option, struct aq_err *reterr)
         return NULL;
     }
     if (n < 0) {
-        aq_error(reterr, -ENOMEM, "cache directory: out of memory");
+        aq_error_memory(reterr, "cache directory");
         return NULL;
     }
     return path;
@@ -51,7 +51,7 @@ int aq_path_make(const char *path, struct aq_err *reterr)
 {
     char *copy = strdup(path);
     if (!copy)
-        return aq_error(reterr, -ENOMEM, "directory '%s'", path);
+        return aq_error_memory(reterr, "directory '%s'", path);
     int rc = 0;
     for (char *at = copy + 1; rc == 0; at++) {
         if (*at && *at != '/')

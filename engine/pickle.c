@@ -37,7 +37,7 @@ int aq_pickle_take(struct aq_pickle_machine *m, size_t bytes, void *ret)
             return rc;
         c = calloc(1, sizeof(*c) + want);
         if (!c)
-            return aq_error(m->reterr, -ENOMEM, "values of a pickle of %zu bytes", m->size);
+            return aq_error_memory(m->reterr, "values of a pickle of %zu bytes", m->size);
         c->bytes = want;
         c->next = m->out->chunks;
         m->out->chunks = c;
@@ -56,7 +56,7 @@ int aq_pickle_push(struct aq_pickle_machine *m, struct aq_pickle_value *v)
         size_t capacity = m->stack_capacity ? 2 * m->stack_capacity : 256;
         void *grown = realloc(m->stack, capacity * sizeof(*m->stack));
         if (!grown)
-            return aq_error(m->reterr, -ENOMEM, "stack of %zu values", capacity);
+            return aq_error_memory(m->reterr, "stack of %zu values", capacity);
         m->stack = grown;
         m->stack_capacity = capacity;
     }
@@ -125,7 +125,7 @@ static int push_mark(struct aq_pickle_machine *m)
         size_t capacity = m->mark_capacity ? 2 * m->mark_capacity : 64;
         void *grown = realloc(m->marks, capacity * sizeof(*m->marks));
         if (!grown)
-            return aq_error(m->reterr, -ENOMEM, "%zu marks", capacity);
+            return aq_error_memory(m->reterr, "%zu marks", capacity);
         m->marks = grown;
         m->mark_capacity = capacity;
     }
@@ -379,7 +379,7 @@ static int memo_put(struct aq_pickle_machine *m, uint64_t index)
             return rc;
         struct aq_pickle_value **grown = realloc(m->memo, capacity * sizeof(*m->memo));
         if (!grown)
-            return aq_error(m->reterr, -ENOMEM, "memo of %zu values", capacity);
+            return aq_error_memory(m->reterr, "memo of %zu values", capacity);
         memset(grown + m->memo_capacity, 0, (capacity - m->memo_capacity) * sizeof(*m->memo));
         m->memo = grown;
         m->memo_capacity = capacity;
@@ -516,7 +516,7 @@ int aq_pickle_parse(struct aq_pickle **ret, const uint8_t *bytes, size_t size, s
         m.size = AQ_PICKLE_BYTES_MAX; /* what lies behind must not be needed */
     m.out = calloc(1, sizeof(*m.out));
     if (!m.out)
-        return aq_error(reterr, -ENOMEM, "pickle of %zu bytes", size);
+        return aq_error_memory(reterr, "pickle of %zu bytes", size);
     int rc = run(&m);
     free(m.stack);
     free(m.memo);

@@ -289,7 +289,7 @@ static int remember_storage(struct aq_pickle_machine *m, const struct aq_pickle_
             return rc;
         void *grown = realloc(p->storages, capacity * sizeof(*p->storages));
         if (!grown)
-            return aq_error(m->reterr, -ENOMEM, "%zu storages", capacity);
+            return aq_error_memory(m->reterr, "%zu storages", capacity);
         p->storages = grown;
         p->storage_capacity = capacity;
     }

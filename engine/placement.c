@@ -70,7 +70,7 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
     struct aq_placement p = {host, host, host, AQ_HOST};
     char *copy = strdup(text), *save = NULL;
     if (!copy)
-        return aq_error(reterr, -ENOMEM, "%s: %zu bytes", label, strlen(text) + 1);
+        return aq_error_memory(reterr, "%s: %zu bytes", label, strlen(text) + 1);
     int rc = 0;
     const char *keys[4]; /* as many as parse_part knows */
     uint32_t parts = 0;

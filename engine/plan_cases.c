@@ -26,17 +26,16 @@ static int plan_changed(struct aq_plan_case *ret, const struct aq_options *o, co
 {
     struct aq_plan_case c = {0};
     const char *key;
-    json_t *value, *options = aq_options_to_json(o);
-    if (!options)
-        return aq_error(reterr, -ENOMEM, "plan");
+    json_t *value, *options = changes ? aq_options_to_json(o) : NULL;
     json_object_foreach((json_t *)changes, key, value)
     {
         if (json_is_null(value))
             json_object_del(options, key);
         else
-            json_object_set(options, key, value);
+            aq_json_put(&options, key, json_incref(value));
     }
-    int rc = aq_options_from_json(&c.o, "plan", options, reterr);
+    int rc = options ? aq_options_from_json(&c.o, "plan", options, reterr)
+                     : aq_error_memory(reterr, "plan");
     json_decref(options);
     rc = rc < 0 ? rc : aq_planning_open(&c.p, c.o, env, reterr);
     rc = rc < 0 ? rc : aq_planning_run(c.p, reterr);
@@ -97,14 +96,14 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
     for (uint32_t h = 0; h < opened[2].count && rc == 0; h++) {
         for (uint32_t w = 0; w < opened[0].count && rc == 0; w++) {
             for (uint32_t k = 0; k < opened[1].count && rc == 0; k++) {
-                json_t *all = changes ? json_copy((json_t *)changes) : json_object();
+                json_t *all = changes ? aq_json_copy(changes) : json_object();
                 if (w)
-                    json_object_set_new(all, "weight_format", json_string(opened[0].value[w]));
+                    aq_json_put(&all, "weight_format", json_string(opened[0].value[w]));
                 if (k)
-                    json_object_set_new(all, "kv_format", json_string(opened[1].value[k]));
+                    aq_json_put(&all, "kv_format", json_string(opened[1].value[k]));
                 if (h) {
-                    json_object_set_new(all, "kv_policy", json_string("h2o"));
-                    json_object_set_new(all, "kv_budget", json_string(opened[2].value[h]));
+                    aq_json_put(&all, "kv_policy", json_string("h2o"));
+                    aq_json_put(&all, "kv_budget", json_string(opened[2].value[h]));
                 }
                 rc = plan_changed(best.p ? &now : &best, o, all, env, reterr);
                 json_decref(all);
@@ -192,7 +191,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(more) && rc == 0; i++) {
         struct aq_planning *q = malloc(sizeof(*q));
         if (!q) {
-            rc = aq_error(reterr, -ENOMEM, "plan");
+            rc = aq_error_memory(reterr, "plan");
             break;
         }
         *q = *p;
@@ -204,14 +203,15 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
             bool better = rc == 0 && q->feasible && q->forecast.gen_tok_s > p->forecast.gen_tok_s;
             char change[64];
             snprintf(change, sizeof(change), "+10 %% %s", more[i]);
-            json_array_append_new(rows,
-                                  json_pack("{s:s, s:o}", "change", change, "gen_tok_s",
-                                            aq_json_real((better ? q : p)->forecast.gen_tok_s)));
+            aq_json_add(&rows, json_pack("{s:s, s:o}", "change", change, "gen_tok_s",
+                                         aq_json_real((better ? q : p)->forecast.gen_tok_s)));
         }
         aq_block_close(&q->block);
         aq_block_close(&q->without_disk);
         free(q);
     }
+    if (rc == 0 && !rows)
+        rc = aq_error_memory(reterr, "plan");
     if (rc < 0)
         json_decref(rows);
     else
@@ -239,21 +239,21 @@ int aq_plan_largest(json_t **ret, const struct aq_planning *p, struct aq_plannin
     return rc;
 }
 
-static int try_fix(json_t *fixes, const struct aq_planning *p, const char *change, bool lossy,
+static int try_fix(json_t **fixes, const struct aq_planning *p, const char *change, bool lossy,
                    json_t *changes, struct aq_planning_env *env, struct aq_err *reterr)
 {
     struct aq_plan_case c = {0};
     struct aq_err err;
-    json_object_set_new(changes, "allow", json_null());
+    aq_json_put(&changes, "allow", json_null());
     int rc = plan_changed(&c, p->o, changes, env, &err);
     json_decref(changes);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
     bool feasible = rc == 0 && c.p->feasible; /* or it does not go with another choice */
-    json_array_append_new(
-        fixes,
-        json_pack("{s:s, s:b, s:o, s:b}", "change", change, "feasible", feasible, "gen_tok_s",
-                  feasible ? aq_json_real(c.p->forecast.gen_tok_s) : json_null(), "lossy", lossy));
+    aq_json_add(fixes, json_pack("{s:s, s:b, s:o, s:b}", "change", change, "feasible", feasible,
+                                 "gen_tok_s",
+                                 feasible ? aq_json_real(c.p->forecast.gen_tok_s) : json_null(),
+                                 "lossy", lossy));
     aq_plan_case_close(&c);
     return 0;
 }
@@ -267,7 +267,7 @@ struct room {
 
 static void put_room(struct room *r, const char *key, uint64_t bytes)
 {
-    json_object_set_new(r->changes, key, json_integer((json_int_t)bytes));
+    aq_json_put(&r->changes, key, json_integer((json_int_t)bytes));
     aq_buf_puts(&r->text, r->text.count ? " --" : "--");
     for (const char *c = key; *c; c++)
         aq_buf_printf(&r->text, "%c", *c == '_' ? '-' : *c);
@@ -292,7 +292,7 @@ static void put_disk_room(struct room *r, const struct aq_planning *p, uint64_t 
 }
 
 /* Budgets that would do for the least that was asked for, a little above it. */
-static int try_budgets(json_t *fixes, const struct aq_planning *p, const struct aq_block *least,
+static int try_budgets(json_t **fixes, const struct aq_planning *p, const struct aq_block *least,
                        struct aq_planning_env *env, struct aq_err *reterr)
 {
     static const char *const key[] = {"device_memory", "host_memory"};
@@ -313,7 +313,9 @@ static int try_budgets(json_t *fixes, const struct aq_planning *p, const struct 
     }
     int rc = 0;
     env->disk_more = r.disk_more;
-    if (r.text.count)
+    if (r.text.failed || !r.changes)
+        rc = aq_error_memory(reterr, "plan");
+    else if (r.text.count)
         rc = try_fix(fixes, p, r.text.data, false, json_incref(r.changes), env, reterr);
     env->disk_more = 0;
     json_decref(r.changes);
@@ -333,24 +335,26 @@ int aq_plan_fixes(json_t **ret, const struct aq_planning *p, struct aq_planning_
         {"--kv-policy h2o --kv-budget 20%", "kv_policy", "h2o", "kv_budget", "20%"},
     };
     json_t *fixes = json_array();
-    int rc = try_budgets(fixes, p, &p->block, env, reterr);
+    int rc = try_budgets(&fixes, p, &p->block, env, reterr);
     if (rc == 0 && p->without_disk.program.op_count)
-        rc = try_budgets(fixes, p, &p->without_disk, env, reterr);
+        rc = try_budgets(&fixes, p, &p->without_disk, env, reterr);
     if (rc == 0 && p->in.placement)
-        rc = try_fix(fixes, p, "--placement auto", false, json_pack("{s:n}", "placement"), env,
+        rc = try_fix(&fixes, p, "--placement auto", false, json_pack("{s:n}", "placement"), env,
                      reterr);
     if (rc == 0 && p->o->micro_batch)
-        rc = try_fix(fixes, p, "--micro-batch auto", false, json_pack("{s:n}", "micro_batch"), env,
+        rc = try_fix(&fixes, p, "--micro-batch auto", false, json_pack("{s:n}", "micro_batch"), env,
                      reterr);
     if (rc == 0 && p->o->micro_batches)
-        rc = try_fix(fixes, p, "--micro-batches auto", false, json_pack("{s:n}", "micro_batches"),
+        rc = try_fix(&fixes, p, "--micro-batches auto", false, json_pack("{s:n}", "micro_batches"),
                      env, reterr);
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(lossy) && rc == 0; i++) {
         json_t *changes = json_pack("{s:s}", lossy[i].key, lossy[i].value);
         if (lossy[i].key2)
-            json_object_set_new(changes, lossy[i].key2, json_string(lossy[i].value2));
-        rc = try_fix(fixes, p, lossy[i].change, true, changes, env, reterr);
+            aq_json_put(&changes, lossy[i].key2, json_string(lossy[i].value2));
+        rc = try_fix(&fixes, p, lossy[i].change, true, changes, env, reterr);
     }
+    if (rc == 0 && !fixes)
+        rc = aq_error_memory(reterr, "plan");
     if (rc < 0)
         json_decref(fixes);
     else
@@ -370,6 +374,8 @@ static int read_axis(struct axis *ret, const char *text, struct aq_err *reterr)
 {
     char *at = strchr(text, '=') ? strdup(text) : NULL;
     *ret = (struct axis){.key = at};
+    if (!at && strchr(text, '='))
+        return aq_error_memory(reterr, "--sweep %s", text);
     if (!at)
         return aq_error(reterr, -EINVAL, "--sweep: expected KEY=A,B,..., found '%s'", text);
     at = strchr(at, '=');
@@ -387,35 +393,33 @@ static int read_axis(struct axis *ret, const char *text, struct aq_err *reterr)
 
 static json_t *row_json(const json_t *changes, const struct aq_planning *p)
 {
-    json_t *row = json_copy((json_t *)changes);
-    json_object_set_new(row, "feasible", json_boolean(p->feasible));
-    json_object_set_new(row, "gen_tok_s",
-                        p->feasible ? aq_json_real(p->forecast.gen_tok_s) : json_null());
+    json_t *row = aq_json_copy(changes);
+    aq_json_put(&row, "feasible", json_boolean(p->feasible));
+    aq_json_put(&row, "gen_tok_s", p->feasible ? aq_json_real(p->forecast.gen_tok_s) : json_null());
     double total = aq_planning_total_s(p);
-    json_object_set_new(row, "total_s",
-                        p->feasible && total > 0 ? aq_json_real(total) : json_null());
+    aq_json_put(&row, "total_s", p->feasible && total > 0 ? aq_json_real(total) : json_null());
     if (p->feasible) {
-        json_object_set_new(row, "plan", aq_planning_plan_json(p));
-        json_object_set_new(row, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
+        aq_json_put(&row, "plan", aq_planning_plan_json(p));
+        aq_json_put(&row, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
     } else {
-        json_object_set_new(row, "shortfall", aq_planning_shortfall_json(p));
+        aq_json_put(&row, "shortfall", aq_planning_shortfall_json(p));
     }
     return row;
 }
 
-static int plan_row(json_t *rows, const struct aq_options *o, const struct axis *axis,
+static int plan_row(json_t **rows, const struct aq_options *o, const struct axis *axis,
                     const uint32_t *at, uint32_t axes, struct aq_planning_env *env,
                     struct aq_err *reterr)
 {
     json_t *changes = json_object(), *all;
     struct aq_plan_case c = {0};
     for (uint32_t i = 0; i < axes; i++)
-        json_object_set_new(changes, axis[i].key, json_string(axis[i].value[at[i]]));
-    all = json_copy(changes);
-    json_object_set_new(all, "sweep", json_null());
+        aq_json_put(&changes, axis[i].key, json_string(axis[i].value[at[i]]));
+    all = aq_json_copy(changes);
+    aq_json_put(&all, "sweep", json_null());
     int rc = aq_plan_case_open(&c, o, all, env, reterr);
     if (rc == 0)
-        json_array_append_new(rows, row_json(changes, c.p));
+        aq_json_add(rows, row_json(changes, c.p));
     else
         aq_error_prefix(reterr, "--sweep");
     aq_plan_case_close(&c);
@@ -431,7 +435,7 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_e
     uint32_t at[SWEEP_KEYS_MAX] = {0}, axes = 0;
     uint64_t rows = 1;
     json_t *table = json_array();
-    int rc = axis ? 0 : aq_error(reterr, -ENOMEM, "--sweep");
+    int rc = axis ? 0 : aq_error_memory(reterr, "--sweep");
     if (rc == 0 && o->sweep.count > SWEEP_KEYS_MAX)
         rc = aq_error(reterr, -EINVAL, "--sweep: at most %d keys", SWEEP_KEYS_MAX);
     for (; axes < o->sweep.count && rc == 0; axes++) {
@@ -446,7 +450,7 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_e
         rc = aq_error(reterr, -EINVAL, "--sweep: %llu rows are more than %d",
                       (unsigned long long)rows, SWEEP_ROWS_MAX);
     for (uint64_t row = 0; row < rows && rc == 0; row++) {
-        rc = plan_row(table, o, axis, at, axes, env, reterr);
+        rc = plan_row(&table, o, axis, at, axes, env, reterr);
         for (uint32_t i = axes; i-- > 0;) { /* the last key runs fastest */
             if (++at[i] < axis[i].count)
                 break;
@@ -456,6 +460,8 @@ int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_e
     for (uint32_t i = 0; i < axes; i++)
         free(axis[i].key);
     free(axis);
+    if (rc == 0 && !table)
+        rc = aq_error_memory(reterr, "--sweep");
     if (rc < 0)
         json_decref(table);
     else

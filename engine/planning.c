@@ -180,7 +180,7 @@ int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
         struct aq_placement placement; /* what p.in.placement points to */
     } *both = calloc(1, sizeof(*both));
     if (!both)
-        return aq_error(reterr, -ENOMEM, "plan");
+        return aq_error_memory(reterr, "plan");
     struct aq_planning *p = &both->p;
     p->o = o;
     struct aq_model_opts model = {
@@ -249,7 +249,7 @@ static int spread_lengths(struct aq_planning *p, struct aq_err *reterr)
         };
         good = aq_lengths_add(&p->lengths, l, 1);
     }
-    return good ? 0 : aq_error(reterr, -ENOMEM, "plan: out of memory");
+    return good ? 0 : aq_error_memory(reterr, "plan");
 }
 
 int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)

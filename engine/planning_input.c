@@ -22,7 +22,7 @@ static int count_request(struct aq_planning *p, const struct aq_request *r, stru
         uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
         struct aq_length l = {prompt, gen ? gen : 1};
         if (!aq_lengths_add(&p->lengths, l, r->params.n))
-            return aq_error(reterr, -ENOMEM, "plan: out of memory");
+            return aq_error_memory(reterr, "plan");
         widen(p->prompt, prompt, !in->sequences);
         widen(p->gen, gen, !in->sequences);
         in->sequences += r->params.n;

@@ -30,14 +30,13 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "kv_format", aq_dtype_name(p->kv_format), "kv_policy", aq_kv_policy_desc(&p->kv)->name,
         "refill", p->in.refill, "attention", attention);
     if (aq_kv_policy_drops(&p->kv)) {
-        json_object_set_new(o, "kv", aq_kv_policy_json(&p->kv));
-        json_object_set_new(o, "kv_slots", json_integer(s->keys_max));
+        aq_json_put(&o, "kv", aq_kv_policy_json(&p->kv));
+        aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
     }
-    json_object_set_new(o, "host_products", aq_json_real(plan->host_products / 100));
+    aq_json_put(&o, "host_products", aq_json_real(plan->host_products / 100));
     if (p->block.stream.chunk_count)
-        json_object_set_new(
-            o, "ring_bytes",
-            json_integer((json_int_t)(p->block.stream.ring * p->block.stream.chunk_bytes)));
+        aq_json_put(&o, "ring_bytes",
+                    json_integer((json_int_t)(p->block.stream.ring * p->block.stream.chunk_bytes)));
     return o;
 }
 
@@ -48,8 +47,7 @@ static json_t *items_json(const struct aq_ledger *l, enum aq_tier tier)
     json_t *items = json_object();
     for (uint32_t i = 0; i < l->count; i++) {
         if (l->item[i].tier == tier && l->item[i].bytes)
-            json_object_set_new(items, l->item[i].purpose,
-                                json_integer((json_int_t)l->item[i].bytes));
+            aq_json_put(&items, l->item[i].purpose, json_integer((json_int_t)l->item[i].bytes));
     }
     return items;
 }
@@ -71,8 +69,8 @@ json_t *aq_planning_memory_json(const struct aq_planning *p)
                               (json_int_t)aq_ledger_total(&p->block.ledger, tier), "items",
                               items_json(&p->block.ledger, tier));
         if (t == AQ_HOST)
-            json_object_set_new(m, "limited_by", json_string(p->host_limited_by));
-        json_object_set_new(o, aq_tier_name(tier), m);
+            aq_json_put(&m, "limited_by", aq_json_string(p->host_limited_by));
+        aq_json_put(&o, aq_tier_name(tier), m);
     }
     return o;
 }
@@ -93,10 +91,10 @@ json_t *aq_planning_shortfall_json(const struct aq_planning *p)
         if (tier == AQ_DISK && p->disk_short) { /* with what usually lies beside the ledger */
             needed = aq_planning_disk_needed(p);
             budget = p->disk.budget;
-            json_object_set_new(items, "packed weights", json_integer((json_int_t)p->disk.store));
+            aq_json_put(&items, "packed weights", json_integer((json_int_t)p->disk.store));
         }
         if (needed > budget)
-            json_object_set_new(o, aq_tier_name(tier), short_json(needed, budget, items));
+            aq_json_put(&o, aq_tier_name(tier), short_json(needed, budget, items));
         else
             json_decref(items);
     }
@@ -115,9 +113,9 @@ json_t *aq_planning_links_json(const struct aq_planning *p)
         json_t *lane =
             json_pack("{s:I, s:o, s:s}", "bytes_per_pass", (json_int_t)llround(s->bytes), "busy",
                       aq_json_real(s->share), "limit", aq_resource_name(s->limit));
-        json_object_set_new(lane, "gb_s",
-                            s->bytes > 0 ? aq_json_real(1e-9 * s->bytes / s->busy_s) : json_null());
-        json_object_set_new(lanes, aq_lane_name((enum aq_lane)l), lane);
+        aq_json_put(&lane, "gb_s",
+                    s->bytes > 0 ? aq_json_real(1e-9 * s->bytes / s->busy_s) : json_null());
+        aq_json_put(&lanes, aq_lane_name((enum aq_lane)l), lane);
     }
     return lanes;
 }
@@ -132,15 +130,15 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     const struct aq_forecast *f = &p->forecast;
     bool known = f->blocks > 0;
     json_t *o = json_object();
-    json_object_set_new(o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
-    json_object_set_new(o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
-    json_object_set_new(o, "total_s", known ? aq_json_real(aq_planning_total_s(p)) : json_null());
-    json_object_set_new(o, "gen_tok_s", aq_json_real(f->gen_tok_s));
-    json_object_set_new(o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
-    json_object_set_new(o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
-    json_object_set_new(o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
-    json_object_set_new(o, "decode_pass_s", aq_json_real(f->decode_pass_s));
-    json_object_set_new(o, "blocks", known ? aq_json_real(f->blocks) : json_null());
+    aq_json_put(&o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
+    aq_json_put(&o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
+    aq_json_put(&o, "total_s", known ? aq_json_real(aq_planning_total_s(p)) : json_null());
+    aq_json_put(&o, "gen_tok_s", aq_json_real(f->gen_tok_s));
+    aq_json_put(&o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
+    aq_json_put(&o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
+    aq_json_put(&o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
+    aq_json_put(&o, "decode_pass_s", aq_json_real(f->decode_pass_s));
+    aq_json_put(&o, "blocks", known ? aq_json_real(f->blocks) : json_null());
     return o;
 }
 
@@ -160,15 +158,15 @@ json_t *aq_planning_range_json(const struct aq_planning *p)
 
 /* ---- words ---- */
 
-static void say(json_t *lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void say(json_t *lines, const char *format, ...)
+static void say(json_t **lines, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void say(json_t **lines, const char *format, ...)
 {
     char text[AQ_HW_TOLD_MAX + 32];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    json_array_append_new(lines, json_string(text));
+    aq_json_add(lines, aq_json_string(text));
 }
 
 /* More than the machine has, as the options want it. */
@@ -177,7 +175,7 @@ static bool is_larger_disk(const struct aq_planning *p)
     return !p->local && p->o->disk_memory > p->disk.there / 20 * 19;
 }
 
-static void assume_disk(json_t *lines, const struct aq_planning *p)
+static void assume_disk(json_t **lines, const struct aq_planning *p)
 {
     const struct aq_planning_disk *d = &p->disk;
     char budget[AQ_SIZE_TEXT_MAX], there[AQ_SIZE_TEXT_MAX];
@@ -195,46 +193,48 @@ static void assume_disk(json_t *lines, const struct aq_planning *p)
 json_t *aq_planning_assumptions_json(const struct aq_planning *p)
 {
     char size[AQ_SIZE_TEXT_MAX];
-    json_t *lines = json_array(), *derived = aq_hw_assumptions_json(&p->machine), *v;
+    json_t *derived = aq_hw_assumptions_json(&p->machine), *v;
+    json_t *lines = derived ? json_array() : NULL;
     size_t i;
     if (*p->machine.told)
-        say(lines, "hardware: %s", p->machine.told);
+        say(&lines, "hardware: %s", p->machine.told);
     json_array_foreach(derived, i, v)
     {
         const char *source = json_string_value(json_object_get(v, "source"));
-        say(lines, "%s: %s = %g: %s", p->machine.name, json_string_value(json_object_get(v, "key")),
+        say(&lines, "%s: %s = %g: %s", p->machine.name,
+            json_string_value(json_object_get(v, "key")),
             json_number_value(json_object_get(v, "value")), source ? source : "derived");
     }
     json_decref(derived);
     if (p->tokens_estimated)
-        say(lines,
+        say(&lines,
             "lengths of texts are estimated at %d bytes a token, as a shape has no tokenizer; "
             "--tokenizer DIR counts them",
             AQ_PLANNING_TOKEN_BYTES);
-    say(lines, "all sequences have the mean length: %g prompt tokens, %g generated", p->work.prompt,
-        p->work.total - p->work.prompt);
+    say(&lines, "all sequences have the mean length: %g prompt tokens, %g generated",
+        p->work.prompt, p->work.total - p->work.prompt);
     if (p->requests_assumed)
-        say(lines, "%llu requests, as --requests was not given",
+        say(&lines, "%llu requests, as --requests was not given",
             (unsigned long long)p->in.sequences);
     if (p->feasible && aq_error_band(&p->hw, p->forecast.binding))
-        say(lines,
+        say(&lines,
             "the range is that of runs predicted from a probe just before them (%s): rates of "
             "another day or machine add their own error",
             aq_error_band_source);
-    say(lines, "the process itself takes %s of host memory",
+    say(&lines, "the process itself takes %s of host memory",
         aq_format_size(size, p->in.process_bytes));
     if (!p->machine.hw.device_on_host)
-        say(lines, "what the device's driver and libraries take lies outside its budget");
+        say(&lines, "what the device's driver and libraries take lies outside its budget");
     if (p->in.can_stream)
-        say(lines,
+        say(&lines,
             p->disk.store ? "the packed weights (%s) lie on the disk beside the scratch"
                           : "the packed weights (%s) are on the disk already",
             aq_format_size(size, p->store_bytes));
-    assume_disk(lines, p);
+    assume_disk(&lines, p);
     return lines;
 }
 
-static void warn_lossy(json_t *lines, const struct aq_planning *p)
+static void warn_lossy(json_t **lines, const struct aq_planning *p)
 {
     enum aq_dtype from = p->model->original_dtype;
     char policy[160];
@@ -253,7 +253,7 @@ static void warn_lossy(json_t *lines, const struct aq_planning *p)
 }
 
 /* What --disk-memory says, and the disk has no room for. */
-static void warn_disk(json_t *lines, const struct aq_planning *p)
+static void warn_disk(json_t **lines, const struct aq_planning *p)
 {
     uint64_t wanted = p->o->disk_memory;
     char store[AQ_SIZE_TEXT_MAX], budget[AQ_SIZE_TEXT_MAX];
@@ -273,27 +273,27 @@ json_t *aq_planning_warnings_json(const struct aq_planning *p)
     json_t *lines = json_array();
     double total = aq_planning_total_s(p), seats = p->forecast.prompts;
     char have[AQ_SIZE_TEXT_MAX], want[AQ_SIZE_TEXT_MAX];
-    warn_lossy(lines, p);
-    warn_disk(lines, p);
+    warn_lossy(&lines, p);
+    warn_disk(&lines, p);
     if (p->o->deadline_s > 0 && !p->in.sequences)
-        say(lines, "--deadline says nothing without --requests");
+        say(&lines, "--deadline says nothing without --requests");
     if (p->records_invalid)
-        say(lines, "%llu of the %llu records of the input are invalid and left out",
+        say(&lines, "%llu of the %llu records of the input are invalid and left out",
             (unsigned long long)p->records_invalid, (unsigned long long)p->records);
     if (p->feasible && p->o->deadline_s > 0 && total > p->o->deadline_s)
-        say(lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
+        say(&lines, "%s, later than the deadline of %s", aq_format_duration(have, total),
             aq_format_duration(want, p->o->deadline_s));
     if (p->feasible && p->block.tight)
-        say(lines,
+        say(&lines,
             "only the smallest buffers fit: prompts one at a time and products in small tiles "
             "take longer than predicted");
     if (p->feasible && p->in.refill && p->in.sequences && (double)p->in.sequences < 3 * seats)
-        say(lines,
+        say(&lines,
             "%llu requests are less than three times the %g seats: filling and draining the block "
             "take a good part of the time, which the prediction does not see",
             (unsigned long long)p->in.sequences, seats);
     if (p->local && !p->o->host_memory)
-        say(lines, "the host's budget is what is free now; --host-memory fixes it");
+        say(&lines, "the host's budget is what is free now; --host-memory fixes it");
     return lines;
 }
 
@@ -303,10 +303,10 @@ json_t *aq_planning_records_json(const struct aq_planning *p)
     for (int c = 1; c < AQ_RECORD_CODE_COUNT; c++) {
         const struct aq_planning_invalid *kind = &p->invalid[c];
         if (kind->count)
-            json_object_set_new(errors, aq_record_code_name((enum aq_record_code)c),
-                                json_pack("{s:I, s:I, s:s}", "count", (json_int_t)kind->count,
-                                          "line", (json_int_t)kind->line, "message",
-                                          kind->message));
+            aq_json_put(&errors, aq_record_code_name((enum aq_record_code)c),
+                        json_pack("{s:I, s:I, s:o}", "count", (json_int_t)kind->count, "line",
+                                  (json_int_t)kind->line, "message",
+                                  aq_json_string(kind->message)));
     }
     return json_pack("{s:I, s:I, s:o}", "records", (json_int_t)p->records, "invalid",
                      (json_int_t)p->records_invalid, "errors", errors);
@@ -314,10 +314,10 @@ json_t *aq_planning_records_json(const struct aq_planning *p)
 
 /* ---- the config ---- */
 
-static void set_size(json_t *o, const char *key, uint64_t bytes)
+static void set_size(json_t **o, const char *key, uint64_t bytes)
 {
     if (bytes)
-        json_object_set_new(o, key, json_integer((json_int_t)bytes));
+        aq_json_put(o, key, json_integer((json_int_t)bytes));
 }
 
 json_t *aq_planning_config_json(const struct aq_planning *p)
@@ -325,6 +325,8 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
     const struct aq_options *given = p->o;
     json_t *o = json_object(), *options = aq_options_to_json(given),
            *plan = aq_planning_plan_json(p);
+    if (!options || !plan)
+        aq_json_put(&o, "", NULL);
     static const char *const copied[] = {
         "model",     "context",    "threads",   "isa",          "executor",  "prefetch",
         "chunk",     "fuse_layer", "alternate", "emulate_link", "cache_dir", "kv_policy",
@@ -333,32 +335,32 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)
-            json_object_set(o, copied[i], v);
+            aq_json_put(&o, copied[i], json_incref(v));
     }
     if (!given->model) {
-        json_object_set_new(o, "shape", json_string(given->shape));
-        json_object_set_new(o, "random_weights", json_integer(0));
+        aq_json_put(&o, "shape", json_string(given->shape));
+        aq_json_put(&o, "random_weights", json_integer(0));
     }
     static const char *const planned[] = {"placement", "micro_batch",       "micro_batches",
                                           "compute",   "weight_format",     "kv_format",
                                           "attention", "micro_batch_tokens"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(planned); i++)
-        json_object_set(o, planned[i], json_object_get(plan, planned[i]));
+        aq_json_put(&o, planned[i], json_incref(json_object_get(plan, planned[i])));
     if (p->in.separate) {
         char share[32];
         snprintf(share, sizeof(share), "%g%%", p->block.plan.host_products);
-        json_object_set_new(o, "host_products", json_string(share));
+        aq_json_put(&o, "host_products", json_string(share));
     }
     if (p->block.plan.ring_steps > 0)
-        set_size(o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
+        set_size(&o, "prefetch", p->block.plan.ring_chunks * p->block.plan.chunk_bytes);
     uint64_t emulated = given->emulate_device;
-    set_size(o, "host_memory", p->in.budget[AQ_HOST] + emulated);
-    set_size(o, "disk_memory", given->disk_memory);
-    set_size(o, "emulate_device", emulated);
+    set_size(&o, "host_memory", p->in.budget[AQ_HOST] + emulated);
+    set_size(&o, "disk_memory", given->disk_memory);
+    set_size(&o, "emulate_device", emulated);
     if (!p->machine.hw.device_on_host)
-        set_size(o, "device_memory", p->in.budget[AQ_DEVICE]);
+        set_size(&o, "device_memory", p->in.budget[AQ_DEVICE]);
     if (!p->in.refill)
-        json_object_set_new(o, "refill", json_false());
+        aq_json_put(&o, "refill", json_false());
     json_decref(options);
     json_decref(plan);
     return o;

@@ -110,8 +110,7 @@ static int look_at_disk(struct aq_planning *p, const struct aq_planning_env *env
     if (!d->dir)
         return -EINVAL;
     char *existing = aq_path_existing(d->dir);
-    int rc = existing ? aq_limits_disk(&limits, existing, reterr)
-                      : aq_error(reterr, -ENOMEM, "plan: out of memory");
+    int rc = existing ? aq_limits_disk(&limits, existing, reterr) : aq_error_memory(reterr, "plan");
     free(existing);
     if (rc < 0)
         return rc;

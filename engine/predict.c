@@ -21,8 +21,8 @@ static json_t *lanes_json(const struct aq_forecast *f)
         json_t *lane = json_pack("{s:o, s:o, s:s}", "busy", aq_json_real(s->share),
                                  "bytes_per_pass", json_integer((json_int_t)llround(s->bytes)),
                                  "limit", aq_resource_name(s->limit));
-        json_object_set_new(lane, "gb_s", rate(s->bytes * 1e-9, s->bytes > 0 ? s->busy_s : 0));
-        json_object_set_new(lanes, aq_lane_name((enum aq_lane)l), lane);
+        aq_json_put(&lane, "gb_s", rate(s->bytes * 1e-9, s->bytes > 0 ? s->busy_s : 0));
+        aq_json_put(&lanes, aq_lane_name((enum aq_lane)l), lane);
     }
     return lanes;
 }
@@ -31,19 +31,19 @@ static json_t *rates_json(const struct aq_hardware *hw, const struct aq_rates_me
                           enum aq_dtype compute)
 {
     json_t *o = json_object(), *measured = json_array();
-    json_object_set_new(o, "product_gflop_s",
-                        aq_json_real(hw->device.product_flops_per_s[compute] * 1e-9));
-    json_object_set_new(o, "memory_gb_s", aq_json_real(hw->host_memory_bytes_per_s * 1e-9));
-    json_object_set_new(o, "disk_read_gb_s", aq_json_real(hw->disk_read_bytes_per_s * 1e-9));
-    json_object_set_new(o, "h2d_gb_s", aq_json_real(hw->h2d_bytes_per_s * 1e-9));
-    json_object_set_new(o, "d2h_gb_s", aq_json_real(hw->d2h_bytes_per_s * 1e-9));
+    aq_json_put(&o, "product_gflop_s",
+                aq_json_real(hw->device.product_flops_per_s[compute] * 1e-9));
+    aq_json_put(&o, "memory_gb_s", aq_json_real(hw->host_memory_bytes_per_s * 1e-9));
+    aq_json_put(&o, "disk_read_gb_s", aq_json_real(hw->disk_read_bytes_per_s * 1e-9));
+    aq_json_put(&o, "h2d_gb_s", aq_json_real(hw->h2d_bytes_per_s * 1e-9));
+    aq_json_put(&o, "d2h_gb_s", aq_json_real(hw->d2h_bytes_per_s * 1e-9));
     if (m->products)
-        json_array_append_new(measured, json_string("product_gflop_s"));
+        aq_json_add(&measured, json_string("product_gflop_s"));
     if (m->memory)
-        json_array_append_new(measured, json_string("memory_gb_s"));
+        aq_json_add(&measured, json_string("memory_gb_s"));
     if (m->disk)
-        json_array_append_new(measured, json_string("disk_read_gb_s"));
-    json_object_set_new(o, "measured", measured);
+        aq_json_add(&measured, json_string("disk_read_gb_s"));
+    aq_json_put(&o, "measured", measured);
     return o;
 }
 
@@ -52,19 +52,19 @@ json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *h
 {
     json_t *o = json_object();
     bool known = f->blocks > 0;
-    json_object_set_new(o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
-    json_object_set_new(o, "decode_pass_s", aq_json_real(f->decode_pass_s));
-    json_object_set_new(o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
-    json_object_set_new(o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
-    json_object_set_new(o, "total_s",
-                        known ? aq_json_real(f->all_prefill_s + f->all_decode_s) : json_null());
-    json_object_set_new(o, "gen_tok_s", aq_json_real(f->gen_tok_s));
-    json_object_set_new(o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
-    json_object_set_new(o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
-    json_object_set_new(o, "bound_by", json_string(aq_resource_name(f->binding)));
-    json_object_set_new(o, "bound_lane", json_string(aq_lane_name(f->binding_lane)));
-    json_object_set_new(o, "lanes", lanes_json(f));
-    json_object_set_new(o, "rates", rates_json(hw, measured, compute));
+    aq_json_put(&o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
+    aq_json_put(&o, "decode_pass_s", aq_json_real(f->decode_pass_s));
+    aq_json_put(&o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
+    aq_json_put(&o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
+    aq_json_put(&o, "total_s",
+                known ? aq_json_real(f->all_prefill_s + f->all_decode_s) : json_null());
+    aq_json_put(&o, "gen_tok_s", aq_json_real(f->gen_tok_s));
+    aq_json_put(&o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
+    aq_json_put(&o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
+    aq_json_put(&o, "bound_by", json_string(aq_resource_name(f->binding)));
+    aq_json_put(&o, "bound_lane", json_string(aq_lane_name(f->binding_lane)));
+    aq_json_put(&o, "lanes", lanes_json(f));
+    aq_json_put(&o, "rates", rates_json(hw, measured, compute));
     return o;
 }
 

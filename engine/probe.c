@@ -389,10 +389,10 @@ static int describe(struct probe *b, struct aq_err *reterr)
     if (memory < 2 * memory_of(&thorough))
         b->amount = memory < 2 * memory_of(&quick) ? small : quick;
     if (memory < memory_of(&small))
-        return aq_error(reterr, -ENOMEM,
-                        "expected %llu MiB of memory to measure this machine in, found %llu MiB",
-                        (unsigned long long)(memory_of(&small) / AQ_MIB),
-                        (unsigned long long)(memory / AQ_MIB));
+        return aq_error_memory(
+            reterr, "expected %llu MiB of memory to measure this machine in, found %llu MiB",
+            (unsigned long long)(memory_of(&small) / AQ_MIB),
+            (unsigned long long)(memory / AQ_MIB));
     aq_kernels_cpu(&b->kernels, isa);
     b->compute = isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX) ? AQ_BF16 : AQ_F32;
     b->threads = b->o->threads ? b->o->threads : c.threads;

@@ -124,7 +124,7 @@ static json_t *theirs_json(const struct aq_habit_times *t, double published)
                      "bound_lane", aq_lane_name(t->binding_lane));
 }
 
-static int add_theirs(json_t *doc, const struct row *r, struct aq_err *reterr)
+static int add_theirs(json_t **doc, const struct row *r, struct aq_err *reterr)
 {
     struct aq_habit_run run = run_of(r);
     struct aq_habit_times t;
@@ -132,17 +132,17 @@ static int add_theirs(json_t *doc, const struct row *r, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     json_t *stairs = json_array();
-    json_object_set_new(doc, "theirs", theirs_json(&t, r->row->published));
-    json_object_set_new(doc, "stairs", stairs);
-    json_array_append_new(stairs, stair(NULL, "their engine", &t));
+    aq_json_put(doc, "theirs", theirs_json(&t, r->row->published));
+    aq_json_add(&stairs, stair(NULL, "their engine", &t));
     for (int h = 0; h < AQ_HABIT_COUNT && rc == 0; h++) {
         enum aq_habit habit = (enum aq_habit)h;
         bool matters = aq_habit_matters(&run, habit);
         run.habits &= ~(1u << h);
         rc = matters ? aq_habits_play(&t, &run, reterr) : 0;
         if (rc == 0 && matters)
-            json_array_append_new(stairs, stair(aq_habit_name(habit), aq_habit_text(habit), &t));
+            aq_json_add(&stairs, stair(aq_habit_name(habit), aq_habit_text(habit), &t));
     }
+    aq_json_put(doc, "stairs", stairs);
     return rc;
 }
 
@@ -191,7 +191,7 @@ static int plan_ours(struct aq_block *block, struct aq_forecast *f, const struct
 }
 
 /* One block, prefilled and then decoded, as they count it. */
-static int add_ours(json_t *doc, const struct row *r, struct aq_err *reterr)
+static int add_ours(json_t **doc, const struct row *r, struct aq_err *reterr)
 {
     struct aq_block block = {0};
     struct aq_forecast f;
@@ -199,13 +199,13 @@ static int add_ours(json_t *doc, const struct row *r, struct aq_err *reterr)
     char placement[160];
     int rc = plan_ours(&block, &f, r, &err);
     if (rc == -ENOMEM || rc == -EINVAL) { /* it does not fit: that is an answer */
-        json_object_set_new(doc, "ours", json_pack("{s:s}", "error", err.text));
+        aq_json_put(doc, "ours", json_pack("{s:o}", "error", aq_json_string(err.text)));
         rc = 0;
     } else if (rc < 0) {
         aq_error(reterr, rc, "%s", err.text);
     } else {
         aq_placement_text(placement, &block.plan.placement);
-        json_object_set_new(
+        aq_json_put(
             doc, "ours",
             json_pack("{s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:s, s:s, s:s}", "gen_tok_s",
                       aq_json_real(f.gen_tok_s), "times_published",
@@ -233,12 +233,12 @@ int aq_published_row(json_t **ret, const struct aq_table *t, const struct aq_tab
             json_pack("{s:s, s:f, s:s, s:s?, s:s, s:s?, s:n, s:n, s:n}", "name", row->name,
                       "published", row->published, "source", row->source, "note", row->note,
                       "shape", r.options->shape, "hardware", r.machine, "theirs", "stairs", "ours");
-        rc = doc ? 0 : aq_error(reterr, -ENOMEM, "out of memory");
+        rc = doc ? 0 : aq_error_memory(reterr, "figure");
     }
     if (rc == 0 && row->has_policy)
-        rc = add_theirs(doc, &r, reterr);
+        rc = add_theirs(&doc, &r, reterr);
     if (rc == 0 && r.machine)
-        rc = add_ours(doc, &r, reterr);
+        rc = add_ours(&doc, &r, reterr);
     close_row(&r);
     if (rc < 0) {
         aq_error_prefix(reterr, "row '%s'", row->name);
@@ -295,9 +295,9 @@ json_t *aq_published_summary(const json_t *rows)
     {
         const char *shape = json_string_value(json_object_get(row, "shape"));
         if (!json_object_get(o, shape))
-            json_object_set_new(o, shape, summary_of(rows, shape));
+            aq_json_put(&o, shape, summary_of(rows, shape));
     }
-    json_object_set_new(o, "all", summary_of(rows, NULL));
+    aq_json_put(&o, "all", summary_of(rows, NULL));
     return o;
 }
 

@@ -79,8 +79,7 @@ int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig
         a->part = calloc((size_t)PARTS * most, sizeof(*a->part));
         a->block = calloc((size_t)most * BLOCKS, sizeof(*a->block));
     }
-    int rc =
-        a && a->seq && a->part && a->block ? 0 : aq_error(reterr, -ENOMEM, "rates: out of memory");
+    int rc = a && a->seq && a->part && a->block ? 0 : aq_error_memory(reterr, "rates");
     rc = rc < 0 ? rc : aq_rates_take(&a->kv, r, bytes, AQ_RATES_FILL_WEIGHTS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&a->q, r, row_bytes, AQ_RATES_FILL_ROWS, reterr);
     rc = rc < 0 ? rc : aq_rates_take(&a->out, r, row_bytes, 0, reterr);

@@ -238,7 +238,7 @@ static int lay_desk(struct gpu *g, struct aq_err *reterr)
     size_t lens, seqs[LEVELS];
     uint8_t *here = calloc(1, desk_of(g, &lens, seqs));
     if (!here)
-        return aq_error(reterr, -ENOMEM, "rates: out of memory");
+        return aq_error_memory(reterr, "rates");
     uint8_t **page = (uint8_t **)(void *)here;
     for (size_t i = 0; i < g->bytes / PAGE_BYTES; i++)
         page[i] = g->from + i * PAGE_BYTES;

@@ -168,8 +168,8 @@ int aq_record_open(struct aq_record **ret, struct aq_request *r,
         place_choice(&places[i], &l, r, &r->prompts[i / r->params.n]);
     char *memory = places ? calloc(1, l.at) : NULL;
     if (!memory) {
-        int rc = aq_error(reterr, -ENOMEM, "line %llu: %zu bytes for %u sequences",
-                          (unsigned long long)r->line, l.at, count);
+        int rc = aq_error_memory(reterr, "line %llu: %zu bytes for %u sequences",
+                                 (unsigned long long)r->line, l.at, count);
         free(places);
         aq_request_close(r);
         return rc;

@@ -28,7 +28,7 @@ int aq_reorder_open(struct aq_reorder **ret, uint64_t count,
 {
     struct aq_reorder *r = malloc(sizeof(*r) + count * sizeof(r->piece[0]));
     if (!r)
-        return aq_error(reterr, -ENOMEM, "order of the output: out of memory");
+        return aq_error_memory(reterr, "order of the output");
     *r = (struct aq_reorder){.fd = -1, .count = count, .output = output, .user = user};
     for (uint64_t i = 0; i < count; i++)
         r->piece[i] = (struct piece){0, UINT64_MAX};
@@ -67,7 +67,7 @@ static int emit(struct aq_reorder *r, const struct piece *p, struct aq_err *rete
 {
     char *bytes = malloc(p->count + 1);
     if (!bytes)
-        return aq_error(reterr, -ENOMEM, "order of the output: out of memory");
+        return aq_error_memory(reterr, "order of the output");
     int rc = aq_file_read_at(r->fd, bytes, p->count, p->offset);
     if (rc < 0)
         aq_error(reterr, rc, "order of the output: read a temporary file: %s", strerror(-rc));

@@ -17,6 +17,8 @@ struct aq_report_times {
  * counters, so that one of several runs on the same engine can be reported.  New reference. */
 json_t *aq_report_build(const struct aq_engine *e, const struct aq_report_times *t,
                         const struct aq_engine_stats *before);
+/* One more line of "lossy"; a report that finds no memory for it is NULL (base/json.h). */
+void aq_report_add_lossy(json_t **r, const char *line);
 
 /* {lane: {"busy_s", "bytes", "gb_s", "ceiling_gb_s"}} of the lanes that did something.  New
  * reference. */

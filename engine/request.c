@@ -132,7 +132,7 @@ static int copy_member(const char **ret, struct aq_request *r, struct aq_text ob
     struct aq_text text;
     char *dump = NULL;
     if (!aq_json_member_text(&text, object, name)) {
-        dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        dump = aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT);
         if (!dump)
             return -ENOMEM;
         text = (struct aq_text){dump, strlen(dump)};
@@ -581,8 +581,7 @@ int aq_request_open(struct aq_request **ret, const struct aq_request_rules *rule
     if (!r || !d) {
         free(r);
         free(d);
-        return aq_error(reterr, -ENOMEM, "line %llu: out of memory",
-                        (unsigned long long)line->number);
+        return aq_error_memory(reterr, "line %llu", (unsigned long long)line->number);
     }
     *r = (struct aq_request){.index = line->index,
                              .line = line->number,
@@ -592,10 +591,11 @@ int aq_request_open(struct aq_request **ret, const struct aq_request_rules *rule
     d->rules = rules;
     d->line = line;
     int rc = open_steps(r);
+    rc = rc == 0 && d->no_memory ? -ENOMEM : rc;
     draft_close(r);
     if (rc < 0) {
         aq_request_close(r);
-        return aq_error(reterr, rc, "line %llu: out of memory", (unsigned long long)line->number);
+        return aq_error_memory(reterr, "line %llu", (unsigned long long)line->number);
     }
     *ret = r;
     return 0;

@@ -16,6 +16,7 @@ struct aq_draft_prompt {
 };
 
 struct aq_request_draft {
+    bool no_memory; /* for the words of a refusal: they are not what they should be */
     const struct aq_request_rules *rules;
     const struct aq_line *line;
     json_t *root;

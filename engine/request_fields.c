@@ -3,6 +3,7 @@
  * known but only accepted with a value that changes nothing. */
 #include "engine/request_draft.h"
 
+#include "base/json.h"
 #include "base/json_text.h"
 #include "base/nearest.h"
 
@@ -42,13 +43,14 @@ struct field {
 /* ---- messages ---- */
 
 /* The value as JSON, cut to a readable length. */
-static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
+static const char *value_text(struct aq_request *r, char *dst, size_t dst_bytes, const json_t *v)
 {
     if (json_is_real(v)) {
         snprintf(dst, dst_bytes, "%.9g", json_real_value(v));
         return dst;
     }
-    char *dump = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    char *dump = aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT);
+    r->draft->no_memory |= !dump;
     aq_quote(dst, dst_bytes, dump ? dump : "?", dump ? strlen(dump) : 1);
     free(dump);
     return dst;
@@ -62,7 +64,7 @@ static bool refuse_value(struct aq_request *r, const char *name, const char *exp
     if (r->draft->wide && aq_json_member_text(&raw, r->draft->raw, name))
         aq_quote(found, sizeof(found), raw.bytes, raw.count);
     else
-        value_text(found, sizeof(found), v);
+        value_text(r, found, sizeof(found), v);
     return aq_request_refuse(r, AQ_RECORD_INVALID_PARAMETER, name, "'%s': expected %s, found %s",
                              name, expected, found);
 }
@@ -245,7 +247,7 @@ static bool read_unsupported(struct aq_request *r, const struct field *f, const 
     char found[64];
     return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_PARAMETER, f->name,
                              "'%s': %s is not supported; leave it out", f->name,
-                             value_text(found, sizeof(found), v));
+                             value_text(r, found, sizeof(found), v));
 }
 
 /* ---- the table ---- */
@@ -388,8 +390,11 @@ static const char *nearest_field(const char *name)
 
 static void note_unknown(struct aq_unknown_fields *u, const char *name, uint64_t line)
 {
+    char shown[sizeof(u->field[0].name)];
+    snprintf(shown, sizeof(shown), "%s", name);
+    shown[aq_utf8_invalid_at(shown, strlen(shown))] = '\0'; /* cut between two characters */
     for (uint32_t i = 0; i < u->count; i++) {
-        if (!strncmp(u->field[i].name, name, sizeof(u->field[i].name) - 1)) {
+        if (!strcmp(u->field[i].name, shown)) {
             u->field[i].count++;
             return;
         }
@@ -398,7 +403,7 @@ static void note_unknown(struct aq_unknown_fields *u, const char *name, uint64_t
         u->more++;
         return;
     }
-    snprintf(u->field[u->count].name, sizeof(u->field[0].name), "%s", name);
+    memcpy(u->field[u->count].name, shown, sizeof(shown));
     u->field[u->count].nearest = nearest_field(name);
     u->field[u->count].count = 1;
     u->field[u->count].first_line = line;
@@ -486,7 +491,7 @@ int aq_request_defaults(struct aq_params *ret, const struct aq_options *o, uint3
                             o->stop_token_ids[i]);
     struct aq_text *stop = calloc(o->stop.count + 1, sizeof(*stop));
     if (!stop)
-        return aq_error(reterr, -ENOMEM, "request defaults: out of memory");
+        return aq_error_memory(reterr, "request defaults");
     for (uint32_t i = 0; i < o->stop.count; i++) {
         stop[i] = (struct aq_text){o->stop.item[i], strlen(o->stop.item[i])};
         if (stop[i].count && stop[i].count <= AQ_REQUEST_STOP_BYTES_MAX && i < AQ_REQUEST_STOPS_MAX)

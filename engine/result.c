@@ -49,7 +49,7 @@ int aq_result_text(struct aq_buf *out, const struct aq_record *rec, uint32_t cho
 {
     assert(choice < rec->choice_count);
     put_text(out, &rec->choices[choice], rec->rules->tokenizer);
-    return out->failed ? aq_error(reterr, -ENOMEM, "result text: out of memory") : 0;
+    return out->failed ? aq_error_memory(reterr, "result text") : 0;
 }
 
 static void json_text(struct aq_buf *out, const struct aq_choice *c, const struct aq_tokenizer *t)
@@ -456,8 +456,7 @@ int aq_result_format_error(struct aq_buf *out, const struct aq_request *r,
         aq_buf_puts(out, "}");
     }
     if (out->failed)
-        return aq_error(reterr, -ENOMEM, "error record of line %" PRIu64 ": out of memory",
-                        r->line);
+        return aq_error_memory(reterr, "error record of line %" PRIu64, r->line);
     return 0;
 }
 
@@ -482,6 +481,6 @@ int aq_result_format(struct aq_buf *out, const struct aq_record *rec,
     else
         plain_result(out, rec, rules);
     if (out->failed)
-        return aq_error(reterr, -ENOMEM, "result of line %" PRIu64 ": out of memory", r->line);
+        return aq_error_memory(reterr, "result of line %" PRIu64, r->line);
     return 0;
 }

@@ -46,8 +46,8 @@ static bool copy_id(struct aq_result_mark *m, const json_t *v, struct aq_text li
         return false;
     m->id_bytes = text.count;
     m->id = aq_buf_take(&text);
-    m->has_id = m->id != NULL;
-    return m->has_id;
+    m->has_id = true;
+    return true;
 }
 
 static bool read_batch(struct aq_result_mark *m, const json_t *root)
@@ -101,6 +101,8 @@ int aq_result_read(struct aq_result_mark *ret, const char *line, size_t bytes,
                                      ? read_batch(&m, root)
                                      : read_indexed(&m, root, (struct aq_text){line, bytes}));
     json_decref(root);
+    if (good && m.has_id && !m.id)
+        return aq_error_memory(reterr, "id of %zu bytes", m.id_bytes);
     if (!good) {
         aq_result_mark_close(&m);
         return aq_error(reterr, -ENOEXEC, "not a result line of this program (no id and key)");

@@ -99,9 +99,9 @@ int aquifer_run(const char *options_json, const struct aquifer_hooks *hooks)
     struct aq_err err = {0};
     json_t *object = NULL;
     int rc = aq_json_parse(&object, options_json, strlen(options_json), true, &err);
-    if (rc < 0)
+    if (rc < 0 && rc != -ENOMEM)
         rc = aq_error(&err, -EINVAL, "options: expected one JSON object");
-    else
+    if (rc == 0)
         rc = run(object, hooks, &err);
     json_decref(object);
     if (rc < 0) {

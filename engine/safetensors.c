@@ -167,7 +167,7 @@ static int read_entries(struct reader *r, struct aq_tensor_list *list, const jso
         return aq_error(r->reterr, -ENOEXEC, "header: expected a JSON object");
     r->extents = calloc(json_object_size(root) + 1, sizeof(*r->extents));
     if (!r->extents)
-        return aq_error(r->reterr, -ENOMEM, "header of %zu tensors", json_object_size(root));
+        return aq_error_memory(r->reterr, "header of %zu tensors", json_object_size(root));
     const char *name;
     json_t *entry;
     json_object_foreach((json_t *)root, name, entry)
@@ -216,7 +216,7 @@ static int read_header(struct reader *r, json_t **ret, uint64_t *ret_hash)
                         (unsigned long long)n, (unsigned long long)r->file->bytes);
     char *text = malloc(n);
     if (!text)
-        return aq_error(r->reterr, -ENOMEM, "header of %llu bytes", (unsigned long long)n);
+        return aq_error_memory(r->reterr, "header of %llu bytes", (unsigned long long)n);
     rc = aq_tensor_file_pread(r->file, text, n, sizeof(le), r->reterr);
     if (rc == 0 && text[0] != '{')
         rc = aq_error(r->reterr, -ENOEXEC, "header: expected '{', found byte 0x%02x",

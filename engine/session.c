@@ -105,7 +105,7 @@ int aquifer_open(struct aquifer **ret, const char *options_json, const struct aq
     assert(ret && options_json);
     struct aq_err err = {0};
     struct aquifer *a = calloc(1, sizeof(*a));
-    int rc = a ? 0 : aq_error(&err, -ENOMEM, "session: out of memory");
+    int rc = a ? 0 : aq_error_memory(&err, "session");
     if (rc == 0) {
         if (hooks)
             a->hooks = *hooks;
@@ -137,7 +137,7 @@ static int put_ready(struct aquifer *a, struct aq_buf *text, struct aq_err *rete
     if (!r || !line) {
         free(r);
         free(line);
-        return aq_error(reterr, -ENOMEM, "a result: out of memory");
+        return aq_error_memory(reterr, "a result");
     }
     r->line = line;
     if (a->last)
@@ -303,11 +303,11 @@ int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *ret
     json_t *report = aq_report_build(a->g.engine, &times, NULL);
     char scores[AQ_SCORES_TEXT_MAX];
     if (report && aq_generator_scores_text(scores, &a->g, a->scored))
-        json_array_append_new(json_object_get(report, "lossy"), json_string(scores));
-    char *text = report ? json_dumps(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+        aq_report_add_lossy(&report, scores);
+    char *text = report ? aq_json_dump(report, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(report);
     if (!text)
-        return publish(reterr, &err, aq_error(&err, -ENOMEM, "report: out of memory"));
+        return publish(reterr, &err, aq_error_memory(&err, "report"));
     *ret_json = text;
     return 0;
 }

@@ -69,7 +69,7 @@ int aq_sums_open(struct aq_sums **ret, struct aq_err *reterr)
 {
     struct aq_sums *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "sums of the results: out of memory");
+        return aq_error_memory(reterr, "sums of the results");
     *ret = s;
     return 0;
 }
@@ -102,7 +102,7 @@ static int grow(struct aq_sums *s, struct aq_err *reterr)
     if (!larger.sum || !larger.state) {
         free(larger.sum);
         free(larger.state);
-        return aq_error(reterr, -ENOMEM, "sums of the results: out of memory");
+        return aq_error_memory(reterr, "sums of the results");
     }
     for (uint64_t i = 0; i < s->capacity; i++) {
         if (s->state[i] == FREE)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/table.h"
 
+#include "base/json.h"
 #include "base/nearest.h"
 #include "engine/yaml.h"
 
@@ -51,7 +52,7 @@ static int read_text(const struct reader *r, const struct aq_yaml_node *node, ch
     if (node->kind != AQ_YAML_SCALAR || !*node->text)
         return wrong(r, node, "text", reterr);
     *ret = strdup(node->text);
-    return *ret ? 0 : aq_error(reterr, -ENOMEM, "'%s'", r->path);
+    return *ret ? 0 : aq_error_memory(reterr, "'%s'", r->path);
 }
 
 static int read_number(const struct reader *r, const struct aq_yaml_node *node, double min,
@@ -220,7 +221,7 @@ static int read_engine(struct reader *r, const struct aq_yaml_node *node, struct
     struct aq_table_engine *e = &r->table->engine[r->table->engine_count++];
     e->name = strdup(node->key);
     if (!e->name)
-        return aq_error(reterr, -ENOMEM, "'%s'", r->path);
+        return aq_error_memory(reterr, "'%s'", r->path);
     return read_fields(r, node, fields, AQ_ARRAY_LEN(fields), e, reterr);
 }
 
@@ -312,9 +313,9 @@ static int read_row(struct reader *r, const struct aq_yaml_node *node, const jso
     if (node->kind != AQ_YAML_MAP)
         return wrong(r, node, "a map", reterr);
     row->line = node->line;
-    row->options = json_copy((json_t *)defaults);
+    row->options = aq_json_copy(defaults);
     if (!row->options)
-        return aq_error(reterr, -ENOMEM, "'%s'", r->path);
+        return aq_error_memory(reterr, "'%s'", r->path);
     for (const struct aq_yaml_node *n = node->first; n; n = n->next) {
         int rc = read_row_key(r, n, row, reterr);
         if (rc < 0)
@@ -341,7 +342,7 @@ static int read_rows(struct reader *r, const struct aq_yaml_node *rows, const js
                         rows->line, AQ_TABLE_ROWS_MAX, rows->count);
     r->table->row = calloc(rows->count, sizeof(*r->table->row));
     if (!r->table->row)
-        return aq_error(reterr, -ENOMEM, "'%s'", r->path);
+        return aq_error_memory(reterr, "'%s'", r->path);
     for (const struct aq_yaml_node *n = rows->first; n; n = n->next) {
         int rc = read_row(r, n, defaults, reterr);
         if (rc < 0)
@@ -394,7 +395,7 @@ static int read_root(struct reader *r, const struct aq_yaml_node *root, struct a
                         name ? "rows" : "table");
     json_t *defaults = json_object();
     int rc = defaults ? read_text(r, name, &r->table->name, reterr)
-                      : aq_error(reterr, -ENOMEM, "'%s'", r->path);
+                      : aq_error_memory(reterr, "'%s'", r->path);
     rc = rc < 0 || !about ? rc : read_text(r, about, &r->table->about, reterr);
     rc = rc < 0 ? rc : read_maps(r, root, defaults, reterr);
     rc = rc < 0 ? rc : read_rows(r, rows, defaults, reterr);
@@ -409,8 +410,8 @@ int aq_table_read(struct aq_table **ret, const char *path, struct aq_err *reterr
     if (rc < 0)
         return rc;
     struct reader r = {.path = path, .table = calloc(1, sizeof(*r.table))};
-    rc = r.table ? read_root(&r, aq_yaml_root(yaml), reterr)
-                 : aq_error(reterr, -ENOMEM, "'%s'", path);
+    rc =
+        r.table ? read_root(&r, aq_yaml_root(yaml), reterr) : aq_error_memory(reterr, "'%s'", path);
     aq_yaml_close(yaml);
     if (rc < 0)
         aq_table_close(r.table);

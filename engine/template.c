@@ -46,7 +46,7 @@ static int piece_end(struct aq_template *t, struct aq_buf *text, const char *fie
     if (field)
         p->field = strndup(field, bytes);
     if (!p->text || (field && !p->field))
-        return aq_error(reterr, -ENOMEM, "prompt template: out of memory");
+        return aq_error_memory(reterr, "prompt template");
     return 0;
 }
 
@@ -96,7 +96,7 @@ int aq_template_open(struct aq_template **ret, const char *text, size_t bytes,
         return aq_error(reterr, -EINVAL, "prompt template: byte %zu is not UTF-8", bad);
     struct aq_template *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "prompt template: out of memory");
+        return aq_error_memory(reterr, "prompt template");
     t->hash = XXH3_64bits(text, bytes);
     struct aq_buf literal = {0};
     int rc = template_parse(t, &literal, text, bytes, reterr);

@@ -152,13 +152,13 @@ int aq_tensor_list_add(struct aq_tensor_list *list, const struct aq_tensor_info 
         size_t capacity = list->capacity ? 2 * list->capacity : 64;
         void *grown = realloc(list->tensor, capacity * sizeof(*list->tensor));
         if (!grown)
-            return aq_error(reterr, -ENOMEM, "list of %zu tensors", capacity);
+            return aq_error_memory(reterr, "list of %zu tensors", capacity);
         list->tensor = grown;
         list->capacity = capacity;
     }
     t.name = strdup(info->name);
     if (!t.name)
-        return aq_error(reterr, -ENOMEM, "name of tensor '%s'", quoted);
+        return aq_error_memory(reterr, "name of tensor '%s'", quoted);
     list->tensor[list->count++] = t;
     return 0;
 }
@@ -352,7 +352,7 @@ static int read_strided(const struct aq_tensor_file *file, const struct aq_tenso
     const struct axis *inner = &axis[count - 1];
     struct window w = {.file = file, .data = malloc(WINDOW_BYTES)};
     if (!w.data)
-        return aq_error(reterr, -ENOMEM, "buffer of %d bytes to read '%s'", WINDOW_BYTES, t->name);
+        return aq_error_memory(reterr, "buffer of %d bytes to read '%s'", WINDOW_BYTES, t->name);
     /* Runs that lie close together are fetched many at a time; a system call costs about as much as
      * copying 4 KiB. */
     if (count > 1 && axis[count - 2].src_stride * size <= 4096)

@@ -50,7 +50,7 @@ int aq_added_put(struct aq_added *a, const char *text, size_t bytes, uint32_t id
         if (!next) {
             next = added_node(a, byte);
             if (!next)
-                return aq_error(reterr, -ENOMEM, "added token %u of %zu bytes", id, bytes);
+                return aq_error_memory(reterr, "added token %u of %zu bytes", id, bytes);
             if (i == 0) {
                 a->root[byte] = next;
             } else {

@@ -31,7 +31,7 @@ int aq_tok_read_text(struct aq_tok_load *l, const char *name, char **ret, size_t
     size_t path_bytes = strlen(l->dir) + strlen(name) + 2;
     char *path = malloc(path_bytes), *text = NULL;
     if (!path)
-        return aq_error(err, -ENOMEM, "path of %zu bytes", path_bytes);
+        return aq_error_memory(err, "path of %zu bytes", path_bytes);
     snprintf(path, path_bytes, "%s/%s", l->dir, name);
     int rc = aq_read_file(&text, ret_bytes, path, AQ_TOKENIZER_FILE_MAX, err);
     if (rc == 0 && strncmp(text, "version https://git-lfs", 23) == 0)

@@ -56,7 +56,7 @@ static int merger_resize(struct aq_merger *m, uint32_t bits, struct aq_err *rete
     uint32_t old_count = m->slot ? 1u << m->slot_bits : 0;
     struct aq_merge *old = m->slot, *slot = malloc(((size_t)1 << bits) * sizeof(*slot));
     if (!slot)
-        return aq_error(reterr, -ENOMEM, "table of %u merges", m->count);
+        return aq_error_memory(reterr, "table of %u merges", m->count);
     for (uint32_t i = 0; i < 1u << bits; i++)
         slot[i].pair = UINT64_MAX;
     m->slot = slot;
@@ -113,7 +113,7 @@ int aq_merger_add(struct aq_merger *m, const char *left, size_t left_bytes, cons
     aq_buf_put(&both, left, left_bytes);
     aq_buf_put(&both, right, right_bytes);
     if (both.failed)
-        rc = aq_error(reterr, -ENOMEM, "merge of %zu bytes", left_bytes + right_bytes);
+        rc = aq_error_memory(reterr, "merge of %zu bytes", left_bytes + right_bytes);
     else
         rc = part_id(m, both.data, both.count, &merged, reterr);
     aq_buf_close(&both);
@@ -131,7 +131,7 @@ int aq_merge_scratch_open(struct aq_merge_scratch **ret, struct aq_err *reterr)
 {
     struct aq_merge_scratch *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "buffers for encoding");
+        return aq_error_memory(reterr, "buffers for encoding");
     *ret = s;
     return 0;
 }
@@ -254,7 +254,7 @@ static int merge_long(const struct aq_merger *m, struct aq_merge_scratch *s, con
         s->symbol_capacity = s->symbol ? n : 0;
     }
     if (!s->symbol) {
-        rc = aq_error(reterr, -ENOMEM, "encode a piece of %zu bytes", n);
+        rc = aq_error_memory(reterr, "encode a piece of %zu bytes", n);
         goto out;
     }
     for (size_t i = 0; i < n; i++)
@@ -272,7 +272,7 @@ static int merge_long(const struct aq_merger *m, struct aq_merge_scratch *s, con
     }
     if (!ok) {
         ids->count = had;
-        rc = aq_error(reterr, -ENOMEM, "encode a piece of %zu bytes", n);
+        rc = aq_error_memory(reterr, "encode a piece of %zu bytes", n);
     }
 out:
     if (n > KEEP_MAX) { /* a freak: do not hold many times its size until close */
@@ -308,7 +308,7 @@ int aq_merge_piece(const struct aq_merger *m, struct aq_merge_scratch *s, const 
     if (bytes > SHORT_MAX && whole < 0)
         return merge_long(m, s, piece, bytes, ids, reterr);
     if (!aq_ids_reserve(ids, SHORT_MAX))
-        return aq_error(reterr, -ENOMEM, "%zu ids", ids->count + SHORT_MAX);
+        return aq_error_memory(reterr, "%zu ids", ids->count + SHORT_MAX);
     uint32_t *id = ids->item + ids->count;
     if (whole >= 0) {
         id[0] = (uint32_t)whole;

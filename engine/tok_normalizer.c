@@ -218,7 +218,7 @@ int aq_normalize(const struct aq_normalizer *n, struct aq_normalizer_scratch *s,
         struct aq_buf *out = &s->out[i % 2]; /* the step before wrote the other one */
         aq_buf_clear(out);
         if (!nfc(s, out, text, bytes))
-            return aq_error(reterr, -ENOMEM, "normalise %zu bytes of text", bytes);
+            return aq_error_memory(reterr, "normalise %zu bytes of text", bytes);
         text = out->data;
         bytes = out->count;
     }

@@ -249,6 +249,6 @@ int aq_split_translate(const char *pattern, size_t bytes, enum aq_unicode_spelli
             rc = read_outside(&r);
     }
     if (rc == 0 && out->failed)
-        rc = aq_error(reterr, -ENOMEM, "pattern of %zu bytes", bytes);
+        rc = aq_error_memory(reterr, "pattern of %zu bytes", bytes);
     return rc;
 }

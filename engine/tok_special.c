@@ -106,7 +106,7 @@ static int read_added_file(struct aq_tok_load *l, struct aq_err *err)
             return aq_error(err, -ENOEXEC, "'%s': expected an id", q);
         json_t *token = json_pack("{s:s, s:b}", "content", content, "normalized", 0);
         int rc = token ? aq_tok_read_added(l, token, json_integer_value(id), false, err)
-                       : aq_error(err, -ENOMEM, "added token '%s'", q);
+                       : aq_error_memory(err, "added token '%s'", q);
         json_decref(token);
         if (rc < 0)
             return rc;

@@ -52,7 +52,7 @@ static int compile(struct aq_split_code *ret, const struct aq_buf *pattern, stru
 {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (!context)
-        return aq_error(reterr, -ENOMEM, "pattern of %zu bytes", pattern->count);
+        return aq_error_memory(reterr, "pattern of %zu bytes", pattern->count);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
     PCRE2_SIZE at;
@@ -117,7 +117,7 @@ int aq_split_scratch_open(struct aq_split_scratch **ret, const struct aq_splitte
     /* No JIT stack: a PCRE2 without JIT. */
     if (!c || !c->match || !c->context) {
         aq_split_scratch_close(c);
-        return aq_error(reterr, -ENOMEM, "buffers for splitting text");
+        return aq_error_memory(reterr, "buffers for splitting text");
     }
     pcre2_set_match_limit(c->context, MATCH_LIMIT);
     pcre2_set_depth_limit(c->context, MATCH_LIMIT);
@@ -185,7 +185,7 @@ static int prefix_space(struct aq_split_scratch *c, unsigned index, const char *
     aq_buf_put(b, " ", 1);
     aq_buf_put(b, *text, *bytes);
     if (b->failed)
-        return aq_error(c->reterr, -ENOMEM, "split a text of %zu bytes", *bytes);
+        return aq_error_memory(c->reterr, "split a text of %zu bytes", *bytes);
     *text = b->data;
     *bytes = b->count;
     return 0;

@@ -139,7 +139,7 @@ int aq_vocab_add(struct aq_vocab *v, int64_t id64, const char *text, size_t byte
     aq_buf_put(&v->text, text, bytes);
     aq_buf_put(&v->text, "", 1);
     if (!*page || v->text.failed || v->text.count > UINT32_MAX || !vocab_grow_slots(v))
-        return aq_error(reterr, -ENOMEM, "vocabulary of %u tokens", v->token_count);
+        return aq_error_memory(reterr, "vocabulary of %u tokens", v->token_count);
     uint32_t slot = vocab_slot(v, text, bytes);
     (*page)[id % AQ_VOCAB_PAGE_TOKENS] = (struct aq_token){
         .text_at = (uint32_t)at, .text_bytes = (uint32_t)bytes, .flags = flags | AQ_TOKEN_PRESENT};
@@ -187,7 +187,7 @@ int aq_vocab_finish(struct aq_vocab *v, struct aq_err *reterr)
         else
             decode_spelling(&v->data, v->text.data + t->text_at, t->text_bytes);
         if (v->data.failed || v->data.count > UINT32_MAX)
-            return aq_error(reterr, -ENOMEM, "vocabulary of %u tokens", v->token_count);
+            return aq_error_memory(reterr, "vocabulary of %u tokens", v->token_count);
         t->data_at = (uint32_t)at;
         t->data_bytes = (uint32_t)(v->data.count - at);
         if (t->data_bytes > v->data_bytes_max)

@@ -49,8 +49,8 @@ static int read_line(struct run *r, struct aq_err *reterr)
     if (ferror(r->input))
         return io_error("read", r->opts->input_name, reterr);
     if (r->line.failed)
-        return aq_error(reterr, -ENOMEM, "'%s' line %llu", r->opts->input_name,
-                        (unsigned long long)r->line_number + 1);
+        return aq_error_memory(reterr, "'%s' line %llu", r->opts->input_name,
+                               (unsigned long long)r->line_number + 1);
     if (c == EOF && r->line.count == 0)
         return 0;
     r->line_number++;
@@ -101,6 +101,7 @@ static bool encode_record(struct run *r, const json_t *record, struct bad_line *
     r->ids.count = 0;
     int rc = aq_tokenizer_encode(r->t, r->state, json_string_value(text), json_string_length(text),
                                  opts, &r->ids, &err);
+    r->out.failed |= rc == -ENOMEM;
     if (rc < 0) {
         snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
         return refuse(bad, rc == -EINVAL ? "invalid_record" : "internal_error", "text");
@@ -123,6 +124,7 @@ static bool read_ids(struct run *r, const json_t *ids, struct bad_line *bad)
     }
     r->ids.count = 0;
     if (!aq_ids_reserve(&r->ids, json_array_size(ids))) {
+        r->out.failed = true;
         snprintf(bad->message, sizeof(bad->message), "no memory for %zu ids", json_array_size(ids));
         return refuse(bad, "internal_error", "ids");
     }
@@ -212,7 +214,9 @@ static bool parse_line(struct run *r, const char *text, size_t bytes, json_t **r
                  AQ_TOKENIZE_LINE_MAX);
         return refuse(bad, "invalid_record", NULL);
     }
-    if (aq_json_parse(ret, text, bytes, true, &err) < 0) {
+    int rc = aq_json_parse(ret, text, bytes, true, &err);
+    r->out.failed |= rc == -ENOMEM;
+    if (rc < 0) {
         snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
         return refuse(bad, "invalid_json", NULL);
     }
@@ -245,8 +249,8 @@ static int run_line(struct run *r, const char *text, size_t bytes, struct aq_err
     aq_buf_puts(&r->out, "}\n");
     json_decref(record);
     if (r->out.failed || r->text.failed)
-        return aq_error(reterr, -ENOMEM, "'%s' line %llu", r->opts->input_name,
-                        (unsigned long long)r->line_number);
+        return aq_error_memory(reterr, "'%s' line %llu", r->opts->input_name,
+                               (unsigned long long)r->line_number);
     errno = 0;
     if (fwrite(r->out.data, 1, r->out.count, r->output) != r->out.count)
         return io_error("write", r->opts->output_name, reterr);

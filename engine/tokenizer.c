@@ -97,7 +97,7 @@ int aq_tokenizer_open(struct aq_tokenizer **ret, const char *dir,
                             .template_after = -1};
     int rc = 0;
     if (!l.t || !l.hash)
-        rc = aq_error(err, -ENOMEM, "tokenizer of '%s'", dir);
+        rc = aq_error_memory(err, "tokenizer of '%s'", dir);
     if (rc == 0) {
         XXH3_64bits_reset(l.hash);
         rc = read_files(&l, err);
@@ -187,7 +187,7 @@ bool aq_ids_reserve(struct aq_ids *ids, size_t extra)
 static int put_id(struct aq_ids *ids, uint32_t id, struct aq_err *reterr)
 {
     if (!aq_ids_reserve(ids, 1))
-        return aq_error(reterr, -ENOMEM, "%zu ids", ids->count + 1);
+        return aq_error_memory(reterr, "%zu ids", ids->count + 1);
     ids->item[ids->count++] = id;
     return 0;
 }
@@ -197,7 +197,7 @@ int aq_tok_state_open(struct aq_tok_state **ret, const struct aq_tokenizer *t,
 {
     struct aq_tok_state *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "buffers for encoding");
+        return aq_error_memory(reterr, "buffers for encoding");
     int rc = aq_split_scratch_open(&s->split, &t->splitter, reterr);
     if (rc == 0)
         rc = aq_merge_scratch_open(&s->merge, reterr);

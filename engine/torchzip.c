@@ -45,7 +45,7 @@ static int collect_places(struct reader *r, const struct aq_pickle *pickle)
     size_t count = aq_pickle_storage_count(pickle);
     r->places = calloc(count + 1, sizeof(*r->places));
     if (!r->places)
-        return aq_error(r->reterr, -ENOMEM, "list of %zu storages", count);
+        return aq_error_memory(r->reterr, "list of %zu storages", count);
     for (size_t i = 0; i < count; i++) {
         const struct aq_pickle_storage *s = aq_pickle_storage_at(pickle, i);
         r->places[i] = (struct place){.key = s->key, .key_bytes = s->key_bytes, .storage = s};
@@ -321,7 +321,7 @@ static int list_legacy(struct reader *r, XXH3_state_t *hash)
     struct aq_pickle *pickle = NULL, *keys = NULL;
     l.bytes = malloc(l.size);
     if (!l.bytes)
-        return aq_error(r->reterr, -ENOMEM, "first %zu bytes of the file", l.size);
+        return aq_error_memory(r->reterr, "first %zu bytes of the file", l.size);
     int rc = aq_tensor_file_pread(r->file, l.bytes, l.size, 0, r->reterr);
     if (rc == 0)
         rc = check_legacy_header(r, &l);
@@ -385,7 +385,7 @@ int aq_torchzip_list(struct aq_tensor_list *list, const struct aq_tensor_file *f
     size_t before = list->count;
     XXH3_state_t *hash = XXH3_createState();
     if (!hash)
-        return aq_error(reterr, -ENOMEM, "hash state");
+        return aq_error_memory(reterr, "hash state");
     XXH3_64bits_reset(hash);
     enum container container;
     int rc = sniff(&r, &container);

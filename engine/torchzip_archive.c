@@ -146,7 +146,7 @@ static int check_end(const struct aq_tensor_file *file, struct aq_err *reterr)
     uint64_t start = file->bytes - n;
     uint8_t *tail = malloc(n + 1);
     if (!tail)
-        return aq_error(reterr, -ENOMEM, "end of the archive");
+        return aq_error_memory(reterr, "end of the archive");
     int rc = aq_tensor_file_pread(file, tail, n, start, reterr);
     bool found = false;
     for (size_t i = 0; rc == 0 && i + END_BYTES <= n; i++) {
@@ -250,8 +250,8 @@ static int read_entry(struct aq_torchzip_archive *a, const char *name, uint64_t 
                         (unsigned long long)bytes_max, (unsigned long long)st.size);
     uint8_t *bytes = malloc(st.size + 1);
     if (!bytes)
-        return aq_error(reterr, -ENOMEM, "zip entry '%s' of %llu bytes", quoted,
-                        (unsigned long long)st.size);
+        return aq_error_memory(reterr, "zip entry '%s' of %llu bytes", quoted,
+                               (unsigned long long)st.size);
     zip_file_t *entry = zip_fopen_index(a->zip, st.index, 0);
     zip_int64_t n = entry ? zip_fread(entry, bytes, st.size) : -1;
     uint8_t one;
@@ -296,7 +296,7 @@ int aq_torchzip_archive_open(struct aq_torchzip_archive **ret, const struct aq_t
 {
     struct aq_torchzip_archive *a = calloc(1, sizeof(*a));
     if (!a)
-        return aq_error(reterr, -ENOMEM, "zip archive");
+        return aq_error_memory(reterr, "zip archive");
     a->file = file;
     int rc = check_end(file, reterr);
     if (rc == 0)

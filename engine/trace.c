@@ -48,7 +48,7 @@ int aq_trace_open(struct aq_trace **ret, struct aq_mem *mem, const struct aq_pro
     uint32_t ops = program->op_count;
     struct aq_trace *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "trace");
+        return aq_error_memory(reterr, "trace");
     t->mem = mem;
     t->program = program;
     int rc = aq_mem_alloc(&t->buffer, mem, AQ_HOST, "trace", aq_trace_bytes(ops), reterr);
@@ -307,7 +307,7 @@ static int list_group(struct writer *w, struct list *l, uint32_t first, uint32_t
     uint32_t passes = lead + end - first;
     struct aq_op_cost *cost = calloc((size_t)passes * ops + 1, sizeof(*cost));
     if (!cost)
-        return aq_error(reterr, -ENOMEM, "trace: %u passes of %u ops", passes, ops);
+        return aq_error_memory(reterr, "trace: %u passes of %u ops", passes, ops);
     for (uint32_t i = 0; i < passes; i++) {
         uint32_t from = first + (i < lead ? 0 : i - lead);
         memcpy(cost + (size_t)i * ops, place_at(w, from)->cost, ops * sizeof(*cost));
@@ -380,7 +380,7 @@ static int write_events(struct writer *w, struct aq_err *reterr)
     struct list l = {.room = (size_t)PLACES * (w->t->program->op_count + 1)};
     l.event = calloc(l.room, sizeof(*l.event));
     if (!l.event)
-        return aq_error(reterr, -ENOMEM, "trace: %zu events", l.room);
+        return aq_error_memory(reterr, "trace: %zu events", l.room);
     int rc = w->opts->hw ? list_predicted(w, &l, reterr) : 0;
     if (rc == 0) {
         fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[", w->f);

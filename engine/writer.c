@@ -321,7 +321,7 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, st
     assert(ret && opts && opts->path);
     struct aq_writer *w = calloc(1, sizeof(*w));
     if (!w)
-        return aq_error(reterr, -ENOMEM, "writer of '%s'", opts->path);
+        return aq_error_memory(reterr, "writer of '%s'", opts->path);
     w->opts = *opts;
     w->opts.write = opts->write ? opts->write : write;
     w->opts.sync = opts->sync ? opts->sync : fdatasync;
@@ -357,7 +357,7 @@ int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *
     if (!whole) {
         free(l);
         free(line);
-        return aq_error(reterr, -ENOMEM, "a result line of %zu bytes", bytes);
+        return aq_error_memory(reterr, "a result line of %zu bytes", bytes);
     }
     whole[bytes] = '\n';
     *l = (struct line){.bytes = whole, .count = bytes + 1};

@@ -51,8 +51,7 @@ void aq_yaml_close(struct aq_yaml *y)
 
 static int out_of_memory(const struct reader *r, struct aq_err *reterr)
 {
-    return aq_error(reterr, -ENOMEM, "'%s': out of memory after %u nodes", r->name,
-                    r->yaml->node_count);
+    return aq_error_memory(reterr, "'%s', after %u nodes", r->name, r->yaml->node_count);
 }
 
 /* Hangs a node (owned from here on) into the tree: below the open level, or as the root. */
@@ -87,7 +86,7 @@ static char *token_text(struct fy_token *token)
 {
     size_t bytes = 0;
     const char *text = token ? fy_token_get_text(token, &bytes) : NULL;
-    char *copy = malloc(bytes + 1);
+    char *copy = token && !text ? NULL : malloc(bytes + 1);
     if (!copy)
         return NULL;
     if (bytes)
@@ -305,7 +304,8 @@ int aq_yaml_parse(struct aq_yaml **ret, const char *name, const char *text, size
         return refuse(&r, directive, "directives (%NAME)", reterr);
     r.yaml = calloc(1, sizeof(*r.yaml));
     if (!r.yaml)
-        return aq_error(reterr, -ENOMEM, "'%s': out of memory", name);
+        return aq_error_memory(reterr, "'%s'", name);
+    errno = 0;
     struct fy_diag_cfg diag_cfg;
     fy_diag_cfg_default(&diag_cfg);
     diag_cfg.fp = NULL; /* nothing of ours goes to standard error */
@@ -317,6 +317,8 @@ int aq_yaml_parse(struct aq_yaml **ret, const char *name, const char *text, size
         rc = read_events(&r, text, bytes, diag, reterr);
         fy_diag_destroy(diag);
     }
+    if (rc != -ENOMEM && errno == ENOMEM) /* libfyaml does not say so, nor always that it failed */
+        rc = out_of_memory(&r, reterr);
     if (rc == 0 && !r.yaml->root)
         rc = new_node(&r, AQ_YAML_NULL, 1, &r.yaml->root, reterr);
     for (uint32_t i = 0; i < AQ_YAML_DEPTH_MAX; i++)

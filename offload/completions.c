@@ -28,7 +28,7 @@ int aq_completions_open(struct aq_completions **ret, uint32_t capacity,
     assert(ret && capacity >= 1);
     struct aq_completions *c = calloc(1, sizeof(*c) + (size_t)capacity * sizeof(c->ring[0]));
     if (!c)
-        return aq_error(reterr, -ENOMEM, "completion queue of %u", capacity);
+        return aq_error_memory(reterr, "completion queue of %u", capacity);
     c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->fd < 0) {
         int rc = aq_error(reterr, -errno, "completion queue: eventfd: %s", strerror(errno));

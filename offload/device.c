@@ -18,7 +18,7 @@ int aq_device_open(struct aq_device **ret, const struct aq_device_opts *opts, st
     assert(opts->kind != AQ_DEVICE_GPU || !opts->timeline);
     struct aq_device *d = calloc(1, sizeof(*d));
     if (!d)
-        return aq_error(reterr, -ENOMEM, "device");
+        return aq_error_memory(reterr, "device");
     d->opts = *opts;
     d->separate = opts->kind != AQ_DEVICE_UNIFIED;
     pthread_mutex_init(&d->lock, NULL);
@@ -82,7 +82,7 @@ static int add_range(struct aq_device *d, void *p, size_t bytes, bool device, st
         uint32_t capacity = d->range_capacity ? 2 * d->range_capacity : 64;
         void *more = realloc(d->range, capacity * sizeof(*d->range));
         if (!more)
-            return aq_error(reterr, -ENOMEM, "device: list of %u buffers", capacity);
+            return aq_error_memory(reterr, "device: list of %u buffers", capacity);
         d->range = more;
         d->range_capacity = capacity;
     }
@@ -242,7 +242,7 @@ int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
     if (!s || !ring) {
         free(s);
         free(ring);
-        return aq_error(reterr, -ENOMEM, "stream '%s' of %u entries", opts->name, opts->depth);
+        return aq_error_memory(reterr, "stream '%s' of %u entries", opts->name, opts->depth);
     }
     s->d = d;
     s->opts = *opts;

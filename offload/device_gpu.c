@@ -159,7 +159,7 @@ static int open_native(struct aq_device_stream *s, struct aq_err *reterr)
     const struct aq_gpu_ops *ops = ops_of(s->d);
     s->event = calloc(2ul * s->opts.depth, sizeof(*s->event));
     if (!s->event)
-        return aq_error(reterr, -ENOMEM, "stream '%s' of %u entries", s->opts.name, s->opts.depth);
+        return aq_error_memory(reterr, "stream '%s' of %u entries", s->opts.name, s->opts.depth);
     int rc = ops->stream_open(s->d->opts.gpu, &s->native);
     for (uint32_t i = 0; i < 2 * s->opts.depth && !rc; i++)
         rc = ops->event_open(s->d->opts.gpu, &s->event[i]);

@@ -286,14 +286,14 @@ int aq_disk_open_data(struct aq_disk **ret, const struct aq_disk_data_opts *opts
     assert(ret && opts && opts->direct < AQ_DIRECT_COUNT);
     struct aq_disk *d = disk_new(opts->count);
     if (!d)
-        return aq_error(reterr, -ENOMEM, "'%s'", opts->paths[0]);
+        return aq_error_memory(reterr, "'%s'", opts->paths[0]);
     const char *reason = NULL;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < d->count; i++) {
         char *name = strdup(opts->paths[i]);
         int fd = name ? aq_file_open(name, O_RDONLY | O_CLOEXEC, 0) : -ENOMEM;
         if (!name)
-            rc = aq_error(reterr, -ENOMEM, "'%s'", opts->paths[i]);
+            rc = aq_error_memory(reterr, "'%s'", opts->paths[i]);
         else if (fd < 0)
             rc = aq_error(reterr, fd, "open '%s': %s", name, strerror(-fd));
         else
@@ -362,7 +362,7 @@ static int check_places(const struct aq_disk_scratch_opts *o, struct aq_err *ret
 static int write_zeros(int fd, const char *dir, uint64_t bytes, struct aq_err *reterr)
 {
     void *zeros = calloc(1, ZERO_BYTES);
-    int rc = zeros ? 0 : aq_error(reterr, -ENOMEM, "scratch in '%s'", dir);
+    int rc = zeros ? 0 : aq_error_memory(reterr, "scratch in '%s'", dir);
     for (uint64_t at = 0; rc == 0 && at < bytes; at += ZERO_BYTES) {
         size_t count = (size_t)aq_min_u64(ZERO_BYTES, bytes - at);
         rc = aq_file_write_at(fd, dir, at, zeros, count, reterr);
@@ -411,7 +411,7 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
                         AQ_STRIPE_FILES_MAX, opts->dir_count);
     struct aq_disk *d = disk_new(opts->dir_count);
     if (!d)
-        return aq_error(reterr, -ENOMEM, "scratch for the %s", opts->what);
+        return aq_error_memory(reterr, "scratch for the %s", opts->what);
     const char *reason = NULL;
     int rc = check_places(opts, reterr);
     for (uint32_t i = 0; rc == 0 && i < d->count; i++) {
@@ -419,7 +419,7 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
         uint64_t bytes = aq_stripe_file_bytes(opts->bytes, d->count, i);
         char *name = NULL;
         if (asprintf(&name, "%s (scratch)", dir) < 0) {
-            rc = aq_error(reterr, -ENOMEM, "scratch for the %s", opts->what);
+            rc = aq_error_memory(reterr, "scratch for the %s", opts->what);
             break;
         }
         int fd = open_nameless(dir);

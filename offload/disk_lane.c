@@ -188,7 +188,7 @@ int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts 
     assert(!opts->timeline == !aq_io_caps(opts->io)->virtual_time);
     struct aq_disk_lane *d = calloc(1, sizeof(*d));
     if (!d)
-        return aq_error(reterr, -ENOMEM, "disk thread");
+        return aq_error_memory(reterr, "disk thread");
     _Static_assert(offsetof(struct aq_disk_transfer, t) == 0, "a transfer leads to its group");
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->arrival, NULL);

@@ -77,7 +77,7 @@ int aq_io_init(struct aq_io *io, const struct aq_io_ops *ops, const char *name,
     io->ops = ops;
     io->files = calloc(file_count, sizeof(*io->files));
     if (!io->files)
-        return aq_error(reterr, -ENOMEM, "io engine '%s': %u files", name, file_count);
+        return aq_error_memory(reterr, "io engine '%s': %u files", name, file_count);
     memcpy(io->files, files, file_count * sizeof(*files));
     io->file_count = file_count;
     io->caps =

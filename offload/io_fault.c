@@ -458,7 +458,7 @@ int aq_io_open_fault(struct aq_io **ret, struct aq_io *inner, const struct aq_fa
     struct fault *f = calloc(1, sizeof(*f));
     if (!f) {
         aq_io_close(inner);
-        return aq_error(reterr, -ENOMEM, "io engine 'fault'");
+        return aq_error_memory(reterr, "io engine 'fault'");
     }
     f->inner = inner;
     f->bell.fd = -1;
@@ -476,7 +476,7 @@ int aq_io_open_fault(struct aq_io **ret, struct aq_io *inner, const struct aq_fa
     f->slots = calloc(caps->depth_max, sizeof(*f->slots));
     f->map = calloc(opts->map_count + 1, sizeof(*f->map));
     if (!f->slots || !f->map) {
-        rc = aq_error(reterr, -ENOMEM, "io engine 'fault': depth %u", caps->depth_max);
+        rc = aq_error_memory(reterr, "io engine 'fault': depth %u", caps->depth_max);
         goto fail;
     }
     if (opts->map_count)

@@ -108,7 +108,7 @@ int aq_io_open_mem(struct aq_io **ret, const struct aq_io_mem_opts *opts, struct
     assert(opts->depth >= 1 && opts->depth <= AQ_IO_DEPTH_MAX);
     struct mem *m = calloc(1, sizeof(*m));
     if (!m)
-        return aq_error(reterr, -ENOMEM, "io engine 'mem'");
+        return aq_error_memory(reterr, "io engine 'mem'");
     m->bell.fd = -1;
     m->null = opts->null;
     int rc = -ENOMEM;

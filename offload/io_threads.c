@@ -235,7 +235,7 @@ int aq_io_open_threads(struct aq_io **ret, const struct aq_io_opts *opts, struct
 {
     struct threads *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "io engine 'threads'");
+        return aq_error_memory(reterr, "io engine 'threads'");
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->work, NULL);
     t->bell.fd = -1;
@@ -250,7 +250,7 @@ int aq_io_open_threads(struct aq_io **ret, const struct aq_io_opts *opts, struct
     t->jobs = calloc(opts->depth, sizeof(*t->jobs));
     t->worker = calloc(count, sizeof(*t->worker));
     if (!t->jobs || !t->worker) {
-        rc = aq_error(reterr, -ENOMEM, "io engine 'threads': depth %u", opts->depth);
+        rc = aq_error_memory(reterr, "io engine 'threads': depth %u", opts->depth);
         goto fail;
     }
     for (uint32_t i = 0; i < opts->depth; i++) {

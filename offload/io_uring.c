@@ -367,7 +367,7 @@ int aq_io_open_uring(struct aq_io **ret, const struct aq_io_opts *opts, struct a
 {
     struct uring *u = calloc(1, sizeof(*u));
     if (!u)
-        return aq_error(reterr, -ENOMEM, "io engine 'uring'");
+        return aq_error_memory(reterr, "io engine 'uring'");
     u->bell.fd = -1;
     if (opts->log)
         u->io.log = *opts->log;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if AQ_HAVE_NUMA
 #include <numa.h>
@@ -39,15 +40,21 @@ enum { KERNEL_NODES = 1024 };
 
 static uint64_t allowed_memory(void)
 {
-    uint64_t nodes = 0;
-    struct bitmask *mask = numa_get_mems_allowed();
-    for (unsigned i = 0; mask && i < AQ_NUMA_NODES_MAX && i < mask->size; i++) {
-        if (numa_bitmask_isbitset(mask, i))
-            nodes |= 1ull << i;
+    unsigned long mask[KERNEL_NODES / 64] = {0};
+    static_assert(AQ_NUMA_NODES_MAX == 64, "nodes are bits of one word");
+    return get_mempolicy(NULL, mask, KERNEL_NODES, NULL, MPOL_F_MEMS_ALLOWED) < 0 ? 0 : mask[0];
+}
+
+/* libnuma's own, like all of it that takes memory, ends the process where there is none. */
+static int node_of_cpu(int cpu)
+{
+    char path[64];
+    for (int node = 0; node < AQ_NUMA_NODES_MAX; node++) {
+        snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/node%d", cpu, node);
+        if (access(path, F_OK) == 0)
+            return node;
     }
-    if (mask)
-        numa_bitmask_free(mask);
-    return nodes;
+    return -1;
 }
 
 static uint64_t allowed_cpus(void)
@@ -57,7 +64,7 @@ static uint64_t allowed_cpus(void)
     if (sched_getaffinity(0, sizeof(set), &set) < 0)
         return 0;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        int node = CPU_ISSET(cpu, &set) ? numa_node_of_cpu(cpu) : -1;
+        int node = CPU_ISSET(cpu, &set) ? node_of_cpu(cpu) : -1;
         if (node >= 0 && node < AQ_NUMA_NODES_MAX)
             nodes |= 1ull << node;
     }

@@ -48,7 +48,7 @@ static int check_stripe(const struct aq_store *s, uint32_t dir, struct aq_err *r
 {
     char *path;
     if (asprintf(&path, "%s/" AQ_STORE_STRIPE_NAME, dir_path(s, dir)) < 0)
-        return aq_error(reterr, -ENOMEM, "store '%s'", s->dir);
+        return aq_error_memory(reterr, "store '%s'", s->dir);
     struct aq_store_stripe stripe;
     int rc = aq_store_stripe_read(&stripe, path, reterr);
     if (rc == 0 && (stripe.plan != s->m->plan || stripe.id != s->m->id || stripe.index != dir ||
@@ -67,7 +67,7 @@ static int open_data(struct aq_store *s, uint32_t dir, struct aq_err *reterr)
     struct stripe *stripe = &s->stripe[dir];
     if (asprintf(&stripe->path, "%s/data.%u", dir_path(s, dir), dir) < 0) {
         stripe->path = NULL;
-        return aq_error(reterr, -ENOMEM, "store '%s'", s->dir);
+        return aq_error_memory(reterr, "store '%s'", s->dir);
     }
     stripe->fd = aq_file_open(stripe->path, O_RDONLY | O_CLOEXEC, 0);
     if (stripe->fd < 0)
@@ -91,7 +91,7 @@ static int read_manifest(struct aq_store *s, struct aq_err *reterr)
     char *path, *text = NULL;
     size_t bytes = 0;
     if (asprintf(&path, "%s/" AQ_STORE_MANIFEST_NAME, s->dir) < 0)
-        return aq_error(reterr, -ENOMEM, "store '%s'", s->dir);
+        return aq_error_memory(reterr, "store '%s'", s->dir);
     int rc = aq_read_file(&text, &bytes, path, AQ_STORE_MANIFEST_BYTES_MAX, reterr);
     if (rc == 0) {
         rc = aq_store_manifest_parse(&s->m, text, bytes, reterr);
@@ -108,11 +108,11 @@ int aq_store_open(struct aq_store **ret, const char *dir, struct aq_err *reterr)
     assert(ret && dir);
     struct aq_store *s = calloc(1, sizeof(*s));
     if (!s)
-        return aq_error(reterr, -ENOMEM, "store '%s'", dir);
+        return aq_error_memory(reterr, "store '%s'", dir);
     for (uint32_t i = 0; i < AQ_STORE_DIRS_MAX; i++)
         s->stripe[i].fd = -1;
     s->dir = strdup(dir);
-    int rc = s->dir ? read_manifest(s, reterr) : aq_error(reterr, -ENOMEM, "store '%s'", dir);
+    int rc = s->dir ? read_manifest(s, reterr) : aq_error_memory(reterr, "store '%s'", dir);
     for (uint32_t i = 0; rc == 0 && i < s->m->dir_count; i++) {
         if (i > 0)
             rc = check_stripe(s, i, reterr);
@@ -317,7 +317,7 @@ int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *ite
         return aq_store_check_tiles(s, item, tile, 1, dst, reterr);
     XXH3_state_t *state = XXH3_createState();
     if (!state)
-        return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+        return aq_error_memory(reterr, "item '%s'", item->name);
     XXH3_64bits_reset(state);
     XXH3_64bits_update(state, dst, bytes);
     char rest[4096]; /* what the caller has no room for is the padding behind a panel */
@@ -353,7 +353,7 @@ int aq_store_verify_item(const struct aq_store *s, uint32_t index, void *buffer,
     const struct aq_store_item *item = &s->m->items[index];
     XXH3_state_t *state = XXH3_createState();
     if (!state)
-        return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+        return aq_error_memory(reterr, "item '%s'", item->name);
     XXH3_64bits_reset(state);
     forget_pages(s, item);
     int rc = 0;
@@ -379,7 +379,7 @@ static int hash_file(int fd, const char *path, uint64_t bytes, void *buffer, siz
 {
     XXH3_state_t *state = XXH3_createState();
     if (!state)
-        return aq_error(reterr, -ENOMEM, "'%s'", path);
+        return aq_error_memory(reterr, "'%s'", path);
     XXH3_64bits_reset(state);
     int rc = 0;
     for (uint64_t at = 0; rc == 0 && at < bytes;) {
@@ -401,7 +401,7 @@ int aq_store_verify_file(const struct aq_store *s, uint32_t index, void *buffer,
     const struct aq_store_file *file = &s->m->files[index];
     char *path;
     if (asprintf(&path, "%s/%s", s->dir, file->name) < 0)
-        return aq_error(reterr, -ENOMEM, "store '%s'", s->dir);
+        return aq_error_memory(reterr, "store '%s'", s->dir);
     int rc = 0;
     uint64_t found = 0;
     struct stat st = {0};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "offload/store_manifest.h"
 
+#include "base/buf.h"
 #include "base/json.h"
 #include "offload/store_tiles.h"
 
@@ -82,9 +83,8 @@ bool aq_store_file_name_ok(const char *name)
 /* jansson makes strings of valid UTF-8 only. */
 static bool is_utf8(const char *text)
 {
-    json_t *string = json_string(text);
-    json_decref(string);
-    return string != NULL;
+    size_t bytes = strlen(text);
+    return aq_utf8_invalid_at(text, bytes) == bytes;
 }
 
 /* Bytes that the item's kind, dtype and shape ask for; for a blob those it claims. */
@@ -148,7 +148,7 @@ static int index_names(struct aq_store_manifest *m, int code, struct aq_err *ret
     m->by_name = calloc(m->item_count + 1ul, sizeof(*m->by_name));
     if (!sorted || !m->by_name) {
         free(sorted);
-        return aq_error(reterr, -ENOMEM, "index of %u items", m->item_count);
+        return aq_error_memory(reterr, "index of %u items", m->item_count);
     }
     for (uint32_t i = 0; i < m->item_count; i++)
         sorted[i] = (struct named){m->items[i].name, i};
@@ -268,10 +268,10 @@ static json_t *files_json(const struct aq_store_manifest *m)
 /* XXH3-64 of the compact, key-sorted text; steals the reference. */
 static int hash_of_json(uint64_t *ret, json_t *value, struct aq_err *reterr)
 {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    char *text = value ? aq_json_dump(value, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(value);
     if (!text)
-        return aq_error(reterr, -ENOMEM, "manifest of the store");
+        return aq_error_memory(reterr, "manifest of the store");
     *ret = XXH3_64bits(text, strlen(text));
     free(text);
     return 0;
@@ -313,7 +313,10 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
         if (json_array_append_new(dirs, json_string(m->dirs[i])) < 0) {
             json_decref(dirs);
             json_decref(body);
-            return aq_error(reterr, -EINVAL, "directory '%s': the path is not UTF-8", m->dirs[i]);
+            return is_utf8(m->dirs[i])
+                       ? aq_error_memory(reterr, "manifest of the store")
+                       : aq_error(reterr, -EINVAL, "directory '%s': the path is not UTF-8",
+                                  m->dirs[i]);
         }
     }
     json_t *head = json_pack("{so so so so so*}", "plan", hash_json(m->plan), "id",
@@ -322,7 +325,7 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
     if (!body || !head || json_object_update(body, head) < 0) {
         json_decref(body);
         json_decref(head);
-        return aq_error(reterr, -ENOMEM, "manifest of the store");
+        return aq_error_memory(reterr, "manifest of the store");
     }
     json_decref(head);
     *ret = body;
@@ -342,7 +345,7 @@ static int lay_out_step(struct aq_store_manifest *m, const struct aq_store_step_
                         index, AQ_STORE_NAME_MAX);
     step->name = strdup(desc->name);
     if (!step->name)
-        return aq_error(reterr, -ENOMEM, "step '%s'", desc->name);
+        return aq_error_memory(reterr, "step '%s'", desc->name);
     uint64_t at = m->bytes;
     for (uint32_t i = 0; i < desc->item_count; i++) {
         const struct aq_store_item_desc *d = &desc->items[i];
@@ -360,7 +363,7 @@ static int lay_out_step(struct aq_store_manifest *m, const struct aq_store_step_
                                        .step = index};
         item->name = strdup(d->name);
         if (!item->name)
-            return aq_error(reterr, -ENOMEM, "item '%s'", d->name);
+            return aq_error_memory(reterr, "item '%s'", d->name);
         m->item_count++;
         item->offset = aq_align_up(at, AQ_STORE_ITEM_ALIGN);
         int rc = item_bytes(&item->bytes, item, -EINVAL, reterr);
@@ -391,15 +394,15 @@ int aq_store_manifest_lay_out(struct aq_store_manifest **ret,
         return aq_error(reterr, -EINVAL, "source '%s': expected UTF-8", opts->source);
     struct aq_store_manifest *m = calloc(1, sizeof(*m));
     if (!m)
-        return aq_error(reterr, -ENOMEM, "manifest of the store");
+        return aq_error_memory(reterr, "manifest of the store");
     int rc = 0;
     m->version = AQ_STORE_FORMAT_VERSION;
     m->items = calloc(items + 1, sizeof(*m->items));
     m->steps = calloc(opts->step_count, sizeof(*m->steps));
     m->source = strdup(opts->source);
-    m->model = json_deep_copy(opts->model);
+    m->model = aq_json_copy(opts->model);
     if (!m->items || !m->steps || !m->source || !m->model)
-        rc = aq_error(reterr, -ENOMEM, "manifest of %llu items", (unsigned long long)items);
+        rc = aq_error_memory(reterr, "manifest of %llu items", (unsigned long long)items);
     m->step_count = m->steps ? opts->step_count : 0;
     for (uint32_t i = 0; i < opts->step_count && rc == 0; i++)
         rc = lay_out_step(m, &opts->steps[i], i, reterr);
@@ -437,7 +440,7 @@ static int get_string(const json_t *object, const char *key, const char *what, c
     if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
         return aq_error(reterr, -ENOEXEC, "%s: '%s': expected a string", what, key);
     *ret = strdup(json_string_value(v));
-    return *ret ? 0 : aq_error(reterr, -ENOMEM, "%s", what);
+    return *ret ? 0 : aq_error_memory(reterr, "%s", what);
 }
 
 static int get_name(const json_t *object, const char *what, const char **ret, struct aq_err *reterr)
@@ -620,7 +623,7 @@ static int parse_steps(struct aq_store_manifest *m, const json_t *root, struct a
     m->steps = calloc(count, sizeof(*m->steps));
     m->items = calloc(items + 1, sizeof(*m->items));
     if (!m->steps || !m->items)
-        return aq_error(reterr, -ENOMEM, "manifest of %zu items", items);
+        return aq_error_memory(reterr, "manifest of %zu items", items);
     for (; m->step_count < count; m->step_count++) {
         int rc = parse_step(m, json_array_get(steps, m->step_count), m->step_count, reterr);
         if (rc < 0) {
@@ -640,7 +643,7 @@ static int parse_files(struct aq_store_manifest *m, const json_t *root, struct a
                         AQ_STORE_FILES_MAX);
     m->files = calloc(count + 1, sizeof(*m->files));
     if (!m->files)
-        return aq_error(reterr, -ENOMEM, "manifest of %zu files", count);
+        return aq_error_memory(reterr, "manifest of %zu files", count);
     for (size_t i = 0; i < count; i++) {
         const json_t *o = json_array_get(files, i);
         struct aq_store_file *f = &m->files[m->file_count];
@@ -667,7 +670,7 @@ static int parse_dirs(struct aq_store_manifest *m, const json_t *root, struct aq
                         AQ_STORE_DIRS_MAX);
     m->dirs = calloc(count, sizeof(*m->dirs));
     if (!m->dirs)
-        return aq_error(reterr, -ENOMEM, "manifest of the store");
+        return aq_error_memory(reterr, "manifest of the store");
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(dirs, i);
         const char *path = json_is_string(v) ? json_string_value(v) : "";
@@ -677,7 +680,7 @@ static int parse_dirs(struct aq_store_manifest *m, const json_t *root, struct aq
                             i == 0 ? "\".\"" : "an absolute path");
         m->dirs[i] = strdup(path);
         if (!m->dirs[i])
-            return aq_error(reterr, -ENOMEM, "manifest of the store");
+            return aq_error_memory(reterr, "manifest of the store");
         m->dir_count++;
     }
     return 0;
@@ -760,7 +763,7 @@ int aq_store_manifest_parse(struct aq_store_manifest **ret, const char *text, si
     if (rc < 0)
         return rc;
     struct aq_store_manifest *m = calloc(1, sizeof(*m));
-    rc = m ? parse_root(m, root, reterr) : aq_error(reterr, -ENOMEM, "manifest of the store");
+    rc = m ? parse_root(m, root, reterr) : aq_error_memory(reterr, "manifest of the store");
     json_decref(root);
     if (rc < 0) {
         aq_store_manifest_close(m);

@@ -27,7 +27,7 @@ int aq_store_tiles_open(struct aq_store_item *item, struct aq_err *reterr)
     if (count == 1)
         return 0;
     item->tile_xxh3 = calloc(count, sizeof(*item->tile_xxh3));
-    return item->tile_xxh3 ? 0 : aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+    return item->tile_xxh3 ? 0 : aq_error_memory(reterr, "item '%s'", item->name);
 }
 
 /* ---- while an item is written ---- */
@@ -36,7 +36,7 @@ int aq_store_summer_open(struct aq_store_summer *s, struct aq_err *reterr)
 {
     s->all = XXH3_createState();
     s->tile = XXH3_createState();
-    return s->all && s->tile ? 0 : aq_error(reterr, -ENOMEM, "checksums of a store");
+    return s->all && s->tile ? 0 : aq_error_memory(reterr, "checksums of a store");
 }
 
 void aq_store_summer_close(struct aq_store_summer *s)

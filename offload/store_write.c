@@ -78,7 +78,7 @@ static int name_target(struct target *t, const char *dir, uint32_t index, struct
     if (!t->parent || asprintf(&t->final, "%s/%.*s", top, (int)base_bytes, base) < 0 ||
         asprintf(&t->partial, "%s.partial", t->final) < 0 ||
         asprintf(&t->data, "%s/data.%u", t->partial, index) < 0)
-        return aq_error(reterr, -ENOMEM, "store directory '%s'", dir);
+        return aq_error_memory(reterr, "store directory '%s'", dir);
     return 0;
 }
 
@@ -123,7 +123,7 @@ static int reclaim(struct aq_store_writer *w, uint32_t i, struct aq_err *reterr)
     if (lstat(t->partial, &st) == 0)
         return 0;
     if (asprintf(&path, "%s/" AQ_STORE_STRIPE_NAME, t->final) < 0)
-        return aq_error(reterr, -ENOMEM, "store directory '%s'", t->final);
+        return aq_error_memory(reterr, "store directory '%s'", t->final);
     int rc = aq_store_stripe_read(&stripe, path, NULL);
     free(path);
     if (rc < 0 || stripe.plan != w->m->plan || stripe.index != i || stripe.count != w->dir_count)
@@ -147,7 +147,7 @@ static int claim_partial(struct aq_store_writer *w, uint32_t i, struct aq_err *r
                         strerror(errno));
     char *path, head[sizeof(JOURNAL_MAGIC)] = "";
     if (asprintf(&path, "%s/%s", t->partial, i == 0 ? "journal" : AQ_STORE_STRIPE_NAME) < 0)
-        return aq_error(reterr, -ENOMEM, "'%s'", t->partial);
+        return aq_error_memory(reterr, "'%s'", t->partial);
     bool ours = scan_dir(t->partial, false) == 0;
     int fd = ours ? -1 : aq_file_open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0);
     if (fd >= 0) {
@@ -207,7 +207,7 @@ static int lock_journal(struct aq_store_writer *w, struct aq_err *reterr)
 {
     if (asprintf(&w->journal_path, "%s/journal", w->target[0].partial) < 0) {
         w->journal_path = NULL;
-        return aq_error(reterr, -ENOMEM, "'%s'", w->target[0].partial);
+        return aq_error_memory(reterr, "'%s'", w->target[0].partial);
     }
     int fd = aq_file_open(w->journal_path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -415,7 +415,7 @@ static int prepare(struct aq_store_writer *w, const struct aq_store_writer_opts 
     w->done = calloc(w->m->item_count + 1ul, sizeof(*w->done));
     w->pending = calloc(w->m->item_count + 1ul, sizeof(*w->pending));
     if (!w->done || !w->pending)
-        return aq_error(reterr, -ENOMEM, "writer of %u items", w->m->item_count);
+        return aq_error_memory(reterr, "writer of %u items", w->m->item_count);
     rc = aq_store_summer_open(&w->sum, reterr);
     if (rc < 0)
         return rc;
@@ -460,7 +460,7 @@ int aq_store_writer_open(struct aq_store_writer **ret, const struct aq_store_wri
                         AQ_STORE_DIRS_MAX, opts->dir_count);
     struct aq_store_writer *w = calloc(1, sizeof(*w));
     if (!w)
-        return aq_error(reterr, -ENOMEM, "writer of a store");
+        return aq_error_memory(reterr, "writer of a store");
     w->files = opts->files;
     w->file_count = opts->file_count;
     w->dir_count = opts->dir_count;
@@ -498,7 +498,7 @@ static int write_line(struct aq_store_writer *w, uint32_t index, off_t *end, str
     int n = tiles ? asprintf(&line, "%u %016llx %s\n", index, ULL(item->xxh3), tiles) : -1;
     free(tiles);
     if (n < 0)
-        return aq_error(reterr, -ENOMEM, "item '%s'", item->name);
+        return aq_error_memory(reterr, "item '%s'", item->name);
     int rc = aq_file_write_at(w->journal, w->journal_path, (uint64_t)*end, line, (size_t)n, reterr);
     free(line);
     *end += n;
@@ -633,7 +633,7 @@ static int copy_stream(int from, const char *from_path, int to, const char *to_p
     XXH3_state_t *hash = XXH3_createState();
     int rc = 0;
     if (!buffer || !hash) {
-        rc = aq_error(reterr, -ENOMEM, "copy of '%s'", from_path);
+        rc = aq_error_memory(reterr, "copy of '%s'", from_path);
         goto out;
     }
     XXH3_64bits_reset(hash);
@@ -665,7 +665,7 @@ static int copy_file(struct aq_store_writer *w, const struct aq_store_source_fil
     struct aq_store_file *file = &w->m->files[w->m->file_count];
     char *path;
     if (asprintf(&path, "%s/%s", w->target[0].partial, source->name) < 0)
-        return aq_error(reterr, -ENOMEM, "copy of '%s'", source->path);
+        return aq_error_memory(reterr, "copy of '%s'", source->path);
     int rc = 0, to = -1, from = aq_file_open(source->path, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0) {
         rc = aq_error(reterr, from, "open '%s': %s", source->path, strerror(-from));
@@ -678,7 +678,7 @@ static int copy_file(struct aq_store_writer *w, const struct aq_store_source_fil
     }
     *file = (struct aq_store_file){.name = strdup(source->name)};
     if (!file->name) {
-        rc = aq_error(reterr, -ENOMEM, "copy of '%s'", source->path);
+        rc = aq_error_memory(reterr, "copy of '%s'", source->path);
         goto out;
     }
     w->m->file_count++;
@@ -698,7 +698,7 @@ static int complete_manifest(struct aq_store_writer *w, struct aq_err *reterr)
     w->m->files = calloc(w->file_count + 1ul, sizeof(*w->m->files));
     w->m->dirs = calloc(w->dir_count, sizeof(*w->m->dirs));
     if (!w->m->files || !w->m->dirs)
-        return aq_error(reterr, -ENOMEM, "manifest of the store");
+        return aq_error_memory(reterr, "manifest of the store");
     for (uint32_t i = 0; i < w->file_count; i++) {
         int rc = copy_file(w, &w->files[i], reterr);
         if (rc < 0)
@@ -707,7 +707,7 @@ static int complete_manifest(struct aq_store_writer *w, struct aq_err *reterr)
     for (uint32_t i = 0; i < w->dir_count; i++) {
         w->m->dirs[i] = strdup(i == 0 ? "." : w->target[i].final);
         if (!w->m->dirs[i])
-            return aq_error(reterr, -ENOMEM, "manifest of the store");
+            return aq_error_memory(reterr, "manifest of the store");
         w->m->dir_count++;
     }
     return aq_store_manifest_identity(&w->m->id, w->m, reterr);

@@ -18,7 +18,7 @@ int aq_timeline_open(struct aq_timeline **ret, uint64_t seed, struct aq_err *ret
     assert(ret);
     struct aq_timeline *t = calloc(1, sizeof(*t));
     if (!t)
-        return aq_error(reterr, -ENOMEM, "timeline: %zu bytes", sizeof(*t));
+        return aq_error_memory(reterr, "timeline: %zu bytes", sizeof(*t));
     t->seed = seed;
     *ret = t;
     return 0;

@@ -83,7 +83,7 @@ int aq_xfer_open(struct aq_xfer **ret, const struct aq_xfer_opts *opts, struct a
     assert(opts->deadline_ns > 0);
     struct aq_xfer *x = calloc(1, sizeof(*x));
     if (!x)
-        return aq_error(reterr, -ENOMEM, "disk transfers: %zu bytes", sizeof(*x));
+        return aq_error_memory(reterr, "disk transfers: %zu bytes", sizeof(*x));
     x->opts = *opts;
     x->io = opts->io;
     x->align = aq_io_caps(x->io)->align_bytes;
@@ -91,7 +91,7 @@ int aq_xfer_open(struct aq_xfer **ret, const struct aq_xfer_opts *opts, struct a
     x->sets = calloc(opts->set_count, sizeof(*x->sets));
     if (!x->requests || !x->sets) {
         aq_xfer_close(x);
-        return aq_error(reterr, -ENOMEM, "disk transfers: depth %u", opts->depth);
+        return aq_error_memory(reterr, "disk transfers: depth %u", opts->depth);
     }
     memcpy(x->sets, opts->sets, opts->set_count * sizeof(*x->sets));
     for (uint32_t i = 0; i < opts->depth; i++) {

@@ -34,6 +34,10 @@ static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
     return true;
 }
 
+/* Within this file: no block fits the budgets; -ENOMEM is that this process had no memory to look,
+ * after which nothing else may be tried in place of it. */
+enum { UNFIT = -ENOBUFS };
+
 /* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does;
  * -EINVAL or -ENOMEM when there is no such program. */
 static int largest(struct aq_block *b, const struct aq_block_inputs *in,
@@ -114,23 +118,25 @@ static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inp
 }
 
 /* A block that does not fit: of one seat, or, where `most` do, of those that were asked for. */
-static int refuse(const struct aq_block *b, const struct aq_block_inputs *in, uint32_t most,
-                  struct aq_err *reterr)
+static void refuse(const struct aq_block *b, const struct aq_block_inputs *in, uint32_t most,
+                   struct aq_err *reterr)
 {
     enum aq_tier tier = short_of(b, in);
     const struct aq_block_shape *s = &b->plan.shape;
     char need[32], have[32], lines[160];
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
-    if (most)
-        return aq_error(reterr, -ENOMEM,
-                        "%s memory: %u seats x %u micro-batches need %s, the budget is %s; the "
-                        "largest block that fits is --micro-batch %u",
-                        aq_tier_name(tier), s->micro_batch, s->micro_batches, need, have, most);
+    if (most) {
+        aq_error(reterr, -ENOMEM,
+                 "%s memory: %u seats x %u micro-batches need %s, the budget is %s; the "
+                 "largest block that fits is --micro-batch %u",
+                 aq_tier_name(tier), s->micro_batch, s->micro_batches, need, have, most);
+        return;
+    }
     largest_lines(lines, sizeof(lines), &b->ledger, tier);
-    return aq_error(reterr, -ENOMEM,
-                    "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
-                    aq_tier_name(tier), need, lines, have);
+    aq_error(reterr, -ENOMEM,
+             "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
+             aq_tier_name(tier), need, lines, have);
 }
 
 /* The block with the most seats under this placement. */
@@ -147,7 +153,10 @@ static int choose_seats(struct aq_block *b, const struct aq_block_inputs *in,
     bool refused = !most || in->micro_batch;
     uint32_t seats = !most ? 1 : refused ? wanted : (uint32_t)most;
     rc = aq_block_make(b, in, placement, seats, reterr);
-    return rc == 0 && refused ? refuse(b, in, (uint32_t)most, reterr) : rc;
+    if (rc < 0 || !refused)
+        return rc;
+    refuse(b, in, (uint32_t)most, reterr);
+    return UNFIT;
 }
 
 /* Weights that stream when they do not fit: memory goes to KV before weights, since throughput
@@ -272,7 +281,7 @@ static int choose_plainly(struct aq_block *b, const struct aq_block_inputs *in,
 {
     struct aq_placement near = in_memory(in, 0);
     int rc = choose_seats(b, in, in->placement ? in->placement : &near, reterr);
-    bool streams = rc == -ENOMEM && !in->placement && in->can_stream;
+    bool streams = rc == UNFIT && !in->placement && in->can_stream;
     return streams ? choose_streamed(b, in, reterr) : rc;
 }
 
@@ -285,12 +294,15 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     struct aq_block_inputs search = *in, device = attended_on_the_device(in);
     bool ranked = in->hw && in->can_stream;
     int rc = choose_plainly(b, in, reterr);
-    if (rc == -ENOMEM && in->tight && device.attention_auto != in->attention_auto)
+    if (rc == UNFIT && in->tight && device.attention_auto != in->attention_auto)
         rc = choose_plainly(b, &device, reterr);
-    if (in->placement || (rc < 0 && rc != -ENOMEM))
+    if (in->placement || (rc < 0 && rc != UNFIT))
         return rc;
-    if (rc == -ENOMEM) {
-        bool fits = aq_block_least(b, in, NULL) == 0 && within(b, in);
+    if (rc == UNFIT) {
+        int least = aq_block_least(b, in, NULL);
+        if (least == -ENOMEM)
+            return aq_error_memory(reterr, "block: search");
+        bool fits = least == 0 && within(b, in);
         search.plan_ops = fits || in->plan_ops ? in->plan_ops : SHORT_SEARCH_OPS;
         rc = fits && in->tight ? 0 : rc;
         ranked = ranked && (fits || in->tight);
@@ -343,13 +355,14 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
     struct aq_block b = {0};
     int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
     rc = rc < 0 ? rc : choose(&b, in, reterr);
-    if (rc == -ENOMEM) {
+    if (rc == UNFIT) {
         tight.tight = true;
         in = &tight;
         rc = choose(&b, in, reterr);
     }
-    if (rc == -ENOMEM && !in->placement)
+    if (rc == UNFIT && !in->placement)
         refuse_least(given, reterr);
+    rc = rc == UNFIT ? -ENOMEM : rc;
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
     if (rc < 0) {

@@ -325,7 +325,7 @@ int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr)
     };
     int rc;
     if (!f.place || !f.heir || !f.clock || !f.slot || !f.reader) {
-        rc = aq_error(reterr, -ENOMEM, "checker: a program of %u ops", p->op_count);
+        rc = aq_error_memory(reterr, "checker: a program of %u ops", p->op_count);
     } else {
         find_heirs(&f);
         set_clocks(&f);

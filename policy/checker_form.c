@@ -358,7 +358,7 @@ static int check_once(const struct aq_program *p, struct aq_err *reterr)
 {
     struct identity *list = calloc(p->op_count + 1, sizeof(*list));
     if (!list)
-        return aq_error(reterr, -ENOMEM, "checker: a program of %u ops", p->op_count);
+        return aq_error_memory(reterr, "checker: a program of %u ops", p->op_count);
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->op_count; i++) {
         const struct aq_op *op = &p->op[i];

@@ -285,7 +285,7 @@ static int check_products(const struct aq_program *p, const struct aq_check_opts
     uint32_t steps = opts->steps->step_count;
     bool *unpacked = calloc(steps + 1, sizeof(*unpacked));
     if (!unpacked)
-        return aq_error(reterr, -ENOMEM, "checker: a model of %u steps", steps);
+        return aq_error_memory(reterr, "checker: a model of %u steps", steps);
     for (uint32_t i = 0; i < p->op_count; i++) {
         if (p->op[i].kind == AQ_OP_UNPACK && p->op[i].step < steps)
             unpacked[p->op[i].step] = true;
@@ -307,7 +307,7 @@ int aq_check_moves(const struct aq_program *p, const struct aq_check_opts *opts,
     l.staged = calloc(l.count + 1, 1);
     int rc = 0;
     if (!l.ring || !l.staged)
-        rc = aq_error(reterr, -ENOMEM, "checker: a stream of %u chunks", l.count);
+        rc = aq_error_memory(reterr, "checker: a stream of %u chunks", l.count);
     if (rc == 0)
         rc = check_all(p, &l, opts, reterr);
     for (uint32_t c = 0; rc == 0 && c < l.count; c++) {

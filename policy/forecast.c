@@ -248,7 +248,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));
     if (!m.shape || !m.cost) {
         maker_close(&m);
-        return aq_error(reterr, -ENOMEM, "forecast of %u ops", ops);
+        return aq_error_memory(reterr, "forecast of %u ops", ops);
     }
     *ret = m;
     return 0;
@@ -358,7 +358,7 @@ static int play_whole(struct job *j, uint32_t passes, struct aq_err *reterr)
     enum pass_kind kind[PLAYED_MAX];
     struct aq_seating *s = NULL;
     int rc = cost ? aq_seating_open(&s, &j->seating, reterr)
-                  : aq_error(reterr, -ENOMEM, "forecast of %u ops", passes * ops);
+                  : aq_error_memory(reterr, "forecast of %u ops", passes * ops);
     for (; rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode); i++) {
         assert(i < passes);
         kind[i] = kind_of(prefill, decode);

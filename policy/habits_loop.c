@@ -660,7 +660,7 @@ int aq_habit_loop_build(struct aq_habit_loop *ret, const struct aq_habit_run *ru
     struct aq_habit_loop loop = {l.p, l.cost};
     if (l.failed) {
         aq_habit_loop_close(&loop);
-        return aq_error(reterr, -ENOMEM, "a loop of %u x %u visits", l.groups, l.batches);
+        return aq_error_memory(reterr, "a loop of %u x %u visits", l.groups, l.batches);
     }
     *ret = loop;
     return 0;

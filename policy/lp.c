@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/lp.h"
 
+#include "policy/lp_clp.h"
+
 #include <assert.h>
-#include <coin/Clp_C_Interface.h>
 #include <errno.h>
 #include <math.h>
-#include <string.h>
 
 /* Beyond this Clp takes a bound for none. */
 #define NO_BOUND 1e30
@@ -18,7 +18,7 @@ static double bound(double x)
 
 int aq_lp_solve(double *ret_x, double *ret_cost, const struct aq_lp *lp, struct aq_err *reterr)
 {
-    CoinBigIndex start[AQ_LP_COLUMNS_MAX + 1];
+    int start[AQ_LP_COLUMNS_MAX + 1];
     int row[AQ_LP_COLUMNS_MAX * AQ_LP_ROWS_MAX];
     double value[AQ_LP_COLUMNS_MAX * AQ_LP_ROWS_MAX];
     double low[AQ_LP_COLUMNS_MAX], high[AQ_LP_COLUMNS_MAX];
@@ -42,18 +42,20 @@ int aq_lp_solve(double *ret_x, double *ret_cost, const struct aq_lp *lp, struct 
         row_low[r] = bound(lp->row_low[r]);
         row_high[r] = bound(lp->row_high[r]);
     }
-    Clp_Simplex *s = Clp_newModel();
-    if (!s)
-        return aq_error(reterr, -ENOMEM, "linear program of %u columns", lp->columns);
-    Clp_setLogLevel(s, 0);
-    Clp_loadProblem(s, (int)lp->columns, (int)lp->rows, start, row, value, low, high, lp->cost,
-                    row_low, row_high);
-    Clp_dual(s, 0);
-    int rc = Clp_status(s) == 0 ? 0 : -ERANGE;
-    if (rc == 0) {
-        memcpy(ret_x, Clp_primalColumnSolution(s), lp->columns * sizeof(*ret_x));
-        *ret_cost = Clp_objectiveValue(s);
-    }
-    Clp_deleteModel(s);
+    const struct aq_lp_columns columns = {
+        .columns = (int)lp->columns,
+        .rows = (int)lp->rows,
+        .start = start,
+        .row = row,
+        .value = value,
+        .low = low,
+        .high = high,
+        .cost = lp->cost,
+        .row_low = row_low,
+        .row_high = row_high,
+    };
+    int rc = aq_lp_clp_solve(ret_x, ret_cost, &columns);
+    if (rc == -ENOMEM)
+        return aq_error_memory(reterr, "linear program of %u columns", lp->columns);
     return rc < 0 ? aq_error(reterr, rc, "linear program: no solution within its bounds") : 0;
 }

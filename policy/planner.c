@@ -600,7 +600,7 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
     struct aq_search *s = malloc(sizeof(*s));
     assert(in->hw);
     if (!s)
-        return aq_error(reterr, -ENOMEM, "block: search");
+        return aq_error_memory(reterr, "block: search");
     int rc = begin(s, best, in, reterr);
     rc = rc < 0 ? rc : try_all(s, reterr);
     aq_block_close(&s->now);

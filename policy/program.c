@@ -428,13 +428,13 @@ int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
         p.slot = calloc(p.slot_count, sizeof(*p.slot));
     }
     if (!p.slot) {
-        aq_error(reterr, rc, "program of %u slots", p.slot_count);
+        aq_error_memory(reterr, "program of %u slots", p.slot_count);
         goto end;
     }
     lay_slots(&b);
     rc = aq_build_ops(&b, reterr);
     if (rc == 0 && (b.failed || !derive_deps(&b)))
-        rc = aq_error(reterr, -ENOMEM, "program of %u ops", p.op_count);
+        rc = aq_error_memory(reterr, "program of %u ops", p.op_count);
 end:
     free(b.hidden_home);
     free(b.hidden_now);

@@ -686,7 +686,7 @@ int aq_build_ops(struct aq_builder *b, struct aq_err *reterr)
     o.first_group = calloc(b->stream->chunk_count + 1, sizeof(*o.first_group));
     o.last_group = calloc(b->stream->chunk_count + 1, sizeof(*o.last_group));
     if (!o.unit || !o.first_group || !o.last_group) {
-        aq_error(reterr, rc, "program of %u steps", b->steps->step_count);
+        aq_error_memory(reterr, "program of %u steps", b->steps->step_count);
         goto end;
     }
     list_units(b, &o);

@@ -61,7 +61,7 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
     }
     if (!s || !s->turn || !s->seats.seat || !s->seats.lengths || !s->seats.prompt_rows) {
         aq_seating_close(s);
-        return aq_error(reterr, -ENOMEM, "forecast of %u seats: out of memory", seats);
+        return aq_error_memory(reterr, "forecast of %u seats", seats);
     }
     const struct aq_program *p = &opts->block->program;
     for (uint32_t i = 0, k = 0; i < p->op_count; i++) {

@@ -422,7 +422,7 @@ int aq_simulate(struct aq_sim_result *ret, const struct aq_program *p, const str
     struct sim s = {.p = p, .hw = hw, .opts = opts};
     int rc;
     if (!open_sim(&s))
-        rc = aq_error(reterr, -ENOMEM, "simulator: %u passes of %u ops", opts->passes, p->op_count);
+        rc = aq_error_memory(reterr, "simulator: %u passes of %u ops", opts->passes, p->op_count);
     else
         rc = opts->serial ? play_serially(&s, reterr) : play_overlapped(&s, reterr);
     if (rc == 0) {

@@ -56,7 +56,7 @@ int aq_steps_open(struct aq_model_steps *m, uint32_t step_count, uint32_t matrix
     m->vector = calloc(m->vector_count + 1, sizeof(*m->vector));
     if (!m->step || !m->matrix || !m->vector) {
         aq_steps_close(m);
-        return aq_error(reterr, -ENOMEM, "description of %u steps", step_count);
+        return aq_error_memory(reterr, "description of %u steps", step_count);
     }
     for (uint32_t s = 0; s < step_count; s++) {
         struct aq_step_desc *d = &m->step[s];

@@ -307,7 +307,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
     s.step_chunk = calloc(steps->step_count + 1, sizeof(*s.step_chunk));
     int rc = -ENOMEM;
     if (!s.split || !s.step_chunk) {
-        aq_error(reterr, rc, "stream of %u steps", steps->step_count);
+        aq_error_memory(reterr, "stream of %u steps", steps->step_count);
         goto fail;
     }
     for (uint32_t j = 0; j < steps->step_count; j++)
@@ -325,7 +325,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
     fit_ring(&m);
     number_chunks(&m);
     if (m.failed) {
-        rc = aq_error(reterr, -ENOMEM, "stream of %u chunks", s.chunk_count);
+        rc = aq_error_memory(reterr, "stream of %u chunks", s.chunk_count);
         goto fail;
     }
     *ret = s;

@@ -67,7 +67,7 @@ clang=$(command -v clang-14 || command -v clang)
 if [ -z "$clang" ]; then
     echo "== fuzz: skipped, there is no clang"
 elif (
-    export CC="$clang"
+    export CC="$clang" CXX="$(dirname "$clang")/$(basename "$clang" | sed 's/clang/clang++/')"
     # No fuzz target computes: the vector kernels, slow to compile instrumented, stay out.
     build fuzz -Dfuzz=true -Disa=[] -Dtests=enabled -Dbuildtype=debugoptimized -Db_lundef=false
 ); then

@@ -18,7 +18,7 @@ int aq_exec_open(struct aq_exec **ret, struct aq_pool *pool, void *scratch, size
     assert((uintptr_t)scratch % 64 == 0 && scratch_bytes % 64 == 0);
     struct aq_exec *ex = malloc(sizeof(*ex));
     if (!ex)
-        return aq_error(reterr, -ENOMEM, "execution context: %zu bytes", sizeof(*ex));
+        return aq_error_memory(reterr, "execution context: %zu bytes", sizeof(*ex));
     *ex = (struct aq_exec){.pool = pool, .scratch = scratch, .scratch_bytes = scratch_bytes};
     *ret = ex;
     return 0;

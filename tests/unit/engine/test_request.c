@@ -645,6 +645,24 @@ static void unknown_fields_are_collected_once_with_the_nearest_known(void **stat
     assert_string_equal(rig->unknown.field[2].nearest, "max_tokens");
 }
 
+/* 63 bytes are kept: two letters, and 30 of two bytes; the 31st would be cut. */
+static void a_long_unknown_field_is_cut_between_two_characters(void **state)
+{
+    struct rig *rig = *state;
+    char name[82] = "a", text[128];
+    for (int i = 0; i < 40; i++)
+        memcpy(name + (1 + 2 * i), "\u00e9", 2);
+    snprintf(text, sizeof(text), "{\"prompt\": \"a\", \"a%s\": 1}", name);
+    assert_good(read_line(rig, text));
+    assert_good(read_line(rig, text));
+    assert_int_equal(rig->unknown.count, 1);
+    assert_int_equal(rig->unknown.field[0].count, 2);
+    size_t kept = strlen(rig->unknown.field[0].name);
+    assert_int_equal(kept, 62);
+    assert_memory_equal(rig->unknown.field[0].name, "a", 1);
+    assert_memory_equal(rig->unknown.field[0].name + 1, name, kept - 1);
+}
+
 static void unknown_fields_are_errors_when_asked_for(void **state)
 {
     struct rig *rig = *state;
@@ -792,6 +810,7 @@ static const struct CMUnitTest tests[] = {
     T(no_tokens_at_all_need_echo),
     T(unsupported_fields_pass_with_a_neutral_value_only),
     T(unknown_fields_are_collected_once_with_the_nearest_known),
+    T(a_long_unknown_field_is_cut_between_two_characters),
     T(unknown_fields_are_errors_when_asked_for),
     T(too_long_is_an_error_with_all_three_numbers),
     T(truncation_keeps_bos_and_counts_what_it_dropped),
