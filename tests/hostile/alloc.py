@@ -229,7 +229,7 @@ def named(frames, names):
     found = []
     for frame in frames:
         match = re.match(r"(.*)\((.*)\+(0x[0-9a-f]+)\) ?\[", frame)
-        if match and not match.group(2) and os.path.samefile(match.group(1), sys.argv[1]):
+        if match and not match.group(2) and os.path.basename(match.group(1)) == "aquifer":
             at = int(match.group(3), 16)
             below = [n for a, n in names if a <= at]
             found.append(below[-1] if below else frame)
@@ -266,6 +266,8 @@ def main():
     o.program, o.library = os.path.abspath(o.program), os.path.abspath(o.library)
     names, bad, totals = symbols(o.program), 0, collections.Counter()
     with tempfile.TemporaryDirectory() as d:
+        # Alone: beside a module with the CUDA code, CUDA's own libraries would be started, and fail.
+        o.program = shutil.copy(o.program, os.path.join(d, "aquifer"))
         write_model(os.path.join(d, "model"))
         with open(os.path.join(d, "in.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in RECORDS)
