@@ -511,8 +511,8 @@ static void note_error(struct load *l, int rc, const struct aq_err *err)
 {
     pthread_mutex_lock(&l->lock);
     if (l->rc == 0) {
-        l->rc = rc;
         l->err = *err;
+        __atomic_store_n(&l->rc, rc, __ATOMIC_RELAXED); /* other workers look without the lock */
     }
     pthread_mutex_unlock(&l->lock);
 }
