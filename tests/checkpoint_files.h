@@ -5,7 +5,7 @@
 #ifndef AQ_TESTS_CHECKPOINT_FILES_H
 #define AQ_TESTS_CHECKPOINT_FILES_H
 
-#include "engine/tensor_file.h"
+#include "engine/checkpoint/tensor_file.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 #include "tests/fake_engine.h"
 
 #include "base/prng.h"
-#include "engine/engine.h"
+#include "engine/core/engine.h"
 
 #include <assert.h>
 #include <math.h>

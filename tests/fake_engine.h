@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/fake_engine.h - engine/engine.h without arithmetic: the next token is a hash of the tokens
- * before it, so results are the same in every order and batch, and passes take no time.  Linked
- * before the library, it stands in for the real engine; what it does is set here. */
+ * tests/fake_engine.h - engine/core/engine.h without arithmetic: the next token is a hash of the
+ * tokens before it, so results are the same in every order and batch, and passes take no time.
+ * Linked before the library, it stands in for the real engine; what it does is set here. */
 #ifndef AQ_TESTS_FAKE_ENGINE_H
 #define AQ_TESTS_FAKE_ENGINE_H
 

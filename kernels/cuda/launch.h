@@ -110,8 +110,8 @@ struct aq_cuda_top {
     uint32_t id;
     float logprob;
 };
-/* What is wanted of a row, and how its token is drawn: what engine/sample.c takes from a sequence.
- */
+/* What is wanted of a row, and how its token is drawn: what engine/compute/sample.c takes from a
+ * sequence. */
 struct aq_cuda_draw {
     uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen */
     float temperature;  /* 0: the largest logit, of equal ones the lowest id */
@@ -142,7 +142,7 @@ struct aq_cuda_rows {
     uint32_t rows, vocab;
 };
 
-/* Masks and penalties, in place: the bits of engine/sample.c. */
+/* Masks and penalties, in place: the bits of engine/compute/sample.c. */
 int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r);
 /* choices[row]: the given token, or the next one; penalties and masks are as penalise has left
  * them.

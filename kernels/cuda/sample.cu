@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * From logits to tokens: penalties, truncation, the draw and log-probabilities by the rules of
- * engine/sample.h.  A block of threads per row.
+ * engine/compute/sample.h.  A block of threads per row.
  *
  * Nothing is sorted.  Every logit has a place: by logit and then by id, best first, or by id alone
  * where nothing is truncated.  Which candidate ends the best k, or reaches top_p, or is drawn, is

@@ -4,8 +4,8 @@
  * checkpoint and from a packed store of it, on every instruction set this machine has; and how far
  * bf16 arithmetic is from them. */
 #include "base/json.h"
-#include "engine/engine.h"
-#include "engine/pack.h"
+#include "engine/core/engine.h"
+#include "engine/model/pack.h"
 #include "tests/temp.h"
 #include "tests/test.h"
 

@@ -5,8 +5,8 @@
  * log-probability of tokens that are fed is near what the CPU computes.  AQ_CUDA_MODULE is the
  * module; of a real one nothing can be made to fail. */
 #include "base/json.h"
-#include "engine/cuda.h"
-#include "engine/engine_seams.h"
+#include "engine/compute/cuda.h"
+#include "engine/core/engine_seams.h"
 #include "tests/cuda_emu/control.h"
 #include "tests/temp.h"
 #include "tests/test.h"

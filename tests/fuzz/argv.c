@@ -2,7 +2,7 @@
  * The words of a command line, one a line: whatever they are, there are options that read back as
  * the same options, a text, or one sentence.  Nothing is run. */
 #include "engine/aquifer.h"
-#include "engine/options.h"
+#include "engine/options/options.h"
 #include "tests/fuzz/fuzz_yaml.h"
 
 #include <stdio.h>

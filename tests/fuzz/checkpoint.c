@@ -6,9 +6,9 @@
  *   @@ tensors PATH COUNT    safetensors: the section as its header, COUNT zeros as its data
  *   @@ link PATH             a symbolic link to what the section says
  *   @@ fold PATH             a folder */
-#include "engine/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "base/types.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 #include "tests/fuzz/fuzz_dir.h"
 
 #include <limits.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any text: a config that is accepted describes a model whose steps can be laid out. */
-#include "engine/arch/opt.h"
-#include "engine/model_config.h"
+#include "engine/model/config.h"
+#include "engine/model/arch/opt.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>

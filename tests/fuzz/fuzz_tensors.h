@@ -3,7 +3,7 @@
 #ifndef AQ_TESTS_FUZZ_TENSORS_H
 #define AQ_TESTS_FUZZ_TENSORS_H
 
-#include "engine/tensor_file.h"
+#include "engine/checkpoint/tensor_file.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>

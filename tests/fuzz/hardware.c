@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Hardware profiles: whatever the bytes are, there is a machine whose rates are finite, in their
  * limits and stay the same when it is written and read again, or one sentence. */
-#include "engine/hw_file.h"
-#include "engine/hw_keys.h"
+#include "engine/machine/hw_file.h"
+#include "engine/machine/hw_keys.h"
 #include "tests/fuzz/fuzz_yaml.h"
 
 #include <math.h>

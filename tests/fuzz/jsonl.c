@@ -4,9 +4,9 @@
  * byte chooses how the lines are read. */
 #include "base/json.h"
 #include "base/prng.h"
-#include "engine/input.h"
-#include "engine/result.h"
-#include "engine/tokenizer.h"
+#include "engine/records/input.h"
+#include "engine/records/result.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any bytes: parsing ends, and every value that is reachable can be looked at. */
-#include "engine/pickle.h"
+#include "engine/checkpoint/pickle.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>

@@ -8,7 +8,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "engine/job_lines.h"
+#include "engine/job/lines.h"
 #include "tests/fake_engine.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/temp.h"

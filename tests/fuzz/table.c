@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Tables of runs: whatever the bytes are, there are rows that are whole, or one sentence. */
-#include "engine/table.h"
-#include "engine/options.h"
+#include "engine/measure/table.h"
+#include "engine/options/options.h"
 #include "tests/fuzz/fuzz_yaml.h"
 
 #include <math.h>

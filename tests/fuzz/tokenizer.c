@@ -2,7 +2,7 @@
  * Any tokenizer files: the input is a list of files, each begun by a line "@@ NAME", and the text
  * to encode behind "@@ text".  A tokenizer that opens encodes into ids that have tokens, and
  * decodes the same as a whole and one by one. */
-#include "engine/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz_dir.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any text, with a real tokenizer: every byte comes back, whatever the bytes; and as JSONL, every
  * line has its result line. */
-#include "engine/tokenize.h"
+#include "engine/commands/tokenize_lines.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any file: it is refused with one error, or all that it lists can be read. */
-#include "engine/torchzip.h"
+#include "engine/checkpoint/torchzip.h"
 #include "tests/fuzz/fuzz_tensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * YAML files: the tree, and the whole way of --config into options.  Whatever the bytes are, there
  * is a tree whose counts, lines and texts agree, or one sentence. */
-#include "engine/yaml.h"
-#include "engine/options.h"
+#include "base/yaml.h"
+#include "engine/options/options.h"
 #include "tests/fuzz/fuzz_yaml.h"
 
 #include <stdio.h>

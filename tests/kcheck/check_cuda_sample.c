@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sampling on a device against engine/sample.c: the same tokens and the same log-probabilities. */
-#include "engine/sample.h"
+ * Sampling on a device against engine/compute/sample.c: the same tokens and the same
+ * log-probabilities. */
+#include "engine/compute/sample.h"
 #include "tests/kcheck/kc_cuda.h"
 
 #include <math.h>
@@ -110,7 +111,7 @@ static void check_choices(struct kc *kc, const struct aq_cuda_choice *got,
     }
 }
 
-/* What engine/sample.c takes, and leaves in `adjusted`. */
+/* What engine/compute/sample.c takes, and leaves in `adjusted`. */
 static void choose_on_host(struct rig *x, const struct aq_logits_stat *raw, float *adjusted,
                            const struct aq_sample_work *work, struct expected *ret)
 {

@@ -4,7 +4,7 @@
 #ifndef AQ_TESTS_KCHECK_KC_CUDA_H
 #define AQ_TESTS_KCHECK_KC_CUDA_H
 
-#include "engine/cuda_module.h"
+#include "engine/compute/cuda_module.h"
 #include "tests/kcheck/kcheck.h"
 
 /* Makes the options ready for the device (what is mapped, what is random by their seed); the name

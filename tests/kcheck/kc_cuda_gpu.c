@@ -6,7 +6,7 @@
  * fork(). */
 #include "tests/kcheck/kc_cuda.h"
 
-#include "engine/cuda.h"
+#include "engine/compute/cuda.h"
 #include "tests/kcheck/kc_internal.h"
 
 #include <pthread.h>

@@ -4,7 +4,7 @@
 #include "tests/reference/reference.h"
 
 #include "base/types.h"
-#include "engine/model.h"
+#include "engine/model/model.h"
 
 #include <assert.h>
 #include <math.h>

@@ -7,8 +7,8 @@
  * and the reference goes on with the engine's choice.  Everything else fails. */
 #include "base/json.h"
 #include "base/prng.h"
-#include "engine/engine_seams.h"
-#include "engine/model.h"
+#include "engine/core/engine_seams.h"
+#include "engine/model/model.h"
 #include "tests/checkpoint_files.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"

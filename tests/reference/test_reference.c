@@ -2,8 +2,8 @@
  * The reference in f64 against golden numbers of another plain program (torch, f32): losses of the
  * small trained model under h2o, window and heavy, and the tokens it chooses under h2o. */
 #include "base/json.h"
-#include "engine/model.h"
-#include "engine/tokenizer.h"
+#include "engine/model/model.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"
 

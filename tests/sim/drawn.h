@@ -5,7 +5,7 @@
 #ifndef AQ_TESTS_SIM_DRAWN_H
 #define AQ_TESTS_SIM_DRAWN_H
 
-#include "engine/engine_seams.h"
+#include "engine/core/engine_seams.h"
 
 enum {
     CROWD_MAX = 16,

@@ -90,20 +90,97 @@ def numbered(tree, name, stripped):
 
 def check_includes(tree):
     """Dependencies point down, and the three in the middle never meet."""
-    quoted = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
     for name in tree.c_files():
         folder = name.split("/")[0]
-        for number, line in enumerate(tree.lines(name), 1):
-            match = quoted.match(line)
-            if not match or match.group(1) in GENERATED:
-                continue
-            target = match.group(1)
+        for number, target in quoted_includes(tree, name):
             if "/" not in target:
                 yield name, number, f'"{target}": expected the path from the top folder'
             elif target.split("/")[0] not in MAY_INCLUDE[folder]:
                 yield name, number, f"{folder}/ may not include {target}"
             elif not os.path.exists(os.path.join(tree.root, target)):
                 yield name, number, f"{target} does not exist"
+
+
+QUOTED = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
+
+
+def read_floors(tree):
+    """engine/floors.txt: {folder: (floor, its public headers)}."""
+    floors = {}
+    for line in tree.lines("engine/floors.txt"):
+        match = re.match(r"^(\d+) (\S+):(.*)$", line)
+        if match:
+            floors[match.group(2)] = int(match.group(1)), set(match.group(3).split())
+    return floors
+
+
+def room_of(name):
+    """Of engine/ROOM/a/b.h the folder and the rest; files beside the folders are of '.'."""
+    parts = name.split("/")[1:]
+    return (parts[0], "/".join(parts[1:])) if len(parts) > 1 else (".", parts[0])
+
+
+def quoted_includes(tree, name):
+    for number, line in enumerate(tree.lines(name), 1):
+        match = QUOTED.match(line)
+        if match and match.group(1) not in GENERATED:
+            yield number, match.group(1)
+
+
+def check_floors(tree):
+    """Folders of engine/ include downwards, and only what is public (engine/floors.txt)."""
+    table, floors, used = "engine/floors.txt", read_floors(tree), set()
+    for name in tree.c_files(("engine",)):
+        room, _ = room_of(name)
+        if room not in floors:
+            yield name, 1, f"the folder '{room}' has no floor in {table}"
+            continue
+        for number, target in quoted_includes(tree, name):
+            if not target.startswith("engine/"):
+                continue
+            other, header = room_of(target)
+            if other == room or other not in floors:
+                continue
+            used.add((other, header))
+            if floors[other][0] >= floors[room][0]:
+                yield name, number, f"{room} (floor {floors[room][0]}) may not include {target} " \
+                                    f"(floor {floors[other][0]}): {table}"
+            elif header not in floors[other][1]:
+                yield name, number, f"{target} is private to {other}: {table}"
+    for room, (_, public) in floors.items():
+        for header in sorted(public):
+            path = f"engine/{header}" if room == "." else f"engine/{room}/{header}"
+            if path not in tree.files:
+                yield table, 1, f"{room}: {path} does not exist"
+            elif (room, header) not in used:
+                yield table, 1, f"{room}: nobody else includes {header}; it is private"
+    yield from circles(tree)
+
+
+def circles(tree):
+    """Headers that include each other: each circle once, from its first name."""
+    graph = {name: [t for _, t in quoted_includes(tree, name)]
+             for name in tree.c_files(LIBRARY) if name.endswith((".h", ".cuh"))}
+    done = set()
+
+    def walk(name, path):
+        if name in path:
+            around = path[path.index(name):]
+            if name == min(around):
+                yield name, 1, "headers include each other: " + " -> ".join(around + [name])
+            return
+        if name in done or name not in graph:
+            return
+        for target in graph[name]:
+            yield from walk(target, path + [name])
+        done.add(name)
+
+    found = set()
+    for name in sorted(graph):
+        for finding in walk(name, []):
+            if finding not in found:
+                found.add(finding)
+                yield finding
 
 
 def check_boundary(tree):

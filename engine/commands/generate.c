@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/commands/generate.c - `aquifer generate`: the phases of a job, in order.  Open (nothing
+ * large), lock, preflight, resume, plan, and then the run, which is job_run.c's. */
+#include "engine/commands/commands.h"
+#include "engine/job/job.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/core/forecast_json.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What waits between the engine and the disk, at most. */
+#define WRITER_QUEUE_BYTES (2 * AQ_MIB)
+/* In flight before it is known how many seats there are. */
+#define HELD_GUESS_BYTES (4 * AQ_MIB)
+/* From here on a line's share of the memory is worth a word. */
+#define LONG_LINE_BYTES (1 * AQ_MIB)
+/* JSON in memory is larger than its text: a list of short ids about eight times. */
+enum { PARSED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
+
+/* ---- words ---- */
+
+void aq_job_note(const struct aq_job *j, enum aquifer_level level, const char *format, ...)
+{
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    aq_hooks_line(j->hooks, level, "%s", text);
+}
+
+const char *aq_job_bos_name(enum aq_bos bos)
+{
+    return bos == AQ_BOS_AUTO ? "auto" : bos == AQ_BOS_ALWAYS ? "always" : "never";
+}
+
+const char *aq_job_overlong_name(enum aq_overlong overlong)
+{
+    static const char *const name[] = {[AQ_OVERLONG_ERROR] = "error",
+                                       [AQ_OVERLONG_TRUNCATE_LEFT] = "truncate-left",
+                                       [AQ_OVERLONG_TRUNCATE_RIGHT] = "truncate-right",
+                                       [AQ_OVERLONG_CLIP] = "clip"};
+    return name[overlong];
+}
+
+const char *aq_job_device_reason(const struct aq_job *j)
+{
+    return j->o->device && strcmp(j->o->device, "auto") != 0 ? "asked for"
+                                                             : "auto: no NVIDIA GPU is visible";
+}
+
+/* ---- open ---- */
+
+static int poll_interrupted(void *user)
+{
+    return aq_job_interrupted(user);
+}
+
+static int open_input(struct aq_job *j, struct aq_err *reterr)
+{
+    char *folder = j->output && !j->stream_output ? aq_file_folder(j->output) : NULL;
+    const struct aq_input_opts opts = {
+        .path = j->o->prompt.count ? NULL : j->o->input,
+        .prompts = &j->o->prompt,
+        .format = j->o->input_format,
+        .spool_dir = folder,
+        .interrupted = poll_interrupted,
+        .user = j,
+    };
+    int rc = aq_input_open(&j->input, &opts, reterr);
+    if (rc == 0)
+        j->g.rules.text_lines = aq_input_is_text(j->input);
+    if (j->o->prompt.count)
+        j->g.rules.prompt_field = NULL; /* the input is not the user's: it has a "prompt" */
+    free(folder);
+    return rc;
+}
+
+static void job_close(struct aq_job *j)
+{
+    aq_writer_close(j->writer, NULL, NULL);
+    aq_engine_close(j->g.engine); /* before the records it may still hold */
+    j->g.engine = NULL;
+    for (struct aq_record *rec = j->in_flight, *next; rec; rec = next) {
+        next = rec->next;
+        aq_record_close(rec);
+    }
+    aq_input_close(j->input);
+    aq_generator_close(&j->g);
+    free(j->rows);
+    aq_lengths_close(&j->lengths);
+    free(j->id_table);
+    free(j->prompt_histogram);
+    free(j->output);
+    free(j->part);
+    free(j->manifest);
+    free(j->status);
+    free(j->sums);
+    free(j->damaged);
+    aq_sums_close(j->old.sums);
+    aq_lock_close(j->lock);
+    free(j);
+}
+
+static int job_open(struct aq_job **ret, const struct aq_options *o,
+                    const struct aquifer_hooks *hooks, struct aq_err *reterr)
+{
+    struct aq_job *j = calloc(1, sizeof(*j));
+    if (!j)
+        return aq_error_memory(reterr, "job");
+    j->o = o;
+    j->hooks = hooks;
+    j->log = aq_job_log(j);
+    int rc = aq_job_open_output(j, reterr);
+    if (rc == 0)
+        rc = aq_generator_open(&j->g, o, &j->log, reterr);
+    if (rc == 0)
+        rc = open_input(j, reterr);
+    if (rc < 0)
+        job_close(j);
+    else
+        *ret = j;
+    return rc;
+}
+
+/* ---- plan ---- */
+
+/* Memory for records in flight depends on the number of seats, and that on the memory that is left:
+ * a first plan with a guess tells the seats, a second one holds what two records a seat need. */
+static int plan_seats(struct aq_job *j, struct aq_err *reterr)
+{
+    uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
+    uint64_t fixed = 2 * results + j->line_max * PARSED_PER_TEXT;
+    j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
+    uint64_t guess = j->held_limit;
+    j->workload.queue_bytes = fixed + guess;
+    int rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
+    if (rc < 0)
+        return rc;
+    uint64_t mean = aq_div_up(j->held_sum, j->pending_valid);
+    uint64_t want = aq_max_u64(2 * mean * aq_engine_seats(j->g.engine), 2 * j->held_max);
+    want = aq_min_u64(want, j->held_sum);
+    if (want > j->held_limit) {
+        j->held_limit = want;
+        j->workload.queue_bytes = fixed + want;
+        rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
+    }
+    if (rc == -ENOMEM && j->held_limit > guess) { /* the guess fitted: fewer in flight, then */
+        j->held_limit = guess;
+        j->workload.queue_bytes = fixed + guess;
+        rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
+    }
+    return rc;
+}
+
+static int plan(struct aq_job *j, struct aq_err *reterr)
+{
+    malloc_trim(0); /* what the preflight used counts as this process's memory otherwise */
+    int rc = plan_seats(j, reterr);
+    j->planned = rc == 0;
+    if (rc == -ENOMEM && j->line_max > LONG_LINE_BYTES)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "the longest input line has %.1f MB; %.1f MB of memory are kept for reading it",
+                    1e-6 * (double)j->line_max, 1e-6 * (double)(j->line_max * PARSED_PER_TEXT));
+    return rc;
+}
+
+static void say(void *user, const char *text)
+{
+    const struct aq_job *j = user;
+    aq_hooks_line(j->hooks, AQUIFER_INFO, "%s", text);
+}
+
+static void print(void *user, const char *text)
+{
+    const struct aq_job *j = user;
+    aq_hooks_output(j->hooks, text, strlen(text));
+    aq_hooks_output(j->hooks, "\n", 1);
+}
+
+static void plan_line(struct aq_buf *out, const json_t *plan_json)
+{
+    const char *key;
+    json_t *v;
+    aq_buf_puts(out, "plan:");
+    json_object_foreach((json_t *)plan_json, key, v)
+    {
+        if (json_is_object(v) || json_is_array(v))
+            continue;
+        char *text = json_is_string(v) ? strdup(json_string_value(v))
+                                       : aq_json_dump(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        aq_buf_printf(out, "%s %s %s", out->count > 5 ? "," : "", key, text ? text : "?");
+        free(text);
+    }
+}
+
+static void plan_lines(const struct aq_job *j, void (*line)(void *user, const char *text),
+                       bool with_ledger)
+{
+    json_t *p = aq_engine_plan_json(j->g.engine), *item;
+    size_t i;
+    struct aq_buf text = {0};
+    plan_line(&text, p);
+    line((void *)j, text.data ? text.data : "");
+    json_array_foreach(json_object_get(p, "ledger"), i, item)
+    {
+        const char *tier = json_string_value(json_object_get(item, "tier"));
+        const char *purpose = json_string_value(json_object_get(item, "purpose"));
+        if (!with_ledger)
+            break;
+        aq_buf_clear(&text);
+        aq_buf_printf(&text, "ledger: %-8s %-24s %14" JSON_INTEGER_FORMAT " bytes",
+                      tier ? tier : "?", purpose ? purpose : "?",
+                      json_integer_value(json_object_get(item, "bytes")));
+        line((void *)j, text.data ? text.data : "");
+    }
+    aq_buf_close(&text);
+    json_decref(p);
+    p = aq_engine_predicted_json(j->g.engine);
+    aq_predict_lines(p, line, (void *)j);
+    json_decref(p);
+}
+
+static int dry_run(struct aq_job *j, struct aq_err *reterr)
+{
+    int rc = j->pending_valid ? plan(j, reterr) : 0;
+    if (rc == 0 && j->planned)
+        rc = aq_engine_check(j->g.engine, reterr);
+    if (rc < 0)
+        return rc;
+    if (j->o->json) {
+        json_t *doc = json_pack("{s:i, s:s, s:o, s:I, s:I}", "schema", 1, "command", "generate",
+                                "preflight", aq_job_preflight_json(j), "resumed",
+                                (json_int_t)j->done_before, "pending", (json_int_t)j->pending);
+        aq_json_put(&doc, "plan", j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
+        aq_json_put(&doc, "predicted",
+                    j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
+        return aq_hooks_json(j->hooks, doc, reterr);
+    }
+    aq_job_preflight_lines(j, print, j);
+    if (j->planned)
+        plan_lines(j, print, true);
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int prepare_output(struct aq_job *j, struct aq_err *reterr)
+{
+    if (!j->output)
+        return 0;
+    int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
+    if (rc == 0 && j->sums && !j->old.path)
+        rc = aq_job_begin_sums(j, reterr);
+    if (rc < 0)
+        return rc;
+    const struct aq_writer_opts opts = {
+        .path = j->lines,
+        .sums = j->sums,
+        .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
+        .disk_full_wait_s = j->o->disk_full_wait_s,
+        .log = &j->log,
+        .interrupted = poll_interrupted,
+        .user = j,
+    };
+    return aq_writer_open(&j->writer, &opts, reterr);
+}
+
+/* A report may be another job's, under a name that is used again. */
+static bool counts_agree(const struct aq_job *j, const json_t *preflight)
+{
+    static const char *const keys[] = {"records", "valid", "sequences", "prompt_tokens",
+                                       "output_tokens_max"};
+    json_t *now = aq_job_preflight_json(j);
+    bool agree = true;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++)
+        agree &=
+            json_equal(json_object_get(preflight, keys[i]), json_object_get(now, keys[i])) != 0;
+    json_decref(now);
+    return agree;
+}
+
+/* Whether a status file or report is the one of the run that finished all this: its numbers are
+ * worth more than those of a run that did nothing. */
+static bool tells_of_the_end(const struct aq_job *j, const char *path)
+{
+    json_t *o;
+    if (!path || aq_json_read_file(&o, path, AQ_MIB, NULL) < 0)
+        return false;
+    const char *state = json_string_value(json_object_get(o, "state"));
+    const json_t *total = json_object_get(o, "total");
+    const json_t *preflight = json_object_get(o, "preflight");
+    bool tells = state && !strcmp(state, "done") &&
+                 json_integer_value(total) == (json_int_t)j->row_count &&
+                 (!preflight || counts_agree(j, preflight));
+    json_decref(o);
+    return tells;
+}
+
+static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
+{
+    int rc = aq_job_settle(j, reterr);
+    if (rc == 0 && j->o->ordered && aq_file_size(j->part) > 0) /* all there, not yet in order */
+        rc = aq_job_order(j, reterr);
+    if (rc < 0)
+        return rc;
+    aq_job_note(j, AQUIFER_INFO, "nothing to do: all %" PRIu64 " records are in '%s'", j->row_count,
+                j->output);
+    struct aq_progress progress;
+    struct aq_run_view view = {.begin_s = aq_clock_s()};
+    aq_progress_begin(&progress, j, view.begin_s);
+    if (!tells_of_the_end(j, j->status))
+        aq_progress_status(&progress, j, &view, "done");
+    if (j->o->report && !tells_of_the_end(j, j->o->report))
+        aq_progress_write_report(j, aq_progress_report(j, &view, "done"));
+    return j->o->json ? aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr) : 0;
+}
+
+static void say_end(const struct aq_job *j, const struct aq_run_view *view)
+{
+    double s = view->last_result_s - view->first_pass_s;
+    uint64_t tokens = view->stats.generated_tokens;
+    aq_job_note(j, AQUIFER_INFO,
+                "done: %" PRIu64 " records (%" PRIu64 " errors), %" PRIu64
+                " tokens generated in %.1f s%s%s",
+                view->done, view->errors, tokens, s > 0 ? s : 0, j->output ? ", in " : "",
+                j->output ? j->output : "");
+}
+
+static int run(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_run_view view = {0};
+    int rc = j->pending_valid ? plan(j, reterr) : 0;
+    if (rc == 0)
+        rc = aq_job_settle(j, reterr);
+    if (rc == 0)
+        rc = prepare_output(j, reterr);
+    if (rc < 0)
+        return rc;
+    if (j->planned)
+        plan_lines(j, say, false);
+    rc = aq_job_run(j, &view, reterr);
+    if (rc < 0)
+        return rc;
+    say_end(j, &view);
+    if (j->o->json && j->output)
+        rc = aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr);
+    return rc < 0 ? rc : j->errors_before + view.errors ? EXIT_ERROR_RECORDS : 0;
+}
+
+static int phases(struct aq_job *j, struct aq_err *reterr)
+{
+    int rc = aq_job_preflight(j, reterr);
+    if (rc < 0)
+        return rc;
+    j->g.rules.unknown = NULL; /* each field was counted once; records are read again later */
+    if (!j->o->dry_run)
+        aq_job_preflight_lines(j, say, j);
+    rc = aq_job_check_counts(j, reterr);
+    if (rc == 0 && j->manifest)
+        rc = aq_job_resume(j, reterr);
+    if (rc < 0)
+        return rc;
+    aq_job_workload(j);
+    if (j->o->dry_run)
+        return dry_run(j, reterr);
+    return j->pending ? run(j, reterr) : nothing_to_do(j, reterr);
+}
+
+int aq_cmd_generate(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                    struct aq_err *reterr)
+{
+    struct aq_job *j;
+    int rc = job_open(&j, o, hooks, reterr);
+    if (rc < 0)
+        return rc;
+    rc = phases(j, reterr);
+    if (!j->abandoned) {
+        job_close(j);
+    } else { /* the engine's thread still works on it, until the process ends */
+        aq_lock_close(j->lock);
+        j->lock = NULL;
+    }
+    return rc;
+}

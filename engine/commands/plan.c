@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * aquifer plan: what fits, where it goes, how fast it will be and what binds. */
+#include "engine/commands/commands.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/units.h"
+#include "engine/plan/cases.h"
+#include "engine/plan/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- command and config ---- */
+
+/* As a shell takes it for one word. */
+static void put_word(struct aq_buf *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=,%+-";
+    if (*word && !word[strspn(word, plain)]) {
+        aq_buf_puts(out, word);
+    } else if (!strpbrk(word, "\"$`\\!")) {
+        aq_buf_printf(out, "\"%s\"", word);
+    } else {
+        aq_buf_puts(out, "'");
+        for (; *word; word++)
+            aq_buf_printf(out, *word == '\'' ? "'\\''" : "%c", *word);
+        aq_buf_puts(out, "'");
+    }
+}
+
+static void put_value(struct aq_buf *out, const json_t *v, bool quote)
+{
+    char *text = json_is_string(v) ? NULL : aq_json_dump(v, JSON_ENCODE_ANY);
+    if (text)
+        aq_buf_puts(out, text);
+    else if (!json_is_string(v))
+        out->failed = true;
+    else if (quote)
+        aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
+    else
+        put_word(out, json_string_value(v));
+    free(text);
+}
+
+/* A word of an option that reads \n, \t and \\ as the characters they stand for. */
+static void put_escaped(struct aq_buf *out, const char *text)
+{
+    struct aq_buf word = {0};
+    for (; *text; text++) {
+        const char *escape = *text == '\n' ? "\\n" : *text == '\t' ? "\\t" : "\\\\";
+        bool special = *text == '\n' || *text == '\t' || *text == '\\';
+        aq_buf_put(&word, special ? escape : text, special ? 2 : 1);
+    }
+    put_word(out, word.data ? word.data : "");
+    aq_buf_close(&word);
+}
+
+static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
+{
+    aq_buf_puts(out, json_is_false(v) ? " --no-" : " --");
+    for (const char *c = key; *c; c++)
+        aq_buf_printf(out, "%c", *c == '_' ? '-' : *c);
+    if (json_is_boolean(v))
+        return;
+    aq_buf_puts(out, " ");
+    put_value(out, v, false);
+}
+
+/* How the records of --input were read. */
+static void put_reading(struct aq_buf *out, const struct aq_options *o)
+{
+    static const char *const keys[] = {
+        "input_format", "prompt_field", "prompt_template", "limit", "n",
+        "temperature",  "bos",          "overlong"};
+    json_t *options = aq_options_to_json(o);
+    out->failed |= !options;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
+        json_t *v = json_object_get(options, keys[i]);
+        if (v && !strcmp(keys[i], "prompt_template")) {
+            aq_buf_puts(out, " --prompt-template ");
+            put_escaped(out, json_string_value(v));
+        } else if (v) {
+            put_flag(out, keys[i], v);
+        }
+    }
+    json_decref(options);
+}
+
+/* A line to type: of a checkpoint for its records, of a shape for a benchmark. */
+static json_t *command_json(const struct aq_planning *p)
+{
+    json_t *config = aq_planning_config_json(p), *v;
+    const char *key;
+    struct aq_buf out = {.failed = !config};
+    bool model = p->o->model;
+    aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
+    if (model) {
+        put_word(&out, p->o->input ? p->o->input : "prompts.jsonl");
+        aq_buf_puts(&out, " --output results.jsonl");
+    }
+    if (model)
+        aq_buf_printf(&out, " --max-tokens %u", p->o->input ? p->o->max_tokens : p->gen[1]);
+    else
+        aq_buf_printf(&out, " --prompt-len %u --gen-len %u", p->prompt[1], p->gen[1]);
+    if (!model && p->in.sequences)
+        aq_buf_printf(&out, " --requests %llu", (unsigned long long)p->in.sequences);
+    if (model && p->o->input)
+        put_reading(&out, p->o);
+    json_object_foreach(config, key, v) put_flag(&out, key, v);
+    json_t *ret = !out.failed ? aq_json_string(out.data) : NULL;
+    aq_buf_close(&out);
+    json_decref(config);
+    return ret;
+}
+
+static int write_config(const struct aq_planning *p, struct aq_err *reterr)
+{
+    json_t *config = aq_planning_config_json(p), *v;
+    const char *key;
+    struct aq_buf out = {.failed = !config};
+    aq_buf_puts(&out, "# Made by aquifer plan; aquifer generate and aquifer bench take it with "
+                      "--config.\n");
+    json_object_foreach(config, key, v)
+    {
+        aq_buf_printf(&out, "%s: ", key);
+        put_value(&out, v, true);
+        aq_buf_puts(&out, "\n");
+    }
+    json_decref(config);
+    int rc = out.failed ? aq_error_memory(reterr, "--write-config '%s'", p->o->write_config)
+                        : aq_file_replace(p->o->write_config, out.data, out.count, false, reterr);
+    aq_buf_close(&out);
+    return rc;
+}
+
+/* ---- the document ---- */
+
+static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err *reterr)
+{
+    json_t *sensitivity;
+    int rc = aq_plan_sensitivity(&sensitivity, p, reterr);
+    if (rc < 0)
+        return rc;
+    aq_json_put(doc, "plan", aq_planning_plan_json(p));
+    aq_json_put(doc, "memory", aq_planning_memory_json(p));
+    aq_json_put(doc, "links", aq_planning_links_json(p));
+    aq_json_put(doc, "predicted", aq_planning_predicted_json(p));
+    aq_json_put(doc, "range", aq_planning_range_json(p));
+    aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
+    aq_json_put(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
+    aq_json_put(doc, "sensitivity", sensitivity);
+    aq_json_put(doc, "command", command_json(p));
+    return 0;
+}
+
+static int add_infeasible(json_t **doc, const struct aq_planning *p, struct aq_planning_env *env,
+                          struct aq_err *reterr)
+{
+    json_t *largest, *fixes;
+    int rc = aq_plan_largest(&largest, p, env, reterr);
+    if (rc < 0)
+        return rc;
+    aq_json_put(doc, "largest", largest);
+    rc = aq_plan_fixes(&fixes, p, env, reterr);
+    if (rc < 0)
+        return rc;
+    aq_json_put(doc, "shortfall", aq_planning_shortfall_json(p));
+    aq_json_put(doc, "fixes", fixes);
+    aq_json_put(doc, "reason", aq_json_string(p->why_not.text));
+    static const char *const none[] = {"plan",  "memory",      "links",    "predicted",
+                                       "range", "sensitivity", "bound_by", "command"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(none); i++)
+        aq_json_put(doc, none[i], json_null());
+    return 0;
+}
+
+static json_t *workload_json(const struct aq_planning *p)
+{
+    json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
+                          (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
+    aq_json_put(&o, "requests",
+                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    if (p->o->input)
+        aq_json_put(&o, "input", json_string(p->o->input));
+    if (p->o->input)
+        aq_json_put(&o, "read", aq_planning_records_json(p));
+    return o;
+}
+
+static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
+                         struct aq_planning_env *env, struct aq_err *reterr)
+{
+    json_t *doc = json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible,
+                            "model", aq_json_string(p->model->name), "hardware",
+                            aq_json_string(p->machine.name), "workload", workload_json(p));
+    int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
+    double total = aq_planning_total_s(p);
+    if (o->deadline_s > 0)
+        aq_json_put(&doc, "deadline",
+                    json_pack("{s:o, s:o}", "seconds", aq_json_real(o->deadline_s), "met",
+                              p->feasible && total > 0 ? json_boolean(total <= o->deadline_s)
+                                                       : json_null()));
+    aq_json_put(&doc, "assumptions", aq_planning_assumptions_json(p));
+    aq_json_put(&doc, "warnings", aq_planning_warnings_json(p));
+    if (rc == 0 && o->sweep.count) {
+        json_t *sweep;
+        rc = aq_plan_sweep(&sweep, o, env, reterr);
+        if (rc == 0)
+            aq_json_put(&doc, "sweep", sweep);
+    }
+    if (rc == 0 && !doc)
+        rc = aq_error_memory(reterr, "plan");
+    if (rc < 0)
+        json_decref(doc);
+    else
+        *ret = doc;
+    return rc;
+}
+
+static bool any_feasible(const json_t *doc)
+{
+    size_t i;
+    json_t *row;
+    bool any = json_is_true(json_object_get(doc, "feasible"));
+    json_array_foreach(json_object_get(doc, "sweep"), i, row)
+    {
+        any |= json_is_true(json_object_get(row, "feasible"));
+    }
+    return any;
+}
+
+int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    struct aq_plan_case c = {0};
+    struct aq_planning_env *env = calloc(1, sizeof(*env));
+    if (!env)
+        return aq_error_memory(reterr, "plan");
+    env->log = &log;
+    json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
+    int rc = aq_plan_case_open(&c, o, none, env, reterr);
+    json_decref(none);
+    rc = rc < 0 ? rc : make_document(&doc, c.p, o, env, reterr);
+    if (rc == 0 && o->write_config && c.p->feasible)
+        rc = write_config(c.p, reterr);
+    if (rc == 0 && o->html)
+        rc = aq_plan_html_write(doc, c.p, o->html, reterr);
+    free(env);
+    if (rc < 0) {
+        json_decref(doc);
+        aq_plan_case_close(&c);
+        return rc;
+    }
+    bool late = json_is_false(json_object_get(json_object_get(doc, "deadline"), "met"));
+    int status = any_feasible(doc) && !late ? 0 : 2;
+    if (!c.p->feasible)
+        aq_hooks_line(hooks, AQUIFER_ERROR, "%s", c.p->why_not.text);
+    aq_plan_case_close(&c);
+    if (o->json)
+        rc = aq_hooks_json(hooks, doc, reterr);
+    else
+        aq_plan_text(doc, hooks);
+    if (!o->json)
+        json_decref(doc);
+    return rc < 0 ? rc : status;
+}

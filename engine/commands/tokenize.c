@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * aquifer tokenize: opens what the command line names and hands it to
+ * engine/commands/tokenize_lines.h. */
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/commands/commands.h"
+#include "engine/commands/tokenize_lines.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A stream that writes to hooks->output. */
+static ssize_t write_to_hooks(void *cookie, const char *bytes, size_t count)
+{
+    aq_hooks_output(cookie, bytes, count);
+    return (ssize_t)count;
+}
+
+static bool is_standard(const char *path)
+{
+    return !path || strcmp(path, "-") == 0;
+}
+
+static int open_streams(FILE **ret_in, FILE **ret_out, const struct aq_options *o,
+                        const struct aquifer_hooks *hooks, struct aq_err *reterr)
+{
+    int fd = is_standard(o->input) ? dup(STDIN_FILENO) : -1;
+    *ret_in = is_standard(o->input) ? (fd < 0 ? NULL : fdopen(fd, "r")) : fopen(o->input, "re");
+    if (!*ret_in)
+        return aq_error(reterr, errno == ENOMEM ? -ENOMEM : -EINVAL, "input '%s': %s",
+                        o->input ? o->input : "-", strerror(errno));
+    cookie_io_functions_t io = {.write = write_to_hooks};
+    *ret_out =
+        is_standard(o->output) ? fopencookie((void *)hooks, "w", io) : fopen(o->output, "we");
+    if (!*ret_out)
+        return aq_error(reterr, -EIO, "output '%s': %s", o->output ? o->output : "-",
+                        strerror(errno));
+    return 0;
+}
+
+int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                    struct aq_err *reterr)
+{
+    char dir[PATH_MAX];
+    struct aq_tokenizer *t = NULL;
+    FILE *in = NULL, *out = NULL;
+    struct aq_tokenize_stats stats = {0};
+    if (!o->model)
+        return aq_error(reterr, -EINVAL, "tokenize: expected --model DIR");
+    int rc = aq_checkpoint_resolve(o->model, dir, sizeof(dir), reterr);
+    if (rc == 0)
+        rc = aq_tokenizer_open(&t, dir, NULL, reterr);
+    if (rc == 0)
+        rc = open_streams(&in, &out, o, hooks, reterr);
+    if (rc == 0) {
+        struct aq_tokenize_opts opts = {
+            .decode = o->decode,
+            .no_bos = o->bos == AQ_BOS_NEVER,
+            .input_name = is_standard(o->input) ? "standard input" : o->input,
+            .output_name = is_standard(o->output) ? "standard output" : o->output,
+            .interrupted = hooks ? hooks->interrupted : NULL,
+            .user = hooks ? hooks->user : NULL,
+        };
+        rc = aq_tokenize_stream(t, in, out, &opts, &stats, reterr);
+    }
+    if (in)
+        fclose(in);
+    if (out && fclose(out) != 0 && rc == 0)
+        rc =
+            aq_error(reterr, -EIO, "output '%s': %s", o->output ? o->output : "-", strerror(errno));
+    aq_tokenizer_close(t);
+    return rc < 0 ? rc : stats.errors ? 3 : 0;
+}

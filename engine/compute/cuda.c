@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Loading the module.  Its own needs (cuBLASLt, and through it the driver) are looked for by the
+ * loader then, not when the program starts. */
+#include "engine/compute/cuda.h"
+
+#include "config.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MODULE_NAME "aquifer_cuda.so"
+
+/* Beside the program, as it is installed or unpacked; in the build folder it is two folders up. */
+static const char *const places[] = {"", "../lib/aquifer/", "../../kernels/"};
+
+/* The first place where the module is; false where it is nowhere. */
+static bool find_module(char path[PATH_MAX])
+{
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n <= 0)
+        return false;
+    self[n] = '\0';
+    char *slash = strrchr(self, '/');
+    if (!slash)
+        return false;
+    slash[1] = '\0';
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        int bytes = snprintf(path, PATH_MAX, "%s%s%s", self, places[i], MODULE_NAME);
+        if (bytes < PATH_MAX && access(path, R_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int load(struct aq_cuda *c, const char *path, struct aq_err *reterr)
+{
+    char found[PATH_MAX];
+    if (!path && !find_module(found))
+        return aq_error(reterr, -ENODEV, "the CUDA backend (%s) is not installed with this program",
+                        MODULE_NAME);
+    /* Once loaded it stays: a driver's runtime keeps state that outlives its users. */
+    c->library = dlopen(path ? path : found, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!c->library)
+        return aq_error(reterr, -ENODEV, "the CUDA backend cannot be loaded: %s", dlerror());
+    const struct aq_cuda_module *m = dlsym(c->library, AQ_CUDA_MODULE_SYMBOL);
+    if (m && m->version == AQ_CUDA_MODULE_VERSION && m->bytes == sizeof(*m) &&
+        strcmp(m->build, AQ_VERSION) == 0) {
+        c->module = m;
+        return 0;
+    }
+    dlclose(c->library);
+    c->library = NULL;
+    return aq_error(reterr, -ENODEV, "the CUDA backend '%s' is of another version than the program",
+                    path ? path : found);
+}
+
+/* Versions as 1000 * major + 10 * minor. */
+static int say_driver(uint32_t driver, uint32_t runtime, struct aq_err *reterr)
+{
+    if (!driver)
+        return aq_error(reterr, -ENODEV, "no NVIDIA driver is installed (libcuda.so.1)");
+    return aq_error(reterr, -ENODEV,
+                    "the NVIDIA driver is too old: it knows CUDA %u.%u, needed is %u.%u or later",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+}
+
+static int look(const struct aq_cuda *c, uint32_t index, struct aq_err *reterr)
+{
+    uint32_t count, driver, runtime;
+    int rc = c->module->gpu->count(&count, &driver, &runtime);
+    if (driver / 1000 < runtime / 1000)
+        return say_driver(driver, runtime, reterr);
+    if (rc)
+        return aq_error(reterr, -ENODEV, "the NVIDIA driver finds no GPU: %s",
+                        c->module->gpu->error_text(rc));
+    if (index >= count)
+        return aq_error(reterr, -ENODEV, "GPU %u: the NVIDIA driver offers %u", index, count);
+    return 0;
+}
+
+int aq_cuda_check(const char *path, uint32_t index, struct aq_err *reterr)
+{
+    struct aq_cuda c = {0};
+    int rc = load(&c, path, reterr);
+    rc = rc < 0 ? rc : look(&c, index, reterr);
+    aq_cuda_close(&c);
+    return rc;
+}
+
+int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct aq_err *reterr)
+{
+    struct aq_cuda c = {0};
+    int rc = load(&c, path, reterr);
+    rc = rc < 0 ? rc : look(&c, index, reterr);
+    if (rc == 0) {
+        int code = c.module->gpu->open(&c.gpu, index, &c.info);
+        if (code)
+            rc = aq_error(reterr, -ENODEV, "GPU %u cannot be opened: %s", index,
+                          c.module->gpu->error_text(code));
+        else if (c.info.sm < 75)
+            rc = aq_error(reterr, -ENODEV,
+                          "GPU %u ('%s') has compute capability %u.%u, needed is 7.5 or later",
+                          index, c.info.name, c.info.sm / 10, c.info.sm % 10);
+        else if (!c.info.host_addresses)
+            rc = aq_error(reterr, -ENODEV,
+                          "GPU %u ('%s') does not know pinned memory by the host's addresses, "
+                          "which kernels are given",
+                          index, c.info.name);
+    }
+    if (rc < 0) {
+        aq_cuda_close(&c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+int aq_cuda_pieces(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count)
+{
+    const struct aq_cuda *c = user;
+    struct aq_cuda_exec ex = {
+        .stream = native, .sm = c->info.sm, .multiprocessors = c->info.multiprocessors};
+    return c->module->kernels->copy_pieces(&ex, pieces, count);
+}
+
+void aq_cuda_close(struct aq_cuda *c)
+{
+    if (c->gpu)
+        c->module->gpu->close(c->gpu);
+    if (c->library)
+        dlclose(c->library);
+    *c = (struct aq_cuda){0};
+}

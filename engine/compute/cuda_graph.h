@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/compute/cuda_graph.h - launches that are noted instead of made, and made together at the
+ * end: a list that comes again, to the bit, is a graph from then on, which costs the host one call
+ * however long it is.  Lists are known by a hash of 128 bits, as many as a pass has; of one or two
+ * launches none is made a graph.  Knows kernels and streams, not what they are
+ * for.  One thread at a time. */
+#ifndef AQ_ENGINE_COMPUTE_CUDA_GRAPH_H
+#define AQ_ENGINE_COMPUTE_CUDA_GRAPH_H
+
+#include "engine/compute/cuda.h"
+
+struct aq_cuda_record;
+
+struct aq_cuda_record_opts {
+    const struct aq_cuda *cuda;
+    uint32_t launches_max;   /* of a list; 0: as many as is usual */
+    uint32_t pass_lists_max; /* that come one after the other before one comes again; 0: as usual */
+    uint64_t
+        graphs_bytes; /* once so much less of the GPU's memory is free, no more graphs are made */
+    /* There is no room for another launch: the user launches what is noted (aq_cuda_record_launch),
+     * and from then on the real thing, by an exec of its own stream.  0, or the code that this came
+     * to: then there is no other launch. */
+    int (*full)(void *user);
+    void *user;
+};
+
+int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record_opts *opts,
+                        struct aq_err *reterr);
+/* Nothing runs any more.  NULL is fine. */
+void aq_cuda_record_close(struct aq_cuda_record *r);
+
+/* Kernels that note.  They are given an exec whose stream is the recorder; those that it does not
+ * know are NULL.  What the arguments point to has to be there at the launch; what is read at the
+ * call (outer structs, rules, pairs) is copied. */
+const struct aq_cuda_kernels *aq_cuda_record_kernels(const struct aq_cuda_record *r);
+
+/* Nothing is noted. */
+void aq_cuda_record_clear(struct aq_cuda_record *r);
+/* What is noted from now on belongs to this op: a number that a failure is told with. */
+void aq_cuda_record_op(struct aq_cuda_record *r, uint32_t op);
+/* Puts all that is noted on the stream, in order; `again`: it may be looked up, and become a graph.
+ * 0, or a code for aq_cuda_error_text(): then *ret_what names the kernel and *ret_op its op. */
+int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, bool again,
+                          const char **ret_what, uint32_t *ret_op);
+
+#endif

@@ -1,0 +1,788 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Launches in the place of the CPU's kernels: see compute_cuda.h. */
+#include "engine/compute/cuda_lane.h"
+
+#include "engine/compute/cuda_graph.h"
+#include "engine/compute/sample.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct aq_compute_cuda {
+    struct aq_compute c;
+    const struct aq_cuda_kernels *k; /* at work: the real ones, or those that note */
+    const struct aq_cuda_kernels *real;
+    const struct aq_gpu_ops *gpu_ops;
+    struct aq_gpu *gpu;
+    struct aq_device *device;
+    struct aq_gpu_room room;
+    struct aq_cuda_exec ex;
+    struct aq_cuda_blas blas;
+    uint8_t *work, *desks_here; /* all of the device's, and of the pinned memory */
+    size_t work_bytes, desks_bytes;
+    uint8_t *mirror, *sums, *unpacked;        /* in work */
+    struct aq_logits_stat *stats, *stats_now; /* as the model gave them, and penalised */
+    struct aq_logits_stat *stats_home;
+    float *logits_home;
+    bool deterministic;
+    /* Answers of the op at work: on the desk and its mirror, and where the next ones go. */
+    uint8_t *answers, *answers_there;
+    size_t answers_bytes;
+    struct aq_cuda_choice *choice;
+    struct aq_cuda_top *top;
+    /* The ops at work: the stream, their desks, how much of these is taken from the front and, for
+     * what has another size in every pass, down to where from the back, and how much of the front
+     * has been sent. */
+    struct aq_cuda_record *record;
+    void *stream;
+    bool noting; /* launches are; what is on the desks goes there in front of all of them */
+    uint32_t desk, desks, op;
+    size_t used, back, sent;
+    int rc;
+    const char *what; /* what failed first, and of which op */
+    uint32_t failed_op;
+};
+
+static struct aq_compute_cuda *cuda_of(struct aq_compute *c)
+{
+    return (struct aq_compute_cuda *)c;
+}
+
+/* ---- the desk ---------------------------------------------------------------------------- */
+
+/* What has failed once does not go on. */
+static bool failed(const struct aq_compute_cuda *c)
+{
+    return c->rc != 0;
+}
+
+static void note(struct aq_compute_cuda *c, int rc, const char *what)
+{
+    if (rc && !c->rc) {
+        c->rc = rc;
+        c->what = what;
+        c->failed_op = c->op;
+    }
+}
+
+/* The place of a byte of the ops' desks, here; *ret_there is its place on the device, where all
+ * desks have the same one: in the stream, one is sent behind the kernels that read the last. */
+static void *place(struct aq_compute_cuda *c, size_t at, void *ret_there)
+{
+    uint8_t *there = c->mirror + at;
+    memcpy(ret_there, &there, sizeof(there));
+    return c->desks_here + c->desk * c->room.desk_bytes + at;
+}
+
+/* Room on the desk, to be filled in before it is sent. */
+static void *put(struct aq_compute_cuda *c, size_t bytes, void *ret_there)
+{
+    size_t at = c->used;
+    assert(bytes <= c->back - c->used);
+    c->used += aq_align_up(bytes, 16);
+    return place(c, at, ret_there);
+}
+
+/* A copy of an array of the host's. */
+static const void *give(struct aq_compute_cuda *c, const void *data, size_t bytes)
+{
+    const void *there;
+    memcpy(put(c, bytes, &there), data, bytes);
+    return there;
+}
+
+/* The same of an array whose size changes from pass to pass: what is in front stays where it was in
+ * the last one, so that launches have the same arguments. */
+static const void *give_behind(struct aq_compute_cuda *c, const void *data, size_t bytes)
+{
+    const void *there;
+    if (!c->noting)
+        return give(c, data, bytes);
+    assert(aq_align_up(bytes, 16) <= c->back - c->used);
+    c->back -= aq_align_up(bytes, 16);
+    memcpy(place(c, c->back, &there), data, bytes);
+    return there;
+}
+
+static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
+{
+    uint8_t *there;
+    const uint8_t *here = place(c, from, &there);
+    if (end > from && !failed(c))
+        note(c, c->gpu_ops->copy(c->gpu, c->stream, there, here, end - from, AQ_GPU_H2D),
+             "cudaMemcpyAsync");
+}
+
+static void send(struct aq_compute_cuda *c)
+{
+    if (c->noting)
+        return;
+    send_range(c, c->sent, c->used);
+    c->sent = c->used;
+}
+
+/* Makes the launches that are noted; what follows is launched at once. */
+static void launch_noted(struct aq_compute_cuda *c, bool again)
+{
+    struct aq_cuda_exec ex = c->ex;
+    const char *what;
+    uint32_t op;
+    ex.stream = c->stream;
+    send_range(c, 0, c->used);
+    send_range(c, c->back, c->desks * c->room.desk_bytes);
+    c->sent = c->used;
+    int rc = failed(c) ? 0 : aq_cuda_record_launch(c->record, &ex, again, &what, &op);
+    if (rc) {
+        note(c, rc, what);
+        c->failed_op = op;
+    }
+    c->noting = false;
+    c->k = c->real;
+    c->ex.stream = c->stream;
+}
+
+static int no_more_room(void *user)
+{
+    struct aq_compute_cuda *c = user;
+    launch_noted(c, false);
+    return c->rc;
+}
+
+/* Nothing of the host's but what is pinned may reach a kernel. */
+static void check(const struct aq_compute_cuda *c, const void *p)
+{
+    assert(!p || aq_device_reaches(c->device, p, 1));
+}
+
+/* ---- rows -------------------------------------------------------------------------------- */
+
+static void cuda_norm(struct aq_compute *base, const struct aq_norm *n)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_norm with = *n;
+    check(c, n->x);
+    check(c, n->y);
+    check(c, n->w);
+    check(c, n->b);
+    if (n->row_index)
+        with.row_index = give(c, n->row_index, n->rows * sizeof(*n->row_index));
+    send(c);
+    if (!failed(c))
+        note(c, c->k->norm(&c->ex, &with), "norm");
+}
+
+static void cuda_embed(struct aq_compute *base, const struct aq_embed *e)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_embed with = *e;
+    assert(!e->positions);
+    check(c, e->table);
+    check(c, e->y);
+    with.id = give(c, e->id, e->rows * sizeof(*e->id));
+    send(c);
+    if (!failed(c))
+        note(c, c->k->embed(&c->ex, &with), "embed");
+}
+
+static void cuda_add_rows(struct aq_compute *base, float *y, size_t y_stride, const void *table,
+                          enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows,
+                          uint32_t k)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    check(c, y);
+    check(c, table);
+    const uint32_t *there = give(c, index, rows * sizeof(*index));
+    send(c);
+    if (!failed(c))
+        note(c, c->k->add_rows(&c->ex, y, y_stride, table, table_dtype, there, rows, k),
+             "add_rows");
+}
+
+/* ---- products ---------------------------------------------------------------------------- */
+
+/* Do panels follow each other without padding, so that together they are one matrix? */
+static bool is_matrix(enum aq_dtype t, uint32_t k)
+{
+    return aq_dtype_is_float(t) &&
+           aq_panel_bytes(t, k) == (size_t)AQ_PANEL_ROWS * k * aq_dtype_bytes(t);
+}
+
+/* The sums of a product with w: a matrix in the compute type, or panels of codes. */
+static void sum_up(struct aq_compute_cuda *c, const struct aq_product *p, const void *w, bool codes,
+                   const struct aq_cuda_dense *d)
+{
+    struct aq_cuda_codes_product by_codes = {
+        .x = p->x,
+        .x_dtype = p->x_dtype,
+        .x_stride = p->x_stride,
+        .w = w,
+        .w_dtype = p->w_dtype,
+        .y = d->y,
+        .y_stride = d->y_stride,
+        .m = d->m,
+        .rows = d->n,
+        .k = d->k,
+    };
+    if (failed(c))
+        return;
+    if (codes)
+        note(c, c->k->product_codes(&c->ex, &by_codes), "product_codes");
+    else
+        note(c, c->k->dense(&c->blas, &c->ex, d), "cublasLtMatmul");
+}
+
+/* One product with n columns, then what follows it. */
+static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
+                     bool codes, uint32_t column, uint32_t n)
+{
+    struct aq_cuda_dense product = {
+        .x = p->x,
+        .w = w,
+        .dtype = p->x_dtype,
+        .x_stride = p->x_stride,
+        .w_stride = p->k,
+        .y = (float *)c->sums,
+        .y_stride = aq_align_up(n, 4),
+        .m = p->m,
+        .n = n,
+        .k = p->k,
+    };
+    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->accumulate;
+    uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
+    bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
+    if (plain && aligned) {
+        product.y = (float *)y;
+        product.y_stride = p->y_stride;
+    }
+    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
+    sum_up(c, p, w, codes, &product);
+    if (failed(c) || (plain && aligned))
+        return;
+    struct aq_cuda_finish finish = {
+        .x = c->sums,
+        .x_dtype = AQ_F32,
+        .x_stride = product.y_stride,
+        .bias = p->bias ? p->bias + column : NULL,
+        .activation = p->activation,
+        .accumulate = p->accumulate,
+        .y = y,
+        .y_dtype = p->y_dtype,
+        .y_stride = p->y_stride,
+        .rows = p->m,
+        .columns = n,
+    };
+    note(c, c->k->finish(&c->ex, &finish), "finish");
+}
+
+/* Rows of a segment that fit the sums and, where they are unpacked, the room for that. */
+static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_product *p,
+                             bool unpacked)
+{
+    uint64_t rows = c->room.sums_bytes / (4ull * p->m);
+    if (unpacked)
+        rows = aq_min_u64(rows, c->room.unpacked_bytes / (p->k * aq_dtype_bytes(p->x_dtype)));
+    else if (aq_dtype_is_float(p->w_dtype) && !is_matrix(p->w_dtype, p->k))
+        rows = AQ_PANEL_ROWS;
+    assert(rows >= AQ_PANEL_ROWS);
+    return (uint32_t)aq_min_u64(rows / AQ_PANEL_ROWS * AQ_PANEL_ROWS, UINT32_MAX / 2);
+}
+
+/* Codes that are multiplied as they are, are read once: 4.5 or 8.5 bits a weight.  Unpacked they
+ * are read, and 16 bits a weight are written and read again.  With more rows than one launch takes
+ * codes would be read, and made numbers of, once per 16 rows.  Sums of the two ways differ in their
+ * order, and a row's bits may not depend on how many there are where that is promised. */
+static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_product *p)
+{
+    return aq_dtype_is_quantised(p->w_dtype) && p->x_dtype != AQ_F32 &&
+           p->m <= AQ_CUDA_PRODUCT_ROWS_MAX && !c->deterministic;
+}
+
+static void cuda_product(struct aq_compute *base, const struct aq_product *p)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    bool codes = goes_by_codes(c, p), unpacked = p->w_dtype != p->x_dtype && !codes;
+    size_t panel = aq_panel_bytes(p->w_dtype, p->k);
+    uint32_t at_once = p->m ? rows_at_once(c, p, unpacked) : 0;
+    check(c, p->x);
+    check(c, p->y);
+    check(c, p->bias);
+    for (uint32_t i = 0; i < p->segment_count && p->m; i++) {
+        const struct aq_segment *s = &p->segments[i];
+        check(c, s->panels);
+        for (uint32_t row = 0; row < s->rows && !failed(c); row += at_once) {
+            uint32_t n = (uint32_t)aq_min_u64(at_once, s->rows - row);
+            const void *w = (const uint8_t *)s->panels + row / AQ_PANEL_ROWS * panel;
+            struct aq_cuda_unpack u = {w, c->unpacked, p->w_dtype, p->x_dtype, p->k, n, p->k};
+            if (unpacked)
+                note(c, c->k->unpack(&c->ex, &u), "unpack");
+            multiply(c, p, unpacked ? c->unpacked : w, codes, s->column + row, n);
+        }
+    }
+}
+
+/* Panel by panel where those of the compute type are padded. */
+static void cuda_unpack(struct aq_compute *base, const struct aq_unpack *u)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    uint32_t each = is_matrix(u->dst_dtype, u->k) ? u->panels : 1;
+    check(c, u->src);
+    check(c, u->dst);
+    for (uint32_t i = 0; i < u->panels && !failed(c); i += each) {
+        struct aq_cuda_unpack one = {
+            .src = (const uint8_t *)u->src + i * aq_panel_bytes(u->src_dtype, u->k),
+            .dst = (uint8_t *)u->dst + i * aq_panel_bytes(u->dst_dtype, u->k),
+            .src_dtype = u->src_dtype,
+            .dst_dtype = u->dst_dtype,
+            .dst_stride = u->k,
+            .rows = each * AQ_PANEL_ROWS,
+            .k = u->k,
+        };
+        note(c, c->k->unpack(&c->ex, &one), "unpack");
+    }
+}
+
+/* ---- attention --------------------------------------------------------------------------- */
+
+/* Copies a table of blocks. */
+static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *block, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        check(c, block[i]);
+    return give_behind(c, block, count * sizeof(*block));
+}
+
+/* The same attention over sequences on the desk, with their lengths and tables. */
+static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a,
+                              struct aq_cuda_reach *ret)
+{
+    struct aq_attn with = *a;
+    struct aq_attn_seq *seq = put(c, a->seq_count * sizeof(*seq), &with.seqs);
+    *ret = (struct aq_cuda_reach){0};
+    check(c, a->q);
+    check(c, a->out);
+    check(c, a->log_sum_exp);
+    for (uint32_t i = 0; i < a->seq_count; i++) {
+        const struct aq_attn_seq *s = &a->seqs[i];
+        uint32_t len = *s->len;
+        assert(!s->head_table_step && !s->len_step);
+        check(c, s->slots.score);
+        check(c, s->slots.position);
+        check(c, s->slots.victim);
+        seq[i] = *s;
+        seq[i].len = give(c, &len, sizeof(len));
+        seq[i].block = give_blocks(c, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
+        ret->rows = (uint32_t)aq_max_u64(ret->rows, s->rows);
+        ret->len = (uint32_t)aq_max_u64(ret->len, len);
+    }
+    if (ret->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
+        ret->len = (uint32_t)aq_align_up(ret->len, AQ_CUDA_DECODE_SPLIT);
+    send(c);
+    return with;
+}
+
+/* As many sequences at a time as the workspace has room for: the bits are the same. */
+static void cuda_attn_decode(struct aq_compute *base, const struct aq_attn *a)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_cuda_reach reach;
+    struct aq_attn with = on_desk(c, a, &reach);
+    uint32_t count = a->seq_count;
+    with.seq_count = 1;
+    uint64_t one = aq_max_u64(c->k->attn_decode_workspace(&with, reach), 1);
+    uint32_t at_once = (uint32_t)aq_max_u64(1, c->ex.workspace_bytes / one);
+    for (uint32_t i = 0; i < count && !failed(c); i += with.seq_count) {
+        with.seq_count = (uint32_t)aq_min_u64(at_once, count - i);
+        note(c, c->k->attn_decode(&c->ex, &with, reach), "attn_decode");
+        with.seqs += with.seq_count;
+    }
+}
+
+static void cuda_attn_prefill(struct aq_compute *base, const struct aq_attn *a)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_cuda_reach reach;
+    struct aq_attn with = on_desk(c, a, &reach);
+    if (!failed(c))
+        note(c, c->k->attn_prefill(&c->ex, &with, reach), "attn_prefill");
+}
+
+static void cuda_attn_stats(struct aq_compute *base, const struct aq_attn *a,
+                            const struct aq_attn_pairs *pairs)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_cuda_reach reach;
+    struct aq_attn with = on_desk(c, a, &reach);
+    if (!failed(c))
+        note(c, c->k->attn_stats(&c->ex, &with, pairs, reach), "attn_stats");
+}
+
+static void cuda_kv_append(struct aq_compute *base, const struct aq_attn *a, const float *k_new,
+                           const float *v_new, size_t stride)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_cuda_reach reach;
+    struct aq_attn with = on_desk(c, a, &reach);
+    check(c, k_new);
+    check(c, v_new);
+    if (!failed(c))
+        note(c, c->k->kv_append(&c->ex, &with, k_new, v_new, stride, reach), "kv_append");
+}
+
+static void cuda_kv_victim(struct aq_compute *base, const struct aq_attn *a)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_cuda_reach reach;
+    struct aq_attn with = on_desk(c, a, &reach);
+    if (!failed(c))
+        note(c, c->k->kv_victim(&c->ex, &with), "kv_victim");
+}
+
+static void cuda_kv_select(struct aq_compute *base, const struct aq_kv_select *selects,
+                           uint32_t select_count, uint32_t kv_heads)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    const struct aq_kv_select *there = give(c, selects, select_count * sizeof(*selects));
+    for (uint32_t i = 0; i < select_count; i++) {
+        check(c, selects[i].value);
+        check(c, selects[i].keep);
+        check(c, selects[i].count);
+    }
+    send(c);
+    if (!failed(c))
+        note(c, c->k->kv_select(&c->ex, there, select_count, kv_heads), "kv_select");
+}
+
+static void cuda_kv_move(struct aq_compute *base, const struct aq_kv_move *moves,
+                         const struct aq_kv_blocks *blocks, uint32_t move_count,
+                         enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    const struct aq_kv_move *there;
+    struct aq_kv_move *move = put(c, move_count * sizeof(*move), &there);
+    for (uint32_t i = 0; i < move_count; i++) {
+        assert(!moves[i].from.head_table_step && !moves[i].to.head_table_step);
+        check(c, moves[i].from.list);
+        check(c, moves[i].to.list);
+        move[i] = moves[i];
+        move[i].from.block = give_blocks(c, moves[i].from.block, blocks[i].from);
+        move[i].to.block = give_blocks(c, moves[i].to.block, blocks[i].to);
+        if (!moves[i].count_step) /* the same for all heads: the host has said it */
+            move[i].count = give(c, moves[i].count, sizeof(*moves[i].count));
+        else
+            check(c, moves[i].count);
+    }
+    send(c);
+    if (!failed(c))
+        note(c, c->k->kv_move(&c->ex, there, move_count, kv_dtype, kv_heads, head_dim), "kv_move");
+}
+
+static void cuda_kv_note(struct aq_compute *base, const struct aq_kv_note *n)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    check(c, n->target);
+    check(c, n->victim);
+    if (!failed(c))
+        note(c, c->k->kv_note(&c->ex, n->target, n->victim, n->kv_heads, n->whole), "kv_note");
+}
+
+/* ---- logits ------------------------------------------------------------------------------ */
+
+static void cuda_logits_stat(struct aq_compute *base, struct aq_logits_stat *stat,
+                             const float *logits, size_t stride, uint32_t rows, uint32_t vocab)
+{
+    struct aq_compute_cuda *c = cuda_of(base);
+    check(c, stat);
+    check(c, logits);
+    if (!failed(c))
+        note(c, c->k->logits_stat(&c->ex, stat, logits, stride, rows, vocab), "logits_stat");
+}
+
+static void fetch(struct aq_compute_cuda *c, void *to, const void *from, size_t bytes)
+{
+    if (!failed(c))
+        note(c, c->gpu_ops->copy(c->gpu, c->ex.stream, to, from, bytes, AQ_GPU_D2H),
+             "cudaMemcpyAsync");
+}
+
+void aq_compute_cuda_fetch(struct aq_compute_cuda *c, const float *logits, uint32_t rows,
+                           uint32_t vocab)
+{
+    cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
+    fetch(c, c->stats_home, c->stats, rows * sizeof(*c->stats));
+    fetch(c, c->logits_home, logits, (size_t)rows * vocab * sizeof(*logits));
+}
+
+const struct aq_logits_stat *aq_compute_cuda_stats(const struct aq_compute_cuda *c)
+{
+    return c->stats_home;
+}
+
+float *aq_compute_cuda_logits(const struct aq_compute_cuda *c)
+{
+    return c->logits_home;
+}
+
+/* ---- tokens ------------------------------------------------------------------------------ */
+
+/* Ids that may not come now, and those that penalties look at. */
+static uint32_t masked_count(const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    return r->given == AQ_CUDA_CHOOSE && aq_sample_masks_stops(s) ? s->stop_id_count : 0;
+}
+
+static uint32_t seen_count(const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    return r->given == AQ_CUDA_CHOOSE && aq_sample_has_penalties(&s->sampling)
+               ? s->prompt_count + s->token_count
+               : 0;
+}
+
+uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row)
+{
+    /* What is put on the desk is rounded up to 16: the arrays of a tile, here counted for each of
+     * its rows, and the ids, with the logits that were theirs. */
+    _Static_assert(sizeof(uint32_t) + sizeof(struct aq_cuda_draw) + sizeof(struct aq_cuda_choice) +
+                           AQ_TOP_MAX * sizeof(struct aq_cuda_top) + 4 * 16 <=
+                       AQ_GPU_ROW_BYTES,
+                   "as the ledger counts");
+    uint64_t masked = masked_count(row), seen = seen_count(row);
+    assert(row->top_count <= AQ_TOP_MAX);
+    return AQ_GPU_ROW_BYTES + aq_align_up(4 * masked, 16) + aq_align_up(4 * seen, 16) +
+           aq_align_up(4 * (masked + seen), 16);
+}
+
+uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c)
+{
+    return c->room.desk_bytes;
+}
+
+void aq_compute_cuda_expect(struct aq_compute_cuda *c, uint32_t rows, uint32_t tops,
+                            struct aq_compute_cuda_answers *ret)
+{
+    size_t choices = aq_align_up(rows * sizeof(*ret->choice), 16);
+    assert(!c->used);
+    c->answers_bytes = choices + tops * sizeof(*ret->top);
+    c->answers = put(c, c->answers_bytes, &c->answers_there);
+    c->sent = c->used; /* it comes home, and does not go there */
+    c->choice = (struct aq_cuda_choice *)c->answers_there;
+    c->top = (struct aq_cuda_top *)(c->answers_there + choices);
+    ret->choice = (const struct aq_cuda_choice *)c->answers;
+    ret->top = (const struct aq_cuda_top *)(c->answers + choices);
+}
+
+void aq_compute_cuda_answer(struct aq_compute_cuda *c)
+{
+    fetch(c, c->answers, c->answers_there, c->answers_bytes);
+}
+
+static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *r)
+{
+    const struct aq_sequence *s = r->sequence;
+    const struct aq_sampling *p = &s->sampling;
+    struct aq_cuda_draw d = {
+        .given = r->given,
+        .temperature = p->temperature,
+        .top_p = p->top_p,
+        .min_p = p->min_p,
+        .top_k = p->top_k,
+        .seed = p->seed,
+        .counter_low = p->record_hash,
+        .counter_high = (uint64_t)p->choice << 32 | s->token_count,
+        .repetition_penalty = p->repetition_penalty,
+        .presence_penalty = p->presence_penalty,
+        .frequency_penalty = p->frequency_penalty,
+        .prompt_count = s->prompt_count,
+        .seen_count = seen_count(r),
+        .masked_count = masked_count(r),
+        .tops = c->top,
+        .top_count = r->top_count,
+    };
+    c->top += r->top_count;
+    if (d.masked_count)
+        d.masked = give(c, s->stop_ids, d.masked_count * sizeof(*s->stop_ids));
+    if (d.seen_count) {
+        uint32_t *ids = put(c, d.seen_count * sizeof(*ids), &d.seen);
+        memcpy(ids, s->prompt, s->prompt_count * sizeof(*ids));
+        if (s->token_count)
+            memcpy(ids + s->prompt_count, s->tokens, s->token_count * sizeof(*ids));
+    }
+    if (d.masked_count + d.seen_count)
+        put(c, (d.masked_count + d.seen_count) * sizeof(*d.before), &d.before);
+    return d;
+}
+
+void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *row,
+                            uint32_t rows, float *logits, uint32_t vocab)
+{
+    struct aq_cuda_rows r = {
+        .raw = c->stats, .logits = logits, .stride = vocab, .rows = rows, .vocab = vocab};
+    struct aq_cuda_draw *draw = put(c, rows * sizeof(*draw), &r.draws);
+    bool changes = false, tops = false;
+    for (uint32_t i = 0; i < rows; i++) {
+        draw[i] = draw_of(c, &row[i]);
+        changes |= draw[i].before != NULL;
+        tops |= draw[i].top_count > 0;
+    }
+    send(c);
+    cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
+    if (tops && !failed(c))
+        note(c, c->k->tops(&c->ex, &r), "tops");
+    if (changes && !failed(c))
+        note(c, c->k->penalise(&c->ex, &r), "penalise");
+    if (changes)
+        cuda_logits_stat(&c->c, c->stats_now, logits, vocab, rows, vocab);
+    if (!failed(c))
+        note(c, c->k->sample(&c->ex, c->choice, &r, changes ? c->stats_now : c->stats), "sample");
+    c->choice += rows;
+}
+
+/* ---- ops, open and close ----------------------------------------------------------------- */
+
+static const struct aq_compute_ops cuda_ops = {
+    .norm = cuda_norm,
+    .embed = cuda_embed,
+    .add_rows = cuda_add_rows,
+    .product = cuda_product,
+    .unpack = cuda_unpack,
+    .attn_decode = cuda_attn_decode,
+    .attn_prefill = cuda_attn_prefill,
+    .attn_stats = cuda_attn_stats,
+    .kv_append = cuda_kv_append,
+    .kv_victim = cuda_kv_victim,
+    .kv_select = cuda_kv_select,
+    .kv_move = cuda_kv_move,
+    .kv_note = cuda_kv_note,
+    .logits_stat = cuda_logits_stat,
+};
+
+struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c)
+{
+    return &c->c;
+}
+
+void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together)
+{
+    assert(AQ_GPU_DESKS % desks == 0 && desks <= AQ_GPU_BUNDLE_DESKS && c->desk % desks == 0);
+    c->desks = desks;
+    c->desk = (c->desk + desks) % AQ_GPU_DESKS;
+    c->used = c->sent = 0;
+    c->back = desks * c->room.desk_bytes;
+    c->rc = 0;
+    c->op = 0;
+    c->stream = stream;
+    c->noting = together;
+    c->k = together ? aq_cuda_record_kernels(c->record) : c->real;
+    c->ex.stream = together ? c->record : stream;
+    aq_cuda_record_clear(c->record);
+}
+
+void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
+{
+    c->op = op;
+    aq_cuda_record_op(c->record, op);
+}
+
+int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
+                        const char **ret_why)
+{
+    if (c->noting)
+        launch_noted(c, true);
+    if (c->rc) {
+        *ret_op = c->failed_op;
+        *ret_what = c->what;
+        *ret_why = c->real->error_text(c->rc);
+    }
+    return c->rc ? -EIO : 0;
+}
+
+/* Shares out what was taken. */
+static void lay_out(struct aq_compute_cuda *c)
+{
+    const struct aq_gpu_room *r = &c->room;
+    uint8_t *at = c->work;
+    c->mirror = at;
+    at += AQ_GPU_BUNDLE_DESKS * r->desk_bytes;
+    c->sums = at;
+    at += r->sums_bytes;
+    c->unpacked = at;
+    at += aq_align_up(r->unpacked_bytes, 4096);
+    c->ex.workspace = at;
+    c->ex.workspace_bytes = r->workspace_bytes;
+    at += r->workspace_bytes;
+    c->stats = (struct aq_logits_stat *)at;
+    at += r->stats_bytes;
+    c->stats_now = (struct aq_logits_stat *)at;
+    assert(at + r->stats_bytes == c->work + aq_gpu_room_device(r));
+    at = c->desks_here + AQ_GPU_DESKS * r->desk_bytes;
+    c->stats_home = (struct aq_logits_stat *)at;
+    c->logits_home = (float *)(at + r->stats_bytes);
+}
+
+static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
+{
+    size_t work = aq_gpu_room_device(&c->room), desks = aq_gpu_room_host(&c->room);
+    int rc =
+        aq_device_alloc((void **)&c->work, c->device, AQ_MEMORY_DEVICE, "gpu work", work, reterr);
+    if (rc < 0)
+        return rc;
+    c->work_bytes = work;
+    rc = aq_device_alloc((void **)&c->desks_here, c->device, AQ_MEMORY_PINNED, "gpu desks", desks,
+                         reterr);
+    if (rc < 0)
+        return rc;
+    c->desks_bytes = desks;
+    lay_out(c);
+    return 0;
+}
+
+int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
+                         struct aq_err *reterr)
+{
+    struct aq_compute_cuda *c = calloc(1, sizeof(*c));
+    if (!c)
+        return aq_error_memory(reterr, "GPU");
+    _Static_assert(sizeof(struct aq_attn_seq) + 32 <= AQ_GPU_SEQ_BYTES, "as the ledger counts");
+    _Static_assert(sizeof(struct aq_kv_move) + sizeof(struct aq_kv_select) + 64 <=
+                       AQ_GPU_MOVE_BYTES + 128,
+                   "likewise");
+    c->c.ops = &cuda_ops;
+    c->k = c->real = opts->cuda->module->kernels;
+    c->gpu_ops = opts->cuda->module->gpu;
+    c->gpu = opts->cuda->gpu;
+    c->device = opts->device;
+    c->room = opts->room;
+    c->deterministic = opts->deterministic;
+    c->ex.sm = opts->cuda->info.sm;
+    c->ex.multiprocessors = opts->cuda->info.multiprocessors;
+    struct aq_cuda_record_opts record = {.cuda = opts->cuda,
+                                         .launches_max = opts->launches_max,
+                                         .pass_lists_max = opts->pass_ops,
+                                         .graphs_bytes = opts->room.graphs_bytes,
+                                         .full = no_more_room,
+                                         .user = c};
+    int rc = take(c, reterr);
+    rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
+    int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
+    if (code)
+        rc = aq_error(reterr, -ENODEV, "cuBLASLt cannot be used: %s", c->k->error_text(code));
+    if (rc < 0) {
+        aq_compute_cuda_close(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+void aq_compute_cuda_close(struct aq_compute_cuda *c)
+{
+    if (!c)
+        return;
+    aq_cuda_record_close(c->record);
+    c->real->blas_close(&c->blas);
+    aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
+    aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
+    free(c);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/compute/cuda_lane.h - a lane that computes on a GPU: each op puts launches on its stream.
+ * What describes the work is copied to the op's desk, pinned memory of the host with a mirror on
+ * the device, and goes there ahead of the launches that read it.  Owns desks and workspaces;
+ * borrows the GPU and the device. */
+#ifndef AQ_ENGINE_COMPUTE_CUDA_LANE_H
+#define AQ_ENGINE_COMPUTE_CUDA_LANE_H
+
+#include "engine/compute/compute.h"
+#include "engine/compute/cuda.h"
+#include "engine/sequence.h"
+#include "offload/device.h"
+#include "policy/gpu_room.h"
+
+struct aq_compute_cuda;
+
+struct aq_compute_cuda_opts {
+    const struct aq_cuda *cuda;
+    struct aq_device *device;
+    struct aq_gpu_room room;
+    bool deterministic;
+    uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
+    uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */
+};
+
+int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
+                         struct aq_err *reterr);
+/* Nothing runs any more.  NULL is fine. */
+void aq_compute_cuda_close(struct aq_compute_cuda *c);
+struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c);
+
+/* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of
+ * AQ_GPU_DESKS, as many as the last ones took may still be on their way.  `together`: their
+ * launches are made at the end, behind one copy of all that describes them, and as one graph where
+ * the same came before; such ops fetch and answer nothing.  Next tells whose launches follow. */
+void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t desks, bool together);
+void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op);
+/* 0, or a code where something could not be launched; *ret_op is the op then, *ret_what names the
+ * call, and *ret_why says what the driver said. */
+int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
+                        const char **ret_why);
+
+/* ---- tokens ---- */
+
+/* What is wanted of a row of logits, as the sequence's sampling says (engine/compute/sample.h). */
+struct aq_compute_cuda_row {
+    const struct aq_sequence *sequence;
+    uint32_t given;     /* a token that is only scored; AQ_CUDA_CHOOSE: the next one */
+    uint32_t top_count; /* alternatives that are wanted */
+};
+/* What the row takes of the room that an op has for them, at most; and that room. */
+uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);
+uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c);
+
+/* Where answers will be when the op has finished, until its desks are taken again: one for each
+ * row, and the alternatives of all rows one after the other. */
+struct aq_compute_cuda_answers {
+    const struct aq_cuda_choice *choice;
+    const struct aq_cuda_top *top;
+};
+/* The op is one that answers for so many rows, with so many alternatives in all.  Comes first in
+ * it; then choose, for some of the rows after the other; then one copy home. */
+void aq_compute_cuda_expect(struct aq_compute_cuda *c, uint32_t rows, uint32_t tops,
+                            struct aq_compute_cuda_answers *ret);
+/* logits [rows][vocab] of a tile of the head; penalties change them. */
+void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *row,
+                            uint32_t rows, float *logits, uint32_t vocab);
+void aq_compute_cuda_answer(struct aq_compute_cuda *c);
+
+/* Instead: takes rows of logits and their statistics home, for somebody there to see; they are
+ * there when the op has finished, until the next one of this kind begins. */
+void aq_compute_cuda_fetch(struct aq_compute_cuda *c, const float *logits, uint32_t rows,
+                           uint32_t vocab);
+const struct aq_logits_stat *aq_compute_cuda_stats(const struct aq_compute_cuda *c);
+float *aq_compute_cuda_logits(const struct aq_compute_cuda *c);
+
+#endif

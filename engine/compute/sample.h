@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/compute/sample.h - from one row of logits to one token: penalties, temperature,
+ * truncation, the draw, and log-probabilities.  A pure function of the row and the sequence: who
+ * else is in the batch, when it runs and on which thread never matters.  Allocates nothing. */
+#ifndef AQ_ENGINE_COMPUTE_SAMPLE_H
+#define AQ_ENGINE_COMPUTE_SAMPLE_H
+
+#include "engine/sequence.h"
+#include "kernels/kernels.h"
+
+struct aq_candidate {
+    float logit;
+    uint32_t id;
+};
+
+/* Scratch of one worker, [vocab] each. */
+struct aq_sample_work {
+    struct aq_candidate *candidate;
+    float *logits;
+};
+
+/* The next token of s.  logits [vocab] are raw and stay untouched; stat is theirs.
+ * Order: stop ids masked below min_tokens, penalties, temperature, top_k, top_p, min_p, draw.
+ * The draw uses Philox with key seed and counter (record_hash, choice and step). */
+uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
+                         const struct aq_logits_stat *stat, uint32_t vocab,
+                         const struct aq_sample_work *work);
+
+/* Are the stop ids masked now?  Are there penalties? */
+bool aq_sample_masks_stops(const struct aq_sequence *s);
+bool aq_sample_has_penalties(const struct aq_sampling *s);
+
+/* The best `count` (<= AQ_TOP_MAX) entries of a row by logit, lowest id first on ties, as natural
+ * logs of the softmax over the row. */
+void aq_sample_tops(struct aq_top *ret, uint32_t count, const float *logits,
+                    const struct aq_logits_stat *stat, uint32_t vocab);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/core/engine.h - the engine below text: a model, a plan, and the loop that runs passes.
+ *   open (config and tensor names are read, nothing large) -> plan (pure; can be repeated) ->
+ *   load (every buffer is taken, weights are read) -> submit / pass / finished -> close.
+ * One thread drives it.  After load nothing is allocated until close. */
+#ifndef AQ_ENGINE_CORE_ENGINE_H
+#define AQ_ENGINE_CORE_ENGINE_H
+
+#include "base/err.h"
+#include "base/log.h"
+#include "base/types.h"
+#include "engine/exec/stats.h"
+#include "engine/sequence.h"
+#include "offload/store.h"
+#include "policy/forecast.h"
+#include "policy/program.h"
+
+#include <jansson.h>
+
+struct aq_engine;
+
+struct aq_engine_opts {
+    const char *model_dir; /* checkpoint directory or packed store; NULL with shape */
+    const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
+    bool random_weights;   /* with shape: seeded random weights */
+    uint64_t random_seed;
+    int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;       /* enum aq_dtype or -1 for auto */
+    int kv_format;           /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    struct aq_kv_policy kv;  /* all zero: full */
+    uint32_t threads;        /* 0: from affinity and cgroup quota */
+    const char *isa;         /* NULL: the best the CPU has */
+    const char *device;      /* as --device; NULL: the CPU */
+    const char *cuda_module; /* tests: another module than the one beside the program */
+    bool deterministic;      /* of a GPU: a row's bits do not depend on the others */
+    uint64_t device_memory;  /* absolute budget on a GPU; 0: what is free less 3 %, or 512 MiB */
+    uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
+    uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
+    const char *placement;   /* as --placement; NULL or "auto": chosen */
+    bool fuse_layer, alternate; /* order of the visits, as plan.h says */
+    bool replay;           /* moves alone: nothing is computed, random weights are not generated */
+    const char *numa;      /* auto, off or a node's number; NULL: auto */
+    const char *attention; /* auto, device, host, split, split:SHARE; NULL: auto */
+    const char *host_products;  /* as --host-products; NULL: auto */
+    uint64_t emulate_device;    /* bytes of an emulated device inside host_memory; 0: none */
+    const char *emulate_link;   /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
+    uint64_t prefetch, chunk;   /* bytes of the weight ring and of its chunks; 0: planned */
+    bool serial;                /* one op after the other */
+    const char *io, *io_direct; /* as --io and --io-direct; NULL: auto */
+    enum aq_verify verify_store;
+    const char *const *disk_dirs; /* for scratch; none: the cache directory */
+    uint32_t disk_dir_count;
+    bool disk_dir_any;     /* tmpfs and network file systems are fine */
+    const char *hardware;  /* whose rates plans are made with; NULL: kept ones, else measured */
+    const char *cache_dir; /* for packed stores; NULL: the default one */
+    uint32_t context;      /* 0: the model's */
+    uint32_t micro_batch, micro_batches, micro_batch_tokens; /* 0: planned */
+    bool predict;             /* measure the machine and say what the plan will do */
+    bool attention_stats;     /* watch how prompts attend (engine/exec/attention_stats.h) */
+    bool refill;              /* a finished sequence's seat goes to a waiting one at once */
+    const char *trace;        /* file for what the lanes did, written at close; NULL: none */
+    const struct aq_log *log; /* NULL: silent */
+};
+
+/* What will be run: bounds over the records, known from the preflight. */
+struct aq_workload {
+    uint64_t sequences;             /* how many in all; 0 unknown */
+    uint32_t prompt_max;            /* longest prompt, tokens */
+    uint32_t total_max;             /* longest prompt + max_tokens of one sequence */
+    uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
+    /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean or longest one
+     * is predicted.  Copied. */
+    const struct aq_length *length;
+    uint32_t length_count;
+    bool prompt_logprobs; /* some record wants log-probabilities of its prompt */
+    uint64_t queue_bytes; /* what the caller itself may hold in memory: counted on the ledger */
+};
+
+struct aq_engine_info {
+    const char *name;        /* directory's base name or the shape's name */
+    uint32_t vocab, context; /* context: limit after --context */
+    uint32_t layers, hidden;
+    int32_t bos_id, pad_id;
+    uint32_t eos_id[8];
+    uint32_t eos_count;
+    enum aq_dtype checkpoint_dtype, compute, weight_format, kv_format;
+    struct aq_kv_policy kv;
+    const char *isa, *backend; /* "cpu" or "cuda" */
+    const char *gpu;           /* its name; NULL: none */
+    uint32_t threads;
+    uint64_t parameters;
+    uint64_t model_hash; /* identity of the checkpoint or store, or of (shape, seed) */
+    bool random_weights;
+    const char *lossy[8]; /* sentences: what is rounded, e.g. "compute bf16 rounds f16 weights" */
+    uint32_t lossy_count;
+    uint64_t host_budget;
+    const char *host_limited_by; /* "option", "MemAvailable", "cgroup", "RLIMIT_AS" */
+};
+
+int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts,
+                   struct aq_err *reterr);
+void aq_engine_close(struct aq_engine *e);
+const struct aq_engine_info *aq_engine_info(const struct aq_engine *e);
+
+/* Chooses block shape and KV pool for the workload and fills the ledger; -ENOMEM says the shortfall
+ * and the largest block that fits.  Replaces an earlier plan; not after load. */
+int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr);
+/* The plan as a JSON object: placement, micro_batch, micro_batches, formats, "ledger": [{tier,
+ * purpose, bytes}], "memory": {tier: {budget, ledger}}.  New reference. */
+json_t *aq_engine_plan_json(const struct aq_engine *e);
+
+/* Proves the plan's program (policy/checker.h): a failure is this program's own fault. */
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr);
+/* What the plan should do on this machine (engine/core/forecast_json.h); null where nobody wanted
+ * to know. New reference. */
+json_t *aq_engine_predicted_json(const struct aq_engine *e);
+
+/* Before load: `observe` is called with true before the first op of each pass and with false after
+ * the last.  Tests trap allocation in between. */
+void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool running), void *user);
+
+/* Takes every buffer of the plan and reads or generates the weights. */
+int aq_engine_load(struct aq_engine *e, struct aq_err *reterr);
+
+/* Queues a sequence; asserts that it lies within the planned bounds. */
+void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s);
+/* Sequences submitted and not yet seated: keep this at micro_batch or above to keep seats busy. */
+uint32_t aq_engine_waiting(const struct aq_engine *e);
+/* Seats of the block: micro_batch * micro_batches. */
+uint32_t aq_engine_seats(const struct aq_engine *e);
+/* Runs one pass: seats waiting sequences, prefills them, decodes one token for the others.
+ * *ret_worked is false when there was nothing to do. */
+int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr);
+/* Next finished sequence in the order of finishing, or NULL. */
+struct aq_sequence *aq_engine_finished(struct aq_engine *e);
+
+/* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  differ: on
+ * average, and at most so many.  After plan. */
+uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ);
+
+/* What was seen of attention so far (engine/exec/attention_stats.h); null where nobody wanted to
+ * know. New reference. */
+json_t *aq_engine_attention_json(const struct aq_engine *e);
+
+/* Is the device one that the cpu plays? */
+bool aq_engine_emulated(const struct aq_engine *e);
+
+void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret);
+/* {tier: {"budget", "ledger", "measured"}}; measured host = peak resident set.  New reference. */
+json_t *aq_engine_memory_json(const struct aq_engine *e);
+
+#endif

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What an engine decides once the workload is known, and what it says of it. */
+#include "engine/core/engine_state.h"
+
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/core/forecast_json.h"
+#include "engine/model/pack.h"
+#include "engine/options/kv.h"
+#include "policy/checker.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the process may need beyond what is counted line by line: allocator slack, stacks, library
+ * state. */
+#define PROCESS_SLACK_BYTES (12 * AQ_MIB)
+
+/* What measuring the machine once took at most belongs to the ledger too, where the plan itself
+ * takes less. */
+static void count_measuring(struct aq_engine *e)
+{
+    struct aq_ledger *l = &e->block.ledger;
+    uint64_t peak = aq_mem_process_peak();
+    uint64_t total = engine_host_ledger(e);
+    if (e->rated && peak > total)
+        aq_ledger_add(l, AQ_HOST, "measuring", peak - total);
+}
+
+int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr)
+{
+    e->forecasted = false;
+    if (!e->rated)
+        return 0;
+    int rc = aq_forecast_make(&e->forecast, &e->block, &e->work, &e->hw, reterr);
+    if (rc == 0 && e->length)
+        rc = aq_forecast_job(&e->forecast, &e->block, &e->work, e->length, e->length_count, &e->hw,
+                             reterr);
+    e->forecasted = rc == 0;
+    return rc;
+}
+
+static int keep_lengths(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
+{
+    size_t bytes = w->length_count * sizeof(*w->length);
+    free(e->length);
+    e->length = NULL;
+    e->length_count = 0;
+    if (!w->length || !bytes)
+        return 0;
+    e->length = malloc(bytes);
+    if (!e->length)
+        return aq_error_memory(reterr, "plan");
+    memcpy(e->length, w->length, bytes);
+    e->length_count = w->length_count;
+    return 0;
+}
+
+int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr)
+{
+    struct aq_check_opts opts = {
+        .stream = &e->block.stream,
+        .steps = &e->model->steps,
+        .weight_bytes = e->block.stream.bytes[AQ_HOST] + e->block.stream.bytes[AQ_DISK],
+    };
+    if (!e->planned)
+        return 0;
+    int rc = aq_program_check(&e->block.program, &opts, reterr);
+    if (rc < 0)
+        aq_error_prefix(reterr, "internal error: the program of this plan is wrong");
+    return rc == -ENOMEM ? rc : rc < 0 ? -EPROTO : 0;
+}
+
+json_t *aq_engine_predicted_json(const struct aq_engine *e)
+{
+    if (!e->forecasted)
+        return json_null();
+    json_t *o = aq_predict_json(&e->forecast, &e->hw, &e->measured, e->info.compute);
+    aq_json_put(&o, "hardware", e->hw_name[0] ? aq_json_string(e->hw_name) : json_null());
+    if (e->hw_told[0])
+        aq_json_put(&o, "hardware_profile", aq_json_string(e->hw_told));
+    return o;
+}
+
+struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e)
+{
+    const struct aq_model_steps *m = &e->model->steps;
+    return (struct aq_attention_stats_opts){
+        .layers = m->layers,
+        .heads = m->heads,
+        .kv_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .vocab = m->vocab,
+        .prompt_max = e->inputs.prompt_max,
+        .threads = e->info.threads,
+        .scale = m->attention_scale,
+    };
+}
+
+int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
+{
+    assert(!e->loaded);
+    const struct aq_model_steps *m = &e->model->steps;
+    uint32_t total = w->total_max, prompt = w->prompt_max;
+    if (total > e->info.context || prompt > total || prompt < 1)
+        return aq_error(
+            reterr, -EINVAL,
+            "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
+            total, e->info.context);
+    int rc = engine_rate_machine(e, reterr);
+    rc = rc < 0 ? rc : engine_rate_disk(e, aq_model_store(e->model), reterr);
+    if (rc < 0)
+        return rc;
+    struct aq_scratch_need need = {
+        .k_max = engine_widest_row(m),
+        .head_dim_max = m->head_dim,
+        .context_max = e->info.context,
+        .scored_q_per_kv = aq_kv_policy_scores(&e->info.kv) ? m->heads / m->kv_heads : 0,
+    };
+    e->inputs = (struct aq_block_inputs){
+        .steps = m,
+        .compute = e->info.compute,
+        .weight_format = e->info.weight_format,
+        .kv_format = e->info.kv_format,
+        .table_format = aq_model_table_dtype(e->model),
+        .threads = e->info.threads,
+        .micro_batch = e->opts.micro_batch,
+        .micro_batches = e->opts.micro_batches,
+        .prompt_tokens = e->opts.micro_batch_tokens,
+        .prefetch_bytes = e->opts.prefetch,
+        .chunk_bytes = e->opts.chunk,
+        .separate = engine_device_bytes(e) > 0,
+        .gpu = engine_on_gpu(e),
+        .context_bytes = e->cuda.info.context_bytes,
+        .fuse_layer = e->opts.fuse_layer,
+        .alternate = e->opts.alternate,
+        .attention = e->attention,
+        .attention_auto = e->attention_auto,
+        .split_host = e->split_host,
+        .one_side = engine_on_gpu(e) && e->opts.deterministic,
+        .host_products = e->host_products,
+        .host_products_auto = e->host_products_auto && !engine_on_gpu(e),
+        .placement = e->placed ? &e->placement : NULL,
+        .can_stream = true,
+        .hw = e->rated ? &e->hw : NULL,
+        .refill = e->refill,
+        .serial = e->opts.serial,
+        .sequences = w->sequences,
+        .total_sum = w->total_sum,
+        .prompt_sum = w->prompt_sum,
+        .prompt_max = prompt,
+        .total_max = total,
+        .kv = e->info.kv,
+        .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
+        .queue_bytes = w->queue_bytes,
+        .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
+        .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
+        .budget = {[AQ_DEVICE] = engine_device_bytes(e),
+                   [AQ_HOST] = engine_host_bytes(e),
+                   [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
+    };
+    e->work = (struct aq_forecast_work){
+        .steps = m,
+        .sequences = w->sequences,
+        .refill = e->refill,
+        .serial = e->opts.serial,
+    };
+    aq_forecast_mean(&e->work, &e->inputs);
+    struct aq_attention_stats_opts stats = engine_stats_opts(e);
+    if (e->opts.attention_stats)
+        e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
+    rc = keep_lengths(e, w, reterr);
+    rc = rc < 0 ? rc : aq_block_choose(&e->block, &e->inputs, reterr);
+    if (rc < 0) {
+        aq_error_prefix(reterr, "%s", e->info.name);
+        return rc;
+    }
+    if (e->block.stream.bytes[AQ_DISK] &&
+        aq_pack_store_bytes(&e->store_bytes, e->model, e->info.weight_format, reterr) < 0)
+        return -ENOMEM;
+    count_measuring(e);
+    e->planned = true;
+    return engine_make_forecast(e, reterr);
+}
+
+json_t *aq_engine_attention_json(const struct aq_engine *e)
+{
+    return e->attention_stats ? aq_attention_stats_json(e->attention_stats) : json_null();
+}
+
+static json_t *ledger_json(const struct aq_ledger *l)
+{
+    json_t *rows = json_array();
+    for (uint32_t i = 0; i < l->count; i++)
+        aq_json_add(&rows,
+                    json_pack("{s:s, s:s, s:I}", "tier", aq_tier_name(l->item[i].tier), "purpose",
+                              l->item[i].purpose, "bytes", (json_int_t)l->item[i].bytes));
+    return rows;
+}
+
+static void set_bytes(json_t **o, const char *key, uint64_t bytes)
+{
+    aq_json_put(o, key, json_integer((json_int_t)bytes));
+}
+
+static json_t *tier_json(uint64_t budget, uint64_t ledger)
+{
+    json_t *o = json_object();
+    aq_json_put(&o, "budget", budget ? json_integer((json_int_t)budget) : json_null());
+    set_bytes(&o, "ledger", ledger);
+    return o;
+}
+
+/* Scratch, and the store that weights stream from: of the scratch the budget speaks. */
+static json_t *disk_json(const struct aq_engine *e, bool measured)
+{
+    json_t *o = tier_json(e->opts.disk_memory, aq_ledger_total(&e->block.ledger, AQ_DISK));
+    if (measured)
+        set_bytes(&o, "measured",
+                  e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_SCRATCH_SET) : 0);
+    if (!e->block.stream.bytes[AQ_DISK])
+        return o;
+    set_bytes(&o, "store", e->store_bytes);
+    if (measured)
+        set_bytes(&o, "store_measured",
+                  e->disks ? aq_disks_allocated(e->disks, AQ_DISKS_STORE_SET) : 0);
+    return o;
+}
+
+static json_t *memory_json(const struct aq_engine *e, bool measured)
+{
+    json_t *o = json_object(), *tier = tier_json(e->budget, engine_host_ledger(e));
+    aq_json_put(&tier, "limited_by", aq_json_string(e->info.host_limited_by));
+    if (measured)
+        set_bytes(&tier, "measured", aq_mem_process_peak());
+    aq_json_put(&o, "host", tier);
+    if (engine_device_bytes(e)) {
+        tier = tier_json(engine_device_bytes(e), aq_ledger_total(&e->block.ledger, AQ_DEVICE));
+        if (measured)
+            set_bytes(&tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
+        aq_json_put(&o, "device", tier);
+    }
+    if (aq_ledger_total(&e->block.ledger, AQ_DISK) || e->block.stream.bytes[AQ_DISK])
+        aq_json_put(&o, "disk", disk_json(e, measured));
+    return o;
+}
+
+json_t *aq_engine_plan_json(const struct aq_engine *e)
+{
+    if (!e->planned)
+        return json_null();
+    const struct aq_plan *p = &e->block.plan;
+    const struct aq_block_shape *s = &p->shape;
+    char placement[160], attention[32];
+    aq_placement_text(placement, &p->placement);
+    aq_attention_text(attention, p);
+    json_t *o = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:{s:i, s:I, s:I}, s:o, s:o}",
+        "placement", placement, "attention", attention, "micro_batch", (int)s->micro_batch,
+        "micro_batches", (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens,
+        "rows_max", (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
+        aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
+        "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->refill, "kv_pages",
+        "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",
+        (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
+        ledger_json(&e->block.ledger), "memory", memory_json(e, false));
+    if (aq_kv_policy_drops(&p->kv)) {
+        aq_json_put(&o, "kv", aq_kv_policy_json(&p->kv));
+        aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
+    }
+    const struct aq_stream *w = &e->block.stream;
+    if (aq_program_host_products(&e->block.program))
+        aq_json_put(&o, "host_products", json_real(p->host_products / 100));
+    if (w->chunk_count)
+        aq_json_put(&o, "weight_stream",
+                    json_pack("{s:I, s:I, s:i, s:i, s:I}", "disk_bytes_per_pass",
+                              (json_int_t)w->bytes[AQ_DISK], "host_bytes_per_pass",
+                              (json_int_t)w->bytes[AQ_HOST], "chunks", (int)w->chunk_count, "ring",
+                              (int)w->ring, "chunk_bytes", (json_int_t)w->chunk_bytes));
+    return o;
+}
+
+json_t *aq_engine_memory_json(const struct aq_engine *e)
+{
+    return memory_json(e, true);
+}

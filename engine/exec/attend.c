@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Attention of a part: new keys and values are stored, queries attend, and where the policy gives
+ * slots up, what is remembered of them is kept up.
+ *
+ * A prompt that is cut is attended in scratch, and what stays of it goes where its KV is to lie.  A
+ * decoded key takes the slot of the victim that was chosen a step before.  In sequences on disk,
+ * whose whole runs are read again at every step, such rows also join a delta, which is applied
+ * first. */
+#include "engine/exec/exec.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* An op at work on a part's sequences of one kind. */
+struct attend {
+    struct aq_executor *x;
+    const struct aq_op *op;
+    struct aq_compute *c;
+    struct aq_attn a;        /* of all its sequences */
+    struct aq_attn_seq *seq; /* [count] */
+    const uint32_t *seat;    /* [count] */
+    uint32_t count, layer;
+    size_t stride; /* elements of a row of q, k and v */
+    const float *k_new, *v_new;
+};
+
+static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
+{
+    return &t->x->seats.seat[t->seat[i]];
+}
+
+static enum aq_attn_stat stat_of(enum aq_kv_stat s)
+{
+    static const enum aq_attn_stat map[] = {
+        [AQ_KV_STAT_NONE] = AQ_ATTN_PROB,
+        [AQ_KV_STAT_PROB] = AQ_ATTN_PROB,
+        [AQ_KV_STAT_PROB_SQUARED] = AQ_ATTN_PROB_SQUARED,
+        [AQ_KV_STAT_BELOW] = AQ_ATTN_BELOW,
+    };
+    return map[s];
+}
+
+static enum aq_attn_group group_of(enum aq_kv_group g)
+{
+    static const enum aq_attn_group map[] = {
+        [AQ_KV_GROUP_SUM] = AQ_ATTN_SUM,
+        [AQ_KV_GROUP_MEAN] = AQ_ATTN_MEAN,
+        [AQ_KV_GROUP_MAX] = AQ_ATTN_MAX,
+        [AQ_KV_GROUP_FIRST] = AQ_ATTN_FIRST,
+    };
+    return map[g];
+}
+
+/* The rule of decode rows for a seat that drops keys; *ret_recent: newest positions that its next
+ * victim is not taken from. */
+static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat *s,
+                                   uint32_t *ret_recent)
+{
+    const struct aq_kv_policy *p = &t->x->plan->kv;
+    struct aq_kv_overwrite o;
+    aq_kv_policy_desc(p)->layer_decode(&o, p, &s->limits, t->layer);
+    *ret_recent = o.recent;
+    return (struct aq_attn_rule){
+        .stat = stat_of(o.stat),
+        .group = group_of(o.group),
+        .decay = o.decay,
+        .by_position = o.value == AQ_KV_BY_POSITION,
+        .sinks = o.sinks,
+    };
+}
+
+static void tell(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
+{
+    const struct aq_executor *x = t->x;
+    const struct aq_seat *s = seat_of(t, i);
+    if (!x->opts.kv_seen)
+        return;
+    struct aq_kv_seen seen = {
+        .sequence = x->seat[t->seat[i]].sequence,
+        .layer = t->layer,
+        .kv_heads = t->a.kv_heads,
+        .seen = s->seen,
+        .held = s->held,
+        .len = s->shared_runs ? aq_kv_lens(x->kv, t->seat[i], t->layer) : &s->held,
+        .len_step = s->shared_runs != 0,
+        .slots = *slots,
+    };
+    x->opts.kv_seen(x->opts.kv_user, &seen);
+}
+
+/* ---- decode ------------------------------------------------------------------------------ */
+
+/* What the sequences' slots hold, and the slots that their rows take. */
+static void find_slots(const struct attend *t)
+{
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct aq_seat *s = seat_of(t, i);
+        struct aq_attn_seq *q = &t->seq[i];
+        if (!s->drops)
+            continue;
+        q->slots = exec_kv_slots(t->x, t->op, t->seat[i]);
+        q->position = s->seen - 1;
+        q->overwrite = s->overwrites;
+        rule_of(t, s, &q->recent);
+        if (s->held < s->limits.slots)
+            q->slots.victim = NULL; /* nothing is given up yet */
+    }
+}
+
+/* Head-blocks of so many slots. */
+static uint32_t blocks_of(uint32_t slots)
+{
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+static struct exec_moves *moves_of(const struct attend *t)
+{
+    return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
+}
+
+static void run_moves(const struct attend *t, uint32_t count)
+{
+    if (count)
+        t->c->ops->kv_move(t->c, moves_of(t)->move, moves_of(t)->blocks, count, t->a.kv_dtype,
+                           t->a.kv_heads, t->a.head_dim);
+}
+
+/* Rows that have not been written to disk go over what was read from there. */
+static void apply_deltas(const struct attend *t)
+{
+    struct exec_moves *m = moves_of(t);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct aq_seat *s = seat_of(t, i);
+        if (!s->overwrites || !s->delta)
+            continue;
+        struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
+        m->run[count] = d.run;
+        m->move[count] = (struct aq_kv_move){
+            .from = {.block = &m->run[count], .head_offset = aq_kv_head_offset(t->x->kv)},
+            .to = {.block = t->seq[i].block,
+                   .head_table_step = t->seq[i].head_table_step,
+                   .head_offset = t->seq[i].head_offset,
+                   .list = d.target,
+                   .list_stride = AQ_HEAD_BLOCK_SLOTS},
+            .count = &s->delta,
+        };
+        m->blocks[count] = (struct aq_kv_blocks){1, blocks_of(s->held)};
+        count++;
+    }
+    run_moves(t, count);
+}
+
+/* Rows that have just been stored in whole runs join the delta. */
+static void note_deltas(const struct attend *t)
+{
+    static const uint32_t one = 1;
+    struct exec_moves *m = moves_of(t);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct aq_seat *s = seat_of(t, i);
+        if (!exec_uses_delta(t->x, t->seat[i]) || s->rewrites)
+            continue;
+        struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
+        uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
+        whole = s->shared_runs ? UINT32_MAX : whole;
+        const uint32_t *victim = t->seq[i].slots.victim;
+        t->c->ops->kv_note(t->c,
+                           &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
+        m->run[count] = d.run;
+        m->move[count] = (struct aq_kv_move){
+            .from = {.block = t->seq[i].block,
+                     .head_table_step = t->seq[i].head_table_step,
+                     .head_offset = t->seq[i].head_offset,
+                     .list = victim,
+                     .list_stride = 1},
+            .to = {.block = &m->run[count],
+                   .head_offset = aq_kv_head_offset(t->x->kv),
+                   .first = s->delta},
+            .count = &one,
+        };
+        m->blocks[count] = (struct aq_kv_blocks){blocks_of(s->held), 1};
+        count++;
+    }
+    run_moves(t, count);
+}
+
+/* One call for all sequences with as many sinks. */
+static void attend_rows(struct attend *t)
+{
+    struct aq_attn a = t->a;
+    for (uint32_t i = 0, end; i < t->count; i = end) {
+        const struct aq_seat *s = seat_of(t, i);
+        struct aq_attn_rule rule = {0};
+        uint32_t recent;
+        for (end = i + 1; end < t->count && seat_of(t, end)->limits.sinks == s->limits.sinks;)
+            end++;
+        a.seqs = t->seq + i;
+        a.seq_count = end - i;
+        a.rule = NULL;
+        if (aq_kv_policy_drops(&t->x->plan->kv)) {
+            rule = rule_of(t, s, &recent);
+            a.rule = &rule;
+        }
+        t->c->ops->attn_decode(t->c, &a);
+    }
+}
+
+static void decode(struct attend *t)
+{
+    bool disk = t->x->plan->part[t->op->part].tier == AQ_DISK;
+    find_slots(t);
+    if (disk)
+        apply_deltas(t);
+    t->c->ops->kv_append(t->c, &t->a, t->k_new, t->v_new, t->stride);
+    if (disk)
+        note_deltas(t);
+    attend_rows(t);
+    for (uint32_t i = 0; i < t->count; i++)
+        tell(t, i, &t->seq[i].slots);
+}
+
+/* ---- prompts ----------------------------------------------------------------------------- */
+
+/* The prompt of one sequence that drops keys. */
+struct prompt {
+    const struct aq_seat *s;
+    struct aq_attn a;
+    struct aq_attn_seq seq;
+    struct aq_attn_rule rule;
+    struct aq_attn_seq home; /* what stays: where it lies, and is remembered */
+    uint8_t *scratch;
+};
+
+/* Column sums of the prompt's probabilities, where the policy wants them. */
+static void sum_columns(const struct attend *t, struct prompt *p)
+{
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(&t->x->plan->kv);
+    struct aq_attn_pairs pairs = {.rows = desc->stat_rows, .band = desc->band};
+    struct aq_attn_rule rule = p->rule;
+    if (desc->prefill_stat == AQ_KV_STAT_NONE)
+        return;
+    rule.stat = stat_of(desc->prefill_stat);
+    p->a.rule = &rule;
+    t->c->ops->attn_stats(t->c, &p->a, &pairs);
+    p->a.rule = NULL;
+}
+
+/* Moves what stays of a prompt in scratch to where it is to lie. */
+static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
+{
+    struct aq_executor *x = t->x;
+    const struct aq_kv_policy *policy = &x->plan->kv;
+    const struct aq_kv_prefill_room *room = &x->prompt_room;
+    struct aq_kv_keep k;
+    aq_kv_policy_desc(policy)->layer_prefill_end(&k, policy, &p->s->limits, t->layer);
+    uint32_t *list = (uint32_t *)(p->scratch + room->keep), stride = p->home.slots.stride;
+    uint32_t *count = (uint32_t *)(p->scratch + room->count);
+    struct aq_kv_select select = {
+        .value = k.value == AQ_KV_BY_SCORE ? p->seq.slots.score : NULL,
+        .stride = p->seq.slots.stride,
+        .len = p->s->seen,
+        .recent = k.recent,
+        .heavy = k.heavy,
+        .sinks = k.sinks,
+        .layer = k.scope == AQ_KV_PER_LAYER,
+        .floor = k.floor,
+        .keep = list,
+        .keep_stride = stride,
+        .count = count,
+    };
+    t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
+    if (p->s->shared_runs) {
+        /* Read here: it is not a GPU's memory (assert_policy_is_known). */
+        memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
+        exec_kv_spread(x, t->op, seat, &p->home);
+    }
+    struct aq_kv_move gather = {
+        .from = {.block = p->seq.block,
+                 .head_offset = p->seq.head_offset,
+                 .slots = p->seq.slots,
+                 .list = list,
+                 .list_stride = stride},
+        .to = {.block = p->home.block,
+               .head_table_step = p->home.head_table_step,
+               .head_offset = p->home.head_offset,
+               .slots = p->home.slots},
+        .count = count,
+        .count_step = 1,
+    };
+    struct aq_kv_blocks blocks = {blocks_of(p->s->seen), blocks_of(p->s->held)};
+    t->c->ops->kv_move(t->c, &gather, &blocks, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
+}
+
+/* Rows of the part's arrays from the sequence's first on, so that its own begin at 0. */
+static struct aq_attn rows_of(const struct attend *t, uint32_t i)
+{
+    struct aq_attn a = t->a;
+    uint32_t row = t->seq[i].row;
+    a.q += row * a.q_stride;
+    a.out = (uint8_t *)a.out + row * a.out_stride * aq_dtype_bytes(a.out_dtype);
+    a.seq_count = 1;
+    return a;
+}
+
+static void attend_dropping(const struct attend *t, uint32_t i)
+{
+    struct aq_executor *x = t->x;
+    const struct aq_seat *s = seat_of(t, i);
+    struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
+    size_t from = t->seq[i].row * t->stride;
+    bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
+    p.rule = rule_of(t, s, &p.seq.recent);
+    p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
+    p.seq.row = 0;
+    p.home = p.seq; /* of s->held slots */
+    p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
+    p.seq.len = &s->seen;
+    p.a.seqs = &p.seq;
+    if (scores)
+        p.a.log_sum_exp = (float *)(p.scratch + x->prompt_room.log_sum_exp);
+    if (cut) {
+        p.seq.block = x->prompt_block;
+        p.seq.slots = (struct aq_attn_slots){0};
+    }
+    t->c->ops->kv_append(t->c, &p.a, t->k_new + from, t->v_new + from, t->stride);
+    t->c->ops->attn_prefill(t->c, &p.a);
+    if (cut && scores)
+        p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_room.value),
+                                             .stride = x->prompt_room.stride};
+    sum_columns(t, &p);
+    if (cut)
+        keep(t, &p, t->seat[i]);
+    if (s->held == s->limits.slots) {
+        p.a.seqs = &p.home;
+        p.a.rule = &p.rule;
+        t->c->ops->kv_victim(t->c, &p.a);
+    }
+    tell(t, i, &p.home.slots);
+}
+
+/* Those that keep everything go together; one that does not needs scratch, of which there is one.
+ */
+static void prompts(struct attend *t)
+{
+    static const struct aq_attn_slots none;
+    for (uint32_t i = 0, end; i < t->count; i = end) {
+        end = i + 1;
+        if (seat_of(t, i)->drops) {
+            attend_dropping(t, i);
+            continue;
+        }
+        while (end < t->count && !seat_of(t, end)->drops)
+            end++;
+        struct aq_attn a = t->a;
+        a.seqs = t->seq + i;
+        a.seq_count = end - i;
+        t->c->ops->kv_append(t->c, &a, t->k_new, t->v_new, t->stride);
+        t->c->ops->attn_prefill(t->c, &a);
+        for (uint32_t n = i; n < end; n++)
+            tell(t, n, &none);
+    }
+}
+
+void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
+                 const float *qkv, void *attention)
+{
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    const struct aq_model_steps *m = x->steps;
+    bool prefill = op->kind == AQ_OP_ATTN_PREFILL;
+    const uint32_t *range = (prefill ? b->prefill_first : b->decode_first) + op->part;
+    size_t width = (size_t)m->heads * m->head_dim, kv_width = (size_t)m->kv_heads * m->head_dim;
+    struct attend t = {
+        .x = x,
+        .op = op,
+        .c = c,
+        .seq = (prefill ? b->prefill : b->decode) + range[0],
+        .seat = (prefill ? b->prefill_seat : b->decode_seat) + range[0],
+        .count = range[1] - range[0],
+        .layer = m->step[op->step].layer,
+        .stride = width + 2 * kv_width,
+        .k_new = qkv + width,
+        .v_new = qkv + width + kv_width,
+    };
+    for (uint32_t i = 0; i < t.count; i++) {
+        /* How many slots each head keeps of a prompt turns out when it is cut. */
+        if (!prefill && x->seats.seat[t.seat[i]].shared_runs)
+            exec_kv_spread(x, op, t.seat[i], &t.seq[i]);
+        else
+            t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);
+    }
+    t.a = (struct aq_attn){
+        .seqs = t.seq,
+        .seq_count = t.count,
+        .q = qkv,
+        .q_stride = t.stride,
+        .out = attention,
+        .out_dtype = x->plan->shape.compute,
+        .out_stride = width,
+        .kv_dtype = x->plan->shape.kv_format,
+        .kv_heads = m->kv_heads,
+        .q_per_kv = m->heads / m->kv_heads,
+        .head_dim = m->head_dim,
+        .scale = m->attention_scale,
+    };
+    (prefill ? prompts : decode)(&t);
+}

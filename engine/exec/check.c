@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * What comes from a disk compared with what it was: weights with the store's checksums, scratch
+ * with those of what was written there.  All of it runs in the disk lane's thread for checks, or in
+ * virtual time in the one thread there is. */
+#include "engine/exec/exec.h"
+
+#include "offload/sum.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+static uint64_t scratch_runs(const struct aq_executor *x)
+{
+    return aq_kv_disk_bytes(x->kv) / aq_kv_run_stride(x->kv);
+}
+
+static int check_weights(const struct aq_executor *x, const struct aq_op *op,
+                         const struct aq_disk_group *g, struct aq_err *reterr)
+{
+    const struct aq_chunk *chunk = &x->stream->chunk[op->chunk];
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < g->count; i++) {
+        const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
+        const struct aq_weight *w =
+            &x->opts.model->weight[aq_matrix_index(x->steps, op->step, p->matrix)];
+        rc = aq_store_check_tiles(x->opts.store, w->item, p->first, p->count,
+                                  g->transfer[i].t.buffer, reterr);
+    }
+    return rc;
+}
+
+/* Sums are kept in order of the place: of each run of KV, and of each micro-batch's hidden states.
+ * What is read was written whole before, by an op that this one waits for. */
+static int check_part(struct aq_executor *x, const struct aq_transfer *t, uint64_t sum_index,
+                      uint64_t at, uint64_t bytes, struct aq_err *reterr)
+{
+    uint64_t found = aq_sum((const char *)t->buffer + at, bytes);
+    uint64_t *sum = &x->scratch_sum[sum_index];
+    if (t->op == AQ_IO_WRITE)
+        *sum = found;
+    if (*sum == found)
+        return 0;
+    return aq_error(reterr, -EIO,
+                    "scratch on disk: %llu bytes from %llu on are not what was written there: "
+                    "expected xxh3 %016llx, found %016llx; the disk, its cable or memory is at "
+                    "fault: run again with --disk-dir on another disk",
+                    (unsigned long long)bytes, (unsigned long long)(t->offset + at),
+                    (unsigned long long)*sum, (unsigned long long)found);
+}
+
+static int check_scratch(struct aq_executor *x, const struct aq_op *op,
+                         const struct aq_disk_group *g, struct aq_err *reterr)
+{
+    uint64_t run = aq_kv_run_stride(x->kv);
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < g->count; i++) {
+        const struct aq_transfer *t = &g->transfer[i].t;
+        if (op->object == AQ_OBJECT_HIDDEN)
+            rc = check_part(x, t, scratch_runs(x) + op->micro_batch, 0, t->bytes, reterr);
+        assert(op->object == AQ_OBJECT_HIDDEN || (t->offset % run == 0 && t->bytes % run == 0));
+        for (uint64_t at = 0; rc == 0 && op->object == AQ_OBJECT_KV && at < t->bytes; at += run)
+            rc = check_part(x, t, (t->offset + at) / run, at, run, reterr);
+    }
+    return rc;
+}
+
+static int check_group(void *user, const struct aq_disk_group *g, struct aq_err *reterr)
+{
+    struct aq_executor *x = user;
+    const struct aq_op *op = &x->program->op[g->token];
+    return op->object == AQ_OBJECT_WEIGHTS ? check_weights(x, op, g, reterr)
+                                           : check_scratch(x, op, g, reterr);
+}
+
+int exec_check_open(struct aq_executor *x, struct aq_disk_check *ret, struct aq_err *reterr)
+{
+    if (x->opts.verify == AQ_VERIFY_OFF)
+        return 0;
+    x->checked = calloc(x->stream->chunk_count + 1ul, sizeof(*x->checked));
+    if (x->opts.verify == AQ_VERIFY_ALWAYS)
+        x->scratch_sum =
+            calloc(scratch_runs(x) + x->plan->shape.micro_batches, sizeof(*x->scratch_sum));
+    if (!x->checked || (x->opts.verify == AQ_VERIFY_ALWAYS && !x->scratch_sum))
+        return aq_error_memory(reterr, "checksums of %u chunks and %llu runs of KV",
+                               x->stream->chunk_count, (unsigned long long)scratch_runs(x));
+    *ret = (struct aq_disk_check){check_group, x};
+    return 0;
+}
+
+void exec_check_close(struct aq_executor *x)
+{
+    free(x->checked);
+    free(x->scratch_sum);
+}
+
+bool exec_check_wanted(struct aq_executor *x, const struct aq_op *op)
+{
+    if (op->object != AQ_OBJECT_WEIGHTS)
+        return x->opts.verify == AQ_VERIFY_ALWAYS;
+    if (x->opts.verify == AQ_VERIFY_OFF ||
+        (x->opts.verify == AQ_VERIFY_ONCE && x->checked[op->chunk]))
+        return false;
+    /* A second time it comes only when the first check is over. */
+    x->checked[op->chunk] = true;
+    return true;
+}

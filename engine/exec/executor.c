@@ -1,0 +1,819 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/exec/exec.h"
+
+#include "base/clock.h"
+#include "engine/compute/sample.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------ */
+
+/* Hands out pieces of one buffer: the arrays per row and seat, so that they are one line of the
+ * ledger. */
+struct carver {
+    uint8_t *base;
+    size_t used;
+};
+
+static void *carve(struct carver *c, size_t bytes)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += aq_align_up(bytes, 64);
+    return p;
+}
+
+static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_block_shape *s)
+{
+    size_t rows = s->rows_max, seats = s->micro_batch;
+    for (uint32_t k = 0; k < s->micro_batches; k++) {
+        struct exec_batch unused, *b = x ? &x->batch[k] : &unused;
+        b->id = carve(c, rows * sizeof(*b->id));
+        b->position = carve(c, rows * sizeof(*b->position));
+        b->logit_index = carve(c, rows * sizeof(*b->logit_index));
+        b->logit_row = carve(c, rows * sizeof(*b->logit_row));
+        b->decode = carve(c, seats * sizeof(*b->decode));
+        b->prefill = carve(c, seats * sizeof(*b->prefill));
+        b->decode_seat = carve(c, seats * sizeof(*b->decode_seat));
+        b->prefill_seat = carve(c, seats * sizeof(*b->prefill_seat));
+    }
+    seats *= s->micro_batches;
+    struct exec_seat *seat = carve(c, seats * sizeof(*seat));
+    struct aq_seat *place = carve(c, seats * sizeof(*place));
+    uint32_t *prompt_rows = carve(c, s->micro_batches * sizeof(*prompt_rows));
+    struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
+    struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
+    struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
+    for (int i = 0; i < 2; i++) {
+        moves[i].move = carve(c, s->micro_batch * sizeof(*moves->move));
+        moves[i].blocks = carve(c, s->micro_batch * sizeof(*moves->blocks));
+        moves[i].run = carve(c, s->micro_batch * sizeof(*moves->run));
+    }
+    uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    uint8_t **prompt_block = carve(c, runs * sizeof(*prompt_block));
+    if (x) {
+        x->prompt_block = prompt_block;
+        x->seat = seat;
+        aq_seats_open(&x->seats,
+                      &(struct aq_seats_opts){.steps = x->steps,
+                                              .plan = x->plan,
+                                              .refill = x->opts.refill,
+                                              .ops = &exec_seats_ops,
+                                              .user = x},
+                      place, lengths, prompt_rows);
+        x->logits_stat = stat;
+    }
+}
+
+uint64_t aq_executor_rows_bytes(const struct aq_plan *plan)
+{
+    struct carver c = {0};
+    carve_rows(&c, NULL, &plan->shape);
+    return c.used;
+}
+
+static enum aq_device_memory class_memory(const struct aq_executor *x, enum aq_slot_class c)
+{
+    const struct aq_slot *s = &x->program->slot[x->program->first[c]];
+    return s->tier == AQ_DEVICE || !x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
+}
+
+/* A buffer for each class that has bytes in memory, its slots one after the other. */
+static int take_slots(struct aq_executor *x, struct aq_err *reterr)
+{
+    const struct aq_program *p = x->program;
+    x->slot_offset = calloc(p->slot_count, sizeof(*x->slot_offset));
+    if (!x->slot_offset)
+        return aq_error_memory(reterr, "executor of %u slots", p->slot_count);
+    for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
+        uint64_t bytes = 0;
+        for (uint32_t i = p->first[c]; i < p->first[c + 1]; i++) {
+            x->slot_offset[i] = bytes;
+            bytes += aq_align_up(p->slot[i].bytes, AQ_PANEL_ALIGN);
+        }
+        const char *purpose = aq_block_purpose((enum aq_slot_class)c);
+        if (!bytes || !purpose || p->slot[p->first[c]].tier == AQ_DISK)
+            continue;
+        assert(bytes == aq_program_class_bytes(p, (enum aq_slot_class)c));
+        int rc = aq_device_alloc((void **)&x->class_buffer[c], x->opts.device,
+                                 class_memory(x, (enum aq_slot_class)c), purpose, bytes, reterr);
+        if (rc < 0)
+            return rc;
+        x->class_bytes[c] = bytes;
+    }
+    return 0;
+}
+
+static int take(struct aq_executor *x, void *ret, enum aq_device_memory memory, const char *purpose,
+                size_t bytes, size_t *ret_bytes, struct aq_err *reterr)
+{
+    int rc = aq_device_alloc(ret, x->opts.device, memory, purpose, bytes, reterr);
+    if (rc == 0)
+        *ret_bytes = bytes;
+    return rc;
+}
+
+static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
+{
+    const struct aq_model_steps *m = x->steps;
+    const struct aq_block_shape *s = &x->plan->shape;
+    uint32_t threads = aq_pool_threads(x->opts.pool);
+    int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
+                  aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
+    if (rc < 0)
+        return rc;
+    struct carver c = {.base = x->rows_buffer};
+    carve_rows(&c, x, s);
+    struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
+    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.norm + tiles.inner + tiles.embed,
+              &x->tiles_bytes, reterr);
+    rc = rc < 0 ? rc
+                : take(x, &x->sampler, AQ_MEMORY_HOST, "sampler",
+                       (size_t)threads * m->vocab * (sizeof(*x->sampler) + sizeof(float)),
+                       &x->sampler_bytes, reterr);
+    if (rc < 0)
+        return rc;
+    x->sampler_logits = (float *)(x->sampler + (size_t)threads * m->vocab);
+    x->tile_norm = x->tiles;
+    x->tile_inner = (uint8_t *)x->tiles + tiles.norm;
+    x->tile_embed = (uint8_t *)x->tile_inner + tiles.inner;
+    return take_slots(x, reterr);
+}
+
+/* Scratch for prompts that are cut, and what travels with the KV. */
+static void find_scratch(struct aq_executor *x)
+{
+    uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    aq_kv_room_prefill(&x->prompt_room, x->plan, x->steps->heads, x->steps->kv_heads);
+    x->travel_bytes = aq_kv_room_travel(x->plan, x->steps->kv_heads);
+    for (uint32_t i = 0; i < runs && x->prompt_room.bytes; i++)
+        x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * x->plan->shape.run_bytes;
+}
+
+/* ---- where weights are ------------------------------------------------------------------- */
+
+static uint32_t list_runs(const struct aq_executor *x, uint32_t step, uint32_t matrix,
+                          struct exec_run *to)
+{
+    const struct aq_stream *s = x->stream;
+    uint32_t count = 0,
+             resident = s->split[aq_matrix_index(x->steps, step, matrix)].panels[AQ_DEVICE];
+    if (resident) {
+        if (to)
+            to[count] = (struct exec_run){.count = resident, .chunk = UINT32_MAX};
+        count++;
+    }
+    for (uint32_t c = s->step_chunk[step]; c < s->step_chunk[step + 1]; c++) {
+        for (uint32_t i = 0; i < s->chunk[c].piece_count; i++) {
+            const struct aq_piece *p = &s->piece[s->chunk[c].piece_first + i];
+            if (p->matrix != matrix)
+                continue;
+            if (to)
+                to[count] = (struct exec_run){p->first, p->count, c, p->offset};
+            count++;
+        }
+    }
+    return count;
+}
+
+static int find_runs(struct aq_executor *x, struct aq_err *reterr)
+{
+    uint32_t steps = x->steps->step_count, total = 0;
+    x->run_first = calloc(x->steps->matrix_count, sizeof(*x->run_first));
+    x->run_count = calloc(x->steps->matrix_count, sizeof(*x->run_count));
+    if (!x->run_first || !x->run_count)
+        return aq_error_memory(reterr, "executor of %u steps", steps);
+    for (uint32_t j = 0; j < steps; j++) {
+        uint32_t of_step = 0;
+        for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++) {
+            uint32_t index = aq_matrix_index(x->steps, j, i), count = list_runs(x, j, i, NULL);
+            x->run_first[index] = total;
+            x->run_count[index] = count;
+            total += count;
+            of_step += count;
+        }
+        /* Unpacked, a matrix is at most two: before and behind what the host computes. */
+        of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
+        x->segment_max = of_step > x->segment_max ? of_step : x->segment_max;
+    }
+    x->run = calloc(total + 1, sizeof(*x->run));
+    x->segment = calloc(x->segment_max + 1, sizeof(*x->segment));
+    if (!x->run || !x->segment)
+        return aq_error_memory(reterr, "executor of %u runs of panels", total);
+    for (uint32_t j = 0; j < steps; j++) {
+        for (uint32_t i = 0; i < x->steps->step[j].matrix_count; i++)
+            list_runs(x, j, i, x->run + x->run_first[aq_matrix_index(x->steps, j, i)]);
+    }
+    return 0;
+}
+
+/* ---- lanes ------------------------------------------------------------------------------- */
+
+static bool is_disk_lane(enum aq_lane l)
+{
+    return l == AQ_LANE_DISK_READ || l == AQ_LANE_DISK_WRITE || l == AQ_LANE_READ_WEIGHTS;
+}
+
+static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reterr)
+{
+    struct exec_lane *lane = &x->lane[l];
+    bool disk = is_disk_lane(l);
+    lane->issued = calloc(AQ_EXEC_LANE_DEPTH, sizeof(*lane->issued));
+    if (!lane->issued)
+        return aq_error_memory(reterr, "lane '%s'", aq_lane_name(l));
+    if (!lane->count || disk || l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute))
+        return 0;
+    uint32_t cpu = l == AQ_LANE_COMPUTE        ? x->opts.compute_cpu
+                   : l == AQ_LANE_HOST_COMPUTE ? x->opts.host_compute_cpu
+                                               : 0;
+    struct aq_device_stream_opts opts = {
+        .name = aq_lane_name(l),
+        .side = l == AQ_LANE_HOST_COMPUTE ? AQ_STREAM_HOST : AQ_STREAM_DEVICE,
+        .depth = AQ_EXEC_LANE_DEPTH,
+        .bind = cpu > 0,
+        .cpu = cpu - (cpu > 0),
+    };
+    return aq_device_stream_open(&lane->stream, x->opts.device, &opts, reterr);
+}
+
+/* The disk, told of the buffers that it will read into and write from. */
+static int open_disk(struct aq_executor *x, struct aq_err *reterr)
+{
+    static const enum aq_slot_class classes[] = {AQ_SLOT_RING,    AQ_SLOT_STAGING,
+                                                 AQ_SLOT_HIDDEN,  AQ_SLOT_HIDDEN_HOST,
+                                                 AQ_SLOT_KV_HOST, AQ_SLOT_KV_DEVICE};
+    struct aq_io_region region[AQ_ARRAY_LEN(classes)];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(classes); i++) {
+        enum aq_slot_class c = classes[i];
+        if (x->class_buffer[c] &&
+            class_memory(x, c) != (x->plan->separate ? AQ_MEMORY_DEVICE : AQ_MEMORY_COUNT))
+            region[count++] = (struct aq_io_region){x->class_buffer[c], x->class_bytes[c]};
+    }
+    struct aq_disk_check check = {0};
+    int rc = exec_check_open(x, &check, reterr);
+    if (rc < 0)
+        return rc;
+    x->disk_opened = true;
+    return x->opts.open_disk(x->opts.disk_user, &x->disk, region, count, &check, x->completions,
+                             reterr);
+}
+
+static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
+{
+    const struct aq_program *p = x->program;
+    for (uint32_t i = 0; i < p->op_count; i++)
+        x->lane[p->op[i].lane].count++;
+    bool moves = false, disk = false;
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        x->lane[l].op = calloc(x->lane[l].count + 1, sizeof(*x->lane[l].op));
+        if (!x->lane[l].op)
+            return aq_error_memory(reterr, "lane of %u ops", x->lane[l].count);
+        disk |= x->lane[l].count && is_disk_lane((enum aq_lane)l);
+        moves |= x->lane[l].count && l != AQ_LANE_COMPUTE && l != AQ_LANE_CONTROL;
+        x->lane[l].count = 0;
+    }
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        struct exec_lane *lane = &x->lane[p->op[i].lane];
+        lane->op[lane->count++] = i;
+    }
+    x->inline_compute = !x->opts.cuda && (!moves || x->opts.serial);
+    uint32_t capacity = AQ_LANE_COUNT * AQ_EXEC_LANE_DEPTH;
+    _Static_assert(AQ_EXEC_DISK_DEPTH <= AQ_EXEC_LANE_DEPTH, "completions have room for all");
+    uint64_t chunk = aq_max_u64(x->stream->chunk_bytes, 1);
+    x->weights_in_flight_max =
+        (uint32_t)aq_min_u64(AQ_EXEC_DISK_DEPTH, 2 + AQ_EXEC_WEIGHTS_BYTES / chunk);
+    int rc = aq_completions_open(&x->completions, capacity, x->opts.timeline, reterr);
+    for (int l = 0; l < AQ_LANE_COUNT && rc == 0; l++)
+        rc = open_lane(x, (enum aq_lane)l, reterr);
+    return rc == 0 && disk ? open_disk(x, reterr) : rc;
+}
+
+/* Policies that decide across layers or in bulk, one set of slots for all heads of a layer, and
+ * caches whose order has a meaning can be described (policy/kv_policy.h) but are not run here.  Nor
+ * are heads that differ on a GPU, which alone would know by how much. */
+static void assert_policy_is_known(const struct aq_plan *plan, bool gpu)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
+    assert(!d->prefill_end && !d->step_end && !d->cross_layer);
+    assert((d->granularity == AQ_KV_PER_LAYER) == d->ragged && !(d->ragged && gpu));
+    assert(!d->ordered && d->align == 1);
+    assert(d->pos == AQ_KV_POS_ORIGINAL);
+}
+
+int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
+                     struct aq_err *reterr)
+{
+    assert_policy_is_known(&opts->block->plan, opts->cuda);
+    assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
+    struct aq_executor *x = calloc(1, sizeof(*x));
+    if (!x)
+        return aq_error_memory(reterr, "executor");
+    x->opts = *opts;
+    x->steps = &opts->model->steps;
+    x->plan = &opts->block->plan;
+    x->stream = &opts->block->stream;
+    x->program = &opts->block->program;
+    uint32_t ops = x->program->op_count, batches = x->plan->shape.micro_batches;
+    x->batch = calloc(batches, sizeof(*x->batch));
+    x->pass_shape = calloc(batches, sizeof(*x->pass_shape));
+    x->cost = calloc(ops, sizeof(*x->cost));
+    x->done = calloc(ops, sizeof(*x->done));
+    x->job = calloc(ops, sizeof(*x->job));
+    x->issued = calloc(ops, sizeof(*x->issued));
+    x->ticket = calloc(ops, sizeof(*x->ticket));
+    int rc = 0;
+    if (!x->batch || !x->pass_shape || !x->cost || !x->done || !x->job || !x->issued || !x->ticket)
+        rc = aq_error_memory(reterr, "executor of %u ops", ops);
+    struct aq_kv_opts kv = {
+        .device = opts->device,
+        .plan = x->plan,
+        .layers = x->steps->layers,
+        .kv_heads = x->steps->kv_heads,
+        .head_dim = x->steps->head_dim,
+    };
+    rc = rc < 0 ? rc : take_buffers(x, reterr);
+    rc = rc < 0 ? rc : find_runs(x, reterr);
+    if (rc == 0)
+        find_scratch(x);
+    rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
+    rc = rc < 0 ? rc : exec_moves_open(x, reterr);
+    rc = rc < 0 ? rc : exec_host_open(x, reterr);
+    rc = rc < 0 ? rc : exec_bundle_open(x, reterr);
+    rc = rc < 0 ? rc : open_lanes(x, reterr);
+    if (rc < 0) {
+        aq_executor_close(x);
+        return rc;
+    }
+    *ret = x;
+    return 0;
+}
+
+static uint32_t in_flight(const struct aq_executor *x)
+{
+    uint32_t count = 0;
+    for (int l = 0; l < AQ_LANE_COUNT; l++)
+        count += x->lane[l].in_flight;
+    return count;
+}
+
+/* Everything in flight comes home, so that nobody writes to a buffer any more. */
+static void drain(struct aq_executor *x)
+{
+    while (in_flight(x)) {
+        struct aq_completion done[32];
+        int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
+        for (int i = 0; i < count; i++)
+            x->lane[x->program->op[done[i].token].lane].in_flight--;
+        if (count < 0)
+            break;
+    }
+}
+
+static void close_lanes(struct aq_executor *x)
+{
+    /* Weights may have run ahead of the last pass. */
+    drain(x);
+    aq_disk_lane_close(x->disk);
+    if (x->disk_opened && x->opts.close_disk)
+        x->opts.close_disk(x->opts.disk_user);
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        aq_device_stream_close(x->lane[l].stream);
+        free(x->lane[l].op);
+        free(x->lane[l].issued);
+    }
+    aq_completions_close(x->completions);
+}
+
+void aq_executor_close(struct aq_executor *x)
+{
+    if (!x)
+        return;
+    struct aq_device *d = x->opts.device;
+    close_lanes(x);
+    exec_check_close(x);
+    exec_moves_close(x);
+    exec_host_close(x);
+    aq_kv_close(x->kv);
+    for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
+        if (x->class_buffer[c])
+            aq_device_free(d, class_memory(x, (enum aq_slot_class)c),
+                           aq_block_purpose((enum aq_slot_class)c), x->class_buffer[c],
+                           x->class_bytes[c]);
+    }
+    aq_device_free(d, AQ_MEMORY_HOST, "rows and seats", x->rows_buffer, x->rows_bytes);
+    aq_device_free(d, AQ_MEMORY_DEVICE, "tiles", x->tiles, x->tiles_bytes);
+    aq_device_free(d, AQ_MEMORY_HOST, "sampler", x->sampler, x->sampler_bytes);
+    free(x->slot_offset);
+    free(x->run);
+    free(x->run_first);
+    free(x->run_count);
+    free(x->segment);
+    free(x->batch);
+    free(x->pass_shape);
+    free(x->cost);
+    free(x->done);
+    free(x->job);
+    free(x->issued);
+    free(x->ticket);
+    exec_bundle_close(x);
+    free(x);
+}
+
+/* ---- issue ------------------------------------------------------------------------------- */
+
+/* Moves of weights depend on no TURN: they run ahead into the next pass. */
+static bool runs_ahead(const struct aq_op *op)
+{
+    return op->object == AQ_OBJECT_WEIGHTS && op->kind != AQ_OP_UNPACK;
+}
+
+static bool is_ready(const struct aq_executor *x, uint32_t op_index, uint64_t pass)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    const struct aq_dep *dep = aq_op_deps(x->program, op);
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
+    if (pass > x->pass && (!runs_ahead(op) || pass > x->pass + 1))
+        return false;
+    for (uint32_t i = 0; i < op->dep_count; i++) {
+        enum aq_lane other = (enum aq_lane)x->program->op[dep[i].op].lane;
+        const uint64_t *count =
+            exec_lanes_chain(x, (enum aq_lane)op->lane, other, work) ? x->issued : x->done;
+        if (count[dep[i].op] + dep[i].back < pass + 1)
+            return false;
+    }
+    return true;
+}
+
+static void mark_done(struct aq_executor *x, uint32_t op_index)
+{
+    uint64_t pass = x->done[op_index]++;
+    if (pass == x->pass)
+        x->left--;
+    else
+        x->ahead++;
+}
+
+static int run_job(void *arg, void *native)
+{
+    struct exec_job *job = arg;
+    const struct aq_op *op = &job->x->program->op[job->op];
+    if (native)
+        return exec_enqueue(job->x, &job->op, 1, false, native);
+    exec_compute(job->x, op);
+    return 0;
+}
+
+static int start_job(struct aq_executor *x, struct exec_lane *lane, uint32_t op_index)
+{
+    x->job[op_index].x = x;
+    x->job[op_index].op = op_index;
+    struct aq_device_job job = {
+        .fn = run_job,
+        .arg = &x->job[op_index],
+        .token = op_index,
+        .done = x->completions,
+        .span = &x->job[op_index].span,
+    };
+    if (x->opts.timeline) {
+        const struct aq_op *op = &x->program->op[op_index];
+        x->job[op_index].output = exec_output(x, op);
+        job.outputs = &x->job[op_index].output;
+        job.output_count = 1;
+        if (x->opts.cost_ns)
+            job.cost_ns = x->opts.cost_ns(x->opts.cost_user, op, &x->cost[op_index]);
+    }
+    return aq_device_run(lane->stream, &job);
+}
+
+/* Computes in place; the lane's time is the issuing thread's. */
+static void run_inline(struct aq_executor *x, struct exec_lane *lane, const struct aq_op *op)
+{
+    uint64_t start = aq_clock_ns(), end;
+    uint32_t op_index = (uint32_t)(op - x->program->op);
+    if (op->kind == AQ_OP_TURN)
+        exec_turn(x, op->micro_batch);
+    else
+        exec_compute(x, op);
+    end = aq_clock_ns();
+    lane->busy_s += (double)(end - start) * 1e-9;
+    aq_trace_op(x->opts.trace, op_index, x->done[op_index], start, end);
+}
+
+static void push_issued(struct exec_lane *lane, uint32_t op_index, bool idle)
+{
+    uint32_t at = (lane->issued_first + lane->issued_count++) % AQ_EXEC_LANE_DEPTH;
+    lane->issued[at] = (struct exec_issued){op_index, idle};
+}
+
+/* All of the op is in its stream: what follows it there may be issued. */
+static void book_issue(struct aq_executor *x, uint32_t op_index)
+{
+    const struct exec_lane *lane = &x->lane[x->program->op[op_index].lane];
+    x->issued[op_index]++;
+    if (lane->stream)
+        x->ticket[op_index] = aq_device_mark(lane->stream);
+}
+
+static void advance(struct exec_lane *lane)
+{
+    if (++lane->cursor == lane->count) {
+        lane->cursor = 0;
+        lane->pass++;
+    }
+}
+
+/* The same of an op that goes in a bundle: with work the first one is in flight, and the others are
+ * over with it. */
+static int issue_bundled(struct aq_executor *x, struct exec_lane *lane, uint32_t op_index)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
+    uint64_t pass = lane->pass;
+    advance(lane);
+    if (!work && !lane->issued_count) {
+        x->issued[op_index]++;
+        mark_done(x, op_index);
+        return 0;
+    }
+    int rc = x->bundle.count && !exec_bundle_takes(x, op_index, pass) ? exec_bundle_send(x) : 0;
+    if (rc < 0)
+        return rc;
+    bool first = x->bundle.count == 0;
+    push_issued(lane, op_index, !work || !first);
+    if (!work && first) {
+        book_issue(x, op_index);
+        return 0;
+    }
+    if (first) {
+        lane->in_flight++;
+        exec_follow_deps(x, op, pass, false);
+    }
+    return exec_bundle_add(x, op_index) ? exec_bundle_send(x) : 0;
+}
+
+/* Starts an op that is ready.  Returns 0 or a failure of the lane. */
+static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
+{
+    struct exec_lane *lane = &x->lane[l];
+    const struct aq_op *op = &x->program->op[op_index];
+    bool work = aq_op_has_work(op, &x->cost[op_index]);
+    bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
+    uint64_t pass = lane->pass;
+    int rc = 0;
+    if (x->bundles && l == AQ_LANE_COMPUTE && op->kind != AQ_OP_HEAD)
+        return issue_bundled(x, lane, op_index);
+    if (l == AQ_LANE_COMPUTE && (rc = exec_bundle_send(x)) < 0)
+        return rc;
+    advance(lane);
+    if (in_place && work)
+        run_inline(x, lane, op);
+    if (in_place || (!work && (is_disk_lane(l) || !lane->issued_count))) {
+        x->issued[op_index]++;
+        mark_done(x, op_index);
+        return 0;
+    }
+    if (!is_disk_lane(l))
+        push_issued(lane, op_index, !work);
+    if (!work) {
+        book_issue(x, op_index);
+        return 0;
+    }
+    if (is_disk_lane(l)) {
+        uint64_t now_ns = aq_clock_ns();
+        x->job[op_index].span.start_ns = now_ns;
+        if (lane->in_flight == 0)
+            lane->busy_from_ns = now_ns;
+    }
+    lane->in_flight++;
+    lane->bytes += x->cost[op_index].move_bytes;
+    exec_follow_deps(x, op, pass, false);
+    bool computes = l == AQ_LANE_COMPUTE || l == AQ_LANE_HOST_COMPUTE;
+    x->job[op_index].round = (struct exec_round){0};
+    rc = computes ? start_job(x, lane, op_index) : exec_start_move(x, op_index);
+    x->held |= x->job[op_index].round.holds;
+    if (!x->job[op_index].round.holds)
+        book_issue(x, op_index);
+    return rc;
+}
+
+static bool has_room(struct aq_executor *x, enum aq_lane l)
+{
+    const struct exec_lane *lane = &x->lane[l];
+    if (x->opts.cuda && l == AQ_LANE_COMPUTE) { /* what is on its way has its own desks */
+        if (x->held || lane->issued_count == AQ_EXEC_LANE_DEPTH)
+            return false;
+        return x->bundles ? lane->in_flight < AQ_GPU_DESKS / AQ_GPU_BUNDLE_DESKS ||
+                                exec_bundle_takes(x, lane->op[lane->cursor], lane->pass)
+                          : lane->issued_count < AQ_GPU_DESKS;
+    }
+    if (l == AQ_LANE_READ_WEIGHTS) /* enough for the disk; others share its queue */
+        return lane->in_flight < x->weights_in_flight_max;
+    return is_disk_lane(l) ? lane->in_flight < AQ_EXEC_DISK_DEPTH
+                           : lane->issued_count < AQ_EXEC_LANE_DEPTH;
+}
+
+/* Issues whatever may start now, lane by lane, until nothing more may.  At most one op of the
+ * issuing thread's own is run between two looks at the others. */
+static int issue_ready(struct aq_executor *x)
+{
+    bool again = true;
+    while (again && x->left) {
+        again = false;
+        for (int l = AQ_LANE_COUNT - 1; l >= 0; l--) {
+            struct exec_lane *lane = &x->lane[l];
+            bool in_place = l == AQ_LANE_CONTROL || (l == AQ_LANE_COMPUTE && x->inline_compute);
+            while (lane->count && has_room(x, (enum aq_lane)l) &&
+                   is_ready(x, lane->op[lane->cursor], lane->pass)) {
+                int rc = issue(x, (enum aq_lane)l, lane->op[lane->cursor]);
+                if (rc < 0)
+                    return rc;
+                again = true;
+                if (in_place)
+                    break;
+            }
+            int rc = l == AQ_LANE_COMPUTE ? exec_bundle_send(x) : 0;
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+/* A round of a GPU's HEAD is over; returns whether there is another one. */
+static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    struct exec_round *round = &x->job[op_index].round;
+    if (!x->opts.cuda || op->kind != AQ_OP_HEAD || *ret_rc < 0)
+        return false;
+    bool held = round->holds, goes_on = exec_head_goes_on(x, op);
+    if (goes_on)
+        *ret_rc = start_job(x, &x->lane[op->lane], op_index);
+    if (held && !(goes_on && round->holds)) {
+        x->held = false;
+        book_issue(x, op_index);
+    }
+    return goes_on && *ret_rc == 0;
+}
+
+/* An op with work has finished: so have those without work right behind it in its lane. */
+static void finish_op(struct aq_executor *x, uint32_t op_index)
+{
+    enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
+    struct exec_lane *lane = &x->lane[l];
+    struct aq_device_span *span = &x->job[op_index].span;
+    lane->in_flight--;
+    if (is_disk_lane(l))
+        span->end_ns = aq_clock_ns();
+    aq_trace_op(x->opts.trace, op_index, x->done[op_index], span->start_ns, span->end_ns);
+    if (is_disk_lane(l)) {
+        if (!lane->in_flight)
+            lane->busy_s += (double)(span->end_ns - lane->busy_from_ns) * 1e-9;
+        mark_done(x, op_index);
+        return;
+    }
+    lane->busy_s += (double)(span->end_ns - span->start_ns) * 1e-9;
+    bool first = true;
+    while (lane->issued_count) {
+        struct exec_issued *i = &lane->issued[lane->issued_first];
+        assert(!first || i->op == op_index);
+        if (!first && !i->idle)
+            break;
+        mark_done(x, i->op);
+        lane->issued_first = (lane->issued_first + 1) % AQ_EXEC_LANE_DEPTH;
+        lane->issued_count--;
+        first = false;
+    }
+}
+
+/* Waits for completions and books them.  Returns 0 or the first failure among them. */
+static int wait_some(struct aq_executor *x)
+{
+    struct aq_completion done[32];
+    int count = aq_completions_wait(x->completions, done, AQ_ARRAY_LEN(done), AQ_WAIT_FOREVER);
+    if (count < 0)
+        return count;
+    int rc = 0;
+    for (int i = 0; i < count; i++) {
+        int result = done[i].result;
+        if (!head_goes_on(x, (uint32_t)done[i].token, &result))
+            finish_op(x, (uint32_t)done[i].token);
+        if (result < 0 && (rc == 0 || rc == -ECANCELED))
+            rc = result;
+    }
+    return rc;
+}
+
+static int run_overlapped(struct aq_executor *x)
+{
+    while (x->left) {
+        int rc = issue_ready(x);
+        if (rc < 0)
+            return rc;
+        if (!x->left)
+            break;
+        assert(in_flight(x) > 0); /* the checker has proved that something always moves */
+        rc = wait_some(x);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* One op after the other, in array order. */
+static int run_serial(struct aq_executor *x)
+{
+    for (uint32_t i = 0; i < x->program->op_count; i++) {
+        enum aq_lane l = (enum aq_lane)x->program->op[i].lane;
+        assert(x->lane[l].op[x->lane[l].cursor] == i);
+        int rc = issue(x, l, i);
+        while (rc == 0 && in_flight(x))
+            rc = wait_some(x);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- passes ------------------------------------------------------------------------------ */
+
+static void count_pass(struct aq_executor *x, uint32_t prefill, uint32_t decode, double seconds)
+{
+    struct aq_engine_stats *st = &x->stats;
+    st->passes++;
+    st->prefill_tokens += prefill;
+    st->decode_tokens += decode;
+    st->last_pass_s = seconds;
+    if (prefill && decode) {
+        st->mixed_passes++;
+        st->mixed_s += seconds;
+    } else if (prefill) {
+        st->prefill_passes++;
+        st->prefill_s += seconds;
+    } else {
+        st->decode_passes++;
+        st->decode_s += seconds;
+    }
+}
+
+static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
+{
+    aq_device_fail(x->opts.device, rc);
+    drain(x);
+    if (rc == -ECANCELED) /* what was skipped may be reported before the cause is */
+        rc = aq_device_failed(x->opts.device);
+    if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
+        return aq_disk_lane_error(x->disk, NULL);
+    const char *said = aq_device_failure(x->opts.device);
+    if (x->failure[0])
+        return aq_error(reterr, rc, "pass %llu: %s", (unsigned long long)x->pass, x->failure);
+    if (said)
+        return aq_error(reterr, rc, "pass %llu: the GPU failed: %s", (unsigned long long)x->pass,
+                        said);
+    return aq_error(reterr, rc, "pass %llu", (unsigned long long)x->pass);
+}
+
+int aq_executor_pass(struct aq_executor *x, bool *ret_worked, struct aq_err *reterr)
+{
+    uint32_t prefill, decode;
+    exec_begin_pass(x, &prefill, &decode);
+    *ret_worked = prefill + decode > 0;
+    if (!*ret_worked) {
+        assert(!x->waiting.first);
+        return 0;
+    }
+    if (x->opts.observe)
+        x->opts.observe(x->opts.observe_user, true);
+    aq_program_annotate(x->cost, x->program, x->steps, x->plan, x->stream, x->pass_shape);
+    uint64_t start = aq_clock_ns(), end;
+    aq_trace_begin(x->opts.trace, x->pass, start, x->cost, prefill, decode);
+    x->left = x->program->op_count - x->ahead;
+    x->ahead = 0;
+    int rc = x->opts.serial ? run_serial(x) : run_overlapped(x);
+    if (rc < 0)
+        rc = fail(x, rc, reterr);
+    end = aq_clock_ns();
+    aq_trace_end(x->opts.trace, x->pass, end);
+    x->pass++;
+    count_pass(x, prefill, decode, (double)(end - start) * 1e-9);
+    if (x->opts.observe)
+        x->opts.observe(x->opts.observe_user, false);
+    return rc;
+}
+
+struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
+{
+    struct aq_engine_stats st = x->stats;
+    st.seated = x->seats.seated;
+    st.waiting = x->waiting.count;
+    for (int l = 0; l < AQ_LANE_COUNT; l++) {
+        st.lane[l].busy_s = x->lane[l].busy_s;
+        /* A disk that always has something to do has not ended being busy. */
+        if (is_disk_lane((enum aq_lane)l) && x->lane[l].in_flight)
+            st.lane[l].busy_s += (double)(aq_clock_ns() - x->lane[l].busy_from_ns) * 1e-9;
+        st.lane[l].bytes = x->lane[l].bytes;
+    }
+    return st;
+}

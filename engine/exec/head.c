@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * HEAD: logits, and of them tokens and log-probabilities.
+ *
+ * On a GPU the kernels choose, and a few bytes per row come home when all of it is over.  Rows
+ * whose logits somebody on the host looks at, and those that do not fit the room that an op has, go
+ * in rounds: then the next round is enqueued when the one before has been seen to, and nothing else
+ * meanwhile. */
+#include "engine/exec/exec.h"
+
+#include "engine/compute/sample.h"
+
+#include <assert.h>
+
+/* What of a sequence a row of logits says: log-probability and alternatives, NULL where they are
+ * not wanted. */
+struct place {
+    float *logprob;
+    struct aq_top *tops;
+    uint32_t top_count;
+};
+
+static struct place place_of(struct aq_sequence *s, const struct exec_logit_row *row)
+{
+    uint32_t count = s->top_count > 0 ? (uint32_t)s->top_count : 0;
+    bool prompt = row->prompt_index >= 0;
+    size_t at = prompt ? (size_t)row->prompt_index + 1 : s->token_count;
+    float *logprobs = prompt ? s->prompt_logprob : s->logprobs;
+    struct aq_top *tops = count ? prompt ? s->prompt_tops : s->tops : NULL;
+    if (!prompt && s->max_tokens == 0)
+        return (struct place){0};
+    return (struct place){logprobs ? logprobs + at : NULL, tops ? tops + at * count : NULL,
+                          tops ? count : 0};
+}
+
+/* Notes what the row says of the seat; returns whether a token follows from it. */
+static bool note_row(struct exec_seat *seat, const struct exec_logit_row *row, uint32_t bad_count)
+{
+    if (row->prompt_index >= 0) {
+        if (bad_count > 0)
+            __atomic_store_n(&seat->bad_prompt, true, __ATOMIC_RELAXED);
+        return false;
+    }
+    seat->has_chosen = true;
+    seat->bad = bad_count > 0;
+    return !seat->bad && seat->sequence->max_tokens > 0;
+}
+
+/* ---- on the host ------------------------------------------------------------------------- */
+
+struct choose {
+    struct aq_executor *x;
+    struct exec_batch *b;
+    float *logits; /* of logit row `first` on */
+    const struct aq_logits_stat *stat;
+    uint32_t first; /* logit row of tile row 0 */
+};
+
+/* One row of logits: a prompt token scored, or the next token chosen. */
+static void choose_row(void *arg, uint32_t tile, uint32_t worker)
+{
+    struct choose *c = arg;
+    struct aq_executor *x = c->x;
+    const struct exec_logit_row *row = &c->b->logit_row[c->first + tile];
+    struct exec_seat *seat = &x->seat[row->seat];
+    struct aq_sequence *s = seat->sequence;
+    uint32_t vocab = x->steps->vocab, id = row->prompt_index + 1u;
+    const float *logits = c->logits + (size_t)tile * vocab;
+    const struct aq_logits_stat *stat = &c->stat[tile];
+    struct place p = place_of(s, row);
+    bool chooses = note_row(seat, row, stat->bad_count);
+    if (!chooses && row->prompt_index < 0)
+        return;
+    if (chooses && s->on_logits)
+        s->on_logits(s, s->token_count, worker, logits, stat);
+    aq_sample_tops(p.tops, p.top_count, logits, stat, vocab);
+    struct aq_sample_work *work = &(struct aq_sample_work){
+        .candidate = x->sampler + (size_t)worker * vocab,
+        .logits = x->sampler_logits + (size_t)worker * vocab,
+    };
+    if (chooses)
+        seat->chosen = aq_sample_token(s, logits, stat, vocab, work);
+    if (p.logprob)
+        *p.logprob = logits[chooses ? seat->chosen : s->prompt[id]] - stat->log_sum_exp;
+}
+
+static void run_on_host(struct aq_executor *x, const struct aq_op *op)
+{
+    struct choose c = {.x = x,
+                       .b = &x->batch[op->micro_batch],
+                       .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0),
+                       .stat = x->logits_stat};
+    uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
+    struct aq_compute *compute = x->opts.compute;
+    for (; c.first < c.b->logit_count; c.first += tile) {
+        uint32_t rows = (uint32_t)aq_min_u64(tile, c.b->logit_count - c.first);
+        exec_logits(x, op, c.first, rows);
+        compute->ops->logits_stat(compute, x->logits_stat, c.logits, vocab, rows, vocab);
+        aq_pool_run(x->opts.pool, choose_row, &c, rows);
+    }
+}
+
+void exec_head_replay(struct aq_executor *x, const struct aq_op *op)
+{
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    for (uint32_t i = 0; i < b->logit_count; i++) {
+        struct exec_seat *seat = &x->seat[b->logit_row[i].seat];
+        seat->has_chosen = b->logit_row[i].prompt_index < 0 || seat->has_chosen;
+        seat->chosen = 0;
+    }
+}
+
+/* ---- on a GPU ---------------------------------------------------------------------------- */
+
+static struct aq_compute_cuda_row wanted(const struct aq_executor *x,
+                                         const struct exec_logit_row *row)
+{
+    struct aq_sequence *s = x->seat[row->seat].sequence;
+    struct aq_compute_cuda_row r = {
+        .sequence = s, .given = AQ_CUDA_CHOOSE, .top_count = place_of(s, row).top_count};
+    if (row->prompt_index >= 0)
+        r.given = s->prompt[row->prompt_index + 1];
+    else if (s->forced && s->max_tokens > 0)
+        r.given = s->forced[s->token_count];
+    return r;
+}
+
+/* By nothing but the row itself, so that its token does not depend on who is beside it. */
+static bool is_for_host(const struct aq_executor *x, const struct exec_logit_row *row)
+{
+    struct aq_compute_cuda_row r = wanted(x, row);
+    return (row->prompt_index < 0 && r.sequence->on_logits) ||
+           aq_compute_cuda_row_bytes(&r) > aq_compute_cuda_rows_room(x->opts.cuda);
+}
+
+/* The rows that go next, of one kind: on the host a tile, else as many as there is room for. */
+static void plan_round(const struct aq_executor *x, const struct exec_batch *b,
+                       struct exec_round *round, uint32_t *ret_tops)
+{
+    uint64_t room = aq_compute_cuda_rows_room(x->opts.cuda), bytes = 0;
+    uint32_t left = b->logit_count - round->first;
+    round->rows = *ret_tops = 0;
+    for (; round->rows < left; round->rows++) {
+        const struct exec_logit_row *row = &b->logit_row[round->first + round->rows];
+        struct aq_compute_cuda_row r = wanted(x, row);
+        bool on_host = is_for_host(x, row);
+        bytes += aq_compute_cuda_row_bytes(&r);
+        if (round->rows == 0)
+            round->on_host = on_host;
+        if (round->on_host != on_host ||
+            (on_host ? round->rows == x->plan->shape.head_tile_rows : bytes > room))
+            return;
+        *ret_tops += r.top_count;
+    }
+}
+
+static void enqueue_round(struct aq_executor *x, const struct aq_op *op, struct exec_round *round,
+                          uint32_t tops)
+{
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    float *logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0);
+    uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
+    if (round->on_host) {
+        exec_logits(x, op, round->first, round->rows);
+        aq_compute_cuda_fetch(x->opts.cuda, logits, round->rows, vocab);
+        return;
+    }
+    aq_compute_cuda_expect(x->opts.cuda, round->rows, tops, &round->answers);
+    for (uint32_t at = 0; at < round->rows; at += tile) {
+        uint32_t rows = (uint32_t)aq_min_u64(tile, round->rows - at);
+        struct aq_compute_cuda_row row[AQ_BLOCK_HEAD_TILE_ROWS];
+        assert(rows <= AQ_ARRAY_LEN(row));
+        for (uint32_t i = 0; i < rows; i++)
+            row[i] = wanted(x, &b->logit_row[round->first + at + i]);
+        exec_logits(x, op, round->first + at, rows);
+        aq_compute_cuda_choose(x->opts.cuda, row, rows, logits, vocab);
+    }
+    aq_compute_cuda_answer(x->opts.cuda);
+}
+
+static void take_answers(struct aq_executor *x, const struct exec_batch *b,
+                         const struct exec_round *round)
+{
+    const struct aq_cuda_top *top = round->answers.top;
+    for (uint32_t i = 0; i < round->rows; i++) {
+        const struct aq_cuda_choice *choice = &round->answers.choice[i];
+        const struct exec_logit_row *row = &b->logit_row[round->first + i];
+        struct exec_seat *seat = &x->seat[row->seat];
+        struct place p = place_of(seat->sequence, row);
+        bool chooses = note_row(seat, row, choice->bad_count);
+        for (uint32_t n = 0; n < p.top_count; n++, top++)
+            p.tops[n] = (struct aq_top){top->id, top->logprob};
+        if (p.logprob && (chooses || row->prompt_index >= 0))
+            *p.logprob = choice->logprob;
+        if (chooses)
+            seat->chosen = choice->token;
+    }
+}
+
+bool exec_head_goes_on(struct aq_executor *x, const struct aq_op *op)
+{
+    struct exec_batch *b = &x->batch[op->micro_batch];
+    struct exec_round *round = &x->job[op - x->program->op].round;
+    if (x->opts.replay)
+        return false;
+    struct choose c = {.x = x,
+                       .b = b,
+                       .logits = aq_compute_cuda_logits(x->opts.cuda),
+                       .stat = aq_compute_cuda_stats(x->opts.cuda),
+                       .first = round->first};
+    if (round->on_host)
+        aq_pool_run(x->opts.pool, choose_row, &c, round->rows);
+    else
+        take_answers(x, b, round);
+    round->first += round->rows;
+    return round->first < b->logit_count;
+}
+
+void exec_head(struct aq_executor *x, const struct aq_op *op)
+{
+    struct exec_round *round = &x->job[op - x->program->op].round;
+    uint32_t tops;
+    if (!x->opts.cuda) {
+        run_on_host(x, op);
+        return;
+    }
+    plan_round(x, &x->batch[op->micro_batch], round, &tops);
+    /* There is one buffer that logits come home to. */
+    round->holds =
+        round->on_host || round->first + round->rows < x->batch[op->micro_batch].logit_count;
+    enqueue_round(x, op, round, tops);
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where the KV of a part is while an op works on it, and which of its bytes the link and disk lanes
+ * move: runs of 32 slots, and rows of single keys. */
+#include "engine/exec/exec.h"
+
+#include <assert.h>
+
+static uint32_t runs_max(const struct aq_executor *x)
+{
+    return aq_kv_policy_runs(&x->plan->kv, x->plan->shape.keys_max, x->steps->kv_heads);
+}
+
+/* The addresses of every run in every stage of the device: they never change. */
+void exec_stages_open(struct aq_executor *x)
+{
+    uint32_t each = x->room.stage_seats * runs_max(x);
+    for (uint64_t i = 0; i < x->room.blocks; i++)
+        x->stage_block[i] = exec_slot(x, AQ_SLOT_KV_DEVICE, (uint32_t)(i / each)) +
+                            i % each * aq_kv_run_stride(x->kv);
+}
+
+/* What a pass moves of a seat's KV. */
+static struct aq_kv_traffic traffic_of(const struct aq_executor *x, uint32_t part, uint32_t seat)
+{
+    struct aq_kv_traffic t;
+    aq_kv_traffic_of(&t, x->plan, &x->plan->part[part], &x->seats.seat[seat]);
+    return t;
+}
+
+static uint32_t place_in(const struct aq_executor *x, uint32_t part, uint32_t seat)
+{
+    return seat % x->plan->shape.micro_batch - x->plan->part[part].first;
+}
+
+/* Run `run` of a seat in a stage. */
+static uint8_t *stage_run(const struct aq_executor *x, enum aq_slot_class c, uint32_t stage,
+                          uint32_t part, uint32_t seat, uint32_t run)
+{
+    return exec_slot(x, c, stage) +
+           ((size_t)place_in(x, part, seat) * runs_max(x) + run) * aq_kv_run_stride(x->kv);
+}
+
+/* Run `run` of a seat on the host: in its pages, or of a seat on disk in the host's stage while
+ * it is whole, else its tail. */
+static uint8_t *home_run(const struct aq_executor *x, const struct aq_op *op, uint32_t layer,
+                         uint32_t seat, uint32_t run, uint32_t whole)
+{
+    if (x->plan->part[op->part].tier != AQ_DISK)
+        return aq_kv_blocks(x->kv, seat, layer)[run];
+    return run < whole ? stage_run(x, AQ_SLOT_KV_HOST, op->workspace, op->part, seat, run)
+                       : aq_kv_tail(x->kv, seat, layer);
+}
+
+uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    uint32_t layer = x->steps->step[op->step].layer;
+    const struct aq_part *part = &x->plan->part[op->part];
+    bool on_host = op->kind == AQ_OP_ATTN_HOST;
+    bool disk = part->tier == AQ_DISK;
+    if (on_host ? !disk : !part->staged)
+        return aq_kv_blocks(x->kv, seat, layer);
+    if (!on_host && x->plan->separate)
+        return x->stage_block +
+               ((size_t)op->stage * x->room.stage_seats + place_in(x, op->part, seat)) *
+                   runs_max(x);
+    uint8_t *stage =
+        stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
+    /* A prompt's whole runs are made in the stage; a decoded key joins the tail. */
+    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op->part, seat).whole);
+}
+
+void exec_kv_spread(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                    struct aq_attn_seq *seq)
+{
+    aq_kv_spread(x->kv, seq, seat, x->steps->step[op->step].layer, op->kind == AQ_OP_ATTN_HOST,
+                 exec_kv_blocks(x, op, seat));
+}
+
+/* What travels with a seat's KV, in a stage of a separate device. */
+static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    size_t runs = (size_t)x->room.stage_seats * runs_max(x) * aq_kv_run_stride(x->kv);
+    return exec_slot(x, AQ_SLOT_KV_DEVICE, op->stage) + runs +
+           place_in(x, op->part, seat) * x->travel_bytes;
+}
+
+struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    const struct aq_part *part = &x->plan->part[op->part];
+    /* Prompts are attended on the device also where decode rows are not. */
+    if (part->side == AQ_ATTEND_HOST && op->kind == AQ_OP_ATTN_PREFILL)
+        return aq_kv_slots_at(x->kv, stage_piece(x, op, seat));
+    return aq_kv_slots(x->kv, seat, x->steps->step[op->step].layer);
+}
+
+struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    bool away = x->plan->separate && op->kind != AQ_OP_ATTN_HOST;
+    return aq_kv_delta_at(x->kv,
+                          away ? stage_piece(x, op, seat)
+                               : aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer));
+}
+
+bool exec_uses_delta(const struct aq_executor *x, uint32_t seat)
+{
+    return aq_kv_uses_delta(&x->plan->part[aq_seats_part(x->plan, seat)], &x->seats.seat[seat]);
+}
+
+/* ---- disk -------------------------------------------------------------------------------- */
+
+/* The stage that disk transfers of KV use: what a unified device attends from, or the host's. */
+static uint8_t *disk_stage(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    bool link = x->plan->separate;
+    return stage_run(x, link ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE,
+                     link ? op->workspace : op->stage, op->part, seat, 0);
+}
+
+/* The transfers of a seat: whole runs of a stage, and of decoded keys the run that they have
+ * filled, which is the tail. */
+static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    uint32_t layer = x->steps->step[op->step].layer;
+    uint64_t stride = aq_kv_run_stride(x->kv), at = aq_kv_disk_offset(x->kv, seat, layer);
+    struct aq_kv_traffic t = traffic_of(x, op->part, seat);
+    struct aq_runs runs = op->kind == AQ_OP_READ ? t.read : t.write;
+    assert(runs.first == 0);
+    if (runs.end)
+        exec_add_transfer(x, op_index, x->opts.scratch_set, at, runs.end * stride,
+                          disk_stage(x, op, seat));
+    if (op->kind == AQ_OP_WRITE && t.write_tail)
+        exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.whole * stride, stride,
+                          aq_kv_tail(x->kv, seat, layer));
+}
+
+void exec_list_kv(struct aq_executor *x, uint32_t op_index)
+{
+    const struct aq_op *op = &x->program->op[op_index];
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1]; i++)
+        list_seat(x, op_index, b->decode_seat[i]);
+    for (uint32_t i = b->prefill_first[op->part]; i < b->prefill_first[op->part + 1]; i++)
+        list_seat(x, op_index, b->prefill_seat[i]);
+}
+
+/* ---- links ------------------------------------------------------------------------------- */
+
+/* Runs of a seat between its stage on the device and the host, where those from `whole`
+ * on are not in a stage. */
+static void add_runs(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                     uint32_t seat, struct aq_runs runs, uint32_t whole)
+{
+    uint32_t layer = x->steps->step[op->step].layer;
+    for (uint32_t run = runs.first; run < runs.end; run++)
+        exec_add_piece(l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
+                       home_run(x, op, layer, seat, run, whole), x->plan->shape.run_bytes);
+}
+
+static void add_delta(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                      uint32_t seat)
+{
+    exec_add_piece(l, stage_piece(x, op, seat),
+                   aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer),
+                   aq_kv_delta_bytes(x->kv));
+}
+
+/* The rows of one slot of the head-block `at` bytes from there, or all of it where they cannot be
+ * told apart. */
+static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *device, uint8_t *host,
+                    size_t at, uint32_t slot)
+{
+    enum aq_dtype t = x->plan->shape.kv_format;
+    size_t row = x->steps->head_dim * aq_dtype_bytes(t), half = AQ_HEAD_BLOCK_SLOTS * row;
+    if (!aq_kv_rows_apart(t)) {
+        exec_add_piece(l, device + at, host + at, aq_kv_head_offset(x->kv));
+        return;
+    }
+    at += slot * row;
+    exec_add_piece(l, device + at, host + at, row);
+    exec_add_piece(l, device + at + half, host + at + half, row);
+}
+
+/* The new key of a seat in every head: in the slots that were given up, or in the last one. */
+static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                    uint32_t seat, uint32_t whole)
+{
+    const struct aq_seat *s = &x->seats.seat[seat];
+    uint32_t layer = x->steps->step[op->step].layer;
+    const uint32_t *victim = s->overwrites ? aq_kv_victims(x->kv, seat, layer) : NULL;
+    uint32_t run = (s->held - 1) / AQ_HEAD_BLOCK_SLOTS;
+    if (!victim && !aq_kv_rows_apart(x->plan->shape.kv_format)) {
+        add_runs(x, op, l, seat, (struct aq_runs){run, run + 1}, whole);
+        return;
+    }
+    for (uint32_t h = 0; h < x->steps->kv_heads; h++) {
+        uint32_t slot = victim ? victim[h] : s->held - 1;
+        struct aq_kv_spot at = {slot / AQ_HEAD_BLOCK_SLOTS, h * aq_kv_head_offset(x->kv)};
+        assert(s->shared_runs || slot < s->held);
+        if (s->shared_runs)
+            at = aq_kv_spot(x->kv, seat, layer, h, slot);
+        add_row(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, at.run),
+                home_run(x, op, layer, seat, at.run, whole), at.offset, slot % AQ_HEAD_BLOCK_SLOTS);
+    }
+}
+
+static void add_victims(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                        uint32_t seat)
+{
+    uint32_t layer = x->steps->step[op->step].layer;
+    exec_add_piece(l, aq_kv_slots(x->kv, seat, layer).victim, aq_kv_victims(x->kv, seat, layer),
+                   x->steps->kv_heads * sizeof(uint32_t));
+}
+
+/* What a seat's KV needs on the device; or what the device has added to it, and what is remembered
+ * of it where that is needed at home. */
+static void link_seat(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
+                      uint32_t seat)
+{
+    struct aq_kv_traffic t = traffic_of(x, op->part, seat);
+    uint32_t layer = x->steps->step[op->step].layer;
+    add_runs(x, op, l, seat, l->to_device ? t.load : t.store, t.whole);
+    if (l->to_device ? t.load_delta : t.store_delta)
+        add_delta(x, op, l, seat);
+    if (l->to_device)
+        return;
+    if (t.store_key)
+        add_key(x, op, l, seat, t.whole);
+    if (t.store_victims)
+        add_victims(x, op, l, seat);
+    if (t.store_slots)
+        exec_add_piece(l, stage_piece(x, op, seat), aq_kv_slots_home(x->kv, seat, layer),
+                       aq_kv_slots_bytes(x->kv));
+}
+
+void exec_link_kv(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l)
+{
+    const struct exec_batch *b = &x->batch[op->micro_batch];
+    for (uint32_t i = b->decode_first[op->part]; i < b->decode_first[op->part + 1]; i++)
+        link_seat(x, op, l, b->decode_seat[i]);
+    for (uint32_t i = b->prefill_first[op->part]; i < b->prefill_first[op->part + 1]; i++)
+        link_seat(x, op, l, b->prefill_seat[i]);
+}

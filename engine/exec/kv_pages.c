@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/exec/kv_pages.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+struct pool {
+    uint8_t *pages;
+    uint64_t bytes, page_count;
+    uint32_t *free_page; /* stack of page numbers */
+    uint64_t free_count;
+};
+
+struct aq_kv {
+    struct aq_kv_opts opts;
+    uint64_t page_bytes;
+    uint32_t seats;
+    uint32_t page_runs; /* runs of 32 slots in a page */
+    size_t run_bytes, run_stride, head_bytes;
+    struct pool pool[AQ_TIER_COUNT]; /* of device and host */
+    struct aq_kv_table_room table;
+    uint8_t *tables;
+    size_t tables_bytes;
+    uint8_t **block; /* [seats][layers][table.runs] */
+    uint8_t *tails;  /* [disk seats][layers][run_stride] */
+    size_t tails_bytes;
+    uint8_t *deltas; /* [disk seats][layers][delta.bytes] */
+    size_t deltas_bytes;
+    uint32_t *victims; /* [seats with a copy][layers][kv_heads] */
+    size_t victims_bytes;
+    struct aq_kv_room room;
+    struct aq_kv_delta_room delta;
+    struct side {
+        uint8_t *slots; /* [seats of the side][layers][room.bytes] */
+        size_t bytes;
+        uint32_t seats;
+    } side[2];      /* by enum aq_attention_side */
+    uint32_t *runs; /* [seats] runs in use */
+    struct place {
+        uint8_t tier, side;
+        uint32_t on_disk; /* number among those on disk, */
+        uint32_t on_side; /* those attended on its side, */
+        uint32_t copied;  /* and those whose victims have a copy */
+    } * place;            /* [seats] */
+    uint32_t disk_seats, copied_seats;
+};
+
+static enum aq_device_memory memory_of(int tier)
+{
+    return tier == AQ_DEVICE ? AQ_MEMORY_DEVICE : AQ_MEMORY_PINNED;
+}
+
+static enum aq_device_memory memory_of_side(const struct aq_kv *kv, int side)
+{
+    return side == AQ_ATTEND_HOST ? AQ_MEMORY_PINNED : AQ_MEMORY_DEVICE;
+}
+
+static void place_seats(struct aq_kv *kv)
+{
+    const struct aq_plan *plan = kv->opts.plan;
+    for (uint32_t s = 0; s < kv->seats; s++) {
+        uint32_t at = s % plan->shape.micro_batch, part = 0;
+        while (at >= plan->part[part].first + plan->part[part].count)
+            part++;
+        const struct aq_part *p = &plan->part[part];
+        struct place *place = &kv->place[s];
+        *place = (struct place){.tier = p->tier, .side = p->side};
+        place->on_side = kv->side[p->side].seats++;
+        if (p->tier == AQ_DISK)
+            place->on_disk = kv->disk_seats++;
+        if (plan->separate && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE)
+            place->copied = kv->copied_seats++;
+    }
+}
+
+static int take(struct aq_kv *kv, void *ret, enum aq_device_memory memory, const char *purpose,
+                size_t bytes, size_t *ret_bytes, struct aq_err *reterr)
+{
+    if (!bytes)
+        return 0;
+    int rc = aq_device_alloc(ret, kv->opts.device, memory, purpose, bytes, reterr);
+    if (rc == 0)
+        *ret_bytes = bytes;
+    return rc;
+}
+
+/* What is remembered beside K and V. */
+static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
+{
+    const struct aq_kv_opts *o = &kv->opts;
+    int rc = 0;
+    aq_kv_room_slots(&kv->room, o->plan, o->kv_heads);
+    aq_kv_room_delta(&kv->delta, o->plan, o->kv_heads);
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        struct side *side = &kv->side[i];
+        rc = take(kv, &side->slots, memory_of_side(kv, i), "kv scores",
+                  (size_t)side->seats * o->layers * kv->room.bytes, &side->bytes, reterr);
+    }
+    size_t copies = (size_t)kv->copied_seats * o->layers * o->kv_heads * sizeof(uint32_t);
+    rc = rc < 0 ? rc
+                : take(kv, &kv->victims, AQ_MEMORY_PINNED, "kv victims",
+                       kv->room.bytes ? copies : 0, &kv->victims_bytes, reterr);
+    rc = rc < 0 ? rc
+                : take(kv, &kv->deltas, AQ_MEMORY_PINNED, "kv delta",
+                       (size_t)kv->disk_seats * o->layers * kv->delta.bytes, &kv->deltas_bytes,
+                       reterr);
+    return rc;
+}
+
+static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
+{
+    const struct aq_block_shape *s = &kv->opts.plan->shape;
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
+        struct pool *p = &kv->pool[t];
+        p->page_count = s->page_count[t];
+        assert(p->page_count <= UINT32_MAX);
+        if (!p->page_count)
+            continue;
+        uint64_t bytes = p->page_count * kv->page_bytes;
+        int rc =
+            aq_device_alloc((void **)&p->pages, kv->opts.device, memory_of(t), "kv", bytes, reterr);
+        if (rc < 0)
+            return rc;
+        p->bytes = bytes;
+    }
+    int rc = take(kv, &kv->tables, AQ_MEMORY_HOST, "kv tables", kv->table.bytes, &kv->tables_bytes,
+                  reterr);
+    if (rc < 0)
+        return rc;
+    kv->block = (uint8_t **)kv->tables;
+    uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
+        struct pool *p = &kv->pool[t];
+        p->free_page = list;
+        list += p->page_count;
+        for (uint64_t i = 0; i < p->page_count; i++)
+            p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
+        p->free_count = p->page_count;
+    }
+    rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails",
+              (size_t)kv->disk_seats * kv->opts.layers * kv->run_stride, &kv->tails_bytes, reterr);
+    return rc < 0 ? rc : take_slots(kv, reterr);
+}
+
+int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr)
+{
+    struct aq_kv *kv = calloc(1, sizeof(*kv));
+    if (!kv)
+        return aq_error_memory(reterr, "KV cache");
+    const struct aq_block_shape *s = &opts->plan->shape;
+    kv->opts = *opts;
+    kv->seats = s->micro_batch * s->micro_batches;
+    kv->page_bytes = s->page_bytes;
+    kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
+    aq_kv_room_tables(&kv->table, opts->plan, opts->layers, opts->kv_heads);
+    kv->run_bytes = s->run_bytes;
+    kv->run_stride = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    kv->head_bytes = s->run_bytes / opts->kv_heads;
+    assert(kv->run_bytes * kv->page_runs == kv->page_bytes);
+    int rc = -ENOMEM;
+    kv->runs = calloc(kv->seats, sizeof(*kv->runs));
+    kv->place = calloc(kv->seats, sizeof(*kv->place));
+    if (!kv->runs || !kv->place) {
+        aq_error_memory(reterr, "KV cache of %u seats", kv->seats);
+    } else {
+        place_seats(kv);
+        rc = take_pools(kv, reterr);
+    }
+    if (rc < 0) {
+        aq_kv_close(kv);
+        return rc;
+    }
+    *ret = kv;
+    return 0;
+}
+
+void aq_kv_close(struct aq_kv *kv)
+{
+    if (!kv)
+        return;
+    struct aq_device *d = kv->opts.device;
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+        aq_device_free(d, memory_of(t), "kv", kv->pool[t].pages, kv->pool[t].bytes);
+    aq_device_free(d, AQ_MEMORY_HOST, "kv tables", kv->tables, kv->tables_bytes);
+    aq_device_free(d, AQ_MEMORY_PINNED, "kv tails", kv->tails, kv->tails_bytes);
+    aq_device_free(d, AQ_MEMORY_PINNED, "kv delta", kv->deltas, kv->deltas_bytes);
+    aq_device_free(d, AQ_MEMORY_PINNED, "kv victims", kv->victims, kv->victims_bytes);
+    for (int i = 0; i < 2; i++)
+        aq_device_free(d, memory_of_side(kv, i), "kv scores", kv->side[i].slots, kv->side[i].bytes);
+    free(kv->runs);
+    free(kv->place);
+    free(kv);
+}
+
+static uint8_t **table_of(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return kv->block + ((size_t)seat * kv->opts.layers + layer) * kv->table.runs;
+}
+
+void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs)
+{
+    uint32_t have = kv->runs[seat];
+    assert(seat < kv->seats && runs <= kv->table.runs);
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    for (; have < runs && kv->place[seat].tier != AQ_DISK; have++) {
+        for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
+            uint8_t **table = table_of(kv, seat, layer);
+            if (have % kv->page_runs) {
+                table[have] = table[have - 1] + kv->run_bytes;
+                continue;
+            }
+            assert(pool->free_count > 0);
+            table[have] = pool->pages + pool->free_page[--pool->free_count] * kv->page_bytes;
+        }
+    }
+    kv->runs[seat] = runs > have ? runs : have;
+}
+
+void aq_kv_release(struct aq_kv *kv, uint32_t seat)
+{
+    assert(seat < kv->seats);
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    for (uint32_t run = 0; run < kv->runs[seat] && kv->place[seat].tier != AQ_DISK;
+         run += kv->page_runs) {
+        for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
+            size_t offset = (size_t)(table_of(kv, seat, layer)[run] - pool->pages);
+            pool->free_page[pool->free_count++] = (uint32_t)(offset / kv->page_bytes);
+        }
+    }
+    kv->runs[seat] = 0;
+}
+
+uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->place[seat].tier != AQ_DISK);
+    return table_of(kv, seat, layer);
+}
+
+uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
+                            uint32_t whole)
+{
+    uint8_t **table = table_of(kv, seat, layer);
+    for (uint32_t run = 0; run < whole; run++)
+        table[run] = stage + run * kv->run_stride;
+    if (whole < kv->table.runs)
+        table[whole] = aq_kv_tail(kv, seat, layer);
+    return table;
+}
+
+uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->place[seat].tier == AQ_DISK);
+    return kv->tails + ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->run_stride;
+}
+
+/* ---- heads that differ ---- */
+
+uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->table.head_blocks);
+    return (uint32_t *)(kv->tables + kv->table.len) +
+           ((size_t)seat * kv->opts.layers + layer) * kv->opts.kv_heads;
+}
+
+static uint32_t blocks_of(uint32_t slots)
+{
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+/* Head-block `index` of those of all heads. */
+static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t index)
+{
+    uint32_t heads = kv->opts.kv_heads;
+    return (struct aq_kv_spot){index / heads, index % heads * kv->head_bytes};
+}
+
+void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t layer,
+                  uint32_t lane, uint8_t *const *run)
+{
+    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, index = 0;
+    const uint32_t *len = aq_kv_lens(kv, seat, layer);
+    uint32_t at = lane * kv->opts.plan->shape.micro_batch + seat % kv->opts.plan->shape.micro_batch;
+    uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + (size_t)at * heads * step;
+    assert(lane <= kv->opts.plan->separate);
+    seq->block = table;
+    for (uint32_t h = 0; h < heads; h++, table += step) {
+        assert(blocks_of(len[h]) <= step);
+        for (uint32_t b = 0; b < blocks_of(len[h]); b++) {
+            struct aq_kv_spot spot = spot_of(kv, index++);
+            assert(spot.run < kv->runs[seat]);
+            table[b] = run[spot.run] + spot.offset;
+        }
+    }
+    seq->head_table_step = step;
+    seq->head_offset = 0;
+    seq->len = len;
+    seq->len_step = 1;
+}
+
+struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
+                             uint32_t slot)
+{
+    const uint32_t *len = aq_kv_lens(kv, seat, layer);
+    uint32_t index = slot / AQ_HEAD_BLOCK_SLOTS;
+    assert(slot < len[head]);
+    for (uint32_t h = 0; h < head; h++)
+        index += blocks_of(len[h]);
+    return spot_of(kv, index);
+}
+
+uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const struct place *p = &kv->place[seat];
+    return kv->side[p->side].slots +
+           ((size_t)p->on_side * kv->opts.layers + layer) * kv->room.bytes;
+}
+
+struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece)
+{
+    if (!kv->room.bytes)
+        return (struct aq_attn_slots){0};
+    return (struct aq_attn_slots){
+        .score = aq_kv_policy_scores(&kv->opts.plan->kv) ? (float *)(piece + kv->room.score) : NULL,
+        .position = (uint32_t *)(piece + kv->room.position),
+        .victim = (uint32_t *)(piece + kv->room.victim),
+        .stride = kv->room.stride,
+    };
+}
+
+struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return aq_kv_slots_at(kv, aq_kv_slots_home(kv, seat, layer));
+}
+
+size_t aq_kv_slots_bytes(const struct aq_kv *kv)
+{
+    return kv->room.bytes;
+}
+
+uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const struct place *p = &kv->place[seat];
+    assert(kv->victims && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE);
+    return kv->victims + ((size_t)p->copied * kv->opts.layers + layer) * kv->opts.kv_heads;
+}
+
+uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    assert(kv->deltas && kv->place[seat].tier == AQ_DISK);
+    return kv->deltas +
+           ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->delta.bytes;
+}
+
+struct aq_kv_delta aq_kv_delta_at(const struct aq_kv *kv, uint8_t *piece)
+{
+    return (struct aq_kv_delta){piece, (uint32_t *)(piece + kv->delta.target)};
+}
+
+size_t aq_kv_delta_bytes(const struct aq_kv *kv)
+{
+    return kv->delta.bytes;
+}
+
+size_t aq_kv_head_offset(const struct aq_kv *kv)
+{
+    return kv->head_bytes;
+}
+
+size_t aq_kv_run_stride(const struct aq_kv *kv)
+{
+    return kv->run_stride;
+}
+
+uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return ((uint64_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->table.runs *
+           kv->run_stride;
+}
+
+uint64_t aq_kv_disk_bytes(const struct aq_kv *kv)
+{
+    return (uint64_t)kv->disk_seats * kv->opts.layers * kv->table.runs * kv->run_stride;
+}
+
+uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier)
+{
+    return kv->pool[tier].free_count;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/exec/stats.h - what passes did and how long they took. */
+#ifndef AQ_ENGINE_EXEC_STATS_H
+#define AQ_ENGINE_EXEC_STATS_H
+
+#include "policy/program.h"
+
+/* Time of every pass by what it did, since load. */
+struct aq_engine_stats {
+    uint64_t passes, prefill_passes, decode_passes, mixed_passes;
+    double prefill_s, decode_s, mixed_s;    /* a pass is mixed when it both prefills and decodes */
+    uint64_t prefill_tokens, decode_tokens; /* rows computed: prompt rows, decode rows */
+    uint64_t generated_tokens;
+    uint64_t finished;
+    uint32_t seated, waiting;
+    struct {
+        double busy_s;
+        uint64_t bytes;
+        double ceiling_bytes_per_s; /* of its link or disk; 0: unknown or none */
+    } lane[AQ_LANE_COUNT];
+    double pack_s; /* before the first pass: making the store that weights stream from */
+    double last_pass_s;
+};
+
+#endif

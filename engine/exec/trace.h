@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/exec/trace.h - when each op of the first and the last passes began and ended, and a file
+ * that shows it beside what the simulator says of the same passes.  Owns its memory, all taken at
+ * open; the executor records.  Knows the program, not what its ops mean. */
+#ifndef AQ_ENGINE_EXEC_TRACE_H
+#define AQ_ENGINE_EXEC_TRACE_H
+
+#include "base/mem.h"
+#include "policy/hw.h"
+
+/* Passes kept at each end of a run. */
+enum { AQ_TRACE_PASSES = 3 };
+
+struct aq_trace;
+
+/* Bytes that open takes from the host for a program of so many ops: the line "trace" of the
+ * ledger. */
+uint64_t aq_trace_bytes(uint32_t op_count);
+
+/* mem and program outlive the trace. */
+int aq_trace_open(struct aq_trace **ret, struct aq_mem *mem, const struct aq_program *program,
+                  struct aq_err *reterr);
+void aq_trace_close(struct aq_trace *t);
+
+/* For one thread; they neither allocate nor wait, and a trace of NULL is fine.  Passes count from
+ * 0; times are aq_clock_ns().  Ops of a pass may be recorded before it has begun (weights run
+ * ahead). */
+void aq_trace_begin(struct aq_trace *t, uint64_t pass, uint64_t now_ns,
+                    const struct aq_op_cost *cost, uint32_t prefill_rows, uint32_t decode_rows);
+void aq_trace_end(struct aq_trace *t, uint64_t pass, uint64_t now_ns);
+void aq_trace_op(struct aq_trace *t, uint32_t op, uint64_t pass, uint64_t start_ns,
+                 uint64_t end_ns);
+
+struct aq_trace_write_opts {
+    const char *path;
+    const struct aq_hardware *hw; /* NULL: nothing is predicted */
+    enum aq_dtype compute;
+    bool serial;
+};
+
+/* Writes the file, as the Trace Event Format of Chrome and Perfetto has it: complete events in
+ * microseconds, processes "predicted" and "actual", in each a thread for the passes, one for every
+ * lane, and one for every op more that a disk has in flight.  After the last pass; allocates.  0 or
+ * -Exxx. */
+int aq_trace_write(const struct aq_trace *t, const struct aq_trace_write_opts *opts,
+                   struct aq_err *reterr);
+
+#endif

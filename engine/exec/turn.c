@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Ends, admission and rows: what TURN does to a micro-batch, and what the start of a pass adds. */
+#include "engine/exec/exec.h"
+
+#include <assert.h>
+
+static void push(struct exec_list *l, struct aq_sequence *s)
+{
+    s->next = NULL;
+    if (l->last)
+        l->last->next = s;
+    else
+        l->first = s;
+    l->last = s;
+    l->count++;
+}
+
+static struct aq_sequence *pop(struct exec_list *l)
+{
+    struct aq_sequence *s = l->first;
+    if (!s)
+        return NULL;
+    l->first = s->next;
+    if (!l->first)
+        l->last = NULL;
+    l->count--;
+    s->next = NULL;
+    return s;
+}
+
+static bool is_stop_id(const struct aq_sequence *s, uint32_t id)
+{
+    for (uint32_t i = 0; i < s->stop_id_count; i++) {
+        if (s->stop_ids[i] == id)
+            return true;
+    }
+    return false;
+}
+
+/* Appends the chosen token; returns how the sequence ends, or NONE. */
+static enum aq_finish append_token(struct aq_executor *x, struct exec_seat *seat)
+{
+    struct aq_sequence *s = seat->sequence;
+    if (seat->bad || seat->bad_prompt)
+        return AQ_FINISH_ERROR;
+    if (s->max_tokens == 0)
+        return AQ_FINISH_LENGTH;
+    s->tokens[s->token_count++] = seat->chosen;
+    x->stats.generated_tokens++;
+    if (is_stop_id(s, seat->chosen) && s->token_count > s->min_tokens) {
+        s->finish_id = seat->chosen;
+        return AQ_FINISH_STOP_ID;
+    }
+    if (s->on_token && s->on_token(s))
+        return AQ_FINISH_CALLER;
+    return s->token_count >= s->max_tokens ? AQ_FINISH_LENGTH : AQ_FINISH_NONE;
+}
+
+/* ---- seats ------------------------------------------------------------------------------- */
+
+static bool next_waiting(void *user, struct aq_sitter *ret)
+{
+    const struct aq_executor *x = user;
+    const struct aq_sequence *q = x->waiting.first;
+    if (q)
+        *ret = (struct aq_sitter){q->prompt_count, q->max_tokens, q->kv_prompt, q->kv_new};
+    return q;
+}
+
+static void has_sat(void *user, uint32_t seat)
+{
+    struct aq_executor *x = user;
+    struct aq_sequence *q = pop(&x->waiting);
+    x->seat[seat] = (struct exec_seat){.sequence = q};
+    q->seat = (int32_t)seat;
+}
+
+/* With the token that HEAD has chosen; without one, its rows are still to come. */
+static bool has_ended(void *user, uint32_t seat_index)
+{
+    struct aq_executor *x = user;
+    struct exec_seat *seat = &x->seat[seat_index];
+    struct aq_sequence *s = seat->sequence;
+    if (!seat->has_chosen)
+        return false;
+    seat->has_chosen = false;
+    enum aq_finish how = append_token(x, seat);
+    if (how == AQ_FINISH_NONE)
+        return false;
+    aq_kv_release(x->kv, seat_index);
+    *seat = (struct exec_seat){0};
+    s->finish = how;
+    s->seat = -1;
+    x->stats.finished++;
+    push(&x->finished, s);
+    return true;
+}
+
+static void add_logit_row(struct exec_batch *b, uint32_t row, uint32_t seat, int32_t prompt_index)
+{
+    b->logit_index[b->logit_count] = row;
+    b->logit_row[b->logit_count++] = (struct exec_logit_row){seat, prompt_index};
+}
+
+static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t seat)
+{
+    const struct aq_sequence *s = x->seat[seat].sequence;
+    struct aq_seat *at = &x->seats.seat[seat];
+    uint32_t row = b->row_count++;
+    b->id[row] = s->tokens[s->token_count - 1];
+    b->position[row] = at->seen - 1 + x->steps->position_offset;
+    b->decode_seat[b->decode_count] = seat;
+    b->decode[b->decode_count++] = (struct aq_attn_seq){
+        .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = row, .rows = 1};
+    add_logit_row(b, row, seat, -1);
+}
+
+static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t seat)
+{
+    const struct aq_sequence *s = x->seat[seat].sequence;
+    struct aq_seat *at = &x->seats.seat[seat];
+    uint32_t first = b->row_count, n = s->prompt_count;
+    for (uint32_t i = 0; i < n; i++) {
+        b->id[first + i] = s->prompt[i];
+        b->position[first + i] = i + x->steps->position_offset;
+        if (s->prompt_logprobs && i + 1 < n)
+            add_logit_row(b, first + i, seat, (int32_t)i);
+    }
+    add_logit_row(b, first + n - 1, seat, -1);
+    b->row_count += n;
+    b->prefill_rows += n;
+    b->prefill_seat[b->prefill_count] = seat;
+    b->prefill[b->prefill_count++] = (struct aq_attn_seq){
+        .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = first, .rows = n};
+}
+
+/* Rows of a seat in the coming pass: one that decodes, or its prompt, which follow those. */
+static void bind(void *user, uint32_t seat)
+{
+    struct aq_executor *x = user;
+    const struct aq_seat *at = &x->seats.seat[seat];
+    struct exec_batch *b = &x->batch[seat / x->plan->shape.micro_batch];
+    uint32_t runs = (uint32_t)aq_div_up(at->held, AQ_HEAD_BLOCK_SLOTS);
+    aq_kv_grow(x->kv, seat, at->shared_runs ? at->shared_runs : runs);
+    (at->seen > at->prompt ? bind_decode : bind_prefill)(x, b, seat);
+    assert(b->row_count <= x->plan->shape.rows_max);
+}
+
+const struct aq_seats_ops exec_seats_ops = {
+    .next = next_waiting, .sat = has_sat, .ended = has_ended, .bound = bind};
+
+void exec_turn(struct aq_executor *x, uint32_t k)
+{
+    struct exec_batch *b = &x->batch[k];
+    b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
+    aq_seats_turn(&x->seats, k);
+}
+
+/* ---- passes ------------------------------------------------------------------------------ */
+
+/* Entries of sequences in the order of their parts: seats ascend within a part by insertion. */
+static void sort_by_seat(struct aq_attn_seq *seq, uint32_t *seat, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        struct aq_attn_seq s = seq[i];
+        uint32_t at = i, of = seat[i];
+        for (; at > 0 && seat[at - 1] > of; at--) {
+            seq[at] = seq[at - 1];
+            seat[at] = seat[at - 1];
+        }
+        seq[at] = s;
+        seat[at] = of;
+    }
+}
+
+static void find_parts(const struct aq_executor *x, const uint32_t *seat, uint32_t count,
+                       uint32_t *first)
+{
+    uint32_t at = 0;
+    for (uint32_t part = 0; part <= x->plan->part_count; part++) {
+        while (at < count && aq_seats_part(x->plan, seat[at]) < part)
+            at++;
+        first[part] = at;
+    }
+}
+
+/* What micro-batch k will do in the pass, part by part. */
+static void count_rows(struct aq_executor *x, uint32_t k)
+{
+    struct exec_batch *b = &x->batch[k];
+    struct aq_pass_shape *s = &x->pass_shape[k];
+    *s = (struct aq_pass_shape){
+        .decode_rows = b->decode_count,
+        .prefill_rows = b->prefill_rows,
+        .logit_rows = b->logit_count,
+    };
+    sort_by_seat(b->prefill, b->prefill_seat, b->prefill_count);
+    find_parts(x, b->prefill_seat, b->prefill_count, b->prefill_first);
+    find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
+    for (uint32_t part = 0; part < x->plan->part_count; part++) {
+        struct aq_part_shape *p = &s->part[part];
+        /* The host's part of the rows travels by itself. */
+        bool on_host = x->plan->part[part].side == AQ_ATTEND_HOST;
+        for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
+            b->decode[i].row = on_host ? i - b->decode_first[part] : i;
+            aq_seats_count(&x->seats, b->decode_seat[i], p);
+        }
+        for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++)
+            aq_seats_count(&x->seats, b->prefill_seat[i], p);
+    }
+}
+
+void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode)
+{
+    uint32_t prefill = 0, decode = 0, batches = x->plan->shape.micro_batches;
+    aq_seats_begin_pass(&x->seats);
+    for (uint32_t k = 0; k < batches; k++) {
+        prefill += x->batch[k].prefill_rows;
+        decode += x->batch[k].decode_count;
+        count_rows(x, k);
+    }
+    *ret_prefill = prefill;
+    *ret_decode = decode;
+}
+
+void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
+{
+    struct aq_seat seat = aq_seats_seat(
+        &x->seats, &(struct aq_sitter){s->prompt_count, s->max_tokens, s->kv_prompt, s->kv_new});
+    assert(s->prompt_count >= 1);
+    assert(aq_min_u64(seat.last, seat.limits.slots) <= x->plan->shape.keys_max);
+    assert(s->prompt_count + x->plan->shape.micro_batch <= x->plan->shape.rows_max);
+    s->token_count = 0;
+    s->finish = AQ_FINISH_NONE;
+    s->seat = -1;
+    push(&x->waiting, s);
+}
+
+struct aq_sequence *aq_executor_finished(struct aq_executor *x)
+{
+    return pop(&x->finished);
+}

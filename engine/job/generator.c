@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/job/generator.h"
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/core/opts_from.h"
+#include "engine/tokenizer/tokenizer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+
+static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_err *reterr)
+{
+    if (!model)
+        return 0; /* a shape: prompts are ids, results have no text */
+    char dir[PATH_MAX];
+    int rc = aq_checkpoint_resolve(model, dir, sizeof(dir), reterr);
+    if (rc < 0)
+        return rc;
+    const struct aq_engine_info *i = g->info;
+    struct aq_tokenizer_defaults defaults = {
+        .bos_id = i->bos_id,
+        .eos_id = i->eos_count ? (int32_t)i->eos_id[0] : -1,
+        .pad_id = i->pad_id,
+        .add_bos = true, /* OPT, the one architecture so far, wants it */
+    };
+    rc = aq_tokenizer_open(&g->tokenizer, dir, &defaults, reterr);
+    return rc < 0 ? rc : aq_tok_state_open(&g->rules.tok_state, g->tokenizer, reterr);
+}
+
+static int open_rules(struct aq_generator *g, const struct aq_options *o, struct aq_err *reterr)
+{
+    const struct aq_engine_info *i = g->info;
+    const struct aq_tokenizer_info *t = g->tokenizer ? aq_tokenizer_info(g->tokenizer) : NULL;
+    struct aq_request_rules *r = &g->rules;
+    int rc = aq_request_defaults(&r->defaults, o, i->vocab, reterr);
+    if (rc < 0)
+        return rc;
+    r->tokenizer = g->tokenizer;
+    r->vocab = i->vocab;
+    r->context = i->context;
+    r->bos_id = t ? t->bos_id : i->bos_id;
+    r->adds_bos = t && t->add_bos;
+    r->bos = o->bos;
+    r->overlong = o->overlong;
+    r->prompt_field = o->prompt_field;
+    r->unknown_is_error = o->unknown_fields_error;
+    r->unknown = &g->unknown;
+    if (r->bos_id >= (int32_t)i->vocab)
+        r->bos_id = -1;
+    if (o->bos == AQ_BOS_ALWAYS && r->bos_id < 0)
+        return aq_error(reterr, -EINVAL, "--bos always: the model has no BOS token");
+    if (o->prompt_field && o->prompt_template)
+        return aq_error(reterr, -EINVAL, "--prompt-field and --prompt-template exclude each other");
+    if (o->prompt_template)
+        rc = aq_template_open_option(&g->prompt_template, o->prompt_template, reterr);
+    r->prompt_template = g->prompt_template;
+    g->record_rules = (struct aq_record_rules){
+        .tokenizer = g->tokenizer, .eos_ids = i->eos_id, .eos_count = i->eos_count};
+    g->result_rules = (struct aq_result_rules){.tokenizer = g->tokenizer, .model = i->name};
+    return rc;
+}
+
+static int open_texts(struct aq_generator *g, const struct aq_options *o,
+                      const struct aq_engine_info *info, struct aq_err *reterr)
+{
+    g->info = info;
+    int rc = open_tokenizer(g, o->model ? o->model : o->tokenizer, reterr);
+    return rc < 0 ? rc : open_rules(g, o, reterr);
+}
+
+int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
+                      struct aq_err *reterr)
+{
+    assert(g && o);
+    *g = (struct aq_generator){0};
+    struct aq_engine_opts opts;
+    int rc = aq_engine_opts_from(&opts, o, log, reterr);
+    rc = rc < 0 ? rc : aq_engine_open(&g->engine, &opts, reterr);
+    rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), reterr);
+    if (rc < 0)
+        aq_generator_close(g);
+    return rc;
+}
+
+int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,
+                             const struct aq_engine_info *info, struct aq_err *reterr)
+{
+    *g = (struct aq_generator){0};
+    int rc = open_texts(g, o, info, reterr);
+    if (rc < 0)
+        aq_generator_close(g);
+    return rc;
+}
+
+void aq_generator_close(struct aq_generator *g)
+{
+    aq_engine_close(g->engine);
+    aq_request_defaults_close(&g->rules.defaults);
+    aq_template_close(g->prompt_template);
+    aq_tok_state_close(g->rules.tok_state);
+    aq_tokenizer_close(g->tokenizer);
+    *g = (struct aq_generator){0};
+}
+
+const char *aq_generator_scores_text(char dst[AQ_SCORES_TEXT_MAX], const struct aq_generator *g,
+                                     uint64_t records)
+{
+    const struct aq_kv_policy *kv = &g->info->kv;
+    if (!records || !aq_kv_policy_drops(kv))
+        return NULL;
+    const char *name = aq_kv_policy_desc(kv)->name;
+    snprintf(dst, AQ_SCORES_TEXT_MAX,
+             "log-probabilities of prompts (echo with logprobs, %" PRIu64
+             " records) are the full cache's, not those under kv policy %s: prompts are attended "
+             "whole; aquifer eval --kv-policy %s scores a text under it",
+             records, name, name);
+    return dst;
+}

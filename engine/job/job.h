@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/job/job.h - one run of `generate`, shared by the files that make it up:
+ *   cmd_generate.c   the phases, in order
+ *   job_preflight.c  every line parsed and counted before weights are read
+ *   job_output.c     where results go, and the names of what lies beside them
+ *   job_lines.c      the lines of a result file
+ *   job_resume.c     what an existing output already holds
+ *   job_settle.c     repair, retries, what is set aside
+ *   job_order.c      results in input order
+ *   job_manifest.c   the values a resumed run must agree with
+ *   job_run.c        the engine's thread, and the caller's thread that watches it
+ *   job_progress.c   lines, status file, report
+ * Nobody else includes it. */
+#ifndef AQ_ENGINE_JOB_JOB_H
+#define AQ_ENGINE_JOB_JOB_H
+
+#include "engine/core/opts_from.h"
+#include "engine/hooks.h"
+#include "engine/job/generator.h"
+#include "engine/job/lock.h"
+#include "engine/job/sums.h"
+#include "engine/job/writer.h"
+#include "engine/records/input.h"
+#include "engine/records/record.h"
+#include "engine/records/result.h"
+
+/* What is kept of a record between preflight and its turn. */
+struct aq_row {
+    struct aq_line_place place;
+    uint32_t line;
+    uint64_t id_hash; /* of its id, or of its index where it has none */
+    uint64_t key;
+    uint32_t prompt_max, total_max; /* of its sequences, tokens */
+    uint32_t prompt_sum, output_sum;
+    uint32_t held_kib; /* memory while it is in flight */
+    uint16_t sequences;
+    uint8_t form, code; /* enum aq_form, enum aq_record_code */
+    bool has_id;        /* false: not in the table of ids (engine/records/request.h) */
+    bool done;          /* the output holds it already */
+    bool retried;       /* the output holds an error of it, which is to be tried again */
+    bool prompt_logprobs;
+};
+
+struct aq_job_counts {
+    uint64_t records, valid;
+    uint64_t form[AQ_FORM_COUNT], code[AQ_RECORD_CODE_COUNT];
+    uint64_t sequences, prompt_tokens, output_tokens; /* of valid ones; output: at most */
+    uint64_t scored; /* valid ones that want log-probabilities of their prompts */
+    uint32_t prompt_max;
+    uint64_t output_bytes; /* of all results, about, at most */
+};
+
+/* The first few bad records, to show. */
+enum { AQ_JOB_SHOWN_ERRORS = 5 };
+struct aq_job_shown {
+    uint64_t line;
+    enum aq_record_code code;
+    char message[200];
+};
+
+/* How far a result file can be believed. */
+struct aq_job_walk {
+    uint64_t good_end;    /* offset behind the last whole line */
+    uint64_t end;         /* size of the file */
+    bool newline_missing; /* the last whole line lacks it */
+    struct aq_err unread; /* of the first line before the last that is no result; code 0: none */
+};
+
+/* What earlier runs left. */
+struct aq_job_old {
+    const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
+    bool both;        /* FILE is complete, and FILE.part is there, too */
+    struct aq_job_walk walk;
+    struct aq_sums *sums; /* of its lines; NULL: not looked yet */
+    bool sums_expected;   /* the manifest says that FILE.sums is there */
+    bool sums_there;
+    uint64_t sums_damaged; /* lines of it */
+    /* Lines without a sum are new where every sum has its line, and added to the sums; where sums
+     * lack theirs they are suspect, and set aside. */
+    bool suspicious;
+    uint64_t added, suspects;
+    uint64_t retried;  /* error records to be taken out and tried again */
+    uint64_t next_row; /* behind the record of the last line */
+    bool stray, mixed; /* a line of no record was seen; lines are not in input order */
+};
+
+struct aq_job {
+    const struct aq_options *o;
+    const struct aquifer_hooks *hooks;
+    struct aq_log log;
+
+    struct aq_generator g;
+
+    struct aq_input *input;
+    struct aq_row *rows;
+    uint64_t row_count, row_capacity;
+    uint32_t *id_table; /* open addressing over id_hash: row + 1, 0 free */
+    uint64_t id_table_count;
+    struct aq_job_counts counts;
+    uint64_t *prompt_histogram; /* [context + 1]: valid prompts by tokens */
+    struct aq_job_shown shown[AQ_JOB_SHOWN_ERRORS];
+    uint32_t shown_count;
+
+    /* output file; path NULL when results go to hooks->output */
+    char *output;
+    bool stream_output; /* a device or pipe: no resume, no status */
+    char *part; /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
+    char *manifest, *status;
+    char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
+    const char *lines;    /* where lines are appended: output or part */
+    struct aq_lock *lock;
+    struct aq_writer *writer;
+    struct aq_job_old old;
+    uint64_t done_before, errors_before; /* records the output held at the start */
+    uint64_t stray_lines;                /* lines that belong to no record of this input */
+    uint64_t pending, pending_valid;     /* records still to do */
+    struct aq_workload workload;         /* of the pending ones */
+    struct aq_lengths lengths;           /* what the workload points to */
+    uint64_t held_max, held_sum;         /* bytes in flight: largest pending record, all of them */
+    uint64_t held_limit;                 /* bytes of records in flight and waiting */
+    uint64_t line_max;                   /* bytes of the longest input line */
+    bool planned, abandoned;             /* abandoned: the engine's thread still uses all this */
+    bool text_output;                    /* --prompt without --output: texts, no JSON */
+
+    struct aq_record *in_flight; /* submitted and not yet written; closed after the engine */
+
+    struct aq_run *run; /* job_run.c; NULL when nothing runs */
+};
+
+enum { AQ_LAST_ERROR_BYTES = 256 };
+
+/* What the running job has come to, as the watching thread sees it. */
+struct aq_run_view {
+    bool loaded, in_pass;
+    double load_s;
+    double begin_s, pass_begin_s, first_pass_s, last_result_s; /* clock; 0: not yet */
+    struct aq_engine_stats stats;                              /* as of the last pass */
+    uint64_t done, errors, in_flight;                          /* records of this run */
+    uint64_t prompt_tokens;                                    /* of the records that are done */
+    uint32_t seats;
+    uint64_t stopped;                 /* sequences that ended before their max_tokens */
+    uint64_t ended_tokens, ended_max; /* of all that ended: generated, and at most */
+    char last_error[AQ_LAST_ERROR_BYTES];
+};
+
+static inline bool aq_job_interrupted(const struct aq_job *j)
+{
+    return j->hooks && j->hooks->interrupted && j->hooks->interrupted(j->hooks->user);
+}
+/* A note for the user; quiet runs only hear warnings and errors. */
+void aq_job_note(const struct aq_job *j, enum aquifer_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+const char *aq_job_bos_name(enum aq_bos bos);
+const char *aq_job_overlong_name(enum aq_overlong overlong);
+/* Why this device: what was asked for, or what `auto` found. */
+const char *aq_job_device_reason(const struct aq_job *j);
+
+/* ---- job_preflight.c ---- */
+/* Reads the whole input into rows and counts. */
+int aq_job_preflight(struct aq_job *j, struct aq_err *reterr);
+/* The request of a row, read again. */
+int aq_job_request(struct aq_request **ret, struct aq_job *j, uint64_t row, struct aq_err *reterr);
+/* Row with this id, SIZE_MAX when there is none. */
+uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash);
+/* -EINVAL when there is nothing valid, too much is invalid, or --strict meets an invalid record. */
+int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
+/* Bounds over the rows that are not done, into j->workload and j->pending. */
+void aq_job_workload(struct aq_job *j);
+/* Free space where the output lies; UINT64_MAX: unknown. */
+uint64_t aq_job_free_bytes(const struct aq_job *j);
+json_t *aq_job_preflight_json(const struct aq_job *j);
+void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, const char *text),
+                            void *user);
+
+/* ---- job_manifest.c ---- */
+/* What an earlier run left must agree with this one; -EINVAL carries the table of differences. */
+int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
+int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_output.c ---- */
+/* Names, checks and locks the output. */
+int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_resume.c ---- */
+/* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
+int aq_job_resume(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_settle.c ---- */
+/* Makes what earlier runs left ready to be gone on with: repaired, without the errors to be tried
+ * again, at the place where lines are appended; or sets it aside for --overwrite. */
+int aq_job_settle(struct aq_job *j, struct aq_err *reterr);
+/* An empty FILE.sums, where no results are gone on with. */
+int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_order.c ---- */
+/* Puts FILE.part into input order as FILE. */
+int aq_job_order(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- job_progress.c ---- */
+struct aq_progress {
+    double begin_s, next_line_s, next_bar_s, next_report_s;
+    uint32_t lines;
+    json_t *memory; /* of the engine, once loaded */
+};
+void aq_progress_begin(struct aq_progress *p, const struct aq_job *j, double now_s);
+/* Lines and status file as they fall due.  *ret_report: a report is due as well. */
+void aq_progress_tick(struct aq_progress *p, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s, bool *ret_report);
+/* FILE.status.json; a failure is a warning. */
+void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
+                        const struct aq_run_view *view, const char *state);
+/* Seconds until the end; below 0 when nothing can be said yet. */
+double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
+/* One line of text for the state of things. */
+void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s, bool bar);
+/* The report of the run so far.  On the engine's thread, or when that has ended. */
+json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
+                           const char *state);
+/* Writes --report; a failure is a warning.  Takes the reference. */
+void aq_progress_write_report(const struct aq_job *j, json_t *report);
+
+/* ---- job_run.c ---- */
+/* A log for the engine and the writer, whose lines reach hooks->line on the caller's thread. */
+struct aq_log aq_job_log(struct aq_job *j);
+/* Loads, runs all pending rows, writes their results.  Returns 0 or -Exxx; in both cases what was
+ * finished is in the output. */
+int aq_job_run(struct aq_job *j, struct aq_run_view *ret_view, struct aq_err *reterr);
+
+#endif

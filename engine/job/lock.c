@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/job/lock.h"
+
+#include "base/file.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct aq_lock {
+    int fd;
+    char *path;
+};
+
+enum { ATTEMPTS_MAX = 100 };
+
+/* The holder may remove the file between our open and our lock: then what we hold has no name. */
+static bool still_named(int fd, const char *path)
+{
+    struct stat held, named;
+    return fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino &&
+           held.st_dev == named.st_dev;
+}
+
+static int refuse_held(int fd, const char *path, struct aq_err *reterr)
+{
+    char text[64] = "";
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    text[strspn(text, "0123456789")] = '\0';
+    return aq_error(reterr, -EINVAL, "'%s' is held by %s%s: another run is writing this output",
+                    path, text[0] ? "process " : "another process", text);
+}
+
+static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
+{
+    for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+        int fd = aq_file_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (fd < 0)
+            return aq_error(reterr, -EINVAL, "create '%s': %s", path, strerror(-fd));
+        int rc = aq_file_lock(fd);
+        if (rc < 0) {
+            rc = rc == -EWOULDBLOCK
+                     ? refuse_held(fd, path, reterr)
+                     : aq_error(reterr, -EINVAL, "lock '%s': %s", path, strerror(-rc));
+            close(fd);
+            return rc;
+        }
+        if (still_named(fd, path)) {
+            *ret_fd = fd;
+            return 0;
+        }
+        close(fd);
+    }
+    return aq_error(reterr, -EINVAL, "'%s' is created and removed by others all the time", path);
+}
+
+int aq_lock_open(struct aq_lock **ret, const char *path, struct aq_err *reterr)
+{
+    assert(ret && path);
+    struct aq_lock *l = calloc(1, sizeof(*l));
+    if (!l)
+        return aq_error_memory(reterr, "lock '%s'", path);
+    l->path = strdup(path);
+    int rc = l->path ? lock_take(&l->fd, path, reterr) : aq_error_memory(reterr, "lock '%s'", path);
+    if (rc < 0) {
+        free(l->path);
+        free(l);
+        return rc;
+    }
+    char text[32];
+    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    if (aq_file_truncate(l->fd, 0) < 0 || pwrite(l->fd, text, (size_t)n, 0) < 0)
+        text[0] = '\0'; /* the id only helps people; the lock itself stands without it */
+    *ret = l;
+    return 0;
+}
+
+void aq_lock_close(struct aq_lock *l)
+{
+    if (!l)
+        return;
+    unlink(l->path);
+    close(l->fd);
+    free(l->path);
+    free(l);
+}

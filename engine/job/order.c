@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Puts FILE.part into input order as FILE. */
+#include "engine/job/lines.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    INTERRUPT_ROWS = 256, /* look for an interruption once in so many copied lines */
+    POLL_MS = 100,
+};
+static const double try_again_s = 10;
+
+struct place {
+    uint64_t offset, count; /* count 0: no line */
+};
+
+struct places {
+    uint64_t unknown;    /* lines without a sum */
+    struct place *row;   /* [row_count] */
+    struct place *stray; /* lines of no record, in the order they came */
+    uint64_t stray_count, stray_capacity;
+};
+
+static int note_place(struct aq_job *j, const struct aq_job_line *f, void *user,
+                      struct aq_err *reterr)
+{
+    struct places *p = user;
+    struct place place = {f->offset, f->count};
+    p->unknown += !f->known;
+    if (f->row != SIZE_MAX && !p->row[f->row].count) {
+        p->row[f->row] = place;
+        return 0;
+    }
+    if (p->stray_count == p->stray_capacity) {
+        uint64_t capacity = p->stray_capacity ? 2 * p->stray_capacity : 64;
+        struct place *larger = realloc(p->stray, capacity * sizeof(*larger));
+        if (!larger)
+            return aq_error_memory(reterr, "order the results");
+        p->stray = larger;
+        p->stray_capacity = capacity;
+    }
+    p->stray[p->stray_count++] = place;
+    return 0;
+}
+
+/* One line at a time, as large as the largest so far. */
+struct line_buffer {
+    char *bytes;
+    size_t capacity;
+};
+
+static int copy_place(struct aq_replacement *to, int from, const struct place *p,
+                      struct line_buffer *line, struct aq_err *reterr)
+{
+    if (line->capacity < p->count) {
+        char *larger = realloc(line->bytes, p->count);
+        if (!larger)
+            return aq_error_memory(reterr, "a line of %" PRIu64 " bytes", p->count);
+        line->bytes = larger;
+        line->capacity = p->count;
+    }
+    int rc = aq_file_read_at(from, line->bytes, p->count, p->offset);
+    if (rc < 0)
+        return aq_error(reterr, -EIO, "read the lines again: %s", strerror(-rc));
+    return aq_replacement_put(to, line->bytes, p->count, reterr);
+}
+
+static int interrupted(const struct aq_job *j, struct aq_err *reterr)
+{
+    return aq_error(reterr, -EINTR,
+                    "interrupted while ordering the results; all of them are in '%s' and the same "
+                    "command goes on",
+                    j->part);
+}
+
+static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count,
+                       struct aq_replacement *to, int from, struct line_buffer *line,
+                       struct aq_err *reterr)
+{
+    int rc = 0;
+    for (uint64_t i = 0; i < count && rc == 0; i++) {
+        if (i % INTERRUPT_ROWS == 0 && aq_job_interrupted(j))
+            return interrupted(j, reterr);
+        rc = copy_place(to, from, &places[i], line, reterr);
+    }
+    return rc;
+}
+
+static int copy_in_order(const struct aq_job *j, const struct places *p, struct aq_replacement *to,
+                         int from, struct aq_err *reterr)
+{
+    struct line_buffer line = {0};
+    int rc = copy_places(j, p->row, j->row_count, to, from, &line, reterr);
+    if (rc == 0)
+        rc = copy_places(j, p->stray, p->stray_count, to, from, &line, reterr);
+    free(line.bytes);
+    return rc;
+}
+
+/* FILE.part goes away after this, so it must hold every record. */
+static int check_places(const struct aq_job *j, const struct places *p, struct aq_err *reterr)
+{
+    for (uint64_t i = 0; i < j->row_count; i++)
+        if (!p->row[i].count)
+            return aq_error(reterr, -EIO,
+                            "order the results: '%s' does not hold every record: the one of input "
+                            "line %u is missing",
+                            j->part, j->rows[i].line);
+    return 0;
+}
+
+/* The lines at their places, into a file beside the output that then takes its name. */
+static int write_in_order(struct aq_job *j, const struct places *places, struct aq_err *reterr)
+{
+    struct aq_replacement to;
+    int from = aq_file_open(j->part, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return aq_error(reterr, aq_err_of_io(-from), "order the results of '%s': %s", j->part,
+                        strerror(-from));
+    int rc = aq_replacement_open(&to, j->output, reterr);
+    if (rc == 0) {
+        rc = copy_in_order(j, places, &to, from, reterr);
+        rc = aq_replacement_close(&to, rc, true, reterr);
+    }
+    close(from);
+    return rc < 0 && rc != -EINTR ? aq_error_prefix(reterr, "order the results") : rc;
+}
+
+static bool is_full(int code)
+{
+    return code == -ENOSPC || code == -EDQUOT;
+}
+
+/* Until there is room for a second copy, or it is time to try all the same: a quota, say, shows
+ * only then. */
+static int wait_for_space(const struct aq_job *j, uint64_t bytes, double until_s,
+                          struct aq_err *reterr)
+{
+    double again_s = aq_clock_s() + try_again_s;
+    while (aq_clock_s() < until_s && aq_clock_s() < again_s) {
+        if (aq_job_interrupted(j))
+            return interrupted(j, reterr);
+        poll(NULL, 0, POLL_MS);
+        if (aq_job_free_bytes(j) != UINT64_MAX && aq_job_free_bytes(j) >= bytes)
+            break;
+    }
+    return 0;
+}
+
+/* Waits for space as the writer of the lines did. */
+static int write_patiently(struct aq_job *j, const struct places *places, uint64_t bytes,
+                           struct aq_err *reterr)
+{
+    double until_s = aq_clock_s() + j->o->disk_full_wait_s;
+    for (bool told = false;; told = true) {
+        struct aq_err err;
+        int rc = write_in_order(j, places, &err);
+        if (!is_full(rc) || aq_clock_s() >= until_s) {
+            if (rc < 0 && reterr)
+                *reterr = err;
+            return rc;
+        }
+        if (!told)
+            aq_job_note(j, AQUIFER_WARNING, "%s; waiting up to %.0f s for %.1f MB of space",
+                        err.text, j->o->disk_full_wait_s, 1e-6 * (double)bytes);
+        rc = wait_for_space(j, bytes, until_s, reterr);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+/* Where the lines are; -EIO when they are not what was written: they have waited on a disk for as
+ * long as the run took. */
+static int find_places(struct aq_job *j, struct places *places, struct aq_job_walk *w,
+                       struct aq_err *reterr)
+{
+    struct aq_sums *sums = NULL;
+    uint64_t damaged;
+    int rc = aq_sums_open(&sums, reterr);
+    if (rc == 0 && aq_file_size(j->sums) >= 0)
+        rc = aq_sums_read(sums, j->sums, &damaged, reterr);
+    if (rc == 0)
+        rc = aq_job_lines(j, j->part, sums, note_place, places, w, reterr);
+    bool rotten = rc == 0 && aq_sums_missing(sums) && (places->unknown || w->good_end < w->end);
+    if (rc == 0 && (rotten || w->unread.code))
+        rc = aq_error(reterr, -EIO,
+                      "order the results: %" PRIu64 " lines of '%s' are not as they were written; "
+                      "the same command sets them aside and runs their records again",
+                      aq_max_u64(places->unknown, 1), j->part);
+    aq_sums_close(sums);
+    return rc;
+}
+
+int aq_job_order(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_job_walk w = {0};
+    struct places places = {.row = calloc(j->row_count + 1, sizeof(struct place))};
+    int rc = places.row ? find_places(j, &places, &w, reterr)
+                        : aq_error_memory(reterr, "order the results");
+    if (rc == 0)
+        rc = check_places(j, &places, reterr);
+    if (rc == 0)
+        rc = write_patiently(j, &places, w.end, reterr);
+    if (rc == 0) {
+        unlink(j->part);
+        rc = aq_file_sync_folder(j->output, reterr);
+    }
+    free(places.row);
+    free(places.stray);
+    return rc;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/job/sums.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { DIGITS = 16, SUM_BYTES = DIGITS + 1, CAPACITY_MIN = 1024 };
+static const char header[] = "aquifer-sums 1\n";
+
+enum state { FREE, MISSING, SEEN };
+
+/* Open addressing, at most half full. */
+struct aq_sums {
+    uint64_t *sum;  /* [capacity] */
+    uint8_t *state; /* [capacity]: enum state */
+    uint64_t capacity, count, seen;
+};
+
+/* ---- text ---- */
+
+uint64_t aq_sums_of(const char *line, size_t bytes)
+{
+    return XXH3_64bits(line, bytes - (bytes && line[bytes - 1] == '\n'));
+}
+
+static void put_digits(char *dst, uint64_t sum)
+{
+    for (int i = DIGITS - 1; i >= 0; i--, sum >>= 4)
+        dst[i] = "0123456789abcdef"[sum & 15];
+}
+
+static bool read_digits(const char *text, uint64_t *ret)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < DIGITS; i++) {
+        char c = text[i];
+        bool digit = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
+        if (!digit && !letter)
+            return false;
+        sum = sum << 4 | (uint64_t)(digit ? c - '0' : c - 'a' + 10);
+    }
+    *ret = sum;
+    return true;
+}
+
+size_t aq_sums_format(char dst[AQ_SUMS_LINE_BYTES], const uint64_t *sums, size_t count)
+{
+    assert(count > 0 && count <= AQ_SUMS_PER_LINE);
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++, at += SUM_BYTES) {
+        put_digits(dst + at, sums[i]);
+        dst[at + DIGITS] = ' ';
+    }
+    put_digits(dst + at, XXH3_64bits(dst, at));
+    dst[at + DIGITS] = '\n';
+    return at + SUM_BYTES;
+}
+
+/* ---- the set ---- */
+
+int aq_sums_open(struct aq_sums **ret, struct aq_err *reterr)
+{
+    struct aq_sums *s = calloc(1, sizeof(*s));
+    if (!s)
+        return aq_error_memory(reterr, "sums of the results");
+    *ret = s;
+    return 0;
+}
+
+void aq_sums_close(struct aq_sums *s)
+{
+    if (!s)
+        return;
+    free(s->sum);
+    free(s->state);
+    free(s);
+}
+
+/* Where the sum is, or where it would go. */
+static uint64_t find(const struct aq_sums *s, uint64_t sum)
+{
+    uint64_t at = sum & (s->capacity - 1);
+    while (s->state[at] != FREE && s->sum[at] != sum)
+        at = (at + 1) & (s->capacity - 1);
+    return at;
+}
+
+static int grow(struct aq_sums *s, struct aq_err *reterr)
+{
+    struct aq_sums larger = {.capacity = s->capacity ? 2 * s->capacity : CAPACITY_MIN,
+                             .count = s->count,
+                             .seen = s->seen};
+    larger.sum = calloc(larger.capacity, sizeof(*larger.sum));
+    larger.state = calloc(larger.capacity, sizeof(*larger.state));
+    if (!larger.sum || !larger.state) {
+        free(larger.sum);
+        free(larger.state);
+        return aq_error_memory(reterr, "sums of the results");
+    }
+    for (uint64_t i = 0; i < s->capacity; i++) {
+        if (s->state[i] == FREE)
+            continue;
+        uint64_t at = find(&larger, s->sum[i]);
+        larger.sum[at] = s->sum[i];
+        larger.state[at] = s->state[i];
+    }
+    free(s->sum);
+    free(s->state);
+    *s = larger;
+    return 0;
+}
+
+static int put(struct aq_sums *s, uint64_t sum, enum state state, struct aq_err *reterr)
+{
+    if (2 * (s->count + 1) > s->capacity) {
+        int rc = grow(s, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    uint64_t at = find(s, sum);
+    if (s->state[at] == FREE) {
+        s->sum[at] = sum;
+        s->state[at] = MISSING;
+        s->count++;
+    }
+    if (state == SEEN && s->state[at] == MISSING) {
+        s->state[at] = SEEN;
+        s->seen++;
+    }
+    return 0;
+}
+
+int aq_sums_add(struct aq_sums *s, uint64_t sum, struct aq_err *reterr)
+{
+    return put(s, sum, SEEN, reterr);
+}
+
+bool aq_sums_see(struct aq_sums *s, uint64_t sum)
+{
+    uint64_t at = s->capacity ? find(s, sum) : 0;
+    if (!s->capacity || s->state[at] == FREE)
+        return false;
+    s->seen += s->state[at] == MISSING;
+    s->state[at] = SEEN;
+    return true;
+}
+
+uint64_t aq_sums_missing(const struct aq_sums *s)
+{
+    return s->count - s->seen;
+}
+
+/* ---- the file ---- */
+
+/* *ret_good: false when the line is not one of ours, or not as it was written. */
+static int read_sums(struct aq_sums *s, const char *line, size_t bytes, bool *ret_good,
+                     struct aq_err *reterr)
+{
+    size_t fields = bytes / SUM_BYTES;
+    uint64_t sum, check;
+    *ret_good = fields >= 2 && bytes % SUM_BYTES == 0 && line[bytes - 1] == '\n' &&
+                read_digits(line + bytes - SUM_BYTES, &check) &&
+                check == XXH3_64bits(line, bytes - SUM_BYTES);
+    for (size_t i = 0; *ret_good && i + 1 < fields; i++) {
+        *ret_good = read_digits(line + i * SUM_BYTES, &sum);
+        int rc = *ret_good ? put(s, sum, MISSING, reterr) : 0;
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int read_lines(struct aq_sums *s, const char *path, struct aq_line_reader *reader,
+                      uint64_t *ret_damaged, struct aq_err *reterr)
+{
+    const char *line;
+    size_t bytes;
+    bool good = false;
+    for (uint64_t number = 0, damaged = 0;; number++) {
+        int rc = aq_line_read(reader, &line, &bytes);
+        if (rc < 0)
+            return aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc));
+        if (rc == 0) {
+            *ret_damaged = damaged + (number == 0); /* not even a header */
+            return 0;
+        }
+        if (number == 0)
+            good = bytes == sizeof(header) - 1 && !memcmp(line, header, bytes);
+        else
+            rc = read_sums(s, line, bytes, &good, reterr);
+        damaged += !good;
+        if (rc < 0)
+            return rc;
+    }
+}
+
+int aq_sums_read(struct aq_sums *s, const char *path, uint64_t *ret_damaged, struct aq_err *reterr)
+{
+    int fd = aq_file_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+    if (fd < 0)
+        return aq_error(reterr, aq_err_of_io(-fd), "open '%s': %s", path, strerror(-fd));
+    struct aq_line_reader reader = {.fd = fd, .line_max = AQ_SUMS_LINE_BYTES};
+    int rc = read_lines(s, path, &reader, ret_damaged, reterr);
+    aq_line_reader_close(&reader);
+    close(fd);
+    return rc;
+}
+
+static int write_all(const struct aq_sums *s, bool missing_too, struct aq_replacement *to,
+                     struct aq_err *reterr)
+{
+    uint64_t some[AQ_SUMS_PER_LINE];
+    char text[AQ_SUMS_LINE_BYTES];
+    size_t count = 0;
+    int rc = aq_replacement_put(to, header, sizeof(header) - 1, reterr);
+    for (uint64_t i = 0; rc == 0 && i < s->capacity; i++) {
+        if (s->state[i] == SEEN || (missing_too && s->state[i] == MISSING))
+            some[count++] = s->sum[i];
+        if (count == AQ_SUMS_PER_LINE || (count && i + 1 == s->capacity)) {
+            rc = aq_replacement_put(to, text, aq_sums_format(text, some, count), reterr);
+            count = 0;
+        }
+    }
+    return rc;
+}
+
+int aq_sums_write(const struct aq_sums *s, const char *path, bool missing_too,
+                  struct aq_err *reterr)
+{
+    struct aq_replacement to;
+    int rc = aq_replacement_open(&to, path, reterr);
+    if (rc < 0)
+        return rc;
+    rc = write_all(s, missing_too, &to, reterr);
+    return aq_replacement_close(&to, rc, true, reterr);
+}

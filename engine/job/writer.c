@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/job/writer.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/types.h"
+#include "engine/job/sums.h"
+
+#include <assert.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SYNC_NS = 1000000000,
+    POLL_MS = 100,
+    OPEN_MODE = 0666,
+    SUMS_MAX = 64 * AQ_SUMS_PER_LINE, /* lines that may be unsynced */
+};
+
+struct line {
+    struct line *next;
+    char *bytes; /* newline included */
+    size_t count;
+};
+
+/* A file that grows by whole lines. */
+struct growing {
+    const char *path;
+    int fd;
+    off_t size;  /* of the whole lines in it */
+    bool stream; /* a pipe or device: does not block, cannot be cut back */
+    bool dirty;  /* something in it is not synced */
+};
+
+struct aq_writer {
+    struct aq_writer_opts opts;
+    struct growing results, sums; /* sums.path NULL: none are kept */
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+
+    /* under the mutex */
+    struct line *first, *last;
+    size_t queued_bytes;
+    uint64_t lines;
+    bool closing, hurry;
+    uint64_t hurry_ns; /* since when */
+    struct aq_err err; /* code != 0: the writer has ended */
+
+    /* the thread's own */
+    uint64_t synced_ns;
+    uint64_t sum[SUMS_MAX]; /* of result lines whose sums are not in their file yet */
+    size_t sum_count;
+};
+
+/* ---- the thread ---- */
+
+static void writer_fail(struct aq_writer *w, const struct growing *g, int code, const char *what)
+{
+    /* -EINTR of a stream is our own: told to wait for its reader no longer. */
+    int known = g->stream && code == -EINTR ? code : aq_err_of_io(-code);
+    pthread_mutex_lock(&w->mutex);
+    if (!w->err.code)
+        aq_error(&w->err, known, "%s '%s': %s%s", what, g->path, strerror(-code),
+                 g->stream ? ""
+                           : "; the results stay as far as they were written, and the same "
+                             "command goes on from there");
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* Waits until `until` or for a change; returns whether the writer is told to give up waiting. */
+static bool pause_until(struct aq_writer *w, uint64_t until_ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(until_ns / 1000000000),
+                         .tv_nsec = (long)(until_ns % 1000000000)};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->hurry && aq_clock_ns() < until_ns)
+        pthread_cond_timedwait(&w->changed, &w->mutex, &t);
+    bool hurry = w->hurry;
+    pthread_mutex_unlock(&w->mutex);
+    return hurry;
+}
+
+static bool is_full(int code)
+{
+    return code == -ENOSPC || code == -EDQUOT;
+}
+
+/* Waits until a pipe takes bytes again; false: nobody reads, and the run wants to end. */
+static bool wait_for_reader(struct aq_writer *w)
+{
+    poll(&(struct pollfd){.fd = w->results.fd, .events = POLLOUT}, 1, POLL_MS);
+    pthread_mutex_lock(&w->mutex);
+    bool late = w->hurry && aq_clock_ns() - w->hurry_ns > AQ_WRITER_HURRY_S * 1000000000ull;
+    pthread_mutex_unlock(&w->mutex);
+    return !late;
+}
+
+/* One line, from its first byte.  Returns the errno of a failure after cutting back what was
+ * written of it. */
+static int append(struct aq_writer *w, struct growing *g, const char *bytes, size_t count)
+{
+    for (size_t done = 0; done < count;) {
+        ssize_t n = TEMP_FAILURE_RETRY(w->opts.write(g->fd, bytes + done, count - done));
+        if (n < 0 && errno == EAGAIN && g->stream) {
+            if (!wait_for_reader(w))
+                return -EINTR;
+            continue;
+        }
+        if (n <= 0) {
+            int code = n < 0 ? -errno : -EIO;
+            if (done && !g->stream && aq_file_truncate(g->fd, (uint64_t)g->size) < 0)
+                return -EIO;
+            return code;
+        }
+        done += (size_t)n;
+    }
+    g->size += (off_t)count;
+    g->dirty = true;
+    return 0;
+}
+
+static bool sync_file(struct aq_writer *w, struct growing *g)
+{
+    int rc = g->dirty ? aq_file_sync_by(g->fd, w->opts.sync) : 0;
+    g->dirty = false;
+    if (rc < 0)
+        writer_fail(w, g, rc, "sync");
+    return rc == 0;
+}
+
+/* Retries while the disk is full; other errors end the writer. */
+static bool append_patiently(struct aq_writer *w, struct growing *g, const char *bytes,
+                             size_t count)
+{
+    uint64_t begin_ns = aq_clock_ns(), wait_ns = (uint64_t)(w->opts.disk_full_wait_s * 1e9);
+    uint64_t retry_ns = (uint64_t)(w->opts.retry_s * 1e9);
+    for (bool told = false;; told = true) {
+        int code = append(w, g, bytes, count);
+        if (code == 0) {
+            if (told)
+                aq_log_line(w->opts.log, AQ_LOG_INFO, "'%s': there is space again, going on",
+                            g->path);
+            return true;
+        }
+        uint64_t now_ns = aq_clock_ns();
+        if (!is_full(code) || now_ns - begin_ns >= wait_ns) {
+            writer_fail(w, g, code, "write");
+            return false;
+        }
+        if (!told)
+            aq_log_line(w->opts.log, AQ_LOG_WARNING,
+                        "write '%s': %s; waiting up to %.0f s for space", g->path, strerror(-code),
+                        w->opts.disk_full_wait_s);
+        /* the wait is longer than results may stay in memory */
+        if (!told && !sync_file(w, &w->results))
+            return false;
+        if (pause_until(w, now_ns + retry_ns)) {
+            writer_fail(w, g, code, "write");
+            return false;
+        }
+    }
+}
+
+/* Results first, then what says that they are on the disk. */
+static bool sync_all(struct aq_writer *w)
+{
+    char text[AQ_SUMS_LINE_BYTES];
+    w->synced_ns = aq_clock_ns();
+    if (!sync_file(w, &w->results))
+        return false;
+    for (size_t done = 0, count; done < w->sum_count; done += count) {
+        count = aq_min_u64(w->sum_count - done, AQ_SUMS_PER_LINE);
+        size_t bytes = aq_sums_format(text, w->sum + done, count);
+        if (!append_patiently(w, &w->sums, text, bytes))
+            return false;
+    }
+    w->sum_count = 0;
+    return sync_file(w, &w->sums);
+}
+
+static bool append_result(struct aq_writer *w, const struct line *l)
+{
+    if (!append_patiently(w, &w->results, l->bytes, l->count))
+        return false;
+    if (w->sums.path)
+        w->sum[w->sum_count++] = aq_sums_of(l->bytes, l->count);
+    return w->sum_count < SUMS_MAX || sync_all(w);
+}
+
+/* The next line, or NULL when it is time to sync or to end. */
+static struct line *take_line(struct aq_writer *w, bool *ret_end)
+{
+    uint64_t due_ns = w->synced_ns + SYNC_NS;
+    struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
+                           .tv_nsec = (long)(due_ns % 1000000000)};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->first && !w->closing && !(w->results.dirty && aq_clock_ns() >= due_ns)) {
+        if (w->results.dirty)
+            pthread_cond_timedwait(&w->changed, &w->mutex, &due);
+        else
+            pthread_cond_wait(&w->changed, &w->mutex);
+    }
+    struct line *l = w->first;
+    if (l) {
+        w->first = l->next;
+        if (!w->first)
+            w->last = NULL;
+    }
+    *ret_end = !l && w->closing;
+    pthread_mutex_unlock(&w->mutex);
+    return l;
+}
+
+static void line_done(struct aq_writer *w, struct line *l, bool written)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->queued_bytes -= l->count;
+    w->lines += written;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    free(l->bytes);
+    free(l);
+}
+
+static void *writer_main(void *arg)
+{
+    struct aq_writer *w = arg;
+    w->synced_ns = aq_clock_ns();
+    for (;;) {
+        bool end;
+        struct line *l = take_line(w, &end);
+        bool good = true;
+        if (l) {
+            good = append_result(w, l);
+            line_done(w, l, good);
+        }
+        if (good && (end || aq_clock_ns() - w->synced_ns >= SYNC_NS))
+            good = sync_all(w);
+        if (!good || end)
+            return NULL;
+    }
+}
+
+/* ---- the outside ---- */
+
+static void free_lines(struct aq_writer *w)
+{
+    for (struct line *l = w->first, *next; l; l = next) {
+        next = l->next;
+        free(l->bytes);
+        free(l);
+    }
+}
+
+static int adopt(struct growing *g, const char *path, int fd, struct aq_err *reterr)
+{
+    struct stat st;
+    *g = (struct growing){.path = path, .fd = fd};
+    if (fstat(fd, &st) < 0)
+        return aq_error(reterr, -EIO, "look at '%s': %s", path, strerror(errno));
+    g->size = st.st_size;
+    g->stream = !S_ISREG(st.st_mode);
+    return 0;
+}
+
+/* Opens without waiting: a pipe nobody reads would hold the caller up for as long as that is so. */
+static int open_target(struct aq_writer *w, struct aq_err *reterr)
+{
+    enum { flags = O_WRONLY | O_APPEND | O_CLOEXEC };
+    const struct aq_writer_opts *o = &w->opts;
+    struct stat st;
+    int fd;
+    for (bool told = false;; told = true) {
+        fd = aq_file_open(o->path, flags | O_CREAT | O_NONBLOCK, OPEN_MODE);
+        bool waits = fd == -ENXIO && stat(o->path, &st) == 0 && S_ISFIFO(st.st_mode);
+        if (!waits)
+            break;
+        if (o->interrupted && o->interrupted(o->user))
+            return aq_error(reterr, -EINTR, "interrupted: no one has opened '%s' for reading",
+                            o->path);
+        if (!told)
+            aq_log_line(o->log, AQ_LOG_WARNING, "'%s' is a pipe: waiting for a reader", o->path);
+        poll(NULL, 0, POLL_MS);
+    }
+    if (fd < 0)
+        return aq_error(reterr, -EINVAL, "open the output '%s': %s", o->path, strerror(-fd));
+    int rc = adopt(&w->results, o->path, fd, reterr);
+    if (rc == 0 && o->sums) {
+        fd = aq_file_open(o->sums, flags, 0);
+        rc = fd < 0 ? aq_error(reterr, aq_err_of_io(-fd), "open '%s': %s", o->sums, strerror(-fd))
+                    : adopt(&w->sums, o->sums, fd, reterr);
+    }
+    if (rc == 0 && !w->results.stream)
+        rc = aq_file_sync_folder(o->path, reterr);
+    return rc;
+}
+
+static int writer_begin(struct aq_writer *w, struct aq_err *reterr)
+{
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    int failed = pthread_create(&w->thread, NULL, writer_main, w);
+    return failed ? aq_error(reterr, -failed, "start the writer's thread: %s", strerror(failed))
+                  : 0;
+}
+
+int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, struct aq_err *reterr)
+{
+    assert(ret && opts && opts->path);
+    struct aq_writer *w = calloc(1, sizeof(*w));
+    if (!w)
+        return aq_error_memory(reterr, "writer of '%s'", opts->path);
+    w->opts = *opts;
+    w->opts.write = opts->write ? opts->write : write;
+    w->opts.sync = opts->sync ? opts->sync : fdatasync;
+    w->opts.retry_s = opts->retry_s > 0 ? opts->retry_s : 1;
+    w->results.fd = w->sums.fd = -1;
+    int rc = open_target(w, reterr);
+    if (rc == 0)
+        rc = writer_begin(w, reterr);
+    if (rc == 0) {
+        *ret = w;
+        return 0;
+    }
+    if (w->results.fd >= 0)
+        close(w->results.fd);
+    if (w->sums.fd >= 0)
+        close(w->sums.fd);
+    free(w);
+    return rc;
+}
+
+/* Hands out the error that ended the writer. */
+static int writer_state(const struct aq_writer *w, struct aq_err *reterr)
+{
+    if (w->err.code && reterr)
+        *reterr = w->err;
+    return w->err.code;
+}
+
+int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *reterr)
+{
+    struct line *l = malloc(sizeof(*l));
+    char *whole = l ? realloc(line, bytes + 1) : NULL;
+    if (!whole) {
+        free(l);
+        free(line);
+        return aq_error_memory(reterr, "a result line of %zu bytes", bytes);
+    }
+    whole[bytes] = '\n';
+    *l = (struct line){.bytes = whole, .count = bytes + 1};
+    pthread_mutex_lock(&w->mutex);
+    while (!w->err.code && w->queued_bytes && w->queued_bytes + l->count > w->opts.queue_bytes)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    int rc = writer_state(w, reterr);
+    if (rc == 0) {
+        if (w->last)
+            w->last->next = l;
+        else
+            w->first = l;
+        w->last = l;
+        w->queued_bytes += l->count;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->mutex);
+    if (rc < 0) {
+        free(whole);
+        free(l);
+    }
+    return rc;
+}
+
+uint64_t aq_writer_lines(struct aq_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    uint64_t lines = w->lines;
+    pthread_mutex_unlock(&w->mutex);
+    return lines;
+}
+
+void aq_writer_hurry(struct aq_writer *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    if (!w->hurry)
+        w->hurry_ns = aq_clock_ns();
+    w->hurry = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+int aq_writer_close(struct aq_writer *w, uint64_t *ret_lines, struct aq_err *reterr)
+{
+    if (!w)
+        return 0;
+    pthread_mutex_lock(&w->mutex);
+    w->closing = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+    int rc = writer_state(w, reterr);
+    if (ret_lines)
+        *ret_lines = w->lines;
+    free_lines(w);
+    int closed = aq_file_close(w->results.fd);
+    if (closed < 0 && rc == 0)
+        rc = aq_error(reterr, aq_err_of_io(-closed), "close '%s': %s", w->opts.path,
+                      strerror(-closed));
+    if (w->sums.fd >= 0) /* synced: nothing can be lost here */
+        close(w->sums.fd);
+    pthread_mutex_destroy(&w->mutex);
+    pthread_cond_destroy(&w->changed);
+    free(w);
+    return rc;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/machine/probe.h - this machine, measured in seconds, as a hardware profile. */
+#ifndef AQ_ENGINE_MACHINE_PROBE_H
+#define AQ_ENGINE_MACHINE_PROBE_H
+
+#include "engine/compute/cuda.h"
+#include "engine/machine/hw_file.h"
+
+struct aq_probe_opts {
+    const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
+    const char *disk_dir;       /* whose disk; NULL: none is measured */
+    uint32_t threads;           /* 0: as many as this process may use */
+    const char *isa;            /* NULL: the best there is */
+    const char *io, *io_direct; /* as the options; NULL: auto */
+    uint64_t memory;            /* may be taken; 0: what the machine has */
+    bool quick;                 /* less of everything, in about a second */
+    const struct aq_log *log;
+    bool (*stop)(void *user); /* asked between measurements; NULL: never */
+    void *stop_user;
+};
+
+/* -ENOMEM: too little memory or disk to measure in; -EINTR: stopped. */
+int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct aq_err *reterr);
+
+#endif

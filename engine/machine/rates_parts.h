@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/machine/rates_parts.h - the single measurements that engine/machine/rates.h (quick, before
+ * a run) and engine/machine/probe.h (thorough) are made of, and the workers and memory they share.
+ * Each says how long something took, many times over: the median counts, because others on the
+ * machine make some of them slow, and a run of minutes meets both kinds. */
+#ifndef AQ_ENGINE_MACHINE_RATES_PARTS_H
+#define AQ_ENGINE_MACHINE_RATES_PARTS_H
+
+#include "base/mem.h"
+#include "engine/compute/cuda.h"
+#include "kernels/kernels.h"
+#include "offload/disks.h"
+#include "policy/hw.h"
+
+/* K of the products; rows of those that compute, with so few panels that each core's stay in its
+ * cache, as in a large block: at least AQ_RATES_PANELS. */
+enum { AQ_RATES_K = AQ_HW_K, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
+
+/* What takes longer than this once is not repeated: in a build that is slow on purpose, such as one
+ * with sanitizers, or where one core has a large machine's work. */
+#define AQ_RATES_SLOW_S 2.0
+
+/* Something per second, or seconds per something. */
+struct aq_sample {
+    double median;
+    double spread; /* (third quartile - first) / median */
+};
+
+/* Sorts `values`. */
+struct aq_sample aq_sample_of(double *values, size_t count);
+
+/* How long a measurement goes on: for long_s, and where half of its times differ by more than a
+ * fifth four times that, as others had the machine. */
+static inline double aq_rates_until_s(double long_s, double spread)
+{
+    return (spread > 0.2 ? 4 : 1) * long_s;
+}
+
+/* ---- workers and memory ---- */
+
+enum { AQ_RATES_BLOCKS_MAX = 16 };
+
+struct aq_rates_rig {
+    const struct aq_kernels *kernels;
+    uint32_t threads;
+    struct aq_mem *mem;
+    struct aq_pool *pool;
+    struct aq_exec *exec;
+    double long_s; /* a measurement stops repeating after so long */
+    struct {
+        void *at;
+        size_t bytes;
+    } block[AQ_RATES_BLOCKS_MAX];
+    uint32_t block_count;
+};
+
+/* context_max: of the attention that will be measured. */
+int aq_rates_rig_open(struct aq_rates_rig *ret, const struct aq_kernels *kernels, uint32_t threads,
+                      double long_s, uint32_t context_max, struct aq_err *reterr);
+void aq_rates_rig_close(struct aq_rates_rig *r);
+/* Host memory until the rig is closed, each byte `fill`: pages of its own. */
+int aq_rates_take(void *ret, struct aq_rates_rig *r, size_t bytes, int fill, struct aq_err *reterr);
+
+/* ---- computing: per second ---- */
+
+/* Amount per second of what fn does to it; the first time only warms up. */
+struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *), void *arg,
+                                 double amount);
+
+/* Numbers that are neither zero nor denormal in any format. */
+enum { AQ_RATES_FILL_WEIGHTS = 0x11, AQ_RATES_FILL_ROWS = 0x3f };
+
+/* Memory of the products. */
+struct aq_rates_products {
+    struct aq_rates_rig *rig;
+    uint8_t *weights, *x;
+    float *y;
+    size_t weight_bytes;
+};
+int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r,
+                           size_t weight_bytes, struct aq_err *reterr);
+/* Flops of a product of many rows (of one, where kernels are the reference) out of caches. */
+struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format);
+/* Of these, the share that the same product of AQ_HW_K_SHORT reaches: both by turns. */
+struct aq_sample aq_rates_short_share(const struct aq_rates_products *p, enum aq_dtype compute);
+/* Bytes of weights through a product of one row, of the first `bytes` of the weights. */
+struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
+                                        enum aq_dtype format, size_t bytes);
+/* Of products of aq_hw_rows[] rows with weights from memory: the share that they reach of what the
+ * rates of one row and of many promise, with so much of their times hidden (policy/hw.h).  Not for
+ * the reference. */
+void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_rates_products *p,
+                             enum aq_dtype compute, enum aq_dtype format, size_t bytes,
+                             double overlap);
+/* Packed bytes of `format` that become `compute`, written to dst. */
+struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
+                                       enum aq_dtype compute, void *dst, size_t dst_bytes);
+/* Bytes that all threads read. */
+struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
+
+/* Attention over KV of AQ_RATES_WIDTH elements a row, 512 keys a sequence: f16 and heads of
+ * AQ_HW_HEAD, until others are used. */
+enum { AQ_RATES_WIDTH = 2048 };
+struct aq_rates_attention;
+int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
+                            size_t kv_bytes, struct aq_err *reterr);
+void aq_rates_attention_close(struct aq_rates_attention *a);
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim);
+enum { AQ_RATES_CONTEXT = 512 };
+/* One decode row of every sequence; returns the bytes of KV that it read. */
+double aq_rates_decode(struct aq_rates_attention *a);
+/* What a key more costs, and what a row and head cost without any (new keys and values among it),
+ * from sequences of AQ_RATES_CONTEXT keys and an eighth of that. */
+struct aq_rates_attended {
+    struct aq_sample decode_bytes, prefill_flops;   /* per second */
+    struct aq_sample decode_head_s, prefill_head_s; /* per row and head */
+};
+void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a);
+
+/* ---- moving ---- */
+
+struct aq_rates_link {
+    struct aq_sample h2d, d2h;                 /* bytes per second, in large pieces */
+    struct aq_sample h2d_size[3], d2h_size[3]; /* in pieces of 64 KiB, 1 MiB, 16 MiB */
+    struct aq_sample both;                     /* both directions at once, together */
+    struct aq_sample core_s;                   /* per byte */
+    struct aq_sample h2d_in_attention, attention_in_h2d;
+};
+/* Copies between host memory and a GPU, or where cuda is NULL an emulated device, as fast as they
+ * go; bytes: of each side. */
+int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, const struct aq_cuda *cuda,
+                   struct aq_rates_attention *a, size_t bytes, struct aq_err *reterr);
+
+struct aq_rates_disk {
+    struct aq_sample read, write; /* bytes per second */
+    double together;              /* both at once, in units of what one alone does: 1 to 2 */
+    double core_s;                /* per byte */
+    const char *engine;
+    bool direct;
+};
+/* A file of that many bytes in the directory that never has a name, written, read, and both at
+ * once. */
+int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, const char *io,
+                     const char *io_direct, const struct aq_log *log, struct aq_err *reterr);
+
+/* Seconds until a thread that slept on another core goes on. */
+int aq_rates_wake(struct aq_sample *ret, struct aq_err *reterr);
+
+/* Seconds of CPU time that this process has used. */
+double aq_rates_cpu_s(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/model/formats.h - the types that a run computes and keeps its weights and KV in, where
+ * options leave them open: one rule, for runs of this machine and for plans of any. */
+#ifndef AQ_ENGINE_MODEL_FORMATS_H
+#define AQ_ENGINE_MODEL_FORMATS_H
+
+#include "engine/model/model.h"
+
+struct aq_formats {
+    enum aq_dtype compute, weights, kv;
+    /* What the values of a store's vocabulary matrices are rounded to as they are loaded (model.h:
+     * vocabulary_values), so that a store gives the results of its checkpoint. */
+    enum aq_dtype values;
+};
+
+/* As the options say it; -1 is auto. */
+struct aq_formats_wanted {
+    int compute, weights, kv;
+};
+
+/* What a GPU computes in by itself: f16; bf16 where the checkpoint is bf16 and the GPU has it
+ * (bf16), so that the weights need not be rounded. */
+enum aq_dtype aq_formats_of_gpu(const struct aq_model *m, bool bf16);
+
+/* The rest, `by_itself` being what products are computed in where nobody says.  -EINVAL: a packed
+ * store holds another format than the one wanted. */
+int aq_formats_choose(struct aq_formats *ret, const struct aq_model *m,
+                      const struct aq_formats_wanted *wanted, enum aq_dtype by_itself,
+                      struct aq_err *reterr);
+
+#endif

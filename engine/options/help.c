@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/options/help.c - help texts, laid out from the table. */
+#include "engine/options/options.h"
+
+#include "engine/options/table.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 100, INDENT = 34 };
+
+/* A text that grows; `failed` once memory is out. */
+struct text {
+    char *at;
+    size_t bytes, capacity;
+    bool failed;
+};
+
+static void add(struct text *t, const char *bytes, size_t count)
+{
+    if (t->failed)
+        return;
+    if (t->bytes + count + 1 > t->capacity) {
+        size_t capacity = 2 * (t->bytes + count) + 1024;
+        char *grown = realloc(t->at, capacity);
+        if (!grown) {
+            t->failed = true;
+            return;
+        }
+        t->at = grown;
+        t->capacity = capacity;
+    }
+    memcpy(t->at + t->bytes, bytes, count);
+    t->bytes += count;
+    t->at[t->bytes] = '\0';
+}
+
+static void add_text(struct text *t, const char *text)
+{
+    add(t, text, strlen(text));
+}
+
+static void add_spaces(struct text *t, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        add(t, " ", 1);
+}
+
+/* Words of `text` from column `column` on, wrapped at WIDTH; further lines begin at `indent`. */
+static void add_wrapped(struct text *t, size_t column, size_t indent, const char *text)
+{
+    bool first = true;
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, " ");
+        if (!first && column + 1 + n > WIDTH) {
+            add_text(t, "\n");
+            add_spaces(t, indent);
+            column = indent;
+            first = true;
+        }
+        if (!first) {
+            add_text(t, " ");
+            column++;
+        }
+        add(t, at, n);
+        column += n;
+        first = false;
+        at += n + strspn(at + n, " ");
+    }
+    add_text(t, "\n");
+}
+
+static void add_row(struct text *t, const char *left, const char *right)
+{
+    size_t n = strlen(left);
+    add_text(t, left);
+    if (n + 2 > INDENT) {
+        add_text(t, "\n");
+        n = 0;
+    }
+    add_spaces(t, INDENT - n);
+    add_wrapped(t, INDENT, INDENT, right);
+}
+
+/* "auto|f32|bf16" fits the left column better than it fits a sentence. */
+static const char *argument_text(const struct aq_option *option)
+{
+    if (option->choices && strlen(option->choices) <= 18)
+        return option->choices;
+    return option->argument;
+}
+
+static void add_option(struct text *t, const struct aq_option *option)
+{
+    char left[128], right[512];
+    bool positional = option->flags & AQ_OPTION_POSITIONAL;
+    const char *argument = argument_text(option);
+    char letter[8] = "    ";
+    if (option->short_name)
+        snprintf(letter, sizeof(letter), "-%c, ", option->short_name);
+    if (positional)
+        snprintf(left, sizeof(left), "  %s", option->argument);
+    else
+        snprintf(left, sizeof(left), "  %s--%s%s%s", letter, option->name, argument ? " " : "",
+                 argument ? argument : "");
+    bool choices = option->choices && argument != option->choices && strchr(option->choices, '|');
+    bool deflt = option->deflt && strcmp(option->deflt, "auto") != 0 && !aq_option_is_flag(option);
+    char on[24] = "";
+    if (aq_option_is_flag(option) && option->deflt && strcmp(option->deflt, "on") == 0)
+        snprintf(on, sizeof(on), " (default on)");
+    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", option->help, choices ? "; " : "",
+             choices ? option->choices : "", deflt ? " (default " : "", deflt ? option->deflt : "",
+             deflt ? ")" : "", on);
+    add_row(t, left, right);
+}
+
+static bool is_later(const struct aq_option *option)
+{
+    return option->kind == AQ_OPTION_LATER || option->kind == AQ_OPTION_LATER_FLAG;
+}
+
+static void add_group(struct text *t, const struct aq_command *command, enum aq_option_group group)
+{
+    static const char *const titles[AQ_GROUP_COUNT] = {
+        [AQ_GROUP_MODEL] = "Model",
+        [AQ_GROUP_FILES] = "Input and results",
+        [AQ_GROUP_JOB] = NULL,
+        [AQ_GROUP_SAMPLING] = "Text",
+        [AQ_GROUP_MEMORY] = "Memory and placement",
+        [AQ_GROUP_MACHINE] = "Machine and schedule",
+        [AQ_GROUP_REPORT] = "Reports and messages",
+    };
+    bool titled = false;
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        const struct aq_option *option = &aq_option_table[i];
+        if (!(option->commands & command->bit) || option->group != group || is_later(option) ||
+            (option->flags & AQ_OPTION_API_ONLY))
+            continue;
+        if (!titled) {
+            add_text(t, "\n");
+            if (titles[group]) {
+                add_text(t, titles[group]);
+                add_text(t, "\n");
+            } else {
+                add_text(t, "What to do\n");
+            }
+            titled = true;
+        }
+        add_option(t, option);
+    }
+}
+
+static void add_later(struct text *t, const struct aq_command *command)
+{
+    char names[512] = "Not available in this version:";
+    size_t used = strlen(names), start = used;
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        const struct aq_option *option = &aq_option_table[i];
+        if ((option->commands & command->bit) && is_later(option) && used < sizeof(names))
+            used += (size_t)snprintf(names + used, sizeof(names) - used, " --%s", option->name);
+    }
+    assert(used < sizeof(names));
+    if (used > start) {
+        add_text(t, "\n");
+        add_wrapped(t, 0, 2, names);
+    }
+}
+
+static void add_command_help(struct text *t, const struct aq_command *command)
+{
+    add_text(t, "Usage: ");
+    add_wrapped(t, 7, 7, command->usage);
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0, command->description);
+    for (int group = 0; group < AQ_GROUP_COUNT; group++)
+        add_group(t, command, (enum aq_option_group)group);
+    add_row(t, "      --config FILE",
+            "read options from a YAML file, 'name: value'; the command "
+            "line wins");
+    add_row(t, "  -h, --help", "print this text");
+    add_later(t, command);
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0,
+                "Options take '--name value' or '--name=value'; switches '--name', '--no-name' or "
+                "'--name off'. Sizes: 16GiB (1024), 15.5GB or 512M (1000), or bytes. Times: 90s, "
+                "10m, 1.5d, or seconds.");
+}
+
+static void add_overview(struct text *t)
+{
+    add_text(t, "Usage: aquifer COMMAND [options]\n\n");
+    add_wrapped(t, 0, 0,
+                "Runs large batches of prompts through language models that need not fit the "
+                "accelerator or even the memory.");
+    add_text(t, "\nCommands\n");
+    for (uint32_t i = 0; i < aq_command_count; i++) {
+        char left[32];
+        snprintf(left, sizeof(left), "  %-10s", aq_command_table[i].name);
+        add_text(t, left);
+        add_wrapped(t, strlen(left), strlen(left), aq_command_table[i].summary);
+    }
+    add_text(
+        t,
+        "\naquifer help COMMAND shows a command's options, aquifer --version the version.\n"
+        "\nExit status\n"
+        "  0    all done\n"
+        "  1    the command line or a configuration file is wrong\n"
+        "  2    cannot run here: does not fit, no such device, bad or missing files\n"
+        "  3    finished, but some records gave errors\n"
+        "  4    reading or writing failed during the run; start it again to go on\n"
+        "  130  interrupted; start it again to go on\n"
+        "\nSignals\n"
+        "  SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM: end after the pass that\n"
+        "  runs, within 20 s, with the results so far safe; SIGINT or SIGTERM again: at once.\n"
+        "  All but the first two stay ignored where the parent ignores them, as nohup does.\n");
+}
+
+char *aq_options_help(const char *command)
+{
+    struct text t = {0};
+    const struct aq_command *c = command ? aq_command_find(command) : NULL;
+    add_text(&t, "");
+    if (!command)
+        add_overview(&t);
+    else if (c && c->bit)
+        add_command_help(&t, c);
+    if (t.failed) {
+        free(t.at);
+        return NULL;
+    }
+    return t.at;
+}

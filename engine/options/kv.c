@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/options/kv.h"
+
+#include "base/json.h"
+#include "base/units.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+static int wrong_amount(const char *label, const char *text, struct aq_err *reterr)
+{
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected a share such as 0.2 or 20%%, or a whole number of slots, found "
+                    "'%s'",
+                    label, text);
+}
+
+static int parse_slots(struct aq_kv_amount *ret, const char *label, const char *text, bool part,
+                       struct aq_err *reterr)
+{
+    uint64_t slots;
+    if (!aq_parse_u64(text, &slots) || slots > INT32_MAX)
+        return wrong_amount(label, text, reterr);
+    if (slots == 1 && !part)
+        return aq_error(reterr, -EINVAL,
+                        "%s: '1': 100 %% or one token?  write 100%% or 1.0 for the whole sequence, "
+                        "or a number of slots from 2 on",
+                        label);
+    *ret = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = (uint32_t)slots};
+    return 0;
+}
+
+int aq_kv_amount_parse(struct aq_kv_amount *ret, const char *label, const char *text, bool part,
+                       struct aq_err *reterr)
+{
+    size_t n = strlen(text);
+    bool percent = n > 0 && text[n - 1] == '%';
+    char number[64];
+    double x;
+    if (n > 0 && strspn(text, "0123456789") == n)
+        return parse_slots(ret, label, text, part, reterr);
+    if (n - percent >= sizeof(number))
+        return wrong_amount(label, text, reterr);
+    memcpy(number, text, n - percent);
+    number[n - percent] = '\0';
+    if (!aq_parse_real(number, &x) || !(x >= 0))
+        return wrong_amount(label, text, reterr);
+    if (x > (percent ? 100 : 1))
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected a share of at most 100 %% (0.2 or 20%%), or a whole number "
+                        "of slots, found '%s'",
+                        label, text);
+    *ret = (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = percent ? x / 100 : x};
+    return 0;
+}
+
+const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a)
+{
+    if (a->unit == AQ_KV_SHARE)
+        snprintf(text, 32, "%.9g%%", 100 * a->share);
+    else
+        snprintf(text, 32, "%u", a->slots);
+    return text;
+}
+
+static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
+                  struct aq_err *reterr)
+{
+    return text ? aq_kv_amount_parse(ret, label, text, strcmp(label, "--kv-budget") != 0, reterr)
+                : 0;
+}
+
+int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
+                         struct aq_err *reterr)
+{
+    static const char *const groups[] = {"sum", "mean", "max", "first"}; /* enum aq_kv_group */
+    struct aq_kv_options kv = {
+        .policy = o->kv_policy,
+        .sinks_given = o->kv_sinks_given,
+        .sinks = o->kv_sinks,
+        .grace = o->kv_grace,
+        .decay = o->kv_decay,
+        .group_given = o->kv_group != NULL,
+    };
+    for (size_t i = 0; o->kv_group && i < AQ_ARRAY_LEN(groups); i++) {
+        if (strcmp(groups[i], o->kv_group) == 0)
+            kv.group = (enum aq_kv_group)i;
+    }
+    int rc = amount(&kv.budget, "--kv-budget", o->kv_budget, reterr);
+    rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);
+    rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
+    rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
+    return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
+}
+
+int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
+    if (!d->ragged)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
+                    "backend's; --device cpu, or --kv-policy h2o",
+                    d->name);
+}
+
+static json_t *amount_json(const struct aq_kv_amount *a)
+{
+    char text[32];
+    return a->unit == AQ_KV_UNSET ? json_null() : json_string(aq_kv_amount_text(text, a));
+}
+
+json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
+{
+    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
+    json_t *o = json_pack("{s:s}", "name", d->name);
+    if (!d->drops)
+        return o;
+    aq_json_put(&o, "budget", amount_json(&p->budget));
+    aq_json_put(&o, "heavy", amount_json(&p->heavy));
+    aq_json_put(&o, "recent", amount_json(&p->recent));
+    if (d->ragged)
+        aq_json_put(&o, "floor", amount_json(&p->floor));
+    aq_json_put(&o, "sinks", json_integer(p->sinks));
+    aq_json_put(&o, "grace", json_integer(p->grace));
+    aq_json_put(&o, "decay", aq_json_real((double)p->decay));
+    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->group)));
+    return o;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/options/kv.h - the KV policy's options: their notation, and the policy they make together.
+ */
+#ifndef AQ_ENGINE_OPTIONS_KV_H
+#define AQ_ENGINE_OPTIONS_KV_H
+
+#include "engine/options/options.h"
+#include "policy/kv_policy.h"
+
+/* "0.2", "20%", "100%", "1.0": a share; "256": slots.  Of a whole budget "1" is neither: it is
+ * refused by the question what was meant; of a part it is one slot.  -EINVAL. */
+int aq_kv_amount_parse(struct aq_kv_amount *ret, const char *label, const char *text, bool part,
+                       struct aq_err *reterr);
+/* "20%" and "256" again, as far as nine digits tell. */
+const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a);
+
+/* The policy that options ask for; -EINVAL says which of them do not go together. */
+int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
+                         struct aq_err *reterr);
+
+/* -EINVAL: the policy is not one that a GPU can run. */
+int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr);
+
+/* {"name", "budget", "heavy", "recent": text or null, "sinks", "grace", "decay", "group"}, with
+ * "floor" where heads share: what was resolved.  New reference. */
+json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/options/options.h - every option of every command in one table: command line, YAML file
+ * and JSON all end here, with the same names, ranges and messages.  Owns the strings in struct
+ * aq_options.
+ */
+#ifndef AQ_ENGINE_OPTIONS_OPTIONS_H
+#define AQ_ENGINE_OPTIONS_OPTIONS_H
+
+#include "base/err.h"
+#include "base/types.h"
+#include "offload/store.h"
+
+#include <jansson.h>
+
+enum aq_overlong {
+    AQ_OVERLONG_ERROR,
+    AQ_OVERLONG_TRUNCATE_LEFT,
+    AQ_OVERLONG_TRUNCATE_RIGHT,
+    AQ_OVERLONG_CLIP
+};
+enum aq_bos { AQ_BOS_AUTO, AQ_BOS_ALWAYS, AQ_BOS_NEVER };
+enum aq_input_format { AQ_INPUT_AUTO, AQ_INPUT_JSONL, AQ_INPUT_TEXT };
+
+struct aq_strings {
+    char **item;
+    uint32_t count;
+};
+
+/* Strings are NULL and numbers 0 when not given, unless a default is named. */
+struct aq_options {
+    const char *command;
+    /* model and machine, shared */
+    char *model, *shape, *device, *isa, *numa, *io, *io_direct, *executor, *placement, *attention,
+        *host_products, *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor,
+        *kv_group;
+    bool kv_sinks_given;
+    uint32_t kv_sinks, kv_grace;
+    double kv_decay; /* 0: not given */
+    bool random_weights;
+    uint64_t random_weights_seed;
+    uint64_t device_memory, host_memory, disk_memory; /* 0: default rule */
+    bool fuse_layer, alternate, replay;
+    uint64_t emulate_device;  /* bytes of an emulated device; 0: none */
+    char *emulate_link;       /* "H2D/D2H" in GB/s */
+    uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
+    struct aq_strings disk_dir;
+    enum aq_verify verify_store;
+    bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
+    char *cache_dir;
+    uint32_t micro_batch, micro_batches, micro_batch_tokens, context, threads;
+    int weight_format, kv_format, compute; /* enum aq_dtype or -1 = auto (default) */
+    bool refill;                           /* default true */
+    bool deterministic;
+    uint64_t seed;
+    char *report, *trace;
+    bool dry_run, json, quiet;
+    double progress_s; /* 0: the default rhythm */
+
+    /* generate */
+    char *input, *output;
+    enum aq_input_format input_format;
+    struct aq_strings prompt; /* --prompt, repeatable */
+    char *prompt_field, *prompt_template;
+    char *tokenizer;     /* plan: whose files a shape takes */
+    uint32_t max_tokens; /* default 32 */
+    uint32_t min_tokens;
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    uint32_t top_k, n; /* n default 1 */
+    int logprobs;      /* -1: none */
+    bool echo, ignore_eos, include_stop_str_in_output;
+    struct aq_strings stop;
+    uint32_t *stop_token_ids;
+    uint32_t stop_token_id_count;
+    enum aq_bos bos;
+    enum aq_overlong overlong;
+    bool unknown_fields_error, strict, allow_errors, ordered, overwrite, retry_errors;
+    struct aq_strings allow_change;
+    uint64_t limit;          /* 0: all */
+    double disk_full_wait_s; /* default 600 */
+    /* only from JSON, for records submitted one by one; 0: the model's context */
+    uint32_t max_prompt_tokens, max_total_tokens;
+
+    /* eval */
+    char *text, *ids, *bos_mode; /* bos_mode: none|once|each */
+    uint32_t prompt_tokens, score_tokens, windows;
+    bool prompt_tokens_given;
+    bool compare_full, attention_stats;
+    struct aq_strings sweep;
+    /* bench: comma lists are kept as lists, one row per combination */
+    uint32_t *prompt_len, *gen_len, *bench_micro_batch;
+    uint32_t prompt_len_count, gen_len_count, bench_micro_batch_count;
+    uint64_t requests;
+    uint32_t repeats, warmup, decode_passes; /* 3, 1, 0 */
+    char *table, *format;
+    /* plan */
+    char *prompt_range, *gen_range;
+    struct aq_strings allow;
+    double deadline_s; /* 0: none */
+    char *write_config, *html;
+    /* pack */
+    struct aq_strings store_output;
+    bool verify, list;
+    /* tokenize, info, status */
+    bool decode, cache;
+    char *status_file;
+    /* published */
+    char *published_file;
+    /* probe */
+    bool quick, keep;
+
+    void *owned; /* everything above lives here */
+};
+
+/* Parses `args` (without program and command name) for `command`; --config FILE is read first, the
+ * command line wins.  -EINVAL: unknown flags name the nearest known one, values name flag, expected
+ * and found.  When --help was asked for, *ret_help is set and *ret is left alone.  Positional
+ * arguments: only where the command takes them. */
+int aq_options_from_args(struct aq_options **ret, const char *command, int arg_count, char **args,
+                         bool *ret_help, struct aq_err *reterr);
+/* The same from one JSON object {"model": ..., "max_tokens": 32, ...}; '-' and '_' are the same in
+ * keys.  "command" is passed over. */
+int aq_options_from_json(struct aq_options **ret, const char *command, const json_t *object,
+                         struct aq_err *reterr);
+void aq_options_close(struct aq_options *o);
+/* What a whole command needs beyond single values: no two that exclude each other, none missing.
+ * -EINVAL.  Not for records submitted one by one, which come without files. */
+int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
+/* {"command": ..., every option that was given, with '_' and its value's own type}: goes back
+ * through aq_options_from_json.  New reference; NULL: out of memory. */
+json_t *aq_options_to_json(const struct aq_options *o);
+/* Whether the user gave this option (name with '-'), rather than the default standing. */
+bool aq_options_given(const struct aq_options *o, const char *name);
+
+/* Help texts; "" for an unknown command.  Static strings or owned by the table. */
+char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
+
+#endif

@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/options/table.h"
+#include "base/nearest.h"
+#include "engine/options/check.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AT(field)    .offset = offsetof(struct aq_options, field)
+#define GIVEN(field) .aux = offsetof(struct aq_options, field)
+#define COUNT(field) .aux = offsetof(struct aq_options, field)
+#define RANGE(a, b)  .min = (a), .max = (b)
+#define AT_LEAST(a)  .min = (a), .max = (a)-1
+
+/* Largest counts that make sense; they keep sums of a few of them inside 32 bits. */
+#define TOKENS_MAX  (1u << 28)
+#define SEATS_MAX   (1u << 20)
+#define THREADS_MAX 1024
+/* Bytes: in chunks of 4096 it is counted in 32 bits. */
+#define RING_MAX 0x1p40
+
+#define GENERATE  AQ_CMD_GENERATE
+#define EVAL      AQ_CMD_EVAL
+#define BENCH     AQ_CMD_BENCH
+#define PACK      AQ_CMD_PACK
+#define TOKENIZE  AQ_CMD_TOKENIZE
+#define INFO      AQ_CMD_INFO
+#define STATUS    AQ_CMD_STATUS
+#define PROBE     AQ_CMD_PROBE
+#define PLAN      AQ_CMD_PLAN
+#define PUBLISHED AQ_CMD_PUBLISHED
+#define CHOOSE    (RUN | PLAN) /* that choose a plan */
+#define RUN       AQ_CMD_RUN
+#define ALL       AQ_CMD_ALL
+
+const struct aq_option aq_option_table[] = {
+    /* ---- model ---- */
+    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE, AQ_OPTION_STRING, AT(model),
+     .argument = "DIR",
+     .help = "Hugging Face checkpoint directory or packed store; org/name is looked up in the "
+             "local Hugging Face cache"},
+    {"shape", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
+     .help = "a shape without weights: opt-125m to opt-175b, or a config.json; runs with "
+             "--random-weights"},
+    {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
+     GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
+     .help = "fill the shape with random weights made from this seed"},
+    {"compute", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(compute), .argument = "TYPE",
+     .choices = "auto|f32|bf16|f16", .deflt = "auto",
+     .help = "arithmetic of the products; auto: on the cpu bf16 where it has it, else f32; on a "
+             "GPU f16 (bf16 for bf16 checkpoints)"},
+    {"weight-format", 0, AQ_GROUP_MODEL, CHOOSE | PACK, AQ_OPTION_DTYPE, AT(weight_format),
+     .argument = "TYPE", .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
+     .help = "format of stored weights; auto: the checkpoint's, or the compute type where that is "
+             "no larger; int8 and int4: groups of 64 with their own scale and minimum, the token "
+             "table and the head never below int8"},
+    {"kv-format", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
+     .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
+     .help = "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute "
+             "f32; int8 and int4: each key and value row of a head with its own scale and minimum"},
+    {"context", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_U32, AT(context), .argument = "N",
+     RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "lowers the context limit; auto: the model's"},
+
+    /* ---- generate: files ---- */
+    {"input", 'i', AQ_GROUP_FILES, GENERATE | TOKENIZE | PLAN, AQ_OPTION_STRING, AT(input),
+     .argument = "FILE", .help = "records to read; - is standard input"},
+    {"output", 'o', AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "results, appended as they end; - is standard output. Started again with the same "
+             "file, a run goes on where it stopped"},
+    {"input-format", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_ENUM, AT(input_format),
+     .argument = "FORMAT", .choices = "auto|jsonl|text", .deflt = "auto",
+     .help = "jsonl: one JSON record a line; text: one prompt a line; auto tells them apart, and "
+             "refuses tables"},
+    {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
+     .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
+             "written"},
+    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
+     .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
+    {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
+     .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
+     .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
+             "--stop"},
+    {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
+     AT_LEAST(1), .help = "only the first N records"},
+    {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
+     .help = "results in the order of the input, in FILE.part until the end"},
+    {"overwrite", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(overwrite),
+     .help = "start anew; older results and their manifest are renamed, never deleted"},
+    {"retry-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(retry_errors),
+     .help = "drop the error records of an earlier run and try them again"},
+    {"allow-change", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_LIST, AT(allow_change),
+     .argument = "KEY,...",
+     .help = "go on although these values differ from the earlier run's; input, manifest (lost or "
+             "damaged), or a key of it"},
+    {"strict", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(strict),
+     .help = "any invalid record stops the run before it starts"},
+    {"allow-errors", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_BOOL, AT(allow_errors),
+     .help = "run although more than half of the records are invalid"},
+    {"tokenizer", 0, AQ_GROUP_FILES, PLAN, AQ_OPTION_STRING, AT(tokenizer), .argument = "DIR",
+     .help = "with --shape and --input: the directory whose tokenizer files count the tokens of "
+             "texts; otherwise they are estimated, at 4 bytes a token"},
+    {"unknown-fields", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHOICE_ON, AT(unknown_fields_error),
+     .argument = "MODE", .choices = "report|error", .deflt = "report",
+     .help = "report fields nobody knows once, or refuse their records"},
+    {"disk-full-wait", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_DURATION, AT(disk_full_wait_s),
+     .argument = "TIME", AT_LEAST(0), .deflt = "10m",
+     .help = "how long to wait for room when the disk of the results is full"},
+    {"max-prompt-tokens", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_U32, AT(max_prompt_tokens),
+     .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_API_ONLY,
+     .help = "longest prompt that will be submitted"},
+    {"max-total-tokens", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_U32, AT(max_total_tokens),
+     .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_API_ONLY,
+     .help = "longest prompt + max_tokens that will be submitted"},
+
+    /* ---- generate: sampling; records may say otherwise ---- */
+    {"max-tokens", 'n', AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(max_tokens),
+     .argument = "N", RANGE(0, TOKENS_MAX), .deflt = "32",
+     .help = "tokens to generate for each prompt, at most"},
+    {"min-tokens", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32, AT(min_tokens), .argument = "N",
+     RANGE(0, TOKENS_MAX), .deflt = "0", .help = "no stop before this many tokens"},
+    {"temperature", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_REAL, AT(temperature),
+     .argument = "X", RANGE(0, 100), .deflt = "0", .help = "0 is greedy"},
+    {"top-p", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(top_p), .argument = "X",
+     RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN, .deflt = "1",
+     .help = "sample from the likeliest tokens that together have this probability"},
+    {"top-k", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32, AT(top_k), .argument = "N",
+     RANGE(0, TOKENS_MAX), .deflt = "0", .help = "sample from the N likeliest tokens; 0: from all"},
+    {"min-p", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(min_p), .argument = "X",
+     RANGE(0, 1), .deflt = "0", .help = "leave out tokens less likely than X times the likeliest"},
+    {"repetition-penalty", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(repetition_penalty),
+     .argument = "X", RANGE(0, 100), .flags = AQ_OPTION_ABOVE_MIN, .deflt = "1",
+     .help = "above 1: tokens of the prompt and the text so far become less likely"},
+    {"presence-penalty", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(presence_penalty),
+     .argument = "X", RANGE(-2, 2), .deflt = "0",
+     .help = "taken from the logit of each token generated before"},
+    {"frequency-penalty", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_REAL, AT(frequency_penalty),
+     .argument = "X", RANGE(-2, 2), .deflt = "0",
+     .help = "the same, once for each time the token was generated"},
+    {"seed", 0, AQ_GROUP_JOB, EVAL | BENCH, AQ_OPTION_U64, AT(seed), .argument = "N", AT_LEAST(0),
+     .deflt = "0", .help = "decides whatever is drawn at random"},
+    {"seed", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U64, AT(seed), .argument = "N", AT_LEAST(0),
+     .deflt = "0", .help = "with a record's id it decides every draw, whatever runs beside it"},
+    {"n", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_U32, AT(n), .argument = "N",
+     RANGE(1, 128), .deflt = "1", .help = "samples for each prompt"},
+    {"stop", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_STRINGS, AT(stop), .argument = "TEXT",
+     .flags = AQ_OPTION_ESCAPES,
+     .help = "a text that ends the generation (repeatable); \\n, \\t and \\\\ are a newline, a "
+             "tab and a backslash"},
+    {"stop-token-ids", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_U32_LIST, AT(stop_token_ids),
+     COUNT(stop_token_id_count), .argument = "ID,...", RANGE(0, 4294967294.0),
+     .help = "tokens that end the generation, beside the model's own"},
+    {"include-stop-str-in-output", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_BOOL,
+     AT(include_stop_str_in_output), .help = "leave the stop text at the end of the result"},
+    {"ignore-eos", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_BOOL, AT(ignore_eos),
+     .help = "the model's end token does not stop the generation"},
+    {"logprobs", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_INT, AT(logprobs), .argument = "N",
+     RANGE(0, 20), .help = "log-probabilities of each token and of its N likeliest rivals"},
+    {"echo", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_BOOL, AT(echo),
+     .help = "the prompt stands in front of the text"},
+    {"bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE | PLAN, AQ_OPTION_ENUM, AT(bos),
+     .argument = "WHEN", .choices = "auto|always|never", .deflt = "auto",
+     .help = "begin-of-text token in front of text prompts; auto: as the model's tokenizer does"},
+    {"no-bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE | PLAN, AQ_OPTION_NO_BOS, AT(bos),
+     .help = "the same as --bos never"},
+    {"overlong", 0, AQ_GROUP_SAMPLING, GENERATE | PLAN, AQ_OPTION_ENUM, AT(overlong),
+     .argument = "HOW", .choices = "error|truncate-left|truncate-right|clip", .deflt = "error",
+     .help = "a prompt that leaves less than max-tokens of room: an error record, a shorter "
+             "prompt, or fewer tokens (clip)"},
+
+    /* ---- eval ---- */
+    {"text", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_STRING, AT(text), .argument = "FILE",
+     .help = "text to score, cut into consecutive windows"},
+    {"ids", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_STRING, AT(ids), .argument = "FILE",
+     .help = "token ids to score instead of a text"},
+    {"prompt-tokens", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_U32, AT(prompt_tokens),
+     GIVEN(prompt_tokens_given), .argument = "P", RANGE(0, TOKENS_MAX),
+     .help = "tokens of a window that are prefilled; 0 scores the window in one prefill"},
+    {"score-tokens", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_U32, AT(score_tokens), .argument = "G",
+     RANGE(1, TOKENS_MAX), .help = "tokens of a window that are fed one at a time and scored"},
+    {"windows", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_U32, AT(windows), .argument = "N",
+     RANGE(1, TOKENS_MAX), .help = "only the first N windows; all of them otherwise"},
+    {"bos", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_CHOICE, AT(bos_mode), .argument = "WHEN",
+     .choices = "none|once|each", .deflt = "none",
+     .help = "begin-of-text token: never, before the text, or before each window"},
+    {"compare-full", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_BOOL, AT(compare_full),
+     .help = "run with the full cache first, and say how far the distributions are from its own; "
+             "its logits lie in --disk-dir or the cache directory meanwhile"},
+    {"sweep", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_STRINGS, AT(sweep),
+     .argument = "\"KEY=A,B,... ...\"",
+     .help = "a table over options of the KV cache, on the same windows: all combinations of the "
+             "lists (repeatable: one after the other)"},
+    {"attention-stats", 0, AQ_GROUP_JOB, EVAL, AQ_OPTION_BOOL, AT(attention_stats),
+     .help = "also say how attention spreads over the prompts' keys, layer by layer"},
+
+    /* ---- bench ---- */
+    {"prompt-len", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32_LIST, AT(prompt_len),
+     COUNT(prompt_len_count), .argument = "N,...", RANGE(1, TOKENS_MAX),
+     .help = "tokens of each prompt; a list gives one row for each"},
+    {"gen-len", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32_LIST, AT(gen_len), COUNT(gen_len_count),
+     .argument = "N,...", RANGE(1, TOKENS_MAX),
+     .help = "tokens generated for each prompt; a list gives one row for each"},
+    {"prompt-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(prompt_range), .argument = "N|A-B",
+     .check = aq_check_length, .help = "tokens of the prompts: all the same, or even from A to B"},
+    {"gen-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(gen_range), .argument = "N|A-B",
+     .check = aq_check_length, .help = "tokens generated for each, likewise"},
+    {"requests", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_U64, AT(requests), .argument = "N",
+     RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
+    {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
+     .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
+             "kv-int4, h2o=20%"},
+    {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
+     AT_LEAST(0), .flags = AQ_OPTION_ABOVE_MIN,
+     .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "
+             "meets it is chosen"},
+    {"sweep", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(sweep), .argument = "KEY=A,B,...",
+     .help = "a table over an option's values, those that do not fit included (repeatable: all "
+             "combinations)"},
+    {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
+     .help = "write the plan as a config that generate and bench run"},
+    {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",
+     .help = "write a page with memory, a pass lane by lane, the sweep and what more would buy"},
+    {"requests", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U64, AT(requests), .argument = "N",
+     RANGE(1, 1e12), .help = "prompts in all; otherwise one for each seat of the block"},
+    {"repeats", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(repeats), .argument = "N", RANGE(1, 64),
+     .deflt = "3", .help = "measured runs of each row"},
+    {"warmup", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(warmup), .argument = "N", RANGE(0, 10000),
+     .deflt = "1", .help = "runs before the measured ones"},
+    {"decode-passes", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(decode_passes), .argument = "N",
+     RANGE(1, TOKENS_MAX),
+     .help = "decode only N passes at each of three lengths and project the rest; the row says so"},
+    {"table", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(table), .argument = "FILE",
+     .help = "a YAML file of rows to run, each of options by name (configs/tables); with --output "
+             "finished rows are kept in FILE.rows.json, and started again it goes on"},
+    {"format", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_CHOICE, AT(format), .argument = "FORMAT",
+     .choices = "md|csv|json|jsonl", .help = "how rows are printed (default md)"},
+    {"output", 'o', AQ_GROUP_JOB, BENCH, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the rows here instead of standard output"},
+
+    /* ---- pack ---- */
+    {"output", 'o', AQ_GROUP_JOB, PACK, AQ_OPTION_LIST, AT(store_output),
+     .argument = "STORE[,STORE2]",
+     .help = "directory of the packed store; several stripe it over as many disks"},
+    {"verify", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(verify),
+     .help = "hash every extent of the store again"},
+    {"list", 0, AQ_GROUP_JOB, PACK, AQ_OPTION_BOOL, AT(list), .help = "print the tensors"},
+
+    /* ---- published ---- */
+    {"file", 0, AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(published_file), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL,
+     .help = "a table of published figures: configs/tables/flexgen.yaml, h2o.yaml"},
+    {"output", 'o', AQ_GROUP_JOB, PUBLISHED, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the result here instead of standard output"},
+
+    /* ---- probe ---- */
+    {"output", 'o', AQ_GROUP_JOB, PROBE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
+     .help = "write the profile here, as YAML; otherwise to standard output"},
+    {"keep", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(keep),
+     .help = "keep it in the cache directory as what --hardware local means, in place of an older "
+             "one and however much it varied; the disk is then that of --disk-dir or of the cache "
+             "directory"},
+    {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
+     .help = "less of everything: about a second, and less exact"},
+
+    /* ---- tokenize, info, status ---- */
+    {"decode", 0, AQ_GROUP_JOB, TOKENIZE, AQ_OPTION_BOOL, AT(decode),
+     .help = "turn {\"ids\"} back into {\"text\"}"},
+    {"cache", 0, AQ_GROUP_JOB, INFO, AQ_OPTION_BOOL, AT(cache),
+     .help = "list the packed stores of the cache directory"},
+    {"file", 0, AQ_GROUP_JOB, STATUS, AQ_OPTION_STRING, AT(status_file), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL, .help = "the results file of a run, or its .status.json"},
+
+    /* ---- placement and memory ---- */
+    {"device", 0, AQ_GROUP_MEMORY, CHOOSE | PROBE, AQ_OPTION_CHECKED, AT(device),
+     .argument = "NAME", .check = aq_check_device,
+     .help =
+         "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
+         "hardware is visible but cannot be used"},
+    {"host-memory", 0, AQ_GROUP_MEMORY, CHOOSE | PACK, AQ_OPTION_SIZE, AT(host_memory),
+     .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
+     .help = "absolute budget of the whole process; auto: what is available, cgroup and resource "
+             "limits respected, less 2 GiB or 5 %, whichever is more"},
+    {"device-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(device_memory),
+     .argument = "SIZE", AT_LEAST(1), .flags = AQ_OPTION_AUTO,
+     .help = "budget of a GPU, its driver's context included; auto: what is free less 512 MiB or "
+             "3 %, whichever is more; the cpu has none"},
+    {"disk-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
+     AT_LEAST(1), .flags = AQ_OPTION_AUTO,
+     .help = "budget of scratch on disk; auto: free space less 5 %"},
+    {"disk-dir", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR,...",
+     .help = "directories for scratch; otherwise the cache directory"},
+    {"disk-dir", 0, AQ_GROUP_MEMORY, PROBE, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR",
+     .help = "directory whose disk is measured; otherwise none is"},
+    {"disk-dir-any", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_BOOL, AT(disk_dir_any),
+     .help = "scratch may lie on tmpfs or a network file system"},
+    {"cache-dir", 0, AQ_GROUP_MEMORY, CHOOSE | PACK | INFO | PROBE, AQ_OPTION_STRING, AT(cache_dir),
+     .argument = "DIR", .help = "packed cache; otherwise $XDG_CACHE_HOME/aquifer"},
+    {"placement", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(placement),
+     .argument = "SHARES", .check = aq_check_placement,
+     .help = "auto, or percentages device/host/disk: \"weights=D/H/N kv=D/H/N hidden=D/H/N "
+             "head=host\"; on the cpu a device share counts as host"},
+    {"micro-batch", 0, AQ_GROUP_MEMORY, GENERATE | EVAL | PLAN, AQ_OPTION_U32, AT(micro_batch),
+     .argument = "N", RANGE(1, SEATS_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "seats of a micro-batch (default: planned)"},
+    {"micro-batch", 0, AQ_GROUP_MEMORY, BENCH, AQ_OPTION_U32_LIST, AT(bench_micro_batch),
+     COUNT(bench_micro_batch_count), .argument = "N,...", RANGE(1, SEATS_MAX),
+     .help = "seats of a micro-batch (default: planned); a list gives one row for each"},
+    {"micro-batches", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(micro_batches), .argument = "N",
+     RANGE(1, 256), .flags = AQ_OPTION_AUTO, .help = "micro-batches of a block (default: planned)"},
+    {"micro-batch-tokens", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(micro_batch_tokens),
+     .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "new prompt tokens a micro-batch takes in one pass (default: planned)"},
+    {"attention", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(attention), .argument = "WHERE",
+     .check = aq_check_attention,
+     .help = "where decode attention of KV in host memory runs: auto, host, device, split or "
+             "split:SHARE (the host's); on the cpu host and device are the same"},
+    {"host-products", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(host_products),
+     .argument = "SHARE", .check = aq_check_host_products,
+     .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
+             "with, instead of moving them to a device"},
+    {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv",
+     .help = "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
+             "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
+             "window: the first and the newest; heavy: those that got most, and the newest one; "
+             "adakv: as h2o, the heads of a layer sharing their slots"},
+    {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
+     .check = aq_check_kv_budget,
+     .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
+             "number of slots; h2o:flexgen: a share of the prompt for each half"},
+    {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "of these, the ones that got most attention (default: half)"},
+    {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
+     .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
+    {"kv-floor", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_floor), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "adakv: of the heavy ones, what each head keeps for itself (default 20%)"},
+    {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
+     .argument = "N", RANGE(0, TOKENS_MAX),
+     .help = "first tokens that are never dropped (default: window 4, else 0)"},
+    {"kv-grace", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_grace), .argument = "N",
+     RANGE(0, TOKENS_MAX),
+     .help = "newest tokens that are not dropped while generating, where that is more than the "
+             "recent ones (default 0)"},
+    {"kv-decay", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_decay), .argument = "X",
+     RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN,
+     .help = "factor on the attention that tokens got before, at each new token (default 1: none)"},
+    {"kv-group", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_group), .argument = "HOW",
+     .choices = "sum|mean|max|first",
+     .help = "how query heads that share a KV head count together (default sum)"},
+
+    /* ---- machine and schedule ---- */
+    {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),
+     .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "worker threads; otherwise what affinity and cgroup quota allow"},
+    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
+     .argument = "local|NAME|FILE",
+     .help =
+         "rates that plans and predictions are made with: a machine of configs/hardware, a YAML "
+         "file, or local: the profile kept in the cache directory (by aquifer probe --keep), else "
+         "one measured in seconds and kept there unless a rate varied by more than 50 %; "
+         "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
+    {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
+     .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
+     .help = "highest instruction set to use; auto: the best this CPU has"},
+    {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
+     .check = aq_check_numa, .help = "memory node of large buffers: auto, off or a node's number"},
+    {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io), .argument = "ENGINE",
+     .choices = "auto|uring|threads",
+     .help = "engine of disk transfers; auto: io_uring where it may be used"},
+    {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
+     .argument = "MODE", .choices = "auto|on|off",
+     .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
+    {"verify-store", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_ENUM, AT(verify_store), .argument = "WHEN",
+     .choices = "once|always|off", .deflt = "once",
+     .help = "checksums of packed weights as they arrive: once, the first time; always, and of "
+             "scratch too"},
+    {"executor", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHOICE, AT(executor), .argument = "MODE",
+     .choices = "overlapped|serial",
+     .help = "overlapped: lanes run side by side; serial: one op after the other"},
+    {"refill", 0, AQ_GROUP_MACHINE, GENERATE | EVAL | PLAN, AQ_OPTION_BOOL, AT(refill),
+     .deflt = "on", .help = "a finished sequence gives its seat to a waiting one at once"},
+    {"refill", 0, AQ_GROUP_MACHINE, BENCH, AQ_OPTION_CHOICE_ON, AT(refill), .argument = "off",
+     .choices = "off", .later = "on", .why = "a benchmark runs every prompt of a block to its end",
+     .deflt = "off", .help = "always off here: every prompt of a block runs to its end"},
+    {"deterministic", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(deterministic),
+     .help = "same bits in every run; on the cpu always so"},
+    {"prefetch", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(prefetch), .argument = "SIZE",
+     RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "bytes of the ring through which weights stream (default: planned)"},
+    {"chunk", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(chunk), .argument = "SIZE",
+     RANGE(4096, RING_MAX), .flags = AQ_OPTION_AUTO,
+     .help = "most bytes of one chunk of the ring (default: planned)"},
+    {"fuse-layer", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(fuse_layer),
+     .help = "a micro-batch passes both halves of a layer before the next one comes"},
+    {"alternate", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_BOOL, AT(alternate),
+     .help = "steps visit the micro-batches up and down in turn, which saves a move of hidden "
+             "states"},
+    {"replay", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_BOOL, AT(replay),
+     .help = "move everything, compute nothing: the transfers of the program on dummy bytes"},
+    {"emulate-device", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_SIZE, AT(emulate_device),
+     .argument = "SIZE", AT_LEAST(4096),
+     .help = "the cpu plays a separate device with this much memory, inside --host-memory"},
+    {"emulate-link", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_CHECKED, AT(emulate_link),
+     .argument = "H2D/D2H", .check = aq_check_link,
+     .help = "speed of the emulated device's links in GB/s each way, such as 12/12"},
+
+    /* ---- reports and messages ---- */
+    {"dry-run", 0, AQ_GROUP_REPORT, RUN, AQ_OPTION_BOOL, AT(dry_run),
+     .help = "print preflight, plan and ledger, and stop"},
+    {"report", 0, AQ_GROUP_REPORT, RUN, AQ_OPTION_STRING, AT(report), .argument = "FILE",
+     .help = "write what was done, how fast and with how much memory, as JSON"},
+    {"trace", 0, AQ_GROUP_REPORT, RUN, AQ_OPTION_STRING, AT(trace), .argument = "FILE",
+     .help = "write what each lane did, and should have done, for chrome://tracing or Perfetto"},
+    {"progress", 0, AQ_GROUP_REPORT, RUN | PACK, AQ_OPTION_DURATION, AT(progress_s),
+     .argument = "SECONDS", AT_LEAST(0.1),
+     .help = "time between progress lines; otherwise after 10 s, 1 min, then every 60 s"},
+    {"quiet", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(quiet), .help = "no progress, no notes"},
+    {"json", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(json),
+     .help = "print one JSON document instead of text"},
+};
+const uint32_t aq_option_count = AQ_ARRAY_LEN(aq_option_table);
+
+const struct aq_option_alias aq_option_aliases[] = {
+    {"dtype", "compute"},
+    {"max-new-tokens", "max-tokens"},
+    {"max-completion-tokens", "max-tokens"},
+    {"n-predict", "max-tokens"},
+    {"temp", "temperature"},
+    {"batch-size", "micro-batch"},
+    {"gpu-batch-size", "micro-batch"},
+    {"num-gpu-batches", "micro-batches"},
+    {"kv-cache-dtype", "kv-format"},
+    {"offload-dir", "disk-dir"},
+    {"max-model-len", "context"},
+};
+const uint32_t aq_option_alias_count = AQ_ARRAY_LEN(aq_option_aliases);
+
+const struct aq_option_habit aq_option_habits[] = {
+    {"gpu-memory-utilization",
+     "budgets are absolute here: give bytes with --device-memory, or --host-memory on the cpu"},
+    {"tensor-parallel-size", "one device is used; the model streams through it instead"},
+    {"percent", "write the shares as --placement \"weights=D/H/N kv=D/H/N hidden=D/H/N\""},
+    {"compress-weight", "give the format with --weight-format"},
+    {"trust-remote-code", "model files are data here: no code of theirs is ever run"},
+};
+const uint32_t aq_option_habit_count = AQ_ARRAY_LEN(aq_option_habits);
+
+const struct aq_command aq_command_table[] = {
+    {"generate", GENERATE, "continue every prompt of a JSONL file",
+     "aquifer generate --model DIR --input prompts.jsonl --output results.jsonl [options]",
+     "Reads records, checks them all before any weight is read, runs them in large batches and "
+     "appends one result line for each, in the pass in which it ends. A stopped run goes on where "
+     "it was when it is started again with the same output. Values of a record win over the "
+     "options below."},
+    {"eval", EVAL, "score a text: loss and perplexity",
+     "aquifer eval --model DIR --text FILE --prompt-tokens P --score-tokens G [options]",
+     "Cuts the text into windows of P + G tokens, prefills P of them, feeds the next G one at a "
+     "time and scores each by its log-probability."},
+    {"bench", BENCH, "measure throughput, with real or random weights",
+     "aquifer bench (--model DIR | --shape NAME --random-weights SEED) --prompt-len 512 "
+     "--gen-len 32 [options]",
+     "Runs distinct random prompts of the given length, generates exactly the given number of "
+     "tokens and prints rates, each measured several times. With --table FILE it runs the rows of "
+     "a file, beside what others published for them; a row that cannot run is reported and the "
+     "others go on (exit status 3)."},
+    {"pack", PACK, "convert a checkpoint to the packed store",
+     "aquifer pack --model DIR --output STORE[,STORE2] [options]",
+     "Re-lays the weights for sequential reading. The store is self-contained, is published by one "
+     "rename, and an interrupted conversion can be started again."},
+    {"tokenize", TOKENIZE, "text to token ids and back",
+     "aquifer tokenize --model DIR [--input FILE] [--decode] [options]",
+     "Turns lines {\"text\"} into lines {\"ids\"}, or back with --decode. Reads only the tokenizer "
+     "of the model. Without --input it reads standard input."},
+    {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
+     "Prints version, backends, instruction sets, threads, io engines and memory limits with "
+     "where they come from."},
+    {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
+     "aquifer published FILE [--json] [--output FILE]",
+     "Reads a table of published throughput figures and predicts each row twice, without running "
+     "anything: by a model of the program that it was published for, on its policy and machine, "
+     "with that program's habits switched off one after the other; and by the plan that aquifer "
+     "would make on that machine. A ratio near 1 says that the model explains the figure."},
+    {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
+     "Prints FILE.status.json, which a run keeps up to date beside its results."},
+    {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
+     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
+     "--gen-len N|A-B [--requests N] [options]",
+     "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
+     "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "
+     "runs nothing; the machine need not be this one."},
+    {"probe", PROBE, "measure this machine for the planner",
+     "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
+     "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
+     "attention, copies by size, both ways at once and beside attention, and the disk of a "
+     "directory. Prints a hardware profile that --hardware takes. Nothing else should run "
+     "meanwhile."},
+};
+const uint32_t aq_command_count = AQ_ARRAY_LEN(aq_command_table);
+
+const struct aq_command *aq_command_find(const char *name)
+{
+    for (uint32_t i = 0; i < aq_command_count; i++) {
+        if (strcmp(aq_command_table[i].name, name) == 0)
+            return &aq_command_table[i];
+    }
+    return NULL;
+}
+
+/* Equal, '-' and '_' being the same. */
+static bool same_name(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++) {
+        if (*a != *b && !((*a == '_' && *b == '-') || (*a == '-' && *b == '_')))
+            return false;
+    }
+    return *a == *b;
+}
+
+static const struct aq_option *find_row(unsigned commands, const char *name)
+{
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        if ((aq_option_table[i].commands & commands) && same_name(aq_option_table[i].name, name))
+            return &aq_option_table[i];
+    }
+    return NULL;
+}
+
+/* "generate and eval": the commands that have an option of this name. */
+static void list_commands(const char *name, char *text, size_t bytes)
+{
+    const char *has[8];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < aq_command_count && count < AQ_ARRAY_LEN(has); i++) {
+        if (aq_command_table[i].bit && find_row(aq_command_table[i].bit, name))
+            has[count++] = aq_command_table[i].name;
+    }
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < count && used < bytes; i++) {
+        const char *join = i == 0 ? "" : i + 1 == count ? " and " : ", ";
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", join, has[i]);
+    }
+}
+
+static const char *nearest_option(const struct aq_command *command, const char *name)
+{
+    const char *names[256];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < aq_option_count && count < AQ_ARRAY_LEN(names); i++) {
+        const struct aq_option *option = &aq_option_table[i];
+        bool hidden = option->flags & (AQ_OPTION_API_ONLY | AQ_OPTION_POSITIONAL);
+        if ((option->commands & command->bit) && !hidden)
+            names[count++] = option->name;
+    }
+    /* --no-name is a way to write a flag: the name itself is what is nearest. */
+    if (strncmp(name, "no-", 3) == 0 && name[3])
+        name += 3;
+    return aq_nearest(name, names, count);
+}
+
+int aq_option_find(const struct aq_option **ret, const struct aq_command *command, const char *name,
+                   const char *dashes, struct aq_err *reterr)
+{
+    const char *real = name;
+    for (uint32_t i = 0; i < aq_option_alias_count; i++) {
+        if (same_name(aq_option_aliases[i].name, name))
+            real = aq_option_aliases[i].option;
+    }
+    const struct aq_option *option = find_row(command->bit, real);
+    if (option) {
+        *ret = option;
+        return 0;
+    }
+    if (!reterr) /* what is nearest takes long to find, and nobody asks */
+        return -EINVAL;
+    for (uint32_t i = 0; i < aq_option_habit_count; i++) {
+        if (same_name(aq_option_habits[i].name, name))
+            return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s", dashes, name,
+                            aq_option_habits[i].advice);
+    }
+    option = find_row(AQ_CMD_ALL, real);
+    if (option && !(option->flags & AQ_OPTION_POSITIONAL)) {
+        char commands[128];
+        list_commands(real, commands, sizeof(commands));
+        return aq_error(reterr, -EINVAL, "'%s%s' is an option of %s, not of %s", dashes, name,
+                        commands, command->name);
+    }
+    return aq_error(reterr, -EINVAL, "unknown option '%s%s' of %s; the nearest one is '%s%s'",
+                    dashes, name, command->name, dashes, nearest_option(command, name));
+}
+
+const struct aq_option *aq_option_find_short(const struct aq_command *command, char short_name)
+{
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        if ((aq_option_table[i].commands & command->bit) &&
+            aq_option_table[i].short_name == short_name)
+            return &aq_option_table[i];
+    }
+    return NULL;
+}
+
+bool aq_option_is_flag(const struct aq_option *option)
+{
+    return option->kind == AQ_OPTION_BOOL || option->kind == AQ_OPTION_NO_BOS ||
+           option->kind == AQ_OPTION_LATER_FLAG;
+}

@@ -1,0 +1,479 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/options/words.c - command-line words and --config files on their way into the options
+ * table. */
+#include "base/json.h"
+#include "base/yaml.h"
+#include "engine/hooks.h"
+#include "engine/options/give.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The words of a command, its options resolved, values still text. */
+struct word {
+    const struct aq_option *option;
+    char label[64]; /* as it was written, with dashes */
+    const char *text;
+};
+
+struct words {
+    const struct aq_command *command;
+    struct word *word;
+    uint32_t count;
+    const char **config; /* --config files in order */
+    uint32_t config_count;
+    bool help;
+    int arg_count, next;
+    char **args;
+};
+
+enum { SOURCE_COMMAND_LINE = 1u << 30 };
+
+static void add_word(struct words *w, const struct aq_option *option, const char *label,
+                     const char *text)
+{
+    assert(w->count < (uint32_t)w->arg_count);
+    struct word *word = &w->word[w->count++];
+    word->option = option;
+    word->text = text;
+    snprintf(word->label, sizeof(word->label), "%s", label);
+}
+
+/* Whether a word is a flag of this command: then it is hardly meant as another flag's value. */
+static bool is_known_flag(const struct words *w, const char *word)
+{
+    const struct aq_option *option;
+    char name[64];
+    if (strncmp(word, "--", 2) != 0 || !word[2])
+        return false;
+    size_t n = strcspn(word + 2, "=");
+    if (n >= sizeof(name))
+        return false;
+    memcpy(name, word + 2, n);
+    name[n] = '\0';
+    return strcmp(name, "config") == 0 || strcmp(name, "help") == 0 ||
+           aq_option_find(&option, w->command, name, "--", NULL) == 0;
+}
+
+/* The value behind a flag: what stands after '=', or the next word. */
+static int take_value(struct words *w, const char *label, const char *argument, const char *after,
+                      const char **ret, struct aq_err *reterr)
+{
+    if (after) {
+        *ret = after;
+        return 0;
+    }
+    if (w->next == w->arg_count)
+        return aq_error(reterr, -EINVAL, "%s: expected %s, found the end of the line", label,
+                        argument);
+    const char *word = w->args[w->next];
+    if (is_known_flag(w, word))
+        return aq_error(reterr, -EINVAL, "%s: expected %s, found the flag '%s'", label, argument,
+                        word);
+    w->next++;
+    *ret = word;
+    return 0;
+}
+
+static bool is_on_off(const char *word)
+{
+    return strcmp(word, "on") == 0 || strcmp(word, "off") == 0 || strcmp(word, "true") == 0 ||
+           strcmp(word, "false") == 0;
+}
+
+/* A flag without '=': on, or what a following "on" or "off" says. */
+static const char *flag_value(struct words *w, const struct aq_option *option)
+{
+    if (option->kind == AQ_OPTION_BOOL && w->next < w->arg_count && is_on_off(w->args[w->next]))
+        return w->args[w->next++];
+    return "on";
+}
+
+static const char *argument_of(const struct aq_option *option)
+{
+    return option->argument ? option->argument : "a value";
+}
+
+/* --no-name for a boolean `name`; false when it is none. */
+static bool find_negated(const struct words *w, const char *name, const struct aq_option **ret)
+{
+    const struct aq_option *option;
+    if (strncmp(name, "no-", 3) != 0 && strncmp(name, "no_", 3) != 0)
+        return false;
+    if (aq_option_find(&option, w->command, name + 3, "--", NULL) < 0)
+        return false;
+    if (option->kind != AQ_OPTION_BOOL && option->kind != AQ_OPTION_CHOICE_ON)
+        return false;
+    *ret = option;
+    return true;
+}
+
+/* "--name", "--name=value", "--no-name"; `word` is writable and cut at '='. */
+static int read_long(struct words *w, char *word, struct aq_err *reterr)
+{
+    char *after = strchr(word, '='), *name = word + 2;
+    if (after)
+        *after++ = '\0';
+    if (strcmp(name, "help") == 0) {
+        w->help = true;
+        return 0;
+    }
+    const char *text;
+    if (strcmp(name, "config") == 0) {
+        int rc = take_value(w, word, "FILE", after, &text, reterr);
+        if (rc == 0)
+            w->config[w->config_count++] = text;
+        return rc;
+    }
+    const struct aq_option *option;
+    int rc = aq_option_find(&option, w->command, name, "--", NULL);
+    if (rc < 0 && !after && find_negated(w, name, &option)) {
+        add_word(w, option, word, "off");
+        return 0;
+    }
+    if (rc < 0)
+        return aq_option_find(&option, w->command, name, "--", reterr);
+    if (option->flags & AQ_OPTION_API_ONLY)
+        return aq_error(reterr, -EINVAL, "'%s' is only for the library", word);
+    if (aq_option_is_flag(option)) {
+        text = after ? after : flag_value(w, option);
+    } else {
+        rc = take_value(w, word, argument_of(option), after, &text, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    add_word(w, option, word, text);
+    return 0;
+}
+
+/* "-m value", "-m=value", "-mvalue"; "-model" is more likely a long name with a dash lost. */
+static int read_short(struct words *w, char *word, struct aq_err *reterr)
+{
+    const struct aq_option *option = aq_option_find_short(w->command, word[1]), *long_one;
+    const char *after = word[2] ? word + 2 + (word[2] == '=') : NULL, *text;
+    char label[3] = {'-', word[1], '\0'};
+    if (strcmp(word, "-h") == 0) {
+        w->help = true;
+        return 0;
+    }
+    if (after && aq_option_find(&long_one, w->command, word + 1, "-", NULL) == 0)
+        return aq_error(reterr, -EINVAL, "unknown flag '%s'; the nearest one is '-%s'", word, word);
+    if (!option)
+        return aq_error(reterr, -EINVAL,
+                        "unknown flag '%s' of %s; short ones are -m -i -o -n -t -h where they "
+                        "apply, all others begin with --",
+                        word, w->command->name);
+    int rc = take_value(w, label, argument_of(option), after, &text, reterr);
+    if (rc == 0)
+        add_word(w, option, label, text);
+    return rc;
+}
+
+static int read_positional(struct words *w, const char *word, struct aq_err *reterr)
+{
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        const struct aq_option *option = &aq_option_table[i];
+        if (!(option->commands & w->command->bit) || !(option->flags & AQ_OPTION_POSITIONAL))
+            continue;
+        for (uint32_t k = 0; k < w->count; k++) {
+            if (w->word[k].option == option)
+                return aq_error(reterr, -EINVAL, "%s: expected one %s, found '%s' and '%s'",
+                                w->command->name, option->argument, w->word[k].text, word);
+        }
+        add_word(w, option, option->argument, word);
+        return 0;
+    }
+    if (w->command->bit == AQ_CMD_BENCH && strcmp(word, "flexgen") == 0)
+        return aq_error(reterr, -EINVAL, "bench flexgen is not available in this version");
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected options that begin with --, found '%s'; aquifer help %s shows "
+                    "them",
+                    w->command->name, word, w->command->name);
+}
+
+/* Resolves all words; stops at the first --help. */
+static int read_words(struct words *w, struct aq_err *reterr)
+{
+    bool only_positional = false;
+    while (w->next < w->arg_count && !w->help) {
+        char *word = w->args[w->next++];
+        int rc;
+        if (!only_positional && strcmp(word, "--") == 0) {
+            only_positional = true;
+            continue;
+        }
+        if (only_positional || word[0] != '-' || !word[1])
+            rc = read_positional(w, word, reterr);
+        else if (word[1] == '-')
+            rc = read_long(w, word, reterr);
+        else
+            rc = read_short(w, word, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- --config --------------------------------------------------------------------------- */
+
+static int give_yaml_value(struct aq_options *o, const struct aq_option *option, uint32_t source,
+                           const char *label, const struct aq_yaml_node *node,
+                           struct aq_err *reterr)
+{
+    char found[256];
+    if (node->kind == AQ_YAML_SCALAR)
+        return aq_options_give(o, option, source, label, node->text, reterr);
+    return aq_error(reterr, -EINVAL, "%s: expected %s%s, found %s", label, argument_of(option),
+                    aq_option_is_list(option) ? " or a list" : "",
+                    aq_yaml_describe(node, found, sizeof(found)));
+}
+
+/* The line before `node` that names the same option in another spelling; 0 when there is none. */
+static uint32_t line_before(const struct aq_yaml_node *map, const struct aq_yaml_node *node,
+                            const struct aq_command *command, const struct aq_option *option)
+{
+    const struct aq_option *other;
+    for (const struct aq_yaml_node *n = map->first; n != node; n = n->next) {
+        if (aq_option_find(&other, command, n->key, "", NULL) == 0 && other == option)
+            return n->line;
+    }
+    return 0;
+}
+
+static int give_yaml_entry(struct aq_options *o, const char *path, uint32_t source,
+                           const struct aq_yaml_node *map, const struct aq_yaml_node *node,
+                           struct aq_err *reterr)
+{
+    const struct aq_option *option;
+    int rc = strcmp(node->key, "config") == 0
+                 ? aq_error(reterr, -EINVAL, "a configuration file cannot name another one")
+                 : aq_option_find(&option, aq_options_command(o), node->key, "", reterr);
+    if (rc == 0 && (option->flags & AQ_OPTION_API_ONLY))
+        rc = aq_error(reterr, -EINVAL, "'%s' is only for the library", node->key);
+    uint32_t before = rc < 0 ? 0 : line_before(map, node, aq_options_command(o), option);
+    if (before)
+        rc = aq_error(reterr, -EINVAL, "'%s' was already given in line %u", node->key, before);
+    if (rc < 0) {
+        aq_error_prefix(reterr, "%s:%u", path, node->line);
+        return rc;
+    }
+    char label[512];
+    if (node->kind == AQ_YAML_NULL)
+        return 0; /* as if it were not there */
+    snprintf(label, sizeof(label), "%.400s:%u: %.80s", path, node->line, node->key);
+    if (node->kind != AQ_YAML_LIST || !aq_option_is_list(option))
+        return give_yaml_value(o, option, source, label, node, reterr);
+    for (const struct aq_yaml_node *item = node->first; item; item = item->next) {
+        snprintf(label, sizeof(label), "%.400s:%u: %.80s", path, item->line, node->key);
+        rc = give_yaml_value(o, option, source, label, item, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int give_config(struct aq_options *o, const char *path, uint32_t source,
+                       struct aq_err *reterr)
+{
+    struct aq_yaml *yaml;
+    struct aq_err why;
+    char *text;
+    size_t bytes;
+    int rc = aq_read_file(&text, &bytes, path, AQ_YAML_BYTES_MAX, &why);
+    if (rc < 0) /* whatever it is, the command line is what must be changed */
+        return aq_error(reterr, rc == -ENOMEM ? rc : -EINVAL, "--config: %s", why.text);
+    rc = aq_yaml_parse(&yaml, path, text, bytes, reterr);
+    free(text);
+    if (rc < 0)
+        return rc;
+    const struct aq_yaml_node *root = aq_yaml_root(yaml);
+    char found[256];
+    if (root->kind != AQ_YAML_MAP && root->kind != AQ_YAML_NULL)
+        rc = aq_error(reterr, -EINVAL, "%s:%u: expected options as 'name: value', found %s", path,
+                      root->line, aq_yaml_describe(root, found, sizeof(found)));
+    for (const struct aq_yaml_node *n = root->first; n && rc == 0; n = n->next)
+        rc = give_yaml_entry(o, path, source, root, n, reterr);
+    aq_yaml_close(yaml);
+    return rc;
+}
+
+/* ---- both together ---------------------------------------------------------------------- */
+
+/* Shells pass "\n" on as two characters, where nearly everybody means a newline.  Files need none
+ * of this: YAML and JSON have escapes of their own.  Other backslashes stay. */
+static void unescape(char *text)
+{
+    static const char names[] = "nt\\", values[] = "\n\t\\";
+    char *to = text;
+    for (const char *from = text; *from; from++) {
+        const char *name = from[0] == '\\' && from[1] ? strchr(names, from[1]) : NULL;
+        *to++ = name ? values[name - names] : *from;
+        from += name != NULL;
+    }
+    *to = '\0';
+}
+
+static int give_word(struct aq_options *o, const struct word *word, struct aq_err *reterr)
+{
+    char *text = strdup(word->text);
+    if (!text)
+        return aq_error_memory(reterr, "command line");
+    if (word->option->flags & AQ_OPTION_ESCAPES)
+        unescape(text);
+    int rc = aq_options_give(o, word->option, SOURCE_COMMAND_LINE, word->label, text, reterr);
+    free(text);
+    return rc;
+}
+
+static int give_words(struct aq_options *o, const struct words *w, struct aq_err *reterr)
+{
+    for (uint32_t i = 0; i < w->config_count; i++) {
+        int rc = give_config(o, w->config[i], i + 1, reterr);
+        if (rc < 0)
+            return rc;
+    }
+    for (uint32_t i = 0; i < w->count; i++) {
+        int rc = give_word(o, &w->word[i], reterr);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void free_args(char **args, int count)
+{
+    for (int i = 0; args && i < count; i++)
+        free(args[i]);
+    free(args);
+}
+
+/* A private copy: read_long cuts words at '='. */
+static char **copy_args(char **args, int count)
+{
+    char **copy = calloc((size_t)count + 1, sizeof(*copy));
+    for (int i = 0; copy && i < count; i++) {
+        copy[i] = strdup(args[i]);
+        if (!copy[i]) {
+            free_args(copy, count);
+            return NULL;
+        }
+    }
+    return copy;
+}
+
+int aq_options_from_args(struct aq_options **ret, const char *command, int arg_count, char **args,
+                         bool *ret_help, struct aq_err *reterr)
+{
+    assert(ret && command && ret_help && arg_count >= 0);
+    struct aq_options *o;
+    int rc = aq_options_open(&o, command, reterr);
+    if (rc < 0)
+        return rc;
+    struct words w = {.command = aq_options_command(o), .arg_count = arg_count};
+    w.args = copy_args(args, arg_count);
+    w.word = calloc((size_t)arg_count + 1, sizeof(*w.word));
+    w.config = calloc((size_t)arg_count + 1, sizeof(*w.config));
+    if (!w.args || !w.word || !w.config)
+        rc = aq_error_memory(reterr, "command line");
+    if (rc == 0)
+        rc = read_words(&w, reterr);
+    if (rc == 0 && !w.help)
+        rc = give_words(o, &w, reterr);
+    if (rc == 0) {
+        *ret_help = w.help;
+        if (!w.help) {
+            *ret = o;
+            o = NULL;
+        }
+    }
+    free_args(w.args, arg_count);
+    free(w.word);
+    free(w.config);
+    aq_options_close(o);
+    return rc;
+}
+
+/* ---- the whole line --------------------------------------------------------------------- */
+
+static int parse_command(const char *command, int arg_count, char **args, char **ret_json,
+                         char **ret_text, struct aq_err *reterr)
+{
+    struct aq_options *o = NULL;
+    bool help = false;
+    int rc = aq_options_from_args(&o, command, arg_count, args, &help, reterr);
+    if (rc < 0)
+        return rc;
+    if (help) {
+        *ret_text = aq_options_help(command);
+        return *ret_text ? 0 : aq_error_memory(reterr, "help");
+    }
+    rc = aq_options_check(o, reterr);
+    if (rc == 0) {
+        json_t *object = aq_options_to_json(o);
+        *ret_json = object ? aq_json_dump(object, JSON_COMPACT) : NULL;
+        json_decref(object);
+        if (!*ret_json)
+            rc = aq_error_memory(reterr, "options");
+    }
+    aq_options_close(o);
+    return rc;
+}
+
+static int give_help(const char *command, char **ret_text, struct aq_err *reterr)
+{
+    struct aq_options *o;
+    if (command) { /* opening says what is wrong with the name */
+        int rc = aq_options_open(&o, command, reterr);
+        if (rc < 0)
+            return rc;
+        aq_options_close(o);
+    }
+    *ret_text = aq_options_help(command);
+    return *ret_text ? 0 : aq_error_memory(reterr, "help");
+}
+
+static int give_version(char **ret_text, struct aq_err *reterr)
+{
+    if (asprintf(ret_text, "aquifer %s\n", aquifer_version()) < 0) {
+        *ret_text = NULL;
+        return aq_error_memory(reterr, "version");
+    }
+    return 0;
+}
+
+static int parse_line(int arg_count, char **args, char **ret_json, char **ret_text,
+                      struct aq_err *reterr)
+{
+    const char *first = arg_count > 0 ? args[0] : "help";
+    if (strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0 ||
+        strcmp(first, "version") == 0)
+        return give_version(ret_text, reterr);
+    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
+        return give_help(NULL, ret_text, reterr);
+    if (strcmp(first, "help") == 0)
+        return give_help(arg_count > 1 ? args[1] : NULL, ret_text, reterr);
+    if (first[0] == '-')
+        return aq_error(reterr, -EINVAL,
+                        "expected a command before its options, found '%s'; aquifer --help lists "
+                        "them",
+                        first);
+    return parse_command(first, arg_count - 1, args + 1, ret_json, ret_text, reterr);
+}
+
+int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
+                       struct aquifer_error *reterr)
+{
+    assert(ret_json && ret_text && arg_count >= 0);
+    struct aq_err err;
+    char *json = NULL, *text = NULL;
+    int rc = parse_line(arg_count, args, &json, &text, &err);
+    if (rc < 0) {
+        aq_err_publish(reterr, &err);
+        return rc;
+    }
+    *ret_json = json;
+    *ret_text = text;
+    return 0;
+}

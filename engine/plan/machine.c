@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The machine of a plan: its profile, and the budgets that the options and what is free leave. */
+#include "engine/plan/planning.h"
+
+#include "base/mem.h"
+#include "base/paths.h"
+#include "base/units.h"
+#include "engine/compute/backend.h"
+#include "engine/machine/limits.h"
+#include "engine/model/pack.h"
+#include "engine/model/weight_store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the profile ---- */
+
+static int check_options(const struct aq_planning *p, struct aq_err *reterr)
+{
+    const struct aq_options *o = p->o;
+    bool device = aq_planning_has_device(p);
+    if (o->emulate_device && device)
+        return aq_error(reterr, -EINVAL, "--emulate-device: '%s' has a device of its own",
+                        p->machine.name);
+    if (o->device_memory && !device)
+        return aq_error(reterr, -EINVAL,
+                        "--device-memory: '%s' has no device; --host-memory bounds the process",
+                        p->machine.name);
+    return 0;
+}
+
+int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
+                             struct aq_err *reterr)
+{
+    const struct aq_options *o = p->o;
+    struct aq_cuda cuda = {0};
+    p->local = !o->hardware || strcmp(o->hardware, "local") == 0;
+    if (o->device && !p->local)
+        return aq_error(reterr, -EINVAL,
+                        "--device: it chooses of this machine; expected --hardware local, found "
+                        "'%s'",
+                        o->hardware);
+    int rc = p->local ? aq_device_open_gpu(&cuda, o->device, reterr) : 0;
+    struct aq_hw_local_opts local = {
+        .cache_dir = o->cache_dir,
+        .threads = o->threads,
+        .cuda = cuda.module ? &cuda : NULL,
+        .log = env->log,
+        .before = &env->measured,
+    };
+    rc = rc < 0 ? rc : aq_hw_find(&p->machine, o->hardware, &local, reterr);
+    p->gpu_known = rc == 0 && cuda.module;
+    p->gpu_bf16 = p->gpu_known && aq_gpu_has_bf16(&cuda.info);
+    aq_cuda_close(&cuda);
+    if (rc == 0 && p->local)
+        env->measured = p->machine;
+    return rc < 0 ? rc : check_options(p, reterr);
+}
+
+/* ---- budgets ---- */
+
+static uint64_t less(uint64_t bytes, uint64_t by)
+{
+    return bytes > by ? bytes - by : 0;
+}
+
+static int choose_memory(struct aq_planning *p, struct aq_err *reterr)
+{
+    const struct aq_options *o = p->o;
+    const uint64_t *has = p->machine.capacity;
+    uint64_t *budget = p->in.budget;
+    budget[AQ_HOST] = o->host_memory;
+    p->host_limited_by = "option";
+    if (!o->host_memory && p->local) {
+        struct aq_host_limits host;
+        int rc = aq_limits_host(&host, NULL, reterr);
+        if (rc < 0)
+            return rc;
+        budget[AQ_HOST] = host.budget + aq_mem_process_now();
+        p->host_limited_by = host.limited_by;
+    } else if (!o->host_memory) {
+        budget[AQ_HOST] = less(has[AQ_HOST], aq_max_u64(2 * AQ_GIB, has[AQ_HOST] / 20));
+        p->host_limited_by = "machine";
+    }
+    if (aq_planning_has_device(p)) {
+        uint64_t kept = aq_max_u64(512 * AQ_MIB, has[AQ_DEVICE] * 3 / 100);
+        budget[AQ_DEVICE] = o->device_memory ? o->device_memory : less(has[AQ_DEVICE], kept);
+    } else if (o->emulate_device) {
+        if (o->emulate_device >= budget[AQ_HOST])
+            return aq_error(reterr, -EINVAL,
+                            "--emulate-device: its %llu bytes lie inside the host's, whose budget "
+                            "is %llu",
+                            (unsigned long long)o->emulate_device,
+                            (unsigned long long)budget[AQ_HOST]);
+        budget[AQ_DEVICE] = o->emulate_device;
+        budget[AQ_HOST] -= o->emulate_device;
+    }
+    return 0;
+}
+
+/* Of this machine's disk what is free counts, now and not when it was measured; packed weights that
+ * are there already take no more of it. */
+static int look_at_disk(struct aq_planning *p, const struct aq_planning_env *env,
+                        struct aq_err *reterr)
+{
+    struct aq_planning_disk *d = &p->disk;
+    struct aq_disk_limits limits;
+    d->dir = aq_path_cache(p->o->cache_dir, reterr);
+    if (!d->dir)
+        return -EINVAL;
+    char *existing = aq_path_existing(d->dir);
+    int rc = existing ? aq_limits_disk(&limits, existing, reterr) : aq_error_memory(reterr, "plan");
+    free(existing);
+    if (rc < 0)
+        return rc;
+    d->there = limits.free + env->disk_more;
+    p->model->row_major = aq_planning_has_device(p); /* a store of its own */
+    if (aq_weight_store_present(p->model, p->o->cache_dir, p->weight_format))
+        d->store = 0;
+    return 0;
+}
+
+static int refuse_disk(const struct aq_planning *p, struct aq_err *reterr)
+{
+    const struct aq_planning_disk *d = &p->disk;
+    char want[AQ_SIZE_TEXT_MAX], have[AQ_SIZE_TEXT_MAX];
+    aq_format_size(want, p->o->disk_memory);
+    if (d->there)
+        return aq_error(reterr, -EINVAL, "--disk-memory: %s are more than the %s free on '%s'",
+                        want, aq_format_size(have, d->there), d->dir);
+    if (p->local)
+        return aq_error(reterr, -EINVAL,
+                        "--disk-memory: expected a disk, found none in the profile of this "
+                        "machine: the cache directory lies in memory or cannot be written to; "
+                        "--cache-dir DIR names another one");
+    return aq_error(reterr, -EINVAL,
+                    "--disk-memory: '%s' has no disk: expected disk.space, disk.read_gb_s and "
+                    "disk.write_gb_s in its profile",
+                    p->machine.name);
+}
+
+/* A machine that is not here may be planned with a larger disk than it has. */
+static int choose_disk(struct aq_planning *p, const struct aq_planning_env *env,
+                       struct aq_err *reterr)
+{
+    struct aq_planning_disk *d = &p->disk;
+    uint64_t wanted = p->o->disk_memory;
+    d->there = p->machine.capacity[AQ_DISK];
+    d->store = p->store_bytes;
+    int rc = p->local && d->there ? look_at_disk(p, env, reterr) : 0;
+    if (rc < 0)
+        return rc;
+    if (wanted && (p->local ? wanted > d->there : !d->there))
+        return refuse_disk(p, reterr);
+    d->budget = aq_max_u64(d->there / 20 * 19, wanted);
+    d->small = d->store >= d->budget;
+    uint64_t room = less(d->budget, d->store);
+    p->in.can_stream = p->hw.disk_read_bytes_per_s > 0 && !d->small;
+    p->in.budget[AQ_DISK] = wanted ? aq_min_u64(wanted, room) : room;
+    return 0;
+}
+
+int aq_planning_choose_budgets(struct aq_planning *p, const struct aq_planning_env *env,
+                               struct aq_err *reterr)
+{
+    int rc = choose_memory(p, reterr);
+    rc = rc < 0 ? rc : aq_pack_store_bytes(&p->store_bytes, p->model, p->weight_format, reterr);
+    return rc < 0 ? rc : choose_disk(p, env, reterr);
+}
+
+/* ---- a disk that is too small ---- */
+
+static uint64_t lacking(const struct aq_block *b, const struct aq_block_inputs *in)
+{
+    uint64_t sum = 0;
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        sum += less(aq_ledger_total(&b->ledger, (enum aq_tier)t), in->budget[t]);
+    return sum;
+}
+
+uint64_t aq_planning_disk_needed(const struct aq_planning *p)
+{
+    return (p->disk_short ? p->disk.store : 0) + aq_ledger_total(&p->block.ledger, AQ_DISK);
+}
+
+static void blame(struct aq_planning *p)
+{
+    const struct aq_block_shape *s = &p->block.plan.shape;
+    const struct aq_planning_disk *d = &p->disk;
+    char seats[64] = "one seat needs", need[AQ_SIZE_TEXT_MAX], store[AQ_SIZE_TEXT_MAX],
+         have[AQ_SIZE_TEXT_MAX];
+    p->feasible = false;
+    p->disk_short = true;
+    if (s->micro_batch * s->micro_batches > 1)
+        snprintf(seats, sizeof(seats), "%u seats x %u micro-batches need", s->micro_batch,
+                 s->micro_batches);
+    aq_error(&p->why_not, -ENOMEM,
+             "%s: disk: %s %s (packed weights %s), the budget is %s%s%s%s; no block fits",
+             p->model->name, seats, aq_format_size(need, aq_planning_disk_needed(p)),
+             aq_format_size(store, d->store), aq_format_size(have, d->budget),
+             d->dir ? ", what is free on '" : "", d->dir ? d->dir : "", d->dir ? "' less 5 %" : "");
+}
+
+void aq_planning_blame_disk(struct aq_planning *p)
+{
+    struct aq_block with = {0};
+    struct aq_block_inputs in = p->in;
+    if (p->feasible) { /* a placement that puts weights there, whether or not there is room */
+        blame(p);
+        return;
+    }
+    in.can_stream = true; /* the budget of scratch stays as it is: nothing */
+    uint64_t missing = UINT64_MAX;
+    if (aq_block_least(&with, &in, NULL) == 0)
+        missing = p->disk.store - p->disk.budget + lacking(&with, &in);
+    if (missing >= lacking(&p->block, &p->in)) {
+        aq_block_close(&with);
+        return;
+    }
+    p->without_disk = p->block;
+    p->block = with;
+    blame(p);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/plan/planning.h - one plan for a model on a machine that need not be this one: the choices
+ * of the options, what the planner makes of them, and what that will do.  Reads no weights, runs
+ * nothing. */
+#ifndef AQ_ENGINE_PLAN_PLANNING_H
+#define AQ_ENGINE_PLAN_PLANNING_H
+
+#include "engine/machine/hw_file.h"
+#include "engine/model/model.h"
+#include "engine/options/options.h"
+#include "engine/records/request.h"
+#include "policy/forecast.h"
+
+/* What plans of one command share. */
+struct aq_planning_env {
+    const struct aq_log *log;
+    struct aq_hw_profile measured; /* this machine, once it was; zero before */
+    uint64_t disk_more;            /* bytes to plan as if they were free as well on its disk */
+};
+
+/* The disk of packed weights and scratch; all zero: there is none. */
+struct aq_planning_disk {
+    char *dir;       /* on this machine: a directory of it; else NULL */
+    uint64_t there;  /* bytes: free now on this machine, else all */
+    uint64_t budget; /* less 5 %, or as --disk-memory says */
+    uint64_t store;  /* that the packed weights will take; 0: they are there already */
+    bool small;      /* has no room for them, so that nothing streams from it */
+};
+
+struct aq_planning {
+    const struct aq_options *o; /* borrowed */
+    struct aq_model *model;
+    struct aq_hw_profile machine;
+    struct aq_hardware hw;    /* of the machine, for these weights and links */
+    bool local;               /* budgets are those of this process */
+    bool gpu_known, gpu_bf16; /* its GPU was asked; has bf16 */
+    const char *host_limited_by;
+    uint64_t store_bytes; /* of the packed weights, on disk where some stream */
+    struct aq_planning_disk disk;
+    enum aq_dtype compute, weight_format, kv_format;
+    struct aq_kv_policy kv;
+    uint32_t prompt[2], gen[2]; /* lengths from, to */
+    bool requests_assumed;
+    uint64_t records, records_invalid; /* of --input */
+    /* Of those, by what is wrong: how many, and the first. */
+    struct aq_planning_invalid {
+        uint64_t count, line;
+        char message[200];
+    } invalid[AQ_RECORD_CODE_COUNT];
+    bool tokens_estimated;     /* of texts, without a tokenizer */
+    struct aq_lengths lengths; /* of the sequences, or of such ones */
+    struct aq_block_inputs in;
+    struct aq_forecast_work work;
+    bool feasible;
+    struct aq_err why_not;
+    struct aq_block block; /* feasible: the plan; else the least that was asked for */
+    /* Not feasible, and because of the disk: it lacks room for the block and the packed weights. */
+    bool disk_short;
+    struct aq_block without_disk; /* then: the least in memory alone; may be empty */
+    struct aq_forecast forecast;
+};
+
+static inline bool aq_planning_has_device(const struct aq_planning *p)
+{
+    return !p->machine.hw.device_on_host;
+}
+
+/* Reads model, machine and choices.  -EINVAL and others: what was asked for makes no sense. */
+int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
+                     struct aq_planning_env *env, struct aq_err *reterr);
+void aq_planning_close(struct aq_planning *p);
+/* Plans; 0 also where nothing fits. */
+int aq_planning_run(struct aq_planning *p, struct aq_err *reterr);
+
+/* Seconds for all requests; 0 where their number is unknown. */
+double aq_planning_total_s(const struct aq_planning *p);
+
+/* ---- planning_machine.c ---- */
+
+/* Profile; then, with formats and rates chosen, budgets by the rules of the options, of what a
+ * machine has where it is not this one. */
+int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
+                             struct aq_err *reterr);
+int aq_planning_choose_budgets(struct aq_planning *p, const struct aq_planning_env *env,
+                               struct aq_err *reterr);
+/* With a disk that is too small: makes it the reason why nothing fits, where a larger one would
+ * take fewer bytes than more memory, or where the block at hand streams from it. */
+void aq_planning_blame_disk(struct aq_planning *p);
+/* Bytes of p->block on disk, where that is short with the packed weights. */
+uint64_t aq_planning_disk_needed(const struct aq_planning *p);
+
+/* ---- planning_input.c ---- */
+
+/* Bytes of English text that a token of GPT-2's vocabulary or one like it has, about: OpenAI, "What
+ * are tokens and how to count them?". */
+enum { AQ_PLANNING_TOKEN_BYTES = 4 };
+/* Lengths and number of the sequences of --input, for planning.c; -EINVAL where more than half of
+ * the records are invalid: then the log has each kind of what is wrong with them. */
+int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint32_t context,
+                           struct aq_err *reterr);
+
+/* ---- planning_json.c: new references ---- */
+
+json_t *aq_planning_plan_json(const struct aq_planning *p);
+json_t *aq_planning_memory_json(const struct aq_planning *p);
+json_t *aq_planning_shortfall_json(const struct aq_planning *p);
+json_t *aq_planning_links_json(const struct aq_planning *p);
+json_t *aq_planning_predicted_json(const struct aq_planning *p);
+/* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
+json_t *aq_planning_range_json(const struct aq_planning *p);
+json_t *aq_planning_assumptions_json(const struct aq_planning *p);
+json_t *aq_planning_warnings_json(const struct aq_planning *p);
+/* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
+json_t *aq_planning_records_json(const struct aq_planning *p);
+/* The options, as keys of a config, that make generate and bench run this plan. */
+json_t *aq_planning_config_json(const struct aq_planning *p);
+
+#endif

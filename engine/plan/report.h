@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/plan/report.h - a plan's document (engine/commands/plan.c) for people. */
+#ifndef AQ_ENGINE_PLAN_REPORT_H
+#define AQ_ENGINE_PLAN_REPORT_H
+
+#include "engine/hooks.h"
+#include "engine/plan/planning.h"
+
+void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks);
+/* Replaces the file by one page that needs no other and no network. */
+int aq_plan_html_write(const json_t *doc, const struct aq_planning *p, const char *path,
+                       struct aq_err *reterr);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A plan's document as text. */
+#include "engine/plan/report.h"
+
+#include "base/units.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static double number(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    return text ? text : "-";
+}
+
+static void put_plan(const json_t *plan, const struct aquifer_hooks *hooks)
+{
+    aq_hooks_outputf(
+        hooks, "  block       %.0f x %.0f seats, %.0f new prompt tokens a micro-batch and pass\n",
+        number(plan, "micro_batch"), number(plan, "micro_batches"),
+        number(plan, "micro_batch_tokens"));
+    aq_hooks_outputf(hooks, "  placement   %s\n", text_of(plan, "placement"));
+    aq_hooks_outputf(hooks, "  attention   %s", text_of(plan, "attention"));
+    if (number(plan, "host_products") > 0)
+        aq_hooks_outputf(hooks, ", %g %% of the host's weights multiplied there",
+                         100 * number(plan, "host_products"));
+    aq_hooks_outputf(hooks, "\n  formats     weights %s, KV %s, compute %s, policy %s\n",
+                     text_of(plan, "weight_format"), text_of(plan, "kv_format"),
+                     text_of(plan, "compute"), text_of(plan, "kv_policy"));
+}
+
+static void put_memory(const json_t *memory, const char *used, const struct aquifer_hooks *hooks)
+{
+    const char *tier, *purpose;
+    json_t *m, *bytes;
+    json_object_foreach((json_t *)memory, tier, m)
+    {
+        char a[AQ_SIZE_TEXT_MAX], b[AQ_SIZE_TEXT_MAX];
+        aq_format_size(a, (uint64_t)json_integer_value(json_object_get(m, used)));
+        aq_format_size(b, (uint64_t)json_integer_value(json_object_get(m, "budget")));
+        aq_hooks_outputf(hooks, "  %-10s  %s of %s:", tier, a, b);
+        double all = number(m, used), rest = 0;
+        const char *join = " ";
+        json_object_foreach(json_object_get(m, "items"), purpose, bytes)
+        {
+            if (json_number_value(bytes) < 0.02 * all) {
+                rest += json_number_value(bytes);
+                continue;
+            }
+            aq_format_size(a, (uint64_t)json_integer_value(bytes));
+            aq_hooks_outputf(hooks, "%s%s %s", join, purpose, a);
+            join = ", ";
+        }
+        aq_format_size(a, (uint64_t)rest);
+        aq_hooks_outputf(hooks, rest > 0 ? "%sother %s\n" : "\n", join, a);
+    }
+}
+
+static void put_links(const json_t *links, const struct aquifer_hooks *hooks)
+{
+    const char *lane;
+    json_t *l;
+    json_object_foreach((json_t *)links, lane, l)
+    {
+        aq_hooks_outputf(hooks, "  %-13s %3.0f %% busy", lane, 100 * number(l, "busy"));
+        if (number(l, "bytes_per_pass") > 0)
+            aq_hooks_outputf(hooks, ", %.4g GB at %.3g GB/s", 1e-9 * number(l, "bytes_per_pass"),
+                             number(l, "gb_s"));
+        aq_hooks_outputf(hooks, "\n");
+    }
+}
+
+static void put_lines(const char *title, const json_t *lines, const struct aquifer_hooks *hooks)
+{
+    size_t i;
+    json_t *line;
+    if (json_array_size(lines))
+        aq_hooks_outputf(hooks, "%s\n", title);
+    json_array_foreach((json_t *)lines, i, line)
+        aq_hooks_outputf(hooks, "  %s\n", json_string_value(line));
+}
+
+static void put_range(const json_t *range, const struct aquifer_hooks *hooks)
+{
+    const json_t *band = json_object_get(range, "gen_tok_s");
+    if (json_is_array(band))
+        aq_hooks_outputf(hooks, " (%.3g to %.3g: %s lay so)",
+                         json_number_value(json_array_get(band, 0)),
+                         json_number_value(json_array_get(band, 1)), text_of(range, "from"));
+    else
+        aq_hooks_outputf(hooks, " (error %s)", text_of(range, "from"));
+}
+
+static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
+{
+    const json_t *p = json_object_get(doc, "predicted");
+    char text[AQ_SIZE_TEXT_MAX];
+    size_t i;
+    json_t *row;
+    put_plan(json_object_get(doc, "plan"), hooks);
+    aq_hooks_outputf(hooks, "memory\n");
+    put_memory(json_object_get(doc, "memory"), "used", hooks);
+    aq_hooks_outputf(hooks, "a decode pass of %.3g s\n", number(p, "decode_pass_s"));
+    put_links(json_object_get(doc, "links"), hooks);
+    aq_hooks_outputf(hooks, "predicted\n  %.4g tok/s generated", number(p, "gen_tok_s"));
+    put_range(json_object_get(doc, "range"), hooks);
+    aq_hooks_outputf(hooks, ", prefill %.4g, decode %.4g\n", number(p, "prefill_tok_s"),
+                     number(p, "decode_tok_s"));
+    if (json_is_number(json_object_get(p, "total_s")))
+        aq_hooks_outputf(hooks, "  %s in all, %.1f blocks of %.0f seats\n",
+                         aq_format_duration(text, number(p, "total_s")), number(p, "blocks"),
+                         number(json_object_get(doc, "plan"), "seats"));
+    aq_hooks_outputf(hooks, "  bound by %s (%s)\n", text_of(doc, "bound_by"),
+                     text_of(doc, "bound_lane"));
+    aq_hooks_outputf(hooks, "what more would buy\n");
+    json_array_foreach(json_object_get(doc, "sensitivity"), i, row)
+    {
+        double gain = 100 * (number(row, "gen_tok_s") / number(p, "gen_tok_s") - 1);
+        aq_hooks_outputf(hooks, "  %-36s %.4g tok/s (%+.1f %%)\n", text_of(row, "change"),
+                         number(row, "gen_tok_s"), gain);
+    }
+}
+
+static void put_infeasible(const json_t *doc, const struct aquifer_hooks *hooks)
+{
+    const json_t *largest = json_object_get(doc, "largest");
+    size_t i;
+    json_t *row;
+    aq_hooks_outputf(hooks, "  does not fit\nneeded\n");
+    put_memory(json_object_get(doc, "shortfall"), "needed", hooks);
+    if (json_is_object(largest))
+        aq_hooks_outputf(hooks, "fastest block that fits: %.0f x %.0f seats, %.4g tok/s\n",
+                         number(largest, "micro_batch"), number(largest, "micro_batches"),
+                         number(largest, "gen_tok_s"));
+    aq_hooks_outputf(hooks, "what would help\n");
+    json_array_foreach(json_object_get(doc, "fixes"), i, row)
+    {
+        aq_hooks_outputf(hooks, "  %-36s ", text_of(row, "change"));
+        if (json_is_true(json_object_get(row, "feasible")))
+            aq_hooks_outputf(hooks, "%.4g tok/s%s\n", number(row, "gen_tok_s"),
+                             json_is_true(json_object_get(row, "lossy")) ? ", lossy" : "");
+        else
+            aq_hooks_outputf(hooks, "not enough\n");
+    }
+}
+
+static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
+{
+    static const char *const known[] = {"feasible", "gen_tok_s", "total_s",
+                                        "plan",     "bound_by",  "shortfall"};
+    size_t i;
+    json_t *row, *v;
+    const char *key;
+    if (json_array_size(rows))
+        aq_hooks_outputf(hooks, "sweep\n");
+    json_array_foreach((json_t *)rows, i, row)
+    {
+        aq_hooks_outputf(hooks, " ");
+        json_object_foreach(row, key, v)
+        {
+            bool ours = false;
+            for (size_t k = 0; k < AQ_ARRAY_LEN(known); k++)
+                ours |= strcmp(known[k], key) == 0;
+            if (!ours)
+                aq_hooks_outputf(hooks, " %s=%-10s", key, json_string_value(v));
+        }
+        const json_t *plan = json_object_get(row, "plan");
+        if (plan)
+            aq_hooks_outputf(hooks, " %10.4g tok/s  %.0f x %.0f  %s  bound by %s\n",
+                             number(row, "gen_tok_s"), number(plan, "micro_batch"),
+                             number(plan, "micro_batches"), text_of(plan, "placement"),
+                             text_of(row, "bound_by"));
+        else
+            aq_hooks_outputf(hooks, " does not fit\n");
+    }
+}
+
+/* Records that are left out, by what is wrong with them. */
+static void put_invalid(const json_t *read, const struct aquifer_hooks *hooks)
+{
+    const char *code;
+    json_t *kind;
+    if (number(read, "invalid") > 0)
+        aq_hooks_outputf(hooks, "  %.0f of %.0f records are invalid and left out\n",
+                         number(read, "invalid"), number(read, "records"));
+    json_object_foreach(json_object_get(read, "errors"), code, kind)
+        aq_hooks_outputf(hooks, "    %s: %.0f; line %.0f: %s\n", code, number(kind, "count"),
+                         number(kind, "line"), text_of(kind, "message"));
+}
+
+void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks)
+{
+    aq_hooks_outputf(hooks, "%s on %s\n", text_of(doc, "model"), text_of(doc, "hardware"));
+    put_invalid(json_object_get(json_object_get(doc, "workload"), "read"), hooks);
+    if (json_is_true(json_object_get(doc, "feasible")))
+        put_feasible(doc, hooks);
+    else
+        put_infeasible(doc, hooks);
+    put_sweep(json_object_get(doc, "sweep"), hooks);
+    put_lines("assumed", json_object_get(doc, "assumptions"), hooks);
+    put_lines("warnings", json_object_get(doc, "warnings"), hooks);
+    const char *command = json_string_value(json_object_get(doc, "command"));
+    if (command) {
+        aq_hooks_output(hooks, command, strlen(command));
+        aq_hooks_output(hooks, "\n", 1);
+    }
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/records/request_draft.h - what request.c, request_fields.c and request_tokens.c share: a
+ * request while its JSON is still at hand.  Private to these three. */
+#ifndef AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
+#define AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
+
+#include "base/buf.h"
+#include "engine/records/request.h"
+
+#include <jansson.h>
+
+/* One prompt as it was given: text, or a JSON list of ids. */
+struct aq_draft_prompt {
+    struct aq_text text;
+    const json_t *ids; /* NULL for text */
+};
+
+struct aq_request_draft {
+    bool no_memory; /* for the words of a refusal: they are not what they should be */
+    const struct aq_request_rules *rules;
+    const struct aq_line *line;
+    json_t *root;
+    bool wide;          /* the line has numbers out of range, which are reals near them in root */
+    json_t *body;       /* borrowed from root: where prompt and parameters are */
+    struct aq_text raw; /* the body's text within the line */
+    struct aq_draft_prompt *prompts;
+    bool max_tokens_given, max_completion_tokens_given;
+    uint32_t max_completion_tokens;
+    double best_of; /* 0: not given */
+};
+
+/* Memory that lives as long as the request, NULL when there is none left. */
+void *aq_request_alloc(struct aq_request *r, size_t bytes);
+/* A NUL-terminated copy in that memory. */
+char *aq_request_copy(struct aq_request *r, const char *bytes, size_t count);
+
+/* Reads every field of the body into r->params; false when the request is refused. -ENOMEM comes
+ * back in *ret_rc. */
+bool aq_request_read_fields(struct aq_request *r, int *ret_rc);
+/* Where a record has its prompt; lines of plain text have no fields to choose from. */
+static inline const char *aq_request_prompt_field(const struct aq_request_rules *rules)
+{
+    return rules->prompt_field && !rules->text_lines ? rules->prompt_field : "prompt";
+}
+
+/* Turns the draft's prompts into ids within the context. */
+bool aq_request_tokenise(struct aq_request *r, int *ret_rc);
+
+/* Checks what depends on more than one parameter; false and *reterr-like text in r->error. */
+bool aq_request_check_params(struct aq_request *r);
+
+#endif

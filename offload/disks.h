@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * offload/disks.h - the files of a run that moves bytes to and from disk: the data files of the
+ * store that weights stream from, and the scratch of KV cache and hidden states.  Owns files, io
+ * engine and the account of both sets; the executor gets a lane over them. */
+#ifndef AQ_OFFLOAD_DISKS_H
+#define AQ_OFFLOAD_DISKS_H
+
+#include "base/log.h"
+#include "offload/disk.h"
+#include "offload/disk_lane.h"
+#include "offload/store.h"
+
+struct aq_disks;
+
+struct aq_disks_opts {
+    const struct aq_store *store; /* NULL: no weights stream.  Outlives this */
+    uint64_t scratch_bytes;       /* 0: no scratch */
+    const char *const *dirs;      /* of the scratch */
+    uint32_t dir_count;
+    bool any;                   /* tmpfs and network file systems will do */
+    const char *io, *io_direct; /* as the options; NULL: auto */
+    const struct aq_log *log;
+    /* Tests: instead of aq_io_open, virtual time, and how long a disk may be silent. */
+    int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
+                   struct aq_err *reterr);
+    void *open_io_user;
+    struct aq_timeline *timeline;
+    uint64_t deadline_ns; /* of one request; 0: as ever */
+};
+
+enum { AQ_DISKS_STORE_SET, AQ_DISKS_SCRATCH_SET };
+
+/* Opens the files and allocates the scratch in full. */
+int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struct aq_err *reterr);
+/* After the lane.  NULL is fine. */
+void aq_disks_close(struct aq_disks *d);
+
+/* Opens the io engine and the lane: struct aq_executor_opts.open_disk, disk_user is the aq_disks.
+ * regions: memory that transfers use, registered with the kernel where it permits.  check: NULL,
+ * or what looks at groups that ask for it. */
+int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
+                   uint32_t region_count, const struct aq_disk_check *check,
+                   struct aq_completions *done, struct aq_err *reterr);
+/* Closes the io engine, after the lane and before the buffers are given back: a request that had no
+ * answer may still write to them until then. */
+void aq_disks_stop(void *user);
+const char *aq_disks_engine(const struct aq_disks *d); /* "uring", "threads"; after start */
+bool aq_disks_direct(const struct aq_disks *d);
+/* Bytes on disk of the store's data files, or of the scratch. */
+uint64_t aq_disks_allocated(const struct aq_disks *d, int set);
+
+#endif

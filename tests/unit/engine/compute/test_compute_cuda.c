@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Which kernels a product on a GPU is made of, and that its numbers do not depend on that.  The GPU
+ * is emulated; AQ_CUDA_MODULE is the module. */
+#include "base/half.h"
+#include "base/prng.h"
+#include "engine/compute/cuda_lane.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { K = 200, COLUMNS = 230, SECOND = 70, ROWS_MAX = 40 };
+
+/* The module's table, with two launchers that count. */
+static struct {
+    struct aq_cuda cuda;
+    struct aq_cuda_module module;
+    struct aq_cuda_kernels kernels;
+    const struct aq_cuda_kernels *real;
+    struct aq_mem *mem;
+    struct aq_device *device;
+    void *stream, *event;
+    uint32_t by_codes, unpacks;
+} g;
+
+static int count_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p)
+{
+    g.by_codes++;
+    return g.real->product_codes(ex, p);
+}
+
+static int count_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u)
+{
+    g.unpacks++;
+    return g.real->unpack(ex, u);
+}
+
+static int set_up(void **state)
+{
+    uint64_t limits[AQ_TIER_COUNT] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    (void)state;
+    if (aq_cuda_open(&g.cuda, getenv("AQ_CUDA_MODULE"), 0, NULL) < 0)
+        return -1;
+    const struct aq_gpu_ops *gpu = g.cuda.module->gpu;
+    g.real = g.cuda.module->kernels;
+    g.kernels = *g.real;
+    g.kernels.product_codes = count_codes;
+    g.kernels.unpack = count_unpack;
+    g.module = *g.cuda.module;
+    g.module.kernels = &g.kernels;
+    g.cuda.module = &g.module;
+    if (aq_mem_open(&g.mem, limits, NULL) < 0)
+        return -1;
+    struct aq_device_opts opts = {
+        .kind = AQ_DEVICE_GPU, .mem = g.mem, .gpu_ops = gpu, .gpu = g.cuda.gpu};
+    return aq_device_open(&g.device, &opts, NULL) < 0 || gpu->stream_open(g.cuda.gpu, &g.stream) ||
+                   gpu->event_open(g.cuda.gpu, &g.event)
+               ? -1
+               : 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    g.module.gpu->event_close(g.cuda.gpu, g.event);
+    g.module.gpu->stream_close(g.cuda.gpu, g.stream);
+    aq_device_close(g.device);
+    aq_mem_close(g.mem);
+    aq_cuda_close(&g.cuda);
+    return 0;
+}
+
+/* Device memory with these bytes. */
+static void *put(const void *from, size_t bytes)
+{
+    void *p;
+    assert_int_equal(aq_device_alloc(&p, g.device, AQ_MEMORY_DEVICE, "test", bytes, NULL), 0);
+    assert_int_equal(aq_device_write(g.device, p, from, bytes, NULL), 0);
+    return p;
+}
+
+/* In two matrices side by side, with all that may follow a product. */
+struct example {
+    enum aq_dtype compute, weights;
+    uint32_t m;
+    bool deterministic;
+};
+
+static void multiply(float *ret, const struct example *e, const uint16_t *x, const void *panels,
+                     const float *bias)
+{
+    struct aq_compute_cuda *c;
+    struct aq_compute_cuda_opts opts = {
+        .cuda = &g.cuda,
+        .device = g.device,
+        .room = {.desk_bytes = 4096,
+                 .sums_bytes = AQ_MIB,
+                 .unpacked_bytes = AQ_MIB,
+                 .workspace_bytes = AQ_MIB,
+                 .stats_bytes = 4096,
+                 .logits_bytes = 4096},
+        .deterministic = e->deterministic,
+    };
+    const char *what, *why;
+    size_t panel = aq_panel_bytes(e->weights, K), x_bytes = (size_t)ROWS_MAX * K * sizeof(*x);
+    size_t panels_bytes = 5 * panel, y_bytes = sizeof(float) * ROWS_MAX * COLUMNS;
+    assert_int_equal(aq_compute_cuda_open(&c, &opts, NULL), 0);
+    void *x_there = put(x, x_bytes), *w_there = put(panels, panels_bytes);
+    float *bias_there = put(bias, sizeof(float) * COLUMNS), *y = put(ret, y_bytes);
+    struct aq_segment segments[] = {
+        {.panels = w_there, .column = 0, .rows = SECOND},
+        {.panels = (char *)w_there + 2 * panel, .column = SECOND, .rows = COLUMNS - SECOND},
+    };
+    struct aq_product p = {.x = x_there,
+                           .x_dtype = e->compute,
+                           .m = e->m,
+                           .k = K,
+                           .x_stride = K,
+                           .segments = segments,
+                           .segment_count = 2,
+                           .w_dtype = e->weights,
+                           .w_layout = AQ_LAYOUT_GROUP64,
+                           .bias = bias_there,
+                           .activation = AQ_ACT_GELU,
+                           .accumulate = true,
+                           .y = y,
+                           .y_dtype = AQ_F32,
+                           .y_stride = COLUMNS};
+    g.by_codes = g.unpacks = 0;
+    uint32_t op;
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, e->m % 2);
+    aq_compute_cuda_base(c)->ops->product(aq_compute_cuda_base(c), &p);
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
+    assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
+    assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
+    assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, ret, y, y_bytes, AQ_GPU_D2H), 0);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", x_there, x_bytes);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", w_there, panels_bytes);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", bias_there, sizeof(float) * COLUMNS);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", y, y_bytes);
+    aq_compute_cuda_close(c);
+}
+
+static float draw(uint64_t seed, uint64_t i)
+{
+    return (float)(2 * aq_prng_uniform(seed, 0, i) - 1);
+}
+
+static void pack(void *panels, enum aq_dtype t)
+{
+    struct aq_kernels k = {0};
+    float rows[AQ_PANEL_ROWS * K];
+    aq_kernels_cpu(&k, 0);
+    for (uint32_t i = 0; i < 5; i++) { /* the first matrix ends in the middle of its second */
+        for (uint32_t j = 0; j < AQ_PANEL_ROWS * K; j++)
+            rows[j] = draw(1 + i, j);
+        k.pack_panel((char *)panels + i * aq_panel_bytes(t, K), t, AQ_LAYOUT_GROUP64, rows, AQ_F32,
+                     i == 1 ? SECOND - AQ_PANEL_ROWS : AQ_PANEL_ROWS, K);
+    }
+}
+
+/* Both ways against each other: one way's sums of 200 products below 1 are off by 200 roundings of
+ * numbers below 200 at the very most. */
+static void check_example(struct example e)
+{
+    static uint16_t x[ROWS_MAX * K];
+    static float bias[COLUMNS], first[ROWS_MAX * COLUMNS], got[ROWS_MAX * COLUMNS],
+        want[ROWS_MAX * COLUMNS];
+    void *panels = malloc(5 * aq_panel_bytes(e.weights, K));
+    assert_non_null(panels);
+    pack(panels, e.weights);
+    for (uint32_t i = 0; i < ROWS_MAX * K; i++)
+        x[i] = e.compute == AQ_F16 ? aq_f16_from_f32(draw(20, i)) : aq_bf16_from_f32(draw(20, i));
+    for (uint32_t i = 0; i < ROWS_MAX * COLUMNS; i++)
+        first[i] = draw(30, i);
+    for (uint32_t i = 0; i < COLUMNS; i++)
+        bias[i] = draw(40, i);
+    memcpy(got, first, sizeof(got));
+    multiply(got, &e, x, panels, bias);
+    bool few = e.m <= AQ_CUDA_PRODUCT_ROWS_MAX;
+    assert_int_equal(g.by_codes, few ? 2 : 0);
+    assert_int_equal(g.unpacks, few ? 0 : 2);
+    memcpy(want, first, sizeof(want));
+    e.deterministic = true;
+    multiply(want, &e, x, panels, bias);
+    assert_int_equal(g.by_codes, 0);
+    assert_int_equal(g.unpacks, 2);
+    for (uint32_t i = 0; i < ROWS_MAX * COLUMNS; i++) {
+        if (i >= e.m * COLUMNS)
+            assert_true(got[i] == first[i]);
+        else if (!(fabsf(got[i] - want[i]) <= 200 * 200 * 0x1p-24f))
+            fail_msg("%s with %s, %u rows: number %u is %g, expected %g", aq_dtype_name(e.compute),
+                     aq_dtype_name(e.weights), e.m, i, (double)got[i], (double)want[i]);
+    }
+    free(panels);
+}
+
+static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
+{
+    static const uint32_t m_values[] = {1, 5, 16, 17, ROWS_MAX};
+    (void)state;
+    for (size_t i = 0; i < 4 * AQ_ARRAY_LEN(m_values); i++) {
+        struct example e = {.compute = i % 2 ? AQ_BF16 : AQ_F16,
+                            .weights = i / 2 % 2 ? AQ_Q8 : AQ_Q4,
+                            .m = m_values[i / 4]};
+        check_example(e);
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, set_up, tear_down) ? 1 : 0;
+}

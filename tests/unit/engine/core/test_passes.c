@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The passes that a forecast counts are those that the engine runs: random sequences on random
+ * plans, their lengths through policy/seating.h beside the sequences through the executor, pass by
+ * pass: rows, keys, and the bytes of KV that every part moves.
+ *
+ * AQ_PASSES_DRAWS sets how many are drawn, AQ_PASSES_SEED from which seed. */
+#include "engine/core/engine_state.h"
+#include "engine/exec/exec.h"
+#include "policy/seating.h"
+#include "tests/sim/drawn.h"
+#include "tests/temp.h"
+#include "tests/test.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { DRAWS = TEST_SLOW ? 4 : 40, VOCAB = 4096 };
+
+/* A run, and the forecast of its passes. */
+struct watched {
+    struct aq_engine *engine;
+    struct aq_seating *seating;
+    struct aq_pass_shape *want;
+    uint64_t passes, moving;
+    char text[512]; /* the first difference; empty: none */
+};
+
+static void differ(struct watched *w, const char *what, uint64_t got, uint64_t want)
+{
+    if (!w->text[0])
+        snprintf(w->text, sizeof(w->text), "pass %llu: %s: the engine %llu, the forecast %llu",
+                 (unsigned long long)w->passes, what, (unsigned long long)got,
+                 (unsigned long long)want);
+}
+
+#define COMPARE(got, want, field)                                                                  \
+    do {                                                                                           \
+        if ((got)->field != (want)->field)                                                         \
+            differ(w, #field, (got)->field, (want)->field);                                        \
+    } while (0)
+
+static void compare_parts(struct watched *w, const struct aq_part_shape *got,
+                          const struct aq_part_shape *want)
+{
+    COMPARE(got, want, decode_rows);
+    COMPARE(got, want, prefill_rows);
+    COMPARE(got, want, decode_keys);
+    COMPARE(got, want, decode_slots);
+    COMPARE(got, want, prefill_key_pairs);
+    COMPARE(got, want, stat_key_pairs);
+    COMPARE(got, want, read_bytes);
+    COMPARE(got, want, write_bytes);
+    COMPARE(got, want, load_bytes);
+    COMPARE(got, want, store_bytes);
+    w->moving += got->read_bytes + got->write_bytes + got->load_bytes + got->store_bytes > 0;
+}
+
+static void watch(void *user, bool running)
+{
+    struct watched *w = user;
+    const struct aq_plan *plan = &aq_engine_block(w->engine)->plan;
+    uint32_t prefill, decode;
+    if (!running)
+        return;
+    if (!aq_seating_next(w->seating, w->want, &prefill, &decode))
+        differ(w, "passes", 1, 0);
+    for (uint32_t k = 0; k < plan->shape.micro_batches; k++) {
+        const struct aq_pass_shape *got = &w->engine->executor->pass_shape[k];
+        COMPARE(got, &w->want[k], decode_rows);
+        COMPARE(got, &w->want[k], prefill_rows);
+        for (uint32_t i = 0; i < plan->part_count; i++)
+            compare_parts(w, &got->part[i], &w->want[k].part[i]);
+    }
+    w->passes++;
+}
+
+static struct {
+    char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[TEMP_INSIDE_MAX], model[4096];
+    struct drawn_place place;
+    struct crowd crowd;
+    uint64_t ran, moving;
+} rig;
+
+static int set_up(void **state)
+{
+    temp_dir(rig.root, "passes");
+    snprintf(rig.model, sizeof(rig.model), "%s", test_data_path("tiny-opt"));
+    snprintf(rig.cache, sizeof(rig.cache), "%s/cache", rig.root);
+    snprintf(rig.scratch, sizeof(rig.scratch), "%s/scratch", rig.root);
+    if (mkdir(rig.cache, 0700) < 0 || mkdir(rig.scratch, 0700) < 0)
+        return -1;
+    rig.place = (struct drawn_place){
+        .dirs = {rig.scratch}, .dir_count = 1, .cache_dir = rig.cache, .chunk_pages = 400};
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    return temp_remove(rig.root);
+}
+
+static void run_draw(uint64_t seed, uint64_t number)
+{
+    struct drawn d = {0};
+    struct aq_err err;
+    struct aq_length length[CROWD_MAX];
+    struct watched w = {0};
+    crowd_draw(&rig.crowd, seed + number, 6 + (uint32_t)(number % 8), 75, 44, VOCAB);
+    for (uint32_t i = 0; i < rig.crowd.count; i++) {
+        const struct aq_sequence *s = &rig.crowd.one[i].s;
+        length[i] = (struct aq_length){s->prompt_count, s->max_tokens};
+    }
+    d.opts.model_dir = rig.model;
+    drawn_formats(&d.opts, seed, number);
+    drawn_kv(&d.opts, seed, number);
+    drawn_plan(&d, seed, number, &rig.place);
+    /* Nothing is computed but how many slots each head keeps, where that is for them to say. */
+    d.opts.replay = !aq_kv_policy_desc(&d.opts.kv)->ragged;
+    if (aq_engine_open(&w.engine, &d.opts, &err) < 0)
+        fail_msg("draw %llu: %s", (unsigned long long)number, err.text);
+    if (aq_engine_plan(w.engine, &rig.crowd.work, &err) == 0) {
+        const struct aq_block *b = aq_engine_block(w.engine);
+        struct aq_seating_opts o = {
+            aq_engine_steps(w.engine), b, length, rig.crowd.count, rig.crowd.count,
+            w.engine->refill};
+        assert_int_equal(aq_seating_open(&w.seating, &o, &err), 0);
+        w.want = calloc(b->plan.shape.micro_batches, sizeof(*w.want));
+        assert_non_null(w.want);
+        aq_engine_observe(w.engine, watch, &w);
+        if (aq_engine_load(w.engine, &err) < 0 || crowd_run(&rig.crowd, w.engine, &err) < 0)
+            fail_msg("draw %llu, %s: %s", (unsigned long long)number, d.text, err.text);
+        if (w.text[0])
+            fail_msg("draw %llu, %s: %s", (unsigned long long)number, d.text, w.text);
+        uint32_t prefill, decode;
+        assert_false(aq_seating_next(w.seating, w.want, &prefill, &decode));
+        rig.ran++;
+        rig.moving += w.moving > 0;
+    }
+    aq_engine_close(w.engine);
+    aq_seating_close(w.seating);
+    free(w.want);
+}
+
+static void a_forecast_has_the_passes_of_the_engine(void **state)
+{
+    const char *draws_text = getenv("AQ_PASSES_DRAWS"), *seed_text = getenv("AQ_PASSES_SEED");
+    uint64_t draws = draws_text ? strtoull(draws_text, NULL, 10) : DRAWS;
+    uint64_t seed = seed_text ? strtoull(seed_text, NULL, 10) : 20261123;
+    print_message("AQ_PASSES_SEED=%llu, %llu draws\n", (unsigned long long)seed,
+                  (unsigned long long)draws);
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(seed, i);
+    print_message("%llu ran, of which %llu moved KV\n", (unsigned long long)rig.ran,
+                  (unsigned long long)rig.moving);
+    assert_true(2 * rig.ran >= draws);
+    assert_true(draws < 20 || 4 * rig.moving >= rig.ran);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_forecast_has_the_passes_of_the_engine),
+};
+
+int main(void)
+{
+    return cmocka_run_group_tests(tests, set_up, tear_down) ? 1 : 0;
+}

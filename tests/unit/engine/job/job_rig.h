@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/unit/engine/job/job_rig.h - runs `generate` on the stand-in engine in a folder of its own,
+ * and looks at what it leaves. */
+#ifndef AQ_TESTS_UNIT_ENGINE_JOB_JOB_RIG_H
+#define AQ_TESTS_UNIT_ENGINE_JOB_JOB_RIG_H
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "engine/commands/commands.h"
+#include "tests/fake_engine.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+enum { RIG_LINES_MAX = 4096 };
+
+struct job_rig {
+    char dir[64];
+    struct aq_buf lines, output; /* what the hooks got */
+    uint64_t progress_lines, error_lines;
+    double first_progress_s; /* seconds after the start; 0: none */
+    double start_s;
+    atomic_bool interrupt; /* what hooks->interrupted answers */
+    struct aq_err err;
+};
+
+/* cmocka setup and teardown; the folder is removed with all that is in it. */
+int job_rig_setup(void **state);
+int job_rig_teardown(void **state);
+
+/* Path of a file in the folder; good until four more are asked for. */
+const char *job_rig_path(const struct job_rig *rig, const char *name);
+void job_rig_write(const struct job_rig *rig, const char *name, const char *text);
+/* malloc'd content, NULL when there is no such file. */
+char *job_rig_read(const struct job_rig *rig, const char *name);
+bool job_rig_exists(const struct job_rig *rig, const char *name);
+
+/* Writes "in.jsonl": `count` plain records with ids "r0", "r1", ..., short prompts and different
+ * max_tokens, some of them sampled. */
+void job_rig_records(struct job_rig *rig, unsigned count);
+/* Runs generate with model, input "in.jsonl", output "out.jsonl" and these options on top (JSON
+ * members without braces, "" for none; "input", "output" and "prompt" replace the defaults). */
+int job_rig_run(struct job_rig *rig, const char *options);
+
+/* The lines of a result file, parsed, as a JSON list.  New reference. */
+json_t *job_rig_results(const struct job_rig *rig, const char *name);
+/* The file's lines sorted, as one malloc'd text: equal for equal results in any order. */
+char *job_rig_sorted(const struct job_rig *rig, const char *name);
+
+#endif

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Lines of a prompt file: ends, blanks, marks, lengths, and that each can be read again. */
+#include "engine/records/input.h"
+
+#include "base/buf.h"
+#include "tests/test.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static char dir[64], path[96];
+
+static int setup(void **state)
+{
+    snprintf(dir, sizeof(dir), "/tmp/aq-input-XXXXXX");
+    if (!mkdtemp(dir))
+        return -1;
+    snprintf(path, sizeof(path), "%s/prompts", dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    unlink(path);
+    return rmdir(dir);
+}
+
+static void write_file(const char *bytes, size_t count)
+{
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    fclose(f);
+}
+
+static struct aq_input *open_file(enum aq_input_format format)
+{
+    struct aq_input *in;
+    struct aq_input_opts opts = {.path = path, .format = format};
+    assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+    return in;
+}
+
+static void assert_next(struct aq_input *in, const char *text, uint64_t index, uint64_t number)
+{
+    struct aq_line line, again;
+    struct aq_line_place place;
+    assert_int_equal(aq_input_next(in, &line, &place, NULL), 1);
+    assert_int_equal(line.bytes, strlen(text));
+    assert_memory_equal(line.text, text, line.bytes);
+    assert_int_equal(line.index, index);
+    assert_int_equal(line.number, number);
+    assert_int_equal(line.hash, XXH3_64bits(text, strlen(text)));
+    assert_int_equal(aq_input_at(in, &place, &again, NULL), 0);
+    assert_int_equal(again.bytes, line.bytes);
+    assert_memory_equal(again.text, text, again.bytes);
+}
+
+static void assert_end(struct aq_input *in)
+{
+    struct aq_line line;
+    struct aq_line_place place;
+    assert_int_equal(aq_input_next(in, &line, &place, NULL), 0);
+}
+
+static void ends_marks_and_blank_lines_are_passed_over(void **state)
+{
+    static const char text[] = "\xef\xbb\xbf{\"a\":1}\r\n\n  \t\r\n{\"b\":2}\n\r\n{\"c\":3}";
+    write_file(text, sizeof(text) - 1);
+    struct aq_input *in = open_file(AQ_INPUT_AUTO);
+    assert_false(aq_input_is_text(in));
+    assert_next(in, "{\"a\":1}", 0, 1);
+    assert_next(in, "{\"b\":2}", 1, 4);
+    assert_next(in, "{\"c\":3}", 2, 6); /* no newline at the end */
+    assert_end(in);
+    assert_end(in);
+    aq_input_close(in);
+}
+
+static void an_empty_file_has_no_lines(void **state)
+{
+    write_file("", 0);
+    struct aq_input *in = open_file(AQ_INPUT_AUTO);
+    assert_end(in);
+    aq_input_close(in);
+}
+
+static void lines_larger_than_the_buffer_are_whole(void **state)
+{
+    struct aq_buf b = {0};
+    for (int i = 0; i < 300000; i++)
+        aq_buf_puts(&b, "0123456789");
+    size_t long_bytes = b.count;
+    aq_buf_puts(&b, "\nshort\n");
+    write_file(b.data, b.count);
+    struct aq_input *in = open_file(AQ_INPUT_TEXT);
+    struct aq_line line;
+    struct aq_line_place place;
+    assert_int_equal(aq_input_next(in, &line, &place, NULL), 1);
+    assert_int_equal(line.bytes, long_bytes);
+    assert_memory_equal(line.text, b.data, long_bytes);
+    assert_next(in, "short", 1, 2);
+    assert_end(in);
+    aq_input_close(in);
+    aq_buf_close(&b);
+}
+
+static void a_line_beyond_the_limit_is_skipped_but_hashed(void **state)
+{
+    size_t bytes = AQ_LINE_BYTES_MAX + 5;
+    char *text = malloc(bytes + 6);
+    assert_non_null(text);
+    memset(text, 'x', bytes);
+    memcpy(text + bytes, "\nnext\n", 6);
+    write_file(text, bytes + 6);
+    struct aq_input *in = open_file(AQ_INPUT_TEXT);
+    struct aq_line line, again;
+    struct aq_line_place place;
+    assert_int_equal(aq_input_next(in, &line, &place, NULL), 1);
+    assert_true(line.too_long);
+    assert_int_equal(line.hash, XXH3_64bits(text, bytes));
+    assert_int_equal(aq_input_at(in, &place, &again, NULL), 0);
+    assert_true(again.too_long);
+    assert_next(in, "next", 1, 2);
+    aq_input_close(in);
+    free(text);
+}
+
+static void the_hash_is_of_the_whole_input_wherever_reading_stopped(void **state)
+{
+    static const char text[] = "one\ntwo\nthree\n";
+    write_file(text, sizeof(text) - 1);
+    struct aq_input *in = open_file(AQ_INPUT_TEXT);
+    assert_next(in, "one", 0, 1);
+    assert_int_equal(aq_input_drain(in, NULL), 0);
+    assert_int_equal(aq_input_bytes(in), sizeof(text) - 1);
+    uint64_t hash = aq_input_hash(in);
+    aq_input_close(in);
+    in = open_file(AQ_INPUT_TEXT);
+    assert_next(in, "one", 0, 1);
+    assert_next(in, "two", 1, 2);
+    assert_next(in, "three", 2, 3);
+    assert_end(in);
+    assert_int_equal(aq_input_hash(in), hash);
+    aq_input_close(in);
+}
+
+static void auto_tells_text_from_json_by_the_first_character(void **state)
+{
+    write_file("Once upon\na time", 16);
+    struct aq_input *in = open_file(AQ_INPUT_AUTO);
+    assert_true(aq_input_is_text(in));
+    aq_input_close(in);
+    write_file(" {\"a\"", 5);
+    in = open_file(AQ_INPUT_AUTO);
+    assert_false(aq_input_is_text(in));
+    aq_input_close(in);
+}
+
+static void what_is_not_a_text_file_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t count;
+        const char *word;
+    } cases[] = {{"\x1f\x8b\x08\x00", 4, "gzip"},
+                 {"\x28\xb5\x2f\xfd", 4, "zstd"},
+                 {"\xff\xfe{\x00", 4, "UTF-16"}};
+    struct aq_input *in;
+    struct aq_err err;
+    struct aq_input_opts opts = {.path = path};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        write_file(cases[i].bytes, cases[i].count);
+        assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+        assert_non_null(strstr(err.text, cases[i].word));
+    }
+    opts.path = dir;
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "directory"));
+    opts.path = "/no/such/file";
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "/no/such/file"));
+}
+
+static void a_table_is_refused_with_a_line_that_makes_records_of_it(void **state)
+{
+    static const char table[] = "name,question\na,\"why, oh why\"\n";
+    static const char *const names[] = {"q.csv", "Q.TSV"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        char name[sizeof(path) + 8];
+        snprintf(name, sizeof(name), "%s/%s", dir, names[i]);
+        write_file(table, sizeof(table) - 1);
+        assert_int_equal(rename(path, name), 0);
+        struct aq_input *in;
+        struct aq_err err;
+        struct aq_input_opts opts = {.path = name};
+        assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+        assert_non_null(strstr(err.text, "csv.DictReader(sys.stdin"));
+        assert_int_equal(strstr(err.text, "delimiter=\"\\t\"") != NULL, i == 1);
+        assert_non_null(strstr(err.text, "--prompt-field"));
+        opts.format = AQ_INPUT_TEXT; /* the user may know better */
+        assert_int_equal(aq_input_open(&in, &opts, &err), 0);
+        assert_next(in, "name,question", 0, 1);
+        aq_input_close(in);
+        assert_int_equal(unlink(name), 0);
+    }
+}
+
+static void a_pipe_is_spooled(void **state)
+{
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int keep = open(path, O_RDWR); /* so that neither side waits for the other */
+    assert_int_equal(write(keep, "one\ntwo\n", 8), 8);
+    int writer = open(path, O_WRONLY);
+    struct aq_input *in;
+    struct aq_input_opts opts = {.path = path, .spool_dir = dir, .format = AQ_INPUT_TEXT};
+    pid_t child = fork();
+    if (child == 0) { /* closes the last writer once the reader has it open */
+        usleep(200000);
+        _exit(0);
+    }
+    close(writer);
+    close(keep);
+    /* The child's copies end with it; reading then comes to an end. */
+    assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+    assert_next(in, "one", 0, 1);
+    assert_next(in, "two", 1, 2);
+    assert_end(in);
+    aq_input_close(in);
+}
+
+static void prompts_become_records(void **state)
+{
+    char *items[] = {(char *)"say \"hi\"\n", (char *)"b"};
+    struct aq_strings prompts = {items, 2};
+    struct aq_input_opts opts = {.prompts = &prompts};
+    struct aq_input *in;
+    assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+    assert_next(in, "{\"prompt\":\"say \\\"hi\\\"\\n\"}", 0, 1);
+    assert_next(in, "{\"prompt\":\"b\"}", 1, 2);
+    assert_end(in);
+    aq_input_close(in);
+}
+
+#define T(claim) cmocka_unit_test_setup_teardown(claim, setup, teardown)
+
+static const struct CMUnitTest tests[] = {
+    T(ends_marks_and_blank_lines_are_passed_over),
+    T(an_empty_file_has_no_lines),
+    T(lines_larger_than_the_buffer_are_whole),
+    T(a_line_beyond_the_limit_is_skipped_but_hashed),
+    T(the_hash_is_of_the_whole_input_wherever_reading_stopped),
+    T(auto_tells_text_from_json_by_the_first_character),
+    T(what_is_not_a_text_file_is_refused_by_name),
+    T(a_table_is_refused_with_a_line_that_makes_records_of_it),
+    T(a_pipe_is_spooled),
+    T(prompts_become_records),
+};
+
+AQ_TEST_MAIN(tests)
