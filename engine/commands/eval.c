@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/paths.h"
+#include "engine/core/drive.h"
 #include "engine/core/report.h"
 #include "engine/measure/eval_compare.h"
 #include "engine/measure/eval_sweep.h"
@@ -52,36 +53,50 @@ static void on_logits(struct aq_sequence *s, uint32_t step, uint32_t worker, con
 
 /* ---- one run ----------------------------------------------------------------------------- */
 
+/* One run of all windows. */
+struct windows_run {
+    struct eval *v;
+    struct aq_engine *engine;
+    const char *what; /* which run, for lines of progress; "": the only one */
+    uint32_t next, done;
+    double noted_s; /* when progress was told last */
+};
+
+static int before_pass(void *user, struct aq_err *reterr)
+{
+    struct windows_run *run = user;
+    struct eval *v = run->v;
+    const struct aquifer_hooks *hooks = v->hooks;
+    int rc = v->compare ? aq_eval_compare_check(v->compare, reterr) : 0;
+    if (rc < 0)
+        return rc;
+    if (hooks && hooks->interrupted && hooks->interrupted(hooks->user))
+        return aq_error(reterr, -EINTR, "eval: interrupted after %u of %u windows", run->done,
+                        v->w.count);
+    if (aq_clock_s() - run->noted_s > 10) {
+        run->noted_s = aq_clock_s();
+        aq_hooks_line(hooks, AQUIFER_PROGRESS, "eval: %s%s%u of %u windows", run->what,
+                      *run->what ? ": " : "", run->done, v->w.count);
+    }
+    while (run->next < v->w.count && aq_engine_waiting(run->engine) < aq_engine_seats(run->engine))
+        aq_engine_submit(run->engine, &v->w.sequence[run->next++]);
+    return 0;
+}
+
+static int window_ended(void *user, struct aq_sequence *s, struct aq_err *reterr)
+{
+    struct windows_run *run = user;
+    run->done++;
+    return s->finish == AQ_FINISH_ERROR ? aq_error(reterr, -ENOEXEC, "eval: logits are not finite")
+                                        : 0;
+}
+
 static int run_windows(struct eval *v, struct aq_engine *e, const char *what, struct aq_err *reterr)
 {
-    struct aq_eval_windows *w = &v->w;
-    uint32_t next = 0, done = 0, seats = aq_engine_seats(e);
-    double noted = aq_clock_s();
-    bool worked = true;
-    while (worked) {
-        if (v->hooks && v->hooks->interrupted && v->hooks->interrupted(v->hooks->user))
-            return aq_error(reterr, -EINTR, "eval: interrupted after %u of %u windows", done,
-                            w->count);
-        while (next < w->count && aq_engine_waiting(e) < seats)
-            aq_engine_submit(e, &w->sequence[next++]);
-        int rc = aq_engine_pass(e, &worked, reterr);
-        if (rc == 0 && v->compare)
-            rc = aq_eval_compare_check(v->compare, reterr);
-        if (rc < 0)
-            return rc;
-        const struct aq_sequence *s;
-        while ((s = aq_engine_finished(e))) {
-            if (s->finish == AQ_FINISH_ERROR)
-                return aq_error(reterr, -ENOEXEC, "eval: logits are not finite");
-            done++;
-        }
-        if (aq_clock_s() - noted > 10) {
-            noted = aq_clock_s();
-            aq_hooks_line(v->hooks, AQUIFER_PROGRESS, "eval: %s%s%u of %u windows", what,
-                          *what ? ": " : "", done, w->count);
-        }
-    }
-    return 0;
+    struct windows_run run = {.v = v, .engine = e, .what = what, .noted_s = aq_clock_s()};
+    const struct aq_drive drive = {e, &run, before_pass, window_ended};
+    int rc = aq_drive_all(&drive, reterr);
+    return rc < 0 || !v->compare ? rc : aq_eval_compare_check(v->compare, reterr);
 }
 
 static int plan_and_load(struct eval *v, struct aq_engine *e, bool dry_run, struct aq_err *reterr)

@@ -88,12 +88,9 @@ static int open_input(struct aq_job *j, struct aq_err *reterr)
 static void job_close(struct aq_job *j)
 {
     aq_writer_close(j->writer, NULL, NULL);
-    aq_engine_close(j->g.engine); /* before the records it may still hold */
+    aq_engine_close(j->g.engine);
     j->g.engine = NULL;
-    for (struct aq_record *rec = j->in_flight, *next; rec; rec = next) {
-        next = rec->next;
-        aq_record_close(rec);
-    }
+    aq_flight_close(&j->flight);
     aq_input_close(j->input);
     aq_generator_close(&j->g);
     free(j->rows);

@@ -4,7 +4,9 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "engine/commands/commands.h"
+#include "engine/core/drive.h"
 #include "engine/core/report.h"
+#include "engine/job/flight.h"
 #include "engine/job/generator.h"
 
 #include <assert.h>
@@ -30,7 +32,7 @@ struct aquifer {
     uint64_t submitted, done, errors, prompt_tokens;
     uint64_t scored; /* records that wanted log-probabilities of their prompts */
     double load_s, first_pass_s, last_result_s;
-    struct aq_record *in_flight;
+    struct aq_flight flight;
     struct ready *first, *last;
 };
 
@@ -40,12 +42,9 @@ static void session_close(struct aquifer *a)
 {
     if (!a)
         return;
-    aq_engine_close(a->g.engine); /* before the records it may still hold */
+    aq_engine_close(a->g.engine);
     a->g.engine = NULL;
-    for (struct aq_record *rec = a->in_flight, *next; rec; rec = next) {
-        next = rec->next;
-        aq_record_close(rec);
-    }
+    aq_flight_close(&a->flight);
     for (struct ready *r = a->first, *next; r; r = next) {
         next = r->next;
         free(r->line);
@@ -187,7 +186,6 @@ static int submit(struct aquifer *a, const char *record_json, struct aq_err *ret
         .hash = XXH3_64bits(record_json, bytes),
     };
     struct aq_request *r;
-    struct aq_record *rec;
     int rc = aq_request_open(&r, &a->g.rules, &line, reterr);
     if (rc < 0)
         return rc;
@@ -205,13 +203,7 @@ static int submit(struct aquifer *a, const char *record_json, struct aq_err *ret
     a->scored += scored;
     if (scored && a->scored == 1 && aq_generator_scores_text(scores, &a->g, 1)) /* once */
         aq_log_line(&a->log, AQ_LOG_WARNING, "lossy: %s", scores);
-    rc = aq_record_open(&rec, r, &a->g.record_rules, reterr);
-    if (rc < 0)
-        return rc;
-    aq_record_link(&a->in_flight, rec);
-    for (uint32_t i = 0; i < rec->choice_count; i++)
-        aq_engine_submit(a->g.engine, &rec->choices[i].sequence);
-    return 0;
+    return aq_flight_submit(&a->flight, a->g.engine, r, &a->g.record_rules, reterr);
 }
 
 static int put_result(struct aquifer *a, struct aq_record *rec, struct aq_err *reterr)
@@ -231,26 +223,32 @@ static int put_result(struct aquifer *a, struct aq_record *rec, struct aq_err *r
     return put_ready(a, &text, reterr);
 }
 
-static int one_pass(struct aquifer *a, struct aq_err *reterr)
+static int before_pass(void *user, struct aq_err *reterr)
 {
-    bool worked;
+    struct aquifer *a = user;
     if (a->hooks.interrupted && a->hooks.interrupted(a->hooks.user))
         return aq_error(reterr, -EINTR, "interrupted");
     if (a->first_pass_s <= 0)
         a->first_pass_s = aq_clock_s();
-    int rc = aq_engine_pass(a->g.engine, &worked, reterr);
-    struct aq_sequence *s;
-    while (rc == 0 && (s = aq_engine_finished(a->g.engine))) {
-        struct aq_record *rec = aq_record_finish(s)->record;
-        if (!aq_record_done(rec))
-            continue;
-        rc = put_result(a, rec, reterr);
-        aq_record_unlink(rec);
-        aq_record_close(rec);
-    }
-    if (rc == 0 && !worked && !a->first && a->in_flight)
-        return aq_error(reterr, -EIO, "the engine stands still with records in flight");
+    return 0;
+}
+
+static int sequence_ended(void *user, struct aq_sequence *s, struct aq_err *reterr)
+{
+    struct aquifer *a = user;
+    struct aq_record *rec = aq_flight_end(&a->flight, s);
+    int rc = rec ? put_result(a, rec, reterr) : 0;
+    aq_record_close(rec);
     return rc;
+}
+
+static int one_pass(struct aquifer *a, struct aq_err *reterr)
+{
+    const struct aq_drive drive = {a->g.engine, a, before_pass, sequence_ended};
+    bool worked;
+    int rc = aq_drive_pass(&drive, &worked, reterr);
+    bool stuck = rc == 0 && !worked && !a->first && a->flight.count;
+    return stuck ? aq_flight_stuck(&a->flight, reterr) : rc;
 }
 
 /* ---- the public functions ---- */
@@ -274,7 +272,7 @@ int aquifer_next(struct aquifer *a, char **ret_result_json, struct aquifer_error
     assert(a && ret_result_json);
     struct aq_err err = {0};
     int rc = 0;
-    while (rc == 0 && !a->first && a->in_flight)
+    while (rc == 0 && !a->first && a->flight.count)
         rc = one_pass(a, &err);
     if (rc < 0)
         return publish(reterr, &err, rc);

@@ -16,6 +16,7 @@
 
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
+#include "engine/job/flight.h"
 #include "engine/job/generator.h"
 #include "engine/job/lock.h"
 #include "engine/job/sums.h"
@@ -122,7 +123,7 @@ struct aq_job {
     bool planned, abandoned;             /* abandoned: the engine's thread still uses all this */
     bool text_output;                    /* --prompt without --output: texts, no JSON */
 
-    struct aq_record *in_flight; /* submitted and not yet written; closed after the engine */
+    struct aq_flight flight; /* closed after the engine */
 
     struct aq_run *run; /* job_run.c; NULL when nothing runs */
 };

@@ -5,6 +5,7 @@
 #include "engine/job/job.h"
 
 #include "base/clock.h"
+#include "engine/core/drive.h"
 #include "engine/job/reorder.h"
 
 #include <assert.h>
@@ -55,7 +56,7 @@ struct aq_run {
 
     /* the engine's thread */
     struct aq_run_view now; /* what it will show next */
-    uint64_t next_row, held_bytes;
+    uint64_t next_row;
 
     /* the watcher */
     struct aq_progress progress;
@@ -231,7 +232,6 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
     struct aq_request *r;
-    struct aq_record *rec;
     int rc = aq_job_request(&r, j, row, reterr);
     if (rc < 0)
         return rc;
@@ -240,15 +240,9 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
         aq_request_close(r);
         return rc;
     }
-    rc = aq_record_open(&rec, r, &j->g.record_rules, reterr);
-    if (rc < 0)
-        return rc;
-    aq_record_link(&j->in_flight, rec);
-    run->held_bytes += rec->bytes;
-    run->now.in_flight++;
-    for (uint32_t i = 0; i < rec->choice_count; i++)
-        aq_engine_submit(j->g.engine, &rec->choices[i].sequence);
-    return 0;
+    rc = aq_flight_submit(&j->flight, j->g.engine, r, &j->g.record_rules, reterr);
+    run->now.in_flight = j->flight.count;
+    return rc;
 }
 
 /* Keeps as many sequences waiting as a pass can seat, within the memory that was planned for. */
@@ -257,10 +251,10 @@ static int feed(struct aq_run *run, struct aq_err *reterr)
     struct aq_job *j = run->job;
     while (run->next_row < j->row_count && !run->stop) {
         const struct aq_row *row = &j->rows[run->next_row];
-        bool busy = run->now.in_flight > 0;
+        bool busy = j->flight.count > 0;
         if (!row->done && !row->code && busy &&
             (aq_engine_waiting(j->g.engine) >= aq_engine_seats(j->g.engine) ||
-             run->held_bytes + row->held_kib * AQ_KIB > j->held_limit))
+             j->flight.bytes + row->held_kib * AQ_KIB > j->held_limit))
             break;
         int rc = row->done ? 0 : submit_row(run, run->next_row, reterr);
         if (rc < 0)
@@ -270,25 +264,19 @@ static int feed(struct aq_run *run, struct aq_err *reterr)
     return 0;
 }
 
-static int collect(struct aq_run *run, struct aq_err *reterr)
+static int sequence_ended(void *user, struct aq_sequence *s, struct aq_err *reterr)
 {
-    struct aq_sequence *s;
-    int rc = 0;
-    while (rc == 0 && (s = aq_engine_finished(run->job->g.engine))) {
-        struct aq_choice *c = aq_record_finish(s);
-        run->now.stopped += s->finish != AQ_FINISH_LENGTH;
-        run->now.ended_tokens += s->token_count;
-        run->now.ended_max += s->max_tokens;
-        struct aq_record *rec = c->record;
-        if (!aq_record_done(rec))
-            continue;
-        rc = put_result(run, rec, reterr);
-        run->held_bytes -= rec->bytes;
-        run->now.in_flight--;
-        run->now.last_result_s = aq_clock_s();
-        aq_record_unlink(rec);
-        aq_record_close(rec);
-    }
+    struct aq_run *run = user;
+    run->now.stopped += s->finish != AQ_FINISH_LENGTH;
+    run->now.ended_tokens += s->token_count;
+    run->now.ended_max += s->max_tokens;
+    struct aq_record *rec = aq_flight_end(&run->job->flight, s);
+    if (!rec)
+        return 0;
+    int rc = put_result(run, rec, reterr);
+    run->now.in_flight = run->job->flight.count;
+    run->now.last_result_s = aq_clock_s();
+    aq_record_close(rec);
     return rc;
 }
 
@@ -296,6 +284,7 @@ static int collect(struct aq_run *run, struct aq_err *reterr)
 static int pass(struct aq_run *run, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
+    const struct aq_drive drive = {.engine = j->g.engine, .user = run, .ended = sequence_ended};
     bool worked;
     run->now.pass_begin_s = aq_clock_s();
     if (run->now.first_pass_s <= 0)
@@ -307,11 +296,8 @@ static int pass(struct aq_run *run, struct aq_err *reterr)
     aq_engine_stats(j->g.engine, &run->now.stats);
     if (rc < 0)
         return rc;
-    rc = collect(run, reterr);
-    if (rc == 0 && !worked && run->now.in_flight)
-        return aq_error(reterr, -EIO, "the engine stands still with %" PRIu64 " records in flight",
-                        run->now.in_flight);
-    return rc;
+    rc = aq_drive_collect(&drive, reterr);
+    return rc == 0 && !worked && j->flight.count ? aq_flight_stuck(&j->flight, reterr) : rc;
 }
 
 static void hand_over_report(struct aq_run *run)
@@ -355,7 +341,7 @@ static int drive(struct aq_run *run, struct aq_err *reterr)
     while (rc == 0 && !run->stop) {
         rc = feed(run, reterr);
         publish(run);
-        if (rc < 0 || !run->now.in_flight)
+        if (rc < 0 || !run->job->flight.count)
             break;
         rc = pass(run, reterr);
         if (rc == 0)

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/prng.h"
+#include "engine/core/drive.h"
 #include "engine/core/opts_from.h"
 #include "engine/core/report.h"
 
@@ -70,26 +71,27 @@ static void batch_stands_for(struct batch *b, const struct aq_bench_row *row)
     }
 }
 
+static int check_interrupted(void *user, struct aq_err *reterr)
+{
+    const struct aquifer_hooks *hooks = user;
+    bool interrupted = hooks && hooks->interrupted && hooks->interrupted(hooks->user);
+    return interrupted ? aq_error(reterr, -EINTR, "bench: interrupted") : 0;
+}
+
+static int check_finite(void *user, struct aq_sequence *s, struct aq_err *reterr)
+{
+    return s->finish == AQ_FINISH_ERROR ? aq_error(reterr, -ENOEXEC, "bench: logits are not finite")
+                                        : 0;
+}
+
 /* Runs all requests to their end; -EINTR when the caller wants to stop. */
 static int batch_run(struct aq_engine *e, struct batch *b, const struct aquifer_hooks *hooks,
                      struct aq_err *reterr)
 {
+    const struct aq_drive drive = {e, (void *)hooks, check_interrupted, check_finite};
     for (uint64_t i = 0; i < b->count; i++)
         aq_engine_submit(e, &b->sequence[i]);
-    bool worked = true;
-    while (worked) {
-        if (hooks && hooks->interrupted && hooks->interrupted(hooks->user))
-            return aq_error(reterr, -EINTR, "bench: interrupted");
-        int rc = aq_engine_pass(e, &worked, reterr);
-        if (rc < 0)
-            return rc;
-        const struct aq_sequence *s;
-        while ((s = aq_engine_finished(e))) {
-            if (s->finish == AQ_FINISH_ERROR)
-                return aq_error(reterr, -ENOEXEC, "bench: logits are not finite");
-        }
-    }
-    return 0;
+    return aq_drive_all(&drive, reterr);
 }
 
 struct samples {

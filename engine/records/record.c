@@ -198,24 +198,6 @@ void aq_record_close(struct aq_record *rec)
     free(rec->memory); /* the record itself lies in it */
 }
 
-void aq_record_link(struct aq_record **list, struct aq_record *rec)
-{
-    rec->next = *list;
-    rec->link = list;
-    if (rec->next)
-        rec->next->link = &rec->next;
-    *list = rec;
-}
-
-void aq_record_unlink(struct aq_record *rec)
-{
-    *rec->link = rec->next;
-    if (rec->next)
-        rec->next->link = rec->link;
-    rec->next = NULL;
-    rec->link = NULL;
-}
-
 struct aq_choice *aq_record_finish(struct aq_sequence *s)
 {
     struct aq_choice *c = (struct aq_choice *)s;

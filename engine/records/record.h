@@ -37,7 +37,7 @@ struct aq_record {
     uint32_t choice_count, finished_count;
     uint64_t bytes; /* memory held, the request's included */
     void *memory;
-    struct aq_record *next, **link; /* in the caller's list of records in flight */
+    struct aq_record *next, **link; /* in the flight (engine/job/flight.h) */
 };
 
 /* Upper bound of what aq_record_open will hold for the request. */
@@ -47,10 +47,6 @@ uint64_t aq_record_bytes(const struct aq_request *r);
 int aq_record_open(struct aq_record **ret, struct aq_request *r,
                    const struct aq_record_rules *rules, struct aq_err *reterr);
 void aq_record_close(struct aq_record *rec);
-
-/* A list of records in flight, for its owner to close what never came back. */
-void aq_record_link(struct aq_record **list, struct aq_record *rec);
-void aq_record_unlink(struct aq_record *rec);
 
 /* The choice a finished sequence belongs to; counts it as finished. */
 struct aq_choice *aq_record_finish(struct aq_sequence *s);
