@@ -43,7 +43,7 @@ static uint64_t list_row_bytes(const struct pass *p, uint32_t step, const struct
 /* What the matrices of a step are read as by its products. */
 static enum aq_dtype read_format(const struct pass *p, const struct aq_step_desc *d)
 {
-    bool unpacked = p->plan->unpack && (d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP);
+    bool unpacked = p->plan->unpack && aq_step_is_layer(d);
     return unpacked ? p->plan->shape.compute : p->plan->shape.weight_format;
 }
 

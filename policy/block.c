@@ -132,24 +132,20 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
 static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, enum aq_tier device)
 {
     const struct aq_model_steps *m = in->steps;
-    uint64_t bytes[AQ_TIER_COUNT] = {0};
+    uint64_t bytes[AQ_TIER_COUNT] = {0}, of[AQ_TIER_COUNT];
     enum aq_tier head = in->separate && b->plan.placement.head == AQ_DEVICE ? AQ_DEVICE : AQ_HOST;
     for (uint32_t s = 0; s < m->step_count; s++) {
         const struct aq_step_desc *d = &m->step[s];
-        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
         for (uint32_t i = 0; i < d->matrix_count; i++) {
             const struct aq_matrix_desc *w = &d->matrix[i];
             uint32_t at_step, at_index;
             if (aq_matrix_is_tied(m, s, i, &at_step, &at_index))
                 continue;
-            if (!layer) {
-                bytes[head] += aq_matrix_bytes(w, w->table ? in->table_format : in->weight_format);
-                continue;
-            }
-            uint64_t panel = aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k);
-            const uint32_t *panels = b->stream.split[aq_matrix_index(in->steps, s, i)].panels;
-            bytes[device] += panels[AQ_DEVICE] * panel;
-            bytes[AQ_HOST] += panels[AQ_HOST] * panel;
+            enum aq_dtype dtype =
+                w->table ? in->table_format : aq_matrix_format(w, in->weight_format);
+            aq_stream_matrix_bytes(of, &b->stream, m, s, i, dtype, head);
+            bytes[device] += of[AQ_DEVICE];
+            bytes[AQ_HOST] += of[AQ_HOST];
         }
     }
     uint64_t matrices, vectors;
@@ -338,7 +334,7 @@ static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_pla
 {
     const struct aq_step_desc *d = &in->steps->step[step];
     const double *percent = placement->weights.percent;
-    bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+    bool layer = aq_step_is_layer(d);
     double bytes = 0;
     if (!layer && !(in->separate && d->kind == AQ_STEP_HEAD))
         return 0;

@@ -90,7 +90,7 @@ static uint64_t unpacked_bytes(const struct aq_builder *b)
     for (uint32_t j = 0; j < b->steps->step_count; j++) {
         const struct aq_step_desc *d = &b->steps->step[j];
         uint64_t bytes = 0;
-        if (d->kind != AQ_STEP_ATTENTION && d->kind != AQ_STEP_MLP)
+        if (!aq_step_is_layer(d))
             continue;
         for (uint32_t i = 0; i < d->matrix_count; i++)
             bytes += aq_matrix_bytes(&d->matrix[i], b->plan->shape.compute);

@@ -162,8 +162,7 @@ static bool unit_uses_chunk(const struct aq_builder *b, const struct unit *u, ui
 
 static bool unpacks(const struct aq_builder *b, uint32_t step)
 {
-    enum aq_step_kind kind = b->steps->step[step].kind;
-    return b->plan->unpack && (kind == AQ_STEP_ATTENTION || kind == AQ_STEP_MLP);
+    return b->plan->unpack && aq_step_is_layer(&b->steps->step[step]);
 }
 
 /* The groups that need each chunk; an unpacked step needs its chunks once, at its start. */

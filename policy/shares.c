@@ -94,7 +94,7 @@ void aq_shares_sum_up(struct aq_shares_sums *ret, const struct aq_block_inputs *
     aq_block_weight_bytes(in, &all, &vectors);
     for (uint32_t j = 0; j < in->steps->step_count; j++) {
         const struct aq_step_desc *d = &in->steps->step[j];
-        bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+        bool layer = aq_step_is_layer(d);
         for (uint32_t i = 0; i < d->matrix_count && layer; i++) {
             ret->matrices += (double)aq_matrix_bytes(&d->matrix[i], in->weight_format);
             ret->unpacked += (double)aq_matrix_bytes(&d->matrix[i], in->compute);

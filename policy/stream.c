@@ -10,11 +10,6 @@ static uint64_t panel_bytes(const struct aq_plan *plan, const struct aq_matrix_d
     return aq_panel_bytes(aq_matrix_format(m, plan->shape.weight_format), m->k);
 }
 
-static bool is_layer(const struct aq_step_desc *d)
-{
-    return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
-}
-
 /* Of `panels` panels those of the first tiers up to `tier`: the share is of the step's bytes so
  * far, so that what rounding takes from one matrix the next one gets. */
 static uint32_t panels_until(uint64_t before, uint64_t panel_bytes, uint32_t panels, double share,
@@ -311,7 +306,7 @@ int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
         goto fail;
     }
     for (uint32_t j = 0; j < steps->step_count; j++)
-        (is_layer(&steps->step[j]) ? split_step : split_head)(
+        (aq_step_is_layer(&steps->step[j]) ? split_step : split_head)(
             s.split + aq_matrix_index(steps, j, 0), &steps->step[j], plan);
     rc = check_panels(&m, reterr);
     rc = rc < 0 ? rc : check_count(&m, reterr);
@@ -357,4 +352,19 @@ bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps 
     *ret_first = (end - split->on_host) * AQ_PANEL_ROWS;
     *ret_rows = (uint32_t)aq_min_u64(end * AQ_PANEL_ROWS, last) - *ret_first;
     return true;
+}
+
+void aq_stream_matrix_bytes(uint64_t ret[AQ_TIER_COUNT], const struct aq_stream *s,
+                            const struct aq_model_steps *steps, uint32_t step, uint32_t matrix,
+                            enum aq_dtype dtype, enum aq_tier head)
+{
+    const struct aq_step_desc *d = &steps->step[step];
+    const uint32_t *panels = s->split[aq_matrix_index(steps, step, matrix)].panels;
+    memset(ret, 0, AQ_TIER_COUNT * sizeof(*ret));
+    if (!aq_step_is_layer(d)) {
+        ret[head] = aq_matrix_bytes(&d->matrix[matrix], dtype);
+        return;
+    }
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        ret[t] = panels[t] * aq_panel_bytes(dtype, d->matrix[matrix].k);
 }

@@ -59,4 +59,10 @@ void aq_stream_close(struct aq_stream *s);
 bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps *steps,
                          uint32_t step, uint32_t matrix, uint32_t *ret_first, uint32_t *ret_rows);
 
+/* Bytes of a matrix in each tier; of the embedding and the head all are in `head`.  The ledger and
+ * the model's own buffers both add these up. */
+void aq_stream_matrix_bytes(uint64_t ret[AQ_TIER_COUNT], const struct aq_stream *s,
+                            const struct aq_model_steps *steps, uint32_t step, uint32_t matrix,
+                            enum aq_dtype dtype, enum aq_tier head);
+
 #endif

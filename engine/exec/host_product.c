@@ -110,10 +110,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
     uint32_t index = aq_matrix_index(x->steps, s->op->step, r->matrix);
     const struct aq_weight *w = &x->opts.model->weight[index];
     enum aq_dtype compute = x->plan->shape.compute;
-    uint32_t resident = x->stream->split[index].panels[AQ_DEVICE];
-    size_t before = r->first / AQ_PANEL_ROWS - resident;
-    const uint8_t *panels =
-        (const uint8_t *)w->host + before * aq_panel_bytes(w->dtype, w->desc->k);
+    const uint8_t *panels = aq_weight_panel(w, r->first / AQ_PANEL_ROWS);
     const float *bias = vector_of(s, p->bias);
     struct aq_product product = {
         .x = from,

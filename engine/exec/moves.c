@@ -176,10 +176,9 @@ static void link_weights(struct aq_executor *x, const struct aq_op *op, struct e
     for (uint32_t i = 0; i < chunk->piece_count; i++) {
         const struct aq_piece *p = &x->stream->piece[chunk->piece_first + i];
         uint32_t index = aq_matrix_index(x->steps, op->step, p->matrix);
-        uint32_t resident = x->stream->split[index].panels[AQ_DEVICE];
-        uint8_t *from = x->opts.model->weight[index].host;
-        from = chunk->tier == AQ_DISK ? exec_slot(x, AQ_SLOT_STAGING, chunk->staging) + p->offset
-                                      : from + (p->first - resident) * (p->bytes / p->count);
+        uint8_t *from = chunk->tier == AQ_DISK
+                            ? exec_slot(x, AQ_SLOT_STAGING, chunk->staging) + p->offset
+                            : aq_weight_panel(&x->opts.model->weight[index], p->first);
         exec_add_piece(l, slot + p->offset, from, p->bytes);
     }
 }

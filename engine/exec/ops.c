@@ -154,11 +154,11 @@ static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t col
     uint32_t index = aq_matrix_index(x->steps, o->op->step, matrix), count = x->run_count[index];
     const struct aq_weight *w = &x->opts.model->weight[index];
     const struct exec_run *run = x->run + x->run_first[index];
-    size_t panel = aq_panel_bytes(w->dtype, w->desc->k);
     for (uint32_t i = 0; i < count; i++, run++) {
-        const uint8_t *panels = (const uint8_t *)w->data + run->first * panel;
-        if (run->chunk != UINT32_MAX)
-            panels = exec_slot(x, AQ_SLOT_RING, x->stream->chunk[run->chunk].slot) + run->offset;
+        const uint8_t *panels =
+            run->chunk == UINT32_MAX
+                ? aq_weight_panel(w, run->first)
+                : exec_slot(x, AQ_SLOT_RING, x->stream->chunk[run->chunk].slot) + run->offset;
         uint32_t row = run->first * AQ_PANEL_ROWS;
         to[i] = (struct aq_segment){
             .panels = panels,
@@ -172,8 +172,7 @@ static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t col
 /* Are the matrices of the op's step unpacked before its products? */
 static bool is_unpacked(const struct work *o)
 {
-    enum aq_step_kind kind = o->x->steps->step[o->op->step].kind;
-    return o->x->plan->unpack && (kind == AQ_STEP_ATTENTION || kind == AQ_STEP_MLP);
+    return o->x->plan->unpack && aq_step_is_layer(&o->x->steps->step[o->op->step]);
 }
 
 /* Where matrix `matrix` of the op's step lies unpacked: in the step's slot, after those before it.

@@ -632,22 +632,6 @@ static int load_vector(struct load *l, const struct aq_vector_desc *d, float *ds
     return rc < 0 ? rc : aq_device_write(l->m->device, dst, made, 4ull * d->count, reterr);
 }
 
-/* Bytes of a matrix by where it lies: what products run on, and what streams from the host. */
-static void split_bytes(uint64_t bytes[AQ_TIER_COUNT], const struct aq_model *m,
-                        const struct aq_stream *stream, enum aq_tier head, uint32_t step,
-                        uint32_t matrix, enum aq_dtype dtype)
-{
-    const struct aq_step_desc *d = &m->steps.step[step];
-    bytes[AQ_DEVICE] = bytes[AQ_HOST] = 0;
-    if (d->kind != AQ_STEP_ATTENTION && d->kind != AQ_STEP_MLP) {
-        bytes[head] = aq_matrix_bytes(&d->matrix[matrix], dtype);
-        return;
-    }
-    uint64_t panel = aq_panel_bytes(dtype, d->matrix[matrix].k);
-    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
-        bytes[t] = stream->split[aq_matrix_index(&m->steps, step, matrix)].panels[t] * panel;
-}
-
 /* Gives every matrix and vector its place; tied matrices share one.  With bases of NULL it only
  * adds up. */
 static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_tier head,
@@ -667,14 +651,17 @@ static void place(struct aq_model *m, const struct aq_stream *stream, enum aq_ti
             }
             enum aq_dtype dtype =
                 d->matrix[i].table ? table : aq_matrix_format(&d->matrix[i], format);
-            split_bytes(bytes, m, stream, head, s, i, dtype);
-            bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+            aq_stream_matrix_bytes(bytes, stream, &m->steps, s, i, dtype, head);
+            bool layer = aq_step_is_layer(d);
             uint8_t *device = m->weights_buffer[AQ_DEVICE], *host = m->weights_buffer[AQ_HOST];
             *weight = (struct aq_weight){
                 .desc = &d->matrix[i],
                 .dtype = dtype,
                 .layout = d->matrix[i].table ? AQ_LAYOUT_ROWS : aq_model_layout(m, dtype),
                 .data = !device || (!layer && head == AQ_HOST) ? NULL : device + used[AQ_DEVICE],
+                .resident = layer
+                                ? stream->split[aq_matrix_index(&m->steps, s, i)].panels[AQ_DEVICE]
+                                : aq_panel_count(d->matrix[i].rows),
                 .host = host ? host + used[AQ_HOST] : NULL,
             };
             if (!layer && head == AQ_HOST)
@@ -712,7 +699,7 @@ static int load_step(struct load *l, struct aq_pool *pool, const struct aq_strea
 {
     struct aq_model *m = l->m;
     const struct aq_step_desc *d = &m->steps.step[s];
-    bool layer = d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
+    bool layer = aq_step_is_layer(d);
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         uint32_t at_step, at_index;
         if (aq_matrix_is_tied(&m->steps, s, i, &at_step, &at_index))

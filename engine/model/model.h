@@ -20,9 +20,18 @@ struct aq_weight {
     enum aq_dtype dtype;
     enum aq_layout layout;
     void *data; /* the panels that stay where products run, from panel 0 on; rows for a table */
-    void *host; /* the panels after them that stream from the host's memory */
+    uint32_t resident;                /* how many those are */
+    void *host;                       /* the panels after them that stream from the host's memory */
     const struct aq_store_item *item; /* that the last panels stream from */
 };
+
+/* Where a panel lies that is kept in memory. */
+static inline uint8_t *aq_weight_panel(const struct aq_weight *w, uint32_t panel)
+{
+    bool resident = panel < w->resident;
+    uint8_t *first = resident ? w->data : w->host;
+    return first + (panel - (resident ? 0 : w->resident)) * aq_panel_bytes(w->dtype, w->desc->k);
+}
 
 struct aq_model {
     struct aq_model_config config;
