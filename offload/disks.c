@@ -23,11 +23,7 @@ static uint32_t files_of(const struct aq_disk *d)
 
 static int open_store(struct aq_disks *d, enum aq_direct direct, struct aq_err *reterr)
 {
-    const struct aq_store *s = d->opts.store;
-    const char *paths[AQ_STORE_DIRS_MAX];
-    for (uint32_t i = 0; i < aq_store_dir_count(s); i++)
-        paths[i] = aq_store_path(s, i);
-    struct aq_disk_data_opts opts = {paths, aq_store_dir_count(s), direct, d->opts.log};
+    struct aq_disk_data_opts opts = {d->opts.data.paths, d->opts.data.count, direct, d->opts.log};
     return aq_disk_open_data(&d->store, &opts, reterr);
 }
 
@@ -59,7 +55,7 @@ static int join_files(struct aq_disks *d, struct aq_err *reterr)
     d->set[AQ_DISKS_STORE_SET] = (struct aq_xfer_set){
         .first_file = 0,
         .file_count = store,
-        .bytes = store ? aq_store_bytes(d->opts.store) : 0,
+        .bytes = store ? d->opts.data.bytes : 0,
     };
     d->set[AQ_DISKS_SCRATCH_SET] = (struct aq_xfer_set){
         .first_file = store,
@@ -71,7 +67,7 @@ static int join_files(struct aq_disks *d, struct aq_err *reterr)
 
 int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struct aq_err *reterr)
 {
-    assert(opts->store || opts->scratch_bytes);
+    assert(opts->data.count || opts->scratch_bytes);
     struct aq_disks *d = calloc(1, sizeof(*d));
     if (!d)
         return aq_error_memory(reterr, "disks");
@@ -80,7 +76,7 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
     if ((opts->io && !aq_io_kind_parse(opts->io, &d->kind)) ||
         (opts->io_direct && !aq_direct_parse(opts->io_direct, &direct)))
         assert(!"options check --io and --io-direct");
-    int rc = opts->store ? open_store(d, direct, reterr) : 0;
+    int rc = opts->data.count ? open_store(d, direct, reterr) : 0;
     if (rc == 0 && opts->scratch_bytes)
         rc = open_scratch(d, direct, reterr);
     if (rc == 0)

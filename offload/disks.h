@@ -8,14 +8,20 @@
 #include "base/log.h"
 #include "offload/disk.h"
 #include "offload/disk_lane.h"
-#include "offload/store.h"
 
 struct aq_disks;
 
+/* Files that weights stream from, and the bytes that are striped over them; borrowed. */
+struct aq_disks_data {
+    const char *const *paths;
+    uint32_t count;
+    uint64_t bytes;
+};
+
 struct aq_disks_opts {
-    const struct aq_store *store; /* NULL: no weights stream.  Outlives this */
-    uint64_t scratch_bytes;       /* 0: no scratch */
-    const char *const *dirs;      /* of the scratch */
+    struct aq_disks_data data; /* no files: no weights stream */
+    uint64_t scratch_bytes;    /* 0: no scratch */
+    const char *const *dirs;   /* of the scratch */
     uint32_t dir_count;
     bool any;                   /* tmpfs and network file systems will do */
     const char *io, *io_direct; /* as the options; NULL: auto */

@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* When what is read from a store is compared with its checksums: the first time that it comes,
+ * every time, never. */
+enum aq_verify { AQ_VERIFY_ONCE, AQ_VERIFY_ALWAYS, AQ_VERIFY_OFF };
+
 uint64_t aq_sum(const void *bytes, size_t count);
 
 #endif

@@ -121,8 +121,8 @@ enum aq_dtype aq_matrix_format(const struct aq_matrix_desc *m, enum aq_dtype for
  * of a table in this format: row-major. */
 uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format);
 
-/* Steps of layers, whose matrices are shared between tiers panel by panel; those of the embedding and
- * the head rest whole in one tier. */
+/* Steps of layers, whose matrices are shared between tiers panel by panel; those of the embedding
+ * and the head rest whole in one tier. */
 static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 {
     return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;

@@ -385,13 +385,14 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
             .log = &e->log,
         };
         rc = aq_weight_store_open(&e->store, &e->store_borrowed, &e->pack_s, &store, reterr);
-        opts.store = e->store;
+        if (rc == 0)
+            opts.data = engine_store_data(e->store);
         rc = rc < 0 ? rc : engine_rate_disk(e, e->store, reterr);
         rc = rc < 0 ? rc : engine_make_forecast(e, reterr);
     }
     if (rc == 0)
         note_old_store(e);
-    if (rc < 0 || (!opts.store && !opts.scratch_bytes))
+    if (rc < 0 || (!opts.data.count && !opts.scratch_bytes))
         return rc;
     char *cache = NULL;
     const char *dir;

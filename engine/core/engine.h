@@ -11,7 +11,7 @@
 #include "base/types.h"
 #include "engine/exec/stats.h"
 #include "engine/sequence.h"
-#include "offload/store.h"
+#include "offload/sum.h"
 #include "policy/forecast.h"
 #include "policy/program.h"
 

@@ -128,6 +128,11 @@ int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr)
     return 0;
 }
 
+struct aq_disks_data engine_store_data(const struct aq_store *s)
+{
+    return (struct aq_disks_data){aq_store_paths(s), aq_store_dir_count(s), aq_store_bytes(s)};
+}
+
 /* What the store's files deliver.  A store too small to tell leaves the assumption. */
 int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
 {
@@ -136,7 +141,8 @@ int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct a
     uint64_t allowed = e->planned ? engine_host_ledger(e) : e->budget;
     if (allowed < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
         return 0; /* too little of it to spend some on a guess */
-    struct aq_disks_opts opts = {.store = store, .io = e->io, .io_direct = e->io_direct};
+    struct aq_disks_opts opts = {
+        .data = engine_store_data(store), .io = e->io, .io_direct = e->io_direct};
     int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
     e->measured.disk = rc == 0;
     return rc == -ERANGE ? 0 : rc;

@@ -128,6 +128,8 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr);
  * where somebody asks. */
 int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr);
 /* The rate of a store's files replaces what was assumed, once there is one. */
+/* The store's files, as the disks take them. */
+struct aq_disks_data engine_store_data(const struct aq_store *s);
 int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr);
 
 /* ---- engine_plan.c ---- */

@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "offload/device.h"
 #include "offload/disk_lane.h"
+#include "offload/sum.h"
 #include "policy/block.h"
 
 struct aq_executor;

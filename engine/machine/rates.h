@@ -30,7 +30,7 @@ int aq_rates_measure(struct aq_hardware *ret, struct aq_rates_measured *ret_meas
 #define AQ_RATES_DISK_MEMORY (17 * AQ_MIB)
 
 /* Bytes per second of the store's data files, read as a run reads them, from all over the store;
- * store, io, io_direct and log of opts count. */
+ * data, io, io_direct and log of opts count. */
 int aq_rates_disk(double *ret_bytes_per_s, const struct aq_disks_opts *opts, struct aq_err *reterr);
 
 #endif

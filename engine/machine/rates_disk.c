@@ -85,10 +85,9 @@ static double run(struct disk_rig *r, uint32_t count, struct aq_err *reterr)
 
 int aq_rates_disk(double *ret_bytes_per_s, const struct aq_disks_opts *opts, struct aq_err *reterr)
 {
-    struct aq_disks_opts only = {
-        .store = opts->store, .io = opts->io, .io_direct = opts->io_direct};
+    struct aq_disks_opts only = {.data = opts->data, .io = opts->io, .io_direct = opts->io_direct};
     struct disk_rig r = {0};
-    uint64_t bytes = aq_store_bytes(opts->store);
+    uint64_t bytes = opts->data.bytes;
     uint32_t count = (uint32_t)aq_min_u64(PIECES, bytes / PIECE);
     double s = 0;
     if (!count)

@@ -2,10 +2,10 @@
 #include "engine/model/model.h"
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/store.h"
 #include "engine/model/arch/opt.h"
 #include "engine/model/random_weights.h"
 #include "kernels/cpu/panel.h"
-#include "offload/store.h"
 
 #include <assert.h>
 #include <limits.h>

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "engine/checkpoint/store.h"
 #include "engine/model/config.h"
 #include "kernels/kernels.h"
 #include "offload/device.h"
-#include "offload/store.h"
 #include "policy/stream.h"
 
 struct aq_weight {

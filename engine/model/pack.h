@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/threads.h"
+#include "engine/checkpoint/store.h"
 #include "engine/model/model.h"
-#include "offload/store.h"
 
 struct aq_pack_opts {
     const struct aq_model *model;

@@ -6,9 +6,9 @@
 
 #include "base/log.h"
 #include "base/threads.h"
+#include "engine/checkpoint/store.h"
 #include "engine/model/model.h"
 #include "kernels/kernels.h"
-#include "offload/store.h"
 
 struct aq_weight_store_opts {
     const struct aq_model *model;

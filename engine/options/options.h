@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/types.h"
-#include "offload/store.h"
+#include "offload/sum.h"
 
 #include <jansson.h>
 

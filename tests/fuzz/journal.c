@@ -6,7 +6,7 @@
  * folders, bits 2 and 3 the data file, bit 4 a stripe.json of another store, bits 5 to 7 after how
  * many items the writer is stopped once more. */
 #include "base/json.h"
-#include "offload/store.h"
+#include "engine/checkpoint/store.h"
 #include "tests/fuzz/fuzz_dir.h"
 
 #include <xxhash.h>

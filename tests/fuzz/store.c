@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any text as the manifest of a packed store: what is accepted lies within its space, in order, and
  * says the same when it is written out and read again. */
-#include "offload/store_manifest.h"
+#include "engine/checkpoint/store_manifest.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>
@@ -27,7 +27,7 @@ static void check_places(const struct aq_store_manifest *m)
     assert(at == m->bytes);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < m->dir_count; i++)
-        sum += aq_store_stripe_bytes(m->bytes, m->dir_count, i);
+        sum += aq_stripe_file_bytes(m->bytes, m->dir_count, i);
     assert(sum == m->bytes);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A packed store that rots: under a run that streams it, before a run that loads from it, and in
  * the files beside the weights. */
+#include "engine/checkpoint/store.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
 #include "tests/test.h"

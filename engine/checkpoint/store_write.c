@@ -3,12 +3,12 @@
  * start, every item has its place from the start, and `journal` (in the first partial directory)
  * gains a line for an item only after the item's bytes are on the disk.  What makes it atomic: the
  * manifest is the last file, and the first directory is the last to get its name. */
-#include "offload/store.h"
+#include "engine/checkpoint/store.h"
 
 #include "base/file.h"
 #include "base/json.h"
-#include "offload/store_manifest.h"
-#include "offload/store_tiles.h"
+#include "engine/checkpoint/store_manifest.h"
+#include "engine/checkpoint/store_tiles.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -166,7 +166,7 @@ static int claim_partial(struct aq_store_writer *w, uint32_t i, struct aq_err *r
 
 static uint64_t data_bytes(const struct aq_store_writer *w, uint32_t i)
 {
-    return aq_store_stripe_bytes(w->m->bytes, w->dir_count, i);
+    return aq_stripe_file_bytes(w->m->bytes, w->dir_count, i);
 }
 
 /* Adds up what each file system still has to take and compares it with what is free there. */
@@ -597,14 +597,14 @@ int aq_store_writer_append(struct aq_store_writer *w, const void *bytes, size_t 
     aq_store_summer_add(&w->sum, bytes, count);
     uint64_t offset = item->offset + w->open_at;
     for (size_t done = 0; done < count;) {
-        struct aq_store_piece piece = aq_store_locate(w->dir_count, offset + done, count - done);
-        const struct target *t = &w->target[piece.dir];
-        int rc = aq_file_write_at(t->fd, t->data, piece.file_offset, (const char *)bytes + done,
+        struct aq_stripe_piece piece = aq_stripe_locate(w->dir_count, offset + done, count - done);
+        const struct target *t = &w->target[piece.file];
+        int rc = aq_file_write_at(t->fd, t->data, piece.offset, (const char *)bytes + done,
                                   piece.bytes, reterr);
         if (rc < 0)
             return aq_error_prefix(reterr, "item '%s'", item->name);
         /* Starts the disk now: fdatasync then finds little left to do.  Only a hint. */
-        (void)sync_file_range(t->fd, (off_t)piece.file_offset, (off_t)piece.bytes,
+        (void)sync_file_range(t->fd, (off_t)piece.offset, (off_t)piece.bytes,
                               SYNC_FILE_RANGE_WRITE);
         done += piece.bytes;
     }

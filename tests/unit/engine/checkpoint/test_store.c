@@ -3,8 +3,8 @@
 #include "tests/test.h"
 
 #include "base/threads.h"
-#include "offload/store.h"
-#include "offload/store_manifest.h"
+#include "engine/checkpoint/store.h"
+#include "engine/checkpoint/store_manifest.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -355,13 +355,13 @@ static void gaps_between_items_are_zero(void **state)
 static void units_alternate_between_directories(void **state)
 {
     const uint64_t u = AQ_STORE_UNIT_BYTES;
-    struct aq_store_piece p = aq_store_locate(3, 7 * u + 5, 2 * u);
-    assert_int_equal(p.dir, 1);
-    assert_int_equal(p.file_offset, 2 * u + 5);
+    struct aq_stripe_piece p = aq_stripe_locate(3, 7 * u + 5, 2 * u);
+    assert_int_equal(p.file, 1);
+    assert_int_equal(p.offset, 2 * u + 5);
     assert_int_equal(p.bytes, u - 5);
-    p = aq_store_locate(1, 7 * u + 5, 2 * u); /* one directory: everything follows */
-    assert_int_equal(p.dir, 0);
-    assert_int_equal(p.file_offset, 7 * u + 5);
+    p = aq_stripe_locate(1, 7 * u + 5, 2 * u); /* one directory: everything follows */
+    assert_int_equal(p.file, 0);
+    assert_int_equal(p.offset, 7 * u + 5);
     assert_int_equal(p.bytes, 2 * u);
 }
 
@@ -373,12 +373,12 @@ static void stripes_add_up_and_hold_every_piece(void **state)
         for (uint32_t n = 1; n <= 5; n++) {
             uint64_t sum = 0, end[5] = {0};
             for (uint64_t at = 0; at < sizes[i];) {
-                struct aq_store_piece p = aq_store_locate(n, at, sizes[i] - at);
-                end[p.dir] = aq_max_u64(end[p.dir], p.file_offset + p.bytes);
+                struct aq_stripe_piece p = aq_stripe_locate(n, at, sizes[i] - at);
+                end[p.file] = aq_max_u64(end[p.file], p.offset + p.bytes);
                 at += p.bytes;
             }
             for (uint32_t d = 0; d < n; d++) {
-                assert_int_equal(aq_store_stripe_bytes(sizes[i], n, d), end[d]);
+                assert_int_equal(aq_stripe_file_bytes(sizes[i], n, d), end[d]);
                 sum += end[d];
             }
             assert_int_equal(sum, sizes[i]);
@@ -759,9 +759,9 @@ static void a_flipped_bit_is_found_in_the_tile_that_is_read(void **state)
     assert_int_equal(aq_store_tile_bytes(item), sizeof(tile));
     assert_int_equal(aq_store_tile_count(item), 64);
     uint64_t at = 40 * sizeof(tile) + 77777; /* behind the first unit: in the second directory */
-    struct aq_store_piece p = aq_store_locate(2, item->offset + at, 1);
-    assert_int_equal(p.dir, 1);
-    flip_byte(aq_store_path(s, p.dir), (off_t)p.file_offset);
+    struct aq_stripe_piece p = aq_stripe_locate(2, item->offset + at, 1);
+    assert_int_equal(p.file, 1);
+    flip_byte(aq_store_path(s, p.file), (off_t)p.offset);
     for (uint32_t i = 0; i < 64; i++) {
         int want = i == 40 ? -ENOEXEC : 0;
         assert_int_equal(aq_store_read_tile(s, item, i, tile, sizeof(tile), &r->err), want);
@@ -770,7 +770,7 @@ static void a_flipped_bit_is_found_in_the_tile_that_is_read(void **state)
     }
     char where[64];
     snprintf(where, sizeof(where), "131072 bytes from %llu on",
-             (unsigned long long)(p.file_offset - 77777));
+             (unsigned long long)(p.offset - 77777));
     assert_non_null(strstr(r->err.text, where));
     assert_non_null(strstr(r->err.text, "store1/data.1"));
     assert_non_null(strstr(r->err.text, "rows 2560 to 2623 of 'layers.0.fc1.weight'"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/store.h - the packed store: one logical address space of named extents, striped over its
- * directories.  Owns the files on disk, their manifest and their checksums.  Knows extents and how
- * their rows lie, not layers or models.
+ * engine/checkpoint/store.h - the packed store: one logical address space of named extents, striped
+ * over its directories.  Owns the files on disk, their manifest and their checksums.  Knows extents
+ * and how their rows lie, not layers or models.
  *
  *   STORE/manifest.json   written last; without it there is no store
  *   STORE/data.0          striping units 0, n, 2n, ... of n directories
@@ -12,8 +12,8 @@
  * start at multiples of 4096 (O_DIRECT), steps at multiples of 64 KiB: a step is read as one
  * sequential extent, and 64 KiB covers 4Kn drives and the usual RAID chunk, where 2 MiB would add a
  * tenth to the smallest models.  The gaps are zero. */
-#ifndef AQ_OFFLOAD_STORE_H
-#define AQ_OFFLOAD_STORE_H
+#ifndef AQ_ENGINE_CHECKPOINT_STORE_H
+#define AQ_ENGINE_CHECKPOINT_STORE_H
 
 #include "base/err.h"
 #include "base/log.h"
@@ -74,10 +74,6 @@ struct aq_store_file {
 
 /* ---- reading ---- */
 
-/* When what is read from a store is compared with its checksums: the first time that it comes,
- * every time, never. */
-enum aq_verify { AQ_VERIFY_ONCE, AQ_VERIFY_ALWAYS, AQ_VERIFY_OFF };
-
 struct aq_store;
 
 /* Is there a manifest in this directory?  Says nothing about its health. */
@@ -117,15 +113,10 @@ const struct aq_store_item *aq_store_find(const struct aq_store *s, const char *
 int aq_store_read(const struct aq_store *s, const struct aq_store_item *item, uint64_t offset,
                   void *dst, size_t bytes, struct aq_err *reterr);
 
-/* Where logical byte `offset` lies, and how many of the next `bytes` follow it there in one piece:
- * for engines that queue their own reads on aq_store_path(). */
-struct aq_store_piece {
-    uint32_t dir;
-    uint64_t file_offset, bytes;
-};
-struct aq_store_piece aq_store_locate(uint32_t dir_count, uint64_t offset, uint64_t bytes);
 /* Path of the data file in directory `dir`; lives as long as the store. */
 const char *aq_store_path(const struct aq_store *s, uint32_t dir);
+/* The same of all directories, in their order. */
+const char *const *aq_store_paths(const struct aq_store *s);
 
 /* Does every tile have a checksum?  A store of an earlier version has those of whole items, which
  * what is read in parts cannot be compared with. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "offload/store_manifest.h"
+#include "engine/checkpoint/store_manifest.h"
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "offload/store_tiles.h"
+#include "engine/checkpoint/store_tiles.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -52,11 +52,6 @@ void aq_store_manifest_close(struct aq_store_manifest *m)
     free(m->by_name);
     json_decref(m->model);
     free(m);
-}
-
-uint64_t aq_store_stripe_bytes(uint64_t bytes, uint32_t dir_count, uint32_t dir)
-{
-    return aq_stripe_file_bytes(bytes, dir_count, dir);
 }
 
 /* Names appear in messages: printable ASCII only. */

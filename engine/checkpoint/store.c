@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "offload/store.h"
+#include "engine/checkpoint/store.h"
 
 #include "base/file.h"
 #include "base/json.h"
-#include "offload/store_manifest.h"
+#include "engine/checkpoint/store_manifest.h"
 #include "offload/sum.h"
 
 #include <assert.h>
@@ -22,13 +22,8 @@ struct aq_store {
         char *path;
         int fd;
     } stripe[AQ_STORE_DIRS_MAX];
+    const char *paths[AQ_STORE_DIRS_MAX]; /* the stripes' */
 };
-
-struct aq_store_piece aq_store_locate(uint32_t dir_count, uint64_t offset, uint64_t bytes)
-{
-    struct aq_stripe_piece p = aq_stripe_locate(dir_count, offset, bytes);
-    return (struct aq_store_piece){.dir = p.file, .file_offset = p.offset, .bytes = p.bytes};
-}
 
 bool aq_store_present(const char *dir)
 {
@@ -69,12 +64,13 @@ static int open_data(struct aq_store *s, uint32_t dir, struct aq_err *reterr)
         stripe->path = NULL;
         return aq_error_memory(reterr, "store '%s'", s->dir);
     }
+    s->paths[dir] = stripe->path;
     stripe->fd = aq_file_open(stripe->path, O_RDONLY | O_CLOEXEC, 0);
     if (stripe->fd < 0)
         return aq_error(reterr, stripe->fd, "store '%s': data file %u of %u: open '%s': %s", s->dir,
                         dir + 1, s->m->dir_count, stripe->path, strerror(-stripe->fd));
     struct stat st;
-    uint64_t want = aq_store_stripe_bytes(s->m->bytes, s->m->dir_count, dir);
+    uint64_t want = aq_stripe_file_bytes(s->m->bytes, s->m->dir_count, dir);
     if (fstat(stripe->fd, &st) < 0 || !S_ISREG(st.st_mode))
         return aq_error(reterr, -ENOEXEC, "store '%s': '%s': expected a regular file", s->dir,
                         stripe->path);
@@ -197,6 +193,10 @@ const char *aq_store_dir(const struct aq_store *s, uint32_t index)
     assert(index < s->m->dir_count);
     return dir_path(s, index);
 }
+const char *const *aq_store_paths(const struct aq_store *s)
+{
+    return s->paths;
+}
 const char *aq_store_path(const struct aq_store *s, uint32_t dir)
 {
     assert(dir < s->m->dir_count);
@@ -209,24 +209,15 @@ const struct aq_store_item *aq_store_find(const struct aq_store *s, const char *
     return index == UINT32_MAX ? NULL : &s->m->items[index];
 }
 
-/* Exactly `bytes` bytes at `offset` of a file: short reads are resumed. */
-static int read_fully(int fd, const char *path, uint64_t offset, char *dst, size_t bytes,
-                      struct aq_err *reterr)
+static int read_at(int fd, const char *path, uint64_t offset, void *dst, size_t bytes,
+                   struct aq_err *reterr)
 {
-    size_t have = 0;
-    while (have < bytes) {
-        ssize_t n = pread(fd, dst + have, bytes - have, (off_t)(offset + have));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return aq_error(reterr, -errno, "read %zu bytes at %llu of '%s': %s", bytes - have,
-                            (unsigned long long)(offset + have), path, strerror(errno));
-        if (n == 0)
-            return aq_error(reterr, -EIO, "read '%s': expected %zu bytes at %llu, the file ends",
-                            path, bytes - have, (unsigned long long)(offset + have));
-        have += (size_t)n;
-    }
-    return 0;
+    int rc = aq_file_read_at(fd, dst, bytes, offset);
+    if (rc < 0)
+        aq_error(reterr, rc, "read %zu bytes at %llu of '%s': %s", bytes,
+                 (unsigned long long)offset, path,
+                 rc == -EIO ? "the disk fails, or the file ends" : strerror(-rc));
+    return rc;
 }
 
 int aq_store_read(const struct aq_store *s, const struct aq_store_item *item, uint64_t offset,
@@ -235,10 +226,10 @@ int aq_store_read(const struct aq_store *s, const struct aq_store_item *item, ui
     assert(offset <= item->bytes && bytes <= item->bytes - offset);
     uint64_t at = item->offset + offset;
     for (size_t done = 0; done < bytes;) {
-        struct aq_store_piece piece = aq_store_locate(s->m->dir_count, at + done, bytes - done);
-        const struct stripe *stripe = &s->stripe[piece.dir];
-        int rc = read_fully(stripe->fd, stripe->path, piece.file_offset, (char *)dst + done,
-                            piece.bytes, reterr);
+        struct aq_stripe_piece piece = aq_stripe_locate(s->m->dir_count, at + done, bytes - done);
+        const struct stripe *stripe = &s->stripe[piece.file];
+        int rc = read_at(stripe->fd, stripe->path, piece.offset, (char *)dst + done, piece.bytes,
+                         reterr);
         if (rc < 0)
             return aq_error_prefix(reterr, "item '%s'", item->name);
         done += piece.bytes;
@@ -272,20 +263,20 @@ static int tile_damaged(const struct aq_store *s, const struct aq_store_item *it
                         uint64_t want, uint64_t found, struct aq_err *reterr)
 {
     uint64_t begin = tile * aq_store_tile_bytes(item), first = (uint64_t)tile * AQ_PANEL_ROWS;
-    struct aq_store_piece at =
-        aq_store_locate(s->m->dir_count, item->offset + begin, tile_end(item, tile) - begin);
+    struct aq_stripe_piece at =
+        aq_stripe_locate(s->m->dir_count, item->offset + begin, tile_end(item, tile) - begin);
     char rows[64] = "";
     if (item->rows > 1)
         snprintf(rows, sizeof(rows), "rows %llu to %llu of ", (unsigned long long)first,
                  (unsigned long long)aq_min_u64(first + AQ_PANEL_ROWS, item->rows) - 1);
-    return aq_error(
-        reterr, -ENOEXEC,
-        "store '%s' is damaged: '%s', %llu bytes from %llu on, %s'%s' (step '%s'): "
-        "expected xxh3 %016llx, found %016llx; 'aquifer pack --model %s --verify' "
-        "lists all that is damaged; remove the store and pack the model again",
-        s->dir, s->stripe[at.dir].path, (unsigned long long)(tile_end(item, tile) - begin),
-        (unsigned long long)at.file_offset, rows, item->name, s->m->steps[item->step].name,
-        (unsigned long long)want, (unsigned long long)found, s->dir);
+    return aq_error(reterr, -ENOEXEC,
+                    "store '%s' is damaged: '%s', %llu bytes from %llu on, %s'%s' (step '%s'): "
+                    "expected xxh3 %016llx, found %016llx; 'aquifer pack --model %s --verify' "
+                    "lists all that is damaged; remove the store and pack the model again",
+                    s->dir, s->stripe[at.file].path,
+                    (unsigned long long)(tile_end(item, tile) - begin),
+                    (unsigned long long)at.offset, rows, item->name, s->m->steps[item->step].name,
+                    (unsigned long long)want, (unsigned long long)found, s->dir);
 }
 
 int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *item, uint32_t first,
@@ -338,9 +329,9 @@ int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *ite
 static void forget_pages(const struct aq_store *s, const struct aq_store_item *item)
 {
     for (uint64_t done = 0; done < item->bytes;) {
-        struct aq_store_piece piece =
-            aq_store_locate(s->m->dir_count, item->offset + done, item->bytes - done);
-        (void)posix_fadvise(s->stripe[piece.dir].fd, (off_t)piece.file_offset, (off_t)piece.bytes,
+        struct aq_stripe_piece piece =
+            aq_stripe_locate(s->m->dir_count, item->offset + done, item->bytes - done);
+        (void)posix_fadvise(s->stripe[piece.file].fd, (off_t)piece.offset, (off_t)piece.bytes,
                             POSIX_FADV_DONTNEED);
         done += piece.bytes;
     }
@@ -384,7 +375,7 @@ static int hash_file(int fd, const char *path, uint64_t bytes, void *buffer, siz
     int rc = 0;
     for (uint64_t at = 0; rc == 0 && at < bytes;) {
         size_t n = (size_t)aq_min_u64(bytes - at, buffer_bytes);
-        rc = read_fully(fd, path, at, buffer, n, reterr);
+        rc = read_at(fd, path, at, buffer, n, reterr);
         if (rc == 0)
             XXH3_64bits_update(state, buffer, n);
         at += n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "offload/store_tiles.h"
+#include "engine/checkpoint/store_tiles.h"
 
 #include <assert.h>
 #include <stdio.h>

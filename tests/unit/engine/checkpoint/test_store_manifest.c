@@ -2,7 +2,7 @@
  * A manifest is a file from anywhere: every lie in it is refused with a message of its own. */
 #include "tests/test.h"
 
-#include "offload/store_manifest.h"
+#include "engine/checkpoint/store_manifest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/store_manifest.h - what a packed store's manifest says, checked.  Called by store.c,
+ * engine/checkpoint/store_manifest.h - a packed store's manifest, checked.  Called by store.c,
  * store_write.c and their tests.  Knows no file descriptors. */
-#ifndef AQ_OFFLOAD_STORE_MANIFEST_H
-#define AQ_OFFLOAD_STORE_MANIFEST_H
+#ifndef AQ_ENGINE_CHECKPOINT_STORE_MANIFEST_H
+#define AQ_ENGINE_CHECKPOINT_STORE_MANIFEST_H
 
-#include "offload/store.h"
+#include "engine/checkpoint/store.h"
 
 #define AQ_STORE_MANIFEST_NAME "manifest.json"
 #define AQ_STORE_STRIPE_NAME   "stripe.json"
@@ -47,9 +47,6 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
 
 /* Index of an item, or UINT32_MAX. */
 uint32_t aq_store_manifest_find(const struct aq_store_manifest *m, const char *name);
-
-/* Bytes of the data file of directory `dir` of `dir_count`, for a logical space of this size. */
-uint64_t aq_store_stripe_bytes(uint64_t bytes, uint32_t dir_count, uint32_t dir);
 
 /* A plain file name that is none of the store's own. */
 bool aq_store_file_name_ok(const char *name);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/store_tiles.h - checksums of the tiles that a store's items are read in: how many there
- * are, how they are made while an item is written, how they stand in text.  Called by store*.c.
- * Knows no files. */
-#ifndef AQ_OFFLOAD_STORE_TILES_H
-#define AQ_OFFLOAD_STORE_TILES_H
+ * engine/checkpoint/store_tiles.h - checksums of the tiles that a store's items are read in: how
+ * many there are, how they are made while an item is written, how they stand in text.  Called by
+ * store*.c.  Knows no files. */
+#ifndef AQ_ENGINE_CHECKPOINT_STORE_TILES_H
+#define AQ_ENGINE_CHECKPOINT_STORE_TILES_H
 
-#include "offload/store.h"
+#include "engine/checkpoint/store.h"
 
 #include <xxhash.h>
 
