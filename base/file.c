@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/file.h"
 
-#include "base/json.h"
-
 #include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -257,18 +255,6 @@ int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync
         return rc;
     rc = aq_replacement_put(&r, bytes, count, reterr);
     return aq_replacement_close(&r, rc, sync, reterr);
-}
-
-int aq_file_replace_json(const char *dir, const char *name, json_t *value, struct aq_err *reterr)
-{
-    char *path = NULL, *text = value ? aq_json_dump(value, JSON_INDENT(1)) : NULL;
-    json_decref(value);
-    int rc = text && asprintf(&path, "%s/%s", dir, name) >= 0
-                 ? aq_file_replace(path, text, strlen(text), true, reterr)
-                 : aq_error_memory(reterr, "'%s/%s'", dir, name);
-    free(text);
-    free(path);
-    return rc;
 }
 
 /* ---- reading lines ---- */

@@ -7,7 +7,6 @@
 
 #include "base/err.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,8 +69,6 @@ int aq_replacement_close(struct aq_replacement *r, int rc, bool sync, struct aq_
  * is written to. */
 int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync,
                     struct aq_err *reterr);
-/* DIR/NAME as JSON text, synced.  Takes the reference to value; NULL is -ENOMEM. */
-int aq_file_replace_json(const char *dir, const char *name, json_t *value, struct aq_err *reterr);
 
 /* ---- reading lines ---- */
 

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -187,4 +188,16 @@ void aq_json_add(json_t **array, json_t *value)
         return;
     json_decref(*array);
     *array = NULL;
+}
+
+int aq_json_replace(const char *dir, const char *name, json_t *value, struct aq_err *reterr)
+{
+    char *path = NULL, *text = value ? aq_json_dump(value, JSON_INDENT(1)) : NULL;
+    json_decref(value);
+    int rc = text && asprintf(&path, "%s/%s", dir, name) >= 0
+                 ? aq_file_replace(path, text, strlen(text), true, reterr)
+                 : aq_error_memory(reterr, "'%s/%s'", dir, name);
+    free(text);
+    free(path);
+    return rc;
 }

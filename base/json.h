@@ -55,6 +55,8 @@ json_t *aq_json_copy(const json_t *v);
 /* v as text, flags as of json_dumps: malloc'd, NULL when memory is out or v is NULL.  (jansson's
  * own, 2.14, leaves out keys that found no memory.) */
 char *aq_json_dump(const json_t *v, size_t flags);
+/* Replaces DIR/NAME by the value as JSON text, synced.  Takes the reference; NULL is -ENOMEM. */
+int aq_json_replace(const char *dir, const char *name, json_t *value, struct aq_err *reterr);
 
 /* Documents are built member by member and looked at once: what takes a value (never borrowed) into
  * an object or list, or finds that memory is out, which the value NULL says too, and then leaves

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/checkpoint/pickle_machine.h - the stack machine inside pickle.c, for the opcodes in
- * pickle_torch.c that give names a meaning.  Nobody else includes it. */
+ * engine/checkpoint/pickle_machine.h - the stack machine that pickle.c runs: its stack and values
+ * (pickle_stack.c), and the opcodes that give names a meaning (pickle_torch.c). */
 #ifndef AQ_ENGINE_CHECKPOINT_PICKLE_MACHINE_H
 #define AQ_ENGINE_CHECKPOINT_PICKLE_MACHINE_H
 
 #include "engine/checkpoint/pickle.h"
 
-struct aq_pickle_chunk;
+/* The arena that all values lie in. */
+struct aq_pickle_chunk {
+    struct aq_pickle_chunk *next;
+    size_t used, bytes;
+    _Alignas(16) uint8_t data[];
+};
 
 struct aq_pickle {
     struct aq_pickle_chunk *chunks;
@@ -40,6 +45,9 @@ int aq_pickle_push_new(struct aq_pickle_machine *m, enum aq_pickle_kind kind,
 int aq_pickle_pop(struct aq_pickle_machine *m, struct aq_pickle_value **ret);
 /* Values above the topmost mark. */
 size_t aq_pickle_above_mark(const struct aq_pickle_machine *m);
+/* Room for one more item: capacities are 0, 4, 8, 16, ..., so that the count alone tells when to
+ * grow. */
+int aq_pickle_grow(struct aq_pickle_machine *m, void **array, uint32_t count, size_t item_bytes);
 int aq_pickle_dict_add(struct aq_pickle_machine *m, struct aq_pickle_value *dict,
                        const struct aq_pickle_value *key, const struct aq_pickle_value *value);
 

@@ -313,8 +313,8 @@ static bool data_is_there(const struct aq_store_writer *w)
 static int write_stripe(const struct aq_store_writer *w, uint32_t i, struct aq_err *reterr)
 {
     struct aq_store_stripe stripe = {w->m->plan, w->m->id, i, w->dir_count};
-    return aq_file_replace_json(w->target[i].partial, AQ_STORE_STRIPE_NAME,
-                                aq_store_stripe_json(&stripe), reterr);
+    return aq_json_replace(w->target[i].partial, AQ_STORE_STRIPE_NAME,
+                           aq_store_stripe_json(&stripe), reterr);
 }
 
 /* Opens a data file and gives it its full size, so that a full disk shows now and not at the end.
@@ -739,8 +739,8 @@ int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr)
         json_decref(manifest);
         return rc;
     }
-    if ((rc = aq_file_replace_json(w->target[0].partial, AQ_STORE_MANIFEST_NAME, manifest,
-                                   reterr)) < 0 ||
+    if ((rc = aq_json_replace(w->target[0].partial, AQ_STORE_MANIFEST_NAME, manifest, reterr)) <
+            0 ||
         (rc = give_name(&w->target[0], reterr)) < 0)
         return rc;
     w->published = true;

@@ -14,53 +14,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- memory ---- */
-
-struct owned {
-    struct owned *next;
-    _Alignas(16) char bytes[];
-};
-
-void *aq_request_alloc(struct aq_request *r, size_t bytes)
-{
-    struct owned *o = malloc(sizeof(*o) + bytes);
-    if (!o)
-        return NULL;
-    o->next = r->owned;
-    r->owned = o;
-    return o->bytes;
-}
-
-char *aq_request_copy(struct aq_request *r, const char *bytes, size_t count)
-{
-    char *copy = aq_request_alloc(r, count + 1);
-    if (copy) {
-        memcpy(copy, bytes, count);
-        copy[count] = '\0';
-    }
-    return copy;
-}
-
-static void draft_close(struct aq_request *r)
-{
-    if (r->draft)
-        json_decref(r->draft->root);
-    free(r->draft);
-    r->draft = NULL;
-}
-
-void aq_request_close(struct aq_request *r)
-{
-    if (!r)
-        return;
-    draft_close(r);
-    for (struct owned *o = r->owned, *next; o; o = next) {
-        next = o->next;
-        free(o);
-    }
-    free(r);
-}
-
 /* ---- names ---- */
 
 int aq_request_check_invalid(const struct aq_records_read *read, bool allow, struct aq_err *reterr)
@@ -102,22 +55,6 @@ const char *aq_form_name(enum aq_form form)
     };
     assert(form < AQ_FORM_COUNT);
     return name[form];
-}
-
-bool aq_request_refuse(struct aq_request *r, enum aq_record_code code, const char *param,
-                       const char *format, ...)
-{
-    if (r->error.code)
-        return false;
-    r->error.code = code;
-    snprintf(r->error.param, sizeof(r->error.param), "%s", param);
-    char text[sizeof(r->error.message)];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    aq_quote(r->error.message, sizeof(r->error.message), text, strlen(text));
-    return false;
 }
 
 /* ---- text of members ---- */
@@ -592,7 +529,7 @@ int aq_request_open(struct aq_request **ret, const struct aq_request_rules *rule
     d->line = line;
     int rc = open_steps(r);
     rc = rc == 0 && d->no_memory ? -ENOMEM : rc;
-    draft_close(r);
+    aq_request_draft_close(r);
     if (rc < 0) {
         aq_request_close(r);
         return aq_error_memory(reterr, "line %llu", (unsigned long long)line->number);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/records/request_draft.h - what request.c, request_fields.c and request_tokens.c share: a
- * request while its JSON is still at hand.  Private to these three. */
+ * engine/records/request_draft.h - a request while its JSON is still at hand: what
+ * request.c, request_fields.c, request_tokens.c and draft.c share. */
 #ifndef AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 #define AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 
@@ -33,6 +33,9 @@ struct aq_request_draft {
 void *aq_request_alloc(struct aq_request *r, size_t bytes);
 /* A NUL-terminated copy in that memory. */
 char *aq_request_copy(struct aq_request *r, const char *bytes, size_t count);
+
+/* Frees what is only needed while the request is read. */
+void aq_request_draft_close(struct aq_request *r);
 
 /* Reads every field of the body into r->params; false when the request is refused. -ENOMEM comes
  * back in *ret_rc. */

@@ -161,29 +161,6 @@ int32_t aq_tokenizer_find(const struct aq_tokenizer *t, const char *text, size_t
 
 /* ---- encoding ---- */
 
-void aq_ids_close(struct aq_ids *ids)
-{
-    free(ids->item);
-    *ids = (struct aq_ids){0};
-}
-
-bool aq_ids_reserve(struct aq_ids *ids, size_t extra)
-{
-    if (extra <= ids->capacity - ids->count)
-        return true;
-    size_t need, capacity = ids->capacity ? ids->capacity : 64;
-    if (__builtin_add_overflow(ids->count, extra, &need) || need > SIZE_MAX / 8)
-        return false;
-    while (capacity < need)
-        capacity *= 2;
-    uint32_t *item = realloc(ids->item, capacity * sizeof(*item));
-    if (!item)
-        return false;
-    ids->item = item;
-    ids->capacity = capacity;
-    return true;
-}
-
 static int put_id(struct aq_ids *ids, uint32_t id, struct aq_err *reterr)
 {
     if (!aq_ids_reserve(ids, 1))

@@ -406,6 +406,85 @@ def check_globals(tree, *archives):
         yield "nm", 1, "no symbol was seen at all"
 
 
+def symbols(archive):
+    """(member, defined, undefined) of each object in an archive."""
+    out = subprocess.run(["nm", "-g", "--format=posix", archive], capture_output=True, text=True)
+    member, defined, undefined = None, set(), set()
+    for line in out.stdout.split("\n") + ["[]:"]:
+        match = re.match(r"^.*\[(?:.*/)?([^/\]]*)\]:$", line)
+        if match:
+            if member:
+                yield member, defined, undefined
+            member, defined, undefined = match.group(1), set(), set()
+            continue
+        fields = line.split()
+        if len(fields) >= 2:
+            (undefined if fields[1] in "Uw" else defined).add(fields[0])
+
+
+def groups(graph):
+    """Tarjan's strongly connected components of more than one node."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+# Files that call each other on purpose.
+TOGETHER = {
+    # One product in two files: plain values, and codes that are unpacked on the way.
+    ("kernels/cpu/codes_avx512bf16.c", "kernels/cpu/gemm_avx512bf16.c"),
+}
+
+
+def check_links(tree, *archives):
+    """Files call downwards: no two files call each other, however indirectly, and no folder of
+    engine/ calls one above it."""
+    if not shutil.which("nm"):
+        print("skipped: needs nm")
+        sys.exit(SKIP)
+    source = {name.split("/", 1)[1].replace("/", "_") + ".o": name for name in tree.c_files(LIBRARY)
+              if name.endswith(".c")}
+    needs, home = {}, {}
+    for archive in archives:
+        for member, defined, undefined in symbols(archive):
+            name = source.get(member)
+            if name:
+                needs[name] = undefined
+                home.update((symbol, name) for symbol in defined)
+    if len(needs) < 100 and len(archives) > 1:
+        yield "nm", 1, f"only {len(needs)} files of the library were seen"
+    graph = {name: sorted({home[s] for s in needed if s in home} - {name})
+             for name, needed in needs.items()}
+    for names in groups(graph):
+        if tuple(names) not in TOGETHER:
+            yield names[0], 1, "files call each other: " + ", ".join(names)
+    floors = read_floors(tree)
+    for name, others in graph.items():
+        for other in others:
+            if name.startswith("engine/") and other.startswith("engine/"):
+                room, above = room_of(name)[0], room_of(other)[0]
+                if room != above and floors[above][0] >= floors[room][0]:
+                    yield name, 1, f"{room} may not call {other} (engine/floors.txt)"
+
+
 CHECKS = {name[6:]: function for name, function in list(globals().items())
           if name.startswith("check_")}
 
