@@ -53,8 +53,8 @@ if build sanitized -Dwerror=true -Dtests=enabled -Dbuildtype=debugoptimized \
 fi
 # What starts threads: pools, io engines, lanes, transfers, the engine over them, the writer and the
 # job around it; no more is built.
-threads="base completions io xfer disk disk_lane device engine placement host_products trace writer
-session interrupt pack"
+threads="base completions io xfer xfer_swarm disk disk_lane device engine placement host_products
+trace writer session interrupt pack"
 for name in $threads; do
     targets="$targets tests/test_$name"
 done

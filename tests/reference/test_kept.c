@@ -10,6 +10,7 @@
 #include "engine/core/engine_seams.h"
 #include "engine/model/model.h"
 #include "tests/checkpoint_files.h"
+#include "tests/reference/asked.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"
 
@@ -409,170 +410,6 @@ static void compare(struct tally *y, const struct record *record, const struct r
     free(logits);
 }
 
-/* ---- policies ---- */
-
-static uint32_t floor_share(double share, uint32_t tokens)
-{
-    uint32_t n = (uint32_t)floor(share * tokens + 1e-9);
-    return n ? n : 1;
-}
-
-/* One policy as options give it and as the reference is told: of a sequence of n + g tokens. */
-struct asked {
-    struct aq_kv_options options;
-    enum ref_variant variant;
-};
-
-static struct aq_kv_amount slots(uint32_t n)
-{
-    return (struct aq_kv_amount){AQ_KV_SLOTS, n, 0};
-}
-
-static struct aq_kv_amount share(double x)
-{
-    return (struct aq_kv_amount){AQ_KV_SHARE, 0, x};
-}
-
-static uint32_t amount_of(const struct aq_kv_amount *a, uint32_t tokens)
-{
-    return a->unit == AQ_KV_SHARE ? floor_share(a->share, tokens) : a->slots;
-}
-
-/* Of adakv: 20 % of the heavy tokens, or what is said; no fewer than are sinks. */
-static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
-{
-    struct aq_kv_amount floor = o->floor.unit == AQ_KV_UNSET ? share(0.2) : o->floor;
-    bool none = floor.unit == AQ_KV_SHARE && floor.share == 0;
-    uint32_t n = none ? 0 : amount_of(&floor, heavy);
-    n = n < heavy ? n : heavy;
-    return n > o->sinks ? n : o->sinks;
-}
-
-static struct ref_policy reference_policy(const struct asked *a, uint32_t n, uint32_t g)
-{
-    const struct aq_kv_options *o = &a->options;
-    uint32_t budget = amount_of(&o->budget, n + g), heavy = amount_of(&o->heavy, n + g),
-             recent = amount_of(&o->recent, n + g);
-    struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
-    switch (a->variant) {
-    case REF_FULL: break;
-    case REF_ADAKV:
-    case REF_H2O:
-        if (o->budget.unit != AQ_KV_UNSET) {
-            p.heavy = o->heavy.unit == AQ_KV_UNSET ? budget / 2 : heavy;
-            p.recent = budget - p.heavy;
-        }
-        p.sinks = o->sinks;
-        p.grace = o->grace;
-        p.decay = o->decay;
-        p.floor = floor_of(o, p.heavy);
-        break;
-    case REF_HEAVY:
-        p.heavy = budget - 1;
-        p.recent = 1;
-        break;
-    case REF_WINDOW:
-        p.heavy = o->sinks;
-        p.recent = budget - o->sinks;
-        break;
-    case REF_FLEXGEN:
-        p.heavy = amount_of(&o->heavy, n);
-        p.heavy = p.heavy < 2 ? 2 : p.heavy;
-        break;
-    case REF_HF: break;
-    }
-    return p;
-}
-
-/* Both parts, and all that h2o lets one say of them.  own: of the heavy ones, those that every
- * head keeps for itself. */
-static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, uint32_t recent,
-                       uint32_t own)
-{
-    o->heavy = slots(heavy);
-    o->recent = slots(recent);
-    o->sinks_given = true;
-    o->sinks = (uint32_t)aq_prng_below(seed, 1, 0, heavy);
-    uint32_t rest = own > o->sinks ? own - o->sinks : 0;
-    o->grace = (uint32_t)aq_prng_below(seed, 2, 0, (uint64_t)rest + recent + 1);
-    o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
-}
-
-/* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
-static struct asked draw_policy(uint64_t seed, uint64_t i)
-{
-#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
-    uint64_t draw = 0;
-    uint32_t kind = (uint32_t)(i % 10), heavy = DRAW(12), recent = 1 + DRAW(12);
-    struct asked a = {0};
-    struct aq_kv_options *o = &a.options;
-    switch (kind) {
-    case 0:
-        o->policy = "h2o";
-        o->budget = share((1 + DRAW(100)) / 100.0);
-        break;
-    case 1:
-        o->policy = "h2o";
-        o->heavy = slots(heavy + !heavy);
-        o->budget = slots(heavy + !heavy + recent);
-        break;
-    case 2:
-        o->policy = "h2o";
-        draw_parts(o, seed + i, heavy + 2, recent, heavy + 2);
-        break;
-    case 3:
-        o->policy = "heavy";
-        o->budget = slots(2 + DRAW(20));
-        break;
-    case 4:
-        o->policy = "window";
-        o->sinks_given = true;
-        o->sinks = DRAW(5);
-        o->budget = slots(o->sinks + recent + (o->sinks + recent < 2));
-        break;
-    case 5:
-        o->policy = "h2o:flexgen";
-        o->heavy = share((1 + DRAW(50)) / 100.0);
-        break;
-    case 6:
-        o->policy = "h2o:flexgen";
-        o->heavy = share((50 + DRAW(51)) / 100.0);
-        break;
-    case 7:
-        o->policy = "h2o:hf";
-        o->heavy = slots(heavy + !heavy);
-        o->recent = slots(recent);
-        break;
-    case 8:
-        o->policy = "adakv";
-        o->budget = share((1 + DRAW(100)) / 100.0);
-        if (DRAW(2))
-            o->floor = share(DRAW(11) / 10.0);
-        break;
-    default:
-        o->policy = "adakv";
-        o->floor = slots(DRAW(heavy + 3));
-        draw_parts(o, seed + i, heavy + 2, recent, o->floor.slots);
-        break;
-    }
-#undef DRAW
-    static const enum ref_variant variants[] = {REF_H2O,    REF_H2O,     REF_H2O,     REF_HEAVY,
-                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF,
-                                                REF_ADAKV,  REF_ADAKV};
-    a.variant = variants[kind];
-    return a;
-}
-
-static struct aq_kv_policy resolve(const struct asked *a, char text[128])
-{
-    struct aq_kv_policy kv;
-    struct aq_err err;
-    if (aq_kv_policy_resolve(&kv, &a->options, &err) < 0)
-        fail_msg("%s: %s", a->options.policy, err.text);
-    aq_kv_policy_text(text, 128, &kv);
-    return kv;
-}
-
 /* ---- tests ---- */
 
 enum { CROWD = 4 };
@@ -594,14 +431,14 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
     struct record record[CROWD];
     double *first = calloc(m->vocab, sizeof(*first));
     char text[128];
-    struct aq_kv_policy kv = resolve(a, text);
+    struct aq_kv_policy kv = asked_resolve(a, text);
     for (uint32_t i = 0; i < CROWD; i++)
         record_open(&record[i], m, 100 * seed + i, 2 + (uint32_t)aq_prng_below(seed, i, 1, 40),
                     1 + (uint32_t)aq_prng_below(seed, i, 2, 24));
     run_engine(dir, &kv, record, CROWD, (uint32_t)aq_prng_below(seed, 9, 0, 12));
     for (uint32_t i = 0; i < CROWD; i++) {
         const struct record *r = &record[i];
-        struct ref_policy p = reference_policy(a, r->prompt, r->fed);
+        struct ref_policy p = asked_reference(a, r->prompt, r->fed);
         struct ref_policy full = {.variant = REF_FULL, .decay = p.decay};
         struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
         snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
@@ -638,7 +475,7 @@ static void random_models_keep_what_the_reference_keeps(void **state)
         const char *dir = write_model(&shapes[i], 7 + i);
         struct ref_model *m = open_reference(dir);
         for (uint32_t n = 0; n < each; n++) {
-            struct asked a = draw_policy(11, i * each + n);
+            struct asked a = asked_draw(11, i * each + n);
             compare_crowd(&y, dir, m, &a, 1 + i * each + n);
         }
         ref_model_close(m);
@@ -697,14 +534,14 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
     for (size_t c = 0; c < AQ_ARRAY_LEN(policies); c++) {
         struct record record[PROMPTS];
         char text[128];
-        struct aq_kv_policy kv = resolve(&policies[c], text);
+        struct aq_kv_policy kv = asked_resolve(&policies[c], text);
         for (uint32_t i = 0; i < PROMPTS; i++) {
             record_open(&record[i], m, 0, n[i], FED);
             memcpy(record[i].ids, ids[i], n[i] * sizeof(**ids));
         }
         run_engine(dir, &kv, record, PROMPTS, 4);
         for (uint32_t i = 0; i < PROMPTS; i++) {
-            struct ref_policy p = reference_policy(&policies[c], n[i], FED);
+            struct ref_policy p = asked_reference(&policies[c], n[i], FED);
             snprintf(y.what, sizeof(y.what), "trained model, %s, prompt %u of %u + %u tokens", text,
                      i, n[i], FED);
             compare(&y, &record[i], base[i], first + (size_t)i * m->vocab, &p);
@@ -727,7 +564,7 @@ static void run_one(struct record *ret, enum aq_dtype format, const char *dir,
                     const struct ref_model *m, const struct asked *a)
 {
     char text[128];
-    struct aq_kv_policy kv = resolve(a, text);
+    struct aq_kv_policy kv = asked_resolve(a, text);
     record_open(ret, m, 5, WHOLE, WHOLE_FED);
     run_engine_in(format, dir, &kv, ret, 1, 0);
 }
@@ -745,12 +582,12 @@ static void expect_whole(enum aq_dtype format, const char *dir, const struct ref
     struct asked a = {.options = {.policy = name}};
     struct record found;
     if (strcmp(name, "h2o:hf") == 0) {
-        a.options.heavy = slots(WHOLE);
-        a.options.recent = slots(WHOLE_FED - 2); /* one more is attended */
+        a.options.heavy = asked_slots(WHOLE);
+        a.options.recent = asked_slots(WHOLE_FED - 2); /* one more is attended */
     } else if (strcmp(name, "h2o:flexgen") == 0) {
-        a.options.heavy = share(1.0);
+        a.options.heavy = asked_share(1.0);
     } else {
-        a.options.budget = slots(WHOLE + WHOLE_FED - 1); /* the last key is never computed */
+        a.options.budget = asked_slots(WHOLE + WHOLE_FED - 1); /* the last key is never computed */
     }
     run_one(&found, format, dir, m, &a);
     assert_false(found.dropped);
@@ -758,7 +595,7 @@ static void expect_whole(enum aq_dtype format, const char *dir, const struct ref
     record_close(&found);
     if (a.options.budget.unit != AQ_KV_SLOTS)
         return;
-    a.options.budget = slots(WHOLE + WHOLE_FED - 2);
+    a.options.budget = asked_slots(WHOLE + WHOLE_FED - 2);
     run_one(&found, format, dir, m, &a);
     assert_true(found.dropped);
     record_close(&found);
@@ -790,10 +627,10 @@ static void heads_that_share_nothing_are_those_of_h2o(void **state)
     struct ref_model *m = open_reference(dir);
     for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
         struct record want, found;
-        struct asked a = {.options = {.policy = "h2o", .budget = slots(20)}};
+        struct asked a = {.options = {.policy = "h2o", .budget = asked_slots(20)}};
         run_one(&want, formats[f], dir, m, &a);
         a.options.policy = "adakv";
-        a.options.floor = share(1);
+        a.options.floor = asked_share(1);
         run_one(&found, formats[f], dir, m, &a);
         expect_same(&found, &want);
         size_t all = record_at(&want, want.rows, 0, 0);
@@ -801,7 +638,7 @@ static void heads_that_share_nothing_are_those_of_h2o(void **state)
         assert_memory_equal(found.kept, want.kept, all * sizeof(*want.kept));
         assert_memory_equal(found.score, want.score, all * sizeof(*want.score));
         record_close(&found);
-        a.options.floor = share(0);
+        a.options.floor = asked_share(0);
         run_one(&found, formats[f], dir, m, &a);
         assert_true(found.uneven > 0);
         record_close(&found);

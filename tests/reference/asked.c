@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/reference/asked.h"
+
+#include "base/prng.h"
+#include "tests/test.h"
+
+#include <math.h>
+
+static uint32_t floor_share(double share, uint32_t tokens)
+{
+    uint32_t n = (uint32_t)floor(share * tokens + 1e-9);
+    return n ? n : 1;
+}
+
+struct aq_kv_amount asked_slots(uint32_t n)
+{
+    return (struct aq_kv_amount){AQ_KV_SLOTS, n, 0};
+}
+
+struct aq_kv_amount asked_share(double x)
+{
+    return (struct aq_kv_amount){AQ_KV_SHARE, 0, x};
+}
+
+static uint32_t amount_of(const struct aq_kv_amount *a, uint32_t tokens)
+{
+    return a->unit == AQ_KV_SHARE ? floor_share(a->share, tokens) : a->slots;
+}
+
+/* Of adakv: 20 % of the heavy tokens, or what is said; no fewer than are sinks. */
+static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
+{
+    struct aq_kv_amount floor = o->floor.unit == AQ_KV_UNSET ? asked_share(0.2) : o->floor;
+    bool none = floor.unit == AQ_KV_SHARE && floor.share == 0;
+    uint32_t n = none ? 0 : amount_of(&floor, heavy);
+    n = n < heavy ? n : heavy;
+    return n > o->sinks ? n : o->sinks;
+}
+
+struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
+{
+    const struct aq_kv_options *o = &a->options;
+    uint32_t budget = amount_of(&o->budget, n + g), heavy = amount_of(&o->heavy, n + g),
+             recent = amount_of(&o->recent, n + g);
+    struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
+    switch (a->variant) {
+    case REF_FULL: break;
+    case REF_ADAKV:
+    case REF_H2O:
+        if (o->budget.unit != AQ_KV_UNSET) {
+            p.heavy = o->heavy.unit == AQ_KV_UNSET ? budget / 2 : heavy;
+            p.recent = budget - p.heavy;
+        }
+        p.sinks = o->sinks;
+        p.grace = o->grace;
+        p.decay = o->decay;
+        p.floor = floor_of(o, p.heavy);
+        break;
+    case REF_HEAVY:
+        p.heavy = budget - 1;
+        p.recent = 1;
+        break;
+    case REF_WINDOW:
+        p.heavy = o->sinks;
+        p.recent = budget - o->sinks;
+        break;
+    case REF_FLEXGEN:
+        p.heavy = amount_of(&o->heavy, n);
+        p.heavy = p.heavy < 2 ? 2 : p.heavy;
+        break;
+    case REF_HF: break;
+    }
+    return p;
+}
+
+/* Both parts, and all that h2o lets one say of them.  own: of the heavy ones, those that every
+ * head keeps for itself. */
+static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, uint32_t recent,
+                       uint32_t own)
+{
+    o->heavy = asked_slots(heavy);
+    o->recent = asked_slots(recent);
+    o->sinks_given = true;
+    o->sinks = (uint32_t)aq_prng_below(seed, 1, 0, heavy);
+    uint32_t rest = own > o->sinks ? own - o->sinks : 0;
+    o->grace = (uint32_t)aq_prng_below(seed, 2, 0, (uint64_t)rest + recent + 1);
+    o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
+}
+
+struct asked asked_draw(uint64_t seed, uint64_t i)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    uint64_t draw = 0;
+    uint32_t kind = (uint32_t)(i % 10), heavy = DRAW(12), recent = 1 + DRAW(12);
+    struct asked a = {0};
+    struct aq_kv_options *o = &a.options;
+    switch (kind) {
+    case 0:
+        o->policy = "h2o";
+        o->budget = asked_share((1 + DRAW(100)) / 100.0);
+        break;
+    case 1:
+        o->policy = "h2o";
+        o->heavy = asked_slots(heavy + !heavy);
+        o->budget = asked_slots(heavy + !heavy + recent);
+        break;
+    case 2:
+        o->policy = "h2o";
+        draw_parts(o, seed + i, heavy + 2, recent, heavy + 2);
+        break;
+    case 3:
+        o->policy = "heavy";
+        o->budget = asked_slots(2 + DRAW(20));
+        break;
+    case 4:
+        o->policy = "window";
+        o->sinks_given = true;
+        o->sinks = DRAW(5);
+        o->budget = asked_slots(o->sinks + recent + (o->sinks + recent < 2));
+        break;
+    case 5:
+        o->policy = "h2o:flexgen";
+        o->heavy = asked_share((1 + DRAW(50)) / 100.0);
+        break;
+    case 6:
+        o->policy = "h2o:flexgen";
+        o->heavy = asked_share((50 + DRAW(51)) / 100.0);
+        break;
+    case 7:
+        o->policy = "h2o:hf";
+        o->heavy = asked_slots(heavy + !heavy);
+        o->recent = asked_slots(recent);
+        break;
+    case 8:
+        o->policy = "adakv";
+        o->budget = asked_share((1 + DRAW(100)) / 100.0);
+        if (DRAW(2))
+            o->floor = asked_share(DRAW(11) / 10.0);
+        break;
+    default:
+        o->policy = "adakv";
+        o->floor = asked_slots(DRAW(heavy + 3));
+        draw_parts(o, seed + i, heavy + 2, recent, o->floor.slots);
+        break;
+    }
+#undef DRAW
+    static const enum ref_variant variants[] = {REF_H2O,    REF_H2O,     REF_H2O,     REF_HEAVY,
+                                                REF_WINDOW, REF_FLEXGEN, REF_FLEXGEN, REF_HF,
+                                                REF_ADAKV,  REF_ADAKV};
+    a.variant = variants[kind];
+    return a;
+}
+
+struct aq_kv_policy asked_resolve(const struct asked *a, char text[128])
+{
+    struct aq_kv_policy kv;
+    struct aq_err err;
+    if (aq_kv_policy_resolve(&kv, &a->options, &err) < 0)
+        fail_msg("%s: %s", a->options.policy, err.text);
+    aq_kv_policy_text(text, 128, &kv);
+    return kv;
+}

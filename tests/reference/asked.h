@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * tests/reference/asked.h - KV policies as somebody asks for them: drawn, resolved by the engine's
+ * rule, and told to the reference by their descriptions. */
+#ifndef AQ_TESTS_ASKED_H
+#define AQ_TESTS_ASKED_H
+
+#include "policy/kv_policy.h"
+#include "tests/reference/reference.h"
+
+/* One policy as options give it and as the reference is told: of a sequence of n + g tokens. */
+struct asked {
+    struct aq_kv_options options;
+    enum ref_variant variant;
+};
+
+struct aq_kv_amount asked_slots(uint32_t n);
+struct aq_kv_amount asked_share(double x);
+
+/* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
+struct asked asked_draw(uint64_t seed, uint64_t i);
+/* As the reference takes it, for a sequence of n + g tokens. */
+struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g);
+/* As the engine does, and its text; fails the test where it refuses. */
+struct aq_kv_policy asked_resolve(const struct asked *a, char text[128]);
+
+#endif
