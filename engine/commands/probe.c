@@ -8,7 +8,10 @@
 #include "engine/machine/hw_file.h"
 #include "engine/machine/probe.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static bool interrupted(void *user)
 {
@@ -70,6 +73,19 @@ static int measure(struct aq_hw_profile *ret, const struct aq_options *o,
     return rc;
 }
 
+/* Before seconds of measuring are spent: whether the profile will have a place. */
+static int check_output(const char *path, struct aq_err *reterr)
+{
+    const char *end = strrchr(path, '/');
+    char *folder = end ? strndup(path, (size_t)(end - path) + 1) : strdup(".");
+    if (!folder)
+        return aq_error_memory(reterr, "probe");
+    bool fine = access(path, W_OK) == 0 || (errno == ENOENT && access(folder, W_OK | X_OK) == 0);
+    int rc = fine ? 0 : aq_error(reterr, -errno, "write '%s': %s", path, strerror(errno));
+    free(folder);
+    return rc;
+}
+
 int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
                  struct aq_err *reterr)
 {
@@ -83,8 +99,11 @@ int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
                         "--keep: expected a measurement as runs are by default, found --isa, --io "
                         "or --io-direct");
     struct aq_cuda cuda;
-    int rc = aq_device_open_gpu(&cuda, o->device, reterr);
-    rc = rc < 0 ? rc : measure(&p, o, cuda.module ? &cuda : NULL, &log, hooks, reterr);
+    int rc = o->output ? check_output(o->output, reterr) : 0;
+    rc = rc < 0 ? rc : aq_device_open_gpu(&cuda, o->device, reterr);
+    if (rc < 0)
+        return rc;
+    rc = measure(&p, o, cuda.module ? &cuda : NULL, &log, hooks, reterr);
     aq_cuda_close(&cuda);
     if (rc == 0 && o->output)
         rc = aq_hw_file_write(&p, o->output, reterr);

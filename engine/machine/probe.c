@@ -16,16 +16,16 @@
 
 /* How much of everything: memory beyond what caches hold, where there is enough. */
 struct amount {
-    double long_s;
+    double long_s, product_flops; /* of a thread's share of one product; 0: no limit */
     size_t weight_bytes, row_bytes, kv_bytes, link_bytes, gpu_bytes;
     uint64_t disk_bytes;
 };
-static const struct amount thorough = {0.25,     256 << 20, 128 << 20, 128 << 20,
-                                       64 << 20, 512 << 20, 1ull << 30},
-                           quick = {0.04,     192 << 20, 128 << 20, 128 << 20,
-                                    64 << 20, 128 << 20, 128 << 20},
-                           small = {0.04,     64 << 20,  64 << 20, 32 << 20,
-                                    32 << 20, 128 << 20, 128 << 20};
+static const struct amount thorough = {0.25,      0,        256 << 20, 128 << 20,
+                                       128 << 20, 64 << 20, 512 << 20, 1ull << 30},
+                           quick = {0.04,      4e9,      192 << 20, 128 << 20,
+                                    128 << 20, 64 << 20, 128 << 20, 128 << 20},
+                           small = {0.04,     4e9,      64 << 20,  64 << 20,
+                                    32 << 20, 32 << 20, 128 << 20, 128 << 20};
 
 /* At most: weights, what they are unpacked to, KV, both ends of both links, rows and scratch. */
 static uint64_t memory_of(const struct amount *a)
@@ -40,6 +40,8 @@ struct probe {
     enum aq_dtype compute; /* as --compute auto chooses it */
     uint32_t threads;
     struct aq_rates_rig rig;
+    struct aq_disk_limits disk;
+    uint64_t disk_bytes; /* to measure it in; 0: it is not measured */
     struct aq_hw_profile *p;
 };
 
@@ -291,32 +293,41 @@ static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
 
 /* ---- disk -------------------------------------------------------------------------------- */
 
-static int measure_disk(struct probe *b, struct aq_err *reterr)
+/* Before seconds of measuring are spent: whether there is a disk to measure, and room on it. */
+static int look_at_disk(struct probe *b, struct aq_err *reterr)
 {
     const char *dir = b->o->disk_dir;
-    struct aq_disk_limits limits;
-    struct aq_rates_disk d;
-    char source[AQ_HW_TEXT_MAX];
-    int rc = dir ? begin(b, "the disk", reterr) : 0;
-    rc = rc < 0 || !dir ? rc : aq_limits_disk(&limits, dir, reterr);
+    int rc = dir ? aq_limits_disk(&b->disk, dir, reterr) : 0;
     if (rc < 0 || !dir)
         return rc;
-    if (limits.in_memory) {
+    if (b->disk.in_memory) {
         aq_log_line(b->o->log, AQ_LOG_WARNING, "'%s' lies in memory: no disk is measured", dir);
         return 0;
     }
-    uint64_t bytes = aq_min_u64(b->amount.disk_bytes, limits.free / 4);
-    if (bytes < quick.disk_bytes)
+    b->disk_bytes = aq_min_u64(b->amount.disk_bytes, b->disk.free / 4);
+    if (b->disk_bytes < quick.disk_bytes)
         return aq_error(reterr, -ENOMEM,
                         "'%s': expected %llu MiB free to measure the disk in, found %llu MiB", dir,
                         (unsigned long long)(4 * quick.disk_bytes / AQ_MIB),
-                        (unsigned long long)(limits.free / AQ_MIB));
-    rc = aq_rates_scratch(&d, dir, bytes, b->o->io, b->o->io_direct, b->o->log, reterr);
+                        (unsigned long long)(b->disk.free / AQ_MIB));
+    return 0;
+}
+
+static int measure_disk(struct probe *b, struct aq_err *reterr)
+{
+    struct aq_rates_disk d;
+    char source[AQ_HW_TEXT_MAX];
+    if (!b->disk_bytes)
+        return 0;
+    int rc = begin(b, "the disk", reterr);
+    rc = rc < 0 ? rc
+                : aq_rates_scratch(&d, b->o->disk_dir, b->disk_bytes, b->o->io, b->o->io_direct,
+                                   b->o->log, reterr);
     if (rc < 0)
         return rc;
-    snprintf(source, sizeof(source), "measured: %s, %s, pieces of 1 MiB, %s", limits.file_system,
+    snprintf(source, sizeof(source), "measured: %s, %s, pieces of 1 MiB, %s", b->disk.file_system,
              d.direct ? "O_DIRECT" : "buffered", d.engine);
-    give_sure(b, "disk.space", (double)(limits.free / AQ_MIB * AQ_MIB), "free");
+    give_sure(b, "disk.space", (double)(b->disk.free / AQ_MIB * AQ_MIB), "free");
     give(b, "disk.read_gb_s", d.read, 1e9, source);
     give(b, "disk.write_gb_s", d.write, 1e9, source);
     give_sure(b, "disk.duplex", d.together, "measured: both at once against one after the other");
@@ -420,11 +431,13 @@ int aq_probe(struct aq_hw_profile *ret, const struct aq_probe_opts *opts, struct
     for (uint32_t i = 0; i < AQ_HW_KEYS_MAX; i++)
         p.note[i].spread = NAN;
     int rc = describe(&b, reterr);
+    rc = rc < 0 ? rc : look_at_disk(&b, reterr);
     rc = rc < 0 ? rc
                 : aq_rates_rig_open(&b.rig, &b.kernels, b.threads, b.amount.long_s,
                                     AQ_RATES_CONTEXT, reterr);
     if (rc < 0)
         return rc;
+    b.rig.flops_max = b.amount.product_flops * b.threads;
     rc = measure_wake(&b, reterr);
     rc = rc < 0 ? rc : measure_products(&b, reterr);
     rc = rc < 0 ? rc : measure_attention_and_links(&b, reterr);

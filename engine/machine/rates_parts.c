@@ -198,6 +198,14 @@ struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum 
     return aq_rates_repeat(p->rig, run_product, &c, (double)panels * (double)panel);
 }
 
+/* Of a product of that many rows: as many as flops_max allows, and some for each thread. */
+static uint32_t panels_within(const struct aq_rates_products *p, uint32_t panels, uint32_t rows)
+{
+    double each = 2.0 * rows * AQ_PANEL_ROWS * AQ_RATES_K;
+    double most = fmax(p->rig->flops_max / each, 4.0 * p->rig->threads);
+    return p->rig->flops_max > 0 && most < panels ? (uint32_t)most : panels;
+}
+
 static double timed(struct product_call *c)
 {
     double start = aq_clock_s();
@@ -214,7 +222,8 @@ static void take_round(struct product_call *computes, struct product_call *one,
     double memory_s = timed(one);
     for (uint32_t i = 0; i < AQ_HW_ROWS; i++) {
         double s = timed(&many[i]), flops_s = flop_s * call_flops(&many[i]);
-        double promised = fmax(flops_s, memory_s) + (1 - overlap) * fmin(flops_s, memory_s);
+        double read_s = memory_s * many[i].panels / one->panels;
+        double promised = fmax(flops_s, read_s) + (1 - overlap) * fmin(flops_s, read_s);
         /* Who was held up in one of the times says nothing beyond this. */
         share[i] = s > 0 ? fmin(fmax(promised / s, 0.01), 4) : 1;
     }
@@ -258,7 +267,8 @@ void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_r
                         one = call_of(p, compute, format, panels, 1), many[AQ_HW_ROWS];
     assert(panels > 0 && bytes <= p->weight_bytes && flop_rows(p) > 1);
     for (uint32_t i = 0; i < AQ_HW_ROWS; i++)
-        many[i] = call_of(p, compute, format, panels, aq_hw_rows[i]);
+        many[i] =
+            call_of(p, compute, format, panels_within(p, panels, aq_hw_rows[i]), aq_hw_rows[i]);
     take_round(&computes, &one, many, overlap, round); /* warms up, if that is not long enough */
     bool slow = aq_clock_s() - begin > AQ_RATES_SLOW_S;
     double spread = 0;

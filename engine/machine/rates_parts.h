@@ -46,7 +46,8 @@ struct aq_rates_rig {
     struct aq_mem *mem;
     struct aq_pool *pool;
     struct aq_exec *exec;
-    double long_s; /* a measurement stops repeating after so long */
+    double long_s;    /* a measurement stops repeating after so long */
+    double flops_max; /* of one product whose weights come from memory; 0: as many as there are */
     struct {
         void *at;
         size_t bytes;
@@ -88,8 +89,9 @@ struct aq_sample aq_rates_short_share(const struct aq_rates_products *p, enum aq
 struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format, size_t bytes);
 /* Of products of aq_hw_rows[] rows with weights from memory: the share that they reach of what the
- * rates of one row and of many promise, with so much of their times hidden (policy/hw.h).  Not for
- * the reference. */
+ * rates of one row and of many promise, with so much of their times hidden (policy/hw.h).  Where
+ * flops_max allows fewer columns than `bytes` hold, the first ones: what a round reads before has
+ * replaced them in caches.  Not for the reference. */
 void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_rates_products *p,
                              enum aq_dtype compute, enum aq_dtype format, size_t bytes,
                              double overlap);
