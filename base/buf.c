@@ -84,6 +84,22 @@ void aq_buf_printf(struct aq_buf *b, const char *format, ...)
     b->count += (size_t)n;
 }
 
+void aq_buf_shell_word(struct aq_buf *b, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=,%+-";
+    if (*text && !text[strspn(text, plain)]) {
+        aq_buf_puts(b, text);
+    } else if (!strpbrk(text, "\"$`\\!")) {
+        aq_buf_printf(b, "\"%s\"", text);
+    } else {
+        aq_buf_puts(b, "'");
+        for (; *text; text++)
+            aq_buf_printf(b, *text == '\'' ? "'\\''" : "%c", *text);
+        aq_buf_puts(b, "'");
+    }
+}
+
 /* What the byte after the first may be (Unicode 15, table 3-7): the bounds keep out overlong forms,
  * surrogates and what lies beyond U+10FFFF. */
 static size_t utf8_shape(unsigned char first, unsigned char *low, unsigned char *high)

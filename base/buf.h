@@ -26,6 +26,9 @@ void aq_buf_put(struct aq_buf *b, const void *bytes, size_t count);
 void aq_buf_puts(struct aq_buf *b, const char *text);
 void aq_buf_printf(struct aq_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The text as a shell takes it for one word, in quotes only where it needs them. */
+void aq_buf_shell_word(struct aq_buf *b, const char *text);
+
 /* A JSON string with its quotes.  What is not UTF-8 becomes U+FFFD. */
 void aq_buf_json_string(struct aq_buf *b, const char *bytes, size_t count);
 void aq_buf_json_u64(struct aq_buf *b, uint64_t x);

@@ -15,23 +15,6 @@
 
 /* ---- command and config ---- */
 
-/* As a shell takes it for one word. */
-static void put_word(struct aq_buf *out, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_./:=,%+-";
-    if (*word && !word[strspn(word, plain)]) {
-        aq_buf_puts(out, word);
-    } else if (!strpbrk(word, "\"$`\\!")) {
-        aq_buf_printf(out, "\"%s\"", word);
-    } else {
-        aq_buf_puts(out, "'");
-        for (; *word; word++)
-            aq_buf_printf(out, *word == '\'' ? "'\\''" : "%c", *word);
-        aq_buf_puts(out, "'");
-    }
-}
-
 static void put_value(struct aq_buf *out, const json_t *v, bool quote)
 {
     char *text = json_is_string(v) ? NULL : aq_json_dump(v, JSON_ENCODE_ANY);
@@ -42,7 +25,7 @@ static void put_value(struct aq_buf *out, const json_t *v, bool quote)
     else if (quote)
         aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
     else
-        put_word(out, json_string_value(v));
+        aq_buf_shell_word(out, json_string_value(v));
     free(text);
 }
 
@@ -55,7 +38,7 @@ static void put_escaped(struct aq_buf *out, const char *text)
         bool special = *text == '\n' || *text == '\t' || *text == '\\';
         aq_buf_put(&word, special ? escape : text, special ? 2 : 1);
     }
-    put_word(out, word.data ? word.data : "");
+    aq_buf_shell_word(out, word.data ? word.data : "");
     aq_buf_close(&word);
 }
 
@@ -74,8 +57,8 @@ static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
 static void put_reading(struct aq_buf *out, const struct aq_options *o)
 {
     static const char *const keys[] = {
-        "input_format", "prompt_field", "prompt_template", "limit", "n",
-        "temperature",  "bos",          "overlong"};
+        "input_format", "prompt_field", "prompt_template", "limit",    "n",
+        "temperature",  "bos",          "no_bos",          "overlong", "allow_errors"};
     json_t *options = aq_options_to_json(o);
     out->failed |= !options;
     for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
@@ -99,7 +82,7 @@ static json_t *command_json(const struct aq_planning *p)
     bool model = p->o->model;
     aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
     if (model) {
-        put_word(&out, p->o->input ? p->o->input : "prompts.jsonl");
+        aq_buf_shell_word(&out, p->o->input ? p->o->input : "prompts.jsonl");
         aq_buf_puts(&out, " --output results.jsonl");
     }
     if (model)

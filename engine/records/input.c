@@ -5,6 +5,7 @@
 #include "base/file.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ struct aq_input {
     int fd;
     char *name; /* for messages */
     bool text, list;
+    bool spooled; /* and so without a name that says what it is */
     /* The window of the file that is in memory: [buffer_offset, + buffer_count), read up to at. */
     char *buffer;
     size_t buffer_bytes, buffer_count, at;
@@ -147,6 +149,7 @@ static int open_source(struct aq_input *in, const struct aq_input_opts *opts, st
                         in->name);
     }
     int rc = in->fd = aq_spool_open(opts->spool_dir, reterr);
+    in->spooled = true;
     if (rc >= 0)
         rc = from >= 0 ? spool_copy(in->fd, from, opts, in->name, reterr)
                        : spool_prompts(in->fd, opts->prompts, reterr);
@@ -182,28 +185,104 @@ static bool has_ending(const char *name, const char *ending)
     return n >= e && !strcasecmp(name + n - e, ending);
 }
 
-/* A table read as text would make a prompt of its header and of every row's commas. */
-static int refuse_table(const struct aq_input *in, struct aq_err *reterr)
+/* Names of columns: nothing but letters, digits and the like, none of them empty, no blank beside a
+ * separator as in a sentence.  Returns how many; 0: it is no such line. */
+static uint32_t count_columns(const char *line, size_t count, char separator)
 {
-    bool tabs = has_ending(in->name, ".tsv");
-    return aq_error(reterr, -EINVAL,
-                    "'%s' is a table; expected a JSON record or a prompt in each line.  This makes "
-                    "records of its rows: python3 -c 'import csv, json, sys; "
-                    "[print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]' <'%s' "
-                    ">prompts.jsonl, and --prompt-field COLUMN reads them (--input-format text: "
-                    "each line is a prompt as it stands)",
-                    in->name, tabs ? ", delimiter=\"\\t\"" : "", in->name);
+    uint32_t columns = 1;
+    char before = separator;
+    for (size_t i = 0; i < count; i++) {
+        unsigned char c = (unsigned char)line[i];
+        bool edge = c == separator || c == ' ';
+        if (!edge && !isalnum(c) && !strchr("_-.\"", c) && c < 0x80)
+            return 0;
+        if (edge && (before == separator || (c == separator && before == ' ')))
+            return 0;
+        columns += c == separator;
+        before = (char)c;
+    }
+    return before == separator ? 0 : columns;
+}
+
+/* Fields of the row at *at, which moves behind it; separators and line ends in quotes are text (RFC
+ * 4180).  0: there is none, or (unless the text is whole) it goes on behind the end. */
+static uint32_t count_fields(const char **at, const char *end, bool whole, char separator)
+{
+    uint32_t fields = 1;
+    bool quoted = false;
+    *at += strspn(*at, "\r\n");
+    for (const char *c = *at; c < end; c++) {
+        quoted ^= *c == '"';
+        fields += !quoted && *c == separator;
+        if (!quoted && *c == '\n') {
+            *at = c + 1;
+            return fields;
+        }
+    }
+    bool last = whole && !quoted && *at < end;
+    *at = end;
+    return last ? fields : 0;
+}
+
+/* Names of columns, and then rows of as many fields: what has no file name is known by that. */
+static bool is_table(const char *text, size_t count, bool whole, char separator)
+{
+    const char *at = text, *end = text + count, *newline = memchr(text, '\n', count);
+    size_t header = newline ? (size_t)(newline - text) : 0;
+    header -= header && text[header - 1] == '\r';
+    uint32_t columns = count_columns(text, header, separator), rows = 0, fields;
+    for (; columns > 1 && (fields = count_fields(&at, end, whole, separator)); rows++) {
+        if (fields != columns)
+            return false;
+    }
+    return rows > 1; /* the names are one of them */
+}
+
+/* A table read as text would make a prompt of its header and of every row's commas. */
+static int refuse_table(const struct aq_input *in, bool tabs, struct aq_err *reterr)
+{
+    struct aq_buf redirection = {0};
+    if (!in->spooled) {
+        aq_buf_puts(&redirection, " <");
+        aq_buf_shell_word(&redirection, in->name);
+        aq_buf_puts(&redirection, " >prompts.jsonl");
+    }
+    int rc = redirection.failed ? aq_error_memory(reterr, "'%s'", in->name) : 0;
+    if (rc == 0)
+        rc = aq_error(reterr, -EINVAL,
+                      "'%s' is a table; expected a JSON record or a prompt in each line.  This "
+                      "makes records of its rows: python3 -c 'import csv, json, sys; "
+                      "[print(json.dumps(r)) for r in csv.DictReader(sys.stdin%s)]'%s, and "
+                      "--prompt-field COLUMN reads them (--input-format text: each line is a "
+                      "prompt as it stands)",
+                      in->name, tabs ? ", delimiter=\"\\t\"" : "",
+                      redirection.data ? redirection.data : "");
+    aq_buf_close(&redirection);
+    return rc;
+}
+
+/* A file is known by the ending of its name, standard input and pipes by their first lines. */
+static int check_table(const struct aq_input *in, const char *head, size_t count, bool whole,
+                       struct aq_err *reterr)
+{
+    bool tabs = has_ending(in->name, ".tsv"), commas = has_ending(in->name, ".csv");
+    if (in->spooled && !tabs && !commas) {
+        tabs = is_table(head, count, whole, '\t');
+        commas = is_table(head, count, whole, ',');
+    }
+    return commas || tabs ? refuse_table(in, tabs, reterr) : 0;
 }
 
 /* Looks at the first bytes: compressed and UTF-16 files are refused by name, a BOM is passed over,
- * and with `auto` an opening brace or a .json(l) name means JSON; a .csv or .tsv is refused. */
+ * and with `auto` an opening brace or a .json(l) name means JSON; tables are refused. */
 static int look(struct aq_input *in, enum aq_input_format format, struct aq_err *reterr)
 {
-    char head[4096];
+    char head[4096 + 1];
     size_t count;
-    int rc = read_at(in, head, sizeof(head), 0, &count, reterr);
+    int rc = read_at(in, head, sizeof(head) - 1, 0, &count, reterr);
     if (rc < 0)
         return rc;
+    head[count] = '\0';
     if (count >= 2 && !memcmp(head, "\x1f\x8b", 2))
         return aq_error(reterr, -EINVAL, "'%s' is gzip-compressed; try: zcat '%s' | ... --input -",
                         in->name, in->name);
@@ -222,10 +301,9 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
     in->text = format == AQ_INPUT_TEXT;
     if (format == AQ_INPUT_AUTO && at < count && head[at] != '{')
         in->text = !has_ending(in->name, ".jsonl") && !has_ending(in->name, ".json");
-    if (format == AQ_INPUT_AUTO && in->text &&
-        (has_ending(in->name, ".csv") || has_ending(in->name, ".tsv")))
-        return refuse_table(in, reterr);
-    return 0;
+    bool guessed = format == AQ_INPUT_AUTO && in->text;
+    bool whole = count < sizeof(head) - 1;
+    return guessed ? check_table(in, head + at, count - at, whole, reterr) : 0;
 }
 
 int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struct aq_err *reterr)

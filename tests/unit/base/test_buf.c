@@ -42,6 +42,20 @@ static void bytes_that_are_not_utf8_become_replacement_characters(void **state)
                        "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
 }
 
+static void a_shell_takes_a_word_as_it_is(void **state)
+{
+    static const char *const words[][2] = {
+        {"a/b-c.d=1", "a/b-c.d=1"}, {"", "\"\""},       {"a b", "\"a b\""},
+        {"it's", "\"it's\""},       {"$x y", "'$x y'"}, {"it's $x", "'it'\\''s $x'"},
+    };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        struct aq_buf b = {0};
+        aq_buf_shell_word(&b, words[i][0]);
+        assert_string_equal(b.data, words[i][1]);
+        aq_buf_close(&b);
+    }
+}
+
 static void floats_read_back_as_themselves(void **state)
 {
     static const float x[] = {0.0f, -1.5f, 0.1f, -12.3456789f, 1e-30f, 3.4e38f, -0.69314718f};
@@ -97,6 +111,7 @@ static void numbers_lists_and_formats_append(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(strings_are_escaped_as_json),
     cmocka_unit_test(bytes_that_are_not_utf8_become_replacement_characters),
+    cmocka_unit_test(a_shell_takes_a_word_as_it_is),
     cmocka_unit_test(floats_read_back_as_themselves),
     cmocka_unit_test(reals_are_written_with_a_point_and_no_needless_digits),
     cmocka_unit_test(a_float_that_is_not_finite_becomes_null),

@@ -211,6 +211,68 @@ static void a_table_is_refused_with_a_line_that_makes_records_of_it(void **state
     }
 }
 
+/* Opens it as standard input. */
+static int open_standard_input(struct aq_input **ret, const char *text, struct aq_err *reterr)
+{
+    struct aq_input_opts opts = {.path = "-", .spool_dir = dir};
+    write_file(text, strlen(text));
+    int was = dup(STDIN_FILENO), fd = open(path, O_RDONLY);
+    assert_true(was >= 0 && fd >= 0 && dup2(fd, STDIN_FILENO) == STDIN_FILENO);
+    int rc = aq_input_open(ret, &opts, reterr);
+    assert_int_equal(dup2(was, STDIN_FILENO), STDIN_FILENO);
+    close(fd);
+    close(was);
+    return rc;
+}
+
+static void a_table_without_a_name_is_known_by_its_lines(void **state)
+{
+    static const char *const tables[] = {
+        "name,question\na,\"why, oh\nwhy\"\n",
+        "name,question\r\na,b\r\n\r\nc,d",
+        "\xef\xbb\xbf\"first name\",b\nwell,\"said \"\"so\"\"\"\n",
+        "name\tquestion\na\tb, c and d\n",
+    };
+    static const char *const texts[] = {
+        "Once, there was,\na fox, it ran,\n",
+        "a, b\nc, d\n",
+        "yes,no\nmaybe\n",
+        "name,question\n",
+        "one\ntwo\n",
+        "a,,b\nc,,d\n",
+    };
+    struct aq_input *in;
+    struct aq_err err;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(tables); i++) {
+        assert_int_equal(open_standard_input(&in, tables[i], &err), -EINVAL);
+        assert_non_null(strstr(err.text, "'standard input' is a table"));
+        assert_non_null(strstr(err.text, "csv.DictReader(sys.stdin"));
+        assert_null(strstr(err.text, "<"));
+        assert_int_equal(strstr(err.text, "delimiter=\"\\t\"") != NULL, i == 3);
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(texts); i++) {
+        if (open_standard_input(&in, texts[i], &err) < 0)
+            fail_msg("'%s': %s", texts[i], err.text);
+        assert_true(aq_input_is_text(in));
+        aq_input_close(in);
+    }
+}
+
+static void the_line_that_makes_records_can_be_typed(void **state)
+{
+    static const char table[] = "name,question\na,b\n";
+    char name[sizeof(path) + 32];
+    struct aq_input *in;
+    struct aq_err err;
+    struct aq_input_opts opts = {.path = name};
+    snprintf(name, sizeof(name), "%s/it's $HOME.csv", dir);
+    write_file(table, sizeof(table) - 1);
+    assert_int_equal(rename(path, name), 0);
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "/it'\\''s $HOME.csv' >prompts.jsonl"));
+    assert_int_equal(unlink(name), 0);
+}
+
 static void a_pipe_is_spooled(void **state)
 {
     assert_int_equal(mkfifo(path, 0600), 0);
@@ -258,6 +320,8 @@ static const struct CMUnitTest tests[] = {
     T(auto_tells_text_from_json_by_the_first_character),
     T(what_is_not_a_text_file_is_refused_by_name),
     T(a_table_is_refused_with_a_line_that_makes_records_of_it),
+    T(a_table_without_a_name_is_known_by_its_lines),
+    T(the_line_that_makes_records_can_be_typed),
     T(a_pipe_is_spooled),
     T(prompts_become_records),
 };
