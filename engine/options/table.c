@@ -287,7 +287,10 @@ const struct aq_option aq_option_table[] = {
              "3 %, whichever is more; the cpu has none"},
     {"disk-memory", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_SIZE, AT(disk_memory), .argument = "SIZE",
      AT_LEAST(1), .flags = AQ_OPTION_AUTO,
-     .help = "budget of scratch on disk; auto: free space less 5 %"},
+     .help =
+         "budget of scratch on disk (KV, hidden states), beside packed weights; auto: what a run "
+         "needs, and of plan what is free less 5 % and less the packed weights; of plan, more "
+         "than another machine has means a disk of that size, packed weights included"},
     {"disk-dir", 0, AQ_GROUP_MEMORY, RUN, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR,...",
      .help = "directories for scratch; otherwise the cache directory"},
     {"disk-dir", 0, AQ_GROUP_MEMORY, PROBE, AQ_OPTION_LIST, AT(disk_dir), .argument = "DIR",
@@ -531,9 +534,9 @@ static const struct aq_option *find_row(unsigned commands, const char *name)
 /* "generate and eval": the commands that have an option of this name. */
 static void list_commands(const char *name, char *text, size_t bytes)
 {
-    const char *has[8];
+    const char *has[AQ_ARRAY_LEN(aq_command_table)];
     uint32_t count = 0;
-    for (uint32_t i = 0; i < aq_command_count && count < AQ_ARRAY_LEN(has); i++) {
+    for (uint32_t i = 0; i < aq_command_count; i++) {
         if (aq_command_table[i].bit && find_row(aq_command_table[i].bit, name))
             has[count++] = aq_command_table[i].name;
     }
