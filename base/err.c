@@ -88,6 +88,7 @@ int aq_err_exit_status(int code)
     case -EINVAL:
     case -ERANGE: return 1;
     case -ENOEXEC:
+    case -ENOBUFS:
     case -ENOMEM:
     case -EAGAIN: /* no more threads: pthread_create(3) */
     case -EMFILE: /* no more descriptors: ulimit -n */

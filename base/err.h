@@ -4,6 +4,7 @@
  * The code also chooses the exit status of the program:
  *   -EINVAL            usage or configuration (exit 1)
  *   -ENOEXEC           a model, tokenizer or store file is malformed or unsupported (exit 2)
+ *   -ENOBUFS           no plan fits the budgets (exit 2)
  *   -ENOMEM, -ENODEV, -ENOENT, -EAGAIN, -EMFILE, -ENFILE  cannot run here: does not fit, no device,
  *                      file missing, no more threads or descriptors (exit 2)
  *   -EIO, -ENOSPC, ... I/O failed while running (exit 4)

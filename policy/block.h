@@ -88,14 +88,15 @@ void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, 
 
 /* Chooses *ret, and only if nothing fits with buffers of the usual sizes one with the smallest;
  * every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
- * -ENOMEM: the sentence says the shortfall and the largest block that fits, or that none does;
- * -EINVAL: a placement that does not add up, a ring that is too small. */
+ * -ENOBUFS: the sentence says the shortfall and the largest block that fits, or that none does;
+ * -EINVAL: a placement that does not add up, a ring that is too small; -ENOMEM: this process had no
+ * memory to look, which says nothing of what fits. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* The least that the inputs ask for, fitting or not, to say by how much it does not: what they fix,
  * else one seat with the smallest buffers, and weights, KV, head and hidden states each on the tier
  * where the fewest bytes are lacking; first tried with everything on disk that may be there.
- * -EINVAL: there is no such program. */
+ * -EINVAL: there is no such program; -ENOMEM: of this process. */
 int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for

@@ -34,8 +34,8 @@ static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
     return true;
 }
 
-/* Within this file: no block fits the budgets; -ENOMEM is that this process had no memory to look,
- * after which nothing else may be tried in place of it. */
+/* No block fits the budgets; -ENOMEM is that this process had no memory to look, after which
+ * nothing else may be tried in place of it. */
 enum { UNFIT = -ENOBUFS };
 
 /* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does;
@@ -127,14 +127,14 @@ static void refuse(const struct aq_block *b, const struct aq_block_inputs *in, u
     size_text(have, sizeof(have), in->budget[tier]);
     size_text(need, sizeof(need), aq_ledger_total(&b->ledger, tier));
     if (most) {
-        aq_error(reterr, -ENOMEM,
+        aq_error(reterr, UNFIT,
                  "%s memory: %u seats x %u micro-batches need %s, the budget is %s; the "
                  "largest block that fits is --micro-batch %u",
                  aq_tier_name(tier), s->micro_batch, s->micro_batches, need, have, most);
         return;
     }
     largest_lines(lines, sizeof(lines), &b->ledger, tier);
-    aq_error(reterr, -ENOMEM,
+    aq_error(reterr, UNFIT,
              "%s memory: one seat needs %s (%s, ...), the budget is %s; no block fits",
              aq_tier_name(tier), need, lines, have);
 }
@@ -232,9 +232,9 @@ static int make_least(struct aq_block *b, const struct aq_block_inputs *in,
 }
 
 /* Moves one kind to where the fewest bytes are lacking; *b is made of `at` before and after.
- * false: it is there. */
-static bool try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
-                      enum aq_tier at[LEAST_KINDS], enum least_of what)
+ * 1: it moved, 0: it is there, -ENOMEM. */
+static int try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
+                     enum aq_tier at[LEAST_KINDS], enum least_of what)
 {
     struct aq_block other = {0};
     enum aq_tier was = at[what];
@@ -243,7 +243,12 @@ static bool try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
         if ((enum aq_tier)t == was || !may_lie(in, what, (enum aq_tier)t))
             continue;
         at[what] = (enum aq_tier)t;
-        if (make_least(&other, in, at, NULL) < 0 || lacking(&other, in) >= lacking(b, in)) {
+        int rc = make_least(&other, in, at, NULL);
+        if (rc == -ENOMEM) {
+            aq_block_close(&other);
+            return rc;
+        }
+        if (rc < 0 || lacking(&other, in) >= lacking(b, in)) {
             at[what] = before;
             continue;
         }
@@ -267,8 +272,13 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
     int rc = make_least(ret, &in, at, reterr);
     /* One after the other, as long as one of them moves: each time fewer bytes are lacking. */
     int same = rc == 0 && !in.placement ? 0 : LEAST_KINDS;
-    for (int what = 0; same < LEAST_KINDS && lacking(ret, &in) > 0; what = (what + 1) % LEAST_KINDS)
-        same = try_tiers(ret, &in, at, (enum least_of)what) ? 0 : same + 1;
+    for (int what = 0; same < LEAST_KINDS && lacking(ret, &in) > 0;
+         what = (what + 1) % LEAST_KINDS) {
+        int moved = try_tiers(ret, &in, at, (enum least_of)what);
+        if (moved < 0)
+            return aq_error_memory(reterr, "block: least");
+        same = moved ? 0 : same + 1;
+    }
     return rc;
 }
 
@@ -319,31 +329,37 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
 }
 
 /* Most seats, fewer than were asked for, that fit where the least block of so many has what. */
-static uint32_t most_of_least(const struct aq_block_inputs *given)
+static int most_of_least(uint32_t *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
 {
     struct aq_block b = {0};
     struct aq_block_inputs in = *given;
     uint32_t good = 0, bad = given->micro_batch;
-    while (bad > good + 1) {
+    int rc = 0;
+    while (bad > good + 1 && rc != -ENOMEM) {
         in.micro_batch = good + (bad - good) / 2;
-        bool fits = aq_block_least(&b, &in, NULL) == 0 && within(&b, &in);
-        *(fits ? &good : &bad) = in.micro_batch;
+        rc = aq_block_least(&b, &in, reterr);
+        *(rc == 0 && within(&b, &in) ? &good : &bad) = in.micro_batch;
     }
     aq_block_close(&b);
-    return good;
+    *ret = good;
+    return rc == -ENOMEM ? rc : 0;
 }
 
 /* Nothing fitted.  What was tried last may have wanted more than the least that there is, which is
  * what is told. */
-static void refuse_least(const struct aq_block_inputs *given, struct aq_err *reterr)
+static int refuse_least(const struct aq_block_inputs *given, struct aq_err *reterr)
 {
     struct aq_block b = {0};
     struct aq_block_inputs in = *given;
-    uint32_t most = most_of_least(given);
+    struct aq_err least;
+    uint32_t most = 0;
+    int rc = most_of_least(&most, given, &least);
     in.micro_batch = most || !given->micro_batch ? given->micro_batch : 1;
-    if (aq_block_least(&b, &in, NULL) == 0 && !within(&b, &in))
+    rc = rc < 0 ? rc : aq_block_least(&b, &in, &least);
+    if (rc == 0 && !within(&b, &in))
         refuse(&b, &in, most, reterr);
     aq_block_close(&b);
+    return rc == -ENOMEM ? aq_error(reterr, rc, "%s", least.text) : UNFIT;
 }
 
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
@@ -361,8 +377,7 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
         rc = choose(&b, in, reterr);
     }
     if (rc == UNFIT && !in->placement)
-        refuse_least(given, reterr);
-    rc = rc == UNFIT ? -ENOMEM : rc;
+        rc = refuse_least(given, reterr);
     if (rc == 0)
         rc = aq_planner_share_work(&b, in, reterr);
     if (rc < 0) {

@@ -148,6 +148,7 @@ static int make(struct aq_search *s, const struct aq_shares_opts *o,
     in.host_products = f->host_products;
     in.split_host = f->split_host;
     int rc = aq_block_make(&s->now, &in, &f->placement, o->shape.micro_batch, NULL);
+    s->no_memory |= rc == -ENOMEM;
     s->ops += s->now.program.op_count;
     return rc;
 }
@@ -603,6 +604,8 @@ int aq_planner_search(struct aq_block *best, const struct aq_block_inputs *in,
         return aq_error_memory(reterr, "block: search");
     int rc = begin(s, best, in, reterr);
     rc = rc < 0 ? rc : try_all(s, reterr);
+    if (rc == 0 && s->no_memory)
+        rc = aq_error_memory(reterr, "block: search");
     aq_block_close(&s->now);
     if (rc < 0)
         aq_block_close(&s->best);

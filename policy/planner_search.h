@@ -39,6 +39,7 @@ struct aq_search {
     int best_arm;         /* -1: what the caller came with */
     double rate, fastest; /* tokens per second generated: by the best, by any so far */
     double last;          /* by the one judged last */
+    bool no_memory;       /* some candidate could not be built for want of memory */
 };
 
 /* Rates s->now; keeps it if it is the best. */

@@ -75,7 +75,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
 {
     assert(!e->loaded && w->total_max <= e->info.context && w->prompt_max >= 1);
     if (fake_engine.refuse_plan)
-        return aq_error(reterr, -ENOMEM, "nothing fits");
+        return aq_error(reterr, -ENOBUFS, "nothing fits");
     e->workload = *w;
     e->planned = true;
     fake_engine.queue_bytes = w->queue_bytes;

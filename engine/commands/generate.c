@@ -151,7 +151,7 @@ static int plan_seats(struct aq_job *j, struct aq_err *reterr)
         j->workload.queue_bytes = fixed + want;
         rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
     }
-    if (rc == -ENOMEM && j->held_limit > guess) { /* the guess fitted: fewer in flight, then */
+    if (rc == -ENOBUFS && j->held_limit > guess) { /* the guess fitted: fewer in flight, then */
         j->held_limit = guess;
         j->workload.queue_bytes = fixed + guess;
         rc = aq_engine_plan(j->g.engine, &j->workload, reterr);
@@ -164,7 +164,7 @@ static int plan(struct aq_job *j, struct aq_err *reterr)
     malloc_trim(0); /* what the preflight used counts as this process's memory otherwise */
     int rc = plan_seats(j, reterr);
     j->planned = rc == 0;
-    if (rc == -ENOMEM && j->line_max > LONG_LINE_BYTES)
+    if (rc == -ENOBUFS && j->line_max > LONG_LINE_BYTES)
         aq_job_note(j, AQUIFER_WARNING,
                     "the longest input line has %.1f MB; %.1f MB of memory are kept for reading it",
                     1e-6 * (double)j->line_max, 1e-6 * (double)(j->line_max * PARSED_PER_TEXT));

@@ -102,8 +102,8 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts,
 void aq_engine_close(struct aq_engine *e);
 const struct aq_engine_info *aq_engine_info(const struct aq_engine *e);
 
-/* Chooses block shape and KV pool for the workload and fills the ledger; -ENOMEM says the shortfall
- * and the largest block that fits.  Replaces an earlier plan; not after load. */
+/* Chooses block shape and KV pool for the workload and fills the ledger; -ENOBUFS says the
+ * shortfall and the largest block that fits.  Replaces an earlier plan; not after load. */
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr);
 /* The plan as a JSON object: placement, micro_batch, micro_batches, formats, "ledger": [{tier,
  * purpose, bytes}], "memory": {tier: {budget, ledger}}.  New reference. */

@@ -198,7 +198,7 @@ static int add_ours(json_t **doc, const struct row *r, struct aq_err *reterr)
     struct aq_err err = {0};
     char placement[160];
     int rc = plan_ours(&block, &f, r, &err);
-    if (rc == -ENOMEM || rc == -EINVAL) { /* it does not fit: that is an answer */
+    if (rc == -ENOBUFS || rc == -EINVAL) { /* it does not fit: that is an answer */
         aq_json_put(doc, "ours", json_pack("{s:o}", "error", aq_json_string(err.text)));
         rc = 0;
     } else if (rc < 0) {

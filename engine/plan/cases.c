@@ -207,7 +207,7 @@ int aq_plan_sensitivity(json_t **ret, const struct aq_planning *p, struct aq_err
                                          aq_json_real((better ? q : p)->forecast.gen_tok_s)));
         }
         aq_block_close(&q->block);
-        aq_block_close(&q->without_disk);
+        aq_block_close(&q->other);
         free(q);
     }
     if (rc == 0 && !rows)
@@ -295,13 +295,14 @@ static void put_disk_room(struct room *r, const struct aq_planning *p, uint64_t 
 static int try_budgets(json_t **fixes, const struct aq_planning *p, const struct aq_block *least,
                        struct aq_planning_env *env, struct aq_err *reterr)
 {
+    bool on_disk = (least == &p->block) == p->disk_short;
     static const char *const key[] = {"device_memory", "host_memory"};
     struct room r = {.changes = json_object()};
     uint64_t emulated = p->o->emulate_device;
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         uint64_t needed = aq_ledger_total(&least->ledger, (enum aq_tier)t);
         uint64_t enough = aq_align_up(needed + needed / 50, 64 * AQ_MIB);
-        bool disk_short = t == AQ_DISK && p->disk_short && least == &p->block;
+        bool disk_short = t == AQ_DISK && p->disk.small && on_disk;
         if (needed <= p->in.budget[t] && !disk_short)
             continue;
         if (t == AQ_HOST && emulated) /* whose memory lies inside */
@@ -336,8 +337,8 @@ int aq_plan_fixes(json_t **ret, const struct aq_planning *p, struct aq_planning_
     };
     json_t *fixes = json_array();
     int rc = try_budgets(&fixes, p, &p->block, env, reterr);
-    if (rc == 0 && p->without_disk.program.op_count)
-        rc = try_budgets(&fixes, p, &p->without_disk, env, reterr);
+    if (rc == 0 && p->other.program.op_count)
+        rc = try_budgets(&fixes, p, &p->other, env, reterr);
     if (rc == 0 && p->in.placement)
         rc = try_fix(&fixes, p, "--placement auto", false, json_pack("{s:n}", "placement"), env,
                      reterr);

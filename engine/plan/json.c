@@ -225,7 +225,7 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
         aq_format_size(size, p->in.process_bytes));
     if (!p->machine.hw.device_on_host)
         say(&lines, "what the device's driver and libraries take lies outside its budget");
-    if (p->in.can_stream)
+    if (p->block.stream.bytes[AQ_DISK])
         say(&lines,
             p->disk.store ? "the packed weights (%s) lie on the disk beside the scratch"
                           : "the packed weights (%s) are on the disk already",

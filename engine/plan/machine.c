@@ -184,7 +184,7 @@ uint64_t aq_planning_disk_needed(const struct aq_planning *p)
     return (p->disk_short ? p->disk.store : 0) + aq_ledger_total(&p->block.ledger, AQ_DISK);
 }
 
-static void blame(struct aq_planning *p)
+void aq_planning_blame_disk(struct aq_planning *p)
 {
     const struct aq_block_shape *s = &p->block.plan.shape;
     const struct aq_planning_disk *d = &p->disk;
@@ -192,33 +192,43 @@ static void blame(struct aq_planning *p)
          have[AQ_SIZE_TEXT_MAX];
     p->feasible = false;
     p->disk_short = true;
-    if (s->micro_batch * s->micro_batches > 1)
+    if (s->micro_batches > 1)
         snprintf(seats, sizeof(seats), "%u seats x %u micro-batches need", s->micro_batch,
                  s->micro_batches);
-    aq_error(&p->why_not, -ENOMEM,
+    else if (s->micro_batch > 1)
+        snprintf(seats, sizeof(seats), "%u seats need", s->micro_batch);
+    aq_error(&p->why_not, -ENOBUFS,
              "%s: disk: %s %s (packed weights %s), the budget is %s%s%s%s; no block fits",
              p->model->name, seats, aq_format_size(need, aq_planning_disk_needed(p)),
              aq_format_size(store, d->store), aq_format_size(have, d->budget),
              d->dir ? ", what is free on '" : "", d->dir ? d->dir : "", d->dir ? "' less 5 %" : "");
 }
 
-void aq_planning_blame_disk(struct aq_planning *p)
+int aq_planning_weigh_disk(struct aq_planning *p, struct aq_err *reterr)
 {
     struct aq_block with = {0};
     struct aq_block_inputs in = p->in;
-    if (p->feasible) { /* a placement that puts weights there, whether or not there is room */
-        blame(p);
-        return;
-    }
-    in.can_stream = true; /* the budget of scratch stays as it is: nothing */
-    uint64_t missing = UINT64_MAX;
-    if (aq_block_least(&with, &in, NULL) == 0)
-        missing = p->disk.store - p->disk.budget + lacking(&with, &in);
-    if (missing >= lacking(&p->block, &p->in)) {
+    bool small = p->disk.small;
+    if (!(p->hw.disk_read_bytes_per_s > 0))
+        return 0;
+    in.can_stream = true;
+    if (!small) /* else scratch stays without a budget: it counts as lacking */
+        in.budget[AQ_DISK] = UINT64_MAX;
+    int rc = aq_block_least(&with, &in, reterr);
+    if (rc < 0)
+        return rc == -ENOMEM ? rc : 0; /* there is no such program */
+    bool scratch = aq_ledger_total(&with.ledger, AQ_DISK) > p->in.budget[AQ_DISK];
+    bool helps = small ? scratch || with.stream.bytes[AQ_DISK] : scratch && !in.placement;
+    if (!helps) { /* with a placement that is fixed, the block at hand is that one */
         aq_block_close(&with);
-        return;
+        return 0;
     }
-    p->without_disk = p->block;
+    p->other = with;
+    if (!small ||
+        p->disk.store - p->disk.budget + lacking(&with, &in) >= lacking(&p->block, &p->in))
+        return 0;
+    p->other = p->block;
     p->block = with;
-    blame(p);
+    aq_planning_blame_disk(p);
+    return 0;
 }

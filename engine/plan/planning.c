@@ -222,7 +222,7 @@ void aq_planning_close(struct aq_planning *p)
     if (!p)
         return;
     aq_block_close(&p->block);
-    aq_block_close(&p->without_disk);
+    aq_block_close(&p->other);
     free(p->disk.dir);
     aq_model_close(p->model);
     aq_lengths_close(&p->lengths);
@@ -254,16 +254,14 @@ static int spread_lengths(struct aq_planning *p, struct aq_err *reterr)
 
 int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
 {
-    bool small_disk = p->disk.small && p->hw.disk_read_bytes_per_s > 0;
     int rc = aq_block_choose(&p->block, &p->in, &p->why_not);
     p->feasible = rc == 0;
-    if (rc == -ENOMEM) {
+    if (rc == -ENOBUFS) {
         aq_error_prefix(&p->why_not, "%s", p->model->name);
         rc = aq_block_least(&p->block, &p->in, reterr);
-        if (rc == 0 && small_disk)
-            aq_planning_blame_disk(p);
-        return rc;
+        return rc < 0 ? rc : aq_planning_weigh_disk(p, reterr);
     }
+    bool small_disk = p->disk.small && p->hw.disk_read_bytes_per_s > 0;
     if (rc == 0 && small_disk && p->block.stream.bytes[AQ_DISK]) {
         aq_planning_blame_disk(p);
         return 0;

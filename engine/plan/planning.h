@@ -54,9 +54,11 @@ struct aq_planning {
     bool feasible;
     struct aq_err why_not;
     struct aq_block block; /* feasible: the plan; else the least that was asked for */
-    /* Not feasible, and because of the disk: it lacks room for the block and the packed weights. */
+    /* Not feasible: of a disk that is large enough and memory that is, either would do.  The one
+     * that is told is the block's (disk_short: the disk, which lacks room for the block and the
+     * packed weights), the least with the other one is kept beside it; empty: there is no such. */
     bool disk_short;
-    struct aq_block without_disk; /* then: the least in memory alone; may be empty */
+    struct aq_block other;
     struct aq_forecast forecast;
 };
 
@@ -83,9 +85,13 @@ int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
                              struct aq_err *reterr);
 int aq_planning_choose_budgets(struct aq_planning *p, const struct aq_planning_env *env,
                                struct aq_err *reterr);
-/* With a disk that is too small: makes it the reason why nothing fits, where a larger one would
- * take fewer bytes than more memory, or where the block at hand streams from it. */
+/* Of a block that streams from a disk with too little room for that: the disk is the reason why it
+ * does not fit. */
 void aq_planning_blame_disk(struct aq_planning *p);
+/* Of the least block, which does not fit: looks for the least with a disk that is large enough.  A
+ * disk too small for the packed weights becomes the reason, where a larger one would take fewer
+ * bytes than more memory. */
+int aq_planning_weigh_disk(struct aq_planning *p, struct aq_err *reterr);
 /* Bytes of p->block on disk, where that is short with the packed weights. */
 uint64_t aq_planning_disk_needed(const struct aq_planning *p);
 

@@ -171,8 +171,13 @@ class Plan(Rig):
         # Of each kind of error an example, before anything else.
         self.assertIn("invalid_record: 1; line 2: ", told)
         self.assertIn("unsupported_endpoint: 4; line 3: ", told)
-        doc = self.plan(*words, "--allow-errors")
+        doc = self.plan(*words, "--allow-errors", "--no-bos")
         self.assertEqual(doc["workload"]["requests"], 1)
+        # The command reads the same records the same way.
+        typed = shlex.split(doc["command"])
+        self.assertTrue({"--allow-errors", "--no-bos"} <= set(typed), typed)
+        typed[typed.index("results.jsonl")] = self.output
+        self.run_program([PROGRAM, *typed[1:], "--dry-run", "--device", "cpu"])
         read = doc["workload"]["read"]
         self.assertEqual([read["records"], read["invalid"]], [6, 5])
         self.assertEqual({code: [e["count"], e["line"]] for code, e in read["errors"].items()},
@@ -404,6 +409,17 @@ class Plan(Rig):
         text = self.run_program([PROGRAM, "plan", *words], 2).stdout.decode()
         self.assertRegex(text, r"\n  disk +55\.8 GiB of 44\.2 GiB: packed weights 55\.8 GiB\n")
         self.assertRegex(text, r"\n  --disk-memory \d+MiB +[0-9.]+ tok/s\n")
+        # Where less memory than disk is missing, that is told; a larger disk is offered as well.
+        large = [*words, "--host-memory", "55GiB"]
+        done = self.run_program([PROGRAM, "plan", "--json", *large], 2)
+        self.assertIn(b"opt-30b: host memory: ", done.stderr)
+        fixes = {f["change"].split()[0]: f for f in json.loads(done.stdout)["fixes"]
+                 if not f["lossy"]}
+        self.assertEqual(set(fixes), {"--disk-memory", "--host-memory"})
+        for fix in fixes.values():
+            self.assertIs(fix["feasible"], True)
+        found = self.plan(*large, *fixes["--disk-memory"]["change"].split())
+        self.assertEqual(found["predicted"]["gen_tok_s"], fixes["--disk-memory"]["gen_tok_s"])
         # A placement that puts weights there asks for the same room.
         doc = self.plan(*words, "--placement", "weights=0/5/95 kv=0/100/0 hidden=0/100/0",
                         status=2)
@@ -418,6 +434,11 @@ class Plan(Rig):
         self.assertLessEqual(doc["memory"]["disk"]["budget"] + 59e9, 200 * 2 ** 30)
         doc = self.plan(*words, "--disk-memory", "30GiB", status=2)  # which it has
         self.assertIn("disk", doc["shortfall"])
+        # Packed weights beside the scratch are spoken of where some stream.
+        tiny = ["--model", MODEL, "--hardware", self.box, "--prompt-len", "20", "--gen-len", "12"]
+        for more, told in (([], False), (["--placement", "weights=0/50/50"], True)):
+            found = any("packed weights" in a for a in self.plan(*tiny, *more)["assumptions"])
+            self.assertIs(found, told, more)
         doc = self.plan(*T4, "--disk-memory", "5GB")
         self.assertEqual(doc["memory"].get("disk", {"budget": 5 * 10 ** 9})["budget"], 5 * 10 ** 9)
         bare = self.path("bare.yaml")

@@ -329,7 +329,7 @@ static int run(uint64_t seed, uint64_t *ret_hash)
         die("open", err.text);
     int rc = aq_engine_plan(e, &crowd.work, &err);
     if (rc < 0) {
-        if ((rc != -EINVAL && rc != -ENOMEM) || strlen(err.text) < 20)
+        if ((rc != -EINVAL && rc != -ENOBUFS) || strlen(err.text) < 20)
             die("plan", err.text);
         aq_engine_close(e);
         return 1;

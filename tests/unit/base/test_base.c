@@ -214,6 +214,7 @@ static void codes_choose_the_exit_status(void **state)
     assert_int_equal(aq_err_exit_status(-EINVAL), 1);
     assert_int_equal(aq_err_exit_status(-ENOEXEC), 2);
     assert_int_equal(aq_err_exit_status(-ENOMEM), 2);
+    assert_int_equal(aq_err_exit_status(-ENOBUFS), 2);
     assert_int_equal(aq_err_exit_status(-ENOENT), 2);
     assert_int_equal(aq_err_exit_status(-EMFILE), 2);
     assert_int_equal(aq_err_exit_status(aq_err_of_place(EROFS)), 2);

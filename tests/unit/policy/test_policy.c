@@ -728,16 +728,16 @@ static void what_does_not_fit_is_refused_with_the_largest_block(void **state)
     assert_true(b.plan.shape.head_tile_rows == AQ_BLOCK_TIGHT_HEAD_ROWS);
     assert_true(aq_ledger_total(&b.ledger, AQ_HOST) < whole);
     in.budget[AQ_HOST] = whole / 2;
-    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOBUFS);
     const char *at = strstr(err.text, "--micro-batch ");
     assert_non_null(at);
     in.micro_batch = (uint32_t)atoi(at + strlen("--micro-batch "));
     assert_int_equal(aq_block_choose(&b, &in, &err), 0); /* what it said does fit ... */
     in.micro_batch++;
-    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM); /* ... and one more does not */
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOBUFS); /* ... and one more does not */
     in.budget[AQ_HOST] = 1 * AQ_MIB / 2;
     in.micro_batch = 0;
-    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOBUFS);
     assert_non_null(strstr(err.text, "no block fits"));
     aq_block_close(&b);
     aq_steps_close(&m);
@@ -761,7 +761,7 @@ static void a_huge_model_streams_in_few_chunks(void **state)
     assert_int_equal(aq_block_least(&b, &in, &err), -EINVAL);
     assert_non_null(strstr(err.text, "--chunk"));
     in.budget[AQ_HOST] = AQ_MIB;
-    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOMEM);
+    assert_int_equal(aq_block_choose(&b, &in, &err), -ENOBUFS);
     assert_non_null(strstr(err.text, "no block fits"));
     aq_block_close(&b);
     aq_steps_close(&m);

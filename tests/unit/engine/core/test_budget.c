@@ -139,7 +139,7 @@ static void must_not_fit(const struct drawn *d, const struct aq_placement *p,
     struct aq_engine *e = open_engine(d);
     struct aq_err err = {0};
     uint64_t budget = d->opts.emulate_device;
-    assert_int_equal(aq_engine_plan(e, &rig.crowd->work, NULL), -ENOMEM);
+    assert_int_equal(aq_engine_plan(e, &rig.crowd->work, NULL), -ENOBUFS);
     struct aq_block_inputs in = e->inputs;
     in.placement = in.placement ? in.placement : p;
     if (in.attention_auto)
@@ -188,7 +188,7 @@ static void run_draw(uint64_t number)
         rig.tight += aq_engine_block(e)->tight;
         must_run(e, &d);
         rig.ran++;
-    } else if (rc != -ENOMEM) {
+    } else if (rc != -ENOBUFS) {
         fail_msg("%s: plan: %d, %s", d.text, rc, err.text);
     }
     aq_engine_close(e);

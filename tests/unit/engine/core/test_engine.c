@@ -556,7 +556,7 @@ static void what_does_not_fit_is_refused(void **state)
     struct aq_engine *e;
     struct aq_err err;
     assert_int_equal(aq_engine_open(&e, &opts, &err), 0);
-    assert_int_equal(aq_engine_plan(e, &w, &err), -ENOMEM);
+    assert_int_equal(aq_engine_plan(e, &w, &err), -ENOBUFS);
     assert_non_null(strstr(err.text, "8.0 MiB"));
     aq_engine_close(e);
 }

@@ -167,7 +167,7 @@ static void run_draw(uint64_t number)
         fail_msg("%s: open: %s", running, err.text);
     int rc = aq_engine_plan(e, &rig.crowd->work, &err);
     if (rc < 0) {
-        if ((rc != -EINVAL && rc != -ENOMEM) || strlen(err.text) < 20)
+        if ((rc != -EINVAL && rc != -ENOBUFS) || strlen(err.text) < 20)
             fail_msg("%s: plan: %d, %s", running, rc, err.text);
         if (getenv("AQ_PLACEMENT_VERBOSE"))
             print_message("refused %llu: %s\n", (unsigned long long)number, err.text);
