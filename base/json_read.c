@@ -54,7 +54,7 @@ static int peek(const struct reader *r)
 }
 
 /* Bytes of the character at hand; 0 at the end, and where the bytes are none. */
-static size_t look(struct reader *r)
+static size_t char_bytes(struct reader *r)
 {
     int c = peek(r);
     if (c < 0x80)
@@ -71,7 +71,7 @@ static size_t look(struct reader *r)
 
 static bool step(struct reader *r)
 {
-    size_t n = look(r);
+    size_t n = char_bytes(r);
     r->at += n;
     return n;
 }
@@ -79,7 +79,7 @@ static bool step(struct reader *r)
 /* Only the first byte of the character: messages about escapes end there. */
 static bool step_byte(struct reader *r)
 {
-    bool any = look(r);
+    bool any = char_bytes(r);
     r->at += any;
     return any;
 }
@@ -259,7 +259,7 @@ static bool pass_number(struct reader *r, bool *ret_whole)
 static enum token scan_number(struct reader *r)
 {
     bool whole, good = pass_number(r, &whole);
-    look(r);
+    char_bytes(r);
     if (!good)
         return INVALID;
     aq_buf_put(&r->value, r->text + r->begin, r->at - r->begin);
@@ -281,7 +281,7 @@ static enum token scan_word(struct reader *r)
     } words[] = {{"true", WORD_TRUE}, {"false", WORD_FALSE}, {"null", WORD_NULL}};
     while (is_letter(peek(r)))
         r->at++;
-    look(r);
+    char_bytes(r);
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
         if (strlen(words[i].word) == r->at - r->begin &&
             memcmp(words[i].word, r->text + r->begin, r->at - r->begin) == 0)

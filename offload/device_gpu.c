@@ -25,7 +25,7 @@ static bool is_native(const struct aq_device_stream *s)
 }
 
 /* The first failure of the driver is the one that is told. */
-static void note_failure(struct aq_device *d, int code)
+static void record_failure(struct aq_device *d, int code)
 {
     pthread_mutex_lock(&d->lock);
     if (!d->failed)
@@ -100,7 +100,7 @@ static void await(struct aq_device_stream *s, struct aq_entry *e, uint64_t ticke
     if (!rc && !e->result)
         rc = ops->elapsed(s->d->opts.gpu, &took_ns, event[0], event[1]);
     if (rc) {
-        note_failure(s->d, rc);
+        record_failure(s->d, rc);
         e->result = e->result ? e->result : -EIO;
     }
     /* The GPU's clock says how long it took, and the host's when it ended: an entry does not begin
@@ -290,7 +290,7 @@ static void gpu_submit(struct aq_device_stream *s)
     } else {
         int rc = enqueue(s, e, &e->result);
         if (rc)
-            note_failure(d, rc);
+            record_failure(d, rc);
         if (rc && !e->result)
             e->result = -EIO;
     }

@@ -130,7 +130,7 @@ static const char *probe_direct(const char *directory)
 }
 
 /* All but the probe. */
-static int look(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr)
+static int stat_directory(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr)
 {
     struct statfs st;
     if (statfs(directory, &st) < 0)
@@ -146,10 +146,10 @@ static int look(struct aq_disk_place *ret, const char *directory, struct aq_err 
     return 0;
 }
 
-int aq_disk_look(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr)
+int aq_disk_stat(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr)
 {
     struct aq_disk_place place;
-    int rc = look(&place, directory, reterr);
+    int rc = stat_directory(&place, directory, reterr);
     if (rc < 0)
         return rc;
     place.direct_reason = probe_direct(directory);
@@ -262,8 +262,8 @@ static int adopt(struct aq_disk *d, uint32_t i, int fd, char *name, enum aq_dire
 }
 
 /* One line on what is in effect. */
-static void tell(const struct aq_disk *d, const struct aq_log *log, const char *what,
-                 enum aq_direct direct, const char *reason)
+static void log_io(const struct aq_disk *d, const struct aq_log *log, const char *what,
+                   enum aq_direct direct, const char *reason)
 {
     char place[512];
     snprintf(place, sizeof(place), "%s%.300s%s", what, d->name[0],
@@ -305,7 +305,7 @@ int aq_disk_open_data(struct aq_disk **ret, const struct aq_disk_data_opts *opts
         aq_disk_close(d);
         return rc;
     }
-    tell(d, opts->log, "", opts->direct, reason);
+    log_io(d, opts->log, "", opts->direct, reason);
     *ret = d;
     return 0;
 }
@@ -338,7 +338,7 @@ static int check_places(const struct aq_disk_scratch_opts *o, struct aq_err *ret
     for (uint32_t i = 0; i < o->dir_count; i++) {
         struct aq_disk_place place;
         uint64_t need = 0;
-        int rc = look(&place, o->dirs[i], reterr);
+        int rc = stat_directory(&place, o->dirs[i], reterr);
         if (rc < 0)
             return rc;
         for (uint32_t j = 0; j < o->dir_count; j++)
@@ -388,7 +388,7 @@ static int allocate(int fd, const char *dir, const struct aq_disk_scratch_opts *
                     ULL(bytes));
         return write_zeros(fd, dir, bytes, reterr);
     }
-    if (code == ENOSPC && look(&place, dir, NULL) == 0)
+    if (code == ENOSPC && stat_directory(&place, dir, NULL) == 0)
         return no_room(o, dir, bytes, place.free, reterr);
     if (code == EFBIG)
         return aq_error(reterr, -ENOMEM,
@@ -438,7 +438,7 @@ int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts
         aq_disk_close(d);
         return rc;
     }
-    tell(d, opts->log, "scratch in ", opts->direct, reason);
+    log_io(d, opts->log, "scratch in ", opts->direct, reason);
     *ret = d;
     return 0;
 }

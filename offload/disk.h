@@ -20,7 +20,7 @@ struct aq_disk_place {
 };
 /* `directory` must exist.  Writes one file of 4 KiB that never has a name, or loses it at once.
  * Error: the directory cannot be looked at. */
-int aq_disk_look(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr);
+int aq_disk_stat(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr);
 
 /* ---- open files ---- */
 

@@ -44,7 +44,7 @@ static struct aq_disk_group *take_submitted(struct aq_disk_lane *d, bool *ret_cl
     return g;
 }
 
-static void note_failure(struct aq_disk_lane *d, int status, const struct aq_err *err)
+static void record_failure(struct aq_disk_lane *d, int status, const struct aq_err *err)
 {
     pthread_mutex_lock(&d->lock);
     if (d->status == 0) {
@@ -60,7 +60,7 @@ static void check(struct aq_disk_lane *d, struct aq_disk_group *g)
     struct aq_err err = {0};
     g->status = d->opts.check.fn(d->opts.check.user, g, &err);
     if (g->status < 0)
-        note_failure(d, g->status, &err);
+        record_failure(d, g->status, &err);
     aq_completions_push(d->opts.done, g->token, g->status);
 }
 
@@ -129,7 +129,7 @@ static void end_transfers(struct aq_disk_lane *d, struct aq_transfer *t)
         if (t->status < 0) {
             struct aq_err err = {0};
             aq_xfer_error(d->xfer, t, &err);
-            note_failure(d, t->status, &err);
+            record_failure(d, t->status, &err);
             /* After a timeout a buffer is still the engine's: that must not get lost. */
             if (g->status != -ETIMEDOUT)
                 g->status = t->status;

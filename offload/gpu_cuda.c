@@ -59,7 +59,7 @@ static int numa_node_of(int index)
     return node;
 }
 
-static int look(struct aq_gpu_info *info, int index)
+static int read_info(struct aq_gpu_info *info, int index)
 {
     struct cudaDeviceProp p;
     size_t free_bytes, total;
@@ -95,7 +95,7 @@ static int cuda_open(struct aq_gpu **ret, uint32_t index, struct aq_gpu_info *in
     int rc = enter(g);
     rc = rc ? rc : (int)cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync);
     rc = rc ? rc : (int)cudaFree(NULL);
-    rc = rc ? rc : look(info, g->index);
+    rc = rc ? rc : read_info(info, g->index);
     if (rc) {
         free(g);
         return rc;

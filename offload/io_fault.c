@@ -339,7 +339,7 @@ static int32_t carry_out(struct fault *f, const struct slot *s)
     return n;
 }
 
-static void note(struct fault *f, const struct slot *s, int32_t result)
+static void record_event(struct fault *f, const struct slot *s, int32_t result)
 {
     const struct aq_io_request *r = s->request;
     uint64_t event[] = {
@@ -366,7 +366,7 @@ static void finish_ready(struct fault *f, struct aq_io_reaped *ret)
     for (uint32_t i; (i = earliest(f)) != UINT32_MAX && f->slots[i].ready_ns <= now_of(f);) {
         struct slot s = f->slots[i];
         int32_t result = carry_out(f, &s);
-        note(f, &s, result);
+        record_event(f, &s, result);
         f->slot_count--;
         memmove(&f->slots[i], &f->slots[i + 1], (f->slot_count - i) * sizeof(s));
         aq_io_finish(&f->io, ret, s.request, result);

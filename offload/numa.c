@@ -71,7 +71,7 @@ static uint64_t allowed_cpus(void)
     return nodes;
 }
 
-void aq_numa_look(struct aq_numa_topology *ret)
+void aq_numa_read(struct aq_numa_topology *ret)
 {
     int policy = MPOL_DEFAULT;
     *ret = (struct aq_numa_topology){0};
@@ -113,7 +113,7 @@ void aq_numa_leave(struct aq_numa_scope *scope)
 
 #else
 
-void aq_numa_look(struct aq_numa_topology *ret)
+void aq_numa_read(struct aq_numa_topology *ret)
 {
     *ret = (struct aq_numa_topology){.reason = "built without libnuma"};
 }

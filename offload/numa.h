@@ -31,7 +31,7 @@ struct aq_numa_topology {
     uint64_t cpu_nodes;    /* whose CPUs it may run on */
     bool has_policy;       /* started with a policy of its own, as numactl sets it */
 };
-void aq_numa_look(struct aq_numa_topology *ret);
+void aq_numa_read(struct aq_numa_topology *ret);
 
 enum aq_numa_kind {
     AQ_NUMA_ANYWHERE,   /* the kernel's choice: nothing is changed */

@@ -119,7 +119,7 @@ void aq_xfer_close(struct aq_xfer *x)
  * at the clock little time passes, and if much has, nobody looked: the process was stopped, or the
  * machine slept.  Such a leap counts as one wait, and nobody is judged by it, for the answers may
  * only now be on their way. */
-static uint64_t look(struct aq_xfer *x)
+static uint64_t read_clock(struct aq_xfer *x)
 {
     uint64_t now = aq_io_now(x->io), spent = now - x->looked_ns;
     bool leapt = spent > 2 * x->look_ns;
@@ -314,7 +314,7 @@ static struct request *cut(struct aq_xfer *x, struct lane *l)
     x->spare = r->next;
     *r = (struct request){
         .transfer = t,
-        .since_ns = look(x),
+        .since_ns = read_clock(x),
         .io = {.op = t->op,
                .file = set->first_file + piece.file,
                .offset = piece.offset,
@@ -378,7 +378,7 @@ static bool advance(struct aq_xfer *x, struct request *r, uint32_t moved)
         return false;
     moved -= moved % x->align;
     if (moved > 0)
-        r->since_ns = look(x);
+        r->since_ns = read_clock(x);
     r->io.offset += moved;
     r->io.buffer = (char *)r->io.buffer + moved;
     r->io.bytes -= moved;
@@ -488,7 +488,7 @@ static uint64_t wait_for(const struct aq_xfer *x, const struct request *r)
 static uint64_t expire(struct aq_xfer *x)
 {
     uint64_t next = UINT64_MAX;
-    look(x);
+    read_clock(x);
     for (uint32_t i = 0; i < x->opts.depth; i++) {
         struct request *r = &x->requests[i];
         if (!r->transfer)

@@ -2,10 +2,10 @@
 #include "policy/planner.h"
 
 #include "base/mem.h"
-#include "policy/gpu_room.h"
+#include "policy/gpu_sizes.h"
 #include "policy/host_product.h"
-#include "policy/kv_room.h"
-#include "policy/move_room.h"
+#include "policy/kv_layout.h"
+#include "policy/move_sizes.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -159,14 +159,14 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
 /* What is remembered of every slot, in the memory of the side that attends it. */
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
-    struct aq_kv_room room;
+    struct aq_kv_layout layout;
     uint64_t bytes[AQ_TIER_COUNT] = {0};
-    aq_kv_room_slots(&room, &b->plan, in->steps->kv_heads);
+    aq_kv_layout_slots(&layout, &b->plan, in->steps->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++) {
         const struct aq_part *p = &b->plan.part[i];
         bool device = in->separate && p->side == AQ_ATTEND_DEVICE;
         bytes[device ? AQ_DEVICE : AQ_HOST] +=
-            (uint64_t)p->count * b->plan.shape.micro_batches * in->steps->layers * room.bytes;
+            (uint64_t)p->count * b->plan.shape.micro_batches * in->steps->layers * layout.bytes;
     }
     add(&b->ledger, AQ_DEVICE, "kv scores", bytes[AQ_DEVICE]);
     add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
@@ -178,9 +178,9 @@ static void add_kv_beside(struct aq_block *b, const struct aq_block_inputs *in, 
 {
     const struct aq_plan *p = &b->plan;
     const struct aq_model_steps *m = in->steps;
-    struct aq_kv_delta_room delta;
+    struct aq_kv_delta_layout delta;
     uint64_t copied = 0;
-    aq_kv_room_delta(&delta, p, m->kv_heads);
+    aq_kv_layout_delta(&delta, p, m->kv_heads);
     for (uint32_t i = 0; i < p->part_count && aq_kv_policy_drops(&p->kv); i++) {
         bool away = p->part[i].tier == AQ_HOST && p->part[i].side == AQ_ATTEND_DEVICE;
         copied += p->separate && away ? p->part[i].count * p->shape.micro_batches : 0;
@@ -194,8 +194,8 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     const struct aq_block_shape *s = &b->plan.shape;
     const struct aq_model_steps *m = in->steps;
     uint64_t seats[AQ_TIER_COUNT] = {0};
-    struct aq_kv_table_room tables;
-    aq_kv_room_tables(&tables, &b->plan, m->layers, m->kv_heads);
+    struct aq_kv_table_layout tables;
+    aq_kv_layout_tables(&tables, &b->plan, m->layers, m->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++)
         seats[b->plan.part[i].tier] += (uint64_t)b->plan.part[i].count * s->micro_batches;
     add(&b->ledger, AQ_DEVICE, "kv", s->page_bytes * s->page_count[AQ_DEVICE]);
@@ -210,12 +210,12 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
 
 static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
 {
-    struct aq_gpu_room room;
-    aq_gpu_room_count(&room, in->steps, &b->plan);
+    struct aq_gpu_sizes sizes;
+    aq_gpu_sizes_count(&sizes, in->steps, &b->plan);
     add(&b->ledger, AQ_DEVICE, "context", in->context_bytes);
-    add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_room_device(&room));
-    add(&b->ledger, AQ_DEVICE, "gpu graphs", room.graphs_bytes);
-    add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_room_host(&room));
+    add(&b->ledger, AQ_DEVICE, "gpu work", aq_gpu_sizes_device(&sizes));
+    add(&b->ledger, AQ_DEVICE, "gpu graphs", sizes.graphs_bytes);
+    add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_sizes_host(&sizes));
 }
 
 struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m)
@@ -268,9 +268,9 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading",
         in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest) * (in->gpu ? 2 : 1));
-    struct aq_move_room moves;
-    aq_move_room_count(&moves, &b->program, m, &b->plan, &b->stream);
-    add(l, AQ_HOST, "moves", aq_move_room_bytes(&moves));
+    struct aq_move_sizes moves;
+    aq_move_sizes_count(&moves, &b->program, m, &b->plan, &b->stream);
+    add(l, AQ_HOST, "moves", aq_move_sizes_bytes(&moves));
     add(l, AQ_HOST, "trace", in->trace_bytes_per_op * b->program.op_count);
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
@@ -314,9 +314,9 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     choose_page(s, in);
 }
 
-void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats)
+void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats)
 {
-    *ret = (struct aq_block_room){0};
+    *ret = (struct aq_block_sizes){0};
     shape_for(&ret->shape, in, seats);
     const struct aq_block_shape *s = &ret->shape;
     uint64_t all = (uint64_t)seats * s->micro_batches * in->steps->layers;

@@ -43,7 +43,7 @@ struct aq_block_inputs {
     double split_host;
     bool one_side; /* never split where that is chosen: the sides' bits differ, and must not */
     bool separate, fuse_layer, alternate;
-    bool gpu;                /* the separate device is one: struct aq_gpu_room */
+    bool gpu;                /* the separate device is one: struct aq_gpu_sizes */
     uint64_t context_bytes;  /* that its driver holds */
     double host_products;    /* percent: struct aq_plan */
     bool host_products_auto; /* chosen instead: of a few, where the machine's rates are known */
@@ -80,11 +80,11 @@ void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matri
 
 /* Of a block of so many seats in each micro-batch: its shape, and the bytes of its KV, all of it in
  * memory or all of it on disk, with what stays in host memory of that. */
-struct aq_block_room {
+struct aq_block_sizes {
     struct aq_block_shape shape;
     uint64_t kv_memory, kv_disk, kv_tails;
 };
-void aq_block_room(struct aq_block_room *ret, const struct aq_block_inputs *in, uint32_t seats);
+void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats);
 
 /* Chooses *ret, and only if nothing fits with buffers of the usual sizes one with the smallest;
  * every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/forecast.h"
 
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 #include "policy/seating.h"
 
 #include <assert.h>

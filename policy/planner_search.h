@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/planner_search.h - private to planner.c (the search) and planner_few.c (its last stage,
+ * policy/planner_search.h - private to planner.c (the search) and planner_small.c (its last stage,
  * where few seats fit): what is searched and what is known so far. */
 #ifndef AQ_POLICY_PLANNER_SEARCH_H
 #define AQ_POLICY_PLANNER_SEARCH_H
@@ -51,7 +51,7 @@ bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
                          const struct aq_shares_found *f);
 struct aq_shares_found aq_search_shares(const struct aq_plan *p);
 
-/* ---- planner_few.c ---- */
+/* ---- planner_small.c ---- */
 
 /* Where the best has few seats: the fastest that steps from it and from others like it lead to, as
  * far as s->ops_max goes. */

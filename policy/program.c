@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/host_product.h"
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 #include "policy/program_build.h"
 
 #include <assert.h>
@@ -99,8 +99,8 @@ static uint64_t unpacked_bytes(const struct aq_builder *b)
     return most;
 }
 
-/* Of a slot that parts visit; travels: with what is remembered beside their KV. */
-static uint64_t stage_bytes(const struct aq_builder *b, bool travels)
+/* Of a slot that parts visit; with_slots: with what is remembered beside their KV. */
+static uint64_t stage_bytes(const struct aq_builder *b, bool with_slots)
 {
     uint64_t most = 0, seats = 0;
     for (uint32_t i = 0; i < b->plan->part_count; i++) {
@@ -110,7 +110,7 @@ static uint64_t stage_bytes(const struct aq_builder *b, bool travels)
         most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part, b->steps->kv_heads));
         seats = aq_max_u64(seats, part->count);
     }
-    return most + (travels ? seats * aq_kv_room_travel(b->plan, b->steps->kv_heads) : 0);
+    return most + (with_slots ? seats * aq_kv_layout_transfer(b->plan, b->steps->kv_heads) : 0);
 }
 
 /* Bytes of a slot; the outputs of a workspace's parts are one buffer, put on its first part. */
@@ -177,8 +177,8 @@ static void lay_slots(struct aq_builder *b)
     add_class(b, AQ_SLOT_KV, m->layers * n * parts, AQ_HOST, 0);
     add_class(b, AQ_SLOT_KV_HOST, stages_of(&b->on_host), AQ_HOST, stage_bytes(b, false));
     add_class(b, AQ_SLOT_KV_DEVICE, stages_of(&b->on_device), device, stage_bytes(b, true));
-    struct aq_kv_prefill_room prefill;
-    aq_kv_room_prefill(&prefill, plan, m->heads, m->kv_heads);
+    struct aq_kv_prefill_layout prefill;
+    aq_kv_layout_prefill(&prefill, plan, m->heads, m->kv_heads);
     add_class(b, AQ_SLOT_KV_PREFILL, prefill.bytes > 0, device, prefill.bytes);
     uint64_t inner = rows * m->inner * aq_dtype_bytes(s->compute);
     add_class(b, AQ_SLOT_INNER, b->inner_slots, device, inner);
@@ -253,7 +253,7 @@ struct deriver {
     struct touch *found; /* of one op */
     uint32_t found_count, found_max;
     uint32_t of_lane[AQ_LANE_COUNT]; /* in order: 1 + where in found; 0: nowhere */
-    uint64_t *noted;                 /* [op][pass] the last op that found it, by `round` */
+    uint64_t *recorded;              /* [op][pass] the last op that found it, by `round` */
     uint64_t round;                  /* counts ops, from 1 on */
 };
 
@@ -278,7 +278,7 @@ static bool covers(const struct aq_program *p, struct touch b, struct touch a)
            (a.pass < b.pass || (a.pass == b.pass && a.op <= b.op));
 }
 
-static bool note(struct deriver *d, struct touch self, struct touch on)
+static bool add_wait(struct deriver *d, struct touch self, struct touch on)
 {
     const struct aq_program *p = d->b->p;
     enum aq_lane lane = (enum aq_lane)p->op[on.op].lane;
@@ -289,21 +289,21 @@ static bool note(struct deriver *d, struct touch self, struct touch on)
         *f = covers(p, *f, on) ? *f : on;
         return true;
     }
-    uint64_t *noted = &d->noted[2ull * on.op + on.pass];
-    if (*noted == d->round)
+    uint64_t *recorded = &d->recorded[2ull * on.op + on.pass];
+    if (*recorded == d->round)
         return true;
     if (!grow((void **)&d->found, &d->found_max, d->found_count, sizeof(*d->found)))
         return false;
     d->found[d->found_count++] = on;
     d->of_lane[lane] = d->found_count;
-    *noted = d->round;
+    *recorded = d->round;
     return true;
 }
 
 static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch self)
 {
     struct slot_state *s = &d->slot[u->slot];
-    if (s->written && !note(d, self, s->writer))
+    if (s->written && !add_wait(d, self, s->writer))
         return false;
     if (u->mode == AQ_USE_READ) {
         if (!grow((void **)&s->reader, &s->reader_max, s->reader_count, sizeof(*s->reader)))
@@ -312,7 +312,7 @@ static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch s
         return true;
     }
     for (uint32_t i = 0; i < s->reader_count; i++) {
-        if (!note(d, self, s->reader[i]))
+        if (!add_wait(d, self, s->reader[i]))
             return false;
     }
     s->reader_count = 0;
@@ -355,12 +355,12 @@ static bool derive_deps(struct aq_builder *b)
 {
     struct deriver d = {.b = b};
     d.slot = calloc(b->p->slot_count, sizeof(*d.slot));
-    d.noted = calloc(2 * (size_t)b->p->op_count, sizeof(*d.noted));
-    bool ok = d.slot && d.noted && derive(&d);
+    d.recorded = calloc(2 * (size_t)b->p->op_count, sizeof(*d.recorded));
+    bool ok = d.slot && d.recorded && derive(&d);
     for (uint32_t i = 0; d.slot && i < b->p->slot_count; i++)
         free(d.slot[i].reader);
     free(d.slot);
-    free(d.noted);
+    free(d.recorded);
     free(d.found);
     return ok;
 }

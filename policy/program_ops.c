@@ -2,7 +2,7 @@
  * Which ops a pass has, in serial order.  The units of work of the model (embedding, first and
  * second half of attention, MLP, head) are joined to groups; a group is visited by one micro-batch
  * after the other, and weights enter the ring before the group that first needs them. */
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 #include "policy/program_build.h"
 #include "policy/registers.h"
 
@@ -380,7 +380,7 @@ static struct aq_op *move_kv(struct aq_builder *b, enum aq_op_kind kind, const s
 {
     uint64_t bytes = aq_plan_part_bytes(b->plan, a->p, b->steps->kv_heads);
     if (kind == AQ_OP_H2D || kind == AQ_OP_D2H) /* with what is remembered of its slots */
-        bytes += a->p->count * aq_kv_room_travel(b->plan, b->steps->kv_heads);
+        bytes += a->p->count * aq_kv_layout_transfer(b->plan, b->steps->kv_heads);
     struct aq_op *op = move(b, kind, AQ_OBJECT_KV, a->step, a->k, a->part, bytes);
     op->stage = a->on_device;
     op->workspace = a->on_host;

@@ -7,7 +7,7 @@
 #define AQ_POLICY_SEATS_H
 
 #include "policy/admit.h"
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 #include "policy/program.h"
 
 /* A place for one sequence; index in the block = micro-batch * seats per micro-batch + place.

@@ -38,7 +38,7 @@ struct model {
     const struct aq_shares_opts *o;
     const struct aq_model_steps *m;
     const struct aq_hardware *hw;
-    struct aq_block_room room;
+    struct aq_block_sizes sizes;
     bool separate, head_on_device;
     double seats;          /* that have somebody in them */
     double matrices, head; /* bytes: of the layers', and of all others */
@@ -169,7 +169,7 @@ static void add_hidden(struct model *m, enum phase p, double rows)
 
 static void add_decode_kv(struct model *m)
 {
-    const struct aq_block_shape *s = &m->room.shape;
+    const struct aq_block_shape *s = &m->sizes.shape;
     const struct aq_model_steps *steps = m->m;
     double all = m->seats * steps->layers;
     double width = (double)steps->heads * steps->head_dim;
@@ -209,7 +209,7 @@ static void add_decode_kv(struct model *m)
 
 static void add_prefill_kv(struct model *m)
 {
-    const struct aq_block_shape *s = &m->room.shape;
+    const struct aq_block_shape *s = &m->sizes.shape;
     double all = m->seats * m->m->layers, pairs = 0.5 * m->prompt * (m->prompt + 1.0);
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double scored = aq_kv_policy_scores(&m->o->in->kv) ? 1.5 : 1;
@@ -234,10 +234,10 @@ static void fill_memory(struct model *m)
     enum aq_tier near = m->separate ? AQ_DEVICE : AQ_HOST;
     m->memory[near][W_DEVICE] = m->matrices;
     m->memory[AQ_HOST][W_HOST] = m->memory[AQ_HOST][W_PRODUCT] = m->matrices;
-    m->memory[near][K_DEVICE] = (double)m->room.kv_memory;
-    m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->room.kv_memory;
-    m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->room.kv_tails;
-    m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->room.kv_disk;
+    m->memory[near][K_DEVICE] = (double)m->sizes.kv_memory;
+    m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->sizes.kv_memory;
+    m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->sizes.kv_tails;
+    m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->sizes.kv_disk;
     /* The ring grows with what streams. */
     const struct aq_block_inputs *in = m->o->in;
     bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
@@ -263,7 +263,7 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
                         .head = o->sums->others};
     double all = (double)o->shape.micro_batch * o->shape.micro_batches;
     m->seats = seats > 0 ? seats : all;
-    aq_block_room(&m->room, &in, o->shape.micro_batch);
+    aq_block_sizes(&m->sizes, &in, o->shape.micro_batch);
     struct aq_kv_limits limits;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);
@@ -272,7 +272,7 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     m->held_prompt = aq_kv_limits_held(&limits, m->prompt, m->prompt);
     m->held = aq_kv_limits_held(&limits, m->prompt, seen);
     m->full = aq_kv_limits_drop(&limits, m->prompt, max_new) && m->held == limits.slots;
-    double each = fmax(1, floor((double)m->room.shape.prompt_tokens / m->prompt));
+    double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / m->prompt));
     double of_batch = m->seats / o->shape.micro_batches;
     m->prefill_passes = ceil(of_batch / each);
     add_products(m, DECODE, of_batch, of_batch, 1);

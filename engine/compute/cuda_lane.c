@@ -16,7 +16,7 @@ struct aq_compute_cuda {
     const struct aq_gpu_ops *gpu_ops;
     struct aq_gpu *gpu;
     struct aq_device *device;
-    struct aq_gpu_room room;
+    struct aq_gpu_sizes sizes;
     struct aq_cuda_exec ex;
     struct aq_cuda_blas blas;
     uint8_t *work, *desks_here; /* all of the device's, and of the pinned memory */
@@ -72,7 +72,7 @@ static void *place(struct aq_compute_cuda *c, size_t at, void *ret_there)
 {
     uint8_t *there = c->mirror + at;
     memcpy(ret_there, &there, sizeof(there));
-    return c->desks_here + c->desk * c->room.desk_bytes + at;
+    return c->desks_here + c->desk * c->sizes.desk_bytes + at;
 }
 
 /* Room on the desk, to be filled in before it is sent. */
@@ -130,7 +130,7 @@ static void launch_noted(struct aq_compute_cuda *c, bool again)
     uint32_t op;
     ex.stream = c->stream;
     send_range(c, 0, c->used);
-    send_range(c, c->back, c->desks * c->room.desk_bytes);
+    send_range(c, c->back, c->desks * c->sizes.desk_bytes);
     c->sent = c->used;
     int rc = failed(c) ? 0 : aq_cuda_record_launch(c->record, &ex, again, &what, &op);
     if (rc) {
@@ -279,9 +279,9 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
 static uint32_t rows_at_once(const struct aq_compute_cuda *c, const struct aq_product *p,
                              bool unpacked)
 {
-    uint64_t rows = c->room.sums_bytes / (4ull * p->m);
+    uint64_t rows = c->sizes.sums_bytes / (4ull * p->m);
     if (unpacked)
-        rows = aq_min_u64(rows, c->room.unpacked_bytes / (p->k * aq_dtype_bytes(p->x_dtype)));
+        rows = aq_min_u64(rows, c->sizes.unpacked_bytes / (p->k * aq_dtype_bytes(p->x_dtype)));
     else if (aq_dtype_is_float(p->w_dtype) && !is_matrix(p->w_dtype, p->k))
         rows = AQ_PANEL_ROWS;
     assert(rows >= AQ_PANEL_ROWS);
@@ -556,7 +556,7 @@ uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row)
 
 uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c)
 {
-    return c->room.desk_bytes;
+    return c->sizes.desk_bytes;
 }
 
 void aq_compute_cuda_expect(struct aq_compute_cuda *c, uint32_t rows, uint32_t tops,
@@ -669,7 +669,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->desks = desks;
     c->desk = (c->desk + desks) % AQ_GPU_DESKS;
     c->used = c->sent = 0;
-    c->back = desks * c->room.desk_bytes;
+    c->back = desks * c->sizes.desk_bytes;
     c->rc = 0;
     c->op = 0;
     c->stream = stream;
@@ -701,7 +701,7 @@ int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char 
 /* Shares out what was taken. */
 static void lay_out(struct aq_compute_cuda *c)
 {
-    const struct aq_gpu_room *r = &c->room;
+    const struct aq_gpu_sizes *r = &c->sizes;
     uint8_t *at = c->work;
     c->mirror = at;
     at += AQ_GPU_BUNDLE_DESKS * r->desk_bytes;
@@ -715,7 +715,7 @@ static void lay_out(struct aq_compute_cuda *c)
     c->stats = (struct aq_logits_stat *)at;
     at += r->stats_bytes;
     c->stats_now = (struct aq_logits_stat *)at;
-    assert(at + r->stats_bytes == c->work + aq_gpu_room_device(r));
+    assert(at + r->stats_bytes == c->work + aq_gpu_sizes_device(r));
     at = c->desks_here + AQ_GPU_DESKS * r->desk_bytes;
     c->stats_home = (struct aq_logits_stat *)at;
     c->logits_home = (float *)(at + r->stats_bytes);
@@ -723,7 +723,7 @@ static void lay_out(struct aq_compute_cuda *c)
 
 static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
 {
-    size_t work = aq_gpu_room_device(&c->room), desks = aq_gpu_room_host(&c->room);
+    size_t work = aq_gpu_sizes_device(&c->sizes), desks = aq_gpu_sizes_host(&c->sizes);
     int rc =
         aq_device_alloc((void **)&c->work, c->device, AQ_MEMORY_DEVICE, "gpu work", work, reterr);
     if (rc < 0)
@@ -753,14 +753,14 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->gpu_ops = opts->cuda->module->gpu;
     c->gpu = opts->cuda->gpu;
     c->device = opts->device;
-    c->room = opts->room;
+    c->sizes = opts->sizes;
     c->deterministic = opts->deterministic;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,
                                          .pass_lists_max = opts->pass_ops,
-                                         .graphs_bytes = opts->room.graphs_bytes,
+                                         .graphs_bytes = opts->sizes.graphs_bytes,
                                          .full = no_more_room,
                                          .user = c};
     int rc = take(c, reterr);

@@ -10,14 +10,14 @@
 #include "engine/compute/cuda.h"
 #include "engine/sequence.h"
 #include "offload/device.h"
-#include "policy/gpu_room.h"
+#include "policy/gpu_sizes.h"
 
 struct aq_compute_cuda;
 
 struct aq_compute_cuda_opts {
     const struct aq_cuda *cuda;
     struct aq_device *device;
-    struct aq_gpu_room room;
+    struct aq_gpu_sizes sizes;
     bool deterministic;
     uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
     uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */

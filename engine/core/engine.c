@@ -331,7 +331,7 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     int rc = aq_mem_alloc(&staging, e->mem, AQ_HOST, "loading", bytes, reterr);
     if (rc < 0)
         return rc;
-    e->model->hollow = e->opts.replay && e->info.random_weights;
+    e->model->unfilled = e->opts.replay && e->info.random_weights;
     rc = aq_model_load(e->model, e->device, &e->block.stream, e->block.plan.placement.head,
                        e->info.weight_format, &e->kernels, e->pool, staging, each, reterr);
     aq_mem_free(e->mem, AQ_HOST, "loading", staging, bytes);
@@ -453,7 +453,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .jitter_permille = e->seams.jitter_permille,
     };
     struct aq_numa_topology topology;
-    aq_numa_look(&topology);
+    aq_numa_read(&topology);
     aq_numa_decide(&e->numa, &topology, e->numa_choice,
                    engine_on_gpu(e) ? e->cuda.info.numa_node : -1);
     device.numa = &e->numa;

@@ -102,11 +102,11 @@ int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     e->context_counted = e->cuda.info.context_bytes;
-    aq_gpu_room_count(&opts.room, &e->model->steps, &e->block.plan);
-    rc = aq_mem_count(e->mem, AQ_DEVICE, "gpu graphs", opts.room.graphs_bytes, reterr);
+    aq_gpu_sizes_count(&opts.sizes, &e->model->steps, &e->block.plan);
+    rc = aq_mem_count(e->mem, AQ_DEVICE, "gpu graphs", opts.sizes.graphs_bytes, reterr);
     if (rc < 0)
         return rc;
-    e->graphs_counted = opts.room.graphs_bytes;
+    e->graphs_counted = opts.sizes.graphs_bytes;
     return aq_compute_cuda_open(&e->compute_cuda, &opts, reterr);
 }
 

@@ -69,7 +69,7 @@ static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat 
     };
 }
 
-static void tell(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
+static void report_slots(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
 {
     const struct aq_executor *x = t->x;
     const struct aq_seat *s = seat_of(t, i);
@@ -152,7 +152,7 @@ static void apply_deltas(const struct attend *t)
 }
 
 /* Rows that have just been stored in whole runs join the delta. */
-static void note_deltas(const struct attend *t)
+static void add_to_deltas(const struct attend *t)
 {
     static const uint32_t one = 1;
     struct exec_moves *m = moves_of(t);
@@ -214,10 +214,10 @@ static void decode(struct attend *t)
         apply_deltas(t);
     t->c->ops->kv_append(t->c, &t->a, t->k_new, t->v_new, t->stride);
     if (disk)
-        note_deltas(t);
+        add_to_deltas(t);
     attend_rows(t);
     for (uint32_t i = 0; i < t->count; i++)
-        tell(t, i, &t->seq[i].slots);
+        report_slots(t, i, &t->seq[i].slots);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------- */
@@ -251,11 +251,11 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     struct aq_executor *x = t->x;
     const struct aq_kv_policy *policy = &x->plan->kv;
-    const struct aq_kv_prefill_room *room = &x->prompt_room;
+    const struct aq_kv_prefill_layout *layout = &x->prompt_layout;
     struct aq_kv_keep k;
     aq_kv_policy_desc(policy)->layer_prefill_end(&k, policy, &p->s->limits, t->layer);
-    uint32_t *list = (uint32_t *)(p->scratch + room->keep), stride = p->home.slots.stride;
-    uint32_t *count = (uint32_t *)(p->scratch + room->count);
+    uint32_t *list = (uint32_t *)(p->scratch + layout->keep), stride = p->home.slots.stride;
+    uint32_t *count = (uint32_t *)(p->scratch + layout->count);
     struct aq_kv_select select = {
         .value = k.value == AQ_KV_BY_SCORE ? p->seq.slots.score : NULL,
         .stride = p->seq.slots.stride,
@@ -273,7 +273,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     if (p->s->shared_runs) {
         /* Read here: it is not a GPU's memory (assert_policy_is_known). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
-        exec_kv_spread(x, t->op, seat, &p->home);
+        exec_kv_ragged_table(x, t->op, seat, &p->home);
     }
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
@@ -318,7 +318,7 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     p.seq.len = &s->seen;
     p.a.seqs = &p.seq;
     if (scores)
-        p.a.log_sum_exp = (float *)(p.scratch + x->prompt_room.log_sum_exp);
+        p.a.log_sum_exp = (float *)(p.scratch + x->prompt_layout.log_sum_exp);
     if (cut) {
         p.seq.block = x->prompt_block;
         p.seq.slots = (struct aq_attn_slots){0};
@@ -326,8 +326,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     t->c->ops->kv_append(t->c, &p.a, t->k_new + from, t->v_new + from, t->stride);
     t->c->ops->attn_prefill(t->c, &p.a);
     if (cut && scores)
-        p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_room.value),
-                                             .stride = x->prompt_room.stride};
+        p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_layout.value),
+                                             .stride = x->prompt_layout.stride};
     sum_columns(t, &p);
     if (cut)
         keep(t, &p, t->seat[i]);
@@ -336,7 +336,7 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         p.a.rule = &p.rule;
         t->c->ops->kv_victim(t->c, &p.a);
     }
-    tell(t, i, &p.home.slots);
+    report_slots(t, i, &p.home.slots);
 }
 
 /* Those that keep everything go together; one that does not needs scratch, of which there is one.
@@ -358,7 +358,7 @@ static void prompts(struct attend *t)
         t->c->ops->kv_append(t->c, &a, t->k_new, t->v_new, t->stride);
         t->c->ops->attn_prefill(t->c, &a);
         for (uint32_t n = i; n < end; n++)
-            tell(t, n, &none);
+            report_slots(t, n, &none);
     }
 }
 
@@ -385,7 +385,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
     for (uint32_t i = 0; i < t.count; i++) {
         /* How many slots each head keeps of a prompt turns out when it is cut. */
         if (!prefill && x->seats.seat[t.seat[i]].shared_runs)
-            exec_kv_spread(x, op, t.seat[i], &t.seq[i]);
+            exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);
         else
             t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);
     }

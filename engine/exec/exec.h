@@ -9,7 +9,7 @@
 #include "engine/exec/executor.h"
 #include "engine/exec/kv_pages.h"
 #include "policy/host_product.h"
-#include "policy/move_room.h"
+#include "policy/move_sizes.h"
 #include "policy/traffic.h"
 
 /* Who sits in a seat (policy/seats.h), and what HEAD has chosen for them. */
@@ -130,8 +130,8 @@ struct aq_executor {
         uint8_t **run; /* [seats of a micro-batch] */
     } kv_moves[2];
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */
-    struct aq_kv_prefill_room prompt_room;
-    size_t travel_bytes; /* of a seat in a stage of a separate device, beside its runs */
+    struct aq_kv_prefill_layout prompt_layout;
+    size_t transfer_bytes; /* of a seat in a stage of a separate device, beside its runs */
     struct exec_list waiting, finished;
     struct aq_engine_stats stats;
 
@@ -156,7 +156,7 @@ struct aq_executor {
     bool disk_opened;      /* open_disk was called */
     bool *checked;         /* [chunk] its bytes have been compared, or are on their way to it */
     uint64_t *scratch_sum; /* [runs of KV on disk, then hidden states]: of what was written last */
-    struct aq_move_room room;
+    struct aq_move_sizes sizes;
     void *moves; /* all lists, then stage_block */
     size_t moves_bytes;
     uint8_t **stage_block; /* [stage][stage_seats][runs]: addresses in the device's KV stages */
@@ -257,8 +257,8 @@ void exec_link_share(struct aq_executor *x, const struct aq_op *op, struct exec_
 /* Where an attention op finds the KV of a seat: its pages, or their place in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* The same of a seat whose heads hold different numbers of slots: what *seq says of it. */
-void exec_kv_spread(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
-                    struct aq_attn_seq *seq);
+void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                          struct aq_attn_seq *seq);
 /* Where it finds, or makes, what is remembered of the seat's slots; all NULL where nothing is. */
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* Of a seat on disk: the delta that the op applies and adds to. */

@@ -12,46 +12,47 @@
 
 /* Hands out pieces of one buffer: the arrays per row and seat, so that they are one line of the
  * ledger. */
-struct carver {
+struct row_layout {
     uint8_t *base;
     size_t used;
 };
 
-static void *carve(struct carver *c, size_t bytes)
+static void *lay_out(struct row_layout *c, size_t bytes)
 {
     void *p = c->base ? c->base + c->used : NULL;
     c->used += aq_align_up(bytes, 64);
     return p;
 }
 
-static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_block_shape *s)
+static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
+                         const struct aq_block_shape *s)
 {
     size_t rows = s->rows_max, seats = s->micro_batch;
     for (uint32_t k = 0; k < s->micro_batches; k++) {
         struct exec_batch unused, *b = x ? &x->batch[k] : &unused;
-        b->id = carve(c, rows * sizeof(*b->id));
-        b->position = carve(c, rows * sizeof(*b->position));
-        b->logit_index = carve(c, rows * sizeof(*b->logit_index));
-        b->logit_row = carve(c, rows * sizeof(*b->logit_row));
-        b->decode = carve(c, seats * sizeof(*b->decode));
-        b->prefill = carve(c, seats * sizeof(*b->prefill));
-        b->decode_seat = carve(c, seats * sizeof(*b->decode_seat));
-        b->prefill_seat = carve(c, seats * sizeof(*b->prefill_seat));
+        b->id = lay_out(c, rows * sizeof(*b->id));
+        b->position = lay_out(c, rows * sizeof(*b->position));
+        b->logit_index = lay_out(c, rows * sizeof(*b->logit_index));
+        b->logit_row = lay_out(c, rows * sizeof(*b->logit_row));
+        b->decode = lay_out(c, seats * sizeof(*b->decode));
+        b->prefill = lay_out(c, seats * sizeof(*b->prefill));
+        b->decode_seat = lay_out(c, seats * sizeof(*b->decode_seat));
+        b->prefill_seat = lay_out(c, seats * sizeof(*b->prefill_seat));
     }
     seats *= s->micro_batches;
-    struct exec_seat *seat = carve(c, seats * sizeof(*seat));
-    struct aq_seat *place = carve(c, seats * sizeof(*place));
-    uint32_t *prompt_rows = carve(c, s->micro_batches * sizeof(*prompt_rows));
-    struct aq_admit_length *lengths = carve(c, (seats + 1) * sizeof(*lengths));
-    struct aq_logits_stat *stat = carve(c, s->head_tile_rows * sizeof(*stat));
+    struct exec_seat *seat = lay_out(c, seats * sizeof(*seat));
+    struct aq_seat *place = lay_out(c, seats * sizeof(*place));
+    uint32_t *prompt_rows = lay_out(c, s->micro_batches * sizeof(*prompt_rows));
+    struct aq_admit_length *lengths = lay_out(c, (seats + 1) * sizeof(*lengths));
+    struct aq_logits_stat *stat = lay_out(c, s->head_tile_rows * sizeof(*stat));
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
     for (int i = 0; i < 2; i++) {
-        moves[i].move = carve(c, s->micro_batch * sizeof(*moves->move));
-        moves[i].blocks = carve(c, s->micro_batch * sizeof(*moves->blocks));
-        moves[i].run = carve(c, s->micro_batch * sizeof(*moves->run));
+        moves[i].move = lay_out(c, s->micro_batch * sizeof(*moves->move));
+        moves[i].blocks = lay_out(c, s->micro_batch * sizeof(*moves->blocks));
+        moves[i].run = lay_out(c, s->micro_batch * sizeof(*moves->run));
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
-    uint8_t **prompt_block = carve(c, runs * sizeof(*prompt_block));
+    uint8_t **prompt_block = lay_out(c, runs * sizeof(*prompt_block));
     if (x) {
         x->prompt_block = prompt_block;
         x->seat = seat;
@@ -68,8 +69,8 @@ static void carve_rows(struct carver *c, struct aq_executor *x, const struct aq_
 
 uint64_t aq_executor_rows_bytes(const struct aq_plan *plan)
 {
-    struct carver c = {0};
-    carve_rows(&c, NULL, &plan->shape);
+    struct row_layout c = {0};
+    lay_out_rows(&c, NULL, &plan->shape);
     return c.used;
 }
 
@@ -123,8 +124,8 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)
         return rc;
-    struct carver c = {.base = x->rows_buffer};
-    carve_rows(&c, x, s);
+    struct row_layout c = {.base = x->rows_buffer};
+    lay_out_rows(&c, x, s);
     struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
     rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.norm + tiles.inner + tiles.embed,
               &x->tiles_bytes, reterr);
@@ -145,9 +146,9 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 static void find_scratch(struct aq_executor *x)
 {
     uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
-    aq_kv_room_prefill(&x->prompt_room, x->plan, x->steps->heads, x->steps->kv_heads);
-    x->travel_bytes = aq_kv_room_travel(x->plan, x->steps->kv_heads);
-    for (uint32_t i = 0; i < runs && x->prompt_room.bytes; i++)
+    aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps->heads, x->steps->kv_heads);
+    x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
+    for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++)
         x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * x->plan->shape.run_bytes;
 }
 

@@ -33,7 +33,7 @@ static struct place place_of(struct aq_sequence *s, const struct exec_logit_row 
 }
 
 /* Notes what the row says of the seat; returns whether a token follows from it. */
-static bool note_row(struct exec_seat *seat, const struct exec_logit_row *row, uint32_t bad_count)
+static bool record_row(struct exec_seat *seat, const struct exec_logit_row *row, uint32_t bad_count)
 {
     if (row->prompt_index >= 0) {
         if (bad_count > 0)
@@ -67,7 +67,7 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     const float *logits = c->logits + (size_t)tile * vocab;
     const struct aq_logits_stat *stat = &c->stat[tile];
     struct place p = place_of(s, row);
-    bool chooses = note_row(seat, row, stat->bad_count);
+    bool chooses = record_row(seat, row, stat->bad_count);
     if (!chooses && row->prompt_index < 0)
         return;
     if (chooses && s->on_logits)
@@ -186,7 +186,7 @@ static void take_answers(struct aq_executor *x, const struct exec_batch *b,
         const struct exec_logit_row *row = &b->logit_row[round->first + i];
         struct exec_seat *seat = &x->seat[row->seat];
         struct place p = place_of(seat->sequence, row);
-        bool chooses = note_row(seat, row, choice->bad_count);
+        bool chooses = record_row(seat, row, choice->bad_count);
         for (uint32_t n = 0; n < p.top_count; n++, top++)
             p.tops[n] = (struct aq_top){top->id, top->logprob};
         if (p.logprob && (chooses || row->prompt_index >= 0))

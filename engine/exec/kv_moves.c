@@ -13,8 +13,8 @@ static uint32_t runs_max(const struct aq_executor *x)
 /* The addresses of every run in every stage of the device: they never change. */
 void exec_stages_open(struct aq_executor *x)
 {
-    uint32_t each = x->room.stage_seats * runs_max(x);
-    for (uint64_t i = 0; i < x->room.blocks; i++)
+    uint32_t each = x->sizes.stage_seats * runs_max(x);
+    for (uint64_t i = 0; i < x->sizes.blocks; i++)
         x->stage_block[i] = exec_slot(x, AQ_SLOT_KV_DEVICE, (uint32_t)(i / each)) +
                             i % each * aq_kv_run_stride(x->kv);
 }
@@ -61,7 +61,7 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
         return aq_kv_blocks(x->kv, seat, layer);
     if (!on_host && x->plan->separate)
         return x->stage_block +
-               ((size_t)op->stage * x->room.stage_seats + place_in(x, op->part, seat)) *
+               ((size_t)op->stage * x->sizes.stage_seats + place_in(x, op->part, seat)) *
                    runs_max(x);
     uint8_t *stage =
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
@@ -69,19 +69,19 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op->part, seat).whole);
 }
 
-void exec_kv_spread(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
-                    struct aq_attn_seq *seq)
+void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                          struct aq_attn_seq *seq)
 {
-    aq_kv_spread(x->kv, seq, seat, x->steps->step[op->step].layer, op->kind == AQ_OP_ATTN_HOST,
-                 exec_kv_blocks(x, op, seat));
+    aq_kv_ragged_table(x->kv, seq, seat, x->steps->step[op->step].layer,
+                       op->kind == AQ_OP_ATTN_HOST, exec_kv_blocks(x, op, seat));
 }
 
 /* What travels with a seat's KV, in a stage of a separate device. */
 static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
-    size_t runs = (size_t)x->room.stage_seats * runs_max(x) * aq_kv_run_stride(x->kv);
+    size_t runs = (size_t)x->sizes.stage_seats * runs_max(x) * aq_kv_run_stride(x->kv);
     return exec_slot(x, AQ_SLOT_KV_DEVICE, op->stage) + runs +
-           place_in(x, op->part, seat) * x->travel_bytes;
+           place_in(x, op->part, seat) * x->transfer_bytes;
 }
 
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat)

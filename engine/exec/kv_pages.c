@@ -18,7 +18,7 @@ struct aq_kv {
     uint32_t page_runs; /* runs of 32 slots in a page */
     size_t run_bytes, run_stride, head_bytes;
     struct pool pool[AQ_TIER_COUNT]; /* of device and host */
-    struct aq_kv_table_room table;
+    struct aq_kv_table_layout table;
     uint8_t *tables;
     size_t tables_bytes;
     uint8_t **block; /* [seats][layers][table.runs] */
@@ -28,8 +28,8 @@ struct aq_kv {
     size_t deltas_bytes;
     uint32_t *victims; /* [seats with a copy][layers][kv_heads] */
     size_t victims_bytes;
-    struct aq_kv_room room;
-    struct aq_kv_delta_room delta;
+    struct aq_kv_layout layout;
+    struct aq_kv_delta_layout delta;
     struct side {
         uint8_t *slots; /* [seats of the side][layers][room.bytes] */
         size_t bytes;
@@ -89,17 +89,17 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_kv_opts *o = &kv->opts;
     int rc = 0;
-    aq_kv_room_slots(&kv->room, o->plan, o->kv_heads);
-    aq_kv_room_delta(&kv->delta, o->plan, o->kv_heads);
+    aq_kv_layout_slots(&kv->layout, o->plan, o->kv_heads);
+    aq_kv_layout_delta(&kv->delta, o->plan, o->kv_heads);
     for (int i = 0; i < 2 && rc == 0; i++) {
         struct side *side = &kv->side[i];
         rc = take(kv, &side->slots, memory_of_side(kv, i), "kv scores",
-                  (size_t)side->seats * o->layers * kv->room.bytes, &side->bytes, reterr);
+                  (size_t)side->seats * o->layers * kv->layout.bytes, &side->bytes, reterr);
     }
     size_t copies = (size_t)kv->copied_seats * o->layers * o->kv_heads * sizeof(uint32_t);
     rc = rc < 0 ? rc
                 : take(kv, &kv->victims, AQ_MEMORY_PINNED, "kv victims",
-                       kv->room.bytes ? copies : 0, &kv->victims_bytes, reterr);
+                       kv->layout.bytes ? copies : 0, &kv->victims_bytes, reterr);
     rc = rc < 0 ? rc
                 : take(kv, &kv->deltas, AQ_MEMORY_PINNED, "kv delta",
                        (size_t)kv->disk_seats * o->layers * kv->delta.bytes, &kv->deltas_bytes,
@@ -152,7 +152,7 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     kv->seats = s->micro_batch * s->micro_batches;
     kv->page_bytes = s->page_bytes;
     kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
-    aq_kv_room_tables(&kv->table, opts->plan, opts->layers, opts->kv_heads);
+    aq_kv_layout_tables(&kv->table, opts->plan, opts->layers, opts->kv_heads);
     kv->run_bytes = s->run_bytes;
     kv->run_stride = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     kv->head_bytes = s->run_bytes / opts->kv_heads;
@@ -274,8 +274,8 @@ static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t index)
     return (struct aq_kv_spot){index / heads, index % heads * kv->head_bytes};
 }
 
-void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t layer,
-                  uint32_t lane, uint8_t *const *run)
+void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
+                        uint32_t layer, uint32_t lane, uint8_t *const *run)
 {
     uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, index = 0;
     const uint32_t *len = aq_kv_lens(kv, seat, layer);
@@ -312,18 +312,19 @@ uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     const struct place *p = &kv->place[seat];
     return kv->side[p->side].slots +
-           ((size_t)p->on_side * kv->opts.layers + layer) * kv->room.bytes;
+           ((size_t)p->on_side * kv->opts.layers + layer) * kv->layout.bytes;
 }
 
 struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece)
 {
-    if (!kv->room.bytes)
+    if (!kv->layout.bytes)
         return (struct aq_attn_slots){0};
     return (struct aq_attn_slots){
-        .score = aq_kv_policy_scores(&kv->opts.plan->kv) ? (float *)(piece + kv->room.score) : NULL,
-        .position = (uint32_t *)(piece + kv->room.position),
-        .victim = (uint32_t *)(piece + kv->room.victim),
-        .stride = kv->room.stride,
+        .score =
+            aq_kv_policy_scores(&kv->opts.plan->kv) ? (float *)(piece + kv->layout.score) : NULL,
+        .position = (uint32_t *)(piece + kv->layout.position),
+        .victim = (uint32_t *)(piece + kv->layout.victim),
+        .stride = kv->layout.stride,
     };
 }
 
@@ -334,7 +335,7 @@ struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t
 
 size_t aq_kv_slots_bytes(const struct aq_kv *kv)
 {
-    return kv->room.bytes;
+    return kv->layout.bytes;
 }
 
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)

@@ -17,7 +17,7 @@
 
 #include "kernels/kernels.h"
 #include "offload/device.h"
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 
 struct aq_kv;
 
@@ -69,8 +69,8 @@ uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* Makes a table for each head of the head-blocks in the runs `run`, and lets *seq say so, with the
  * lengths.  There is one such table for each place in a micro-batch and compute lane (1: the
  * host's): it lasts until the next one. */
-void aq_kv_spread(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t layer,
-                  uint32_t lane, uint8_t *const *run);
+void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
+                        uint32_t layer, uint32_t lane, uint8_t *const *run);
 /* Where a slot of a head lies: in which run, and how far from its start the head-block. */
 struct aq_kv_spot {
     uint32_t run;

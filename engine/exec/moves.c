@@ -27,7 +27,7 @@ static uint32_t kv_list(const struct aq_executor *x, const struct aq_op *op)
 static uint32_t entries_max(const struct aq_executor *x, const struct aq_op *op)
 {
     if (op->object == AQ_OBJECT_KV)
-        return is_disk(op) ? x->room.kv_transfers : x->room.kv_pieces;
+        return is_disk(op) ? x->sizes.kv_transfers : x->sizes.kv_pieces;
     return op->object == AQ_OBJECT_WEIGHTS ? x->stream->chunk[op->chunk].piece_count : 1;
 }
 
@@ -36,16 +36,16 @@ static void share_out(struct aq_executor *x, struct aq_disk_transfer *t, struct 
 {
     struct aq_disk_transfer *kv_t = t;
     struct aq_copy_piece *kv_p = p;
-    t += (size_t)x->room.kv_transfer_lists * x->room.kv_transfers;
-    p += (size_t)x->room.kv_piece_lists * x->room.kv_pieces;
+    t += (size_t)x->sizes.kv_transfer_lists * x->sizes.kv_transfers;
+    p += (size_t)x->sizes.kv_piece_lists * x->sizes.kv_pieces;
     for (uint32_t i = 0; i < x->program->op_count; i++) {
         const struct aq_op *op = &x->program->op[i];
         size_t list = op->object == AQ_OBJECT_KV ? kv_list(x, op) : 0;
         if (!is_disk(op) && !is_link(op))
             continue;
         if (op->object == AQ_OBJECT_KV) {
-            x->move[i].transfer = kv_t + list * x->room.kv_transfers;
-            x->move[i].piece = kv_p + list * x->room.kv_pieces;
+            x->move[i].transfer = kv_t + list * x->sizes.kv_transfers;
+            x->move[i].piece = kv_p + list * x->sizes.kv_pieces;
         } else if (is_disk(op)) {
             x->move[i].transfer = t;
             t += entries_max(x, op);
@@ -58,8 +58,8 @@ static void share_out(struct aq_executor *x, struct aq_disk_transfer *t, struct 
 
 int exec_moves_open(struct aq_executor *x, struct aq_err *reterr)
 {
-    struct aq_move_room *r = &x->room;
-    aq_move_room_count(r, x->program, x->steps, x->plan, x->stream);
+    struct aq_move_sizes *r = &x->sizes;
+    aq_move_sizes_count(r, x->program, x->steps, x->plan, x->stream);
     _Static_assert(sizeof(struct aq_copy_piece) <= AQ_MOVE_PIECE_BYTES, "as the ledger counts");
     _Static_assert(sizeof(struct aq_disk_transfer) <= AQ_MOVE_TRANSFER_BYTES, "likewise");
     size_t bytes = r->transfers * sizeof(struct aq_disk_transfer) +

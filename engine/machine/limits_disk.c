@@ -6,7 +6,7 @@
 int aq_limits_disk(struct aq_disk_limits *ret, const char *directory, struct aq_err *reterr)
 {
     struct aq_disk_place place;
-    int rc = aq_disk_look(&place, directory, reterr);
+    int rc = aq_disk_stat(&place, directory, reterr);
     if (rc < 0)
         return rc;
     *ret = (struct aq_disk_limits){

@@ -82,14 +82,14 @@ static struct aq_shares shares(const double *pair)
     return (struct aq_shares){{pair[0], pair[1], 100 - pair[0] - pair[1]}};
 }
 
-static struct aq_habit_run run_of(const struct row *r)
+static struct aq_flexgen_run run_of(const struct row *r)
 {
     const struct aq_table_policy *p = &r->row->policy;
-    return (struct aq_habit_run){
+    return (struct aq_flexgen_run){
         .steps = &r->steps,
         .hw = &r->hw,
         .rates = r->engine->rates,
-        .habits = AQ_HABITS_ALL,
+        .rules = AQ_FLEXGEN_RULES_ALL,
         .micro_batch = p->gpu_batch_size,
         .micro_batches = p->num_gpu_batches,
         .prompt = r->prompt,
@@ -108,13 +108,13 @@ static struct aq_habit_run run_of(const struct row *r)
     };
 }
 
-static json_t *stair(const char *without, const char *text, const struct aq_habit_times *t)
+static json_t *stair(const char *without, const char *text, const struct aq_flexgen_times *t)
 {
     return json_pack("{s:s?, s:s, s:o}", "without", without, "text", text, "gen_tok_s",
                      aq_json_real(t->gen_tok_s));
 }
 
-static json_t *theirs_json(const struct aq_habit_times *t, double published)
+static json_t *theirs_json(const struct aq_flexgen_times *t, double published)
 {
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s}", "gen_tok_s",
                      aq_json_real(t->gen_tok_s), "ratio", aq_json_real(t->gen_tok_s / published),
@@ -126,21 +126,21 @@ static json_t *theirs_json(const struct aq_habit_times *t, double published)
 
 static int add_theirs(json_t **doc, const struct row *r, struct aq_err *reterr)
 {
-    struct aq_habit_run run = run_of(r);
-    struct aq_habit_times t;
-    int rc = aq_habits_play(&t, &run, reterr);
+    struct aq_flexgen_run run = run_of(r);
+    struct aq_flexgen_times t;
+    int rc = aq_flexgen_play(&t, &run, reterr);
     if (rc < 0)
         return rc;
     json_t *stairs = json_array();
     aq_json_put(doc, "theirs", theirs_json(&t, r->row->published));
     aq_json_add(&stairs, stair(NULL, "their engine", &t));
-    for (int h = 0; h < AQ_HABIT_COUNT && rc == 0; h++) {
-        enum aq_habit habit = (enum aq_habit)h;
-        bool matters = aq_habit_matters(&run, habit);
-        run.habits &= ~(1u << h);
-        rc = matters ? aq_habits_play(&t, &run, reterr) : 0;
+    for (int h = 0; h < AQ_FLEXGEN_RULE_COUNT && rc == 0; h++) {
+        enum aq_flexgen_rule rule = (enum aq_flexgen_rule)h;
+        bool matters = aq_flexgen_rule_matters(&run, rule);
+        run.rules &= ~(1u << h);
+        rc = matters ? aq_flexgen_play(&t, &run, reterr) : 0;
         if (rc == 0 && matters)
-            aq_json_add(&stairs, stair(aq_habit_name(habit), aq_habit_text(habit), &t));
+            aq_json_add(&stairs, stair(aq_flexgen_rule_name(rule), aq_flexgen_rule_text(rule), &t));
     }
     aq_json_put(doc, "stairs", stairs);
     return rc;
@@ -354,7 +354,7 @@ static void put_stairs(struct aq_buf *b, const json_t *rows)
     size_t i, s;
     json_t *row, *step;
     aq_buf_printf(b, "\n## From their schedule to ours\n\nGenerated tok/s of the same block, "
-                     "placement and machine, one habit after the other switched off.\n\n");
+                     "placement and machine, one rule after the other switched off.\n\n");
     json_array_foreach(rows, i, row)
     {
         const json_t *stairs = json_object_get(row, "stairs");
@@ -369,10 +369,10 @@ static void put_stairs(struct aq_buf *b, const json_t *rows)
         }
         aq_buf_printf(b, "\n");
     }
-    aq_buf_printf(b, "\nHabits:\n\n");
-    for (int h = 0; h < AQ_HABIT_COUNT; h++)
-        aq_buf_printf(b, "- %s: %s\n", aq_habit_name((enum aq_habit)h),
-                      aq_habit_text((enum aq_habit)h));
+    aq_buf_printf(b, "\nRules:\n\n");
+    for (int h = 0; h < AQ_FLEXGEN_RULE_COUNT; h++)
+        aq_buf_printf(b, "- %s: %s\n", aq_flexgen_rule_name((enum aq_flexgen_rule)h),
+                      aq_flexgen_rule_text((enum aq_flexgen_rule)h));
 }
 
 void aq_published_markdown(struct aq_buf *ret, const struct aq_table *t, const json_t *rows)
@@ -383,7 +383,7 @@ void aq_published_markdown(struct aq_buf *ret, const struct aq_table *t, const j
     aq_buf_printf(ret, "# %s: published and predicted\n\n%s%s", t->name, t->about ? t->about : "",
                   t->about ? "\n\n" : "");
     aq_buf_printf(ret,
-                  "Theirs: the engine model with all habits, on their policy and machine. Ours: "
+                  "Theirs: the engine model with all rules, on their policy and machine. Ours: "
                   "the plan this engine makes on the same machine, one block prefilled and then "
                   "decoded. tok/s generated.\n\n"
                   "| row | published | theirs, predicted | ratio | bound by | ours, predicted | x "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/measure/published.h - what others published, predicted: each row of a table by the engine
- * model of its program (policy/habits.h), the staircase from there to this engine's schedule, and
- * the plan that this engine would make on the same machine.  Nothing runs. */
+ * engine/measure/published.h - predictions of published figures: each row of a table by the model
+ * of the engine that made it (policy/flexgen_model.h), by the staircase from that engine's schedule
+ * to this one's, and by the plan that this engine would make on the same machine.  Nothing runs. */
 #ifndef AQ_ENGINE_MEASURE_PUBLISHED_H
 #define AQ_ENGINE_MEASURE_PUBLISHED_H
 

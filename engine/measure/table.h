@@ -19,7 +19,7 @@
 #define AQ_ENGINE_MEASURE_TABLE_H
 
 #include "base/err.h"
-#include "policy/habits.h"
+#include "policy/flexgen_model.h"
 
 #include <jansson.h>
 
@@ -28,7 +28,7 @@ enum { AQ_TABLE_ROWS_MAX = 1000, AQ_TABLE_ENGINES_MAX = 16 };
 /* A program of others on a machine. */
 struct aq_table_engine {
     char *name, *hardware; /* as --hardware */
-    struct aq_habit_rates rates;
+    struct aq_flexgen_rates rates;
     /* What they measured of the machine, instead of the profile's; 0: nothing. */
     double link_bytes_per_s, disk_read_bytes_per_s, disk_write_bytes_per_s;
 };

@@ -687,7 +687,7 @@ static int load_panels(struct load *l, struct aq_pool *pool, uint32_t first, uin
     l->to = to;
     l->away = aq_device_is_gpu(l->m->device) && l->to >= device &&
               l->to < device + l->m->weights_bytes[AQ_DEVICE];
-    if (count && !l->m->hollow)
+    if (count && !l->m->unfilled)
         aq_pool_run(pool, load_tile, l, count);
     if (l->rc < 0 && reterr)
         *reterr = l->err;

@@ -46,7 +46,7 @@ struct aq_model {
     bool random;
     bool row_major; /* panels as a GPU takes them */
     bool verify;    /* what is read from a store is compared with its checksums */
-    bool hollow;    /* random weights that nobody multiplies with are not generated */
+    bool unfilled;  /* random weights that nobody multiplies with are not generated */
     uint64_t random_seed;
     struct aq_model_source *source; /* open checkpoint or store; NULL for random weights */
 

@@ -484,7 +484,7 @@ const struct aq_command aq_command_table[] = {
      "aquifer published FILE [--json] [--output FILE]",
      "Reads a table of published throughput figures and predicts each row twice, without running "
      "anything: by a model of the program that it was published for, on its policy and machine, "
-     "with that program's habits switched off one after the other; and by the plan that aquifer "
+     "with that program's rules switched off one after the other; and by the plan that aquifer "
      "would make on that machine. A ratio near 1 says that the model explains the figure."},
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},

@@ -209,7 +209,7 @@ static void too_little_space_says_how_much_is_free(void **state)
     struct rig *r = *state;
     struct aq_disk *d;
     struct aq_disk_place place;
-    assert_int_equal(aq_disk_look(&place, r->dir[0], &r->err), 0);
+    assert_int_equal(aq_disk_stat(&place, r->dir[0], &r->err), 0);
     /* Each half would fit alone. */
     struct aq_disk_scratch_opts o = scratch(r, aq_align_up(place.free, AQ_MIB) / 2 * 3);
     assert_int_equal(aq_disk_open_scratch(&d, &o, &r->err), -ENOMEM);
@@ -287,7 +287,7 @@ static int unwritable_body(struct rig *r)
     CHECK(aq_disk_open_scratch(&d, &o, &r->err) == -ENODEV);
     CHECK(strstr(r->err.text, r->dir[1]) && strstr(r->err.text, "Permission denied"));
     CHECK(entries(r->dir[0]) == 0);
-    CHECK(aq_disk_look(&place, r->dir[1], &r->err) == 0);
+    CHECK(aq_disk_stat(&place, r->dir[1], &r->err) == 0);
     CHECK(!place.direct && strstr(place.direct_reason, "cannot be written"));
     return 0;
 }
@@ -359,7 +359,7 @@ static int no_direct_body(struct rig *r)
     CHECK(strstr(r->log, "0 disk: scratch in") && strstr(r->log, "refuses O_DIRECT"));
     CHECK(works(d, 5 * AQ_MIB));
     aq_disk_close(d);
-    CHECK(aq_disk_look(&place, r->dir[0], &r->err) == 0);
+    CHECK(aq_disk_stat(&place, r->dir[0], &r->err) == 0);
     CHECK(!place.direct && strstr(place.direct_reason, "refuses O_DIRECT"));
     o.direct = AQ_DIRECT_ON;
     CHECK(aq_disk_open_scratch(&d, &o, &r->err) == -ENODEV);
@@ -439,7 +439,7 @@ static void data_files_are_opened_as_asked_for(void **state)
         fputs("short", f);
         fclose(f);
     }
-    assert_int_equal(aq_disk_look(&place, r->dir[0], &r->err), 0);
+    assert_int_equal(aq_disk_stat(&place, r->dir[0], &r->err), 0);
     struct aq_disk_data_opts o = {.paths = paths, .count = 2, .log = &r->sink};
     assert_int_equal(aq_disk_open_data(&d, &o, &r->err), 0);
     assert_int_equal(aq_disk_is_direct(d), place.direct);
@@ -465,11 +465,11 @@ static void a_directory_says_what_it_offers(void **state)
 {
     struct rig *r = *state;
     struct aq_disk_place place;
-    assert_int_equal(aq_disk_look(&place, r->dir[0], &r->err), 0);
+    assert_int_equal(aq_disk_stat(&place, r->dir[0], &r->err), 0);
     assert_true(place.total >= place.free && place.free > 0);
     assert_true(place.direct == !place.direct_reason);
     assert_int_equal(entries(r->dir[0]), 0);
-    assert_int_equal(aq_disk_look(&place, "/nonexistent", &r->err), -ENOENT);
+    assert_int_equal(aq_disk_stat(&place, "/nonexistent", &r->err), -ENOENT);
 }
 
 #define WITH_RIG(test) cmocka_unit_test_setup_teardown(test, rig_open, rig_close)

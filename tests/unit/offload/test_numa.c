@@ -94,7 +94,7 @@ static void a_scope_sets_the_policy_and_puts_it_back(void **state)
 {
     (void)state;
     struct aq_numa_topology t;
-    aq_numa_look(&t);
+    aq_numa_read(&t);
     assert_true(t.reason || t.memory_nodes);
     struct aq_numa_scope scope;
     struct aq_numa_target none = {0};

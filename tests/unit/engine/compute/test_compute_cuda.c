@@ -94,12 +94,12 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
     struct aq_compute_cuda_opts opts = {
         .cuda = &g.cuda,
         .device = g.device,
-        .room = {.desk_bytes = 4096,
-                 .sums_bytes = AQ_MIB,
-                 .unpacked_bytes = AQ_MIB,
-                 .workspace_bytes = AQ_MIB,
-                 .stats_bytes = 4096,
-                 .logits_bytes = 4096},
+        .sizes = {.desk_bytes = 4096,
+                  .sums_bytes = AQ_MIB,
+                  .unpacked_bytes = AQ_MIB,
+                  .workspace_bytes = AQ_MIB,
+                  .stats_bytes = 4096,
+                  .logits_bytes = 4096},
         .deterministic = e->deterministic,
     };
     const char *what, *why;

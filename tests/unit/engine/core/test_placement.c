@@ -74,7 +74,7 @@ static int set_up(void **state)
                                      .dir_count = 2,
                                      .cache_dir = rig.cache,
                                      .chunk_pages = 400};
-    rig.place.direct = aq_disk_look(&look, rig.root, NULL) == 0 && look.direct;
+    rig.place.direct = aq_disk_stat(&look, rig.root, NULL) == 0 && look.direct;
     rig.crowd = calloc(1, sizeof(*rig.crowd));
     rig.seed = setting("AQ_PLACEMENT_SEED", 20240229);
     int signals[] = {SIGABRT, SIGSEGV, SIGBUS, SIGTERM, SIGALRM};

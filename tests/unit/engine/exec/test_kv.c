@@ -228,7 +228,7 @@ static void check_heads(const struct rig *r, uint32_t seat, uint32_t layer, uint
     struct aq_attn_seq seq[2] = {{.row = 7}, {.row = 8}};
     memcpy(aq_kv_lens(r->kv, seat, layer), held, HEADS * sizeof(*held));
     for (uint32_t lane = 0; lane < 2; lane++)
-        aq_kv_spread(r->kv, &seq[lane], seat, layer, lane, run);
+        aq_kv_ragged_table(r->kv, &seq[lane], seat, layer, lane, run);
     for (uint32_t h = 0; h < HEADS; h++) {
         assert_int_equal(seq[0].len[h * seq[0].len_step], held[h]);
         for (uint32_t b = 0; b < (held[h] + 31) / 32; b++) {

@@ -3,7 +3,7 @@
  * hidden states, send the last visit's home, compute, wait for all of it.  A group is what one
  * sweep over the micro-batches does: one step, or, where the host attends beside the device, the
  * second half of a layer and the first of the next, as policy/program_ops.c has it. */
-#include "policy/habits_loop.h"
+#include "policy/flexgen_loop.h"
 
 #include "policy/block.h"
 
@@ -25,7 +25,7 @@ struct load {
 };
 
 struct loop {
-    const struct aq_habit_run *r;
+    const struct aq_flexgen_run *r;
     bool prefill, fused, host_attends;
     uint32_t op_capacity, dep_capacity, steps;
     bool failed; /* memory */
@@ -52,9 +52,9 @@ struct loop {
     uint32_t last;                       /* last op on the device */
 };
 
-static bool on(const struct loop *l, enum aq_habit h)
+static bool on(const struct loop *l, enum aq_flexgen_rule h)
 {
-    return l->r->habits & 1u << h;
+    return l->r->rules & 1u << h;
 }
 
 /* ---- ops --------------------------------------------------------------------------------- */
@@ -102,7 +102,7 @@ static uint32_t add(struct loop *l, enum aq_op_kind kind, enum aq_lane lane, enu
     };
     l->cost[l->p.op_count] = (struct aq_op_cost){0};
     uint32_t ret = l->p.op_count++;
-    if (on(l, AQ_HABIT_BARRIER))
+    if (on(l, AQ_FLEXGEN_BARRIER))
         dep(l, l->barrier, 0);
     return ret;
 }
@@ -145,13 +145,13 @@ static void hold(struct loop *l, uint32_t op)
 /* Bytes of link time that a copy through pageable memory takes. */
 static double slowed(const struct loop *l, double bytes, double rate, double link)
 {
-    return on(l, AQ_HABIT_PAGEABLE) && rate > 0 && rate < link ? bytes * link / rate : bytes;
+    return on(l, AQ_FLEXGEN_PAGEABLE) && rate > 0 && rate < link ? bytes * link / rate : bytes;
 }
 
 /* Their one thread copies what is pageable into pinned memory before it goes on to compute. */
 static uint32_t pin(struct loop *l, double bytes)
 {
-    if (!on(l, AQ_HABIT_PAGEABLE) || bytes < 1)
+    if (!on(l, AQ_FLEXGEN_PAGEABLE) || bytes < 1)
         return NONE;
     uint32_t i = add(l, AQ_OP_UNPACK, AQ_LANE_HOST_COMPUTE, AQ_OBJECT_NONE);
     if (i == NONE)
@@ -181,8 +181,8 @@ static void add_load(const struct loop *l, struct load *load, double bytes, doub
 {
     const struct aq_shares *s = &l->r->weights;
     double host = s->percent[AQ_HOST] / 100, disk = s->percent[AQ_DISK] / 100;
-    if (on(l, AQ_HABIT_WHOLE_TENSORS)) {
-        enum aq_tier t = aq_habit_tensor_tier(s, middle);
+    if (on(l, AQ_FLEXGEN_WHOLE_TENSORS)) {
+        enum aq_tier t = aq_flexgen_tensor_tier(s, middle);
         host = t == AQ_HOST;
         disk = t == AQ_DISK;
     }
@@ -270,7 +270,7 @@ static struct load load_of(const struct loop *l, uint32_t group)
         uint32_t step = step_of(l, group, unit[i]);
         const struct aq_step_desc *d = &l->r->steps->step[step];
         /* Of the token table the first copy serves the input alone: ours gathers its rows. */
-        if (unit[i] == UNIT_EMBED && !on(l, AQ_HABIT_TABLE_TWICE))
+        if (unit[i] == UNIT_EMBED && !on(l, AQ_FLEXGEN_TABLE_TWICE))
             continue;
         uint32_t pre = unit[i] == UNIT_PRE || unit[i] == UNIT_POST ? pre_count(d) : 0;
         load_matrices(l, &load, step, unit[i] == UNIT_POST ? pre : 0,
@@ -288,7 +288,7 @@ static uint32_t pieces_of(double bytes)
 
 static void load_from_disk(struct loop *l, uint32_t group, double bytes, uint32_t wait)
 {
-    uint32_t pieces = on(l, AQ_HABIT_WHOLE_READS) ? 1 : pieces_of(bytes);
+    uint32_t pieces = on(l, AQ_FLEXGEN_WHOLE_READS) ? 1 : pieces_of(bytes);
     for (uint32_t i = 0; i < pieces && bytes / pieces >= 1; i++) {
         uint32_t read =
             move(l, AQ_OP_READ, AQ_LANE_READ_WEIGHTS, AQ_OBJECT_WEIGHTS, bytes / pieces);
@@ -305,7 +305,7 @@ static void load_weights(struct loop *l, uint32_t group, uint32_t k)
 {
     uint32_t next = (group + 1) % l->groups;
     uint32_t wait = group > 0 ? l->computed[(group - 1) % 2] : l->begin;
-    uint32_t parts = on(l, AQ_HABIT_FIRST_SLOT) ? 1 : l->batches;
+    uint32_t parts = on(l, AQ_FLEXGEN_FIRST_SLOT) ? 1 : l->batches;
     if (k >= parts || (next == 0 && l->prefill)) /* prefill is played once */
         return;
     if (k == 0)
@@ -315,7 +315,7 @@ static void load_weights(struct loop *l, uint32_t group, uint32_t k)
         load_from_disk(l, group, load.disk[i] / parts, wait);
     double bytes = load.host / parts;
     uint32_t pinned = l->r->pageable_weights ? pin(l, bytes) : NONE;
-    bool one = on(l, AQ_HABIT_ONE_QUEUE);
+    bool one = on(l, AQ_FLEXGEN_ONE_QUEUE);
     uint32_t h2d =
         move(l, AQ_OP_H2D, one ? AQ_LANE_H2D : AQ_LANE_H2D_WEIGHTS, AQ_OBJECT_WEIGHTS, bytes);
     if (h2d == NONE)
@@ -360,7 +360,7 @@ static void load_kv(struct loop *l, uint32_t k)
 /* New KV of the visit before to its home. */
 static void store_kv(struct loop *l)
 {
-    const struct aq_habit_run *r = l->r;
+    const struct aq_flexgen_run *r = l->r;
     double length = l->prefill ? (double)l->rows / r->micro_batch : 1;
     double each = (r->kept && r->kept < length ? r->kept : length) * l->kv_bytes;
     double away = (l->seats[AQ_HOST] + l->seats[AQ_DISK]) * each, link = r->hw->d2h_bytes_per_s;
@@ -397,7 +397,7 @@ static void send_hidden(struct loop *l, uint32_t k, uint32_t computed)
         return;
     l->hidden_home[k] = move(l, AQ_OP_D2H, AQ_LANE_D2H, AQ_OBJECT_HIDDEN, bytes);
     dep(l, computed, 0);
-    if (on(l, AQ_HABIT_ONE_QUEUE))
+    if (on(l, AQ_FLEXGEN_ONE_QUEUE))
         hold(l, l->hidden_home[k]);
 }
 
@@ -407,7 +407,7 @@ static void bring_hidden(struct loop *l, uint32_t k)
         return;
     l->hidden_here[k] = move(l, AQ_OP_H2D, AQ_LANE_H2D, AQ_OBJECT_HIDDEN, hidden_bytes(l));
     dep(l, l->hidden_home[k], 0);
-    if (on(l, AQ_HABIT_ONE_QUEUE))
+    if (on(l, AQ_FLEXGEN_ONE_QUEUE))
         hold(l, l->hidden_here[k]);
 }
 
@@ -421,8 +421,8 @@ static uint32_t product(struct loop *l, enum aq_op_kind kind, uint32_t step, uin
     double n = 0;
     for (uint32_t i = first; i < end && i < d->matrix_count; i++)
         n += matrix_elements(&d->matrix[i]);
-    bool packed = l->r->pack_weights && !on(l, AQ_HABIT_UNPACK_EACH);
-    if (l->r->pack_weights && on(l, AQ_HABIT_UNPACK_EACH) && kind != AQ_OP_EMBED)
+    bool packed = l->r->pack_weights && !on(l, AQ_FLEXGEN_UNPACK_EACH);
+    if (l->r->pack_weights && on(l, AQ_FLEXGEN_UNPACK_EACH) && kind != AQ_OP_EMBED)
         compute(l, AQ_OP_UNPACK, 0, 2 * n * PACKED);
     if (kind == AQ_OP_EMBED)
         n = 0; /* rows are gathered */
@@ -432,8 +432,8 @@ static uint32_t product(struct loop *l, enum aq_op_kind kind, uint32_t step, uin
 /* Decode attention with the KV that comes to the device, or is there. */
 static uint32_t attend_on_device(struct loop *l, double bytes)
 {
-    const struct aq_habit_run *r = l->r;
-    bool unpacked = r->pack_kv && on(l, AQ_HABIT_UNPACK_EACH);
+    const struct aq_flexgen_run *r = l->r;
+    bool unpacked = r->pack_kv && on(l, AQ_FLEXGEN_UNPACK_EACH);
     if (bytes < 1)
         return l->last;
     if (unpacked)
@@ -466,7 +466,7 @@ static void attend(struct loop *l, uint32_t k)
     l->attended[k] = NONE;
     if (l->prefill) {
         double length = (double)l->rows / l->r->micro_batch;
-        double pairs = on(l, AQ_HABIT_SLOW_DEVICE) ? length * length : length * (length + 1) / 2;
+        double pairs = on(l, AQ_FLEXGEN_SLOW_DEVICE) ? length * length : length * (length + 1) / 2;
         compute(l, AQ_OP_ATTN_PREFILL, 4 * pairs * width * l->r->micro_batch, 0);
         l->kv_used[turn] = l->last;
     } else if (l->host_attends && away >= 1) {
@@ -497,7 +497,7 @@ static void run_unit(struct loop *l, uint32_t group, enum unit unit, uint32_t k)
         break;
     case UNIT_HEAD:
         product(l, AQ_OP_HEAD, step, 0, d->matrix_count,
-                l->prefill && on(l, AQ_HABIT_ALL_LOGITS) ? l->rows : seats);
+                l->prefill && on(l, AQ_FLEXGEN_ALL_LOGITS) ? l->rows : seats);
         break;
     default:
         product(l, unit == UNIT_EMBED ? AQ_OP_EMBED : AQ_OP_MLP, step, 0, d->matrix_count, l->rows);
@@ -532,7 +532,7 @@ static void bring_next(struct loop *l, uint32_t group, uint32_t k)
 static void end_visit(struct loop *l)
 {
     uint32_t first = l->visit_first, end = l->p.op_count;
-    if (on(l, AQ_HABIT_BARRIER)) {
+    if (on(l, AQ_FLEXGEN_BARRIER)) {
         uint32_t barrier = add(l, AQ_OP_TURN, AQ_LANE_CONTROL, AQ_OBJECT_NONE);
         for (uint32_t i = first; i < end; i++)
             dep(l, i, 0);
@@ -610,16 +610,16 @@ static void close_circle(struct loop *l)
 
 static bool open_loop(struct loop *l)
 {
-    const struct aq_habit_run *r = l->r;
+    const struct aq_flexgen_run *r = l->r;
     const struct aq_model_steps *m = r->steps;
-    bool padded = on(l, AQ_HABIT_PADDING) || r->prompt_mean <= 0;
+    bool padded = on(l, AQ_FLEXGEN_PADDING) || r->prompt_mean <= 0;
     double prompt = padded ? r->prompt : r->prompt_mean;
     l->steps = m->step_count;
     l->batches = r->micro_batches;
     l->host_attends = r->host_attention;
     l->fused = r->host_attention && l->batches > 1 && !l->prefill &&
-               r->kv.percent[AQ_DEVICE] < 100 && !on(l, AQ_HABIT_SERIAL_HOST) &&
-               !on(l, AQ_HABIT_BARRIER);
+               r->kv.percent[AQ_DEVICE] < 100 && !on(l, AQ_FLEXGEN_SERIAL_HOST) &&
+               !on(l, AQ_FLEXGEN_BARRIER);
     l->groups = l->fused ? m->layers + 1 : m->step_count;
     l->rows = (uint32_t)(r->micro_batch * (l->prefill ? prompt : 1) + 0.5);
     /* The new token's key is seen as well. */
@@ -642,8 +642,8 @@ static bool open_loop(struct loop *l)
     return true;
 }
 
-int aq_habit_loop_build(struct aq_habit_loop *ret, const struct aq_habit_run *run, bool prefill,
-                        struct aq_err *reterr)
+int aq_flexgen_loop_build(struct aq_flexgen_loop *ret, const struct aq_flexgen_run *run,
+                          bool prefill, struct aq_err *reterr)
 {
     struct loop l = {.r = run, .prefill = prefill};
     l.failed = !open_loop(&l);
@@ -657,16 +657,16 @@ int aq_habit_loop_build(struct aq_habit_loop *ret, const struct aq_habit_run *ru
     free(l.attended);
     free(l.kv_here);
     l.p.micro_batches = l.batches;
-    struct aq_habit_loop loop = {l.p, l.cost};
+    struct aq_flexgen_loop loop = {l.p, l.cost};
     if (l.failed) {
-        aq_habit_loop_close(&loop);
+        aq_flexgen_loop_close(&loop);
         return aq_error_memory(reterr, "a loop of %u x %u visits", l.groups, l.batches);
     }
     *ret = loop;
     return 0;
 }
 
-void aq_habit_loop_close(struct aq_habit_loop *l)
+void aq_flexgen_loop_close(struct aq_flexgen_loop *l)
 {
     aq_program_close(&l->program);
     free(l->cost);

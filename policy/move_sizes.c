@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/move_room.h"
+#include "policy/move_sizes.h"
 
 /* Pieces of one seat's KV of a layer: its runs and two lists beside them, or the rows of the new
  * key in every head and one list. */
@@ -15,7 +15,7 @@ static uint32_t slots_of(const struct aq_program *p, enum aq_slot_class c)
     return p->first[c + 1] - p->first[c];
 }
 
-static void count_kv(struct aq_move_room *r, const struct aq_program *program,
+static void count_kv(struct aq_move_sizes *r, const struct aq_program *program,
                      const struct aq_model_steps *steps, const struct aq_plan *plan)
 {
     uint32_t seats = 0, disk_seats = 0;
@@ -40,11 +40,11 @@ static void count_kv(struct aq_move_room *r, const struct aq_program *program,
     }
 }
 
-void aq_move_room_count(struct aq_move_room *ret, const struct aq_program *program,
-                        const struct aq_model_steps *steps, const struct aq_plan *plan,
-                        const struct aq_stream *stream)
+void aq_move_sizes_count(struct aq_move_sizes *ret, const struct aq_program *program,
+                         const struct aq_model_steps *steps, const struct aq_plan *plan,
+                         const struct aq_stream *stream)
 {
-    *ret = (struct aq_move_room){0};
+    *ret = (struct aq_move_sizes){0};
     count_kv(ret, program, steps, plan);
     for (uint32_t i = 0; i < program->op_count; i++) {
         const struct aq_op *op = &program->op[i];
@@ -59,7 +59,7 @@ void aq_move_room_count(struct aq_move_room *ret, const struct aq_program *progr
     ret->transfers += (uint64_t)ret->kv_transfer_lists * ret->kv_transfers;
 }
 
-uint64_t aq_move_room_bytes(const struct aq_move_room *r)
+uint64_t aq_move_sizes_bytes(const struct aq_move_sizes *r)
 {
     return r->pieces * AQ_MOVE_PIECE_BYTES + r->transfers * AQ_MOVE_TRANSFER_BYTES +
            r->blocks * sizeof(void *);

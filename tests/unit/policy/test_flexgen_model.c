@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The engine model of FlexGen and H2O: sums that can be made by hand, its last stair against this
  * engine's own program, and figures that they published. */
+#include "policy/flexgen_model.h"
 #include "policy/forecast.h"
-#include "policy/habits.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 
@@ -35,9 +35,9 @@ static struct aq_hardware t4(void)
     return hw;
 }
 
-static struct aq_habit_rates flexgen_rates(void)
+static struct aq_flexgen_rates flexgen_rates(void)
 {
-    return (struct aq_habit_rates){
+    return (struct aq_flexgen_rates){
         .prefill_flops_per_s = 21.24e12,
         .decode_flops_per_s = 4.3e12,
         .prefill_attention_flops_per_s = 9.97e12,
@@ -49,13 +49,13 @@ static struct aq_habit_rates flexgen_rates(void)
     };
 }
 
-static struct aq_habit_run opt_30b(const struct aq_model_steps *m, const struct aq_hardware *hw)
+static struct aq_flexgen_run opt_30b(const struct aq_model_steps *m, const struct aq_hardware *hw)
 {
-    return (struct aq_habit_run){
+    return (struct aq_flexgen_run){
         .steps = m,
         .hw = hw,
         .rates = flexgen_rates(),
-        .habits = AQ_HABITS_ALL,
+        .rules = AQ_FLEXGEN_RULES_ALL,
         .micro_batch = 48,
         .micro_batches = 3,
         .prompt = 512,
@@ -68,11 +68,11 @@ static struct aq_habit_run opt_30b(const struct aq_model_steps *m, const struct 
     };
 }
 
-static struct aq_habit_times play(const struct aq_habit_run *run)
+static struct aq_flexgen_times play(const struct aq_flexgen_run *run)
 {
-    struct aq_habit_times t;
+    struct aq_flexgen_times t;
     struct aq_err err;
-    if (aq_habits_play(&t, run, &err) < 0)
+    if (aq_flexgen_play(&t, run, &err) < 0)
         fail_msg("%s", err.text);
     return t;
 }
@@ -100,7 +100,7 @@ static void published_opt_30b_rows_are_met(void **state)
     struct aq_model_steps m = plans_model(48, 7168, 56, 50272);
     struct aq_hardware hw = t4();
     for (size_t i = 0; i < AQ_ARRAY_LEN(rows); i++) {
-        struct aq_habit_run run = opt_30b(&m, &hw);
+        struct aq_flexgen_run run = opt_30b(&m, &hw);
         run.micro_batch = rows[i].micro_batch;
         run.micro_batches = rows[i].micro_batches;
         run.prompt = rows[i].prompt;
@@ -108,7 +108,7 @@ static void published_opt_30b_rows_are_met(void **state)
         run.kept = rows[i].kept;
         run.weights = (struct aq_shares){{rows[i].device, 100 - rows[i].device, 0}};
         run.host_attention = rows[i].host_attention;
-        struct aq_habit_times t = play(&run);
+        struct aq_flexgen_times t = play(&run);
         double ratio = t.gen_tok_s / rows[i].published;
         print_message("%s: %.2f tok/s, published %.2f, ratio %.2f; prefill %.1f s, pass %.2f s\n",
                       rows[i].name, t.gen_tok_s, rows[i].published, ratio, t.prefill_s,
@@ -131,12 +131,12 @@ static void midpoints_decide_where_tensors_live(void **state)
         struct aq_shares s = {{rows[i].asked, 100 - rows[i].asked, 0}};
         double sum = 0;
         for (size_t t = 0; t < AQ_ARRAY_LEN(middle); t++)
-            sum += aq_habit_tensor_tier(&s, middle[t]) == AQ_DEVICE ? size[t] : 0;
+            sum += aq_flexgen_tensor_tier(&s, middle[t]) == AQ_DEVICE ? size[t] : 0;
         assert_true(fabs(100 * sum / 12 - rows[i].found) < 1e-9);
     }
     struct aq_shares half = {{0, 50, 50}};
-    assert_int_equal(aq_habit_tensor_tier(&half, 25), AQ_DISK);
-    assert_int_equal(aq_habit_tensor_tier(&half, 75), AQ_HOST);
+    assert_int_equal(aq_flexgen_tensor_tier(&half, 25), AQ_DISK);
+    assert_int_equal(aq_flexgen_tensor_tier(&half, 75), AQ_HOST);
 }
 
 /* Everything but one thing costs nothing: times are sums that can be made by hand. */
@@ -154,9 +154,9 @@ static struct aq_hardware only(double h2d, double host_attention)
     return hw;
 }
 
-static struct aq_habit_run small(const struct aq_model_steps *m, const struct aq_hardware *hw)
+static struct aq_flexgen_run small(const struct aq_model_steps *m, const struct aq_hardware *hw)
 {
-    return (struct aq_habit_run){
+    return (struct aq_flexgen_run){
         .steps = m,
         .hw = hw,
         .micro_batch = 4,
@@ -180,18 +180,18 @@ static void weights_bind_a_slow_link(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 2048);
     struct aq_hardware hw = only(1e6, INFINITY);
-    struct aq_habit_run run = small(&m, &hw);
+    struct aq_flexgen_run run = small(&m, &hw);
     double layers = 4 * 12 * 256 * 256 * 2, table = 2048 * 256 * 2;
     /* What attention sends back is all else that the link carries. */
     double more = 4.0 * 12 * 256 * 2;
     near(play(&run).decode_pass_s, (layers + table + more) / 1e6, 0.01);
-    run.habits = 1u << AQ_HABIT_TABLE_TWICE;
+    run.rules = 1u << AQ_FLEXGEN_TABLE_TWICE;
     near(play(&run).decode_pass_s, (layers + 2 * table + more) / 1e6, 0.01);
     /* A half of all tensors, and no table: 41.7 % on the device. */
-    run.habits = 1u << AQ_HABIT_WHOLE_TENSORS;
+    run.rules = 1u << AQ_FLEXGEN_WHOLE_TENSORS;
     run.weights = (struct aq_shares){{26, 74, 0}};
     near(play(&run).decode_pass_s, (7 / 12.0 * layers + table + more) / 1e6, 0.01);
-    run.habits = 0;
+    run.rules = 0;
     near(play(&run).decode_pass_s, (0.74 * (layers + table) + more) / 1e6, 0.01);
     aq_steps_close(&m);
 }
@@ -200,7 +200,7 @@ static void packed_weights_move_9_of_32_bytes(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 2048);
     struct aq_hardware hw = only(1e6, INFINITY);
-    struct aq_habit_run run = small(&m, &hw);
+    struct aq_flexgen_run run = small(&m, &hw);
     double bytes = 4 * 12 * 256 * 256 * 2 + 2048 * 256 * 2;
     run.pack_weights = true;
     near(play(&run).decode_pass_s, (bytes * 9 / 32 + 4.0 * 12 * 256 * 2) / 1e6, 0.01);
@@ -211,7 +211,7 @@ static void attention_binds_a_slow_host(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 2048);
     struct aq_hardware hw = only(INFINITY, 1e6);
-    struct aq_habit_run run = small(&m, &hw);
+    struct aq_flexgen_run run = small(&m, &hw);
     double keys = 4.0 * 12 * 4 * 256;
     near(play(&run).decode_pass_s, keys * (64 + 1.5) / 1e6, 0.01);
     run.first_step = true;
@@ -220,7 +220,7 @@ static void attention_binds_a_slow_host(void **state)
     near(play(&run).decode_pass_s, keys * 16 / 1e6, 0.01);
     run.rates.host_attention_bytes_per_s = 1e5;
     near(play(&run).decode_pass_s, keys * 16 / 1e6, 0.01);
-    run.habits = 1u << AQ_HABIT_SLOW_HOST;
+    run.rules = 1u << AQ_FLEXGEN_SLOW_HOST;
     near(play(&run).decode_pass_s, keys * 16 / 1e5, 0.01);
     aq_steps_close(&m);
 }
@@ -231,18 +231,18 @@ static void a_barrier_keeps_weights_in_one_slot(void **state)
     struct aq_model_steps m = plans_model(4, 256, 4, 64);
     double step = 4 * 256 * 256 * 2, layers = 12 * step;
     struct aq_hardware hw = only(1e6, 4.0 * 4 * 256 * 65 / (step / 1e6 / 2));
-    struct aq_habit_run run = small(&m, &hw);
+    struct aq_flexgen_run run = small(&m, &hw);
     run.first_step = true;
     double attention = 3 * 4 * step / 1e6 / 2;
-    /* Without habits both run side by side. */
+    /* Without rules both run side by side. */
     near(play(&run).decode_pass_s, layers / 1e6, 0.02);
     /* Attention of half a step's time: beside MLP's weights, twice as many, in one slot of three,
      * and in two slots alone. */
-    run.habits = 1u << AQ_HABIT_FIRST_SLOT | 1u << AQ_HABIT_BARRIER;
+    run.rules = 1u << AQ_FLEXGEN_FIRST_SLOT | 1u << AQ_FLEXGEN_BARRIER;
     near(play(&run).decode_pass_s, (layers + 4 * step) / 1e6, 0.02);
     /* Its output behind the weights on the link: no longer, for they end later anyway.  With hidden
      * states on the host nothing overlaps. */
-    run.habits |= 1u << AQ_HABIT_ONE_QUEUE;
+    run.rules |= 1u << AQ_FLEXGEN_ONE_QUEUE;
     run.hidden = (struct aq_shares){{0, 100, 0}};
     double hidden = 3.0 * 9 * 4 * 256 * 2 / 1e6;
     near(play(&run).decode_pass_s, layers / 1e6 + attention + hidden, 0.02);
@@ -253,34 +253,34 @@ static void all_prompts_count_as_the_longest(void **state)
 {
     struct aq_model_steps m = plans_model(4, 256, 4, 2048);
     struct aq_hardware hw = t4();
-    struct aq_habit_run run = small(&m, &hw), even = run;
+    struct aq_flexgen_run run = small(&m, &hw), even = run;
     run.prompt_mean = 32;
     even.prompt = 32;
-    assert_true(aq_habit_matters(&run, AQ_HABIT_PADDING));
+    assert_true(aq_flexgen_rule_matters(&run, AQ_FLEXGEN_PADDING));
     near(play(&run).total_s, play(&even).total_s, 1e-9);
     even.prompt = 64;
-    run.habits = even.habits = 1u << AQ_HABIT_PADDING;
+    run.rules = even.rules = 1u << AQ_FLEXGEN_PADDING;
     near(play(&run).total_s, play(&even).total_s, 1e-9);
-    assert_false(aq_habit_matters(&even, AQ_HABIT_PADDING));
+    assert_false(aq_flexgen_rule_matters(&even, AQ_FLEXGEN_PADDING));
     aq_steps_close(&m);
 }
 
 /* From their schedule to ours: no stair goes down, but for the latency of smaller reads. */
-static void no_habit_pays(void **state)
+static void no_rule_pays(void **state)
 {
     struct aq_model_steps m = plans_model(48, 7168, 56, 50272);
     struct aq_hardware hw = t4();
-    struct aq_habit_run run = opt_30b(&m, &hw);
+    struct aq_flexgen_run run = opt_30b(&m, &hw);
     run.prompt_mean = 400;
     run.weights = (struct aq_shares){{20, 60, 20}};
     double before = play(&run).total_s, first = before;
-    for (int h = 0; h < AQ_HABIT_COUNT; h++) {
-        run.habits &= ~(1u << h);
+    for (int h = 0; h < AQ_FLEXGEN_RULE_COUNT; h++) {
+        run.rules &= ~(1u << h);
         double now = play(&run).total_s;
         if (now > before * 1.01)
-            fail_msg("without %s: %g s, with it %g s", aq_habit_name((enum aq_habit)h), now,
-                     before);
-        if (!aq_habit_matters(&run, (enum aq_habit)h))
+            fail_msg("without %s: %g s, with it %g s",
+                     aq_flexgen_rule_name((enum aq_flexgen_rule)h), now, before);
+        if (!aq_flexgen_rule_matters(&run, (enum aq_flexgen_rule)h))
             near(now, before, 1e-9);
         before = now;
     }
@@ -289,7 +289,7 @@ static void no_habit_pays(void **state)
 }
 
 /* The last stair is this engine: its builder's program for the same block on the same machine. */
-static void without_habits_it_is_this_engine(void **state)
+static void without_rules_it_is_this_engine(void **state)
 {
     static const struct {
         struct aq_shares weights, kv;
@@ -320,7 +320,7 @@ static void without_habits_it_is_this_engine(void **state)
         if (aq_block_choose(&b, &in, &err) < 0)
             fail_msg("%s", err.text);
         struct aq_forecast f = plans_forecast(&b, &in, &hw);
-        struct aq_habit_run run = {
+        struct aq_flexgen_run run = {
             .steps = &m,
             .hw = &hw,
             .micro_batch = 32,
@@ -332,7 +332,7 @@ static void without_habits_it_is_this_engine(void **state)
             .hidden = {{100, 0, 0}},
             .host_attention = rows[i].host,
         };
-        struct aq_habit_times t = play(&run);
+        struct aq_flexgen_times t = play(&run);
         print_message("%zu: pass %.4f s, this engine's %.4f; prefill %.3f s, %.3f\n", i,
                       t.decode_pass_s, f.decode_pass_s, t.prefill_s, f.prefill_s);
         near(t.decode_pass_s, f.decode_pass_s, 0.05);
@@ -345,26 +345,26 @@ static void what_their_program_refuses_is_refused(void **state)
 {
     struct aq_model_steps m = plans_model(2, 256, 4, 2048);
     struct aq_hardware hw = t4();
-    struct aq_habit_run run = small(&m, &hw);
-    struct aq_habit_times t;
+    struct aq_flexgen_run run = small(&m, &hw);
+    struct aq_flexgen_times t;
     struct aq_err err;
     run.hidden = (struct aq_shares){{50, 50, 0}};
-    assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
+    assert_int_equal(aq_flexgen_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "hidden=50/50/0"));
     run = small(&m, &hw);
     run.pack_kv = true;
-    assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
+    assert_int_equal(aq_flexgen_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "packed KV"));
     run.host_attention = false;
     run.kv = (struct aq_shares){{50, 50, 0}};
-    assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
+    assert_int_equal(aq_flexgen_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "kv=50/50/0"));
     run.kv = (struct aq_shares){{50, 40, 0}};
-    assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
+    assert_int_equal(aq_flexgen_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "adds up to 90"));
     run = small(&m, &hw);
     hw.h2d_bytes_per_s = 0;
-    assert_int_equal(aq_habits_play(&t, &run, &err), -EINVAL);
+    assert_int_equal(aq_flexgen_play(&t, &run, &err), -EINVAL);
     assert_non_null(strstr(err.text, "no rate"));
     aq_steps_close(&m);
 }
@@ -377,8 +377,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(attention_binds_a_slow_host),
     cmocka_unit_test(a_barrier_keeps_weights_in_one_slot),
     cmocka_unit_test(all_prompts_count_as_the_longest),
-    cmocka_unit_test(no_habit_pays),
-    cmocka_unit_test(without_habits_it_is_this_engine),
+    cmocka_unit_test(no_rule_pays),
+    cmocka_unit_test(without_rules_it_is_this_engine),
     cmocka_unit_test(what_their_program_refuses_is_refused),
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/gpu_room.h"
+#include "policy/gpu_sizes.h"
 
 #include "base/types.h"
 
@@ -18,8 +18,8 @@ enum { CALLS_MAX = 8 };
 /* A micro-batch's rows that a token is chosen for fit one desk, unless there are many penalties. */
 _Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
 
-void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
-                       const struct aq_plan *p)
+void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
+                        const struct aq_plan *p)
 {
     const struct aq_block_shape *s = &p->shape;
     uint64_t keys = aq_max_u64(s->keys_max, s->prompt_max), runs = aq_div_up(keys, 32);
@@ -32,7 +32,7 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
      * attention for one sequence (kernels/cuda/launch.h); more go where there is room. */
     uint64_t one = m->heads * (aq_div_up(keys, 256) * (256ull + m->head_dim + 2) + 1) * 4;
     uint64_t lists = (uint64_t)m->step_count * s->micro_batches * p->part_count;
-    *r = (struct aq_gpu_room){
+    *r = (struct aq_gpu_sizes){
         .desk_bytes =
             aq_align_up(s->rows_max * 12ull + CALLS_MAX * (s->micro_batch * seat + 4096), 4096),
         .sums_bytes = aq_align_up(s->tile_rows * 4ull * aq_align_up(widest, AQ_PANEL_ROWS), 4096),
@@ -45,13 +45,13 @@ void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
     };
 }
 
-uint64_t aq_gpu_room_device(const struct aq_gpu_room *r)
+uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r)
 {
     return AQ_GPU_BUNDLE_DESKS * r->desk_bytes + r->sums_bytes +
            aq_align_up(r->unpacked_bytes, 4096) + r->workspace_bytes + 2 * r->stats_bytes;
 }
 
-uint64_t aq_gpu_room_host(const struct aq_gpu_room *r)
+uint64_t aq_gpu_sizes_host(const struct aq_gpu_sizes *r)
 {
     return AQ_GPU_DESKS * r->desk_bytes + r->stats_bytes + r->logits_bytes;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/move_room.h - room for the lists that moves are cut into: pieces of copies over links, and
- * transfers from and to disk.  Weights and rows have a list for each op; KV has one for each slot
- * that it passes through, because ops of one slot are never under way together.  Pure. */
-#ifndef AQ_POLICY_MOVE_ROOM_H
-#define AQ_POLICY_MOVE_ROOM_H
+ * policy/move_sizes.h - sizes of the lists that moves are cut into: pieces of copies over links,
+ * and transfers from and to disk.  Weights and rows have a list for each op; KV has a list for each
+ * slot of the program that it passes through, because ops of one slot are never under way together.
+ * Pure. */
+#ifndef AQ_POLICY_MOVE_SIZES_H
+#define AQ_POLICY_MOVE_SIZES_H
 
 #include "policy/program.h"
 
 /* Upper bounds of what an entry of a list takes: offload/ knows them exactly. */
 enum { AQ_MOVE_PIECE_BYTES = 24, AQ_MOVE_TRANSFER_BYTES = 128 };
 
-struct aq_move_room {
+struct aq_move_sizes {
     /* Entries of one list of KV: pieces for each slot of AQ_SLOT_KV_DEVICE behind links, transfers
      * for each slot that disks read and write. */
     uint32_t kv_pieces, kv_transfers;
@@ -20,10 +21,10 @@ struct aq_move_room {
     uint64_t blocks;            /* addresses of runs in those slots, behind links */
 };
 
-void aq_move_room_count(struct aq_move_room *ret, const struct aq_program *program,
-                        const struct aq_model_steps *steps, const struct aq_plan *plan,
-                        const struct aq_stream *stream);
+void aq_move_sizes_count(struct aq_move_sizes *ret, const struct aq_program *program,
+                         const struct aq_model_steps *steps, const struct aq_plan *plan,
+                         const struct aq_stream *stream);
 /* Of all lists and addresses: the ledger's line "moves". */
-uint64_t aq_move_room_bytes(const struct aq_move_room *r);
+uint64_t aq_move_sizes_bytes(const struct aq_move_sizes *r);
 
 #endif

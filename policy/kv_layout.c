@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/kv_room.h"
+#include "policy/kv_layout.h"
 
 /* The next `bytes` of a layout, on a cache line of their own. */
 static uint64_t place(uint64_t *end, uint64_t bytes)
@@ -9,9 +9,9 @@ static uint64_t place(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-void aq_kv_room_slots(struct aq_kv_room *ret, const struct aq_plan *plan, uint32_t kv_heads)
+void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kv_heads)
 {
-    *ret = (struct aq_kv_room){0};
+    *ret = (struct aq_kv_layout){0};
     if (!aq_kv_policy_drops(&plan->kv))
         return;
     uint32_t most =
@@ -23,9 +23,10 @@ void aq_kv_room_slots(struct aq_kv_room *ret, const struct aq_plan *plan, uint32
     ret->victim = place(&ret->bytes, 4ull * kv_heads);
 }
 
-void aq_kv_room_delta(struct aq_kv_delta_room *ret, const struct aq_plan *plan, uint32_t kv_heads)
+void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *plan,
+                        uint32_t kv_heads)
 {
-    *ret = (struct aq_kv_delta_room){0};
+    *ret = (struct aq_kv_delta_layout){0};
     if (!aq_kv_policy_drops(&plan->kv))
         return;
     place(&ret->bytes, plan->shape.run_bytes);
@@ -42,10 +43,10 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
 {
     enum aq_dtype t = plan->shape.kv_format;
     uint64_t run = plan->shape.run_bytes;
-    struct aq_kv_room slots;
-    struct aq_kv_delta_room delta;
-    aq_kv_room_slots(&slots, plan, kv_heads);
-    aq_kv_room_delta(&delta, plan, kv_heads);
+    struct aq_kv_layout slots;
+    struct aq_kv_delta_layout delta;
+    aq_kv_layout_slots(&slots, plan, kv_heads);
+    aq_kv_layout_delta(&delta, plan, kv_heads);
     *ret = (struct aq_kv_sizes){
         .run = run,
         .run_stride = aq_align_up(run, AQ_PANEL_ALIGN),
@@ -56,15 +57,15 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
     };
 }
 
-void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *plan, uint32_t heads,
-                        uint32_t kv_heads)
+void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
+                          uint32_t heads, uint32_t kv_heads)
 {
-    *ret = (struct aq_kv_prefill_room){0};
+    *ret = (struct aq_kv_prefill_layout){0};
     if (!aq_kv_policy_drops(&plan->kv))
         return;
     uint32_t prompt = plan->shape.prompt_max;
-    struct aq_kv_room slots;
-    aq_kv_room_slots(&slots, plan, kv_heads);
+    struct aq_kv_layout slots;
+    aq_kv_layout_slots(&slots, plan, kv_heads);
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
     place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
     ret->log_sum_exp = place(&ret->bytes, 4ull * prompt * heads);
@@ -73,12 +74,12 @@ void aq_kv_room_prefill(struct aq_kv_prefill_room *ret, const struct aq_plan *pl
     ret->count = place(&ret->bytes, 4ull * kv_heads);
 }
 
-void aq_kv_room_tables(struct aq_kv_table_room *ret, const struct aq_plan *plan, uint32_t layers,
-                       uint32_t kv_heads)
+void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,
+                         uint32_t layers, uint32_t kv_heads)
 {
     const struct aq_block_shape *s = &plan->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    *ret = (struct aq_kv_table_room){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
+    *ret = (struct aq_kv_table_layout){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
     place(&ret->bytes, seats * layers * ret->runs * sizeof(void *));
     if (aq_kv_policy_desc(&plan->kv)->ragged) {
         uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
@@ -92,14 +93,14 @@ void aq_kv_room_tables(struct aq_kv_table_room *ret, const struct aq_plan *plan,
     ret->free = place(&ret->bytes, pages * sizeof(uint32_t));
 }
 
-uint64_t aq_kv_room_travel(const struct aq_plan *plan, uint32_t kv_heads)
+uint64_t aq_kv_layout_transfer(const struct aq_plan *plan, uint32_t kv_heads)
 {
-    struct aq_kv_room slots;
-    struct aq_kv_delta_room delta;
+    struct aq_kv_layout slots;
+    struct aq_kv_delta_layout delta;
     uint64_t bytes = 0;
-    aq_kv_room_slots(&slots, plan, kv_heads);
+    aq_kv_layout_slots(&slots, plan, kv_heads);
     uint64_t victims = slots.bytes ? aq_align_up(4ull * kv_heads, 64) : 0;
-    aq_kv_room_delta(&delta, plan, kv_heads);
+    aq_kv_layout_delta(&delta, plan, kv_heads);
     for (uint32_t i = 0; i < plan->part_count && plan->separate; i++) {
         const struct aq_part *p = &plan->part[i];
         if (p->side == AQ_ATTEND_HOST)

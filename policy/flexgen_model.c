@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "policy/habits.h"
+#include "policy/flexgen_model.h"
 
-#include "policy/habits_loop.h"
+#include "policy/flexgen_loop.h"
 
 #include <assert.h>
 #include <math.h>
@@ -10,33 +10,33 @@ enum { DECODE_PASSES = 4 };
 
 static const struct {
     const char *name, *text;
-} habit_table[AQ_HABIT_COUNT] = {
-    [AQ_HABIT_PADDING] = {"padding", "prompts padded to the longest"},
-    [AQ_HABIT_ALL_LOGITS] = {"all-logits", "logits of every prompt token"},
-    [AQ_HABIT_WHOLE_TENSORS] = {"whole-tensors", "tensors placed whole, by their midpoints"},
-    [AQ_HABIT_TABLE_TWICE] = {"table-twice", "token table kept and sent twice"},
-    [AQ_HABIT_FIRST_SLOT] = {"first-slot", "weights move in the first micro-batch's slot only"},
-    [AQ_HABIT_BARRIER] = {"barrier", "a barrier after every (step, micro-batch)"},
-    [AQ_HABIT_ONE_QUEUE] = {"one-queue", "activations wait behind weights, the device for them"},
-    [AQ_HABIT_WHOLE_READS] = {"whole-reads", "a tensor is read whole before the link sees it"},
-    [AQ_HABIT_PAGEABLE] = {"pageable", "KV through pageable memory"},
-    [AQ_HABIT_SERIAL_HOST] = {"serial-host", "the device waits while the host attends"},
-    [AQ_HABIT_SLOW_HOST] = {"slow-host", "host attention at their rate"},
-    [AQ_HABIT_UNPACK_EACH] = {"unpack-each", "unpacked again for every micro-batch"},
-    [AQ_HABIT_SLOW_DEVICE] = {"slow-device", "device kernels at their rates"},
+} rule_table[AQ_FLEXGEN_RULE_COUNT] = {
+    [AQ_FLEXGEN_PADDING] = {"padding", "prompts padded to the longest"},
+    [AQ_FLEXGEN_ALL_LOGITS] = {"all-logits", "logits of every prompt token"},
+    [AQ_FLEXGEN_WHOLE_TENSORS] = {"whole-tensors", "tensors placed whole, by their midpoints"},
+    [AQ_FLEXGEN_TABLE_TWICE] = {"table-twice", "token table kept and sent twice"},
+    [AQ_FLEXGEN_FIRST_SLOT] = {"first-slot", "weights move in the first micro-batch's slot only"},
+    [AQ_FLEXGEN_BARRIER] = {"barrier", "a barrier after every (step, micro-batch)"},
+    [AQ_FLEXGEN_ONE_QUEUE] = {"one-queue", "activations wait behind weights, the device for them"},
+    [AQ_FLEXGEN_WHOLE_READS] = {"whole-reads", "a tensor is read whole before the link sees it"},
+    [AQ_FLEXGEN_PAGEABLE] = {"pageable", "KV through pageable memory"},
+    [AQ_FLEXGEN_SERIAL_HOST] = {"serial-host", "the device waits while the host attends"},
+    [AQ_FLEXGEN_SLOW_HOST] = {"slow-host", "host attention at their rate"},
+    [AQ_FLEXGEN_UNPACK_EACH] = {"unpack-each", "unpacked again for every micro-batch"},
+    [AQ_FLEXGEN_SLOW_DEVICE] = {"slow-device", "device kernels at their rates"},
 };
 
-const char *aq_habit_name(enum aq_habit h)
+const char *aq_flexgen_rule_name(enum aq_flexgen_rule h)
 {
-    return (unsigned)h < AQ_HABIT_COUNT ? habit_table[h].name : "?";
+    return (unsigned)h < AQ_FLEXGEN_RULE_COUNT ? rule_table[h].name : "?";
 }
 
-const char *aq_habit_text(enum aq_habit h)
+const char *aq_flexgen_rule_text(enum aq_flexgen_rule h)
 {
-    return (unsigned)h < AQ_HABIT_COUNT ? habit_table[h].text : "?";
+    return (unsigned)h < AQ_FLEXGEN_RULE_COUNT ? rule_table[h].text : "?";
 }
 
-enum aq_tier aq_habit_tensor_tier(const struct aq_shares *shares, double middle)
+enum aq_tier aq_flexgen_tensor_tier(const struct aq_shares *shares, double middle)
 {
     const double *p = shares->percent;
     if (middle < p[AQ_DISK])
@@ -49,26 +49,26 @@ static bool moves(const struct aq_shares *s)
     return s->percent[AQ_DEVICE] < 100;
 }
 
-bool aq_habit_matters(const struct aq_habit_run *run, enum aq_habit h)
+bool aq_flexgen_rule_matters(const struct aq_flexgen_run *run, enum aq_flexgen_rule h)
 {
     bool kv = moves(&run->kv), copies = kv || moves(&run->weights) || moves(&run->hidden);
     switch (h) {
-    case AQ_HABIT_PADDING: return run->prompt_mean > 0 && run->prompt_mean < run->prompt;
-    case AQ_HABIT_WHOLE_TENSORS:
-    case AQ_HABIT_TABLE_TWICE:
-    case AQ_HABIT_FIRST_SLOT: return moves(&run->weights);
-    case AQ_HABIT_BARRIER:
-    case AQ_HABIT_ONE_QUEUE: return copies && !run->serial;
-    case AQ_HABIT_WHOLE_READS: return run->weights.percent[AQ_DISK] > 0;
-    case AQ_HABIT_PAGEABLE: return kv || (run->pageable_weights && moves(&run->weights));
-    case AQ_HABIT_SERIAL_HOST: return kv && run->host_attention && !run->serial;
-    case AQ_HABIT_SLOW_HOST: return kv && run->host_attention;
-    case AQ_HABIT_UNPACK_EACH: return run->pack_weights || run->pack_kv;
+    case AQ_FLEXGEN_PADDING: return run->prompt_mean > 0 && run->prompt_mean < run->prompt;
+    case AQ_FLEXGEN_WHOLE_TENSORS:
+    case AQ_FLEXGEN_TABLE_TWICE:
+    case AQ_FLEXGEN_FIRST_SLOT: return moves(&run->weights);
+    case AQ_FLEXGEN_BARRIER:
+    case AQ_FLEXGEN_ONE_QUEUE: return copies && !run->serial;
+    case AQ_FLEXGEN_WHOLE_READS: return run->weights.percent[AQ_DISK] > 0;
+    case AQ_FLEXGEN_PAGEABLE: return kv || (run->pageable_weights && moves(&run->weights));
+    case AQ_FLEXGEN_SERIAL_HOST: return kv && run->host_attention && !run->serial;
+    case AQ_FLEXGEN_SLOW_HOST: return kv && run->host_attention;
+    case AQ_FLEXGEN_UNPACK_EACH: return run->pack_weights || run->pack_kv;
     default: return true;
     }
 }
 
-static int check_run(const struct aq_habit_run *run, struct aq_err *reterr)
+static int check_run(const struct aq_flexgen_run *run, struct aq_err *reterr)
 {
     struct aq_placement p = {run->weights, run->kv, run->hidden, AQ_HOST};
     int rc = aq_placement_check(&p, reterr);
@@ -94,13 +94,13 @@ static double or_own(double theirs, double own)
 }
 
 /* The machine as their programs get to see it in one phase. */
-static struct aq_hardware machine_of(const struct aq_habit_run *run, bool prefill)
+static struct aq_hardware machine_of(const struct aq_flexgen_run *run, bool prefill)
 {
     struct aq_hardware hw = *run->hw;
-    const struct aq_habit_rates *r = &run->rates;
+    const struct aq_flexgen_rates *r = &run->rates;
     struct aq_hw_side *device = &hw.device, *host = &hw.host;
     hw.overhead_s[AQ_LANE_CONTROL] = 0; /* barriers themselves are free, waiting at them is not */
-    if (run->habits & 1u << AQ_HABIT_SLOW_DEVICE) {
+    if (run->rules & 1u << AQ_FLEXGEN_SLOW_DEVICE) {
         double own = device->product_flops_per_s[AQ_F16];
         device->product_flops_per_s[AQ_F16] =
             or_own(prefill ? r->prefill_flops_per_s : r->decode_flops_per_s, own);
@@ -109,13 +109,13 @@ static struct aq_hardware machine_of(const struct aq_habit_run *run, bool prefil
         device->attention_bytes_per_s =
             or_own(r->decode_attention_bytes_per_s, device->attention_bytes_per_s);
     }
-    if (run->habits & 1u << AQ_HABIT_UNPACK_EACH)
+    if (run->rules & 1u << AQ_FLEXGEN_UNPACK_EACH)
         device->unpack_bytes_per_s = or_own(r->unpack_bytes_per_s, device->unpack_bytes_per_s);
-    if (run->habits & 1u << AQ_HABIT_SLOW_HOST && r->host_attention_bytes_per_s > 0) {
+    if (run->rules & 1u << AQ_FLEXGEN_SLOW_HOST && r->host_attention_bytes_per_s > 0) {
         host->attention_bytes_per_s = r->host_attention_bytes_per_s;
         host->attention_flops_per_s = INFINITY; /* it is in the rate */
     }
-    /* UNPACK on the host stands for the copy into pinned memory (policy/habits_loop.c): of the time
+    /* UNPACK on the host stands for the copy into pinned memory (flexgen_loop.c): of the time
      * from pageable memory to the device, what the link does not take. */
     double copy = r->pageable_bytes_per_s > 0 ? 1 / r->pageable_bytes_per_s : 0;
     double left = copy - 1 / hw.h2d_bytes_per_s;
@@ -123,12 +123,12 @@ static struct aq_hardware machine_of(const struct aq_habit_run *run, bool prefil
     return hw;
 }
 
-static int play_phase(struct aq_sim_result *ret, const struct aq_habit_run *run, bool prefill,
+static int play_phase(struct aq_sim_result *ret, const struct aq_flexgen_run *run, bool prefill,
                       struct aq_err *reterr)
 {
     struct aq_hardware hw = machine_of(run, prefill);
-    struct aq_habit_loop loop;
-    int rc = aq_habit_loop_build(&loop, run, prefill, reterr);
+    struct aq_flexgen_loop loop;
+    int rc = aq_flexgen_loop_build(&loop, run, prefill, reterr);
     if (rc < 0)
         return rc;
     struct aq_simulate_opts opts = {
@@ -138,15 +138,15 @@ static int play_phase(struct aq_sim_result *ret, const struct aq_habit_run *run,
         .cost = loop.cost,
     };
     rc = aq_simulate(ret, &loop.program, &hw, &opts, reterr);
-    aq_habit_loop_close(&loop);
+    aq_flexgen_loop_close(&loop);
     return rc;
 }
 
-int aq_habits_play(struct aq_habit_times *ret, const struct aq_habit_run *run,
-                   struct aq_err *reterr)
+int aq_flexgen_play(struct aq_flexgen_times *ret, const struct aq_flexgen_run *run,
+                    struct aq_err *reterr)
 {
     assert(run->micro_batch && run->micro_batches && run->prompt && run->gen);
-    struct aq_habit_times t = {0};
+    struct aq_flexgen_times t = {0};
     struct aq_sim_result r;
     int rc = check_run(run, reterr);
     rc = rc < 0 ? rc : play_phase(&r, run, true, reterr);

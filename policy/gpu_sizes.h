@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/gpu_room.h - what computing on a GPU needs beside the buffers of a program, so that the
- * ledger and the engine count the same.  Pure. */
-#ifndef AQ_POLICY_GPU_ROOM_H
-#define AQ_POLICY_GPU_ROOM_H
+ * policy/gpu_sizes.h - sizes of what computing on a GPU needs beside the buffers of a program, so
+ * that the ledger and the engine count the same.  Pure. */
+#ifndef AQ_POLICY_GPU_SIZES_H
+#define AQ_POLICY_GPU_SIZES_H
 
 #include "policy/plan.h"
 #include "policy/steps.h"
@@ -15,7 +15,7 @@ enum { AQ_GPU_SEQ_BYTES = 192, AQ_GPU_MOVE_BYTES = 320 };
 /* Likewise of a row that a token is chosen for, beside the ids that penalties and masks look at. */
 enum { AQ_GPU_ROW_BYTES = 384 };
 
-struct aq_gpu_room {
+struct aq_gpu_sizes {
     uint64_t desk_bytes;     /* of one desk: arrays that describe an op's work */
     uint64_t sums_bytes;     /* products before bias and activation */
     uint64_t unpacked_bytes; /* weights in the compute type, of some rows */
@@ -26,11 +26,11 @@ struct aq_gpu_room {
     uint64_t graphs_bytes; /* what the driver may take for graphs: then no more are made */
 };
 
-void aq_gpu_room_count(struct aq_gpu_room *r, const struct aq_model_steps *m,
-                       const struct aq_plan *p);
+void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
+                        const struct aq_plan *p);
 /* Device memory, under the purpose "gpu work" (graphs_bytes beside it, under "gpu graphs"); and
  * pinned host memory, under "gpu desks". */
-uint64_t aq_gpu_room_device(const struct aq_gpu_room *r);
-uint64_t aq_gpu_room_host(const struct aq_gpu_room *r);
+uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r);
+uint64_t aq_gpu_sizes_host(const struct aq_gpu_sizes *r);
 
 #endif
