@@ -17,7 +17,7 @@
 
 struct aq_err {
     int code;         /* negative errno; 0 when nothing went wrong */
-    const char *file; /* where it was raised */
+    const char *file; /* source file that raised the error */
     int line;
     char text[1024]; /* one sentence: the thing, what was expected, what was found */
 };
@@ -34,7 +34,7 @@ struct aq_err {
 int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, const char *format,
                 ...) __attribute__((format(printf, 5, 6)));
 
-/* What could not be allocated, and the cure; -ENOMEM. */
+/* -ENOMEM: the sentence names the thing that could not be allocated, and the cure. */
 #define aq_error_memory(reterr, format, ...)                                                       \
     aq_error(reterr, -ENOMEM,                                                                      \
              "out of memory: " format                                                              \
@@ -45,15 +45,15 @@ int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, con
 int aq_error_prefix(struct aq_err *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Makes bytes from outside fit for a message: anything but printable ASCII becomes '?', and what
- * does not fit dst_bytes (at least 8, the NUL included) ends in "...".  Returns dst. */
+/* Makes bytes from outside fit for a message: anything but printable ASCII becomes '?', and a text
+ * longer than dst_bytes (at least 8, the NUL included) is cut and ends in "...".  Returns dst. */
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);
 
-/* The code of a place where nothing can be made, by the errno of trying: -ENOMEM where there is no
- * room, -ENOENT, -EIO of a disk that fails, else (read-only, forbidden, no directory) -ENODEV. */
+/* The code for a directory in which no file can be made, by the errno of the attempt: -ENOMEM (no
+ * space), -ENOENT, -EIO (the disk fails), else -ENODEV (read-only, forbidden, no directory). */
 int aq_err_of_place(int errnum);
 
-/* The code of results that cannot be written or synced, by the errno: one that ends in exit status
+/* The code for results that cannot be written or synced, by the errno: always one with exit status
  * 4, whatever the errno means elsewhere. */
 int aq_err_of_io(int errnum);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * base/json.h - thin, bounded wrapper over jansson: parse with a depth and size limit, one-line
- * error text, typed getters that tell absent from wrong.  Values are jansson's own (json_decref
- * frees). */
+ * error text, typed getters that distinguish absent from wrong.  Values are jansson's own
+ * (json_decref frees). */
 #ifndef AQ_BASE_JSON_H
 #define AQ_BASE_JSON_H
 
@@ -18,9 +18,9 @@
 int aq_json_parse(json_t **ret, const char *text, size_t bytes, bool reject_duplicates,
                   struct aq_err *reterr);
 
-/* The same for what others wrote: a number that is out of range, an integer beyond 64 bits say, is
- * no failure but becomes a real near it; *ret_wide tells that there are such.  Their digits are in
- * the text (base/json_text.h). */
+/* The same for documents of other programs: a number out of range, such as an integer beyond 64
+ * bits, is not an error but becomes a real near its value, and *ret_wide is set.  The exact digits
+ * are in the text (base/json_text.h). */
 int aq_json_parse_wide(json_t **ret, bool *ret_wide, const char *text, size_t bytes,
                        bool reject_duplicates, struct aq_err *reterr);
 
@@ -45,11 +45,12 @@ int aq_json_get_string(const json_t *object, const char *key, const char *deflt,
 /* A real for output: null when x is not finite. */
 json_t *aq_json_real(double x);
 
-/* A string for output: what is not UTF-8 in it (names of files, texts cut within a character)
- * becomes U+FFFD; NULL is only that memory is out. */
+/* A string for output: bytes that are not UTF-8 (names of files, texts cut within a character)
+ * become U+FFFD.  NULL only when memory ran out. */
 json_t *aq_json_string(const char *text);
 
-/* A deep copy; NULL when memory is out or v is NULL.  (jansson's own leave out what found none.) */
+/* A deep copy; NULL when memory ran out or v is NULL.  (jansson's own copy functions silently leave
+ * out members that found no memory.) */
 json_t *aq_json_copy(const json_t *v);
 
 /* v as text, flags as of json_dumps: malloc'd, NULL when memory is out or v is NULL.  (jansson's
@@ -58,9 +59,9 @@ char *aq_json_dump(const json_t *v, size_t flags);
 /* Replaces DIR/NAME by the value as JSON text, synced.  Takes the reference; NULL is -ENOMEM. */
 int aq_json_replace(const char *dir, const char *name, json_t *value, struct aq_err *reterr);
 
-/* Documents are built member by member and looked at once: what takes a value (never borrowed) into
- * an object or list, or finds that memory is out, which the value NULL says too, and then leaves
- * NULL in place of the whole.  Putting more into that does nothing. */
+/* Building documents with one check at the end: adds a value (the reference is taken) to an object
+ * or list.  If memory ran out, here or before (value NULL), the whole document is freed and becomes
+ * NULL; adding to NULL does nothing. */
 void aq_json_put(json_t **object, const char *key, json_t *value);
 void aq_json_add(json_t **array, json_t *value);
 

@@ -25,17 +25,16 @@ int aq_mem_open(struct aq_mem **ret, const uint64_t limit_bytes[AQ_TIER_COUNT],
 /* Asserts that every buffer came back.  NULL is fine. */
 void aq_mem_close(struct aq_mem *m);
 
-/* Takes `bytes` (> 0), zeroed, at least 64-byte aligned, from 4096 bytes on at
- * 4096.  purpose must be a string literal: totals
- * are kept by it.  -ENOMEM with both figures when the tier's limit does not allow it. */
+/* Takes `bytes` (> 0), zeroed, aligned to 64 bytes, or to 4096 from 4096 bytes on.  purpose must be
+ * a string literal, by which totals are kept.  -ENOMEM with both figures at the tier's limit. */
 int aq_mem_alloc(void **ret, struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);
-/* Accounts for memory that somebody else hands out (a GPU's): the same limits, totals and -ENOMEM,
+/* Accounts for memory from another allocator (a GPU's driver): the same limits, totals and -ENOMEM,
  * but no bytes. */
 int aq_mem_count(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes,
                  struct aq_err *reterr);
 void aq_mem_uncount(struct aq_mem *m, enum aq_tier tier, const char *purpose, size_t bytes);
-/* p NULL is fine; bytes must be what was asked for. */
+/* p NULL is fine; bytes as given to aq_mem_alloc. */
 void aq_mem_free(struct aq_mem *m, enum aq_tier tier, const char *purpose, void *p, size_t bytes);
 
 uint64_t aq_mem_used(struct aq_mem *m, enum aq_tier tier);
@@ -43,13 +42,13 @@ uint64_t aq_mem_peak(struct aq_mem *m, enum aq_tier tier);
 /* Copies at most `max` rows; returns how many there are. */
 unsigned aq_mem_usage(struct aq_mem *m, struct aq_mem_usage *rows, unsigned max);
 
-/* Bytes that really get used for a request: what the ledger must count for it. */
+/* Bytes that a request really takes, which the ledger must count. */
 size_t aq_mem_rounded(size_t bytes);
 
 /* Peak and current resident set of this process in bytes, as the operating system counts them
  * (VmHWM and VmRSS); 0 when unknown. */
 uint64_t aq_mem_process_peak(void);
-/* Starts the peak anew from what is resident now, where the kernel can. */
+/* Resets the peak to the current resident set, where the kernel can. */
 void aq_mem_process_peak_reset(void);
 uint64_t aq_mem_process_now(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * base/paths.h - where files of ours lie by default.  Results are malloc'd. */
+ * base/paths.h - default places of Aquifer's files.  Results are malloc'd. */
 #ifndef AQ_BASE_PATHS_H
 #define AQ_BASE_PATHS_H
 
@@ -12,8 +12,8 @@ char *aq_path_cache(const char *option, struct aq_err *reterr);
 /* Makes a directory and those above it that are missing. */
 int aq_path_make(const char *path, struct aq_err *reterr);
 
-/* The path itself or its nearest parent that exists: what a directory still to be made will lie
- * on.  NULL: out of memory. */
+/* The path itself or its nearest parent that exists, on whose file system a new directory will lie.
+ * NULL: out of memory. */
 char *aq_path_existing(const char *path);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * base/prng.h - counter-based random numbers: a value is a pure function of (key, counter), so that
- * a draw depends on who asks and never on who asked before.  Philox4x32-10: Salmon, Moraes, Dror,
- * Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11. */
+ * a draw never depends on earlier draws.  Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel
+ * random numbers: as easy as 1, 2, 3", SC11. */
 #ifndef AQ_BASE_PRNG_H
 #define AQ_BASE_PRNG_H
 

@@ -17,8 +17,8 @@ struct aq_pool;
 /* Runs tile `tile` on worker `worker` (0 <= worker < aq_pool_threads). */
 typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
 
-/* pthread_create (its errno too) of a thread without signals: they are for the threads that know
- * what to do with them. */
+/* pthread_create (with its errno) of a thread that blocks all signals: these are delivered to the
+ * threads of the program that handle them. */
 int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
 
 /* threads >= 1, the caller included: 1 starts no thread at all. */
@@ -27,13 +27,13 @@ void aq_pool_close(struct aq_pool *p);
 uint32_t aq_pool_threads(const struct aq_pool *p);
 
 /* For pools that take turns on the same CPUs: worker i stays on the i-th CPU that the process may
- * use.  The system tends to wake a worker beside the thread that woke it, and then one CPU works
- * while another waits.  Returns 1 + the number of the CPU for the thread that owns the pool, which
- * sees to itself; 0, and nothing changes, where there is not a worker for each CPU or the system
- * forbids it. */
+ * use.  Otherwise the system tends to wake a worker on the CPU of the thread that woke it, and
+ * another CPU stays idle.  Returns 1 + the CPU for the thread that owns the pool, which must bind
+ * itself; 0, and nothing changes, if there are not as many workers as CPUs or the system forbids
+ * it. */
 uint32_t aq_pool_bind(struct aq_pool *p);
 
-/* Returns when all tiles are done; what they wrote is visible to the caller.  Never allocates. */
+/* Returns when all tiles are done; their outputs are visible to the caller.  Never allocates. */
 void aq_pool_run(struct aq_pool *p, aq_tile_fn *fn, void *arg, uint32_t tiles);
 
 #endif

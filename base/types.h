@@ -32,7 +32,7 @@ enum aq_dtype {
     AQ_DTYPE_COUNT,
 };
 
-/* Text: may hold NULs, and a NUL stands behind it unless it is part of another. */
+/* Text: may hold NULs; a NUL follows unless the text is part of a larger one. */
 struct aq_text {
     const char *bytes;
     size_t count;
@@ -47,7 +47,7 @@ struct aq_copy_piece {
 
 enum aq_tier { AQ_DEVICE, AQ_HOST, AQ_DISK, AQ_TIER_COUNT };
 
-/* How the 64 rows of a panel lie in memory (DESIGN section 6).  K is the row length.
+/* How the 64 rows of a panel lie in memory.  K is the row length.
  *   ROWS    [64][K]                row-major
  *   PAIR64  [ceil(K/2)][64][2]     two neighbours along K together: bf16 dot products
  *   COL64   [K][64]                one k after the other: f32 and f16
@@ -190,8 +190,8 @@ static inline size_t aq_kv_row_bytes(enum aq_dtype t, uint32_t head_dim)
     return t == AQ_Q4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
 }
 
-/* Where the K rows of a head-block begin: after f16 [4][32], the scales of K, the minima of K, the
- * scales of V and the minima of V, if it is quantised. */
+/* Bytes in front of the K rows of a head-block: f16 [4][32] if it is quantised (scales of K, minima
+ * of K, scales of V, minima of V), else 0. */
 static inline size_t aq_kv_head_bytes(enum aq_dtype t)
 {
     return aq_dtype_is_quantised(t) ? 8 * AQ_HEAD_BLOCK_SLOTS : 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * base/units.h - numbers as people write them, and back.  Independent of the locale. */
+ * base/units.h - parses and formats sizes, times and numbers.  Independent of the locale. */
 #ifndef AQ_BASE_UNITS_H
 #define AQ_BASE_UNITS_H
 

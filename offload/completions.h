@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/completions.h - the queue through which the one thread that issues work learns what has
- * finished: any thread pushes a token, one thread takes them.  Nobody polls: the taker sleeps on an
- * eventfd.  In virtual time there are no other threads, and waiting is what makes time pass.
- * Knows neither devices nor disks. */
+ * offload/completions.h - the queue that brings finished work to the one thread that issues work:
+ * any thread pushes a token, one thread takes tokens.  The taker does not poll, but sleeps on an
+ * eventfd.  In virtual time there are no other threads, and waiting makes time pass.  Knows neither
+ * devices nor disks. */
 #ifndef AQ_OFFLOAD_COMPLETIONS_H
 #define AQ_OFFLOAD_COMPLETIONS_H
 
@@ -12,7 +12,7 @@
 
 struct aq_timeline;
 
-/* The token of work whose end nobody wants to hear of: never pushed. */
+/* The token of work whose end is not reported: never pushed. */
 #define AQ_TOKEN_NONE UINT64_MAX
 /* A timeout that never comes. */
 #define AQ_WAIT_FOREVER UINT64_MAX
@@ -28,23 +28,23 @@ struct aq_completions;
  * it outlives the queue. */
 int aq_completions_open(struct aq_completions **ret, uint32_t capacity,
                         struct aq_timeline *timeline, struct aq_err *reterr);
-/* Nobody pushes any more; what was not taken is forgotten.  NULL is fine. */
+/* No thread may push any more; untaken completions are lost.  NULL is fine. */
 void aq_completions_close(struct aq_completions *c);
 
-/* From any thread; never blocks for long and never allocates.  What the pusher wrote before is
+/* From any thread; never blocks for long and never allocates.  The pusher's earlier writes are
  * visible to the taker.  More than `capacity` untaken completions are a programmer error
  * (asserted). */
 void aq_completions_push(struct aq_completions *c, uint64_t token, int result);
 
-/* Takes up to max (>= 1) completions, in the order in which they were pushed.  With none there it
- * waits for the first, at most timeout_ns (0: does not wait; in virtual time: of virtual time).
- * Returns how many; 0 when the time has passed or a signal came.  -EDEADLK, in virtual time only:
- * nothing is due any more, so that the wait would never end. */
+/* Takes up to max (>= 1) completions, in the order in which they were pushed.  If there are none,
+ * waits for the first, at most timeout_ns (0: does not wait; in virtual time: virtual nanoseconds).
+ * Returns their number; 0 after the timeout or a signal.  -EDEADLK, in virtual time only: no event
+ * is due any more, so that the wait would never end. */
 int aq_completions_wait(struct aq_completions *c, struct aq_completion *out, uint32_t max,
                         uint64_t timeout_ns);
 
-/* Readable while there is something to take (for poll, or an io_uring poll request); owned by the
- * queue, not to be read from.  Means nothing in virtual time. */
+/* A descriptor that is readable while there are completions (for poll, or an io_uring poll
+ * request); owned by the queue, not to be read from.  Without meaning in virtual time. */
 int aq_completions_fd(const struct aq_completions *c);
 
 #endif

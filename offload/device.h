@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * offload/device.h - a device: memory of its own, streams that carry out jobs and copies in order,
- * and links of a certain speed.  It moves bytes and runs functions, and does not know what for.
+ * and links of a certain speed.  A device moves bytes and runs functions without knowing their
+ * purpose.
  *
- *   UNIFIED   the CPU as it is: device memory is host memory, copies are plain ones
+ *   UNIFIED   the CPU itself: device memory is host memory, copies are plain ones
  *   EMULATED  the CPU as if it were a separate device: an arena of its own with an absolute limit,
  *             links throttled to a rate each way
- *   GPU       a GPU behind offload/gpu.h: memory of its own that the host cannot touch, streams of
- *             the driver's
+ *   GPU       a GPU behind offload/gpu.h: memory of its own that the host cannot touch, and the
+ *             driver's streams
  *
- * Time is real, with a thread per stream, or virtual (a timeline is given): no threads, each job
- * takes the time that its cost says, and aq_completions_wait makes it pass.
+ * Time is real, with a thread per stream, or virtual (a timeline is given): then there are no
+ * threads, each job takes the time of its cost, and aq_completions_wait makes time pass.
  *
  * One thread, the issuer, opens, submits and waits.  Submission never blocks, allocates or waits.
  * Everything submitted finishes: a stream can wait only for what was submitted before. */
@@ -46,7 +47,7 @@ enum aq_direction {
 };
 
 struct aq_device_link {
-    uint64_t bytes_per_s; /* 0: as fast as it goes, and no virtual time at all */
+    uint64_t bytes_per_s; /* 0: not throttled; takes no virtual time */
     uint64_t latency_ns;  /* per copy, on top of its bytes */
 };
 
@@ -58,16 +59,16 @@ struct aq_device_opts {
     struct aq_timeline *timeline;              /* NULL: real time.  Outlives the device */
     const struct aq_gpu_ops *gpu_ops;          /* GPU alone, and then in real time */
     struct aq_gpu *gpu;
-    /* Puts a kernel on `native` that copies pieces, whose list is read at the call: the driver
-     * takes small ones one by one.  0 or a code of the driver's.  NULL: it has to. */
+    /* Puts a kernel on the stream `native` that copies pieces; the list is read at the call.  NULL:
+     * the driver copies the pieces one by one, slowly if they are small.  0 or a driver's code. */
     int (*gpu_pieces)(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count);
     void *gpu_pieces_user;
 
     /* Virtual time only. */
     bool poison; /* from the start of a copy until its end its destination holds NaNs (0xff bytes),
-                    and so do a job's outputs: who does not wait computes with NaNs */
-    bool eager;  /* a draw says of each job whether its work is done when it starts or when it ends,
-                    as both may happen on a real device; otherwise always when it ends */
+                    and so do a job's outputs: a reader that does not wait gets NaNs */
+    bool eager;  /* a draw decides whether a job's work is done when it starts or when it ends, as
+                    both may happen on a real device; otherwise always when it ends */
     uint32_t jitter_permille; /* costs vary by up to this much, up and down (<= 1000) */
 };
 
@@ -99,11 +100,11 @@ enum aq_device_memory {
 /* The tier that such memory is accounted to. */
 enum aq_tier aq_device_tier(const struct aq_device *d, enum aq_device_memory memory);
 /* As aq_mem_alloc: zeroed, purpose a string literal, -ENOMEM with both figures at the limit.
- * What is device memory of a separate device may be touched by jobs of device streams and by copies
- * alone; the host does not read or write it, also where it could. */
+ * Memory of a separate device may be touched by jobs of device streams and by copies alone; the
+ * host does not read or write it, even where it could. */
 int aq_device_alloc(void **ret, struct aq_device *d, enum aq_device_memory memory,
                     const char *purpose, size_t bytes, struct aq_err *reterr);
-/* p NULL is fine; the rest as it was given to alloc. */
+/* p NULL is fine; the other arguments as given to alloc. */
 void aq_device_free(struct aq_device *d, enum aq_device_memory memory, const char *purpose, void *p,
                     size_t bytes);
 /* Pins host memory that was taken elsewhere, so that copies may use it.  Unpin before it is freed.
@@ -115,7 +116,7 @@ void aq_device_unpin(struct aq_device *d, void *p);
  * before jobs run. */
 int aq_device_write(struct aq_device *d, void *p, const void *from, size_t bytes,
                     struct aq_err *reterr);
-/* Can kernels touch all of it: device memory, or pinned?  The issuer's. */
+/* Can kernels touch all of these bytes (device memory, or pinned)?  For the issuer. */
 bool aq_device_reaches(const struct aq_device *d, const void *p, uint64_t bytes);
 
 /* ---- streams ---- */
@@ -130,8 +131,8 @@ struct aq_device_stream_opts {
     const char *name; /* static string: "compute", "h2d" ... (the first 15 bytes name the thread) */
     enum aq_stream_side side;
     uint32_t depth; /* jobs and copies that may be submitted and unfinished */
-    uint32_t width; /* jobs in flight at once, 0: 1.  More than 1 in virtual time only: they start
-                       in order and end when they end, as on a disk with a queue */
+    uint32_t width; /* jobs in flight at once, 0: 1.  More than 1 in virtual time only: jobs start
+                       in order and end in any order, as on a disk with a queue */
     int nice;       /* of the thread, 0..19, on top of the process's */
     bool bind;      /* the thread runs on CPU number `cpu` alone, where that is allowed */
     uint32_t cpu;
@@ -141,7 +142,7 @@ struct aq_device_stream;
 
 int aq_device_stream_open(struct aq_device_stream **ret, struct aq_device *d,
                           const struct aq_device_stream_opts *opts, struct aq_err *reterr);
-/* Waits until all it holds has finished.  NULL is fine. */
+/* Waits until all its jobs and copies have finished.  NULL is fine. */
 void aq_device_stream_close(struct aq_device_stream *s);
 
 /* When a job or copy began and ended, on the device's clock. */
@@ -149,11 +150,11 @@ struct aq_device_span {
     uint64_t start_ns, end_ns;
 };
 
-/* Returns 0 or -errno.  On a CPU it is the work, and runs on the stream's thread when its turn has
- * come.  On a GPU stream it runs at once, in the submitting call, and enqueues the work on `native`
- * (the cudaStream_t; NULL on a CPU).  So it may use nothing but its arg, and the numbers behind it
- * that the host has known at submission; memory that other jobs write is for the kernels that it
- * enqueues.  It submits and waits for nothing itself. */
+/* The function of a job; returns 0 or -errno.  On a CPU stream the function does the work, on the
+ * stream's thread, when its turn has come.  On a GPU stream the function runs at once, in the
+ * submitting call, and enqueues the work on `native` (the cudaStream_t; NULL on a CPU).  So it may
+ * read only its arg, and values that the host knew at submission; memory that other jobs write is
+ * for the kernels.  A job's function neither submits nor waits. */
 typedef int aq_device_fn(void *arg, void *native);
 
 struct aq_device_range {
@@ -164,11 +165,12 @@ struct aq_device_range {
 struct aq_device_job {
     aq_device_fn *fn;
     void *arg;        /* the caller's until the job has finished */
-    uint64_t cost_ns; /* what it takes in virtual time */
-    uint64_t token;   /* pushed to `done` when it has finished; AQ_TOKEN_NONE: nothing is */
+    uint64_t cost_ns; /* duration in virtual time */
+    uint64_t token;   /* pushed to `done` when the job has finished, unless AQ_TOKEN_NONE */
     struct aq_completions *done;
     struct aq_device_span *span; /* NULL, or filled before the token is pushed */
-    /* What it overwrites without reading it first, to be poisoned; the caller's until the end. */
+    /* Bytes that the job overwrites without reading them, to be poisoned; the caller's until the
+     * end. */
     const struct aq_device_range *outputs;
     uint32_t output_count;
 };
@@ -177,50 +179,50 @@ struct aq_device_copy {
     enum aq_direction direction;
     const struct aq_copy_piece *pieces; /* the caller's until the copy has finished */
     uint32_t piece_count;
-    uint64_t cost_ns; /* virtual time of H2H and D2D copies; H2D and D2H take what the link says */
+    uint64_t cost_ns; /* virtual time of H2H and D2D copies; links have times of their own */
     uint64_t token;
     struct aq_completions *done;
     struct aq_device_span *span;
 };
 
-/* Both copy what they are given.  0; -EAGAIN when the stream holds `depth` jobs and copies: wait
- * for a completion of one of them and try again (if none of them has a token, none will come).
- * They start when everything before them in the stream has finished.
- * Sides are checked: a copy between the wrong memories of an EMULATED device is a programmer error
- * (asserted). */
+/* Submit a job, or a copy; the struct is copied.  0; -EAGAIN when the stream holds `depth` jobs and
+ * copies: wait for a completion of one of them and try again (if none has a token, none will come).
+ * A job or copy starts when everything before it in the stream has finished.  Sides are checked: a
+ * copy between the wrong memories of an EMULATED device is a programmer error (asserted). */
 int aq_device_run(struct aq_device_stream *s, const struct aq_device_job *job);
 int aq_device_copy(struct aq_device_stream *s, const struct aq_device_copy *copy);
 
-/* A ticket is a place in a stream: everything submitted to it up to there.  It rises with each
- * submission, and costs nothing to take, keep or forget. */
+/* A ticket stands for everything submitted to a stream so far.  It is a number that rises with each
+ * submission, and costs nothing to take or keep. */
 uint64_t aq_device_mark(const struct aq_device_stream *s);
-/* Has all up to there finished?  For the issuer; what it wrote is visible then. */
+/* Has everything up to the ticket finished?  For the issuer; its results are then visible. */
 bool aq_device_finished(struct aq_device_stream *s, uint64_t ticket);
 
-/* Can s follow the other stream without the host in between?  Streams of which one is a GPU's and
- * the other the host's cannot: such edges go through a completion. */
+/* Can s follow the other stream without the host in between?  Not if one is a GPU's stream and the
+ * other a host's: such dependencies go through a completion. */
 bool aq_device_chains(const struct aq_device_stream *s, const struct aq_device_stream *other);
-/* What is submitted to s from now on starts only when the other stream has finished all up to the
- * ticket (already marked there).  Cannot fail and takes no place in the stream. */
+/* Jobs and copies submitted to s from now on start only when the other stream has finished
+ * everything up to the ticket (marked there before).  Cannot fail and takes no place in the
+ * stream. */
 void aq_device_follow(struct aq_device_stream *s, const struct aq_device_stream *other,
                       uint64_t ticket);
 
 /* ---- failure: once, and quickly over ---- */
 
-/* A job that fails fails the device: what has not started yet, on any stream, is skipped and ends
- * with -ECANCELED; what runs ends by itself.  So every token still comes, soon, and one of them
- * carries the cause.  aq_device_fail does the same for a cause from elsewhere (code < 0).  Clear
- * makes the device usable again, when all streams are empty (asserted). */
+/* A job that fails fails the device: jobs and copies that have not started, on any stream, are
+ * skipped and end with -ECANCELED; running ones end by themselves.  So every token still comes,
+ * soon, and one of them carries the cause.  aq_device_fail does the same for a cause from elsewhere
+ * (code < 0).  Clear makes the device usable again, when all streams are empty (asserted). */
 void aq_device_fail(struct aq_device *d, int code);
 int aq_device_failed(struct aq_device *d); /* 0, or the first cause */
-/* What the driver said of it; NULL when it was not the driver. */
+/* The driver's text for the cause; NULL when the cause was not the driver's. */
 const char *aq_device_failure(struct aq_device *d);
 void aq_device_clear(struct aq_device *d);
 
 /* Returns when all streams are empty.  Completions are pushed on the way, as always. */
 void aq_device_drain(struct aq_device *d);
 
-/* ---- what was moved ---- */
+/* ---- bytes moved ---- */
 
 struct aq_device_stats {
     struct {

@@ -12,9 +12,9 @@
 
 enum aq_entry_kind { AQ_ENTRY_JOB, AQ_ENTRY_COPY };
 
-/* Until another stream has finished all up to the ticket. */
+/* A wait until another stream has finished everything up to the ticket. */
 struct aq_stream_wait {
-    const struct aq_device_stream *other; /* NULL: closed meanwhile, so it has finished */
+    const struct aq_device_stream *other; /* NULL: the stream was closed, so it has finished */
     uint64_t ticket;
 };
 
@@ -52,10 +52,10 @@ struct aq_device_stream {
     pthread_t thread;
     pthread_cond_t wake;
     bool stop;
-    const struct aq_device_stream *awaited; /* what its thread sleeps for, or NULL */
+    const struct aq_device_stream *awaited; /* the stream that its thread sleeps for, or NULL */
     uint64_t ready_ns; /* earliest time at which the next copy could have begun */
 
-    /* a GPU's: its stream, and when each entry begins and ends there */
+    /* GPU: the driver's stream, and events for begin and end of each entry */
     void *native;
     void **event; /* [2 * depth] */
 
@@ -63,14 +63,14 @@ struct aq_device_stream {
     uint32_t active; /* entries that have started and not ended */
 };
 
-/* How streams are carried out. */
+/* Implementation of streams: real time, virtual time or a GPU. */
 struct aq_device_ops {
     void (*open)(struct aq_device *d); /* NULL: nothing to do; so is close */
     void (*close)(struct aq_device *d);
     uint64_t (*now)(const struct aq_device *d);
     int (*stream_open)(struct aq_device_stream *s, struct aq_err *reterr);
-    void (*stream_close)(struct aq_device_stream *s); /* returns when it is empty */
-    /* Takes over the entry behind the last one submitted, which has been filled. */
+    void (*stream_close)(struct aq_device_stream *s); /* returns when the stream is empty */
+    /* Submits the entry behind the last submitted one; its fields have been filled. */
     void (*submit)(struct aq_device_stream *s);
     void (*drain)(struct aq_device *d);
     bool (*chains)(const struct aq_device_stream *s, const struct aq_device_stream *other);
@@ -98,8 +98,8 @@ struct aq_device {
     struct aq_device_stream *stream[AQ_DEVICE_STREAMS_MAX];
     uint32_t stream_count;
     int failed;
-    const char *failure;                  /* the driver's word for it */
-    uint64_t link_free_ns[AQ_LINK_COUNT]; /* when the link has carried all it was given so far */
+    const char *failure;                  /* the driver's text for it */
+    uint64_t link_free_ns[AQ_LINK_COUNT]; /* when the link will have carried all its copies */
     struct aq_device_stats stats;
     struct aq_device_memory_range *range; /* sorted by base, disjoint; the issuer's */
     uint32_t range_count, range_capacity;
@@ -115,7 +115,7 @@ static inline bool aq_stream_empty(const struct aq_device_stream *s)
     return atomic_load_explicit(&s->finished, memory_order_acquire) == s->submitted;
 }
 
-/* Sleeps until something is there to be done; false: nothing is, nor will be.  Under the lock. */
+/* Sleeps until the stream has an entry; false: it is empty and stops.  Under the lock. */
 static inline bool aq_stream_await(struct aq_device_stream *s)
 {
     while (aq_stream_empty(s) && !s->stop)
@@ -123,26 +123,27 @@ static inline bool aq_stream_await(struct aq_device_stream *s)
     return !aq_stream_empty(s);
 }
 
-/* Is it over?  Under the lock. */
+/* Is the wait over?  Under the lock. */
 static inline bool aq_wait_over(const struct aq_stream_wait *w)
 {
     return !w->other ||
            atomic_load_explicit(&w->other->finished, memory_order_acquire) >= w->ticket;
 }
 
-/* device_real.c: the thread of a stream; and the entry at its head has ended (under the lock). */
+/* device_real.c: starts the thread of a stream; ends the entry at its head (under the lock). */
 int aq_stream_start(struct aq_device_stream *s, void *(*fn)(void *), struct aq_err *reterr);
 void aq_stream_finish_head(struct aq_device_stream *s);
 
-/* What a copy takes on its link, or by its own cost. */
+/* Duration of a copy, by its link or by its own cost. */
 uint64_t aq_copy_cost_ns(const struct aq_device *d, const struct aq_entry *e);
 /* Moves the bytes at once. */
 void aq_copy_move(const struct aq_device_copy *copy);
-/* Moves them as the link would, in real time; returns when the last byte may have arrived. */
+/* Moves the bytes at the link's speed, in real time; returns when the last byte may have
+ * arrived. */
 void aq_copy_throttled(struct aq_device *d, struct aq_device_stream *s, const struct aq_entry *e);
 /* Adds a finished copy to the totals.  Under the lock. */
 void aq_copy_count(struct aq_device *d, const struct aq_entry *e);
-/* Tells whoever wants to hear that a job or copy has ended. */
+/* Fills the span and pushes the token of a job or copy that has ended. */
 void aq_entry_report(const struct aq_entry *e);
 
 extern const struct aq_device_ops aq_device_real, aq_device_virtual, aq_device_gpu;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/disk.h - directories and files that transfers work on: what a directory offers, data
- * files opened past the page cache where the file system allows it, and scratch files.  Owns the
+ * offload/disk.h - directories and files for transfers: properties of a directory, data files
+ * opened past the page cache where the file system allows it, and scratch files.  Owns the
  * descriptors, from open to close.  Knows no stores and no contents. */
 #ifndef AQ_OFFLOAD_DISK_H
 #define AQ_OFFLOAD_DISK_H
@@ -19,14 +19,14 @@ struct aq_disk_place {
     const char *direct_reason; /* when not: a static string */
 };
 /* `directory` must exist.  Writes one file of 4 KiB that never has a name, or loses it at once.
- * Error: the directory cannot be looked at. */
+ * Error: statfs(2) fails on the directory. */
 int aq_disk_stat(struct aq_disk_place *ret, const char *directory, struct aq_err *reterr);
 
 /* ---- open files ---- */
 
-/* Whether transfers pass by the page cache.  AUTO: where the file system takes O_DIRECT; where it
- * does not, buffered, each range dropped from the cache after use, and a warning.  ON: an error
- * where it does not.  OFF: buffered. */
+/* Whether transfers bypass the page cache.  AUTO: yes where the file system accepts O_DIRECT, else
+ * buffered with a warning, each range dropped from the cache after use.  ON: an error where the
+ * file system refuses O_DIRECT.  OFF: buffered. */
 enum aq_direct { AQ_DIRECT_AUTO, AQ_DIRECT_ON, AQ_DIRECT_OFF, AQ_DIRECT_COUNT };
 const char *aq_direct_name(enum aq_direct d);
 /* "auto", "on", "off"; false when unknown. */
@@ -40,8 +40,8 @@ struct aq_disk_data_opts {
     enum aq_direct direct;
     const struct aq_log *log; /* NULL: silent */
 };
-/* Opens files for reading.  -ENOENT, -EACCES, ...: a file cannot be opened; -ENODEV: O_DIRECT was
- * asked for and is refused. */
+/* Opens files for reading.  -ENOENT, -EACCES, ...: a file cannot be opened; -ENODEV: AQ_DIRECT_ON,
+ * and O_DIRECT is refused. */
 int aq_disk_open_data(struct aq_disk **ret, const struct aq_disk_data_opts *opts,
                       struct aq_err *reterr);
 
@@ -51,15 +51,14 @@ struct aq_disk_scratch_opts {
     uint32_t dir_count; /* one may be named several times */
     uint64_t bytes;     /* of the address space; multiple of AQ_IO_ALIGN */
     enum aq_direct direct;
-    bool allow_memory; /* tmpfs will do */
+    bool allow_memory; /* tmpfs is allowed */
     const struct aq_log *log;
 };
-/* One file in each directory that never has a name, or loses it at once: nothing is left behind,
- * whatever happens, and nothing that lies there is ever believed.  All bytes are allocated now, so
- * that no write runs out of space later.
- * -EINVAL: not 1 to AQ_STRIPE_FILES_MAX directories; -ENOMEM: too little space, with both figures;
- * -ENODEV: a directory cannot be written, or is in memory, or refuses O_DIRECT that was asked for;
- * -ENOENT: it is not there. */
+/* Opens one file in each directory that never has a name, or loses it at once: nothing is left
+ * behind whatever happens, and no older content is ever read.  All bytes are allocated now, so that
+ * no write runs out of space later.  -EINVAL: not 1 to AQ_STRIPE_FILES_MAX directories; -ENOMEM:
+ * too little space, with both figures; -ENODEV: a directory cannot be written, or is in memory, or
+ * refuses O_DIRECT under AQ_DIRECT_ON; -ENOENT: a directory does not exist. */
 int aq_disk_open_scratch(struct aq_disk **ret, const struct aq_disk_scratch_opts *opts,
                          struct aq_err *reterr);
 
@@ -72,7 +71,7 @@ const struct aq_io_file *aq_disk_files(const struct aq_disk *d);
 /* Bytes of the files that the file systems hold now: less than their length where there are holes.
  */
 uint64_t aq_disk_allocated(const struct aq_disk *d);
-/* Every file passes by the page cache. */
+/* Do all files bypass the page cache? */
 bool aq_disk_is_direct(const struct aq_disk *d);
 
 #endif

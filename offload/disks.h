@@ -11,7 +11,7 @@
 
 struct aq_disks;
 
-/* Files that weights stream from, and the bytes that are striped over them; borrowed. */
+/* The files that weights stream from, and the bytes striped over them; borrowed. */
 struct aq_disks_data {
     const char *const *paths;
     uint32_t count;
@@ -23,15 +23,15 @@ struct aq_disks_opts {
     uint64_t scratch_bytes;    /* 0: no scratch */
     const char *const *dirs;   /* of the scratch */
     uint32_t dir_count;
-    bool any;                   /* tmpfs and network file systems will do */
+    bool any;                   /* tmpfs and network file systems are allowed */
     const char *io, *io_direct; /* as the options; NULL: auto */
     const struct aq_log *log;
-    /* Tests: instead of aq_io_open, virtual time, and how long a disk may be silent. */
+    /* Tests: a replacement of aq_io_open, virtual time, and the deadline of a request. */
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,
                    struct aq_err *reterr);
     void *open_io_user;
     struct aq_timeline *timeline;
-    uint64_t deadline_ns; /* of one request; 0: as ever */
+    uint64_t deadline_ns; /* of one request; 0: the default */
 };
 
 enum { AQ_DISKS_STORE_SET, AQ_DISKS_SCRATCH_SET };
@@ -42,13 +42,13 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
 void aq_disks_close(struct aq_disks *d);
 
 /* Opens the io engine and the lane: struct aq_executor_opts.open_disk, disk_user is the aq_disks.
- * regions: memory that transfers use, registered with the kernel where it permits.  check: NULL,
- * or what looks at groups that ask for it. */
+ * regions: memory that transfers use, registered with the kernel where it permits.  check: NULL, or
+ * the check of groups that have `check` set. */
 int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_region *regions,
                    uint32_t region_count, const struct aq_disk_check *check,
                    struct aq_completions *done, struct aq_err *reterr);
-/* Closes the io engine, after the lane and before the buffers are given back: a request that had no
- * answer may still write to them until then. */
+/* Closes the io engine, after the lane and before the buffers are freed: until then a request
+ * without an answer may still write to a buffer. */
 void aq_disks_stop(void *user);
 const char *aq_disks_engine(const struct aq_disks *d); /* "uring", "threads"; after start */
 bool aq_disks_direct(const struct aq_disks *d);

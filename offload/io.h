@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * offload/io.h - disk transfers in flight: queue, commit, reap, close.  An engine moves bytes
  * between a fixed set of open files and memory, many requests at a time, and reports what happened:
- * short transfers, EINTR, EAGAIN and EIO are results, not handled here (xfer.h does, once, for all
- * engines).  Knows no stripes, layers or tensors.
+ * short transfers, EINTR, EAGAIN and EIO are results here, which xfer.h handles once for all
+ * engines.  Knows no stripes, layers or tensors.
  *
  *   uring    io_uring; the default where the kernel allows it
  *   threads  a pool of threads that call pread and pwrite; the fallback
  *   mem      files in memory: tests, and benchmarks of everything but the disk
  *   fault    wraps another engine: seeded latency, reordering and faults in virtual time
  *
- * One thread, the first that calls one of them, calls queue, commit and reap; any thread may call
- * aq_io_wake.  Nothing is allocated after open.  A destination is garbage, and a source must not
- * change, from queue until the request comes out of reap. */
+ * One thread calls queue, commit and reap: the first thread that calls any of the three.  Any
+ * thread may call aq_io_wake.  Nothing is allocated after open.  From queue until reap returns the
+ * request, a destination is garbage, and a source must not change. */
 #ifndef AQ_OFFLOAD_IO_H
 #define AQ_OFFLOAD_IO_H
 
@@ -33,7 +33,7 @@ enum {
 
 enum aq_io_op { AQ_IO_READ, AQ_IO_WRITE, AQ_IO_OP_COUNT };
 
-/* Embedded in the caller's own struct, which the address of this one leads back to. */
+/* Embedded in the caller's own struct, which is found by the request's address. */
 struct aq_io_request {
     /* the caller's; the engine does not change them */
     enum aq_io_op op;
@@ -51,10 +51,10 @@ struct aq_io_caps {
     const char *name;     /* "uring", "threads", "mem", "fault" */
     uint32_t align_bytes; /* AQ_IO_ALIGN when any file is opened O_DIRECT, else 1 */
     uint32_t depth_max;   /* requests queued and in flight together */
-    bool direct;          /* every file passes by the page cache */
+    bool direct;          /* every file bypasses the page cache */
     bool fixed_buffers;   /* every region is registered with the kernel */
     bool fixed_files;
-    bool virtual_time; /* aq_io_now() is not the clock on the wall */
+    bool virtual_time; /* aq_io_now() is not real time */
 };
 
 struct aq_io_file {
@@ -64,7 +64,7 @@ struct aq_io_file {
     bool forget;      /* buffered: drop the pages from the page cache after each request */
 };
 
-/* Memory that requests will mostly use: registered with the kernel where it permits that. */
+/* Memory that requests mostly use, registered with the kernel where it permits. */
 struct aq_io_region {
     void *base;
     uint64_t bytes;
@@ -88,14 +88,14 @@ struct aq_io_opts {
 
 struct aq_io;
 
-/* -ENODEV: the engine asked for by name cannot be used here. */
+/* -ENODEV: the engine opts->kind cannot be used here. */
 int aq_io_open(struct aq_io **ret, const struct aq_io_opts *opts, struct aq_err *reterr);
 
-/* Waits for what is in flight, so that no buffer is written to afterwards; requests that were not
- * reaped are forgotten, those that were only queued may or may not be carried out.  A disk that
- * does not answer for ten seconds is given up: the engine's own memory is then left to it, with a
- * warning, and so should be the buffers.  The same at once when requests are out and this is not
- * the thread that queued them: only that one can collect them.  NULL is fine. */
+/* Waits for requests in flight, so that no buffer is written to afterwards.  Requests not yet
+ * reaped are lost; queued ones may or may not be carried out.  If the disk does not answer for ten
+ * seconds, the wait ends with a warning, and the engine's memory is leaked; the caller should leak
+ * the buffers too.  The same happens at once when requests are out and another thread queued them,
+ * because only that thread can collect them.  NULL is fine. */
 void aq_io_close(struct aq_io *io);
 
 const struct aq_io_caps *aq_io_caps(const struct aq_io *io);
@@ -105,17 +105,17 @@ const char *aq_io_file_name(const struct aq_io *io, uint32_t file);
 uint32_t aq_io_out(const struct aq_io *io);
 /* Nanoseconds on the engine's clock: monotonic, or virtual. */
 uint64_t aq_io_now(const struct aq_io *io);
-/* In virtual time: when the next of the requests that are out will have finished; UINT64_MAX: none
- * will, or time is real. */
+/* In virtual time: when the next of the outstanding requests finishes; UINT64_MAX: none will, or
+ * time is real. */
 uint64_t aq_io_next(const struct aq_io *io);
 
 /* Takes a request; nothing happens to it before commit.  -EAGAIN: not now; commit, reap some and
  * try again.  Offset, bytes and buffer are multiples of align_bytes when the file is direct. */
 int aq_io_queue(struct aq_io *io, struct aq_io_request *request);
 
-/* Starts everything that is queued, in one system call where the engine can.  What the kernel does
- * not take now (EAGAIN, EBUSY, EINTR) follows by itself at the next commit or reap.  An error means
- * that the engine is broken. */
+/* Starts all queued requests, in one system call where the engine can.  Requests that the kernel
+ * does not accept now (EAGAIN, EBUSY, EINTR) are started by the next commit or reap.  An error
+ * means that the engine is broken. */
 int aq_io_commit(struct aq_io *io, struct aq_err *reterr);
 
 struct aq_io_reaped {
@@ -124,14 +124,14 @@ struct aq_io_reaped {
     bool woken; /* aq_io_wake was called, or a signal came */
 };
 
-/* Finished requests; commits first.  Waits until there are `min` of them (or all that are in
- * flight, when those are fewer), the timeout has passed, or somebody wakes it.  With nothing in
- * flight and min > 0 only a wake or the timeout ends the wait; with min 0 there is none.  An error
- * means that the engine is broken; ret is untouched then. */
+/* Finished requests; commits first.  Waits until `min` requests have finished (or all, if fewer are
+ * in flight), until the timeout, or until aq_io_wake.  With nothing in flight and min > 0 only a
+ * wake or the timeout ends the wait; min 0 does not wait.  An error means that the engine is
+ * broken; ret is then untouched. */
 int aq_io_reap(struct aq_io *io, uint32_t min, uint64_t timeout_ns, struct aq_io_reaped *ret,
                struct aq_err *reterr);
 
-/* Ends the present wait in reap, or else the next one.  Several before that one are one.  From any
+/* Ends the present wait in reap, or else the next one, once however often it was called.  From any
  * thread, also from a signal handler. */
 void aq_io_wake(struct aq_io *io);
 
@@ -147,7 +147,7 @@ struct aq_io_mem_opts {
     const struct aq_io_mem_file *files;
     uint32_t file_count;
     uint32_t depth;
-    uint32_t align_bytes; /* what requests must keep to, as if files were direct; 0: 1 */
+    uint32_t align_bytes; /* required of requests, as if files were direct; 0: 1 */
     bool null;            /* every request succeeds and moves nothing */
 };
 
@@ -157,8 +157,8 @@ int aq_io_open_mem(struct aq_io **ret, const struct aq_io_mem_opts *opts, struct
 /* ---- what can be used here ---- */
 
 struct aq_io_description {
-    enum aq_io_kind kind;     /* what AQ_IO_AUTO becomes */
-    const char *uring_reason; /* NULL: io_uring can be used; else why not */
+    enum aq_io_kind kind;     /* the engine that AQ_IO_AUTO chooses */
+    const char *uring_reason; /* why io_uring cannot be used; NULL: it can */
 };
 void aq_io_describe(struct aq_io_description *ret);
 

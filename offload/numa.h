@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/numa.h - on which memory node buffers lie.  A wish, never a condition: where nothing is
- * known, nothing can be done or one node is all there is, buffers lie where the kernel puts them,
- * and a sentence says why.  Knows nodes and policies of memory, not what is stored.
+ * offload/numa.h - the memory nodes of buffers.  A preference, never a condition: where the
+ * topology is unknown, the policy cannot be set, or there is only one node, buffers lie where the
+ * kernel puts them, and a sentence says why.  Knows nodes and memory policies, not the content of
+ * buffers.
  *
  * Memory is placed by the policy of the thread that touches it first, so a scope is put around the
- * allocation (aq_mem_alloc touches what it takes). */
+ * allocation (aq_mem_alloc touches every page). */
 #ifndef AQ_OFFLOAD_NUMA_H
 #define AQ_OFFLOAD_NUMA_H
 
@@ -24,18 +25,18 @@ struct aq_numa_choice {
 /* False when it is none of them. */
 bool aq_numa_parse(const char *text, struct aq_numa_choice *ret);
 
-/* What the machine shows this process.  Sets of nodes are bits. */
+/* The memory nodes as this process sees them.  Sets of nodes are bits. */
 struct aq_numa_topology {
-    const char *reason;    /* why nothing can be placed at all; NULL: it can.  A static string */
-    uint64_t memory_nodes; /* whose memory it may use */
-    uint64_t cpu_nodes;    /* whose CPUs it may run on */
+    const char *reason;    /* why memory cannot be placed; NULL: it can.  A static string */
+    uint64_t memory_nodes; /* nodes whose memory the process may use */
+    uint64_t cpu_nodes;    /* nodes whose CPUs the process may run on */
     bool has_policy;       /* started with a policy of its own, as numactl sets it */
 };
 void aq_numa_read(struct aq_numa_topology *ret);
 
 enum aq_numa_kind {
     AQ_NUMA_ANYWHERE,   /* the kernel's choice: nothing is changed */
-    AQ_NUMA_PREFER,     /* on one node as long as it has room */
+    AQ_NUMA_PREFER,     /* on one node as long as it has free memory */
     AQ_NUMA_INTERLEAVE, /* page by page over several */
 };
 
@@ -44,7 +45,7 @@ struct aq_numa_target {
     uint64_t nodes; /* one bit for PREFER, several for INTERLEAVE */
 };
 
-/* Where buffers go. */
+/* Placement of buffers. */
 struct aq_numa {
     struct aq_numa_target large;  /* weights, KV: read by all cores */
     struct aq_numa_target staged; /* pinned memory and staging rings: next to the device */
@@ -63,8 +64,8 @@ void aq_numa_decide(struct aq_numa *ret, const struct aq_numa_topology *topology
 /* "anywhere", "node 1", "nodes 0,2-3 interleaved"; returns text. */
 const char *aq_numa_describe(char *text, size_t bytes, const struct aq_numa_target *target);
 
-/* The policy of the calling thread, between enter and leave, for what it touches first.  Enter and
- * leave come in pairs on one thread; where the kernel refuses, nothing changes. */
+/* The calling thread's policy, between enter and leave, for memory that it touches first.  Enter
+ * and leave come in pairs on one thread; where the kernel refuses, nothing changes. */
 struct aq_numa_scope {
     bool changed;
     int before;

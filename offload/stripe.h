@@ -15,8 +15,8 @@ struct aq_stripe_piece {
     uint64_t offset, bytes;
 };
 
-/* Where logical byte `offset` lies, and how many of the next `bytes` follow it there in one piece.
- */
+/* The place of logical byte `offset`, and how many of the next `bytes` bytes follow there in one
+ * piece. */
 static inline struct aq_stripe_piece aq_stripe_locate(uint32_t count, uint64_t offset,
                                                       uint64_t bytes)
 {

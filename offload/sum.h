@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * offload/sum.h - the checksum of what moves: XXH3-64, by the widest instructions that the library
- * knows for this CPU. */
+ * offload/sum.h - the checksum of moved bytes: XXH3-64, with the widest instructions that the
+ * library has for this CPU. */
 #ifndef AQ_OFFLOAD_SUM_H
 #define AQ_OFFLOAD_SUM_H
 

@@ -3,9 +3,9 @@
  * (the streams of a device, disks that io_fault delays), so that a whole overlapped pipeline runs
  * on one thread and is a pure function of its costs and a seed.
  *
- * A part is a source of events.  The clock jumps to the earliest event of all sources; where
- * several are due at the same time a draw from the seed says which comes first, because nothing may
- * depend on that.  Single-threaded.  Knows neither bytes nor tokens. */
+ * A part is a source of events.  The clock jumps to the earliest event of all sources; of several
+ * at the same time a draw from the seed picks the first, because no result may depend on their
+ * order.  Single-threaded.  Knows neither bytes nor tokens. */
 #ifndef AQ_OFFLOAD_TIMELINE_H
 #define AQ_OFFLOAD_TIMELINE_H
 
@@ -23,8 +23,8 @@ struct aq_timeline;
 
 /* fire may make events due at any later time, or at this one. */
 struct aq_timeline_source {
-    uint64_t (*next)(void *arg);              /* when its earliest event is due; NEVER: none is */
-    void (*fire)(void *arg, uint64_t now_ns); /* the clock stands at that time: one event happens */
+    uint64_t (*next)(void *arg);              /* time of its earliest event; NEVER: none is due */
+    void (*fire)(void *arg, uint64_t now_ns); /* lets that event happen, at its time */
     void *arg;
 };
 
@@ -37,11 +37,11 @@ void aq_timeline_add(struct aq_timeline *t, const struct aq_timeline_source *sou
 void aq_timeline_remove(struct aq_timeline *t, const void *arg);
 
 uint64_t aq_timeline_now(const struct aq_timeline *t);
-/* Moves the clock to the earliest event and lets it happen; false when there is none at or before
- * end_ns: the clock then stands at end_ns, or where it stood when end_ns is NEVER. */
+/* Moves the clock to the earliest event and lets it happen.  false when no event is due at or
+ * before end_ns: the clock is then end_ns, or unchanged when end_ns is NEVER. */
 bool aq_timeline_step(struct aq_timeline *t, uint64_t end_ns);
 
-/* The next number below n (> 0) of the seed's sequence, for parts that want to be unpredictable. */
+/* The next number below n (> 0) of the seed's sequence, for the random choices of parts. */
 uint64_t aq_timeline_draw(struct aq_timeline *t, uint64_t n);
 
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  * offload/xfer.h - transfers: a logical range of a striped set of files to or from one buffer.
- * Cuts each into requests, keeps a queue of them in the io engine, resumes what came short and
- * retries what may be retried, so that an executor sees whole transfers that worked or did not.
- * Owns its requests, allocated at open.  Does not know what the bytes mean, and checks no
- * checksum: that is the caller's, who knows extents.
+ * Cuts each transfer into requests, keeps a queue of them in the io engine, resumes short transfers
+ * and retries errors that may pass, so that an executor sees whole transfers that succeeded or
+ * failed.  Owns its requests, allocated at open.  Knows neither the meaning of the bytes nor their
+ * checksums, which the caller compares.
  *
- * One thread calls all of this, the one that the engine belongs to; aq_io_wake(engine) from any
- * other ends a wait in poll.  An engine serves one xfer.
+ * One thread calls all functions, the engine's thread; aq_io_wake(engine) from any other ends a
+ * wait in poll.  An engine serves one xfer.
  *
- * The fault contract, which tests/unit/offload/test_xfer.c holds it to:
+ * The fault contract, tested by tests/unit/offload/test_xfer.c:
  *
  *   the engine reports            what happens
  *   busy, reordering, latency     nothing; requests wait their turn
  *   EAGAIN, EINTR                 tried again until the deadline
- *   a short transfer              the rest is asked for, from the last whole block on
+ *   a short transfer              the rest is requested, from the last whole block on
  *   EIO                           tried again `eio_retries` times, then the transfer ends in -EIO
  *   the end of a file             the transfer ends in -EIO: files have their size before they are
  *                                 read or written
@@ -22,10 +22,10 @@
  *                                 still (SIGSTOP, a machine that slept) does not count
  *   wrong bytes                   goes unnoticed: the caller compares checksums where there are any
  *
- * A transfer that failed says so once, after all its requests came back: its buffer is garbage but
- * nobody writes to it any more.  Only after -ETIMEDOUT, and when the engine itself broke, may a
+ * A failed transfer is reported once, after all its requests came back: its buffer is garbage, but
+ * is not written to any more.  Only after -ETIMEDOUT, or when the engine itself broke, may a
  * request still be out: then the buffer, and for a write the range of the file, belong to the
- * engine until that is closed.  Other transfers are not affected, but by an engine that broke. */
+ * engine until it is closed.  Other transfers are affected only by a broken engine. */
 #ifndef AQ_OFFLOAD_XFER_H
 #define AQ_OFFLOAD_XFER_H
 
@@ -44,20 +44,20 @@ struct aq_xfer_set {
 };
 
 struct aq_xfer_opts {
-    struct aq_io *io; /* borrowed; closed by the caller, after this */
+    struct aq_io *io; /* borrowed; closed by the caller, after the xfer */
     const struct aq_xfer_set *sets;
     uint32_t set_count;
-    uint32_t depth;         /* requests out at a time, at most what the engine takes */
+    uint32_t depth;         /* requests out at a time; at most the engine's depth_max */
     uint32_t request_bytes; /* of the largest request; multiple of 4096 */
     uint32_t eio_retries;   /* of one request */
     uint64_t deadline_ns;   /* of one request, from its start or its last progress */
 };
 
-/* Depth 16, requests of 2 MiB, 3 retries, one minute; the caller adds io and sets.  Much in flight
- * bridges the moments in which the thread does not run, and makes a transfer late (xfer.c). */
+/* Depth 16, requests of 2 MiB, 3 retries, one minute; the caller adds io and sets.  A deep queue
+ * bridges the moments in which the thread does not run, but delays each transfer (xfer.c). */
 struct aq_xfer_opts aq_xfer_defaults(void);
 
-/* Embedded in the caller's own struct; the caller's again when poll returns it. */
+/* Embedded in the caller's own struct; belongs to the caller again when poll returns it. */
 struct aq_transfer {
     /* the caller's */
     enum aq_io_op op;
@@ -80,39 +80,39 @@ struct aq_transfer {
 struct aq_xfer;
 
 int aq_xfer_open(struct aq_xfer **ret, const struct aq_xfer_opts *opts, struct aq_err *reterr);
-/* Waits for nothing: transfers that still run are forgotten, and their buffers are the engine's
- * until it is closed.  NULL is fine. */
+/* Does not wait: running transfers are lost, and their buffers belong to the engine until it is
+ * closed.  NULL is fine. */
 void aq_xfer_close(struct aq_xfer *x);
 
 /* Adds a transfer behind those started before; never fails, never blocks.  Reads and writes take
  * turns at the queue, each in the order of their start.  Nothing happens before commit or poll. */
 void aq_xfer_start(struct aq_xfer *x, struct aq_transfer *t);
 
-/* Fills the engine's queue and starts what is in it; does not wait.  What does not fit follows in
- * poll: a thread that computes meanwhile leaves the disk idle once the queue has run dry. */
+/* Fills the engine's queue and starts its requests; does not wait.  Requests that do not fit follow
+ * in poll: a thread that computes meanwhile leaves the disk idle once the queue is empty. */
 void aq_xfer_commit(struct aq_xfer *x);
 
-/* Finished transfers, as a list in the order in which they finished.  Waits until there is one, the
- * timeout has passed (AQ_IO_FOREVER: never), or somebody calls aq_io_wake; NULL then.  Also waits
- * for a wake when no transfer runs.  Fills the queue before it returns. */
+/* Finished transfers, as a list in the order in which they finished.  Waits until there is one;
+ * NULL after the timeout (AQ_IO_FOREVER: none) or aq_io_wake.  Also waits for a wake when no
+ * transfer runs.  Fills the queue before it returns. */
 struct aq_transfer *aq_xfer_poll(struct aq_xfer *x, uint64_t timeout_ns);
 
-/* In virtual time: when poll will next have something to do; UINT64_MAX: never. */
+/* In virtual time: the time of poll's next event; UINT64_MAX: none is due. */
 uint64_t aq_xfer_next(const struct aq_xfer *x);
 
 /* Transfers started and not yet returned. */
 uint32_t aq_xfer_running(const struct aq_xfer *x);
 
-/* Raises the error of a transfer that failed: what, where, how often it was tried; returns its
+/* Raises the error of a failed transfer (operation, file, place, number of tries); returns its
  * status. */
 int aq_xfer_error(const struct aq_xfer *x, const struct aq_transfer *t, struct aq_err *reterr);
 
 struct aq_xfer_stats {
     uint64_t bytes[AQ_IO_OP_COUNT];    /* moved by requests that came back */
-    uint64_t requests[AQ_IO_OP_COUNT]; /* that came back, however */
+    uint64_t requests[AQ_IO_OP_COUNT]; /* that came back, with any result */
     uint64_t busy_ns[AQ_IO_OP_COUNT];  /* with a request of this kind out */
     uint64_t any_busy_ns;              /* with any request out */
-    uint64_t again, shorts, eio;       /* requests tried again because of ... */
+    uint64_t again, shorts, eio;       /* requests tried again, by reason */
     uint64_t failed, timed_out;        /* transfers */
     double depth;                      /* mean number of requests out while any was */
 };

@@ -9,8 +9,8 @@ static uint64_t pages_at(const struct aq_admit_length *s, uint32_t passes, uint3
 uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t count,
                              uint32_t page_slots)
 {
-    /* Use only falls when a sequence ends, so the peak lies at the last pass of one of them: after
-     * last - now more passes. */
+    /* The number of pages in use falls only when a sequence ends, so the peak is in the last pass
+     * of some sequence: after last - now more passes. */
     uint64_t peak = 0;
     for (uint32_t e = 0; e < count; e++) {
         uint32_t passes = seated[e].last - seated[e].now;
@@ -33,7 +33,7 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
     if (admitted_tokens > 0 && (uint64_t)admitted_tokens + prompt_tokens > limits->prompt_tokens)
         return false;
     seated[count] = newcomer;
-    /* When all fit at their longest, nothing needs to be played through: the common case. */
+    /* The common case: all sequences fit at their longest, so no peak needs to be computed. */
     uint64_t most = 0;
     for (uint32_t i = 0; i <= count; i++)
         most += pages_at(&seated[i], seated[i].last - seated[i].now, limits->page_slots);
@@ -41,7 +41,7 @@ bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *
            aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
 }
 
-/* Heads that share their slots are full from the prompt on, and round up each for itself. */
+/* Heads that share their slots are full from the prompt on, and each rounds up for itself. */
 static struct aq_admit_length length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                         uint32_t prompt_tokens, uint32_t now, uint32_t left)
 {

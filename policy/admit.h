@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/admit.h - who may sit down: a pure function of lengths, seats and pages, so that generate,
- * planner and simulator count the same passes.  Lengths are bounded (prompt + max new tokens), so
- * it can prove that the pages of all seated sequences never exceed the pool. */
+ * policy/admit.h - whether a sequence may take a seat: a pure function of lengths, seats and pages,
+ * so that generate, planner and simulator count the same passes.  Lengths are bounded (prompt + max
+ * new tokens), so admission can prove that the pages of all seated sequences never exceed the
+ * pool. */
 #ifndef AQ_POLICY_ADMIT_H
 #define AQ_POLICY_ADMIT_H
 
 #include "policy/kv_policy.h"
 
-/* One sequence's keys over time: `now` slots after the coming pass, one more with each pass after
- * it, but never more than `slots`, until last - now more passes are over; then its pages are free.
- * now <= last. */
+/* The keys of one sequence over time: `now` slots after the coming pass, one more with each later
+ * pass, but never more than `slots`, until last - now more passes are over; then the pages are
+ * free.  now <= last. */
 struct aq_admit_length {
     uint32_t now, last;
-    uint32_t slots; /* where keys are dropped it holds fewer than `last`; UINT32_MAX: no limit */
+    uint32_t slots; /* fewer than `last` where keys are dropped; UINT32_MAX: no limit */
 };
 
 /* Most pages that are ever in use at once, pages of `page_slots` slots per layer-set.
@@ -27,21 +28,20 @@ struct aq_admit_limits {
     uint32_t prompt_tokens; /* new prompt tokens this micro-batch may take in this pass */
 };
 
-/* May a sequence with this prompt and these lengths sit down, given those seated in the whole block
- * and the prompt tokens already admitted to this micro-batch for the pass?  A prompt longer than
- * the token limit is admitted alone. seated [count] with room for one more entry (it is used as
- * workspace). */
+/* May the newcomer take a seat, given the sequences seated in the whole block and the prompt tokens
+ * already admitted to this micro-batch for the pass?  A prompt longer than the token limit is
+ * admitted alone.  seated [count + 1]: the last entry is workspace. */
 bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
                   uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
                   struct aq_admit_length newcomer);
-/* Lengths of a sequence from its prompt on, under the limits of its KV policy and in a model of so
- * many KV heads. */
+/* Lengths of a sequence from its prompt on, under the limits of its KV policy and in a model with
+ * kv_heads heads. */
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new);
-/* The same of one that sits: it holds `held` slots and generates `left` tokens more.  One rule for
- * seats whose micro-batch has begun the coming pass already (they hold a slot fewer than this says)
- * and for those that turn after the newcomer's (they let go of their pages a turn after its pass
- * has begun, so a pass later than they count). */
+/* The same of a seated sequence that holds `held` slots and generates `left` tokens more.  The one
+ * rule is an upper bound for two kinds of seats: a seat whose micro-batch has begun the coming pass
+ * already holds one slot fewer than the result says; a seat that turns after the newcomer's frees
+ * its pages one turn after the newcomer's pass has begun, so one pass later than its own count. */
 struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                               uint32_t prompt_tokens, uint32_t held, uint32_t left);
 

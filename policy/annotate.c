@@ -5,7 +5,7 @@
 
 #include <assert.h>
 
-/* The numbers of one pass, as the ops of a micro-batch need them. */
+/* Numbers of one pass that the costs of a micro-batch's ops follow from. */
 struct pass {
     const struct aq_model_steps *steps;
     const struct aq_plan *plan;
@@ -14,16 +14,16 @@ struct pass {
     uint64_t width, kv_width;          /* elements of q, and of k or v, of a row */
 };
 
-/* Bytes of a row of a register, as they count for time: logits are written (twice this is counted)
- * and read to choose, which takes as long as 12 bytes more. */
+/* Bytes of a row of a register, weighted by time: list_row_bytes() counts writes twice, and
+ * choosing a token from logits takes as long as 12 bytes more of each. */
 static uint64_t register_bytes(const struct pass *p, enum aq_register r)
 {
     uint64_t bytes = aq_register_row_bytes(p->steps, r, p->plan->shape.compute);
     return r == AQ_REG_LOGITS ? 3 * bytes : bytes;
 }
 
-/* What the primitives of a list read and write of a row.  What is written is read first, for its
- * cache lines if not for its values. */
+/* Bytes that the primitives of a list read and write for a row.  A write counts twice, because its
+ * cache lines are read first. */
 static uint64_t list_row_bytes(const struct pass *p, uint32_t step, const struct aq_prim_list *list)
 {
     uint64_t bytes = 0;
@@ -40,7 +40,7 @@ static uint64_t list_row_bytes(const struct pass *p, uint32_t step, const struct
     return bytes;
 }
 
-/* What the matrices of a step are read as by its products. */
+/* The format in which a step's products read its matrices. */
 static enum aq_dtype read_format(const struct pass *p, const struct aq_step_desc *d)
 {
     bool unpacked = p->plan->unpack && aq_step_is_layer(d);
@@ -53,8 +53,8 @@ static void add_flops(struct aq_op_cost *c, uint64_t flops, uint32_t k)
     c->short_flops += (uint64_t)((double)flops * aq_hardware_shortness(k));
 }
 
-/* Bytes of the matrices of a step's products in a format, and flops of a row, where products run:
- * without those whose columns the host computes. */
+/* Bytes of the matrices of a step's products in a format, and flops of a row: for the side where
+ * products run, so without the columns that the host computes. */
 static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
                                    const struct aq_prim_list *list, enum aq_dtype format)
 {
@@ -76,15 +76,15 @@ static struct aq_op_cost list_cost(const struct pass *p, uint32_t step,
     return c;
 }
 
-/* Bytes of K and V of so many keys of one layer, in whole pages where they are kept. */
+/* Bytes of K and V of `keys` keys of one layer, rounded up to pages. */
 static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
 {
     const struct aq_block_shape *s = &p->plan->shape;
     return keys * s->page_bytes / s->page_slots;
 }
 
-/* What a row reads and writes beside so many keys: scores are read and written, positions read to
- * choose what is dropped. */
+/* Bytes that a row reads and writes beside `keys` keys: scores are read and written, and positions
+ * are read to choose the key to drop. */
 static uint64_t slot_bytes(const struct pass *p, uint64_t keys)
 {
     uint32_t bytes = aq_kv_policy_scores(&p->plan->kv)  ? 12
@@ -93,13 +93,13 @@ static uint64_t slot_bytes(const struct pass *p, uint64_t keys)
     return keys * p->steps->kv_heads * bytes;
 }
 
-/* Keys alone are read again for the statistics of a prompt. */
+/* Statistics of a prompt read its keys, not its values, a second time. */
 static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *part)
 {
     return part->stat_key_pairs ? kv_bytes(p, part->prefill_rows) / 2 : 0;
 }
 
-/* A row's q, k and v, and what its heads make of them. */
+/* A row's q, k and v, and the output of its heads. */
 static uint64_t attended_bytes(const struct pass *p)
 {
     return register_bytes(p, AQ_REG_QKV) + 2 * register_bytes(p, AQ_REG_ATTENTION);
@@ -119,7 +119,7 @@ static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, 
     return c;
 }
 
-/* Of what belongs to a product that the host has columns of. */
+/* The cost of an op that serves a product with columns of the host. */
 static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
     const struct aq_step_desc *d = &p->steps->step[op->step];

@@ -13,7 +13,7 @@
 #include <stdio.h>
 
 #define PAGE_BYTES_MIN (64 * AQ_KIB)
-/* A staging slot is at most this part of its memory, but not smaller than that. */
+/* A staging slot takes at most 1 / STAGE_SHARE of its memory, but at least STAGE_BYTES_MIN. */
 #define STAGE_SHARE     64
 #define STAGE_BYTES_MIN (4 * AQ_MIB)
 
@@ -42,8 +42,8 @@ uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_
     return aq_div_up(keys, s->page_slots) * layers;
 }
 
-/* A page is whole runs of 32 slots of all KV heads: at least 64 KiB where that wastes at most 5 %
- * of a sequence (half a page is lost on average). */
+/* A page is a number of runs of 32 slots of all KV heads: at least 64 KiB, if that wastes at most 5
+ * % of a sequence (half a page is lost on average). */
 static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
     const struct aq_model_steps *m = in->steps;
@@ -56,8 +56,8 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
     s->run_bytes = run;
 }
 
-/* Most slots that a sequence of mean length comes to hold; with what heads that share them round up
- * to. */
+/* Most slots that a sequence of mean length comes to hold, rounding of heads that share slots
+ * included. */
 static uint64_t mean_slots(const struct aq_block_inputs *in)
 {
     struct aq_kv_limits l;
@@ -71,8 +71,8 @@ static uint64_t mean_slots(const struct aq_block_inputs *in)
     return aq_min_u64(total, l.slots);
 }
 
-/* The pool of a tier: every seat at its longest, or, where lengths are known to be shorter on
- * average, a quarter more than the average plus one of the longest; admission keeps within it. */
+/* Pages of a tier's pool: for every seat at its longest, or, if the average length is known and
+ * shorter, a quarter more than the average plus one longest sequence; admission stays within. */
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
                            uint64_t seats)
 {
@@ -127,8 +127,8 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 
-/* Resident weights, by where they live: what streams from host memory lives there; table and head
- * are one matrix where they are tied. */
+/* Resident weights by tier.  Weights that stream from host memory are resident there; tied table
+ * and head are one matrix. */
 static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, enum aq_tier device)
 {
     const struct aq_model_steps *m = in->steps;
@@ -156,7 +156,7 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
     add(&b->ledger, device, "vectors", vectors);
 }
 
-/* What is remembered of every slot, in the memory of the side that attends it. */
+/* Scores, positions and victims of slots, in the memory of the side that attends. */
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_kv_layout layout;
@@ -172,8 +172,8 @@ static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
 }
 
-/* Of sequences that give slots up: rows that wait to be written to disk, and the host's copies of
- * victims that a separate device chooses. */
+/* For sequences that drop keys: the delta of those on disk, and the host's copies of victims that a
+ * separate device chooses. */
 static void add_kv_beside(struct aq_block *b, const struct aq_block_inputs *in, uint64_t disk_seats)
 {
     const struct aq_plan *p = &b->plan;
@@ -304,7 +304,7 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         cap = aq_min_u64(cap, in->prompt_sum);
     uint64_t usual = in->tight ? in->prompt_max : AQ_BLOCK_PROMPT_TOKENS;
     uint64_t prompts = aq_min_u64(cap, in->prompt_tokens ? in->prompt_tokens : usual);
-    /* One prompt is admitted whatever its length. */
+    /* A single prompt is admitted whatever its length. */
     s->prompt_tokens = (uint32_t)prompts;
     s->rows_max = (uint32_t)aq_max_u64(prompts, in->prompt_max) + seats_per_batch;
     uint32_t tile = in->tight ? AQ_BLOCK_TIGHT_TILE_ROWS : AQ_BLOCK_TILE_ROWS;
@@ -327,8 +327,8 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     ret->kv_disk = all * runs * run;
 }
 
-/* Bytes of a step's matrices that pass through the ring: of those that ops of this kind multiply
- * with, or (KIND_COUNT) of all. */
+/* Bytes of a step's matrices that pass through the ring: of the matrices that ops of this kind use,
+ * or (KIND_COUNT) of all. */
 static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
                            uint32_t step, enum aq_op_kind kind)
 {
@@ -377,18 +377,18 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
                     aq_max_u64(panel, aq_panel_bytes(aq_matrix_format(w, in->weight_format), w->k));
         }
     }
-    /* MLP is cut in two where what lies between, for all rows, is less than what the ring saves. */
+    /* MLP is cut in two where the rows between the halves take less memory than the ring saves. */
     uint64_t whole = group_bytes(in, &p->placement, false);
     uint64_t inner = (uint64_t)p->shape.rows_max * in->steps->inner * aq_dtype_bytes(in->compute);
     p->split_mlp = p->host_products > 0 || inner * p->shape.micro_batches <= whole;
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
-    /* Small models take small chunks, so that a ring is still several of them. */
+    /* Small models take small chunks, so that the ring still has several. */
     uint64_t most = in->tight ? AQ_MIB : AQ_BLOCK_CHUNK_BYTES;
     uint64_t chunk = aq_min_u64(most, aq_max_u64(AQ_MIB, group / 4));
-    /* The number of ops follows from the number of chunks: huge models take larger ones. */
+    /* Huge models take larger chunks, because the number of ops grows with the number of chunks. */
     chunk = aq_max_u64(chunk, group * in->steps->step_count / AQ_BLOCK_CHUNKS_MAX);
     chunk = in->chunk_bytes ? in->chunk_bytes : aq_max_u64(chunk, panel);
-    /* A tight ring begins at what is needed together, and grows where chunks are not full. */
+    /* A tight ring begins at the bytes of one group, and grows where chunks are not full. */
     double steps = in->ring_steps > 0 ? in->ring_steps : AQ_BLOCK_RING_STEPS;
     uint64_t usual = in->tight ? group / chunk * chunk : (uint64_t)(steps * (double)group) + chunk;
     uint64_t ring = in->prefetch_bytes ? in->prefetch_bytes : usual;
@@ -398,8 +398,8 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     p->staging_chunks = 4;
 }
 
-/* Seats of a staged part: as many as a staging slot of moderate size holds, which is smaller where
- * slots of that size would be a good part of the memory that they are in. */
+/* Seats of a staged part: as many as fit a staging slot of moderate size, or of a smaller one where
+ * slots of that size would take too much of their memory. */
 static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in)
 {
     uint64_t seat = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads) * s->run_bytes;
@@ -415,7 +415,7 @@ static bool is_quantised(enum aq_dtype t)
     return t != AQ_F32 && t != AQ_F16 && t != AQ_BF16;
 }
 
-/* The inputs with attention's side settled: next to the KV, where nobody asks for another. */
+/* The inputs with the side of attention decided: next to the KV, unless the inputs fix another. */
 static struct aq_block_inputs settled(const struct aq_block_inputs *in,
                                       const struct aq_placement *placement)
 {
@@ -428,8 +428,8 @@ static struct aq_block_inputs settled(const struct aq_block_inputs *in,
     return s;
 }
 
-/* Stream and program; a ring of our own choosing grows until everything fits that is needed
- * together (pieces of a chunk are whole panels, so sizes alone do not tell). */
+/* Builds stream and program.  A ring that the user has not fixed grows until the weights of each
+ * group fit (chunks consist of whole panels, so the sum of sizes is only a lower bound). */
 static int build_program(struct aq_block *b, const struct aq_block_inputs *in,
                          struct aq_err *reterr)
 {

@@ -16,15 +16,15 @@
 /* Seats beyond this gain nothing on a CPU: products are compute-bound from about 128 rows on. */
 enum { AQ_BLOCK_SEATS_CAP = 256, AQ_BLOCK_TILE_ROWS = 512, AQ_BLOCK_HEAD_TILE_ROWS = 128 };
 enum { AQ_BLOCK_PROMPT_TOKENS = 4096 };
-/* Of a block that would not fit otherwise. */
+/* Tiles of a block that does not fit with the usual ones. */
 enum { AQ_BLOCK_TIGHT_TILE_ROWS = 64, AQ_BLOCK_TIGHT_HEAD_ROWS = 16 };
-/* The weight ring: chunks of this many bytes (larger where a panel is), and bytes of the ring where
- * nobody says: this many times what one group of ops needs at once. */
+/* The weight ring: bytes of a chunk (more where a panel is larger), and how many times the weights
+ * of one group of ops the ring holds by default. */
 #define AQ_BLOCK_CHUNK_BYTES (16 * AQ_MIB)
 enum { AQ_BLOCK_RING_STEPS = 2 };
-/* Unless larger chunks make fewer, about as many chunks stream in a pass at most. */
+/* Chunks of a pass, about: above this number chunks are made larger. */
 enum { AQ_BLOCK_CHUNKS_MAX = 64 * 1024 };
-/* Bytes of a staging slot for KV, if a seat does not need more. */
+/* Bytes of a staging slot for KV, unless one seat needs more. */
 #define AQ_BLOCK_STAGE_BYTES (64 * AQ_MIB)
 
 struct aq_block_inputs {
@@ -34,26 +34,25 @@ struct aq_block_inputs {
     /* What the command line fixes; 0 is free. */
     uint32_t micro_batch, micro_batches, prompt_tokens;
     uint64_t chunk_bytes, prefetch_bytes;
-    double ring_steps; /* the ring where it is free: so many groups; 0: AQ_BLOCK_RING_STEPS */
+    double ring_steps; /* groups that a free ring holds; 0: AQ_BLOCK_RING_STEPS */
     const struct aq_placement *placement; /* NULL: chosen */
     enum aq_attention_side attention;
     bool attention_auto; /* chosen: on the host where KV lives there */
-    /* Percent, where it is split: struct aq_plan; 0: chosen where the machine's rates are known,
-     * else the usual half. */
+    /* Percent of split attention that the host does (struct aq_plan); 0: chosen where the machine's
+     * rates are known, else the usual half. */
     double split_host;
-    bool one_side; /* never split where that is chosen: the sides' bits differ, and must not */
+    bool one_side; /* a chosen side is never split: the bits of host and device differ */
     bool separate, fuse_layer, alternate;
-    bool gpu;                /* the separate device is one: struct aq_gpu_sizes */
-    uint64_t context_bytes;  /* that its driver holds */
+    bool gpu;                /* the separate device is a GPU: struct aq_gpu_sizes */
+    uint64_t context_bytes;  /* held by the GPU's driver */
     double host_products;    /* percent: struct aq_plan */
-    bool host_products_auto; /* chosen instead: of a few, where the machine's rates are known */
+    bool host_products_auto; /* chosen among a few shares, where the machine's rates are known */
     const struct aq_hardware *hw; /* rates to rank blocks with; NULL: the plain rule */
-    uint64_t
-        plan_ops; /* that the planner may build and simulate; 0: as many as a few seconds take */
-    /* Where nothing fits else: the smallest ring and tiles that do, and one prompt at a time. */
+    uint64_t plan_ops; /* ops that the planner may build and simulate; 0: as a few seconds allow */
+    /* Where no other block fits: the smallest ring and tiles, and one prompt at a time. */
     bool tight;
-    bool refill, serial; /* how they are ranked: struct aq_forecast_work */
-    bool can_stream;     /* the weights are in a packed store, or can be put into one */
+    bool refill, serial; /* what blocks are ranked for: struct aq_forecast_work */
+    bool can_stream;     /* the weights are in a packed store, or can be packed */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
     uint32_t prompt_max, total_max;
@@ -61,7 +60,7 @@ struct aq_block_inputs {
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
     uint64_t trace_bytes_per_op;    /* 0: nothing is recorded */
-    uint64_t budget[AQ_TIER_COUNT]; /* device: of a separate one */
+    uint64_t budget[AQ_TIER_COUNT]; /* AQ_DEVICE: of a separate device */
 };
 
 /* A plan with everything that follows from it.  Zero-initialise before the first use. */
@@ -70,7 +69,7 @@ struct aq_block {
     struct aq_stream stream;
     struct aq_program program;
     struct aq_ledger ledger;
-    bool tight; /* as in the inputs; a forecast does not see what small tiles cost */
+    bool tight; /* as in the inputs; forecasts do not count the cost of small tiles */
 };
 void aq_block_close(struct aq_block *b);
 
@@ -78,33 +77,34 @@ void aq_block_close(struct aq_block *b);
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors);
 
-/* Of a block of so many seats in each micro-batch: its shape, and the bytes of its KV, all of it in
- * memory or all of it on disk, with what stays in host memory of that. */
+/* A block with `seats` seats in each micro-batch: its shape; the bytes of its KV, if all KV is in
+ * memory or if all is on disk; and the tails that KV on disk keeps in host memory. */
 struct aq_block_sizes {
     struct aq_block_shape shape;
     uint64_t kv_memory, kv_disk, kv_tails;
 };
 void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats);
 
-/* Chooses *ret, and only if nothing fits with buffers of the usual sizes one with the smallest;
- * every line of the ledger is the bytes aq_mem_alloc is asked for (rounded).
- * -ENOBUFS: the sentence says the shortfall and the largest block that fits, or that none does;
- * -EINVAL: a placement that does not add up, a ring that is too small; -ENOMEM: this process had no
- * memory to look, which says nothing of what fits. */
+/* Chooses *ret.  The smallest buffers are taken only if no block fits with the usual ones.  Every
+ * line of the ledger has the (rounded) bytes that aq_mem_alloc is called with.  -ENOBUFS: the
+ * sentence says the shortfall and the largest block that fits, or that none does; -EINVAL: a
+ * placement that does not add up, a ring that is too small; -ENOMEM: this process ran out of
+ * memory, which says nothing about blocks. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
-/* The least that the inputs ask for, fitting or not, to say by how much it does not: what they fix,
- * else one seat with the smallest buffers, and weights, KV, head and hidden states each on the tier
- * where the fewest bytes are lacking; first tried with everything on disk that may be there.
- * -EINVAL: there is no such program; -ENOMEM: of this process. */
+/* The least block that the inputs allow, for saying how much memory is missing, so it need not fit:
+ * the choices that the inputs fix, else one seat with the smallest buffers, and weights, KV, head
+ * and hidden states each on the tier where the fewest bytes are missing.  The search begins with
+ * everything on disk that may be there.  -EINVAL: no program can be built; -ENOMEM: of this
+ * process. */
 int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
-/* What the buffer of a slot class is called in the ledger and in the account of memory; NULL for
- * classes without one of their own. */
+/* Name of a slot class's buffer in the ledger and in the account of memory; NULL: the class has no
+ * buffer of its own. */
 const char *aq_block_purpose(enum aq_slot_class c);
 
-/* Rows of a product tile: normalised, between the halves of MLP, and embedded, one behind the
- * other. */
+/* The three arrays of a product tile, one behind the other: normalised rows, rows between the
+ * halves of MLP, and embedded rows. */
 struct aq_block_tiles {
     uint64_t norm, inner, embed; /* bytes; whole cache lines but the last */
 };
@@ -114,7 +114,7 @@ struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_mo
  */
 uint64_t aq_block_rows_bytes(const struct aq_plan *p);
 
-/* Pages that sequences of this many keys need, all layers together. */
+/* Pages that a sequence with this many keys needs, all layers together. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);
 
 #endif

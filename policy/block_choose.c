@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which block a run takes: the plain rule's or the planner's, or what the least would need. */
+ * Chooses the block of a run: the plain rule's or the planner's; or says what the least block
+ * needs. */
 #include "policy/planner.h"
 
 #include "base/mem.h"
@@ -8,11 +9,11 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Ops built where it is likely that nothing fits. */
+/* Ops that a search may build where probably no block fits. */
 enum { SHORT_SEARCH_OPS = 1000 * 1000 };
 
-/* Weights where products run, but for `streamed` percent of them; KV where products run while
- * everything is there, beside a separate device's memory once weights have to stream. */
+/* All weights where products run, except `streamed` percent.  KV is there too if no weights stream;
+ * else, beside a separate device, it is in host memory. */
 static struct aq_placement in_memory(const struct aq_block_inputs *in, double streamed)
 {
     enum aq_tier near = in->separate ? AQ_DEVICE : AQ_HOST;
@@ -34,8 +35,8 @@ static bool within(const struct aq_block *b, const struct aq_block_inputs *in)
     return true;
 }
 
-/* No block fits the budgets; -ENOMEM is that this process had no memory to look, after which
- * nothing else may be tried in place of it. */
+/* No block fits the budgets.  -ENOMEM means instead that this process ran out of memory in the
+ * search, which then ends. */
 enum { UNFIT = -ENOBUFS };
 
 /* Largest number of seats per micro-batch, at most `most`, that fits; 0 when not even one does;
@@ -78,7 +79,7 @@ static void size_text(char *text, size_t size, uint64_t bytes)
                  (double)bytes / (double)(large ? AQ_GIB : AQ_MIB), large ? "GiB" : "MiB");
 }
 
-/* The largest lines of a tier, from the largest on: what is in the way. */
+/* The largest lines of a tier on the ledger, largest first, for a message. */
 static void largest_lines(char *text, size_t size, const struct aq_ledger *l, enum aq_tier tier)
 {
     enum { LINES = 3 };
@@ -106,7 +107,7 @@ static void largest_lines(char *text, size_t size, const struct aq_ledger *l, en
     }
 }
 
-/* A tier whose lines are more than there is. */
+/* A tier whose budget the ledger exceeds. */
 static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     enum aq_tier tier = AQ_HOST;
@@ -117,7 +118,8 @@ static enum aq_tier short_of(const struct aq_block *b, const struct aq_block_inp
     return tier;
 }
 
-/* A block that does not fit: of one seat, or, where `most` do, of those that were asked for. */
+/* The message for a block that does not fit: of one seat, or, if `most` seats would fit, of the
+ * number that the inputs fix. */
 static void refuse(const struct aq_block *b, const struct aq_block_inputs *in, uint32_t most,
                    struct aq_err *reterr)
 {
@@ -169,7 +171,7 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
     if (rc < 0)
         return rc;
     uint32_t seats = b->plan.shape.micro_batch;
-    /* In half percents: as much of the weights in memory as the seats leave room for. */
+    /* In half percents: as much of the weights in memory as fits beside the seats. */
     int good = 200, bad = 0;
     while (good - bad > 1) {
         int middle = (good + bad) / 2;
@@ -188,8 +190,8 @@ static int choose_streamed(struct aq_block *b, const struct aq_block_inputs *in,
 
 /* ---- the least ---------------------------------------------------------------------------- */
 
-/* The least memory: attended next to the KV, a layer has both halves in the ring at once; on the
- * device one after the other. */
+/* For the least memory: with attention on the host, both halves of a layer are in the ring at once;
+ * with attention on the device one after the other. */
 static struct aq_block_inputs attended_on_the_device(const struct aq_block_inputs *in)
 {
     struct aq_block_inputs ret = *in;
@@ -200,10 +202,10 @@ static struct aq_block_inputs attended_on_the_device(const struct aq_block_input
     return ret;
 }
 
-/* Where a block of the least memory can have what, all of it on one tier. */
+/* The kinds of bytes that the least block puts on one tier each. */
 enum least_of { LEAST_HEAD, LEAST_HIDDEN, LEAST_KV, LEAST_WEIGHTS, LEAST_KINDS };
 
-/* Bytes that the tiers lack, together. */
+/* Bytes missing on all tiers together. */
 static double lacking(const struct aq_block *b, const struct aq_block_inputs *in)
 {
     double excess[AQ_TIER_COUNT], sum = 0;
@@ -231,8 +233,8 @@ static int make_least(struct aq_block *b, const struct aq_block_inputs *in,
                          in->micro_batch ? in->micro_batch : 1, reterr);
 }
 
-/* Moves one kind to where the fewest bytes are lacking; *b is made of `at` before and after.
- * 1: it moved, 0: it is there, -ENOMEM. */
+/* Moves one kind to the tier where the fewest bytes are missing; *b is the block of placement `at`
+ * before and after.  1: the kind has moved; 0: it is on that tier already; -ENOMEM. */
 static int try_tiers(struct aq_block *b, const struct aq_block_inputs *in,
                      enum aq_tier at[LEAST_KINDS], enum least_of what)
 {
@@ -270,7 +272,7 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
                                     [LEAST_WEIGHTS] = far};
     in.tight = true;
     int rc = make_least(ret, &in, at, reterr);
-    /* One after the other, as long as one of them moves: each time fewer bytes are lacking. */
+    /* Kinds move one after the other as long as any moves; each move leaves fewer bytes missing. */
     int same = rc == 0 && !in.placement ? 0 : LEAST_KINDS;
     for (int what = 0; same < LEAST_KINDS && lacking(ret, &in) > 0;
          what = (what + 1) % LEAST_KINDS) {
@@ -284,8 +286,8 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
 
 /* ---- the choice -------------------------------------------------------------------------- */
 
-/* Without knowing the machine's rates: where that takes the seats that are wanted, everything near
- * the products. */
+/* The choice without rates of the machine: everything near the products, if all wanted seats fit
+ * there. */
 static int choose_plainly(struct aq_block *b, const struct aq_block_inputs *in,
                           struct aq_err *reterr)
 {
@@ -296,9 +298,9 @@ static int choose_plainly(struct aq_block *b, const struct aq_block_inputs *in,
 }
 
 /* The plain rule's block, or, where the machine's rates are known, the fastest that the planner
- * finds; beside a separate device it may also find better where everything fits.  Where the plain
- * rule has none, buffers of the smallest sizes at least give the least block that fits; where even
- * that does not, only shares of several tiers could, and the search for those is a short one. */
+ * finds (beside a separate device also where everything fits).  If the plain rule finds none, the
+ * least block with the smallest buffers is tried.  If that does not fit either, only kinds shared
+ * between tiers could fit, and the search for these is short. */
 static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct aq_err *reterr)
 {
     struct aq_block_inputs search = *in, device = attended_on_the_device(in);
@@ -320,7 +322,7 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
             aq_block_close(b);
     } else if (!in->separate && !b->stream.chunk_count &&
                b->plan.shape.micro_batch == aq_block_seats_wanted(in)) {
-        return 0; /* everything is there, for all seats */
+        return 0; /* everything is near the products, for all seats */
     }
     if (!ranked)
         return rc;
@@ -328,7 +330,7 @@ static int choose(struct aq_block *b, const struct aq_block_inputs *in, struct a
     return found < 0 ? found : b->program.op_count ? 0 : rc;
 }
 
-/* Most seats, fewer than were asked for, that fit where the least block of so many has what. */
+/* Most seats, fewer than the inputs fix, whose least block fits. */
 static int most_of_least(uint32_t *ret, const struct aq_block_inputs *given, struct aq_err *reterr)
 {
     struct aq_block b = {0};
@@ -345,8 +347,8 @@ static int most_of_least(uint32_t *ret, const struct aq_block_inputs *given, str
     return rc == -ENOMEM ? rc : 0;
 }
 
-/* Nothing fitted.  What was tried last may have wanted more than the least that there is, which is
- * what is told. */
+/* No block fitted.  The message is about the least block, not about the one tried last, which may
+ * be larger. */
 static int refuse_least(const struct aq_block_inputs *given, struct aq_err *reterr)
 {
     struct aq_block b = {0};

@@ -27,9 +27,9 @@ struct content {
     uint32_t readers; /* since then: index of the first, or NOBODY */
 };
 
-/* Only starts need clocks.  An op's end is before b's start exactly if someone who waits for that
- * end - a dep, or the next op of an in-order lane - has started by then; of those it is enough to
- * know the first of each lane, because lanes start in order. */
+/* Only starts need clocks.  An op has ended before b starts exactly if an op that waits for that
+ * end (through a dep, or as the next op of an in-order lane) has started by then.  Of these waiting
+ * ops the first one of each lane is enough, because lanes start in order. */
 struct flow {
     const struct aq_program *p;
     uint32_t lane_ops[AQ_LANE_COUNT];
@@ -208,13 +208,13 @@ static int check_tag(const struct flow *f, instance n, const struct aq_use *use,
                     written ? ", left by " : "", written ? writer : "");
 }
 
-/* Does the op that writes such a slot read it too, and nobody after it? */
+/* Are slots of this class scratch: written and read by one op, and by no later one? */
 static bool is_scratch(uint8_t slot_class)
 {
     return slot_class == AQ_SLOT_LOGITS || slot_class == AQ_SLOT_KV_PREFILL;
 }
 
-/* What nobody has read is not overwritten: it was lost, or made for nothing. */
+/* A slot that no op has read is not overwritten: its object would be lost, or made for nothing. */
 static int check_loss(const struct flow *f, instance n, const struct aq_use *use,
                       struct aq_err *reterr)
 {
@@ -270,8 +270,8 @@ static int play_use(struct flow *f, instance n, const struct aq_use *use, struct
     return 0;
 }
 
-/* What is there before the first pass: rows and KV, as a pass leaves them.  All else is empty: a
- * program that needs more would run from its second pass on only. */
+/* The slots before the first pass: rows and KV as a pass leaves them, all others empty.  A program
+ * that needs more could not run its first pass. */
 static void enter(struct flow *f)
 {
     const struct aq_program *p = f->p;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/checker.h - proves a program without trusting its builder.
  *
- * What may happen before what follows from deps and lane order alone, over unrolled passes: an op
- * starts after its deps have ended and after the op before it on its lane has started (ended, where
- * lanes run in order).  On that ground
- *   - every two uses of a slot of which one writes are ordered, and in the order of the array;
- *   - so every legal execution leaves in the slots what the array leaves when it is played one op
- *     after the other, and there every READ and UPDATE finds the tag it needs: in the first pass,
- *     when only rows and KV are there, and in the later ones; and no WRITE overwrites what nobody
+ * Order follows from deps and lanes alone, over unrolled passes: an op starts after its deps have
+ * ended and after the op before it on its lane has started (ended, where lanes run in order).  The
+ * checker shows that
+ *   - two uses of a slot of which one writes are always ordered, and in the order of the array;
+ *   - so every legal execution leaves the slots as the array does when its ops are played one after
+ *     the other.  In that play every READ and UPDATE finds the tag it needs, in the first pass,
+ *     when only rows and KV are there, and in later ones; and no WRITE overwrites data that no op
  *     has read;
  *   - no op waits for itself: deps, lane order and the end of a pass all point from an earlier
  *     (pass, index) to a later one, once same-pass deps point to smaller indices.
@@ -17,13 +17,13 @@
 
 #include "policy/program.h"
 
-/* What else is known about the program; all may be absent. */
+/* Further facts that the program must agree with; each may be absent. */
 struct aq_check_opts {
     /* The chunks: their number, bytes, slots and routes must be the program's.  With the steps too,
      * products must find all their chunks. */
     const struct aq_stream *stream;
     const struct aq_model_steps *steps;
-    const uint64_t *slot_bytes; /* [AQ_TIER_COUNT]: what the slots of a tier must add up to */
+    const uint64_t *slot_bytes; /* [AQ_TIER_COUNT]: bytes that a tier's slots must add up to */
     uint64_t weight_bytes;      /* streamed per pass; 0: not compared */
 };
 
@@ -32,12 +32,12 @@ struct aq_check_opts {
 int aq_program_check(const struct aq_program *p, const struct aq_check_opts *opts,
                      struct aq_err *reterr);
 
-/* What one op or one table shows: ranges, lanes, deps that point back, ops that use what their kind
- * works on, moves that leave what they took, every chunk loaded exactly once a pass, bytes. */
+/* Form, which one op or one table shows: ranges, lanes, deps that point back, slots that fit the
+ * op's kind, moves that leave the object that they took, every chunk loaded once a pass, bytes. */
 int aq_program_check_form(const struct aq_program *p, const struct aq_check_opts *opts,
                           struct aq_err *reterr);
 
-/* Order and tags, as above.  Needs a program of sound form. */
+/* Flow: order and tags, as above.  The program's form must have been checked. */
 int aq_program_check_flow(const struct aq_program *p, struct aq_err *reterr);
 
 /* "ATTN_HOST of step 3, micro-batch 1, part 0 (op 57)", for messages.  Returns dst. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What one op or one table of a program shows, before order matters. */
+ * The form of a program: properties of single ops and tables, without their order. */
 #include "policy/checker_form.h"
 
 #include <assert.h>
@@ -52,7 +52,7 @@ static bool lane_fits(uint8_t kind, uint8_t lane)
     }
 }
 
-/* Does the op belong to a product that the host has a share of exactly if it is of such a kind? */
+/* Is `of` set exactly in ops of the kinds that serve a product with columns of the host? */
 static bool of_fits(const struct aq_op *op)
 {
     bool shared = op->kind == AQ_OP_PRODUCT_HOST || op->kind == AQ_OP_MERGE ||
@@ -104,7 +104,7 @@ static bool tag_is_sound(const struct aq_program *p, const struct aq_tag *t)
            t->part < p->parts;
 }
 
-/* The residual stream is what the step before left, until this one leaves it. */
+/* The residual stream has the tag of the step before, until this step leaves its own. */
 static bool hidden_is_own(const struct aq_op *op, const struct aq_tag *t, bool leaves)
 {
     if (op->of && !leaves) /* the input of a product on the host */
@@ -112,7 +112,7 @@ static bool hidden_is_own(const struct aq_op *op, const struct aq_tag *t, bool l
     return t->index + !(leaves || aq_op_is_move(op)) == op->step;
 }
 
-/* Tags of an op tell of its own micro-batch, and of its own step and part where it has them. */
+/* Tags of an op name its own micro-batch, and its own step and part where it has them. */
 static bool tag_is_own(const struct aq_op *op, const struct aq_tag *t, bool leaves)
 {
     bool attention = op->kind >= AQ_OP_ATTN_PREFILL && op->kind <= AQ_OP_ATTN_HOST;
@@ -140,7 +140,8 @@ static bool tag_is_own(const struct aq_op *op, const struct aq_tag *t, bool leav
     }
 }
 
-/* Slots are those that the op's own numbers name: the executor goes by these. */
+/* An op's slots are those that its numbers workspace, stage and chunk name, which the executor
+ * uses. */
 static bool slot_is_own(const struct aq_program *p, const struct aq_op *op,
                         const struct aq_use *use)
 {
@@ -170,7 +171,7 @@ static bool slot_is_own(const struct aq_program *p, const struct aq_op *op,
     }
 }
 
-/* What the slots of a class hold. */
+/* Can slots of this class hold the object? */
 static bool object_fits(uint8_t slot_class, uint8_t object)
 {
     static const uint8_t held[AQ_SLOT_CLASS_COUNT] = {
@@ -201,8 +202,8 @@ static bool object_fits(uint8_t slot_class, uint8_t object)
     return held[slot_class] == object || (object == AQ_OBJECT_PARTIAL && output);
 }
 
-/* Can the op's side reach the slot?  Where the device has memory of its own it computes there and
- * nowhere else; rows are kept on both sides. */
+/* Can the op's side reach the slot?  A separate device computes in its own memory only; rows are in
+ * both memories. */
 static bool tier_is_own(const struct aq_program *p, const struct aq_op *op,
                         const struct aq_use *use, bool separate)
 {
@@ -282,13 +283,13 @@ static struct tally count_uses(const struct aq_program *p, const struct aq_op *o
     return t;
 }
 
-/* Does it leave its output, in whole or without the columns that the host computes? */
+/* Does the op leave its output, whole or without the host's columns? */
 static bool leaves(const struct tally *t, enum aq_object output)
 {
     return t->out[output] + t->out[AQ_OBJECT_PARTIAL] == 1;
 }
 
-/* What the op leaves whose product an op of the host's belongs to. */
+/* The output of an op of this kind, whose product has columns of the host. */
 static enum aq_object output_of(enum aq_op_kind kind)
 {
     return kind == AQ_OP_PRE      ? AQ_OBJECT_QKV
@@ -296,7 +297,7 @@ static enum aq_object output_of(enum aq_op_kind kind)
                                   : AQ_OBJECT_HIDDEN;
 }
 
-/* Does an op use what ops of its kind work on? */
+/* Does an op use the objects that ops of its kind work on? */
 static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
 {
     struct tally t = count_uses(p, op);
@@ -328,10 +329,10 @@ static bool uses_fit(const struct aq_program *p, const struct aq_op *op)
     case AQ_OP_HEAD:
         return t.in[AQ_OBJECT_HIDDEN] == 1 && t.in[AQ_OBJECT_ROWS] == 1 &&
                t.out[AQ_OBJECT_LOGITS] == 1 && t.out[AQ_OBJECT_TOKENS] == 1;
-    case AQ_OP_TURN: /* it gives pages away, so it must hold all of them */
+    case AQ_OP_TURN: /* TURN frees pages, so it must hold all of them */
         return t.in[AQ_OBJECT_TOKENS] == 1 && t.out[AQ_OBJECT_ROWS] == 1 &&
                t.out[AQ_OBJECT_KV] == kv / p->micro_batches;
-    default: return true; /* moves: their routes are looked at */
+    default: return true; /* moves: aq_check_moves() checks their routes */
     }
 }
 
@@ -353,7 +354,7 @@ static int compare_identities(const void *a, const void *b)
     return x->of < y->of ? -1 : x->of > y->of;
 }
 
-/* Nothing is computed twice in a pass. */
+/* No object is computed twice in a pass. */
 static int check_once(const struct aq_program *p, struct aq_err *reterr)
 {
     struct identity *list = calloc(p->op_count + 1, sizeof(*list));

@@ -16,7 +16,8 @@ static inline bool aq_op_is_move(const struct aq_op *op)
 int aq_check_fault(const struct aq_program *p, uint32_t op, struct aq_err *reterr,
                    const char *what);
 
-/* Moves leave what they took; chunks come once, by their route, and products find them. */
+/* Moves leave the object that they took; chunks come once, by their route, and products find all
+ * chunks that they need. */
 int aq_check_moves(const struct aq_program *p, const struct aq_check_opts *opts,
                    struct aq_err *reterr);
 

@@ -7,14 +7,15 @@ struct route {
     const struct aq_use *from, *to; /* from: NULL for weights at home, which have no slot there */
 };
 
-/* What a move took, but for q k v, which leave the device a part at a time. */
+/* Is the object that arrives the one that left?  Parts may differ, as q k v leave the device a part
+ * at a time. */
 static bool same_thing(const struct aq_tag *a, const struct aq_tag *b)
 {
     return a->object == b->object && a->pass == b->pass && a->micro_batch == b->micro_batch &&
            (a->part == b->part || a->object == AQ_OBJECT_QKV) && a->index == b->index;
 }
 
-/* Which tiers a kind of move goes between. */
+/* Does a move of this kind go between these tiers? */
 static bool tiers_fit(uint8_t kind, uint8_t from, uint8_t to)
 {
     switch ((enum aq_op_kind)kind) {
@@ -25,7 +26,7 @@ static bool tiers_fit(uint8_t kind, uint8_t from, uint8_t to)
     }
 }
 
-/* Rows for a product on the host: of what its op starts from, all there is. */
+/* Rows for a product on the host: all rows of the register that its op reads first. */
 static int check_input(const struct aq_program *p, uint32_t i, const struct aq_use *to,
                        struct aq_err *reterr)
 {
@@ -101,7 +102,7 @@ struct loads {
     uint64_t bytes;
 };
 
-/* The move against what the stream says of its chunk. */
+/* Compares the move with the stream's entry for its chunk. */
 static int check_chunk(const struct aq_program *p, uint32_t i, const struct route *r,
                        const struct aq_stream *stream, struct aq_err *reterr)
 {
@@ -165,8 +166,8 @@ static int check_all(const struct aq_program *p, struct loads *l, const struct a
     return 0;
 }
 
-/* Chunks are numbered from 0; without a stream those that ops name count.  A body has at most
- * op_count of them: what lies beyond is out of range. */
+/* The number of chunks: the stream's, or, without a stream, one more than the largest that an op
+ * names.  A program has at most op_count chunks, so a larger number is out of range. */
 static uint32_t count_chunks(const struct aq_program *p, const struct aq_stream *stream)
 {
     uint32_t count = 0;
@@ -227,8 +228,8 @@ static bool multiplies(const struct aq_op *op)
            op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN || op->kind == AQ_OP_HEAD;
 }
 
-/* An op leaves its output without the host's columns exactly if there are some: then MERGE is the
- * only one to make it whole, and flow shows that all before it is there. */
+/* An op leaves its output PARTIAL exactly if the host computes some of its columns: then only MERGE
+ * makes it whole, and flow shows that the columns have arrived before. */
 static bool leaves_partial(const struct aq_program *p, const struct aq_op *op)
 {
     for (uint32_t u = 0; u < op->use_count; u++) {
@@ -277,8 +278,8 @@ static int check_product(const struct aq_program *p, uint32_t i, const bool *unp
     return 0;
 }
 
-/* Every op that multiplies reads all chunks of its matrices, or the step's unpacked weights; the op
- * that unpacks reads all chunks of the step. */
+/* Every op with products reads all chunks of its matrices, or the step's unpacked weights; UNPACK
+ * reads all chunks of the step. */
 static int check_products(const struct aq_program *p, const struct aq_check_opts *opts,
                           struct aq_err *reterr)
 {

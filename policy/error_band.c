@@ -6,9 +6,9 @@
 
 const char aq_error_band_source[] = "bench/results/predicted-2026-11-22.md";
 
-/* Of the runs of each kind the tenth furthest off is left out, which of fewer than ten is none;
- * the prediction itself is in the band.  bench/predict.py prints these rows below its table.  What
- * bound the runs of that document, which does not say so, is what plans of the same runs say on
+/* A band leaves out the worst tenth of the runs of its kind (none of fewer than ten), and contains
+ * the prediction itself.  bench/predict.py prints these rows below its table.  The document does
+ * not say which resource bound a run; that is taken from plans of the same runs on
  * configs/hardware/epyc-zen5-2vcpu.yaml. */
 static const struct aq_error_band bands[] = {
     {"computing", 0.905, 1.055, 30, 27},

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Their multi-batch loop, visit by visit: ask for the next group's weights, the next visit's KV and
- * hidden states, send the last visit's home, compute, wait for all of it.  A group is what one
- * sweep over the micro-batches does: one step, or, where the host attends beside the device, the
- * second half of a layer and the first of the next, as policy/program_ops.c has it. */
+ * FlexGen's multi-batch loop, visit by visit: request the next group's weights and the next visit's
+ * KV and hidden states, send those of the last visit home, compute, wait for all of these.  A group
+ * is the work of one sweep over the micro-batches: one step, or, where the host attends beside the
+ * device, the second half of a layer and the first half of the next (policy/program_ops.c). */
 #include "policy/flexgen_loop.h"
 
 #include "policy/block.h"
@@ -107,7 +107,7 @@ static uint32_t add(struct loop *l, enum aq_op_kind kind, enum aq_lane lane, enu
     return ret;
 }
 
-/* A move of so many bytes on a link or disk; nothing to move is no op. */
+/* Adds a move of `bytes` on a link or disk; no op if there are none. */
 static uint32_t move(struct loop *l, enum aq_op_kind kind, enum aq_lane lane, enum aq_object object,
                      double bytes)
 {
@@ -134,7 +134,7 @@ static uint32_t compute(struct loop *l, enum aq_op_kind kind, double flops, doub
     return i;
 }
 
-/* The visit's first op on the device waits for it as well. */
+/* The visit's first op on the device waits for this op, too. */
 static void hold(struct loop *l, uint32_t op)
 {
     assert(l->held_count < DEPS_MAX);
@@ -142,13 +142,13 @@ static void hold(struct loop *l, uint32_t op)
         l->held[l->held_count++] = op;
 }
 
-/* Bytes of link time that a copy through pageable memory takes. */
+/* A copy through pageable memory as the bytes that the link would carry in the same time. */
 static double slowed(const struct loop *l, double bytes, double rate, double link)
 {
     return on(l, AQ_FLEXGEN_PAGEABLE) && rate > 0 && rate < link ? bytes * link / rate : bytes;
 }
 
-/* Their one thread copies what is pageable into pinned memory before it goes on to compute. */
+/* FlexGen's one thread copies pageable memory into pinned memory before it goes on to compute. */
 static uint32_t pin(struct loop *l, double bytes)
 {
     if (!on(l, AQ_FLEXGEN_PAGEABLE) || bytes < 1)
@@ -168,7 +168,7 @@ static double matrix_elements(const struct aq_matrix_desc *m)
     return (double)m->rows * m->k;
 }
 
-/* Where a step's matrices end, in elements: tensors are told apart by their midpoints in it. */
+/* Elements of a step's matrices; FlexGen places a tensor by its midpoint in them. */
 static double step_elements(const struct aq_step_desc *d)
 {
     double sum = 0;
@@ -269,7 +269,8 @@ static struct load load_of(const struct loop *l, uint32_t group)
     for (uint32_t i = 0; i < n; i++) {
         uint32_t step = step_of(l, group, unit[i]);
         const struct aq_step_desc *d = &l->r->steps->step[step];
-        /* Of the token table the first copy serves the input alone: ours gathers its rows. */
+        /* The first copy of the token table is for the input only, where this engine gathers
+         * rows. */
         if (unit[i] == UNIT_EMBED && !on(l, AQ_FLEXGEN_TABLE_TWICE))
             continue;
         uint32_t pre = unit[i] == UNIT_PRE || unit[i] == UNIT_POST ? pre_count(d) : 0;
@@ -279,7 +280,7 @@ static struct load load_of(const struct loop *l, uint32_t group)
     return load;
 }
 
-/* Ours read chunks; a few of them show how reading and sending overlap. */
+/* This engine reads chunks; a few pieces show how reading and sending overlap. */
 static uint32_t pieces_of(double bytes)
 {
     double chunks = bytes / (double)AQ_BLOCK_CHUNK_BYTES;
@@ -299,8 +300,8 @@ static void load_from_disk(struct loop *l, uint32_t group, double bytes, uint32_
     }
 }
 
-/* Visit (group, k): weights of the next group that are due with it.  Their buffers are those of the
- * group before this one; of the first group, whatever came before the pass. */
+/* Visit (group, k): the weights of the next group that are due in this visit.  They take the
+ * buffers of the group before this one; for the first group, of the group before the pass. */
 static void load_weights(struct loop *l, uint32_t group, uint32_t k)
 {
     uint32_t next = (group + 1) % l->groups;
@@ -327,13 +328,13 @@ static void load_weights(struct loop *l, uint32_t group, uint32_t k)
 
 /* ---- KV and hidden states ---------------------------------------------------------------- */
 
-/* Bytes of KV that decode rows of this tier's seats see. */
+/* Bytes of KV that decode rows attend, for the seats of this tier. */
 static double seen_bytes(const struct loop *l, enum aq_tier tier)
 {
     return l->seats[tier] * l->keys * l->kv_bytes;
 }
 
-/* KV of a decode visit to where it is attended. */
+/* Moves the KV of a decode visit to the side that attends. */
 static void load_kv(struct loop *l, uint32_t k)
 {
     double disk = seen_bytes(l, AQ_DISK), host = seen_bytes(l, AQ_HOST);
@@ -357,7 +358,7 @@ static void load_kv(struct loop *l, uint32_t k)
     l->kv_here[k] = h2d;
 }
 
-/* New KV of the visit before to its home. */
+/* Moves the new KV of the visit before to its home. */
 static void store_kv(struct loop *l)
 {
     const struct aq_flexgen_run *r = l->r;
@@ -388,7 +389,7 @@ static double hidden_bytes(const struct loop *l)
     return 2.0 * l->rows * l->r->steps->hidden;
 }
 
-/* Micro-batch k's hidden states home, after what made them. */
+/* Moves micro-batch k's hidden states home, after the op `computed`. */
 static void send_hidden(struct loop *l, uint32_t k, uint32_t computed)
 {
     double rate = l->r->rates.pageable_bytes_per_s;
@@ -413,7 +414,7 @@ static void bring_hidden(struct loop *l, uint32_t k)
 
 /* ---- computing --------------------------------------------------------------------------- */
 
-/* A product of matrices [first, end) of a step, and what it reads. */
+/* A product of matrices [first, end) of a step, with the bytes that it reads. */
 static uint32_t product(struct loop *l, enum aq_op_kind kind, uint32_t step, uint32_t first,
                         uint32_t end, uint32_t rows)
 {
@@ -429,7 +430,7 @@ static uint32_t product(struct loop *l, enum aq_op_kind kind, uint32_t step, uin
     return compute(l, kind, 2 * n * rows, 2 * n * (packed ? PACKED : 1));
 }
 
-/* Decode attention with the KV that comes to the device, or is there. */
+/* Decode attention on the device, with KV that is moved there or is resident. */
 static uint32_t attend_on_device(struct loop *l, double bytes)
 {
     const struct aq_flexgen_run *r = l->r;
@@ -517,7 +518,7 @@ static bool attends(const struct loop *l, uint32_t group)
     return false;
 }
 
-/* What is brought ahead of the visit after this one. */
+/* Moves that FlexGen requests one visit ahead. */
 static void bring_next(struct loop *l, uint32_t group, uint32_t k)
 {
     uint32_t next = k + 1 < l->batches ? group : group + 1, at = (k + 1) % l->batches;
@@ -541,7 +542,7 @@ static void end_visit(struct loop *l)
     l->visit_first = l->p.op_count;
 }
 
-/* Last of what it brought for the group before the one whose turn it is. */
+/* The visit waits for the last weights of its group. */
 static void hold_weights(struct loop *l, uint32_t group)
 {
     hold(l, l->coming[group % 2][0]);
@@ -583,8 +584,8 @@ static void visit(struct loop *l, uint32_t group, uint32_t k)
     end_visit(l);
 }
 
-/* The first group's weights come during the last one of the pass before: its first op waits for
- * ops that stand behind it. */
+/* The first group's weights are moved during the last group of the pass before: the first op of the
+ * pass waits for ops behind it in the array. */
 static void close_circle(struct loop *l)
 {
     const uint32_t *coming = l->coming[l->groups % 2];
@@ -622,7 +623,7 @@ static bool open_loop(struct loop *l)
                !on(l, AQ_FLEXGEN_BARRIER);
     l->groups = l->fused ? m->layers + 1 : m->step_count;
     l->rows = (uint32_t)(r->micro_batch * (l->prefill ? prompt : 1) + 0.5);
-    /* The new token's key is seen as well. */
+    /* The row attends the new token's key, too. */
     l->keys = prompt + (r->first_step ? 1 : r->gen / 2.0);
     if (r->kept && r->kept < l->keys)
         l->keys = r->kept;

@@ -93,7 +93,7 @@ static double or_own(double theirs, double own)
     return theirs > 0 ? theirs : own;
 }
 
-/* The machine as their programs get to see it in one phase. */
+/* The machine with the rates of FlexGen's kernels in one phase. */
 static struct aq_hardware machine_of(const struct aq_flexgen_run *run, bool prefill)
 {
     struct aq_hardware hw = *run->hw;
@@ -113,10 +113,10 @@ static struct aq_hardware machine_of(const struct aq_flexgen_run *run, bool pref
         device->unpack_bytes_per_s = or_own(r->unpack_bytes_per_s, device->unpack_bytes_per_s);
     if (run->rules & 1u << AQ_FLEXGEN_SLOW_HOST && r->host_attention_bytes_per_s > 0) {
         host->attention_bytes_per_s = r->host_attention_bytes_per_s;
-        host->attention_flops_per_s = INFINITY; /* it is in the rate */
+        host->attention_flops_per_s = INFINITY; /* contained in that rate */
     }
-    /* UNPACK on the host stands for the copy into pinned memory (flexgen_loop.c): of the time
-     * from pageable memory to the device, what the link does not take. */
+    /* UNPACK on the host stands for the copy into pinned memory (flexgen_loop.c): the time from
+     * pageable memory to the device, less the link's time. */
     double copy = r->pageable_bytes_per_s > 0 ? 1 / r->pageable_bytes_per_s : 0;
     double left = copy - 1 / hw.h2d_bytes_per_s;
     host->unpack_bytes_per_s = left > 0 ? 1 / left : INFINITY;

@@ -33,11 +33,11 @@ enum aq_flexgen_rule {
 };
 #define AQ_FLEXGEN_RULES_ALL ((1u << AQ_FLEXGEN_RULE_COUNT) - 1)
 
-/* What a rule is called in tables ("whole-tensors"), and in a sentence. */
+/* The name of a rule in tables ("whole-tensors"), and a sentence about it. */
 const char *aq_flexgen_rule_name(enum aq_flexgen_rule h);
 const char *aq_flexgen_rule_text(enum aq_flexgen_rule h);
 
-/* What their kernels and copies reach on a machine; 0: the machine's own rate. */
+/* Rates of FlexGen's kernels and copies on a machine; 0: the machine's own rate. */
 struct aq_flexgen_rates {
     double prefill_flops_per_s, decode_flops_per_s; /* products on the device */
     double prefill_attention_flops_per_s;
@@ -48,7 +48,7 @@ struct aq_flexgen_rates {
     double unpack_bytes_per_s; /* packed bytes, on the device */
 };
 
-/* A run of theirs: one block, prefilled and decoded to its end. */
+/* A run of FlexGen: one block, prefilled and decoded to its end. */
 struct aq_flexgen_run {
     const struct aq_model_steps *steps;
     const struct aq_hardware *hw; /* with a device of its own */
@@ -63,13 +63,13 @@ struct aq_flexgen_run {
     bool pageable_weights;
     bool serial;     /* overlap off: one op after the other */
     uint32_t kept;   /* slots that H2O holds of a sequence; 0: all of them */
-    bool first_step; /* decode projected from its first step, as most of their figures are */
+    bool first_step; /* decode projected from its first step, as in most published figures */
 };
 
 struct aq_flexgen_times {
     double prefill_s, decode_s, total_s;
     double decode_pass_s;
-    double prefill_tok_s, decode_tok_s, gen_tok_s; /* theirs: gen_tok_s over both phases */
+    double prefill_tok_s, decode_tok_s, gen_tok_s; /* gen_tok_s, as published: over both phases */
     struct aq_sim_lane lane[AQ_LANE_COUNT];        /* of a decode pass */
     enum aq_lane binding_lane;
     enum aq_resource binding;
@@ -82,8 +82,8 @@ enum aq_tier aq_flexgen_tensor_tier(const struct aq_shares *shares, double middl
 /* Has the rule any effect on this run? */
 bool aq_flexgen_rule_matters(const struct aq_flexgen_run *run, enum aq_flexgen_rule h);
 
-/* -EINVAL: a run that their program refuses (hidden states on disk or on two tiers, packed KV on
- * two tiers), or a machine without a rate; -ENOMEM. */
+/* -EINVAL: a run that FlexGen refuses (hidden states on disk or on two tiers, packed KV on two
+ * tiers), or a machine without a rate; -ENOMEM. */
 int aq_flexgen_play(struct aq_flexgen_times *ret, const struct aq_flexgen_run *run,
                     struct aq_err *reterr);
 

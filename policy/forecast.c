@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Passes simulated: the ring is full from the second on, and two steady ones tell. */
+/* Passes simulated: the ring is full from the second pass on, and two steady passes are enough. */
 enum { DECODE_PASSES = 4, PREFILL_PASSES = 4 };
 
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in)
@@ -21,8 +21,8 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
 }
 
-/* What some rows do: of sequences that are alike, on average over the passes in which they are so
- * long (policy/traffic.h says what one of them does in one pass). */
+/* Moves of KV of equal sequences, averaged over passes at about the same length (policy/traffic.h
+ * has the moves of one sequence in one pass). */
 struct mean_rows {
     const struct aq_plan *plan;
     const struct aq_part *part;
@@ -47,8 +47,8 @@ static void fill_prefill(struct aq_part_shape *ret, const struct mean_rows *m)
         ret->store_bytes += n * m->z.slots;
 }
 
-/* KV of one sequence on disk that a separate device attends and overwrites: its delta comes and
- * goes, but for one pass in 32, in which everything goes home to be written. */
+/* KV of one sequence on disk that a separate device attends and overwrites: its delta is loaded and
+ * stored, except in one pass of 32, in which all runs are stored to be written to disk. */
 static void fill_delta(struct aq_part_shape *ret, const struct mean_rows *m)
 {
     uint64_t held = m->rows->held, n = m->rows->seats, usual = AQ_HEAD_BLOCK_SLOTS - 1;
@@ -72,7 +72,8 @@ static void fill_decode(struct aq_part_shape *ret, const struct mean_rows *m)
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
         ret->read_bytes = n * whole * m->z.run_stride;
-        /* In 32 passes a run, or, where keys take the slots of others, all of them. */
+        /* One run is written in 32 passes, or, where keys take the slots of dropped ones, all
+         * runs. */
         ret->write_bytes = n * (r->full ? whole + 1 : 1) * m->z.run_stride / AQ_HEAD_BLOCK_SLOTS;
     }
     if (p->staged && m->plan->separate && p->side != AQ_ATTEND_HOST) {
@@ -103,7 +104,7 @@ void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *s
     }
 }
 
-/* Seats of micro-batch k that have somebody in them. */
+/* Seats of micro-batch k that are taken. */
 static uint32_t seated(const struct aq_plan *plan, const struct aq_forecast_work *w, uint32_t k)
 {
     uint64_t each = plan->shape.micro_batch, before = each * k;
@@ -125,7 +126,7 @@ struct maker {
     bool timeline; /* keep every op's start and end */
 };
 
-/* What rows do in a pass before which `sat` seats of every micro-batch have been taken. */
+/* The shape of a pass with these rows, when `sat` seats of every micro-batch were taken before. */
 static void shape_pass(const struct maker *m, struct aq_forecast_rows rows, uint64_t sat,
                        struct aq_op_cost *cost)
 {
@@ -142,7 +143,7 @@ static void shape_pass(const struct maker *m, struct aq_forecast_rows rows, uint
                         m->shape);
 }
 
-/* Passes of these costs: all the same, or `stride` apart. */
+/* Simulates passes with these costs: all the same, or `stride` apart. */
 static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passes, uint32_t stride,
                 struct aq_err *reterr)
 {
@@ -157,7 +158,7 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
     return aq_simulate(ret, &m->block->program, m->hw, &opts, reterr);
 }
 
-/* Full passes, and a last one with those who are left. */
+/* Full passes, and a last pass with the remaining prompts. */
 static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
 {
     const struct aq_plan *plan = &m->block->plan;
@@ -186,7 +187,7 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
 static int play_decode(struct aq_sim_result *ret, const struct maker *m, uint32_t passes,
                        struct aq_err *reterr)
 {
-    /* Half-way through what it generates. */
+    /* Half of the generated tokens are there. */
     uint32_t seen =
         (uint32_t)aq_max_u64(m->prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
     struct aq_forecast_rows rows = {.held = aq_kv_limits_held(&m->limits, m->prompt, seen)};
@@ -222,7 +223,7 @@ static void add_up(struct aq_forecast *f, const struct maker *m)
     f->tokens = seats * generated;
     f->block_s = f->prefill_s + fmax(0, generated - 1) * f->decode_pass_s;
     f->gen_tok_s = f->block_s > 0 ? f->tokens / f->block_s : 0;
-    /* With refill others take the seats of those that end. */
+    /* With refill waiting sequences take the seats of ended ones. */
     f->blocks = (double)w->sequences / fmax(1, seats);
     f->all_prefill_s = f->blocks * f->prefill_s;
     f->all_decode_s = f->blocks * (f->block_s - f->prefill_s);
@@ -304,8 +305,8 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
 
 /* ---- a job ------------------------------------------------------------------------------- */
 
-/* Passes and ops that are played one after the other, samples of each kind where there are more,
- * and ops that samples may come to. */
+/* Up to so many passes and ops a job is played whole; a longer one by so many samples of each kind
+ * of pass, with so many ops together. */
 enum {
     PLAYED_MAX = 64,
     PLAYED_OPS = 1000 * 1000,
@@ -390,7 +391,7 @@ static int play_samples(struct job *j, struct aq_err *reterr)
     while (rc == 0 && aq_seating_next(s, j->m.shape, &prefill, &decode)) {
         enum pass_kind k = kind_of(prefill, decode);
         uint64_t count = aq_min_u64(samples, j->passes[k]);
-        /* The middles of so many equal stretches. */
+        /* The passes in the middle of `count` equal stretches. */
         if (seen[k]++ != (2 * played[k] + 1) * j->passes[k] / (2 * count))
             continue;
         struct aq_sim_result r;
@@ -413,7 +414,8 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
     const struct aq_block_shape *shape = &block->plan.shape;
     uint64_t seats = (uint64_t)shape->micro_batch * shape->micro_batches;
     uint64_t most = aq_max_u64(4 * seats, 2048), all = work->sequences;
-    /* Who may sit down is found by looking at every end of all who sit, where lengths differ. */
+    /* Where lengths differ, admission compares every end with every seated sequence, which is
+     * slow. */
     if (count > 1)
         most = aq_min_u64(most, ADMIT_STEPS / (seats * seats));
     struct job j = {
@@ -425,7 +427,7 @@ int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
                     .refill = work->refill},
     };
     if (!all || !count || (all > most && (!work->refill || most < 2 * seats)))
-        return 0; /* of many whole blocks, or of huge ones, a block tells enough */
+        return 0; /* many whole blocks, or huge ones: the forecast of one block is good enough */
     int rc = maker_open(&j.m, block, work, hw, reterr);
     rc = rc < 0 ? rc : count_passes(&j, reterr);
     uint64_t passes = j.passes[KIND_PREFILL] + j.passes[KIND_DECODE] + j.passes[KIND_MIXED];

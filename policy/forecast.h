@@ -2,9 +2,9 @@
  * policy/forecast.h - what a block will do on a machine: the passes of a mean sequence, annotated
  * and simulated.  Pure.
  *
- * A block: all seats hold sequences of the mean length, prefill is passes of its own, and what ends
- * earlier or is longer is not in it; blocks are ranked by it.  A job: who sits where in which pass
- * is played through, with the lengths that its sequences have. */
+ * The forecast of a block assumes that all seats hold sequences of the mean length and that prefill
+ * has passes of its own; blocks are ranked by this forecast.  The forecast of a job plays the seats
+ * pass by pass, with the lengths of its sequences. */
 #ifndef AQ_POLICY_FORECAST_H
 #define AQ_POLICY_FORECAST_H
 
@@ -15,15 +15,15 @@
 struct aq_forecast_work {
     const struct aq_model_steps *steps;
     uint64_t sequences;   /* 0: unknown */
-    double prompt, total; /* tokens of a mean sequence: its prompt, and with what it generates */
+    double prompt, total; /* tokens of a mean sequence: prompt; prompt and generated */
     bool refill, serial;
 };
 
 struct aq_forecast {
-    double prefill_pass_s;   /* that admits as many prompts as fit a pass */
+    double prefill_pass_s;   /* a pass with as many prompts as fit */
     uint32_t prefill_passes; /* until all seats are taken */
-    double prefill_s;        /* of these passes together */
-    double decode_pass_s;    /* steady */
+    double prefill_s;        /* all of these passes */
+    double decode_pass_s;    /* a steady decode pass */
     /* Of a steady decode pass. */
     struct aq_sim_lane lane[AQ_LANE_COUNT];
     enum aq_lane binding_lane;
@@ -31,8 +31,8 @@ struct aq_forecast {
     double prompts, prompt_tokens, tokens; /* of a block */
     double block_s; /* prefill, and decode passes until the mean sequence has ended */
     double blocks;  /* of the whole work; 0: unknown */
-    /* Of the whole work: its last block has fewer seats taken, without refill.  Passes that do both
-     * count as decode.  0: unknown. */
+    /* Of the whole work, whose last block has fewer seats taken without refill.  Passes with prompt
+     * and decode rows count as decode.  0: unknown. */
     double all_prefill_s, all_decode_s;
     double gen_tok_s; /* of the whole work, or of one block after the other */
 };
@@ -40,13 +40,13 @@ struct aq_forecast {
 /* The sums of a workload, or its longest sequences where they are unknown. */
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in);
 
-/* What some seats of a micro-batch, from the first on, do in a pass: all the same. */
+/* Rows of a micro-batch in a pass, where its first `seats` seats all do the same. */
 struct aq_forecast_rows {
     uint32_t seats;
-    uint32_t prompt; /* tokens of the prompt that each has; 0: they decode */
-    uint32_t held;   /* slots that each holds afterwards */
+    uint32_t prompt; /* tokens of each seat's prompt; 0: the seats decode */
+    uint32_t held;   /* slots of each seat after the pass */
     bool scored;     /* keys of the prompts get scores */
-    bool full;       /* decode: the new key takes the slot of another */
+    bool full;       /* decode: the new key takes the slot of a dropped one */
 };
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows);
@@ -56,10 +56,9 @@ int aq_forecast_make(struct aq_forecast *ret, const struct aq_block *block,
                      const struct aq_forecast_work *work, const struct aq_hardware *hw,
                      struct aq_err *reterr);
 
-/* Makes the parts of a forecast that are about the whole work exact for sequences of these lengths
- * (sequence i of the work has those of length[i * count / sequences]), by playing the job through:
- * all of its passes where they are few, a sample of them where they are many.  Nothing to do where
- * the number of sequences is not known. */
+/* Makes the forecast of the whole work exact for sequences of these lengths (sequence i of the work
+ * has length[i * count / sequences]) by playing the job: all passes where they are few, a sample
+ * where they are many.  Leaves *io as it is where the number of sequences is unknown. */
 int aq_forecast_job(struct aq_forecast *io, const struct aq_block *block,
                     const struct aq_forecast_work *work, const struct aq_length *length,
                     uint32_t count, const struct aq_hardware *hw, struct aq_err *reterr);

@@ -3,19 +3,19 @@
 
 #include "base/types.h"
 
-/* Columns of sums that are worked on at a time are whole panels; weights that are unpacked for one
- * product alone go in pieces of about so many bytes. */
+/* Sums are computed for whole panels of columns at a time; weights that are unpacked for one
+ * product only are unpacked in pieces of about UNPACKED_BYTES. */
 #define UNPACKED_BYTES  (32 * AQ_MIB)
 #define WORKSPACE_BYTES (32 * AQ_MIB)
-/* Of a list of launches that is a graph, generously; the engine looks at what they really take. */
+/* Device memory of one graph, a generous guess; the engine measures what graphs really take. */
 #define GRAPH_BYTES      (64 * AQ_KIB)
 #define GRAPHS_BYTES_MAX (64 * AQ_MIB)
 
-/* A prompt that loses keys is stored, attended, summed up, selected from, moved, and its first
- * victim chosen: as many calls describe it, each for itself. */
+/* Most calls that describe one prompt, each with arrays of its own: a prompt that drops keys is
+ * stored, attended, summed, selected from, moved, and its first victim is chosen. */
 enum { CALLS_MAX = 8 };
 
-/* A micro-batch's rows that a token is chosen for fit one desk, unless there are many penalties. */
+/* The rows of a micro-batch that choose tokens fit one desk, unless there are many penalties. */
 _Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
 
 void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,

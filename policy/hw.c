@@ -13,7 +13,7 @@ const char *aq_resource_name(enum aq_resource r)
     return (unsigned)r < AQ_RESOURCE_COUNT ? names[r] : "?";
 }
 
-/* Seconds for an amount at a rate: nothing takes no time at any rate. */
+/* Seconds for an amount at a rate; 0 for nothing, even at rate 0. */
 static double seconds(double amount, double per_s)
 {
     if (amount <= 0)
@@ -23,7 +23,7 @@ static double seconds(double amount, double per_s)
 
 const uint32_t aq_hw_rows[AQ_HW_ROWS] = {4, 16, 64, 256};
 
-/* Between two numbers of rows the share goes with the logarithm; of one row the rate is given. */
+/* Interpolates the share by the logarithm of the rows; one row has a rate of its own. */
 static double product_share(const struct aq_hw_side *side, enum aq_dtype weights, uint32_t rows)
 {
     const double *share = side->product_share[weights == AQ_Q8 ? 1 : weights == AQ_Q4 ? 2 : 0];
@@ -61,13 +61,14 @@ static double product_flops_s(const struct aq_hw_side *side, const struct aq_op_
     return seconds(flops, side->product_flops_per_s[compute]);
 }
 
-/* Seconds of an amount at one rate and at another, between which `at` lies. */
+/* The rate at `at` (0..1) between two rates, linear in the seconds per amount. */
 static double rate_between(double at, double from, double to)
 {
     return to > 0 && from > 0 ? 1 / ((1 - at) / from + at / to) : from;
 }
 
-/* With heads of that size; smaller ones are as the usual, larger ones as the wide. */
+/* Rates for heads of this size; below AQ_HW_HEAD those of AQ_HW_HEAD, above AQ_HW_HEAD_WIDE those
+ * of AQ_HW_HEAD_WIDE. */
 static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32_t head_dim)
 {
     const struct aq_hw_attention *w = &side->wide;
@@ -84,8 +85,8 @@ static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32
     return ret;
 }
 
-/* Arithmetic and memory hide behind each other in part; what passes between the primitives of an op
- * hides behind nothing. */
+/* Arithmetic and memory time overlap in part; rows that pass between the primitives of an op
+ * overlap with nothing. */
 static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, const struct aq_op *op,
                          const struct aq_op_cost *cost, enum aq_dtype compute)
 {
@@ -152,7 +153,7 @@ static void need_move(struct aq_op_need *n, const struct aq_hardware *hw, const 
         seconds(disk ? bytes : bytes * hw->copy_host_bytes_per_byte, hw->host_memory_bytes_per_s);
     if (!disk && !hw->device_on_host)
         n->shared_s[AQ_RESOURCE_DEVICE_MEMORY] = seconds(bytes, hw->device_memory_bytes_per_s);
-    if (core_s > n->work_s) { /* one thread carries it, and cannot carry faster */
+    if (core_s > n->work_s) { /* one thread copies, and cannot copy faster */
         n->work_s = core_s;
         n->limit = AQ_RESOURCE_CORES;
     }
@@ -204,7 +205,7 @@ static struct aq_hw_side default_side(uint32_t threads)
     };
 }
 
-/* Shares and what a head takes are what aquifer probe gives on the same machine.
+/* Shares and the seconds of a head are from aquifer probe on the same machine.
  * Rates of bench/results/epyc-zen5-2vcpu-2026-11-21.md: products 883, 932 and 940 GFLOP/s at 32,
  * 128 and 512 rows and 55.9 GB/s at one, from which overlap follows; decode attention 83-88 % of
  * 52.6 GB/s; prefill attention 331-381 GFLOP/s.  Disk: 3.7 GB/s read, 0.03 core-seconds a GB

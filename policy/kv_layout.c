@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/kv_layout.h"
 
-/* The next `bytes` of a layout, on a cache line of their own. */
+/* Places `bytes` at the end of a layout, on a cache line of their own. */
 static uint64_t place(uint64_t *end, uint64_t bytes)
 {
     uint64_t at = *end;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * From what the user says to a policy: what does not go together is refused by a sentence. */
+ * Makes a policy of the user's options; refuses, with a sentence, options that exclude each
+ * other. */
 #include "policy/kv_policy.h"
 
 #include <assert.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 
 enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
-/* As Ada-KV's programs run where query heads share keys, and kvpress's. */
+/* The value of Ada-KV's programs for grouped query heads, and of kvpress. */
 static const double floor_of_adakv = 0.2;
 
 static const char *const group_names[] = {"sum", "mean", "max", "first"};
@@ -44,7 +45,7 @@ static int refuse(struct aq_err *reterr, const char *policy, const char *option,
                     why);
 }
 
-/* Options of rules that rank by scores; NULL: none is given. */
+/* The name of a given option that only policies with scores have; NULL: none is given. */
 static const char *score_option(const struct aq_kv_options *o)
 {
     if (o->decay > 0)
@@ -179,7 +180,7 @@ static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, st
     return rc < 0 ? rc : check_h2o_slots(p, reterr);
 }
 
-/* The options of h2o, and what each head keeps for itself. */
+/* The options of h2o, and --kv-floor. */
 static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
 {
@@ -252,7 +253,7 @@ static int resolve_window(struct aq_kv_policy *p, const struct aq_kv_options *o,
     return 0;
 }
 
-/* The variants are what their programs do: nothing is added to them. */
+/* The variants restate other programs, so they take no further options. */
 static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
 {

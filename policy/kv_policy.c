@@ -7,7 +7,7 @@
 
 /* ---- amounts ----------------------------------------------------------------------------- */
 
-/* Slots of an amount that is given; 0 only for a share of nothing. */
+/* Slots of an amount; a share above 0 gives at least one. */
 static uint32_t slots_of(const struct aq_kv_amount *a, uint64_t tokens)
 {
     assert(a->unit != AQ_KV_UNSET);
@@ -73,8 +73,8 @@ static void limits_h2o(struct aq_kv_limits *ret, const struct aq_kv_policy *p, u
     };
 }
 
-/* As h2o, but that the heads of a layer share the heavy slots of a prompt.  A head has at least its
- * recent ones and the floor, so that is how many may be safe from a step's drop. */
+/* As h2o, but the heads of a layer share the heavy slots of a prompt.  A head has at least its
+ * recent slots and the floor, so at most so many positions may be safe from a step's drop. */
 static void limits_adakv(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new)
 {
@@ -110,8 +110,8 @@ static void limits_window(struct aq_kv_limits *ret, const struct aq_kv_policy *p
     };
 }
 
-/* K heavy ones, K - 1 of the prompt's newest and room for the row's own; the oldest of the recent
- * ones is heavy from the end of a step on, and safe from that step's drop. */
+/* K heavy slots, K - 1 of the prompt's newest, and one for the row's own key.  The oldest recent
+ * key becomes heavy at the end of a step, and is safe from that step's drop. */
 static void limits_flexgen(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                            uint32_t max_new)
 {
@@ -126,7 +126,7 @@ static void limits_flexgen(struct aq_kv_limits *ret, const struct aq_kv_policy *
     };
 }
 
-/* A row attends one more than is kept after it. */
+/* A row attends one key more than the policy keeps after the step. */
 static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                       uint32_t max_new)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/kv_policy.h - which keys and values each (layer, KV head, sequence) keeps: named policies
  * as data.  A descriptor says what a policy needs (statistics, granularity, order), so that ledger,
- * program and executor can make room for it; limits say how many slots one sequence comes to hold;
- * callbacks say what to keep and what to overwrite.  All of them return data: the kernels that
- * select and move run elsewhere.  Pure.
+ * program and executor can provide it; limits say how many slots one sequence comes to hold;
+ * callbacks say which slots to keep and which to overwrite.  All of them return data: the kernels
+ * that select and move run elsewhere.  Pure.
  *
  * One rule covers the policies here.  Of a sequence with n prompt tokens (positions 0..n-1):
  *   prefill  Attention is full.  If n > keep_prompt, the last recent_prompt positions stay, and of
@@ -12,17 +12,17 @@
  *            position is dropped.
  *            Where a layer's heads share their slots (adakv: Ada-KV, arXiv 2407.11550, with the
  *            safeguard as NVIDIA's kvpress has it) each head first keeps the floor_prompt of its
- *            own highest values; the other kv_heads * (heavy_prompt - floor_prompt) are those of
- *            highest value in all heads together, of equal positions the lower head's.
+ *            own highest values; the other kv_heads * (heavy_prompt - floor_prompt) slots go to
+ *            the highest values of all heads together, of equal positions to the lower head's.
  *   decode   A row at position t finds `slots` slots full: of the keys with
  *            sinks <= position < t + 1 - recent_decode one is dropped, by score the lowest (the
  *            lower position loses a tie), by position the highest, and the new key takes its slot.
  *            Else the new key takes a slot of its own.  (Heads that hold different numbers of
  *            slots are all full from the prompt on: each drops one of its own.)  Then the row
- *            attends all slots held, its own included, and scores take up what each key got:
- *            score = decay * score + f(p).
- * The variants h2o:flexgen and h2o:hf, whose programs drop after a step, are the same rule with the
- * drop at the start of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
+ *            attends all slots held, its own included, and the attention that each key got enters
+ *            its score: score = decay * score + f(p).
+ * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
+ * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
 #define AQ_POLICY_KV_POLICY_H
 
@@ -40,12 +40,12 @@ enum aq_kv_stat {
 /* How the query heads of a KV head count together, query by query. */
 enum aq_kv_group { AQ_KV_GROUP_SUM, AQ_KV_GROUP_MEAN, AQ_KV_GROUP_MAX, AQ_KV_GROUP_FIRST };
 
-/* What decides between candidates. */
+/* The value that decides between candidates. */
 enum aq_kv_value { AQ_KV_BY_SCORE, AQ_KV_BY_POSITION };
 
 enum aq_kv_scope { AQ_KV_PER_HEAD, AQ_KV_PER_LAYER };
 
-/* Where a key stands in attention: where it stood in the text, or in the cache. */
+/* The position of a key in attention: its position in the text, or its place in the cache. */
 enum aq_kv_pos { AQ_KV_POS_ORIGINAL, AQ_KV_POS_IN_CACHE };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
@@ -56,30 +56,30 @@ struct aq_kv_amount {
     double share; /* 0..1 */
 };
 
-/* Of one sequence.  Where nothing limits it slots and keep_prompt are UINT32_MAX.
+/* Limits of one sequence; slots and keep_prompt are UINT32_MAX where the cache is not limited.
  * sinks + recent_decode <= slots: there is always a candidate. */
 struct aq_kv_limits {
-    uint32_t slots;                       /* that a head comes to hold at most */
+    uint32_t slots;                       /* most slots of a head */
     uint32_t keep_prompt;                 /* longest prompt that is kept whole */
-    uint32_t heavy_prompt, recent_prompt; /* of a longer one */
+    uint32_t heavy_prompt, recent_prompt; /* kept of a longer prompt */
     uint32_t recent_decode;               /* newest positions, the row's own among them */
     uint32_t sinks;
-    /* A prompt that is cut leaves `slots` to a head on average: heads share them out, but for so
-     * many of the heavy ones, which each keeps for itself (at least its sinks). */
+    /* A prompt that is cut leaves `slots` to a head on average.  Heads share all of these but
+     * floor_prompt heavy slots (at least the sinks), which each head keeps for itself. */
     bool shared;
     uint32_t floor_prompt;
 };
 
-/* The slots that stay after a prompt was attended: of each head, or as many of the layer's heads
- * together. */
+/* The slots that stay after a prompt was attended: of each head, or as many on average of the
+ * layer's heads together. */
 struct aq_kv_keep {
     enum aq_kv_value value;
     uint32_t sinks, heavy, recent;
-    uint32_t floor; /* of the heavy ones of heads taken together, each head's own */
+    uint32_t floor; /* heavy slots that are each head's own, where heads share */
     enum aq_kv_scope scope;
 };
 
-/* The slot that a decode row's key takes, and what the row adds to the scores. */
+/* How the slot for a decode row's key is chosen, and how the row adds to the scores. */
 struct aq_kv_overwrite {
     enum aq_kv_value value;
     uint32_t sinks, recent;
@@ -94,11 +94,11 @@ struct aq_kv_policy_desc {
     const char *name; /* as --kv-policy has it */
     enum aq_kv_stat prefill_stat, decode_stat;
     uint32_t stat_rows; /* last queries of a prompt that count; 0: all */
-    uint32_t band;      /* they count for keys less than so far before them; 0: for all */
+    uint32_t band;      /* these count only for keys at a smaller distance; 0: for all keys */
     enum aq_kv_scope granularity;
     bool drops;       /* anything at all */
     bool ragged;      /* heads come to hold different numbers of slots */
-    bool cross_layer; /* decides only when all layers have been seen */
+    bool cross_layer; /* decides when all layers have been attended */
     bool ordered;     /* the order of slots has a meaning: nothing is overwritten in place */
     enum aq_kv_pos pos;
     uint32_t align; /* slots come and go in multiples of this */
@@ -110,8 +110,8 @@ struct aq_kv_policy_desc {
                               const struct aq_kv_limits *limits, uint32_t layer);
     void (*layer_decode)(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
                          const struct aq_kv_limits *limits, uint32_t layer);
-    /* Of policies that decide across layers, or drop many at a time; NULL in all there are so far:
-     * who runs policies asserts it until one of them needs it. */
+    /* For policies that decide across layers, or drop many keys at a time.  NULL in all policies so
+     * far; the executor asserts that. */
     void (*prefill_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
     void (*step_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
 };
@@ -123,10 +123,10 @@ struct aq_kv_policy {
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
     enum aq_kv_group group;
-    float decay; /* of the scores from one query to the next: above 0, at most 1 */
+    float decay; /* factor on the scores from one query to the next: above 0, at most 1 */
 };
 
-/* What the user says; all zero: full. */
+/* The user's options; all zero: full. */
 struct aq_kv_options {
     const char *policy; /* NULL: full */
     struct aq_kv_amount budget, heavy, recent, floor;
@@ -137,24 +137,25 @@ struct aq_kv_options {
     enum aq_kv_group group;
 };
 
-/* -EINVAL: the sentence names the options (--kv-budget, ...) that do not go together and says what
- * was meant. */
+/* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
+ * options that would be right. */
 int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
                          struct aq_err *reterr);
-/* Against the longest sequence that the model knows: no part in slots may be above it. */
+/* -EINVAL: a number of slots is above the longest sequence of the model. */
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                                struct aq_err *reterr);
 
 /* Never NULL. */
 const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
-/* By name; NULL: unknown.  index counts from 0 to NULL. */
+/* A policy by name (NULL: unknown), and by index from 0 on (NULL: behind the last one). */
 const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_kv_group g);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
-/* Does it keep scores, or at least original positions and victims, beside the slots? */
+/* Does the policy keep scores beside the slots?  And original positions and victims, because it
+ * drops keys? */
 static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
 {
     return aq_kv_policy_desc(p)->decode_stat != AQ_KV_STAT_NONE;
@@ -164,45 +165,43 @@ static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
     return aq_kv_policy_desc(p)->drops;
 }
 
-/* Heavy and recent slots of a sequence of so many tokens, as h2o takes its options: recent ones
+/* Heavy and recent slots of a sequence with this many tokens, by the options of h2o: recent slots
  * first, and at least one. */
 void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct aq_kv_policy *p,
                         uint64_t tokens);
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new);
 /* Slots held per head, or on average where heads share them, after the first `seen` positions (at
- * least the prompt's): those attended by the row at position seen - 1, or kept of a prompt of so
- * many. */
+ * least the prompt's): the slots that the row at position seen - 1 attends, or those kept of a
+ * prompt of `seen` tokens. */
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
-/* Will a sequence with these limits lose a key?  The last token's key is never computed. */
+/* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
-/* Most slots that any sequence of a workload comes to hold: prompts of at most prompt_max tokens,
- * with the new ones at most total_max. */
+/* Most slots that any sequence of a workload comes to hold: prompts have at most prompt_max tokens,
+ * sequences at most total_max. */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
                                 uint32_t total_max);
 
-/* ---- head-blocks ----
- * A head-block is 32 slots of one KV head, a run one head-block for each of them.  Heads that hold
- * equally many slots fill runs together: ceil(slots / 32).  Where n heads share n * slots of them,
- * each rounds up for itself: at most floor(n * (slots + 31) / 32) head-blocks in all, which lie one
- * after the other in as many runs as they fill. */
+/* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
+ * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.  Where n heads
+ * share n * slots slots, each head rounds up for itself: at most floor(n * (slots + 31) / 32)
+ * head-blocks in all, one after the other in as many runs as they fill. */
 
 /* Do the heads of a sequence hold different numbers of slots? */
 static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t prompt)
 {
     return l->shared && prompt > l->keep_prompt;
 }
-/* Head-blocks that kv_heads heads need at most which hold `slots` slots on average. */
+/* Most head-blocks, and most runs, of kv_heads heads that hold `slots` slots on average. */
 uint32_t aq_kv_shared_blocks(uint32_t slots, uint32_t kv_heads);
-/* And runs. */
 uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads);
-/* Runs that any sequence needs at most which comes to hold `slots` slots per head (on average). */
+/* Most runs of any sequence that comes to hold `slots` slots per head (on average). */
 uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads);
-/* The same of a sequence after its first `seen` positions. */
+/* Runs of a sequence after its first `seen` positions. */
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
                            uint32_t seen);
-/* Most slots that one head comes to hold, where it is `slots` on average and prompts have at most
- * prompt_max tokens. */
+/* Most slots of one head, where heads hold `slots` on average and prompts have at most prompt_max
+ * tokens. */
 uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
                                  uint32_t kv_heads);
 

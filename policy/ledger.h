@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/ledger.h - every buffer by tier and purpose, before it is taken.  Pure arithmetic: it
- * allocates nothing itself and asks nobody. */
+ * policy/ledger.h - every buffer by tier and purpose, before it is allocated.  Pure arithmetic: the
+ * ledger allocates nothing and reads nothing of the machine. */
 #ifndef AQ_POLICY_LEDGER_H
 #define AQ_POLICY_LEDGER_H
 
@@ -11,7 +11,7 @@ enum { AQ_LEDGER_MAX = 48 };
 struct aq_ledger {
     struct aq_ledger_item {
         enum aq_tier tier;
-        const char *purpose; /* the literal that aq_mem_alloc is called with */
+        const char *purpose; /* the name that aq_mem_alloc is called with */
         uint64_t bytes;
     } item[AQ_LEDGER_MAX];
     uint32_t count;

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <math.h>
 
-/* Beyond this Clp takes a bound for none. */
+/* Clp treats larger bounds as none. */
 #define NO_BOUND 1e30
 
 static double bound(double x)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/lp.h - small linear programs: least cost within bounds.  Owns nothing beyond a call; the
- * solver behind it (Clp) is not seen.  Equal programs have equal solutions. */
+ * policy/lp.h - small linear programs: least cost within bounds.  Owns nothing beyond a call, and
+ * hides the solver (Clp).  Equal programs have equal solutions. */
 #ifndef AQ_POLICY_LP_H
 #define AQ_POLICY_LP_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/move_sizes.h"
 
-/* Pieces of one seat's KV of a layer: its runs and two lists beside them, or the rows of the new
- * key in every head and one list. */
+/* Most pieces of one seat's KV of a layer: its runs and two arrays beside them, or the rows of the
+ * new key in every head and one array. */
 static uint32_t pieces_of_seat(const struct aq_model_steps *steps, const struct aq_plan *plan)
 {
     uint32_t runs = aq_kv_policy_runs(&plan->kv, plan->shape.keys_max, steps->kv_heads) + 2;

@@ -8,7 +8,7 @@
 
 #include "policy/program.h"
 
-/* Upper bounds of what an entry of a list takes: offload/ knows them exactly. */
+/* Upper bounds of the bytes of a list's entry; offload/ has the exact types. */
 enum { AQ_MOVE_PIECE_BYTES = 24, AQ_MOVE_TRANSFER_BYTES = 128 };
 
 struct aq_move_sizes {
@@ -17,14 +17,14 @@ struct aq_move_sizes {
     uint32_t kv_pieces, kv_transfers;
     uint32_t kv_piece_lists, kv_transfer_lists;
     uint64_t pieces, transfers; /* entries in all */
-    uint32_t stage_seats;       /* most seats of a part that visits a slot of KV_DEVICE */
+    uint32_t stage_seats;       /* most seats of a part that passes through a slot of KV_DEVICE */
     uint64_t blocks;            /* addresses of runs in those slots, behind links */
 };
 
 void aq_move_sizes_count(struct aq_move_sizes *ret, const struct aq_program *program,
                          const struct aq_model_steps *steps, const struct aq_plan *plan,
                          const struct aq_stream *stream);
-/* Of all lists and addresses: the ledger's line "moves". */
+/* Bytes of all lists and addresses: the ledger's line "moves". */
 uint64_t aq_move_sizes_bytes(const struct aq_move_sizes *r);
 
 #endif

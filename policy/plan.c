@@ -34,7 +34,7 @@ void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv,
     uint32_t given = 0;
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         double exact = kv->percent[t] * count / 100;
-        /* A share like 33.3 % of 3 seats must not lose a seat to rounding of the product. */
+        /* Rounding of the product must not cost a share like 33.3 % of 3 seats its seat. */
         seats[t] = (uint32_t)(exact + 1e-9);
         rest[t] = exact - seats[t];
         given += seats[t];
@@ -62,7 +62,7 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k)
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads)
 {
     uint64_t runs = aq_kv_policy_runs(&p->kv, p->shape.keys_max, kv_heads);
-    /* On disk and on the way runs start at multiples of a page. */
+    /* On disk and in stages runs start at multiples of 4096. */
     return part->count * runs * aq_align_up(p->shape.run_bytes, AQ_PANEL_ALIGN);
 }
 
@@ -102,7 +102,7 @@ int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_
         struct aq_part part = {.tier = (uint8_t)t, .side = AQ_ATTEND_DEVICE, .staged = !home};
         rc = add_parts(p, part, &first, seats[t] - on_host, home ? 0 : part_seats, reterr);
         part.side = AQ_ATTEND_HOST;
-        /* KV at home on the host is attended in place; prompts alone pass through the stage. */
+        /* KV in host memory is attended in place; only prompts pass through the stage. */
         rc = rc < 0 ? rc : add_parts(p, part, &first, on_host, part_seats, reterr);
     }
     assert(rc < 0 || first == p->shape.micro_batch);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/plan.h - what a run has decided before a byte moves: block shape, placement, rings, parts
+ * policy/plan.h - the decisions of a run before a byte moves: block shape, placement, rings, parts
  * and sides.  Plain data: filled by policy/block.c (or by hand in tests), read by the program
  * builder, the ledger, the simulator and the executor. */
 #ifndef AQ_POLICY_PLAN_H
@@ -18,13 +18,13 @@ struct aq_block_shape {
     uint32_t head_tile_rows;             /* rows whose logits are held at once */
     uint32_t page_slots;                 /* tokens per KV page */
     uint64_t page_bytes;                 /* of one layer */
-    uint64_t run_bytes; /* 32 slots of all KV heads of one layer: what a page is made of */
-    /* Pages of all layers together in the pool of a tier.  On disk every seat has room for its
+    uint64_t run_bytes; /* 32 slots of all KV heads of one layer; a page is made of runs */
+    /* Pages of all layers together in the pool of a tier.  On disk every seat has pages for the
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
     uint32_t prompt_max; /* longest prompt */
-    /* Most slots a sequence may come to hold in each head, or on average where heads share them
-     * (aq_kv_policy_runs: how many runs that takes); its positions may go beyond. */
+    /* Most slots that a sequence comes to hold in each head, or on average where heads share them
+     * (aq_kv_policy_runs: the runs of these slots).  Its positions may go beyond. */
     uint32_t keys_max;
     enum aq_dtype compute, kv_format, weight_format;
 };
@@ -43,7 +43,7 @@ struct aq_placement {
 };
 
 enum aq_attention_side { AQ_ATTEND_DEVICE, AQ_ATTEND_HOST, AQ_ATTEND_SPLIT };
-/* Of split attention, where nobody says: percent that the host attends. */
+/* Default percentage of split attention that the host does. */
 #define AQ_SPLIT_HOST_PERCENT 50.0
 
 enum { AQ_PART_MAX = 64 };
@@ -61,47 +61,47 @@ struct aq_part {
 struct aq_plan {
     struct aq_block_shape shape;
     struct aq_placement placement;
-    struct aq_kv_policy kv;  /* all zero: full */
-    bool separate;           /* the device has memory of its own, behind links */
-    uint64_t chunk_bytes;    /* of the weight ring: most bytes of a chunk */
-    uint32_t ring_chunks;    /* slots of the ring wanted; the stream may take a few less */
-    double ring_steps;       /* that the planner chose it to hold (policy/block.h); 0: the usual */
+    struct aq_kv_policy kv; /* all zero: full */
+    bool separate;          /* the device has memory of its own, behind links */
+    uint64_t chunk_bytes;   /* of the weight ring: most bytes of a chunk */
+    uint32_t ring_chunks;   /* slots of the ring wanted; the stream may take a few less */
+    double ring_steps; /* groups in the ring as the planner chose (policy/block.h); 0: default */
     uint32_t staging_chunks; /* host slots between disk and a separate device */
-    uint32_t kv_stages;      /* staging slots for parts, per memory they are staged in */
+    uint32_t kv_stages;      /* staging slots for parts, in each memory that has any */
     uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */
-    uint32_t hidden_slots;   /* working copies of the residual stream, where some live elsewhere */
+    uint32_t hidden_slots;   /* working copies of residual streams that live on other tiers */
     struct aq_part part[AQ_PART_MAX];
     uint32_t part_count; /* at least 1 */
-    /* Percent of the seats whose KV is not on a separate device that the host attends, with split
-     * attention; else 0. */
+    /* With split attention: percent that the host attends, of the seats whose KV is not on a
+     * separate device; else 0. */
     double split_host;
     bool fuse_layer; /* both halves of a layer in one visit of a micro-batch */
-    /* MLP in two ops: the ring need not hold all its weights at once.  What lies between is kept
-     * for all rows. */
+    /* MLP in two ops, so that the ring need not hold all its weights at once.  The rows between the
+     * two ops are kept, for all rows of the micro-batch. */
     bool split_mlp;
     bool alternate; /* steps visit micro-batches up and down in turn */
     bool unpack;    /* weights in a quantised format are unpacked once per step and pass */
-    /* Percent of the layers' panels in the memory of a separate device's host that do not stream:
-     * the host computes with them, for every product a share of its columns.  Of MLP only where it
-     * is split, so that the rows between its halves are there to be brought over. */
+    /* Percent of the layers' panels in host memory that do not stream to a separate device: the
+     * host computes the columns of these panels, a share of every product.  In MLP this needs
+     * split_mlp, because the rows between the halves must be moved to the host. */
     double host_products;
 };
 
 /* Seats of a micro-batch whose KV lives in each tier: shares rounded to seats, the largest
- * remainders first; all seats are given away. */
+ * remainders first; the numbers add up to count. */
 void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv, uint32_t count);
 /* The tier in which micro-batch k's residual stream rests between steps. */
 enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
 
-/* Bytes of the KV of a part of one layer at its longest: of a staging slot. */
+/* Most bytes of one layer's KV of a part: the size of a staging slot. */
 uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads);
 
-/* Lays out the parts from placement, attention side (and p->split_host) and seats of a staged part
- * (0: all in one). */
+/* Lays out the parts by placement, attention side and p->split_host; part_seats: most seats of a
+ * staged part (0: no limit). */
 int aq_plan_parts(struct aq_plan *p, enum aq_attention_side side, uint32_t part_seats,
                   struct aq_err *reterr);
 
-/* Where KV that does not rest where products run is attended; false: there is none. */
+/* The side that attends KV outside the memory of the products; false: all KV is inside. */
 bool aq_plan_attention(enum aq_attention_side *ret, const struct aq_plan *p);
 
 /* Checks shares (0..100 each, adding up to 100 within 0.01): -EINVAL names the line and its sum. */

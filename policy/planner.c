@@ -9,19 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A candidate must be this much faster than those before it, the plain rule's first; within the
- * tie of the fastest so far the one that needs less memory is preferred. */
+/* A candidate must be `faster` times as fast as the best before it, at first the plain rule's
+ * block.  Within `tie` of the fastest so far the candidate that needs less memory is preferred. */
 static const double faster = 1.02, tie = 0.995;
-/* Split attention takes more memory and more ops: its bound must be this much above theirs. */
+/* Split attention takes more memory and more ops: its bound must be this many times that of either
+ * side alone. */
 static const double split_pays = 1.02;
-/* Ops built and simulated (which costs two buildings), all candidates together, before the search
- * ends with what it has: half a microsecond each keeps it to a few seconds.  A count, so that equal
- * inputs give equal plans. */
+/* Ops that the search may build, over all candidates; simulating an op counts as building two.  At
+ * half a microsecond each this is a few seconds.  A count and not a time, so that equal inputs give
+ * equal plans. */
 enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
-/* Bytes known this well, as a share of the weights, are known. */
+/* An error of this share of the weights counts as none: the bytes are known. */
 static const double known_bytes = 0.002;
-/* Tokens of prompts a pass where the usual number leaves no room. */
+/* Prompt tokens of a pass that are tried where the usual number (0) does not fit. */
 static const uint32_t fewer_tokens[] = {0, 1024, 256};
 
 static bool fits(const struct aq_block *b, const struct aq_block_inputs *in)
@@ -43,10 +44,10 @@ int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
     s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
     int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
     if (rc < 0)
-        return rc == -ENOMEM ? rc : 0; /* a machine that cannot do it */
+        return rc == -ENOMEM ? rc : 0; /* the machine has no rate for an op */
     s->last = f.gen_tok_s;
     s->fastest = fmax(s->fastest, f.gen_tok_s);
-    bool ours = s->best_arm >= 0; /* between candidates of ours the faster one is the better */
+    bool ours = s->best_arm >= 0; /* among the search's own candidates any gain counts */
     bool smaller = f.gen_tok_s >= s->fastest * tie && memory_of(&s->now) < memory_of(&s->best);
     if (f.gen_tok_s > s->rate * (ours ? 1 : faster) || smaller) {
         struct aq_block better = s->now;
@@ -72,7 +73,7 @@ static void round_weights(struct aq_shares *w, bool separate)
     double disk = tenths(w->percent[AQ_DISK], true);
     double at_near = fmin(tenths(w->percent[near], false), 100 - disk);
     *w = (struct aq_shares){{0}};
-    if (separate) { /* the host has what is left, or the disk where the host had nothing */
+    if (separate) { /* the rest is the host's, or the disk's if the host had none */
         w->percent[AQ_HOST] = round(10 * (100 - at_near - disk)) / 10;
         w->percent[AQ_DISK] = disk;
     } else {
@@ -81,7 +82,7 @@ static void round_weights(struct aq_shares *w, bool separate)
     w->percent[near] = at_near;
 }
 
-/* To seats; the percentages then have few digits and mean these seats. */
+/* Rounds to whole seats, written as percentages with few digits that mean these seats. */
 static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
 {
     enum aq_tier near = separate ? AQ_DEVICE : AQ_HOST;
@@ -99,8 +100,8 @@ static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
             round(1e4 * (100 - kv->percent[AQ_DEVICE] - kv->percent[AQ_DISK])) / 1e4;
 }
 
-/* To seats of those outside the device's memory, at least one for each side; as many digits as are
- * printed, and not one seat more for the last of them. */
+/* Rounds to whole seats of those outside the device's memory, at least one for each side, written
+ * with the digits that are printed; these must not round up to one more seat. */
 static double round_split(double percent, const struct aq_shares *kv, uint32_t seats)
 {
     double away = round((100 - kv->percent[AQ_DEVICE]) * seats / 100);
@@ -127,8 +128,8 @@ void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o)
 
 /* ---- one candidate ---- */
 
-/* What is known of the bytes beside weights and KV: at least those of fewer seats, and of fewer at
- * least their share. */
+/* The options with the overhead of the arm's last ledger, if there is one: that of fewer seats is a
+ * lower bound, and of that of more seats at least the share of these seats is needed. */
 static struct aq_shares_opts opts_for(const struct aq_search *s, const struct aq_search_arm *a,
                                       uint32_t seats)
 {
@@ -153,7 +154,7 @@ static int make(struct aq_search *s, const struct aq_shares_opts *o,
     return rc;
 }
 
-/* Takes what the ledger of s->now says into o->overhead; true: it was known. */
+/* Copies the overhead on the ledger of s->now into o->overhead; true: it was known before. */
 static bool learn(struct aq_search *s, struct aq_search_arm *a, struct aq_shares_opts *o,
                   const struct aq_shares_found *f)
 {
@@ -183,8 +184,8 @@ bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
     return make(s, o, f) == 0 && fits(&s->now, s->given);
 }
 
-/* Where correcting by the ledger came to no end: from the least memory that a shape can do with
- * (all weights on disk, and the KV that may be) as far towards what was wished as fits. */
+/* For shapes whose correction by the ledger does not converge: goes from the shares with the least
+ * memory (all weights on disk, and KV where allowed) as far towards the wished shares as fits. */
 static int fit_between(struct aq_search *s, struct aq_search_arm *a, const struct aq_shares_opts *o,
                        const struct aq_shares_found *wish)
 {
@@ -213,7 +214,8 @@ static int fit_between(struct aq_search *s, struct aq_search_arm *a, const struc
     return aq_search_make_fits(s, o, &good) ? 0 : -ERANGE;
 }
 
-/* Shares of this many seats that fit: made s->now; -ERANGE where there are none. */
+/* Finds shares with this many seats that fit, and makes s->now with them; -ERANGE: there are
+ * none. */
 static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, struct aq_err *reterr)
 {
     struct aq_shares_opts o = opts_for(s, a, seats);
@@ -230,7 +232,7 @@ static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, str
         solved = true;
         rc = make(s, &o, &f);
         if (rc < 0)
-            break; /* there is no such program */
+            break; /* no program can be built */
         bool known = learn(s, a, &o, &f);
         last = fits(&s->now, s->given);
         if (last) {
@@ -239,8 +241,8 @@ static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, str
             if (known || s->given->placement)
                 break;
         }
-        /* What stands beside them moves with the shares, and rounding moves bytes too: a little
-         * more room each time. */
+        /* The overhead changes with the shares, and so does the rounding: reserve a little more in
+         * each round. */
         double excess[AQ_TIER_COUNT];
         aq_block_excess(excess, &s->now, s->given);
         for (int t = 0; t < AQ_TIER_COUNT && !last; t++)
@@ -276,7 +278,7 @@ static void put_seats(struct aq_search_arm *a, uint64_t seats, uint32_t most)
     a->tried[a->count++] = (uint32_t)seats;
 }
 
-/* Numbers of seats: that share the requests out evenly among whole blocks, and others between. */
+/* Numbers of seats to try: those that divide the requests evenly into blocks, and some between. */
 static void fill_seats(const struct aq_search *s, struct aq_search_arm *a)
 {
     uint32_t k = a->shape.micro_batches, most = AQ_SEARCH_SEATS_MAX;
@@ -294,7 +296,7 @@ static void fill_seats(const struct aq_search *s, struct aq_search_arm *a)
         put_seats(a, (uint64_t)seats, most);
 }
 
-/* Bounds again, with what is known now. */
+/* Computes the bounds again, with the overhead known now. */
 static int fill_bounds(struct aq_search *s, struct aq_search_arm *a, struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < a->count; i++) {
@@ -318,8 +320,8 @@ static void put_arm(struct aq_search *s, struct aq_shares_shape shape)
     fill_seats(s, a);
 }
 
-/* KV on disk costs ops and buffers that a linear program does not see: also without it, and with
- * nothing else. */
+/* KV on disk costs ops and buffers that the linear program does not count, so arms without KV on
+ * disk, and with all KV on disk, are added. */
 static void put_homes(struct aq_search *s, struct aq_shares_shape shape)
 {
     static const double disk[] = {-1, 0, 1};
@@ -355,8 +357,8 @@ static bool same_but_for_side(const struct aq_shares_shape *a, const struct aq_s
            a->kv_disk == b->kv_disk;
 }
 
-/* Split attention is worth a trial where it could be clearly faster than either side alone, with as
- * many seats. */
+/* Removes candidates with split attention whose bound is not clearly above that of either side
+ * alone with the same seats. */
 static void drop_pointless_splits(struct aq_search *s)
 {
     for (uint32_t i = 0; i < s->arm_count; i++) {
@@ -391,12 +393,12 @@ static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
             break;
     }
     int rc = 0;
-    struct aq_search_arm *chosen = s->arm; /* the one before that was free to choose */
+    struct aq_search_arm *chosen = s->arm; /* the arm before with a free share */
     for (uint32_t i = 0; i < s->arm_count && rc == 0; i++) {
         struct aq_search_arm *a = &s->arm[i];
         rc = fill_bounds(s, a, reterr);
         chosen = a->shape.kv_disk < 0 ? a : chosen;
-        /* What was chosen freely need not be tried twice. */
+        /* The share that the free arm has chosen need not be tried twice. */
         for (uint32_t n = 0; n < a->count && a != chosen; n++) {
             if (fabs(chosen->disk[n] - a->shape.kv_disk) * a->tried[n] < 0.5)
                 a->bound[n] = -1;
@@ -406,8 +408,8 @@ static int put_arms(struct aq_search *s, enum aq_tier hidden, uint32_t tokens,
     return rc;
 }
 
-/* The likeliest candidate: of an arm, or, -1, of all; of equals the one with the fewest seats.
- * False: none is left that could be faster than the best there is. */
+/* The candidate with the highest bound, of an arm or (-1) of all; of equal bounds the one with the
+ * fewest seats.  False: no bound is above the rate of the best block. */
 static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_index)
 {
     double most = s->rate;
@@ -430,8 +432,8 @@ static bool next(const struct aq_search *s, int of, int *ret_arm, uint32_t *ret_
     return found;
 }
 
-/* Tries candidates in the order of their bounds, which fall as more is known, until `most` fitted.
- */
+/* Tries candidates in the order of their bounds, which fall as overheads become known, until `most`
+ * of them have fitted. */
 static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *reterr)
 {
     int arm, rc = 0;
@@ -448,7 +450,8 @@ static int try_best(struct aq_search *s, int of, uint32_t most, struct aq_err *r
     return rc;
 }
 
-/* Seats and shares of KV on disk beside those of the best, now that its bytes are known. */
+/* Tries seats and shares of KV on disk next to those of the best block, whose bytes are now
+ * known. */
 static int refine(struct aq_search *s, struct aq_err *reterr)
 {
     static const double disk[] = {-1, 0, 0.25, 0.5, 0.75, 1};
@@ -480,7 +483,7 @@ static int refine(struct aq_search *s, struct aq_err *reterr)
     return rc;
 }
 
-/* Weights nearer by so many percent, taken from the disk first. */
+/* Moves `percent` of the weights to the nearer tier `to`, from the disk first. */
 static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
 {
     for (int from = AQ_DISK; from > (int)to && percent > 0; from--) {
@@ -498,8 +501,8 @@ struct aq_shares_found aq_search_shares(const struct aq_plan *p)
         .placement = p->placement, .host_products = p->host_products, .split_host = p->split_host};
 }
 
-/* What a linear program does not see (starts and ends, whole seats) moves the share at which both
- * sides end together. */
+/* Searches the split at which both sides end together: starts, ends and whole seats, which the
+ * linear program does not count, move this point. */
 static int refine_split(struct aq_search *s, struct aq_err *reterr)
 {
     static const double steps[] = {10, 5, 2.5, 1};
@@ -522,8 +525,8 @@ static int refine_split(struct aq_search *s, struct aq_err *reterr)
     return rc;
 }
 
-/* Ledgers are not quite straight lines: where buffers shrink as weights come nearer there may be
- * room beyond shares that do not fit. */
+/* The ledger is not linear in the shares: buffers shrink as weights come nearer, so larger shares
+ * can fit where smaller ones do not. */
 static int fill_up(struct aq_search *s, struct aq_err *reterr)
 {
     static const double steps[] = {20, 10, 5, 2.5, 1};
@@ -555,8 +558,8 @@ static int try_all(struct aq_search *s, struct aq_err *reterr)
         if (i && (s->best.program.op_count || in->prompt_tokens))
             break;
         rc = put_arms(s, near, fewer_tokens[i], reterr);
-        /* One of each kind first: what bounds leave out differs between kinds.  Each stage leaves
-         * something for the next. */
+        /* First one candidate of each kind, because the costs that bounds leave out differ between
+         * kinds.  Each stage leaves a part of the ops for the next. */
         s->ops_max = all / 2;
         for (uint32_t a = 0; a < s->arm_count && rc == 0; a++)
             rc = try_best(s, (int)a, 1, reterr);
@@ -571,7 +574,7 @@ static int try_all(struct aq_search *s, struct aq_err *reterr)
     return rc < 0 ? rc : aq_search_few_seats(s, reterr);
 }
 
-/* The first candidate is what the caller has. */
+/* The first candidate is the caller's block. */
 static int begin(struct aq_search *s, struct aq_block *best, const struct aq_block_inputs *in,
                  struct aq_err *reterr)
 {
@@ -622,7 +625,7 @@ int aq_planner_share_work(struct aq_block *best, const struct aq_block_inputs *i
     struct aq_placement placement = best->plan.placement;
     enum aq_attention_side side = AQ_ATTEND_DEVICE;
     aq_plan_attention(&side, &best->plan);
-    /* Of weights that do not stream from the host none can be kept from it. */
+    /* The host can only keep panels of weights that otherwise stream from its memory. */
     bool products = in->host_products_auto && placement.weights.percent[AQ_HOST] > 0;
     bool split = !in->attention_auto && side == AQ_ATTEND_SPLIT && in->split_host <= 0;
     if (!in->hw || !in->separate || (!products && !split))

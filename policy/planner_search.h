@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/planner_search.h - private to planner.c (the search) and planner_small.c (its last stage,
- * where few seats fit): what is searched and what is known so far. */
+ * where few seats fit): the candidates of the search and what is known of them so far. */
 #ifndef AQ_POLICY_PLANNER_SEARCH_H
 #define AQ_POLICY_PLANNER_SEARCH_H
 
@@ -14,17 +14,17 @@ enum {
     AQ_SEARCH_SEATS_TRIED_MAX = 48,
 };
 
-/* What candidates have in common but for their seats. */
+/* An arm of the search: candidates that differ in their seats only. */
 struct aq_search_arm {
     struct aq_shares_shape shape; /* without seats */
-    /* What the ledger of a candidate of so many seats said beside weights and KV; 0 seats: none
-     * yet. */
+    /* Bytes beside weights and KV on the ledger of a candidate with overhead_seats seats; 0 seats:
+     * no ledger yet. */
     double overhead[AQ_TIER_COUNT];
     uint32_t overhead_seats;
-    uint32_t unfit; /* so many seats and more do not fit */
+    uint32_t unfit; /* this many seats and more do not fit */
     uint32_t tried[AQ_SEARCH_SEATS_TRIED_MAX];
-    double bound[AQ_SEARCH_SEATS_TRIED_MAX]; /* 0 and less: done with */
-    double disk[AQ_SEARCH_SEATS_TRIED_MAX];  /* share of the KV there that gives this bound */
+    double bound[AQ_SEARCH_SEATS_TRIED_MAX]; /* of the rate; 0 and less: tried already */
+    double disk[AQ_SEARCH_SEATS_TRIED_MAX];  /* share of the KV on disk that gives this bound */
     uint32_t count;
 };
 
@@ -36,25 +36,25 @@ struct aq_search {
     uint32_t arm_count;
     uint64_t ops, ops_max; /* of this stage */
     struct aq_block now, best;
-    int best_arm;         /* -1: what the caller came with */
-    double rate, fastest; /* tokens per second generated: by the best, by any so far */
-    double last;          /* by the one judged last */
+    int best_arm;         /* -1: the caller's block is still the best */
+    double rate, fastest; /* tokens generated per second: of the best block, of any block so far */
+    double last;          /* the same of the block judged last */
     bool no_memory;       /* some candidate could not be built for want of memory */
 };
 
-/* Rates s->now; keeps it if it is the best. */
+/* Rates s->now, and keeps the block if none was better. */
 int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr);
-/* Shares that can be written down. */
+/* Rounds shares to what the notation of --placement can say. */
 void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o);
-/* Makes s->now of them; false: it does not fit. */
+/* Makes s->now with these shares; false: the block does not fit. */
 bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
                          const struct aq_shares_found *f);
 struct aq_shares_found aq_search_shares(const struct aq_plan *p);
 
 /* ---- planner_small.c ---- */
 
-/* Where the best has few seats: the fastest that steps from it and from others like it lead to, as
- * far as s->ops_max goes. */
+/* Where the best block has few seats: searches in steps from this block and from similar ones, as
+ * long as s->ops_max allows. */
 int aq_search_few_seats(struct aq_search *s, struct aq_err *reterr);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where few seats fit, rounding to chunks and seats and the overhead of ops decide, of which a
- * linear program knows nothing: steps from the best and from a few others, one thing at a time, as
- * long as one is faster. */
+ * The planner's search where few seats fit.  Rounding to chunks and seats and the overhead of ops
+ * then decide, which the linear program does not count.  So a local search: from the best block and
+ * a few others, change one choice at a time, as long as a change makes the block faster. */
 #include "policy/planner_search.h"
 
 #include <assert.h>
 #include <math.h>
 
-/* So few seats are few; steps from one point, and points that they begin at beside the best. */
+/* Most seats of a small block; most steps from one point; starting points beside the best block. */
 enum { FEW_SEATS = 9, STEPS_MAX = 192, STARTS = 4 };
 
 struct point {
@@ -20,8 +20,8 @@ enum step_kind { STEP_SEATS, STEP_WEIGHTS, STEP_KV, STEP_RING, STEP_HIDDEN, STEP
 
 struct step {
     enum step_kind kind;
-    int from, to; /* tiers; changes of seats and of micro-batches; a side */
-    double much;  /* percent, seats, groups of the ring; of SEATS: of weights nearer */
+    int from, to; /* by kind: tiers; changes of seats and of micro-batches; sides */
+    double much;  /* by kind: percent, groups of the ring; SEATS: percent of weights */
 };
 
 static bool shift(struct aq_shares *s, int from, int to, double percent)
@@ -48,7 +48,7 @@ static bool step_seats(struct point *p, const struct aq_block_inputs *in, const 
                                                            : shift(w, near, AQ_DISK, -t->much)));
 }
 
-/* False: there is no such step from here. */
+/* Applies the step to the point; false: it cannot be applied here. */
 static bool take(struct point *p, const struct aq_block_inputs *in, const struct step *t)
 {
     struct aq_placement *to = &p->f.placement;
@@ -108,7 +108,7 @@ static uint32_t list_steps(struct step *ret)
     return n;
 }
 
-/* The rate of a point into it; 0: it does not fit. */
+/* Computes p->rate; 0: the point does not fit. */
 static int rate_point(struct aq_search *s, struct point *p, struct aq_err *reterr)
 {
     struct aq_shares_opts o = {
@@ -123,7 +123,7 @@ static int rate_point(struct aq_search *s, struct point *p, struct aq_err *reter
     return rc;
 }
 
-/* From *p on. */
+/* Steps from *p on, as long as one is faster. */
 static int climb(struct aq_search *s, struct point *p, struct aq_err *reterr)
 {
     struct step step[STEPS_MAX];
@@ -143,7 +143,7 @@ static int climb(struct aq_search *s, struct point *p, struct aq_err *reterr)
     return rc;
 }
 
-/* Keeps the fastest, one of each shape. */
+/* Keeps the fastest points, one of each shape. */
 static void put_point(struct point best[STARTS], const struct point *p)
 {
     uint32_t at = 0;
@@ -160,7 +160,8 @@ static void put_point(struct point best[STARTS], const struct point *p)
 
 enum { START_KINDS = 3 * 3 * 3 * 2 }; /* micro-batches, seats, tiers, weights */
 
-/* Few seats with nothing, or half, of the weights in the host's memory, and the KV on one tier. */
+/* Starting points: few seats, none or half of the weights in host memory, and all KV on one
+ * tier. */
 static int put_starts(struct aq_search *s, struct point best[STARTS], const struct point *like,
                       struct aq_err *reterr)
 {
@@ -170,7 +171,7 @@ static int put_starts(struct aq_search *s, struct point best[STARTS], const stru
     for (uint32_t i = 0; i < START_KINDS && rc == 0 && s->ops < s->ops_max; i++) {
         struct point p = *like;
         if ((placed && i % 6) || (in->micro_batch && i / 6 % 3) || (in->micro_batches && i / 18))
-            continue; /* one like that was there */
+            continue; /* the same point as another */
         double weights = i & 1 ? 50 : 0;
         enum aq_tier kv = (enum aq_tier)(AQ_DISK - i / 2 % 3);
         p.shape.micro_batch = in->micro_batch ? in->micro_batch : 1 + i / 6 % 3;

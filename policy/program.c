@@ -83,7 +83,7 @@ static void add_class(struct aq_builder *b, enum aq_slot_class c, uint32_t count
     p->slot_count += count;
 }
 
-/* Largest step's matrices in the compute type, whole panels. */
+/* Bytes of the largest step's matrices in the compute type, in whole panels. */
 static uint64_t unpacked_bytes(const struct aq_builder *b)
 {
     uint64_t most = 0;
@@ -99,7 +99,7 @@ static uint64_t unpacked_bytes(const struct aq_builder *b)
     return most;
 }
 
-/* Of a slot that parts visit; with_slots: with what is remembered beside their KV. */
+/* Bytes of a staging slot for parts; with_slots: scores, positions and victims included. */
 static uint64_t stage_bytes(const struct aq_builder *b, bool with_slots)
 {
     uint64_t most = 0, seats = 0;
@@ -113,7 +113,8 @@ static uint64_t stage_bytes(const struct aq_builder *b, bool with_slots)
     return most + (with_slots ? seats * aq_kv_layout_transfer(b->plan, b->steps->kv_heads) : 0);
 }
 
-/* Bytes of a slot; the outputs of a workspace's parts are one buffer, put on its first part. */
+/* Sizes of the slots of parts.  The outputs of all parts of a workspace are one buffer, which
+ * counts as the slot of the first part. */
 static void size_parts(struct aq_builder *b, uint64_t q_width, uint64_t kv_width)
 {
     const struct aq_plan *plan = b->plan;
@@ -147,7 +148,7 @@ static uint32_t stages_of(const struct aq_build_stages *s)
     return s->count[AQ_ATTEND_DEVICE] + s->count[AQ_ATTEND_HOST];
 }
 
-/* Lays out the classes; called once to count and once to fill. */
+/* Numbers the slots class by class; called once to count and once to fill. */
 static void lay_slots(struct aq_builder *b)
 {
     const struct aq_model_steps *m = b->steps;
@@ -194,7 +195,8 @@ static void lay_slots(struct aq_builder *b)
         size_parts(b, width, kv_width);
 }
 
-/* Where each micro-batch's residual stream rests, and the working slots the moving ones share. */
+/* The home of each micro-batch's residual stream, and the working slots that moving streams
+ * share. */
 static void count_hidden(struct aq_builder *b)
 {
     const struct aq_plan *plan = b->plan;
@@ -225,7 +227,7 @@ static void count_stages(struct aq_builder *b)
         if (part->tier == AQ_DISK && plan->separate)
             b->on_host.count[part->side] = stages;
     }
-    /* A group of its own for each half of MLP: all micro-batches stand between the two. */
+    /* Each half of MLP is a group of its own, so all micro-batches lie between the two. */
     bool apart = !b->host_parts && !plan->fuse_layer;
     b->inner_slots = !plan->split_mlp ? 0 : apart ? plan->shape.micro_batches : 1;
     b->workspaces = (uint32_t)aq_max_u64(plan->workspaces, 1);
@@ -235,7 +237,7 @@ static void count_stages(struct aq_builder *b)
 
 /* ---- dependencies ------------------------------------------------------------------------ */
 
-/* What an op of some pass did to a slot. */
+/* An op of a pass that used a slot. */
 struct touch {
     uint32_t op, pass;
 };
@@ -252,7 +254,7 @@ struct deriver {
     struct slot_state *slot;
     struct touch *found; /* of one op */
     uint32_t found_count, found_max;
-    uint32_t of_lane[AQ_LANE_COUNT]; /* in order: 1 + where in found; 0: nowhere */
+    uint32_t of_lane[AQ_LANE_COUNT]; /* lanes in order: 1 + index in found; 0: none */
     uint64_t *recorded;              /* [op][pass] the last op that found it, by `round` */
     uint64_t round;                  /* counts ops, from 1 on */
 };
@@ -321,8 +323,8 @@ static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch s
     return true;
 }
 
-/* Dependencies of the array's own, serial meaning: every use after the uses it conflicts with.  Two
- * passes are played; what the second one waits for is what every pass waits for. */
+/* Derives the dependencies from the serial order of the array: every use comes after the uses that
+ * it conflicts with.  Two passes are played; the deps of the second are those of every pass. */
 static bool derive(struct deriver *d)
 {
     struct aq_program *p = d->b->p;
@@ -371,7 +373,7 @@ struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_la
                           uint32_t step, uint32_t k, uint32_t part)
 {
     struct aq_program *p = b->p;
-    struct aq_op *none = &b->none; /* written to, never read: the build has failed */
+    struct aq_op *none = &b->none; /* takes writes after a failure; never read */
     if (b->failed || !grow((void **)&p->op, &b->op_max, p->op_count, sizeof(*p->op))) {
         b->failed = true;
         return none;

@@ -4,10 +4,10 @@
  * mixed passes, and ops without work complete at issue.  Pure: it knows shapes, not weights,
  * sequences or threads.
  *
- * Played one after the other, the array is a correct serial program.  deps say what may not be
- * reordered when lanes run side by side: same-pass deps point to smaller indices, back deps to the
- * previous pass's instance.  Each lane starts its ops in array order.  Lanes finish them in that
- * order too, but for the disk lanes, whose ops are in flight together. */
+ * Played one after the other, the ops of the array are a correct serial program.  deps say which
+ * ops may not be reordered when lanes run side by side: same-pass deps point to smaller indices,
+ * back deps to the op of the previous pass.  Each lane starts its ops in array order.  Lanes also
+ * finish them in that order, except the disk lanes, whose ops are in flight together. */
 #ifndef AQ_POLICY_PROGRAM_H
 #define AQ_POLICY_PROGRAM_H
 
@@ -22,9 +22,9 @@ enum aq_lane {
     AQ_LANE_D2H,
     AQ_LANE_DISK_READ,
     AQ_LANE_DISK_WRITE,
-    /* Weights have lanes of their own beside those of h2d and disk_read, whose link and disk they
-     * share: what a micro-batch waits for must not queue behind weights that nobody needs yet, nor
-     * hold up those of the next pass. */
+    /* Weights have lanes of their own, which share link and disk with h2d and disk_read: moves that
+     * a micro-batch waits for must not queue behind weights that are needed later, nor delay the
+     * weights of the next pass. */
     AQ_LANE_H2D_WEIGHTS,
     AQ_LANE_READ_WEIGHTS,
     AQ_LANE_CONTROL,
@@ -45,11 +45,11 @@ enum aq_op_kind {
     AQ_OP_POST,         /* (j,k): output projection, residual */
     AQ_OP_MLP,          /* (j,k) */
     AQ_OP_MLP_UP,       /* (j,k): its products up to the inner width */
-    AQ_OP_MLP_DOWN,     /* (j,k): those from there back, residual */
+    AQ_OP_MLP_DOWN,     /* (j,k): its products from there back, residual */
     AQ_OP_PRODUCT_HOST, /* (j,k,of): columns of a product whose panels rest on the host */
-    AQ_OP_MERGE,        /* (j,k,of): those columns into the output, and what follows the product */
+    AQ_OP_MERGE,        /* (j,k,of): those columns into the output; prims behind the product */
     AQ_OP_HEAD,         /* (k): logits of the rows that need them, and the choice of tokens */
-    AQ_OP_TURN,         /* (k): ends, seats and rows of micro-batch k for its next pass */
+    AQ_OP_TURN,         /* (k): ends sequences, fills seats and rows of micro-batch k's next pass */
     AQ_OP_KIND_COUNT,
 };
 
@@ -61,19 +61,19 @@ enum aq_object {
     AQ_OBJECT_QKV,       /* of (step, k) */
     AQ_OBJECT_ATTENTION, /* outputs of (step, k, part) */
     AQ_OBJECT_KV,        /* of (step, k, part) */
-    AQ_OBJECT_KV_PROMPT, /* of (step, k, part): prompts before they are cut */
+    AQ_OBJECT_KV_PROMPT, /* of (step, k, part): of prompts before they are cut */
     AQ_OBJECT_INNER,     /* of (step, k) */
     AQ_OBJECT_LOGITS,
     AQ_OBJECT_TOKENS, /* chosen tokens of (k) */
-    /* Of a product that the host computes columns of; index: aq_product_index(). */
-    AQ_OBJECT_INPUT,   /* the rows its op starts from, on the host */
-    AQ_OBJECT_COLUMNS, /* what the host made */
-    AQ_OBJECT_PARTIAL, /* the op's output without them */
+    /* Of a product with columns of the host; index: aq_product_index(). */
+    AQ_OBJECT_INPUT,   /* the op's input rows, on the host */
+    AQ_OBJECT_COLUMNS, /* the host's columns */
+    AQ_OBJECT_PARTIAL, /* the op's output without these columns */
     AQ_OBJECT_COUNT,
 };
 
-/* What a slot holds.  Slots of a class are numbered from aq_program.first[class] on, by the indices
- * in brackets, the last running fastest. */
+/* The kind of object that a slot holds.  Slots of a class are numbered from aq_program.first[class]
+ * on, by the indices in brackets, the last index running fastest. */
 enum aq_slot_class {
     AQ_SLOT_RING,           /* [ring] weight chunks in the device's memory */
     AQ_SLOT_STAGING,        /* [staging] weight chunks on their way from disk, in host memory */
@@ -81,8 +81,8 @@ enum aq_slot_class {
     AQ_SLOT_ROWS,           /* [k] written by TURN */
     AQ_SLOT_TOKENS,         /* [k] written by HEAD */
     AQ_SLOT_HIDDEN,         /* [hidden_slots or k] residual stream where products run */
-    AQ_SLOT_HIDDEN_HOST,    /* [k] its home, or its way to disk, in host memory */
-    AQ_SLOT_HIDDEN_DISK,    /* [k] its home on disk */
+    AQ_SLOT_HIDDEN_HOST,    /* [k] residual stream at home, or on its way to disk, in host memory */
+    AQ_SLOT_HIDDEN_DISK,    /* [k] residual stream at home on disk */
     AQ_SLOT_QKV,            /* [workspace] */
     AQ_SLOT_ATTENTION,      /* [workspace][part] */
     AQ_SLOT_QKV_HOST,       /* [workspace][part] */
@@ -90,18 +90,18 @@ enum aq_slot_class {
     AQ_SLOT_KV,             /* [layer][k][part] home of the KV */
     AQ_SLOT_KV_HOST,        /* [stage] a part's KV of one layer, on its way, in host memory */
     AQ_SLOT_KV_DEVICE,      /* [stage] the same in the device's memory */
-    AQ_SLOT_KV_PREFILL,     /* one, where keys are dropped: a prompt that is cut, while it is */
-    AQ_SLOT_INNER,          /* [k], or one: what MLP_UP leaves for MLP_DOWN */
+    AQ_SLOT_KV_PREFILL,     /* one, where keys are dropped: a prompt while it is attended and cut */
+    AQ_SLOT_INNER,          /* [k], or one: the rows that MLP_UP leaves for MLP_DOWN */
     AQ_SLOT_LOGITS,
     AQ_SLOT_INPUT_HOST,   /* [host] rows for a product on the host */
-    AQ_SLOT_COLUMNS_HOST, /* [host] what it made of them there, */
-    AQ_SLOT_COLUMNS,      /* [host] and in the device's memory */
+    AQ_SLOT_COLUMNS_HOST, /* [host] the columns that it computed, in host memory */
+    AQ_SLOT_COLUMNS,      /* [host] the same in the device's memory */
     AQ_SLOT_CLASS_COUNT,
 };
 
 enum aq_use_mode { AQ_USE_READ, AQ_USE_WRITE, AQ_USE_UPDATE };
 
-/* What is, or must be, in a slot. */
+/* The object that is, or must be, in a slot. */
 struct aq_tag {
     uint8_t object; /* enum aq_object */
     int8_t pass;    /* relative: 0 this pass, -1 the one before; 0 for weights, which do not age */
@@ -112,28 +112,29 @@ struct aq_tag {
 struct aq_use {
     uint32_t slot;
     uint8_t mode;        /* enum aq_use_mode */
-    struct aq_tag need;  /* READ, UPDATE: what must be in the slot */
-    struct aq_tag leave; /* WRITE, UPDATE: what is in it afterwards */
+    struct aq_tag need;  /* READ, UPDATE: the slot's tag before the op */
+    struct aq_tag leave; /* WRITE, UPDATE: the slot's tag after the op */
 };
 
 struct aq_dep {
     uint32_t op;
-    uint8_t back; /* 1: the previous pass's instance */
+    uint8_t back; /* 1: the op of the previous pass */
 };
 
 struct aq_op {
     uint8_t kind, lane, object;
-    /* Of PRODUCT_HOST and MERGE and of moves of INPUT and COLUMNS: the kind of op whose product
-     * they belong to; 0 of all others. */
+    /* PRODUCT_HOST, MERGE, and moves of INPUT and COLUMNS: the kind of the op that has the product;
+     * other ops: 0. */
     uint8_t of;
     uint16_t micro_batch, part;
     uint32_t step;
-    uint32_t chunk; /* of weights moves */
-    /* Which copy of the workspace; which slot of HIDDEN, or of the stages of KV.  Moves of KV have
-     * KV_DEVICE's in stage and KV_HOST's in workspace; moves of hidden states over the link have
-     * HIDDEN's in stage and HIDDEN_HOST's in workspace, those between disk and memory theirs in
-     * stage.  Where `of` is set, the slots of INPUT and COLUMNS are in stage, and that of the op's
-     * input (D2H of INPUT) or output (MERGE) in workspace. */
+    uint32_t chunk; /* moves of weights */
+    /* Indices of slots.  workspace: the copy of the workspace; stage: the slot of HIDDEN, or of the
+     * stages of KV.  Moves of KV have the slot of KV_DEVICE in stage and that of KV_HOST in
+     * workspace.  Moves of hidden states over the link have the slot of HIDDEN in stage and that of
+     * HIDDEN_HOST in workspace; moves between disk and memory have the slot of HIDDEN_HOST in
+     * stage.  Where `of` is set, the slot of INPUT and COLUMNS is in stage, and the slot of the
+     * op's input (D2H of INPUT) or output (MERGE) in workspace. */
     uint32_t workspace, stage;
     uint32_t use_first, dep_first;
     uint32_t use_count, dep_count;
@@ -155,13 +156,13 @@ struct aq_program {
     uint32_t parts, micro_batches;
 };
 
-/* -ENOBUFS: the ring is too small for what ops need together; the sentence says how large it must
- * be. */
+/* -ENOBUFS: the ring is too small for the weights that one group of ops needs; the sentence says
+ * how large it must be. */
 int aq_program_build(struct aq_program *ret, const struct aq_model_steps *steps,
                      const struct aq_plan *plan, const struct aq_stream *stream,
                      struct aq_err *reterr);
 void aq_program_close(struct aq_program *p);
-/* Bytes of all slots of a class, each rounded up to 4096: of the buffer that holds them. */
+/* Bytes of the buffer of a class: all its slots, each rounded up to 4096. */
 uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c);
 /* Does the host compute columns of some product? */
 bool aq_program_host_products(const struct aq_program *p);
@@ -184,52 +185,53 @@ static inline bool aq_lane_in_order(enum aq_lane lane)
     return lane != AQ_LANE_DISK_READ && lane != AQ_LANE_DISK_WRITE && lane != AQ_LANE_READ_WEIGHTS;
 }
 
-/* Which half of its step an op runs that computes rows; MLP runs both, from the first one on. */
+/* The half of its step that an op computing rows runs; MLP runs both, and the result is the
+ * first. */
 static inline uint32_t aq_op_half(enum aq_op_kind kind)
 {
     return kind == AQ_OP_POST || kind == AQ_OP_MLP_DOWN;
 }
 
-/* Index in tags of what belongs to the product of an op of this kind: one a half of a step. */
+/* The index in tags of INPUT, COLUMNS and PARTIAL: the product's half of a step. */
 static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 {
     return AQ_STEP_HALVES * step + aq_op_half(kind);
 }
 
-/* The primitives of an op that computes rows with a step's matrices. */
+/* The primitives that an op of this kind runs in a step. */
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
 /* Does an op of this kind compute with the matrix of the step? */
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
 
-/* What a part of a micro-batch does in a pass. */
+/* The work of a part of a micro-batch in a pass. */
 struct aq_part_shape {
     uint32_t decode_rows, prefill_rows;
-    uint64_t decode_keys;       /* sum over decode rows of the keys each sees: slots held */
-    uint64_t decode_slots;      /* the same of the slots read: of whole head-blocks */
-    uint64_t prefill_key_pairs; /* sum over prompt rows of the keys each sees */
-    uint64_t stat_key_pairs;    /* of those, in prompts whose keys get scores */
-    /* KV of one layer on its way: from and to disk, and over the links to where it is attended and
-     * home again. */
+    uint64_t decode_keys;       /* keys attended, summed over decode rows: slots held */
+    uint64_t decode_slots;      /* slots read, summed over decode rows: whole head-blocks */
+    uint64_t prefill_key_pairs; /* keys attended, summed over prompt rows */
+    uint64_t stat_key_pairs;    /* the same in prompts whose keys get scores */
+    /* KV of one layer that moves: read from and written to disk, loaded to the side that attends,
+     * and stored back from there. */
     uint64_t read_bytes, write_bytes, load_bytes, store_bytes;
 };
 
-/* What a micro-batch does in a pass. */
+/* The work of a micro-batch in a pass. */
 struct aq_pass_shape {
     uint32_t decode_rows, prefill_rows, logit_rows;
     struct aq_part_shape part[AQ_PART_MAX];
 };
 
-/* What an op takes from the machine in such a pass.  An op that takes nothing has no work. */
+/* What an op costs in a pass of this shape.  An op whose costs are all 0 has no work. */
 struct aq_op_cost {
     uint32_t rows;
     uint64_t flops;
     uint64_t short_flops;  /* products: flops, each times the shortness of its K (policy/hw.h) */
     uint64_t memory_bytes; /* weights and KV read or written by the side that computes */
-    uint64_t row_bytes;    /* what passes from one primitive to the next, read and written */
-    uint64_t heads;        /* attention: query heads of all rows, */
-    uint32_t head_dim;     /* and their size */
-    enum aq_dtype weights; /* products: what they are read as; UNPACK: what they are packed as */
+    uint64_t row_bytes;    /* rows that pass between primitives, read and written */
+    uint64_t heads;        /* attention: query heads of all rows */
+    uint32_t head_dim;     /* attention: size of a head */
+    enum aq_dtype weights; /* products: format of the weights read; UNPACK: their packed format */
     uint64_t move_bytes;   /* over the lane's link or disk */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Products whose columns the host computes a share of: which they are, and the ops that bring rows
- * over, compute and merge. */
+ * Products of which the host computes a share of the columns: finding them, and the ops that move
+ * rows, compute and merge. */
 #include "policy/host_product.h"
 #include "policy/program_build.h"
 #include "policy/registers.h"
@@ -14,7 +14,7 @@ static bool has_product(enum aq_op_kind kind, enum aq_step_kind step)
     return step == AQ_STEP_MLP && (kind == AQ_OP_MLP_UP || kind == AQ_OP_MLP_DOWN);
 }
 
-/* The product of an op's list that the host can share; UINT32_MAX: there is none. */
+/* Index of the product in an op's list that the host can share; UINT32_MAX: none. */
 static uint32_t product_of(const struct aq_prim_list *list)
 {
     uint32_t count = 0, at = UINT32_MAX;

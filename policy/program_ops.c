@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which ops a pass has, in serial order.  The units of work of the model (embedding, first and
- * second half of attention, MLP, head) are joined to groups; a group is visited by one micro-batch
- * after the other, and weights enter the ring before the group that first needs them. */
+ * Emits the ops of a pass, in serial order.  The model's units of work (embedding, first and second
+ * half of attention, MLP, head) are joined to groups; one micro-batch after the other visits a
+ * group, and weights enter the ring before the first group that needs them. */
 #include "policy/kv_layout.h"
 #include "policy/program_build.h"
 #include "policy/registers.h"
@@ -22,13 +22,13 @@ enum unit_kind {
 struct unit {
     enum unit_kind kind;
     uint32_t step, group;
-    uint32_t matrices; /* bit i: it multiplies with the step's matrix i */
+    uint32_t matrices; /* bit i: the unit multiplies with the step's matrix i */
 };
 
 struct order {
     struct unit *unit;
     uint32_t unit_count, group_count;
-    uint32_t *first_group, *last_group; /* [chunk] groups that need it */
+    uint32_t *first_group, *last_group; /* [chunk] groups that need the chunk */
 };
 
 static struct aq_tag tag(enum aq_object object, uint32_t index, uint32_t k, uint32_t part, int pass)
@@ -56,7 +56,7 @@ static void updates(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c
 
 /* ---- registers --------------------------------------------------------------------------- */
 
-/* Where the registers that hold all rows lie, and what is in them. */
+/* Slot class and object of the registers that hold all rows. */
 static const struct {
     uint8_t slot_class, object;
 } registers[AQ_REG_COUNT] = {
@@ -94,8 +94,9 @@ void aq_build_register(struct aq_builder *b, struct aq_op *op, enum aq_register 
 
 /* ---- groups ------------------------------------------------------------------------------ */
 
-/* Does a new group begin with this unit?  With attention on the host a micro-batch goes on to the
- * next layer's first half before the other one's second half, so that both sides are at work. */
+/* Does a new group begin with this unit?  With attention on the host a group spans a layer's second
+ * half and the next layer's first half, so that host and device work at the same time on different
+ * micro-batches. */
 static bool begins_group(const struct aq_builder *b, enum unit_kind kind, uint32_t step)
 {
     if (b->host_parts)
@@ -165,7 +166,8 @@ static bool unpacks(const struct aq_builder *b, uint32_t step)
     return b->plan->unpack && aq_step_is_layer(&b->steps->step[step]);
 }
 
-/* The groups that need each chunk; an unpacked step needs its chunks once, at its start. */
+/* Finds the groups that need each chunk; a step that is unpacked needs its chunks only at its
+ * start. */
 static void find_groups(const struct aq_builder *b, struct order *o)
 {
     for (uint32_t c = 0; c < b->stream->chunk_count; c++)
@@ -181,7 +183,7 @@ static void find_groups(const struct aq_builder *b, struct order *o)
             o->last_group[c] = u->group;
         }
     }
-    /* Chunks load in their order: none may be due later than those behind it. */
+    /* Chunks load in their order, so a chunk is due no later than the ones behind it. */
     for (uint32_t c = b->stream->chunk_count; c-- > 1;) {
         if (o->first_group[c] < o->first_group[c - 1])
             o->first_group[c - 1] = o->first_group[c];
@@ -235,8 +237,8 @@ static void load_chunk(struct aq_builder *b, uint32_t c)
     }
 }
 
-/* Moves of weights that are due before group g: as soon as the chunk whose slot they take is no
- * longer needed. */
+/* Moves of weights that are due before group g.  Each is emitted as soon as the chunk before it in
+ * the same slot is no longer needed. */
 static void load_due(struct aq_builder *b, const struct order *o, uint32_t g, uint32_t *next)
 {
     const struct aq_stream *s = b->stream;
@@ -299,8 +301,8 @@ static uint64_t hidden_bytes(const struct aq_builder *b)
     return (uint64_t)b->plan->shape.rows_max * b->steps->hidden * 4;
 }
 
-/* A working slot for micro-batch k, and its residual stream into it, unless it is about to be made.
- */
+/* Takes a working slot for micro-batch k, and moves its residual stream there, unless the step is
+ * about to make the stream. */
 static void bring_hidden(struct aq_builder *b, uint32_t k)
 {
     uint32_t step = b->hidden_step[k];
@@ -379,7 +381,7 @@ static struct aq_tag kv_tag(const struct att *a, int pass)
 static struct aq_op *move_kv(struct aq_builder *b, enum aq_op_kind kind, const struct att *a)
 {
     uint64_t bytes = aq_plan_part_bytes(b->plan, a->p, b->steps->kv_heads);
-    if (kind == AQ_OP_H2D || kind == AQ_OP_D2H) /* with what is remembered of its slots */
+    if (kind == AQ_OP_H2D || kind == AQ_OP_D2H) /* scores, positions and victims included */
         bytes += a->p->count * aq_kv_layout_transfer(b->plan, b->steps->kv_heads);
     struct aq_op *op = move(b, kind, AQ_OBJECT_KV, a->step, a->k, a->part, bytes);
     op->stage = a->on_device;
@@ -392,8 +394,8 @@ static bool waits_on_disk(const struct aq_builder *b, const struct att *a)
     return a->p->tier == AQ_DISK;
 }
 
-/* KV of the part to the side that attends it.  Prompts alone pass the device's memory when the host
- * attends: nothing is loaded for them. */
+/* Moves the part's KV to the side that attends.  When the host attends, only prompts pass through
+ * the device's memory, and nothing is loaded for them. */
 static void load_kv(struct aq_builder *b, const struct att *a)
 {
     struct aq_op *op;
@@ -413,7 +415,8 @@ static void load_kv(struct aq_builder *b, const struct att *a)
     }
 }
 
-/* What the device added to the part's KV back to the host; `pass`: what it stands for then. */
+/* Moves the device's additions to the part's KV back to the host; `pass`: of the tag that they
+ * leave. */
 static void return_kv(struct aq_builder *b, const struct att *a, int pass)
 {
     if (!b->plan->separate)
@@ -436,7 +439,7 @@ static void store_kv(struct aq_builder *b, const struct att *a)
     updates(b, op, AQ_SLOT_KV, a->home, kv_tag(a, -1), kv_tag(a, 0));
 }
 
-/* An attention op where the products run; it reads q, k and v there. */
+/* An attention op on the side where products run, which has q, k and v. */
 static void attend_device(struct aq_builder *b, const struct att *a, bool prefill)
 {
     bool on_host = a->p->side == AQ_ATTEND_HOST, staged = a->p->staged || on_host;
@@ -477,8 +480,8 @@ static void attend_host(struct aq_builder *b, const struct att *a)
     writes(b, op, AQ_SLOT_ATTENTION_HOST, at, tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0));
 }
 
-/* What the host attended, just before it is needed: on the link's lane, where it waits for the
- * host, the KV of the micro-batches in between stands before it. */
+/* Moves the outputs of attention on the host to the device, as late as possible: on the link's lane
+ * the move waits for the host, so KV for the micro-batches in between must be in front of it. */
 static void bring_outputs(struct aq_builder *b, uint32_t step, uint32_t k)
 {
     uint64_t width = (uint64_t)b->steps->heads * b->steps->head_dim;
@@ -534,7 +537,8 @@ static void attend_part(struct aq_builder *b, struct att *a)
     store_kv(b, a);
 }
 
-/* Of the copies of QKV and ATTENTION: its own where the host may have attention under way. */
+/* The copy of QKV and ATTENTION for micro-batch k: one of its own where the host may be
+ * attending. */
 static uint32_t attention_workspace(const struct aq_builder *b, uint32_t k)
 {
     return b->host_parts ? k : b->visit % b->workspaces;
@@ -548,7 +552,7 @@ static struct att of_part(const struct aq_builder *b, struct att a, uint32_t par
     return a;
 }
 
-/* The host's parts first: what it waits for must not queue behind KV that comes to the device. */
+/* The host's parts first: q k v for the host must not queue behind KV for the device. */
 static void attend_parts(struct aq_builder *b, const struct att *all)
 {
     static const enum aq_attention_side sides[] = {AQ_ATTEND_HOST, AQ_ATTEND_DEVICE};
@@ -567,7 +571,7 @@ static void attend_parts(struct aq_builder *b, const struct att *all)
 
 /* ---- units ------------------------------------------------------------------------------- */
 
-/* An op that runs primitives: what it uses follows from their registers. */
+/* Emits an op that runs primitives; its uses follow from the registers of these. */
 static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, uint32_t workspace)
 {
     enum aq_op_kind kind = op_of(u->kind);
@@ -617,7 +621,7 @@ static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
     struct aq_op *op = aq_build_op(b, AQ_OP_TURN, AQ_LANE_CONTROL, step, k, 0);
     uint32_t parts = b->plan->part_count, batches = b->plan->shape.micro_batches;
     reads(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, step, k, 0, 0));
-    /* It gives pages away: nothing may be on its way to or from them. */
+    /* TURN frees pages, so no move to or from them may be in flight. */
     for (uint32_t j = 0; j < b->steps->step_count; j++) {
         const struct aq_step_desc *d = &b->steps->step[j];
         for (uint32_t part = 0; d->kind == AQ_STEP_ATTENTION && part < parts; part++) {
@@ -670,7 +674,7 @@ static void emit_group(struct aq_builder *b, const struct order *o, uint32_t fir
             emit_unit(b, &o->unit[n], k);
         b->visit++;
         bool stays = i + 1 == batches && visitor(b, g + 1, 0) == k;
-        /* MLP_UP alone leaves the stream as it came: where it came from home it is there still. */
+        /* MLP_UP alone does not change the stream: a copy at home is still valid. */
         bool unchanged = !stayed && end == first + 1 && o->unit[first].kind == UNIT_UP;
         if (g + 1 < o->group_count && !stays && !unchanged)
             take_hidden_home(b, k);

@@ -29,7 +29,7 @@ static bool holds_all_rows(enum aq_register r)
     return r == AQ_REG_HIDDEN || r == AQ_REG_QKV || r == AQ_REG_ATTENTION;
 }
 
-/* Does the primitive change what is in dst, in place of filling it? */
+/* Does the primitive change the content of dst, in place of filling it? */
 static bool adds_to_dst(const struct aq_prim *p)
 {
     return p->accumulate || p->kind == AQ_PRIM_POSITION;
@@ -45,7 +45,7 @@ struct aq_list_io aq_list_io(const struct aq_prim_list *list)
         io.takes[p->src] |= !written[p->src];
         io.takes[p->dst] |= adds_to_dst(p) && !written[p->dst];
         if (!holds_all_rows(p->src))
-            io.leaves[p->src] = false; /* it was for this primitive */
+            io.leaves[p->src] = false; /* written for this primitive only */
         written[p->dst] = io.leaves[p->dst] = true;
     }
     io.takes[AQ_REG_NONE] = false;

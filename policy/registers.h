@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/registers.h - what the registers of primitives hold, and what a list of primitives takes
- * from outside and leaves there: the builder's uses of slots, the executor's buffers and the costs
- * follow from these.  Pure. */
+ * policy/registers.h - the registers of primitives: their sizes, and which of them a list of
+ * primitives reads from ops before it and leaves for ops after it.  The builder's uses of slots,
+ * the executor's buffers and the costs of ops follow from these.  Pure. */
 #ifndef AQ_POLICY_REGISTERS_H
 #define AQ_POLICY_REGISTERS_H
 
@@ -19,10 +19,10 @@ static inline uint64_t aq_register_row_bytes(const struct aq_model_steps *m, enu
 /* Sets of registers. */
 struct aq_list_io {
     bool takes[AQ_REG_COUNT];  /* read before the list has written it */
-    bool leaves[AQ_REG_COUNT]; /* written, and not only for the list's own later primitives */
+    bool leaves[AQ_REG_COUNT]; /* written, and not for the list's own later primitives alone */
 };
 
-/* A register that holds one row tile and is read by the list that wrote it is nobody else's. */
+/* A register of one row tile that the list writes and reads itself is neither taken nor left. */
 struct aq_list_io aq_list_io(const struct aq_prim_list *list);
 
 #endif

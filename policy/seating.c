@@ -11,7 +11,7 @@ struct aq_seating {
     struct aq_seating_opts o;
     struct aq_seats seats;
     uint32_t *turn;   /* [micro-batches] in the order of the program's TURN ops */
-    uint64_t waiting; /* the next to sit down */
+    uint64_t waiting; /* the next sequence that takes a seat */
     bool begun;
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/seating.h - a job before it is run: the seats of policy/seats.h with sequences that are
- * lengths alone.  Says what each pass does, not how long it takes.  Pure. */
+ * policy/seating.h - a job played before it is run: the seats of policy/seats.h with lengths in
+ * place of sequences.  Gives the work of each pass, not its time.  Pure. */
 #ifndef AQ_POLICY_SEATING_H
 #define AQ_POLICY_SEATING_H
 
@@ -16,16 +16,17 @@ struct aq_seating_opts {
     bool refill;
 };
 
-/* Everyone waits, in order.  -ENOMEM. */
+/* At first all sequences wait, in order.  -ENOMEM. */
 struct aq_seating;
 int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
                     struct aq_err *reterr);
 void aq_seating_close(struct aq_seating *s);
 
-/* The next pass: shape[micro_batches], and its rows; false when there is none. */
+/* The next pass: shape[micro_batches] and the numbers of its rows; false: the job has ended. */
 bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t *ret_prefill,
                      uint32_t *ret_decode);
-/* Comparisons made so far at most: of every end with everyone seated, for each who asked to sit. */
+/* Upper bound of the comparisons made so far: for each sequence that asked for a seat, every end
+ * with every seated sequence. */
 uint64_t aq_seating_steps(const struct aq_seating *s);
 
 #endif

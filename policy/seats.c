@@ -35,9 +35,9 @@ static const struct aq_part *part_of(const struct aq_seats *s, uint32_t seat)
 
 /* ---- admission --------------------------------------------------------------------------- */
 
-/* What admission knows of those seated in a tier: each may hold one more key than now, and leave
- * one pass later than its length says, because micro-batches turn one after the other.  Who has sat
- * down in this very turn holds nothing yet, and a prompt after it. */
+/* Lengths of the sequences seated in a tier, for admission: each may hold one more key than now,
+ * and leave one pass later than its length says, because micro-batches turn one after the other.  A
+ * sequence seated in this very turn holds no slots yet, and its prompt after the pass. */
 static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier)
 {
     uint32_t count = 0, heads = s->opts.steps->kv_heads;
@@ -53,7 +53,8 @@ static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier)
     return count;
 }
 
-/* May they sit down in a seat of this tier?  On disk every seat has room for its longest. */
+/* May the sequence take a seat of this tier?  On disk every seat has pages for the longest
+ * sequence. */
 static bool may_sit(struct aq_seats *s, const struct aq_seat *t, enum aq_tier tier, uint32_t rows)
 {
     const struct aq_block_shape *shape = &s->opts.plan->shape;
@@ -96,8 +97,8 @@ static void bind_prompt(struct aq_seats *s, uint32_t i)
         s->opts.ops->bound(s->opts.user, i);
 }
 
-/* Seats of micro-batch k to those who wait, in order.  Without refill only an empty block is
- * filled. */
+/* Gives seats of micro-batch k to waiting sequences, in order.  Without refill only an empty block
+ * is filled. */
 static void admit(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch, rows = s->prompt_rows[k];
@@ -111,7 +112,7 @@ static void admit(struct aq_seats *s, uint32_t k)
             continue;
         struct aq_seat t = aq_seats_seat(s, &who);
         if (!may_sit(s, &t, tier, rows)) {
-            full[tier] = true; /* it waits for the next one: order is kept */
+            full[tier] = true; /* later sequences must not overtake this one */
             continue;
         }
         s->seat[i] = t;
@@ -154,7 +155,7 @@ static void step(struct aq_seats *s, uint32_t i)
         s->opts.ops->bound(s->opts.user, i);
 }
 
-/* Nobody decodes while others still sit down, without refill. */
+/* Without refill no sequence decodes while the block is being filled. */
 static void step_all(struct aq_seats *s, uint32_t k)
 {
     uint32_t each = s->opts.plan->shape.micro_batch;

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Shares of the layers' matrices by tier, and of those on the host that it computes with; of the
- * KV, in seats, attended where products run, or (H_) by a separate device's host; and the seconds
- * of a decode pass and of all prefill passes of the block. */
+/* The variables: shares of the layers' matrices by tier, and of the host's matrices that the host
+ * computes with; shares of the KV, in seats, attended where products run, or (H_) by a separate
+ * device's host; and the seconds of a decode pass and of all prefill passes of the block. */
 enum column {
     W_DEVICE,
     W_HOST,
@@ -27,8 +27,8 @@ enum column {
 enum { SHARES = T_DECODE, COLUMNS = T_PREFILL + 1 };
 enum phase { DECODE, PREFILL, PHASES };
 
-/* Seconds of a pass that each lane that computes is busy, and the whole of each shared resource;
- * the last row is that of what cannot overlap. */
+/* Rows: seconds of a pass that each computing lane is busy; seconds of each shared resource; and in
+ * the last row seconds of ops that cannot overlap. */
 enum { ROW_DEVICE, ROW_HOST, ROW_SHARED, ROW_CHAIN = ROW_SHARED + AQ_RESOURCE_SHARED_COUNT, ROWS };
 struct demand {
     double s[ROWS];
@@ -40,11 +40,12 @@ struct model {
     const struct aq_hardware *hw;
     struct aq_block_sizes sizes;
     bool separate, head_on_device;
-    double seats;          /* that have somebody in them */
-    double matrices, head; /* bytes: of the layers', and of all others */
-    bool unpacked;         /* packed weights become the compute type before the products */
-    uint32_t prompt, held_prompt, held; /* of a mean sequence: slots after it, and half-way on */
-    bool full;                          /* decoded keys take the slots of others */
+    double seats;          /* taken seats */
+    double matrices, head; /* bytes: the layers' matrices; all others */
+    bool unpacked;         /* packed weights are unpacked before the products */
+    uint32_t prompt, held_prompt,
+        held;  /* of a mean sequence: slots after the prompt; half-way on */
+    bool full; /* decoded keys take the slots of dropped ones */
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
     double memory[AQ_TIER_COUNT][SHARES]; /* bytes of a whole share */
@@ -63,10 +64,10 @@ static void add(struct demand *d, const struct model *m, enum aq_op_kind kind, e
         d->s[ROW_SHARED + r] += need.shared_s[r] * times;
     if (lane == AQ_LANE_COMPUTE || lane == AQ_LANE_HOST_COMPUTE) {
         d->s[lane == AQ_LANE_COMPUTE ? ROW_DEVICE : ROW_HOST] += need.work_s * times;
-        if (kind != AQ_OP_ATTN_DEVICE) /* which goes beside the host's */
+        if (kind != AQ_OP_ATTN_DEVICE) /* of the device: runs beside that of the host */
             d->s[ROW_CHAIN] += need.work_s * times;
     } else {
-        /* A thread that copies may be what is slow. */
+        /* The thread that copies may be slower than the link or disk. */
         enum aq_resource way = kind == AQ_OP_READ    ? AQ_RESOURCE_DISK_READ
                                : kind == AQ_OP_WRITE ? AQ_RESOURCE_DISK_WRITE
                                : kind == AQ_OP_H2D   ? AQ_RESOURCE_H2D
@@ -114,7 +115,7 @@ static struct aq_op_cost product(const struct model *m, double rows)
                                .weights = m->unpacked ? in->compute : in->weight_format};
 }
 
-/* A sweep of the weights with so many rows of each micro-batch. */
+/* A sweep over the weights, with `rows` rows of each micro-batch. */
 static void add_products(struct model *m, enum phase p, double rows, double logits, double passes)
 {
     double times = m->o->shape.micro_batches * passes;
@@ -143,14 +144,15 @@ static void add_products(struct model *m, enum phase p, double rows, double logi
         add(d, m, AQ_OP_PRODUCT_HOST, AQ_LANE_HOST_COMPUTE, product(m, rows), times);
         for (int r = 0; r < ROWS; r++)
             d->s[r] -= device.s[r];
-        /* Rows to the host and columns back: of the four products of a layer, about. */
+        /* Moves of rows to the host and of columns back, about, for the four products of a
+         * layer. */
         double width = (double)(m->m->hidden + m->m->inner) * m->m->layers * rows * times;
         move(d, m, AQ_OP_D2H, width * (double)aq_dtype_bytes(m->o->in->compute));
         move(d, m, AQ_OP_H2D, 2 * width * 4);
     }
 }
 
-/* Hidden states that live elsewhere come and go with every step. */
+/* Hidden states that live on another tier move in and out with every step. */
 static void add_hidden(struct model *m, enum phase p, double rows)
 {
     enum aq_tier home = m->o->shape.hidden;
@@ -238,7 +240,7 @@ static void fill_memory(struct model *m)
     m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->sizes.kv_memory;
     m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->sizes.kv_tails;
     m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->sizes.kv_disk;
-    /* The ring grows with what streams. */
+    /* The ring grows with the weights that stream. */
     const struct aq_block_inputs *in = m->o->in;
     bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
     double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
@@ -285,7 +287,7 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     fill_memory(m);
 }
 
-/* One micro-batch has nobody to compute beside it while the host attends. */
+/* A single micro-batch cannot overlap attention on the host with products. */
 static bool is_row(const struct model *m, int row)
 {
     return row != ROW_CHAIN || (m->o->shape.micro_batches == 1 && m->separate);
@@ -317,7 +319,7 @@ static bool fill_rows(struct aq_lp *lp, const struct model *m)
                 return false;
             for (int c = 0; c < SHARES; c++) {
                 at[c] = m->of[p][c].s[r];
-                if (!isfinite(at[c]) || isnan(at[c])) { /* the machine has no such way */
+                if (!isfinite(at[c]) || isnan(at[c])) { /* the machine has no rate for it */
                     at[c] = 0;
                     lp->high[c] = 0;
                 }
@@ -338,7 +340,7 @@ static void fill_capacities(struct aq_lp *lp, const struct model *m)
         room -= t == (int)head ? m->head : 0;
         if (m->o->in->budget[t] == UINT64_MAX || (t == AQ_DEVICE && !m->separate))
             continue;
-        /* In units of the model: numbers near 1 are easiest on the solver. */
+        /* In units of the model's bytes, because the solver prefers numbers near 1. */
         for (int c = 0; c < SHARES; c++)
             lp->at[lp->rows][c] = m->memory[t][c] / m->matrices;
         lp->row_low[lp->rows] = -INFINITY;
@@ -351,7 +353,7 @@ static void fix(struct aq_lp *lp, enum column c, double share)
     lp->low[c] = lp->high[c] = share;
 }
 
-/* A row in which the sum of these columns, times their factors, is so much. */
+/* A row: the sum of these columns, times their factors, equals a value. */
 struct term {
     enum column c;
     double times;
@@ -366,7 +368,7 @@ static void equal(struct aq_lp *lp, struct term a, struct term b, double sum)
     lp->rows++;
 }
 
-/* Who attends KV outside the device's memory. */
+/* Rows for the side that attends KV outside the device's memory. */
 static void fill_sides(struct aq_lp *lp, const struct model *m)
 {
     enum aq_attention_side side = m->separate ? m->o->shape.side : AQ_ATTEND_DEVICE;
@@ -382,7 +384,7 @@ static void fill_sides(struct aq_lp *lp, const struct model *m)
     }
 }
 
-/* What the inputs or the machine leave no choice of. */
+/* Bounds of variables that the inputs or the machine fix. */
 static void fill_bounds(struct aq_lp *lp, const struct model *m)
 {
     const struct aq_block_inputs *in = m->o->in;
@@ -460,7 +462,8 @@ static int solve(struct aq_shares_found *ret, const struct aq_shares_opts *o, bo
         return -ERANGE;
     fill_capacities(&lp, &m);
     fill_sums(&lp);
-    /* Of what takes equally long: in the nearest memory, that nothing streams without need. */
+    /* Of equally fast shares the one in the nearest memory, so that nothing streams without
+     * need. */
     double tie = 1e-6 * (m.base[DECODE].s[ROW_DEVICE] + m.base[PREFILL].s[ROW_DEVICE]);
     lp.cost[W_HOST] = lp.cost[K_HOST] = lp.cost[H_HOST] = tie;
     lp.cost[W_PRODUCT] = lp.cost[W_DISK] = lp.cost[K_DISK] = lp.cost[H_DISK] = 2 * tie;

@@ -7,20 +7,20 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Loads are compared with the whole, and ends with each other, to within rounding. */
+/* Loads and ends of ops are compared to within rounding errors. */
 #define ROUNDING 1e-9
 
 struct running {
     uint32_t op, pass;
     double bytes;
     double start_s;
-    double overhead_s, work_s; /* left; work at full speed */
+    double overhead_s, work_s; /* remaining seconds; of work at full speed */
     double work_whole_s;
     double share[AQ_RESOURCE_SHARED_COUNT]; /* of each resource, at full speed */
     double threads;
     enum aq_resource own_limit;
     double speed;           /* of the work: 0..1 */
-    enum aq_resource limit; /* what holds it up now */
+    enum aq_resource limit; /* the resource that slows the op now */
 };
 
 /* Sums from the start on. */
@@ -40,7 +40,7 @@ struct sim {
     uint32_t on_lane[AQ_LANE_COUNT], width[AQ_LANE_COUNT]; /* running now, at most */
     double busy_until_s[AQ_LANE_COUNT];                    /* when the lane's last op ended */
     uint32_t *done;                                        /* [op] passes */
-    uint32_t *to_end; /* [pass] ops that must still end before it has */
+    uint32_t *to_end; /* [pass] ops that must end before the pass has ended */
     uint32_t ended;   /* passes */
     uint64_t left;    /* ops of all passes */
     struct running *running;
@@ -57,15 +57,15 @@ static double taken(const struct running *x, uint32_t r)
     return x->overhead_s > 0 ? 0 : x->speed * x->share[r];
 }
 
-/* Threads compete for cores; elsewhere ops compete. */
+/* The weight of an op in sharing: its threads for cores, else 1. */
 static double weight(const struct running *x, uint32_t r)
 {
     return r == AQ_RESOURCE_CORES && x->threads > 1 ? x->threads : 1;
 }
 
-/* The level (times weight) at which those who want more are cut off, so that the resource just
- * suffices: who wants less gets what it wants.  The level rises from round to round, and each round
- * settles at least one more. */
+/* The max-min fair level (times weight) of a resource: ops that want more get this level, ops that
+ * want less get all that they want, and the sum is the whole resource.  The level rises from round
+ * to round, and each round settles at least one more op. */
 static double fair_level(const struct sim *s, uint32_t r)
 {
     double level = 0;
@@ -103,8 +103,8 @@ static uint32_t most_wanted(const struct sim *s)
     return ret;
 }
 
-/* Speeds: all at full speed, then what is wanted most is shared out, until nothing is wanted too
- * much.  Sharing only lowers speeds, so each resource needs it at most once. */
+/* Sets speeds: at first all are full; then the most overloaded resource is shared, until none is
+ * overloaded.  Sharing only lowers speeds, so each resource is shared at most once. */
 static void set_speeds(struct sim *s)
 {
     for (uint32_t i = 0; i < s->running_count; i++) {
@@ -185,14 +185,14 @@ static void record(struct sim *s, const struct running *x)
             (struct aq_sim_event){x->op, x->pass, x->start_s, s->now_s};
 }
 
-/* Has the lane fallen asleep? */
+/* Does the lane's thread sleep, since it had no op before this one? */
 static bool slept(const struct sim *s, uint32_t lane)
 {
     return !s->opts->serial && !s->on_lane[lane] &&
            s->now_s > s->busy_until_s[lane] * (1 + ROUNDING);
 }
 
-/* False: the machine cannot do it. */
+/* Starts the op; false: the machine has no rate for it. */
 static bool start(struct sim *s, uint32_t op, uint32_t pass)
 {
     const struct aq_op_cost *cost = cost_of(s, op, pass);
@@ -227,7 +227,7 @@ static bool start(struct sim *s, uint32_t op, uint32_t pass)
     return true;
 }
 
-/* Time until the first of what runs ends its overhead or its work. */
+/* Time until the first running op ends its overhead or its work. */
 static double next_end(const struct sim *s)
 {
     double ret = INFINITY;
@@ -306,7 +306,7 @@ static int play_serially(struct sim *s, struct aq_err *reterr)
     return 0;
 }
 
-/* Starts all that may; ops that end as they start may let others start. */
+/* Starts all ops that may start; ops without work end at once and may let others start. */
 static int start_all(struct sim *s, struct aq_err *reterr)
 {
     for (bool more = true; more;) {
@@ -396,8 +396,8 @@ static void sum_lane(struct aq_sim_lane *l, const struct sums *from, const struc
     }
 }
 
-/* The steady passes are those between the first and the last: the first finds empty slots, and in
- * the last nothing runs ahead. */
+/* The passes between the first and the last are steady: the first finds empty slots, and in the
+ * last no weights run ahead. */
 static void sum_up(struct sim *s)
 {
     struct aq_sim_result *r = &s->r;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/steps.h - a model as data.  An architecture file emits one description per step
- * (embedding, the two halves of each layer, head): which matrices and vectors it needs, what its
- * ops do as a list of primitives, and what it costs.  Ledger, program builder, loaders and executor
- * read only this; nothing else knows an architecture.  Plain data, no pointers to weights. */
+ * (embedding, the two halves of each layer, head): its matrices and vectors, its ops as lists of
+ * primitives, and its costs.  Ledger, program builder, loaders and executor read only these
+ * descriptions; nothing else knows an architecture.  Plain data, no pointers to weights. */
 #ifndef AQ_POLICY_STEPS_H
 #define AQ_POLICY_STEPS_H
 
@@ -18,9 +18,9 @@ enum {
 
 enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD };
 
-/* A weight matrix: y = x W^T, W [rows][k].  Equal names mean the same matrix (tied embeddings): it
- * is stored once; only the vocabulary's may be.  A table is gathered by row and never multiplied:
- * it is kept row-major in its own dtype. */
+/* A weight matrix: y = x W^T, W [rows][k].  Equal names mean the same matrix, stored once (tied
+ * embeddings; only vocabulary matrices may be tied).  A table is gathered by row, never multiplied,
+ * and kept row-major in its own dtype. */
 struct aq_matrix_desc {
     char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
     uint32_t rows, k;
@@ -39,8 +39,8 @@ struct aq_vector_desc {
     float fill;
 };
 
-/* Where a primitive reads and writes.  HIDDEN, QKV and ATTENTION hold all rows of the micro-batch;
- * the others hold one row tile, so that workspace does not grow with the rows. */
+/* The arrays that primitives read and write.  HIDDEN, QKV and ATTENTION hold all rows of the
+ * micro-batch; the others hold one row tile, so that workspace does not grow with the rows. */
 enum aq_register {
     AQ_REG_NONE,
     AQ_REG_HIDDEN,    /* f32 [rows][hidden]: the residual stream */
@@ -90,21 +90,21 @@ struct aq_prim_list {
 
 struct aq_step_desc {
     enum aq_step_kind kind;
-    uint32_t layer;                /* of attention and MLP steps */
-    struct aq_matrix_desc *matrix; /* of the model's: [matrix_first, + matrix_count) */
-    struct aq_vector_desc *vector; /* likewise */
+    uint32_t layer;                /* attention and MLP steps: the layer's number */
+    struct aq_matrix_desc *matrix; /* points into the model's, to matrix_first */
+    struct aq_vector_desc *vector; /* likewise, to vector_first */
     uint32_t matrix_first, matrix_count, vector_first, vector_count;
     struct aq_prim_list half[AQ_STEP_HALVES]; /* EMBED, PRE, MLP_UP, HEAD; then POST, MLP_DOWN */
     uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
     uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
 };
 
-/* What all steps share. */
+/* A whole model: its steps, and the numbers that they share. */
 struct aq_model_steps {
     struct aq_step_desc *step;
-    struct aq_matrix_desc *matrix; /* of all steps, one after the other, with room left between */
+    struct aq_matrix_desc *matrix; /* of all steps, one after the other, with unused ones between */
     struct aq_vector_desc *vector;
-    uint32_t step_count, matrix_count, vector_count; /* places, the empty ones too */
+    uint32_t step_count, matrix_count, vector_count; /* places, unused ones included */
     uint32_t layers, hidden, inner, embed_width, vocab;
     uint32_t heads, kv_heads, head_dim;
     float attention_scale;
@@ -113,33 +113,32 @@ struct aq_model_steps {
     uint64_t parameters;      /* every distinct matrix, table and vector */
 };
 
-/* What a matrix (not a table) is kept in when the weights are in `format`: the same, but int8 for
- * the vocabulary's where that is int4. */
+/* The format of a matrix (not a table) when the weights are in `format`: the same, but int8 for
+ * vocabulary matrices where that is int4. */
 enum aq_dtype aq_matrix_format(const struct aq_matrix_desc *m, enum aq_dtype format);
 
-/* Bytes of a matrix when the weights are in a format: panels of aq_matrix_format() for the kernels;
- * of a table in this format: row-major. */
+/* Bytes of a matrix when the weights are in `format`: panels of aq_matrix_format() for the kernels;
+ * of a table: rows in `format`. */
 uint64_t aq_matrix_bytes(const struct aq_matrix_desc *m, enum aq_dtype format);
 
-/* Steps of layers, whose matrices are shared between tiers panel by panel; those of the embedding
- * and the head rest whole in one tier. */
+/* Is this a step of a layer?  Its matrices are divided between tiers panel by panel, while a matrix
+ * of the embedding or the head is on one tier. */
 static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 {
     return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
 }
 
-/* First step that has a matrix of this name before (step, index), or false: true means it is tied.
- */
+/* The first matrix of the same name before (step, index): true if there is one, so that this one is
+ * tied to it. */
 bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t index,
                        uint32_t *ret_step, uint32_t *ret_index);
 
-/* Empty steps with room for so many matrices and vectors each; an architecture fills them. */
+/* Empty steps with places for this many matrices and vectors each; an architecture fills them. */
 int aq_steps_open(struct aq_model_steps *m, uint32_t step_count, uint32_t matrix_max,
                   uint32_t vector_max, struct aq_err *reterr);
 void aq_steps_close(struct aq_model_steps *m);
 
-/* The index of a step's matrix, or vector, among those of the model: what tables of matrices and
- * vectors are indexed by. */
+/* The index of a step's matrix, or vector, in tables of all matrices, or vectors, of the model. */
 static inline uint32_t aq_matrix_index(const struct aq_model_steps *m, uint32_t step, uint32_t i)
 {
     return m->step[step].matrix_first + i;

@@ -10,8 +10,8 @@ static uint64_t panel_bytes(const struct aq_plan *plan, const struct aq_matrix_d
     return aq_panel_bytes(aq_matrix_format(m, plan->shape.weight_format), m->k);
 }
 
-/* Of `panels` panels those of the first tiers up to `tier`: the share is of the step's bytes so
- * far, so that what rounding takes from one matrix the next one gets. */
+/* How many of `panels` panels lie on the first tiers up to `tier`.  The share counts over the
+ * step's bytes so far, so that rounding errors of one matrix are made good by the next. */
 static uint32_t panels_until(uint64_t before, uint64_t panel_bytes, uint32_t panels, double share,
                              uint64_t given)
 {
@@ -28,7 +28,7 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
     double device =
         plan->separate ? percent[AQ_DEVICE] / 100 : (percent[AQ_DEVICE] + percent[AQ_HOST]) / 100;
     double host = plan->separate ? percent[AQ_HOST] / 100 : 0;
-    bool to_end = percent[AQ_DISK] < 1e-9; /* sums of decimal fractions may miss 1 by a little */
+    bool to_end = percent[AQ_DISK] < 1e-9; /* rounding: sums of decimal fractions may miss 1 */
     double on_host = plan->separate ? plan->host_products / 100 : 0;
     if (d->kind == AQ_STEP_MLP && !plan->split_mlp)
         on_host = 0;
@@ -55,7 +55,7 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
     }
 }
 
-/* Table and head: resident, or streamed from the host when that is where they live. */
+/* Table and head: resident, or streamed if their tier is the host. */
 static void split_head(struct aq_split *split, const struct aq_step_desc *d,
                        const struct aq_plan *plan)
 {
@@ -112,7 +112,7 @@ static void add_piece(struct maker *m, struct aq_chunk *c, struct aq_piece piece
     c->bytes += piece.bytes;
 }
 
-/* Panels of a matrix that are brought, or rest, where products run. */
+/* Panels of a matrix on a tier, without those that the host computes with. */
 static uint32_t tier_panels(const struct aq_split *s, enum aq_tier tier)
 {
     return s->panels[tier] - (tier == AQ_HOST ? s->on_host : 0);
@@ -128,7 +128,7 @@ static uint64_t tier_bytes(const struct maker *m, uint32_t step, enum aq_tier ti
     return bytes;
 }
 
-/* Cuts one step's stream from one tier into chunks of about equal bytes, whole panels each. */
+/* Cuts one step's panels from one tier into chunks of whole panels and about equal bytes. */
 static void cut_tier(struct maker *m, uint32_t step, enum aq_tier tier)
 {
     uint64_t total = tier_bytes(m, step, tier);
@@ -159,7 +159,7 @@ static void cut_tier(struct maker *m, uint32_t step, enum aq_tier tier)
     }
 }
 
-/* Cuts chunk c in two of about half its panels; false when it has but one. */
+/* Cuts a chunk in two halves of whole panels; false when it has only one panel. */
 static bool halve(struct maker *m, uint32_t index)
 {
     struct aq_chunk old = m->s->chunk[index];
@@ -194,9 +194,9 @@ static bool halve(struct maker *m, uint32_t index)
     return !m->failed;
 }
 
-/* Halves `count` of the chunks that are larger than half of the largest, evenly spread over the
- * pass: a slot holds a half as well as a whole, so where halves come together the ring holds least.
- */
+/* Halves `count` of the chunks that are larger than half of the largest, evenly distributed over
+ * the pass: a half takes a whole slot of the ring, so halves next to each other would leave the
+ * ring with the fewest bytes. */
 static void halve_some(struct maker *m, uint32_t count)
 {
     const struct aq_stream *s = m->s;
@@ -214,7 +214,7 @@ static void halve_some(struct maker *m, uint32_t count)
     }
 }
 
-/* Makes the number of chunks a multiple of the ring; where panels are too few for that, the ring
+/* Makes the number of chunks a multiple of the ring's slots; with too few panels for that, the ring
  * loses slots. */
 static void fit_ring(struct maker *m)
 {
@@ -230,7 +230,7 @@ static void fit_ring(struct maker *m)
         s->ring--;
 }
 
-/* Numbers slots and adds up. */
+/* Numbers the slots, and sums the bytes. */
 static void number_chunks(struct maker *m)
 {
     struct aq_stream *s = m->s;
@@ -261,7 +261,8 @@ static void number_chunks(struct maker *m)
     }
 }
 
-/* Before any is made: with chunks of 4096 bytes a large model has hundreds of millions. */
+/* Checks the number of chunks before any is made: with chunks of 4096 bytes a large model would
+ * have hundreds of millions. */
 static int check_count(const struct maker *m, struct aq_err *reterr)
 {
     uint64_t bytes = 0, each = m->plan->chunk_bytes;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/stream.h - where every panel of every matrix lies, and the chunks in which those that do
- * not stay in the device's memory pass through it: real fractions, rounded to panels per step.
+ * policy/stream.h - the tier of every panel of every matrix, and the chunks in which panels stream
+ * through the device's memory: real fractions, rounded to panels per step.
  *
- * Of a matrix the first panels are resident on the device, the next stream from host memory (but
- * for those that the host computes with), the last from disk.  A chunk is a run of one step's
- * streamed panels from one tier; chunks follow the order of the steps, so that the whole pass is
- * one stream.  Their number is a multiple of the ring's slots: chunk c lies in slot c % ring in
- * every pass. */
+ * A matrix has its first panels resident on the device; the next ones stream from host memory
+ * (except those that the host computes with), and the last ones from disk.  A chunk is a run of one
+ * step's streamed panels from one tier; chunks follow the order of the steps, so that the whole
+ * pass is one stream.  The number of chunks is a multiple of the ring's slots: chunk c lies in slot
+ * c % ring in every pass. */
 #ifndef AQ_POLICY_STREAM_H
 #define AQ_POLICY_STREAM_H
 
@@ -20,7 +20,7 @@ struct aq_piece {
 
 struct aq_chunk {
     uint32_t step;
-    enum aq_tier tier; /* AQ_HOST or AQ_DISK: where it comes from */
+    enum aq_tier tier; /* AQ_HOST or AQ_DISK: the tier that the chunk streams from */
     uint32_t piece_first, piece_count;
     uint64_t bytes;
     uint32_t slot;    /* of the ring */
@@ -30,7 +30,7 @@ struct aq_chunk {
 /* Panels of a matrix by tier, in this order. */
 struct aq_split {
     uint32_t panels[AQ_TIER_COUNT];
-    uint32_t on_host; /* the last of the host's: they do not stream, the host computes with them */
+    uint32_t on_host; /* the last panels of AQ_HOST, which the host computes with; not streamed */
 };
 
 struct aq_stream {
@@ -48,13 +48,13 @@ struct aq_stream {
 
 enum { AQ_STREAM_CHUNKS_MAX = 1024 * 1024 };
 
-/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  Whether the ring holds what the
- * ops need together is for the program's builder to say. */
+/* -EINVAL: a panel is larger than a chunk, or chunks are too many.  The program's builder checks
+ * whether the ring is large enough for the ops. */
 int aq_stream_build(struct aq_stream *ret, const struct aq_model_steps *steps,
                     const struct aq_plan *plan, struct aq_err *reterr);
 void aq_stream_close(struct aq_stream *s);
 
-/* Rows [*ret_first, + *ret_rows) of a matrix, the columns of its product, that the host computes;
+/* The rows [*ret_first, + *ret_rows) of a matrix whose columns of the product the host computes;
  * false: none. */
 bool aq_stream_host_rows(const struct aq_stream *s, const struct aq_model_steps *steps,
                          uint32_t step, uint32_t matrix, uint32_t *ret_first, uint32_t *ret_rows);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/traffic.h"
 
-/* Whole runs of so many slots, and all of them.  Where heads share their runs all are whole:
- * nothing is added to them. */
+/* Full runs of `slots` slots, and all runs.  Where heads share their runs all count as full, since
+ * no slot is added. */
 static uint32_t whole_runs(const struct aq_seat *s, uint32_t slots)
 {
     return s->shared_runs ? s->shared_runs : slots / AQ_HEAD_BLOCK_SLOTS;
@@ -21,7 +21,7 @@ static bool has_victims(const struct aq_seat *s)
 
 bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat *s)
 {
-    /* What lies in the tail is there when it is needed. */
+    /* Rows in the tail need no delta: the tail is in host memory. */
     return s->overwrites && whole_runs(s, s->held) > 0 && part->tier == AQ_DISK;
 }
 

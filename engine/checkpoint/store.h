@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/checkpoint/store.h - the packed store: one logical address space of named extents, striped
  * over its directories.  Owns the files on disk, their manifest and their checksums.  Knows extents
- * and how their rows lie, not layers or models.
+ * and the layout of their rows, not layers or models.
  *
  *   STORE/manifest.json   written last; without it there is no store
  *   STORE/data.0          striping units 0, n, 2n, ... of n directories
  *   STORE/config.json ... files copied in unchanged, so that a store serves as a model directory
- *   STORE2/data.1         units 1, n + 1, ...      STORE2/stripe.json   which store it belongs to
+ *   STORE2/data.1         units 1, n + 1, ...      STORE2/stripe.json   names the store
  *
  * Unit u (4 MiB) of the address space lies in directory u % n at offset (u / n) * 4 MiB.  Items
  * start at multiples of 4096 (O_DIRECT), steps at multiples of 64 KiB: a step is read as one
@@ -50,12 +50,12 @@ struct aq_store_item {
     uint32_t step;          /* index of its step */
     uint64_t offset, bytes; /* in the logical address space */
     uint64_t xxh3;          /* XXH3-64 of the bytes */
-    /* The same of each tile; NULL where there is but one, and in stores of version 1. */
+    /* XXH3-64 of each tile; NULL for an item of one tile, and in stores of version 1. */
     uint64_t *tile_xxh3;
 };
 
 /* The tiles in which an item is made, read and checked: 64 rows, which is a panel of a matrix; a
- * vector and a blob are one.  The last of a table may be shorter. */
+ * vector or a blob is one tile.  The last tile of a table may be shorter. */
 uint32_t aq_store_tile_count(const struct aq_store_item *item);
 uint64_t aq_store_tile_bytes(const struct aq_store_item *item);
 
@@ -85,13 +85,13 @@ bool aq_store_present(const char *dir);
 int aq_store_open(struct aq_store **ret, const char *dir, struct aq_err *reterr);
 void aq_store_close(struct aq_store *s);
 
-/* Hash of what the store holds, wherever its directories are: its identity.  It covers names,
- * shapes, formats and the checksum of every item and file.  Tiles' checksums follow from that and
- * have a hash of their own, so that versions of the format give one identity. */
+/* The identity of a store: a hash of its contents, wherever its directories are.  It covers names,
+ * shapes, formats and the checksum of every item and file.  The checksums of tiles have a hash of
+ * their own, so that all versions of the format give one identity. */
 uint64_t aq_store_identity(const struct aq_store *s);
-/* Hash of what was to be packed (names, shapes, formats, source); see aq_store_plan_hash. */
+/* Hash of the packing's inputs (names, shapes, formats, source); see aq_store_plan_hash. */
 uint64_t aq_store_plan(const struct aq_store *s);
-/* What the writer was told about the model: a JSON object, borrowed; and its source. */
+/* The writer's options `model`, a JSON object, borrowed, and `source`. */
 const json_t *aq_store_model(const struct aq_store *s);
 const char *aq_store_source(const struct aq_store *s);
 uint64_t aq_store_bytes(const struct aq_store *s); /* of the logical address space */
@@ -118,17 +118,18 @@ const char *aq_store_path(const struct aq_store *s, uint32_t dir);
 /* The same of all directories, in their order. */
 const char *const *aq_store_paths(const struct aq_store *s);
 
-/* Does every tile have a checksum?  A store of an earlier version has those of whole items, which
- * what is read in parts cannot be compared with. */
+/* Does every tile have a checksum?  A store of an earlier version has checksums of whole items
+ * only, which parts of an item cannot be compared with. */
 bool aq_store_has_tile_sums(const struct aq_store *s);
 
-/* Compares tiles [first, first + count) of an item, as they were read, with their checksums; those
- * without one are passed over.  -ENOEXEC names store, file, bytes, rows and item, and the cure.
+/* Compares tiles [first, first + count) of an item, as they were read, with their checksums; skips
+ * tiles without one.  -ENOEXEC names store, file, bytes, rows and item, and the cure.
  * Thread-safe. */
 int aq_store_check_tiles(const struct aq_store *s, const struct aq_store_item *item, uint32_t first,
                          uint32_t count, const void *tiles, struct aq_err *reterr);
 
-/* Reads the first `bytes` bytes of a tile into dst, and compares all of it with its checksum. */
+/* Reads the first `bytes` bytes of a tile into dst, and compares the whole tile with its
+ * checksum. */
 int aq_store_read_tile(const struct aq_store *s, const struct aq_store_item *item, uint32_t tile,
                        void *dst, size_t bytes, struct aq_err *reterr);
 
@@ -167,7 +168,7 @@ struct aq_store_writer_opts {
     uint32_t dir_count;
     const struct aq_store_step_desc *steps; /* in the order in which they are read */
     uint32_t step_count;
-    const char *source;  /* what the contents are made from: a change starts the conversion anew */
+    const char *source;  /* identifies the checkpoint: a change starts the conversion anew */
     const json_t *model; /* object kept in the manifest; borrowed until close */
     const struct aq_store_source_file *files; /* copied in at the end; borrowed until close */
     uint32_t file_count;
@@ -176,14 +177,13 @@ struct aq_store_writer_opts {
 
 struct aq_store_writer;
 
-/* Hash of what these options would pack: equal to aq_store_plan() of the store that results. */
+/* Hash of these options' inputs: equal to aq_store_plan() of the resulting store. */
 int aq_store_plan_hash(uint64_t *ret, const struct aq_store_writer_opts *opts,
                        struct aq_err *reterr);
 
-/* Opens DIR.partial beside each directory, or goes on with what an earlier writer left there: items
- * it finished are kept when the plan is the same.  Before anything is written: -EINVAL when a
- * directory exists already or another process is packing there, -ENOMEM with both figures when
- * there is too little space. */
+/* Opens DIR.partial beside each directory.  If an earlier writer left one with the same plan, its
+ * finished items are kept.  Before anything is written: -EINVAL when a directory exists already or
+ * another process is packing there, -ENOMEM with both figures when there is too little space. */
 int aq_store_writer_open(struct aq_store_writer **ret, const struct aq_store_writer_opts *opts,
                          struct aq_err *reterr);
 /* Makes finished items durable and leaves the partial directories for a later writer.  NULL is
@@ -208,7 +208,7 @@ int aq_store_writer_end(struct aq_store_writer *w, struct aq_err *reterr);
 /* When every item is finished: copies the files, writes the manifest, renames DIR.partial to DIR.
  * Either the whole store is there afterwards, also after a power failure, or none of it. */
 int aq_store_writer_publish(struct aq_store_writer *w, struct aq_err *reterr);
-/* After publish: what aq_store_identity() will say of the store. */
+/* After publish: the store's aq_store_identity(). */
 uint64_t aq_store_writer_identity(const struct aq_store_writer *w);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/checkpoint/store_manifest.h - a packed store's manifest, checked.  Called by store.c,
- * store_write.c and their tests.  Knows no file descriptors. */
+ * engine/checkpoint/store_manifest.h - a packed store's manifest, parsed and checked.  Called by
+ * store.c, store_write.c and their tests.  Knows no file descriptors. */
 #ifndef AQ_ENGINE_CHECKPOINT_STORE_MANIFEST_H
 #define AQ_ENGINE_CHECKPOINT_STORE_MANIFEST_H
 
@@ -33,8 +33,8 @@ struct aq_store_manifest {
  * identity hash.  -ENOEXEC otherwise; the text does not name the file. */
 int aq_store_manifest_parse(struct aq_store_manifest **ret, const char *text, size_t bytes,
                             struct aq_err *reterr);
-/* Gives every item its place, and its tiles' checksums room; checks names and shapes (-EINVAL).
- * Hashes stay zero, `dirs` and `files` empty, plan is set. */
+/* Gives every item its place, and allocates the checksums of its tiles; checks names and shapes
+ * (-EINVAL).  Hashes stay zero, `dirs` and `files` empty, plan is set. */
 int aq_store_manifest_lay_out(struct aq_store_manifest **ret,
                               const struct aq_store_writer_opts *opts, struct aq_err *reterr);
 void aq_store_manifest_close(struct aq_store_manifest *m);
@@ -51,7 +51,8 @@ uint32_t aq_store_manifest_find(const struct aq_store_manifest *m, const char *n
 /* A plain file name that is none of the store's own. */
 bool aq_store_file_name_ok(const char *name);
 
-/* stripe.json: which store a further directory belongs to.  id is 0 until it is published. */
+/* stripe.json: the store that a further directory belongs to.  id is 0 until the store is
+ * published. */
 struct aq_store_stripe {
     uint64_t plan, id;
     uint32_t index, count;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention of a part: new keys and values are stored, queries attend, and where the policy gives
- * slots up, what is remembered of them is kept up.
+ * Attention of a part: new keys and values are stored, queries attend, and where the policy drops
+ * keys, scores, positions and victims are updated.
  *
- * A prompt that is cut is attended in scratch, and what stays of it goes where its KV is to lie.  A
- * decoded key takes the slot of the victim that was chosen a step before.  In sequences on disk,
- * whose whole runs are read again at every step, such rows also join a delta, which is applied
- * first. */
+ * A prompt that is cut is attended in scratch, and the slots that stay are moved to the home of its
+ * KV.  A decoded key takes the slot of the victim that was chosen a step before.  In sequences on
+ * disk, whose full runs are read again at every step, such rows also join a delta, which is applied
+ * before attention. */
 #include "engine/exec/exec.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* An op at work on a part's sequences of one kind. */
+/* The state of an op that attends: a part's prompts, or its decode rows. */
 struct attend {
     struct aq_executor *x;
     const struct aq_op *op;
@@ -51,8 +51,8 @@ static enum aq_attn_group group_of(enum aq_kv_group g)
     return map[g];
 }
 
-/* The rule of decode rows for a seat that drops keys; *ret_recent: newest positions that its next
- * victim is not taken from. */
+/* The rule of decode rows for a seat that drops keys; *ret_recent: the number of newest positions
+ * that the next victim is not taken from. */
 static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat *s,
                                    uint32_t *ret_recent)
 {
@@ -90,7 +90,7 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
 
 /* ---- decode ------------------------------------------------------------------------------ */
 
-/* What the sequences' slots hold, and the slots that their rows take. */
+/* Finds scores and positions of the sequences' slots, and the slots that their rows take. */
 static void find_slots(const struct attend *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
@@ -103,11 +103,11 @@ static void find_slots(const struct attend *t)
         q->overwrite = s->overwrites;
         rule_of(t, s, &q->recent);
         if (s->held < s->limits.slots)
-            q->slots.victim = NULL; /* nothing is given up yet */
+            q->slots.victim = NULL; /* no key is dropped yet */
     }
 }
 
-/* Head-blocks of so many slots. */
+/* Head-blocks of `slots` slots. */
 static uint32_t blocks_of(uint32_t slots)
 {
     return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
@@ -125,7 +125,7 @@ static void run_moves(const struct attend *t, uint32_t count)
                            t->a.kv_heads, t->a.head_dim);
 }
 
-/* Rows that have not been written to disk go over what was read from there. */
+/* Copies the rows of deltas, which are not yet on disk, over the runs that were read from disk. */
 static void apply_deltas(const struct attend *t)
 {
     struct exec_moves *m = moves_of(t);
@@ -151,7 +151,7 @@ static void apply_deltas(const struct attend *t)
     run_moves(t, count);
 }
 
-/* Rows that have just been stored in whole runs join the delta. */
+/* Adds rows that were just stored in full runs to the delta. */
 static void add_to_deltas(const struct attend *t)
 {
     static const uint32_t one = 1;
@@ -185,7 +185,7 @@ static void add_to_deltas(const struct attend *t)
     run_moves(t, count);
 }
 
-/* One call for all sequences with as many sinks. */
+/* One call for all sequences with the same number of sinks. */
 static void attend_rows(struct attend *t)
 {
     struct aq_attn a = t->a;
@@ -228,11 +228,11 @@ struct prompt {
     struct aq_attn a;
     struct aq_attn_seq seq;
     struct aq_attn_rule rule;
-    struct aq_attn_seq home; /* what stays: where it lies, and is remembered */
+    struct aq_attn_seq home; /* home of the slots that stay, with their scores and positions */
     uint8_t *scratch;
 };
 
-/* Column sums of the prompt's probabilities, where the policy wants them. */
+/* Column sums of the prompt's probabilities, if the policy has scores. */
 static void sum_columns(const struct attend *t, struct prompt *p)
 {
     const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(&t->x->plan->kv);
@@ -246,7 +246,7 @@ static void sum_columns(const struct attend *t, struct prompt *p)
     p->a.rule = NULL;
 }
 
-/* Moves what stays of a prompt in scratch to where it is to lie. */
+/* Moves the slots that stay of a prompt from scratch to their home. */
 static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     struct aq_executor *x = t->x;
@@ -271,7 +271,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     };
     t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
     if (p->s->shared_runs) {
-        /* Read here: it is not a GPU's memory (assert_policy_is_known). */
+        /* The host may read this memory: it is not a GPU's (assert_policy_is_known). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
         exec_kv_ragged_table(x, t->op, seat, &p->home);
     }
@@ -292,7 +292,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     t->c->ops->kv_move(t->c, &gather, &blocks, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
 }
 
-/* Rows of the part's arrays from the sequence's first on, so that its own begin at 0. */
+/* The part's arrays from the sequence's first row on, so that its rows count from 0. */
 static struct aq_attn rows_of(const struct attend *t, uint32_t i)
 {
     struct aq_attn a = t->a;
@@ -339,8 +339,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     report_slots(t, i, &p.home.slots);
 }
 
-/* Those that keep everything go together; one that does not needs scratch, of which there is one.
- */
+/* Attends the prompts: all that keep every key in one call, and the others one by one, because
+ * there is scratch for one. */
 static void prompts(struct attend *t)
 {
     static const struct aq_attn_slots none;
@@ -383,7 +383,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
         .v_new = qkv + width + kv_width,
     };
     for (uint32_t i = 0; i < t.count; i++) {
-        /* How many slots each head keeps of a prompt turns out when it is cut. */
+        /* The number of slots that each head keeps is known once the prompt is cut. */
         if (!prefill && x->seats.seat[t.seat[i]].shared_runs)
             exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);
         else

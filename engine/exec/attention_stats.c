@@ -22,7 +22,7 @@ struct head_sums {
     uint64_t at_rank_prompts[RANKS_MAX];
 };
 
-/* A worker's: keys turned to [head_dim][n], a row of exps, sums sorted. */
+/* A worker's memory: keys transposed to [head_dim][n], a row of exponentials, sorted sums. */
 struct workspace {
     float *keys, *row;
     double *sorted;

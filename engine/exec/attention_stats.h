@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/exec/attention_stats.h - how attention is spread over the keys of prompts: what share of
- * its entries is next to nothing, and how unevenly the sums of what each key gets are distributed.
- * The two observations that H2O starts from (arXiv 2306.14048, section 3).  Computed beside the run
- * from queries and keys as they leave the projections, before a KV format rounds them; O(s) memory.
+ * engine/exec/attention_stats.h - how attention is spread over the keys of prompts: the share of
+ * probabilities near zero, and how unevenly the sums over queries are distributed over keys.  These
+ * are the two observations of H2O (arXiv 2306.14048, section 3).  Computed beside the run from
+ * queries and keys as they leave the projections, before a KV format rounds them; O(s) memory.
  * Owns its sums and workspaces; knows no text. */
 #ifndef AQ_ENGINE_EXEC_ATTENTION_STATS_H
 #define AQ_ENGINE_EXEC_ATTENTION_STATS_H
@@ -18,14 +18,14 @@ struct aq_attention_stats;
 struct aq_attention_stats_opts {
     uint32_t layers, heads, kv_heads, head_dim, vocab;
     uint32_t prompt_max; /* longest prompt, tokens */
-    uint32_t threads;    /* of the pool that will be given to add */
+    uint32_t threads;    /* of the pool given to aq_attention_stats_add */
     float scale;         /* of q . k */
 };
 
 int aq_attention_stats_open(struct aq_attention_stats **ret,
                             const struct aq_attention_stats_opts *opts, struct aq_err *reterr);
 void aq_attention_stats_close(struct aq_attention_stats *s);
-/* What open takes. */
+/* Bytes that open allocates. */
 uint64_t aq_attention_stats_bytes(const struct aq_attention_stats_opts *opts);
 
 /* A prompt's attention in one layer: q f32 [n][heads * head_dim], k f32 [n][kv_heads * head_dim],
@@ -44,8 +44,8 @@ void aq_attention_stats_add(struct aq_attention_stats *s, struct aq_pool *pool,
  *   "sparsity": share of entries (query, key no later than it) whose probability is below
  *     `threshold` of their query's largest, "sparsity_by_head": [...],
  *   "sparsity_by_third": the same of the queries in each third of their prompts,
- *   "top_share": what part of all attention the `shares` of keys that get most of it get, the mean
- *     over heads and prompts; "score_at_rank": part that the key at each of `ranks` gets,
+ *   "top_share": the part of all attention that goes to the `shares` of keys with most of it, the
+ *     mean over heads and prompts; "score_at_rank": the part of the key at each of `ranks`,
  *   "token_share_at_rank": the same by token id over all heads and prompts together}]}.  New
  * reference. */
 json_t *aq_attention_stats_json(const struct aq_attention_stats *s);

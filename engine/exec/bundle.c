@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
- * How ops follow each other on a GPU without the host, and bundles: ops of the compute lane, one
- * after the other, that nobody outside the lane waits for, put on its stream as one entry.  They
- * have one pair of events, one report and one copy of what describes them, and where the same
- * launches came before they are one graph (engine/compute/cuda_graph.h).
+ * Ops that follow each other on a GPU without the host; and bundles: consecutive ops of the compute
+ * lane that no other lane waits for, put on the stream as one entry.  A bundle has one pair of
+ * events, one report and one copy of its arguments; and if the same launches came before, it is one
+ * graph (engine/compute/cuda_graph.h).
  *
- * A bundle ends behind an op that another lane waits for, so that nobody waits longer; in front of
- * one that waits for another lane; and where its desks are full. */
+ * A bundle ends behind an op that another lane waits for, so that no lane waits longer than without
+ * bundles; in front of an op that waits for another lane; and where its desks are full. */
 #include "engine/exec/exec.h"
 
 #include <assert.h>
@@ -39,7 +39,7 @@ bool exec_follow_deps(struct aq_executor *x, const struct aq_op *op, uint64_t pa
 int exec_bundle_open(struct aq_executor *x, struct aq_err *reterr)
 {
     const struct aq_program *p = x->program;
-    /* Who looks at each op's time gets each op by itself. */
+    /* A trace has the time of each op, so there are no bundles with a trace. */
     x->bundles = x->opts.cuda && !x->opts.serial && !x->opts.trace;
     x->watched = calloc(p->op_count, sizeof(*x->watched));
     if (!x->watched)
@@ -57,7 +57,7 @@ void exec_bundle_close(struct aq_executor *x)
     free(x->watched);
 }
 
-/* Desks that the op may fill: one, if arrays describe what it does. */
+/* Desks that the op may fill: one, if its launches have arrays as arguments. */
 static uint32_t desks_of(const struct aq_executor *x, uint32_t op_index)
 {
     const struct aq_op *op = &x->program->op[op_index];

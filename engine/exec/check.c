@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What comes from a disk compared with what it was: weights with the store's checksums, scratch
- * with those of what was written there.  All of it runs in the disk lane's thread for checks, or in
- * virtual time in the one thread there is. */
+ * Compares bytes that come from a disk with their checksums: weights with those of the store,
+ * scratch with those of the last write.  Runs in the disk lane's thread for checks; in virtual time
+ * in the only thread. */
 #include "engine/exec/exec.h"
 
 #include "offload/sum.h"
@@ -29,8 +29,9 @@ static int check_weights(const struct aq_executor *x, const struct aq_op *op,
     return rc;
 }
 
-/* Sums are kept in order of the place: of each run of KV, and of each micro-batch's hidden states.
- * What is read was written whole before, by an op that this one waits for. */
+/* Sums are kept in the order of places on disk: one for each run of KV, and one for each
+ * micro-batch's hidden states.  A range that is read was written whole before, by an op that the
+ * read waits for. */
 static int check_part(struct aq_executor *x, const struct aq_transfer *t, uint64_t sum_index,
                       uint64_t at, uint64_t bytes, struct aq_err *reterr)
 {
@@ -100,7 +101,7 @@ bool exec_check_wanted(struct aq_executor *x, const struct aq_op *op)
     if (x->opts.verify == AQ_VERIFY_OFF ||
         (x->opts.verify == AQ_VERIFY_ONCE && x->checked[op->chunk]))
         return false;
-    /* A second time it comes only when the first check is over. */
+    /* The chunk is read again only after this check has ended. */
     x->checked[op->chunk] = true;
     return true;
 }

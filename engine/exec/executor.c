@@ -142,7 +142,7 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     return take_slots(x, reterr);
 }
 
-/* Scratch for prompts that are cut, and what travels with the KV. */
+/* Finds the scratch for prompts that are cut, and the bytes that move with a seat's KV. */
 static void find_scratch(struct aq_executor *x)
 {
     uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
@@ -194,7 +194,7 @@ static int find_runs(struct aq_executor *x, struct aq_err *reterr)
             total += count;
             of_step += count;
         }
-        /* Unpacked, a matrix is at most two: before and behind what the host computes. */
+        /* An unpacked matrix has at most two segments: before and behind the host's panels. */
         of_step = (uint32_t)aq_max_u64(of_step, 2ull * x->steps->step[j].matrix_count);
         x->segment_max = of_step > x->segment_max ? of_step : x->segment_max;
     }
@@ -238,7 +238,7 @@ static int open_lane(struct aq_executor *x, enum aq_lane l, struct aq_err *reter
     return aq_device_stream_open(&lane->stream, x->opts.device, &opts, reterr);
 }
 
-/* The disk, told of the buffers that it will read into and write from. */
+/* Opens the disk, with the buffers that transfers use. */
 static int open_disk(struct aq_executor *x, struct aq_err *reterr)
 {
     static const enum aq_slot_class classes[] = {AQ_SLOT_RING,    AQ_SLOT_STAGING,
@@ -291,9 +291,10 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
-/* Policies that decide across layers or in bulk, one set of slots for all heads of a layer, and
- * caches whose order has a meaning can be described (policy/kv_policy.h) but are not run here.  Nor
- * are heads that differ on a GPU, which alone would know by how much. */
+/* policy/kv_policy.h can describe policies that decide across layers or in bulk, policies with one
+ * set of slots for all heads of a layer, and caches whose order has a meaning; the executor does
+ * not run them.  Nor does it run ragged heads on a GPU, where only the device would know their
+ * lengths. */
 static void assert_policy_is_known(const struct aq_plan *plan, bool gpu)
 {
     const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
@@ -359,7 +360,7 @@ static uint32_t in_flight(const struct aq_executor *x)
     return count;
 }
 
-/* Everything in flight comes home, so that nobody writes to a buffer any more. */
+/* Waits for all ops in flight, so that no thread or device writes to a buffer any more. */
 static void drain(struct aq_executor *x)
 {
     while (in_flight(x)) {
@@ -508,7 +509,7 @@ static void push_issued(struct exec_lane *lane, uint32_t op_index, bool idle)
     lane->issued[at] = (struct exec_issued){op_index, idle};
 }
 
-/* All of the op is in its stream: what follows it there may be issued. */
+/* The op is in its stream as a whole: ops that follow it there may be issued. */
 static void book_issue(struct aq_executor *x, uint32_t op_index)
 {
     const struct exec_lane *lane = &x->lane[x->program->op[op_index].lane];
@@ -525,8 +526,8 @@ static void advance(struct exec_lane *lane)
     }
 }
 
-/* The same of an op that goes in a bundle: with work the first one is in flight, and the others are
- * over with it. */
+/* Issues an op through a bundle.  Of a bundle's ops with work the first counts as in flight, and
+ * the others end with it. */
 static int issue_bundled(struct aq_executor *x, struct exec_lane *lane, uint32_t op_index)
 {
     const struct aq_op *op = &x->program->op[op_index];
@@ -602,7 +603,7 @@ static int issue(struct aq_executor *x, enum aq_lane l, uint32_t op_index)
 static bool has_room(struct aq_executor *x, enum aq_lane l)
 {
     const struct exec_lane *lane = &x->lane[l];
-    if (x->opts.cuda && l == AQ_LANE_COMPUTE) { /* what is on its way has its own desks */
+    if (x->opts.cuda && l == AQ_LANE_COMPUTE) { /* ops in flight have desks of their own */
         if (x->held || lane->issued_count == AQ_EXEC_LANE_DEPTH)
             return false;
         return x->bundles ? lane->in_flight < AQ_GPU_DESKS / AQ_GPU_BUNDLE_DESKS ||
@@ -615,8 +616,8 @@ static bool has_room(struct aq_executor *x, enum aq_lane l)
                            : lane->issued_count < AQ_EXEC_LANE_DEPTH;
 }
 
-/* Issues whatever may start now, lane by lane, until nothing more may.  At most one op of the
- * issuing thread's own is run between two looks at the others. */
+/* Issues all ops that may start now, lane by lane.  Between two rounds over the lanes the issuing
+ * thread runs at most one op itself. */
 static int issue_ready(struct aq_executor *x)
 {
     bool again = true;
@@ -642,7 +643,7 @@ static int issue_ready(struct aq_executor *x)
     return 0;
 }
 
-/* A round of a GPU's HEAD is over; returns whether there is another one. */
+/* After a round of a GPU's HEAD: issues the next round; returns whether there is one. */
 static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
 {
     const struct aq_op *op = &x->program->op[op_index];
@@ -659,7 +660,7 @@ static bool head_goes_on(struct aq_executor *x, uint32_t op_index, int *ret_rc)
     return goes_on && *ret_rc == 0;
 }
 
-/* An op with work has finished: so have those without work right behind it in its lane. */
+/* An op with work has finished, and so have the ops without work right behind it in its lane. */
 static void finish_op(struct aq_executor *x, uint32_t op_index)
 {
     enum aq_lane l = (enum aq_lane)x->program->op[op_index].lane;
@@ -715,7 +716,7 @@ static int run_overlapped(struct aq_executor *x)
             return rc;
         if (!x->left)
             break;
-        assert(in_flight(x) > 0); /* the checker has proved that something always moves */
+        assert(in_flight(x) > 0); /* the checker has proved that some op can always go on */
         rc = wait_some(x);
         if (rc < 0)
             return rc;
@@ -763,7 +764,7 @@ static int fail(struct aq_executor *x, int rc, struct aq_err *reterr)
 {
     aq_device_fail(x->opts.device, rc);
     drain(x);
-    if (rc == -ECANCELED) /* what was skipped may be reported before the cause is */
+    if (rc == -ECANCELED) /* skipped ops may be reported before the cause */
         rc = aq_device_failed(x->opts.device);
     if (x->disk && aq_disk_lane_error(x->disk, reterr) < 0)
         return aq_disk_lane_error(x->disk, NULL);
@@ -811,7 +812,7 @@ struct aq_engine_stats aq_executor_stats(const struct aq_executor *x)
     st.waiting = x->waiting.count;
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
         st.lane[l].busy_s = x->lane[l].busy_s;
-        /* A disk that always has something to do has not ended being busy. */
+        /* A disk lane with ops in flight is still busy: its time so far is added. */
         if (is_disk_lane((enum aq_lane)l) && x->lane[l].in_flight)
             st.lane[l].busy_s += (double)(aq_clock_ns() - x->lane[l].busy_from_ns) * 1e-9;
         st.lane[l].bytes = x->lane[l].bytes;

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  * HEAD: logits, and of them tokens and log-probabilities.
  *
- * On a GPU the kernels choose, and a few bytes per row come home when all of it is over.  Rows
- * whose logits somebody on the host looks at, and those that do not fit the room that an op has, go
- * in rounds: then the next round is enqueued when the one before has been seen to, and nothing else
- * meanwhile. */
+ * On a GPU kernels choose the tokens, and a few bytes per row are copied to the host at the end.
+ * Rows whose logits the host needs, and rows that do not fit the op's desk, go in rounds: a round
+ * is enqueued when the host has read the answers of the one before, and no other op meanwhile. */
 #include "engine/exec/exec.h"
 
 #include "engine/compute/sample.h"
 
 #include <assert.h>
 
-/* What of a sequence a row of logits says: log-probability and alternatives, NULL where they are
- * not wanted. */
+/* Places in a sequence that a row of logits fills: log-probability and alternatives; NULL if not
+ * wanted. */
 struct place {
     float *logprob;
     struct aq_top *tops;
@@ -32,7 +31,7 @@ static struct place place_of(struct aq_sequence *s, const struct exec_logit_row 
                           tops ? count : 0};
 }
 
-/* Notes what the row says of the seat; returns whether a token follows from it. */
+/* Records in the seat whether the row's logits are bad; returns whether the row chooses a token. */
 static bool record_row(struct exec_seat *seat, const struct exec_logit_row *row, uint32_t bad_count)
 {
     if (row->prompt_index >= 0) {
@@ -124,7 +123,7 @@ static struct aq_compute_cuda_row wanted(const struct aq_executor *x,
     return r;
 }
 
-/* By nothing but the row itself, so that its token does not depend on who is beside it. */
+/* Depends on nothing but the row, so that its token does not depend on other rows. */
 static bool is_for_host(const struct aq_executor *x, const struct exec_logit_row *row)
 {
     struct aq_compute_cuda_row r = wanted(x, row);
@@ -132,7 +131,7 @@ static bool is_for_host(const struct aq_executor *x, const struct exec_logit_row
            aq_compute_cuda_row_bytes(&r) > aq_compute_cuda_rows_room(x->opts.cuda);
 }
 
-/* The rows that go next, of one kind: on the host a tile, else as many as there is room for. */
+/* The next rows of one kind: for the host at most a tile, else as many as fit the desk. */
 static void plan_round(const struct aq_executor *x, const struct exec_batch *b,
                        struct exec_round *round, uint32_t *ret_tops)
 {
@@ -224,7 +223,7 @@ void exec_head(struct aq_executor *x, const struct aq_op *op)
         return;
     }
     plan_round(x, &x->batch[op->micro_batch], round, &tops);
-    /* There is one buffer that logits come home to. */
+    /* There is only one buffer for logits on the host. */
     round->holds =
         round->on_host || round->first + round->rows < x->batch[op->micro_batch].logit_count;
     enqueue_round(x, op, round, tops);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Columns of products that the host computes, next to the panels that rest in its memory: from rows
- * that come over the link, with the kernels and the order of sums of the device's, and their way
- * into the output of the op that they belong to (policy/host_product.h). */
+ * Columns of products that the host computes with the panels that rest in its memory: from rows
+ * that come over the link, with the kernels and the order of sums of the compute lane; and their
+ * merge into the op's output (policy/host_product.h). */
 #include "engine/exec/exec.h"
 #include "policy/registers.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* Such a product at work. */
+/* The state of such a product. */
 struct share {
     struct aq_executor *x;
     const struct aq_op *op;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where the KV of a part is while an op works on it, and which of its bytes the link and disk lanes
+ * Addresses of a part's KV while an op works on it, and lists of the bytes that link and disk lanes
  * move: runs of 32 slots, and rows of single keys. */
 #include "engine/exec/exec.h"
 
@@ -10,7 +10,7 @@ static uint32_t runs_max(const struct aq_executor *x)
     return aq_kv_policy_runs(&x->plan->kv, x->plan->shape.keys_max, x->steps->kv_heads);
 }
 
-/* The addresses of every run in every stage of the device: they never change. */
+/* Fills the addresses of every run in every stage of the device, which never change. */
 void exec_stages_open(struct aq_executor *x)
 {
     uint32_t each = x->sizes.stage_seats * runs_max(x);
@@ -19,7 +19,7 @@ void exec_stages_open(struct aq_executor *x)
                             i % each * aq_kv_run_stride(x->kv);
 }
 
-/* What a pass moves of a seat's KV. */
+/* The moves of a seat's KV in this pass. */
 static struct aq_kv_traffic traffic_of(const struct aq_executor *x, uint32_t part, uint32_t seat)
 {
     struct aq_kv_traffic t;
@@ -40,8 +40,8 @@ static uint8_t *stage_run(const struct aq_executor *x, enum aq_slot_class c, uin
            ((size_t)place_in(x, part, seat) * runs_max(x) + run) * aq_kv_run_stride(x->kv);
 }
 
-/* Run `run` of a seat on the host: in its pages, or of a seat on disk in the host's stage while
- * it is whole, else its tail. */
+/* Run `run` of a seat on the host: in its pages; or, of a seat on disk, a full run in the host's
+ * stage, or the tail. */
 static uint8_t *home_run(const struct aq_executor *x, const struct aq_op *op, uint32_t layer,
                          uint32_t seat, uint32_t run, uint32_t whole)
 {
@@ -65,7 +65,7 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
                    runs_max(x);
     uint8_t *stage =
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
-    /* A prompt's whole runs are made in the stage; a decoded key joins the tail. */
+    /* The full runs of a prompt are made in the stage; a decoded key joins the tail. */
     return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op->part, seat).whole);
 }
 
@@ -76,7 +76,7 @@ void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_
                        op->kind == AQ_OP_ATTN_HOST, exec_kv_blocks(x, op, seat));
 }
 
-/* What travels with a seat's KV, in a stage of a separate device. */
+/* A seat's scores, positions, victims and delta in a stage of a separate device. */
 static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
     size_t runs = (size_t)x->sizes.stage_seats * runs_max(x) * aq_kv_run_stride(x->kv);
@@ -87,7 +87,7 @@ static uint8_t *stage_piece(const struct aq_executor *x, const struct aq_op *op,
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
     const struct aq_part *part = &x->plan->part[op->part];
-    /* Prompts are attended on the device also where decode rows are not. */
+    /* Prompts are attended on the device even if decode rows are not. */
     if (part->side == AQ_ATTEND_HOST && op->kind == AQ_OP_ATTN_PREFILL)
         return aq_kv_slots_at(x->kv, stage_piece(x, op, seat));
     return aq_kv_slots(x->kv, seat, x->steps->step[op->step].layer);
@@ -108,7 +108,8 @@ bool exec_uses_delta(const struct aq_executor *x, uint32_t seat)
 
 /* ---- disk -------------------------------------------------------------------------------- */
 
-/* The stage that disk transfers of KV use: what a unified device attends from, or the host's. */
+/* The stage that disk transfers of KV use: the one that a unified device attends from, or the
+ * host's. */
 static uint8_t *disk_stage(const struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
     bool link = x->plan->separate;
@@ -116,8 +117,8 @@ static uint8_t *disk_stage(const struct aq_executor *x, const struct aq_op *op, 
                      link ? op->workspace : op->stage, op->part, seat, 0);
 }
 
-/* The transfers of a seat: whole runs of a stage, and of decoded keys the run that they have
- * filled, which is the tail. */
+/* Lists the transfers of a seat: full runs of a stage; for decoded keys the tail, once it is
+ * full. */
 static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
 {
     const struct aq_op *op = &x->program->op[op_index];
@@ -146,8 +147,8 @@ void exec_list_kv(struct aq_executor *x, uint32_t op_index)
 
 /* ---- links ------------------------------------------------------------------------------- */
 
-/* Runs of a seat between its stage on the device and the host, where those from `whole`
- * on are not in a stage. */
+/* Lists runs of a seat between its stage on the device and the host; from `whole` on, the host's
+ * runs are not in a stage. */
 static void add_runs(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                      uint32_t seat, struct aq_runs runs, uint32_t whole)
 {
@@ -165,8 +166,8 @@ static void add_delta(struct aq_executor *x, const struct aq_op *op, struct exec
                    aq_kv_delta_bytes(x->kv));
 }
 
-/* The rows of one slot of the head-block `at` bytes from there, or all of it where they cannot be
- * told apart. */
+/* Lists the rows of one slot of the head-block at offset `at`; the whole head-block if its format
+ * does not allow to copy single rows. */
 static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *device, uint8_t *host,
                     size_t at, uint32_t slot)
 {
@@ -181,7 +182,7 @@ static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *devic
     exec_add_piece(l, device + at + half, host + at + half, row);
 }
 
-/* The new key of a seat in every head: in the slots that were given up, or in the last one. */
+/* Lists the rows of a seat's new key in every head: in the victims' slots, or in the last slot. */
 static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                     uint32_t seat, uint32_t whole)
 {
@@ -212,8 +213,8 @@ static void add_victims(struct aq_executor *x, const struct aq_op *op, struct ex
                    x->steps->kv_heads * sizeof(uint32_t));
 }
 
-/* What a seat's KV needs on the device; or what the device has added to it, and what is remembered
- * of it where that is needed at home. */
+/* Lists the pieces of a seat: its KV to the device; or from the device the new rows, and scores,
+ * positions and victims if the host needs them. */
 static void link_seat(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                       uint32_t seat)
 {

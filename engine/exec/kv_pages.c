@@ -31,16 +31,16 @@ struct aq_kv {
     struct aq_kv_layout layout;
     struct aq_kv_delta_layout delta;
     struct side {
-        uint8_t *slots; /* [seats of the side][layers][room.bytes] */
+        uint8_t *slots; /* [seats of the side][layers][layout.bytes] */
         size_t bytes;
         uint32_t seats;
     } side[2];      /* by enum aq_attention_side */
     uint32_t *runs; /* [seats] runs in use */
     struct place {
         uint8_t tier, side;
-        uint32_t on_disk; /* number among those on disk, */
-        uint32_t on_side; /* those attended on its side, */
-        uint32_t copied;  /* and those whose victims have a copy */
+        uint32_t on_disk; /* number among the seats on disk */
+        uint32_t on_side; /* number among the seats attended on its side */
+        uint32_t copied;  /* number among the seats whose victims have a copy */
     } * place;            /* [seats] */
     uint32_t disk_seats, copied_seats;
 };
@@ -84,7 +84,7 @@ static int take(struct aq_kv *kv, void *ret, enum aq_device_memory memory, const
     return rc;
 }
 
-/* What is remembered beside K and V. */
+/* Takes memory for scores, positions and victims of slots. */
 static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_kv_opts *o = &kv->opts;
@@ -267,7 +267,7 @@ static uint32_t blocks_of(uint32_t slots)
     return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
 }
 
-/* Head-block `index` of those of all heads. */
+/* The place of head-block `index`, counted over all heads. */
 static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t index)
 {
     uint32_t heads = kv->opts.kv_heads;

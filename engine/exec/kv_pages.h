@@ -2,16 +2,15 @@
  * engine/exec/kv_pages.h - the KV cache: for each tier in memory a pool of equal pages, and for
  * each seat and layer a table of head-block addresses.  A page holds whole runs of 32 slots of all
  * KV heads of one layer; all layers of a sequence grow together.  A seat whose KV lives on disk has
- * no pages: its whole runs lie in a region of the scratch file and visit a staging slot, its last,
- * partly filled run (the tail) stays in host memory, and so do rows that belong into whole runs
- * until 32 of them have come together (the delta).  Heads of a sequence that hold different numbers
- * of slots have their head-blocks one after the other in its runs, wherever these are: head 0's,
- * then head
- * 1's.  They hold as many to the end, so their runs are all whole and there is no tail.
+ * no pages: its full runs lie in a region of the scratch file and pass through a staging slot; its
+ * last, partly filled run (the tail) stays in host memory, and so do up to 32 rows that belong into
+ * full runs (the delta).  Heads that hold different numbers of slots have their head-blocks one
+ * after the other in the sequence's runs: those of head 0, then those of head 1.  Such numbers do
+ * not change until the end, so all runs are full and there is no tail.
  *
- * What a policy remembers of the slots lies in the memory of the side that attends them.  Owns
- * pools, tails and tables from open to close and allocates nothing in between; admission
- * (policy/admit.h) guarantees that a page is there when it is asked for. */
+ * A policy's scores, positions and victims lie in the memory of the side that attends.  Owns pools,
+ * tails and tables from open to close and allocates nothing in between; admission (policy/admit.h)
+ * guarantees that there is a page whenever one is taken. */
 #ifndef AQ_ENGINE_EXEC_KV_PAGES_H
 #define AQ_ENGINE_EXEC_KV_PAGES_H
 
@@ -27,18 +26,18 @@ struct aq_kv_opts {
     uint32_t layers, kv_heads, head_dim;
 };
 
-/* What tests are told of a (sequence, layer) after its rows of a pass were attended: which
- * positions its slots hold now, and their scores. */
+/* For tests: the state of a (sequence, layer) after attention of a pass: positions and scores of
+ * its slots. */
 struct aq_sequence;
 struct aq_kv_seen {
     const struct aq_sequence *sequence;
     uint32_t layer, kv_heads;
     uint32_t seen;       /* positions so far, the last row's included */
-    uint32_t held;       /* slots in use of every head, on average where they differ; of head h: */
-    const uint32_t *len; /* [h * len_step] */
+    uint32_t held;       /* slots in use, of every head or on average */
+    const uint32_t *len; /* slots in use of head h: len[h * len_step] */
     uint32_t len_step;
-    /* All NULL: slot i holds position i, and nothing else is remembered.  victim: the slots that
-     * the next row takes; NULL while none is given up. */
+    /* All NULL: slot i holds position i, and there are no scores.  victim: the slots that the next
+     * row's keys take; NULL while no key is dropped. */
     struct aq_attn_slots slots;
 };
 /* Called on the thread that attends. */
@@ -47,7 +46,7 @@ typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
-/* Makes room for so many runs in all layers of the seat; asserts that the pool has the pages. */
+/* Takes pages for this many runs in all layers of the seat; asserts that the pool has them. */
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
@@ -55,8 +54,8 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 /* Address table of a (seat, layer): entry b is where the run of slots [32 b, 32 b + 32) starts;
  * head h lies h * aq_kv_head_offset bytes further. */
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
-/* The same for a seat that visits a stage: `whole` runs from `stage` on, aq_kv_run_stride bytes
- * each, and the next one in the seat's tail. */
+/* The same for a seat whose KV passes through a stage: `whole` runs from `stage` on, each
+ * aq_kv_run_stride bytes, and the next run in the seat's tail. */
 uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
                             uint32_t whole);
 /* The last run of a seat whose KV lives on disk. */
@@ -64,14 +63,14 @@ uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
 
-/* [kv_heads] slots of each head of a (seat, layer), from its prompt's cut on. */
+/* [kv_heads] slots of each head of a (seat, layer), valid once its prompt is cut. */
 uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
-/* Makes a table for each head of the head-blocks in the runs `run`, and lets *seq say so, with the
- * lengths.  There is one such table for each place in a micro-batch and compute lane (1: the
- * host's): it lasts until the next one. */
+/* Makes a table of each head's head-blocks in the runs `run`, and puts the tables and the lengths
+ * into *seq.  The memory for tables is one for each place in a micro-batch and compute lane (1: the
+ * host's), and is used again by the next call for that place. */
 void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
                         uint32_t layer, uint32_t lane, uint8_t *const *run);
-/* Where a slot of a head lies: in which run, and how far from its start the head-block. */
+/* The place of a slot of a head: its run, and the offset of the head-block in the run. */
 struct aq_kv_spot {
     uint32_t run;
     size_t offset;
@@ -79,23 +78,23 @@ struct aq_kv_spot {
 struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
                              uint32_t slot);
 
-/* ---- policies that give slots up: all NULL where none does ---- */
+/* ---- policies that drop keys; all NULL under others ---- */
 
 /* Scores, positions and victims of a (seat, layer), and bytes from one of them to the next. */
 struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 size_t aq_kv_slots_bytes(const struct aq_kv *kv);
-/* Where they begin, to be copied in one piece; and the same in such a piece elsewhere. */
+/* The start of these arrays, which are copied as one piece; and the arrays in a copied piece. */
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece);
-/* The host's copy of the victims of a seat that a separate device attends, but whose KV lives on
- * the host: u32 [kv_heads]. */
+/* The host's copy of a seat's victims, u32 [kv_heads], where a separate device attends to KV that
+ * lives on the host. */
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 
-/* Rows of a (seat, layer) on disk that wait to be written to their slots.  The run's address is a
- * table of one block. */
+/* The delta of a (seat, layer) on disk: rows that wait to be written to their slots.  The address
+ * of its run serves as a table of one block. */
 struct aq_kv_delta {
     uint8_t *run;
-    uint32_t *target; /* [kv_heads][32]: slots of its rows; UINT32_MAX: of none */
+    uint32_t *target; /* [kv_heads][32]: slots of the run's rows; UINT32_MAX: no row */
 };
 uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 struct aq_kv_delta aq_kv_delta_at(const struct aq_kv *kv, uint8_t *piece);
@@ -104,7 +103,7 @@ size_t aq_kv_delta_bytes(const struct aq_kv *kv);
 size_t aq_kv_head_offset(const struct aq_kv *kv);
 /* Bytes from one run to the next in a stage and on disk: a multiple of 4096. */
 size_t aq_kv_run_stride(const struct aq_kv *kv);
-/* Where the runs of a (seat, layer) lie in the scratch, and how large that part of it is. */
+/* Offset of the runs of a (seat, layer) in the scratch file; bytes of all KV there. */
 uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 uint64_t aq_kv_disk_bytes(const struct aq_kv *kv);
 uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the ops of the link and disk lanes move: which bytes from where to where, worked out when an
- * op is issued, because by then lengths are known. */
+ * Lists the bytes that the ops of the link and disk lanes move.  A list is made when its op is
+ * issued, because lengths are known by then. */
 #include "engine/exec/exec.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@ static bool is_link(const struct aq_op *op)
 
 /* ---- room ------------------------------------------------------------------------------- */
 
-/* The slot whose list an op with KV uses: no two ops of a slot are under way together. */
+/* The slot whose list a move of KV uses: two ops of one slot are never in flight together. */
 static uint32_t kv_list(const struct aq_executor *x, const struct aq_op *op)
 {
     return is_disk(op) && x->plan->separate ? op->workspace : op->stage;
@@ -31,7 +31,7 @@ static uint32_t entries_max(const struct aq_executor *x, const struct aq_op *op)
     return op->object == AQ_OBJECT_WEIGHTS ? x->stream->chunk[op->chunk].piece_count : 1;
 }
 
-/* Gives every op that moves the list it is to fill. */
+/* Gives every move the list that it fills. */
 static void share_out(struct aq_executor *x, struct aq_disk_transfer *t, struct aq_copy_piece *p)
 {
     struct aq_disk_transfer *kv_t = t;
@@ -87,7 +87,8 @@ void exec_moves_close(struct aq_executor *x)
     aq_device_free(x->opts.device, AQ_MEMORY_HOST, "moves", x->moves, x->moves_bytes);
 }
 
-/* What moves is what was counted, and no more than the program says. */
+/* Asserts that the listed bytes are those that were counted, and at most the program's
+ * bytes_max. */
 static void check_bytes(const struct aq_executor *x, uint32_t op_index, uint64_t bytes)
 {
     const struct aq_op *op = &x->program->op[op_index];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the ops of the compute lanes do. */
+ * Runs the ops of the compute lanes. */
 #include "engine/exec/exec.h"
 #include "policy/registers.h"
 
@@ -17,13 +17,13 @@ enum aq_activation exec_activation(enum aq_step_activation a)
     return map[a];
 }
 
-/* An op at work, on its rows. */
+/* The state of an op that computes rows. */
 struct work {
     struct aq_executor *x;
     const struct aq_op *op;
     struct exec_batch *b;
     struct aq_compute *c;
-    bool inner_between; /* INNER is what passes from one half of MLP to the other: of all rows */
+    bool inner_between; /* INNER holds all rows, between the two halves of MLP */
 };
 
 /* A matrix of the op's step. */
@@ -51,7 +51,7 @@ static enum aq_slot_class class_of(enum aq_register r)
     }
 }
 
-/* Its slot's index in its class (policy/program.h says which of an op's numbers it is). */
+/* Index of the register's slot in its class, by the op's numbers (struct aq_op). */
 static uint32_t slot_of(const struct aq_executor *x, const struct aq_op *op, enum aq_register r)
 {
     switch (r) {
@@ -145,8 +145,8 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
                           });
 }
 
-/* The panels of a matrix as segments of a product whose columns begin at `column`: those that stay
- * in memory, and those that are in the ring now. */
+/* Adds the panels of a matrix, resident ones and those in the ring, as segments of a product;
+ * `column` is the first column. */
 static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t column,
                              struct aq_segment *to)
 {
@@ -175,8 +175,8 @@ static bool is_unpacked(const struct work *o)
     return o->x->plan->unpack && aq_step_is_layer(&o->x->steps->step[o->op->step]);
 }
 
-/* Where matrix `matrix` of the op's step lies unpacked: in the step's slot, after those before it.
- */
+/* The address of the unpacked matrix `matrix`: in the step's slot, behind the matrices before
+ * it. */
 static uint8_t *unpacked_matrix(const struct work *o, uint32_t matrix)
 {
     const struct aq_executor *x = o->x;
@@ -188,7 +188,7 @@ static uint8_t *unpacked_matrix(const struct work *o, uint32_t matrix)
     return at;
 }
 
-/* An unpacked matrix as segments, less what the host computes. */
+/* Adds an unpacked matrix as segments, without the host's panels. */
 static uint32_t add_unpacked(const struct work *o, uint32_t matrix, uint32_t column,
                              struct aq_segment *to)
 {
@@ -298,7 +298,7 @@ static struct aq_device_range whole_slot(const struct aq_executor *x, enum aq_sl
                                     x->program->slot[x->program->first[c] + index].bytes};
 }
 
-/* What an op that runs primitives leaves without having read it. */
+/* The bytes that an op with primitives overwrites without reading them. */
 static struct aq_device_range rows_output(const struct aq_executor *x, const struct aq_op *op)
 {
     struct aq_prim_list list = aq_op_prims((enum aq_op_kind)op->kind, &x->steps->step[op->step]);
@@ -338,7 +338,7 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     }
 }
 
-/* A prompt's rows are all there in one pass, so its keys are its rows. */
+/* All rows of a prompt are in one pass, so its keys are the k of its rows. */
 static void watch_prompts(const struct work *o)
 {
     const struct aq_model_steps *m = o->x->steps;
@@ -388,7 +388,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     o.inner_between = op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN;
     struct aq_host_product h;
     if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
-        prims.count = h.prim + 1; /* what follows is MERGE's */
+        prims.count = h.prim + 1; /* MERGE runs the primitives behind the product */
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_PRODUCT_HOST: exec_product_host(x, op); break;
     case AQ_OP_MERGE: prims = exec_merge(x, op); /* fall through */

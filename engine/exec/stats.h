@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/exec/stats.h - what passes did and how long they took. */
+ * engine/exec/stats.h - counts and times of passes. */
 #ifndef AQ_ENGINE_EXEC_STATS_H
 #define AQ_ENGINE_EXEC_STATS_H
 
 #include "policy/program.h"
 
-/* Time of every pass by what it did, since load. */
+/* Passes since load, by kind. */
 struct aq_engine_stats {
     uint64_t passes, prefill_passes, decode_passes, mixed_passes;
-    double prefill_s, decode_s, mixed_s;    /* a pass is mixed when it both prefills and decodes */
+    double prefill_s, decode_s, mixed_s;    /* mixed: a pass with prompt rows and decode rows */
     uint64_t prefill_tokens, decode_tokens; /* rows computed: prompt rows, decode rows */
     uint64_t generated_tokens;
     uint64_t finished;
@@ -18,7 +18,7 @@ struct aq_engine_stats {
         uint64_t bytes;
         double ceiling_bytes_per_s; /* of its link or disk; 0: unknown or none */
     } lane[AQ_LANE_COUNT];
-    double pack_s; /* before the first pass: making the store that weights stream from */
+    double pack_s; /* before the first pass: packing the store that weights stream from */
     double last_pass_s;
 };
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The last passes need one more place than there are passes: for what runs ahead into the next. */
+/* The last passes need one more place, for weights that run ahead into the next pass. */
 enum { EDGE = AQ_TRACE_PASSES, PLACES = 2 * EDGE + 1, ROWS_MAX = 64 };
 enum { PREDICTED = 1, ACTUAL = 2 };
 #define NONE UINT64_MAX
@@ -133,7 +133,7 @@ struct writer {
     uint64_t kept[2 * EDGE];
     uint32_t kept_count;
     int64_t origin_ns;
-    int64_t free_ns; /* predicted: from here on nothing has been drawn yet */
+    int64_t free_ns; /* predicted: nothing is drawn after this time yet */
 };
 
 static const struct place *place_at(const struct writer *w, uint32_t i)
@@ -191,7 +191,7 @@ static void put_op(struct writer *w, const struct event *e, int process)
 {
     const struct aq_op *op = &w->t->program->op[e->op];
     const struct place *p = &w->t->place[place_of(e->pass)];
-    /* What has run ahead into a pass that never came: weights, always whole. */
+    /* A pass that never came has no costs; weights that ran ahead into it moved in full. */
     bool known = p->pass == e->pass;
     uint64_t moved = known ? p->cost[e->op].move_bytes : op->bytes_max;
     uint64_t touched = known ? p->cost[e->op].memory_bytes : 0;
@@ -219,7 +219,8 @@ static int by_lane_and_start(const void *a, const void *b)
     return x->op < y->op ? -1 : x->op > y->op;
 }
 
-/* Ops in flight together get rows of their own: events of one thread must not overlap. */
+/* Ops in flight at the same time get threads of their own, as events of one thread must not
+ * overlap. */
 static void give_rows(struct list *l, uint32_t rows[AQ_LANE_COUNT + 1])
 {
     int64_t end_ns[ROWS_MAX] = {0};
@@ -298,8 +299,8 @@ static int64_t to_ns(double s)
     return (int64_t)llround(s * 1e9);
 }
 
-/* Simulates kept passes [first, end), which follow one another.  Those that do not begin the run
- * follow a pass like the first of them, so that the ring is as full as it was. */
+/* Simulates the kept passes [first, end), which follow one another.  Unless they begin the run, a
+ * pass like their first one is simulated before them, so that the ring is as full as it was. */
 static int list_group(struct writer *w, struct list *l, uint32_t first, uint32_t end,
                       struct aq_err *reterr)
 {
@@ -330,7 +331,7 @@ static int list_group(struct writer *w, struct list *l, uint32_t first, uint32_t
         if (r.event[i].pass >= lead)
             least = to_ns(r.event[i].start_s) < least ? to_ns(r.event[i].start_s) : least;
     }
-    /* It begins when the passes really began, or after what has been drawn before. */
+    /* The group begins when its passes really began, or behind the events drawn before. */
     int64_t shift = (int64_t)place_at(w, first)->start_ns - w->origin_ns - begin;
     shift = shift + least < w->free_ns ? w->free_ns - least : shift;
     for (uint32_t i = 0; i < r.event_count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Ends, admission and rows: what TURN does to a micro-batch, and what the start of a pass adds. */
+ * The op TURN: ends of sequences, admission and rows of a micro-batch; and the start of a pass. */
 #include "engine/exec/exec.h"
 
 #include <assert.h>
@@ -75,7 +75,7 @@ static void has_sat(void *user, uint32_t seat)
     q->seat = (int32_t)seat;
 }
 
-/* With the token that HEAD has chosen; without one, its rows are still to come. */
+/* Appends the token that HEAD has chosen; without one, the sequence's rows are still to come. */
 static bool has_ended(void *user, uint32_t seat_index)
 {
     struct aq_executor *x = user;
@@ -134,7 +134,8 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
         .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = first, .rows = n};
 }
 
-/* Rows of a seat in the coming pass: one that decodes, or its prompt, which follow those. */
+/* Makes a seat's rows for the coming pass: one decode row, or its prompt.  Decode rows come
+ * first. */
 static void bind(void *user, uint32_t seat)
 {
     struct aq_executor *x = user;
@@ -158,7 +159,7 @@ void exec_turn(struct aq_executor *x, uint32_t k)
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
-/* Entries of sequences in the order of their parts: seats ascend within a part by insertion. */
+/* Sorts entries of sequences by seat, so that parts are in order (insertion sort). */
 static void sort_by_seat(struct aq_attn_seq *seq, uint32_t *seat, uint32_t count)
 {
     for (uint32_t i = 1; i < count; i++) {
@@ -184,7 +185,7 @@ static void find_parts(const struct aq_executor *x, const uint32_t *seat, uint32
     }
 }
 
-/* What micro-batch k will do in the pass, part by part. */
+/* Counts the work of micro-batch k in the pass, part by part. */
 static void count_rows(struct aq_executor *x, uint32_t k)
 {
     struct exec_batch *b = &x->batch[k];
@@ -199,7 +200,7 @@ static void count_rows(struct aq_executor *x, uint32_t k)
     find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
     for (uint32_t part = 0; part < x->plan->part_count; part++) {
         struct aq_part_shape *p = &s->part[part];
-        /* The host's part of the rows travels by itself. */
+        /* Rows of a part on the host are moved to a buffer of their own, so they count from 0. */
         bool on_host = x->plan->part[part].side == AQ_ATTEND_HOST;
         for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
             b->decode[i].row = on_host ? i - b->decode_first[part] : i;

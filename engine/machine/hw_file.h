@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/machine/hw_file.h - hardware profiles: a machine as one YAML file that people can read and
- * write, and as the numbers that plans are made with.  Every rate remembers where it comes from;
- * what a file leaves out is derived from what it says, or refused, by name.  Measures nothing
+ * write, and as the numbers that plans are made with.  Every rate has its source; a rate that is
+ * missing in a file is derived from others, or refused by name.  Measures nothing
  * (engine/machine/rates.h does) and plans nothing. */
 #ifndef AQ_ENGINE_MACHINE_HW_FILE_H
 #define AQ_ENGINE_MACHINE_HW_FILE_H
@@ -17,30 +17,30 @@ enum {
     AQ_HW_NAME_MAX = 96,
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
-    AQ_HW_TOLD_MAX = 4096 + 256, /* a path and what is said of it */
+    AQ_HW_TOLD_MAX = 4096 + 256, /* a path, and words about it */
 };
 
 enum aq_hw_origin {
-    AQ_HW_ABSENT,  /* of rates that need not be known */
+    AQ_HW_ABSENT,  /* unknown, of rates that are optional */
     AQ_HW_GIVEN,   /* by the file, or measured */
-    AQ_HW_DERIVED, /* an assumption: source says from what */
+    AQ_HW_DERIVED, /* an assumption, which `source` explains */
 };
 
-/* Where a number comes from. */
+/* The source of a number. */
 struct aq_hw_note {
     enum aq_hw_origin origin;
     double spread; /* of measurements: (third quartile - first) / median; NAN: unknown */
     char source[AQ_HW_TEXT_MAX];
 };
 
-/* What was seen of a machine beyond what the simulator takes; 0 where it was not. */
+/* Measurements that the simulator does not use, for people to read; 0: not measured. */
 struct aq_hw_seen {
     double row_f32_bytes_per_s; /* weights through an f32 product of one row */
     double h2d_64k_bytes_per_s, h2d_1m_bytes_per_s, h2d_16m_bytes_per_s;
     double d2h_64k_bytes_per_s, d2h_1m_bytes_per_s, d2h_16m_bytes_per_s;
     double both_bytes_per_s;             /* h2d and d2h at once, together */
     double h2d_in_attention_bytes_per_s; /* while host attention runs ... */
-    double attention_in_h2d_bytes_per_s; /* ... and what that reaches meanwhile */
+    double attention_in_h2d_bytes_per_s; /* ... and the rate of that attention */
     /* A GPU's products of 16, 64 and 256 rows, f16 and bf16; decode attention that keeps scores; a
      * kernel behind others. */
     double gpu_f16_flops_per_s[3], gpu_bf16_flops_per_s[3], gpu_scored_bytes_per_s, gpu_launch_s;
@@ -51,11 +51,11 @@ struct aq_hw_profile {
     char description[AQ_HW_TEXT_MAX];
     char cpu[AQ_HW_NAME_MAX];         /* model; "" when the file does not say */
     char device[AQ_HW_NAME_MAX];      /* model; "" where there is none */
-    char made_for[AQ_HW_TEXT_MAX];    /* what aq_hw_local() compares; "" elsewhere */
-    char told[AQ_HW_TOLD_MAX];        /* by it: which file, how old; "" elsewhere */
-    bool kept;                        /* it was read, and not measured now */
+    char made_for[AQ_HW_TEXT_MAX];    /* the machine that aq_hw_local() compares; "" elsewhere */
+    char told[AQ_HW_TOLD_MAX];        /* file and age, set by aq_hw_local(); "" elsewhere */
+    bool kept;                        /* the profile was read, and not measured now */
     struct aq_hardware hw;            /* unpacks at the slower rate: see aq_hw_for_formats() */
-    uint64_t capacity[AQ_TIER_COUNT]; /* bytes there are; 0: no such tier */
+    uint64_t capacity[AQ_TIER_COUNT]; /* bytes of each tier; 0: no such tier */
     /* Packed bytes of int8 and int4 that become the compute type, by side. */
     double device_unpack_bytes_per_s[2], host_unpack_bytes_per_s[2];
     struct aq_hw_attention host_attention[2]; /* over KV in int8 and int4; 0: as over f16 */
@@ -73,27 +73,27 @@ double aq_hw_key_value(const struct aq_hw_profile *p, uint32_t key);
 
 /* -EINVAL names file, line and key, what was expected and what was found; -ENOENT: no such file. */
 int aq_hw_file_read(struct aq_hw_profile *ret, const char *path, struct aq_err *reterr);
-/* The same of a text; `name` stands for the file in messages. */
+/* The same for a text; `name` is the file's name in messages. */
 int aq_hw_file_parse(struct aq_hw_profile *ret, const char *name, const char *text, size_t bytes,
                      struct aq_err *reterr);
-/* Replaces the file as a whole or leaves it alone.  What is derived is not written: a reader
- * derives it again. */
+/* Replaces the file as a whole or leaves it alone.  Derived numbers are not written: a reader
+ * derives them again. */
 int aq_hw_file_write(const struct aq_hw_profile *p, const char *path, struct aq_err *reterr);
 void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p);
 
-/* Derives what is not given.  -EINVAL: something is absurd, or missing and cannot be derived;
- * `name` and line[key] (NULL: none; 0: unknown) say where.  For those who fill a profile
- * themselves. */
+/* Derives the numbers that are not given; for callers that fill a profile themselves.  -EINVAL: a
+ * number is absurd, or missing and cannot be derived; the message names `name` and line[key] (NULL:
+ * no lines; 0: unknown). */
 int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *line,
                    struct aq_err *reterr);
 
 /* ---- use ---- */
 
-/* The machine, unpacking weights and attending KV of these formats. */
+/* The machine, with the rates for weights and KV of these formats. */
 struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,
                                      enum aq_dtype kv);
 
-/* [{"key", "value", "source"}, ...]: what was derived. */
+/* The derived numbers: [{"key", "value", "source"}, ...]. */
 json_t *aq_hw_assumptions_json(const struct aq_hw_profile *p);
 /* {"name", "description", "capacity": {tier: bytes}, "rates": {section: {key: {"value", "spread",
  * "origin", "source"}}}} */
@@ -105,36 +105,36 @@ struct aq_cuda;
 
 struct aq_hw_local_opts {
     const char *cache_dir;      /* NULL: the default cache directory */
-    const char *disk_dir;       /* whose disk; NULL: the cache directory's */
+    const char *disk_dir;       /* its disk is measured; NULL: the cache directory's */
     uint32_t threads;           /* 0: as many as this process may use */
     const struct aq_cuda *cuda; /* as of struct aq_probe_opts */
     uint64_t memory;            /* as of struct aq_probe_opts */
     bool quick;                 /* likewise */
     const struct aq_log *log;
-    /* What an earlier call measured: it stands where nothing is kept.  NULL: nothing. */
+    /* A profile that an earlier call measured, used where none is kept.  NULL: none. */
     const struct aq_hw_profile *before;
 };
 
-/* --hardware: "local" (NULL means it; only it needs opts), the name of a built-in profile
- * (configs/hardware/NAME.yaml, which the binary holds), or a file: what has a '/' or ends in .yaml
- * or .yml.  An unknown name is -EINVAL, naming the nearest one. */
+/* The profile of --hardware: "local" or NULL (only this needs opts); the name of a built-in profile
+ * (configs/hardware/NAME.yaml, which the binary holds); or a file, if the text has a '/' or ends in
+ * .yaml or .yml.  An unknown name is -EINVAL, naming the nearest one. */
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
                struct aq_err *reterr);
-/* Names of the built-in ones, in order; NULL from their number on. */
+/* The name of built-in profile i, in order; NULL behind the last. */
 const char *aq_hw_built_in(uint32_t i);
 
-/* This machine: as it was measured last, when that was the same CPU, cores, memory, disk and
- * version of aquifer; else measured now (seconds) and offered.  Where nothing can be kept because
- * there is no cache directory to write to, its disk is not measured either. */
+/* This machine: the kept profile, if CPU, cores, memory, disk and version of aquifer are the same;
+ * else one measured now (in seconds) and offered.  Without a cache directory that can be written
+ * the profile cannot be kept, and the disk is not measured. */
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr);
 /* Keeps a measurement of this machine, made with these options, in place of an older one. */
 int aq_hw_local_keep(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts,
                      struct aq_err *reterr);
-/* The same, unless a rate varied so much that nobody should plan with it again; p->told and the log
- * say which of both, and why. */
+/* Keeps the profile, unless a rate varied too much for further plans; p->told and the log say
+ * whether it was kept, and why. */
 void aq_hw_local_offer(struct aq_hw_profile *p, const struct aq_hw_local_opts *opts);
-/* What was kept, without measuring: false when nothing that fits was kept. */
+/* The kept profile, without measuring; false when none was kept for this machine. */
 bool aq_hw_local_kept(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts);
 
 #endif

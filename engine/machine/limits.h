@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/machine/limits.h - what this process may use of the machine: memory, threads, disk.  Reads
- * /proc and the cgroup trees below `root` (NULL: the real ones; tests bring their own), never the
- * memory figures of NUMA nodes, which know nothing of containers.  Decides nothing but the default
- * rules.
- */
+ * engine/machine/limits.h - the memory, threads and disk that this process may use.  Reads /proc
+ * and the cgroup trees below `root` (NULL: the real ones; tests bring their own), never the memory
+ * figures of NUMA nodes, which ignore containers.  Decides nothing but the default budgets. */
 #ifndef AQ_ENGINE_MACHINE_LIMITS_H
 #define AQ_ENGINE_MACHINE_LIMITS_H
 
@@ -26,7 +24,8 @@ struct aq_host_limits {
     const char *limited_by; /* "MemAvailable", "cgroup", "RLIMIT_AS" or "RLIMIT_DATA" */
 };
 
-/* -EIO when /proc/meminfo cannot be read: then there is no rule, and the budget must be given. */
+/* -EIO when /proc/meminfo cannot be read: then there is no default, and the budget must be
+ * given. */
 int aq_limits_host(struct aq_host_limits *ret, const char *root, struct aq_err *reterr);
 
 struct aq_cpu_limits {
@@ -36,7 +35,7 @@ struct aq_cpu_limits {
     const char *limited_by; /* "affinity" or "cgroup" */
 };
 void aq_limits_cpu(struct aq_cpu_limits *ret, const char *root);
-/* What the CPU calls itself; "unknown". */
+/* The model name of the CPU, or "unknown". */
 void aq_limits_cpu_model(char *text, size_t bytes, const char *root);
 
 struct aq_disk_limits {
@@ -49,7 +48,7 @@ struct aq_disk_limits {
     const char *direct_reason; /* when not: a static string */
 };
 /* `directory` must exist.  The probe writes one 4 KiB file that never has a name, or is removed at
- * once.  Error: the directory cannot be looked at. */
+ * once.  Error: statfs(2) fails on the directory. */
 int aq_limits_disk(struct aq_disk_limits *ret, const char *directory, struct aq_err *reterr);
 
 #endif

@@ -8,14 +8,14 @@
 
 struct aq_probe_opts {
     const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
-    const char *disk_dir;       /* whose disk; NULL: none is measured */
+    const char *disk_dir;       /* its disk is measured; NULL: none */
     uint32_t threads;           /* 0: as many as this process may use */
     const char *isa;            /* NULL: the best there is */
     const char *io, *io_direct; /* as the options; NULL: auto */
-    uint64_t memory;            /* may be taken; 0: what the machine has */
+    uint64_t memory;            /* bytes that may be taken; 0: no limit */
     bool quick;                 /* less of everything, in about a second */
     const struct aq_log *log;
-    bool (*stop)(void *user); /* asked between measurements; NULL: never */
+    bool (*stop)(void *user); /* called between measurements; may be NULL */
     void *stop_user;
 };
 

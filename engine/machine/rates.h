@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/machine/rates.h - this machine as numbers for the simulator, measured in a fraction of a
- * second: what products compute and read, and what the data files of a store deliver.  The rest are
- * the defaults of policy/hw.h, scaled by what was measured; engine/machine/probe.h measures all of
- * them, with the same parts, in seconds. */
+ * second: rates of products and memory, and of the data files of a store.  The other rates are the
+ * defaults of policy/hw.h, scaled by these; engine/machine/probe.h measures all rates, with the
+ * same parts, in seconds. */
 #ifndef AQ_ENGINE_MACHINE_RATES_H
 #define AQ_ENGINE_MACHINE_RATES_H
 
@@ -14,7 +14,7 @@ struct aq_rates_opts {
     const struct aq_kernels *kernels;
     uint32_t cores, threads;
     enum aq_dtype compute, weight_format;
-    uint64_t memory; /* may be taken while it measures; too little: the defaults stand */
+    uint64_t memory; /* may be taken for measuring; too little: the defaults are used */
 };
 
 /* Which rates were measured; the others are assumed. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/machine/rates_parts.h - the single measurements that engine/machine/rates.h (quick, before
- * a run) and engine/machine/probe.h (thorough) are made of, and the workers and memory they share.
- * Each says how long something took, many times over: the median counts, because others on the
- * machine make some of them slow, and a run of minutes meets both kinds. */
+ * a run) and engine/machine/probe.h (thorough) are made of, and the workers and memory that they
+ * share.  Each is repeated many times, and the median counts, because other programs slow some
+ * repetitions down, as they will slow parts of a long run. */
 #ifndef AQ_ENGINE_MACHINE_RATES_PARTS_H
 #define AQ_ENGINE_MACHINE_RATES_PARTS_H
 
@@ -16,8 +16,8 @@
  * cache, as in a large block: at least AQ_RATES_PANELS. */
 enum { AQ_RATES_K = AQ_HW_K, AQ_RATES_ROWS = 256, AQ_RATES_PANELS = 8 };
 
-/* What takes longer than this once is not repeated: in a build that is slow on purpose, such as one
- * with sanitizers, or where one core has a large machine's work. */
+/* A measurement that takes longer than this once is not repeated: in a slow build, such as one with
+ * sanitizers, or where one core has the work of a large machine. */
 #define AQ_RATES_SLOW_S 2.0
 
 /* Something per second, or seconds per something. */
@@ -29,8 +29,8 @@ struct aq_sample {
 /* Sorts `values`. */
 struct aq_sample aq_sample_of(double *values, size_t count);
 
-/* How long a measurement goes on: for long_s, and where half of its times differ by more than a
- * fifth four times that, as others had the machine. */
+/* Seconds of a measurement: long_s, and four times that if the middle half of its times differ by
+ * more than a fifth, because other programs were running. */
 static inline double aq_rates_until_s(double long_s, double spread)
 {
     return (spread > 0.2 ? 4 : 1) * long_s;
@@ -46,8 +46,8 @@ struct aq_rates_rig {
     struct aq_mem *mem;
     struct aq_pool *pool;
     struct aq_exec *exec;
-    double long_s;    /* a measurement stops repeating after so long */
-    double flops_max; /* of one product whose weights come from memory; 0: as many as there are */
+    double long_s;    /* seconds after which a measurement is not repeated again */
+    double flops_max; /* of one product whose weights come from memory; 0: no limit */
     struct {
         void *at;
         size_t bytes;
@@ -64,7 +64,7 @@ int aq_rates_take(void *ret, struct aq_rates_rig *r, size_t bytes, int fill, str
 
 /* ---- computing: per second ---- */
 
-/* Amount per second of what fn does to it; the first time only warms up. */
+/* `amount` per second of a call of fn; the first call only warms up. */
 struct aq_sample aq_rates_repeat(const struct aq_rates_rig *r, void (*fn)(void *), void *arg,
                                  double amount);
 
@@ -83,19 +83,20 @@ int aq_rates_products_open(struct aq_rates_products *ret, struct aq_rates_rig *r
 /* Flops of a product of many rows (of one, where kernels are the reference) out of caches. */
 struct aq_sample aq_rates_product_flops(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format);
-/* Of these, the share that the same product of AQ_HW_K_SHORT reaches: both by turns. */
+/* The share of this rate that the same product with AQ_HW_K_SHORT reaches, both measured in
+ * turns. */
 struct aq_sample aq_rates_short_share(const struct aq_rates_products *p, enum aq_dtype compute);
 /* Bytes of weights through a product of one row, of the first `bytes` of the weights. */
 struct aq_sample aq_rates_product_bytes(const struct aq_rates_products *p, enum aq_dtype compute,
                                         enum aq_dtype format, size_t bytes);
-/* Of products of aq_hw_rows[] rows with weights from memory: the share that they reach of what the
- * rates of one row and of many promise, with so much of their times hidden (policy/hw.h).  Where
- * flops_max allows fewer columns than `bytes` hold, the first ones: what a round reads before has
- * replaced them in caches.  Not for the reference. */
+/* Products of aq_hw_rows[] rows with weights from memory: their rate as a share of the one
+ * predicted from the rates of one row and of many rows, with this overlap (policy/hw.h).  If
+ * flops_max allows fewer columns than `bytes` hold, the first columns are used; other reads of the
+ * round have evicted them from caches.  Not for the reference. */
 void aq_rates_product_shares(struct aq_sample ret[AQ_HW_ROWS], const struct aq_rates_products *p,
                              enum aq_dtype compute, enum aq_dtype format, size_t bytes,
                              double overlap);
-/* Packed bytes of `format` that become `compute`, written to dst. */
+/* Bytes of `format` per second that are unpacked to `compute`, into dst. */
 struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum aq_dtype format,
                                        enum aq_dtype compute, void *dst, size_t dst_bytes);
 /* Bytes that all threads read. */
@@ -112,8 +113,8 @@ void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, 
 enum { AQ_RATES_CONTEXT = 512 };
 /* One decode row of every sequence; returns the bytes of KV that it read. */
 double aq_rates_decode(struct aq_rates_attention *a);
-/* What a key more costs, and what a row and head cost without any (new keys and values among it),
- * from sequences of AQ_RATES_CONTEXT keys and an eighth of that. */
+/* The cost of one more key, and the cost of a row and head without keys (storing new keys and
+ * values included), from sequences of AQ_RATES_CONTEXT keys and of an eighth of that. */
 struct aq_rates_attended {
     struct aq_sample decode_bytes, prefill_flops;   /* per second */
     struct aq_sample decode_head_s, prefill_head_s; /* per row and head */
@@ -136,7 +137,7 @@ int aq_rates_links(struct aq_rates_link *ret, struct aq_rates_rig *r, const stru
 
 struct aq_rates_disk {
     struct aq_sample read, write; /* bytes per second */
-    double together;              /* both at once, in units of what one alone does: 1 to 2 */
+    double together;              /* both at once, in times of one alone: 1 to 2 */
     double core_s;                /* per byte */
     const char *engine;
     bool direct;

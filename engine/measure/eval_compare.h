@@ -13,7 +13,7 @@ struct aq_eval_compare;
 
 struct aq_eval_compare_opts {
     const char *directory; /* for the file; exists */
-    uint64_t disk_memory;  /* most bytes it may take; 0: what is free less 5 % */
+    uint64_t disk_memory;  /* most bytes of the file; 0: free space less 5 % */
     uint32_t windows, tokens, vocab, threads;
 };
 
@@ -23,14 +23,14 @@ void aq_eval_compare_close(struct aq_eval_compare *c);
 /* Bytes of memory that open takes. */
 uint64_t aq_eval_compare_bytes(const struct aq_eval_compare_opts *opts);
 
-/* Keeps a row of logits, of token `token` of a window; then the other run's is compared with it.
- * From many threads, each as its own worker; a window's tokens one after the other.  A file that
- * cannot be written or read is remembered: see check. */
+/* keep: stores the logits of token `token` of a window; row: compares the other run's with them.
+ * From many threads, each as its own worker; a window's tokens one after the other.  A failure to
+ * write or read the file is reported by check. */
 void aq_eval_compare_keep(struct aq_eval_compare *c, uint32_t window, uint32_t token,
                           const float *logits, const struct aq_logits_stat *stat);
 void aq_eval_compare_row(struct aq_eval_compare *c, uint32_t window, uint32_t token,
                          uint32_t worker, const float *logits, const struct aq_logits_stat *stat);
-/* Forgets what was compared, not what was kept. */
+/* Clears the comparison, not the stored logits. */
 void aq_eval_compare_reset(struct aq_eval_compare *c);
 int aq_eval_compare_check(const struct aq_eval_compare *c, struct aq_err *reterr);
 

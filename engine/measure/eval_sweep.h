@@ -16,13 +16,13 @@ struct aq_eval_sweep {
     uint32_t count; /* at least 1 */
 };
 
-/* Every --sweep adds the combinations of its lists, the last key changing fastest; what it does not
- * name is as in o.  Options of the KV cache alone can be swept.  -EINVAL names the combination. */
+/* Every --sweep adds the combinations of its lists, the last key changing fastest; other options
+ * are as in o.  Only options of the KV cache can be swept.  -EINVAL names the combination. */
 int aq_eval_sweep_open(struct aq_eval_sweep *ret, const struct aq_options *o,
                        struct aq_err *reterr);
 void aq_eval_sweep_close(struct aq_eval_sweep *s);
 
-/* The same run with everything kept, formats as they are. */
+/* The options of the same run with the full KV cache, formats unchanged. */
 int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o,
                          struct aq_err *reterr);
 

@@ -19,7 +19,7 @@ int aq_eval_ids_read(struct aq_eval_ids *ret, const struct aq_options *o, struct
 void aq_eval_ids_close(struct aq_eval_ids *ids);
 
 struct aq_eval_windows {
-    uint32_t *ids; /* [count][stride]: each window's tokens, its BOS in front where asked for */
+    uint32_t *ids; /* [count][stride]: each window's tokens, with BOS in front if bos_each */
     struct aq_sequence *sequence;
     uint32_t *tokens;
     float *logprobs; /* of the scored tokens, [count][G] */
@@ -43,8 +43,8 @@ static inline uint32_t aq_eval_windows_prompt(const struct aq_eval_windows *w)
 struct aq_eval_mean {
     double mean, se; /* se NaN of a single window */
 };
-/* Mean over all scored tokens of what `sum` has of each window's n tokens; its standard error from
- * the spread of the windows' means, which, unlike tokens, are nearly independent. */
+/* The mean over all scored tokens; sum[window] is over the window's n tokens.  The standard error
+ * comes from the spread of the windows' means, which, unlike tokens, are nearly independent. */
 struct aq_eval_mean aq_eval_mean(const double *sum, uint32_t windows, uint32_t n);
 /* Tokens scored in a window. */
 uint32_t aq_eval_windows_scored(const struct aq_eval_windows *w);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/measure/table.h - a table of runs as one YAML file: rows of options of `aquifer bench`,
- * each with the figure that somebody published for it and the policy that they ran it with.  Owns
- * reading and checking; knows neither how rows are run (engine/measure/bench_table.h) nor how they
- * are predicted (engine/measure/published.h).
+ * each with a published figure and the policy behind that figure.  Owns reading and checking; rows
+ * are run by engine/measure/bench_table.h and predicted by engine/measure/published.h.
  *
- *   table: name                    what it is called
+ *   table: name
  *   about: text                    said above the printed table
  *   defaults: {option: value}      options of bench for every row
- *   engines: {name: {...}}         rates of somebody's program on a machine, each with its source
+ *   engines: {name: {...}}         rates of another program on a machine, each with its source
  *   rows:
  *     - name: text                 each its own
  *       option: value              any option of bench that describes one run
  *       published: {tok-s: 7.32, source: text}
- *       policy: {engine: name, ...}  theirs: struct aq_table_policy
- *       machine: name              of a row without one: where it was run, as --hardware
+ *       policy: {engine: name, ...}  struct aq_table_policy
+ *       machine: name              of a row without a policy: its machine, as --hardware
  *       note: text */
 #ifndef AQ_ENGINE_MEASURE_TABLE_H
 #define AQ_ENGINE_MEASURE_TABLE_H
@@ -25,15 +24,15 @@
 
 enum { AQ_TABLE_ROWS_MAX = 1000, AQ_TABLE_ENGINES_MAX = 16 };
 
-/* A program of others on a machine. */
+/* Another program on a machine. */
 struct aq_table_engine {
     char *name, *hardware; /* as --hardware */
     struct aq_flexgen_rates rates;
-    /* What they measured of the machine, instead of the profile's; 0: nothing. */
+    /* Published rates of the machine, in place of the profile's; 0: the profile's. */
     double link_bytes_per_s, disk_read_bytes_per_s, disk_write_bytes_per_s;
 };
 
-/* How they ran a row, by the names of their options. */
+/* The options of the other program for a row, by its names. */
 struct aq_table_policy {
     uint32_t engine;                          /* index in the table's */
     uint32_t gpu_batch_size, num_gpu_batches; /* both 0: not published */
