@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/sequence.h - one sequence: a prompt, how to continue it, and what came out.  The caller
- * owns the struct and every array it points to, from submit until the sequence comes back finished;
- * the engine writes the outputs and allocates nothing.  Knows token ids, not text. */
+ * engine/sequence.h - one sequence: a prompt, the parameters of its continuation, and the outputs.
+ * The caller owns the struct and every array it points to, from submit until the sequence comes
+ * back finished; the engine writes the outputs and allocates nothing.  Knows token ids, not
+ * text. */
 #ifndef AQ_ENGINE_SEQUENCE_H
 #define AQ_ENGINE_SEQUENCE_H
 
@@ -34,8 +35,8 @@ enum aq_finish {
     AQ_FINISH_NONE,    /* not finished */
     AQ_FINISH_LENGTH,  /* max_tokens or the context is used up */
     AQ_FINISH_STOP_ID, /* a token of stop_ids came; finish_id says which (the last of tokens) */
-    AQ_FINISH_CALLER,  /* on_token asked for the end (a stop string) */
-    AQ_FINISH_ERROR,   /* logits were not finite: nothing sensible can follow */
+    AQ_FINISH_CALLER,  /* on_token returned true (a stop string) */
+    AQ_FINISH_ERROR,   /* logits were not finite */
 };
 
 struct aq_sequence {
@@ -44,8 +45,8 @@ struct aq_sequence {
     uint32_t prompt_count;
     uint32_t max_tokens; /* tokens to generate at most; 0 only scores the prompt */
     uint32_t min_tokens; /* stop_ids are not allowed before this many */
-    /* The prompt and new tokens of the sequence that this one stands for: what the KV policy keeps
-     * goes by them (a benchmark fills the cache by a longer prompt).  kv_prompt 0: its own. */
+    /* Lengths that the KV policy's limits follow from, if not the sequence's own: a benchmark fills
+     * the cache by a longer prompt.  kv_prompt 0: its own. */
     uint32_t kv_prompt, kv_new;
     struct aq_sampling sampling;
     const uint32_t *stop_ids; /* EOS among them unless it is ignored */
@@ -55,7 +56,7 @@ struct aq_sequence {
     bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
-    /* Shown the raw logits [vocab] that token `step` (counted from 0) is chosen by, before it is.
+    /* Gets the raw logits [vocab] of token `step` (counted from 0) before the token is chosen.
      * Called on any worker, for several sequences at a time; must not allocate.  NULL: never. */
     void (*on_logits)(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
                       const struct aq_logits_stat *stat);

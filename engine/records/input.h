@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/records/input.h - the lines of a prompt file: read once from front to back, and again one
- * by one when their turn comes.  What cannot be read twice (standard input, pipes) is spooled to an
- * unlinked temporary file first.  Knows lines, not records. */
+ * by one when their turn comes.  Input that cannot be read twice (standard input, pipes) is spooled
+ * to an unlinked temporary file first.  Knows lines, not records. */
 #ifndef AQ_ENGINE_RECORDS_INPUT_H
 #define AQ_ENGINE_RECORDS_INPUT_H
 
@@ -16,18 +16,18 @@ struct aq_input_opts {
     const struct aq_strings *prompts; /* --prompt: records made of these texts */
     enum aq_input_format format;
     size_t read_bytes;              /* at a time, to begin with; 0: 1 MiB */
-    const char *spool_dir;          /* for what has to be spooled */
+    const char *spool_dir;          /* of the spooled input */
     int (*interrupted)(void *user); /* polled while spooling and draining; NULL: never */
     void *user;
 };
 
-/* Where a line stands in the (spooled) file. */
+/* The place of a line in the (spooled) file. */
 struct aq_line_place {
     uint64_t offset;
     uint32_t bytes; /* without the line end; UINT32_MAX: longer than AQ_LINE_BYTES_MAX */
 };
 
-/* -EINVAL: no such file, or one that is plainly not text; -EINTR: interrupted. */
+/* -EINVAL: no such file, or it is plainly not text; -EINTR: interrupted. */
 int aq_input_open(struct aq_input **ret, const struct aq_input_opts *opts, struct aq_err *reterr);
 void aq_input_close(struct aq_input *in);
 
@@ -41,12 +41,11 @@ int aq_input_at(struct aq_input *in, const struct aq_line_place *place, struct a
                 struct aq_err *reterr);
 
 bool aq_input_is_text(const struct aq_input *in); /* a line is a prompt, not JSON */
-bool aq_input_is_list(const struct aq_input *in); /* it begins as one JSON list does */
+bool aq_input_is_list(const struct aq_input *in); /* the input begins like a JSON list */
 uint64_t aq_input_bytes(const struct aq_input *in);
-uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of what has been read */
+uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of the bytes read so far */
 
-/* An unlinked temporary file in dir, or where TMPDIR says when dir is NULL.  A descriptor or
- * -errno. */
+/* An unlinked temporary file in dir, or (NULL) in TMPDIR's directory.  A descriptor or -errno. */
 int aq_spool_open(const char *dir, struct aq_err *reterr);
 
 #endif

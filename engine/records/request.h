@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/records/request.h - one line of prompts.jsonl becomes a request: which form it has, who it
- * is, what to generate from which tokens, or exactly why not.  Called by the job driver and the
- * session, one thread at a time.  Knows JSON, parameters and the tokenizer; nothing of files, seats
- * or passes.
+ * engine/records/request.h - makes a request of one line of prompts.jsonl: its form, its id, its
+ * parameters and the tokens of its prompts; or the error, which says exactly what is wrong.  Called
+ * by the job driver and the session, one thread at a time.  Knows JSON, parameters and the
+ * tokenizer; nothing of files, seats or passes.
  *
  * A bad record is not an operating error: the functions return 0 and the request carries `error`.
  */
@@ -54,7 +54,7 @@ struct aq_record_error {
     char message[512];
 };
 
-/* What may be set for the run and again in each record. */
+/* Parameters that the run sets and each record may set again. */
 struct aq_params {
     uint32_t max_tokens, min_tokens, n, top_k;
     float temperature, top_p, min_p;
@@ -75,7 +75,7 @@ struct aq_prompt {
     uint32_t max_tokens; /* the record's, lowered by --overlong clip */
     bool bos;            /* ids[0] is BOS */
     bool estimated;      /* without a tokenizer: as many ids as the text may have, all 0 */
-    struct aq_text text; /* with echo: what stands in front of the generated text */
+    struct aq_text text; /* with echo: the text in front of the generated text */
 };
 
 struct aq_request {
@@ -85,7 +85,7 @@ struct aq_request {
     uint64_t key;   /* xxh3-64 of the canonical request; of the line's bytes where there is none */
     uint64_t id_hash;       /* xxh3-64 of id_text */
     struct aq_text id_text; /* the index as text where no id is given; empty when malformed */
-    const char *id_json;    /* the id in its JSON type; "null" when there is none to be told */
+    const char *id_json;    /* the id in its JSON type; "null" without an id */
     bool has_id;            /* false: malformed, or of the batch form without its id */
     struct aq_params params;
     struct aq_prompt *prompts;
@@ -99,7 +99,7 @@ struct aq_request {
     struct aq_request_draft *draft; /* between parsing and tokenising */
 };
 
-/* Names of fields nobody knows, once each, with how often they came. */
+/* Names of unknown fields, once each, with the number of their occurrences. */
 struct aq_unknown_fields {
     struct {
         char name[64];
@@ -114,11 +114,11 @@ struct aq_unknown_fields {
 struct aq_request_rules {
     struct aq_params defaults;
     const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids, unless ... */
-    uint32_t token_bytes; /* ... this is set, for those who want lengths alone: bytes a token */
+    uint32_t token_bytes;                 /* ... this is set, to estimate lengths: bytes a token */
     struct aq_tok_state *tok_state;
     uint32_t vocab, context;
     int32_t bos_id; /* -1: the model has none */
-    bool adds_bos;  /* its files put BOS in front of text */
+    bool adds_bos;  /* the model's files put BOS in front of text */
     enum aq_bos bos;
     enum aq_overlong overlong;
     const char *prompt_field; /* NULL: "prompt" */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/records/result.h - result lines: the four forms in which a finished record, or the reason
- * why there is none, is written; and how such a line is recognised again on resume.  Knows JSON and
- * text; nothing of files. */
+ * engine/records/result.h - result lines: the four forms of the result, or of the error, of a
+ * record; and reading such a line again on resume.  Knows JSON and text; nothing of files. */
 #ifndef AQ_ENGINE_RECORDS_RESULT_H
 #define AQ_ENGINE_RECORDS_RESULT_H
 
@@ -14,22 +13,22 @@
 struct aq_result_rules {
     const struct aq_tokenizer *tokenizer;
     const char *model;      /* name for the batch form when the record gives none */
-    enum aq_form malformed; /* form of records whose own cannot be told; NONE counts as plain */
+    enum aq_form malformed; /* form of the errors of records without a form; NONE: plain */
     int64_t created;        /* unix seconds for the batch form */
 };
 
-/* Appends one line without its newline: the result of a finished record, or its error record where
- * the engine failed it.  *ret_error says which (NULL allowed). */
+/* Appends one line without its newline: the result of a finished record, or its error record if the
+ * engine could not finish it (*ret_error, NULL allowed). */
 int aq_result_format(struct aq_buf *out, const struct aq_record *rec,
                      const struct aq_result_rules *rules, bool *ret_error, struct aq_err *reterr);
 /* The error record of a refused request. */
 int aq_result_format_error(struct aq_buf *out, const struct aq_request *r,
                            const struct aq_result_rules *rules, struct aq_err *reterr);
-/* Text of one choice as the result shows it, without JSON: for a terminal. */
+/* The text of one choice as in the result, without JSON: for a terminal. */
 int aq_result_text(struct aq_buf *out, const struct aq_record *rec, uint32_t choice,
                    struct aq_err *reterr);
 
-/* Who an existing result line belongs to. */
+/* The record that an existing result line belongs to. */
 struct aq_result_mark {
     enum aq_form form;
     bool error;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/records/stop.h - stop strings in text that arrives in pieces.  A string matches wherever
- * the pieces were cut; the match that is complete first wins, of several complete at once the
- * longest. Feeding allocates nothing.  Knows bytes, not tokens. */
+ * engine/records/stop.h - stop strings in text that arrives in pieces.  A string matches across
+ * pieces; the first complete match wins, of several complete at once the longest.  Feeding
+ * allocates nothing.  Knows bytes, not tokens. */
 #ifndef AQ_ENGINE_RECORDS_STOP_H
 #define AQ_ENGINE_RECORDS_STOP_H
 
@@ -27,8 +27,8 @@ size_t aq_stop_scratch_bytes(const struct aq_text *strings, uint32_t string_coun
 /* strings and scratch are borrowed. */
 void aq_stop_init(struct aq_stop *s, const struct aq_text *strings, uint32_t string_count,
                   char *scratch);
-/* True as soon as a string has matched; what follows is then ignored.  Matches that are complete
- * within bytes fed with may_match false do not count. */
+/* True as soon as a string has matched; later bytes are then ignored.  A match that is complete
+ * within bytes fed with may_match false does not count. */
 bool aq_stop_feed(struct aq_stop *s, const char *bytes, size_t count, bool may_match);
 
 #endif
