@@ -5,9 +5,11 @@
 #include "tests/test.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *job_rig_path(const struct job_rig *rig, const char *name)
@@ -162,4 +164,94 @@ char *job_rig_sorted(const struct job_rig *rig, const char *name)
         aq_buf_printf(&b, "%s\n", lines[i]);
     free(text);
     return aq_buf_take(&b);
+}
+
+/* ---- what earlier runs left ---- */
+
+char *job_rig_full_run(struct job_rig *rig)
+{
+    job_rig_records(rig, RIG_RECORDS);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    return job_rig_sorted(rig, "out.jsonl");
+}
+
+void job_rig_assert_results(struct job_rig *rig, const char *want)
+{
+    char *got = job_rig_sorted(rig, "out.jsonl");
+    assert_string_equal(got, want);
+    free(got);
+}
+
+bool job_rig_said(const struct job_rig *rig, const char *text)
+{
+    return rig->lines.data && strstr(rig->lines.data, text);
+}
+
+void job_rig_assert_refused(struct job_rig *rig, const char *options, const char *text)
+{
+    char *before = job_rig_read(rig, "out.jsonl");
+    fake_engine.loads = 0;
+    assert_int_equal(job_rig_run(rig, options), -EINVAL);
+    if (!strstr(rig->err.text, text) && !job_rig_said(rig, text))
+        fail_msg("expected '%s', found '%s' and\n%s", text, rig->err.text, rig->lines.data);
+    char *after = job_rig_read(rig, "out.jsonl");
+    if (before)
+        assert_string_equal(after, before);
+    assert_int_equal(fake_engine.loads, 0);
+    free(before);
+    free(after);
+}
+
+json_t *job_rig_manifest(const struct job_rig *rig)
+{
+    json_t *m;
+    assert_int_equal(
+        aq_json_read_file(&m, job_rig_path(rig, "out.jsonl.manifest.json"), 1 << 20, NULL), 0);
+    return m;
+}
+
+void job_rig_old_manifest(const struct job_rig *rig, json_t *m)
+{
+    json_object_del(m, "sums");
+    json_object_del(m, "xxh3");
+    assert_int_equal(json_dump_file(m, job_rig_path(rig, "out.jsonl.manifest.json"), 0), 0);
+    json_decref(m);
+}
+
+off_t job_rig_size(const struct job_rig *rig, const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(job_rig_path(rig, name), &st), 0);
+    return st.st_size;
+}
+
+unsigned job_rig_mode(const struct job_rig *rig, const char *name)
+{
+    struct stat st;
+    assert_int_equal(stat(job_rig_path(rig, name), &st), 0);
+    return st.st_mode & 0777;
+}
+
+void job_rig_cut(const struct job_rig *rig, const char *name, off_t bytes)
+{
+    assert_int_equal(truncate(job_rig_path(rig, name), bytes), 0);
+}
+
+void job_rig_append(const struct job_rig *rig, const char *name, const char *bytes, size_t count)
+{
+    FILE *f = fopen(job_rig_path(rig, name), "a");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, count, f), count);
+    fclose(f);
+}
+
+void job_rig_change_byte(const struct job_rig *rig, const char *name, off_t at, char change)
+{
+    FILE *f = fopen(job_rig_path(rig, name), "r+");
+    assert_non_null(f);
+    fseeko(f, at, SEEK_SET);
+    int byte = fgetc(f);
+    fseeko(f, at, SEEK_SET);
+    fputc(change ? byte ^ change : 0, f);
+    fclose(f);
 }

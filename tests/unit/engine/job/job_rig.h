@@ -11,8 +11,9 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
-enum { RIG_LINES_MAX = 4096 };
+enum { RIG_LINES_MAX = 4096, RIG_RECORDS = 60 };
 
 struct job_rig {
     char dir[64];
@@ -46,5 +47,29 @@ int job_rig_run(struct job_rig *rig, const char *options);
 json_t *job_rig_results(const struct job_rig *rig, const char *name);
 /* The file's lines sorted, as one malloc'd text: equal for equal results in any order. */
 char *job_rig_sorted(const struct job_rig *rig, const char *name);
+
+/* ---- for runs over what earlier ones left ---- */
+
+/* Runs RIG_RECORDS records; the sorted results, malloc'd. */
+char *job_rig_full_run(struct job_rig *rig);
+/* "out.jsonl" has these sorted lines. */
+void job_rig_assert_results(struct job_rig *rig, const char *want);
+/* The run is refused with this text in its error or lines, before anything is loaded or changed. */
+void job_rig_assert_refused(struct job_rig *rig, const char *options, const char *text);
+/* Whether a line said so. */
+bool job_rig_said(const struct job_rig *rig, const char *text);
+
+/* The manifest of "out.jsonl", new reference; and one of before there were checksums in its place,
+ * which takes the reference. */
+json_t *job_rig_manifest(const struct job_rig *rig);
+void job_rig_old_manifest(const struct job_rig *rig, json_t *m);
+
+off_t job_rig_size(const struct job_rig *rig, const char *name);
+/* Its permissions. */
+unsigned job_rig_mode(const struct job_rig *rig, const char *name);
+void job_rig_cut(const struct job_rig *rig, const char *name, off_t bytes);
+void job_rig_append(const struct job_rig *rig, const char *name, const char *bytes, size_t count);
+/* Flips the bits of `change` in a byte, or makes it 0 where there are none. */
+void job_rig_change_byte(const struct job_rig *rig, const char *name, off_t at, char change);
 
 #endif
