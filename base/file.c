@@ -16,7 +16,10 @@ enum {
     LINKS_MAX = 40, /* as in path_resolution(7) */
     BUFFER_BYTES = 64 << 10,
     NEW_MODE = 0666,
+    PERMISSIONS = 0777,
 };
+
+static const char beside_ending[] = ".tmp"; /* of what will replace a file */
 
 /* ---- system calls ---- */
 
@@ -28,6 +31,18 @@ static int negative_errno(int rc)
 int aq_file_open(const char *path, int flags, mode_t mode)
 {
     return negative_errno(TEMP_FAILURE_RETRY(open(path, flags, mode)));
+}
+
+int aq_file_open_like(const char *path, int flags, const char *like)
+{
+    struct stat st;
+    if (stat(like, &st) < 0 || !S_ISREG(st.st_mode))
+        return aq_file_open(path, flags, NEW_MODE);
+    mode_t mode = st.st_mode & PERMISSIONS;
+    int fd = aq_file_open(path, flags, mode); /* never more open than it will be */
+    if (fd >= 0)
+        (void)fchmod(fd, mode); /* beyond the umask; not every file system has permissions */
+    return fd;
 }
 
 int aq_file_open_temp(char *name)
@@ -109,6 +124,11 @@ int aq_file_sync(int fd)
     return aq_file_sync_by(fd, fdatasync);
 }
 
+bool aq_file_is_full(int code)
+{
+    return code == -ENOSPC || code == -EDQUOT;
+}
+
 /* ---- writing ---- */
 
 /* -errno of a failed write, with the free space where that is the reason. */
@@ -169,13 +189,16 @@ static void replacement_free(struct aq_replacement *r)
     *r = (struct aq_replacement){.fd = -1};
 }
 
-int aq_replacement_open(struct aq_replacement *ret, const char *path, struct aq_err *reterr)
+int aq_replacement_open(struct aq_replacement *ret, const char *path, const char *like,
+                        struct aq_err *reterr)
 {
     assert(ret && path);
-    struct aq_replacement r = {
-        .path = strdup(path), .beside = aq_file_name(path, ".tmp"), .buffer = malloc(BUFFER_BYTES)};
+    struct aq_replacement r = {.path = strdup(path),
+                               .beside = aq_file_name(path, beside_ending),
+                               .buffer = malloc(BUFFER_BYTES)};
+    like = like && aq_file_size(path) < 0 ? like : path;
     r.fd = r.path && r.beside && r.buffer
-               ? aq_file_open(r.beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, NEW_MODE)
+               ? aq_file_open_like(r.beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, like)
                : -ENOMEM;
     if (r.fd < 0) {
         int rc = aq_error(reterr, r.fd, "write '%s': %s", path, strerror(-r.fd));
@@ -248,13 +271,20 @@ int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync
     }
     struct aq_replacement r;
     char *name = aq_file_resolve(path);
-    int rc = name ? aq_replacement_open(&r, name, reterr)
+    int rc = name ? aq_replacement_open(&r, name, NULL, reterr)
                   : aq_error(reterr, -errno, "write '%s': %s", path, strerror(errno));
     free(name);
     if (rc < 0)
         return rc;
     rc = aq_replacement_put(&r, bytes, count, reterr);
     return aq_replacement_close(&r, rc, sync, reterr);
+}
+
+char *aq_replacement_beside(const char *path)
+{
+    char *name = aq_file_resolve(path), *beside = name ? aq_file_name(name, beside_ending) : NULL;
+    free(name);
+    return beside;
 }
 
 /* ---- reading lines ---- */

@@ -18,6 +18,8 @@
 
 /* A descriptor.  With O_NONBLOCK the open of a pipe does not wait. */
 int aq_file_open(const char *path, int flags, mode_t mode);
+/* The same, of a file that gets the permissions of the regular file `like`, where there is one. */
+int aq_file_open_like(const char *path, int flags, const char *like);
 /* As mkostemp(3), close-on-exec. */
 int aq_file_open_temp(char *name);
 /* Not repeated on EINTR: close(2) has released the descriptor then, too. */
@@ -40,6 +42,8 @@ int aq_file_read_at(int fd, void *dst, size_t count, uint64_t offset);
 int aq_file_sync(int fd);
 /* The same by another function than fdatasync(2): for tests. */
 int aq_file_sync_by(int fd, int (*sync)(int fd));
+/* Whether a code (-errno) says that a disk or somebody's share of it is full. */
+bool aq_file_is_full(int code);
 
 /* ---- writing ---- */
 
@@ -59,12 +63,18 @@ struct aq_replacement {
     size_t held; /* bytes in the buffer */
 };
 
-int aq_replacement_open(struct aq_replacement *ret, const char *path, struct aq_err *reterr);
+/* It gets the permissions of the file that it replaces; where there is none, of `like` (NULL: those
+ * of any new file). */
+int aq_replacement_open(struct aq_replacement *ret, const char *path, const char *like,
+                        struct aq_err *reterr);
 int aq_replacement_put(struct aq_replacement *r, const char *bytes, size_t count,
                        struct aq_err *reterr);
 /* Gives the file its name, or removes it if rc is the code of an earlier failure.  With sync the
  * file survives a power cut once this has returned.  Returns rc, or the code of a failure here. */
 int aq_replacement_close(struct aq_replacement *r, int rc, bool sync, struct aq_err *reterr);
+/* Where a file is written before it takes the place of `path`, or of what a link there leads to;
+ * malloc'd, NULL and errno as aq_file_resolve. */
+char *aq_replacement_beside(const char *path);
 
 /* Replaces the file's content.  A symbolic link stays and its target is replaced; a device or pipe
  * is written to. */

@@ -125,7 +125,7 @@ static int write_in_order(struct aq_job *j, const struct places *places, struct 
     if (from < 0)
         return aq_error(reterr, aq_err_of_io(-from), "order the results of '%s': %s", j->part,
                         strerror(-from));
-    int rc = aq_replacement_open(&to, j->output, reterr);
+    int rc = aq_replacement_open(&to, j->output, j->part, reterr);
     if (rc == 0) {
         rc = copy_in_order(j, places, &to, from, reterr);
         rc = aq_replacement_close(&to, rc, true, reterr);

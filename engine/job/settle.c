@@ -126,7 +126,7 @@ static int rewrite(struct aq_job *j, const char *path, struct aq_err *reterr)
     struct aq_job_walk w;
     int rc = aq_sums_open(&c.kept, reterr);
     if (rc == 0)
-        rc = aq_replacement_open(&c.to, path, reterr);
+        rc = aq_replacement_open(&c.to, path, NULL, reterr);
     if (rc < 0) {
         aq_sums_close(c.kept);
         return rc;

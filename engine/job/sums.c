@@ -235,7 +235,7 @@ int aq_sums_write(const struct aq_sums *s, const char *path, bool missing_too,
                   struct aq_err *reterr)
 {
     struct aq_replacement to;
-    int rc = aq_replacement_open(&to, path, reterr);
+    int rc = aq_replacement_open(&to, path, NULL, reterr);
     if (rc < 0)
         return rc;
     rc = write_all(s, missing_too, &to, reterr);

@@ -205,6 +205,25 @@ static void a_replacement_that_fails_leaves_the_old_file(void **state)
     }
 }
 
+/* The old file's permissions stay, beyond the umask too; new ones come from the file given. */
+static void a_replacement_has_the_permissions_of_what_it_replaces(void **state)
+{
+    char like[TEMP_INSIDE_MAX];
+    struct stat st;
+    snprintf(like, sizeof(like), "%s/like", folder);
+    assert_int_equal(aq_file_replace(path, "old", 3, true, NULL), 0);
+    assert_int_equal(aq_file_replace(like, "like", 4, true, NULL), 0);
+    assert_int_equal(chmod(path, 0602) | chmod(like, 0622), 0);
+    for (int there = 1; there >= 0; there--) {
+        struct aq_replacement r;
+        assert_int_equal(aq_replacement_open(&r, path, like, NULL), 0);
+        assert_int_equal(aq_replacement_close(&r, 0, true, NULL), 0);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, there ? 0602 : 0622);
+        unlink(path);
+    }
+}
+
 static void lines_come_whole_and_long_ones_in_parts_where_asked(void **state)
 {
     static char text[300000];
@@ -243,6 +262,7 @@ static const struct CMUnitTest tests[] = {
     T(what_cannot_be_synced_has_failed),
     T(what_has_nothing_to_sync_has_not_failed),
     T(a_replacement_that_fails_leaves_the_old_file),
+    T(a_replacement_has_the_permissions_of_what_it_replaces),
     T(lines_come_whole_and_long_ones_in_parts_where_asked),
 };
 
