@@ -43,7 +43,8 @@ static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
     for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
         int fd = aq_file_open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (fd < 0)
-            return aq_error(reterr, -EINVAL, "create '%s': %s", path, strerror(-fd));
+            return aq_error(reterr, aq_file_is_full(fd) ? fd : -EINVAL, "create '%s': %s", path,
+                            strerror(-fd));
         int rc = aq_file_lock(fd);
         if (rc < 0) {
             rc = rc == -EWOULDBLOCK

@@ -5,6 +5,7 @@
 #include "engine/job/job.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "engine/core/drive.h"
 #include "engine/job/reorder.h"
 
@@ -553,7 +554,7 @@ static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool int
             *reterr = err;
     }
     bool whole = view->done == j->pending;
-    bool gave_up = rc == -ENOSPC || rc == -EDQUOT || rc == -EINTR; /* told to wait no longer */
+    bool gave_up = aq_file_is_full(rc) || rc == -EINTR; /* told to wait no longer */
     if (interrupted && (rc == 0 || gave_up) && !whole)
         rc =
             aq_error(reterr, -EINTR, "interrupted: %" PRIu64 " of %" PRIu64 " records are done; %s",

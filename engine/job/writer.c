@@ -88,11 +88,6 @@ static bool pause_until(struct aq_writer *w, uint64_t until_ns)
     return hurry;
 }
 
-static bool is_full(int code)
-{
-    return code == -ENOSPC || code == -EDQUOT;
-}
-
 /* Waits until a pipe takes bytes again; false: nobody reads, and the run wants to end. */
 static bool wait_for_reader(struct aq_writer *w)
 {
@@ -136,7 +131,8 @@ static bool sync_file(struct aq_writer *w, struct growing *g)
     return rc == 0;
 }
 
-/* Retries while the disk is full; other errors end the writer. */
+/* Retries while the disk is full; other errors end the writer, and a device that says so has no
+ * space that anybody could make. */
 static bool append_patiently(struct aq_writer *w, struct growing *g, const char *bytes,
                              size_t count)
 {
@@ -151,7 +147,7 @@ static bool append_patiently(struct aq_writer *w, struct growing *g, const char 
             return true;
         }
         uint64_t now_ns = aq_clock_ns();
-        if (!is_full(code) || now_ns - begin_ns >= wait_ns) {
+        if (g->stream || !aq_file_is_full(code) || now_ns - begin_ns >= wait_ns) {
             writer_fail(w, g, code, "write");
             return false;
         }
@@ -291,7 +287,8 @@ static int open_target(struct aq_writer *w, struct aq_err *reterr)
         poll(NULL, 0, POLL_MS);
     }
     if (fd < 0)
-        return aq_error(reterr, -EINVAL, "open the output '%s': %s", o->path, strerror(-fd));
+        return aq_error(reterr, aq_file_is_full(fd) ? fd : -EINVAL, "open the output '%s': %s",
+                        o->path, strerror(-fd));
     int rc = adopt(&w->results, o->path, fd, reterr);
     if (rc == 0 && o->sums) {
         fd = aq_file_open(o->sums, flags, 0);

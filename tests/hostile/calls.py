@@ -88,6 +88,9 @@ class Calls(Bench):
             self.half_done(output)
             done = self.start(f"fdatasync:1:always={code}", output, words)
             self.check(done.returncode in GOOD, f"nothing to sync: status {done.returncode}", done.stderr)
+        remove(output)
+        done = self.start(f"open:1:always={errno.ENOSPC}", output, words)
+        self.check(done.returncode == 4, f"no room for the lock: status {done.returncode}, not 4", done.stderr)
         print(f"results: {seen} failing calls, each ends a run with status 4 and a sentence", flush=True)
 
     # ---- scratch and stores
