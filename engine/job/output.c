@@ -55,31 +55,57 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
                : aq_error_memory(reterr, "output");
 }
 
-/* Input and report must be none of our files: those are written to and renamed. */
+static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
+{
+    return aq_file_same(path, own)
+               ? aq_error(reterr, -EINVAL, "the %s '%s' is also the output's file '%s'", what, path,
+                          own)
+               : 0;
+}
+
+/* Input and report must be none of our files, nor lie where one is written before it gets its name:
+ * all of these are written to and renamed. */
 static int check_apart(const struct aq_job *j, const char *what, const char *path, const char *lock,
                        struct aq_err *reterr)
 {
     const char *const own[] = {j->output, j->part,    j->manifest, j->status,
                                j->sums,   j->damaged, lock};
-    if (!path || !strcmp(path, "-"))
-        return 0;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(own); i++)
-        if (own[i] && aq_file_same(path, own[i]))
-            return aq_error(reterr, -EINVAL, "the %s '%s' is also the output's file '%s'", what,
-                            path, own[i]);
-    return 0;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
+        if (!own[i])
+            continue;
+        char *beside = aq_replacement_beside(own[i]);
+        rc = beside ? check_differ(what, path, own[i], reterr) : aq_error_memory(reterr, "output");
+        if (rc == 0)
+            rc = check_differ(what, path, beside, reterr);
+        free(beside);
+    }
+    return rc;
+}
+
+/* The report and where it is written first. */
+static int check_report(const struct aq_job *j, const char *input, const char *lock,
+                        struct aq_err *reterr)
+{
+    char *beside = aq_replacement_beside(j->o->report);
+    const char *const paths[] = {j->o->report, beside}; /* NULL: links in a circle, or no memory */
+    static const char *const what[] = {"report", "report's temporary file"};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(paths) && paths[i]; i++) {
+        rc = check_apart(j, what[i], paths[i], lock, reterr);
+        if (rc == 0 && input && aq_file_same(input, paths[i]))
+            rc = aq_error(reterr, -EINVAL, "the %s '%s' is also the input", what[i], paths[i]);
+    }
+    free(beside);
+    return rc;
 }
 
 static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
 {
     const struct aq_options *o = j->o;
-    const char *input = o->prompt.count ? NULL : o->input;
-    int rc = check_apart(j, "input", input, lock, reterr);
-    if (rc == 0)
-        rc = check_apart(j, "report", o->report, lock, reterr);
-    if (rc == 0 && input && o->report && aq_file_same(input, o->report))
-        rc = aq_error(reterr, -EINVAL, "the report '%s' is also the input", o->report);
-    return rc;
+    const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
+    int rc = input ? check_apart(j, "input", input, lock, reterr) : 0;
+    return rc == 0 && o->report ? check_report(j, input, lock, reterr) : rc;
 }
 
 static int open_file(struct aq_job *j, struct aq_err *reterr)

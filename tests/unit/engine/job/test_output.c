@@ -173,6 +173,30 @@ static void a_report_replaces_nothing_of_the_job(void **state)
     }
 }
 
+/* Where files are written before they get their names. */
+static void temporary_files_replace_nothing_of_the_job(void **state)
+{
+    static const char *const outputs[] = {"out", "out.part", "out.manifest.json", "out.status.json",
+                                          "out.sums"};
+    struct job_rig *rig = *state;
+    char options[900], name[64];
+    for (size_t i = 0; i < AQ_ARRAY_LEN(outputs); i++) {
+        snprintf(name, sizeof(name), "%s.tmp", outputs[i]);
+        job_rig_write(rig, name, "{\"prompt\": [5]}\n");
+        snprintf(options, sizeof(options), "\"input\": \"%s\"", job_rig_path(rig, name));
+        assert_int_equal(run_to(rig, "out", options), -EINVAL);
+        assert_says(rig, "is also");
+        assert_false(job_rig_exists(rig, "out"));
+    }
+    snprintf(options, sizeof(options), "\"input\": \"%s\", \"report\": \"%s\"",
+             job_rig_path(rig, "out.tmp"), job_rig_path(rig, "out"));
+    assert_int_equal(run_to(rig, "other", options), -EINVAL); /* the report's */
+    assert_says(rig, "is also the input");
+    snprintf(options, sizeof(options), "\"report\": \"%s\"", job_rig_path(rig, "out.sums.tmp"));
+    assert_int_equal(run_to(rig, "out", options), -EINVAL);
+    assert_says(rig, "is also");
+}
+
 static void the_input_is_not_written_over(void **state)
 {
     struct job_rig *rig = *state;
@@ -242,6 +266,7 @@ static const struct CMUnitTest tests[] = {
     T(a_folder_is_refused),
     T(a_pipe_gets_lines_and_nothing_beside_it),
     T(a_report_replaces_nothing_of_the_job),
+    T(temporary_files_replace_nothing_of_the_job),
     T(the_input_is_not_written_over),
     T(a_report_goes_through_links_and_pipes),
     T(the_same_file_is_seen_through_every_name),
