@@ -104,8 +104,14 @@ static struct played *play(const struct work *w)
 
 /* The time left is told from a share of the run's on, and from there on within these factors of
  * the truth until a twentieth of the run is left. */
-static void assert_told(const struct work *w, double from_share, double low, double high)
+struct told {
+    struct work work;
+    double from_share, low, high;
+};
+
+static void assert_told(const struct told *t)
 {
+    const struct work *w = &t->work;
     struct played *p = play(w);
     double all_s = p->end_s - 1000, least = 1e9, most = 0, first = 1;
     for (uint32_t i = 0; i + 1 < p->passes; i++) {
@@ -120,54 +126,55 @@ static void assert_told(const struct work *w, double from_share, double low, dou
         least = fmin(least, eta_s / left_s);
         most = fmax(most, eta_s / left_s);
     }
-    if (first > from_share || least < low || most > high)
+    bool good = first <= t->from_share && least >= t->low && most <= t->high;
+    if (!good)
         print_error(
             "%u on %u: first told after %.3f of the run, then %.3f to %.3f of what was left\n",
             w->sequences, w->seats, first, least, most);
-    assert_true(first <= from_share && least >= low && most <= high);
+    assert_true(good);
     assert_true(aq_progress_eta_s(&p->job, &p->view[p->passes - 1], p->end_s) == 0);
     free(p);
 }
 
+static void assert_all_told(const struct told *told, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert_told(&told[i]);
+}
+
 static void lengths_that_are_known_are_told_well(void **state)
 {
-    (void)state;
-    static const struct work several = {600, 100, 20, 50, 0, 0, 1, 0.01, 0};
-    static const struct work one_block = {100, 100, 20, 50, 0, 0, 1, 0.01, 0};
-    static const struct work long_prompts = {100, 100, 2000, 50, 0, 0, 1, 0.001, 0};
-    static const struct work computed = {600, 100, 20, 50, 0, 0, 0, 0.01, 0.01};
-    assert_told(&several, 0.3, 0.9, 1.3);
-    assert_told(&one_block, 0.5, 0.9, 1.1);
-    assert_told(&long_prompts, 0.9, 0.9, 1.1);
-    assert_told(&computed, 0.3, 0.9, 1.3);
+    static const struct told told[] = {
+        {{600, 100, 20, 50, 0, 0, 1, 0.01, 0}, 0.3, 0.9, 1.3},
+        {{100, 100, 20, 50, 0, 0, 1, 0.01, 0}, 0.5, 0.9, 1.1},    /* one block */
+        {{100, 100, 2000, 50, 0, 0, 1, 0.001, 0}, 0.9, 0.9, 1.1}, /* long prompts */
+        {{600, 100, 20, 50, 0, 0, 0, 0.01, 0.01}, 0.3, 0.9, 1.3}, /* computing binds */
+    };
+    assert_all_told(told, AQ_ARRAY_LEN(told));
 }
 
 /* The first to end is far shorter than its max_tokens, and speaks for nobody else. */
 static void sequences_that_end_early_are_told_neither_as_short_nor_as_full(void **state)
 {
-    (void)state;
-    static const struct work some = {2000, 400, 20, 64, 100, 0, 1, 0.001, 0};
-    static const struct work most = {2000, 100, 20, 512, 40, 0, 1, 0.001, 0};
-    static const struct work seldom = {500, 256, 20, 256, 5000, 0, 1, 0.001, 0};
-    static const struct work computed = {2000, 100, 20, 512, 40, 0, 0, 0.001, 0.01};
-    assert_told(&some, 0.1, 0.4, 1.3);
-    assert_told(&most, 0.1, 0.7, 2.2);
-    assert_told(&seldom, 0.3, 0.9, 1.2);
-    assert_told(&computed, 0.1, 0.7, 1.5);
+    static const struct told told[] = {
+        {{2000, 400, 20, 64, 100, 0, 1, 0.001, 0}, 0.1, 0.4, 1.3},    /* some */
+        {{2000, 100, 20, 512, 40, 0, 1, 0.001, 0}, 0.1, 0.7, 2.2},    /* most */
+        {{500, 256, 20, 256, 5000, 0, 1, 0.001, 0}, 0.3, 0.9, 1.2},   /* seldom one */
+        {{2000, 100, 20, 512, 40, 0, 0, 0.001, 0.01}, 0.1, 0.7, 1.5}, /* computing binds */
+    };
+    assert_all_told(told, AQ_ARRAY_LEN(told));
 }
 
 static void sequences_of_one_length_are_told_once_the_first_are_through(void **state)
 {
-    (void)state;
-    static const struct work w = {1000, 100, 20, 512, 0, 30, 0, 0.001, 0.01};
-    assert_told(&w, 0.12, 0.9, 2.2);
+    static const struct told told = {{1000, 100, 20, 512, 0, 30, 0, 0.001, 0.01}, 0.12, 0.9, 2.2};
+    assert_told(&told);
 }
 
 static void scoring_is_told_by_its_prompts(void **state)
 {
-    (void)state;
-    static const struct work w = {1000, 50, 100, 0, 0, 0, 0.5, 0.001, 0};
-    assert_told(&w, 0.12, 0.9, 1.1);
+    static const struct told told = {{1000, 50, 100, 0, 0, 0, 0.5, 0.001, 0}, 0.12, 0.9, 1.1};
+    assert_told(&told);
 }
 
 /* While a pass runs, its time goes by, and its end is not before now. */
