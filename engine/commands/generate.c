@@ -306,6 +306,8 @@ static bool tells_of_the_end(const struct aq_job *j, const char *path)
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = aq_job_settle(j, reterr);
+    if (rc == 0 && j->old.manifest_anew)
+        rc = aq_job_manifest_write(j, reterr);
     if (rc == 0 && j->o->ordered && aq_file_size(j->part) > 0) /* all there, not yet in order */
         rc = aq_job_order(j, reterr);
     if (rc < 0)

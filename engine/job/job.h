@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/job/job.h - one run of `generate`, shared by the files that make it up:
- *   cmd_generate.c   the phases, in order
- *   job_preflight.c  every line parsed and counted before weights are read
- *   job_output.c     where results go, and the names of what lies beside them
- *   job_lines.c      the lines of a result file
- *   job_resume.c     what an existing output already holds
- *   job_settle.c     repair, retries, what is set aside
- *   job_order.c      results in input order
- *   job_manifest.c   the values a resumed run must agree with
- *   job_run.c        the engine's thread, and the caller's thread that watches it
- *   job_progress.c   lines, status file, report
+ *   generate.c   the phases, in order (engine/commands)
+ *   preflight.c  every line parsed and counted before weights are read
+ *   output.c     where results go, and the names of what lies beside them
+ *   lines.c      the lines of a result file
+ *   resume.c     what an existing output already holds
+ *   settle.c     repair, retries, what is set aside
+ *   order.c      results in input order
+ *   patience.c   steps of these two on a disk that is full
+ *   manifest.c   the values a resumed run must agree with
+ *   run.c        the engine's thread, and the caller's thread that watches it
+ *   progress.c   lines, status file, report
  * Nobody else includes it. */
 #ifndef AQ_ENGINE_JOB_JOB_H
 #define AQ_ENGINE_JOB_JOB_H
@@ -64,22 +65,33 @@ struct aq_job_walk {
     uint64_t good_end;    /* offset behind the last whole line */
     uint64_t end;         /* size of the file */
     bool newline_missing; /* the last whole line lacks it */
-    struct aq_err unread; /* of the first line before the last that is no result; code 0: none */
+    struct aq_err unread; /* of the first whole line that is no result; code 0: none */
 };
+
+/* A line that will be set aside, to show. */
+struct aq_job_suspect {
+    uint64_t number, offset, count;
+    bool unread; /* it is no result */
+};
+enum { AQ_JOB_SHOWN_SUSPECTS = 5 };
 
 /* What earlier runs left. */
 struct aq_job_old {
     const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
-    bool both;        /* FILE is complete, and FILE.part is there, too */
+    bool both;        /* FILE and FILE.part hold results, and the one at `path` has every record */
     struct aq_job_walk walk;
     struct aq_sums *sums; /* of its lines; NULL: not looked yet */
+    bool manifest_anew;   /* the one that is there is not believed */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
     uint64_t sums_damaged; /* lines of it */
-    /* Lines without a sum are new where every sum has its line, and added to the sums; where sums
-     * lack theirs they are suspect, and set aside. */
+    /* Results without a sum are new where every sum has its line, or theirs may have become
+     * illegible: they are added to the sums.  Else they are suspect, and set aside; as are, where
+     * there are sums, lines that cannot be read (unread). */
     bool suspicious;
-    uint64_t added, suspects;
+    uint64_t added, suspects, unread;
+    struct aq_job_suspect shown[AQ_JOB_SHOWN_SUSPECTS];
+    uint32_t shown_count;
     uint64_t retried;  /* error records to be taken out and tried again */
     uint64_t next_row; /* behind the record of the last line */
     bool stray, mixed; /* a line of no record was seen; lines are not in input order */
@@ -125,7 +137,7 @@ struct aq_job {
 
     struct aq_flight flight; /* closed after the engine */
 
-    struct aq_run *run; /* job_run.c; NULL when nothing runs */
+    struct aq_run *run; /* run.c; NULL when nothing runs */
 };
 
 enum { AQ_LAST_ERROR_BYTES = 256 };
@@ -148,6 +160,11 @@ static inline bool aq_job_interrupted(const struct aq_job *j)
 {
     return j->hooks && j->hooks->interrupted && j->hooks->interrupted(j->hooks->user);
 }
+/* A word that goes with a number. */
+static inline const char *aq_job_plural(uint64_t count, const char *one, const char *more)
+{
+    return count == 1 ? one : more;
+}
 /* A note for the user; quiet runs only hear warnings and errors. */
 void aq_job_note(const struct aq_job *j, enum aquifer_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -157,7 +174,7 @@ const char *aq_job_overlong_name(enum aq_overlong overlong);
 /* Why this device: what was asked for, or what `auto` found. */
 const char *aq_job_device_reason(const struct aq_job *j);
 
-/* ---- job_preflight.c ---- */
+/* ---- preflight.c ---- */
 /* Reads the whole input into rows and counts. */
 int aq_job_preflight(struct aq_job *j, struct aq_err *reterr);
 /* The request of a row, read again. */
@@ -174,31 +191,39 @@ json_t *aq_job_preflight_json(const struct aq_job *j);
 void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, const char *text),
                             void *user);
 
-/* ---- job_manifest.c ---- */
+/* ---- manifest.c ---- */
 /* What an earlier run left must agree with this one; -EINVAL carries the table of differences. */
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
 
-/* ---- job_output.c ---- */
+/* ---- output.c ---- */
 /* Names, checks and locks the output. */
 int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
 
-/* ---- job_resume.c ---- */
+/* ---- resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
 int aq_job_resume(struct aq_job *j, struct aq_err *reterr);
 
-/* ---- job_settle.c ---- */
+/* ---- settle.c ---- */
 /* Makes what earlier runs left ready to be gone on with: repaired, without the errors to be tried
  * again, at the place where lines are appended; or sets it aside for --overwrite. */
 int aq_job_settle(struct aq_job *j, struct aq_err *reterr);
 /* An empty FILE.sums, where no results are gone on with. */
 int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr);
 
-/* ---- job_order.c ---- */
+/* ---- patience.c ---- */
+/* A step that writes and can be begun again. */
+typedef int aq_job_step_fn(struct aq_job *j, void *user, struct aq_err *reterr);
+/* Does it; for --disk-full-wait again and again while the disk is full.  bytes: what it takes,
+ * about. */
+int aq_job_patiently(struct aq_job *j, aq_job_step_fn *step, void *user, uint64_t bytes,
+                     struct aq_err *reterr);
+
+/* ---- order.c ---- */
 /* Puts FILE.part into input order as FILE. */
 int aq_job_order(struct aq_job *j, struct aq_err *reterr);
 
-/* ---- job_progress.c ---- */
+/* ---- progress.c ---- */
 struct aq_progress {
     double begin_s, next_line_s, next_bar_s, next_report_s;
     uint32_t lines;
@@ -222,7 +247,7 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
 /* Writes --report; a failure is a warning.  Takes the reference. */
 void aq_progress_write_report(const struct aq_job *j, json_t *report);
 
-/* ---- job_run.c ---- */
+/* ---- run.c ---- */
 /* A log for the engine and the writer, whose lines reach hooks->line on the caller's thread. */
 struct aq_log aq_job_log(struct aq_job *j);
 /* Loads, runs all pending rows, writes their results.  Returns 0 or -Exxx; in both cases what was

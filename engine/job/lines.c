@@ -58,8 +58,8 @@ static void note_unread(struct aq_job_walk *w, const char *path, const struct aq
     why += strncmp(why, "line 1 ", 7) ? 0 : 7;
     if (!w->unread.code)
         aq_error(&w->unread, -EINVAL,
-                 "'%s' line %" PRIu64 " is no result: %s; --overwrite renames the file out of the "
-                 "way",
+                 "'%s' line %" PRIu64 " is no result: %s; take it out, or --overwrite renames the "
+                 "file out of the way",
                  path, f->number, why);
 }
 
@@ -84,7 +84,7 @@ static int walk_file(struct aq_job *j, const char *path, struct walk *walk, stru
         rc = read_line(j, &f, &why);
         if (rc < 0)
             return aq_error_memory(reterr, "'%s' line %" PRIu64, path, number);
-        if (f.unread && w->good_end + f.count >= w->end)
+        if (f.unread && f.bytes[f.count - 1] != '\n') /* lines are written whole, it at their end */
             return 0;
         if (f.unread)
             note_unread(w, path, &f, &why);

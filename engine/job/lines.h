@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/job/lines.h - the lines of a result file and the records they belong to, for what resumes
- * and what orders.  Only engine/job_*.c include it. */
+ * and what orders.  Only engine/job includes it. */
 #ifndef AQ_ENGINE_JOB_LINES_H
 #define AQ_ENGINE_JOB_LINES_H
 
@@ -22,8 +22,8 @@ typedef int aq_job_line_fn(struct aq_job *j, const struct aq_job_line *l, void *
                            struct aq_err *reterr);
 
 /* Walks over a result file; sums of its lines then count as seen.  A last line that cannot be read
- * is torn and left out; one before it is damaged or somebody else's, which sums can tell:
- * ret->unread keeps an error for the first. */
+ * and lacks its newline is torn and left out.  Others are damaged or somebody else's, which sums
+ * can tell: ret->unread keeps an error for the first. */
 int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_job_line_fn *fn,
                  void *user, struct aq_job_walk *ret, struct aq_err *reterr);
 

@@ -241,25 +241,26 @@ static bool is_as_written(char *text, size_t bytes, const json_t *m)
     return !memcmp(found, want, DIGITS);
 }
 
+static const char cure[] = "it cannot be told whether the results belong to this run; "
+                           "--allow-change manifest says that they do, --overwrite renames both "
+                           "out of the way";
+
 static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
 {
-    static const char cure[] = "it cannot be told whether the results belong to this run; "
-                               "--allow-change manifest says that they do, --overwrite renames "
-                               "both out of the way";
     char *text = NULL;
     size_t bytes;
     json_t *m = NULL;
     struct aq_err err;
     if (aq_file_size(j->manifest) < 0)
         return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s",
-                        j->output, j->manifest, cure);
+                        j->old.path, j->manifest, cure);
     int rc = aq_read_file(&text, &bytes, j->manifest, MANIFEST_BYTES_MAX, &err);
     if (rc == 0)
         rc = aq_json_parse(&m, text, bytes, false, &err);
     if (rc == -ENOMEM)
         rc = aq_error(reterr, rc, "manifest '%s': %s", j->manifest, err.text);
     else if (rc < 0)
-        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->output,
+        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->old.path,
                       err.text, cure);
     else if (!is_as_written(text, bytes, m))
         rc = aq_error(reterr, -EINVAL,
@@ -286,10 +287,11 @@ static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
     if (!json_is_integer(schema) || json_integer_value(schema) != SCHEMA)
         rc = aq_error(reterr, -EINVAL,
                       "'%s': expected \"schema\": %d, found another: these results were made by "
-                      "another version; --overwrite renames them out of the way",
-                      j->manifest, SCHEMA);
+                      "another version, and %s",
+                      j->manifest, SCHEMA, cure);
     else if (!json_is_object(values))
-        rc = aq_error(reterr, -EINVAL, "'%s': expected an object \"values\"", j->manifest);
+        rc = aq_error(reterr, -EINVAL, "'%s': expected an object \"values\", found none: %s",
+                      j->manifest, cure);
     else
         *ret = json_incref(values);
     j->old.sums_expected = json_is_true(json_object_get(m, "sums"));
@@ -305,7 +307,8 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
                  : aq_error_memory(reterr, "manifest '%s'", j->manifest);
     int read = rc == 0 ? read_values(&was, j, &err) : 0;
     if (read < 0) {
-        if (read != -ENOMEM && allowed(j, "manifest"))
+        j->old.manifest_anew = read != -ENOMEM && allowed(j, "manifest");
+        if (j->old.manifest_anew)
             aq_job_note(j, AQUIFER_WARNING, "%s: it is made anew from this run's values", err.text);
         else
             rc = aq_error(reterr, err.code, "%s", err.text);

@@ -2,28 +2,22 @@
  * Puts FILE.part into input order as FILE. */
 #include "engine/job/lines.h"
 
-#include "base/clock.h"
 #include "base/file.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    INTERRUPT_ROWS = 256, /* look for an interruption once in so many copied lines */
-    POLL_MS = 100,
-};
-static const double try_again_s = 10;
+enum { INTERRUPT_ROWS = 256 }; /* look for an interruption once in so many copied lines */
 
 struct place {
     uint64_t offset, count; /* count 0: no line */
 };
 
 struct places {
-    uint64_t unknown;    /* lines without a sum */
+    uint64_t unknown;    /* lines without a sum, or that are no results */
     struct place *row;   /* [row_count] */
     struct place *stray; /* lines of no record, in the order they came */
     uint64_t stray_count, stray_capacity;
@@ -73,14 +67,6 @@ static int copy_place(struct aq_replacement *to, int from, const struct place *p
     return aq_replacement_put(to, line->bytes, p->count, reterr);
 }
 
-static int interrupted(const struct aq_job *j, struct aq_err *reterr)
-{
-    return aq_error(reterr, -EINTR,
-                    "interrupted while ordering the results; all of them are in '%s' and the same "
-                    "command goes on",
-                    j->part);
-}
-
 static int copy_places(const struct aq_job *j, const struct place *places, uint64_t count,
                        struct aq_replacement *to, int from, struct line_buffer *line,
                        struct aq_err *reterr)
@@ -88,7 +74,10 @@ static int copy_places(const struct aq_job *j, const struct place *places, uint6
     int rc = 0;
     for (uint64_t i = 0; i < count && rc == 0; i++) {
         if (i % INTERRUPT_ROWS == 0 && aq_job_interrupted(j))
-            return interrupted(j, reterr);
+            return aq_error(reterr, -EINTR,
+                            "interrupted while ordering the results; all of them are in '%s' and "
+                            "the same command goes on",
+                            j->part);
         rc = copy_place(to, from, &places[i], line, reterr);
     }
     return rc;
@@ -118,8 +107,9 @@ static int check_places(const struct aq_job *j, const struct places *p, struct a
 }
 
 /* The lines at their places, into a file beside the output that then takes its name. */
-static int write_in_order(struct aq_job *j, const struct places *places, struct aq_err *reterr)
+static int write_in_order(struct aq_job *j, void *user, struct aq_err *reterr)
 {
+    const struct places *places = user;
     struct aq_replacement to;
     int from = aq_file_open(j->part, O_RDONLY | O_CLOEXEC, 0);
     if (from < 0)
@@ -134,51 +124,8 @@ static int write_in_order(struct aq_job *j, const struct places *places, struct 
     return rc < 0 && rc != -EINTR ? aq_error_prefix(reterr, "order the results") : rc;
 }
 
-static bool is_full(int code)
-{
-    return code == -ENOSPC || code == -EDQUOT;
-}
-
-/* Until there is room for a second copy, or it is time to try all the same: a quota, say, shows
- * only then. */
-static int wait_for_space(const struct aq_job *j, uint64_t bytes, double until_s,
-                          struct aq_err *reterr)
-{
-    double again_s = aq_clock_s() + try_again_s;
-    while (aq_clock_s() < until_s && aq_clock_s() < again_s) {
-        if (aq_job_interrupted(j))
-            return interrupted(j, reterr);
-        poll(NULL, 0, POLL_MS);
-        if (aq_job_free_bytes(j) != UINT64_MAX && aq_job_free_bytes(j) >= bytes)
-            break;
-    }
-    return 0;
-}
-
-/* Waits for space as the writer of the lines did. */
-static int write_patiently(struct aq_job *j, const struct places *places, uint64_t bytes,
-                           struct aq_err *reterr)
-{
-    double until_s = aq_clock_s() + j->o->disk_full_wait_s;
-    for (bool told = false;; told = true) {
-        struct aq_err err;
-        int rc = write_in_order(j, places, &err);
-        if (!is_full(rc) || aq_clock_s() >= until_s) {
-            if (rc < 0 && reterr)
-                *reterr = err;
-            return rc;
-        }
-        if (!told)
-            aq_job_note(j, AQUIFER_WARNING, "%s; waiting up to %.0f s for %.1f MB of space",
-                        err.text, j->o->disk_full_wait_s, 1e-6 * (double)bytes);
-        rc = wait_for_space(j, bytes, until_s, reterr);
-        if (rc < 0)
-            return rc;
-    }
-}
-
 /* Where the lines are; -EIO when they are not what was written: they have waited on a disk for as
- * long as the run took. */
+ * long as the run took.  By now every line has its sum. */
 static int find_places(struct aq_job *j, struct places *places, struct aq_job_walk *w,
                        struct aq_err *reterr)
 {
@@ -189,12 +136,17 @@ static int find_places(struct aq_job *j, struct places *places, struct aq_job_wa
         rc = aq_sums_read(sums, j->sums, &damaged, reterr);
     if (rc == 0)
         rc = aq_job_lines(j, j->part, sums, note_place, places, w, reterr);
-    bool rotten = rc == 0 && aq_sums_missing(sums) && (places->unknown || w->good_end < w->end);
-    if (rc == 0 && (rotten || w->unread.code))
+    uint64_t bad = places->unknown + (w->good_end < w->end);
+    bool rotten = rc == 0 && bad && (aq_sums_missing(sums) || w->unread.code);
+    if (rotten && aq_file_size(j->sums) < 0)
+        rc = aq_error(reterr, -EIO, "order the results: %s", w->unread.text);
+    else if (rotten)
         rc = aq_error(reterr, -EIO,
-                      "order the results: %" PRIu64 " lines of '%s' are not as they were written; "
-                      "the same command sets them aside and runs their records again",
-                      aq_max_u64(places->unknown, 1), j->part);
+                      "order the results: %" PRIu64 " %s of '%s' %s not in '%s', which has others "
+                      "instead: the results have changed on the disk; the same command sets aside "
+                      "what cannot be vouched for and runs those records again",
+                      bad, aq_job_plural(bad, "line", "lines"), j->part,
+                      aq_job_plural(bad, "is", "are"), j->sums);
     aq_sums_close(sums);
     return rc;
 }
@@ -208,7 +160,7 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr)
     if (rc == 0)
         rc = check_places(j, &places, reterr);
     if (rc == 0)
-        rc = write_patiently(j, &places, w.end, reterr);
+        rc = aq_job_patiently(j, write_in_order, &places, w.end, reterr);
     if (rc == 0) {
         unlink(j->part);
         rc = aq_file_sync_folder(j->output, reterr);

@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum { SUSPECTS_SHOWN = 5 };
-
 /* ---- looking ---- */
 
 static void see_order(struct aq_job_old *old, uint64_t row, bool stray)
@@ -22,20 +20,13 @@ static void see_order(struct aq_job_old *old, uint64_t row, bool stray)
     old->next_row = row + 1;
 }
 
-/* Lines whose sums are not among those that were kept. */
-static int see_unknown(struct aq_job *j, const struct aq_job_line *l, struct aq_err *reterr)
+static void see_suspect(struct aq_job_old *old, const struct aq_job_line *l)
 {
-    struct aq_job_old *old = &j->old;
-    if (!old->suspicious) {
-        old->added++;
-        return aq_sums_add(old->sums, l->sum, reterr);
-    }
-    if (old->suspects++ < SUSPECTS_SHOWN)
-        aq_job_note(j, AQUIFER_WARNING,
-                    "resume: '%s' line %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64
-                    ") is not as it was written",
-                    old->path, l->number, l->offset, l->offset + l->count - 1);
-    return 0;
+    old->unread += l->unread;
+    old->suspects += !l->unread;
+    if (old->shown_count < AQ_JOB_SHOWN_SUSPECTS)
+        old->shown[old->shown_count++] = (struct aq_job_suspect){
+            .number = l->number, .offset = l->offset, .count = l->count, .unread = l->unread};
 }
 
 static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
@@ -43,8 +34,13 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
 {
     struct aq_job_old *old = &j->old;
     struct aq_row *row = l->row == SIZE_MAX ? NULL : &j->rows[l->row];
-    int rc = l->known ? 0 : see_unknown(j, l, reterr);
-    if (rc < 0 || (!l->known && old->suspicious))
+    if (l->unread || (!l->known && old->suspicious)) {
+        see_suspect(old, l);
+        return 0;
+    }
+    old->added += !l->known;
+    int rc = l->known ? 0 : aq_sums_add(old->sums, l->sum, reterr);
+    if (rc < 0)
         return rc;
     if (l->error && j->o->retry_errors) {
         old->retried++;
@@ -72,48 +68,94 @@ static bool is_complete(const struct aq_job *j)
     return true;
 }
 
+/* ---- words ---- */
+
 static void say_found(const struct aq_job *j)
 {
     const struct aq_job_old *old = &j->old;
     aq_job_note(j, AQUIFER_INFO,
-                "resume: '%s' holds %" PRIu64 " of %" PRIu64 " records (%" PRIu64 " error records)",
-                j->output, j->done_before, j->row_count, j->errors_before);
+                "resume: '%s' holds %" PRIu64 " of %" PRIu64 " records (%" PRIu64 " error %s)",
+                j->output, j->done_before, j->row_count, j->errors_before,
+                aq_job_plural(j->errors_before, "record", "records"));
     if (old->retried)
-        aq_job_note(j, AQUIFER_INFO, "resume: %" PRIu64 " error records will be tried again",
-                    old->retried);
+        aq_job_note(j, AQUIFER_INFO, "resume: %" PRIu64 " error %s will be tried again",
+                    old->retried, aq_job_plural(old->retried, "record", "records"));
     if (j->stray_lines)
         aq_job_note(j, AQUIFER_WARNING,
-                    "resume: %" PRIu64 " lines belong to no record of this input (id or content "
-                    "differ), or to one that has a line already; they stay",
-                    j->stray_lines);
+                    "resume: %" PRIu64 " %s to no record of this input (id or content differ), or "
+                    "to one that has a line already; %s",
+                    j->stray_lines, aq_job_plural(j->stray_lines, "line belongs", "lines belong"),
+                    aq_job_plural(j->stray_lines, "it stays", "they stay"));
+}
+
+/* Whether all results that will be set aside were changed: no sum is illegible that they may have
+ * had, nor are they more than the lines that are missing, as those of the last second would be. */
+static bool are_changed(const struct aq_job_old *old)
+{
+    return !old->sums_damaged && old->suspects + old->unread <= aq_sums_missing(old->sums);
+}
+
+static void say_set_aside(const struct aq_job *j)
+{
+    const struct aq_job_old *old = &j->old;
+    uint64_t missing = aq_sums_missing(old->sums);
+    uint64_t changed = old->unread + (are_changed(old) ? old->suspects : 0);
+    uint64_t doubtful = old->unread + old->suspects - changed;
+    for (uint32_t i = 0; i < old->shown_count; i++) {
+        const struct aq_job_suspect *s = &old->shown[i];
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: '%s' line %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64 ") %s",
+                    old->path, s->number, s->offset, s->offset + s->count - 1,
+                    s->unread || !doubtful ? "is not as it was written" : "cannot be vouched for");
+    }
+    if (changed)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " %s: damaged on the disk, or edited (a damaged letter "
+                    "cannot be told from an edit).  %s to '%s' and %s again; to keep edits, stop, "
+                    "put the lines back and remove '%s'",
+                    changed,
+                    aq_job_plural(changed, "line is not as it was written",
+                                  "lines are not as they were written"),
+                    aq_job_plural(changed, "It moves", "They move"), j->damaged,
+                    aq_job_plural(changed, "its record runs", "their records run"), j->sums);
+    if (doubtful)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " %s be vouched for: '%s' has no sum of %s, and %" PRIu64
+                    " of the lines that it knows %s missing or changed.  %s to '%s' and %s again",
+                    doubtful, aq_job_plural(doubtful, "line cannot", "lines cannot"), j->sums,
+                    aq_job_plural(doubtful, "it", "them"), missing,
+                    aq_job_plural(missing, "is", "are"),
+                    aq_job_plural(doubtful, "It moves", "They move"), j->damaged,
+                    aq_job_plural(doubtful, "its record runs", "their records run"));
 }
 
 /* What the sums have to say, and what will be done about it. */
 static void say_sums(const struct aq_job *j)
 {
     const struct aq_job_old *old = &j->old;
+    const struct aq_job_walk *w = &old->walk;
     uint64_t missing = aq_sums_missing(old->sums);
+    uint64_t found = old->suspects + old->unread + (w->good_end < w->end);
     if (old->sums_expected && !old->sums_there)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: '%s' is not there: the lines of '%s' are known by their form alone",
                     j->sums, old->path);
     if (old->sums_damaged)
         aq_job_note(j, AQUIFER_WARNING,
-                    "resume: %" PRIu64 " lines of '%s' are torn or damaged: the results they were "
-                    "made of are known by their form alone; it is made anew",
-                    old->sums_damaged, j->sums);
-    if (old->suspects)
+                    "resume: %" PRIu64 " %s of '%s' %s torn or damaged: results whose sums cannot "
+                    "be read any more cannot be vouched for, and are known by their form alone; "
+                    "the file is made anew",
+                    old->sums_damaged, aq_job_plural(old->sums_damaged, "line", "lines"), j->sums,
+                    aq_job_plural(old->sums_damaged, "is", "are"));
+    say_set_aside(j);
+    if (missing > found) {
+        uint64_t gone = missing - found;
         aq_job_note(j, AQUIFER_WARNING,
-                    "resume: %" PRIu64 " lines of '%s' are not as they were written: damaged on "
-                    "the disk, or edited (a damaged letter cannot be told from an edit).  They "
-                    "move to '%s' and their records run again; to keep edits, stop, put the lines "
-                    "back and remove '%s'",
-                    old->suspects, old->path, j->damaged, j->sums);
-    if (missing > old->suspects)
-        aq_job_note(j, AQUIFER_WARNING,
-                    "resume: %" PRIu64 " lines that were written to '%s' are no longer there; "
-                    "records without a line run again",
-                    missing - old->suspects, old->path);
+                    "resume: %" PRIu64 " %s written to '%s' %s no longer there; records without a "
+                    "line run again",
+                    gone, aq_job_plural(gone, "line that was", "lines that were"), old->path,
+                    aq_job_plural(gone, "is", "are"));
+    }
 }
 
 /* ---- looking, as a whole ---- */
@@ -124,6 +166,7 @@ static int open_sums(struct aq_job *j, struct aq_err *reterr)
     aq_sums_close(old->sums);
     old->sums = NULL;
     old->sums_there = aq_file_size(j->sums) >= 0;
+    old->sums_damaged = 0;
     int rc = aq_sums_open(&old->sums, reterr);
     if (rc == 0 && old->sums_there)
         rc = aq_sums_read(old->sums, j->sums, &old->sums_damaged, reterr);
@@ -136,29 +179,50 @@ static void forget_marks(struct aq_job *j)
     for (uint64_t i = 0; i < j->row_count; i++)
         j->rows[i].done = j->rows[i].retried = false;
     j->done_before = j->errors_before = j->stray_lines = 0;
-    old->added = old->retried = old->next_row = 0;
+    old->added = old->suspects = old->unread = old->retried = old->next_row = 0;
+    old->shown_count = 0;
     old->stray = old->mixed = false;
 }
 
-/* One walk, and a second one where sums without a line make lines without a sum suspect. */
+static int walk(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_job_old *old = &j->old;
+    forget_marks(j);
+    int rc = open_sums(j, reterr);
+    return rc < 0 ? rc : aq_job_lines(j, old->path, old->sums, mark_line, NULL, &old->walk, reterr);
+}
+
+/* One walk, and a second one where sums without a line make lines without a sum suspect: one of
+ * these lines may be what became of one of those, unless as many sums have become illegible. */
 static int look(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
-    struct aq_job_walk *w = &old->walk;
-    int rc = open_sums(j, reterr);
-    if (rc == 0)
-        rc = aq_job_lines(j, old->path, old->sums, mark_line, NULL, w, reterr);
-    bool unknown = old->added || w->good_end < w->end;
-    old->suspicious = rc == 0 && unknown && aq_sums_missing(old->sums);
-    if (old->suspicious) {
-        forget_marks(j);
-        rc = open_sums(j, reterr);
-        if (rc == 0)
-            rc = aq_job_lines(j, old->path, old->sums, mark_line, NULL, w, reterr);
-    } else if (rc == 0 && w->unread.code) {
-        rc = aq_error(reterr, w->unread.code, "%s", w->unread.text);
-    }
+    old->suspicious = false;
+    int rc = walk(j, reterr);
+    old->suspicious =
+        rc == 0 && aq_sums_missing(old->sums) && old->added > aq_sums_illegible(old->sums);
+    if (old->suspicious)
+        rc = walk(j, reterr);
+    if (rc == 0 && !old->sums_there && old->walk.unread.code)
+        rc = aq_error(reterr, old->walk.unread.code, "%s", old->walk.unread.text);
     return rc;
+}
+
+/* A run that is cut off when it has put FILE.part in order leaves FILE beside it.  The one that has
+ * every record is gone on with: FILE, unless it was damaged since. */
+static int look_at_both(struct aq_job *j, struct aq_err *reterr)
+{
+    const char *const paths[] = {j->output, j->part};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(paths); i++) {
+        j->old.path = paths[i];
+        int rc = look(j, reterr);
+        if ((rc < 0 && rc != -EINVAL) || (rc == 0 && is_complete(j)))
+            return rc;
+    }
+    return aq_error(reterr, -EINVAL,
+                    "both '%s' and '%s' hold results and neither has every record; move one of "
+                    "them away",
+                    j->output, j->part);
 }
 
 int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
@@ -169,15 +233,10 @@ int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
     if (j->o->overwrite || (!have_file && !have_part))
         return 0;
     old->path = have_file ? j->output : j->part;
+    old->both = have_file && have_part;
     int rc = aq_job_manifest_check(j, reterr);
     if (rc == 0)
-        rc = look(j, reterr);
-    old->both = have_file && have_part;
-    if (rc == 0 && old->both && !is_complete(j))
-        rc = aq_error(reterr, -EINVAL,
-                      "both '%s' and '%s' hold results and the first is not complete; move one of "
-                      "them away",
-                      j->output, j->part);
+        rc = old->both ? look_at_both(j, reterr) : look(j, reterr);
     if (rc == 0) {
         say_found(j);
         say_sums(j);

@@ -17,62 +17,98 @@ enum { OLD_NAMES_MAX = 10000, COPY_BYTES = 64 << 10 };
 
 /* ---- FILE.damaged ---- */
 
-/* *fd: opened when it is needed first. */
-static int put_damaged(const struct aq_job *j, int *fd, const char *bytes, size_t count,
+struct damaged {
+    int fd;         /* -1: not needed so far */
+    uint64_t begin; /* its size before this run */
+};
+
+static int put_damaged(const struct aq_job *j, struct damaged *d, const char *bytes, size_t count,
                        struct aq_err *reterr)
 {
-    if (*fd < 0)
-        *fd = aq_file_open(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    int rc = *fd < 0 ? *fd : aq_file_write(*fd, bytes, count);
+    if (d->fd < 0) {
+        int64_t size = aq_file_size(j->damaged);
+        d->begin = size < 0 ? 0 : (uint64_t)size;
+        d->fd =
+            aq_file_open_like(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, j->old.path);
+    }
+    int rc = d->fd < 0 ? d->fd : aq_file_write(d->fd, bytes, count);
     return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", j->damaged, strerror(-rc))
                   : 0;
 }
 
-/* What it holds is safe before it is taken out of the results. */
-static int close_damaged(const struct aq_job *j, int fd, int rc, struct aq_err *reterr)
+/* What it holds is safe before it is taken out of the results; where that fails it is as before, so
+ * that the step can be begun again. */
+static int close_damaged(const struct aq_job *j, struct damaged *d, int rc, struct aq_err *reterr)
 {
-    if (fd < 0)
+    if (d->fd < 0)
         return rc;
-    int synced = rc == 0 ? aq_file_sync(fd) : 0;
-    aq_file_close(fd);
+    int synced = rc == 0 ? aq_file_sync(d->fd) : 0;
     if (synced < 0)
-        return aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", j->damaged,
-                        strerror(-synced));
+        rc =
+            aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", j->damaged, strerror(-synced));
+    if (rc < 0)
+        (void)aq_file_truncate(d->fd, d->begin);
+    if (rc < 0 && !d->begin)
+        unlink(j->damaged);
+    aq_file_close(d->fd);
     return rc < 0 ? rc : aq_file_sync_folder(j->damaged, reterr);
 }
 
 /* The bytes behind the last whole line. */
-static int keep_torn(const struct aq_job *j, const char *path, const struct aq_job_walk *w,
-                     struct aq_err *reterr)
+static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
 {
+    const struct aq_job_walk *w = &j->old.walk;
+    const char *path = j->old.path;
+    struct damaged d = {.fd = -1};
     char bytes[COPY_BYTES];
-    int to = -1, from = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
+    int from = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
     if (rc < 0)
         return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", path, strerror(-rc));
     for (uint64_t at = w->good_end, count; rc == 0 && at < w->end; at += count) {
         count = aq_min_u64(w->end - at, sizeof(bytes));
         rc = aq_file_read_at(from, bytes, count, at);
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
-                    : put_damaged(j, &to, bytes, count, reterr);
+                    : put_damaged(j, &d, bytes, count, reterr);
     }
     if (rc == 0)
-        rc = put_damaged(j, &to, "\n", 1, reterr);
+        rc = put_damaged(j, &d, "\n", 1, reterr);
     close(from);
-    return close_damaged(j, to, rc, reterr);
+    return close_damaged(j, &d, rc, reterr);
+}
+
+/* A torn end is only kept where it may have been a whole line. */
+static bool keeps_torn(const struct aq_job_old *old)
+{
+    return old->walk.good_end < old->walk.end && (old->unread || aq_sums_missing(old->sums));
 }
 
 /* ---- repair ---- */
 
+static void say_torn(const struct aq_job *j)
+{
+    const struct aq_job_walk *w = &j->old.walk;
+    uint64_t bytes = w->end - w->good_end;
+    bool kept = keeps_torn(&j->old);
+    aq_job_note(j, AQUIFER_WARNING, "'%s': the last line was torn; cut back by %" PRIu64 " %s%s%s",
+                j->old.path, bytes, aq_job_plural(bytes, "byte", "bytes"),
+                !kept        ? ""
+                : bytes == 1 ? ", which is in "
+                             : ", which are in ",
+                kept ? j->damaged : "");
+}
+
 /* Cuts a torn line off, or ends a whole one that only lacks its newline.  Lines that are to get
  * their sums are on the disk when this returns. */
-static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *w,
-                  struct aq_err *reterr)
+static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
 {
-    if (w->good_end == w->end && !w->newline_missing && !j->old.added)
+    const struct aq_job_walk *w = &j->old.walk;
+    const char *path = j->old.path;
+    bool torn = w->good_end < w->end;
+    if (!torn && !w->newline_missing && !j->old.added)
         return 0;
     int fd = aq_file_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
     int rc = fd < 0 ? fd : 0;
-    if (rc == 0 && w->good_end < w->end)
+    if (rc == 0 && (torn || w->newline_missing)) /* an earlier attempt may have written it */
         rc = aq_file_truncate(fd, w->good_end);
     if (rc == 0 && w->newline_missing)
         rc = aq_file_write(fd, "\n", 1);
@@ -83,11 +119,8 @@ static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *
     if (rc < 0)
         return aq_error(reterr, aq_err_of_io(-rc), "repair the end of '%s': %s", path,
                         strerror(-rc));
-    if (w->good_end < w->end)
-        aq_job_note(j, AQUIFER_WARNING,
-                    "'%s': the last line was torn; cut back by %" PRIu64 " bytes%s%s", path,
-                    w->end - w->good_end, j->old.suspicious ? ", which are in " : "",
-                    j->old.suspicious ? j->damaged : "");
+    if (torn)
+        say_torn(j);
     return 0;
 }
 
@@ -96,59 +129,69 @@ static int repair(struct aq_job *j, const char *path, const struct aq_job_walk *
 struct copy {
     struct aq_replacement to;
     struct aq_sums *kept; /* of the lines copied */
-    int damaged;          /* FILE.damaged; -1: not opened */
-    uint64_t dropped;     /* error records */
+    struct damaged damaged;
+    uint64_t dropped; /* error records */
 };
 
 static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
                      struct aq_err *reterr)
 {
     struct copy *c = user;
-    bool newline = f->bytes[f->count - 1] == '\n';
-    if (!f->known) {
-        int rc = put_damaged(j, &c->damaged, f->bytes, f->count, reterr);
-        return rc < 0 || newline ? rc : put_damaged(j, &c->damaged, "\n", 1, reterr);
-    }
+    if (!f->known)
+        return put_damaged(j, &c->damaged, f->bytes, f->count, reterr);
     if (f->error && j->o->retry_errors) {
         c->dropped++;
         return 0;
     }
     int rc = aq_sums_add(c->kept, f->sum, reterr);
-    if (rc == 0)
-        rc = aq_replacement_put(&c->to, f->bytes, f->count, reterr);
-    return rc < 0 || newline ? rc : aq_replacement_put(&c->to, "\n", 1, reterr);
+    return rc < 0 ? rc : aq_replacement_put(&c->to, f->bytes, f->count, reterr);
 }
 
-static int rewrite(struct aq_job *j, const char *path, struct aq_err *reterr)
+static void say_taken_out(const struct aq_job *j, uint64_t dropped)
+{
+    const struct aq_job_old *old = &j->old;
+    uint64_t moved = old->suspects + old->unread;
+    if (moved)
+        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", old->path, moved,
+                    aq_job_plural(moved, "line", "lines"), j->damaged);
+    if (dropped)
+        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error %s taken out to be tried again",
+                    old->path, dropped, aq_job_plural(dropped, "record", "records"));
+}
+
+/* After the repair: every line has its newline. */
+static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
-    struct copy c = {.damaged = -1};
+    struct copy c = {.damaged.fd = -1};
     struct aq_job_walk w;
     int rc = aq_sums_open(&c.kept, reterr);
-    if (rc == 0)
-        rc = aq_replacement_open(&c.to, path, NULL, reterr);
-    if (rc < 0) {
-        aq_sums_close(c.kept);
+    if (rc < 0)
         return rc;
+    rc = aq_replacement_open(&c.to, old->path, NULL, reterr);
+    if (rc == 0) {
+        rc = aq_job_lines(j, old->path, old->sums, copy_good, &c, &w, reterr);
+        rc = close_damaged(j, &c.damaged, rc, reterr);
+        rc = aq_replacement_close(&c.to, rc, true, reterr);
     }
-    rc = aq_job_lines(j, path, old->sums, copy_good, &c, &w, reterr);
-    rc = close_damaged(j, c.damaged, rc, reterr);
-    if (rc == 0 && w.good_end < w.end) /* a damaged line that became the last one by the repair */
-        rc = keep_torn(j, path, &w, reterr);
-    rc = aq_replacement_close(&c.to, rc, true, reterr);
     if (rc < 0) {
         aq_sums_close(c.kept);
         return rc;
     }
     aq_sums_close(old->sums);
     old->sums = c.kept;
-    if (old->suspects)
-        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " lines moved to '%s'", path, old->suspects,
-                    j->damaged);
-    if (c.dropped)
-        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error records taken out to be tried again",
-                    path, c.dropped);
+    say_taken_out(j, c.dropped);
     return 0;
+}
+
+static int write_all_sums(struct aq_job *j, void *user, struct aq_err *reterr)
+{
+    return aq_sums_write(j->old.sums, j->sums, true, reterr);
+}
+
+static int write_seen_sums(struct aq_job *j, void *user, struct aq_err *reterr)
+{
+    return aq_sums_write(j->old.sums, j->sums, false, reterr);
 }
 
 /* Results and sums are two files, and a power cut may come between any two steps.  So that sums
@@ -158,19 +201,20 @@ static int rewrite(struct aq_job *j, const char *path, struct aq_err *reterr)
 static int mend(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
-    bool rewriting = old->retried || old->suspects;
+    uint64_t all = old->walk.end; /* bytes; of the sums a fraction */
+    bool rewriting = old->retried || old->suspects || old->unread;
     bool behind = old->added || old->sums_damaged || !old->sums_there;
     int rc = 0;
-    if (old->suspicious && old->walk.good_end < old->walk.end)
-        rc = keep_torn(j, old->path, &old->walk, reterr);
+    if (keeps_torn(old))
+        rc = aq_job_patiently(j, keep_torn, NULL, old->walk.end - old->walk.good_end, reterr);
     if (rc == 0)
-        rc = repair(j, old->path, &old->walk, reterr);
+        rc = aq_job_patiently(j, repair, NULL, 1, reterr);
     if (rc == 0 && rewriting && behind)
-        rc = aq_sums_write(old->sums, j->sums, true, reterr);
+        rc = aq_job_patiently(j, write_all_sums, NULL, all, reterr);
     if (rc == 0 && rewriting)
-        rc = rewrite(j, old->path, reterr);
+        rc = aq_job_patiently(j, rewrite, NULL, all, reterr);
     if (rc == 0 && (rewriting || behind || aq_sums_missing(old->sums)))
-        rc = aq_sums_write(old->sums, j->sums, false, reterr);
+        rc = aq_job_patiently(j, write_seen_sums, NULL, all, reterr);
     aq_sums_close(old->sums); /* tens of bytes a line, which the run can use */
     old->sums = NULL;
     return rc;
@@ -187,12 +231,13 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
     return rc;
 }
 
-/* ---- --overwrite ---- */
+/* ---- setting aside ---- */
 
 static int move(const char *from, const char *to, struct aq_err *reterr)
 {
     int rc = aq_file_rename(from, to);
-    return rc < 0 ? aq_error(reterr, -EIO, "rename '%s' to '%s': %s", from, to, strerror(-rc))
+    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "rename '%s' to '%s': %s", from, to,
+                             strerror(-rc))
                   : aq_file_sync_folder(to, reterr);
 }
 
@@ -203,52 +248,71 @@ static int rename_old(struct aq_job *j, const char *path, const char *ending, st
     char *to = aq_file_name(path, ending);
     int rc = to ? move(path, to, reterr) : aq_error_memory(reterr, "rename '%s'", path);
     if (rc == 0)
-        aq_job_note(j, AQUIFER_INFO, "--overwrite: '%s' is now '%s'", path, to);
+        aq_job_note(j, AQUIFER_INFO, "%s'%s' is now '%s'", j->o->overwrite ? "--overwrite: " : "",
+                    path, to);
     free(to);
     return rc;
 }
 
-/* Renames results, sums and manifest to the first ".old.N" that is free for all of them.  The
- * manifest goes first: cut off in between, results without one are left alone by the next run, but
- * a manifest or sums without results would be replaced. */
-static int set_aside(struct aq_job *j, struct aq_err *reterr)
+/* Renames files to the first ".old.N" that is free for all of them, in this order. */
+static int set_aside(struct aq_job *j, const char *const *paths, size_t count,
+                     struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->sums, j->output, j->part};
     for (int n = 1; n < OLD_NAMES_MAX; n++) {
         char ending[24];
         snprintf(ending, sizeof(ending), ".old.%d", n);
         bool taken = false;
-        for (size_t i = 0; i < AQ_ARRAY_LEN(paths); i++) {
+        for (size_t i = 0; i < count; i++) {
             char *name = aq_file_name(paths[i], ending);
             taken |= !name || aq_file_size(name) >= 0;
             free(name);
         }
         int rc = 0;
-        for (size_t i = 0; !taken && rc == 0 && i < AQ_ARRAY_LEN(paths); i++)
+        for (size_t i = 0; !taken && rc == 0 && i < count; i++)
             rc = rename_old(j, paths[i], ending, reterr);
         if (!taken)
             return rc;
     }
-    return aq_error(reterr, -EINVAL, "--overwrite: '%s.old.1' to '.old.%d' all exist", j->output,
-                    OLD_NAMES_MAX - 1);
+    return aq_error(reterr, -EINVAL, "'%s.old.1' to '.old.%d' all exist; move some of them away",
+                    j->output, OLD_NAMES_MAX - 1);
+}
+
+/* The manifest goes first: cut off in between, results without one are left alone by the next run,
+ * but a manifest or sums without results would be replaced. */
+static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
+{
+    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->output, j->part};
+    return set_aside(j, paths, AQ_ARRAY_LEN(paths), reterr);
 }
 
 /* ---- ready to go on ---- */
+
+/* Of a file and a part only the one that is gone on with stays: a part beside a complete file was
+ * sorted into it before the last run was cut off; a file that is not complete was damaged since. */
+static int settle_both(struct aq_job *j, struct aq_err *reterr)
+{
+    if (j->old.path == j->part)
+        return set_aside(j, (const char *const[]){j->output}, 1, reterr);
+    unlink(j->part);
+    return 0;
+}
 
 int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
     if (!j->manifest)
         return 0;
-    int rc = j->o->overwrite ? set_aside(j, reterr) : 0;
+    int rc = j->o->overwrite ? set_all_aside(j, reterr) : 0;
     if (rc == 0 && old->path)
         rc = mend(j, reterr);
     if (rc < 0 || j->o->overwrite)
         return rc;
-    /* A part beside a complete file was sorted into it before the last run was cut off; an empty
-     * one was left by a run that wrote nothing. */
-    if (old->both || aq_file_size(j->part) == 0)
+    if (old->both)
+        rc = settle_both(j, reterr);
+    else if (aq_file_size(j->part) == 0) /* left by a run that wrote nothing */
         unlink(j->part);
+    if (rc < 0)
+        return rc;
     bool to_part = j->o->ordered && (j->pending || old->mixed);
     if (old->path == j->output && to_part)
         return move(j->output, j->part, reterr);

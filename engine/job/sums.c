@@ -14,13 +14,19 @@
 enum { DIGITS = 16, SUM_BYTES = DIGITS + 1, CAPACITY_MIN = 1024 };
 static const char header[] = "aquifer-sums 1\n";
 
-enum state { FREE, MISSING, SEEN };
+enum state {
+    FREE,
+    DOUBTFUL, /* of a damaged line, and not seen */
+    MISSING,  /* not seen */
+    SEEN,
+};
 
 /* Open addressing, at most half full. */
 struct aq_sums {
     uint64_t *sum;  /* [capacity] */
     uint8_t *state; /* [capacity]: enum state */
-    uint64_t capacity, count, seen;
+    uint64_t capacity, count, missing;
+    uint64_t illegible; /* sums of damaged lines, less those that were seen */
 };
 
 /* ---- text ---- */
@@ -94,9 +100,8 @@ static uint64_t find(const struct aq_sums *s, uint64_t sum)
 
 static int grow(struct aq_sums *s, struct aq_err *reterr)
 {
-    struct aq_sums larger = {.capacity = s->capacity ? 2 * s->capacity : CAPACITY_MIN,
-                             .count = s->count,
-                             .seen = s->seen};
+    struct aq_sums larger = *s;
+    larger.capacity = s->capacity ? 2 * s->capacity : CAPACITY_MIN;
     larger.sum = calloc(larger.capacity, sizeof(*larger.sum));
     larger.state = calloc(larger.capacity, sizeof(*larger.state));
     if (!larger.sum || !larger.state) {
@@ -117,6 +122,17 @@ static int grow(struct aq_sums *s, struct aq_err *reterr)
     return 0;
 }
 
+/* States only go up: who is seen stays so. */
+static void promote(struct aq_sums *s, uint64_t at, enum state state)
+{
+    if (s->state[at] >= state)
+        return;
+    s->missing -= s->state[at] == MISSING;
+    s->missing += state == MISSING;
+    s->illegible -= s->state[at] == DOUBTFUL && s->illegible;
+    s->state[at] = (uint8_t)state;
+}
+
 static int put(struct aq_sums *s, uint64_t sum, enum state state, struct aq_err *reterr)
 {
     if (2 * (s->count + 1) > s->capacity) {
@@ -125,15 +141,9 @@ static int put(struct aq_sums *s, uint64_t sum, enum state state, struct aq_err 
             return rc;
     }
     uint64_t at = find(s, sum);
-    if (s->state[at] == FREE) {
-        s->sum[at] = sum;
-        s->state[at] = MISSING;
-        s->count++;
-    }
-    if (state == SEEN && s->state[at] == MISSING) {
-        s->state[at] = SEEN;
-        s->seen++;
-    }
+    s->count += s->state[at] == FREE;
+    s->sum[at] = sum;
+    promote(s, at, state);
     return 0;
 }
 
@@ -147,34 +157,47 @@ bool aq_sums_see(struct aq_sums *s, uint64_t sum)
     uint64_t at = s->capacity ? find(s, sum) : 0;
     if (!s->capacity || s->state[at] == FREE)
         return false;
-    s->seen += s->state[at] == MISSING;
-    s->state[at] = SEEN;
+    promote(s, at, SEEN);
     return true;
 }
 
 uint64_t aq_sums_missing(const struct aq_sums *s)
 {
-    return s->count - s->seen;
+    return s->missing;
+}
+
+uint64_t aq_sums_illegible(const struct aq_sums *s)
+{
+    return s->illegible;
 }
 
 /* ---- the file ---- */
 
-/* *ret_good: false when the line is not one of ours, or not as it was written. */
-static int read_sums(struct aq_sums *s, const char *line, size_t bytes, bool *ret_good,
+/* Whether a line is one of ours, as it was written. */
+static bool is_as_written(const char *line, size_t bytes)
+{
+    uint64_t sum;
+    bool good = bytes >= 2 * SUM_BYTES && bytes % SUM_BYTES == 0 && line[bytes - 1] == '\n' &&
+                read_digits(line + bytes - SUM_BYTES, &sum) &&
+                sum == XXH3_64bits(line, bytes - SUM_BYTES);
+    for (size_t at = 0; good && at + SUM_BYTES < bytes; at += SUM_BYTES)
+        good = read_digits(line + at, &sum);
+    return good;
+}
+
+/* The sums of a line; the last one is not of a result.  A line that was cut off may have had any
+ * number of them. */
+static int read_sums(struct aq_sums *s, const char *line, size_t bytes, bool good,
                      struct aq_err *reterr)
 {
-    size_t fields = bytes / SUM_BYTES;
-    uint64_t sum, check;
-    *ret_good = fields >= 2 && bytes % SUM_BYTES == 0 && line[bytes - 1] == '\n' &&
-                read_digits(line + bytes - SUM_BYTES, &check) &&
-                check == XXH3_64bits(line, bytes - SUM_BYTES);
-    for (size_t i = 0; *ret_good && i + 1 < fields; i++) {
-        *ret_good = read_digits(line + i * SUM_BYTES, &sum);
-        int rc = *ret_good ? put(s, sum, MISSING, reterr) : 0;
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
+    uint64_t sum, count = bytes / SUM_BYTES ? bytes / SUM_BYTES - 1 : 0;
+    int rc = 0;
+    if (!good)
+        s->illegible += line[bytes - 1] == '\n' ? count : AQ_SUMS_PER_LINE;
+    for (size_t at = 0; rc == 0 && at + SUM_BYTES < bytes; at += SUM_BYTES)
+        if (read_digits(line + at, &sum))
+            rc = put(s, sum, good ? MISSING : DOUBTFUL, reterr);
+    return rc;
 }
 
 static int read_lines(struct aq_sums *s, const char *path, struct aq_line_reader *reader,
@@ -182,7 +205,6 @@ static int read_lines(struct aq_sums *s, const char *path, struct aq_line_reader
 {
     const char *line;
     size_t bytes;
-    bool good = false;
     for (uint64_t number = 0, damaged = 0;; number++) {
         int rc = aq_line_read(reader, &line, &bytes);
         if (rc < 0)
@@ -191,11 +213,12 @@ static int read_lines(struct aq_sums *s, const char *path, struct aq_line_reader
             *ret_damaged = damaged + (number == 0); /* not even a header */
             return 0;
         }
-        if (number == 0)
-            good = bytes == sizeof(header) - 1 && !memcmp(line, header, bytes);
-        else
-            rc = read_sums(s, line, bytes, &good, reterr);
+        bool is_header = number == 0 && bytes == sizeof(header) - 1 && !memcmp(line, header, bytes);
+        if (is_header)
+            continue;
+        bool good = number > 0 && is_as_written(line, bytes);
         damaged += !good;
+        rc = read_sums(s, line, bytes, good, reterr);
         if (rc < 0)
             return rc;
     }

@@ -9,6 +9,13 @@
  * Sums are appended after the results they speak of are synced.  A sum without its line therefore
  * says that the line was lost, changed or taken out, and never that it is still on its way.  They
  * have no order: the results may be sorted, and lines taken out, without touching them.
+ *
+ * A line of the file that is damaged accuses nothing, as any of its sums may be wrong; but a sum in
+ * it that a result has vouches for that result, as no damage makes one by chance.
+ *
+ * What the sums cannot tell: a result that changed before its sum was made (in memory, or on the
+ * disk where a run without FILE.sums took it as it was), and one that changed and whose sum is
+ * damaged, too.
  * Knows bytes, not results. */
 #ifndef AQ_ENGINE_JOB_SUMS_H
 #define AQ_ENGINE_JOB_SUMS_H
@@ -34,7 +41,8 @@ struct aq_sums;
 
 /* An empty set. */
 int aq_sums_open(struct aq_sums **ret, struct aq_err *reterr);
-/* Adds what a file holds, none of it seen yet.  *ret_damaged: its lines that cannot be believed. */
+/* Adds what a file holds, none of it seen yet.  *ret_damaged: its lines that are not as they were
+ * written; sums in them may be seen, and are never missing. */
 int aq_sums_read(struct aq_sums *s, const char *path, uint64_t *ret_damaged, struct aq_err *reterr);
 /* Whether the sum is in the set; it then counts as seen. */
 bool aq_sums_see(struct aq_sums *s, uint64_t sum);
@@ -42,6 +50,8 @@ bool aq_sums_see(struct aq_sums *s, uint64_t sum);
 int aq_sums_add(struct aq_sums *s, uint64_t sum, struct aq_err *reterr);
 /* How many have not been seen. */
 uint64_t aq_sums_missing(const struct aq_sums *s);
+/* How many, at most, damage has made illegible: less those of damaged lines that have been seen. */
+uint64_t aq_sums_illegible(const struct aq_sums *s);
 /* Replaces the file by one of these sums, synced; of the seen ones alone, or of all. */
 int aq_sums_write(const struct aq_sums *s, const char *path, bool missing_too,
                   struct aq_err *reterr);

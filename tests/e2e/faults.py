@@ -262,9 +262,30 @@ class Disks(Faults):
         self.generate(status=3)
         before = self.sorted_lines()
         self.resize(disk, (os.path.getsize(self.output) // PAGE + 6) * PAGE)
-        self.generate("--retry-errors", status=4)
+        done = self.generate("--retry-errors", "--disk-full-wait", "1s", status=4)
+        self.assertIn(b"waiting up to 1 s", done.stderr)
         self.assertEqual(self.sorted_lines(), before)
         self.assertFalse(os.path.exists(self.output + ".tmp"))
+
+    def test_mending_waits_for_space(self):
+        disk = self.mount(4 << 20)
+        self.output = os.path.join(disk, "out.jsonl")
+        self.generate()
+        before = self.sorted_lines()
+        with open(self.output, "r+b") as f:
+            f.seek(9)
+            f.write(b"\0")
+        self.resize(disk, (os.path.getsize(self.output) // PAGE + 6) * PAGE)
+        done = self.generate("--disk-full-wait", "1s", status=4)
+        self.assertIn(b"No space left", done.stderr)
+        self.assertFalse(os.path.exists(self.output + ".damaged"))
+        child = self.start()
+        self.wait_for(lambda: b"waiting up to 600 s" in self.said())
+        self.resize(disk, 4 << 20)
+        self.assertEqual(child.wait(60), 0, self.said())
+        self.assertEqual(self.sorted_lines(), before)
+        with open(self.output + ".damaged", "rb") as f:
+            self.assertEqual(f.read().count(b"\n"), 1)
 
 
 class Rivals(Faults):

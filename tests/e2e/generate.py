@@ -407,7 +407,7 @@ class Generate(Rig):
         self.generate(status=3)
         self.generate()  # nothing to do
         done = self.generate("--retry-errors", "--overlong", "clip", "--allow-change", "overlong")
-        self.assertIn(b"1 error records taken out", done.stderr)
+        self.assertIn(b"1 error record taken out", done.stderr)
         self.assertEqual(sorted(self.results()), [1, 2])
         self.assertNotIn("error", self.results()[2])
 

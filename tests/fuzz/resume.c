@@ -2,6 +2,7 @@
  * What a resumed run finds: any bytes as results, sums and manifest, in sections with a line "%%"
  * between.  No record counts as done that has no line of its id and key, and none by a line that
  * sums accuse; when all is put in order every line is still there, with its sum, or set aside.
+ * With sums nothing is refused, but for the manifest.
  *   An empty section is a file that is not there; without a manifest the right one is written.
  *   Sums that begin with '@' are made: a digit stands for that line of the results (from 0), any
  *   other byte for a line that is lost.  By chance nothing would get past their checksum. */
@@ -97,19 +98,23 @@ static size_t split(struct line *lines, size_t max, const char *text, size_t byt
     return count;
 }
 
-/* The sums that can be believed. */
-static size_t believed(uint64_t *sums, const char *text, size_t bytes)
+/* The sums that can be believed; *ret_damaged: others may have been illegible. */
+static size_t believed(uint64_t *sums, bool *ret_damaged, const char *text, size_t bytes)
 {
     struct line lines[LINES_MAX];
     size_t count = 0, n = split(lines, LINES_MAX, text, bytes);
+    *ret_damaged = n == 0 || n == LINES_MAX || lines[0].count != 14;
     for (size_t i = 1; i < n; i++) { /* behind the header */
         const struct line *l = &lines[i];
         char check[17];
         bool ended = l->bytes + l->count < text + bytes;
-        if (!ended || l->count < 33 || l->count % 17 != 16 || l->count >= AQ_SUMS_LINE_BYTES)
+        if (!ended || l->count < 33 || l->count % 17 != 16 || l->count >= AQ_SUMS_LINE_BYTES) {
+            *ret_damaged = true;
             continue;
+        }
         snprintf(check, sizeof(check), "%016llx",
                  (unsigned long long)XXH3_64bits(l->bytes, l->count - 16));
+        *ret_damaged |= memcmp(check, l->bytes + l->count - 16, 16) != 0;
         for (size_t at = 0; !memcmp(check, l->bytes + l->count - 16, 16) && at + 17 < l->count;
              at += 17)
             if (count < SUMS_MAX &&
@@ -139,12 +144,13 @@ static bool is_of_row(const struct line *l, const struct aq_row *row, uint64_t i
     return same;
 }
 
-/* No record is done but by a line that is its own and that no sum accuses. */
+/* No record is done but by a line that is its own and that no sum accuses.  (Where sums are
+ * illegible, lines may have had them.) */
 static void check_done(const struct line *lines, size_t line_count, const uint64_t *sums,
-                       size_t sum_count)
+                       size_t sum_count, bool damaged)
 {
     bool missing = false;
-    for (size_t i = 0; i < sum_count && !missing; i++) {
+    for (size_t i = 0; i < sum_count && !missing && !damaged; i++) {
         bool found = false;
         for (size_t k = 0; k < line_count; k++)
             found |= lines[k].sum == sums[i];
@@ -195,7 +201,8 @@ static bool is_error(const struct line *l)
 static void check_settled(const struct line *lines, size_t line_count)
 {
     uint64_t done = job->done_before;
-    bool torn = job->old.walk.good_end < job->old.walk.end, kept = job->old.suspicious;
+    bool torn = job->old.walk.good_end < job->old.walk.end;
+    bool kept = torn && (job->old.unread || aq_sums_missing(job->old.sums));
     fuzz_check(aq_job_settle(job, NULL) == 0);
     size_t bytes, damaged_bytes;
     char *text = read_back(job->output, &bytes);
@@ -211,6 +218,7 @@ static void check_settled(const struct line *lines, size_t line_count)
     fuzz_check(aq_job_resume(job, NULL) == 0);
     const struct aq_job_old *old = &job->old;
     fuzz_check(job->done_before == done && !old->suspicious && !old->added && !old->retried);
+    fuzz_check(!old->unread);
     fuzz_check(!old->path || (!old->sums_damaged && !aq_sums_missing(old->sums)));
 }
 
@@ -272,15 +280,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         fuzz_check(aq_job_manifest_write(job, NULL) == 0);
     struct aq_err err = {0};
+    bool damaged, whole_manifest = count == 0;
     int rc = aq_job_resume(job, &err);
     if (rc < 0) {
         fuzz_check_error_text(&err);
+        fuzz_check(!whole_manifest || aq_file_size(job->sums) < 0);
         return 0;
     }
     char *text = read_back(job->sums, &count);
-    size_t sum_count = believed(sums, text, count);
+    size_t sum_count = believed(sums, &damaged, text, count);
     free(text);
-    check_done(lines, line_count, sums, sum_count);
+    check_done(lines, line_count, sums, sum_count, damaged);
     check_settled(lines, line_count);
     return 0;
 }

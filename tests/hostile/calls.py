@@ -69,15 +69,18 @@ class Calls(Bench):
 
     def failing(self, want, output, words, extra):
         seen = 0
+        words = [*words, "--disk-full-wait", "0.2s"]
         for call, code in (("fdatasync", errno.EROFS), ("fdatasync", errno.EIO), ("fsync", errno.EROFS),
-                           ("fsync", errno.EIO), ("rename", errno.EIO), ("ftruncate", errno.EIO)):
+                           ("fsync", errno.EIO), ("rename", errno.EIO), ("ftruncate", errno.EIO),
+                           ("write", errno.ENOSPC), ("write", errno.EDQUOT), ("fdatasync", errno.ENOSPC),
+                           ("rename", errno.ENOSPC)):
             self.half_done(output)
             count = self.count(call, output, words)
             for k in self.draw_calls(count):
                 self.half_done(output)
                 done = self.start(f"{call}:{k}:always={code}", output, words)
                 what = f"{call} {k} of {count}, {os.strerror(code)}: "
-                if call == "rename" and done.returncode in GOOD:
+                if call in ("rename", "write") and done.returncode in GOOD:
                     continue  # of the status file, which is no result
                 self.check(done.returncode == 4, f"{what}status {done.returncode}, not 4", done.stderr)
                 self.check(os.strerror(code).encode() in done.stderr, f"{what}a sentence", done.stderr)

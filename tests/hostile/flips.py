@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One bit flipped or one byte zeroed in what an earlier run left - results, sums or manifest - and the
-run is started again.  Each time the damage is said (or the run was refused with a cure that works),
-the results equal the undamaged ones, and a damaged line is kept beside them.
+"""One bit flipped or one byte zeroed in what an earlier run left - results, sums or manifest - or a page
+zeroed behind the results that have sums, as a power cut may leave it; and the run is started again.
+Each time the damage is said (or the run was refused with a cure that works), and the results equal the
+undamaged ones.
 
     flips.py AQUIFER MODEL FAULTY [--trials N] [--seed N]"""
 import os
@@ -12,7 +13,9 @@ import tempfile
 from hostile import Bench, GOOD, arguments, lines, remove
 
 SHARES = (("", 70), (".sums", 15), (".manifest.json", 15))  # percent of the trials
-SAID = (b"not as they were written", b"torn", b"damaged", b"no longer there", b"--allow-change")
+SAID = (b"not as it was written", b"not as they were written", b"torn", b"damaged", b"no longer there",
+        b"--allow-change")
+PAGE = 4096
 CURE = ("--allow-change", "manifest")
 
 
@@ -20,12 +23,17 @@ class Flips(Bench):
     def __init__(self, args, folder):
         super().__init__(args, folder, 24)
         self.want = self.path("want")
-        # Half of the trials find a whole output, half one that was cut off and has lines to come.
-        for name, extra in (("whole", ()), ("part", ("--limit", "16", "--ordered"))):
+        # Trials find a whole output, one that was cut off and has lines to come, or one whose lines are
+        # ahead of their sums.
+        for name, extra in (("whole", ()), ("part", ("--limit", "16", "--ordered")), ("ahead", ("--limit", "8"))):
             self.run_well(self.path(name), extra)
         os.replace(self.path("whole"), self.want)
         shutil.copy(self.want, self.path("whole"))
         os.replace(self.path("part"), self.path("part.part"))
+        self.ahead_from = os.path.getsize(self.path("ahead"))
+        shutil.copy(self.path("ahead.sums"), self.path("sums"))
+        self.run_well(self.path("ahead"))
+        os.replace(self.path("sums"), self.path("ahead.sums"))
         self.totals = dict(silent=0, lost=0, crashed=0)
 
     def place(self, name, output):
@@ -44,17 +52,29 @@ class Flips(Bench):
             f.write(content)
         return f"byte {at} of '{os.path.basename(path)}', {was} to {content[at]}"
 
+    def lose_page(self, path):
+        draw, size = self.args.draw, os.path.getsize(path)
+        at = draw.randrange(self.ahead_from, size)
+        count = min(size - at, draw.choice((1, draw.randint(1, PAGE), size)))
+        with open(path, "r+b") as f:
+            f.seek(at)
+            f.write(bytes(count))
+        return f"{count} bytes at {at} of '{os.path.basename(path)}' zeroed, sums up to {self.ahead_from}"
+
     def trial(self, number):
         draw, output = self.args.draw, self.path("got")
-        name = draw.choice(("whole", "part"))
+        name = draw.choice(("whole", "part", "ahead"))
         ending = draw.choices([e for e, _ in SHARES], [s for _, s in SHARES])[0]
         extra = ("--ordered",) if name == "part" else draw.choice(((), ("--retry-errors",)))
         remove(output)
         self.place(name, output)
-        what = self.damage(output + (".part" if not ending and name == "part" else ending))
+        if name == "ahead":
+            what = self.lose_page(output)
+        else:
+            what = self.damage(output + (".part" if not ending and name == "part" else ending))
         done = self.run(output, extra)
         said = done.stderr
-        if done.returncode == 1:
+        if done.returncode == 1 and name != "ahead":
             done = self.run(output, extra + CURE)
         noticed = any(word in said for word in SAID)
         problem = None

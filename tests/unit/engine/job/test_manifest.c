@@ -103,7 +103,8 @@ static void a_changed_record_is_run_again_and_the_old_line_stays(void **state)
     assert_int_equal(job_rig_run(rig, ""), 0);
     job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [7]}\n");
     assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
-    assert_non_null(strstr(rig->lines.data, "1 lines belong to no record"));
+    assert_true(job_rig_said(rig, "1 line belongs to no record"));
+    assert_true(job_rig_said(rig, "it stays"));
     json_t *results = job_rig_results(rig, "out.jsonl");
     assert_int_equal(json_array_size(results), 3);
     json_decref(results);
@@ -129,14 +130,20 @@ static void an_empty_output_is_no_obstacle(void **state)
     assert_int_equal(job_rig_run(rig, ""), 0);
 }
 
-static void a_line_in_the_middle_that_is_no_result_is_named(void **state)
+/* Without sums nobody knows whose it is; also the last one is not taken for torn. */
+static void a_line_that_is_no_result_is_named_where_there_are_no_sums(void **state)
 {
     struct job_rig *rig = *state;
     free(job_rig_full_run(rig));
+    unlink(job_rig_path(rig, "out.jsonl.sums"));
     char *text = job_rig_read(rig, "out.jsonl");
     job_rig_write(rig, "out.jsonl", "not ours\n");
     job_rig_append(rig, "out.jsonl", text, strlen(text));
     job_rig_assert_refused(rig, "", "line 1");
+    job_rig_assert_refused(rig, "", "take it out");
+    job_rig_write(rig, "out.jsonl", text);
+    job_rig_append(rig, "out.jsonl", "not ours\n", 9);
+    job_rig_assert_refused(rig, "", "line 61");
     free(text);
 }
 
@@ -148,8 +155,10 @@ static void a_manifest_that_cannot_be_read_is_an_error(void **state)
     job_rig_assert_refused(rig, "", "manifest");
     job_rig_write(rig, "out.jsonl.manifest.json", "{\"schema\": 1}");
     job_rig_assert_refused(rig, "", "values");
+    job_rig_assert_refused(rig, "", "--allow-change manifest");
     job_rig_write(rig, "out.jsonl.manifest.json", "{\"schema\": 2, \"values\": {}}");
     job_rig_assert_refused(rig, "", "another version");
+    job_rig_assert_refused(rig, "", "--allow-change manifest");
     job_rig_cut(rig, "out.jsonl.manifest.json", 0);
     job_rig_assert_refused(rig, "", "--overwrite");
 }
@@ -163,7 +172,10 @@ static void overwrite_renames_and_never_deletes(void **state)
     char *kept = job_rig_read(rig, "out.jsonl.old.1");
     assert_string_equal(kept, old);
     assert_true(job_rig_exists(rig, "out.jsonl.manifest.json.old.1"));
+    job_rig_write(rig, "out.jsonl.damaged", "{\n"); /* of the results that are set aside now */
     assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.damaged"));
+    assert_true(job_rig_exists(rig, "out.jsonl.damaged.old.2"));
     assert_true(job_rig_exists(rig, "out.jsonl.old.2"));
     free(kept);
     free(old);
@@ -198,12 +210,11 @@ static void a_changed_byte_of_the_manifest_is_found_and_has_a_cure(void **state)
         char change = round % 3 ? (char)(1 << aq_prng_below(29, round, 1, 8)) : 0;
         job_rig_change_byte(rig, "out.jsonl.manifest.json", at, change);
         job_rig_assert_refused(rig, "", "--allow-change manifest");
+        fake_engine.loads = 0;
         assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"manifest\"]"), 0);
+        assert_int_equal(fake_engine.loads, 0); /* nothing to do, but it is written again */
+        assert_int_equal(job_rig_run(rig, ""), 0);
         job_rig_assert_results(rig, want);
-        job_rig_records(rig, RECORDS + 1 + round); /* so that the manifest is written again */
-        assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\", \"manifest\"]"), 0);
-        free(want);
-        want = job_rig_sorted(rig, "out.jsonl");
     }
     free(want);
 }
@@ -220,7 +231,7 @@ static const struct CMUnitTest tests[] = {
     T(a_changed_record_is_run_again_and_the_old_line_stays),
     T(results_without_a_manifest_are_left_alone),
     T(an_empty_output_is_no_obstacle),
-    T(a_line_in_the_middle_that_is_no_result_is_named),
+    T(a_line_that_is_no_result_is_named_where_there_are_no_sums),
     T(a_manifest_that_cannot_be_read_is_an_error),
     T(overwrite_renames_and_never_deletes),
     T(an_overwrite_that_was_cut_off_loses_nothing),
