@@ -12,6 +12,7 @@ struct fake_engine {
     uint32_t vocab, context, seats; /* defaults: 4096, 256, 4 */
     uint32_t eos_every;             /* EOS once in about so many tokens; 0: never */
     uint64_t model_hash;
+    bool packed;        /* the model is a store */
     double pass_s;      /* a pass takes this long */
     uint64_t fail_pass; /* this pass (from 1) fails with -EIO; 0: none */
     bool refuse_plan;   /* nothing fits */

@@ -140,6 +140,7 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     i->parameters = m->steps.parameters;
     i->model_hash = m->hash;
     i->random_weights = m->random;
+    i->packed = aq_model_store_format(m) >= 0;
     i->kv = e->opts.kv;
     return aq_kv_policy_check_context(&i->kv, i->context, reterr);
 }

@@ -91,6 +91,7 @@ struct aq_engine_info {
     uint64_t parameters;
     uint64_t model_hash; /* identity of the checkpoint or store, or of (shape, seed) */
     bool random_weights;
+    bool packed;          /* from a store: model_hash says how its weights were rounded, too */
     const char *lossy[8]; /* sentences: what is rounded, e.g. "compute bf16 rounds f16 weights" */
     uint32_t lossy_count;
     uint64_t host_budget;

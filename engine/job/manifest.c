@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/build_info.h"
+#include "engine/model/pack.h"
 #include "engine/options/kv.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -47,6 +48,17 @@ static void add_kv(json_t **v, const struct aq_kv_policy *p)
     json_decref(kv);
 }
 
+/* How scales are rounded where this run rounds them and earlier versions did it otherwise. */
+static void add_scales(json_t **v, const struct aq_engine_info *i)
+{
+    const char *weights = i->packed ? NULL : aq_pack_scales(i->weight_format);
+    const char *kv = aq_pack_scales(i->kv_format);
+    if (weights)
+        aq_json_put(v, "weight_scales", json_string(weights));
+    if (kv)
+        aq_json_put(v, "kv_scales", json_string(kv));
+}
+
 static void add_model(json_t **v, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
@@ -57,6 +69,7 @@ static void add_model(json_t **v, const struct aq_job *j)
     aq_json_put(v, "weights", json_string(i->random_weights ? "random" : "real"));
     aq_json_put(v, "weight_format", json_string(aq_dtype_name(i->weight_format)));
     aq_json_put(v, "kv_format", json_string(aq_dtype_name(i->kv_format)));
+    add_scales(v, i);
     aq_json_put(v, "compute", json_string(aq_dtype_name(i->compute)));
     aq_json_put(v, "backend", json_string(i->backend));
     aq_json_put(v, "isa", json_string(i->isa));

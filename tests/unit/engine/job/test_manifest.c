@@ -76,6 +76,33 @@ static void version_backend_and_isa_only_warn(void **state)
     assert_non_null(strstr(rig->lines.data, "isa was \"abacus\""));
 }
 
+/* Earlier versions rounded int4's scales up: where this run rounds them, the results would be of
+ * two kinds.  A store says by its hash how its weights were rounded. */
+static void int4_of_an_earlier_version_is_another_run(void **state)
+{
+    static const char *const options[] = {"\"weight_format\": \"int4\"", "\"kv_format\": \"int4\""};
+    static const char *const keys[] = {"weight_scales", "kv_scales"};
+    struct job_rig *rig = *state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(options); i++) {
+        char allowed[100];
+        snprintf(allowed, sizeof(allowed), "%s, \"overwrite\": true", options[i]);
+        job_rig_records(rig, RECORDS);
+        assert_int_equal(job_rig_run(rig, allowed), 0);
+        assert_int_equal(job_rig_run(rig, options[i]), 0);
+        json_t *m = job_rig_manifest(rig);
+        assert_int_equal(json_object_del(json_object_get(m, "values"), keys[i]), 0);
+        job_rig_old_manifest(rig, m);
+        job_rig_assert_refused(rig, options[i], keys[i]);
+        snprintf(allowed, sizeof(allowed), "%s, \"allow_change\": [\"%s\"]", options[i], keys[i]);
+        assert_int_equal(job_rig_run(rig, allowed), 0);
+    }
+    fake_engine.packed = true;
+    assert_int_equal(job_rig_run(rig, "\"weight_format\": \"int4\", \"overwrite\": true"), 0);
+    json_t *m = job_rig_manifest(rig);
+    assert_null(json_object_get(json_object_get(m, "values"), "weight_scales"));
+    json_decref(m);
+}
+
 static void what_may_change_changes_silently(void **state)
 {
     struct job_rig *rig = *state;
@@ -226,6 +253,7 @@ static const struct CMUnitTest tests[] = {
     T(another_kv_policy_is_another_run),
     T(allowed_changes_go_on),
     T(version_backend_and_isa_only_warn),
+    T(int4_of_an_earlier_version_is_another_run),
     T(what_may_change_changes_silently),
     T(more_records_go_on_when_the_input_may_change),
     T(a_changed_record_is_run_again_and_the_old_line_stays),
