@@ -3,7 +3,11 @@
  * holds one version of each.  Kernels compute on pointers and shapes; they do not know where bytes
  * came from, never allocate, never print and never fail on data (programmer errors are asserted).
  * Reduction orders depend on the model's shape only: a row's result is the same bits alone or in a
- * batch, with one thread or many. */
+ * batch, with one thread or many.
+ *
+ * A kernel takes one struct.  What the struct points to is an array of the caller's; the structs of
+ * AQ_KERNELS have no holes between their members, so that a backend may keep, compare and hash a
+ * call as bytes (an odd number of 32-bit members ends in `reserved`, which is 0). */
 #ifndef AQ_KERNELS_KERNELS_H
 #define AQ_KERNELS_KERNELS_H
 
@@ -11,9 +15,14 @@
 #include "base/threads.h"
 #include "base/types.h"
 
+/* Between the two the compiler refuses a struct with a hole. */
+#define AQ_NO_HOLES_BEGIN                                                                          \
+    _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic error \"-Wpadded\"")
+#define AQ_NO_HOLES_END _Pragma("GCC diagnostic pop")
+
 /* ---- execution context ------------------------------------------------------------------- */
 
-/* A worker pool and a scratch area per worker. */
+/* A worker pool and a scratch area per worker; kernels of another backend have their own. */
 struct aq_exec;
 
 /* scratch_bytes per worker: aq_kernels_scratch_bytes() for the largest shapes that will be run.
@@ -110,6 +119,7 @@ typedef void aq_unpack_fn(struct aq_exec *ex, const struct aq_unpack *u);
 
 enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
 
+AQ_NO_HOLES_BEGIN
 /* LAYER  y = (x - mean) / sqrt(var + eps) * w + b
  * RMS    y = x / sqrt(mean of x^2 + eps) * w
  * CAST   y = x
@@ -119,15 +129,15 @@ enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
  *   row_index  NULL, or the row of x for each row of y (a gather) */
 struct aq_norm {
     enum aq_norm_kind kind;
+    enum aq_dtype y_dtype;
     const float *x;
     size_t x_stride;
     const uint32_t *row_index;
     void *y;
-    enum aq_dtype y_dtype;
     size_t y_stride;
     const float *w, *b;
     float eps;
-    uint32_t rows, dim;
+    uint32_t rows, dim, reserved;
 };
 typedef void aq_norm_fn(struct aq_exec *ex, const struct aq_norm *n);
 
@@ -141,19 +151,27 @@ struct aq_embed {
     enum aq_layout table_layout;
     const uint32_t *id;
     const void *positions;
-    enum aq_dtype positions_dtype;
     const uint32_t *position;
     void *y;
-    enum aq_dtype y_dtype;
+    enum aq_dtype positions_dtype, y_dtype;
     size_t y_stride;
     uint32_t rows, k;
 };
 typedef void aq_embed_fn(struct aq_exec *ex, const struct aq_embed *e);
 
-/* y[r][d] += positions[position[r]][d]: for models whose embedding is projected first. */
-typedef void aq_add_rows_fn(struct aq_exec *ex, float *y, size_t y_stride, const void *table,
-                            enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows,
-                            uint32_t k);
+/* y[r][d] += table[index[r]][d]: positions, for models whose embedding is projected first.
+ *   y      f32 [rows][k], row stride y_stride
+ *   table  row-major [..][k] of table_dtype */
+struct aq_add_rows {
+    float *y;
+    size_t y_stride;
+    const void *table;
+    const uint32_t *index;
+    enum aq_dtype table_dtype;
+    uint32_t rows, k, reserved;
+};
+typedef void aq_add_rows_fn(struct aq_exec *ex, const struct aq_add_rows *a);
+AQ_NO_HOLES_END
 
 /* ---- attention over pages of head-blocks ------------------------------------------------- */
 
@@ -198,16 +216,37 @@ enum aq_attn_stat {
 /* How the query heads of a KV head are taken together: per query, before anything is summed. */
 enum aq_attn_group { AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX, AQ_ATTN_FIRST };
 
+/* Which of the candidates is the victim. */
+enum aq_attn_victim {
+    AQ_ATTN_NO_RULE,  /* none: there is no rule, and slots.score and slots.victim are left alone */
+    AQ_ATTN_BY_SCORE, /* the lowest score */
+    AQ_ATTN_BY_POSITION, /* the highest position */
+};
+
+AQ_NO_HOLES_BEGIN
 /* What is remembered of a query's probabilities, and which key is given up: c(i, j) is the sum,
  * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j. */
 struct aq_attn_rule {
+    enum aq_attn_victim victim;
     enum aq_attn_stat stat;
     enum aq_attn_group group;
-    float threshold;  /* of BELOW */
-    float decay;      /* what a score is multiplied by per query; 1 keeps all of it */
-    bool by_position; /* the victim is the highest position of the candidates, not the lowest score
-                       */
-    uint32_t sinks;   /* the first positions, which are never given up */
+    float threshold; /* of BELOW */
+    float decay;     /* what a score is multiplied by per query; 1 keeps all of it */
+    uint32_t sinks;  /* the first positions, which are never given up */
+};
+
+/* Which pairs of a query and a key count.  A query's own key is at distance 0. */
+struct aq_attn_pairs {
+    uint32_t rows;     /* of the last so many queries; 0: of all */
+    uint32_t min_dist; /* keys at least so far behind the query; 0: its own too */
+    uint32_t band;     /* keys less far than this behind the query; 0: all */
+};
+
+/* At least the largest of what the arrays of a call hold, for launches whose host code cannot look
+ * into them. */
+struct aq_attn_reach {
+    uint32_t rows; /* query rows of a sequence */
+    uint32_t len;  /* keys of a head */
 };
 
 /* out[row][h*D + d] = sum over keys j of softmax_j(scale * q[row][h] . K[j]) * V[j][d]
@@ -221,19 +260,23 @@ struct aq_attn_rule {
  * rows of a KV head): 2 * len * head_dim * kv_heads elements. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
-    uint32_t seq_count;
     const float *q;
     size_t q_stride;
     void *out;
-    enum aq_dtype out_dtype;
     size_t out_stride;
-    enum aq_dtype kv_dtype;
+    /* Optional f32 [total rows][kv_heads * q_per_kv]: log of the sum of exp(scale q.k). */
+    float *log_sum_exp;
+    const float *k_new, *v_new; /* of aq_kv_append_fn */
+    size_t new_stride;
+    uint32_t seq_count;
+    enum aq_dtype out_dtype, kv_dtype;
     uint32_t kv_heads, q_per_kv, head_dim;
     float scale;
-    float *log_sum_exp; /* optional f32 [total rows][kv_heads * q_per_kv]: log of the sum of
-                           exp(scale q.k) */
-    const struct aq_attn_rule *rule; /* NULL: slots.score and slots.victim are left alone */
+    struct aq_attn_rule rule;
+    struct aq_attn_pairs pairs; /* of aq_attn_stats_fn */
+    struct aq_attn_reach reach; /* of another backend than the CPU */
 };
+AQ_NO_HOLES_END
 /* For one query row, or a few, per sequence: bound by reading K and V.
  * With a rule and slots.score: once a row's softmax is known, for each slot j that it sees,
  *     score[h][j] = decay * score[h][j] + c(row, j)
@@ -245,36 +288,28 @@ typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
  * notice of rules: aq_attn_stats_fn makes the scores of a prompt. */
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
-/* Which pairs of a query and a key count.  A query's own key is at distance 0. */
-struct aq_attn_pairs {
-    uint32_t rows;     /* of the last so many queries; 0: of all */
-    uint32_t min_dist; /* keys at least so far behind the query; 0: its own too */
-    uint32_t band;     /* keys less far than this behind the query; 0: all */
-};
-/* slots.score[h][j] = sum over the queries i of a sequence that see j and count (pairs; NULL: all)
- * of decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.
+/* slots.score[h][j] = sum over the queries i of a sequence that see j and count (a->pairs) of
+ * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.
  *   probabilities are exp(scale q.k - a->log_sum_exp) as attention saved it; the products are those
  *   of aq_attn_prefill_fn; sums are f32, queries ascend, in tiles that begin at fixed queries
  * a->rule is needed and every sequence's slots.score; a->out is not used, nor is V.  Memory beside
  * the scores: a tile.  Parallel over (sequence, KV head, tile of keys); the bits depend on the
  * sequence and head only. */
-typedef void aq_attn_stats_fn(struct aq_exec *ex, const struct aq_attn *a,
-                              const struct aq_attn_pairs *pairs);
+typedef void aq_attn_stats_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* Stores the new K and V rows of each sequence into its last `rows` slots:
- *   k_new, v_new  f32 [total rows][kv_heads * head_dim], row stride `stride`;  rounded to kv_dtype,
- *                 or a group of int8 or int4 each, chosen as by aq_pack_panel_fn
+ *   k_new, v_new  f32 [total rows][kv_heads * head_dim], row stride new_stride;  rounded to
+ *                 kv_dtype, or a group of int8 or int4 each, chosen as by aq_pack_panel_fn
  * or, where the sequence says overwrite, its only row into slot victim[h] of each head.  Where
  * slots.position is given, the position of each slot written is stored there (position + i), and 0
  * as its score where slots.score is.  a->q, a->out and a->rule are not used. */
-typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
-                             const float *v_new, size_t stride);
+typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* victim[h] = the slot that gives way to the row at the next position, t = position + rows: of the
  * slots j < len[h] with sinks <= position[h][j] < t + 1 - recent the one of the lowest score (of
- * equal ones the lowest position), or with by_position the one of the highest position; UINT32_MAX
- * where there is none.  A NaN counts as an infinite score.
- * a->rule is needed, slots.position, slots.victim, and slots.score unless by_position; a sequence
+ * equal ones the lowest position), or by position the one of the highest position; UINT32_MAX where
+ * there is none.  A NaN counts as an infinite score.
+ * a->rule is needed, slots.position, slots.victim, and slots.score unless by position; a sequence
  * without slots.victim is passed over.  q, out, K and V are not used. */
 typedef void aq_kv_victim_fn(struct aq_exec *ex, const struct aq_attn *a);
 
@@ -292,15 +327,21 @@ struct aq_kv_select {
     uint32_t keep_stride;
     uint32_t *count; /* [kv_heads]: how many */
 };
+AQ_NO_HOLES_BEGIN
+struct aq_kv_selects {
+    const struct aq_kv_select *selects;
+    uint32_t count, kv_heads;
+};
+AQ_NO_HOLES_END
 /* Of equal values the higher position stays (then, among heads, the lower head); a NaN counts as
  * infinite.  Parallel over heads (over sequences where layer). */
-typedef void aq_kv_select_fn(struct aq_exec *ex, const struct aq_kv_select *selects,
-                             uint32_t select_count, uint32_t kv_heads);
+typedef void aq_kv_select_fn(struct aq_exec *ex, const struct aq_kv_selects *s);
 
 /* A sequence's blocks, addressed as in struct aq_attn_seq, its slots, and which of them move: i
  * stands for slot list[h * list_stride + i] of head h, or first + i where there is no list. */
 struct aq_kv_side {
     uint8_t *const *block;
+    uint32_t block_count; /* entries of the table, for a backend that has to copy it */
     uint32_t head_table_step;
     size_t head_offset;
     struct aq_attn_slots slots; /* score and position move where both sides have them */
@@ -318,10 +359,26 @@ struct aq_kv_move {
     const uint32_t *count;
     uint32_t count_step;
 };
+AQ_NO_HOLES_BEGIN
+struct aq_kv_moves {
+    const struct aq_kv_move *moves;
+    uint32_t count;
+    enum aq_dtype kv_dtype;
+    uint32_t kv_heads, head_dim;
+};
+
+/* target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h], or UINT32_MAX where that is not below `whole`. */
+struct aq_kv_note {
+    uint32_t *target;
+    const uint32_t *victim;
+    uint32_t kv_heads, whole;
+};
+AQ_NO_HOLES_END
 /* Copies bytes, whatever the format.  Parallel over (move, head); no two moves may touch the same
  * rows. */
-typedef void aq_kv_move_fn(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
-                           enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim);
+typedef void aq_kv_move_fn(struct aq_exec *ex, const struct aq_kv_moves *m);
+/* On the calling thread. */
+typedef void aq_kv_note_fn(struct aq_exec *ex, const struct aq_kv_note *n);
 
 /* ---- logits ------------------------------------------------------------------------------ */
 
@@ -332,10 +389,17 @@ struct aq_logits_stat {
                            logit[i] - log_sum_exp; -inf when there is none */
     uint32_t bad_count; /* NaN or infinite logits: any at all is for the caller to report */
 };
+AQ_NO_HOLES_BEGIN
 /* stat[r] of logits f32 [rows][vocab], row stride `stride`.  Fixed order per row: chunks of 4096.
  */
-typedef void aq_logits_stat_fn(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
-                               size_t stride, uint32_t rows, uint32_t vocab);
+struct aq_logits {
+    struct aq_logits_stat *stat;
+    const float *logits;
+    size_t stride;
+    uint32_t rows, vocab;
+};
+AQ_NO_HOLES_END
+typedef void aq_logits_stat_fn(struct aq_exec *ex, const struct aq_logits *l);
 
 /* ---- the table --------------------------------------------------------------------------- */
 
@@ -346,23 +410,31 @@ enum aq_isa {
     AQ_ISA_AMX = 1u << 3,        /* AMX-BF16 tiles */
 };
 
+/* The kernels that every backend has, each with the struct that it takes: what is declared,
+ * tabulated or wrapped for all of them is made from these rows. */
+#define AQ_KERNELS(ROW)                                                                            \
+    ROW(norm, aq_norm)                                                                             \
+    ROW(embed, aq_embed)                                                                           \
+    ROW(add_rows, aq_add_rows)                                                                     \
+    ROW(attn_decode, aq_attn)                                                                      \
+    ROW(attn_prefill, aq_attn)                                                                     \
+    ROW(attn_stats, aq_attn)                                                                       \
+    ROW(kv_append, aq_attn)                                                                        \
+    ROW(kv_victim, aq_attn)                                                                        \
+    ROW(kv_select, aq_kv_selects)                                                                  \
+    ROW(kv_move, aq_kv_moves) /* gathers too */                                                    \
+    ROW(kv_note, aq_kv_note)                                                                       \
+    ROW(logits_stat, aq_logits)
+
 struct aq_kernels {
-    unsigned isa;                /* what the table was filled for */
-    aq_product_fn *product_f32;  /* x f32 */
-    aq_product_fn *product_bf16; /* x bf16 */
-    aq_pack_panel_fn *pack_panel;
+    unsigned isa;                 /* what the CPU's table was filled for */
+    aq_product_fn *product_f32;   /* x f32 */
+    aq_product_fn *product_bf16;  /* x bf16 */
+    aq_pack_panel_fn *pack_panel; /* the CPU's only */
     aq_unpack_fn *unpack;
-    aq_norm_fn *norm;
-    aq_embed_fn *embed;
-    aq_add_rows_fn *add_rows;
-    aq_attn_decode_fn *attn_decode;
-    aq_attn_prefill_fn *attn_prefill;
-    aq_attn_stats_fn *attn_stats;
-    aq_kv_append_fn *kv_append;
-    aq_kv_victim_fn *kv_victim;
-    aq_kv_select_fn *kv_select;
-    aq_kv_move_fn *kv_move; /* gathers too */
-    aq_logits_stat_fn *logits_stat;
+#define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
+    AQ_KERNELS(AQ_KERNELS_MEMBER)
+#undef AQ_KERNELS_MEMBER
 };
 
 /* The instruction sets this CPU and operating system offer and this build contains. */

@@ -11,18 +11,10 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .product_bf16 = aq_product_bf16_ref,
         .pack_panel = aq_pack_panel_ref,
         .unpack = aq_unpack_ref,
-        .norm = aq_norm_ref,
-        .embed = aq_embed_ref,
-        .add_rows = aq_add_rows_ref,
-        .attn_decode = aq_attn_decode_ref,
-        .attn_prefill = aq_attn_prefill_ref,
-        .attn_stats = aq_attn_stats_ref,
-        .kv_append = aq_kv_append_ref,
-        .kv_victim = aq_kv_victim_ref,
-        .kv_select = aq_kv_select_ref,
-        .kv_move = aq_kv_move_ref,
-        .logits_stat = aq_logits_stat_ref,
     };
+#define REFERENCE(name, params) k->name = aq_##name##_ref;
+    AQ_KERNELS(REFERENCE)
+#undef REFERENCE
 #if AQ_HAVE_AVX2
     if (isa & AQ_ISA_AVX2) {
         k->norm = aq_norm_avx2;

@@ -5,6 +5,7 @@
 
 #include "config.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
@@ -117,6 +118,38 @@ int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct a
     }
     *ret = c;
     return 0;
+}
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} launchers[] = {
+#define ROW(name, params) [AQ_CUDA_KERNEL_##name] = {#name, sizeof(struct params)},
+    AQ_CUDA_KERNELS(ROW)
+#undef ROW
+};
+
+const char *aq_cuda_kernel_name(enum aq_cuda_kernel kernel)
+{
+    return kernel == AQ_CUDA_KERNEL_dense ? "cublasLtMatmul" : launchers[kernel].name;
+}
+
+size_t aq_cuda_kernel_bytes(enum aq_cuda_kernel kernel)
+{
+    return launchers[kernel].bytes;
+}
+
+int aq_cuda_launch(const struct aq_cuda_kernels *k, const struct aq_cuda_exec *ex,
+                   enum aq_cuda_kernel kernel, const void *params)
+{
+    switch (kernel) {
+#define CASE(name, type)                                                                           \
+    case AQ_CUDA_KERNEL_##name: return k->name(ex, params);
+        AQ_CUDA_KERNELS(CASE)
+#undef CASE
+    }
+    assert(!"a kernel");
+    return -EINVAL;
 }
 
 int aq_cuda_pieces(void *user, void *native, const struct aq_copy_piece *pieces, uint32_t count)

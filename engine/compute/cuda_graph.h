@@ -17,11 +17,6 @@ struct aq_cuda_record_opts {
     uint32_t pass_lists_max; /* that come one after the other before one comes again; 0: as usual */
     uint64_t
         graphs_bytes; /* once so much less of the GPU's memory is free, no more graphs are made */
-    /* There is no room for another launch: the user launches what is noted (aq_cuda_record_launch),
-     * and from then on the real thing, by an exec of its own stream.  0, or the code that this came
-     * to: then there is no other launch. */
-    int (*full)(void *user);
-    void *user;
 };
 
 int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record_opts *opts,
@@ -29,15 +24,13 @@ int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record
 /* Nothing runs any more.  NULL is fine. */
 void aq_cuda_record_close(struct aq_cuda_record *r);
 
-/* Kernels that note.  They are given an exec whose stream is the recorder; those that it does not
- * know are NULL.  What the arguments point to has to be there at the launch; what is read at the
- * call (outer structs, rules, pairs) is copied. */
-const struct aq_cuda_kernels *aq_cuda_record_kernels(const struct aq_cuda_record *r);
-
 /* Nothing is noted. */
 void aq_cuda_record_clear(struct aq_cuda_record *r);
-/* What is noted from now on belongs to this op: a number that a failure is told with. */
-void aq_cuda_record_op(struct aq_cuda_record *r, uint32_t op);
+/* Notes a launch: a copy of the kernel's struct.  What that points to has to be there when it is
+ * launched.  op: a number that a failure is told with.  False: there is no room for another; what
+ * is noted has to be launched first. */
+bool aq_cuda_record_add(struct aq_cuda_record *r, enum aq_cuda_kernel kernel, const void *params,
+                        uint32_t op);
 /* Puts all that is noted on the stream, in order; `again`: it may be looked up, and become a graph.
  * 0, or a code for aq_cuda_error_text(): then *ret_what names the kernel and *ret_op its op. */
 int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, bool again,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Launches in the place of the CPU's kernels: see compute_cuda.h. */
+ * Launches in the place of the CPU's kernels: see cuda_lane.h. */
 #include "engine/compute/cuda_lane.h"
 
 #include "engine/compute/cuda_graph.h"
@@ -11,8 +11,7 @@
 
 struct aq_compute_cuda {
     struct aq_compute c;
-    const struct aq_cuda_kernels *k; /* at work: the real ones, or those that note */
-    const struct aq_cuda_kernels *real;
+    const struct aq_cuda_kernels *k;
     const struct aq_gpu_ops *gpu_ops;
     struct aq_gpu *gpu;
     struct aq_device *device;
@@ -35,7 +34,6 @@ struct aq_compute_cuda {
      * what has another size in every pass, down to where from the back, and how much of the front
      * has been sent. */
     struct aq_cuda_record *record;
-    void *stream;
     bool noting; /* launches are; what is on the desks goes there in front of all of them */
     uint32_t desk, desks, op;
     size_t used, back, sent;
@@ -44,9 +42,10 @@ struct aq_compute_cuda {
     uint32_t failed_op;
 };
 
-static struct aq_compute_cuda *cuda_of(struct aq_compute *c)
+/* What kernels of the lane's table are called with is the lane itself. */
+static struct aq_compute_cuda *cuda_of(struct aq_exec *lane)
 {
-    return (struct aq_compute_cuda *)c;
+    return (struct aq_compute_cuda *)lane;
 }
 
 /* ---- the desk ---------------------------------------------------------------------------- */
@@ -110,7 +109,7 @@ static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
     uint8_t *there;
     const uint8_t *here = place(c, from, &there);
     if (end > from && !failed(c))
-        note(c, c->gpu_ops->copy(c->gpu, c->stream, there, here, end - from, AQ_GPU_H2D),
+        note(c, c->gpu_ops->copy(c->gpu, c->ex.stream, there, here, end - from, AQ_GPU_H2D),
              "cudaMemcpyAsync");
 }
 
@@ -125,29 +124,33 @@ static void send(struct aq_compute_cuda *c)
 /* Makes the launches that are noted; what follows is launched at once. */
 static void launch_noted(struct aq_compute_cuda *c, bool again)
 {
-    struct aq_cuda_exec ex = c->ex;
     const char *what;
     uint32_t op;
-    ex.stream = c->stream;
     send_range(c, 0, c->used);
     send_range(c, c->back, c->desks * c->sizes.desk_bytes);
     c->sent = c->used;
-    int rc = failed(c) ? 0 : aq_cuda_record_launch(c->record, &ex, again, &what, &op);
+    int rc = failed(c) ? 0 : aq_cuda_record_launch(c->record, &c->ex, again, &what, &op);
     if (rc) {
         note(c, rc, what);
         c->failed_op = op;
     }
     c->noting = false;
-    c->k = c->real;
-    c->ex.stream = c->stream;
 }
 
-static int no_more_room(void *user)
+/* Puts a kernel on the stream, or on the list of those that go there together. */
+static void launch(struct aq_compute_cuda *c, enum aq_cuda_kernel kernel, const void *params)
 {
-    struct aq_compute_cuda *c = user;
-    launch_noted(c, false);
-    return c->rc;
+    if (failed(c) || (c->noting && aq_cuda_record_add(c->record, kernel, params, c->op)))
+        return;
+    if (c->noting) /* there is no room for another */
+        launch_noted(c, false);
+    if (!failed(c))
+        note(c, aq_cuda_launch(c->k, &c->ex, kernel, params), aq_cuda_kernel_name(kernel));
 }
+
+/* A launch by the kernel's name, whose launcher says of what type the struct has to be. */
+#define LAUNCH(c, name, params)                                                                    \
+    ((void)sizeof(aq_cuda_##name(&(c)->ex, (params))), launch(c, AQ_CUDA_KERNEL_##name, (params)))
 
 /* Nothing of the host's but what is pinned may reach a kernel. */
 static void check(const struct aq_compute_cuda *c, const void *p)
@@ -157,9 +160,9 @@ static void check(const struct aq_compute_cuda *c, const void *p)
 
 /* ---- rows -------------------------------------------------------------------------------- */
 
-static void cuda_norm(struct aq_compute *base, const struct aq_norm *n)
+static void cuda_norm(struct aq_exec *lane, const struct aq_norm *n)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_compute_cuda *c = cuda_of(lane);
     struct aq_norm with = *n;
     check(c, n->x);
     check(c, n->y);
@@ -168,35 +171,30 @@ static void cuda_norm(struct aq_compute *base, const struct aq_norm *n)
     if (n->row_index)
         with.row_index = give(c, n->row_index, n->rows * sizeof(*n->row_index));
     send(c);
-    if (!failed(c))
-        note(c, c->k->norm(&c->ex, &with), "norm");
+    LAUNCH(c, norm, &with);
 }
 
-static void cuda_embed(struct aq_compute *base, const struct aq_embed *e)
+static void cuda_embed(struct aq_exec *lane, const struct aq_embed *e)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_compute_cuda *c = cuda_of(lane);
     struct aq_embed with = *e;
     assert(!e->positions);
     check(c, e->table);
     check(c, e->y);
     with.id = give(c, e->id, e->rows * sizeof(*e->id));
     send(c);
-    if (!failed(c))
-        note(c, c->k->embed(&c->ex, &with), "embed");
+    LAUNCH(c, embed, &with);
 }
 
-static void cuda_add_rows(struct aq_compute *base, float *y, size_t y_stride, const void *table,
-                          enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows,
-                          uint32_t k)
+static void cuda_add_rows(struct aq_exec *lane, const struct aq_add_rows *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    check(c, y);
-    check(c, table);
-    const uint32_t *there = give(c, index, rows * sizeof(*index));
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_add_rows with = *a;
+    check(c, a->y);
+    check(c, a->table);
+    with.index = give(c, a->index, a->rows * sizeof(*a->index));
     send(c);
-    if (!failed(c))
-        note(c, c->k->add_rows(&c->ex, y, y_stride, table, table_dtype, there, rows, k),
-             "add_rows");
+    LAUNCH(c, add_rows, &with);
 }
 
 /* ---- products ---------------------------------------------------------------------------- */
@@ -224,12 +222,10 @@ static void sum_up(struct aq_compute_cuda *c, const struct aq_product *p, const 
         .rows = d->n,
         .k = d->k,
     };
-    if (failed(c))
-        return;
     if (codes)
-        note(c, c->k->product_codes(&c->ex, &by_codes), "product_codes");
+        LAUNCH(c, product_codes, &by_codes);
     else
-        note(c, c->k->dense(&c->blas, &c->ex, d), "cublasLtMatmul");
+        LAUNCH(c, dense, d);
 }
 
 /* One product with n columns, then what follows it. */
@@ -272,7 +268,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         .rows = p->m,
         .columns = n,
     };
-    note(c, c->k->finish(&c->ex, &finish), "finish");
+    LAUNCH(c, finish, &finish);
 }
 
 /* Rows of a segment that fit the sums and, where they are unpacked, the room for that. */
@@ -298,9 +294,9 @@ static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_produ
            p->m <= AQ_CUDA_PRODUCT_ROWS_MAX && !c->deterministic;
 }
 
-static void cuda_product(struct aq_compute *base, const struct aq_product *p)
+static void cuda_product(struct aq_exec *lane, const struct aq_product *p)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_compute_cuda *c = cuda_of(lane);
     bool codes = goes_by_codes(c, p), unpacked = p->w_dtype != p->x_dtype && !codes;
     size_t panel = aq_panel_bytes(p->w_dtype, p->k);
     uint32_t at_once = p->m ? rows_at_once(c, p, unpacked) : 0;
@@ -315,16 +311,16 @@ static void cuda_product(struct aq_compute *base, const struct aq_product *p)
             const void *w = (const uint8_t *)s->panels + row / AQ_PANEL_ROWS * panel;
             struct aq_cuda_unpack u = {w, c->unpacked, p->w_dtype, p->x_dtype, p->k, n, p->k};
             if (unpacked)
-                note(c, c->k->unpack(&c->ex, &u), "unpack");
+                LAUNCH(c, unpack, &u);
             multiply(c, p, unpacked ? c->unpacked : w, codes, s->column + row, n);
         }
     }
 }
 
 /* Panel by panel where those of the compute type are padded. */
-static void cuda_unpack(struct aq_compute *base, const struct aq_unpack *u)
+static void cuda_unpack(struct aq_exec *lane, const struct aq_unpack *u)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_compute_cuda *c = cuda_of(lane);
     uint32_t each = is_matrix(u->dst_dtype, u->k) ? u->panels : 1;
     check(c, u->src);
     check(c, u->dst);
@@ -338,7 +334,7 @@ static void cuda_unpack(struct aq_compute *base, const struct aq_unpack *u)
             .rows = each * AQ_PANEL_ROWS,
             .k = u->k,
         };
-        note(c, c->k->unpack(&c->ex, &one), "unpack");
+        LAUNCH(c, unpack, &one);
     }
 }
 
@@ -353,12 +349,12 @@ static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *bl
 }
 
 /* The same attention over sequences on the desk, with their lengths and tables. */
-static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a,
-                              struct aq_cuda_reach *ret)
+static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a)
 {
     struct aq_attn with = *a;
+    struct aq_attn_reach *reach = &with.reach;
     struct aq_attn_seq *seq = put(c, a->seq_count * sizeof(*seq), &with.seqs);
-    *ret = (struct aq_cuda_reach){0};
+    *reach = (struct aq_attn_reach){0};
     check(c, a->q);
     check(c, a->out);
     check(c, a->log_sum_exp);
@@ -372,130 +368,115 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
         seq[i] = *s;
         seq[i].len = give(c, &len, sizeof(len));
         seq[i].block = give_blocks(c, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
-        ret->rows = (uint32_t)aq_max_u64(ret->rows, s->rows);
-        ret->len = (uint32_t)aq_max_u64(ret->len, len);
+        reach->rows = (uint32_t)aq_max_u64(reach->rows, s->rows);
+        reach->len = (uint32_t)aq_max_u64(reach->len, len);
     }
-    if (ret->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
-        ret->len = (uint32_t)aq_align_up(ret->len, AQ_CUDA_DECODE_SPLIT);
+    if (reach->rows == 1) /* decoding takes so many keys at a time: more makes no difference */
+        reach->len = (uint32_t)aq_align_up(reach->len, AQ_CUDA_DECODE_SPLIT);
     send(c);
     return with;
 }
 
 /* As many sequences at a time as the workspace has room for: the bits are the same. */
-static void cuda_attn_decode(struct aq_compute *base, const struct aq_attn *a)
+static void cuda_attn_decode(struct aq_exec *lane, const struct aq_attn *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    struct aq_cuda_reach reach;
-    struct aq_attn with = on_desk(c, a, &reach);
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_attn with = on_desk(c, a);
     uint32_t count = a->seq_count;
     with.seq_count = 1;
-    uint64_t one = aq_max_u64(c->k->attn_decode_workspace(&with, reach), 1);
+    uint64_t one = aq_max_u64(c->k->attn_decode_workspace(&with), 1);
     uint32_t at_once = (uint32_t)aq_max_u64(1, c->ex.workspace_bytes / one);
     for (uint32_t i = 0; i < count && !failed(c); i += with.seq_count) {
         with.seq_count = (uint32_t)aq_min_u64(at_once, count - i);
-        note(c, c->k->attn_decode(&c->ex, &with, reach), "attn_decode");
+        LAUNCH(c, attn_decode, &with);
         with.seqs += with.seq_count;
     }
 }
 
-static void cuda_attn_prefill(struct aq_compute *base, const struct aq_attn *a)
+static void cuda_attn_prefill(struct aq_exec *lane, const struct aq_attn *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    struct aq_cuda_reach reach;
-    struct aq_attn with = on_desk(c, a, &reach);
-    if (!failed(c))
-        note(c, c->k->attn_prefill(&c->ex, &with, reach), "attn_prefill");
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_attn with = on_desk(c, a);
+    LAUNCH(c, attn_prefill, &with);
 }
 
-static void cuda_attn_stats(struct aq_compute *base, const struct aq_attn *a,
-                            const struct aq_attn_pairs *pairs)
+static void cuda_attn_stats(struct aq_exec *lane, const struct aq_attn *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    struct aq_cuda_reach reach;
-    struct aq_attn with = on_desk(c, a, &reach);
-    if (!failed(c))
-        note(c, c->k->attn_stats(&c->ex, &with, pairs, reach), "attn_stats");
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_attn with = on_desk(c, a);
+    LAUNCH(c, attn_stats, &with);
 }
 
-static void cuda_kv_append(struct aq_compute *base, const struct aq_attn *a, const float *k_new,
-                           const float *v_new, size_t stride)
+static void cuda_kv_append(struct aq_exec *lane, const struct aq_attn *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    struct aq_cuda_reach reach;
-    struct aq_attn with = on_desk(c, a, &reach);
-    check(c, k_new);
-    check(c, v_new);
-    if (!failed(c))
-        note(c, c->k->kv_append(&c->ex, &with, k_new, v_new, stride, reach), "kv_append");
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_attn with = on_desk(c, a);
+    check(c, a->k_new);
+    check(c, a->v_new);
+    with.reach.len = 0; /* not used, and different in every pass */
+    LAUNCH(c, kv_append, &with);
 }
 
-static void cuda_kv_victim(struct aq_compute *base, const struct aq_attn *a)
+static void cuda_kv_victim(struct aq_exec *lane, const struct aq_attn *a)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    struct aq_cuda_reach reach;
-    struct aq_attn with = on_desk(c, a, &reach);
-    if (!failed(c))
-        note(c, c->k->kv_victim(&c->ex, &with), "kv_victim");
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_attn with = on_desk(c, a);
+    with.reach = (struct aq_attn_reach){0}; /* likewise */
+    LAUNCH(c, kv_victim, &with);
 }
 
-static void cuda_kv_select(struct aq_compute *base, const struct aq_kv_select *selects,
-                           uint32_t select_count, uint32_t kv_heads)
+static void cuda_kv_select(struct aq_exec *lane, const struct aq_kv_selects *s)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    const struct aq_kv_select *there = give(c, selects, select_count * sizeof(*selects));
-    for (uint32_t i = 0; i < select_count; i++) {
-        check(c, selects[i].value);
-        check(c, selects[i].keep);
-        check(c, selects[i].count);
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_kv_selects with = *s;
+    with.selects = give(c, s->selects, s->count * sizeof(*s->selects));
+    for (uint32_t i = 0; i < s->count; i++) {
+        check(c, s->selects[i].value);
+        check(c, s->selects[i].keep);
+        check(c, s->selects[i].count);
     }
     send(c);
-    if (!failed(c))
-        note(c, c->k->kv_select(&c->ex, there, select_count, kv_heads), "kv_select");
+    LAUNCH(c, kv_select, &with);
 }
 
-static void cuda_kv_move(struct aq_compute *base, const struct aq_kv_move *moves,
-                         const struct aq_kv_blocks *blocks, uint32_t move_count,
-                         enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
+static void cuda_kv_move(struct aq_exec *lane, const struct aq_kv_moves *m)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    const struct aq_kv_move *there;
-    struct aq_kv_move *move = put(c, move_count * sizeof(*move), &there);
-    for (uint32_t i = 0; i < move_count; i++) {
-        assert(!moves[i].from.head_table_step && !moves[i].to.head_table_step);
-        check(c, moves[i].from.list);
-        check(c, moves[i].to.list);
-        move[i] = moves[i];
-        move[i].from.block = give_blocks(c, moves[i].from.block, blocks[i].from);
-        move[i].to.block = give_blocks(c, moves[i].to.block, blocks[i].to);
-        if (!moves[i].count_step) /* the same for all heads: the host has said it */
-            move[i].count = give(c, moves[i].count, sizeof(*moves[i].count));
+    struct aq_compute_cuda *c = cuda_of(lane);
+    struct aq_kv_moves with = *m;
+    struct aq_kv_move *move = put(c, m->count * sizeof(*move), &with.moves);
+    for (uint32_t i = 0; i < m->count; i++) {
+        const struct aq_kv_move *from = &m->moves[i];
+        assert(!from->from.head_table_step && !from->to.head_table_step);
+        check(c, from->from.list);
+        check(c, from->to.list);
+        move[i] = *from;
+        move[i].from.block = give_blocks(c, from->from.block, from->from.block_count);
+        move[i].to.block = give_blocks(c, from->to.block, from->to.block_count);
+        if (!from->count_step) /* the same for all heads: the host has said it */
+            move[i].count = give(c, from->count, sizeof(*from->count));
         else
-            check(c, moves[i].count);
+            check(c, from->count);
     }
     send(c);
-    if (!failed(c))
-        note(c, c->k->kv_move(&c->ex, there, move_count, kv_dtype, kv_heads, head_dim), "kv_move");
+    LAUNCH(c, kv_move, &with);
 }
 
-static void cuda_kv_note(struct aq_compute *base, const struct aq_kv_note *n)
+static void cuda_kv_note(struct aq_exec *lane, const struct aq_kv_note *n)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
+    struct aq_compute_cuda *c = cuda_of(lane);
     check(c, n->target);
     check(c, n->victim);
-    if (!failed(c))
-        note(c, c->k->kv_note(&c->ex, n->target, n->victim, n->kv_heads, n->whole), "kv_note");
+    LAUNCH(c, kv_note, n);
 }
 
 /* ---- logits ------------------------------------------------------------------------------ */
 
-static void cuda_logits_stat(struct aq_compute *base, struct aq_logits_stat *stat,
-                             const float *logits, size_t stride, uint32_t rows, uint32_t vocab)
+static void cuda_logits_stat(struct aq_exec *lane, const struct aq_logits *l)
 {
-    struct aq_compute_cuda *c = cuda_of(base);
-    check(c, stat);
-    check(c, logits);
-    if (!failed(c))
-        note(c, c->k->logits_stat(&c->ex, stat, logits, stride, rows, vocab), "logits_stat");
+    struct aq_compute_cuda *c = cuda_of(lane);
+    check(c, l->stat);
+    check(c, l->logits);
+    LAUNCH(c, logits_stat, l);
 }
 
 static void fetch(struct aq_compute_cuda *c, void *to, const void *from, size_t bytes)
@@ -508,7 +489,8 @@ static void fetch(struct aq_compute_cuda *c, void *to, const void *from, size_t 
 void aq_compute_cuda_fetch(struct aq_compute_cuda *c, const float *logits, uint32_t rows,
                            uint32_t vocab)
 {
-    cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
+    struct aq_logits stat = {c->stats, logits, vocab, rows, vocab};
+    LAUNCH(c, logits_stat, &stat);
     fetch(c, c->stats_home, c->stats, rows * sizeof(*c->stats));
     fetch(c, c->logits_home, logits, (size_t)rows * vocab * sizeof(*logits));
 }
@@ -617,8 +599,14 @@ static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_co
 void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *row,
                             uint32_t rows, float *logits, uint32_t vocab)
 {
-    struct aq_cuda_rows r = {
-        .raw = c->stats, .logits = logits, .stride = vocab, .rows = rows, .vocab = vocab};
+    struct aq_logits stat = {c->stats, logits, vocab, rows, vocab};
+    struct aq_cuda_rows r = {.raw = c->stats,
+                             .now = c->stats,
+                             .choices = c->choice,
+                             .logits = logits,
+                             .stride = vocab,
+                             .rows = rows,
+                             .vocab = vocab};
     struct aq_cuda_draw *draw = put(c, rows * sizeof(*draw), &r.draws);
     bool changes = false, tops = false;
     for (uint32_t i = 0; i < rows; i++) {
@@ -627,38 +615,29 @@ void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_c
         tops |= draw[i].top_count > 0;
     }
     send(c);
-    cuda_logits_stat(&c->c, c->stats, logits, vocab, rows, vocab);
-    if (tops && !failed(c))
-        note(c, c->k->tops(&c->ex, &r), "tops");
-    if (changes && !failed(c))
-        note(c, c->k->penalise(&c->ex, &r), "penalise");
-    if (changes)
-        cuda_logits_stat(&c->c, c->stats_now, logits, vocab, rows, vocab);
-    if (!failed(c))
-        note(c, c->k->sample(&c->ex, c->choice, &r, changes ? c->stats_now : c->stats), "sample");
+    LAUNCH(c, logits_stat, &stat);
+    if (tops)
+        LAUNCH(c, tops, &r);
+    if (changes) {
+        LAUNCH(c, penalise, &r);
+        r.now = stat.stat = c->stats_now;
+        LAUNCH(c, logits_stat, &stat);
+    }
+    LAUNCH(c, sample, &r);
     c->choice += rows;
 }
 
 /* ---- ops, open and close ----------------------------------------------------------------- */
 
-static const struct aq_compute_ops cuda_ops = {
-    .norm = cuda_norm,
-    .embed = cuda_embed,
-    .add_rows = cuda_add_rows,
-    .product = cuda_product,
-    .unpack = cuda_unpack,
-    .attn_decode = cuda_attn_decode,
-    .attn_prefill = cuda_attn_prefill,
-    .attn_stats = cuda_attn_stats,
-    .kv_append = cuda_kv_append,
-    .kv_victim = cuda_kv_victim,
-    .kv_select = cuda_kv_select,
-    .kv_move = cuda_kv_move,
-    .kv_note = cuda_kv_note,
-    .logits_stat = cuda_logits_stat,
+static const struct aq_kernels lane_kernels = {.product_f32 = cuda_product,
+                                               .product_bf16 = cuda_product,
+                                               .unpack = cuda_unpack,
+#define MEMBER(name, params) .name = cuda_##name,
+                                               AQ_KERNELS(MEMBER)
+#undef MEMBER
 };
 
-struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c)
+const struct aq_compute *aq_compute_cuda_base(const struct aq_compute_cuda *c)
 {
     return &c->c;
 }
@@ -672,17 +651,14 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->back = desks * c->sizes.desk_bytes;
     c->rc = 0;
     c->op = 0;
-    c->stream = stream;
+    c->ex.stream = stream;
     c->noting = together;
-    c->k = together ? aq_cuda_record_kernels(c->record) : c->real;
-    c->ex.stream = together ? c->record : stream;
     aq_cuda_record_clear(c->record);
 }
 
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
 {
     c->op = op;
-    aq_cuda_record_op(c->record, op);
 }
 
 int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
@@ -693,7 +669,7 @@ int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char 
     if (c->rc) {
         *ret_op = c->failed_op;
         *ret_what = c->what;
-        *ret_why = c->real->error_text(c->rc);
+        *ret_why = c->k->error_text(c->rc);
     }
     return c->rc ? -EIO : 0;
 }
@@ -748,8 +724,8 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     _Static_assert(sizeof(struct aq_kv_move) + sizeof(struct aq_kv_select) + 64 <=
                        AQ_GPU_MOVE_BYTES + 128,
                    "likewise");
-    c->c.ops = &cuda_ops;
-    c->k = c->real = opts->cuda->module->kernels;
+    c->c = (struct aq_compute){&lane_kernels, (struct aq_exec *)c};
+    c->k = opts->cuda->module->kernels;
     c->gpu_ops = opts->cuda->module->gpu;
     c->gpu = opts->cuda->gpu;
     c->device = opts->device;
@@ -757,12 +733,11 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->deterministic = opts->deterministic;
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
+    c->ex.blas = &c->blas;
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,
                                          .pass_lists_max = opts->pass_ops,
-                                         .graphs_bytes = opts->sizes.graphs_bytes,
-                                         .full = no_more_room,
-                                         .user = c};
+                                         .graphs_bytes = opts->sizes.graphs_bytes};
     int rc = take(c, reterr);
     rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
@@ -781,7 +756,7 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
     if (!c)
         return;
     aq_cuda_record_close(c->record);
-    c->real->blas_close(&c->blas);
+    c->k->blas_close(&c->blas);
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
     aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
     free(c);

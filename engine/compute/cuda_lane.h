@@ -27,7 +27,7 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
                          struct aq_err *reterr);
 /* Nothing runs any more.  NULL is fine. */
 void aq_compute_cuda_close(struct aq_compute_cuda *c);
-struct aq_compute *aq_compute_cuda_base(struct aq_compute_cuda *c);
+const struct aq_compute *aq_compute_cuda_base(const struct aq_compute_cuda *c);
 
 /* Ops are put on a stream between begin and end, with so many desks (1, or AQ_GPU_BUNDLE_DESKS); of
  * AQ_GPU_DESKS, as many as the last ones took may still be on their way.  `together`: their

@@ -9,35 +9,31 @@
 #include "kernels/cuda/launch.h"
 #include "offload/gpu.h"
 
-enum { AQ_CUDA_MODULE_VERSION = 3 };
+enum { AQ_CUDA_MODULE_VERSION = 4 };
 #define AQ_CUDA_MODULE_SYMBOL "aq_cuda_module"
 
 struct aq_cuda_kernels {
     __typeof__(aq_cuda_blas_open) *blas_open;
     __typeof__(aq_cuda_blas_close) *blas_close;
-    __typeof__(aq_cuda_dense) *dense;
     __typeof__(aq_cuda_error_text) *error_text;
-    __typeof__(aq_cuda_norm) *norm;
-    __typeof__(aq_cuda_embed) *embed;
-    __typeof__(aq_cuda_add_rows) *add_rows;
-    __typeof__(aq_cuda_finish) *finish;
-    __typeof__(aq_cuda_unpack) *unpack;
-    __typeof__(aq_cuda_product_codes) *product_codes;
-    __typeof__(aq_cuda_logits_stat) *logits_stat;
-    __typeof__(aq_cuda_penalise) *penalise;
-    __typeof__(aq_cuda_sample) *sample;
-    __typeof__(aq_cuda_tops) *tops;
-    __typeof__(aq_cuda_kv_append) *kv_append;
-    __typeof__(aq_cuda_kv_victim) *kv_victim;
-    __typeof__(aq_cuda_kv_select) *kv_select;
-    __typeof__(aq_cuda_kv_move) *kv_move;
-    __typeof__(aq_cuda_kv_note) *kv_note;
     __typeof__(aq_cuda_copy_pieces) *copy_pieces;
     __typeof__(aq_cuda_attn_decode_workspace) *attn_decode_workspace;
-    __typeof__(aq_cuda_attn_decode) *attn_decode;
-    __typeof__(aq_cuda_attn_prefill) *attn_prefill, *attn_prefill_plain;
-    __typeof__(aq_cuda_attn_stats) *attn_stats;
+#define AQ_CUDA_MEMBER(name, params) __typeof__(aq_cuda_##name) *name;
+    AQ_CUDA_KERNELS(AQ_CUDA_MEMBER)
+#undef AQ_CUDA_MEMBER
 };
+
+/* The same by number, for lists of launches: a kernel's name in messages, and the bytes of the
+ * struct that it takes. */
+enum aq_cuda_kernel {
+#define AQ_CUDA_NUMBER(name, params) AQ_CUDA_KERNEL_##name,
+    AQ_CUDA_KERNELS(AQ_CUDA_NUMBER)
+#undef AQ_CUDA_NUMBER
+};
+const char *aq_cuda_kernel_name(enum aq_cuda_kernel kernel);
+size_t aq_cuda_kernel_bytes(enum aq_cuda_kernel kernel);
+int aq_cuda_launch(const struct aq_cuda_kernels *k, const struct aq_cuda_exec *ex,
+                   enum aq_cuda_kernel kernel, const void *params);
 
 struct aq_cuda_module {
     uint32_t version, bytes; /* of this struct */

@@ -468,17 +468,17 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     rc = rc < 0 ? rc : load_weights(e, reterr);
     if (rc == 0 && e->trace_path)
         rc = aq_trace_open(&e->trace, e->mem, &e->block.program, reterr);
-    aq_compute_cpu_make(&e->compute, &e->kernels, e->exec);
-    aq_compute_cpu_make(&e->host_compute, &e->kernels, e->host_exec);
+    e->compute = (struct aq_compute){&e->kernels, e->exec};
+    e->host_compute = (struct aq_compute){&e->kernels, e->host_exec};
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (rc == 0 && e->opts.attention_stats)
         rc = aq_attention_stats_open(&e->attention_stats, &stats, reterr);
     struct aq_executor_opts opts = {
         .device = e->device,
         .model = e->model,
-        .compute = e->compute_cuda ? aq_compute_cuda_base(e->compute_cuda) : &e->compute.c,
+        .compute = e->compute_cuda ? aq_compute_cuda_base(e->compute_cuda) : &e->compute,
         .cuda = e->compute_cuda,
-        .host_compute = e->host_exec ? &e->host_compute.c : NULL,
+        .host_compute = e->host_exec ? &e->host_compute : NULL,
         .pool = e->pool,
         .block = &e->block,
         .refill = e->refill,

@@ -69,7 +69,7 @@ struct aq_engine {
     struct aq_pool *host_pool;
     struct aq_exec *host_exec;
     void *host_scratch;
-    struct aq_compute_cpu compute, host_compute;
+    struct aq_compute compute, host_compute;
     struct aq_cuda cuda; /* all zero: none */
     struct aq_compute_cuda *compute_cuda;
     uint64_t device_budget; /* of a GPU, the driver's context included */

@@ -15,13 +15,11 @@
 struct attend {
     struct aq_executor *x;
     const struct aq_op *op;
-    struct aq_compute *c;
+    const struct aq_compute *c;
     struct aq_attn a;        /* of all its sequences */
     struct aq_attn_seq *seq; /* [count] */
     const uint32_t *seat;    /* [count] */
     uint32_t count, layer;
-    size_t stride; /* elements of a row of q, k and v */
-    const float *k_new, *v_new;
 };
 
 static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
@@ -64,7 +62,7 @@ static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat 
         .stat = stat_of(o.stat),
         .group = group_of(o.group),
         .decay = o.decay,
-        .by_position = o.value == AQ_KV_BY_POSITION,
+        .victim = o.value == AQ_KV_BY_POSITION ? AQ_ATTN_BY_POSITION : AQ_ATTN_BY_SCORE,
         .sinks = o.sinks,
     };
 }
@@ -118,11 +116,11 @@ static struct exec_moves *moves_of(const struct attend *t)
     return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
 }
 
-static void run_moves(const struct attend *t, uint32_t count)
+static void run_moves(const struct attend *t, const struct aq_kv_move *moves, uint32_t count)
 {
+    struct aq_kv_moves m = {moves, count, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim};
     if (count)
-        t->c->ops->kv_move(t->c, moves_of(t)->move, moves_of(t)->blocks, count, t->a.kv_dtype,
-                           t->a.kv_heads, t->a.head_dim);
+        t->c->kernels->kv_move(t->c->exec, &m);
 }
 
 /* Copies the rows of deltas, which are not yet on disk, over the runs that were read from disk. */
@@ -137,18 +135,20 @@ static void apply_deltas(const struct attend *t)
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         m->run[count] = d.run;
         m->move[count] = (struct aq_kv_move){
-            .from = {.block = &m->run[count], .head_offset = aq_kv_head_offset(t->x->kv)},
+            .from = {.block = &m->run[count],
+                     .block_count = 1,
+                     .head_offset = aq_kv_head_offset(t->x->kv)},
             .to = {.block = t->seq[i].block,
+                   .block_count = blocks_of(s->held),
                    .head_table_step = t->seq[i].head_table_step,
                    .head_offset = t->seq[i].head_offset,
                    .list = d.target,
                    .list_stride = AQ_HEAD_BLOCK_SLOTS},
             .count = &s->delta,
         };
-        m->blocks[count] = (struct aq_kv_blocks){1, blocks_of(s->held)};
         count++;
     }
-    run_moves(t, count);
+    run_moves(t, m->move, count);
 }
 
 /* Adds rows that were just stored in full runs to the delta. */
@@ -165,24 +165,25 @@ static void add_to_deltas(const struct attend *t)
         uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
         whole = s->shared_runs ? UINT32_MAX : whole;
         const uint32_t *victim = t->seq[i].slots.victim;
-        t->c->ops->kv_note(t->c,
-                           &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
+        t->c->kernels->kv_note(
+            t->c->exec, &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
         m->run[count] = d.run;
         m->move[count] = (struct aq_kv_move){
             .from = {.block = t->seq[i].block,
+                     .block_count = blocks_of(s->held),
                      .head_table_step = t->seq[i].head_table_step,
                      .head_offset = t->seq[i].head_offset,
                      .list = victim,
                      .list_stride = 1},
             .to = {.block = &m->run[count],
+                   .block_count = 1,
                    .head_offset = aq_kv_head_offset(t->x->kv),
                    .first = s->delta},
             .count = &one,
         };
-        m->blocks[count] = (struct aq_kv_blocks){blocks_of(s->held), 1};
         count++;
     }
-    run_moves(t, count);
+    run_moves(t, m->move, count);
 }
 
 /* One call for all sequences with the same number of sinks. */
@@ -191,18 +192,14 @@ static void attend_rows(struct attend *t)
     struct aq_attn a = t->a;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         const struct aq_seat *s = seat_of(t, i);
-        struct aq_attn_rule rule = {0};
         uint32_t recent;
         for (end = i + 1; end < t->count && seat_of(t, end)->limits.sinks == s->limits.sinks;)
             end++;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
-        a.rule = NULL;
-        if (aq_kv_policy_drops(&t->x->plan->kv)) {
-            rule = rule_of(t, s, &recent);
-            a.rule = &rule;
-        }
-        t->c->ops->attn_decode(t->c, &a);
+        if (aq_kv_policy_drops(&t->x->plan->kv))
+            a.rule = rule_of(t, s, &recent);
+        t->c->kernels->attn_decode(t->c->exec, &a);
     }
 }
 
@@ -212,7 +209,7 @@ static void decode(struct attend *t)
     find_slots(t);
     if (disk)
         apply_deltas(t);
-    t->c->ops->kv_append(t->c, &t->a, t->k_new, t->v_new, t->stride);
+    t->c->kernels->kv_append(t->c->exec, &t->a);
     if (disk)
         add_to_deltas(t);
     attend_rows(t);
@@ -233,17 +230,16 @@ struct prompt {
 };
 
 /* Column sums of the prompt's probabilities, if the policy has scores. */
-static void sum_columns(const struct attend *t, struct prompt *p)
+static void sum_columns(const struct attend *t, const struct prompt *p)
 {
     const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(&t->x->plan->kv);
-    struct aq_attn_pairs pairs = {.rows = desc->stat_rows, .band = desc->band};
-    struct aq_attn_rule rule = p->rule;
+    struct aq_attn a = p->a;
     if (desc->prefill_stat == AQ_KV_STAT_NONE)
         return;
-    rule.stat = stat_of(desc->prefill_stat);
-    p->a.rule = &rule;
-    t->c->ops->attn_stats(t->c, &p->a, &pairs);
-    p->a.rule = NULL;
+    a.rule = p->rule;
+    a.rule.stat = stat_of(desc->prefill_stat);
+    a.pairs = (struct aq_attn_pairs){.rows = desc->stat_rows, .band = desc->band};
+    t->c->kernels->attn_stats(t->c->exec, &a);
 }
 
 /* Moves the slots that stay of a prompt from scratch to their home. */
@@ -269,7 +265,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         .keep_stride = stride,
         .count = count,
     };
-    t->c->ops->kv_select(t->c, &select, 1, t->a.kv_heads);
+    t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
     if (p->s->shared_runs) {
         /* The host may read this memory: it is not a GPU's (assert_policy_is_known). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
@@ -277,19 +273,20 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     }
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
+                 .block_count = blocks_of(p->s->seen),
                  .head_offset = p->seq.head_offset,
                  .slots = p->seq.slots,
                  .list = list,
                  .list_stride = stride},
         .to = {.block = p->home.block,
+               .block_count = blocks_of(p->s->held),
                .head_table_step = p->home.head_table_step,
                .head_offset = p->home.head_offset,
                .slots = p->home.slots},
         .count = count,
         .count_step = 1,
     };
-    struct aq_kv_blocks blocks = {blocks_of(p->s->seen), blocks_of(p->s->held)};
-    t->c->ops->kv_move(t->c, &gather, &blocks, 1, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim);
+    run_moves(t, &gather, 1);
 }
 
 /* The part's arrays from the sequence's first row on, so that its rows count from 0. */
@@ -299,6 +296,8 @@ static struct aq_attn rows_of(const struct attend *t, uint32_t i)
     uint32_t row = t->seq[i].row;
     a.q += row * a.q_stride;
     a.out = (uint8_t *)a.out + row * a.out_stride * aq_dtype_bytes(a.out_dtype);
+    a.k_new += row * a.new_stride;
+    a.v_new += row * a.new_stride;
     a.seq_count = 1;
     return a;
 }
@@ -308,7 +307,6 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     struct aq_executor *x = t->x;
     const struct aq_seat *s = seat_of(t, i);
     struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
-    size_t from = t->seq[i].row * t->stride;
     bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
     p.rule = rule_of(t, s, &p.seq.recent);
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
@@ -323,8 +321,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         p.seq.block = x->prompt_block;
         p.seq.slots = (struct aq_attn_slots){0};
     }
-    t->c->ops->kv_append(t->c, &p.a, t->k_new + from, t->v_new + from, t->stride);
-    t->c->ops->attn_prefill(t->c, &p.a);
+    t->c->kernels->kv_append(t->c->exec, &p.a);
+    t->c->kernels->attn_prefill(t->c->exec, &p.a);
     if (cut && scores)
         p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_layout.value),
                                              .stride = x->prompt_layout.stride};
@@ -333,8 +331,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         keep(t, &p, t->seat[i]);
     if (s->held == s->limits.slots) {
         p.a.seqs = &p.home;
-        p.a.rule = &p.rule;
-        t->c->ops->kv_victim(t->c, &p.a);
+        p.a.rule = p.rule;
+        t->c->kernels->kv_victim(t->c->exec, &p.a);
     }
     report_slots(t, i, &p.home.slots);
 }
@@ -355,14 +353,14 @@ static void prompts(struct attend *t)
         struct aq_attn a = t->a;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
-        t->c->ops->kv_append(t->c, &a, t->k_new, t->v_new, t->stride);
-        t->c->ops->attn_prefill(t->c, &a);
+        t->c->kernels->kv_append(t->c->exec, &a);
+        t->c->kernels->attn_prefill(t->c->exec, &a);
         for (uint32_t n = i; n < end; n++)
             report_slots(t, n, &none);
     }
 }
 
-void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
+void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_compute *c,
                  const float *qkv, void *attention)
 {
     const struct exec_batch *b = &x->batch[op->micro_batch];
@@ -378,9 +376,6 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
         .seat = (prefill ? b->prefill_seat : b->decode_seat) + range[0],
         .count = range[1] - range[0],
         .layer = m->step[op->step].layer,
-        .stride = width + 2 * kv_width,
-        .k_new = qkv + width,
-        .v_new = qkv + width + kv_width,
     };
     for (uint32_t i = 0; i < t.count; i++) {
         /* The number of slots that each head keeps is known once the prompt is cut. */
@@ -393,10 +388,13 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_comput
         .seqs = t.seq,
         .seq_count = t.count,
         .q = qkv,
-        .q_stride = t.stride,
+        .q_stride = width + 2 * kv_width,
         .out = attention,
         .out_dtype = x->plan->shape.compute,
         .out_stride = width,
+        .k_new = qkv + width,
+        .v_new = qkv + width + kv_width,
+        .new_stride = width + 2 * kv_width,
         .kv_dtype = x->plan->shape.kv_format,
         .kv_heads = m->kv_heads,
         .q_per_kv = m->heads / m->kv_heads,

@@ -127,8 +127,7 @@ struct aq_executor {
     /* Workspaces of attention: of the compute lane and of the host's. */
     struct exec_moves {
         struct aq_kv_move *move; /* [seats of a micro-batch] */
-        struct aq_kv_blocks *blocks;
-        uint8_t **run; /* [seats of a micro-batch] */
+        uint8_t **run;           /* [seats of a micro-batch] */
     } kv_moves[2];
     uint8_t **prompt_block; /* [runs of a prompt] of scratch */
     struct aq_kv_prefill_layout prompt_layout;
@@ -216,7 +215,7 @@ enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
 /* ---- attend.c ---- */
 /* Stores the new keys and values of a part's sequences, runs attention for their queries, and
  * updates scores, positions and victims of their slots. */
-void exec_attend(struct aq_executor *x, const struct aq_op *op, struct aq_compute *c,
+void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_compute *c,
                  const float *qkv, void *attention);
 
 /* ---- bundle.c ---- */

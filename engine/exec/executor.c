@@ -48,7 +48,6 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
     for (int i = 0; i < 2; i++) {
         moves[i].move = lay_out(c, s->micro_batch * sizeof(*moves->move));
-        moves[i].blocks = lay_out(c, s->micro_batch * sizeof(*moves->blocks));
         moves[i].run = lay_out(c, s->micro_batch * sizeof(*moves->run));
     }
     uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);

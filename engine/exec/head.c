@@ -89,11 +89,12 @@ static void run_on_host(struct aq_executor *x, const struct aq_op *op)
                        .logits = (float *)exec_slot(x, AQ_SLOT_LOGITS, 0),
                        .stat = x->logits_stat};
     uint32_t tile = x->plan->shape.head_tile_rows, vocab = x->steps->vocab;
-    struct aq_compute *compute = x->opts.compute;
+    const struct aq_compute *compute = x->opts.compute;
     for (; c.first < c.b->logit_count; c.first += tile) {
         uint32_t rows = (uint32_t)aq_min_u64(tile, c.b->logit_count - c.first);
         exec_logits(x, op, c.first, rows);
-        compute->ops->logits_stat(compute, x->logits_stat, c.logits, vocab, rows, vocab);
+        compute->kernels->logits_stat(
+            compute->exec, &(struct aq_logits){x->logits_stat, c.logits, vocab, rows, vocab});
         aq_pool_run(x->opts.pool, choose_row, &c, rows);
     }
 }

@@ -86,19 +86,21 @@ static const void *prepare(const struct share *s, const uint8_t *input, uint32_t
     const struct aq_prim *p = &s->list.prim[0];
     assert(s->h.prim == 1 && p->kind == AQ_PRIM_NORM && p->src == AQ_REG_HIDDEN &&
            p->dst == AQ_REG_NORM);
-    x->opts.host_compute->ops->norm(x->opts.host_compute, &(struct aq_norm){
-                                                              .kind = exec_norm_kind(p->norm),
-                                                              .x = (const float *)input,
-                                                              .x_stride = x->steps->hidden,
-                                                              .y = x->host_tile,
-                                                              .y_dtype = x->plan->shape.compute,
-                                                              .y_stride = x->steps->hidden,
-                                                              .w = vector_of(s, p->weight),
-                                                              .b = vector_of(s, p->bias),
-                                                              .eps = p->eps,
-                                                              .rows = rows,
-                                                              .dim = x->steps->hidden,
-                                                          });
+    const struct aq_compute *c = x->opts.host_compute;
+    struct aq_norm norm = {
+        .kind = exec_norm_kind(p->norm),
+        .x = (const float *)input,
+        .x_stride = x->steps->hidden,
+        .y = x->host_tile,
+        .y_dtype = x->plan->shape.compute,
+        .y_stride = x->steps->hidden,
+        .w = vector_of(s, p->weight),
+        .b = vector_of(s, p->bias),
+        .eps = p->eps,
+        .rows = rows,
+        .dim = x->steps->hidden,
+    };
+    c->kernels->norm(c->exec, &norm);
     return x->host_tile;
 }
 
@@ -128,7 +130,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .y_dtype = aq_register_dtype(p->dst, compute),
         .y_stride = s->h.columns,
     };
-    x->opts.host_compute->ops->product(x->opts.host_compute, &product);
+    aq_compute_product(x->opts.host_compute, &product);
 }
 
 void exec_product_host(struct aq_executor *x, const struct aq_op *op)

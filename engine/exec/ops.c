@@ -22,7 +22,7 @@ struct work {
     struct aq_executor *x;
     const struct aq_op *op;
     struct exec_batch *b;
-    struct aq_compute *c;
+    const struct aq_compute *c;
     bool inner_between; /* INNER holds all rows, between the two halves of MLP */
 };
 
@@ -89,24 +89,31 @@ static struct view view_of(const struct work *o, enum aq_register r, uint32_t ro
 static void run_gather(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
 {
     const struct aq_weight *w = weight_of(o, p->matrix[0]);
-    struct aq_compute *c = o->c;
     struct view y = view_of(o, p->dst, row);
-    if (p->kind == AQ_PRIM_POSITION) {
-        c->ops->add_rows(c, y.data, y.stride, w->data, w->dtype, o->b->position + row, rows,
-                         w->desc->k);
-        return;
-    }
-    c->ops->embed(c, &(struct aq_embed){
-                         .table = w->data,
-                         .table_dtype = w->dtype,
-                         .table_layout = w->layout,
-                         .id = o->b->id + row,
-                         .y = y.data,
-                         .y_dtype = y.dtype,
-                         .y_stride = y.stride,
-                         .rows = rows,
-                         .k = w->desc->k,
-                     });
+    struct aq_add_rows positions = {
+        .y = y.data,
+        .y_stride = y.stride,
+        .table = w->data,
+        .table_dtype = w->dtype,
+        .index = o->b->position + row,
+        .rows = rows,
+        .k = w->desc->k,
+    };
+    struct aq_embed embed = {
+        .table = w->data,
+        .table_dtype = w->dtype,
+        .table_layout = w->layout,
+        .id = o->b->id + row,
+        .y = y.data,
+        .y_dtype = y.dtype,
+        .y_stride = y.stride,
+        .rows = rows,
+        .k = w->desc->k,
+    };
+    if (p->kind == AQ_PRIM_POSITION)
+        o->c->kernels->add_rows(o->c->exec, &positions);
+    else
+        o->c->kernels->embed(o->c->exec, &embed);
 }
 
 static const float *vector_of(const struct work *o, int8_t index)
@@ -129,20 +136,21 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
                      const uint32_t *row_index)
 {
     struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
-    o->c->ops->norm(o->c, &(struct aq_norm){
-                              .kind = exec_norm_kind(p->norm),
-                              .x = from.data,
-                              .x_stride = from.stride,
-                              .row_index = row_index,
-                              .y = to.data,
-                              .y_dtype = to.dtype,
-                              .y_stride = to.stride,
-                              .w = vector_of(o, p->weight),
-                              .b = vector_of(o, p->bias),
-                              .eps = p->eps,
-                              .rows = rows,
-                              .dim = (uint32_t)from.stride,
-                          });
+    struct aq_norm norm = {
+        .kind = exec_norm_kind(p->norm),
+        .x = from.data,
+        .x_stride = from.stride,
+        .row_index = row_index,
+        .y = to.data,
+        .y_dtype = to.dtype,
+        .y_stride = to.stride,
+        .w = vector_of(o, p->weight),
+        .b = vector_of(o, p->bias),
+        .eps = p->eps,
+        .rows = rows,
+        .dim = (uint32_t)from.stride,
+    };
+    o->c->kernels->norm(o->c->exec, &norm);
 }
 
 /* Adds the panels of a matrix, resident ones and those in the ring, as segments of a product;
@@ -217,15 +225,15 @@ static void run_unpack(const struct work *o)
         size_t panel = aq_panel_bytes(compute, w->desc->k);
         for (uint32_t n = 0; n < count; n++) {
             const struct aq_segment *s = &x->segment[n];
-            o->c->ops->unpack(o->c,
-                              &(struct aq_unpack){
-                                  .src = s->panels,
-                                  .src_dtype = w->dtype,
-                                  .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
-                                  .dst_dtype = compute,
-                                  .panels = aq_panel_count(s->rows),
-                                  .k = w->desc->k,
-                              });
+            struct aq_unpack unpack = {
+                .src = s->panels,
+                .src_dtype = w->dtype,
+                .dst = unpacked_matrix(o, i) + s->column / AQ_PANEL_ROWS * panel,
+                .dst_dtype = compute,
+                .panels = aq_panel_count(s->rows),
+                .k = w->desc->k,
+            };
+            o->c->kernels->unpack(o->c->exec, &unpack);
         }
     }
 }
@@ -265,7 +273,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
         .y_dtype = to.dtype,
         .y_stride = to.stride,
     };
-    o->c->ops->product(o->c, &product);
+    aq_compute_product(o->c, &product);
 }
 
 /* Runs a list of primitives over rows [row, row + rows).  row_index: the rows of HIDDEN that the

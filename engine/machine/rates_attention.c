@@ -122,6 +122,9 @@ static struct aq_attn attention(const struct aq_rates_attention *a, const struct
         .q_per_kv = 1,
         .head_dim = a->head_dim,
         .scale = 1 / sqrtf((float)a->head_dim),
+        .k_new = a->q,
+        .v_new = a->q,
+        .new_stride = AQ_RATES_WIDTH,
     };
 }
 
@@ -139,7 +142,7 @@ static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq 
     struct aq_attn attn = attention(a, seqs, count);
     struct aq_rates_rig *r = a->rig;
     double start = aq_clock_s(), rows = count * (double)seqs->rows;
-    r->kernels->kv_append(r->exec, &attn, a->q, a->q, AQ_RATES_WIDTH);
+    r->kernels->kv_append(r->exec, &attn);
     (prefill ? r->kernels->attn_prefill : r->kernels->attn_decode)(r->exec, &attn);
     return (aq_clock_s() - start) / (rows * heads(a->head_dim));
 }

@@ -49,7 +49,6 @@ struct gpu {
     struct aq_cuda_dense dense;
     struct aq_cuda_unpack unpack;
     struct aq_attn attn;
-    struct aq_cuda_reach reach;
     struct aq_norm norm;
     int code; /* the first failure */
 };
@@ -164,7 +163,7 @@ static double size_product(struct gpu *g, uint32_t level)
 
 static int launch_product(struct gpu *g)
 {
-    return g->k->dense(&g->blas, &g->ex, &g->dense);
+    return g->k->dense(&g->ex, &g->dense);
 }
 
 static double size_unpack(struct gpu *g, uint32_t level, enum aq_dtype t)
@@ -279,8 +278,8 @@ static struct attention size_attention(struct gpu *g, uint32_t level)
         .q_per_kv = 1,
         .head_dim = HEAD_DIM,
         .scale = 1 / sqrtf(HEAD_DIM),
+        .reach = {.rows = a.rows, .len = a.keys},
     };
-    g->reach = (struct aq_cuda_reach){.rows = a.rows, .len = a.keys};
     return a;
 }
 
@@ -297,18 +296,17 @@ static double size_decode(struct gpu *g, uint32_t level)
 /* The same, with scores kept up as h2o does. */
 static double size_scored(struct gpu *g, uint32_t level)
 {
-    static const struct aq_attn_rule rule = {
-        .stat = AQ_ATTN_PROB, .group = AQ_ATTN_SUM, .decay = 1};
     if (level >= DECODE_LEVELS)
         return 0;
     struct attention a = size_attention(g, SCORED_FIRST + level);
-    g->attn.rule = &rule;
+    g->attn.rule = (struct aq_attn_rule){
+        .victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_SUM, .decay = 1};
     return 4.0 * a.sequences * a.keys * a.heads * HEAD_DIM;
 }
 
 static int launch_decode(struct gpu *g)
 {
-    return g->k->attn_decode(&g->ex, &g->attn, g->reach);
+    return g->k->attn_decode(&g->ex, &g->attn);
 }
 
 static double size_prefill(struct gpu *g, uint32_t level)
@@ -322,7 +320,7 @@ static double size_prefill(struct gpu *g, uint32_t level)
 
 static int launch_prefill(struct gpu *g)
 {
-    return g->k->attn_prefill(&g->ex, &g->attn, g->reach);
+    return g->k->attn_prefill(&g->ex, &g->attn);
 }
 
 /* ---- what nothing costs ------------------------------------------------------------------ */
@@ -474,6 +472,7 @@ static int open_gpu(struct gpu *g, struct aq_rates_rig *r, struct aq_err *reterr
     for (int i = 0; i < 2 && !g->code; i++)
         note(g, g->ops->event_open(g->gpu, &g->event[i]));
     g->ex.stream = g->stream;
+    g->ex.blas = &g->blas;
     return 0;
 }
 

@@ -75,7 +75,7 @@ static inline void aq_attn_assert(const struct aq_attn *a)
 static inline void aq_attn_stats_assert(const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    assert(a->rule && a->q && a->log_sum_exp);
+    assert(a->rule.victim && a->q && a->log_sum_exp);
     for (uint32_t i = 0; i < a->seq_count; i++)
         assert(a->seqs[i].slots.score);
 }

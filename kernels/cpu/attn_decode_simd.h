@@ -587,7 +587,7 @@ static void remember(struct decode *t, const struct decode_run *run)
         struct slot_pass x = {
             .a = a,
             .seq = run->seq,
-            .rule = *a->rule,
+            .rule = a->rule,
             .score = slots->score + (size_t)(run->head + head) * slots->stride,
             .head = run->head + head,
             .q_per_kv = a->q_per_kv,
@@ -624,7 +624,7 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
     uint32_t head = tile % job->tiles_per_seq * job->tile_heads;
     struct decode_run run = {.a = a, .seq = seq, .head = head};
     run.head_end = (uint32_t)aq_min_u64(head + job->tile_heads, a->kv_heads);
-    uint32_t kept = a->rule && seq->slots.score ? longest(seq, head, run.head_end) : 0;
+    uint32_t kept = a->rule.victim && seq->slots.score ? longest(seq, head, run.head_end) : 0;
     /* Scores are of one row after the other. */
     uint32_t queries = seq->rows * a->q_per_kv, wave = kept ? a->q_per_kv : queries;
     uint32_t together = heads_together(wave, kept);
@@ -639,7 +639,7 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
                 remember(&t, &run);
         }
     }
-    for (; !kept && a->rule && seq->slots.victim && head < run.head_end; head++)
+    for (; !kept && a->rule.victim && seq->slots.victim && head < run.head_end; head++)
         slots_victim(a, seq, head);
 }
 
@@ -668,7 +668,7 @@ static void decode_tile_q4(void *job, uint32_t tile, uint32_t worker)
     decode_tile(job, AQ_Q4, tile, worker);
 }
 
-static void attn_decode(struct aq_exec *ex, const struct aq_attn *a)
+void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));

@@ -414,7 +414,7 @@ static void prefill_tile_q4(void *job, uint32_t tile, uint32_t worker)
     prefill_tile(job, AQ_Q4, tile, worker);
 }
 
-static void attn_prefill(struct aq_exec *ex, const struct aq_attn *a)
+void VEC_VERSION(attn_prefill)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));

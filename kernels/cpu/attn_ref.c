@@ -86,7 +86,7 @@ static void attend_row(const struct query *x, uint32_t i, double *log_sum, doubl
 static double counted(const struct query *x, uint32_t i, const double *log_sum, uint32_t key)
 {
     const struct aq_attn *a = x->a;
-    const struct aq_attn_rule *rule = a->rule;
+    const struct aq_attn_rule *rule = &a->rule;
     double c = 0;
     for (uint32_t g = 0; g < (rule->group == AQ_ATTN_FIRST ? 1 : a->q_per_kv); g++) {
         struct query of = *x;
@@ -114,13 +114,13 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
     for (uint32_t i = 0; i < seq->rows; i++) {
         x.keys = aq_attn_visible(len, seq->rows, i);
         attend_row(&x, i, log_sum, sum);
-        if (!a->rule || !seq->slots.score)
+        if (!a->rule.victim || !seq->slots.score)
             continue;
         float *s = seq->slots.score + (size_t)x.head * seq->slots.stride;
         for (uint32_t key = 0; key < x.keys; key++)
-            s[key] = (float)((double)a->rule->decay * s[key] + counted(&x, i, log_sum, key));
+            s[key] = (float)((double)a->rule.decay * s[key] + counted(&x, i, log_sum, key));
     }
-    if (a->rule && seq->slots.victim)
+    if (a->rule.victim && seq->slots.victim)
         seq->slots.victim[x.head] = aq_slots_victim(a, seq, x.head);
 }
 
@@ -141,60 +141,51 @@ void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
 void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     struct aq_attn without = *a;
-    without.rule = NULL;
+    without.rule = (struct aq_attn_rule){0};
     attend_all(ex, &without);
 }
 
 /* ---- column sums ---- */
 
-struct stats_job {
-    struct aq_exec *ex;
-    const struct aq_attn *a;
-    struct aq_attn_pairs pairs;
-};
-
 /* The sum over queries for one key, queries ascending. */
-static double column(const struct stats_job *job, struct query *x, double *log_sum, uint32_t key)
+static double column(struct query *x, double *log_sum, uint32_t key)
 {
-    const struct aq_attn *a = job->a;
+    const struct aq_attn *a = x->a;
     uint32_t rows = x->seq->rows, len = aq_attn_len(x->seq, x->head);
-    uint32_t first = job->pairs.rows && job->pairs.rows < rows ? rows - job->pairs.rows : 0;
+    uint32_t first = a->pairs.rows && a->pairs.rows < rows ? rows - a->pairs.rows : 0;
     double sum = 0;
     for (uint32_t i = first; i < rows; i++) {
         x->keys = aq_attn_visible(len, rows, i);
         if (key >= x->keys)
             continue;
         uint32_t dist = x->keys - 1 - key;
-        if (dist < job->pairs.min_dist || (job->pairs.band && dist >= job->pairs.band))
+        if (dist < a->pairs.min_dist || (a->pairs.band && dist >= a->pairs.band))
             continue;
         size_t at =
             ((size_t)x->seq->row + i) * a->kv_heads * a->q_per_kv + (size_t)x->head * a->q_per_kv;
         for (uint32_t g = 0; g < a->q_per_kv; g++)
             log_sum[g] = a->log_sum_exp[at + g];
-        sum += pow(a->rule->decay, rows - 1 - i) * counted(x, i, log_sum, key);
+        sum += pow(a->rule.decay, rows - 1 - i) * counted(x, i, log_sum, key);
     }
     return sum;
 }
 
 static void stats_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct stats_job *job = arg;
+    const struct job *job = arg;
     const struct aq_attn *a = job->a;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     double *log_sum = aq_exec_scratch(job->ex, worker);
     struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
     float *to = seq->slots.score + (size_t)x.head * seq->slots.stride;
     for (uint32_t key = 0; key < aq_attn_len(seq, x.head); key++)
-        to[key] = (float)column(job, &x, log_sum, key);
+        to[key] = (float)column(&x, log_sum, key);
 }
 
-void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a,
-                       const struct aq_attn_pairs *pairs)
+void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_stats_assert(a);
     assert(a->q_per_kv * sizeof(double) <= aq_exec_scratch_size(ex));
-    struct stats_job job = {.ex = ex, .a = a};
-    if (pairs)
-        job.pairs = *pairs;
+    struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * a->kv_heads);
 }

@@ -43,7 +43,7 @@ static inline struct slot_choice choice_open(const struct aq_attn *a, const stru
                                              uint32_t head)
 {
     int64_t end = aq_attn_victim_end(seq);
-    int64_t sinks = (int64_t)aq_min_u64(a->rule->sinks, INT32_MAX);
+    int64_t sinks = (int64_t)aq_min_u64(a->rule.sinks, INT32_MAX);
     struct slot_choice c = {
         .low = vec_int_set((int32_t)(INT32_MIN - sinks)),
         .high = vec_int_set((int32_t)(INT32_MIN + (end > sinks ? end - sinks : 0)))};
@@ -137,7 +137,7 @@ static uint32_t last_candidate(const struct aq_attn *a, const struct aq_attn_seq
 static void slots_victim(const struct aq_attn *a, const struct aq_attn_seq *seq, uint32_t head)
 {
     aq_slots_assert(a, seq);
-    if (a->rule->by_position) {
+    if (a->rule.victim == AQ_ATTN_BY_POSITION) {
         seq->slots.victim[head] = last_candidate(a, seq, head);
         return;
     }
@@ -226,7 +226,7 @@ VEC_FN void slot_updates(struct slot_pass x)
 static void slots_pass(struct slot_pass x)
 {
     bool choose = x.choose;
-    x.choose = choose && !x.rule.by_position;
+    x.choose = choose && x.rule.victim == AQ_ATTN_BY_SCORE;
     if (x.rule.stat == AQ_ATTN_PROB && x.q_per_kv == 1) {
         x.rule.stat = AQ_ATTN_PROB;
         x.rule.group = AQ_ATTN_SUM;
@@ -239,25 +239,20 @@ static void slots_pass(struct slot_pass x)
     } else {
         slot_updates(x);
     }
-    if (choose && x.rule.by_position)
+    if (choose && x.rule.victim == AQ_ATTN_BY_POSITION)
         slots_victim(x.a, x.seq, x.head);
 }
 
-struct victim_job {
-    const struct aq_attn *a;
-};
-
 static void victim_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct aq_attn *a = ((const struct victim_job *)arg)->a;
+    const struct aq_attn *a = arg;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     if (seq->slots.victim)
         slots_victim(a, seq, tile % a->kv_heads);
 }
 
-static void kv_victim(struct aq_exec *ex, const struct aq_attn *a)
+void VEC_VERSION(kv_victim)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    struct victim_job job = {.a = a};
-    aq_pool_run(aq_exec_pool(ex), victim_tile, &job, a->seq_count * a->kv_heads);
+    aq_pool_run(aq_exec_pool(ex), victim_tile, (void *)a, a->seq_count * a->kv_heads);
 }

@@ -20,7 +20,6 @@ enum {
 struct stats_run {
     const struct aq_attn *a;
     const struct aq_attn_seq *seq;
-    const struct aq_attn_pairs *pairs;
     uint32_t head, len, key; /* first key of the tile */
     uint32_t group;          /* query heads that are looked at */
 };
@@ -141,9 +140,9 @@ struct stats_keys {
 static inline struct stats_keys counting(const struct stats_run *run, uint32_t query)
 {
     int64_t own = (int64_t)run->len - run->seq->rows + query;
-    struct stats_keys k = {.first = 0, .end = own + 1 - run->pairs->min_dist};
-    if (run->pairs->band)
-        k.first = own + 1 - run->pairs->band;
+    struct stats_keys k = {.first = 0, .end = own + 1 - run->a->pairs.min_dist};
+    if (run->a->pairs.band)
+        k.first = own + 1 - run->a->pairs.band;
     return k;
 }
 
@@ -160,7 +159,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     const struct aq_attn *a = run->a;
     uint32_t at = half * TILE_LANES + v * VEC_LANES, rows = run->seq->rows;
     uint32_t query = row / run->group, g = row % run->group;
-    enum aq_attn_group group = a->rule->group;
+    enum aq_attn_group group = a->rule.group;
     vec window[BLOCK_WIDTH], c[BLOCK_WIDTH];
     for (int w = 0; w < BLOCK_WIDTH; w++) {
         window[w] = vec_load(s->window + at + w * VEC_LANES);
@@ -175,7 +174,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
         int64_t base = (int64_t)run->key + at;
         vec_int first = vec_int_set((int32_t)(keys.first - base - 1));
         vec_int end = vec_int_set((int32_t)(keys.end - base));
-        vec border = vec_set(a->rule->threshold / (float)(keys.end + run->pairs->min_dist));
+        vec border = vec_set(a->rule.threshold / (float)(keys.end + run->a->pairs.min_dist));
         for (int w = 0; w < BLOCK_WIDTH; w++) {
             vec p = vec_load(s->t.p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
             p = vec_exp(vec_sub(p, log_sum));
@@ -231,7 +230,7 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
         if (most.end <= key || least.first >= key + TILE_LANES || key >= run->len)
             continue;
         bool all = least.end >= key + TILE_LANES && most.first <= key;
-        enum aq_attn_stat stat = run->a->rule->stat;
+        enum aq_attn_stat stat = run->a->rule.stat;
         s->t.q = s->keys[half];
         for (uint32_t v = 0; v < TILE_VECS; v += BLOCK_WIDTH) {
             score_columns(&s->t, v, BLOCK_WIDTH);
@@ -248,7 +247,7 @@ static void stats_rows(struct stats *s, const struct stats_run *run, uint32_t ro
 /* Queries [*ret_first, *ret_end) that may count for a key of the tile. */
 static void stats_range(const struct stats_run *run, uint32_t *ret_first, uint32_t *ret_end)
 {
-    const struct aq_attn_pairs *p = run->pairs;
+    const struct aq_attn_pairs *p = &run->a->pairs;
     int64_t rows = run->seq->rows, own = (int64_t)run->len - rows; /* key of query 0 */
     int64_t first = p->rows && p->rows < rows ? rows - p->rows : 0, end = rows;
     int64_t sees = (int64_t)run->key + p->min_dist - own;
@@ -264,7 +263,7 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
 {
     uint32_t rows = run->seq->rows, query, end;
     double power = 1;
-    for (uint32_t i = 0; i <= STATS_WINDOW; i++, power *= (double)run->a->rule->decay)
+    for (uint32_t i = 0; i <= STATS_WINDOW; i++, power *= (double)run->a->rule.decay)
         s->power[i] = (float)power;
     for (uint32_t i = 0; i < AQ_ATTN_STATS_KEYS; i++)
         s->total[i] = s->window[i] = s->pending[i] = 0;
@@ -293,7 +292,6 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
 struct stats_job {
     struct aq_exec *ex;
     const struct aq_attn *a;
-    struct aq_attn_pairs pairs;
 };
 
 static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
@@ -316,10 +314,10 @@ VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_
         tile -= tiles * a->kv_heads;
         tiles = key_tiles(a, ++seq);
     }
-    struct stats_run run = {.a = a, .seq = seq, .pairs = &job->pairs, .head = tile % a->kv_heads};
+    struct stats_run run = {.a = a, .seq = seq, .head = tile % a->kv_heads};
     run.len = aq_attn_len(seq, run.head);
     run.key = tile / a->kv_heads * AQ_ATTN_STATS_KEYS;
-    run.group = a->rule->group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    run.group = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
     if (run.key >= run.len)
         return;
     struct stats s = stats_open(job->ex, worker, a->head_dim);
@@ -351,14 +349,11 @@ static void stats_tile_q4(void *job, uint32_t tile, uint32_t worker)
     stats_tile(job, AQ_Q4, tile, worker);
 }
 
-static void attn_stats(struct aq_exec *ex, const struct aq_attn *a,
-                       const struct aq_attn_pairs *pairs)
+void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_stats_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct stats_job job = {.ex = ex, .a = a};
-    if (pairs)
-        job.pairs = *pairs;
     uint32_t tiles = 0;
     for (uint32_t i = 0; i < a->seq_count; i++)
         tiles += key_tiles(a, &a->seqs[i]) * a->kv_heads;

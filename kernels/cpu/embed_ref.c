@@ -24,28 +24,15 @@ void aq_embed_ref(struct aq_exec *ex, const struct aq_embed *e)
     aq_pool_run(aq_exec_pool(ex), embed_row, (void *)e, e->rows);
 }
 
-struct add_job {
-    float *y;
-    size_t y_stride;
-    const void *table;
-    enum aq_dtype dtype;
-    const uint32_t *index;
-    uint32_t k;
-};
-
 static void add_row(void *arg, uint32_t row, uint32_t worker)
 {
-    const struct add_job *job = arg;
-    for (uint32_t d = 0; d < job->k; d++)
-        job->y[row * job->y_stride + d] +=
-            aq_element_load(job->table, job->dtype, (size_t)job->index[row] * job->k + d);
+    const struct aq_add_rows *a = arg;
+    for (uint32_t d = 0; d < a->k; d++)
+        a->y[row * a->y_stride + d] +=
+            aq_element_load(a->table, a->table_dtype, (size_t)a->index[row] * a->k + d);
 }
 
-void aq_add_rows_ref(struct aq_exec *ex, float *y, size_t y_stride, const void *table,
-                     enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows, uint32_t k)
+void aq_add_rows_ref(struct aq_exec *ex, const struct aq_add_rows *a)
 {
-    struct add_job job = {.y = y, .y_stride = y_stride, .table = table, .dtype = table_dtype};
-    job.index = index;
-    job.k = k;
-    aq_pool_run(aq_exec_pool(ex), add_row, &job, rows);
+    aq_pool_run(aq_exec_pool(ex), add_row, (void *)a, a->rows);
 }

@@ -4,6 +4,9 @@
  * A row of a panel lies strided (64 elements, or 64 pairs, apart), so each of its cache lines
  * brings one element or pair: the rows are few and the reads many at a time, which is what gathers
  * do. */
+#include "kernels/cpu/panel.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/versions.h"
 
 enum { TILE_ELEMENTS = 8192 };
 
@@ -98,7 +101,7 @@ static void embed_tile(void *arg, uint32_t tile, uint32_t worker)
     }
 }
 
-static void embed(struct aq_exec *ex, const struct aq_embed *e)
+void VEC_VERSION(embed)(struct aq_exec *ex, const struct aq_embed *e)
 {
     assert(e->k >= 1 && (e->y_dtype == AQ_F32 || (e->y_dtype == AQ_BF16 && !e->positions)));
     assert(aq_dtype_is_quantised(e->table_dtype) == (e->table_layout == AQ_LAYOUT_GROUP64));
@@ -106,45 +109,32 @@ static void embed(struct aq_exec *ex, const struct aq_embed *e)
     aq_pool_run(aq_exec_pool(ex), embed_tile, &job, (uint32_t)aq_div_up(e->rows, job.tile_rows));
 }
 
-struct add_job {
-    float *y;
-    size_t y_stride;
-    const void *table;
-    enum aq_dtype dtype;
-    const uint32_t *index;
-    uint32_t k;
-};
-
-VEC_FN void add_row_dtype(const struct add_job *job, enum aq_dtype dtype, uint32_t row)
+VEC_FN void add_row_dtype(const struct aq_add_rows *a, enum aq_dtype dtype, uint32_t row)
 {
-    float *y = job->y + row * job->y_stride;
-    size_t from = (size_t)job->index[row] * job->k;
+    float *y = a->y + row * a->y_stride;
+    size_t from = (size_t)a->index[row] * a->k;
     uint32_t d = 0;
-    for (; d + VEC_LANES <= job->k; d += VEC_LANES)
-        vec_store(y + d, vec_add(vec_load(y + d), vec_load_as(job->table, dtype, from + d)));
-    if (d < job->k) {
-        uint32_t n = job->k - d;
-        vec x = vec_load_as_n(job->table, dtype, from + d, n);
+    for (; d + VEC_LANES <= a->k; d += VEC_LANES)
+        vec_store(y + d, vec_add(vec_load(y + d), vec_load_as(a->table, dtype, from + d)));
+    if (d < a->k) {
+        uint32_t n = a->k - d;
+        vec x = vec_load_as_n(a->table, dtype, from + d, n);
         vec_store_n(y + d, vec_add(vec_load_n(y + d, n), x), n);
     }
 }
 
 static void add_row(void *arg, uint32_t row, uint32_t worker)
 {
-    const struct add_job *job = arg;
-    switch (job->dtype) {
-    case AQ_F32: add_row_dtype(job, AQ_F32, row); break;
-    case AQ_F16: add_row_dtype(job, AQ_F16, row); break;
-    case AQ_BF16: add_row_dtype(job, AQ_BF16, row); break;
+    const struct aq_add_rows *a = arg;
+    switch (a->table_dtype) {
+    case AQ_F32: add_row_dtype(a, AQ_F32, row); break;
+    case AQ_F16: add_row_dtype(a, AQ_F16, row); break;
+    case AQ_BF16: add_row_dtype(a, AQ_BF16, row); break;
     default: assert(!"a dtype that is computed with");
     }
 }
 
-static void add_rows(struct aq_exec *ex, float *y, size_t y_stride, const void *table,
-                     enum aq_dtype dtype, const uint32_t *index, uint32_t rows, uint32_t k)
+void VEC_VERSION(add_rows)(struct aq_exec *ex, const struct aq_add_rows *a)
 {
-    struct add_job job = {.y = y, .y_stride = y_stride, .table = table, .dtype = dtype};
-    job.index = index;
-    job.k = k;
-    aq_pool_run(aq_exec_pool(ex), add_row, &job, rows);
+    aq_pool_run(aq_exec_pool(ex), add_row, (void *)a, a->rows);
 }

@@ -6,17 +6,10 @@
 
 #include <string.h>
 
-struct job {
-    const struct aq_attn *a;
-    const float *k_new, *v_new;
-    size_t stride;
-};
-
 /* A tile is one KV head of one sequence. */
 static void append_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct job *job = arg;
-    const struct aq_attn *a = job->a;
+    const struct aq_attn *a = arg;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     uint32_t head = tile % a->kv_heads, dim = a->head_dim;
     for (uint32_t i = 0; i < seq->rows; i++) {
@@ -24,27 +17,19 @@ static void append_tile(void *arg, uint32_t tile, uint32_t worker)
         aq_attn_note_row(seq, head, i, slot);
         uint8_t *block = aq_attn_block(seq, head, slot / AQ_HEAD_BLOCK_SLOTS);
         slot %= AQ_HEAD_BLOCK_SLOTS;
-        size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
-        aq_kv_store_row(block, a->kv_dtype, dim, slot, job->k_new + from);
-        aq_kv_store_row(block, a->kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, job->v_new + from);
+        size_t from = (seq->row + (size_t)i) * a->new_stride + (size_t)head * dim;
+        aq_kv_store_row(block, a->kv_dtype, dim, slot, a->k_new + from);
+        aq_kv_store_row(block, a->kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, a->v_new + from);
     }
 }
 
-void aq_kv_append_ref(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
-                      const float *v_new, size_t stride)
+void aq_kv_append_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    struct job job = {.a = a, .k_new = k_new, .v_new = v_new, .stride = stride};
-    aq_pool_run(aq_exec_pool(ex), append_tile, &job, a->seq_count * a->kv_heads);
+    aq_pool_run(aq_exec_pool(ex), append_tile, (void *)a, a->seq_count * a->kv_heads);
 }
 
 /* ---- moves ---- */
-
-struct move_job {
-    const struct aq_kv_move *moves;
-    enum aq_dtype dtype;
-    uint32_t kv_heads, dim;
-};
 
 static uint8_t *side_block(const struct aq_kv_side *side, uint32_t head, uint32_t slot)
 {
@@ -57,12 +42,13 @@ static uint32_t side_slot(const struct aq_kv_side *side, uint32_t head, uint32_t
     return side->list ? side->list[(size_t)head * side->list_stride + i] : side->first + i;
 }
 
-static void move_row(const struct move_job *job, uint8_t *to, uint32_t to_row, const uint8_t *from,
-                     uint32_t from_row)
+static void move_row(const struct aq_kv_moves *job, uint8_t *to, uint32_t to_row,
+                     const uint8_t *from, uint32_t from_row)
 {
-    memcpy(aq_kv_row(to, job->dtype, job->dim, to_row),
-           aq_kv_row(from, job->dtype, job->dim, from_row), aq_kv_row_bytes(job->dtype, job->dim));
-    if (aq_dtype_is_quantised(job->dtype))
+    memcpy(aq_kv_row(to, job->kv_dtype, job->head_dim, to_row),
+           aq_kv_row(from, job->kv_dtype, job->head_dim, from_row),
+           aq_kv_row_bytes(job->kv_dtype, job->head_dim));
+    if (aq_dtype_is_quantised(job->kv_dtype))
         aq_kv_quant_set(to, to_row, aq_kv_quant(from, from_row));
 }
 
@@ -81,7 +67,7 @@ static void move_notes(const struct aq_kv_move *m, uint32_t head, uint32_t from_
 /* A tile is one KV head of one move. */
 static void move_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct move_job *job = arg;
+    const struct aq_kv_moves *job = arg;
     const struct aq_kv_move *m = &job->moves[tile / job->kv_heads];
     uint32_t head = tile % job->kv_heads, count = m->count[(size_t)head * m->count_step];
     for (uint32_t i = 0; i < count; i++) {
@@ -99,11 +85,14 @@ static void move_tile(void *arg, uint32_t tile, uint32_t worker)
     }
 }
 
-void aq_kv_move_ref(struct aq_exec *ex, const struct aq_kv_move *moves, uint32_t move_count,
-                    enum aq_dtype kv_dtype, uint32_t kv_heads, uint32_t head_dim)
+void aq_kv_move_ref(struct aq_exec *ex, const struct aq_kv_moves *m)
 {
-    assert(aq_dtype_is_float(kv_dtype) || aq_dtype_is_quantised(kv_dtype));
-    struct move_job job = {
-        .moves = moves, .dtype = kv_dtype, .kv_heads = kv_heads, .dim = head_dim};
-    aq_pool_run(aq_exec_pool(ex), move_tile, &job, move_count * kv_heads);
+    assert(aq_dtype_is_float(m->kv_dtype) || aq_dtype_is_quantised(m->kv_dtype));
+    aq_pool_run(aq_exec_pool(ex), move_tile, (void *)m, m->count * m->kv_heads);
+}
+
+void aq_kv_note_ref(struct aq_exec *ex, const struct aq_kv_note *n)
+{
+    for (uint32_t h = 0; h < n->kv_heads; h++)
+        n->target[h * AQ_HEAD_BLOCK_SLOTS] = n->victim[h] < n->whole ? n->victim[h] : UINT32_MAX;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * KV append, on vec.h; included once by each version's file. */
+#include "kernels/cpu/attn.h"
+#include "kernels/cpu/kv.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/versions.h"
 
 enum { TILE_HEADS = 8 };
 
 struct append_job {
     const struct aq_attn *a;
-    const float *k_new, *v_new;
-    size_t stride;
     uint32_t tiles_per_seq;
 };
 
@@ -76,14 +78,15 @@ VEC_FN void append_head(const struct append_job *job, enum aq_dtype dtype,
         aq_attn_note_row(seq, head, i, slot);
         uint8_t *block = aq_attn_block(seq, head, slot / AQ_HEAD_BLOCK_SLOTS);
         slot %= AQ_HEAD_BLOCK_SLOTS;
-        size_t from = (seq->row + (size_t)i) * job->stride + (size_t)head * dim;
+        size_t from = (seq->row + (size_t)i) * job->a->new_stride + (size_t)head * dim;
         if (aq_dtype_is_quantised(dtype)) {
-            store_codes(block, dtype, slot, job->k_new + from, dim);
-            store_codes(block, dtype, AQ_HEAD_BLOCK_SLOTS + slot, job->v_new + from, dim);
+            store_codes(block, dtype, slot, job->a->k_new + from, dim);
+            store_codes(block, dtype, AQ_HEAD_BLOCK_SLOTS + slot, job->a->v_new + from, dim);
             continue;
         }
-        store_row(block, dtype, (size_t)slot * dim, job->k_new + from, dim);
-        store_row(block, dtype, (size_t)(AQ_HEAD_BLOCK_SLOTS + slot) * dim, job->v_new + from, dim);
+        store_row(block, dtype, (size_t)slot * dim, job->a->k_new + from, dim);
+        store_row(block, dtype, (size_t)(AQ_HEAD_BLOCK_SLOTS + slot) * dim, job->a->v_new + from,
+                  dim);
     }
 }
 
@@ -105,11 +108,10 @@ static void append_tile(void *arg, uint32_t tile, uint32_t worker)
     }
 }
 
-static void kv_append(struct aq_exec *ex, const struct aq_attn *a, const float *k_new,
-                      const float *v_new, size_t stride)
+void VEC_VERSION(kv_append)(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    struct append_job job = {.a = a, .k_new = k_new, .v_new = v_new, .stride = stride};
+    struct append_job job = {.a = a};
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, TILE_HEADS);
     aq_pool_run(aq_exec_pool(ex), append_tile, &job, a->seq_count * job.tiles_per_seq);
 }

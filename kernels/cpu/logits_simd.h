@@ -5,6 +5,8 @@
  * exp(x - that maximum) and the number of bad logits, read from memory once and from the cache
  * then; the chunks of a row are then joined in order, sums in f64.  Whether a tile is a chunk or a
  * row changes nothing but which worker does what. */
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/versions.h"
 
 enum { CHUNK = 4096 };
 
@@ -14,10 +16,8 @@ struct chunk_stat {
 };
 
 struct stat_job {
-    struct aq_logits_stat *stat;
-    const float *logits;
-    size_t stride;
-    uint32_t vocab, chunks;
+    const struct aq_logits *l;
+    uint32_t chunks;
     struct chunk_stat *chunk; /* [rows][chunks], NULL when a tile is a row */
 };
 
@@ -53,8 +53,8 @@ static struct chunk_stat stat_chunk(const float *x, uint32_t count)
 static struct chunk_stat stat_at(const struct stat_job *job, uint32_t row, uint32_t chunk)
 {
     uint32_t first = chunk * CHUNK;
-    uint32_t count = (uint32_t)aq_min_u64(CHUNK, job->vocab - first);
-    struct chunk_stat s = stat_chunk(job->logits + row * job->stride + first, count);
+    uint32_t count = (uint32_t)aq_min_u64(CHUNK, job->l->vocab - first);
+    struct chunk_stat s = stat_chunk(job->l->logits + row * job->l->stride + first, count);
     s.argmax += first;
     return s;
 }
@@ -98,7 +98,7 @@ static void stat_row_tile(void *arg, uint32_t row, uint32_t worker)
         struct chunk_stat s = stat_at(job, row, i);
         join_chunk(&j, &s);
     }
-    job->stat[row] = join_end(&j);
+    job->l->stat[row] = join_end(&j);
 }
 
 static void stat_chunk_tile(void *arg, uint32_t tile, uint32_t worker)
@@ -107,25 +107,23 @@ static void stat_chunk_tile(void *arg, uint32_t tile, uint32_t worker)
     job->chunk[tile] = stat_at(job, tile / job->chunks, tile % job->chunks);
 }
 
-static void logits_stat(struct aq_exec *ex, struct aq_logits_stat *stat, const float *logits,
-                        size_t stride, uint32_t rows, uint32_t vocab)
+void VEC_VERSION(logits_stat)(struct aq_exec *ex, const struct aq_logits *l)
 {
-    assert(vocab >= 1);
+    assert(l->vocab >= 1);
     struct aq_pool *pool = aq_exec_pool(ex);
-    struct stat_job job = {.stat = stat, .logits = logits, .stride = stride, .vocab = vocab};
-    job.chunks = (uint32_t)aq_div_up(vocab, CHUNK);
-    uint64_t tiles = (uint64_t)rows * job.chunks;
-    if (aq_pool_threads(pool) == 1 || rows >= 8 * aq_pool_threads(pool) ||
+    struct stat_job job = {.l = l, .chunks = (uint32_t)aq_div_up(l->vocab, CHUNK)};
+    uint64_t tiles = (uint64_t)l->rows * job.chunks;
+    if (aq_pool_threads(pool) == 1 || l->rows >= 8 * aq_pool_threads(pool) ||
         tiles * sizeof(*job.chunk) > aq_exec_scratch_size(ex)) {
-        aq_pool_run(pool, stat_row_tile, &job, rows);
+        aq_pool_run(pool, stat_row_tile, &job, l->rows);
         return;
     }
     job.chunk = aq_exec_scratch(ex, 0);
     aq_pool_run(pool, stat_chunk_tile, &job, (uint32_t)tiles);
-    for (uint32_t r = 0; r < rows; r++) {
+    for (uint32_t r = 0; r < l->rows; r++) {
         struct join j = {.max = -INFINITY};
         for (uint32_t i = 0; i < job.chunks; i++)
             join_chunk(&j, &job.chunk[(size_t)r * job.chunks + i]);
-        stat[r] = join_end(&j);
+        l->stat[r] = join_end(&j);
     }
 }

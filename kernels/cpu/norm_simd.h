@@ -2,6 +2,8 @@
  * Norms, on vec.h; included once by each version's file.  Two passes over a row that the first one
  * brought into the cache, then one that writes; sums in SUMS vectors, vector i of the row into
  * vector i % SUMS, so that their order depends on the row's length only. */
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/versions.h"
 
 enum { SUMS = 4, TILE_ELEMENTS = 16384 };
 
@@ -91,7 +93,7 @@ static void norm_tile(void *arg, uint32_t tile, uint32_t worker)
     }
 }
 
-static void norm(struct aq_exec *ex, const struct aq_norm *n)
+void VEC_VERSION(norm)(struct aq_exec *ex, const struct aq_norm *n)
 {
     assert(n->dim >= 1 && (n->y_dtype == AQ_F32 || n->y_dtype == AQ_BF16));
     struct norm_job job = {.n = n};

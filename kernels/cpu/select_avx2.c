@@ -150,10 +150,9 @@ static void select_tile(void *arg, uint32_t tile, uint32_t worker)
         select_layer(s, count, job->kv_heads, aq_exec_scratch(job->ex, worker));
 }
 
-void aq_kv_select_avx2(struct aq_exec *ex, const struct aq_kv_select *selects,
-                       uint32_t select_count, uint32_t kv_heads)
+void aq_kv_select_avx2(struct aq_exec *ex, const struct aq_kv_selects *s)
 {
-    assert(kv_heads * sizeof(struct cut) <= aq_exec_scratch_size(ex));
-    struct select_job job = {.ex = ex, .selects = selects, .kv_heads = kv_heads};
-    aq_pool_run(aq_exec_pool(ex), select_tile, &job, select_count * kv_heads);
+    assert(s->kv_heads * sizeof(struct cut) <= aq_exec_scratch_size(ex));
+    struct select_job job = {.ex = ex, .selects = s->selects, .kv_heads = s->kv_heads};
+    aq_pool_run(aq_exec_pool(ex), select_tile, &job, s->count * s->kv_heads);
 }

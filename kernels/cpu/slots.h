@@ -16,8 +16,8 @@ static inline float aq_slots_rank(float score)
 
 static inline void aq_slots_assert(const struct aq_attn *a, const struct aq_attn_seq *s)
 {
-    assert(a->rule && s->slots.position && s->slots.victim);
-    assert(a->rule->by_position || s->slots.score);
+    assert(a->rule.victim && s->slots.position && s->slots.victim);
+    assert(a->rule.victim == AQ_ATTN_BY_POSITION || s->slots.score);
 }
 
 /* See aq_kv_victim_fn. */
@@ -29,10 +29,10 @@ static inline uint32_t aq_slots_victim(const struct aq_attn *a, const struct aq_
     const uint32_t *position = s->slots.position + (size_t)head * s->slots.stride;
     const float *score = s->slots.score + (size_t)head * s->slots.stride;
     for (uint32_t j = 0; j < len; j++) {
-        if (position[j] < a->rule->sinks || position[j] >= end)
+        if (position[j] < a->rule.sinks || position[j] >= end)
             continue;
         bool better = best == UINT32_MAX;
-        if (!better && a->rule->by_position)
+        if (!better && a->rule.victim == AQ_ATTN_BY_POSITION)
             better = position[j] > position[best];
         else if (!better) {
             float x = aq_slots_rank(score[j]), y = aq_slots_rank(score[best]);

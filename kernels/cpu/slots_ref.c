@@ -3,13 +3,9 @@
 #include "kernels/cpu/slots.h"
 #include "kernels/cpu/versions.h"
 
-struct victim_job {
-    const struct aq_attn *a;
-};
-
 static void victim_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct aq_attn *a = ((const struct victim_job *)arg)->a;
+    const struct aq_attn *a = arg;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     uint32_t head = tile % a->kv_heads;
     if (seq->slots.victim)
@@ -19,16 +15,10 @@ static void victim_tile(void *arg, uint32_t tile, uint32_t worker)
 void aq_kv_victim_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    struct victim_job job = {.a = a};
-    aq_pool_run(aq_exec_pool(ex), victim_tile, &job, a->seq_count * a->kv_heads);
+    aq_pool_run(aq_exec_pool(ex), victim_tile, (void *)a, a->seq_count * a->kv_heads);
 }
 
 /* ---- selection ---- */
-
-struct select_job {
-    const struct aq_kv_select *selects;
-    uint32_t kv_heads;
-};
 
 static uint32_t candidates(const struct aq_kv_select *s)
 {
@@ -89,7 +79,7 @@ static bool stays(const struct aq_kv_select *s, uint32_t kv_heads, uint32_t h, u
 /* A tile is one KV head of one sequence. */
 static void select_tile(void *arg, uint32_t tile, uint32_t worker)
 {
-    const struct select_job *job = arg;
+    const struct aq_kv_selects *job = arg;
     const struct aq_kv_select *s = &job->selects[tile / job->kv_heads];
     uint32_t head = tile % job->kv_heads, count = 0;
     for (uint32_t i = 0; i < s->len; i++) {
@@ -99,9 +89,7 @@ static void select_tile(void *arg, uint32_t tile, uint32_t worker)
     s->count[head] = count;
 }
 
-void aq_kv_select_ref(struct aq_exec *ex, const struct aq_kv_select *selects, uint32_t select_count,
-                      uint32_t kv_heads)
+void aq_kv_select_ref(struct aq_exec *ex, const struct aq_kv_selects *s)
 {
-    struct select_job job = {.selects = selects, .kv_heads = kv_heads};
-    aq_pool_run(aq_exec_pool(ex), select_tile, &job, select_count * kv_heads);
+    aq_pool_run(aq_exec_pool(ex), select_tile, (void *)s, s->count * s->kv_heads);
 }

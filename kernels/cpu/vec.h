@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kernels/cpu/vec.h - one vocabulary of f32 vectors over AVX2 (8 lanes) and AVX-512 (16 lanes), so
- * that a kernel is written once (*_simd.h) and compiled for each.  Everything is inlined and
- * private to the including file, which must be compiled for one of the two.
+ * that a kernel is written once (*_simd.h) and compiled for each (simd.c.in).  Everything is
+ * inlined and private to the including file, which must be compiled for one of the two; kernels are
+ * functions of the name VEC_VERSION(norm).
  *
  * Orders that results rest on are fixed per width: vec_sum() and vec_sum_rows() add the same lanes
  * in the same order for every vector. */

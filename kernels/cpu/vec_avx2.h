@@ -3,6 +3,8 @@
 #ifndef AQ_KERNELS_CPU_VEC_AVX2_H
 #define AQ_KERNELS_CPU_VEC_AVX2_H
 
+#define VEC_VERSION(kernel) aq_##kernel##_avx2
+
 enum { VEC_LANES = 8 };
 typedef __m256 vec;
 typedef __m256i vec_int;

@@ -3,6 +3,8 @@
 #ifndef AQ_KERNELS_CPU_VEC_AVX512_H
 #define AQ_KERNELS_CPU_VEC_AVX512_H
 
+#define VEC_VERSION(kernel) aq_##kernel##_avx512
+
 enum { VEC_LANES = 16 };
 typedef __m512 vec;
 typedef __m512i vec_int;

@@ -21,19 +21,10 @@ aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
-/* Attention. */
-aq_attn_decode_fn aq_attn_decode_ref, aq_attn_decode_avx2, aq_attn_decode_avx512;
-aq_attn_prefill_fn aq_attn_prefill_ref, aq_attn_prefill_avx2, aq_attn_prefill_avx512;
-aq_attn_stats_fn aq_attn_stats_ref, aq_attn_stats_avx2, aq_attn_stats_avx512;
-
-/* Row operations, KV append, logits. */
-aq_kv_append_fn aq_kv_append_ref, aq_kv_append_avx2, aq_kv_append_avx512;
-aq_kv_victim_fn aq_kv_victim_ref, aq_kv_victim_avx2, aq_kv_victim_avx512;
-aq_kv_select_fn aq_kv_select_ref, aq_kv_select_avx2;
-aq_kv_move_fn aq_kv_move_ref;
-aq_norm_fn aq_norm_ref, aq_norm_avx2, aq_norm_avx512;
-aq_embed_fn aq_embed_ref, aq_embed_avx2, aq_embed_avx512;
-aq_add_rows_fn aq_add_rows_ref, aq_add_rows_avx2, aq_add_rows_avx512;
-aq_logits_stat_fn aq_logits_stat_ref, aq_logits_stat_avx2, aq_logits_stat_avx512;
+/* Those of every backend; not each of them has a version for every instruction set. */
+#define AQ_KERNELS_VERSIONS(name, params)                                                          \
+    aq_##name##_fn aq_##name##_ref, aq_##name##_avx2, aq_##name##_avx512;
+AQ_KERNELS(AQ_KERNELS_VERSIONS)
+#undef AQ_KERNELS_VERSIONS
 
 #endif

@@ -6,20 +6,6 @@
 
 #include "kernels/cuda/device.cuh"
 
-/* The arguments of attention by value, with the rule, which lies in host memory. */
-struct aq_cu_attn {
-    struct aq_attn a;
-    struct aq_attn_rule rule;
-};
-
-static inline struct aq_cu_attn aq_cu_attn_of(const struct aq_attn *a)
-{
-    struct aq_cu_attn c = {*a, {}};
-    if (a->rule)
-        c.rule = *a->rule;
-    return c;
-}
-
 AQ_DEVICE_FN uint8_t *aq_cu_block(const struct aq_attn_seq *s, uint32_t head, uint32_t b)
 {
     return s->block[static_cast<size_t>(head) * s->head_table_step + b] + head * s->head_offset;
@@ -112,8 +98,9 @@ AQ_DEVICE_FN void aq_cu_victim_consider(struct aq_cu_victim *v, const struct aq_
 {
     if (position < v->begin || position >= v->end)
         return;
-    uint64_t key =
-        rule->by_position ? ~position : static_cast<uint64_t>(aq_cu_rank(score)) << 32 | position;
+    uint64_t key = rule->victim == AQ_ATTN_BY_POSITION
+                       ? ~position
+                       : static_cast<uint64_t>(aq_cu_rank(score)) << 32 | position;
     aq_cu_victim_take(v, key, slot);
 }
 

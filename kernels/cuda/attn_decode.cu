@@ -26,7 +26,7 @@ enum {
 /* The queries of a KV head are its rows' query heads, row after row: query n is head n % q_per_kv
  * of row n / q_per_kv. */
 struct decode {
-    struct aq_cu_attn c;
+    struct aq_attn a;
     uint32_t warps, cap;      /* cap: slots of a query's scores, a multiple of SPLIT_SLOTS */
     uint32_t splits, queries; /* at most, of a head: strides of the workspace */
     bool keeps;               /* there is a rule */
@@ -60,9 +60,9 @@ AQ_DEVICE_FN uint32_t padded_of(uint32_t dim)
 
 AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t nq)
 {
-    uint32_t dim = padded_of(p->c.a.head_dim);
+    uint32_t dim = padded_of(p->a.head_dim);
     struct room r;
-    r.stage_stride = stage_stride_of(p->c.a.kv_dtype, p->c.a.head_dim);
+    r.stage_stride = stage_stride_of(p->a.kv_dtype, p->a.head_dim);
     r.stage = reinterpret_cast<uint8_t *>(shared);
     r.partial = shared;
     uint32_t stage = p->warps * AQ_HEAD_BLOCK_SLOTS * r.stage_stride / 4;
@@ -177,7 +177,7 @@ template <enum aq_dtype T, uint32_t NQ>
 AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, const struct batch *b,
                                uint32_t first, uint32_t at)
 {
-    const struct aq_attn *a = &p->c.a;
+    const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, lane = aq_cu_lane(), dim = a->head_dim;
     uint32_t padded = padded_of(dim);
     uint8_t *stage = r->stage + warp * AQ_HEAD_BLOCK_SLOTS * r->stage_stride;
@@ -236,7 +236,7 @@ template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
 AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, const struct batch *b,
                                uint32_t first)
 {
-    const struct aq_attn *a = &p->c.a;
+    const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
     float o[NQ][ELEMENTS] = {};
@@ -327,9 +327,9 @@ AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct batch *b, f
 AQ_DEVICE_FN struct batch batch_of(const struct decode *p, uint32_t seq, uint32_t head,
                                    uint32_t first, uint32_t nq)
 {
-    const struct aq_attn_seq *s = &p->c.a.seqs[seq];
+    const struct aq_attn_seq *s = &p->a.seqs[seq];
     struct batch b = {s, head, aq_cu_len(s, head), first, 0};
-    uint32_t queries = s->rows * p->c.a.q_per_kv;
+    uint32_t queries = s->rows * p->a.q_per_kv;
     b.count = first < queries ? aq_cu_min(nq, queries - first) : 0;
     return b;
 }
@@ -352,9 +352,9 @@ AQ_DEVICE_FN float counted(const struct aq_attn_rule *rule, float score, float l
 AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const float *scores,
                            size_t stride, const float *log_sums, uint32_t *shared)
 {
-    const struct aq_attn_rule *rule = &p->c.rule;
+    const struct aq_attn_rule *rule = &p->a.rule;
     const struct aq_attn_slots *slots = &b->s->slots;
-    uint32_t group = p->c.a.q_per_kv, heads = rule->group == AQ_ATTN_FIRST ? 1 : group;
+    uint32_t group = p->a.q_per_kv, heads = rule->group == AQ_ATTN_FIRST ? 1 : group;
     size_t row = static_cast<size_t>(b->head) * slots->stride;
     struct aq_cu_victim victim = aq_cu_victim_start(rule, b->s);
     for (uint32_t j = threadIdx.x; j < b->len; j += blockDim.x) {
@@ -391,7 +391,7 @@ template <uint32_t NQ>
 AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const float *max,
                              const float *sum)
 {
-    uint32_t dim = p->c.a.head_dim, padded = padded_of(dim);
+    uint32_t dim = p->a.head_dim, padded = padded_of(dim);
     for (uint32_t i = threadIdx.x; i < NQ * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         if (d >= dim)
@@ -417,7 +417,7 @@ template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
 __global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
 {
     AQ_SHARED(float, shared);
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p.a;
     struct room r = room_of(&p, shared, NQ);
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x * NQ, NQ);
     if (!b.count)
@@ -464,7 +464,7 @@ __global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
 
 AQ_DEVICE_FN size_t head_index(const struct decode *p, uint32_t seq, uint32_t head)
 {
-    return (static_cast<size_t>(seq) * p->c.a.kv_heads + head) * p->queries;
+    return (static_cast<size_t>(seq) * p->a.kv_heads + head) * p->queries;
 }
 
 /* A grid of (splits x batches of queries, KV heads, sequences). */
@@ -472,7 +472,7 @@ template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
 __global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t scores_stride)
 {
     AQ_SHARED(float, shared);
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p.a;
     struct room r = room_of(&p, shared, NQ);
     uint32_t split = blockIdx.x % p.splits, first = split * SPLIT_SLOTS;
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
@@ -513,7 +513,7 @@ __global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t
  * first split's largest score was, for decode_remember. */
 __global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
 {
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p.a;
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x, 1);
     if (!b.count)
         return;
@@ -549,7 +549,7 @@ __global__ void __launch_bounds__(JOIN_THREADS, 4)
     decode_remember(struct decode p, uint32_t scores_stride, float *log_sums)
 {
     AQ_SHARED(uint32_t, shared);
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p.a;
     struct batch b = batch_of(&p, blockIdx.y, blockIdx.x, 0, UINT32_MAX);
     size_t query = head_index(&p, blockIdx.y, blockIdx.x);
     for (uint32_t n = threadIdx.x; n < b.count && b.len; n += blockDim.x)
@@ -588,7 +588,7 @@ template <enum aq_dtype T>
 static int launch_any(const struct aq_cuda_exec *ex, const struct decode &p, bool fused,
                       uint32_t nq, dim3 grid, size_t shared)
 {
-    if (p.c.a.head_dim > 128)
+    if (p.a.head_dim > 128)
         return fused ? launch_fused<T, 1, 8>(ex, p, grid, shared)
                      : launch_split<T, 1, 8>(ex, p, grid, shared);
     if (nq == 1)
@@ -601,7 +601,7 @@ static int launch_any(const struct aq_cuda_exec *ex, const struct decode &p, boo
 static int launch(const struct aq_cuda_exec *ex, const struct decode &p, bool fused, uint32_t nq,
                   dim3 grid, size_t shared)
 {
-    switch (p.c.a.kv_dtype) {
+    switch (p.a.kv_dtype) {
     case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, nq, grid, shared);
     case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, nq, grid, shared);
     case AQ_BF16: return launch_any<AQ_BF16>(ex, p, fused, nq, grid, shared);
@@ -612,34 +612,32 @@ static int launch(const struct aq_cuda_exec *ex, const struct decode &p, bool fu
 }
 
 /* At least one, also where no sequence has a key. */
-static uint32_t splits_for(struct aq_cuda_reach reach)
+static uint32_t splits_for(struct aq_attn_reach reach)
 {
     return reach.len ? aq_cu_div_up(reach.len, SPLIT_SLOTS) : 1;
 }
 
 /* Floats of the workspace, in the order of struct decode, then a log of a sum per query. */
-static size_t workspace_floats(const struct aq_attn *a, struct aq_cuda_reach reach, bool keeps,
-                               size_t *scores, size_t *parts)
+static size_t workspace_floats(const struct aq_attn *a, bool keeps, size_t *scores, size_t *parts)
 {
-    uint64_t splits = splits_for(reach);
-    uint64_t queries = (uint64_t)a->seq_count * a->kv_heads * reach.rows * a->q_per_kv;
+    uint64_t splits = splits_for(a->reach);
+    uint64_t queries = (uint64_t)a->seq_count * a->kv_heads * a->reach.rows * a->q_per_kv;
     *scores = keeps ? queries * splits * SPLIT_SLOTS : 0;
     *parts = queries * splits * (a->head_dim + 2);
     return *scores + *parts + (keeps ? queries : 0);
 }
 
-size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach)
+size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a)
 {
     size_t scores, parts;
-    return workspace_floats(a, reach, a->rule, &scores, &parts) * sizeof(float);
+    return workspace_floats(a, a->rule.victim, &scores, &parts) * sizeof(float);
 }
 
-static int run_apart(const struct aq_cuda_exec *ex, struct decode p, struct aq_cuda_reach reach,
-                     uint32_t nq)
+static int run_apart(const struct aq_cuda_exec *ex, struct decode p, uint32_t nq)
 {
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p.a;
     size_t scores, parts;
-    if (workspace_floats(a, reach, p.keeps, &scores, &parts) * sizeof(float) > ex->workspace_bytes)
+    if (workspace_floats(a, p.keeps, &scores, &parts) * sizeof(float) > ex->workspace_bytes)
         return -ENOSPC;
     p.scores = static_cast<float *>(ex->workspace);
     p.parts = p.scores + scores;
@@ -657,17 +655,16 @@ static int run_apart(const struct aq_cuda_exec *ex, struct decode p, struct aq_c
                      log_sums);
 }
 
-int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                        struct aq_cuda_reach reach)
+int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     assert(aq_dtype_is_float(a->out_dtype) && a->head_dim <= 256);
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
-    if (!a->seq_count || !reach.rows)
+    if (!a->seq_count || !a->reach.rows)
         return 0;
-    struct decode p = {aq_cu_attn_of(a), warps_for(a), SPLIT_SLOTS, 0, 0,
-                       a->rule != NULL,  NULL,         NULL};
-    p.queries = reach.rows * a->q_per_kv;
-    p.splits = splits_for(reach);
+    struct decode p = {*a,   warps_for(a), SPLIT_SLOTS, 0, 0, a->rule.victim != AQ_ATTN_NO_RULE,
+                       NULL, NULL};
+    p.queries = a->reach.rows * a->q_per_kv;
+    p.splits = splits_for(a->reach);
     uint32_t nq = p.queries == 1 || a->head_dim > 128 ? 1 : QUERIES_MAX;
     uint32_t batches = aq_cu_div_up(p.queries, nq);
     if (p.keeps)
@@ -676,19 +673,18 @@ int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
     bool fits = shared <= AQ_CU_SHARED_MAX && (!p.keeps || batches == 1);
     uint64_t blocks = (uint64_t)batches * a->kv_heads * a->seq_count;
     bool few = p.splits > 1 && blocks < 2ull * ex->multiprocessors;
-    if (fits && few && aq_cuda_attn_decode_workspace(a, reach) > ex->workspace_bytes)
+    if (fits && few && aq_cuda_attn_decode_workspace(a) > ex->workspace_bytes)
         few = false; /* slower, the same bits */
     if (!fits || few)
-        return run_apart(ex, p, reach, nq);
+        return run_apart(ex, p, nq);
     return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
 }
 
-int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                               struct aq_cuda_reach reach)
+int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     struct aq_attn without = *a;
     struct aq_cuda_exec fused = *ex;
-    without.rule = NULL;
+    without.rule.victim = AQ_ATTN_NO_RULE;
     fused.workspace_bytes = 0; /* rows are many */
-    return aq_cuda_attn_decode(&fused, &without, reach);
+    return aq_cuda_attn_decode(&fused, &without);
 }

@@ -234,15 +234,14 @@ static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 g
     return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
 }
 
-int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                         struct aq_cuda_reach reach)
+int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     if (!aq_cu_tile_takes(ex, a))
-        return aq_cuda_attn_prefill_plain(ex, a, reach);
+        return aq_cuda_attn_prefill_plain(ex, a);
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
-    if (!a->seq_count || !reach.rows)
+    if (!a->seq_count || !a->reach.rows)
         return 0;
-    uint64_t queries = static_cast<uint64_t>(reach.rows) * a->q_per_kv;
+    uint64_t queries = static_cast<uint64_t>(a->reach.rows) * a->q_per_kv;
     dim3 grid(aq_cu_div_up(queries, BLOCK_QUERIES), a->kv_heads, a->seq_count);
     return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
 }

@@ -17,11 +17,6 @@ enum {
     PLAIN_DIM_MAX = 256,
 };
 
-struct stats {
-    struct aq_cu_attn c;
-    struct aq_attn_pairs pairs;
-};
-
 /* ---- which pairs count ---- */
 
 /* The rows of a sequence that keys first to last can count for: [begin, end). */
@@ -29,28 +24,28 @@ struct rows {
     uint32_t begin, end;
 };
 
-AQ_DEVICE_FN struct rows rows_for(const struct stats *p, const struct aq_attn_seq *s, uint32_t len,
-                                  uint32_t first, uint32_t last)
+AQ_DEVICE_FN struct rows rows_for(const struct aq_attn *a, const struct aq_attn_seq *s,
+                                  uint32_t len, uint32_t first, uint32_t last)
 {
     /* Row i has its own key at len - rows + i. */
-    uint64_t own = static_cast<uint64_t>(first) + p->pairs.min_dist + s->rows;
-    uint64_t end = static_cast<uint64_t>(last) + p->pairs.band + s->rows;
-    struct rows r = {p->pairs.rows && p->pairs.rows < s->rows ? s->rows - p->pairs.rows : 0,
+    uint64_t own = static_cast<uint64_t>(first) + a->pairs.min_dist + s->rows;
+    uint64_t end = static_cast<uint64_t>(last) + a->pairs.band + s->rows;
+    struct rows r = {a->pairs.rows && a->pairs.rows < s->rows ? s->rows - a->pairs.rows : 0,
                      s->rows};
     if (own > len && own - len > r.begin)
         r.begin = own - len < s->rows ? static_cast<uint32_t>(own - len) : s->rows;
-    if (p->pairs.band && end < static_cast<uint64_t>(len) + r.end)
+    if (a->pairs.band && end < static_cast<uint64_t>(len) + r.end)
         r.end = end > len ? static_cast<uint32_t>(end - len) : 0;
     return r;
 }
 
 /* Whether a query that sees `keys` keys counts for this one. */
-AQ_DEVICE_FN bool counts(const struct stats *p, uint32_t keys, uint32_t key)
+AQ_DEVICE_FN bool counts(const struct aq_attn *a, uint32_t keys, uint32_t key)
 {
     if (key >= keys)
         return false;
     uint32_t dist = keys - 1 - key;
-    return dist >= p->pairs.min_dist && (!p->pairs.band || dist < p->pairs.band);
+    return dist >= a->pairs.min_dist && (!a->pairs.band || dist < a->pairs.band);
 }
 
 /* f(p) of a score. */
@@ -71,11 +66,11 @@ AQ_DEVICE_FN float together(const struct aq_attn_rule *rule, float c, float f)
 }
 
 /* What a row's sum is multiplied by. */
-AQ_DEVICE_FN float row_weight(const struct stats *p, uint32_t rows, uint32_t row)
+AQ_DEVICE_FN float row_weight(const struct aq_attn *a, uint32_t rows, uint32_t row)
 {
-    const struct aq_attn_rule *rule = &p->c.rule;
+    const struct aq_attn_rule *rule = &a->rule;
     float w = rule->decay == 1 ? 1 : powf(rule->decay, static_cast<float>(rows - 1 - row));
-    return rule->group == AQ_ATTN_MEAN ? w / static_cast<float>(p->c.a.q_per_kv) : w;
+    return rule->group == AQ_ATTN_MEAN ? w / static_cast<float>(a->q_per_kv) : w;
 }
 
 AQ_DEVICE_FN float log_sum_at(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t row,
@@ -105,12 +100,11 @@ AQ_DEVICE_FN void load8(float x[8], const float *from)
 
 /* Rows row to row + 31 of a query head, times scale, and what is to be known of them. */
 template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void stage_queries(const struct stats *p, const struct aq_attn_seq *s, uint32_t head,
+AQ_DEVICE_FN void stage_queries(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
                                 uint32_t q_head, uint32_t row, struct rows r, uint4 *to,
                                 struct notes *n)
 {
     constexpr uint32_t units = D / 8;
-    const struct aq_attn *a = &p->c.a;
     for (uint32_t u = threadIdx.x; u < TILE_ROWS * units; u += THREADS) {
         uint32_t i = row + u / units;
         float x[8] = {};
@@ -128,7 +122,7 @@ AQ_DEVICE_FN void stage_queries(const struct stats *p, const struct aq_attn_seq 
         bool in = i >= r.begin && i < r.end;
         n->log_sum[threadIdx.x] = in ? log_sum_at(a, s, i, q_head) : 0;
         n->keys[threadIdx.x] = in ? aq_cu_visible(aq_cu_len(s, head), s->rows, i) : 0;
-        n->weight[threadIdx.x] = in ? row_weight(p, s->rows, i) : 0;
+        n->weight[threadIdx.x] = in ? row_weight(a, s->rows, i) : 0;
     }
 }
 
@@ -140,7 +134,7 @@ template <uint32_t D> struct lane_keys {
 };
 
 template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void add_head(const struct stats *p, struct lane_keys<D> *w, const uint4 *queries,
+AQ_DEVICE_FN void add_head(const struct aq_attn *a, struct lane_keys<D> *w, const uint4 *queries,
                            const struct notes *notes, uint32_t key, bool first)
 {
     uint32_t lane = aq_cu_lane();
@@ -166,9 +160,9 @@ AQ_DEVICE_FN void add_head(const struct stats *p, struct lane_keys<D> *w, const 
         for (uint32_t j = 0; j < 4; j++) { /* its keys */
             uint32_t m = j / 2, e = j % 2 * 2 + i % 2;
             float f = 0;
-            if (counts(p, keys, key + 16 * m + lane / 4 + j % 2 * 8))
-                f = counted(&p->c.rule, x[m][n][e], log_sum, keys);
-            w->c[m][n][e] = first ? f : together(&p->c.rule, w->c[m][n][e], f);
+            if (counts(a, keys, key + 16 * m + lane / 4 + j % 2 * 8))
+                f = counted(&a->rule, x[m][n][e], log_sum, keys);
+            w->c[m][n][e] = first ? f : together(&a->rule, w->c[m][n][e], f);
         }
     }
 }
@@ -229,12 +223,12 @@ AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t head, uint32_
 
 /* A grid of (128 keys, KV heads, sequences). */
 template <enum aq_dtype C, uint32_t D>
-__global__ void __launch_bounds__(THREADS) stats_tile(struct stats p)
+__global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
 {
     constexpr uint32_t tile_units = TILE_ROWS * D / 8;
     AQ_SHARED(uint4, tiles); /* of K, one per warp, then two of queries, with notes behind all */
     struct notes *notes = reinterpret_cast<struct notes *>(tiles + WARPS * tile_units);
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
     uint32_t head = blockIdx.y, len = aq_cu_len(s, head), warp = threadIdx.x / AQ_CU_WARP;
     uint32_t block_first = blockIdx.x * WARPS * AQ_HEAD_BLOCK_SLOTS;
@@ -244,21 +238,21 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct stats p)
     uint32_t last = aq_cu_min(block_first + WARPS * AQ_HEAD_BLOCK_SLOTS, len) - 1;
     struct lane_keys<D> w;
     load_keys<D>(a, s, head, first, len, tiles + warp * tile_units, &w);
-    struct rows r = rows_for(&p, s, len, block_first, last);
-    uint32_t heads = p.c.rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    struct rows r = rows_for(a, s, len, block_first, last);
+    uint32_t heads = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
     uint32_t row = r.begin / TILE_ROWS * TILE_ROWS, group = 0, turn = 0;
     __syncthreads(); /* all of K is in registers */
     if (row < r.end)
-        stage_queries<C, D>(&p, s, head, head * a->q_per_kv, row, r, tiles, notes);
+        stage_queries<C, D>(a, s, head, head * a->q_per_kv, row, r, tiles, notes);
     while (row < r.end) {
         uint32_t next_group = group + 1 < heads ? group + 1 : 0;
         uint32_t next_row = next_group ? row : row + TILE_ROWS, other = turn ^ 1;
         __syncthreads(); /* this turn's is there; the other's is done with */
         if (next_row < r.end)
-            stage_queries<C, D>(&p, s, head, head * a->q_per_kv + next_group, next_row, r,
+            stage_queries<C, D>(a, s, head, head * a->q_per_kv + next_group, next_row, r,
                                 tiles + other * tile_units, notes + other);
         if (first < len) {
-            add_head<C, D>(&p, &w, tiles + turn * tile_units, notes + turn, first, !group);
+            add_head<C, D>(a, &w, tiles + turn * tile_units, notes + turn, first, !group);
             if (!next_group)
                 add_rows<D>(&w, notes + turn);
         }
@@ -272,10 +266,10 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct stats p)
 /* ---- plain ---- */
 
 /* A grid of (head-blocks, KV heads, sequences). */
-__global__ void __launch_bounds__(THREADS) stats_plain(struct stats p)
+__global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
 {
     AQ_SHARED(float, keys); /* [32][dim + 1] */
-    const struct aq_attn *a = &p.c.a;
+    const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
     uint32_t head = blockIdx.y, len = aq_cu_len(s, head), dim = a->head_dim;
     uint32_t first = blockIdx.x * AQ_HEAD_BLOCK_SLOTS, lane = aq_cu_lane();
@@ -287,13 +281,13 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct stats p)
         keys[i / dim * (dim + 1) + i % dim] =
             aq_cu_kv_load(block, a->kv_dtype, dim, i / dim, i % dim);
     __syncthreads();
-    struct rows r = rows_for(&p, s, len, first, first + slots - 1);
-    uint32_t heads = p.c.rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    struct rows r = rows_for(a, s, len, first, first + slots - 1);
+    uint32_t heads = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
     const float *k = keys + lane * (dim + 1);
     float sum = 0;
     for (uint32_t i = r.begin + threadIdx.x / AQ_CU_WARP; i < r.end; i += WARPS) {
         uint32_t seen = aq_cu_visible(len, s->rows, i);
-        if (lane >= slots || !counts(&p, seen, first + lane))
+        if (lane >= slots || !counts(a, seen, first + lane))
             continue;
         float c = 0;
         for (uint32_t g = 0; g < heads; g++) {
@@ -303,10 +297,10 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct stats p)
             for (uint32_t d = 0; d < dim; d++)
                 x = fmaf(q[d] * a->scale, k[d], x);
             c = together(
-                &p.c.rule, c,
-                counted(&p.c.rule, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
+                &a->rule, c,
+                counted(&a->rule, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
         }
-        sum = fmaf(row_weight(&p, s->rows, i), c, sum);
+        sum = fmaf(row_weight(a, s->rows, i), c, sum);
     }
     __syncthreads(); /* the keys are done with */
     keys[threadIdx.x] = sum;
@@ -321,34 +315,29 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct stats p)
 /* ---- launchers ---- */
 
 template <enum aq_dtype C>
-static int launch(const struct aq_cuda_exec *ex, const struct stats *p, dim3 grid)
+static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 grid)
 {
-    uint32_t dim = p->c.a.head_dim;
+    uint32_t dim = a->head_dim;
     size_t shared = WARPS * TILE_ROWS * dim * sizeof(uint16_t) + 2 * sizeof(struct notes);
     assert(shared <= AQ_CU_SHARED_MAX);
     auto kernel = dim == 64   ? stats_tile<C, 64>
                   : dim == 80 ? stats_tile<C, 80>
                   : dim == 96 ? stats_tile<C, 96>
                               : stats_tile<C, 128>;
-    return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *p);
+    return AQ_LAUNCH(ex, kernel, grid, THREADS, shared, *a);
 }
 
-int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                       const struct aq_attn_pairs *pairs, struct aq_cuda_reach reach)
+int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
-    assert(a->rule && a->log_sum_exp && a->head_dim <= PLAIN_DIM_MAX);
+    assert(a->rule.victim && a->log_sum_exp && a->head_dim <= PLAIN_DIM_MAX);
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
-    if (!a->seq_count || !reach.len)
+    if (!a->seq_count || !a->reach.len)
         return 0;
-    struct stats p = {aq_cu_attn_of(a), {}};
-    if (pairs)
-        p.pairs = *pairs;
     bool tiles = aq_cu_tile_takes(ex, a);
     uint32_t keys = AQ_HEAD_BLOCK_SLOTS * (tiles ? WARPS : 1);
-    dim3 grid(aq_cu_div_up(reach.len, keys), a->kv_heads, a->seq_count);
+    dim3 grid(aq_cu_div_up(a->reach.len, keys), a->kv_heads, a->seq_count);
     if (tiles)
-        return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, &p, grid)
-                                      : launch<AQ_F16>(ex, &p, grid);
+        return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
     size_t floats = aq_max_u64(AQ_HEAD_BLOCK_SLOTS * (a->head_dim + 1), THREADS);
-    return AQ_LAUNCH(ex, stats_plain, grid, THREADS, floats * sizeof(float), p);
+    return AQ_LAUNCH(ex, stats_plain, grid, THREADS, floats * sizeof(float), *a);
 }

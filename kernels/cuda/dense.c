@@ -179,10 +179,10 @@ static int find_plan(struct aq_cuda_blas_plan **ret, struct aq_cuda_blas *b,
     return 0;
 }
 
-int aq_cuda_dense(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
-                  const struct aq_cuda_dense *p)
+int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
 {
     const float one = 1, zero = 0;
+    struct aq_cuda_blas *b = ex->blas;
     struct aq_cuda_blas_plan *plan = NULL;
     struct problem q;
     cublasLtMatmulAlgo_t algo;

@@ -33,18 +33,18 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  *   x  [m][k] f32, f16 or bf16, row stride x_stride elements
  *   w  [n][k] in the same dtype, row stride w_stride
  *   y  f32 [m][n], row stride y_stride
- * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream and,
- * unless deterministic, as much of the workspace as there is. */
+ * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream,
+ * ex->blas and, unless deterministic, as much of the workspace as there is. */
+AQ_NO_HOLES_BEGIN
 struct aq_cuda_dense {
     const void *x, *w;
-    enum aq_dtype dtype;
     size_t x_stride, w_stride;
     float *y;
     size_t y_stride;
+    enum aq_dtype dtype;
     uint32_t m, n, k;
 };
-int aq_cuda_dense(struct aq_cuda_blas *b, const struct aq_cuda_exec *ex,
-                  const struct aq_cuda_dense *p);
+AQ_NO_HOLES_END
 
 /* Of codes that launchers and products return. */
 const char *aq_cuda_error_text(int code);

@@ -18,21 +18,12 @@ __global__ void __launch_bounds__(EMBED_THREADS) embed_row(struct aq_embed e, si
     }
 }
 
-struct add_rows {
-    float *y;
-    size_t y_stride;
-    const void *table;
-    enum aq_dtype dtype;
-    const uint32_t *index;
-    uint32_t k;
-};
-
-__global__ void __launch_bounds__(EMBED_THREADS) add_row(struct add_rows a)
+__global__ void __launch_bounds__(EMBED_THREADS) add_row(struct aq_add_rows a)
 {
     uint32_t row = blockIdx.x;
     size_t from = static_cast<size_t>(a.index[row]) * a.k;
     for (uint32_t d = threadIdx.x; d < a.k; d += blockDim.x)
-        a.y[row * a.y_stride + d] += aq_cu_load(a.table, a.dtype, from + d);
+        a.y[row * a.y_stride + d] += aq_cu_load(a.table, a.table_dtype, from + d);
 }
 
 int aq_cuda_embed(const struct aq_cuda_exec *ex, const struct aq_embed *e)
@@ -46,11 +37,9 @@ int aq_cuda_embed(const struct aq_cuda_exec *ex, const struct aq_embed *e)
                      aq_panel_bytes(e->table_dtype, e->k));
 }
 
-int aq_cuda_add_rows(const struct aq_cuda_exec *ex, float *y, size_t y_stride, const void *table,
-                     enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows, uint32_t k)
+int aq_cuda_add_rows(const struct aq_cuda_exec *ex, const struct aq_add_rows *a)
 {
-    if (!rows)
+    if (!a->rows)
         return 0;
-    struct add_rows a = {y, y_stride, table, table_dtype, index, k};
-    return AQ_LAUNCH(ex, add_row, rows, aq_cu_row_threads(k, EMBED_THREADS), 0, a);
+    return AQ_LAUNCH(ex, add_row, a->rows, aq_cu_row_threads(a->k, EMBED_THREADS), 0, *a);
 }

@@ -98,16 +98,10 @@ AQ_DEVICE_FN void store_row(uint8_t *block, enum aq_dtype t, uint32_t dim, uint3
 
 /* ---- append ---- */
 
-struct append {
-    struct aq_attn a;
-    const float *k_new, *v_new;
-    size_t stride;
-};
-
-__global__ void __launch_bounds__(APPEND_WARPS *AQ_CU_WARP) append_rows(struct append p)
+__global__ void __launch_bounds__(APPEND_WARPS *AQ_CU_WARP) append_rows(struct aq_attn a)
 {
-    const struct aq_attn_seq *s = &p.a.seqs[blockIdx.z];
-    uint32_t head = blockIdx.y, dim = p.a.head_dim;
+    const struct aq_attn_seq *s = &a.seqs[blockIdx.z];
+    uint32_t head = blockIdx.y, dim = a.head_dim;
     uint32_t i = blockIdx.x * APPEND_WARPS + threadIdx.x / AQ_CU_WARP;
     if (i >= s->rows)
         return;
@@ -120,20 +114,19 @@ __global__ void __launch_bounds__(APPEND_WARPS *AQ_CU_WARP) append_rows(struct a
     }
     uint8_t *block = aq_cu_block(s, head, slot / AQ_HEAD_BLOCK_SLOTS);
     slot %= AQ_HEAD_BLOCK_SLOTS;
-    size_t from = (s->row + static_cast<size_t>(i)) * p.stride + static_cast<size_t>(head) * dim;
-    store_row(block, p.a.kv_dtype, dim, slot, p.k_new + from);
-    store_row(block, p.a.kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, p.v_new + from);
+    size_t from =
+        (s->row + static_cast<size_t>(i)) * a.new_stride + static_cast<size_t>(head) * dim;
+    store_row(block, a.kv_dtype, dim, slot, a.k_new + from);
+    store_row(block, a.kv_dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot, a.v_new + from);
 }
 
-int aq_cuda_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a, const float *k_new,
-                      const float *v_new, size_t stride, struct aq_cuda_reach reach)
+int aq_cuda_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
-    if (!a->seq_count || !reach.rows)
+    if (!a->seq_count || !a->reach.rows)
         return 0;
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
-    struct append p = {*a, k_new, v_new, stride};
-    dim3 grid(aq_cu_div_up(reach.rows, APPEND_WARPS), a->kv_heads, a->seq_count);
-    return AQ_LAUNCH(ex, append_rows, grid, APPEND_WARPS * AQ_CU_WARP, 0, p);
+    dim3 grid(aq_cu_div_up(a->reach.rows, APPEND_WARPS), a->kv_heads, a->seq_count);
+    return AQ_LAUNCH(ex, append_rows, grid, APPEND_WARPS * AQ_CU_WARP, 0, *a);
 }
 
 /* ---- moves ---- */
@@ -268,18 +261,16 @@ __global__ void __launch_bounds__(MOVE_THREADS) move_rows(struct mover m)
     }
 }
 
-int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *moves,
-                    uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
-                    uint32_t head_dim)
+int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_moves *a)
 {
-    assert(aq_dtype_is_float(kv_dtype) || aq_dtype_is_quantised(kv_dtype));
-    assert(move_count <= AQ_CU_GRID_YZ_MAX);
-    if (!move_count)
+    assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype));
+    assert(a->count <= AQ_CU_GRID_YZ_MAX);
+    if (!a->count)
         return 0;
-    size_t row_bytes = 2 * aq_kv_row_bytes(kv_dtype, head_dim);
-    struct mover m = {moves, kv_dtype, head_dim, MOVE_ROWS};
+    size_t row_bytes = 2 * aq_kv_row_bytes(a->kv_dtype, a->head_dim);
+    struct mover m = {a->moves, a->kv_dtype, a->head_dim, MOVE_ROWS};
     m.rows = static_cast<uint32_t>(aq_min_u64(MOVE_ROWS, MOVE_STAGE / row_bytes));
     assert(m.rows);
     size_t shared = sizeof(struct carried) + m.rows * row_bytes;
-    return AQ_LAUNCH(ex, move_rows, dim3(kv_heads, move_count), MOVE_THREADS, shared, m);
+    return AQ_LAUNCH(ex, move_rows, dim3(a->kv_heads, a->count), MOVE_THREADS, shared, m);
 }

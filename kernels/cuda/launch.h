@@ -3,10 +3,10 @@
  * shapes and tie rules, except for what is said here.  Launchers never allocate and never wait:
  * they put work on the stream and return.
  *
- * What the arguments point to (rows, tables, blocks, and the arrays of sequences, moves and
- * selections) is read by the device and has to stay as it is until the work is done; only the outer
- * struct, and the rule of attention, are read at the call.  Host code cannot look into the arrays:
- * how far they reach is an argument of its own (struct aq_cuda_reach).
+ * What a struct points to (rows, tables, blocks, and the arrays of sequences, moves and selections)
+ * is read by the device and has to stay as it is until the work is done; only the struct itself is
+ * read at the call.  Host code cannot look into the arrays: how far they reach is said beside them
+ * (struct aq_attn_reach).
  *
  * A launcher returns 0, a positive cudaError_t, or a negative errno where the context cannot serve
  * the call: -ENOSPC, the workspace is too small. */
@@ -19,32 +19,45 @@
 extern "C" {
 #endif
 
+struct aq_cuda_blas;  /* kernels/cuda/dense.h */
+struct aq_cuda_dense; /* likewise */
+
 /* Where work goes.  Owned by the caller. */
 struct aq_cuda_exec {
     void *stream;    /* cudaStream_t */
     void *workspace; /* device memory, aligned to 256, for one call at a time on this stream */
     size_t workspace_bytes;
-    uint32_t sm;              /* compute capability times ten: 75, 80, 90 */
-    uint32_t multiprocessors; /* of the device */
+    struct aq_cuda_blas *blas; /* of dense */
+    uint32_t sm;               /* compute capability times ten: 75, 80, 90 */
+    uint32_t multiprocessors;  /* of the device */
 };
 
-/* At least the largest of what the arrays of a call hold.  Decode attention takes keys in splits of
- * so many slots: a reach rounded up to them is the same launch. */
+/* What differs from kernels/kernels.h:
+ *   norm, embed  y may be f16 as well; tables are panels in the layout rows, or GROUP64 where they
+ *                are quantised
+ *   kv_append    reach.rows is used
+ *   kv_select    at most 512 KV heads
+ *   kv_move      a move whose two sides are the same blocks has to be a gather
+ *   attn_...     head sizes up to 256; out may be f16 as well; both members of reach are used */
+
+/* Decode attention takes keys in splits of so many slots: a reach rounded up to them is the same
+ * launch. */
 enum { AQ_CUDA_DECODE_SPLIT = 256 };
-struct aq_cuda_reach {
-    uint32_t rows; /* query rows of a sequence */
-    uint32_t len;  /* keys of a head */
-};
+/* The workspace that attn_decode wants.  Its bits do not depend on the workspace, nor on how many
+ * sequences there are; with fewer bytes of it than this says few sequences are slower, and a rule
+ * that needs it, for long caches or many query rows, is refused with -ENOSPC. */
+size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
+/* attn_prefill: out_dtype says in what the passes compute.  Where it is f16 or bf16, the head size
+ * 64, 80, 96 or 128 and the cache not f32, tensor cores do the products (bf16 caches need compute
+ * capability 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16
+ * where the cache is), once each; all sums are f32.  There, an infinity or a NaN in V reaches,
+ * within its own sequence, earlier rows that do not see it.  Otherwise as attn_prefill_plain.
+ *   attn_prefill_plain: without tensor cores: every format and head size, the bits of decode; K and
+ * V are read once per 4 query rows of a KV head.
+ *   attn_stats: on tensor cores where attn_prefill is, with its rounding of q and K; exp and sums
+ * are f32. */
 
-/* ---- row operations: a block of threads per row ---- */
-
-/* y may be f16 as well. */
-int aq_cuda_norm(const struct aq_cuda_exec *ex, const struct aq_norm *n);
-/* Tables are panels in the layout rows, or GROUP64 where they are quantised.  y may be f16 as well.
- */
-int aq_cuda_embed(const struct aq_cuda_exec *ex, const struct aq_embed *e);
-int aq_cuda_add_rows(const struct aq_cuda_exec *ex, float *y, size_t y_stride, const void *table,
-                     enum aq_dtype table_dtype, const uint32_t *index, uint32_t rows, uint32_t k);
+/* ---- products: dense (kernels/cuda/dense.h) and what goes with it ---- */
 
 /* y[r][c] = act(x[r][c] + bias[c]) (+ y as it was, if accumulate): what follows a product that
  * leaves its sums in x.
@@ -53,19 +66,18 @@ int aq_cuda_add_rows(const struct aq_cuda_exec *ex, float *y, size_t y_stride, c
  *   y     f32, f16 or bf16, row stride y_stride; x == y is allowed where dtypes and strides are the
  *         same, and accumulate is not set
  * Computed in f32, rounded once. */
+AQ_NO_HOLES_BEGIN
 struct aq_cuda_finish {
     const void *x;
-    enum aq_dtype x_dtype;
     size_t x_stride;
     const float *bias;
-    enum aq_activation activation;
-    bool accumulate;
     void *y;
-    enum aq_dtype y_dtype;
     size_t y_stride;
+    enum aq_dtype x_dtype, y_dtype;
+    enum aq_activation activation;
+    uint32_t accumulate; /* 0 or 1 */
     uint32_t rows, columns;
 };
-int aq_cuda_finish(const struct aq_cuda_exec *ex, const struct aq_cuda_finish *f);
 
 /* dst[r][j] = row r of src, each number as a product takes it: a row-major matrix for cuBLASLt.
  *   src  panels of src_dtype: f32, f16, bf16 in the layout rows; int8, int4 in GROUP64
@@ -79,11 +91,10 @@ struct aq_cuda_unpack {
     size_t dst_stride;
     uint32_t rows, k;
 };
-int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u);
 
 /* y[r][n] = sum over k of x[r][k] * w(n, k), few rows of x against quantised weights that nobody
- * unpacks: each number of W as aq_cuda_unpack to x_dtype has it, products exact, sums f32 in an
- * order that depends on k only (product_codes.cu).  Bias, activation and residual: aq_cuda_finish.
+ * unpacks: each number of W as unpack to x_dtype has it, products exact, sums f32 in an
+ * order that depends on k only (product_codes.cu).  Bias, activation and residual: finish.
  *   x  f16 or bf16 [m][k], row stride x_stride;  m <= AQ_CUDA_PRODUCT_ROWS_MAX
  *   w  panels in GROUP64, int8 or int4, of `rows` rows
  *   y  f32 [m][rows], row stride y_stride
@@ -91,20 +102,16 @@ int aq_cuda_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u
 enum { AQ_CUDA_PRODUCT_ROWS_MAX = 16 };
 struct aq_cuda_codes_product {
     const void *x;
-    enum aq_dtype x_dtype;
     size_t x_stride;
     const void *w;
-    enum aq_dtype w_dtype;
     float *y;
     size_t y_stride;
-    uint32_t m, rows, k;
+    enum aq_dtype x_dtype, w_dtype;
+    uint32_t m, rows, k, reserved;
 };
-int aq_cuda_product_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p);
+AQ_NO_HOLES_END
 
 /* ---- logits ---- */
-
-int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
-                        const float *logits, size_t stride, uint32_t rows, uint32_t vocab);
 
 struct aq_cuda_top {
     uint32_t id;
@@ -134,76 +141,52 @@ struct aq_cuda_choice {
     float logprob;             /* ln softmax of the row as the model gave it */
 };
 
-struct aq_cuda_rows {
-    const struct aq_cuda_draw *draws; /* [rows] */
-    const struct aq_logits_stat *raw; /* [rows] of the logits as the model gave them */
-    float *logits;
-    size_t stride;
-    uint32_t rows, vocab;
-};
-
-/* Masks and penalties, in place: the bits of engine/compute/sample.c. */
-int aq_cuda_penalise(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r);
-/* choices[row]: the given token, or the next one; penalties and masks are as penalise has left
- * them.
- *   stats  [rows] of the logits as they are now: r->raw where nothing was penalised
+AQ_NO_HOLES_BEGIN
+/* Rows of logits:
+ *   penalise  masks and penalties, in place: the bits of engine/compute/sample.c
+ *   tops      the best of each row, best first, as aq_sample_tops() to the bit; a pass over the row
+ *             for each.  Before anything is penalised
+ *   sample    choices[row]: the given token, or the next one; penalties and masks are as penalise
+ *             has left them
  * The token is that of aq_sample_token() unless the draw, or the share that top_p keeps, comes
  * within 2^-31 (vocab 2^16; 2^-39 up to 2^12) of the border between two candidates, as a share of
  * all weight: weights are rounded to integers, once each.  A weight as near to min_p as f64's exp
  * is off may stay or go.  What is not finite is no candidate. */
-int aq_cuda_sample(const struct aq_cuda_exec *ex, struct aq_cuda_choice *choices,
-                   const struct aq_cuda_rows *r, const struct aq_logits_stat *stats);
-/* The best of each row, best first, as aq_sample_tops() to the bit; a pass over the row for each.
- * Before anything is penalised. */
-int aq_cuda_tops(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r);
+struct aq_cuda_rows {
+    const struct aq_cuda_draw *draws; /* [rows] */
+    const struct aq_logits_stat *raw; /* [rows] of the logits as the model gave them */
+    const struct aq_logits_stat *now; /* [rows], of sample: as they are now; raw where nothing was
+                                         penalised */
+    struct aq_cuda_choice *choices;   /* [rows], of sample */
+    float *logits;
+    size_t stride;
+    uint32_t rows, vocab;
+};
+AQ_NO_HOLES_END
 
-/* ---- KV ---- */
+/* ---- launchers ---- */
 
-/* reach.rows is used. */
-int aq_cuda_kv_append(const struct aq_cuda_exec *ex, const struct aq_attn *a, const float *k_new,
-                      const float *v_new, size_t stride, struct aq_cuda_reach reach);
-int aq_cuda_kv_victim(const struct aq_cuda_exec *ex, const struct aq_attn *a);
-/* At most 512 KV heads. */
-int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *selects,
-                      uint32_t select_count, uint32_t kv_heads);
-/* A move whose two sides are the same blocks has to be a gather (struct aq_kv_move). */
-int aq_cuda_kv_move(const struct aq_cuda_exec *ex, const struct aq_kv_move *moves,
-                    uint32_t move_count, enum aq_dtype kv_dtype, uint32_t kv_heads,
-                    uint32_t head_dim);
+/* All that take a struct: those of every backend, and their own. */
+#define AQ_CUDA_KERNELS(ROW)                                                                       \
+    AQ_KERNELS(ROW)                                                                                \
+    ROW(attn_prefill_plain, aq_attn)                                                               \
+    ROW(dense, aq_cuda_dense)                                                                      \
+    ROW(finish, aq_cuda_finish)                                                                    \
+    ROW(unpack, aq_cuda_unpack)                                                                    \
+    ROW(product_codes, aq_cuda_codes_product)                                                      \
+    ROW(penalise, aq_cuda_rows)                                                                    \
+    ROW(sample, aq_cuda_rows)                                                                      \
+    ROW(tops, aq_cuda_rows)
 
-/* target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h], or UINT32_MAX where that is not below `whole`. */
-int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
-                    uint32_t kv_heads, uint32_t whole);
+#define AQ_CUDA_LAUNCHER(name, params)                                                             \
+    int aq_cuda_##name(const struct aq_cuda_exec *ex, const struct params *p);
+AQ_CUDA_KERNELS(AQ_CUDA_LAUNCHER)
+#undef AQ_CUDA_LAUNCHER
 
 /* Copies pieces between any memories that the device reaches: pinned memory of the host's at its
  * own address.  They do not overlap.  The list is read at the call. */
 int aq_cuda_copy_pieces(const struct aq_cuda_exec *ex, const struct aq_copy_piece *pieces,
                         uint32_t count);
-
-/* ---- attention ---- */
-
-/* Head sizes up to 256; out may be f16 as well.  Both members of reach are used.  The bits do not
- * depend on the workspace, nor on how many sequences there are; with fewer bytes of it than this
- * says few sequences are slower, and a rule that needs it, for long caches or many query rows, is
- * refused with -ENOSPC. */
-size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a, struct aq_cuda_reach reach);
-int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                        struct aq_cuda_reach reach);
-/* out_dtype says in what the passes compute.  Where it is f16 or bf16, the head size 64, 80, 96 or
- * 128 and the cache not f32, tensor cores do the products (bf16 caches need compute capability
- * 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16 where the cache
- * is), once each; all sums are f32.  There, an infinity or a NaN in V reaches, within its own
- * sequence, earlier rows that do not see it.  Otherwise as the next one. */
-int aq_cuda_attn_prefill(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                         struct aq_cuda_reach reach);
-/* Without tensor cores: every format and head size, the bits of decode; K and V are read once per 4
- * query rows of a KV head. */
-int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                               struct aq_cuda_reach reach);
-/* pairs is read at the call.  On tensor cores where aq_cuda_attn_prefill is, with its rounding of q
- * and K; exp and sums are f32. */
-int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a,
-                       const struct aq_attn_pairs *pairs, struct aq_cuda_reach reach);
 
 #ifdef __cplusplus
 }

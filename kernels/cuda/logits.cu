@@ -32,14 +32,13 @@ AQ_DEVICE_FN void block_largest(float *max, uint32_t *at, float *shared)
         take_larger(max, at, shared[i], shared_at[i]);
 }
 
-__global__ void __launch_bounds__(LOGITS_THREADS)
-    stat_row(struct aq_logits_stat *stat, const float *logits, size_t stride, uint32_t vocab)
+__global__ void __launch_bounds__(LOGITS_THREADS) stat_row(struct aq_logits l)
 {
     AQ_SHARED(float, shared);
-    const float *x = logits + blockIdx.x * stride;
+    const float *x = l.logits + blockIdx.x * l.stride;
     float max = -INFINITY;
     uint32_t at = UINT32_MAX, bad = 0;
-    for (uint32_t i = threadIdx.x; i < vocab; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < l.vocab; i += blockDim.x) {
         bool finite = isfinite(x[i]);
         bad += !finite;
         if (finite && x[i] > max) {
@@ -49,25 +48,24 @@ __global__ void __launch_bounds__(LOGITS_THREADS)
     }
     block_largest(&max, &at, shared);
     float sum = 0;
-    for (uint32_t i = threadIdx.x; i < vocab; i += blockDim.x)
+    for (uint32_t i = threadIdx.x; i < l.vocab; i += blockDim.x)
         sum += isfinite(x[i]) ? expf(x[i] - max) : 0.0f;
     sum = aq_cu_block_sum(sum, shared);
     /* Counts are small enough to be exact as f32 per thread and as their sum: below 2^24. */
     bad = static_cast<uint32_t>(aq_cu_block_sum(static_cast<float>(bad), shared));
     if (threadIdx.x == 0) {
         struct aq_logits_stat s = {max, at == UINT32_MAX ? 0 : at, -INFINITY, bad};
-        if (bad < vocab)
+        if (bad < l.vocab)
             s.log_sum_exp = max + logf(sum);
-        stat[blockIdx.x] = s;
+        l.stat[blockIdx.x] = s;
     }
 }
 
-int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, struct aq_logits_stat *stat,
-                        const float *logits, size_t stride, uint32_t rows, uint32_t vocab)
+int aq_cuda_logits_stat(const struct aq_cuda_exec *ex, const struct aq_logits *l)
 {
-    assert(vocab < 1u << 24);
-    if (!rows)
+    assert(l->vocab < 1u << 24);
+    if (!l->rows)
         return 0;
-    return AQ_LAUNCH(ex, stat_row, rows, aq_cu_row_threads(vocab, LOGITS_THREADS),
-                     2 * AQ_CU_WARP * sizeof(float), stat, logits, stride, vocab);
+    return AQ_LAUNCH(ex, stat_row, l->rows, aq_cu_row_threads(l->vocab, LOGITS_THREADS),
+                     2 * AQ_CU_WARP * sizeof(float), *l);
 }

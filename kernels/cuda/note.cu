@@ -4,16 +4,13 @@
 
 enum { NOTE_THREADS = 256 };
 
-__global__ void __launch_bounds__(NOTE_THREADS)
-    note_targets(uint32_t *target, const uint32_t *victim, uint32_t kv_heads, uint32_t whole)
+__global__ void __launch_bounds__(NOTE_THREADS) note_targets(struct aq_kv_note n)
 {
-    for (uint32_t h = threadIdx.x; h < kv_heads; h += blockDim.x)
-        target[h * AQ_HEAD_BLOCK_SLOTS] = victim[h] < whole ? victim[h] : UINT32_MAX;
+    for (uint32_t h = threadIdx.x; h < n.kv_heads; h += blockDim.x)
+        n.target[h * AQ_HEAD_BLOCK_SLOTS] = n.victim[h] < n.whole ? n.victim[h] : UINT32_MAX;
 }
 
-int aq_cuda_kv_note(const struct aq_cuda_exec *ex, uint32_t *target, const uint32_t *victim,
-                    uint32_t kv_heads, uint32_t whole)
+int aq_cuda_kv_note(const struct aq_cuda_exec *ex, const struct aq_kv_note *n)
 {
-    return AQ_LAUNCH(ex, note_targets, 1, aq_cu_row_threads(kv_heads, NOTE_THREADS), 0, target,
-                     victim, kv_heads, whole);
+    return AQ_LAUNCH(ex, note_targets, 1, aq_cu_row_threads(n->kv_heads, NOTE_THREADS), 0, *n);
 }

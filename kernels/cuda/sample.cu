@@ -239,13 +239,12 @@ AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, 
 }
 
 __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
-    sample_row(struct aq_cuda_choice *choices, struct aq_cuda_rows rows,
-               const struct aq_logits_stat *stats, double unit)
+    sample_row(struct aq_cuda_rows rows, double unit)
 {
     AQ_SHARED(struct sampler, s);
     const struct aq_cuda_draw *d = &rows.draws[blockIdx.x];
     const struct aq_logits_stat *raw = &rows.raw[blockIdx.x];
-    uint32_t token = d->given != AQ_CUDA_CHOOSE ? d->given : stats[blockIdx.x].argmax;
+    uint32_t token = d->given != AQ_CUDA_CHOOSE ? d->given : rows.now[blockIdx.x].argmax;
     struct row r = {
         rows.logits + blockIdx.x * rows.stride, rows.vocab, 0, 0, unit, 0, UINT64_MAX, false};
     r.best = r.logits[token];
@@ -256,11 +255,10 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     }
     float logit = raw_logit(d, r.logits, token, s);
     if (threadIdx.x == 0)
-        choices[blockIdx.x] = {token, raw->bad_count, logit - raw->log_sum_exp};
+        rows.choices[blockIdx.x] = {token, raw->bad_count, logit - raw->log_sum_exp};
 }
 
-int aq_cuda_sample(const struct aq_cuda_exec *ex, struct aq_cuda_choice *choices,
-                   const struct aq_cuda_rows *r, const struct aq_logits_stat *stats)
+int aq_cuda_sample(const struct aq_cuda_exec *ex, const struct aq_cuda_rows *r)
 {
     assert(r->vocab >= 1 && r->vocab < 1u << ID_BITS);
     if (!r->rows)
@@ -268,8 +266,7 @@ int aq_cuda_sample(const struct aq_cuda_exec *ex, struct aq_cuda_choice *choices
     double unit = 0x1p+50; /* the sum of all stays below 2^63 */
     for (uint32_t v = r->vocab; v > 1 << 12; v /= 2)
         unit /= 2;
-    return AQ_LAUNCH(ex, sample_row, r->rows, SAMPLE_THREADS, sizeof(struct sampler), choices, *r,
-                     stats, unit);
+    return AQ_LAUNCH(ex, sample_row, r->rows, SAMPLE_THREADS, sizeof(struct sampler), *r, unit);
 }
 
 /* ---- penalties ---- */

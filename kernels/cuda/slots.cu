@@ -6,17 +6,18 @@
 
 enum { VICTIM_THREADS = 128, SELECT_THREADS = 256, SELECT_HEADS_MAX = 512 };
 
-__global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_cu_attn c)
+__global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_attn a)
 {
     AQ_SHARED(uint32_t, shared);
-    const struct aq_attn_seq *s = &c.a.seqs[blockIdx.y];
+    const struct aq_attn_seq *s = &a.seqs[blockIdx.y];
     uint32_t head = blockIdx.x;
     if (!s->slots.victim)
         return;
-    struct aq_cu_victim v = aq_cu_victim_start(&c.rule, s);
+    struct aq_cu_victim v = aq_cu_victim_start(&a.rule, s);
     size_t row = static_cast<size_t>(head) * s->slots.stride;
     for (uint32_t j = threadIdx.x; j < aq_cu_len(s, head); j += blockDim.x)
-        aq_cu_victim_consider(&v, &c.rule, c.rule.by_position ? 0 : s->slots.score[row + j],
+        aq_cu_victim_consider(&v, &a.rule,
+                              a.rule.victim == AQ_ATTN_BY_POSITION ? 0 : s->slots.score[row + j],
                               s->slots.position[row + j], j);
     uint32_t slot = aq_cu_victim_of_block(v, shared);
     if (threadIdx.x == 0)
@@ -25,11 +26,11 @@ __global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_cu_att
 
 int aq_cuda_kv_victim(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
-    assert(a->rule && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    assert(a->rule.victim && a->seq_count <= AQ_CU_GRID_YZ_MAX);
     if (!a->seq_count)
         return 0;
     return AQ_LAUNCH(ex, choose_victim, dim3(a->kv_heads, a->seq_count), VICTIM_THREADS,
-                     VICTIM_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), aq_cu_attn_of(a));
+                     VICTIM_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), *a);
 }
 
 /* ---- selection ---- */
@@ -182,12 +183,11 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         keep_slots(c, blockIdx.x + h, least, c->below[h]);
 }
 
-int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_select *selects,
-                      uint32_t select_count, uint32_t kv_heads)
+int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_selects *s)
 {
-    assert(kv_heads <= SELECT_HEADS_MAX && select_count <= AQ_CU_GRID_YZ_MAX);
-    if (!select_count)
+    assert(s->kv_heads <= SELECT_HEADS_MAX && s->count <= AQ_CU_GRID_YZ_MAX);
+    if (!s->count)
         return 0;
-    return AQ_LAUNCH(ex, select_slots, dim3(kv_heads, select_count), SELECT_THREADS,
-                     sizeof(struct chooser), selects, kv_heads);
+    return AQ_LAUNCH(ex, select_slots, dim3(s->kv_heads, s->count), SELECT_THREADS,
+                     sizeof(struct chooser), s->selects, s->kv_heads);
 }

@@ -364,16 +364,16 @@ static void take_slots(struct bench *b, uint64_t i)
     }
 }
 
-static const struct aq_attn_rule bench_rule = {.decay = 1};
+static const struct aq_attn_rule bench_rule = {.victim = AQ_ATTN_BY_SCORE, .decay = 1};
 
 /* Decode attention with scores and victims. */
 static void bench_scored(void *arg, uint64_t i)
 {
     struct bench *b = arg;
     take_slots(b, i);
-    b->a.rule = &bench_rule;
+    b->a.rule = bench_rule;
     bench_call(b, i);
-    b->a.rule = NULL;
+    b->a.rule.victim = AQ_ATTN_NO_RULE;
 }
 
 /* Prefill attention and the column sums of all its queries. */
@@ -383,8 +383,8 @@ static void bench_stats(void *arg, uint64_t i)
     bench_call(b, i);
     take_slots(b, i);
     struct aq_attn a = b->a;
-    a.rule = &bench_rule;
-    kc_new(b->kc)->attn_stats(kc_exec(b->kc, 0), &a, NULL);
+    a.rule = bench_rule;
+    kc_new(b->kc)->attn_stats(kc_exec(b->kc, 0), &a);
 }
 
 static void make_slots(struct kc *kc, struct bench *b)

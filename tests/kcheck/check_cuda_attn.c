@@ -41,31 +41,30 @@ static void attach(struct kc_attn *t, const struct notes *n)
 static void run(struct kc_attn *t, const struct kc_out *y, const struct kc_out *log_sum,
                 const struct notes *n, bool into_ref, void *workspace, uint32_t multiprocessors)
 {
-    struct aq_cuda_reach reach = kc_cuda_reach(&t->a);
     struct aq_cuda_exec ex = *kc_cuda();
-    ex.workspace_bytes = kc_cuda_kernels()->attn_decode_workspace(&t->a, reach);
+    ex.workspace_bytes = kc_cuda_kernels()->attn_decode_workspace(kc_cuda_reached(&t->a));
     ex.workspace = workspace;
     ex.multiprocessors = multiprocessors;
     attach(t, n);
     t->a.out = into_ref ? y->ref : y->got;
     t->a.out_stride = y->stride;
     t->a.log_sum_exp = into_ref ? log_sum->ref : log_sum->got;
-    kc_cuda_done(kc_cuda_kernels()->attn_decode(&ex, &t->a, reach));
+    kc_cuda_done(kc_cuda_kernels()->attn_decode(&ex, &t->a));
 }
 
 static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool keeps)
 {
     struct kc_attn t;
-    struct aq_attn_rule rule = {.decay = 0.9f, .sinks = 2};
     kc_attn_make(kc, &t, shape);
-    t.a.rule = keeps ? &rule : NULL;
+    if (keeps)
+        t.a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE, .decay = 0.9f, .sinks = 2};
     uint32_t heads = shape->kv_heads * shape->q_per_kv;
     struct kc_out y = kc_out(kc, AQ_F32, t.rows, t.columns, t.columns);
     struct kc_out log_sum = kc_out(kc, AQ_F32, t.rows, heads, heads);
     struct notes one = make_notes(kc, shape->seqs, shape->kv_heads);
     struct notes two = make_notes(kc, shape->seqs, shape->kv_heads);
-    void *workspace = kc_bytes(
-        kc, kc_cuda_kernels()->attn_decode_workspace(&t.a, kc_cuda_reach(&t.a)) / 64 * 64 + 64);
+    size_t bytes = kc_cuda_kernels()->attn_decode_workspace(kc_cuda_reached(&t.a));
+    void *workspace = kc_bytes(kc, bytes / 64 * 64 + 64);
     run(&t, &y, &log_sum, &one, true, workspace, 0);
     run(&t, &y, &log_sum, &two, false, workspace, 1000);
     kc_same(kc, &y);
@@ -86,10 +85,9 @@ static void check_refusal(struct kc *kc)
                                   .len_max = 300,
                                   .holds_rows = true};
     struct kc_attn t;
-    struct aq_attn_rule rule = {.decay = 1};
     kc_attn_make(kc, &t, &shape);
-    t.a.rule = &rule;
-    int rc = kc_cuda_kernels()->attn_decode(kc_cuda(), &t.a, kc_cuda_reach(&t.a));
+    t.a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE, .decay = 1};
+    int rc = kc_cuda_kernels()->attn_decode(kc_cuda(), kc_cuda_reached(&t.a));
     kc_expect(kc, rc == -ENOSPC, "without workspace: %d", rc);
 }
 

@@ -143,20 +143,27 @@ static void check_tokens(struct kc *kc, uint32_t vocab, enum kc_fill fill, uint3
         make_row(kc, &x, r, way);
     if (way == GREEDY) /* one of them is not to be chosen, but scored */
         x.draw[ROWS - 1].given = kc_below(kc, vocab);
-    kc_ref(kc)->logits_stat(kc_exec(kc, 0), raw, x.logits, x.stride, ROWS, vocab);
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0),
+                            &(struct aq_logits){raw, x.logits, x.stride, ROWS, vocab});
     struct kc_out adjusted = kc_out(kc, AQ_F32, ROWS, vocab, x.stride);
     kc_out_set(&adjusted, x.logits);
     choose_on_host(&x, raw, adjusted.ref, &work, &want);
-    struct aq_cuda_rows rows = {x.draw, raw, adjusted.got, x.stride, ROWS, vocab};
+    struct aq_cuda_rows rows = {x.draw, raw, now, got, adjusted.got, x.stride, ROWS, vocab};
     if (way >= PENALTIES)
         kc_cuda_done(kc_cuda_kernels()->penalise(kc_cuda(), &rows));
     kc_same(kc, &adjusted);
-    kc_ref(kc)->logits_stat(kc_exec(kc, 0), now, rows.logits, x.stride, ROWS, vocab);
-    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), got, &rows, now));
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0),
+                            &(struct aq_logits){now, rows.logits, x.stride, ROWS, vocab});
+    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), &rows));
     check_choices(kc, got, raw, &want, 0, ROWS);
     uint32_t r = kc_below(kc, ROWS); /* alone */
-    struct aq_cuda_rows one = {x.draw + r, raw + r, rows.logits + r * x.stride, x.stride, 1, vocab};
-    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), got, &one, now + r));
+    struct aq_cuda_rows one = rows;
+    one.draws += r;
+    one.raw += r;
+    one.now += r;
+    one.logits += r * x.stride;
+    one.rows = 1;
+    kc_cuda_done(kc_cuda_kernels()->sample(kc_cuda(), &one));
     check_choices(kc, got, raw, &want, r, 1);
 }
 
@@ -170,9 +177,13 @@ static void check_tops(struct kc *kc, uint32_t vocab, enum kc_fill fill)
     for (uint32_t r = 0; r < ROWS; r++) /* the first row wants some, others perhaps none */
         draw[r] = (struct aq_cuda_draw){.tops = got + r * AQ_TOP_MAX,
                                         .top_count = kc_below(kc, AQ_TOP_MAX) + (r == 0)};
-    kc_ref(kc)->logits_stat(kc_exec(kc, 0), stat, logits, stride, ROWS, vocab);
-    kc_cuda_done(kc_cuda_kernels()->tops(
-        kc_cuda(), &(struct aq_cuda_rows){draw, stat, logits, stride, ROWS, vocab}));
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), &(struct aq_logits){stat, logits, stride, ROWS, vocab});
+    kc_cuda_done(kc_cuda_kernels()->tops(kc_cuda(), &(struct aq_cuda_rows){.draws = draw,
+                                                                           .raw = stat,
+                                                                           .logits = logits,
+                                                                           .stride = stride,
+                                                                           .rows = ROWS,
+                                                                           .vocab = vocab}));
     for (uint32_t r = 0; r < ROWS; r++) {
         struct aq_top want[AQ_TOP_MAX] = {{0, 0}};
         aq_sample_tops(want, draw[r].top_count, logits + r * stride, &stat[r], vocab);

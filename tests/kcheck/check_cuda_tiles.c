@@ -68,11 +68,12 @@ static void make_rig(struct kc *kc, struct rig *x, const struct kc_attn_shape *s
     x->y = kc_out(kc, shape->out_dtype, x->t.rows, columns, columns + kc_below(kc, 4));
     x->log_sum = kc_out(kc, AQ_F32, x->t.rows, heads, heads);
     x->score = kc_out(kc, AQ_F32, shape->seqs * shape->kv_heads, stride, stride);
-    x->rule = (struct aq_attn_rule){.stat = (enum aq_attn_stat)kc_below(kc, 3),
+    x->rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE,
+                                    .stat = (enum aq_attn_stat)kc_below(kc, 3),
                                     .group = (enum aq_attn_group)kc_below(kc, 4),
                                     .threshold = 0.7f,
                                     .decay = kc_below(kc, 2) ? 1 : 0.875f};
-    x->t.a.rule = &x->rule;
+    x->t.a.rule = x->rule;
     for (uint32_t i = 0; i < shape->seqs; i++)
         x->t.seq[i].slots.stride = stride;
 }
@@ -190,7 +191,7 @@ static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool 
     make_rig(kc, &x, shape, exact);
     run_reference(kc, &x);
     struct aq_attn a = call_of(&x, false);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
     make_scales(&x, shape->k == KC_CONSTANT);
     struct kc_limit limit = {.rel = 1,
                              .ulp = 1,
@@ -214,10 +215,12 @@ static void check_sums(struct kc *kc, const struct kc_attn_shape *shape, bool ex
     memset(x.score.ref, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
     memset(x.score.got, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
     a.out_dtype = AQ_F32; /* is not used, but f16 is none of the reference's */
-    kc_ref(kc)->attn_stats(kc_exec(kc, 0), &a, &pairs);
+    a.pairs = pairs;
+    kc_ref(kc)->attn_stats(kc_exec(kc, 0), &a);
     a = call_of(&x, false);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
-    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, &pairs, kc_cuda_reach(&a)));
+    a.pairs = pairs;
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
     make_scales(&x, shape->k == KC_CONSTANT);
     kc_near(kc, &x.score, x.score_scale,
             (struct kc_limit){.rel = 2,
@@ -236,8 +239,8 @@ static void check_alone(struct kc *kc, const struct kc_attn_shape *shape)
     static struct rig x;
     make_rig(kc, &x, shape, false);
     struct aq_attn a = call_of(&x, true);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
-    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
     kc_out_set(&x.score, x.score.ref);
     kc_out_set(&x.log_sum, x.log_sum.ref);
     for (uint32_t i = 0; i < shape->seqs; i++) {
@@ -247,14 +250,14 @@ static void check_alone(struct kc *kc, const struct kc_attn_shape *shape)
         a.seqs = &one;
         a.seq_count = 1;
         memset(one.slots.score, 0x77, aq_attn_len(&one, 0) * sizeof(float));
-        kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, &a, NULL, kc_cuda_reach(&a)));
+        kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
         uint32_t skip = kc_below(kc, one.rows);
         one.row += skip;
         one.rows -= skip;
         for (uint32_t c = 0; c < one.rows * x.t.columns; c++)
             aq_element_store(x.y.got, x.y.dtype,
                              (one.row + c / x.t.columns) * x.y.stride + c % x.t.columns, 77);
-        kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+        kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
         if (!kc_same(kc, &x.y) || !kc_same(kc, &x.log_sum) || !kc_same(kc, &x.score))
             kc_expect(kc, false, "sequence %u without its first %u rows", i, skip);
     }
@@ -268,9 +271,9 @@ static void check_plain(struct kc *kc, struct kc_attn_shape *shape, uint32_t sm)
     make_rig(kc, &x, shape, false);
     x.ex.sm = sm;
     struct aq_attn a = call_of(&x, true);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(&x.ex, kc_cuda_reached(&a)));
     a = call_of(&x, false);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, &a, kc_cuda_reach(&a)));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
     kc_same(kc, &x.y);
     kc_same(kc, &x.log_sum);
 }

@@ -61,8 +61,10 @@ static void check_add(struct kc *kc, enum aq_dtype dtype, enum kc_fill fill, uin
     struct kc_out y = kc_out(kc, AQ_F32, rows, k, stride);
     for (uint32_t threads = 1; threads <= 3; threads++) {
         kc_out_set(&y, before);
-        kc_ref(kc)->add_rows(kc_exec(kc, 0), y.ref, stride, table, dtype, index, rows, k);
-        kc_new(kc)->add_rows(kc_exec(kc, threads), y.got, stride, table, dtype, index, rows, k);
+        struct aq_add_rows a = {y.ref, stride, table, index, dtype, rows, k, 0};
+        kc_ref(kc)->add_rows(kc_exec(kc, 0), &a);
+        a.y = y.got;
+        kc_new(kc)->add_rows(kc_exec(kc, threads), &a);
         kc_same(kc, &y);
     }
 }

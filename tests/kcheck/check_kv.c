@@ -14,16 +14,17 @@ static void check_one(struct kc *kc, const struct kc_attn_shape *shape, enum kc_
     kc_attn_make(kc, &t, shape);
     uint32_t cols = shape->kv_heads * shape->head_dim;
     size_t stride = cols + kc_below(kc, 5);
-    const float *k_new = kc_in(kc, AQ_F32, fill, t.rows, cols, stride);
-    const float *v_new = kc_in(kc, AQ_F32, fill, t.rows, cols, stride);
+    t.a.k_new = kc_in(kc, AQ_F32, fill, t.rows, cols, stride);
+    t.a.v_new = kc_in(kc, AQ_F32, fill, t.rows, cols, stride);
+    t.a.new_stride = stride;
     uint8_t *before = kc_bytes(kc, t.pool_bytes), *ref = kc_bytes(kc, t.pool_bytes);
     memcpy(before, t.pool, t.pool_bytes);
     t.a.q = NULL;
-    kc_ref(kc)->kv_append(kc_exec(kc, 0), &t.a, k_new, v_new, stride);
+    kc_ref(kc)->kv_append(kc_exec(kc, 0), &t.a);
     memcpy(ref, t.pool, t.pool_bytes);
     for (uint32_t threads = 1; threads <= 3; threads++) {
         memcpy(t.pool, before, t.pool_bytes);
-        kc_new(kc)->kv_append(kc_exec(kc, threads), &t.a, k_new, v_new, stride);
+        kc_new(kc)->kv_append(kc_exec(kc, threads), &t.a);
         for (size_t i = 0; i < t.pool_bytes; i++) {
             if (!kc_expect(kc, t.pool[i] == ref[i],
                            "byte %zu of the blocks is 0x%02x, expected 0x%02x (%u threads)", i,

@@ -32,8 +32,10 @@ static void check_one(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t 
     struct aq_logits_stat *ref = kc_bytes(kc, rows * sizeof(*ref));
     struct aq_logits_stat *got = kc_bytes(kc, rows * sizeof(*got));
     struct aq_logits_stat *one = kc_bytes(kc, sizeof(*one));
-    kc_ref(kc)->logits_stat(kc_exec(kc, 0), ref, x, stride, rows, vocab);
-    kc_new(kc)->logits_stat(kc_exec(kc, 1), got, x, stride, rows, vocab);
+    struct aq_logits l = {ref, x, stride, rows, vocab};
+    kc_ref(kc)->logits_stat(kc_exec(kc, 0), &l);
+    l.stat = got;
+    kc_new(kc)->logits_stat(kc_exec(kc, 1), &l);
     for (uint32_t r = 0; r < rows; r++) {
         kc_expect(kc, got[r].max == ref[r].max && got[r].argmax == ref[r].argmax,
                   "row %u: largest is %g at %u, expected %g at %u", r, got[r].max, got[r].argmax,
@@ -49,14 +51,16 @@ static void check_one(struct kc *kc, enum kc_fill fill, uint32_t rows, uint32_t 
                   "row %u: log of the sum is %.9g, expected %.9g", r, got[r].log_sum_exp,
                   ref[r].log_sum_exp);
         for (uint32_t threads = 1; threads <= 3; threads++) {
-            kc_new(kc)->logits_stat(kc_exec(kc, threads), one, x + r * stride, stride, 1, vocab);
+            kc_new(kc)->logits_stat(kc_exec(kc, threads),
+                                    &(struct aq_logits){one, x + r * stride, stride, 1, vocab});
             kc_expect(kc, memcmp(one, &got[r], sizeof(*one)) == 0,
                       "row %u alone with %u threads has other bits", r, threads);
         }
     }
     for (uint32_t threads = 2; threads <= 3; threads++) {
         struct aq_logits_stat *again = kc_bytes(kc, rows * sizeof(*again));
-        kc_new(kc)->logits_stat(kc_exec(kc, threads), again, x, stride, rows, vocab);
+        l.stat = again;
+        kc_new(kc)->logits_stat(kc_exec(kc, threads), &l);
         kc_expect(kc, memcmp(again, got, rows * sizeof(*got)) == 0, "other bits with %u threads",
                   threads);
     }

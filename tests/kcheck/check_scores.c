@@ -34,7 +34,7 @@ static struct aq_attn_rule draw_rule(struct kc *kc)
                                  .group = (enum aq_attn_group)kc_below(kc, 4),
                                  .threshold = 0.7f,
                                  .decay = kc_below(kc, 2) ? 1 : 0.875f,
-                                 .by_position = kc_below(kc, 4) == 0,
+                                 .victim = kc_below(kc, 4) ? AQ_ATTN_BY_SCORE : AQ_ATTN_BY_POSITION,
                                  .sinks = kc_below(kc, 6)};
 }
 
@@ -98,7 +98,7 @@ static struct aq_attn call_of(struct scored *x, uint32_t first, uint32_t count, 
     a.out = into_ref ? x->out.ref : x->out.got;
     a.out_stride = x->out.stride;
     a.log_sum_exp = into_ref ? x->log_sum.ref : x->log_sum.got;
-    a.rule = &x->rule;
+    a.rule = x->rule;
     return a;
 }
 
@@ -184,7 +184,7 @@ static void check_decode(struct kc *kc, const struct kc_attn_shape *shape)
     expect_victims(kc, &x);
     /* What attention gives is the same with and without. */
     struct aq_attn a = call_of(&x, 0, shape->seqs, true);
-    a.rule = NULL;
+    a.rule.victim = AQ_ATTN_NO_RULE;
     kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
     kc_same(kc, &x.out);
     kc_same(kc, &x.log_sum);
@@ -215,7 +215,7 @@ static void check_decode_window(struct kc *kc, const struct kc_attn_shape *shape
 {
     static struct scored x;
     make_scored(kc, &x, shape);
-    x.rule.by_position = true;
+    x.rule.victim = AQ_ATTN_BY_POSITION;
     start_scores(&x, false);
     struct aq_attn a = call_of(&x, 0, shape->seqs, false);
     for (uint32_t i = 0; i < shape->seqs; i++)
@@ -247,7 +247,8 @@ static void check_stats(struct kc *kc, const struct kc_attn_shape *shape)
         const struct aq_kernels *k = into_ref ? kc_ref(kc) : kc_new(kc);
         start_scores(&x, into_ref);
         struct aq_attn a = call_of(&x, 0, shape->seqs, into_ref);
-        k->attn_stats(kc_exec(kc, 0), &a, &pairs);
+        a.pairs = pairs;
+        k->attn_stats(kc_exec(kc, 0), &a);
     }
     expect_near(kc, &x, shape->k == KC_CONSTANT, shape->rows_max);
 }
@@ -259,12 +260,12 @@ static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape)
     save_log_sums(kc, &x);
     start_scores(&x, true);
     struct aq_attn a = call_of(&x, 0, shape->seqs, true);
-    kc_new(kc)->attn_stats(kc_exec(kc, 1), &a, NULL);
+    kc_new(kc)->attn_stats(kc_exec(kc, 1), &a);
     for (uint32_t threads = 1; threads <= 3; threads++) {
         start_scores(&x, false);
         for (uint32_t i = 0; i < shape->seqs; i++) {
             a = call_of(&x, i, 1, false);
-            kc_new(kc)->attn_stats(kc_exec(kc, threads), &a, NULL);
+            kc_new(kc)->attn_stats(kc_exec(kc, threads), &a);
         }
         kc_same(kc, &x.score);
     }
@@ -283,17 +284,17 @@ static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *sha
     memset(score, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
     kc_new(kc)->attn_decode(kc_exec(kc, 0), &a);
     a = call_of(&x, 0, shape->seqs, false);
-    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a, NULL);
+    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
     double *scale = scales_of(&x, false);
     kc_near(kc, &x.score, scale,
             (struct kc_limit){.rel = 2, /* what rounding may do to either of them */
                               .ulp = 2.0 * shape->rows_max,
                               .why = "rounding of probabilities and of sums, twice"});
     free(scale);
-    x.rule.stat = AQ_ATTN_PROB;
-    x.rule.group = AQ_ATTN_SUM;
-    x.rule.decay = 1;
-    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a, NULL);
+    a.rule.stat = AQ_ATTN_PROB;
+    a.rule.group = AQ_ATTN_SUM;
+    a.rule.decay = 1;
+    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
     for (uint32_t r = 0; r < x.score.rows; r++) {
         const struct aq_attn_seq *s = &x.t.seq[r / shape->kv_heads];
         double sum = 0, expected = (double)s->rows * shape->q_per_kv;

@@ -13,15 +13,16 @@ static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4}
 
 /* ---- victims ---- */
 
-static struct aq_attn sequence_of(struct aq_attn_seq *seq, const struct aq_attn_rule *rule)
+static struct aq_attn sequence_of(struct aq_attn_seq *seq, uint32_t sinks, bool by_position)
 {
-    return (struct aq_attn){.seqs = seq,
-                            .seq_count = 1,
-                            .kv_dtype = AQ_F16,
-                            .kv_heads = 1,
-                            .q_per_kv = 1,
-                            .head_dim = 8,
-                            .rule = rule};
+    return (struct aq_attn){
+        .seqs = seq,
+        .seq_count = 1,
+        .kv_dtype = AQ_F16,
+        .kv_heads = 1,
+        .q_per_kv = 1,
+        .head_dim = 8,
+        .rule = {.victim = by_position ? AQ_ATTN_BY_POSITION : AQ_ATTN_BY_SCORE, .sinks = sinks}};
 }
 
 /* Scores and positions of one head, the row at position 9 being the newest, and who must go. */
@@ -52,13 +53,12 @@ static void check_victim_by_hand(struct kc *kc)
         uint32_t *position = kc_bytes(kc, 32 * sizeof(*position)), len = 5, victim = 77;
         memcpy(score, hand[i].score, sizeof(hand[i].score));
         memcpy(position, hand[i].position, sizeof(hand[i].position));
-        struct aq_attn_rule rule = {.sinks = hand[i].sinks, .by_position = hand[i].by_position};
         struct aq_attn_seq seq = {.slots = {score, position, &victim, 32},
                                   .len = &len,
                                   .rows = 2,
                                   .position = 8,
                                   .recent = hand[i].recent};
-        struct aq_attn a = sequence_of(&seq, &rule);
+        struct aq_attn a = sequence_of(&seq, hand[i].sinks, hand[i].by_position);
         kc_new(kc)->kv_victim(kc_exec(kc, 0), &a);
         kc_expect(kc, victim == hand[i].expected, "case %zu: %d goes, expected %d", i, (int)victim,
                   (int)hand[i].expected);
@@ -81,13 +81,13 @@ static void check_victim_drawn(struct kc *kc, uint32_t len)
             score[j] = (float)kc_below(kc, 1 + draw % 4) + 0.25f * (draw & 1);
         for (uint32_t j = len; j < stride; j++)
             score[j] = j % 2 ? -1 : 0.25f * (draw & 1); /* lower than all, or a tie */
-        struct aq_attn_rule rule = {.sinks = kc_below(kc, len + 2), .by_position = draw % 5 == 0};
+        uint32_t sinks = kc_below(kc, len + 2);
         struct aq_attn_seq seq = {.slots = {score, position, NULL, stride},
                                   .len = &len,
                                   .rows = 1,
                                   .position = kc_below(kc, stride + 3),
                                   .recent = kc_below(kc, len + 2)};
-        struct aq_attn a = sequence_of(&seq, &rule);
+        struct aq_attn a = sequence_of(&seq, sinks, draw % 5 == 0);
         seq.slots.victim = &victim[0];
         kc_ref(kc)->kv_victim(kc_exec(kc, 0), &a);
         seq.slots.victim = &victim[1];
@@ -123,7 +123,7 @@ static void select_with(struct kc *kc, const struct aq_kernels *k, struct aq_kv_
     s.keep = to->keep[0];
     s.keep_stride = SELECT_MAX;
     s.count = to->count;
-    k->kv_select(kc_exec(kc, threads), &s, 1, SELECT_HEADS);
+    k->kv_select(kc_exec(kc, threads), &(struct aq_kv_selects){&s, 1, SELECT_HEADS});
 }
 
 static void check_select_by_hand(struct kc *kc)
@@ -320,6 +320,13 @@ static uint32_t *ascending(struct kc *kc, uint32_t heads, uint32_t stride, uint3
     return list;
 }
 
+static void run_move(struct kc *kc, const struct kc_attn_shape *shape,
+                     const struct aq_kv_move *move, uint32_t threads)
+{
+    struct aq_kv_moves m = {move, 1, shape->kv_dtype, shape->kv_heads, shape->head_dim};
+    kc_new(kc)->kv_move(kc_exec(kc, threads), &m);
+}
+
 /* Slots that stay move to the front, in place. */
 static void check_gather(struct kc *kc, const struct kc_attn_shape *shape, uint32_t threads)
 {
@@ -329,8 +336,7 @@ static void check_gather(struct kc *kc, const struct kc_attn_shape *shape, uint3
     struct aq_kv_move move = {.from = m.side, .to = m.side, .count = count, .count_step = 1};
     move.from.list = ascending(kc, shape->kv_heads, 128, m.len, count);
     move.from.list_stride = 128;
-    kc_new(kc)->kv_move(kc_exec(kc, threads), &move, 1, shape->kv_dtype, shape->kv_heads,
-                        shape->head_dim);
+    run_move(kc, shape, &move, threads);
     for (uint32_t h = 0; h < shape->kv_heads; h++) {
         for (uint32_t i = 0; i < m.len; i++)
             expect_slot(kc, &m.now, &m.side, i, &m.old,
@@ -356,7 +362,7 @@ static void check_scatter(struct kc *kc, const struct kc_attn_shape *shape, uint
     struct aq_kv_side counted = m.old;
     counted.slots.position = NULL;
     move.to.first = 3;
-    kc_new(kc)->kv_move(kc_exec(kc, threads), &move, 1, shape->kv_dtype, heads, shape->head_dim);
+    run_move(kc, shape, &move, threads);
     for (uint32_t h = 0; h < heads; h++) {
         for (uint32_t i = 0; i < other.len; i++) {
             bool moved = i == 3 && h != skip;
@@ -372,7 +378,7 @@ static void check_scatter(struct kc *kc, const struct kc_attn_shape *shape, uint
     move.to.list = back; /* the same for every head */
     float *score = m.side.slots.score;
     float kept = score[4];
-    kc_new(kc)->kv_move(kc_exec(kc, threads), &move, 1, shape->kv_dtype, heads, shape->head_dim);
+    run_move(kc, shape, &move, threads);
     struct aq_kv_side from = other.side, to = m.side;
     from.slots.score = NULL;
     for (uint32_t h = 0; h < heads; h++) {
@@ -411,6 +417,34 @@ static void check_moves(struct kc *kc)
     }
 }
 
+/* ---- targets ---- */
+
+/* A victim in a whole block is a target, one behind them is none; nothing else is written. */
+static void check_note(struct kc *kc, uint32_t heads)
+{
+    uint32_t count = heads * AQ_HEAD_BLOCK_SLOTS, whole = kc_below(kc, 100);
+    uint32_t *target = kc_bytes(kc, count * sizeof(*target));
+    uint32_t *victim = kc_bytes(kc, heads * sizeof(*victim));
+    memset(target, 0x77, count * sizeof(*target));
+    for (uint32_t h = 0; h < heads; h++)
+        victim[h] = kc_below(kc, 4) ? whole + kc_below(kc, 3) - 1 : UINT32_MAX;
+    kc_new(kc)->kv_note(kc_exec(kc, 0), &(struct aq_kv_note){target, victim, heads, whole});
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t h = i / AQ_HEAD_BLOCK_SLOTS, want = victim[h] < whole ? victim[h] : UINT32_MAX;
+        want = i % AQ_HEAD_BLOCK_SLOTS ? 0x77777777 : want;
+        kc_expect(kc, target[i] == want, "number %u is %u, expected %u", i, target[i], want);
+    }
+}
+
+static void check_notes(struct kc *kc)
+{
+    static const uint32_t heads[] = {1, 3, 40, 300};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(heads); i++) {
+        if (kc_begin(kc, KC_SLOT(kv_note), "kv_note_%u", heads[i]))
+            check_note(kc, heads[i]);
+    }
+}
+
 /* ---- rows that are stored ---- */
 
 /* New rows, some at the end and some over victims, are stored where they belong and nowhere else,
@@ -436,7 +470,10 @@ static void check_store(struct kc *kc, const struct kc_attn_shape *shape)
         old[i].position = memcpy(kc_bytes(kc, bytes), s->slots.position, bytes);
     }
     uint8_t *before = memcpy(kc_bytes(kc, t.pool_bytes), t.pool, t.pool_bytes);
-    kc_new(kc)->kv_append(kc_exec(kc, 0), &t.a, k_new, v_new, cols);
+    t.a.k_new = k_new;
+    t.a.v_new = v_new;
+    t.a.new_stride = cols;
+    kc_new(kc)->kv_append(kc_exec(kc, 0), &t.a);
     for (uint32_t i = 0; i < shape->seqs; i++) {
         struct aq_attn_seq *s = &t.seq[i];
         for (uint32_t h = 0; h < heads; h++) {
@@ -490,6 +527,7 @@ static void check(struct kc *kc)
     check_victims(kc);
     check_selections(kc);
     check_moves(kc);
+    check_notes(kc);
     check_stores(kc);
 }
 
@@ -504,7 +542,7 @@ struct bench {
 static void bench_call(void *arg, uint64_t i)
 {
     struct bench *b = arg;
-    kc_new(b->kc)->kv_select(kc_exec(b->kc, 0), &b->select, 1, b->heads);
+    kc_new(b->kc)->kv_select(kc_exec(b->kc, 0), &(struct aq_kv_selects){&b->select, 1, b->heads});
 }
 
 /* A fifth of a prompt's keys stays. */

@@ -1,23 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kcheck: the CPU's tables, rising, and every check.  One file each: check_<name>.c. */
+ * kcheck: the CPU's tables, rising. */
 #include "tests/kcheck/kc_internal.h"
 
 #include <stdlib.h>
-
-extern const struct kc_check kc_check_attn;
-extern const struct kc_check kc_check_embed;
-extern const struct kc_check kc_check_kv;
-extern const struct kc_check kc_check_logits;
-extern const struct kc_check kc_check_norm;
-extern const struct kc_check kc_check_pack;
-extern const struct kc_check kc_check_product;
-extern const struct kc_check kc_check_scores;
-extern const struct kc_check kc_check_slots;
-
-const struct kc_check *const kc_checks[] = {
-    &kc_check_pack, &kc_check_product, &kc_check_attn,  &kc_check_scores, &kc_check_slots,
-    &kc_check_kv,   &kc_check_norm,    &kc_check_embed, &kc_check_logits, NULL,
-};
 
 uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
                         struct kc_options *options)

@@ -22,7 +22,8 @@ void kc_cuda_done(int rc);
 void *kc_cuda_take(size_t bytes);
 void kc_cuda_give(void *p);
 
-struct aq_cuda_reach kc_cuda_reach(const struct aq_attn *a);
+/* The same call, with how far its arrays reach. */
+const struct aq_attn *kc_cuda_reached(struct aq_attn *a);
 
 /* A slot that every table of a device has: for cases of kernels that are in no table. */
 #define KC_CUDA_SLOT KC_SLOT(norm)

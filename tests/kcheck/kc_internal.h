@@ -58,8 +58,7 @@ struct kc_traits {
     bool rows_only; /* kc_rows_only() */
 };
 
-/* What a program checks: its checks, NULL at the end, and its tables, the reference first. */
-extern const struct kc_check *const kc_checks[];
+/* The tables that a program checks, the reference first. */
 uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
                         struct kc_options *options);
 

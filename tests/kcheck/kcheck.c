@@ -36,6 +36,17 @@ static const char usage_text[] =
     "  --in-process      do not fork: for debuggers\n"
     "  --list            print the names of the checks\n";
 
+/* One file each; meson.build says which. */
+#define KC_CHECK(name) extern const struct kc_check kc_check_##name;
+KC_CHECKS
+#undef KC_CHECK
+
+static const struct kc_check *const kc_checks[] = {
+#define KC_CHECK(name) &kc_check_##name,
+    KC_CHECKS
+#undef KC_CHECK
+};
+
 enum { FAILURES_SHOWN = 10 }; /* failing cases shown per check and table */
 
 /* ---- cases ---- */
@@ -285,7 +296,7 @@ static int run_checks(struct kc *kc, uint32_t table_count)
 {
     uint32_t cases = 0, failures = 0;
     for (uint32_t t = kc->options->table_first; t < table_count; t++) {
-        for (size_t i = 0; kc_checks[i]; i++) {
+        for (size_t i = 0; i < AQ_ARRAY_LEN(kc_checks); i++) {
             memset(kc->report, 0, offsetof(struct kc_report, row_count));
             kc->table = t;
             if (kc->options->in_process)
@@ -430,7 +441,7 @@ int main(int argc, char **argv)
         .seed = aq_clock_ns() & 0xffffffffu, .threads = processors(), .duration_s = 0.5};
     parse_options(&options, argc, argv);
     if (options.list) {
-        for (size_t i = 0; kc_checks[i]; i++)
+        for (size_t i = 0; i < AQ_ARRAY_LEN(kc_checks); i++)
             puts(kc_checks[i]->name);
         return 0;
     }

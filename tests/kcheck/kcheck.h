@@ -4,7 +4,8 @@
  * process of its own, so that a crash is that check's failure and nothing else's.  The reference
  * (f64 sums) is always what a version is compared with: limits never chain.
  *
- * A check file defines one `const struct kc_check` and names it in kcheck.c's list:
+ * A check file check_NAME.c defines one `const struct kc_check kc_check_NAME`, and meson.build
+ * names it for the programs that it belongs to:
  *
  *     static void check(struct kc *kc)
  *     {

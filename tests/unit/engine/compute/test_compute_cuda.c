@@ -6,6 +6,7 @@
 #include "engine/compute/cuda_lane.h"
 #include "tests/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,12 +23,13 @@ static struct {
     struct aq_device *device;
     void *stream, *event;
     uint32_t by_codes, unpacks;
+    bool fails; /* by_codes does */
 } g;
 
 static int count_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p)
 {
     g.by_codes++;
-    return g.real->product_codes(ex, p);
+    return g.fails ? -EINVAL : g.real->product_codes(ex, p);
 }
 
 static int count_unpack(const struct aq_cuda_exec *ex, const struct aq_cuda_unpack *u)
@@ -85,6 +87,7 @@ struct example {
     enum aq_dtype compute, weights;
     uint32_t m;
     bool deterministic;
+    uint32_t launches_max; /* that are made together, of an odd number of rows */
 };
 
 static void multiply(float *ret, const struct example *e, const uint16_t *x, const void *panels,
@@ -101,6 +104,7 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                   .stats_bytes = 4096,
                   .logits_bytes = 4096},
         .deterministic = e->deterministic,
+        .launches_max = e->launches_max,
     };
     const char *what, *why;
     size_t panel = aq_panel_bytes(e->weights, K), x_bytes = (size_t)ROWS_MAX * K * sizeof(*x);
@@ -130,8 +134,13 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
     g.by_codes = g.unpacks = 0;
     uint32_t op;
     aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, e->m % 2);
-    aq_compute_cuda_base(c)->ops->product(aq_compute_cuda_base(c), &p);
-    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
+    aq_compute_product(aq_compute_cuda_base(c), &p);
+    aq_compute_cuda_next(c, 3);
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), g.fails ? -EIO : 0);
+    if (g.fails) {
+        assert_string_equal(what, "product_codes");
+        assert_int_equal(op, 0);
+    }
     assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
     assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
     assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, ret, y, y_bytes, AQ_GPU_D2H), 0);
@@ -196,6 +205,48 @@ static void check_example(struct example e)
     free(panels);
 }
 
+/* Five rows, which go by codes, in two products with what follows each. */
+static void multiply_some(float ret[ROWS_MAX * COLUMNS], uint32_t launches_max)
+{
+    static uint16_t x[ROWS_MAX * K];
+    static const float bias[COLUMNS];
+    struct example e = {.compute = AQ_F16, .weights = AQ_Q8, .m = 5, .launches_max = launches_max};
+    void *panels = malloc(5 * aq_panel_bytes(e.weights, K));
+    assert_non_null(panels);
+    pack(panels, e.weights);
+    for (uint32_t i = 0; i < ROWS_MAX * K; i++)
+        x[i] = aq_f16_from_f32(draw(20, i));
+    memset(ret, 0, ROWS_MAX * COLUMNS * sizeof(*ret));
+    multiply(ret, &e, x, panels, bias);
+    free(panels);
+}
+
+static void launches_that_there_is_no_room_for_are_made_behind_the_others(void **state)
+{
+    static float want[ROWS_MAX * COLUMNS], got[ROWS_MAX * COLUMNS];
+    (void)state;
+    multiply_some(want, 0);
+    for (uint32_t room = 1; room <= 4; room++) {
+        multiply_some(got, room);
+        assert_int_equal(g.by_codes, 2);
+        assert_memory_equal(got, want, sizeof(want));
+    }
+}
+
+static void nothing_is_launched_behind_a_failure(void **state)
+{
+    static float got[ROWS_MAX * COLUMNS];
+    (void)state;
+    g.fails = true;
+    for (uint32_t room = 0; room <= 4; room++) {
+        multiply_some(got, room);
+        assert_int_equal(g.by_codes, 1);
+        for (uint32_t i = 0; i < ROWS_MAX * COLUMNS; i++)
+            assert_true(got[i] == 0);
+    }
+    g.fails = false;
+}
+
 static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
 {
     static const uint32_t m_values[] = {1, 5, 16, 17, ROWS_MAX};
@@ -210,6 +261,8 @@ static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
+    cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
+    cmocka_unit_test(nothing_is_launched_behind_a_failure),
 };
 
 int main(void)

@@ -13,12 +13,11 @@ enum { GRAPH = 10, ENOUGH = 1 << 20 }; /* bytes: what the GPU loses by a graph, 
 static struct {
     uint32_t norms[CALLS_MAX], norm_count; /* rows of each norm that was launched */
     uint32_t victims;
-    struct aq_attn_rule rule; /* of the last one */
+    struct aq_attn last; /* what the last one was given */
     uint32_t begun, ended, launched, closed;
     bool capturing;
     int fails_at; /* rows of the norm that fails; 0: none */
     int capture_code;
-    uint32_t full;
     uint64_t free_bytes;
 } seen;
 
@@ -29,7 +28,7 @@ static struct aq_cuda_exec exec_of(void *stream)
 
 static int norm(const struct aq_cuda_exec *ex, const struct aq_norm *n)
 {
-    assert_ptr_equal(ex->stream, &seen); /* never the recorder */
+    assert_ptr_equal(ex->stream, &seen);
     if (!seen.capturing)
         seen.norms[seen.norm_count++] = n->rows;
     return (int)n->rows == seen.fails_at ? 7 : 0;
@@ -39,7 +38,7 @@ static int victim(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     (void)ex;
     seen.victims++;
-    seen.rule = *a->rule;
+    seen.last = *a;
     return 0;
 }
 
@@ -100,28 +99,13 @@ static const struct aq_cuda cuda = {.module = &module};
 /* ---- lists ------------------------------------------------------------------------------- */
 
 static struct aq_cuda_record *rec;
-static struct aq_cuda_exec now; /* what kernels are given */
-
-static int full(void *user)
-{
-    struct aq_cuda_exec real = exec_of(&seen);
-    const char *what;
-    uint32_t op;
-    assert_ptr_equal(user, &seen);
-    seen.full++;
-    int rc = aq_cuda_record_launch(rec, &real, false, &what, &op);
-    now.stream = &seen;
-    return rc;
-}
 
 static void open_with(uint32_t launches_max, uint32_t pass_lists_max, uint64_t graphs_bytes)
 {
     struct aq_cuda_record_opts opts = {.cuda = &cuda,
                                        .launches_max = launches_max,
                                        .pass_lists_max = pass_lists_max,
-                                       .graphs_bytes = graphs_bytes,
-                                       .full = full,
-                                       .user = &seen};
+                                       .graphs_bytes = graphs_bytes};
     memset(&seen, 0, sizeof(seen));
     seen.free_bytes = ENOUGH;
     assert_int_equal(aq_cuda_record_open(&rec, &opts, NULL), 0);
@@ -137,36 +121,23 @@ static void open_record(uint32_t launches_max)
     open_for(launches_max, 0);
 }
 
-/* A norm of so many rows, in memory that held something else before. */
-static int note_norm(uint32_t rows, int garbage)
+static bool note_norm(uint32_t rows, uint32_t op)
 {
-    struct aq_norm n;
-    memset(&n, garbage, sizeof(n));
-    n.kind = AQ_NORM_CAST;
-    n.x = NULL;
-    n.x_stride = 1;
-    n.row_index = NULL;
-    n.y = NULL;
-    n.y_dtype = AQ_F16;
-    n.y_stride = 2;
-    n.w = n.b = NULL;
-    n.eps = 0;
-    n.rows = rows;
-    n.dim = 3;
-    const struct aq_cuda_kernels *k =
-        now.stream == rec ? aq_cuda_record_kernels(rec) : (const struct aq_cuda_kernels *)&kernels;
-    return k->norm(&now, &n);
+    struct aq_norm n = {.kind = AQ_NORM_CAST,
+                        .x_stride = 1,
+                        .y_dtype = AQ_F16,
+                        .y_stride = 2,
+                        .rows = rows,
+                        .dim = 3};
+    return aq_cuda_record_add(rec, AQ_CUDA_KERNEL_norm, &n, op);
 }
 
 /* Norms of first, first + 1, ... rows, each of an op of its own. */
-static void note_list(uint32_t first, uint32_t count, int garbage)
+static void note_list(uint32_t first, uint32_t count)
 {
     aq_cuda_record_clear(rec);
-    now = exec_of(rec);
-    for (uint32_t i = 0; i < count; i++) {
-        aq_cuda_record_op(rec, i);
-        assert_int_equal(note_norm(first + i, garbage), 0);
-    }
+    for (uint32_t i = 0; i < count; i++)
+        assert_true(note_norm(first + i, i));
 }
 
 static int launch(const char **ret_what, uint32_t *ret_op)
@@ -175,11 +146,11 @@ static int launch(const char **ret_what, uint32_t *ret_op)
     return aq_cuda_record_launch(rec, &real, true, ret_what, ret_op);
 }
 
-static void run_list(uint32_t first, uint32_t count, int garbage)
+static void run_list(uint32_t first, uint32_t count)
 {
     const char *what;
     uint32_t op;
-    note_list(first, count, garbage);
+    note_list(first, count);
     assert_int_equal(launch(&what, &op), 0);
 }
 
@@ -189,7 +160,7 @@ static void what_is_noted_is_launched_in_order(void **state)
 {
     (void)state;
     open_record(0);
-    note_list(5, SOME, 0);
+    note_list(5, SOME);
     assert_int_equal(seen.norm_count, 0);
     const char *what;
     uint32_t op;
@@ -204,37 +175,54 @@ static void what_comes_again_is_a_graph(void **state)
 {
     (void)state;
     open_record(0);
-    run_list(5, SOME, 0x55);
+    run_list(5, SOME);
     assert_int_equal(seen.begun, 0);
-    run_list(5, SOME, 0xaa); /* padding is no argument */
+    run_list(5, SOME);
     assert_int_equal(seen.begun, 1);
     assert_int_equal(seen.launched, 1);
-    run_list(5, SOME, 0);
+    run_list(5, SOME);
     assert_int_equal(seen.begun, 1);
     assert_int_equal(seen.launched, 2);
     assert_int_equal(seen.norm_count, SOME); /* those of the first time */
-    run_list(6, SOME, 0);                    /* other arguments */
-    run_list(5, SOME + 1, 0);                /* other lengths */
+    run_list(6, SOME);                       /* other arguments */
+    run_list(5, SOME + 1);                   /* other lengths */
     assert_int_equal(seen.launched, 2);
     assert_int_equal(seen.norm_count, 3 * SOME + 1);
     aq_cuda_record_close(rec);
     assert_int_equal(seen.closed, 1);
 }
 
-static void what_is_read_at_the_call_is_copied(void **state)
+static void what_is_noted_is_copied(void **state)
 {
-    struct aq_attn_rule rule = {.decay = 0.5f, .sinks = 4};
-    struct aq_attn a = {.rule = &rule};
+    struct aq_attn a = {.seq_count = 2, .rule = {.decay = 0.5f, .sinks = 4}, .reach = {.len = 3}};
+    const struct aq_attn was = a;
     const char *what;
     uint32_t op;
     (void)state;
     open_record(0);
-    now = exec_of(rec);
-    assert_int_equal(aq_cuda_record_kernels(rec)->kv_victim(&now, &a), 0);
-    rule = (struct aq_attn_rule){0};
+    assert_true(aq_cuda_record_add(rec, AQ_CUDA_KERNEL_kv_victim, &a, 0));
+    a = (struct aq_attn){0};
     assert_int_equal(launch(&what, &op), 0);
     assert_int_equal(seen.victims, 1);
-    assert_true(seen.rule.decay == 0.5f && seen.rule.sinks == 4);
+    assert_memory_equal(&seen.last, &was, sizeof(was));
+    aq_cuda_record_close(rec);
+}
+
+/* What a shorter struct leaves of a place is what it was when the place was taken first. */
+static void lists_are_known_by_what_kernels_take(void **state)
+{
+    struct aq_attn longer;
+    (void)state;
+    open_record(0);
+    for (int turn = 0; turn < 3; turn++) {
+        aq_cuda_record_clear(rec);
+        memset(&longer, 0x11 * turn, sizeof(longer));
+        for (uint32_t i = 0; i < SOME; i++)
+            assert_true(aq_cuda_record_add(rec, AQ_CUDA_KERNEL_kv_victim, &longer, i));
+        run_list(5, SOME);
+    }
+    assert_int_equal(seen.begun, 1);
+    assert_int_equal(seen.launched, 2);
     aq_cuda_record_close(rec);
 }
 
@@ -245,13 +233,13 @@ static void a_failure_is_told_with_its_op(void **state)
     (void)state;
     open_record(0);
     seen.fails_at = 7;
-    note_list(5, SOME + 2, 0);
+    note_list(5, SOME + 2);
     assert_int_equal(launch(&what, &op), 7);
     assert_string_equal(what, "norm");
     assert_int_equal(op, 2);
     assert_int_equal(seen.norm_count, 3); /* nothing behind it */
     /* It is not a graph either. */
-    note_list(5, SOME + 2, 0);
+    note_list(5, SOME + 2);
     assert_int_equal(launch(&what, &op), 7);
     assert_int_equal(seen.launched, 0);
     assert_int_equal(seen.closed, 1);
@@ -264,35 +252,23 @@ static void what_cannot_be_captured_is_launched_as_ever(void **state)
     open_record(0);
     seen.capture_code = 3;
     for (uint32_t i = 0; i < 4; i++)
-        run_list(5, SOME, 0);
+        run_list(5, SOME);
     assert_int_equal(seen.begun, 1); /* tried once */
     assert_int_equal(seen.norm_count, 4 * SOME);
     aq_cuda_record_close(rec);
 }
 
-static void what_there_is_no_room_for_is_launched_at_once(void **state)
+static void there_is_room_for_so_many(void **state)
 {
+    const char *what;
+    uint32_t op;
     (void)state;
     open_record(SOME);
-    note_list(5, SOME, 0);
-    assert_int_equal(seen.full, 0);
-    note_list(5, SOME + 2, 0);
-    assert_int_equal(seen.full, 1);
-    assert_int_equal(seen.norm_count, SOME + 2);
-    for (uint32_t i = 0; i < SOME + 2; i++)
-        assert_int_equal(seen.norms[i], 5 + i);
-    aq_cuda_record_close(rec);
-}
-
-static void nothing_goes_out_behind_a_list_that_failed(void **state)
-{
-    (void)state;
-    open_record(SOME);
-    seen.fails_at = 6;
-    note_list(5, SOME, 0);
-    assert_int_equal(note_norm(5 + SOME, 0), 7);
-    assert_int_equal(seen.full, 1);
-    assert_int_equal(seen.norm_count, 2); /* the one that failed is the last */
+    note_list(5, SOME);
+    assert_false(note_norm(5 + SOME, 0));
+    assert_int_equal(launch(&what, &op), 0);
+    assert_int_equal(seen.norm_count, SOME);
+    note_list(5, SOME);
     aq_cuda_record_close(rec);
 }
 
@@ -301,15 +277,15 @@ static void graphs_are_kept_as_long_as_there_is_room(void **state)
 {
     (void)state;
     open_record(0);
-    run_list(1, SOME, 0);
-    run_list(1, SOME, 0);
+    run_list(1, SOME);
+    run_list(1, SOME);
     for (uint32_t i = 0; i < MANY; i++)
-        run_list(1000 + i, SOME, 0);
-    run_list(1, SOME, 0);
+        run_list(1000 + i, SOME);
+    run_list(1, SOME);
     assert_int_equal(seen.launched, 2);
     assert_int_equal(seen.closed, 0);
     for (uint32_t i = 0; i < 4 * MANY; i++)
-        run_list(2000 + i / 2, SOME, 0);
+        run_list(2000 + i / 2, SOME);
     assert_true(seen.closed > 0);
     uint32_t made = seen.ended;
     aq_cuda_record_close(rec);
@@ -324,11 +300,11 @@ static void lists_that_come_in_turn_are_graphs(void **state)
     for (size_t n = 0; n < AQ_ARRAY_LEN(announced); n++) {
         open_for(0, announced[n]);
         for (uint32_t i = 0; i < MANY; i++)
-            run_list(1000 + i, SOME, 0);
+            run_list(1000 + i, SOME);
         for (uint32_t pass = 0; pass < 5; pass++) {
             seen.launched = seen.norm_count = 0;
             for (uint32_t i = 0; i < MANY; i++)
-                run_list(2000 + i, SOME, 0);
+                run_list(2000 + i, SOME);
         }
         assert_in_range(seen.launched, announced[n] ? MANY - 1 : MANY / 2, MANY);
         assert_int_equal(seen.norm_count, SOME * (MANY - seen.launched));
@@ -343,14 +319,14 @@ static void graphs_take_no_more_memory_than_is_meant_for_them(void **state)
     open_with(0, 0, 3 * GRAPH - 1);
     for (uint32_t pass = 0; pass < 3; pass++) {
         for (uint32_t i = 0; i < 2 * SOME; i++)
-            run_list(1 + 10 * i, SOME, 0);
+            run_list(1 + 10 * i, SOME);
     }
     assert_int_equal(seen.ended, 3);
     assert_int_equal(seen.launched, 2 * 3);
     assert_int_equal(seen.norm_count, SOME * (2 * SOME * 3 - 2 * 3)); /* the rest as ever */
     /* Those that do not come any more go, and there is room again. */
     for (uint32_t i = 0; i < 4 * MANY; i++)
-        run_list(2000 + i / 2, SOME, 0);
+        run_list(2000 + i / 2, SOME);
     assert_true(seen.closed >= 3);
     assert_true(seen.ended > 3);
     aq_cuda_record_close(rec);
@@ -361,7 +337,7 @@ static void lists_of_a_launch_or_two_are_launched_as_ever(void **state)
     (void)state;
     open_record(0);
     for (uint32_t i = 0; i < 4; i++)
-        run_list(5, SOME - 1, 0);
+        run_list(5, SOME - 1);
     assert_int_equal(seen.begun, 0);
     assert_int_equal(seen.norm_count, 4 * (SOME - 1));
     aq_cuda_record_close(rec);
@@ -370,11 +346,11 @@ static void lists_of_a_launch_or_two_are_launched_as_ever(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_is_noted_is_launched_in_order),
     cmocka_unit_test(what_comes_again_is_a_graph),
-    cmocka_unit_test(what_is_read_at_the_call_is_copied),
+    cmocka_unit_test(what_is_noted_is_copied),
+    cmocka_unit_test(lists_are_known_by_what_kernels_take),
     cmocka_unit_test(a_failure_is_told_with_its_op),
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
-    cmocka_unit_test(what_there_is_no_room_for_is_launched_at_once),
-    cmocka_unit_test(nothing_goes_out_behind_a_list_that_failed),
+    cmocka_unit_test(there_is_room_for_so_many),
     cmocka_unit_test(graphs_are_kept_as_long_as_there_is_room),
     cmocka_unit_test(lists_that_come_in_turn_are_graphs),
     cmocka_unit_test(graphs_take_no_more_memory_than_is_meant_for_them),
