@@ -15,5 +15,7 @@ struct aq_embedded {
 
 extern const struct aq_embedded aq_embedded_hardware[]; /* configs/hardware */
 extern const uint32_t aq_embedded_hardware_count;
+extern const struct aq_embedded aq_embedded_models[]; /* configs/models */
+extern const uint32_t aq_embedded_models_count;
 
 #endif

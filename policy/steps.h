@@ -22,7 +22,7 @@ enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD 
  * embeddings; only vocabulary matrices may be tied).  A table is gathered by row, never multiplied,
  * and kept row-major in its own dtype. */
 struct aq_matrix_desc {
-    char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
+    char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without what stands before all */
     uint32_t rows, k;
     bool table;
     bool vocabulary; /* rows are tokens: the token table, the LM head */
