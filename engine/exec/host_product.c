@@ -87,7 +87,7 @@ static const void *prepare(const struct share *s, const uint8_t *input, uint32_t
     assert(s->h.prim == 1 && p->kind == AQ_PRIM_NORM && p->src == AQ_REG_HIDDEN &&
            p->dst == AQ_REG_NORM);
     x->opts.host_compute->ops->norm(x->opts.host_compute, &(struct aq_norm){
-                                                              .kind = exec_norm_kind(p->norm),
+                                                              .kind = p->norm,
                                                               .x = (const float *)input,
                                                               .x_stride = x->steps->hidden,
                                                               .y = x->host_tile,
@@ -123,7 +123,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .w_dtype = w->dtype,
         .w_layout = w->layout,
         .bias = bias ? bias + r->column : NULL,
-        .activation = exec_activation(p->activation),
+        .activation = p->activation,
         .y = to + r->at * s->h.column_bytes,
         .y_dtype = aq_register_dtype(p->dst, compute),
         .y_stride = s->h.columns,

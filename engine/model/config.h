@@ -7,8 +7,8 @@
 #define AQ_ENGINE_MODEL_CONFIG_H
 
 #include "base/err.h"
+#include "base/kinds.h"
 #include "base/types.h"
-#include "kernels/kernels.h"
 
 #include <jansson.h>
 

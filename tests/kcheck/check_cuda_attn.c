@@ -56,7 +56,7 @@ static void run(struct kc_attn *t, const struct kc_out *y, const struct kc_out *
 static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool keeps)
 {
     struct kc_attn t;
-    struct aq_attn_rule rule = {.decay = 0.9f, .sinks = 2};
+    struct aq_attn_rule rule = {.stat = AQ_ATTN_PROB, .decay = 0.9f, .sinks = 2};
     kc_attn_make(kc, &t, shape);
     t.a.rule = keeps ? &rule : NULL;
     uint32_t heads = shape->kv_heads * shape->q_per_kv;
@@ -86,7 +86,7 @@ static void check_refusal(struct kc *kc)
                                   .len_max = 300,
                                   .holds_rows = true};
     struct kc_attn t;
-    struct aq_attn_rule rule = {.decay = 1};
+    struct aq_attn_rule rule = {.stat = AQ_ATTN_PROB, .decay = 1};
     kc_attn_make(kc, &t, &shape);
     t.a.rule = &rule;
     int rc = kc_cuda_kernels()->attn_decode(kc_cuda(), &t.a, kc_cuda_reach(&t.a));

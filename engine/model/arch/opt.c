@@ -17,17 +17,6 @@ enum {
 };
 #define OPT_NORM_EPS 1e-5f
 
-static enum aq_step_activation step_activation(enum aq_activation a)
-{
-    switch (a) {
-    case AQ_ACT_RELU: return AQ_STEP_ACT_RELU;
-    case AQ_ACT_GELU: return AQ_STEP_ACT_GELU;
-    case AQ_ACT_GELU_TANH: return AQ_STEP_ACT_GELU_TANH;
-    case AQ_ACT_SILU: return AQ_STEP_ACT_SILU;
-    default: return AQ_STEP_ACT_NONE;
-    }
-}
-
 static uint8_t add_matrix(struct aq_step_desc *s, const char *prefix, const char *name,
                           uint32_t rows, uint32_t k)
 {
@@ -66,7 +55,7 @@ static void add_norm(struct aq_step_desc *s, struct aq_prim_list *list,
 {
     char part[AQ_NAME_MAX / 2];
     struct aq_prim *p = add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, dst);
-    p->norm = AQ_STEP_NORM_LAYER;
+    p->norm = AQ_NORM_LAYER;
     p->eps = OPT_NORM_EPS;
     if (!c->norm_affine)
         return;
@@ -78,7 +67,7 @@ static void add_norm(struct aq_step_desc *s, struct aq_prim_list *list,
 
 static void add_cast(struct aq_prim_list *list)
 {
-    add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, AQ_REG_NORM)->norm = AQ_STEP_NORM_CAST;
+    add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, AQ_REG_NORM)->norm = AQ_NORM_CAST;
 }
 
 static struct aq_prim *add_product(struct aq_prim_list *list, uint8_t matrix, enum aq_register src,
@@ -163,7 +152,7 @@ static void mlp_step(struct aq_step_desc *s, const struct aq_model_config *c, ui
     uint8_t fc1 = add_matrix(s, prefix, "fc1.weight", c->intermediate_size, c->hidden_size);
     uint8_t fc2 = add_matrix(s, prefix, "fc2.weight", c->hidden_size, c->intermediate_size);
     struct aq_prim *p = add_product(&s->half[0], fc1, AQ_REG_NORM, AQ_REG_INNER);
-    p->activation = step_activation(c->activation);
+    p->activation = c->activation;
     if (c->bias)
         p->bias = add_vector(s, prefix, "fc1.bias", c->intermediate_size, true, 0.0f);
     p = add_product(&s->half[1], fc2, AQ_REG_INNER, AQ_REG_HIDDEN);
