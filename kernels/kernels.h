@@ -9,6 +9,8 @@
 
 #include "base/err.h"
 #include "base/kinds.h"
+#include "base/kv_block.h"
+#include "base/panel.h"
 #include "base/threads.h"
 #include "base/types.h"
 

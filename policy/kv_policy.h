@@ -28,6 +28,7 @@
 
 #include "base/err.h"
 #include "base/kinds.h"
+#include "base/kv_block.h"
 #include "base/types.h"
 
 /* The value that decides between candidates. */

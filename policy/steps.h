@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/kinds.h"
+#include "base/panel.h"
 #include "base/types.h"
 
 enum {
