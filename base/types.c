@@ -34,12 +34,6 @@ const char *aq_tier_name(enum aq_tier t)
     return (unsigned)t < AQ_TIER_COUNT ? names[t] : "?";
 }
 
-const char *aq_layout_name(enum aq_layout l)
-{
-    static const char *const names[AQ_LAYOUT_COUNT] = {"rows", "pair64", "col64", "group64"};
-    return (unsigned)l < AQ_LAYOUT_COUNT ? names[l] : "?";
-}
-
 static float load_f32(const void *src, enum aq_dtype t, size_t i)
 {
     switch (t) {

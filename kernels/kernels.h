@@ -12,6 +12,9 @@
 #define AQ_KERNELS_KERNELS_H
 
 #include "base/err.h"
+#include "base/kinds.h"
+#include "base/kv_block.h"
+#include "base/panel.h"
 #include "base/threads.h"
 #include "base/types.h"
 
@@ -46,8 +49,6 @@ struct aq_scratch_need {
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need);
 
 /* ---- products ---------------------------------------------------------------------------- */
-
-enum aq_activation { AQ_ACT_NONE, AQ_ACT_RELU, AQ_ACT_GELU, AQ_ACT_GELU_TANH, AQ_ACT_SILU };
 
 /* A run of rows of W, in panels of 64 rows; panels follow each other at aq_panel_bytes(dtype, k).
  * Row r of the segment is output column `column + r`.  rows may end inside the last panel
@@ -116,8 +117,6 @@ struct aq_unpack {
 typedef void aq_unpack_fn(struct aq_exec *ex, const struct aq_unpack *u);
 
 /* ---- row operations ---------------------------------------------------------------------- */
-
-enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
 
 AQ_NO_HOLES_BEGIN
 /* LAYER  y = (x - mean) / sqrt(var + eps) * w + b
@@ -206,15 +205,6 @@ struct aq_attn_seq {
     uint32_t recent;   /* positions that the next victim is not taken from (aq_kv_victim_fn) */
     bool overwrite;    /* its only row goes into slot slots.victim[h], which len counts already */
 };
-
-/* How a probability counts. */
-enum aq_attn_stat {
-    AQ_ATTN_PROB,         /* f(p) = p */
-    AQ_ATTN_PROB_SQUARED, /* p * p */
-    AQ_ATTN_BELOW,        /* 1 where p < threshold / keys that the query sees, else 0 */
-};
-/* How the query heads of a KV head are taken together: per query, before anything is summed. */
-enum aq_attn_group { AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX, AQ_ATTN_FIRST };
 
 /* Which of the candidates is the victim. */
 enum aq_attn_victim {

@@ -2,6 +2,7 @@
  * offload/device.c - what real and virtual time have in common: memory, checks, submission. */
 #include "offload/device.h"
 
+#include "base/panel.h"
 #include "base/types.h"
 #include "offload/device_internal.h"
 

@@ -14,7 +14,7 @@ static const double floor_of_adakv = 0.2;
 
 static const char *const group_names[] = {"sum", "mean", "max", "first"};
 
-const char *aq_kv_group_name(enum aq_kv_group g)
+const char *aq_kv_group_name(enum aq_attn_group g)
 {
     assert((unsigned)g < AQ_ARRAY_LEN(group_names));
     return group_names[g];
@@ -336,7 +336,7 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         .recent = o->recent,
         .sinks = o->sinks_given ? o->sinks : 0,
         .grace = o->grace,
-        .group = o->group_given ? o->group : AQ_KV_GROUP_SUM,
+        .group = o->group_given ? o->group : AQ_ATTN_SUM,
         .decay = o->decay > 0 ? (float)o->decay : 1,
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
@@ -398,7 +398,7 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", grace %u", p->grace);
     if (p->decay > 0 && p->decay < 1 && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decay);
-    if (p->group != AQ_KV_GROUP_SUM && used < dst_bytes)
+    if (p->group != AQ_ATTN_SUM && used < dst_bytes)
         snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->group));
     return dst;
 }

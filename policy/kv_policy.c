@@ -178,7 +178,7 @@ static void overwrite_by_limits(struct aq_kv_overwrite *ret, const struct aq_kv_
 }
 
 #define SCORED                                                                                     \
-    .prefill_stat = AQ_KV_STAT_PROB, .decode_stat = AQ_KV_STAT_PROB, .drops = true, .align = 1,    \
+    .prefill_stat = AQ_ATTN_PROB, .decode_stat = AQ_ATTN_PROB, .drops = true, .align = 1,          \
     .layer_prefill_end = keep_by_limits, .layer_decode = overwrite_by_limits
 
 static const struct aq_kv_policy_desc policies[] = {

@@ -27,18 +27,9 @@
 #define AQ_POLICY_KV_POLICY_H
 
 #include "base/err.h"
+#include "base/kinds.h"
+#include "base/kv_block.h"
 #include "base/types.h"
-
-/* f of the statistics: what a query's probability adds to a key's score. */
-enum aq_kv_stat {
-    AQ_KV_STAT_NONE,
-    AQ_KV_STAT_PROB,
-    AQ_KV_STAT_PROB_SQUARED,
-    AQ_KV_STAT_BELOW, /* 1 where p is below a threshold */
-};
-
-/* How the query heads of a KV head count together, query by query. */
-enum aq_kv_group { AQ_KV_GROUP_SUM, AQ_KV_GROUP_MEAN, AQ_KV_GROUP_MAX, AQ_KV_GROUP_FIRST };
 
 /* The value that decides between candidates. */
 enum aq_kv_value { AQ_KV_BY_SCORE, AQ_KV_BY_POSITION };
@@ -83,8 +74,8 @@ struct aq_kv_keep {
 struct aq_kv_overwrite {
     enum aq_kv_value value;
     uint32_t sinks, recent;
-    enum aq_kv_stat stat;
-    enum aq_kv_group group;
+    enum aq_attn_stat stat;
+    enum aq_attn_group group;
     float decay;
 };
 
@@ -92,7 +83,7 @@ struct aq_kv_policy;
 
 struct aq_kv_policy_desc {
     const char *name; /* as --kv-policy has it */
-    enum aq_kv_stat prefill_stat, decode_stat;
+    enum aq_attn_stat prefill_stat, decode_stat;
     uint32_t stat_rows; /* last queries of a prompt that count; 0: all */
     uint32_t band;      /* these count only for keys at a smaller distance; 0: for all keys */
     enum aq_kv_scope granularity;
@@ -122,7 +113,7 @@ struct aq_kv_policy {
     struct aq_kv_amount budget, heavy, recent;
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
-    enum aq_kv_group group;
+    enum aq_attn_group group;
     float decay; /* factor on the scores from one query to the next: above 0, at most 1 */
 };
 
@@ -134,7 +125,7 @@ struct aq_kv_options {
     uint32_t sinks, grace;
     double decay; /* 0: not given, 1 */
     bool group_given;
-    enum aq_kv_group group;
+    enum aq_attn_group group;
 };
 
 /* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
@@ -150,7 +141,7 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
 /* A policy by name (NULL: unknown), and by index from 0 on (NULL: behind the last one). */
 const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
-const char *aq_kv_group_name(enum aq_kv_group g);
+const char *aq_kv_group_name(enum aq_attn_group g);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
@@ -158,7 +149,7 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
  * drops keys? */
 static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->decode_stat != AQ_KV_STAT_NONE;
+    return aq_kv_policy_desc(p)->decode_stat != AQ_ATTN_NONE;
 }
 static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 {

@@ -7,6 +7,8 @@
 #define AQ_POLICY_STEPS_H
 
 #include "base/err.h"
+#include "base/kinds.h"
+#include "base/panel.h"
 #include "base/types.h"
 
 enum {
@@ -22,7 +24,7 @@ enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD 
  * embeddings; only vocabulary matrices may be tied).  A table is gathered by row, never multiplied,
  * and kept row-major in its own dtype. */
 struct aq_matrix_desc {
-    char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without "model.decoder." and the like */
+    char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without what stands before all */
     uint32_t rows, k;
     bool table;
     bool vocabulary; /* rows are tokens: the token table, the LM head */
@@ -61,24 +63,14 @@ enum aq_prim_kind {
     AQ_PRIM_PRODUCT,  /* dst = activation(src W^T + bias), or dst += */
 };
 
-/* Mirrors of the kernels' enums, so that policy/ and kernels/ need not include each other. */
-enum aq_step_norm { AQ_STEP_NORM_LAYER, AQ_STEP_NORM_RMS, AQ_STEP_NORM_CAST };
-enum aq_step_activation {
-    AQ_STEP_ACT_NONE,
-    AQ_STEP_ACT_RELU,
-    AQ_STEP_ACT_GELU,
-    AQ_STEP_ACT_GELU_TANH,
-    AQ_STEP_ACT_SILU,
-};
-
 struct aq_prim {
     enum aq_prim_kind kind;
     enum aq_register src, dst;
     uint8_t matrix[AQ_VECTOR_PART_MAX]; /* indices into the step's matrices, side by side in dst */
     uint8_t matrix_count;
     int8_t weight, bias; /* indices into the step's vectors; -1 for none */
-    enum aq_step_norm norm;
-    enum aq_step_activation activation;
+    enum aq_norm_kind norm;
+    enum aq_activation activation;
     bool accumulate;
     float eps;
 };

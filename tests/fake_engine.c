@@ -47,6 +47,7 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         .hidden = 1,
         .bos_id = EOS,
         .pad_id = 1,
+        .add_bos = true,
         .eos_id = {EOS},
         .eos_count = 1,
         .compute = opts->compute >= 0 ? (enum aq_dtype)opts->compute : AQ_F32,

@@ -17,6 +17,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "base/panel.h"
 #include "base/types.h"
 #include "offload/stripe.h"
 

@@ -5,6 +5,7 @@
 #include "base/paths.h"
 #include "base/threads.h"
 #include "engine/machine/limits.h"
+#include "engine/model/arch/arch.h"
 #include "engine/model/formats.h"
 #include "engine/model/weight_store.h"
 
@@ -134,6 +135,7 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     i->hidden = m->steps.hidden;
     i->bos_id = m->config.bos_id;
     i->pad_id = m->config.pad_id;
+    i->add_bos = m->config.arch->add_bos;
     i->eos_count = m->config.eos_count;
     memcpy(i->eos_id, m->config.eos_id, sizeof(i->eos_id));
     i->backend = engine_on_gpu(e) ? "cuda" : "cpu";

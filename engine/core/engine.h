@@ -21,7 +21,7 @@ struct aq_engine;
 
 struct aq_engine_opts {
     const char *model_dir; /* checkpoint directory or packed store; NULL with shape */
-    const char *shape;     /* "opt-1.3b" or the path of a config.json: no weights */
+    const char *shape;     /* a built-in name or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
     int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
@@ -81,6 +81,7 @@ struct aq_engine_info {
     uint32_t vocab, context; /* context: limit after --context */
     uint32_t layers, hidden;
     int32_t bos_id, pad_id;
+    bool add_bos; /* the architecture wants BOS in front of text */
     uint32_t eos_id[8];
     uint32_t eos_count;
     enum aq_dtype checkpoint_dtype, compute, weight_format, kv_format;

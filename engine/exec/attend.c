@@ -27,28 +27,6 @@ static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
     return &t->x->seats.seat[t->seat[i]];
 }
 
-static enum aq_attn_stat stat_of(enum aq_kv_stat s)
-{
-    static const enum aq_attn_stat map[] = {
-        [AQ_KV_STAT_NONE] = AQ_ATTN_PROB,
-        [AQ_KV_STAT_PROB] = AQ_ATTN_PROB,
-        [AQ_KV_STAT_PROB_SQUARED] = AQ_ATTN_PROB_SQUARED,
-        [AQ_KV_STAT_BELOW] = AQ_ATTN_BELOW,
-    };
-    return map[s];
-}
-
-static enum aq_attn_group group_of(enum aq_kv_group g)
-{
-    static const enum aq_attn_group map[] = {
-        [AQ_KV_GROUP_SUM] = AQ_ATTN_SUM,
-        [AQ_KV_GROUP_MEAN] = AQ_ATTN_MEAN,
-        [AQ_KV_GROUP_MAX] = AQ_ATTN_MAX,
-        [AQ_KV_GROUP_FIRST] = AQ_ATTN_FIRST,
-    };
-    return map[g];
-}
-
 /* The rule of decode rows for a seat that drops keys; *ret_recent: the number of newest positions
  * that the next victim is not taken from. */
 static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat *s,
@@ -59,8 +37,8 @@ static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat 
     aq_kv_policy_desc(p)->layer_decode(&o, p, &s->limits, t->layer);
     *ret_recent = o.recent;
     return (struct aq_attn_rule){
-        .stat = stat_of(o.stat),
-        .group = group_of(o.group),
+        .stat = o.stat == AQ_ATTN_NONE ? AQ_ATTN_PROB : o.stat, /* the kernels' shortest way */
+        .group = o.group,
         .decay = o.decay,
         .victim = o.value == AQ_KV_BY_POSITION ? AQ_ATTN_BY_POSITION : AQ_ATTN_BY_SCORE,
         .sinks = o.sinks,
@@ -234,10 +212,10 @@ static void sum_columns(const struct attend *t, const struct prompt *p)
 {
     const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(&t->x->plan->kv);
     struct aq_attn a = p->a;
-    if (desc->prefill_stat == AQ_KV_STAT_NONE)
+    if (desc->prefill_stat == AQ_ATTN_NONE)
         return;
     a.rule = p->rule;
-    a.rule.stat = stat_of(desc->prefill_stat);
+    a.rule.stat = desc->prefill_stat;
     a.pairs = (struct aq_attn_pairs){.rows = desc->stat_rows, .band = desc->band};
     t->c->kernels->attn_stats(t->c->exec, &a);
 }

@@ -209,9 +209,6 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
 /* HEAD's product: logits of [first, first + rows) of the micro-batch's logit rows. */
 void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows);
 
-enum aq_activation exec_activation(enum aq_step_activation a);
-enum aq_norm_kind exec_norm_kind(enum aq_step_norm n);
-
 /* ---- attend.c ---- */
 /* Stores the new keys and values of a part's sequences, runs attention for their queries, and
  * updates scores, positions and victims of their slots. */

@@ -88,7 +88,7 @@ static const void *prepare(const struct share *s, const uint8_t *input, uint32_t
            p->dst == AQ_REG_NORM);
     const struct aq_compute *c = x->opts.host_compute;
     struct aq_norm norm = {
-        .kind = exec_norm_kind(p->norm),
+        .kind = p->norm,
         .x = (const float *)input,
         .x_stride = x->steps->hidden,
         .y = x->host_tile,
@@ -125,7 +125,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .w_dtype = w->dtype,
         .w_layout = w->layout,
         .bias = bias ? bias + r->column : NULL,
-        .activation = exec_activation(p->activation),
+        .activation = p->activation,
         .y = to + r->at * s->h.column_bytes,
         .y_dtype = aq_register_dtype(p->dst, compute),
         .y_stride = s->h.columns,

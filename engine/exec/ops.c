@@ -7,16 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum aq_activation exec_activation(enum aq_step_activation a)
-{
-    static const enum aq_activation map[] = {
-        [AQ_STEP_ACT_NONE] = AQ_ACT_NONE, [AQ_STEP_ACT_RELU] = AQ_ACT_RELU,
-        [AQ_STEP_ACT_GELU] = AQ_ACT_GELU, [AQ_STEP_ACT_GELU_TANH] = AQ_ACT_GELU_TANH,
-        [AQ_STEP_ACT_SILU] = AQ_ACT_SILU,
-    };
-    return map[a];
-}
-
 /* The state of an op that computes rows. */
 struct work {
     struct aq_executor *x;
@@ -124,20 +114,12 @@ static const float *vector_of(const struct work *o, int8_t index)
                : x->opts.model->vector[aq_vector_index(x->steps, o->op->step, (uint32_t)index)];
 }
 
-enum aq_norm_kind exec_norm_kind(enum aq_step_norm n)
-{
-    static const enum aq_norm_kind map[] = {[AQ_STEP_NORM_LAYER] = AQ_NORM_LAYER,
-                                            [AQ_STEP_NORM_RMS] = AQ_NORM_RMS,
-                                            [AQ_STEP_NORM_CAST] = AQ_NORM_CAST};
-    return map[n];
-}
-
 static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows,
                      const uint32_t *row_index)
 {
     struct view from = view_of(o, p->src, row_index ? 0 : row), to = view_of(o, p->dst, row);
     struct aq_norm norm = {
-        .kind = exec_norm_kind(p->norm),
+        .kind = p->norm,
         .x = from.data,
         .x_stride = from.stride,
         .row_index = row_index,
@@ -267,7 +249,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
                     : o->x->opts.cuda ? AQ_LAYOUT_ROWS
                                       : aq_layout_cpu(w_dtype),
         .bias = vector_of(o, p->bias),
-        .activation = exec_activation(p->activation),
+        .activation = p->activation,
         .accumulate = p->accumulate,
         .y = to.data,
         .y_dtype = to.dtype,

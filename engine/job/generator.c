@@ -23,7 +23,7 @@ static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_e
         .bos_id = i->bos_id,
         .eos_id = i->eos_count ? (int32_t)i->eos_id[0] : -1,
         .pad_id = i->pad_id,
-        .add_bos = true, /* OPT, the one architecture so far, wants it */
+        .add_bos = i->add_bos,
     };
     rc = aq_tokenizer_open(&g->tokenizer, dir, &defaults, reterr);
     return rc < 0 ? rc : aq_tok_state_open(&g->rules.tok_state, g->tokenizer, reterr);

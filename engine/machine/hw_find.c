@@ -6,7 +6,7 @@
 #include "base/nearest.h"
 #include "base/paths.h"
 #include "engine/build_info.h"
-#include "engine/machine/embedded.h"
+#include "engine/embedded.h"
 #include "engine/machine/hw_keys.h"
 #include "engine/machine/limits.h"
 #include "engine/machine/probe.h"

@@ -15,7 +15,7 @@ enum {
     ROUNDS_MAX = 256,
     LAUNCHES_MAX = 64, /* between two events */
     OPS = 64,          /* in a stream at a time */
-    HEADS = 32,        /* of OPT-6.7B */
+    HEADS = 32,        /* 4096 values together, a common width */
     HEAD_DIM = 128,
     KEYS = 1024,    /* of a sequence that decodes */
     PREFILL = 2048, /* rows of the longest prompt */
@@ -132,7 +132,7 @@ static int launch_copy(struct gpu *g)
     return g->ops->copy(g->gpu, g->stream, g->to, g->from, g->copy_bytes, AQ_GPU_D2D);
 }
 
-/* What widens and narrows a layer of OPT-6.7B and of OPT-30B, and smaller ones. */
+/* What widens and narrows an MLP of 4096 and of 7168 values, and smaller ones. */
 static const uint32_t matrices[][2] = {{256, 256}, {2048, 2048}, {4096, 16384}, {7168, 28672}};
 
 /* A product of `rows` with a matrix that the buffers have room for. */

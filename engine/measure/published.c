@@ -3,7 +3,8 @@
 
 #include "base/json.h"
 #include "engine/machine/hw_file.h"
-#include "engine/model/arch/opt.h"
+#include "engine/model/arch/arch.h"
+#include "engine/model/shapes.h"
 #include "engine/options/kv.h"
 #include "engine/options/notation.h"
 #include "policy/forecast.h"
@@ -63,8 +64,8 @@ static int open_row(struct row *r, const struct aq_table *t, const struct aq_tab
     r->gen = o->gen_len[0];
     r->engine = row->has_policy ? &t->engine[row->policy.engine] : NULL;
     r->machine = r->engine ? r->engine->hardware : row->machine;
-    rc = aq_model_config_named(&config, o->shape, reterr);
-    rc = rc < 0 ? rc : aq_opt_steps(&r->steps, &config, reterr);
+    rc = aq_shape_find(&config, o->shape, reterr);
+    rc = rc < 0 ? rc : aq_arch_steps(&r->steps, &config, reterr);
     return rc < 0 || !r->machine ? rc : find_machine(r, reterr);
 }
 

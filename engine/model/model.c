@@ -3,8 +3,9 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/store.h"
-#include "engine/model/arch/opt.h"
+#include "engine/model/arch/arch.h"
 #include "engine/model/random_weights.h"
+#include "engine/model/shapes.h"
 #include "kernels/cpu/panel.h"
 
 #include <assert.h>
@@ -27,7 +28,8 @@ struct aq_model_source {
 static const struct aq_tensor_info *find_tensor(const struct aq_model *m, const char *canonical)
 {
     char name[2 * AQ_NAME_MAX];
-    for (uint32_t variant = 0; aq_opt_tensor_name(canonical, variant, name); variant++) {
+    for (uint32_t variant = 0; aq_arch_tensor_name(m->config.arch, canonical, variant, name);
+         variant++) {
         const struct aq_tensor_info *t = aq_checkpoint_find(m->source->checkpoint, name);
         if (t)
             return t;
@@ -45,15 +47,27 @@ static void shape_text(char *text, size_t size, const struct aq_tensor_info *t)
         snprintf(text + at, size - at, "]");
 }
 
+/* Names the prefixes that were tried before the bare name. */
+static int missing_tensor(const struct aq_model *m, const char *canonical, struct aq_err *reterr)
+{
+    char tried[256] = "";
+    size_t at = 0;
+    for (const char *const *p = m->config.arch->prefixes; *p && **p; p++) {
+        at += (size_t)snprintf(tried + at, sizeof(tried) - at, "%s'%s'",
+                               at ? " and " : " (also under ", *p);
+        assert(at < sizeof(tried));
+    }
+    return aq_error(reterr, -ENOEXEC, "%s: tensor '%s' is missing%s%s", m->name, canonical, tried,
+                    at ? ")" : "");
+}
+
 /* k 0: a vector of `rows` values. */
 static int check_tensor(const struct aq_model *m, const char *canonical, uint32_t rows, uint32_t k,
                         struct aq_err *reterr)
 {
     const struct aq_tensor_info *t = find_tensor(m, canonical);
     if (!t)
-        return aq_error(reterr, -ENOEXEC,
-                        "%s: tensor '%s' is missing (also under 'model.decoder.' and 'decoder.')",
-                        m->name, canonical);
+        return missing_tensor(m, canonical, reterr);
     bool real = t->dtype == AQ_F32 || t->dtype == AQ_F16 || t->dtype == AQ_BF16;
     bool fits = k ? t->rank == 2 && t->shape[0] == rows && t->shape[1] == k
                   : t->rank == 1 && t->shape[0] == rows;
@@ -191,7 +205,7 @@ static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, stru
     bool file = strchr(shape, '/') || strstr(shape, ".json");
     struct aq_err why;
     int rc = file ? aq_model_config_read_file(&m->config, shape, &why)
-                  : aq_model_config_named(&m->config, shape, &why);
+                  : aq_shape_find(&m->config, shape, &why);
     /* A file that is no shape is a word that means nothing, as a name is that nobody knows. */
     if (rc < 0)
         return aq_error(reterr, rc == -ENOEXEC || rc == -ENOENT ? -EINVAL : rc, "%s%s",
@@ -287,7 +301,7 @@ static int read_tie(struct aq_model *m, const struct aq_log *log, struct aq_err 
     const struct aq_tensor_info *h = find_tensor(m, head), *t = find_tensor(m, table);
     if (!h || !t)
         return 0;
-    uint32_t rows = m->config.vocab_size, k = m->config.word_embed_proj_dim;
+    uint32_t rows = m->config.vocab_size, k = m->config.embed_width;
     int rc = check_tensor(m, table, rows, k, reterr);
     if (rc < 0)
         return rc;
@@ -318,7 +332,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
         rc = read_tie(m, opts->log, reterr);
     if (rc < 0)
         goto fail;
-    rc = aq_opt_steps(&m->steps, &m->config, reterr);
+    rc = aq_arch_steps(&m->steps, &m->config, reterr);
     if (rc < 0)
         goto fail;
     if (m->source && (rc = check_source(m, reterr)) < 0)
@@ -391,7 +405,8 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
 {
     if (m->random) {
         *ret_dtype = AQ_F32;
-        struct aq_random_tensor t = aq_random_tensor(m->random_seed, canonical, m->steps.layers);
+        struct aq_random_tensor t = aq_random_tensor(
+            m->random_seed, canonical, m->config.arch->residual_writers, m->steps.layers);
         aq_random_rows(dst, &t, first, rows, k);
         return 0;
     }

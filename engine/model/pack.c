@@ -2,6 +2,7 @@
 #include "engine/model/pack.h"
 
 #include "base/clock.h"
+#include "engine/model/arch/arch.h"
 #include "engine/tokenizer/tokenizer.h"
 
 #include <assert.h>
@@ -153,7 +154,7 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     o->items = calloc(items, sizeof(*o->items));
     /* Nothing that depends on where the checkpoint lies: a moved one continues its conversion. */
     o->model =
-        json_pack("{ss sI sI sI ss ss*}", "architecture", "opt", "parameters",
+        json_pack("{ss sI sI sI ss ss*}", "architecture", m->config.arch->name, "parameters",
                   (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers, "hidden",
                   (json_int_t)m->steps.hidden, "checkpoint_dtype",
                   aq_dtype_name(m->checkpoint_dtype), "scales", aq_pack_scales(opts->format));

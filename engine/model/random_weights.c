@@ -11,14 +11,24 @@ static int ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-struct aq_random_tensor aq_random_tensor(uint64_t seed, const char *name, uint32_t layers)
+static int ends_with_one(const char *text, const char *const *ends)
+{
+    for (; *ends; ends++) {
+        if (ends_with(text, *ends))
+            return 1;
+    }
+    return 0;
+}
+
+struct aq_random_tensor aq_random_tensor(uint64_t seed, const char *name,
+                                         const char *const *residual_writers, uint32_t layers)
 {
     struct aq_random_tensor t = {.key = XXH3_64bits_withSeed(name, strlen(name), seed)};
     if (ends_with(name, ".bias"))
         t.deviation = 0.01f;
     else if (ends_with(name, "norm.weight"))
         t.mean = 1.0f, t.deviation = 0.02f;
-    else if (ends_with(name, ".out_proj.weight") || ends_with(name, ".fc2.weight"))
+    else if (ends_with_one(name, residual_writers))
         t.deviation = 0.02f / sqrtf(2.0f * (float)(layers ? layers : 1));
     else
         t.deviation = 0.02f;

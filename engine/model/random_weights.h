@@ -12,11 +12,12 @@ struct aq_random_tensor {
     float mean, deviation;
 };
 
-/* How a tensor of this canonical name is drawn.  Matrices and tables: mean 0, deviation 0.02, as
- * OPT was initialised (arXiv 2205.01068, section 2.2); those that write into the residual stream
- * (out_proj, fc2) 0.02 / sqrt(2 layers), so that it neither dies out nor explodes.  Biases: mean 0,
- * deviation 0.01.  Layer-norm weights: mean 1, deviation 0.02. */
-struct aq_random_tensor aq_random_tensor(uint64_t seed, const char *name, uint32_t layers);
+/* How a tensor of this canonical name is drawn.  Matrices and tables: mean 0, deviation 0.02, as in
+ * arXiv 2205.01068, section 2.2; those that write into the residual stream 0.02 / sqrt(2 layers),
+ * so that it neither dies out nor explodes.  Biases: mean 0, deviation 0.01.  Norm weights: mean 1,
+ * deviation 0.02.  residual_writers: endings of the names of what writes into it, NULL-ended. */
+struct aq_random_tensor aq_random_tensor(uint64_t seed, const char *name,
+                                         const char *const *residual_writers, uint32_t layers);
 
 /* dst[r][c] = value of row first_row + r, column c; dst is f32 [rows][cols], contiguous.  A vector
  * is one row.  Drawn from the sum of four uniform 16-bit numbers (Irwin-Hall), which is normal to

@@ -93,9 +93,21 @@ static const char *argument_text(const struct aq_option *option)
     return option->argument;
 }
 
+/* The option's help, with the names that are known in their place. */
+static void help_text(char *text, size_t bytes, const struct aq_option *option)
+{
+    static const char place[] = "{names}";
+    const char *at = option->names ? strstr(option->help, place) : NULL;
+    char names[256] = "";
+    if (at)
+        option->names(names, sizeof(names));
+    snprintf(text, bytes, "%.*s%s%s", at ? (int)(at - option->help) : 0, option->help, names,
+             at ? at + strlen(place) : option->help);
+}
+
 static void add_option(struct text *t, const struct aq_option *option)
 {
-    char left[128], right[512];
+    char left[128], help[512], right[768];
     bool positional = option->flags & AQ_OPTION_POSITIONAL;
     const char *argument = argument_text(option);
     char letter[8] = "    ";
@@ -111,7 +123,8 @@ static void add_option(struct text *t, const struct aq_option *option)
     char on[24] = "";
     if (aq_option_is_flag(option) && option->deflt && strcmp(option->deflt, "on") == 0)
         snprintf(on, sizeof(on), " (default on)");
-    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", option->help, choices ? "; " : "",
+    help_text(help, sizeof(help), option);
+    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", help, choices ? "; " : "",
              choices ? option->choices : "", deflt ? " (default " : "", deflt ? option->deflt : "",
              deflt ? ")" : "", on);
     add_row(t, left, right);

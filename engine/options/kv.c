@@ -74,7 +74,6 @@ static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
 int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
                          struct aq_err *reterr)
 {
-    static const char *const groups[] = {"sum", "mean", "max", "first"}; /* enum aq_kv_group */
     struct aq_kv_options kv = {
         .policy = o->kv_policy,
         .sinks_given = o->kv_sinks_given,
@@ -83,9 +82,9 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .decay = o->kv_decay,
         .group_given = o->kv_group != NULL,
     };
-    for (size_t i = 0; o->kv_group && i < AQ_ARRAY_LEN(groups); i++) {
-        if (strcmp(groups[i], o->kv_group) == 0)
-            kv.group = (enum aq_kv_group)i;
+    for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_FIRST; g++) {
+        if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
+            kv.group = (enum aq_attn_group)g;
     }
     int rc = amount(&kv.budget, "--kv-budget", o->kv_budget, reterr);
     rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options/table.h"
 #include "base/nearest.h"
+#include "engine/model/shapes.h"
 #include "engine/options/check.h"
 
 #include <stddef.h>
@@ -41,8 +42,8 @@ const struct aq_option aq_option_table[] = {
      .help = "Hugging Face checkpoint directory or packed store; org/name is looked up in the "
              "local Hugging Face cache"},
     {"shape", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
-     .help = "a shape without weights: opt-125m to opt-175b, or a config.json; runs with "
-             "--random-weights"},
+     .help = "a shape without weights: {names}, or a config.json; runs with --random-weights",
+     .names = aq_shape_ranges},
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
      GIVEN(random_weights), .argument = "SEED", AT_LEAST(0),
      .help = "fill the shape with random weights made from this seed"},

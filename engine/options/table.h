@@ -83,6 +83,8 @@ struct aq_option {
     unsigned flags;
     int (*check)(const char *label, const char *text, struct aq_err *reterr);
     const char *help;
+    /* Writes what stands for {names} in the help; NULL: it has no such place. */
+    void (*names)(char *text, size_t bytes);
 };
 
 struct aq_option_alias {

@@ -3,6 +3,7 @@
  * do it, and only its lengths are kept. */
 #include "engine/records/input.h"
 #include "engine/job/generator.h"
+#include "engine/model/arch/arch.h"
 #include "engine/plan/planning.h"
 
 #include <errno.h>
@@ -114,6 +115,7 @@ int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint
                                   .context = context,
                                   .bos_id = c->bos_id,
                                   .pad_id = c->pad_id,
+                                  .add_bos = c->arch->add_bos,
                                   .eos_count = c->eos_count};
     struct aq_input_opts opts = {.path = o->input, .format = o->input_format};
     struct aq_generator g;

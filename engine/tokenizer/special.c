@@ -213,8 +213,8 @@ static int read_roles(struct aq_tok_load *l, struct aq_err *err)
 /* ---- what stands around a text ---- */
 
 /* add_bos_token or add_eos_token.  A template in tokenizer.json decides; an explicit flag comes
- * next, also beside a post-processor that adds nothing: early conversions of OPT lost its BOS that
- * way.  A flag for a role that has no token has no effect, as in transformers; one for a token the
+ * next, also beside a post-processor that adds nothing: early conversions lost the BOS that way.  A
+ * flag for a role that has no token has no effect, as in transformers; one for a token the
  * vocabulary lacks is an error. */
 static int read_around(struct aq_tok_load *l, const char *flag, const char *role, int32_t template,
                        bool deflt, int32_t *id, bool *ret, struct aq_err *err)

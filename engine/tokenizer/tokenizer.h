@@ -29,7 +29,7 @@ struct aq_tok_state;
 /* What config.json says; used only where the tokenizer's own files are silent.  -1: none. */
 struct aq_tokenizer_defaults {
     int32_t bos_id, eos_id, pad_id;
-    bool add_bos; /* the architecture wants BOS in front of text (OPT) */
+    bool add_bos; /* the architecture wants BOS in front of text */
 };
 
 struct aq_tokenizer_info {

@@ -4,6 +4,7 @@
 #ifndef AQ_KERNELS_CPU_KV_H
 #define AQ_KERNELS_CPU_KV_H
 
+#include "base/kv_block.h"
 #include "kernels/cpu/panel.h"
 
 enum { AQ_KV_ROWS = 2 * AQ_HEAD_BLOCK_SLOTS };

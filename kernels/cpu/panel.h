@@ -4,6 +4,7 @@
 #define AQ_KERNELS_CPU_PANEL_H
 
 #include "base/half.h"
+#include "base/panel.h"
 #include "base/types.h"
 #include "kernels/cpu/quant.h"
 

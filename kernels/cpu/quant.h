@@ -6,6 +6,7 @@
 #define AQ_KERNELS_CPU_QUANT_H
 
 #include "base/half.h"
+#include "base/panel.h"
 #include "base/types.h"
 
 #include <assert.h>

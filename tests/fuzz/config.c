@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any text: a config that is accepted describes a model whose steps can be laid out. */
-#include "engine/model/config.h"
-#include "engine/model/arch/opt.h"
+#include "engine/model/arch/arch.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <assert.h>
@@ -16,16 +15,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     assert(c.vocab_size >= 1 && c.vocab_size <= AQ_CONFIG_VOCAB_MAX);
     assert(c.hidden_size >= 1 && c.hidden_size <= AQ_CONFIG_WIDTH_MAX);
-    assert(c.ffn_dim >= 1 && c.ffn_dim <= AQ_CONFIG_WIDTH_MAX);
+    assert(c.intermediate_size >= 1 && c.intermediate_size <= AQ_CONFIG_WIDTH_MAX);
     assert(c.layers >= 1 && c.layers <= AQ_CONFIG_LAYERS_MAX);
     assert(c.max_positions >= 1 && c.max_positions <= AQ_CONFIG_POSITIONS_MAX);
-    assert(c.word_embed_proj_dim >= 1 && c.word_embed_proj_dim <= AQ_CONFIG_WIDTH_MAX);
+    assert(c.embed_width >= 1 && c.embed_width <= AQ_CONFIG_WIDTH_MAX);
     assert((uint64_t)c.heads * c.head_dim == c.hidden_size && c.kv_heads == c.heads);
     assert(c.bos_id >= -1 && c.bos_id < (int64_t)c.vocab_size);
     for (uint32_t i = 0; i < c.eos_count; i++)
         assert(c.eos_id[i] < c.vocab_size);
     struct aq_model_steps steps;
-    if (c.layers <= 64 && aq_opt_steps(&steps, &c, NULL) == 0) {
+    if (c.layers <= 64 && aq_arch_steps(&steps, &c, NULL) == 0) {
         assert(steps.parameters > 0);
         aq_steps_close(&steps);
     }

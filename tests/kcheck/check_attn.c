@@ -364,7 +364,8 @@ static void take_slots(struct bench *b, uint64_t i)
     }
 }
 
-static const struct aq_attn_rule bench_rule = {.victim = AQ_ATTN_BY_SCORE, .decay = 1};
+static const struct aq_attn_rule bench_rule = {
+    .victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .decay = 1};
 
 /* Decode attention with scores and victims. */
 static void bench_scored(void *arg, uint64_t i)

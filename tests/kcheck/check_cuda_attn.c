@@ -57,7 +57,8 @@ static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool ke
     struct kc_attn t;
     kc_attn_make(kc, &t, shape);
     if (keeps)
-        t.a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE, .decay = 0.9f, .sinks = 2};
+        t.a.rule = (struct aq_attn_rule){
+            .victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .decay = 0.9f, .sinks = 2};
     uint32_t heads = shape->kv_heads * shape->q_per_kv;
     struct kc_out y = kc_out(kc, AQ_F32, t.rows, t.columns, t.columns);
     struct kc_out log_sum = kc_out(kc, AQ_F32, t.rows, heads, heads);
@@ -86,7 +87,7 @@ static void check_refusal(struct kc *kc)
                                   .holds_rows = true};
     struct kc_attn t;
     kc_attn_make(kc, &t, &shape);
-    t.a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE, .decay = 1};
+    t.a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .decay = 1};
     int rc = kc_cuda_kernels()->attn_decode(kc_cuda(), kc_cuda_reached(&t.a));
     kc_expect(kc, rc == -ENOSPC, "without workspace: %d", rc);
 }

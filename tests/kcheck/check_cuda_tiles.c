@@ -69,7 +69,7 @@ static void make_rig(struct kc *kc, struct rig *x, const struct kc_attn_shape *s
     x->log_sum = kc_out(kc, AQ_F32, x->t.rows, heads, heads);
     x->score = kc_out(kc, AQ_F32, shape->seqs * shape->kv_heads, stride, stride);
     x->rule = (struct aq_attn_rule){.victim = AQ_ATTN_BY_SCORE,
-                                    .stat = (enum aq_attn_stat)kc_below(kc, 3),
+                                    .stat = (enum aq_attn_stat)(AQ_ATTN_PROB + kc_below(kc, 3)),
                                     .group = (enum aq_attn_group)kc_below(kc, 4),
                                     .threshold = 0.7f,
                                     .decay = kc_below(kc, 2) ? 1 : 0.875f};
@@ -154,6 +154,7 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
         double p = b.p[j], border = x->rule.threshold / (double)keys;
         double *score = x->score_scale + (size_t)(seq * a->kv_heads + head) * x->score.cols + j;
         switch (x->rule.stat) {
+        case AQ_ATTN_NONE: break;
         case AQ_ATTN_PROB: *score += moved * p; break;
         case AQ_ATTN_PROB_SQUARED: *score += 2 * moved * p * p; break;
         case AQ_ATTN_BELOW: *score += fabs(p - border) <= 2 * moved * p; break;

@@ -30,7 +30,7 @@ struct scored {
 
 static struct aq_attn_rule draw_rule(struct kc *kc)
 {
-    return (struct aq_attn_rule){.stat = (enum aq_attn_stat)kc_below(kc, 3),
+    return (struct aq_attn_rule){.stat = (enum aq_attn_stat)(AQ_ATTN_PROB + kc_below(kc, 3)),
                                  .group = (enum aq_attn_group)kc_below(kc, 4),
                                  .threshold = 0.7f,
                                  .decay = kc_below(kc, 2) ? 1 : 0.875f,
@@ -121,6 +121,7 @@ static void add_scales(double *scale, const struct scored *x, const struct aq_at
         for (uint32_t j = 0; j < keys; j++) {
             double p = b.p[j], border = x->rule.threshold / (double)keys;
             switch (x->rule.stat) {
+            case AQ_ATTN_NONE: break;
             case AQ_ATTN_PROB: scale[j] += times * ((b.share + 0x1p-22) * p + FLUSHED); break;
             case AQ_ATTN_PROB_SQUARED:
                 scale[j] += times * ((b.share + 0x1p-22) * 2 * p * p + FLUSHED);

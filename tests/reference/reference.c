@@ -85,16 +85,16 @@ static void read_layer(struct ref_layer *l, const struct aq_model *m, uint32_t l
     l->k = read_linear(m, layer, "self_attn.k_proj", d, d);
     l->v = read_linear(m, layer, "self_attn.v_proj", d, d);
     l->o = read_linear(m, layer, "self_attn.out_proj", d, d);
-    l->fc1 = read_linear(m, layer, "fc1", c->ffn_dim, d);
-    l->fc2 = read_linear(m, layer, "fc2", d, c->ffn_dim);
+    l->fc1 = read_linear(m, layer, "fc1", c->intermediate_size, d);
+    l->fc2 = read_linear(m, layer, "fc2", d, c->intermediate_size);
 }
 
 struct ref_model *ref_model_open(const struct aq_model *from)
 {
     const struct aq_model_config *c = &from->config;
-    assert(c->do_layer_norm_before && !c->remove_final_layer_norm && c->enable_bias);
-    assert(c->layer_norm_elementwise_affine && c->tie_word_embeddings);
-    assert(c->word_embed_proj_dim == c->hidden_size && c->activation == AQ_ACT_RELU);
+    assert(c->norm_first && c->final_norm && c->bias);
+    assert(c->norm_affine && c->tie_word_embeddings);
+    assert(c->embed_width == c->hidden_size && c->activation == AQ_ACT_RELU);
     struct ref_model *m = take(1, sizeof(*m));
     m->layers = c->layers;
     m->hidden = c->hidden_size;

@@ -202,7 +202,7 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
      .grace = 29,
      .decay = 0.9,
      .group_given = true,
-     .group = AQ_KV_GROUP_MAX},
+     .group = AQ_ATTN_MAX},
     {.policy = "h2o:flexgen", .budget = SHARE(0.3)},
     {.policy = "h2o:hf", .heavy = SLOTS(14), .recent = SLOTS(20)},
     {.policy = "window", .budget = SLOTS(40)},
@@ -249,7 +249,7 @@ static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
     o->grace = roll(d, 3) ? 0 : (uint32_t)roll(d, 40);
     o->decay = roll(d, 3) ? 0 : (double)(1 + roll(d, 100)) / 100;
     o->group_given = roll(d, 3) == 0;
-    o->group = o->group_given ? (enum aq_kv_group)roll(d, 4) : AQ_KV_GROUP_SUM;
+    o->group = o->group_given ? (enum aq_attn_group)roll(d, 4) : AQ_ATTN_SUM;
 }
 
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of floors find what they are for: planted.py TIDY.
+"""The checks of floors and of architectures find what they are for: planted.py TIDY.
 
 Makes small trees, each with one violation of a kind, and one without; exit status 1 tells which was missed."""
 import os
@@ -44,27 +44,45 @@ PLANTED = {
     "a circle beneath": ({"base/b.h": '#include "base/c.h"\n', "base/c.h": '#include "base/b.h"\n'},
                          "base/b.h -> base/c.h -> base/b.h"),
 }
+# What knows of an architecture ('row') outside its file.
+ARCHITECTURES = {"engine/model/arch/arch.c": "row\n", "engine/model/arch/row.c": "RowForCausalLM, fc1, model.decoder.\n",
+                 "engine/left/names.c": "rows = arrow(tomorrow); /* fc10, model.decode */\n"}
+KNOWN = {
+    "an architecture in a comment": ("/* as Row has it */\n", "'Row' is for"),
+    "an architecture's function": ("aq_row_steps(m);\n", "'row' is for"),
+    "an architecture's constant": ("ROW_BOS = 2,\n", "'ROW' is for"),
+    "a shape's name": ('"row-1.3b"\n', "'row' is for"),
+    "a class of another library": ('"OtherForCausalLM"\n', "'OtherForCausalLM' is for"),
+    "a prefix of tensors": ('"model.decoder.x"\n', "'model.decoder.' is for"),
+    "a tensor": ('".fc2.weight"\n', "'fc2' is for"),
+}
 
 
-def findings(tidy, files):
+def findings(tidy, check, files):
     with tempfile.TemporaryDirectory() as root:
         for name, text in files.items():
             path = os.path.join(root, name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text)
-        run = subprocess.run([sys.executable, tidy, root, "floors"], capture_output=True, text=True)
+        run = subprocess.run([sys.executable, tidy, root, check], capture_output=True, text=True)
         return run.returncode, run.stdout + run.stderr
 
 
 def main():
     tidy, missed = sys.argv[1], 0
-    status, text = findings(tidy, CLEAN)
-    if status != 0:
-        print(f"a clean tree is not clean: {text}")
-        missed += 1
-    for what, (files, expected) in PLANTED.items():
-        status, text = findings(tidy, {**CLEAN, **files})
+    planted = [("floors", what, {**CLEAN, **files}, expected) for what, (files, expected) in PLANTED.items()]
+    homed = {**CLEAN, **ARCHITECTURES}
+    planted += [("architectures", what, {**homed, "kernels/cpu/a.c": text}, expected)
+                for what, (text, expected) in KNOWN.items()]
+    planted += [("architectures", "a table without rows", CLEAN, "expected a file for each architecture")]
+    for check, files in (("floors", CLEAN), ("architectures", homed)):
+        status, text = findings(tidy, check, files)
+        if status != 0:
+            print(f"{check}: a clean tree is not clean: {text}")
+            missed += 1
+    for check, what, files, expected in planted:
+        status, text = findings(tidy, check, files)
         lines = text.strip().split("\n")
         if status != 1 or len(lines) != 1 or expected not in lines[0]:
             print(f"{what}: expected one line with '{expected}', found {status}: {text}")

@@ -184,6 +184,26 @@ def circles(tree):
                 yield finding
 
 
+def check_architectures(tree):
+    """An architecture is known in engine/model/arch alone, by the names of its files; elsewhere the
+    library asks its row, and shapes are files of configs/models."""
+    home = "engine/model/arch/"
+    rows = [name[len(home):-2] for name in tree.c_files(("engine",))
+            if name.startswith(home) and name.endswith(".c") and name != home + "arch.c"]
+    if not rows:
+        yield home, 1, "expected a file for each architecture, found none"
+        return
+    known = re.compile(r"(?<![a-z0-9])(?:" + "|".join(rows) + r")(?![a-z])"
+                       r"|\w*ForCausalLM|model\.decoder\.|\bfc[12]\b", re.I)
+    for name in tree.c_files(LIBRARY):
+        if name.startswith(home):
+            continue
+        for number, line in numbered(tree, name, False):
+            match = known.search(line)
+            if match:
+                yield name, number, f"'{match.group(0)}' is for {home} alone"
+
+
 def check_boundary(tree):
     """Program and examples use the public header alone, and that header stands on its own."""
     any_include = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
@@ -352,7 +372,7 @@ def is_of_row(name, patterns, rows):
 
 
 def check_sources(tree):
-    """No dead files: every .c is built, every header is included."""
+    """No dead files: every .c is built, every header included, every profile and shape built in."""
     builds = "\n".join(tree.text(n) for n in tree.files if n.endswith("meson.build"))
     fuzz = set(re.findall(r"^\s*\['(\w+)'", builds, re.M))
     rows = set(re.findall(r"^\s*'(\w+)',$", builds, re.M))
@@ -370,6 +390,9 @@ def check_sources(tree):
         elif name.endswith(".h") and name not in includes and name != "engine/aquifer.h" and \
                 not is_of_row(name, includes, rows):
             yield name, 1, "is included by nobody"
+    for name in tree.files:
+        if re.match(r"configs/(hardware|models)/.*\.yaml$", name) and f"'../{name}'" not in builds:
+            yield name, 1, "is not in engine/meson.build"
 
 
 def check_format(tree):

@@ -4,7 +4,7 @@
  * + attn(LN(x)) and x + fc2(act(fc1(LN(x)))); the 350m size puts the norm after each residual
  * addition, has no final norm, and projects its narrow embedding up and the last hidden state down.
  */
-#include "engine/model/arch/opt.h"
+#include "engine/model/arch/rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +16,6 @@ enum {
     OPT_VECTOR_MAX = 4,      /* norm weight and bias, biases of q k v and of out */
 };
 #define OPT_NORM_EPS 1e-5f
-
-static enum aq_step_activation step_activation(enum aq_activation a)
-{
-    switch (a) {
-    case AQ_ACT_RELU: return AQ_STEP_ACT_RELU;
-    case AQ_ACT_GELU: return AQ_STEP_ACT_GELU;
-    case AQ_ACT_GELU_TANH: return AQ_STEP_ACT_GELU_TANH;
-    case AQ_ACT_SILU: return AQ_STEP_ACT_SILU;
-    default: return AQ_STEP_ACT_NONE;
-    }
-}
 
 static uint8_t add_matrix(struct aq_step_desc *s, const char *prefix, const char *name,
                           uint32_t rows, uint32_t k)
@@ -66,9 +55,9 @@ static void add_norm(struct aq_step_desc *s, struct aq_prim_list *list,
 {
     char part[AQ_NAME_MAX / 2];
     struct aq_prim *p = add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, dst);
-    p->norm = AQ_STEP_NORM_LAYER;
+    p->norm = AQ_NORM_LAYER;
     p->eps = OPT_NORM_EPS;
-    if (!c->layer_norm_elementwise_affine)
+    if (!c->norm_affine)
         return;
     snprintf(part, sizeof(part), "%s.weight", name);
     p->weight = add_vector(s, prefix, part, c->hidden_size, true, 1.0f);
@@ -78,7 +67,7 @@ static void add_norm(struct aq_step_desc *s, struct aq_prim_list *list,
 
 static void add_cast(struct aq_prim_list *list)
 {
-    add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, AQ_REG_NORM)->norm = AQ_STEP_NORM_CAST;
+    add_prim(list, AQ_PRIM_NORM, AQ_REG_HIDDEN, AQ_REG_NORM)->norm = AQ_NORM_CAST;
 }
 
 static struct aq_prim *add_product(struct aq_prim_list *list, uint8_t matrix, enum aq_register src,
@@ -94,7 +83,7 @@ static struct aq_prim *add_product(struct aq_prim_list *list, uint8_t matrix, en
 static void embed_step(struct aq_step_desc *s, const struct aq_model_config *c)
 {
     s->kind = AQ_STEP_EMBED;
-    uint32_t width = c->word_embed_proj_dim;
+    uint32_t width = c->embed_width;
     uint8_t tokens = add_matrix(s, "", "embed_tokens.weight", c->vocab_size, width);
     uint8_t positions = add_matrix(s, "", "embed_positions.weight",
                                    c->max_positions + OPT_POSITION_OFFSET, c->hidden_size);
@@ -122,7 +111,7 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
     snprintf(prefix, sizeof(prefix), "layers.%u.", layer);
     s->kind = AQ_STEP_ATTENTION;
     s->layer = layer;
-    if (c->do_layer_norm_before)
+    if (c->norm_first)
         add_norm(s, &s->half[0], c, prefix, "self_attn_layer_norm", AQ_REG_NORM);
     else
         add_cast(&s->half[0]);
@@ -132,7 +121,7 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
         p->matrix[i] = add_matrix(s, prefix, name, h, h);
     }
     p->matrix_count = AQ_ARRAY_LEN(qkv);
-    if (c->enable_bias) {
+    if (c->bias) {
         struct aq_vector_desc *v = &s->vector[s->vector_count];
         for (uint32_t i = 0; i < AQ_ARRAY_LEN(qkv); i++) {
             snprintf(v->part[i].name, AQ_NAME_MAX, "layers.%u.%s.bias", layer, qkv[i]);
@@ -144,9 +133,9 @@ static void attention_step(struct aq_step_desc *s, const struct aq_model_config 
     }
     uint8_t out = add_matrix(s, prefix, "self_attn.out_proj.weight", h, h);
     p = add_product(&s->half[1], out, AQ_REG_ATTENTION, AQ_REG_HIDDEN);
-    if (c->enable_bias)
+    if (c->bias)
         p->bias = add_vector(s, prefix, "self_attn.out_proj.bias", h, true, 0.0f);
-    if (!c->do_layer_norm_before)
+    if (!c->norm_first)
         add_norm(s, &s->half[1], c, prefix, "self_attn_layer_norm", AQ_REG_HIDDEN);
 }
 
@@ -156,28 +145,28 @@ static void mlp_step(struct aq_step_desc *s, const struct aq_model_config *c, ui
     snprintf(prefix, sizeof(prefix), "layers.%u.", layer);
     s->kind = AQ_STEP_MLP;
     s->layer = layer;
-    if (c->do_layer_norm_before)
+    if (c->norm_first)
         add_norm(s, &s->half[0], c, prefix, "final_layer_norm", AQ_REG_NORM);
     else
         add_cast(&s->half[0]);
-    uint8_t fc1 = add_matrix(s, prefix, "fc1.weight", c->ffn_dim, c->hidden_size);
-    uint8_t fc2 = add_matrix(s, prefix, "fc2.weight", c->hidden_size, c->ffn_dim);
+    uint8_t fc1 = add_matrix(s, prefix, "fc1.weight", c->intermediate_size, c->hidden_size);
+    uint8_t fc2 = add_matrix(s, prefix, "fc2.weight", c->hidden_size, c->intermediate_size);
     struct aq_prim *p = add_product(&s->half[0], fc1, AQ_REG_NORM, AQ_REG_INNER);
-    p->activation = step_activation(c->activation);
-    if (c->enable_bias)
-        p->bias = add_vector(s, prefix, "fc1.bias", c->ffn_dim, true, 0.0f);
+    p->activation = c->activation;
+    if (c->bias)
+        p->bias = add_vector(s, prefix, "fc1.bias", c->intermediate_size, true, 0.0f);
     p = add_product(&s->half[1], fc2, AQ_REG_INNER, AQ_REG_HIDDEN);
-    if (c->enable_bias)
+    if (c->bias)
         p->bias = add_vector(s, prefix, "fc2.bias", c->hidden_size, true, 0.0f);
-    if (!c->do_layer_norm_before)
+    if (!c->norm_first)
         add_norm(s, &s->half[1], c, prefix, "final_layer_norm", AQ_REG_HIDDEN);
 }
 
 static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
 {
     s->kind = AQ_STEP_HEAD;
-    uint32_t width = c->word_embed_proj_dim;
-    if (c->do_layer_norm_before && !c->remove_final_layer_norm)
+    uint32_t width = c->embed_width;
+    if (c->norm_first && c->final_norm)
         add_norm(s, &s->half[0], c, "", "final_layer_norm", AQ_REG_NORM);
     else
         add_cast(&s->half[0]);
@@ -194,17 +183,18 @@ static void head_step(struct aq_step_desc *s, const struct aq_model_config *c)
     add_product(&s->half[0], head, from, AQ_REG_LOGITS);
 }
 
-int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, struct aq_err *reterr)
+static int opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c,
+                     struct aq_err *reterr)
 {
     struct aq_model_steps m = {
         .layers = c->layers,
         .hidden = c->hidden_size,
-        .inner = c->ffn_dim,
-        .embed_width = c->word_embed_proj_dim,
+        .inner = c->intermediate_size,
+        .embed_width = c->embed_width,
         .vocab = c->vocab_size,
         .heads = c->heads,
-        .kv_heads = c->heads,
-        .head_dim = c->hidden_size / c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
         .context = c->max_positions,
         .position_offset = OPT_POSITION_OFFSET,
     };
@@ -223,32 +213,96 @@ int aq_opt_steps(struct aq_model_steps *ret, const struct aq_model_config *c, st
     return 0;
 }
 
-/* Published prefixes: "model.decoder." (125m, 1.3b, 2.7b, 66b), "decoder." (350m, 6.7b, 13b, 30b);
- * bare names in stores.  Metaseq's own names for the last norm and the projections differ.  lm_head
- * stands outside. */
-bool aq_opt_tensor_name(const char *canonical, uint32_t variant, char *text)
+/* ---- config.json ---- */
+
+static int read_switches(struct aq_model_config *c, const struct aq_config_keys *keys)
 {
-    static const char *const prefixes[] = {"model.decoder.", "decoder.", "", "model."};
-    static const char *const aliases[][2] = {
-        {"final_layer_norm.", "layer_norm."},
-        {"project_in.", "project_in_dim."},
-        {"project_out.", "project_out_dim."},
-        {"lm_head.", "output_projection."},
+    bool no_final_norm = false;
+    const struct {
+        const char *key;
+        bool deflt;
+        bool *ret;
+    } table[] = {
+        {"do_layer_norm_before", true, &c->norm_first},
+        {"_remove_final_layer_norm", false, &no_final_norm},
+        {"enable_bias", true, &c->bias},
+        {"layer_norm_elementwise_affine", true, &c->norm_affine},
+        {"tie_word_embeddings", true, &c->tie_word_embeddings},
     };
-    enum { PREFIXES = sizeof(prefixes) / sizeof(prefixes[0]) };
-    if (variant < PREFIXES) {
-        snprintf(text, 2 * AQ_NAME_MAX, "%s%s", prefixes[variant], canonical);
-        return true;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(table); i++) {
+        int rc = aq_config_switch(keys, table[i].key, table[i].deflt, table[i].ret);
+        if (rc < 0)
+            return rc;
     }
-    if (variant >= 2 * PREFIXES)
-        return false;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(aliases); i++) {
-        size_t n = strlen(aliases[i][0]);
-        if (strncmp(canonical, aliases[i][0], n) == 0) {
-            snprintf(text, 2 * AQ_NAME_MAX, "%s%s%s", prefixes[variant - PREFIXES], aliases[i][1],
-                     canonical + n);
-            return true;
-        }
-    }
-    return false;
+    c->final_norm = !no_final_norm;
+    return 0;
 }
+
+/* Defaults of absent keys are those of transformers' OPTConfig. */
+static int opt_config(struct aq_model_config *c, const struct aq_config_keys *keys)
+{
+    const struct {
+        const char *key;
+        uint32_t max, *ret;
+    } sizes[] = {
+        {"vocab_size", AQ_CONFIG_VOCAB_MAX, &c->vocab_size},
+        {"hidden_size", AQ_CONFIG_WIDTH_MAX, &c->hidden_size},
+        {"ffn_dim", AQ_CONFIG_WIDTH_MAX, &c->intermediate_size},
+        {"num_hidden_layers", AQ_CONFIG_LAYERS_MAX, &c->layers},
+        {"num_attention_heads", AQ_CONFIG_WIDTH_MAX, &c->heads},
+        {"max_position_embeddings", AQ_CONFIG_POSITIONS_MAX, &c->max_positions},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++) {
+        int rc = aq_config_size(keys, sizes[i].key, sizes[i].max, sizes[i].ret);
+        if (rc < 0)
+            return rc;
+    }
+    int rc = aq_config_size_or(keys, "word_embed_proj_dim", c->hidden_size, AQ_CONFIG_WIDTH_MAX,
+                               &c->embed_width);
+    if (rc < 0)
+        return rc;
+    if (c->hidden_size % c->heads != 0)
+        return aq_error(keys->reterr, -ENOEXEC,
+                        "%s: 'num_attention_heads': expected a divisor of "
+                        "'hidden_size' %u, found %u",
+                        keys->what, c->hidden_size, c->heads);
+    c->kv_heads = c->heads;
+    c->head_dim = c->hidden_size / c->heads;
+    if (c->head_dim > AQ_CONFIG_HEAD_DIM_MAX)
+        return aq_error(keys->reterr, -ENOEXEC,
+                        "%s: 'num_attention_heads': expected heads of at most "
+                        "%d values, found %u",
+                        keys->what, AQ_CONFIG_HEAD_DIM_MAX, c->head_dim);
+    rc = read_switches(c, keys);
+    return rc < 0 ? rc : aq_config_activation(keys, "activation_function", "relu", &c->activation);
+}
+
+/* ---- the row ---- */
+
+/* Published prefixes: "model.decoder." (125m, 1.3b, 2.7b, 66b), "decoder." (350m, 6.7b, 13b, 30b);
+ * bare names in stores. */
+static const char *const prefixes[] = {"model.decoder.", "decoder.", "", "model.", NULL};
+
+/* Metaseq's own names for the last norm and the projections.  lm_head stands outside. */
+static const struct aq_arch_alias aliases[] = {
+    {"final_layer_norm.", "layer_norm."},
+    {"project_in.", "project_in_dim."},
+    {"project_out.", "project_out_dim."},
+    {"lm_head.", "output_projection."},
+    {NULL, NULL},
+};
+
+static const char *const residual_writers[] = {".out_proj.weight", ".fc2.weight", NULL};
+
+const struct aq_arch aq_arch_opt = {
+    .name = "opt",
+    .bos_id = 2,
+    .eos_id = 2,
+    .pad_id = 1,
+    .add_bos = true,
+    .read_config = opt_config,
+    .steps = opt_steps,
+    .prefixes = prefixes,
+    .aliases = aliases,
+    .residual_writers = residual_writers,
+};

@@ -487,15 +487,15 @@ static void decode_steps_count_as_the_options_say(void **state)
 {
     struct aq_kv_options o = {.policy = "h2o", .budget = slots(8)};
     struct rule r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_KV_GROUP_SUM);
+    assert_int_equal(r.overwrite.group, AQ_ATTN_SUM);
     assert_true(r.overwrite.decay == 1);
     o.group_given = true;
-    o.group = AQ_KV_GROUP_MAX;
+    o.group = AQ_ATTN_MAX;
     o.decay = 0.5;
     r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_KV_GROUP_MAX);
+    assert_int_equal(r.overwrite.group, AQ_ATTN_MAX);
     assert_true(r.overwrite.decay == 0.5f);
-    assert_int_equal(r.overwrite.stat, AQ_KV_STAT_PROB);
+    assert_int_equal(r.overwrite.stat, AQ_ATTN_PROB);
     (void)state;
 }
 
@@ -647,7 +647,7 @@ static void the_text_says_what_was_resolved(void **state)
                                                             .sinks = 4,
                                                             .decay = 0.98,
                                                             .group_given = true,
-                                                            .group = AQ_KV_GROUP_MAX});
+                                                            .group = AQ_ATTN_MAX});
     assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
                         "h2o: budget 20%, heavy 16, sinks 4, decay 0.98, group max");
     assert_string_equal(aq_kv_policy_text(text, sizeof(text), &(struct aq_kv_policy){0}), "full");

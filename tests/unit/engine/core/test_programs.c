@@ -4,7 +4,7 @@
  *
  * AQ_PROGRAMS_DUMP=FILE writes every program as text: compare the files of two versions to see
  * which op differs. */
-#include "engine/model/arch/opt.h"
+#include "engine/model/arch/arch.h"
 #include "tests/test.h"
 #include "tests/unit/policy/plans.h"
 
@@ -39,21 +39,23 @@ static struct aq_model_steps model(uint32_t layers, uint32_t hidden, uint32_t he
 {
     struct aq_model_steps m;
     struct aq_model_config c = {
+        .arch = aq_arch_find("opt"),
         .vocab_size = vocab,
         .hidden_size = hidden,
-        .ffn_dim = 4 * hidden,
+        .intermediate_size = 4 * hidden,
         .layers = layers,
         .heads = heads,
         .kv_heads = heads,
         .head_dim = hidden / heads,
         .max_positions = 2048,
-        .word_embed_proj_dim = now->projected ? hidden / 2 : hidden,
-        .do_layer_norm_before = !now->post_norm,
-        .enable_bias = !now->biasless,
-        .layer_norm_elementwise_affine = !now->plain_norm,
+        .embed_width = now->projected ? hidden / 2 : hidden,
+        .norm_first = !now->post_norm,
+        .final_norm = true,
+        .bias = !now->biasless,
+        .norm_affine = !now->plain_norm,
         .tie_word_embeddings = !now->untied,
     };
-    assert_int_equal(aq_opt_steps(&m, &c, NULL), 0);
+    assert_int_equal(aq_arch_steps(&m, &c, NULL), 0);
     return m;
 }
 

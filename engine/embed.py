@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files as a C table: embed.py OUTPUT.c NAME FILE...
 
-Defines aq_embedded_NAME and aq_embedded_NAME_count (engine/machine/embedded.h): each file's name without
-its suffix, and its text.
+Defines aq_embedded_NAME and aq_embedded_NAME_count (engine/embedded.h): each file's name without its
+suffix, and its text, in the order given.
 """
 import os
 import sys
@@ -24,9 +24,9 @@ def c_string(data):
 def main():
     output, name, files = sys.argv[1], sys.argv[2], sys.argv[3:]
     stem = {os.path.splitext(os.path.basename(f))[0]: f for f in files}
-    lines = ["/* SPDX-License-Identifier: Apache-2.0 */", '#include "engine/machine/embedded.h"', "",
+    lines = ["/* SPDX-License-Identifier: Apache-2.0 */", '#include "engine/embedded.h"', "",
              f"const struct aq_embedded aq_embedded_{name}[] = {{"]
-    for key in sorted(stem):
+    for key in stem:
         with open(stem[key], "rb") as f:
             data = f.read()
         lines.append(f"    {{{c_string(key.encode())}, {len(data)},")

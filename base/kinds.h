@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * base/kinds.h - the kinds that policy/ plans with and kernels/ computes by, said once for both.
+ * Knows no op and no kernel. */
+#ifndef AQ_BASE_KINDS_H
+#define AQ_BASE_KINDS_H
+
+/* What stands behind a product. */
+enum aq_activation { AQ_ACT_NONE, AQ_ACT_RELU, AQ_ACT_GELU, AQ_ACT_GELU_TANH, AQ_ACT_SILU };
+
+/* A norm by mean and variance, by the mean square alone, or none: a change of type. */
+enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
+
+/* How a query's probability p counts for a key. */
+enum aq_attn_stat {
+    AQ_ATTN_NONE,         /* not at all: no scores are kept */
+    AQ_ATTN_PROB,         /* f(p) = p */
+    AQ_ATTN_PROB_SQUARED, /* p * p */
+    AQ_ATTN_BELOW,        /* 1 where p < threshold / keys that the query sees, else 0 */
+};
+
+/* How the query heads of a KV head are taken together: per query, before anything is summed. */
+enum aq_attn_group { AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX, AQ_ATTN_FIRST };
+
+#endif

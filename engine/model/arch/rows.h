@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/model/arch/rows.h - the rows of engine/model/arch/arch.h, each defined in the file of its
+ * name. */
+#ifndef AQ_ENGINE_MODEL_ARCH_ROWS_H
+#define AQ_ENGINE_MODEL_ARCH_ROWS_H
+
+#include "engine/model/arch/arch.h"
+
+extern const struct aq_arch aq_arch_opt;
+
+#endif
