@@ -120,6 +120,14 @@ int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void
     return rc;
 }
 
+int aq_thread_error(struct aq_err *reterr, const char *what, int failed)
+{
+    return aq_error(reterr, -ENOMEM,
+                    "start %s: %s; a limit on processes or memory (ulimit -u, ulimit -v, the "
+                    "container's) leaves no room for it: raise it",
+                    what, strerror(failed));
+}
+
 int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr)
 {
     assert(ret && threads >= 1);

@@ -20,6 +20,8 @@ typedef void aq_tile_fn(void *arg, uint32_t tile, uint32_t worker);
 /* pthread_create (with its errno) of a thread that blocks all signals: these are delivered to the
  * threads of the program that handle them. */
 int aq_thread_start(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+/* Says that a thread could not be started and which limits may be why; -ENOMEM. */
+int aq_thread_error(struct aq_err *reterr, const char *what, int failed);
 
 /* threads >= 1, the caller included: 1 starts no thread at all. */
 int aq_pool_open(struct aq_pool **ret, uint32_t threads, struct aq_err *reterr);

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/threads.h"
 #include "engine/core/drive.h"
 #include "engine/job/reorder.h"
 
@@ -576,10 +577,7 @@ int aq_job_run(struct aq_job *j, struct aq_run_view *ret_view, struct aq_err *re
     if (failed) {
         j->run = NULL;
         run_close(run);
-        return aq_error(reterr, -ENOMEM,
-                        "start the engine's thread: %s; a limit on processes or memory (ulimit -u, "
-                        "ulimit -v, the container's) leaves no room for it: raise it",
-                        strerror(failed));
+        return aq_thread_error(reterr, "the engine's thread", failed);
     }
     bool interrupted = false;
     rc = watch(run, ret_view, &interrupted, reterr);

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/threads.h"
 #include "base/types.h"
 #include "engine/job/sums.h"
 
@@ -309,8 +310,7 @@ static int writer_begin(struct aq_writer *w, struct aq_err *reterr)
     pthread_cond_init(&w->changed, &attr);
     pthread_condattr_destroy(&attr);
     int failed = pthread_create(&w->thread, NULL, writer_main, w);
-    return failed ? aq_error(reterr, -failed, "start the writer's thread: %s", strerror(failed))
-                  : 0;
+    return failed ? aq_thread_error(reterr, "the writer's thread", failed) : 0;
 }
 
 int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, struct aq_err *reterr)

@@ -4,6 +4,7 @@
 #include "engine/machine/rates_parts.h"
 
 #include "base/clock.h"
+#include "base/threads.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -49,7 +50,7 @@ int aq_rates_wake(struct aq_sample *ret, struct aq_err *reterr)
     pthread_t thread;
     int rc = pthread_create(&thread, NULL, sleep_and_answer, &s);
     if (rc)
-        return aq_error(reterr, -rc, "rates: a thread: %s", strerror(rc));
+        return aq_thread_error(reterr, "a thread to be woken", rc);
     for (uint32_t i = 0; i < ROUNDS; i++) {
         double start = pass_time(aq_clock_s() + apart_s);
         pthread_mutex_lock(&s.lock);

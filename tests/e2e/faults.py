@@ -19,6 +19,9 @@ F_SETPIPE_SZ, PAGE = 1031, 4096
 
 
 class Faults(Rig):
+    def many(self, count):
+        return self.short(count)
+
     def start(self, *words, stdout=subprocess.DEVNULL, stderr=None, **how):
         """The program, and what it says in a file."""
         with open(self.path("said"), "wb") as said:

@@ -106,6 +106,11 @@ class Rig(unittest.TestCase):
                  "max_tokens": rng.randint(8, 48), "temperature": rng.choice([0, 0.9])}
                 for i in range(count)]
 
+    def short(self, count):
+        """As many records of two tokens, in lines as long: where what is written counts."""
+        return [{"id": f"r{i}", "prompt": "She said", "max_tokens": 2,
+                 "metadata": {"padding": "x" * 170}} for i in range(count)]
+
     def wait_for(self, what, seconds=60):
         """Polls until it is true."""
         until = time.monotonic() + seconds

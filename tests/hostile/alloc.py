@@ -86,12 +86,13 @@ def cases(d):
                                w, "--disk-dir-any", "--cache-dir", w + "/cache", "--micro-batch", "2", "--micro-batches",
                                "2", "--report", w + "/report", "--device", "cpu", *common, *extra], keeps=True, status=3, output="out")
 
+    known = ["--hardware", hardware]  # else every run measures the machine, and fails in the same calls
     fixed = ["--host-memory", "1GiB", "--prompt-len", "6", "--gen-len", "2"]
     return {
         "generate": generate(),
-        "ordered": generate("--ordered"),
-        "disk": generate("--placement", "weights=0/0/100 kv=0/50/50 hidden=0/100/0"),
-        "h2o": generate("--kv-policy", "h2o", "--kv-budget", "50%"),
+        "ordered": generate("--ordered", *known),
+        "disk": generate("--placement", "weights=0/0/100 kv=0/50/50 hidden=0/100/0", *known),
+        "h2o": generate("--kv-policy", "h2o", "--kv-budget", "50%", *known),
         "plan": Case(lambda w: ["plan", "--shape", model + "/config.json", "--hardware", hardware, "--json", "--requests",
                                 "4", *fixed, *common]),
         "plan-text": Case(lambda w: ["plan", "--shape", model + "/config.json", "--hardware", hardware, "--micro-batch",

@@ -453,6 +453,12 @@ static void where_nothing_can_be_kept_a_measurement_still_stands(void **state)
     opts.before = &p;
     assert_int_equal(aq_hw_local(&q, &opts, &err), 0);
     assert_string_equal(q.name, "the first");
+    /* A home may be such a place, too. */
+    setenv("HOME", "/dev/null", 1);
+    unsetenv("XDG_CACHE_HOME");
+    make_varied(&p, 0.02);
+    aq_hw_local_offer(&p, &(struct aq_hw_local_opts){0});
+    assert_non_null(strstr(p.told, "not kept: cannot make the directory '/dev/null/.cache"));
 }
 
 static bool at_once(void *user)
