@@ -334,9 +334,10 @@ class Generate(Rig):
         self.assertEqual(len(self.results()), 200)
 
     def begun(self, **how):
-        """The program, when it has its first results or more than there were."""
+        """The program, when it has its first results or more than there were: of few seats, so that most records
+        are still to come."""
         before = size_of(self.output)
-        child = subprocess.Popen(self.words(), stderr=subprocess.PIPE, **how)
+        child = subprocess.Popen(self.words("--micro-batch", "8"), stderr=subprocess.PIPE, **how)
         self.addCleanup(child.wait)
         self.addCleanup(child.kill)
         self.wait_for(lambda: size_of(self.output) > before)
