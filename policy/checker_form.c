@@ -7,13 +7,6 @@
 
 enum { TAG_AGE_MAX = 2 };
 
-int aq_check_fault(const struct aq_program *p, uint32_t op, struct aq_err *reterr, const char *what)
-{
-    char who[160];
-    aq_op_describe(who, sizeof(who), p, op);
-    return aq_error(reterr, -EPROTO, "program: %s: %s", who, what);
-}
-
 /* ---- tables ---- */
 
 static int check_slots(const struct aq_program *p, struct aq_err *reterr)

@@ -673,3 +673,11 @@ void aq_flexgen_loop_close(struct aq_flexgen_loop *l)
     free(l->cost);
     l->cost = NULL;
 }
+
+enum aq_tier aq_flexgen_tensor_tier(const struct aq_shares *shares, double middle)
+{
+    const double *p = shares->percent;
+    if (middle < p[AQ_DISK])
+        return AQ_DISK;
+    return middle < p[AQ_DISK] + p[AQ_HOST] ? AQ_HOST : AQ_DEVICE;
+}

@@ -36,14 +36,6 @@ const char *aq_flexgen_rule_text(enum aq_flexgen_rule h)
     return (unsigned)h < AQ_FLEXGEN_RULE_COUNT ? rule_table[h].text : "?";
 }
 
-enum aq_tier aq_flexgen_tensor_tier(const struct aq_shares *shares, double middle)
-{
-    const double *p = shares->percent;
-    if (middle < p[AQ_DISK])
-        return AQ_DISK;
-    return middle < p[AQ_DISK] + p[AQ_HOST] ? AQ_HOST : AQ_DEVICE;
-}
-
 static bool moves(const struct aq_shares *s)
 {
     return s->percent[AQ_DEVICE] < 100;

@@ -33,6 +33,8 @@ struct aq_host_product {
  * MLP_UP or MLP_DOWN, and that op's list is one product, with at most a norm of the residual stream
  * in front.  The first half of a gated MLP is longer: the device computes all of its columns. */
 bool aq_host_product_can(const struct aq_step_desc *step, uint32_t matrix);
+/* The index of that product in the op's list; UINT32_MAX: the op has none. */
+uint32_t aq_op_host_product(enum aq_op_kind kind, const struct aq_step_desc *step);
 
 /* Does the host compute columns in ops of this kind in this step?  Only PRE, POST, MLP_UP and
  * MLP_DOWN can have such columns.  Fills *ret (may be NULL) if so. */

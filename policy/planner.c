@@ -9,122 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A candidate must be `faster` times as fast as the best before it, at first the plain rule's
- * block.  Within `tie` of the fastest so far the candidate that needs less memory is preferred. */
-static const double faster = 1.02, tie = 0.995;
 /* Split attention takes more memory and more ops: its bound must be this many times that of either
  * side alone. */
 static const double split_pays = 1.02;
 /* Ops that the search may build, over all candidates; simulating an op counts as building two.  At
  * half a microsecond each this is a few seconds.  A count and not a time, so that equal inputs give
  * equal plans. */
-enum { OPS_MAX = 4000 * 1000, SIMULATED_AS_BUILT = 2 };
+enum { OPS_MAX = 4000 * 1000 };
 enum { REPAIRS_MAX = 4, BETWEEN_STEPS = 4, REFINED_MAX = 3 };
 /* An error of this share of the weights counts as none: the bytes are known. */
 static const double known_bytes = 0.002;
 /* Prompt tokens of a pass that are tried where the usual number (0) does not fit. */
 static const uint32_t fewer_tokens[] = {0, 1024, 256};
 
-static bool fits(const struct aq_block *b, const struct aq_block_inputs *in)
-{
-    double excess[AQ_TIER_COUNT];
-    aq_block_excess(excess, b, in);
-    return excess[AQ_DEVICE] <= 0 && excess[AQ_HOST] <= 0 && excess[AQ_DISK] <= 0;
-}
-
-static uint64_t memory_of(const struct aq_block *b)
-{
-    return aq_ledger_total(&b->ledger, AQ_DEVICE) + aq_ledger_total(&b->ledger, AQ_HOST);
-}
-
-/* Rates s->now; keeps it if it is the best. */
-int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr)
-{
-    struct aq_forecast f;
-    s->ops += (uint64_t)SIMULATED_AS_BUILT * s->now.program.op_count;
-    int rc = aq_forecast_make(&f, &s->now, &s->work, s->given->hw, reterr);
-    if (rc < 0)
-        return rc == -ENOMEM ? rc : 0; /* the machine has no rate for an op */
-    s->last = f.gen_tok_s;
-    s->fastest = fmax(s->fastest, f.gen_tok_s);
-    bool ours = s->best_arm >= 0; /* among the search's own candidates any gain counts */
-    bool smaller = f.gen_tok_s >= s->fastest * tie && memory_of(&s->now) < memory_of(&s->best);
-    if (f.gen_tok_s > s->rate * (ours ? 1 : faster) || smaller) {
-        struct aq_block better = s->now;
-        s->now = s->best;
-        s->best = better;
-        s->rate = f.gen_tok_s;
-        s->best_arm = arm;
-    }
-    return 0;
-}
-
 /* ---- shares that can be written down ---- */
-
-static double tenths(double percent, bool up)
-{
-    double n = up ? ceil(percent * 10 - 1e-4) : floor(percent * 10 + 1e-4);
-    return fmax(0, n) / 10;
-}
-
-static void round_weights(struct aq_shares *w, bool separate)
-{
-    enum aq_tier near = separate ? AQ_DEVICE : AQ_HOST;
-    double disk = tenths(w->percent[AQ_DISK], true);
-    double at_near = fmin(tenths(w->percent[near], false), 100 - disk);
-    *w = (struct aq_shares){{0}};
-    if (separate) { /* the rest is the host's, or the disk's if the host had none */
-        w->percent[AQ_HOST] = round(10 * (100 - at_near - disk)) / 10;
-        w->percent[AQ_DISK] = disk;
-    } else {
-        w->percent[AQ_DISK] = round(10 * (100 - at_near)) / 10;
-    }
-    w->percent[near] = at_near;
-}
-
-/* Rounds to whole seats, written as percentages with few digits that mean these seats. */
-static void round_kv(struct aq_shares *kv, bool separate, uint32_t seats)
-{
-    enum aq_tier near = separate ? AQ_DEVICE : AQ_HOST;
-    uint32_t disk = (uint32_t)ceil(kv->percent[AQ_DISK] * seats / 100 - 1e-3);
-    uint32_t at_near = (uint32_t)floor(kv->percent[near] * seats / 100 + 1e-3);
-    disk = disk > seats ? seats : disk;
-    at_near = at_near > seats - disk ? seats - disk : at_near;
-    if (!separate)
-        disk = seats - at_near;
-    *kv = (struct aq_shares){{0}};
-    kv->percent[near] = round(1e6 * at_near / seats) / 1e4;
-    kv->percent[AQ_DISK] = round(1e6 * disk / seats) / 1e4;
-    if (separate)
-        kv->percent[AQ_HOST] =
-            round(1e4 * (100 - kv->percent[AQ_DEVICE] - kv->percent[AQ_DISK])) / 1e4;
-}
-
-/* Rounds to whole seats of those outside the device's memory, at least one for each side, written
- * with the digits that are printed; these must not round up to one more seat. */
-static double round_split(double percent, const struct aq_shares *kv, uint32_t seats)
-{
-    double away = round((100 - kv->percent[AQ_DEVICE]) * seats / 100);
-    double host = fmin(fmax(1, round(percent * away / 100)), fmax(1, away - 1));
-    return away < 1 ? percent : floor(1e5 * host / away) / 1e3;
-}
-
-void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o)
-{
-    const struct aq_block_inputs *in = o->in;
-    uint32_t seats = o->shape.micro_batch;
-    if (in->placement) {
-        f->placement = *in->placement;
-    } else {
-        round_weights(&f->placement.weights, in->separate);
-        round_kv(&f->placement.kv, in->separate, seats);
-    }
-    if (o->shape.side == AQ_ATTEND_SPLIT)
-        f->split_host = o->shape.split_host > 0
-                            ? o->shape.split_host
-                            : round_split(f->split_host, &f->placement.kv, seats);
-    f->host_products = in->host_products_auto ? round(2 * f->host_products) / 2 : in->host_products;
-}
 
 /* ---- one candidate ---- */
 
@@ -140,18 +38,6 @@ static struct aq_shares_opts opts_for(const struct aq_search *s, const struct aq
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         o.overhead[t] = share * a->overhead[t];
     return o;
-}
-
-static int make(struct aq_search *s, const struct aq_shares_opts *o,
-                const struct aq_shares_found *f)
-{
-    struct aq_block_inputs in = aq_shares_inputs(o);
-    in.host_products = f->host_products;
-    in.split_host = f->split_host;
-    int rc = aq_block_make(&s->now, &in, &f->placement, o->shape.micro_batch, NULL);
-    s->no_memory |= rc == -ENOMEM;
-    s->ops += s->now.program.op_count;
-    return rc;
 }
 
 /* Copies the overhead on the ledger of s->now into o->overhead; true: it was known before. */
@@ -176,12 +62,6 @@ static struct aq_shares between(const struct aq_shares *a, const struct aq_share
     for (int i = 0; i < AQ_TIER_COUNT; i++)
         ret.percent[i] = a->percent[i] + t * (b->percent[i] - a->percent[i]);
     return ret;
-}
-
-bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
-                         const struct aq_shares_found *f)
-{
-    return make(s, o, f) == 0 && fits(&s->now, s->given);
 }
 
 /* For shapes whose correction by the ledger does not converge: goes from the shares with the least
@@ -230,11 +110,11 @@ static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, str
         aq_search_round(&f, &o);
         wish = f;
         solved = true;
-        rc = make(s, &o, &f);
+        rc = aq_search_make(s, &o, &f);
         if (rc < 0)
             break; /* no program can be built */
         bool known = learn(s, a, &o, &f);
-        last = fits(&s->now, s->given);
+        last = aq_search_fits(s);
         if (last) {
             good = f;
             any = true;
@@ -250,7 +130,7 @@ static int fit(struct aq_search *s, struct aq_search_arm *a, uint32_t seats, str
     }
     if (!any)
         return solved ? fit_between(s, a, &o, &wish) : -ERANGE;
-    return last || make(s, &o, &good) == 0 ? 0 : -ERANGE;
+    return last || aq_search_make(s, &o, &good) == 0 ? 0 : -ERANGE;
 }
 
 static int try_seats(struct aq_search *s, int arm, uint32_t seats, struct aq_err *reterr)
@@ -495,12 +375,6 @@ static bool nearer(struct aq_shares *w, enum aq_tier to, double percent)
     return percent < 0.05;
 }
 
-struct aq_shares_found aq_search_shares(const struct aq_plan *p)
-{
-    return (struct aq_shares_found){
-        .placement = p->placement, .host_products = p->host_products, .split_host = p->split_host};
-}
-
 /* Searches the split at which both sides end together: starts, ends and whole seats, which the
  * linear program does not count, move this point. */
 static int refine_split(struct aq_search *s, struct aq_err *reterr)
@@ -515,7 +389,7 @@ static int refine_split(struct aq_search *s, struct aq_err *reterr)
         if (o.shape.side != AQ_ATTEND_SPLIT)
             return 0;
         double wish = f.split_host + (i % 2 ? -1 : 1) * steps[i / 2];
-        wish = round_split(wish, &f.placement.kv, o.shape.micro_batch);
+        wish = aq_search_round_split(wish, &f.placement.kv, o.shape.micro_batch);
         if (wish == f.split_host)
             continue;
         f.split_host = wish;

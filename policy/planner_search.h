@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/planner_search.h - private to planner.c (the search) and planner_small.c (its last stage,
- * where few seats fit): the candidates of the search and what is known of them so far. */
+ * policy/planner_search.h - private to planner.c (the search), planner_small.c (its last stage,
+ * where few seats fit) and planner_try.c (one candidate): the candidates of the search and what is
+ * known of them so far. */
 #ifndef AQ_POLICY_PLANNER_SEARCH_H
 #define AQ_POLICY_PLANNER_SEARCH_H
 
@@ -42,10 +43,19 @@ struct aq_search {
     bool no_memory;       /* some candidate could not be built for want of memory */
 };
 
+/* ---- planner_try.c ---- */
+
 /* Rates s->now, and keeps the block if none was better. */
 int aq_search_judge(struct aq_search *s, int arm, struct aq_err *reterr);
 /* Rounds shares to what the notation of --placement can say. */
 void aq_search_round(struct aq_shares_found *f, const struct aq_shares_opts *o);
+/* A share of split attention rounded so that both sides have whole seats. */
+double aq_search_round_split(double percent, const struct aq_shares *kv, uint32_t seats);
+/* Makes s->now with these shares, fitting or not; negative: it cannot be built. */
+int aq_search_make(struct aq_search *s, const struct aq_shares_opts *o,
+                   const struct aq_shares_found *f);
+/* Does s->now fit the budgets? */
+bool aq_search_fits(const struct aq_search *s);
 /* Makes s->now with these shares; false: the block does not fit. */
 bool aq_search_make_fits(struct aq_search *s, const struct aq_shares_opts *o,
                          const struct aq_shares_found *f);

@@ -46,31 +46,6 @@ const char *aq_slot_class_name(enum aq_slot_class c)
     return (unsigned)c < AQ_SLOT_CLASS_COUNT ? names[c] : "?";
 }
 
-struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step)
-{
-    struct aq_prim_list list = step->half[aq_op_half(kind)];
-    if (kind == AQ_OP_MLP) {
-        const struct aq_prim_list *down = &step->half[1];
-        assert(list.count + down->count <= AQ_STEP_PRIM_MAX);
-        memcpy(list.prim + list.count, down->prim, down->count * sizeof(*down->prim));
-        list.count += down->count;
-    }
-    return list;
-}
-
-bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix)
-{
-    struct aq_prim_list list = aq_op_prims(kind, step);
-    for (uint32_t i = 0; i < list.count; i++) {
-        const struct aq_prim *p = &list.prim[i];
-        for (uint32_t n = 0; p->kind == AQ_PRIM_PRODUCT && n < p->matrix_count; n++) {
-            if (p->matrix[n] == matrix)
-                return true;
-        }
-    }
-    return false;
-}
-
 /* ---- slots ------------------------------------------------------------------------------- */
 
 static void add_class(struct aq_builder *b, enum aq_slot_class c, uint32_t count, enum aq_tier tier,
@@ -259,19 +234,6 @@ struct deriver {
     uint64_t round;                  /* counts ops, from 1 on */
 };
 
-static bool grow(void **p, uint32_t *max, uint32_t count, size_t size)
-{
-    if (count < *max)
-        return true;
-    uint32_t more = *max ? 2 * *max : 16;
-    void *q = realloc(*p, more * size);
-    if (!q)
-        return false;
-    *p = q;
-    *max = more;
-    return true;
-}
-
 /* Is `a` done whenever `b` is, by the order of a lane? */
 static bool covers(const struct aq_program *p, struct touch b, struct touch a)
 {
@@ -294,7 +256,7 @@ static bool add_wait(struct deriver *d, struct touch self, struct touch on)
     uint64_t *recorded = &d->recorded[2ull * on.op + on.pass];
     if (*recorded == d->round)
         return true;
-    if (!grow((void **)&d->found, &d->found_max, d->found_count, sizeof(*d->found)))
+    if (!aq_build_grow((void **)&d->found, &d->found_max, d->found_count, sizeof(*d->found)))
         return false;
     d->found[d->found_count++] = on;
     d->of_lane[lane] = d->found_count;
@@ -308,7 +270,8 @@ static bool touch_slot(struct deriver *d, const struct aq_use *u, struct touch s
     if (s->written && !add_wait(d, self, s->writer))
         return false;
     if (u->mode == AQ_USE_READ) {
-        if (!grow((void **)&s->reader, &s->reader_max, s->reader_count, sizeof(*s->reader)))
+        if (!aq_build_grow((void **)&s->reader, &s->reader_max, s->reader_count,
+                           sizeof(*s->reader)))
             return false;
         s->reader[s->reader_count++] = self;
         return true;
@@ -343,7 +306,7 @@ static bool derive(struct deriver *d)
             op->dep_first = p->dep_count;
             op->dep_count = d->found_count;
             for (uint32_t f = 0; f < d->found_count; f++) {
-                if (!grow((void **)&p->dep, &d->b->dep_max, p->dep_count, sizeof(*p->dep)))
+                if (!aq_build_grow((void **)&p->dep, &d->b->dep_max, p->dep_count, sizeof(*p->dep)))
                     return false;
                 p->dep[p->dep_count++] =
                     (struct aq_dep){d->found[f].op, (uint8_t)(1 - d->found[f].pass)};
@@ -368,41 +331,6 @@ static bool derive_deps(struct aq_builder *b)
 }
 
 /* ---- build ------------------------------------------------------------------------------- */
-
-struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_lane lane,
-                          uint32_t step, uint32_t k, uint32_t part)
-{
-    struct aq_program *p = b->p;
-    struct aq_op *none = &b->none; /* takes writes after a failure; never read */
-    if (b->failed || !grow((void **)&p->op, &b->op_max, p->op_count, sizeof(*p->op))) {
-        b->failed = true;
-        return none;
-    }
-    struct aq_op *op = &p->op[p->op_count++];
-    *op = (struct aq_op){
-        .kind = (uint8_t)kind,
-        .lane = (uint8_t)lane,
-        .step = step,
-        .micro_batch = (uint16_t)k,
-        .part = (uint16_t)part,
-        .use_first = p->use_count,
-    };
-    return op;
-}
-
-void aq_build_use(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
-                  enum aq_use_mode mode, struct aq_tag need, struct aq_tag leave)
-{
-    struct aq_program *p = b->p;
-    if (b->failed || !grow((void **)&p->use, &b->use_max, p->use_count, sizeof(*p->use))) {
-        b->failed = true;
-        return;
-    }
-    assert(p->first[c] + index < p->first[c + 1]);
-    assert(op->use_first + op->use_count == p->use_count);
-    op->use_count++;
-    p->use[p->use_count++] = (struct aq_use){p->first[c] + index, (uint8_t)mode, need, leave};
-}
 
 uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c)
 {

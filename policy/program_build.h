@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * policy/program_build.h - private to program.c (slots, dependencies) and program_ops.c (the ops
- * and their order). */
+ * policy/program_build.h - private to the files that make a program: program.c (slots,
+ * dependencies), program_ops.c (the ops and their order), program_host.c (ops of products that the
+ * host shares) and program_build.c (single ops and uses). */
 #ifndef AQ_POLICY_PROGRAM_BUILD_H
 #define AQ_POLICY_PROGRAM_BUILD_H
 
@@ -32,6 +33,15 @@ struct aq_builder {
     uint32_t visit, hidden_visit, transit_visit, host_visit; /* counters of round-robins */
     uint32_t host_slots; /* of INPUT_HOST, COLUMNS_HOST and COLUMNS each */
 };
+
+static inline struct aq_tag aq_build_tag(enum aq_object object, uint32_t index, uint32_t k,
+                                         uint32_t part, int pass)
+{
+    return (struct aq_tag){(uint8_t)object, (int8_t)pass, (uint16_t)k, (uint16_t)part, index};
+}
+
+/* Room for one more item behind `count`; false: out of memory. */
+bool aq_build_grow(void **p, uint32_t *max, uint32_t count, size_t size);
 
 /* Appends an op; its uses must follow before the next one. */
 struct aq_op *aq_build_op(struct aq_builder *b, enum aq_op_kind kind, enum aq_lane lane,

@@ -31,11 +31,6 @@ struct order {
     uint32_t *first_group, *last_group; /* [chunk] groups that need the chunk */
 };
 
-static struct aq_tag tag(enum aq_object object, uint32_t index, uint32_t k, uint32_t part, int pass)
-{
-    return (struct aq_tag){(uint8_t)object, (int8_t)pass, (uint16_t)k, (uint16_t)part, index};
-}
-
 static void reads(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c, uint32_t index,
                   struct aq_tag need)
 {
@@ -52,44 +47,6 @@ static void updates(struct aq_builder *b, struct aq_op *op, enum aq_slot_class c
                     struct aq_tag need, struct aq_tag leave)
 {
     aq_build_use(b, op, c, index, AQ_USE_UPDATE, need, leave);
-}
-
-/* ---- registers --------------------------------------------------------------------------- */
-
-/* Slot class and object of the registers that hold all rows. */
-static const struct {
-    uint8_t slot_class, object;
-} registers[AQ_REG_COUNT] = {
-    [AQ_REG_HIDDEN] = {AQ_SLOT_HIDDEN, AQ_OBJECT_HIDDEN},
-    [AQ_REG_QKV] = {AQ_SLOT_QKV, AQ_OBJECT_QKV},
-    [AQ_REG_ATTENTION] = {AQ_SLOT_ATTENTION, AQ_OBJECT_ATTENTION},
-    [AQ_REG_INNER] = {AQ_SLOT_INNER, AQ_OBJECT_INNER},
-    [AQ_REG_LOGITS] = {AQ_SLOT_LOGITS, AQ_OBJECT_LOGITS},
-};
-
-void aq_build_register(struct aq_builder *b, struct aq_op *op, enum aq_register r,
-                       enum aq_use_mode mode, bool partial)
-{
-    enum aq_slot_class c = (enum aq_slot_class)registers[r].slot_class;
-    enum aq_op_kind kind = (enum aq_op_kind)(op->of ? op->of : op->kind);
-    bool hidden = r == AQ_REG_HIDDEN;
-    uint32_t k = op->micro_batch, parts = r == AQ_REG_ATTENTION ? b->plan->part_count : 1;
-    uint32_t slot = hidden ? b->hidden_now[k] : r == AQ_REG_LOGITS ? 0 : op->workspace * parts;
-    for (uint32_t part = 0; part < parts; part++) {
-        struct aq_tag less = tag(AQ_OBJECT_PARTIAL, aq_product_index(kind, op->step), k, 0, 0);
-        struct aq_tag whole = tag((enum aq_object)registers[r].object, op->step, k, part, 0);
-        struct aq_tag need = whole, none = {0};
-        if (hidden)
-            need.index = b->hidden_step[k];
-        if (op->kind == AQ_OP_MERGE)
-            need = less;
-        aq_build_use(b, op, c, slot + part, mode, mode == AQ_USE_WRITE ? none : need,
-                     mode == AQ_USE_READ ? none
-                     : partial           ? less
-                                         : whole);
-    }
-    if (hidden && mode != AQ_USE_READ && !partial)
-        b->hidden_step[k] = op->step;
 }
 
 /* ---- groups ------------------------------------------------------------------------------ */
@@ -218,7 +175,7 @@ static int check_ring(const struct aq_builder *b, const struct order *o, struct 
 static void load_chunk(struct aq_builder *b, uint32_t c)
 {
     const struct aq_chunk *chunk = &b->stream->chunk[c];
-    struct aq_tag t = tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0);
+    struct aq_tag t = aq_build_tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0);
     bool link = b->plan->separate, disk = chunk->tier == AQ_DISK;
     for (int hop = 0; hop < 2; hop++) {
         if (hop == 0 ? !disk : !link)
@@ -261,21 +218,23 @@ static void unpack_step(struct aq_builder *b, uint32_t step)
     struct aq_op *op = aq_build_op(b, AQ_OP_UNPACK, AQ_LANE_COMPUTE, step, 0, 0);
     op->object = AQ_OBJECT_WEIGHTS;
     for (uint32_t c = b->stream->step_chunk[step]; c < b->stream->step_chunk[step + 1]; c++)
-        reads(b, op, AQ_SLOT_RING, b->stream->chunk[c].slot, tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
-    writes(b, op, AQ_SLOT_UNPACKED, unpacked_slot(b, step), tag(AQ_OBJECT_WEIGHTS, step, 0, 0, 0));
+        reads(b, op, AQ_SLOT_RING, b->stream->chunk[c].slot,
+              aq_build_tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
+    writes(b, op, AQ_SLOT_UNPACKED, unpacked_slot(b, step),
+           aq_build_tag(AQ_OBJECT_WEIGHTS, step, 0, 0, 0));
 }
 
 static void use_weights(struct aq_builder *b, struct aq_op *op, const struct unit *u)
 {
     if (unpacks(b, u->step)) {
         reads(b, op, AQ_SLOT_UNPACKED, unpacked_slot(b, u->step),
-              tag(AQ_OBJECT_WEIGHTS, u->step, 0, 0, 0));
+              aq_build_tag(AQ_OBJECT_WEIGHTS, u->step, 0, 0, 0));
         return;
     }
     for (uint32_t c = b->stream->step_chunk[u->step]; c < b->stream->step_chunk[u->step + 1]; c++) {
         if (unit_uses_chunk(b, u, c))
             reads(b, op, AQ_SLOT_RING, b->stream->chunk[c].slot,
-                  tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
+                  aq_build_tag(AQ_OBJECT_WEIGHTS, c, 0, 0, 0));
     }
 }
 
@@ -315,7 +274,7 @@ static void bring_hidden(struct aq_builder *b, uint32_t k)
     b->hidden_now[k] = work;
     if (step == UINT32_MAX)
         return;
-    struct aq_tag t = tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
+    struct aq_tag t = aq_build_tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
     uint32_t host = b->hidden_home[k];
     struct aq_op *op;
     if (home == AQ_DISK) {
@@ -343,7 +302,7 @@ static void take_hidden_home(struct aq_builder *b, uint32_t k)
     enum aq_tier home = aq_plan_hidden_tier(b->plan, k);
     if (home == AQ_DEVICE)
         return;
-    struct aq_tag t = tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
+    struct aq_tag t = aq_build_tag(AQ_OBJECT_HIDDEN, step, k, 0, 0);
     uint32_t work = b->hidden_now[k], host = b->hidden_home[k];
     struct aq_op *op;
     if (b->plan->separate) {
@@ -375,7 +334,7 @@ struct att {
 
 static struct aq_tag kv_tag(const struct att *a, int pass)
 {
-    return tag(AQ_OBJECT_KV, a->step, a->k, a->part, pass);
+    return aq_build_tag(AQ_OBJECT_KV, a->step, a->k, a->part, pass);
 }
 
 static struct aq_op *move_kv(struct aq_builder *b, enum aq_op_kind kind, const struct att *a)
@@ -446,11 +405,11 @@ static void attend_device(struct aq_builder *b, const struct att *a, bool prefil
     struct aq_op *op = aq_build_op(b, prefill ? AQ_OP_ATTN_PREFILL : AQ_OP_ATTN_DEVICE,
                                    AQ_LANE_COMPUTE, a->step, a->k, a->part);
     uint32_t out = a->workspace * b->plan->part_count + a->part;
-    struct aq_tag t = tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
+    struct aq_tag t = aq_build_tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0);
     op->workspace = a->workspace;
     op->stage = a->on_device;
-    reads(b, op, AQ_SLOT_ROWS, a->k, tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
-    reads(b, op, AQ_SLOT_QKV, a->workspace, tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
+    reads(b, op, AQ_SLOT_ROWS, a->k, aq_build_tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
+    reads(b, op, AQ_SLOT_QKV, a->workspace, aq_build_tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
     if (prefill && on_host)
         writes(b, op, AQ_SLOT_KV_DEVICE, a->on_device, kv_tag(a, -1));
     else
@@ -461,7 +420,8 @@ static void attend_device(struct aq_builder *b, const struct att *a, bool prefil
     else
         updates(b, op, AQ_SLOT_ATTENTION, out, t, t);
     if (prefill && b->p->first[AQ_SLOT_KV_PREFILL] < b->p->first[AQ_SLOT_KV_PREFILL + 1])
-        writes(b, op, AQ_SLOT_KV_PREFILL, 0, tag(AQ_OBJECT_KV_PROMPT, a->step, a->k, a->part, 0));
+        writes(b, op, AQ_SLOT_KV_PREFILL, 0,
+               aq_build_tag(AQ_OBJECT_KV_PROMPT, a->step, a->k, a->part, 0));
 }
 
 /* Decode rows on the host. */
@@ -473,11 +433,12 @@ static void attend_host(struct aq_builder *b, const struct att *a)
     bool disk = waits_on_disk(b, a);
     op->workspace = a->workspace;
     op->stage = a->on_host;
-    reads(b, op, AQ_SLOT_ROWS, a->k, tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
-    reads(b, op, AQ_SLOT_QKV_HOST, at, tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
+    reads(b, op, AQ_SLOT_ROWS, a->k, aq_build_tag(AQ_OBJECT_ROWS, 0, a->k, 0, -1));
+    reads(b, op, AQ_SLOT_QKV_HOST, at, aq_build_tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
     updates(b, op, disk ? AQ_SLOT_KV_HOST : AQ_SLOT_KV, disk ? a->on_host : a->home, kv_tag(a, -1),
             kv_tag(a, 0));
-    writes(b, op, AQ_SLOT_ATTENTION_HOST, at, tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0));
+    writes(b, op, AQ_SLOT_ATTENTION_HOST, at,
+           aq_build_tag(AQ_OBJECT_ATTENTION, a->step, a->k, a->part, 0));
 }
 
 /* Moves the outputs of attention on the host to the device, as late as possible: on the link's lane
@@ -488,7 +449,7 @@ static void bring_outputs(struct aq_builder *b, uint32_t step, uint32_t k)
     for (uint32_t part = 0; part < b->plan->part_count; part++) {
         const struct aq_part *p = &b->plan->part[part];
         uint32_t at = k * b->plan->part_count + part;
-        struct aq_tag out = tag(AQ_OBJECT_ATTENTION, step, k, part, 0);
+        struct aq_tag out = aq_build_tag(AQ_OBJECT_ATTENTION, step, k, part, 0);
         if (p->side != AQ_ATTEND_HOST)
             continue;
         struct aq_op *op = move(b, AQ_OP_H2D, AQ_OBJECT_ATTENTION, step, k, part,
@@ -506,9 +467,9 @@ static void send_qkv(struct aq_builder *b, const struct att *a)
     struct aq_op *op =
         move(b, AQ_OP_D2H, AQ_OBJECT_QKV, a->step, a->k, a->part, a->p->count * width);
     op->workspace = a->workspace;
-    reads(b, op, AQ_SLOT_QKV, a->workspace, tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
+    reads(b, op, AQ_SLOT_QKV, a->workspace, aq_build_tag(AQ_OBJECT_QKV, a->step, a->k, 0, 0));
     writes(b, op, AQ_SLOT_QKV_HOST, a->workspace * b->plan->part_count + a->part,
-           tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
+           aq_build_tag(AQ_OBJECT_QKV, a->step, a->k, a->part, 0));
 }
 
 static uint32_t next_stage(struct aq_build_stages *s, const struct aq_part *p)
@@ -585,7 +546,7 @@ static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, ui
     op->stage = b->hidden_now[k];
     use_weights(b, op, u);
     if (kind == AQ_OP_EMBED || kind == AQ_OP_HEAD)
-        reads(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
+        reads(b, op, AQ_SLOT_ROWS, k, aq_build_tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
     for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
         if (io.takes[r] && !io.leaves[r])
             aq_build_register(b, op, (enum aq_register)r, AQ_USE_READ, false);
@@ -597,7 +558,7 @@ static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, ui
         aq_build_register(b, op, output, io.takes[r] ? AQ_USE_UPDATE : AQ_USE_WRITE, shared);
     }
     if (kind == AQ_OP_HEAD)
-        writes(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, u->step, k, 0, 0));
+        writes(b, op, AQ_SLOT_TOKENS, k, aq_build_tag(AQ_OBJECT_TOKENS, u->step, k, 0, 0));
     if (shared)
         aq_build_merge(b, &of, output);
 }
@@ -620,16 +581,16 @@ static void emit_turn(struct aq_builder *b, uint32_t step, uint32_t k)
 {
     struct aq_op *op = aq_build_op(b, AQ_OP_TURN, AQ_LANE_CONTROL, step, k, 0);
     uint32_t parts = b->plan->part_count, batches = b->plan->shape.micro_batches;
-    reads(b, op, AQ_SLOT_TOKENS, k, tag(AQ_OBJECT_TOKENS, step, k, 0, 0));
+    reads(b, op, AQ_SLOT_TOKENS, k, aq_build_tag(AQ_OBJECT_TOKENS, step, k, 0, 0));
     /* TURN frees pages, so no move to or from them may be in flight. */
     for (uint32_t j = 0; j < b->steps->step_count; j++) {
         const struct aq_step_desc *d = &b->steps->step[j];
         for (uint32_t part = 0; d->kind == AQ_STEP_ATTENTION && part < parts; part++) {
-            struct aq_tag t = tag(AQ_OBJECT_KV, j, k, part, 0);
+            struct aq_tag t = aq_build_tag(AQ_OBJECT_KV, j, k, part, 0);
             updates(b, op, AQ_SLOT_KV, (d->layer * batches + k) * parts + part, t, t);
         }
     }
-    writes(b, op, AQ_SLOT_ROWS, k, tag(AQ_OBJECT_ROWS, 0, k, 0, 0));
+    writes(b, op, AQ_SLOT_ROWS, k, aq_build_tag(AQ_OBJECT_ROWS, 0, k, 0, 0));
 }
 
 static void emit_unit(struct aq_builder *b, const struct unit *u, uint32_t k)

@@ -12,7 +12,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <malloc.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,38 +24,6 @@
 #define LONG_LINE_BYTES (1 * AQ_MIB)
 /* JSON in memory is larger than its text: a list of short ids about eight times. */
 enum { PARSED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
-
-/* ---- words ---- */
-
-void aq_job_note(const struct aq_job *j, enum aquifer_level level, const char *format, ...)
-{
-    char text[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    aq_hooks_line(j->hooks, level, "%s", text);
-}
-
-const char *aq_job_bos_name(enum aq_bos bos)
-{
-    return bos == AQ_BOS_AUTO ? "auto" : bos == AQ_BOS_ALWAYS ? "always" : "never";
-}
-
-const char *aq_job_overlong_name(enum aq_overlong overlong)
-{
-    static const char *const name[] = {[AQ_OVERLONG_ERROR] = "error",
-                                       [AQ_OVERLONG_TRUNCATE_LEFT] = "truncate-left",
-                                       [AQ_OVERLONG_TRUNCATE_RIGHT] = "truncate-right",
-                                       [AQ_OVERLONG_CLIP] = "clip"};
-    return name[overlong];
-}
-
-const char *aq_job_device_reason(const struct aq_job *j)
-{
-    return j->o->device && strcmp(j->o->device, "auto") != 0 ? "asked for"
-                                                             : "auto: no NVIDIA GPU is visible";
-}
 
 /* ---- open ---- */
 

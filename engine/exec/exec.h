@@ -187,8 +187,12 @@ static inline uint8_t *exec_slot(const struct aq_executor *x, enum aq_slot_class
     return x->class_buffer[c] + x->slot_offset[x->program->first[c] + index];
 }
 
+/* ---- registers.c ---- */
 /* The slot, where products run, of a register that holds all rows of an op's micro-batch. */
 uint8_t *exec_register(const struct aq_executor *x, const struct aq_op *op, enum aq_register r);
+/* The bytes that an op of the compute lanes overwrites without reading them; empty if they are not
+ * one range. */
+struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
 
 /* ---- turn.c ---- */
 extern const struct aq_seats_ops exec_seats_ops;
@@ -197,15 +201,17 @@ void exec_turn(struct aq_executor *x, uint32_t k);
  * of the pass.  Without refill, a block that takes no more sequences starts to decode. */
 void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret_decode);
 
-/* ---- ops.c ---- */
+/* ---- dispatch.c ---- */
 void exec_compute(struct aq_executor *x, const struct aq_op *op);
 /* The same on a GPU: puts ops on the stream, with one sending of their arguments if `together`.
  * 0, or the code of a failed launch. */
 int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, bool together,
                  void *stream);
-/* The bytes that such an op overwrites without reading them; empty if they are not one range. */
-struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op);
-
+/* ---- ops.c ---- */
+/* Runs primitives over all rows of the op's micro-batch, tile by tile. */
+void exec_run_rows(struct aq_executor *x, const struct aq_op *op, const struct aq_prim_list *list);
+/* Unpacks the matrices of the op's step into its slot. */
+void exec_unpack(struct aq_executor *x, const struct aq_op *op);
 /* HEAD's product: logits of [first, first + rows) of the micro-batch's logit rows. */
 void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows);
 
@@ -280,6 +286,9 @@ int exec_moves_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_moves_close(struct aq_executor *x);
 /* Starts a move that has work; its token is the op's index. */
 int exec_start_move(struct aq_executor *x, uint32_t op_index);
+
+/* ---- lists.c ---- */
+/* One more range of a disk move, and one more piece of a copy. */
 void exec_add_transfer(struct aq_executor *x, uint32_t op_index, uint32_t set, uint64_t offset,
                        uint64_t bytes, void *buffer);
 void exec_add_piece(struct exec_pieces *l, void *device, void *host, uint64_t bytes);

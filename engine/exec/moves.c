@@ -98,20 +98,6 @@ static void check_bytes(const struct aq_executor *x, uint32_t op_index, uint64_t
 
 /* ---- disk -------------------------------------------------------------------------------- */
 
-void exec_add_transfer(struct aq_executor *x, uint32_t op_index, uint32_t set, uint64_t offset,
-                       uint64_t bytes, void *buffer)
-{
-    struct exec_move *m = &x->move[op_index];
-    const struct aq_op *op = &x->program->op[op_index];
-    m->transfer[m->group.count++].t = (struct aq_transfer){
-        .op = op->kind == AQ_OP_READ ? AQ_IO_READ : AQ_IO_WRITE,
-        .set = set,
-        .offset = offset,
-        .bytes = bytes,
-        .buffer = buffer,
-    };
-}
-
 static void list_weights(struct aq_executor *x, uint32_t op_index)
 {
     const struct aq_op *op = &x->program->op[op_index];
@@ -163,12 +149,6 @@ static void start_disk(struct aq_executor *x, uint32_t op_index)
 }
 
 /* ---- links ------------------------------------------------------------------------------- */
-
-void exec_add_piece(struct exec_pieces *l, void *device, void *host, uint64_t bytes)
-{
-    l->piece[l->count++] = l->to_device ? (struct aq_copy_piece){device, host, bytes}
-                                        : (struct aq_copy_piece){host, device, bytes};
-}
 
 static void link_weights(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l)
 {

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Runs the ops of the compute lanes. */
+ * The primitives of steps, over the rows of a micro-batch. */
 #include "engine/exec/exec.h"
 #include "policy/registers.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 /* The state of an op that computes rows. */
@@ -15,6 +14,17 @@ struct work {
     const struct aq_compute *c;
     bool inner_between; /* INNER holds all rows, between the two halves of MLP */
 };
+
+static struct work work_of(struct aq_executor *x, const struct aq_op *op)
+{
+    return (struct work){
+        .x = x,
+        .op = op,
+        .b = &x->batch[op->micro_batch],
+        .c = x->opts.compute,
+        .inner_between = op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN,
+    };
+}
 
 /* A matrix of the op's step. */
 static const struct aq_weight *weight_of(const struct work *o, uint32_t matrix)
@@ -28,34 +38,6 @@ struct view {
     enum aq_dtype dtype;
     size_t stride; /* elements */
 };
-
-static enum aq_slot_class class_of(enum aq_register r)
-{
-    switch (r) {
-    case AQ_REG_HIDDEN: return AQ_SLOT_HIDDEN;
-    case AQ_REG_QKV: return AQ_SLOT_QKV;
-    case AQ_REG_ATTENTION: return AQ_SLOT_ATTENTION;
-    case AQ_REG_INNER: return AQ_SLOT_INNER;
-    case AQ_REG_LOGITS: return AQ_SLOT_LOGITS;
-    default: assert(!"a register with a slot"); return AQ_SLOT_HIDDEN;
-    }
-}
-
-/* Index of the register's slot in its class, by the op's numbers (struct aq_op). */
-static uint32_t slot_of(const struct aq_executor *x, const struct aq_op *op, enum aq_register r)
-{
-    switch (r) {
-    case AQ_REG_HIDDEN: return op->of ? op->workspace : op->stage;
-    case AQ_REG_ATTENTION: return op->workspace * x->plan->part_count;
-    case AQ_REG_LOGITS: return 0;
-    default: return op->workspace;
-    }
-}
-
-uint8_t *exec_register(const struct aq_executor *x, const struct aq_op *op, enum aq_register r)
-{
-    return exec_slot(x, class_of(r), slot_of(x, op, r));
-}
 
 static struct view view_of(const struct work *o, enum aq_register r, uint32_t row)
 {
@@ -197,9 +179,9 @@ static uint32_t add_unpacked(const struct work *o, uint32_t matrix, uint32_t col
     return count;
 }
 
-static void run_unpack(const struct work *o)
+void exec_unpack(struct aq_executor *x, const struct aq_op *op)
 {
-    struct aq_executor *x = o->x;
+    struct work work = work_of(x, op), *o = &work;
     for (uint32_t i = 0; i < x->steps->step[o->op->step].matrix_count; i++) {
         const struct aq_weight *w = weight_of(o, i);
         uint32_t count = add_segments(o, i, 0, x->segment);
@@ -274,149 +256,16 @@ static void run_list(const struct work *o, const struct aq_prim_list *list, uint
     }
 }
 
-static void run_tiles(const struct work *o, const struct aq_prim_list *list)
+void exec_run_rows(struct aq_executor *x, const struct aq_op *op, const struct aq_prim_list *list)
 {
-    uint32_t tile = o->x->plan->shape.tile_rows, count = o->b->row_count;
+    struct work o = work_of(x, op);
+    uint32_t tile = x->plan->shape.tile_rows, count = o.b->row_count;
     for (uint32_t row = 0; row < count; row += tile)
-        run_list(o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
-}
-
-static struct aq_device_range whole_slot(const struct aq_executor *x, enum aq_slot_class c,
-                                         uint32_t index)
-{
-    return (struct aq_device_range){exec_slot(x, c, index),
-                                    x->program->slot[x->program->first[c] + index].bytes};
-}
-
-/* The bytes that an op with primitives overwrites without reading them. */
-static struct aq_device_range rows_output(const struct aq_executor *x, const struct aq_op *op)
-{
-    struct aq_prim_list list = aq_op_prims((enum aq_op_kind)op->kind, &x->steps->step[op->step]);
-    struct aq_list_io io = aq_list_io(&list);
-    for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
-        if (io.leaves[r] && !io.takes[r])
-            return whole_slot(x, class_of((enum aq_register)r),
-                              slot_of(x, op, (enum aq_register)r));
-    }
-    return (struct aq_device_range){0};
-}
-
-struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_op *op)
-{
-    const struct exec_batch *b = &x->batch[op->micro_batch];
-    const uint32_t *unpacked = &x->program->first[AQ_SLOT_UNPACKED];
-    uint32_t at = op->workspace * x->plan->part_count;
-    switch ((enum aq_op_kind)op->kind) {
-    case AQ_OP_EMBED:
-    case AQ_OP_PRE:
-    case AQ_OP_POST:
-    case AQ_OP_MLP:
-    case AQ_OP_MLP_UP:
-    case AQ_OP_MLP_DOWN:
-    case AQ_OP_HEAD: return rows_output(x, op);
-    case AQ_OP_ATTN_HOST: return whole_slot(x, AQ_SLOT_ATTENTION_HOST, at + op->part);
-    case AQ_OP_PRODUCT_HOST: return whole_slot(x, AQ_SLOT_COLUMNS_HOST, op->stage);
-    case AQ_OP_UNPACK: return whole_slot(x, AQ_SLOT_UNPACKED, op->step % (unpacked[1] - *unpacked));
-    case AQ_OP_ATTN_DEVICE: {
-        /* Decode rows come first in a micro-batch, in the order of their parts. */
-        size_t row = aq_register_row_bytes(x->steps, AQ_REG_ATTENTION, x->plan->shape.compute);
-        uint32_t first = b->decode_first[op->part], end = b->decode_first[op->part + 1];
-        return (struct aq_device_range){exec_register(x, op, AQ_REG_ATTENTION) + first * row,
-                                        (end - first) * row};
-    }
-    default: return (struct aq_device_range){0};
-    }
-}
-
-/* All rows of a prompt are in one pass, so its keys are the k of its rows. */
-static void watch_prompts(const struct work *o)
-{
-    const struct aq_model_steps *m = o->x->steps;
-    const struct exec_batch *b = o->b;
-    size_t width = aq_register_width(m, AQ_REG_ATTENTION);
-    size_t stride = aq_register_width(m, AQ_REG_QKV);
-    const float *qkv = (const float *)exec_register(o->x, o->op, AQ_REG_QKV);
-    for (uint32_t i = b->prefill_first[o->op->part]; i < b->prefill_first[o->op->part + 1]; i++) {
-        const float *q = qkv + b->prefill[i].row * stride;
-        struct aq_attention_rows rows = {
-            .layer = m->step[o->op->step].layer,
-            .n = b->prefill[i].rows,
-            .q = q,
-            .k = q + width,
-            .stride = stride,
-            .ids = o->x->seat[b->prefill_seat[i]].sequence->prompt,
-        };
-        aq_attention_stats_add(o->x->opts.attention_stats, o->x->opts.pool, &rows);
-    }
+        run_list(&o, list, row, (uint32_t)aq_min_u64(tile, count - row), NULL);
 }
 
 void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows)
 {
-    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
+    struct work o = work_of(x, op);
     run_list(&o, &x->steps->step[op->step].half[0], 0, rows, o.b->logit_index + first);
-}
-
-static void attend_on_host(struct aq_executor *x, const struct aq_op *op)
-{
-    uint32_t at = op->workspace * x->plan->part_count + op->part;
-    exec_attend(x, op, x->opts.host_compute, (float *)exec_slot(x, AQ_SLOT_QKV_HOST, at),
-                exec_slot(x, AQ_SLOT_ATTENTION_HOST, at));
-}
-
-void exec_compute(struct aq_executor *x, const struct aq_op *op)
-{
-    struct work o = {.x = x, .op = op, .b = &x->batch[op->micro_batch], .c = x->opts.compute};
-    const struct aq_step_desc *step = &x->steps->step[op->step];
-    if (x->opts.replay) {
-        if (op->kind == AQ_OP_HEAD)
-            exec_head_replay(x, op);
-        return;
-    }
-    if (x->opts.attention_stats && op->kind == AQ_OP_ATTN_PREFILL)
-        watch_prompts(&o);
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
-    o.inner_between = op->kind == AQ_OP_MLP_UP || op->kind == AQ_OP_MLP_DOWN;
-    struct aq_host_product h;
-    if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
-        prims.count = h.prim + 1; /* MERGE runs the primitives behind the product */
-    switch ((enum aq_op_kind)op->kind) {
-    case AQ_OP_PRODUCT_HOST: exec_product_host(x, op); break;
-    case AQ_OP_MERGE: prims = exec_merge(x, op); /* fall through */
-    case AQ_OP_EMBED:
-    case AQ_OP_PRE:
-    case AQ_OP_POST:
-    case AQ_OP_MLP:
-    case AQ_OP_MLP_UP:
-    case AQ_OP_MLP_DOWN: run_tiles(&o, &prims); break;
-    case AQ_OP_ATTN_PREFILL:
-    case AQ_OP_ATTN_DEVICE:
-        exec_attend(x, op, o.c, (float *)exec_register(x, op, AQ_REG_QKV),
-                    exec_register(x, op, AQ_REG_ATTENTION));
-        break;
-    case AQ_OP_ATTN_HOST: attend_on_host(x, op); break;
-    case AQ_OP_HEAD: exec_head(x, op); break;
-    case AQ_OP_UNPACK: run_unpack(&o); break;
-    default: assert(!"an op that computes");
-    }
-}
-
-int exec_enqueue(struct aq_executor *x, const uint32_t *ops, uint32_t count, bool together,
-                 void *stream)
-{
-    const char *what, *why;
-    uint32_t failed;
-    aq_compute_cuda_begin(x->opts.cuda, stream, x->bundles ? AQ_GPU_BUNDLE_DESKS : 1, together);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct aq_op *op = &x->program->op[ops[i]];
-        aq_compute_cuda_next(x->opts.cuda, i);
-        if (aq_op_has_work(op, &x->cost[ops[i]]))
-            exec_compute(x, op);
-    }
-    int rc = aq_compute_cuda_end(x->opts.cuda, &failed, &what, &why);
-    if (rc < 0 && !x->failure[0]) {
-        const struct aq_op *op = &x->program->op[ops[failed]];
-        snprintf(x->failure, sizeof(x->failure), "%s of step %u ('%s'): %s",
-                 aq_op_name((enum aq_op_kind)op->kind), op->step, what, why);
-    }
-    return rc;
 }
