@@ -72,13 +72,14 @@ class PlanLocal(Rig):
 
     def test_weights_that_are_packed_already_take_no_more_of_the_disk(self):
         self.need_disk()
-        words = ["--cache-dir", self.cache, "--compute", "f32", "--weight-format", "f16"]
+        words = ["--cache-dir", self.cache, "--compute", "f32", "--weight-format", "f16", "--placement",
+                 "weights=0/0/100 kv=0/100/0 hidden=0/100/0"]
         plan = ["--model", MODEL, *words, "--device", "cpu", "--prompt-len", "20", "--gen-len",
                 "12"]
         told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
         self.assertRegex(told[0], r"\) lie on the disk beside the scratch$")
         self.write([{"id": "a", "prompt": "the old man", "max_tokens": 2}])
-        self.generate(*words, "--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0")
+        self.generate(*words)
         told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
         self.assertRegex(told[0], r"\) are on the disk already$")
 
