@@ -354,7 +354,8 @@ class Generate(Rig):
                 self.generate()
                 self.assertEqual(self.sorted_lines(), want)
                 os.remove(self.output)
-            child = self.begun()
+            # Not ignored, as it is where nohup runs the tests.
+            child = self.begun(preexec_fn=lambda n=number: signal.signal(n, signal.SIG_DFL))
             begin = time.monotonic()
             child.send_signal(number)
             _, err = child.communicate()
