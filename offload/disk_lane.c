@@ -179,7 +179,7 @@ static int start_threads(struct aq_disk_lane *d, struct aq_err *reterr)
         rc = aq_thread_start(&d->thread, NULL, disk_thread, d);
         d->started = rc == 0;
     }
-    return rc == 0 ? 0 : aq_error(reterr, -ENOMEM, "disk thread: %s", strerror(rc));
+    return rc == 0 ? 0 : aq_thread_error(reterr, "the disk's thread", rc);
 }
 
 int aq_disk_lane_open(struct aq_disk_lane **ret, const struct aq_disk_lane_opts *opts,

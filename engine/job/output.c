@@ -83,19 +83,30 @@ static int check_apart(const struct aq_job *j, const char *what, const char *pat
     return rc;
 }
 
-/* The report and where it is written first. */
-static int check_report(const struct aq_job *j, const char *input, const char *lock,
-                        struct aq_err *reterr)
+/* A file that tells of the run; path NULL: there is none. */
+static int check_told(const struct aq_job *j, const char *what, const char *path, const char *input,
+                      const char *lock, struct aq_err *reterr)
 {
-    char *beside = aq_replacement_beside(j->o->report);
-    const char *const paths[] = {j->o->report, beside}; /* NULL: links in a circle, or no memory */
-    static const char *const what[] = {"report", "report's temporary file"};
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(paths) && paths[i]; i++) {
-        rc = check_apart(j, what[i], paths[i], lock, reterr);
-        if (rc == 0 && input && aq_file_same(input, paths[i]))
-            rc = aq_error(reterr, -EINVAL, "the %s '%s' is also the input", what[i], paths[i]);
-    }
+    int rc = path ? check_apart(j, what, path, lock, reterr) : 0;
+    return rc == 0 && path && input && aq_file_same(input, path)
+               ? aq_error(reterr, -EINVAL, "the %s '%s' is also the input", what, path)
+               : rc;
+}
+
+/* The report, where it is written first, and the trace. */
+static int check_telling(const struct aq_job *j, const char *input, const char *lock,
+                         struct aq_err *reterr)
+{
+    const struct aq_options *o = j->o;
+    int rc = check_told(j, "trace", o->trace, input, lock, reterr);
+    if (rc < 0 || !o->report)
+        return rc;
+    if (o->trace && aq_file_same(o->report, o->trace))
+        return aq_error(reterr, -EINVAL, "the trace '%s' is also the report", o->trace);
+    char *beside = aq_replacement_beside(o->report); /* NULL: links in a circle, or no memory */
+    rc = check_told(j, "report", o->report, input, lock, reterr);
+    if (rc == 0)
+        rc = check_told(j, "report's temporary file", beside, input, lock, reterr);
     free(beside);
     return rc;
 }
@@ -105,7 +116,7 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
     const struct aq_options *o = j->o;
     const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
     int rc = input ? check_apart(j, "input", input, lock, reterr) : 0;
-    return rc == 0 && o->report ? check_report(j, input, lock, reterr) : rc;
+    return rc == 0 ? check_telling(j, input, lock, reterr) : rc;
 }
 
 static int open_file(struct aq_job *j, struct aq_err *reterr)

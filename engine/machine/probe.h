@@ -13,7 +13,7 @@ struct aq_probe_opts {
     const char *isa;            /* NULL: the best there is */
     const char *io, *io_direct; /* as the options; NULL: auto */
     uint64_t memory;            /* bytes that may be taken; 0: no limit */
-    bool quick;                 /* less of everything, in about a second */
+    bool quick;                 /* less of everything, in some seconds */
     const struct aq_log *log;
     bool (*stop)(void *user); /* called between measurements; may be NULL */
     void *stop_user;

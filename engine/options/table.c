@@ -262,7 +262,7 @@ const struct aq_option aq_option_table[] = {
              "one and however much it varied; the disk is then that of --disk-dir or of the cache "
              "directory"},
     {"quick", 0, AQ_GROUP_JOB, PROBE, AQ_OPTION_BOOL, AT(quick),
-     .help = "less of everything: about a second, and less exact"},
+     .help = "less of everything: some seconds, and less exact"},
 
     /* ---- tokenize, info, status ---- */
     {"decode", 0, AQ_GROUP_JOB, TOKENIZE, AQ_OPTION_BOOL, AT(decode),

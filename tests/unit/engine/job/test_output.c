@@ -158,7 +158,7 @@ static void assert_clash(struct job_rig *rig, const char *options)
     free(input);
 }
 
-static void a_report_replaces_nothing_of_the_job(void **state)
+static void a_report_and_a_trace_replace_nothing_of_the_job(void **state)
 {
     static const char *const names[] = {"in.jsonl", "out.jsonl", "out.jsonl.manifest.json",
                                         "out.jsonl.status.json", "out.jsonl.part"};
@@ -167,10 +167,15 @@ static void a_report_replaces_nothing_of_the_job(void **state)
     job_rig_records(rig, RECORDS);
     assert_int_equal(job_rig_run(rig, ""), 0);
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        snprintf(options, sizeof(options), "\"report\": \"%s/../%s/%s\"", rig->dir,
-                 strrchr(rig->dir, '/') + 1, names[i]);
-        assert_clash(rig, options);
+        for (int trace = 0; trace < 2; trace++) {
+            snprintf(options, sizeof(options), "\"%s\": \"%s/../%s/%s\"",
+                     trace ? "trace" : "report", rig->dir, strrchr(rig->dir, '/') + 1, names[i]);
+            assert_clash(rig, options);
+        }
     }
+    snprintf(options, sizeof(options), "\"report\": \"%s/told\", \"trace\": \"%s/./told\"",
+             rig->dir, rig->dir);
+    assert_clash(rig, options);
 }
 
 /* Where files are written before they get their names. */
@@ -265,7 +270,7 @@ static const struct CMUnitTest tests[] = {
     T(links_in_a_circle_are_an_error),
     T(a_folder_is_refused),
     T(a_pipe_gets_lines_and_nothing_beside_it),
-    T(a_report_replaces_nothing_of_the_job),
+    T(a_report_and_a_trace_replace_nothing_of_the_job),
     T(temporary_files_replace_nothing_of_the_job),
     T(the_input_is_not_written_over),
     T(a_report_goes_through_links_and_pipes),
