@@ -2,7 +2,7 @@
  * From text or given ids to the ids the engine gets: BOS, bounds, and prompts that are too long. */
 #include "engine/records/request_draft.h"
 
-#include "engine/tokenizer/token_text.h"
+#include "engine/tokenizer/tokenizer.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -154,11 +154,8 @@ static bool set_echo_text(struct aq_request *r, struct aq_prompt *p,
     struct aq_buf text = {0};
     if (!draft->ids && !p->dropped)
         aq_buf_put(&text, draft->text.bytes, draft->text.count);
-    for (uint32_t i = 0; (draft->ids || p->dropped) && i < p->count; i++) {
-        size_t bytes;
-        const char *token = aq_token_text(r->draft->rules->tokenizer, p->ids[i], &bytes);
-        aq_buf_put(&text, token, bytes);
-    }
+    else if (r->draft->rules->tokenizer)
+        aq_tokenizer_decode(r->draft->rules->tokenizer, p->ids, p->count, true, &text);
     p->text.count = text.count;
     p->text.bytes = text.failed ? NULL : aq_request_copy(r, text.data ? text.data : "", text.count);
     aq_buf_close(&text);

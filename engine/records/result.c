@@ -27,10 +27,8 @@ static void put_generated(struct aq_buf *out, const struct aq_choice *c,
     uint32_t count = s->token_count - (c->eos ? 1 : 0); /* EOS need not be marked as special */
     for (uint32_t i = 0; i < count; i++)
         put_token_text(out, t, s->tokens[i]);
-    if (c->stop.matched < 0 || out->failed)
-        return;
     uint64_t keep = c->record->request->params.include_stop ? c->stop.end : c->stop.begin;
-    if (out->count - begin > keep) {
+    if (c->stop.matched >= 0 && !out->failed && out->count - begin > keep) {
         out->count = begin + keep;
         out->data[out->count] = '\0';
     }
@@ -39,9 +37,12 @@ static void put_generated(struct aq_buf *out, const struct aq_choice *c,
 /* What a choice shows: the prompt in front with echo. */
 static void put_text(struct aq_buf *out, const struct aq_choice *c, const struct aq_tokenizer *t)
 {
+    size_t begin = out->count;
     if (c->record->request->params.echo)
         aq_buf_put(out, c->prompt->text.bytes, c->prompt->text.count);
     put_generated(out, c, t);
+    if (t)
+        aq_tokenizer_repair(t, out, begin);
 }
 
 int aq_result_text(struct aq_buf *out, const struct aq_record *rec, uint32_t choice,
@@ -149,29 +150,36 @@ static void json_listed_tops(struct aq_buf *out, const struct listing *l, uint32
         json_tops(out, l->t, s->tops + (size_t)(i - l->prompt_count) * count, count);
 }
 
+static size_t step(const struct aq_tokenizer *t, const char *bytes, size_t count, bool *ret_valid)
+{
+    return t ? aq_tokenizer_step(t, bytes, count, ret_valid)
+             : aq_utf8_step(bytes, count, ret_valid);
+}
+
 /* Where each token begins in the text, in characters; one that begins inside a character counts
  * from the next.  The prompt is shown as it was given, with the text of special tokens that its
  * tokens alone do not have: generated tokens begin behind all of it. */
 static void json_offsets(struct aq_buf *out, const struct listing *l)
 {
     struct aq_buf text = {0};
-    size_t prompt_bytes = l->prompt_count ? l->c->prompt->text.count : 0;
+    size_t prompt_bytes = l->prompt_count ? l->c->prompt->text.count : 0, bytes = 0;
     if (prompt_bytes)
         aq_buf_put(&text, l->c->prompt->text.bytes, prompt_bytes);
     for (uint32_t i = l->prompt_count; i < l->count; i++)
         put_token_text(&text, l->t, listed_id(l, i));
     size_t begin = 0, at = 0, characters = 0;
+    bool valid, begun = false; /* the text: a tokenizer may leave out a space in front of it */
     aq_buf_puts(out, "[");
     for (uint32_t i = 0; i < l->count; i++) {
-        bool valid;
         if (i == l->prompt_count || (i < l->prompt_count && begin > prompt_bytes))
             begin = prompt_bytes;
+        begun = begun || i >= l->prompt_count;
         for (; at < begin && at < text.count; characters++)
-            at += aq_utf8_step(text.data + at, text.count - at, &valid);
+            at += step(l->t, text.data + at, text.count - at, &valid);
         aq_buf_puts(out, i ? "," : "");
         aq_buf_json_u64(out, characters);
-        size_t bytes;
-        aq_token_text(l->t, listed_id(l, i), &bytes);
+        if (l->t)
+            aq_tokenizer_next_text(l->t, listed_id(l, i), true, &begun, &bytes);
         begin += bytes;
     }
     aq_buf_puts(out, "]");

@@ -65,24 +65,29 @@ int aq_added_put(struct aq_added *a, const char *text, size_t bytes, uint32_t id
     return 0;
 }
 
+bool aq_added_at(const struct aq_added *a, const char *text, size_t bytes, size_t begin,
+                 struct aq_added_match *ret)
+{
+    uint32_t n = a->root[(unsigned char)text[begin]];
+    bool found = false;
+    for (size_t i = begin + 1; n; i++) {
+        if (a->node[n].id >= 0) {
+            *ret = (struct aq_added_match){begin, i, (uint32_t)a->node[n].id};
+            found = true;
+        }
+        n = i < bytes ? added_child(a, n, (unsigned char)text[i]) : 0;
+    }
+    return found;
+}
+
 bool aq_added_find(const struct aq_added *a, const char *text, size_t bytes, size_t from,
                    struct aq_added_match *ret)
 {
     if (a->count == 0)
         return false;
-    for (size_t begin = from; begin < bytes; begin++) {
-        uint32_t n = a->root[(unsigned char)text[begin]];
-        bool found = false;
-        for (size_t i = begin + 1; n; i++) {
-            if (a->node[n].id >= 0) {
-                *ret = (struct aq_added_match){begin, i, (uint32_t)a->node[n].id};
-                found = true;
-            }
-            n = i < bytes ? added_child(a, n, (unsigned char)text[i]) : 0;
-        }
-        if (found)
+    for (size_t begin = from; begin < bytes; begin++)
+        if (aq_added_at(a, text, bytes, begin, ret))
             return true;
-    }
     return false;
 }
 

@@ -34,6 +34,9 @@ void aq_added_close(struct aq_added *a);
 /* The first of two tokens with the same text stays.  -ENOEXEC when it is empty or too long. */
 int aq_added_put(struct aq_added *a, const char *text, size_t bytes, uint32_t id,
                  struct aq_err *reterr);
+/* The longest that begins at this place. */
+bool aq_added_at(const struct aq_added *a, const char *text, size_t bytes, size_t begin,
+                 struct aq_added_match *ret);
 bool aq_added_find(const struct aq_added *a, const char *text, size_t bytes, size_t from,
                    struct aq_added_match *ret);
 

@@ -2,10 +2,13 @@
 #include "engine/tokenizer/bpe.h"
 
 #include "base/types.h"
+#include "engine/tokenizer/unicode.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 enum {
     SHORT_MAX = 32,       /* pieces up to here are merged by scanning, longer ones with a heap */
@@ -16,7 +19,10 @@ enum {
 #define NO_RANK   UINT32_MAX
 #define NO_SYMBOL UINT32_MAX
 
-/* A token in the making: a linked list over the piece's bytes. */
+/* Behind AQ_MERGE_CHARACTER: no character, but a byte that is not UTF-8. */
+#define NOT_UTF8 0x40000000u
+
+/* A token in the making: a linked list over the piece's bytes or characters. */
 struct symbol {
     uint32_t id, prev, next;
 };
@@ -71,6 +77,7 @@ static int merger_resize(struct aq_merger *m, uint32_t bits, struct aq_err *rete
 void aq_merger_close(struct aq_merger *m)
 {
     free(m->slot);
+    aq_added_close(&m->whole);
     *m = (struct aq_merger){0};
 }
 
@@ -85,6 +92,26 @@ int aq_merger_start(struct aq_merger *m, const struct aq_vocab *vocab, bool whol
         m->byte_id[b] = aq_vocab_find(vocab, spelling, n);
     }
     return merger_resize(m, 12, reterr);
+}
+
+/* The id of a token of the model; -1: there is none. */
+static int32_t model_token(const struct aq_merger *m, const char *text, size_t bytes)
+{
+    int32_t id = aq_vocab_find(m->vocab, text, bytes);
+    return id >= 0 && (aq_vocab_token(m->vocab, (uint32_t)id)->flags & AQ_TOKEN_MODEL) ? id : -1;
+}
+
+void aq_merger_of_characters(struct aq_merger *m, struct aq_unknown_rule unknown)
+{
+    m->of_characters = true;
+    m->unknown = unknown;
+    for (unsigned b = 0; b < 256; b++) {
+        char spelling[8];
+        int n = snprintf(spelling, sizeof(spelling), "<0x%02X>", b);
+        m->byte_id[b] = aq_vocab_find(m->vocab, spelling, (size_t)n);
+    }
+    for (unsigned c = 0; c < 128; c++)
+        m->ascii_id[c] = model_token(m, &(char){(char)c}, 1);
 }
 
 /* The id of left, right or both together; -ENOEXEC when the vocabulary lacks it. */
@@ -117,11 +144,17 @@ int aq_merger_add(struct aq_merger *m, const char *left, size_t left_bytes, cons
     else
         rc = part_id(m, both.data, both.count, &merged, reterr);
     aq_buf_close(&both);
-    if (rc == 0 && m->count >= 1u << (m->slot_bits - 1))
-        rc = merger_resize(m, m->slot_bits + 1, reterr);
+    return rc < 0 ? rc
+                  : aq_merger_put(m, (struct aq_merge){pair_of(l, r), m->count, merged}, reterr);
+}
+
+int aq_merger_put(struct aq_merger *m, struct aq_merge merge, struct aq_err *reterr)
+{
+    int rc = m->count >= 1u << (m->slot_bits - 1) ? merger_resize(m, m->slot_bits + 1, reterr) : 0;
     if (rc < 0)
         return rc;
-    *merger_slot(m, pair_of(l, r)) = (struct aq_merge){pair_of(l, r), m->count++, merged};
+    *merger_slot(m, merge.pair) = merge;
+    m->count++;
     return 0;
 }
 
@@ -244,43 +277,57 @@ static bool merge_heap(const struct aq_merger *m, struct aq_merge_scratch *s, si
     return true;
 }
 
+static bool reserve_symbols(struct aq_merge_scratch *s, size_t n)
+{
+    if (n <= s->symbol_capacity)
+        return true;
+    free(s->symbol);
+    s->symbol = malloc(n * sizeof(*s->symbol));
+    s->symbol_capacity = s->symbol ? n : 0;
+    return s->symbol != NULL;
+}
+
+static void set_symbol(struct aq_merge_scratch *s, size_t i, size_t n, uint32_t id)
+{
+    s->symbol[i] = (struct symbol){
+        .id = id,
+        .prev = i ? (uint32_t)i - 1 : NO_SYMBOL,
+        .next = i + 1 < n ? (uint32_t)i + 1 : NO_SYMBOL,
+    };
+}
+
+static bool put_id(struct aq_ids *ids, uint32_t id)
+{
+    bool ok = aq_ids_reserve(ids, 1);
+    if (ok)
+        ids->item[ids->count++] = id;
+    return ok;
+}
+
+/* Gives back the buffers of a freak: many times its size is not held until close. */
+static void give_back(struct aq_merge_scratch *s, size_t bytes)
+{
+    if (bytes <= KEEP_MAX)
+        return;
+    free(s->symbol);
+    free(s->heap);
+    *s = (struct aq_merge_scratch){0};
+}
+
 static int merge_long(const struct aq_merger *m, struct aq_merge_scratch *s, const char *piece,
                       size_t n, struct aq_ids *ids, struct aq_err *reterr)
 {
-    int rc = 0;
-    if (n > s->symbol_capacity) {
-        free(s->symbol);
-        s->symbol = malloc(n * sizeof(*s->symbol));
-        s->symbol_capacity = s->symbol ? n : 0;
-    }
-    if (!s->symbol) {
-        rc = aq_error_memory(reterr, "encode a piece of %zu bytes", n);
-        goto out;
-    }
-    for (size_t i = 0; i < n; i++)
-        s->symbol[i] = (struct symbol){
-            .id = (uint32_t)m->byte_id[(unsigned char)piece[i]],
-            .prev = i ? (uint32_t)i - 1 : NO_SYMBOL,
-            .next = i + 1 < n ? (uint32_t)i + 1 : NO_SYMBOL,
-        };
     size_t had = ids->count;
-    bool ok = merge_heap(m, s, n);
-    for (uint32_t i = 0; ok && i != NO_SYMBOL; i = s->symbol[i].next) {
-        ok = aq_ids_reserve(ids, 1);
-        if (ok)
-            ids->item[ids->count++] = s->symbol[i].id;
-    }
-    if (!ok) {
+    bool ok = reserve_symbols(s, n);
+    for (size_t i = 0; ok && i < n; i++)
+        set_symbol(s, i, n, (uint32_t)m->byte_id[(unsigned char)piece[i]]);
+    ok = ok && merge_heap(m, s, n);
+    for (uint32_t i = 0; ok && i != NO_SYMBOL; i = s->symbol[i].next)
+        ok = put_id(ids, s->symbol[i].id);
+    if (!ok)
         ids->count = had;
-        rc = aq_error_memory(reterr, "encode a piece of %zu bytes", n);
-    }
-out:
-    if (n > KEEP_MAX) { /* a freak: do not hold many times its size until close */
-        free(s->symbol);
-        free(s->heap);
-        *s = (struct aq_merge_scratch){0};
-    }
-    return rc;
+    give_back(s, n);
+    return ok ? 0 : aq_error_memory(reterr, "encode a piece of %zu bytes", n);
 }
 
 /* The piece's id when it is a token of the model as a whole; -1 otherwise. */
@@ -292,14 +339,123 @@ static int32_t whole_piece(const struct aq_merger *m, const char *piece, size_t 
         return -1;
     for (size_t i = 0; i < bytes; i++)
         n += aq_byte_spell(spelling + n, (unsigned char)piece[i]);
-    int32_t id = aq_vocab_find(m->vocab, spelling, n);
-    return id >= 0 && (aq_vocab_token(m->vocab, (uint32_t)id)->flags & AQ_TOKEN_MODEL) ? id : -1;
+    return model_token(m, spelling, n);
+}
+
+/* ---- pieces that start as characters ---- */
+
+/* The token that text begins with, or a mark for what is none; *ret_bytes: what it takes. */
+static uint32_t first_token(const struct aq_merger *m, const char *text, size_t bytes,
+                            size_t *ret_bytes)
+{
+    struct aq_added_match whole;
+    bool valid;
+    int32_t id, character;
+    if (aq_added_at(&m->whole, text, bytes, 0, &whole)) {
+        *ret_bytes = whole.end;
+        return whole.id;
+    }
+    size_t n = *ret_bytes = aq_utf8_step(text, bytes, &valid);
+    if (!valid) {
+        *ret_bytes = 1;
+        return AQ_MERGE_CHARACTER | NOT_UTF8 | (unsigned char)*text;
+    }
+    id = n == 1 ? m->ascii_id[(unsigned char)*text] : model_token(m, text, n);
+    if (id >= 0)
+        return (uint32_t)id;
+    aq_unicode_read(text, &character);
+    return AQ_MERGE_CHARACTER | (uint32_t)character;
+}
+
+/* The bytes of a character that has a mark. */
+static size_t marked_bytes(uint32_t mark, unsigned char dst[4])
+{
+    if (mark & NOT_UTF8) {
+        dst[0] = (unsigned char)mark;
+        return 1;
+    }
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)(mark & ~AQ_MERGE_CHARACTER), dst);
+}
+
+/* What of a piece has become ids. */
+struct finished {
+    const struct aq_merger *m;
+    struct aq_ids *ids;
+    bool unk_waits; /* for more unknown characters, which it may stand for, too */
+    struct aq_err *reterr;
+};
+
+static bool flush_unknown(struct finished *f)
+{
+    bool ok = !f->unk_waits || put_id(f->ids, (uint32_t)f->m->unknown.unk_id);
+    f->unk_waits = false;
+    return ok;
+}
+
+/* As the tokenizers library has it (merge_word of its BPE model): bytes overtake an unknown token
+ * that waits. */
+static int put_unknown(struct finished *f, uint32_t mark)
+{
+    const struct aq_unknown_rule *rule = &f->m->unknown;
+    unsigned char byte[4];
+    size_t n = marked_bytes(mark, byte);
+    bool to_bytes = rule->to_bytes, ok = true;
+    for (size_t i = 0; i < n; i++)
+        to_bytes = to_bytes && f->m->byte_id[byte[i]] >= 0;
+    for (size_t i = 0; to_bytes && ok && i < n; i++)
+        ok = put_id(f->ids, (uint32_t)f->m->byte_id[byte[i]]);
+    if (!to_bytes && rule->unk_id < 0)
+        return aq_error(f->reterr, -EINVAL, "the vocabulary has no token for %s%0*x",
+                        mark & NOT_UTF8 ? "byte 0x" : "character U+", mark & NOT_UTF8 ? 2 : 4,
+                        mark & ~(AQ_MERGE_CHARACTER | NOT_UTF8));
+    if (!to_bytes) {
+        ok = rule->fused || flush_unknown(f);
+        f->unk_waits = true;
+    }
+    return ok ? 0 : -ENOMEM;
+}
+
+static int put_merged(struct finished *f, const struct aq_merge_scratch *s)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i != NO_SYMBOL; i = s->symbol[i].next) {
+        uint32_t id = s->symbol[i].id;
+        if (id & AQ_MERGE_CHARACTER)
+            rc = put_unknown(f, id);
+        else if (!flush_unknown(f) || !put_id(f->ids, id))
+            rc = -ENOMEM;
+    }
+    return rc == 0 && !flush_unknown(f) ? -ENOMEM : rc;
+}
+
+static int merge_characters(const struct aq_merger *m, struct aq_merge_scratch *s,
+                            const char *piece, size_t bytes, struct aq_ids *ids,
+                            struct aq_err *reterr)
+{
+    size_t had = ids->count, n = 0, used;
+    struct finished f = {.m = m, .ids = ids, .reterr = reterr};
+    bool ok = reserve_symbols(s, bytes);
+    for (size_t i = 0; ok && i < bytes; i += used)
+        set_symbol(s, n++, SIZE_MAX, first_token(m, piece + i, bytes - i, &used));
+    if (ok)
+        s->symbol[n - 1].next = NO_SYMBOL;
+    int rc = ok && merge_heap(m, s, n) ? put_merged(&f, s) : -ENOMEM;
+    if (rc < 0)
+        ids->count = had;
+    give_back(s, bytes);
+    return rc == -ENOMEM ? aq_error_memory(reterr, "encode a piece of %zu bytes", bytes) : rc;
 }
 
 int aq_merge_piece(const struct aq_merger *m, struct aq_merge_scratch *s, const char *piece,
                    size_t bytes, struct aq_ids *ids, struct aq_err *reterr)
 {
     assert(bytes > 0 && bytes < NO_SYMBOL);
+    if (m->of_characters) {
+        int32_t id = m->whole_first ? model_token(m, piece, bytes) : -1;
+        if (id < 0)
+            return merge_characters(m, s, piece, bytes, ids, reterr);
+        return put_id(ids, (uint32_t)id) ? 0 : aq_error_memory(reterr, "%zu ids", ids->count + 1);
+    }
     for (size_t i = 0; i < bytes; i++)
         if (m->byte_id[(unsigned char)piece[i]] < 0)
             return aq_error(reterr, -EINVAL, "the vocabulary has no token for byte 0x%02x",

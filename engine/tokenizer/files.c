@@ -7,6 +7,7 @@
 
 const char *const aq_tokenizer_file_names[] = {
     "tokenizer.json",
+    "tokenizer.model",
     "vocab.json",
     "merges.txt",
     "encoder.json",

@@ -29,6 +29,7 @@ int aq_tok_byte_level(struct aq_tok_load *l, bool prefix_space, bool use_regex, 
 {
     struct aq_splitter *s = &l->t->splitter;
     int rc = 0;
+    l->t->decoder.of_bytes = true;
     if (prefix_space)
         rc = aq_splitter_add(s, AQ_SPLIT_PREFIX_SPACE, NULL, 0, err);
     if (rc == 0 && use_regex)
@@ -108,6 +109,7 @@ int aq_tok_read_gpt2(struct aq_tok_load *l, const char *vocab_name, const char *
     }
     if (rc < 0)
         goto out;
+    l->t->info.source = vocab_name;
     rc = aq_tok_read_vocab(l, vocab, err);
     if (rc == 0)
         rc = aq_merger_start(&l->t->merger, &l->t->vocab, false, err);

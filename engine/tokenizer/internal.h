@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/tokenizer/internal.h - a tokenizer from the inside, and the steps of reading one.  For the
- * files tokenizer.c and tok_*.c alone. */
+ * files this folder alone. */
 #ifndef AQ_ENGINE_TOKENIZER_INTERNAL_H
 #define AQ_ENGINE_TOKENIZER_INTERNAL_H
 
@@ -19,10 +19,12 @@ struct aq_tokenizer {
     struct aq_added raw_added; /* looked for before the normaliser */
     struct aq_normalizer normalizer;
     struct aq_added normalized_added; /* looked for behind it, their own text normalised too */
+    struct aq_normalizer spacer;      /* spaces of what lies between added tokens (Metaspace) */
     struct aq_splitter splitter;
     struct aq_merger merger;
     /* decoding: a token's bytes are in the vocabulary */
     struct aq_vocab vocab;
+    struct aq_decoder decoder;
     struct aq_tokenizer_info info;
 };
 
@@ -37,15 +39,18 @@ struct aq_tok_load {
     /* tokenizer.json's post-processor: the tokens around a text, -1 none. */
     bool has_template;
     int32_t template_before, template_after;
+    /* tokenizer.model's own roles, -1 none; and whether it is what is read. */
+    int32_t model_bos, model_eos, model_pad, model_unk;
+    bool sentencepiece;
 };
 
-/* ---- tok_files.c: one file of the directory, added to the hash: 1 read, 0 absent ---- */
+/* ---- files.c: one file of the directory, added to the hash: 1 read, 0 absent ---- */
 
 int aq_tok_read_text(struct aq_tok_load *l, const char *name, char **ret, size_t *ret_bytes,
                      struct aq_err *err);
 int aq_tok_read_object(struct aq_tok_load *l, const char *name, json_t **ret, struct aq_err *err);
 
-/* ---- tok_gpt2.c: vocab.json + merges.txt, or the names GPT-2 itself gave them ---- */
+/* ---- gpt2.c: vocab.json + merges.txt, or the names GPT-2 itself gave them ---- */
 
 /* 1 read, 0 absent. */
 int aq_tok_read_gpt2(struct aq_tok_load *l, const char *vocab_name, const char *merges_name,
@@ -55,12 +60,18 @@ int aq_tok_read_vocab(struct aq_tok_load *l, const json_t *object, struct aq_err
 /* Adds what ByteLevel does to the splitter. */
 int aq_tok_byte_level(struct aq_tok_load *l, bool prefix_space, bool use_regex, struct aq_err *err);
 
-/* ---- tok_json.c ---- */
+/* ---- json.c ---- */
 
 /* 1 read, 0 absent. */
 int aq_tok_read_json(struct aq_tok_load *l, struct aq_err *err);
 
-/* ---- tok_special.c ---- */
+/* ---- sentencepiece.c: tokenizer.model: 1 read, 0 absent ---- */
+
+int aq_tok_read_sentencepiece(struct aq_tok_load *l, struct aq_err *err);
+/* The character that stands for a space there, and in the files made of it. */
+#define AQ_SPACE_MARK "\xe2\x96\x81"
+
+/* ---- special.c ---- */
 
 /* The string, NULL for another type and for one with a NUL inside. */
 const char *aq_tok_string(const json_t *value);

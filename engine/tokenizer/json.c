@@ -52,7 +52,43 @@ static int get_flag(const json_t *component, const char *key, const char *where,
     return 0;
 }
 
+/* A member that is text without a NUL; "" is text, too. */
+static int get_text(const json_t *component, const char *key, const char *where, const char **ret,
+                    struct aq_err *err)
+{
+    *ret = aq_tok_string(json_object_get(component, key));
+    return *ret ? 0 : aq_error(err, -ENOEXEC, "%s: '%s': expected text", where, key);
+}
+
+/* Replace, of normalisers and decoders: {"pattern": {"String": " "}, "content": "x"}. */
+static int read_replace(struct aq_normalizer *n, const json_t *c, const char *where,
+                        struct aq_err *err)
+{
+    const char *from = aq_tok_string(json_object_get(json_object_get(c, "pattern"), "String"));
+    const char *to = NULL;
+    if (!from)
+        return aq_error(err, -ENOEXEC, "%s: Replace: 'pattern': expected {\"String\": ...}", where);
+    int rc = get_text(c, "content", where, &to, err);
+    if (rc < 0)
+        return rc;
+    rc = aq_normalizer_add(n, AQ_NORMALIZER_REPLACE, from, to, err);
+    return rc < 0 ? aq_error_prefix(err, "%s: Replace", where) : 0;
+}
+
 /* ---- normaliser ---- */
+
+static int read_normalizer_step(struct aq_normalizer *n, const json_t *c, struct aq_err *err)
+{
+    static const char where[] = "normalizer";
+    const char *text = NULL;
+    if (is_type(c, "Replace"))
+        return read_replace(n, c, where, err);
+    int rc = is_type(c, "Prepend") ? get_text(c, "prepend", where, &text, err) : 0;
+    if (rc < 0)
+        return rc;
+    rc = aq_normalizer_add(n, text ? AQ_NORMALIZER_PREPEND : AQ_NORMALIZER_NFC, NULL, text, err);
+    return rc < 0 ? aq_error_prefix(err, "%s", where) : 0;
+}
 
 static int read_normalizer(struct aq_normalizer *n, const json_t *c, unsigned depth,
                            struct aq_err *err)
@@ -60,15 +96,10 @@ static int read_normalizer(struct aq_normalizer *n, const json_t *c, unsigned de
     static const char where[] = "normalizer";
     if (!c || json_is_null(c))
         return 0;
-    if (is_type(c, "NFC")) {
-        if (n->step_count == AQ_NORMALIZER_STEPS_MAX)
-            return aq_error(err, -ENOEXEC, "%s: expected at most %d steps", where,
-                            AQ_NORMALIZER_STEPS_MAX);
-        n->step[n->step_count++] = AQ_NORMALIZER_NFC;
-        return 0;
-    }
+    if (is_type(c, "NFC") || is_type(c, "Prepend") || is_type(c, "Replace"))
+        return read_normalizer_step(n, c, err);
     if (!is_type(c, "Sequence") || depth == NESTING_MAX)
-        return unsupported(where, c, "NFC, a Sequence of it or null", err);
+        return unsupported(where, c, "NFC, Prepend, Replace, a Sequence of them or null", err);
     const json_t *list, *item;
     size_t i;
     int rc = get_list(c, "normalizers", where, &list, err);
@@ -126,9 +157,14 @@ static int read_split(struct aq_splitter *s, const json_t *c, struct aq_err *err
         kind = AQ_SPLIT_ISOLATE;
     else if (strcmp(behavior, "Removed") == 0 && invert)
         kind = AQ_SPLIT_KEEP;
+    else if (strcmp(behavior, "MergedWithPrevious") == 0 && !invert)
+        kind = AQ_SPLIT_BEHIND;
+    else if (strcmp(behavior, "MergedWithNext") == 0 && !invert)
+        kind = AQ_SPLIT_BEFORE;
     else
         return aq_error(err, -ENOEXEC,
-                        "%s: Split: expected behavior Isolated, or Removed with invert, found '%s'",
+                        "%s: Split: expected behavior Isolated, or Removed with invert, or "
+                        "MergedWithPrevious or MergedWithNext without, found '%s'",
                         pre_tokenizer, aq_quote(q, sizeof(q), behavior, strlen(behavior)));
     if (literal)
         return add_literal(s, kind, literal, err);
@@ -158,10 +194,47 @@ static int read_byte_level(struct aq_tok_load *l, const json_t *c, struct aq_err
     return rc < 0 ? rc : aq_tok_byte_level(l, prefix, use_regex, err);
 }
 
+/* Spaces become another character, one of which begins the text.  add_prefix_space is an older
+ * spelling of prepend_scheme. */
+static int read_metaspace(struct aq_tok_load *l, const json_t *c, struct aq_err *err)
+{
+    struct aq_normalizer *n = &l->t->spacer;
+    const char *mark = NULL, *scheme = NULL;
+    bool prefix = true, split = true;
+    char q[80];
+    int rc = get_text(c, "replacement", pre_tokenizer, &mark, err);
+    if (rc == 0)
+        rc = aq_json_get_bool(c, "add_prefix_space", true, pre_tokenizer, &prefix, err);
+    if (rc == 0)
+        rc = aq_json_get_string(c, "prepend_scheme", prefix ? "always" : "never", pre_tokenizer,
+                                &scheme, err);
+    if (rc == 0)
+        rc = aq_json_get_bool(c, "split", true, pre_tokenizer, &split, err);
+    if (rc < 0)
+        return rc;
+    if (n->step_count || l->t->splitter.stage_count)
+        return aq_error(err, -ENOEXEC, "%s: expected Metaspace to be the first step",
+                        pre_tokenizer);
+    bool first = strcmp(scheme, "first") == 0, never = strcmp(scheme, "never") == 0;
+    if (!first && !never && strcmp(scheme, "always") != 0)
+        return aq_error(err, -ENOEXEC,
+                        "%s: Metaspace: 'prepend_scheme': expected first, always or never, found "
+                        "'%s'",
+                        pre_tokenizer, aq_quote(q, sizeof(q), scheme, strlen(scheme)));
+    rc = aq_normalizer_add(n, AQ_NORMALIZER_REPLACE, " ", mark, err);
+    if (rc == 0 && !never) {
+        rc = aq_normalizer_add(n, AQ_NORMALIZER_BEGIN, NULL, mark, err);
+        n->step[n->step_count - 1].first_only = first;
+    }
+    return rc == 0 && split ? add_literal(&l->t->splitter, AQ_SPLIT_BEFORE, mark, err) : rc;
+}
+
 /* *byte_level: has ByteLevel come?  It must be the last, since it respells the text. */
 static int read_pre_tokenizer(struct aq_tok_load *l, const json_t *c, unsigned depth,
                               bool *byte_level, struct aq_err *err)
 {
+    if (!c || json_is_null(c))
+        return 0;
     if (is_type(c, "Sequence") && depth < NESTING_MAX) {
         const json_t *list, *item;
         size_t i;
@@ -186,7 +259,10 @@ static int read_pre_tokenizer(struct aq_tok_load *l, const json_t *c, unsigned d
         return read_split(&l->t->splitter, c, err);
     if (is_type(c, "Digits"))
         return read_digits(&l->t->splitter, c, err);
-    return unsupported(pre_tokenizer, c, "ByteLevel, Split, Digits or a Sequence of them", err);
+    if (is_type(c, "Metaspace"))
+        return read_metaspace(l, c, err);
+    return unsupported(pre_tokenizer, c,
+                       "ByteLevel, Split, Digits, Metaspace, a Sequence of them or null", err);
 }
 
 /* ---- model ---- */
@@ -207,13 +283,6 @@ static int check_model(const json_t *model, struct aq_err *err)
             return aq_error(err, -ENOEXEC, "model: '%s' is not supported; expected null or \"\"",
                             must_be_empty[i]);
     }
-    bool byte_fallback = false;
-    int rc = aq_json_get_bool(model, "byte_fallback", false, "model", &byte_fallback, err);
-    if (rc < 0)
-        return rc;
-    if (byte_fallback)
-        return aq_error(err, -ENOEXEC,
-                        "model: 'byte_fallback' is not supported; expected a byte-level model");
     const json_t *dropout = json_object_get(model, "dropout");
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
         return aq_error(err, -ENOEXEC, "model: 'dropout': expected null or 0");
@@ -264,9 +333,28 @@ static int read_model(struct aq_tok_load *l, const json_t *model, struct aq_err 
     return 0;
 }
 
+/* A model whose pieces are characters, as those made of SentencePiece's: what becomes of a
+ * character that is no token. */
+static int read_unknown_rule(struct aq_tok_load *l, const json_t *model, struct aq_err *err)
+{
+    struct aq_unknown_rule rule = {.unk_id = -1};
+    const char *unk = NULL;
+    int rc = aq_json_get_bool(model, "byte_fallback", false, "model", &rule.to_bytes, err);
+    if (rc == 0)
+        rc = aq_json_get_bool(model, "fuse_unk", false, "model", &rule.fused, err);
+    if (rc == 0)
+        rc = aq_json_get_string(model, "unk_token", NULL, "model", &unk, err);
+    if (rc < 0)
+        return rc;
+    if (unk)
+        rule.unk_id = aq_vocab_find(&l->t->vocab, unk, strlen(unk));
+    aq_merger_of_characters(&l->t->merger, rule);
+    return 0;
+}
+
 /* ---- decoder, post-processor, added tokens ---- */
 
-static int read_decoder(const json_t *c, struct aq_err *err)
+static int read_byte_level_decoder(const json_t *c, struct aq_err *err)
 {
     if (!c || json_is_null(c) || is_type(c, "ByteLevel"))
         return 0;
@@ -275,6 +363,67 @@ static int read_decoder(const json_t *c, struct aq_err *err)
         is_type(json_array_get(list, 0), "ByteLevel"))
         return 0;
     return unsupported("decoder", c, "ByteLevel or null", err);
+}
+
+/* The order of a decoder's steps: those that look at tokens, bytes, the text as one, its edges. */
+enum decoder_step { TOKENS, BYTES, WHOLE, EDGES, STEP_COUNT };
+
+/* {"content": " ", "start": 1, "stop": 0} */
+static int read_strip(struct aq_decoder *d, const json_t *c, struct aq_err *err)
+{
+    const char *content = aq_tok_string(json_object_get(c, "content"));
+    uint64_t start = 0, stop = 0;
+    int rc = aq_json_get_u64(c, "start", 0, UINT32_MAX, "decoder", &start, err);
+    if (rc == 0)
+        rc = aq_json_get_u64(c, "stop", 0, UINT32_MAX, "decoder", &stop, err);
+    if (rc < 0)
+        return rc;
+    if (!content || strcmp(content, " ") != 0 || start > 1 || stop > 0)
+        return aq_error(err, -ENOEXEC,
+                        "decoder: Strip: expected at most one space from the start, none from the "
+                        "end");
+    d->strip = start ? AQ_STRIP_SPACE : AQ_STRIP_NOTHING;
+    return 0;
+}
+
+/* *step: the last one that has come. */
+static int read_decoder(struct aq_decoder *d, const json_t *c, enum decoder_step *step,
+                        unsigned depth, struct aq_err *err)
+{
+    static const char *const types[] = {
+        [TOKENS] = "Replace", [BYTES] = "ByteFallback", [WHOLE] = "Fuse", [EDGES] = "Strip"};
+    const json_t *list, *item;
+    size_t i;
+    if (is_type(c, "Sequence") && depth < NESTING_MAX) {
+        int rc = get_list(c, "decoders", "decoder", &list, err);
+        if (rc < 0)
+            return rc;
+        json_array_foreach(list, i, item)
+        {
+            rc = read_decoder(d, item, step, depth + 1, err);
+            if (rc < 0)
+                return rc;
+        }
+        return 0;
+    }
+    enum decoder_step found = TOKENS;
+    while (found < STEP_COUNT && !is_type(c, types[found]))
+        found++;
+    if (found == STEP_COUNT)
+        return unsupported("decoder", c,
+                           "a Sequence of Replace, ByteFallback, Fuse and Strip where there is no "
+                           "ByteLevel",
+                           err);
+    if (found < *step || (found == EDGES && *step != WHOLE))
+        return aq_error(err, -ENOEXEC,
+                        "decoder: expected Replace, ByteFallback, Fuse and Strip in this order, "
+                        "found %s behind %s",
+                        types[found], types[*step]);
+    *step = found;
+    if (found == TOKENS)
+        return read_replace(&d->respell, c, "decoder", err);
+    d->byte_fallback = d->byte_fallback || found == BYTES;
+    return found == EDGES ? read_strip(d, c, err) : 0;
 }
 
 /* The id a template's special token stands for. */
@@ -374,15 +523,20 @@ int aq_tok_read_json(struct aq_tok_load *l, struct aq_err *err)
     int rc = aq_tok_read_object(l, file_name, &root, err);
     if (rc <= 0)
         return rc;
-    rc = read_model(l, json_object_get(root, "model"), err);
+    l->t->info.source = file_name;
+    const json_t *model = json_object_get(root, "model"),
+                 *decoder = json_object_get(root, "decoder");
+    enum decoder_step step = TOKENS;
+    rc = read_model(l, model, err);
     if (rc == 0)
         rc = read_normalizer(&l->t->normalizer, json_object_get(root, "normalizer"), 0, err);
     if (rc == 0)
         rc = read_pre_tokenizer(l, json_object_get(root, pre_tokenizer), 0, &byte_level, err);
     if (rc == 0 && !byte_level)
-        rc = aq_error(err, -ENOEXEC, "%s: expected a ByteLevel step, found none", pre_tokenizer);
+        rc = read_unknown_rule(l, model, err);
     if (rc == 0)
-        rc = read_decoder(json_object_get(root, "decoder"), err);
+        rc = byte_level ? read_byte_level_decoder(decoder, err)
+                        : read_decoder(&l->t->decoder, decoder, &step, 0, err);
     if (rc == 0)
         rc = read_post_processor(l, json_object_get(root, "post_processor"), 0, err);
     if (rc == 0)

@@ -14,6 +14,30 @@ enum {
     KEEP_CHARACTERS = 1 << 18, /* a larger buffer is given back after use */
 };
 
+void aq_normalizer_close(struct aq_normalizer *n)
+{
+    for (unsigned i = 0; i < n->step_count; i++) {
+        aq_buf_close(&n->step[i].from);
+        aq_buf_close(&n->step[i].to);
+    }
+    *n = (struct aq_normalizer){0};
+}
+
+int aq_normalizer_add(struct aq_normalizer *n, enum aq_normalizer_kind kind, const char *from,
+                      const char *to, struct aq_err *reterr)
+{
+    if (n->step_count == AQ_NORMALIZER_STEPS_MAX)
+        return aq_error(reterr, -ENOEXEC, "expected at most %d steps", AQ_NORMALIZER_STEPS_MAX);
+    if (from && !*from)
+        return aq_error(reterr, -ENOEXEC, "expected a text to look for, found an empty one");
+    struct aq_normalizer_step *step = &n->step[n->step_count++];
+    *step = (struct aq_normalizer_step){.kind = kind};
+    aq_buf_puts(&step->from, from ? from : "");
+    aq_buf_puts(&step->to, to ? to : "");
+    return step->from.failed || step->to.failed ? aq_error_memory(reterr, "a step of a normaliser")
+                                                : 0;
+}
+
 void aq_normalizer_scratch_close(struct aq_normalizer_scratch *s)
 {
     aq_buf_close(&s->out[0]);
@@ -208,16 +232,83 @@ static bool nfc_needed(const char *text, size_t bytes)
     return needs_care((char)high);
 }
 
-int aq_normalize(const struct aq_normalizer *n, struct aq_normalizer_scratch *s, const char *text,
-                 size_t bytes, const char **ret, size_t *ret_bytes, struct aq_err *reterr)
+/* ---- spaces ---- */
+
+static bool begins_with(const char *text, size_t bytes, const struct aq_buf *what)
 {
+    return bytes >= what->count && memcmp(text, what->data, what->count) == 0;
+}
+
+static void replace(struct aq_buf *out, const struct aq_normalizer_step *step, const char *text,
+                    size_t bytes)
+{
+    const char *end = text + bytes, *at;
+    while (text < end &&
+           (at = memmem(text, (size_t)(end - text), step->from.data, step->from.count))) {
+        aq_buf_put(out, text, (size_t)(at - text));
+        aq_buf_put(out, step->to.data, step->to.count);
+        text = at + step->from.count;
+    }
+    aq_buf_put(out, text, (size_t)(end - text));
+}
+
+static void squeeze(struct aq_buf *out, const char *text, size_t bytes)
+{
+    bool behind_space = true;
+    aq_buf_put(out, "", 0); /* a text, if all of it goes */
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] != ' ' || !behind_space)
+            aq_buf_put(out, text + i, 1);
+        behind_space = text[i] == ' ';
+    }
+}
+
+/* Does the step leave this text as it is?  It may say no and do so. */
+static bool is_idle(const struct aq_normalizer_step *step, const char *text, size_t bytes,
+                    bool first)
+{
+    if (step->first_only && !first)
+        return true;
+    switch (step->kind) {
+    case AQ_NORMALIZER_NFC: return !nfc_needed(text, bytes);
+    case AQ_NORMALIZER_BEGIN: return bytes == 0 || begins_with(text, bytes, &step->to);
+    default: return bytes == 0;
+    }
+}
+
+static bool run_step(const struct aq_normalizer_step *step, struct aq_normalizer_scratch *s,
+                     struct aq_buf *out, const char *text, size_t bytes)
+{
+    switch (step->kind) {
+    case AQ_NORMALIZER_NFC: return nfc(s, out, text, bytes);
+    case AQ_NORMALIZER_REPLACE: replace(out, step, text, bytes); break;
+    case AQ_NORMALIZER_SQUEEZE: squeeze(out, text, bytes); break;
+    case AQ_NORMALIZER_PREPEND:
+    case AQ_NORMALIZER_BEGIN:
+        aq_buf_put(out, step->to.data, step->to.count);
+        aq_buf_put(out, text, bytes);
+        break;
+    case AQ_NORMALIZER_TRIM:
+        while (bytes >= step->from.count &&
+               begins_with(text + bytes - step->from.count, step->from.count, &step->from))
+            bytes -= step->from.count;
+        aq_buf_put(out, text, bytes);
+        break;
+    }
+    return !out->failed;
+}
+
+int aq_normalize(const struct aq_normalizer *n, struct aq_normalizer_scratch *s, const char *text,
+                 size_t bytes, bool first, const char **ret, size_t *ret_bytes,
+                 struct aq_err *reterr)
+{
+    struct aq_buf *out = &s->out[1];
     for (unsigned i = 0; i < n->step_count; i++) {
-        assert(n->step[i] == AQ_NORMALIZER_NFC);
-        if (!nfc_needed(text, bytes))
+        if (is_idle(&n->step[i], text, bytes, first))
             continue;
-        struct aq_buf *out = &s->out[i % 2]; /* the step before wrote the other one */
+        out = &s->out[out == &s->out[0]]; /* text is in the other one */
         aq_buf_clear(out);
-        if (!nfc(s, out, text, bytes))
+        if (!run_step(&n->step[i], s, out, text, bytes))
             return aq_error_memory(reterr, "normalise %zu bytes of text", bytes);
         text = out->data;
         bytes = out->count;

@@ -3,6 +3,7 @@
  * added_tokens.json, and where they are silent the model's config.json. */
 #include "engine/tokenizer/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -178,17 +179,19 @@ static int32_t default_role(struct aq_tok_load *l, int32_t id)
 static int read_roles(struct aq_tok_load *l, struct aq_err *err)
 {
     static const char *const others[] = {"sep_token", "cls_token", "mask_token"};
+    static const struct aq_tokenizer_defaults none = {.bos_id = -1, .eos_id = -1, .pad_id = -1};
     struct aq_tokenizer_info *info = &l->t->info;
+    struct aq_tokenizer_defaults d = l->defaults ? *l->defaults : none;
     struct {
         const char *key;
         int32_t *id, deflt;
     } roles[] = {
-        {"bos_token", &info->bos_id, l->defaults ? l->defaults->bos_id : -1},
-        {"eos_token", &info->eos_id, l->defaults ? l->defaults->eos_id : -1},
-        {"pad_token", &info->pad_id, l->defaults ? l->defaults->pad_id : -1},
-        {"unk_token", &info->unk_id, -1},
+        {"bos_token", &info->bos_id, l->model_bos >= 0 ? l->model_bos : d.bos_id},
+        {"eos_token", &info->eos_id, l->model_eos >= 0 ? l->model_eos : d.eos_id},
+        {"pad_token", &info->pad_id, l->model_pad >= 0 ? l->model_pad : d.pad_id},
+        {"unk_token", &info->unk_id, l->model_unk},
     };
-    bool named, silent = !l->defaults;
+    bool named, silent = !l->defaults && !l->sentencepiece;
     for (size_t i = 0; i < sizeof(roles) / sizeof(*roles); i++) {
         int rc = read_role(l, roles[i].key, roles[i].id, &named, err);
         if (rc < 0)
@@ -212,27 +215,46 @@ static int read_roles(struct aq_tok_load *l, struct aq_err *err)
 
 /* ---- what stands around a text ---- */
 
-/* add_bos_token or add_eos_token.  A template in tokenizer.json decides; an explicit flag comes
- * next, also beside a post-processor that adds nothing: early conversions lost the BOS that way.  A
- * flag for a role that has no token has no effect, as in transformers; one for a token the
- * vocabulary lacks is an error. */
-static int read_around(struct aq_tok_load *l, const char *flag, const char *role, int32_t template,
-                       bool deflt, int32_t *id, bool *ret, struct aq_err *err)
+/* What stands on one side of a text: a role, and the flag that says whether it does. */
+struct side {
+    const char *flag, *role, *name, *where;
+    int32_t template; /* the token that tokenizer.json's post-processor puts there; -1: none */
+    bool deflt;
+    int32_t *id;
+    bool *ret;
+};
+
+/* tokenizer.json says one thing and tokenizer_config.json another. */
+static void note_contradiction(struct aq_tok_load *l, const struct side *s)
 {
-    bool on = deflt;
-    if (l->has_template) {
-        if (template >= 0 && default_role(l, template) < 0)
-            return aq_error(err, -ENOEXEC, "post_processor: id %d is not a token", template);
-        *ret = template >= 0;
-        if (template >= 0)
-            *id = template;
-        return 0;
+    char *notice = l->t->info.notice;
+    size_t had = strlen(notice), max = sizeof(l->t->info.notice);
+    snprintf(notice + had, max - had,
+             "%s%s has %s %s: %s %s %s texts, though tokenizer.json puts %s there", had ? "; " : "",
+             config_name, s->flag, *s->ret ? "true" : "false", s->name,
+             *s->ret ? "stands" : "does not stand", s->where, *s->ret ? "none" : "one");
+}
+
+/* The flag decides where there is one, as in transformers (update_post_processor), also beside a
+ * post-processor that adds nothing: early conversions lost the BOS that way.  Else a template in
+ * tokenizer.json does.  A flag for a role that has no token has no effect; one for a token the
+ * vocabulary lacks is an error. */
+static int read_around(struct aq_tok_load *l, const struct side *s, struct aq_err *err)
+{
+    bool on = l->has_template ? s->template >= 0 : s->deflt;
+    if (s->template >= 0) {
+        if (default_role(l, s->template) < 0)
+            return aq_error(err, -ENOEXEC, "post_processor: id %d is not a token", s->template);
+        *s->id = s->template;
     }
-    int rc = l->config ? aq_json_get_bool(l->config, flag, deflt, config_name, &on, err) : 0;
-    const json_t *named = role_value(l, role);
-    if (rc == 0 && on && *id < 0 && named && !json_is_null(named))
-        rc = aq_error(err, -ENOEXEC, "%s is true, but %s is not in the vocabulary", flag, role);
-    *ret = on && *id >= 0;
+    int rc = l->config ? aq_json_get_bool(l->config, s->flag, on, config_name, &on, err) : 0;
+    const json_t *named = role_value(l, s->role);
+    if (rc == 0 && on && *s->id < 0 && named && !json_is_null(named))
+        rc = aq_error(err, -ENOEXEC, "%s is true, but %s is not in the vocabulary", s->flag,
+                      s->role);
+    *s->ret = on && *s->id >= 0;
+    if (l->has_template && *s->ret != (s->template >= 0))
+        note_contradiction(l, s);
     return rc;
 }
 
@@ -244,11 +266,14 @@ int aq_tok_read_special(struct aq_tok_load *l, struct aq_err *err)
         rc = read_roles(l, err);
     if (rc < 0)
         return rc;
-    rc = read_around(l, "add_bos_token", "bos_token", l->template_before,
-                     l->defaults && l->defaults->add_bos, &info->bos_id, &info->add_bos, err);
-    if (rc == 0)
-        rc = read_around(l, "add_eos_token", "eos_token", l->template_after, false, &info->eos_id,
-                         &info->add_eos, err);
+    const struct side sides[] = {
+        {"add_bos_token", "bos_token", "BOS", "in front of", l->template_before,
+         l->sentencepiece || (l->defaults && l->defaults->add_bos), &info->bos_id, &info->add_bos},
+        {"add_eos_token", "eos_token", "EOS", "behind", l->template_after, false, &info->eos_id,
+         &info->add_eos},
+    };
+    for (size_t i = 0; rc == 0 && i < sizeof(sides) / sizeof(*sides); i++)
+        rc = read_around(l, &sides[i], err);
     return rc < 0 ? aq_error_prefix(err, "'%s'", l->dir) : 0;
 }
 

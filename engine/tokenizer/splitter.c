@@ -196,12 +196,33 @@ static size_t character_bytes(unsigned char first)
     return first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
 }
 
+/* The pieces up to and with a match, of text from *done on. */
+static int put_match(struct aq_split_scratch *c, unsigned index, const char *text, size_t *done,
+                     size_t begin, size_t end)
+{
+    int rc = 0;
+    switch (c->splitter->stage[index].kind) {
+    case AQ_SPLIT_BEHIND: rc = put_piece(c, index + 1, text + *done, end - *done); break;
+    case AQ_SPLIT_BEFORE:
+        rc = put_piece(c, index + 1, text + *done, begin - *done);
+        end = begin;
+        break;
+    case AQ_SPLIT_ISOLATE:
+        rc = put_piece(c, index + 1, text + *done, begin - *done);
+        if (rc >= 0)
+            rc = put_piece(c, index + 1, text + begin, end - begin);
+        break;
+    default: rc = put_piece(c, index + 1, text + begin, end - begin); break;
+    }
+    *done = end;
+    return rc;
+}
+
 static int split_regex(struct aq_split_scratch *c, unsigned index, const char *text, size_t bytes)
 {
     const struct aq_split_stage *stage = &c->splitter->stage[index];
     const struct aq_split_code *code =
         c->newer && stage->newer.code ? &stage->newer : &stage->plain;
-    bool keep_gaps = stage->kind == AQ_SPLIT_ISOLATE;
     size_t done = 0, from = 0;
     while (from < bytes) {
         if (++c->matches % MATCHES_PER_LOOK == 0 && aq_clock_thread_s() > c->deadline_s)
@@ -215,19 +236,15 @@ static int split_regex(struct aq_split_scratch *c, unsigned index, const char *t
             break;
         const PCRE2_SIZE *range = pcre2_get_ovector_pointer(c->match);
         size_t begin = range[0], end = range[1];
-        if (keep_gaps)
-            rc = put_piece(c, index + 1, text + done, begin - done);
-        if (rc >= 0)
-            rc = put_piece(c, index + 1, text + begin, end - begin);
+        rc = put_match(c, index, text, &done, begin, end);
         if (rc < 0)
             return rc;
-        done = end;
         /* an empty match divides, and the search goes on behind the next character */
         from = end > begin   ? end
                : end < bytes ? end + character_bytes((unsigned char)text[end])
                              : bytes;
     }
-    return keep_gaps ? put_piece(c, index + 1, text + done, bytes - done) : 0;
+    return stage->kind == AQ_SPLIT_KEEP ? 0 : put_piece(c, index + 1, text + done, bytes - done);
 }
 
 /* Recursion is bounded by the number of stages. */

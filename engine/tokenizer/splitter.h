@@ -17,6 +17,8 @@ enum aq_split_kind {
     AQ_SPLIT_PREFIX_SPACE, /* a space in front of a piece that does not begin with one */
     AQ_SPLIT_ISOLATE,      /* each match is a piece, and so is what lies between two matches */
     AQ_SPLIT_KEEP,         /* each match is a piece; what lies between is dropped */
+    AQ_SPLIT_BEHIND,       /* a piece ends behind each match */
+    AQ_SPLIT_BEFORE,       /* a piece begins with each match */
 };
 
 enum { AQ_SPLIT_STAGES_MAX = 8, AQ_SPLIT_PATTERN_BYTES_MAX = 64 << 10 };

@@ -14,7 +14,8 @@ static inline const char *aq_token_bytes(const struct aq_tokenizer *t, uint32_t 
     return t ? aq_tokenizer_token_bytes(t, id, ret_bytes) : NULL;
 }
 
-/* Bytes it adds to generated text: none for EOS and other special tokens.  Never NULL. */
+/* Bytes it adds to generated text, which goes on from a prompt: none for EOS and other special
+ * tokens.  Never NULL.  Together they need not be UTF-8; aq_tokenizer_repair() makes them so. */
 static inline const char *aq_token_text(const struct aq_tokenizer *t, uint32_t id,
                                         size_t *ret_bytes)
 {

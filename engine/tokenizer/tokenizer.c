@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct aq_tok_state {
-    struct aq_normalizer_scratch normalizer;
+    struct aq_normalizer_scratch normalizer, spacer;
     struct aq_split_scratch *split;
     struct aq_merge_scratch *merge;
 };
@@ -17,12 +17,14 @@ static int find_nothing(struct aq_tok_load *l, struct aq_err *err)
 {
     char *text = NULL;
     size_t bytes;
-    int rc = aq_tok_read_text(l, "tokenizer.model", &text, &bytes, err);
+    int rc = aq_tok_read_text(l, "tekken.json", &text, &bytes, err);
     free(text);
     return aq_error(err, -ENOENT,
-                    "'%s' has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt, "
-                    "or encoder.json and vocab.bpe%s",
-                    l->dir, rc == 1 ? " (a SentencePiece tokenizer.model is not supported)" : "");
+                    "'%s' has no tokenizer: expected tokenizer.json, or tokenizer.model, or "
+                    "vocab.json and merges.txt, or encoder.json and vocab.bpe%s",
+                    l->dir,
+                    rc == 1 ? " (tekken.json is not read: put the model's tokenizer.json beside it)"
+                            : "");
 }
 
 static int read_files(struct aq_tok_load *l, struct aq_err *err)
@@ -34,6 +36,8 @@ static int read_files(struct aq_tok_load *l, struct aq_err *err)
         rc = aq_tok_read_object(l, "added_tokens.json", &l->added, err);
     if (rc >= 0)
         rc = aq_tok_read_json(l, err);
+    if (rc == 0)
+        rc = aq_tok_read_sentencepiece(l, err);
     if (rc == 0)
         rc = aq_tok_read_gpt2(l, "vocab.json", "merges.txt", err);
     if (rc == 0)
@@ -56,7 +60,7 @@ static int index_added(struct aq_tokenizer *t, struct aq_err *err)
         size_t bytes = token->text_bytes;
         bool normalized = token->flags & AQ_TOKEN_NORMALIZED;
         if (normalized)
-            rc = aq_normalize(&t->normalizer, &scratch, text, bytes, &text, &bytes, err);
+            rc = aq_normalize(&t->normalizer, &scratch, text, bytes, true, &text, &bytes, err);
         if (rc == 0)
             rc = aq_added_put(normalized ? &t->normalized_added : &t->raw_added, text, bytes, id,
                               err);
@@ -68,7 +72,7 @@ static int index_added(struct aq_tokenizer *t, struct aq_err *err)
 static int finish(struct aq_tok_load *l, struct aq_err *err)
 {
     struct aq_tokenizer *t = l->t;
-    int rc = aq_vocab_finish(&t->vocab, err);
+    int rc = aq_vocab_finish(&t->vocab, &t->decoder, err);
     if (rc == 0)
         rc = index_added(t, err);
     if (rc < 0)
@@ -77,10 +81,11 @@ static int finish(struct aq_tok_load *l, struct aq_err *err)
     t->info.token_count = t->vocab.token_count;
     t->info.token_bytes_max = t->vocab.data_bytes_max;
     t->info.hash = XXH3_64bits_digest(l->hash);
-    t->info.memory_bytes = sizeof(*t) + aq_vocab_memory(&t->vocab) +
-                           ((uint64_t)sizeof(*t->merger.slot) << t->merger.slot_bits) +
-                           (uint64_t)sizeof(*t->raw_added.node) *
-                               (t->raw_added.capacity + t->normalized_added.capacity);
+    t->info.memory_bytes =
+        sizeof(*t) + aq_vocab_memory(&t->vocab) +
+        ((uint64_t)sizeof(*t->merger.slot) << t->merger.slot_bits) +
+        (uint64_t)sizeof(*t->raw_added.node) *
+            (t->raw_added.capacity + t->normalized_added.capacity + t->merger.whole.capacity);
     return 0;
 }
 
@@ -94,7 +99,11 @@ int aq_tokenizer_open(struct aq_tokenizer **ret, const char *dir,
                             .t = calloc(1, sizeof(*l.t)),
                             .hash = XXH3_createState(),
                             .template_before = -1,
-                            .template_after = -1};
+                            .template_after = -1,
+                            .model_bos = -1,
+                            .model_eos = -1,
+                            .model_pad = -1,
+                            .model_unk = -1};
     int rc = 0;
     if (!l.t || !l.hash)
         rc = aq_error_memory(err, "tokenizer of '%s'", dir);
@@ -122,6 +131,9 @@ void aq_tokenizer_close(struct aq_tokenizer *t)
         return;
     aq_added_close(&t->raw_added);
     aq_added_close(&t->normalized_added);
+    aq_normalizer_close(&t->normalizer);
+    aq_normalizer_close(&t->spacer);
+    aq_normalizer_close(&t->decoder.respell);
     aq_splitter_close(&t->splitter);
     aq_merger_close(&t->merger);
     aq_vocab_close(&t->vocab);
@@ -191,6 +203,7 @@ void aq_tok_state_close(struct aq_tok_state *s)
     if (!s)
         return;
     aq_normalizer_scratch_close(&s->normalizer);
+    aq_normalizer_scratch_close(&s->spacer);
     aq_split_scratch_close(s->split);
     aq_merge_scratch_close(s->merge);
     free(s);
@@ -210,9 +223,15 @@ static int encode_piece(void *arg, const char *piece, size_t bytes, struct aq_er
     return aq_merge_piece(&e->t->merger, e->s->merge, piece, bytes, e->ids, reterr);
 }
 
-static int encode_plain(struct encode *e, const char *text, size_t bytes)
+/* first: the text is the beginning of the input, nothing was cut off in front of it. */
+typedef int encode_fn(struct encode *e, const char *text, size_t bytes, bool first);
+
+static int encode_plain(struct encode *e, const char *text, size_t bytes, bool first)
 {
-    return aq_split(&e->t->splitter, e->s->split, text, bytes, encode_piece, e, e->reterr);
+    int rc =
+        aq_normalize(&e->t->spacer, &e->s->spacer, text, bytes, first, &text, &bytes, e->reterr);
+    return rc < 0 ? rc
+                  : aq_split(&e->t->splitter, e->s->split, text, bytes, encode_piece, e, e->reterr);
 }
 
 /* Does this match count, and what does it take with it?  As in the tokenizers library. */
@@ -236,7 +255,7 @@ static bool settle_match(const struct encode *e, const char *text, size_t bytes,
 
 /* Takes the added tokens out of the text and hands what lies between to `next`. */
 static int encode_added(struct encode *e, const struct aq_added *added, const char *text,
-                        size_t bytes, int (*next)(struct encode *, const char *, size_t))
+                        size_t bytes, bool first, encode_fn *next)
 {
     struct aq_added_match found;
     size_t done = 0;
@@ -247,19 +266,19 @@ static int encode_added(struct encode *e, const struct aq_added *added, const ch
         if (!settle_match(e, text, bytes, done, &m))
             continue;
         if (m.begin > done)
-            rc = next(e, text + done, m.begin - done);
+            rc = next(e, text + done, m.begin - done, first && done == 0);
         if (rc >= 0)
             rc = put_id(e->ids, m.id, e->reterr);
         done = m.end;
     }
-    return rc >= 0 && done < bytes ? next(e, text + done, bytes - done) : rc;
+    return rc >= 0 && done < bytes ? next(e, text + done, bytes - done, first && done == 0) : rc;
 }
 
-static int encode_raw(struct encode *e, const char *text, size_t bytes)
+static int encode_raw(struct encode *e, const char *text, size_t bytes, bool first)
 {
-    int rc =
-        aq_normalize(&e->t->normalizer, &e->s->normalizer, text, bytes, &text, &bytes, e->reterr);
-    return rc < 0 ? rc : encode_added(e, &e->t->normalized_added, text, bytes, encode_plain);
+    int rc = aq_normalize(&e->t->normalizer, &e->s->normalizer, text, bytes, first, &text, &bytes,
+                          e->reterr);
+    return rc < 0 ? rc : encode_added(e, &e->t->normalized_added, text, bytes, first, encode_plain);
 }
 
 int aq_tokenizer_encode(const struct aq_tokenizer *t, struct aq_tok_state *s, const char *text,
@@ -276,7 +295,7 @@ int aq_tokenizer_encode(const struct aq_tokenizer *t, struct aq_tok_state *s, co
     if (opts.add_bos && t->info.bos_id >= 0)
         rc = put_id(ids, (uint32_t)t->info.bos_id, reterr);
     if (rc >= 0 && bytes)
-        rc = encode_added(&e, &t->raw_added, text, bytes, encode_raw);
+        rc = encode_added(&e, &t->raw_added, text, bytes, true, encode_raw);
     if (rc >= 0 && opts.add_eos && t->info.eos_id >= 0)
         rc = put_id(ids, (uint32_t)t->info.eos_id, reterr);
     if (rc < 0)

@@ -4,9 +4,12 @@
  * a model directory; it never changes after open, so any number of threads may use it, each with
  * its own state.  Knows files, bytes and ids; nothing of models, requests or sampling.
  *
- * Text is bytes.  What is not UTF-8 is encoded byte by byte, each such byte a piece of its own, so
- * that decoding gives back exactly the bytes that were encoded (where the normaliser changes
- * nothing and the vocabulary has a token for each byte). */
+ * Text is bytes.  What is not UTF-8 is encoded byte by byte, each such byte a piece of its own.
+ * There are two kinds of tokenizers.  Byte-level ones (GPT-2's) have tokens of bytes: decoding
+ * gives back exactly the bytes that were encoded, where the normaliser changes nothing.
+ * SentencePiece's have tokens of characters, and bytes for what they lack ("<0xE2>"): decoding
+ * gives UTF-8, in which U+FFFD stands for each byte that is none, and without the space that
+ * encoding put in front of the text. */
 #ifndef AQ_ENGINE_TOKENIZER_TOKENIZER_H
 #define AQ_ENGINE_TOKENIZER_TOKENIZER_H
 
@@ -38,6 +41,8 @@ struct aq_tokenizer_info {
     int32_t bos_id, eos_id, pad_id, unk_id; /* -1: none */
     bool add_bos, add_eos;                  /* what the files put around a text */
     uint32_t token_bytes_max;               /* longest token, decoded */
+    const char *source;    /* the file that has the vocabulary ("tokenizer.json") */
+    char notice[384];      /* a sentence where the files contradict each other; "": there is none */
     uint64_t hash;         /* xxh3-64 over names and bytes of the files that were read */
     uint64_t memory_bytes; /* held until close */
 };
@@ -52,10 +57,10 @@ struct aq_ids {
  * its tokenizer. */
 extern const char *const aq_tokenizer_file_names[];
 
-/* Reads tokenizer.json, or vocab.json + merges.txt, or encoder.json + vocab.bpe, in this order of
- * preference, and the special tokens from tokenizer_config.json, special_tokens_map.json and
- * added_tokens.json.  defaults NULL: none.  -ENOENT names what was looked for; -ENOEXEC names file
- * and component. */
+/* Reads tokenizer.json, or tokenizer.model (SentencePiece, BPE), or vocab.json + merges.txt, or
+ * encoder.json + vocab.bpe, in this order of preference, and the special tokens from
+ * tokenizer_config.json, special_tokens_map.json and added_tokens.json.  defaults NULL: none.
+ * -ENOENT names what was looked for; -ENOEXEC names file and component. */
 int aq_tokenizer_open(struct aq_tokenizer **ret, const char *dir,
                       const struct aq_tokenizer_defaults *defaults, struct aq_err *reterr);
 void aq_tokenizer_close(struct aq_tokenizer *t);
@@ -98,26 +103,38 @@ bool aq_ids_reserve(struct aq_ids *ids, size_t extra);
 
 /* ---- decoding; holes decode to nothing ---- */
 
-/* Appends the bytes of the tokens, which need not be UTF-8. */
+/* Appends the text of the tokens, from the beginning of a sequence on.  It need not be UTF-8 where
+ * tokens are of bytes. */
 void aq_tokenizer_decode(const struct aq_tokenizer *t, const uint32_t *ids, size_t count,
                          bool skip_special, struct aq_buf *out);
 
+/* What the token adds to a text in which *begun says whether something stands already; never NULL.
+ * Text that goes on from another one has begun. */
+const char *aq_tokenizer_next_text(const struct aq_tokenizer *t, uint32_t id, bool skip_special,
+                                   bool *begun, size_t *ret_bytes);
+/* As aq_utf8_step, where what is not UTF-8 is as long as one U+FFFD replaces here. */
+size_t aq_tokenizer_step(const struct aq_tokenizer *t, const char *bytes, size_t count,
+                         bool *ret_valid);
+/* Replaces in out, from begin on, what is not UTF-8 as aq_tokenizer_decode() does. */
+void aq_tokenizer_repair(const struct aq_tokenizer *t, struct aq_buf *out, size_t begin);
+
 /* Decodes token by token and gives out only whole UTF-8 characters: the beginning of a character is
- * held back until it is complete, and what cannot become one is U+FFFD (aq_utf8_step's rule).  All
- * outputs together equal the whole decode after replacement.  A plain value: may be copied. */
+ * held back until it is complete, and what cannot become one is U+FFFD (aq_tokenizer_step's rule).
+ * All outputs together equal the whole decode after replacement.  A plain value: may be copied. */
 struct aq_detok {
     const struct aq_tokenizer *t;
-    bool skip_special;
+    bool skip_special, begun;
     uint8_t pending_count;
     char pending[4];
 };
 
+/* Of a text that goes on from another one, set begun. */
 void aq_detok_start(struct aq_detok *d, const struct aq_tokenizer *t, bool skip_special);
 /* Bytes that one push or flush may write at most. */
 size_t aq_detok_bytes_max(const struct aq_tokenizer *t);
 /* Returns how many bytes were written to out. */
 size_t aq_detok_push(struct aq_detok *d, uint32_t id, char *out);
-/* The end of the sequence: what is still held back becomes U+FFFD. */
+/* The end of the sequence: what is still held back is replaced. */
 size_t aq_detok_flush(struct aq_detok *d, char *out);
 
 #endif

@@ -171,10 +171,52 @@ static void decode_spelling(struct aq_buf *out, const char *text, size_t bytes)
     }
 }
 
-int aq_vocab_finish(struct aq_vocab *v, struct aq_err *reterr)
+/* "<0xE2>": the byte; -1 for other texts.  As the tokenizers library reads it (its ByteFallback
+ * decoder): a digit may be a sign. */
+static int fallback_byte(const char *text, size_t bytes)
 {
+    static const char digits[] = "0123456789abcdef";
+    int value = 0;
+    if (bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
+        return -1;
+    for (size_t i = 3 + (text[3] == '+'); i < 5; i++) {
+        char c = (char)(text[i] >= 'A' && text[i] <= 'F' ? text[i] | 32 : text[i]);
+        const char *digit = c ? strchr(digits, c) : NULL;
+        if (!digit)
+            return -1;
+        value = value * 16 + (int)(digit - digits);
+    }
+    return value;
+}
+
+static int put_data(struct aq_vocab *v, const struct aq_decoder *d,
+                    struct aq_normalizer_scratch *scratch, struct aq_token *t,
+                    struct aq_err *reterr)
+{
+    const char *text = v->text.data + t->text_at;
+    size_t bytes = t->text_bytes;
+    if (d->of_bytes) {
+        if (t->flags & AQ_TOKEN_ADDED)
+            aq_buf_put(&v->data, text, bytes);
+        else
+            decode_spelling(&v->data, text, bytes);
+        return 0;
+    }
+    int rc = aq_normalize(&d->respell, scratch, text, bytes, false, &text, &bytes, reterr);
+    int byte = rc == 0 && d->byte_fallback ? fallback_byte(text, bytes) : -1;
+    if (byte >= 0)
+        t->flags |= AQ_TOKEN_BYTE;
+    if (rc == 0)
+        aq_buf_put(&v->data, byte >= 0 ? &(char){(char)byte} : text, byte >= 0 ? 1 : bytes);
+    return rc;
+}
+
+int aq_vocab_finish(struct aq_vocab *v, const struct aq_decoder *d, struct aq_err *reterr)
+{
+    struct aq_normalizer_scratch scratch = {0};
+    int rc = 0;
     aq_buf_clear(&v->data);
-    for (uint32_t id = 0; id < v->id_end; id++) {
+    for (uint32_t id = 0; rc == 0 && id < v->id_end; id++) {
         struct aq_token *t = aq_vocab_token(v, id);
         if (!t) {
             if (!v->page[id / AQ_VOCAB_PAGE_TOKENS])
@@ -182,18 +224,16 @@ int aq_vocab_finish(struct aq_vocab *v, struct aq_err *reterr)
             continue;
         }
         size_t at = v->data.count;
-        if (t->flags & AQ_TOKEN_ADDED)
-            aq_buf_put(&v->data, v->text.data + t->text_at, t->text_bytes);
-        else
-            decode_spelling(&v->data, v->text.data + t->text_at, t->text_bytes);
-        if (v->data.failed || v->data.count > UINT32_MAX)
-            return aq_error_memory(reterr, "vocabulary of %u tokens", v->token_count);
+        rc = put_data(v, d, &scratch, t, reterr);
+        if (rc == 0 && (v->data.failed || v->data.count > UINT32_MAX))
+            rc = aq_error_memory(reterr, "vocabulary of %u tokens", v->token_count);
         t->data_at = (uint32_t)at;
         t->data_bytes = (uint32_t)(v->data.count - at);
         if (t->data_bytes > v->data_bytes_max)
             v->data_bytes_max = t->data_bytes;
     }
-    return 0;
+    aq_normalizer_scratch_close(&scratch);
+    return rc;
 }
 
 uint64_t aq_vocab_memory(const struct aq_vocab *v)

@@ -5,6 +5,7 @@
 #ifndef AQ_ENGINE_TOKENIZER_VOCAB_H
 #define AQ_ENGINE_TOKENIZER_VOCAB_H
 
+#include "engine/tokenizer/normalizer.h"
 #include "engine/tokenizer/tokenizer.h"
 
 enum aq_token_flag {
@@ -18,6 +19,7 @@ enum aq_token_flag {
     AQ_TOKEN_LSTRIP = 32,
     AQ_TOKEN_RSTRIP = 64,
     AQ_TOKEN_NORMALIZED = 128,
+    AQ_TOKEN_BYTE = 256, /* spelled "<0xE2>", decodes to this byte */
 };
 
 struct aq_token {
@@ -39,13 +41,29 @@ struct aq_vocab {
     uint32_t slot_count;
 };
 
+/* How much of the spaces at the very beginning of a text is not part of it. */
+enum aq_decoder_strip {
+    AQ_STRIP_NOTHING,
+    AQ_STRIP_SPACE,      /* one space */
+    AQ_STRIP_TOKEN,      /* one space, unless a byte token is it */
+    AQ_STRIP_EACH_TOKEN, /* the same of every token until there is text */
+};
+
+/* What tokens decode to. */
+struct aq_decoder {
+    bool of_bytes;      /* they spell bytes as GPT-2 does; else the rest says how it is */
+    bool byte_fallback; /* "<0xE2>" is a byte */
+    enum aq_decoder_strip strip;
+    struct aq_normalizer respell; /* every token by itself */
+};
+
 void aq_vocab_close(struct aq_vocab *v);
 /* -ENOEXEC names id and spelling when either is taken already, when the id is out of range or the
  * spelling is empty. */
 int aq_vocab_add(struct aq_vocab *v, int64_t id, const char *text, size_t bytes, unsigned flags,
                  struct aq_err *reterr);
 /* Decodes the spellings, once all tokens are there and know whether they are added ones. */
-int aq_vocab_finish(struct aq_vocab *v, struct aq_err *reterr);
+int aq_vocab_finish(struct aq_vocab *v, const struct aq_decoder *d, struct aq_err *reterr);
 /* -1 when there is none. */
 int32_t aq_vocab_find(const struct aq_vocab *v, const char *text, size_t bytes);
 uint64_t aq_vocab_memory(const struct aq_vocab *v);

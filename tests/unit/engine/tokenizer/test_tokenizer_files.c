@@ -24,10 +24,14 @@ static void a_missing_tokenizer_names_the_files_looked_for(void **state)
     struct rig r;
     rig_begin(&r);
     assert_refused(&r, -ENOENT,
-                   "tokenizer.json|vocab.json|merges.txt|encoder.json|vocab.bpe|/tmp/aq_tok_");
-    assert_null(strstr(r.err.text, "SentencePiece"));
-    rig_puts(&r, "tokenizer.model", "x");
-    assert_refused(&r, -ENOENT, "tokenizer.json|SentencePiece");
+                   "tokenizer.json|tokenizer.model|vocab.json|merges.txt|encoder.json|vocab.bpe|"
+                   "/tmp/aq_tok_");
+    assert_null(strstr(r.err.text, "tekken"));
+    rig_puts(&r, "tekken.json", "{}");
+    assert_refused(&r, -ENOENT, "tokenizer.json|tekken.json is not read");
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/tekken.json", r.dir);
+    unlink(path);
     rig_end(&r);
 }
 
@@ -199,13 +203,57 @@ static void put_json(struct rig *r, const char *model_more, const char *members)
 #define SPLIT(pattern, behavior, invert)                                                           \
     PRE_OF("{\"type\":\"Split\",\"pattern\":{" pattern "},\"behavior\":\"" behavior                \
            "\",\"invert\":" invert "}," BYTE_LEVEL)
+#define DECODER(steps)                                                                             \
+    "\"pre_tokenizer\":null,\"decoder\":{\"type\":\"Sequence\",\"decoders\":[" steps "]}"
+#define STRIP(content, start, stop)                                                                \
+    "{\"type\":\"Strip\",\"content\":\"" content "\",\"start\":" start ",\"stop\":" stop "}"
+#define METASPACE(scheme)                                                                          \
+    "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"" scheme \
+    "\"}"
 #define REGEX(pattern) SPLIT("\"Regex\":\"" pattern "\"", "Isolated", "false")
+
+struct refused_json {
+    const char *model, *members, *words;
+};
+
+static void assert_refused_json(const struct refused_json *c)
+{
+    struct rig r;
+    rig_begin(&r);
+    put_json(&r, c->model, c->members);
+    assert_refused(&r, -ENOEXEC, c->words);
+    assert_non_null(strstr(r.err.text, r.dir));
+    rig_end(&r);
+}
+
+static void unsupported_components_of_models_of_characters_are_named(void **state)
+{
+    static const struct refused_json cases[] = {
+        {MODEL, "\"pre_tokenizer\":null", "decoder|type"},
+        {MODEL, PRE_OF(""), "decoder|type"},
+        {MODEL, PRE_OF("") ",\"decoder\":{\"type\":\"ByteLevel\"}",
+         "decoder|ByteFallback|no ByteLevel|'ByteLevel'"},
+        {MODEL, PRE_OF("") ",\"decoder\":{\"type\":\"Metaspace\"}", "decoder|Fuse|'Metaspace'"},
+        {MODEL, DECODER("{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}"),
+         "decoder|in this order|ByteFallback behind Fuse"},
+        {MODEL, DECODER(STRIP(" ", "1", "0")), "decoder|in this order|Strip behind Replace"},
+        {MODEL, DECODER("{\"type\":\"Fuse\"}," STRIP(" ", "2", "0")), "decoder|Strip|one space"},
+        {MODEL, DECODER("{\"type\":\"Fuse\"}," STRIP(" ", "1", "1")), "decoder|Strip|from the end"},
+        {MODEL, DECODER("{\"type\":\"Fuse\"}," STRIP("x", "1", "0")), "decoder|Strip|one space"},
+        {MODEL, "\"pre_tokenizer\":{\"type\":\"Metaspace\"}", "pre_tokenizer|replacement|text"},
+        {MODEL, METASPACE("sometimes"), "Metaspace|prepend_scheme|'sometimes'"},
+        {MODEL,
+         PRE_OF("{\"type\":\"Digits\",\"individual_digits\":true},{\"type\":\"Metaspace\","
+                "\"replacement\":\"_\"}"),
+         "Metaspace to be the first"},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++)
+        assert_refused_json(&cases[i]);
+}
 
 static void unsupported_components_are_named(void **state)
 {
-    static const struct {
-        const char *model, *members, *words;
-    } cases[] = {
+    static const struct refused_json cases[] = {
         {"\"type\":\"Unigram\"", PRE, "model|BPE|'Unigram'"},
         {"\"type\":\"WordPiece\"", PRE, "model|BPE|'WordPiece'"},
         {"\"unk_token\":null", PRE, "model|type"},
@@ -213,7 +261,7 @@ static void unsupported_components_are_named(void **state)
         {"\"type\":\"BPE\",\"merges\":[\"a b\",\"b c\"]", PRE, "merges[1]|'bc'|vocabulary"},
         {"\"type\":\"BPE\",\"merges\":[[\"a\"]]", PRE, "merges[0]|left right"},
         {"\"type\":\"BPE\",\"merges\":[\"a b c\"]", PRE, "merges[0]|left right"},
-        {MODEL ",\"byte_fallback\":true", PRE, "model|byte_fallback"},
+        {MODEL ",\"byte_fallback\":1", "\"decoder\":null", "model|byte_fallback"},
         {MODEL ",\"dropout\":0.1", PRE, "model|dropout"},
         {MODEL ",\"end_of_word_suffix\":\"</w>\"", PRE, "model|end_of_word_suffix"},
         {MODEL ",\"ignore_merges\":1", PRE, "ignore_merges|true or false"},
@@ -221,15 +269,19 @@ static void unsupported_components_are_named(void **state)
         {MODEL,
          PRE ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
              "\"Prepend\"}]}",
-         "normalizer|'Prepend'"},
-        {MODEL, "\"pre_tokenizer\":null", "pre_tokenizer|type"},
-        {MODEL, PRE_OF(""), "pre_tokenizer|ByteLevel step, found none"},
-        {MODEL, "\"pre_tokenizer\":{\"type\":\"Metaspace\"}", "pre_tokenizer|'Metaspace'"},
+         "normalizer|'prepend'|text"},
+        {MODEL, PRE ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"x\"}}",
+         "normalizer|Replace|pattern|String"},
+        {MODEL,
+         PRE
+         ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"\"}",
+         "normalizer|Replace|empty"},
         {MODEL, PRE_OF(BYTE_LEVEL ",{\"type\":\"Digits\",\"individual_digits\":true}"),
          "pre_tokenizer|ByteLevel to be the last"},
         {MODEL, "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}", "add_prefix_space|true or false"},
         {MODEL, SPLIT("\"Regex\":\"x\"", "Removed", "false"), "Split|behavior|'Removed'"},
-        {MODEL, SPLIT("\"Regex\":\"x\"", "MergedWithNext", "false"), "Split|'MergedWithNext'"},
+        {MODEL, SPLIT("\"Regex\":\"x\"", "MergedWithNext", "true"), "Split|'MergedWithNext'"},
+        {MODEL, SPLIT("\"Regex\":\"x\"", "Contiguous", "false"), "Split|'Contiguous'"},
         {MODEL, SPLIT("\"Rgex\":\"x\"", "Isolated", "false"), "Split|pattern|Regex|String"},
         {MODEL, REGEX("(x"), "Split|pattern|parenthes"},
         {MODEL, REGEX("\\\\w+"), "Split|byte 0|\\w"},
@@ -273,14 +325,8 @@ static void unsupported_components_are_named(void **state)
         {MODEL, PRE ",\"added_tokens\":[{\"id\":300,\"content\":\"<x>\",\"lstrip\":1}]",
          "added_tokens[0]|lstrip"},
     };
-    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
-        struct rig r;
-        rig_begin(&r);
-        put_json(&r, cases[i].model, cases[i].members);
-        assert_refused(&r, -ENOEXEC, cases[i].words);
-        assert_non_null(strstr(r.err.text, r.dir));
-        rig_end(&r);
-    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++)
+        assert_refused_json(&cases[i]);
 }
 
 static void a_plain_tokenizer_json_is_accepted(void **state)
@@ -489,17 +535,26 @@ static void the_configs_prefix_space_wins(void **state)
     "\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\"}},{"            \
     "\"Sequence\":{\"id\":\"A\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[258]}}}"
 
-static void a_template_decides_about_bos_and_a_flag_where_there_is_none(void **state)
+static void a_flag_decides_about_bos_and_a_template_where_there_is_none(void **state)
 {
     static const struct {
         const char *members, *config;
         bool add_bos;
+        const char *notice;
     } cases[] = {
-        {PRE TEMPLATE, "{}", true},
-        {PRE TEMPLATE, "{\"add_bos_token\":false,\"bos_token\":\"a\"}", true},
+        {PRE TEMPLATE, "{}", true, ""},
+        {PRE TEMPLATE, "{\"add_bos_token\":true,\"bos_token\":\"a\"}", true, ""},
+        {PRE TEMPLATE, "{\"add_bos_token\":null}", true, ""},
+        {PRE TEMPLATE, "{\"add_bos_token\":false,\"bos_token\":\"a\"}", false,
+         "tokenizer_config.json has add_bos_token false: BOS does not stand in front of texts, "
+         "though tokenizer.json puts one there"},
+        {PRE TEMPLATE, "{\"add_eos_token\":true}", true, ""}, /* there is no EOS */
+        {PRE TEMPLATE, "{\"add_eos_token\":true,\"eos_token\":\"b\"}", true,
+         "tokenizer_config.json has add_eos_token true: EOS stands behind texts, though "
+         "tokenizer.json puts none there"},
         {PRE ",\"post_processor\":{\"type\":\"ByteLevel\"}",
-         "{\"add_bos_token\":true,\"bos_token\":\"a\"}", true},
-        {PRE ",\"post_processor\":{\"type\":\"ByteLevel\"}", "{\"bos_token\":\"a\"}", false}};
+         "{\"add_bos_token\":true,\"bos_token\":\"a\"}", true, ""},
+        {PRE ",\"post_processor\":{\"type\":\"ByteLevel\"}", "{\"bos_token\":\"a\"}", false, ""}};
     for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
         struct rig r;
         rig_begin(&r);
@@ -508,8 +563,10 @@ static void a_template_decides_about_bos_and_a_flag_where_there_is_none(void **s
         rig_open(&r, NULL);
         const struct aq_tokenizer_info *info = aq_tokenizer_info(r.t);
         assert_int_equal(info->add_bos, cases[i].add_bos);
-        assert_int_equal(info->bos_id, i < 2 ? 258 : 'a');
-        assert_false(info->add_eos);
+        assert_int_equal(info->bos_id, i < 6 ? 258 : 'a');
+        assert_int_equal(info->add_eos, info->eos_id == 'b');
+        assert_string_equal(info->notice, cases[i].notice);
+        assert_string_equal(info->source, "tokenizer.json");
         rig_end(&r);
     }
 }
@@ -526,6 +583,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ids_may_have_holes),
     cmocka_unit_test(other_tokenizer_classes_are_refused_without_a_tokenizer_json),
     cmocka_unit_test(unsupported_components_are_named),
+    cmocka_unit_test(unsupported_components_of_models_of_characters_are_named),
     cmocka_unit_test(a_plain_tokenizer_json_is_accepted),
     cmocka_unit_test(white_space_is_unicodes_not_pcres),
     cmocka_unit_test(roles_come_from_the_files),
@@ -534,7 +592,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(broken_special_files_are_named),
     cmocka_unit_test(tokens_added_by_the_files_are_found_in_text_and_spelled_out),
     cmocka_unit_test(the_configs_prefix_space_wins),
-    cmocka_unit_test(a_template_decides_about_bos_and_a_flag_where_there_is_none),
+    cmocka_unit_test(a_flag_decides_about_bos_and_a_template_where_there_is_none),
 };
 
 AQ_TEST_MAIN(tests)

@@ -52,8 +52,6 @@ static inline void rig_end(struct rig *r)
         snprintf(path, sizeof(path), "%s/%s", r->dir, *name);
         unlink(path);
     }
-    snprintf(path, sizeof(path), "%s/tokenizer.model", r->dir);
-    unlink(path);
     assert_int_equal(rmdir(r->dir), 0);
     rig_close_tokenizer(r);
     aq_ids_close(&r->ids);
