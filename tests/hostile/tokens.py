@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares `aquifer tokenize`, and --decode, with sentencepiece and tokenizers on random texts and ids:
+
+    tokens.py PROGRAM [--count 100000] [--seed 1] [--only NAME ...] [--models FILE.model ...]
+
+Forms and texts are those of tests/data/tokenizer-families; --models takes other SentencePiece models, which
+are also tried as tokenizer.json (legacy and Metaspace).  Needs what families.py needs."""
+import argparse, json, os, random, subprocess, sys, tempfile
+import sentencepiece
+from tokenizers import Tokenizer
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../data/tokenizer-families"))
+sys.dont_write_bytecode = True
+import families
+
+BATCH = 20000
+
+
+def program(args, folder, records, *options):
+    lines = "".join(json.dumps(r) + "\n" for r in records)
+    run = subprocess.run([args.program, "tokenize", "--model", folder, *options], input=lines.encode(), capture_output=True)
+    if run.returncode:
+        sys.exit("%s: %s" % (folder, run.stderr.decode()[:500]))
+    return [json.loads(line) for line in run.stdout.decode().split("\n") if line]
+
+
+class Report:
+    def __init__(self, name):
+        self.name, self.counts, self.bad = name, {}, 0
+
+    def compare(self, what, inputs, got, want):
+        compared = different = 0
+        for i, g, w in zip(inputs, got, want):
+            if w is None:
+                continue
+            compared += 1
+            if g != w:
+                different += 1
+                if self.bad + different <= 3:
+                    print("  %s: %r: expected %r, found %r" % (what, i[:60], w[:60], g[:60]))
+        a, b = self.counts.get(what, (0, 0))
+        self.counts[what] = a + compared, b + different
+        self.bad += different
+
+    def end(self):
+        print("%-20s %s" % (self.name, ", ".join("%s: %d of %d differ" % (k, b, a) for k, (a, b) in self.counts.items())), flush=True)
+        return self.bad
+
+
+def mixed(bytes_of, ids):
+    """A run of bytes that is UTF-8 in part: tokenizers replaces all of it, sentencepiece and the program what is not."""
+    run = b""
+    for i in ids + [None]:
+        if i in bytes_of:
+            run += bytes_of[i]
+            continue
+        try:
+            run.decode()
+        except UnicodeDecodeError:
+            if len(run.decode(errors="ignore")):
+                return True
+        run = b""
+    return False
+
+
+def batches(args, name):
+    r = random.Random("%s %s" % (args.seed, name))
+    for begin in range(0, args.count, BATCH):
+        texts = families.FIXED if begin == 0 else []
+        yield r, texts + [families.random_text(r) for _ in range(min(BATCH, args.count - begin))]
+
+
+def check_json(args, name, whole, end):
+    report, t = Report(name), Tokenizer.from_str(json.dumps(whole))
+    vocab = whole["model"]["vocab"]
+    bytes_of = {vocab.get("<0x%02X>" % b, -1): bytes([b]) for b in range(256)}
+    bos = t.encode("").ids[:1]
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
+            json.dump(whole, f)
+        for r, texts in batches(args, name):
+            want = [e.ids for e in t.encode_batch(texts)]
+            report.compare("ids", texts, [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])], want)
+            ids = want + [[i for i in families.random_ids(r, end) if t.id_to_token(i)] for _ in texts]
+            back = program(args, folder, [{"ids": i} for i in ids], "--decode", "--bos", "never")
+            cut = [i[:-1] if whole.get("post_processor") and t.encode("").ids[len(bos):] and i[-1:] == t.encode("").ids[-1:] else i for i in ids]
+            text = [None if mixed(bytes_of, i) else t.decode(i, skip_special_tokens=False) for i in cut]
+            report.compare("text", ids, [o["text"] for o in back], text)
+    return report.end()
+
+
+def check_model(args, name, model):
+    report, sp = Report(name), sentencepiece.SentencePieceProcessor(model_proto=model)
+    bos = [sp.bos_id()] if sp.bos_id() >= 0 else []
+    special = {i for i in range(sp.get_piece_size()) if sp.is_control(i) or sp.is_unknown(i)}
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "tokenizer.model"), "wb") as f:
+            f.write(model)
+        for r, texts in batches(args, name):
+            want = [bos + families.sentencepiece_ids(sp, x) for x in texts]
+            report.compare("ids", texts, [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])], want)
+            ids = [i[len(bos):] for i in want] + [families.random_ids(r, sp.get_piece_size()) for _ in texts]
+            ids = [[i for i in x if i not in special] for x in ids]
+            back = program(args, folder, [{"ids": i} for i in ids], "--decode")
+            report.compare("text", ids, [o["text"] for o in back], [sp.decode(i) for i in ids])
+    return report.end()
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("program")
+    p.add_argument("--count", type=int, default=1000)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--only", nargs="*")
+    p.add_argument("--models", nargs="*", default=[])
+    args = p.parse_args()
+    models = families.models()
+    bases = {"text": families.vocab_and_merges(models["llama"]), "bytes": families.byte_vocab_and_merges()}
+    ends = {k: len(v[0]) for k, v in bases.items()}
+    bad = 0
+    for path in args.models:
+        with open(path, "rb") as f:
+            models[os.path.basename(path)] = f.read()
+    for name, model in models.items():
+        if not args.only or name in args.only:
+            bad += check_model(args, name, model)
+    for name, form in families.forms(ends["text"], ends["bytes"]).items():
+        if not args.only or name in args.only:
+            bad += check_json(args, name, families.whole(form, bases), ends[form["base"]])
+    for path in args.models:
+        tokens = families.vocab_and_merges(models[os.path.basename(path)])
+        for kind in ("legacy", "metaspace first"):
+            name = "%s %s" % (os.path.basename(path), kind)
+            if not args.only or name in args.only:
+                bad += check_json(args, name, families.whole(families.forms(len(tokens[0]), 0)[kind], {"text": tokens}), len(tokens[0]))
+    return bad > 0
+
+
+sys.exit(main())
