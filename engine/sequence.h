@@ -51,6 +51,10 @@ struct aq_sequence {
     struct aq_sampling sampling;
     const uint32_t *stop_ids; /* EOS among them unless it is ignored */
     uint32_t stop_id_count;
+    /* Ids that are never chosen, since no token has them: those from id_end on (0: none of them),
+     * and these.  Log-probabilities count them nevertheless. */
+    uint32_t id_end, never_count;
+    const uint32_t *never;
     const uint32_t *forced; /* NULL, or [max_tokens]: taken instead of sampled ones */
     int top_count;          /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
     bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */

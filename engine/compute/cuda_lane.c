@@ -510,8 +510,7 @@ float *aq_compute_cuda_logits(const struct aq_compute_cuda *c)
 /* Ids that may not come now, and those that penalties look at. */
 static uint32_t masked_count(const struct aq_compute_cuda_row *r)
 {
-    const struct aq_sequence *s = r->sequence;
-    return r->given == AQ_CUDA_CHOOSE && aq_sample_masks_stops(s) ? s->stop_id_count : 0;
+    return r->given == AQ_CUDA_CHOOSE ? aq_sample_masked(r->sequence) : 0;
 }
 
 static uint32_t seen_count(const struct aq_compute_cuda_row *r)
@@ -560,12 +559,14 @@ void aq_compute_cuda_answer(struct aq_compute_cuda *c)
     fetch(c, c->answers, c->answers_there, c->answers_bytes);
 }
 
-static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *r)
+static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_compute_cuda_row *r,
+                                   uint32_t vocab)
 {
     const struct aq_sequence *s = r->sequence;
     const struct aq_sampling *p = &s->sampling;
     struct aq_cuda_draw d = {
         .given = r->given,
+        .id_end = aq_sample_id_end(s, vocab),
         .temperature = p->temperature,
         .top_p = p->top_p,
         .min_p = p->min_p,
@@ -584,7 +585,7 @@ static struct aq_cuda_draw draw_of(struct aq_compute_cuda *c, const struct aq_co
     };
     c->top += r->top_count;
     if (d.masked_count)
-        d.masked = give(c, s->stop_ids, d.masked_count * sizeof(*s->stop_ids));
+        aq_sample_masked_ids(s, put(c, d.masked_count * sizeof(*d.masked), &d.masked));
     if (d.seen_count) {
         uint32_t *ids = put(c, d.seen_count * sizeof(*ids), &d.seen);
         memcpy(ids, s->prompt, s->prompt_count * sizeof(*ids));
@@ -610,7 +611,7 @@ void aq_compute_cuda_choose(struct aq_compute_cuda *c, const struct aq_compute_c
     struct aq_cuda_draw *draw = put(c, rows * sizeof(*draw), &r.draws);
     bool changes = false, tops = false;
     for (uint32_t i = 0; i < rows; i++) {
-        draw[i] = draw_of(c, &row[i]);
+        draw[i] = draw_of(c, &row[i], vocab);
         changes |= draw[i].before != NULL;
         tops |= draw[i].top_count > 0;
     }

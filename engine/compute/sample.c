@@ -179,23 +179,48 @@ static uint32_t sample_top_k(const struct aq_sequence *s, const float *logits, u
     return draw(s, work, truncate_tail(p, work, count, total), work[0].logit);
 }
 
-/* A copy of the logits with stop ids masked and penalties applied. */
+uint32_t aq_sample_id_end(const struct aq_sequence *s, uint32_t vocab)
+{
+    return s->id_end && s->id_end < vocab ? s->id_end : vocab;
+}
+
+static bool masks_stops(const struct aq_sequence *s)
+{
+    return s->token_count < s->min_tokens && s->stop_id_count > 0;
+}
+
+uint32_t aq_sample_masked(const struct aq_sequence *s)
+{
+    return s->never_count + (masks_stops(s) ? s->stop_id_count : 0);
+}
+
+void aq_sample_masked_ids(const struct aq_sequence *s, uint32_t *ret)
+{
+    if (s->never_count)
+        memcpy(ret, s->never, s->never_count * sizeof(*ret));
+    if (masks_stops(s))
+        memcpy(ret + s->never_count, s->stop_ids, s->stop_id_count * sizeof(*ret));
+}
+
+static void mask(float *logits, const uint32_t *ids, uint32_t count, uint32_t vocab)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (ids[i] < vocab)
+            logits[ids[i]] = -INFINITY;
+    }
+}
+
+/* A copy of the logits with ids masked and penalties applied. */
 static const float *adjust(const struct aq_sequence *s, const float *logits, uint32_t vocab,
-                           bool masked, const struct aq_sample_work *work)
+                           const struct aq_sample_work *work)
 {
     memcpy(work->logits, logits, vocab * sizeof(*logits));
-    for (uint32_t i = 0; masked && i < s->stop_id_count; i++) {
-        if (s->stop_ids[i] < vocab)
-            work->logits[s->stop_ids[i]] = -INFINITY;
-    }
+    mask(work->logits, s->never, s->never_count, vocab);
+    if (masks_stops(s))
+        mask(work->logits, s->stop_ids, s->stop_id_count, vocab);
     if (aq_sample_has_penalties(&s->sampling))
         penalise(s, work->logits, work->candidate, vocab);
     return work->logits;
-}
-
-bool aq_sample_masks_stops(const struct aq_sequence *s)
-{
-    return s->token_count < s->min_tokens && s->stop_id_count > 0;
 }
 
 uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
@@ -205,10 +230,12 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
     const struct aq_sampling *p = &s->sampling;
     if (s->forced)
         return s->forced[s->token_count];
-    bool masked = aq_sample_masks_stops(s);
+    bool adjusted = aq_sample_masked(s) || aq_sample_has_penalties(p);
     uint32_t best = stat->argmax;
-    if (masked || aq_sample_has_penalties(p)) {
-        logits = adjust(s, logits, vocab, masked, work);
+    if (adjusted)
+        logits = adjust(s, logits, vocab, work);
+    vocab = aq_sample_id_end(s, vocab);
+    if (adjusted || best >= vocab) {
         best = 0;
         for (uint32_t i = 1; i < vocab; i++)
             best = logits[i] > logits[best] ? i : best;

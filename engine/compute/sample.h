@@ -20,14 +20,18 @@ struct aq_sample_work {
 };
 
 /* The next token of s.  logits [vocab] are raw and stay untouched; stat is theirs.
- * Order: stop ids masked below min_tokens, penalties, temperature, top_k, top_p, min_p, draw.
+ * Order: ids masked (those without a token; stop ids below min_tokens), penalties, temperature,
+ * top_k, top_p, min_p, draw.
  * The draw uses Philox with key seed and counter (record_hash, choice and step). */
 uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
                          const struct aq_logits_stat *stat, uint32_t vocab,
                          const struct aq_sample_work *work);
 
-/* Are the stop ids masked now?  Are there penalties? */
-bool aq_sample_masks_stops(const struct aq_sequence *s);
+/* The end of the ids that may be chosen.  Below it, how many may not come now (some may be counted
+ * twice, or lie past it), and those: [aq_sample_masked()].  Are there penalties? */
+uint32_t aq_sample_id_end(const struct aq_sequence *s, uint32_t vocab);
+uint32_t aq_sample_masked(const struct aq_sequence *s);
+void aq_sample_masked_ids(const struct aq_sequence *s, uint32_t *ret);
 bool aq_sample_has_penalties(const struct aq_sampling *s);
 
 /* The best `count` (<= AQ_TOP_MAX) entries of a row by logit, lowest id first on ties, as natural

@@ -3,7 +3,6 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/opts_from.h"
-#include "engine/tokenizer/tokenizer.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -27,6 +26,56 @@ static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_e
     };
     rc = aq_tokenizer_open(&g->tokenizer, dir, &defaults, reterr);
     return rc < 0 ? rc : aq_tok_state_open(&g->rules.tok_state, g->tokenizer, reterr);
+}
+
+/* An EOS is chosen, whatever it is called. */
+static bool is_eos(const struct aq_engine_info *i, uint32_t id)
+{
+    for (uint32_t n = 0; n < i->eos_count; n++)
+        if (i->eos_id[n] == id)
+            return true;
+    return false;
+}
+
+/* The model may have more ids than there are tokens: what is generated is text, so the others are
+ * never chosen. */
+static int find_never(struct aq_generator *g, struct aq_err *reterr)
+{
+    const struct aq_engine_info *i = g->info;
+    uint32_t end = g->tokenizer ? aq_tokenizer_info(g->tokenizer)->id_end : i->vocab;
+    for (uint32_t n = 0; n < i->eos_count; n++)
+        end = i->eos_id[n] >= end && i->eos_id[n] < i->vocab ? i->eos_id[n] + 1 : end;
+    end = end < i->vocab ? end : i->vocab;
+    for (uint32_t id = 0; g->tokenizer && id < end; id++) {
+        if (aq_tokenizer_token_text(g->tokenizer, id) || is_eos(i, id))
+            continue;
+        if (!aq_ids_reserve(&g->never, 1))
+            return aq_error_memory(reterr, "%zu ids without a token", g->never.count + 1);
+        g->never.item[g->never.count++] = id;
+    }
+    g->record_rules.id_end = end;
+    g->record_rules.never = g->never.item;
+    g->record_rules.never_count = (uint32_t)g->never.count;
+    return 0;
+}
+
+static void say_what_differs(const struct aq_generator *g, const struct aq_log *log)
+{
+    uint32_t end = g->record_rules.id_end, vocab = g->info->vocab;
+    size_t holes = g->never.count;
+    const char *notice = g->tokenizer ? aq_tokenizer_info(g->tokenizer)->notice : "";
+    if (*notice)
+        aq_log_line(log, AQ_LOG_INFO, "bos: %s", notice);
+    if (end < vocab && holes)
+        aq_log_line(log, AQ_LOG_INFO,
+                    "ids %u to %u and %zu below them have no token and are never chosen", end,
+                    vocab - 1, holes);
+    else if (end < vocab)
+        aq_log_line(log, AQ_LOG_INFO, "ids %u to %u have no token and are never chosen", end,
+                    vocab - 1);
+    else if (holes)
+        aq_log_line(log, AQ_LOG_INFO, "%zu ids, the first %u, have no token and are never chosen",
+                    holes, g->never.item[0]);
 }
 
 static int open_rules(struct aq_generator *g, const struct aq_options *o, struct aq_err *reterr)
@@ -59,7 +108,7 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
     g->record_rules = (struct aq_record_rules){
         .tokenizer = g->tokenizer, .eos_ids = i->eos_id, .eos_count = i->eos_count};
     g->result_rules = (struct aq_result_rules){.tokenizer = g->tokenizer, .model = i->name};
-    return rc;
+    return rc < 0 ? rc : find_never(g, reterr);
 }
 
 static int open_texts(struct aq_generator *g, const struct aq_options *o,
@@ -81,6 +130,8 @@ int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const 
     rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), reterr);
     if (rc < 0)
         aq_generator_close(g);
+    else
+        say_what_differs(g, log);
     return rc;
 }
 
@@ -101,6 +152,7 @@ void aq_generator_close(struct aq_generator *g)
     aq_template_close(g->prompt_template);
     aq_tok_state_close(g->rules.tok_state);
     aq_tokenizer_close(g->tokenizer);
+    aq_ids_close(&g->never);
     *g = (struct aq_generator){0};
 }
 

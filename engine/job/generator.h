@@ -11,11 +11,13 @@
 #include "engine/records/record.h"
 #include "engine/records/request.h"
 #include "engine/records/result.h"
+#include "engine/tokenizer/tokenizer.h"
 
 struct aq_generator {
     struct aq_engine *engine;
     const struct aq_engine_info *info;
     struct aq_tokenizer *tokenizer; /* NULL: a shape without files; prompts are ids */
+    struct aq_ids never;            /* ids below record_rules.id_end that have no token */
     struct aq_template *prompt_template;
     struct aq_unknown_fields unknown;
     struct aq_request_rules rules;

@@ -28,6 +28,10 @@ struct aq_record_rules {
     const struct aq_tokenizer *tokenizer;
     const uint32_t *eos_ids;
     uint32_t eos_count;
+    /* Ids that are never chosen: from id_end on (0: none of them), and these. */
+    uint32_t id_end;
+    const uint32_t *never;
+    uint32_t never_count;
 };
 
 struct aq_record {

@@ -120,7 +120,8 @@ struct aq_cuda_top {
 /* What is wanted of a row, and how its token is drawn: what engine/compute/sample.c takes from a
  * sequence. */
 struct aq_cuda_draw {
-    uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen */
+    uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen ... */
+    uint32_t id_end;    /* ... below this one */
     float temperature;  /* 0: the largest logit, of equal ones the lowest id */
     float top_p, min_p; /* 1, 0: off */
     uint32_t top_k;     /* 0: off */

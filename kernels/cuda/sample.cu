@@ -238,6 +238,19 @@ AQ_DEVICE_FN float raw_logit(const struct aq_cuda_draw *d, const float *logits, 
     return at == UINT64_MAX ? logits[id] : d->before[at];
 }
 
+/* The largest logit, of equal ones the lowest id; 0 where none is possible. */
+AQ_DEVICE_FN uint32_t best_of(const struct row *r, struct sampler *s)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = threadIdx.x; i < r->vocab; i += SAMPLE_THREADS) {
+        uint64_t place = static_cast<uint64_t>(~aq_cu_rank(r->logits[i])) << 32 | i;
+        if (isfinite(r->logits[i]) && place < least)
+            least = place;
+    }
+    least = block_min(least, s->count);
+    return least == UINT64_MAX ? 0 : static_cast<uint32_t>(least);
+}
+
 __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     sample_row(struct aq_cuda_rows rows, double unit)
 {
@@ -246,7 +259,9 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 1)
     const struct aq_logits_stat *raw = &rows.raw[blockIdx.x];
     uint32_t token = d->given != AQ_CUDA_CHOOSE ? d->given : rows.now[blockIdx.x].argmax;
     struct row r = {
-        rows.logits + blockIdx.x * rows.stride, rows.vocab, 0, 0, unit, 0, UINT64_MAX, false};
+        rows.logits + blockIdx.x * rows.stride, d->id_end, 0, 0, unit, 0, UINT64_MAX, false};
+    if (d->given == AQ_CUDA_CHOOSE && token >= d->id_end)
+        token = best_of(&r, s);
     r.best = r.logits[token];
     if (d->given == AQ_CUDA_CHOOSE && d->temperature > 0 && r.best > -INFINITY) {
         r.inverse = 1.0 / static_cast<double>(d->temperature);

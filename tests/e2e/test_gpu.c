@@ -473,6 +473,45 @@ static void sampled_tokens_are_the_cpus(void **state)
     }
 }
 
+/* Most ids have no token, and those that would come have none either. */
+static void with_holes(struct output *o, uint32_t i)
+{
+    o->s.id_end = 1000;
+    o->s.never = rig.golden[i].tokens;
+    o->s.never_count = TOKENS;
+    o->s.sampling.temperature = i == 1 ? 1 : 0;
+    o->s.top_count = 0;
+    o->s.logprobs = o->logprobs;
+}
+
+static bool is_never(uint32_t id, uint32_t i)
+{
+    bool found = id >= 1000;
+    for (uint32_t n = 0; n < TOKENS; n++)
+        found = found || id == rig.golden[i].tokens[n];
+    return found;
+}
+
+static void ids_without_a_token_are_never_chosen(void **state)
+{
+    struct output cpu[PROMPTS], gpu[PROMPTS];
+    struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32, .ways = with_holes};
+    uint32_t beyond = 0;
+    (void)state;
+    run(cpu, &s, false);
+    s.place = &places[0];
+    run(gpu, &s, false);
+    for (uint32_t i = 0; i < PROMPTS; i++) {
+        assert_memory_equal(gpu[i].tokens, cpu[i].tokens, sizeof(cpu[i].tokens));
+        for (uint32_t n = 0; n < TOKENS; n++) {
+            assert_false(is_never(cpu[i].tokens[n], i));
+            beyond += rig.golden[i].tokens[n] >= 1000;
+        }
+    }
+    assert_in_range(beyond, 1, PROMPTS * TOKENS - 1); /* both kinds would have come */
+    expect_near(gpu, cpu, 1e-3f, "holes");
+}
+
 /* Kernels choose, or the host where somebody looks at the logits: of all sequences, or of one that
  * sits among others. */
 static void who_watches_changes_nothing(void **state)
@@ -650,6 +689,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
+    cmocka_unit_test(ids_without_a_token_are_never_chosen),
     cmocka_unit_test(who_watches_changes_nothing),
     cmocka_unit_test(a_chosen_token_comes_home_as_a_few_bytes),
     cmocka_unit_test(a_failure_of_the_gpu_ends_the_run),

@@ -20,7 +20,7 @@ static const char *const way_names[WAYS] = {"greedy", "temperature", "top_k",   
 struct rig {
     struct aq_sequence seq[ROWS];
     struct aq_cuda_draw draw[ROWS];
-    uint32_t ids[ROWS][IDS], stop[ROWS][IDS];
+    uint32_t ids[ROWS][IDS], stop[ROWS][IDS], masked[ROWS][IDS];
     float *before, *logits;
     size_t stride;
     uint32_t vocab;
@@ -63,11 +63,17 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
                               .tokens = x->ids[r] + prompt,
                               .token_count = generated,
                               .stop_ids = x->stop[r],
-                              .stop_id_count = way == MASKED ? kc_below(kc, IDS) : 0,
-                              .min_tokens = IDS};
+                              .min_tokens = IDS,
+                              .id_end = kc_below(kc, 2) ? 1 + kc_below(kc, x->vocab) : 0,
+                              .never = x->stop[r] + IDS / 2,
+                              .never_count = way == MASKED ? IDS / 2 : 0};
     draw_sampling(kc, &s->sampling, way, x->vocab);
     const struct aq_sampling *p = &s->sampling;
+    if (way == MASKED)
+        s->stop_id_count = kc_below(kc, IDS / 2);
+    aq_sample_masked_ids(s, x->masked[r]);
     x->draw[r] = (struct aq_cuda_draw){.given = AQ_CUDA_CHOOSE,
+                                       .id_end = aq_sample_id_end(s, x->vocab),
                                        .temperature = p->temperature,
                                        .top_p = p->top_p,
                                        .min_p = p->min_p,
@@ -81,8 +87,8 @@ static void make_row(struct kc *kc, struct rig *x, uint32_t r, uint32_t way)
                                        .seen = x->ids[r],
                                        .prompt_count = prompt,
                                        .seen_count = prompt + generated,
-                                       .masked = x->stop[r],
-                                       .masked_count = s->stop_id_count,
+                                       .masked = x->masked[r],
+                                       .masked_count = aq_sample_masked(s),
                                        .before = x->before + 2 * IDS * r};
     for (uint32_t i = 0; i < x->vocab; i++) { /* some that are impossible */
         if (kc_below(kc, 16) == 0)

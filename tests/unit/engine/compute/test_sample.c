@@ -263,6 +263,59 @@ static void stop_ids_wait_for_min_tokens(void **state)
     free(r);
 }
 
+static void draw_way(struct aq_sampling *p, uint64_t seed, uint64_t i)
+{
+    *p = (struct aq_sampling){.temperature = 0.5f + (float)aq_prng_below(seed, i, 1, 3),
+                              .top_p = 1,
+                              .repetition_penalty = 1,
+                              .seed = seed,
+                              .record_hash = i};
+    switch (aq_prng_below(seed, i, 2, 6)) {
+    case 0: p->temperature = 0; break;
+    case 1: p->top_k = 5; break;
+    case 2: p->top_p = 0.7f; break;
+    case 3: p->min_p = 0.1f; break;
+    case 4: p->repetition_penalty = 1.3f; break;
+    default: break;
+    }
+}
+
+/* Whatever the way to choose: as if the model had never thought of them. */
+static void ids_without_a_token_are_as_good_as_impossible(void **state)
+{
+    enum { END = 400 };
+    static const uint32_t never[] = {7, 120, 121, 390};
+    uint32_t differ = 0;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct rig *r = open_rig(seed), *small = open_rig(seed);
+        for (uint32_t i = 0; i < VOCAB; i++)
+            small->logits[i] = i < END ? r->logits[i] : -INFINITY;
+        for (size_t i = 0; i < AQ_ARRAY_LEN(never); i++)
+            small->logits[never[i]] = -INFINITY;
+        fill_stat(small);
+        float log_sum_exp = r->stat.log_sum_exp;
+        for (uint64_t i = 0; i < 100; i++) {
+            draw_way(&r->s.sampling, seed, i);
+            small->s.sampling = r->s.sampling;
+            r->s.id_end = r->s.never_count = 0;
+            uint32_t any = sample(r);
+            r->s.id_end = END;
+            r->s.never = never;
+            r->s.never_count = AQ_ARRAY_LEN(never);
+            uint32_t token = sample(r);
+            assert_int_equal(token, sample(small));
+            differ += token != any;
+        }
+        struct aq_top top;
+        aq_sample_tops(&top, 1, r->logits, &r->stat, VOCAB);
+        assert_int_equal(top.id, r->stat.argmax); /* log-probabilities are of all ids */
+        assert_true(r->stat.log_sum_exp == log_sum_exp);
+        free(small);
+        free(r);
+    }
+    assert_true(differ > 100);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tops_equal_a_full_sort),
     cmocka_unit_test(draws_stay_within_the_truncation),
@@ -271,6 +324,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(greedy_takes_the_lowest_of_equals),
     cmocka_unit_test(penalties_count_prompt_and_output_as_defined),
     cmocka_unit_test(stop_ids_wait_for_min_tokens),
+    cmocka_unit_test(ids_without_a_token_are_as_good_as_impossible),
 };
 
 AQ_TEST_MAIN(tests)
