@@ -321,8 +321,11 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
     print_memory(hooks, json_object_get(document, "memory"));
     print_numa(hooks, json_object_get(document, "numa"));
     print_io(hooks, json_object_get(document, "io"));
-    aq_hooks_outputf(hooks, "tokenizers  Unicode %s, NFC of Unicode %s\n", AQ_UNICODE_VERSION,
-                     AQ_UNICODE_VERSION_NFC);
+    aq_hooks_outputf(
+        hooks,
+        "tokenizers  tokenizer.json, tokenizer.model (SentencePiece's BPE), vocab.json "
+        "and merges.txt; Unicode %s, NFC of Unicode %s\n",
+        AQ_UNICODE_VERSION, AQ_UNICODE_VERSION_NFC);
     if (o->cache)
         print_cache(hooks, json_object_get(document, "cache"));
     json_decref(document);

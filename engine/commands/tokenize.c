@@ -51,6 +51,8 @@ int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hook
     int rc = aq_checkpoint_resolve(o->model, dir, sizeof(dir), reterr);
     if (rc == 0)
         rc = aq_tokenizer_open(&t, dir, NULL, reterr);
+    if (rc == 0 && *aq_tokenizer_info(t)->notice)
+        aq_hooks_line(hooks, AQUIFER_INFO, "%s", aq_tokenizer_info(t)->notice);
     if (rc == 0)
         rc = open_streams(&in, &out, o, hooks, reterr);
     if (rc == 0) {

@@ -133,8 +133,10 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
                            (row->output_sum + (r->params.echo ? row->prompt_sum : 0));
     if (r->echo_request)
         c->output_bytes += strlen(r->echo_request);
-    for (uint32_t i = 0; i < r->prompt_count; i++)
+    for (uint32_t i = 0; i < r->prompt_count; i++) {
         j->prompt_histogram[r->prompts[i].count]++;
+        c->bos_twice += r->prompts[i].bos_twice;
+    }
     if (!j->g.result_rules.malformed)
         j->g.result_rules.malformed = r->form;
 }
@@ -423,6 +425,17 @@ static void print_defaults(struct printer *p, const struct aq_job *j)
     end_line(p);
 }
 
+static void print_bos_twice(struct printer *p, const struct aq_job *j)
+{
+    if (!j->counts.bos_twice)
+        return;
+    aq_buf_printf(&p->text,
+                  "bos: %" PRIu64 " prompt%s with BOS already and got another one in front; "
+                  "--bos never adds none",
+                  j->counts.bos_twice, j->counts.bos_twice == 1 ? " began" : "s began");
+    end_line(p);
+}
+
 static void print_machine(struct printer *p, const struct aq_job *j)
 {
     const struct aq_engine_info *i = j->g.info;
@@ -477,6 +490,7 @@ void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, con
         print_counts(&p, j);
     if (!few)
         print_defaults(&p, j);
+    print_bos_twice(&p, j);
     print_machine(&p, j);
     if (!few)
         print_output(&p, j);

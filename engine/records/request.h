@@ -74,6 +74,7 @@ struct aq_prompt {
     uint32_t dropped;    /* tokens cut off by truncation */
     uint32_t max_tokens; /* the record's, lowered by --overlong clip */
     bool bos;            /* ids[0] is BOS */
+    bool bos_twice;      /* the text began with it, and got another one */
     bool estimated;      /* without a tokenizer: as many ids as the text may have, all 0 */
     struct aq_text text; /* with echo: the text in front of the generated text */
 };

@@ -45,6 +45,24 @@ static bool estimate_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_co
     return *ret != NULL;
 }
 
+/* A tokenizer may have tokens that were added behind the model's last one. */
+static bool check_encoded(struct aq_request *r, const struct aq_ids *ids)
+{
+    const struct aq_request_rules *rules = r->draft->rules;
+    for (size_t i = 0; i < ids->count; i++) {
+        if (ids->item[i] < rules->vocab)
+            continue;
+        const char *token = aq_tokenizer_token_text(rules->tokenizer, ids->item[i]);
+        char q[64];
+        return aq_request_refuse(r, AQ_RECORD_TOKEN_OUT_OF_RANGE, prompt_name(r),
+                                 "'%s': the text has '%s', token %u of the tokenizer; the model's "
+                                 "end at %u",
+                                 prompt_name(r), aq_quote(q, sizeof(q), token, strlen(token)),
+                                 ids->item[i], rules->vocab - 1);
+    }
+    return true;
+}
+
 static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_count,
                         struct aq_text text, int *ret_rc)
 {
@@ -65,6 +83,10 @@ static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_coun
     struct aq_encode_opts opts = {.parse_special = true};
     int rc = aq_tokenizer_encode(rules->tokenizer, rules->tok_state, text.bytes, text.count, opts,
                                  &ids, &err);
+    if (rc == 0 && !check_encoded(r, &ids)) {
+        aq_ids_close(&ids);
+        return false;
+    }
     if (rc == 0) {
         *ret_count = ids.count;
         *ret = take_ids(r, ids.count, ret_rc);
@@ -179,6 +201,7 @@ static bool tokenise_prompt(struct aq_request *r, struct aq_prompt *p,
         add = false; /* given ids that bring their own */
     if (add)
         ids[0] = (uint32_t)bos_id;
+    p->bos_twice = add && count && ids[1] == (uint32_t)bos_id;
     p->ids = ids + !add;
     p->count = (uint32_t)count + add;
     p->max_tokens = r->params.max_tokens;

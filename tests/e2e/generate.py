@@ -35,6 +35,38 @@ class Generate(Rig):
             self.assertEqual(r["usage"]["prompt_tokens"], len(g["prompt_ids"]))
             self.assertEqual(r["text"], g["text"])
 
+    def test_ids_without_a_token_are_never_chosen(self):
+        """A tokenizer without tokens that would come, at the end and in the middle, and one prompt with BOS twice."""
+        want = golden(6)
+        gone = {t for g in want for t in g["tokens"][::5] if t > 300} | set(range(4000, 4096))
+        model = self.path("model")
+        os.mkdir(model)
+        for name in os.listdir(MODEL):
+            os.symlink(os.path.join(MODEL, name), os.path.join(model, name))
+        for name in ("vocab.json", "merges.txt"):
+            os.remove(os.path.join(model, name))
+        with open(os.path.join(MODEL, "vocab.json"), encoding="utf-8") as f:
+            vocab = {t: i for t, i in json.load(f).items() if i not in gone}
+        with open(os.path.join(MODEL, "merges.txt"), encoding="utf-8") as f:
+            merges = [m for m in f.read().split("\n")[1:] if m and m.replace(" ", "") in vocab and
+                      all(p in vocab for p in m.split())]
+        with open(os.path.join(model, "vocab.json"), "w", encoding="utf-8") as f:
+            json.dump(vocab, f)
+        with open(os.path.join(model, "merges.txt"), "w", encoding="utf-8") as f:
+            f.write("\n".join(merges))
+        records = [{"id": i, "prompt": g["prompt_ids"]} for i, g in enumerate(want)]
+        self.write(records + [{"id": "twice", "prompt": "</s>She said"}])
+        done = self.run_program([PROGRAM, "generate", "--model", model, "--device", "cpu", "--input", self.input,
+                                 "--output", self.output, "--compute", "f32", "--max-tokens", "64"])
+        said = done.stderr.decode()
+        self.assertEqual(said.count("have no token and are never chosen"), 1)
+        self.assertIn(f"ids 4000 to 4095 and {len(gone) - 96} below them have no token", said)
+        self.assertEqual(said.count("bos: 1 prompt began with BOS already"), 1)
+        found = self.results()
+        for i, g in enumerate(want):
+            self.assertTrue(gone & set(g["tokens"]))
+            self.assertFalse(gone & set(found[i]["tokens"]))
+
     def test_greedy_tokens_under_h2o_are_the_golden_ones(self):
         with open(os.path.join(MODEL, "golden", "h2o_greedy.json"), encoding="utf-8") as f:
             want = json.load(f)

@@ -453,6 +453,31 @@ static void bos_never_stands_nowhere(void **state)
     assert_int_equal(read_line(rig, "{\"prompt\": \"She said\"}")->prompts[0].count, 2);
 }
 
+static void a_text_that_begins_with_bos_already_is_noted(void **state)
+{
+    struct rig *rig = *state;
+    struct aq_request *r = read_line(rig, "{\"prompt\": [\"She said\", \"</s>She said\"]}");
+    assert_good(r);
+    assert_false(r->prompts[0].bos_twice);
+    assert_true(r->prompts[1].bos_twice);
+    assert_int_equal(r->prompts[1].count, 4);
+    assert_false(read_line(rig, "{\"prompt\": [2, 7]}")->prompts[0].bos_twice);
+    rig->rules.bos = AQ_BOS_NEVER;
+    assert_false(read_line(rig, "{\"prompt\": \"</s>She\"}")->prompts[0].bos_twice);
+}
+
+static void tokens_behind_the_models_last_are_refused(void **state)
+{
+    struct rig *rig = *state;
+    struct aq_request *r = read_line(rig, "{\"prompt\": \"She\"}");
+    assert_good(r);
+    rig->rules.vocab = r->prompts[0].ids[1];
+    assert_refused(rig, "{\"prompt\": \"She\"}", AQ_RECORD_TOKEN_OUT_OF_RANGE, "prompt");
+    assert_non_null(strstr(rig->r->error.message, "'She'"));
+    rig->rules.vocab++;
+    assert_good(read_line(rig, "{\"prompt\": \"She\"}"));
+}
+
 /* ---- parameters ---- */
 
 static void every_parameter_is_read(void **state)
@@ -801,6 +826,8 @@ static const struct CMUnitTest tests[] = {
     T(text_lines_are_prompts),
     T(bos_always_stands_in_front_of_everything_once),
     T(bos_never_stands_nowhere),
+    T(a_text_that_begins_with_bos_already_is_noted),
+    T(tokens_behind_the_models_last_are_refused),
     T(every_parameter_is_read),
     T(null_means_the_default),
     T(values_out_of_range_are_invalid_parameters),

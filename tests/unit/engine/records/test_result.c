@@ -4,12 +4,15 @@
 
 #include "base/json.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum { VOCAB = 4096, EOS = 2, SPECIAL = 1 };
@@ -324,6 +327,62 @@ static void echo_puts_the_prompt_in_front_of_text_and_lists(void **state)
     assert_int_equal(json_array_size(json_object_get(o, "tokens")), 1); /* never the prompt's */
 }
 
+/* Another tokenizer: a SentencePiece model, whose texts begin with a space that is not theirs. */
+static void take_model(struct rig *rig)
+{
+    char dir[TEMP_PATH_MAX], command[3 * PATH_MAX];
+    temp_dir(dir, "result");
+    snprintf(command, sizeof(command), "%s/tokenizer.model", dir);
+    assert_int_equal(symlink(test_data_path("tokenizer-families/llama.model"), command), 0);
+    aq_tok_state_close(rig->rules.tok_state);
+    aq_tokenizer_close(rig->tokenizer);
+    rig->tokenizer = NULL;
+    rig->rules.tok_state = NULL;
+    assert_int_equal(aq_tokenizer_open(&rig->tokenizer, dir, NULL, NULL), 0);
+    assert_int_equal(aq_tok_state_open(&rig->rules.tok_state, rig->tokenizer, NULL), 0);
+    temp_remove(dir);
+    rig->rules.tokenizer = rig->record_rules.tokenizer = rig->result_rules.tokenizer =
+        rig->tokenizer;
+    rig->rules.bos_id = 1;
+}
+
+static void generated_text_keeps_the_space_behind_its_prompt(void **state)
+{
+    struct rig *rig = *state;
+    take_model(rig);
+    start(rig, "{\"prompt\": \"the work\", \"echo\": true, \"logprobs\": 0, \"max_tokens\": 8}");
+    give_text(rig, 0, "the"); /* "\u2581the": a word of its own */
+    const json_t *o = format(rig), *lp = json_object_get(o, "logprobs");
+    assert_string_equal(get_string(o, "text"), "the work the");
+    const json_t *offset = json_object_get(lp, "text_offset");
+    size_t count = json_array_size(offset);
+    assert_true(count >= 4);
+    assert_int_equal(json_integer_value(json_array_get(offset, 1)), 0); /* behind BOS */
+    assert_int_equal(json_integer_value(json_array_get(offset, 2)), 3);
+    assert_int_equal(json_integer_value(json_array_get(offset, count - 1)), 8);
+    start(rig, "{\"prompt\": \"the work\", \"max_tokens\": 8}");
+    give_text(rig, 0, "the");
+    assert_string_equal(get_string(format(rig), "text"), " the");
+    start(rig, "{\"prompt\": [1, 261], \"echo\": true, \"max_tokens\": 0}");
+    give(rig, 0, NULL, 0);
+    assert_int_not_equal(*get_string(format(rig), "text"), ' ');
+}
+
+static void byte_tokens_that_are_no_text_become_one_replacement_each(void **state)
+{
+    struct rig *rig = *state;
+    take_model(rig);
+    start(rig, "{\"prompt\": \"the\", \"logprobs\": 0, \"max_tokens\": 8}");
+    static const uint32_t ids[] = {3 + 0xe4, 3 + 0xbd, 3 + '!', 3 + 0xc3, 3 + 0xa9, 3 + 0xff};
+    give(rig, 0, ids, AQ_ARRAY_LEN(ids));
+    const json_t *o = format(rig);
+    assert_string_equal(get_string(o, "text"), "\xef\xbf\xbd\xef\xbf\xbd!\xc3\xa9\xef\xbf\xbd");
+    static const int offsets[] = {0, 1, 2, 3, 4, 4};
+    const json_t *offset = json_object_get(json_object_get(o, "logprobs"), "text_offset");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(offsets); i++)
+        assert_int_equal(json_integer_value(json_array_get(offset, i)), offsets[i]);
+}
+
 static void scoring_alone_generates_nothing(void **state)
 {
     struct rig *rig = *state;
@@ -583,6 +642,8 @@ static const struct CMUnitTest tests[] = {
     T(logprobs_list_every_generated_token),
     T(logprobs_of_none_beside_the_token_are_empty_objects),
     T(echo_puts_the_prompt_in_front_of_text_and_lists),
+    T(generated_text_keeps_the_space_behind_its_prompt),
+    T(byte_tokens_that_are_no_text_become_one_replacement_each),
     T(scoring_alone_generates_nothing),
     T(parts_of_characters_have_names_of_their_own),
     T(a_zero_byte_can_be_a_key_for_every_reader),
