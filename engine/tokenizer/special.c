@@ -63,6 +63,8 @@ int aq_tok_read_added(struct aq_tok_load *l, const json_t *token, int64_t id, bo
     int rc = read_flags(token, special, &flags, err);
     if (rc < 0)
         return rc;
+    if (l->sentencepiece) /* whose normaliser sees only what lies between them */
+        flags &= ~(unsigned)AQ_TOKEN_NORMALIZED;
     int32_t have = aq_vocab_find(v, content, strlen(content));
     if (have >= 0) {
         struct aq_token *t = aq_vocab_token(v, (uint32_t)have);

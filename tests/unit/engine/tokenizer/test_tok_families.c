@@ -208,6 +208,26 @@ static void the_config_says_what_stands_around_the_text_of_a_model(void **state)
     }
 }
 
+static void tokens_added_to_a_model_are_found_in_the_text_as_it_is(void **state)
+{
+    struct rig r;
+    rig_begin(&r);
+    rig_copy(&r, "tokenizer.model", "tokenizer-families/llama.model");
+    rig_puts(&r, "tokenizer_config.json",
+             "{\"added_tokens_decoder\":{\"900\":{\"content\":\"<|end|>\",\"normalized\":true}}}");
+    rig_open(&r, NULL);
+    rig_encode(&r, "<|end|>the<|end|>", 17, plain);
+    assert_int_equal(r.ids.count, 3);
+    assert_int_equal(r.ids.item[0], 900);
+    assert_int_equal(r.ids.item[2], 900);
+    assert_int_equal(aq_tokenizer_find(r.t,
+                                       "\xe2\x96\x81"
+                                       "the",
+                                       6),
+                     r.ids.item[1]);
+    rig_end(&r);
+}
+
 static void a_tokenizer_json_wins_over_a_model(void **state)
 {
     struct rig r;
@@ -420,6 +440,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(models_cut_off_or_of_other_fields_are_refused),
     cmocka_unit_test(a_model_without_what_it_needs_is_refused),
     cmocka_unit_test(the_config_says_what_stands_around_the_text_of_a_model),
+    cmocka_unit_test(tokens_added_to_a_model_are_found_in_the_text_as_it_is),
     cmocka_unit_test(a_tokenizer_json_wins_over_a_model),
     cmocka_unit_test(forms_encode_and_decode_as_the_tokenizers_library_does),
     cmocka_unit_test(a_character_without_a_token_is_named),
