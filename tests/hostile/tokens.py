@@ -75,7 +75,8 @@ def check_json(args, name, whole, end):
     report, t = Report(name), Tokenizer.from_str(json.dumps(whole))
     vocab = whole["model"]["vocab"]
     bytes_of = {vocab.get("<0x%02X>" % b, -1): bytes([b]) for b in range(256)}
-    bos = t.encode("").ids[:1]
+    around = t.encode("").ids
+    behind = around[1:]  # of what stands around a text; --decode leaves it out
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf-8") as f:
             json.dump(whole, f)
@@ -84,7 +85,7 @@ def check_json(args, name, whole, end):
             report.compare("ids", texts, [o["ids"] for o in program(args, folder, [{"text": x} for x in texts])], want)
             ids = want + [[i for i in families.random_ids(r, end) if t.id_to_token(i)] for _ in texts]
             back = program(args, folder, [{"ids": i} for i in ids], "--decode", "--bos", "never")
-            cut = [i[:-1] if whole.get("post_processor") and t.encode("").ids[len(bos):] and i[-1:] == t.encode("").ids[-1:] else i for i in ids]
+            cut = [i[:-1] if behind and i[-1:] == behind else i for i in ids]
             text = [None if mixed(bytes_of, i) else t.decode(i, skip_special_tokens=False) for i in cut]
             report.compare("text", ids, [o["text"] for o in back], text)
     return report.end()
@@ -119,6 +120,7 @@ def main():
     bases = {"text": families.vocab_and_merges(models["llama"]), "bytes": families.byte_vocab_and_merges()}
     ends = {k: len(v[0]) for k, v in bases.items()}
     bad = 0
+    models = {name + ".model": model for name, model in models.items()}
     for path in args.models:
         with open(path, "rb") as f:
             models[os.path.basename(path)] = f.read()
