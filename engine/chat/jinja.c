@@ -67,6 +67,56 @@ bool aq_jinja_names(const struct aq_jinja *t, const char *name)
     return false;
 }
 
+/* Behind filters, conditions and slices: what a value is taken from. */
+static const struct aq_jinja_node *source_of(const struct aq_jinja *t, uint32_t node)
+{
+    const struct aq_jinja_node *n = &t->node[node];
+    for (;;) {
+        bool slice = n->kind == AQ_JINJA_ITEM && t->node[n->second].kind == AQ_JINJA_SLICE;
+        if (n->kind == AQ_JINJA_COND)
+            n = &t->node[n->second];
+        else if (n->kind == AQ_JINJA_FILTER || slice)
+            n = &t->node[n->first];
+        else
+            return n;
+    }
+}
+
+static bool is_member(const struct aq_jinja *t, const struct aq_jinja_node *n, const char *name)
+{
+    if (n->kind == AQ_JINJA_ATTRIBUTE)
+        return aq_text_is(n->text, name);
+    const struct aq_jinja_node *key = &t->node[n->second];
+    return n->kind == AQ_JINJA_ITEM && key->kind == AQ_JINJA_STRING && aq_text_is(key->text, name);
+}
+
+/* Whether some assignment gives the member to the variable. */
+static bool holds_member(const struct aq_jinja *t, struct aq_text variable, const char *name)
+{
+    for (uint32_t i = 1; i < t->node_count; i++) {
+        const struct aq_jinja_node *n = &t->node[i], *target = &t->node[n->first];
+        if (n->kind == AQ_JINJA_SET && target->kind == AQ_JINJA_NAME &&
+            target->text.count == variable.count &&
+            !memcmp(target->text.bytes, variable.bytes, variable.count) &&
+            is_member(t, source_of(t, n->second), name))
+            return true;
+    }
+    return false;
+}
+
+bool aq_jinja_iterates_member(const struct aq_jinja *t, const char *name)
+{
+    for (uint32_t i = 1; i < t->node_count; i++) {
+        if (t->node[i].kind != AQ_JINJA_FOR)
+            continue;
+        const struct aq_jinja_node *n = source_of(t, t->node[i].second);
+        if (is_member(t, n, name) || (n->kind == AQ_JINJA_NAME && (aq_text_is(n->text, name) ||
+                                                                   holds_member(t, n->text, name))))
+            return true;
+    }
+    return false;
+}
+
 /* Bytes of all strings, which bound what a rendering may take. */
 static uint64_t text_bytes(const json_t *v)
 {

@@ -39,6 +39,10 @@ void aq_jinja_close(struct aq_jinja *t);
 /* Whether the template reads a variable or function of this name anywhere. */
 bool aq_jinja_names(const struct aq_jinja *t, const char *name);
 
+/* Whether a loop goes through an attribute of this name, or through a variable that holds one: then
+ * the template knows that it may be a list. */
+bool aq_jinja_iterates_member(const struct aq_jinja *t, const char *name);
+
 struct aq_jinja_input {
     const json_t *variables; /* object */
     struct tm now;           /* of strftime_now */

@@ -416,8 +416,8 @@ static bool choose_by_test(struct aq_jinja_run *r, const struct aq_jinja_value *
     if (a->count > off && (test = aq_jinja_test_find(name)) < 0)
         return aq_jinja_fail(r, "select, reject: test '%.*s' is not supported", (int)name.count,
                              name.bytes);
-    const struct aq_jinja_arguments rest = {
-        a->item + off + 1, a->named, a->count > off ? a->count - off - 1 : 0, a->named_count};
+    const struct aq_jinja_arguments rest = {test >= 0 ? a->item + off + 1 : NULL, a->named,
+                                            test >= 0 ? a->count - off - 1 : 0, a->named_count};
     for (uint32_t i = 0; i < items.count; i++) {
         struct aq_jinja_value v = items.item[i];
         bool is;

@@ -435,8 +435,8 @@ bool aq_jinja_iterate(struct aq_jinja_run *r, const struct aq_jinja_value *v,
 {
     *ret = (struct aq_jinja_list){0};
     if (aq_jinja_is(v, AQ_JINJA_IS_ITERATOR)) {
-        ret->item = v->list->item + v->list->at;
         ret->count = ret->capacity = v->list->count - v->list->at;
+        ret->item = ret->count ? v->list->item + v->list->at : NULL;
         v->list->at = v->list->count;
         return true;
     }

@@ -22,8 +22,9 @@
 #define HELD_GUESS_BYTES (4 * AQ_MIB)
 /* From here on a line's share of the memory is worth a word. */
 #define LONG_LINE_BYTES (1 * AQ_MIB)
-/* JSON in memory is larger than its text: a list of short ids about eight times. */
-enum { PARSED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
+/* JSON in memory is larger than its text: a list of short ids about eight times.  A conversation is
+ * copied while it is rendered, about as often. */
+enum { PARSED_PER_TEXT = 8, RENDERED_PER_TEXT = 8, EXIT_ERROR_RECORDS = 3 };
 
 /* ---- open ---- */
 
@@ -85,8 +86,9 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
     j->hooks = hooks;
     j->log = aq_job_log(j);
     int rc = aq_job_open_output(j, reterr);
+    bool kept = rc == 0 && !o->chat_time && aq_job_manifest_chat_time(j, j->chat_time);
     if (rc == 0)
-        rc = aq_generator_open(&j->g, o, &j->log, reterr);
+        rc = aq_generator_open(&j->g, o, kept ? j->chat_time : o->chat_time, &j->log, reterr);
     if (rc == 0)
         rc = open_input(j, reterr);
     if (rc < 0)
@@ -98,12 +100,18 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
 
 /* ---- plan ---- */
 
+/* What the longest line takes while it is read. */
+static uint64_t reading_bytes(const struct aq_job *j)
+{
+    return j->line_max * (PARSED_PER_TEXT + (j->counts.chats ? RENDERED_PER_TEXT : 0));
+}
+
 /* Memory for records in flight depends on the number of seats, and that on the memory that is left:
  * a first plan with a guess tells the seats, a second one holds what two records a seat need. */
 static int plan_seats(struct aq_job *j, struct aq_err *reterr)
 {
     uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
-    uint64_t fixed = 2 * results + j->line_max * PARSED_PER_TEXT;
+    uint64_t fixed = 2 * results + reading_bytes(j);
     j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
     uint64_t guess = j->held_limit;
     j->workload.queue_bytes = fixed + guess;
@@ -134,7 +142,7 @@ static int plan(struct aq_job *j, struct aq_err *reterr)
     if (rc == -ENOBUFS && j->line_max > LONG_LINE_BYTES)
         aq_job_note(j, AQUIFER_WARNING,
                     "the longest input line has %.1f MB; %.1f MB of memory are kept for reading it",
-                    1e-6 * (double)j->line_max, 1e-6 * (double)(j->line_max * PARSED_PER_TEXT));
+                    1e-6 * (double)j->line_max, 1e-6 * (double)reading_bytes(j));
     return rc;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * aquifer tokenize: opens what the command line names and hands it to
  * engine/commands/tokenize_lines.h. */
+#include "engine/chat/chat.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/commands/commands.h"
 #include "engine/commands/tokenize_lines.h"
@@ -39,25 +40,38 @@ static int open_streams(FILE **ret_in, FILE **ret_out, const struct aq_options *
     return 0;
 }
 
+static int open_chat(struct aq_chat **ret, const char *dir, struct aq_err *reterr)
+{
+    int rc = aq_chat_open(ret, dir, NULL, reterr);
+    const char *problem = rc == 0 ? aq_chat_problem(*ret) : NULL;
+    return problem ? aq_error(reterr, -ENOEXEC, "--chat: %s", problem) : rc;
+}
+
 int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hooks,
                     struct aq_err *reterr)
 {
     char dir[PATH_MAX];
     struct aq_tokenizer *t = NULL;
+    struct aq_chat *chat = NULL;
     FILE *in = NULL, *out = NULL;
     struct aq_tokenize_stats stats = {0};
     if (!o->model)
         return aq_error(reterr, -EINVAL, "tokenize: expected --model DIR");
+    if (o->chat && o->decode)
+        return aq_error(reterr, -EINVAL, "tokenize: --chat and --decode exclude each other");
     int rc = aq_checkpoint_resolve(o->model, dir, sizeof(dir), reterr);
     if (rc == 0)
         rc = aq_tokenizer_open(&t, dir, NULL, reterr);
     if (rc == 0 && *aq_tokenizer_info(t)->notice)
         aq_hooks_line(hooks, AQUIFER_INFO, "%s", aq_tokenizer_info(t)->notice);
+    if (rc == 0 && o->chat)
+        rc = open_chat(&chat, dir, reterr);
     if (rc == 0)
         rc = open_streams(&in, &out, o, hooks, reterr);
     if (rc == 0) {
         struct aq_tokenize_opts opts = {
             .decode = o->decode,
+            .chat = chat,
             .no_bos = o->bos == AQ_BOS_NEVER,
             .input_name = is_standard(o->input) ? "standard input" : o->input,
             .output_name = is_standard(o->output) ? "standard output" : o->output,
@@ -71,6 +85,7 @@ int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hook
     if (out && fclose(out) != 0 && rc == 0)
         rc =
             aq_error(reterr, -EIO, "output '%s': %s", o->output ? o->output : "-", strerror(errno));
+    aq_chat_close(chat);
     aq_tokenizer_close(t);
     return rc < 0 ? rc : stats.errors ? 3 : 0;
 }

@@ -113,6 +113,49 @@ static bool encode_record(struct run *r, const json_t *record, struct bad_line *
     return true;
 }
 
+/* Where the messages are: in the record, in the body of a batch line, or the line itself. */
+static const json_t *chat_body(const json_t *record)
+{
+    const json_t *body = json_object_get(record, "body");
+    return json_is_object(body) ? body : record;
+}
+
+static bool encode_chat(struct run *r, const json_t *record, struct bad_line *bad)
+{
+    const json_t *body = chat_body(record), *tools = json_object_get(body, "tools");
+    const json_t *kwargs = json_object_get(body, "chat_template_kwargs");
+    bool continues = json_is_true(json_object_get(body, "continue_final_message"));
+    const json_t *add = json_object_get(body, "add_generation_prompt");
+    struct aq_chat_request chat = {
+        .messages = json_is_array(record) ? record : json_object_get(body, "messages"),
+        .tools = json_array_size(tools) ? tools : NULL,
+        .kwargs = json_is_object(kwargs) ? kwargs : NULL,
+        .add_generation_prompt = add ? json_is_true(add) : !continues,
+        .continue_final_message = continues,
+    };
+    const char *param = "messages";
+    struct aq_err err = {0};
+    aq_buf_clear(&r->text);
+    r->ids.count = 0;
+    int rc = aq_chat_render(&r->text, r->opts->chat, &chat, &param, &err);
+    const struct aq_encode_opts opts = {.parse_special = true};
+    if (rc == 0)
+        rc = aq_tokenizer_encode(r->t, r->state, r->text.data ? r->text.data : "", r->text.count,
+                                 opts, &r->ids, &err);
+    r->out.failed |= rc == -ENOMEM;
+    if (rc < 0) {
+        snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
+        return refuse(bad, "invalid_record", param);
+    }
+    aq_buf_puts(&r->out, "\"text\":");
+    aq_buf_json_string(&r->out, r->text.data ? r->text.data : "", r->text.count);
+    aq_buf_puts(&r->out, ",\"ids\":");
+    aq_buf_json_u32s(&r->out, r->ids.item, r->ids.count);
+    r->stats->text_bytes += r->text.count;
+    r->stats->ids += r->ids.count;
+    return true;
+}
+
 static bool read_ids(struct run *r, const json_t *ids, struct bad_line *bad)
 {
     size_t i;
@@ -171,6 +214,8 @@ static bool decode_record(struct run *r, const json_t *record, struct bad_line *
 static bool put_id(struct run *r, const json_t *record, struct bad_line *bad)
 {
     const json_t *id = json_object_get(record, "id");
+    if (!id && r->opts->chat)
+        id = json_object_get(record, "custom_id");
     aq_buf_puts(&r->out, "{");
     if (!id || json_is_null(id))
         return true;
@@ -220,7 +265,7 @@ static bool parse_line(struct run *r, const char *text, size_t bytes, json_t **r
         snprintf(bad->message, sizeof(bad->message), "%.500s", err.text);
         return refuse(bad, "invalid_json", NULL);
     }
-    if (!json_is_object(*ret)) {
+    if (!json_is_object(*ret) && !(r->opts->chat && json_is_array(*ret))) {
         snprintf(bad->message, sizeof(bad->message), "expected an object, found another type");
         return refuse(bad, "invalid_record", NULL);
     }
@@ -238,7 +283,9 @@ static int run_line(struct run *r, const char *text, size_t bytes, struct aq_err
         ok = put_id(r, record, &bad);
         size_t keep = r->out.count;
         if (ok)
-            ok = r->opts->decode ? decode_record(r, record, &bad) : encode_record(r, record, &bad);
+            ok = r->opts->decode ? decode_record(r, record, &bad)
+                 : r->opts->chat ? encode_chat(r, record, &bad)
+                                 : encode_record(r, record, &bad);
         if (!ok && !r->out.failed)
             r->out.count = keep;
     } else {

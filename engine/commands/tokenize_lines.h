@@ -6,6 +6,7 @@
 #define AQ_ENGINE_COMMANDS_TOKENIZE_LINES_H
 
 #include "base/err.h"
+#include "engine/chat/chat.h"
 #include "engine/tokenizer/tokenizer.h"
 
 #include <stdio.h>
@@ -14,7 +15,8 @@ enum { AQ_TOKENIZE_LINE_MAX = 64 << 20 }; /* bytes of one input line */
 
 struct aq_tokenize_opts {
     bool decode; /* {"ids": [...]} to {"text": ...}; else {"text": ...} to {"ids": [...]} */
-    bool no_bos; /* never BOS in front; else what the tokenizer's files say */
+    const struct aq_chat *chat; /* messages to {"text": the prompt, "ids": ...}; NULL: texts */
+    bool no_bos;                /* never BOS in front; else what the tokenizer's files say */
     const char *input_name, *output_name; /* for messages */
     /* Non-zero: stop before the next line.  NULL: never asked. */
     int (*interrupted)(void *user);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/job/generator.h"
 
+#include "engine/chat/chat.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/opts_from.h"
+#include "engine/job/suggested.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 
-static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_err *reterr)
+static int open_tokenizer(struct aq_generator *g, const char *model, const char *chat_time,
+                          struct aq_err *reterr)
 {
     if (!model)
         return 0; /* a shape: prompts are ids, results have no text */
@@ -25,7 +28,9 @@ static int open_tokenizer(struct aq_generator *g, const char *model, struct aq_e
         .add_bos = i->add_bos,
     };
     rc = aq_tokenizer_open(&g->tokenizer, dir, &defaults, reterr);
-    return rc < 0 ? rc : aq_tok_state_open(&g->rules.tok_state, g->tokenizer, reterr);
+    if (rc == 0)
+        rc = aq_tok_state_open(&g->rules.tok_state, g->tokenizer, reterr);
+    return rc < 0 ? rc : aq_chat_open(&g->chat, dir, chat_time, reterr);
 }
 
 /* An EOS is chosen, whatever it is called. */
@@ -87,6 +92,7 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
     if (rc < 0)
         return rc;
     r->tokenizer = g->tokenizer;
+    r->chat = g->chat;
     r->vocab = i->vocab;
     r->context = i->context;
     r->bos_id = t ? t->bos_id : i->bos_id;
@@ -112,22 +118,34 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
 }
 
 static int open_texts(struct aq_generator *g, const struct aq_options *o,
-                      const struct aq_engine_info *info, struct aq_err *reterr)
+                      const struct aq_engine_info *info, const char *chat_time,
+                      struct aq_err *reterr)
 {
     g->info = info;
-    int rc = open_tokenizer(g, o->model ? o->model : o->tokenizer, reterr);
+    int rc = open_tokenizer(g, o->model ? o->model : o->tokenizer, chat_time, reterr);
     return rc < 0 ? rc : open_rules(g, o, reterr);
 }
 
-int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
-                      struct aq_err *reterr)
+static int open_suggestions(struct aq_generator *g, const struct aq_options *o,
+                            const struct aq_log *log, struct aq_err *reterr)
+{
+    char dir[PATH_MAX];
+    if (!o->model)
+        return 0;
+    int rc = aq_checkpoint_resolve(o->model, dir, sizeof(dir), reterr);
+    return rc < 0 ? rc : aq_suggested_params(&g->rules.defaults, o, dir, log, reterr);
+}
+
+int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const char *chat_time,
+                      const struct aq_log *log, struct aq_err *reterr)
 {
     assert(g && o);
     *g = (struct aq_generator){0};
     struct aq_engine_opts opts;
     int rc = aq_engine_opts_from(&opts, o, log, reterr);
     rc = rc < 0 ? rc : aq_engine_open(&g->engine, &opts, reterr);
-    rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), reterr);
+    rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), chat_time, reterr);
+    rc = rc < 0 ? rc : open_suggestions(g, o, log, reterr);
     if (rc < 0)
         aq_generator_close(g);
     else
@@ -139,7 +157,7 @@ int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,
                              const struct aq_engine_info *info, struct aq_err *reterr)
 {
     *g = (struct aq_generator){0};
-    int rc = open_texts(g, o, info, reterr);
+    int rc = open_texts(g, o, info, NULL, reterr);
     if (rc < 0)
         aq_generator_close(g);
     return rc;
@@ -150,6 +168,7 @@ void aq_generator_close(struct aq_generator *g)
     aq_engine_close(g->engine);
     aq_request_defaults_close(&g->rules.defaults);
     aq_template_close(g->prompt_template);
+    aq_chat_close(g->chat);
     aq_tok_state_close(g->rules.tok_state);
     aq_tokenizer_close(g->tokenizer);
     aq_ids_close(&g->never);

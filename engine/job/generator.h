@@ -16,6 +16,7 @@
 struct aq_generator {
     struct aq_engine *engine;
     const struct aq_engine_info *info;
+    struct aq_chat *chat;           /* NULL with tokenizer */
     struct aq_tokenizer *tokenizer; /* NULL: a shape without files; prompts are ids */
     struct aq_ids never;            /* ids below record_rules.id_end that have no token */
     struct aq_template *prompt_template;
@@ -25,10 +26,10 @@ struct aq_generator {
     struct aq_result_rules result_rules;
 };
 
-/* Fills *g, which must stay where it is; o and log are borrowed.  On failure what was opened is
- * closed. */
-int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const struct aq_log *log,
-                      struct aq_err *reterr);
+/* Fills *g, which must stay where it is; o and log are borrowed.  chat_time: what chat templates
+ * take for now (engine/chat/chat.h), NULL: the present.  On failure what was opened is closed. */
+int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const char *chat_time,
+                      const struct aq_log *log, struct aq_err *reterr);
 /* The same without an engine, for those that only read records; of info, which is borrowed, the
  * model's part is read. */
 int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,

@@ -15,6 +15,7 @@
 #ifndef AQ_ENGINE_JOB_JOB_H
 #define AQ_ENGINE_JOB_JOB_H
 
+#include "engine/chat/chat.h"
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
 #include "engine/job/flight.h"
@@ -49,6 +50,7 @@ struct aq_job_counts {
     uint64_t sequences, prompt_tokens, output_tokens; /* of valid ones; output: at most */
     uint64_t scored;    /* valid ones that want log-probabilities of their prompts */
     uint64_t bos_twice; /* prompts of valid ones that began with BOS and got another */
+    uint64_t chats;     /* valid ones that are conversations */
     uint32_t prompt_max;
     uint64_t output_bytes; /* of all results, about, at most */
 };
@@ -104,6 +106,7 @@ struct aq_job {
     struct aq_log log;
 
     struct aq_generator g;
+    char chat_time[AQ_CHAT_TIME_BYTES]; /* of an earlier run that is gone on with */
 
     struct aq_input *input;
     struct aq_row *rows;
@@ -193,6 +196,9 @@ void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, con
                             void *user);
 
 /* ---- manifest.c ---- */
+/* What chat templates took for the present time in an earlier run, which a run that goes on must
+ * take, too: before the records are read.  false: there is none. */
+bool aq_job_manifest_chat_time(struct aq_job *j, char ret[AQ_CHAT_TIME_BYTES]);
 /* What an earlier run left must agree with this one; -EINVAL carries the table of differences. */
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);

@@ -92,6 +92,16 @@ static void add_reading(json_t **v, const struct aq_job *j)
     set_hash(v, "input_hash", aq_input_hash(j->input));
 }
 
+/* Only where there are conversations: results of earlier versions know nothing of them. */
+static void add_chat(json_t **v, const struct aq_job *j)
+{
+    if (!j->counts.chats || !j->g.chat)
+        return;
+    const char *time = aq_chat_time(j->g.chat);
+    set_hash(v, "chat_template", aq_chat_hash(j->g.chat));
+    aq_json_put(v, "chat_time", time ? json_string(time) : json_null());
+}
+
 static void add_sampling(json_t **v, const struct aq_params *p)
 {
     aq_json_put(v, "max_tokens", json_integer(p->max_tokens));
@@ -123,6 +133,7 @@ static json_t *manifest_values(const struct aq_job *j)
     json_t *v = json_object();
     add_model(&v, j);
     add_reading(&v, j);
+    add_chat(&v, j);
     add_sampling(&v, &j->g.rules.defaults);
     return v;
 }
@@ -310,6 +321,22 @@ static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
     j->old.sums_expected = json_is_true(json_object_get(m, "sums"));
     json_decref(m);
     return rc;
+}
+
+bool aq_job_manifest_chat_time(struct aq_job *j, char ret[AQ_CHAT_TIME_BYTES])
+{
+    json_t *m = NULL;
+    struct aq_err unused;
+    if (!j->manifest || j->o->overwrite || aq_file_size(j->manifest) < 0 ||
+        read_manifest(&m, j, &unused) < 0)
+        return false; /* what is wrong with it is said when it is compared */
+    const char *time =
+        json_string_value(json_object_get(json_object_get(m, "values"), "chat_time"));
+    bool good = time && aq_chat_time_valid(time);
+    if (good)
+        snprintf(ret, AQ_CHAT_TIME_BYTES, "%s", time);
+    json_decref(m);
+    return good;
 }
 
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)

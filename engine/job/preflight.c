@@ -124,6 +124,7 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     c->valid++;
     c->sequences += row->sequences;
     c->scored += row->prompt_logprobs;
+    c->chats += r->chat;
     c->prompt_tokens += row->prompt_sum;
     c->output_tokens += row->output_sum;
     c->prompt_max = row->prompt_max > c->prompt_max ? row->prompt_max : c->prompt_max;
@@ -423,6 +424,12 @@ static void print_defaults(struct printer *p, const struct aq_job *j)
                                     "harness records do not)"
                                   : " (this tokenizer adds none)");
     end_line(p);
+    if (j->counts.chats) {
+        const char *time = aq_chat_time(j->g.chat);
+        aq_buf_printf(&p->text, "chat: %" PRIu64 " records, by the model's chat template%s%s",
+                      j->counts.chats, time ? "; its present time is " : "", time ? time : "");
+        end_line(p);
+    }
 }
 
 static void print_bos_twice(struct printer *p, const struct aq_job *j)

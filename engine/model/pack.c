@@ -33,7 +33,14 @@ uint64_t aq_pack_item_bytes(const struct aq_store_item_desc *d)
 /* Beside the tokenizer's files: what a directory needs to be a model directory, and what a licence
  * asks to be kept with the weights. */
 static const char *const more_files[] = {
-    "config.json", "generation_config.json", "LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE", NULL,
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+    NULL,
 };
 
 enum { FILES_MAX = 64, STEP_NAME_BYTES = 32 };

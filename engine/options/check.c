@@ -4,6 +4,7 @@
 
 #include "base/types.h"
 #include "base/units.h"
+#include "engine/chat/chat.h"
 #include "engine/options/kv.h"
 #include "offload/numa.h"
 
@@ -24,6 +25,14 @@ int aq_check_device(const char *label, const char *text, struct aq_err *reterr)
         return 0; /* whether there is one is found out when it is wanted */
     return aq_error(reterr, -EINVAL, "%s: expected auto, cpu, cuda or cuda:N, found '%s'", label,
                     text);
+}
+
+int aq_check_chat_time(const char *label, const char *text, struct aq_err *reterr)
+{
+    if (aq_chat_time_valid(text))
+        return 0;
+    return aq_error(reterr, -EINVAL, "%s: expected 2026-01-31 or 2026-01-31T12:00:00, found '%s'",
+                    label, text);
 }
 
 int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reterr)

@@ -60,7 +60,8 @@ struct aq_options {
     char *input, *output;
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
-    char *prompt_field, *prompt_template;
+    char *prompt_field, *prompt_template, *chat_time;
+    bool generation_config_all;
     char *tokenizer;     /* plan: whose files a shape takes */
     uint32_t max_tokens; /* default 32 */
     uint32_t min_tokens;
@@ -101,7 +102,7 @@ struct aq_options {
     struct aq_strings store_output;
     bool verify, list;
     /* tokenize, info, status */
-    bool decode, cache;
+    bool decode, chat, cache;
     char *status_file;
     /* published */
     char *published_file;

@@ -83,6 +83,10 @@ const struct aq_option aq_option_table[] = {
      .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
      .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
              "--stop"},
+    {"chat-time", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHECKED, AT(chat_time),
+     .argument = "DATE[THH:MM:SS]", .check = aq_check_chat_time,
+     .help = "date and time for chat templates that ask for them (default: when the run begins; a "
+             "run that goes on keeps its own)"},
     {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
      AT_LEAST(1), .help = "only the first N records"},
     {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
@@ -160,6 +164,10 @@ const struct aq_option aq_option_table[] = {
      RANGE(0, 20), .help = "log-probabilities of each token and of its N likeliest rivals"},
     {"echo", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_BOOL, AT(echo),
      .help = "the prompt stands in front of the text"},
+    {"generation-config", 0, AQ_GROUP_SAMPLING, GENERATE, AQ_OPTION_CHOICE_ON,
+     AT(generation_config_all), .argument = "WHAT", .choices = "eos|all", .deflt = "eos",
+     .help = "what is taken from the model's generation_config.json: its end tokens, or also how "
+             "it suggests to sample, where no option here says otherwise"},
     {"bos", 0, AQ_GROUP_SAMPLING, GENERATE | TOKENIZE | PLAN, AQ_OPTION_ENUM, AT(bos),
      .argument = "WHEN", .choices = "auto|always|never", .deflt = "auto",
      .help = "begin-of-text token in front of text prompts; auto: as the model's tokenizer does"},
@@ -267,6 +275,9 @@ const struct aq_option aq_option_table[] = {
     /* ---- tokenize, info, status ---- */
     {"decode", 0, AQ_GROUP_JOB, TOKENIZE, AQ_OPTION_BOOL, AT(decode),
      .help = "turn {\"ids\"} back into {\"text\"}"},
+    {"chat", 0, AQ_GROUP_JOB, TOKENIZE, AQ_OPTION_BOOL, AT(chat),
+     .help = "lines are conversations ({\"messages\"}, a batch line, or a list of messages): "
+             "the prompt that the model's chat template makes of each, as text and ids"},
     {"cache", 0, AQ_GROUP_JOB, INFO, AQ_OPTION_BOOL, AT(cache),
      .help = "list the packed stores of the cache directory"},
     {"file", 0, AQ_GROUP_JOB, STATUS, AQ_OPTION_STRING, AT(status_file), .argument = "FILE",

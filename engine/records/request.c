@@ -185,15 +185,15 @@ static bool read_batch_frame(struct aq_request *r)
             json_is_string(method) ? json_string_value(method) : json_type_name(method));
     if (!json_is_string(url))
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "url",
-                                 "'url': expected \"/v1/completions\", found %s",
+                                 "'url': expected \"/v1/completions\" or "
+                                 "\"/v1/chat/completions\", found %s",
                                  json_type_name(url));
-    if (strcmp(json_string_value(url), "/v1/completions"))
+    r->chat = !strcmp(json_string_value(url), "/v1/chat/completions");
+    if (!r->chat && strcmp(json_string_value(url), "/v1/completions") != 0)
         return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_ENDPOINT, "url",
-                                 "'url': expected \"/v1/completions\", found \"%.80s\"%s",
-                                 json_string_value(url),
-                                 strcmp(json_string_value(url), "/v1/chat/completions")
-                                     ? ""
-                                     : " (chat templates are not supported)");
+                                 "'url': expected \"/v1/completions\" or "
+                                 "\"/v1/chat/completions\", found \"%.80s\"",
+                                 json_string_value(url));
     if (!json_is_object(d->body))
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "body",
                                  "'body': expected an object, found %s", json_type_name(d->body));
@@ -216,6 +216,7 @@ static bool read_frame(struct aq_request *r)
         d->body = json_object_get(d->root, "request");
         member = "request";
     }
+    r->chat = r->chat || aq_request_has_messages(r);
     if (member && !aq_json_member_text(&d->raw, line, member))
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, member,
                                  "'%s': expected the name without escapes", member);
@@ -263,11 +264,6 @@ static bool refuse_missing_prompt(struct aq_request *r, const char *field, const
                                  "'%s': expected a string, a list of ids, a list of strings or a "
                                  "list of lists of ids, found %s",
                                  field, json_type_name(v));
-    if (json_object_get(body, "messages"))
-        return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_PARAMETER, "messages",
-                                 "'messages': chat templates are not supported; put the whole text "
-                                 "into '%s'",
-                                 field);
     const char *guess = prompt_guess(body);
     return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field, "'%s' is missing%s%s%s", field,
                              guess ? "; --prompt-field " : "", guess ? guess : "",
@@ -336,7 +332,7 @@ static bool read_prompts(struct aq_request *r, int *ret_rc)
 {
     struct aq_request_draft *d = r->draft;
     const char *field = aq_request_prompt_field(d->rules);
-    const json_t *v = json_object_get(d->body, field);
+    const json_t *v = r->chat ? NULL : json_object_get(d->body, field);
     const json_t *first = json_is_array(v) ? json_array_get(v, 0) : NULL;
     bool list = json_is_string(first) || json_is_array(first);
     size_t count = list && !d->rules->prompt_template ? json_array_size(v) : 1;
@@ -351,6 +347,8 @@ static bool read_prompts(struct aq_request *r, int *ret_rc)
         return false;
     }
     memset(d->prompts, 0, count * sizeof(*d->prompts));
+    if (r->chat)
+        return aq_request_read_chat(r, ret_rc);
     if (d->rules->prompt_template)
         return fill_template(r, ret_rc);
     if (json_is_string(v))
@@ -418,7 +416,7 @@ static void canonical_request(struct aq_buf *b, const struct aq_request *r)
     }
     aq_buf_puts(b, "],\"stop_token_ids\":");
     aq_buf_json_u32s(b, p->stop_ids, p->stop_id_count);
-    aq_buf_puts(b, "}");
+    aq_buf_puts(b, r->chat ? ",\"chat\":1}" : "}");
 }
 
 static int set_key(struct aq_request *r)

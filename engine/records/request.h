@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct aq_chat;
 struct aq_tokenizer;
 struct aq_tok_state;
 
@@ -81,6 +82,7 @@ struct aq_prompt {
 
 struct aq_request {
     enum aq_form form;
+    bool chat;      /* its prompt is made of messages */
     uint64_t index; /* line - 1 over non-blank lines */
     uint64_t line;  /* 1-based line of the file */
     uint64_t key;   /* xxh3-64 of the canonical request; of the line's bytes where there is none */
@@ -117,6 +119,7 @@ struct aq_request_rules {
     const struct aq_tokenizer *tokenizer; /* NULL: prompts can only be ids, unless ... */
     uint32_t token_bytes;                 /* ... this is set, to estimate lengths: bytes a token */
     struct aq_tok_state *tok_state;
+    const struct aq_chat *chat; /* NULL: messages cannot be rendered */
     uint32_t vocab, context;
     int32_t bos_id; /* -1: the model has none */
     bool adds_bos;  /* the model's files put BOS in front of text */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/records/request_draft.h - a request while its JSON is still at hand: what
- * request.c, request_fields.c, request_tokens.c and draft.c share. */
+ * request.c, request_chat.c, request_fields.c, request_tokens.c and draft.c share. */
 #ifndef AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 #define AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 
@@ -45,6 +45,12 @@ static inline const char *aq_request_prompt_field(const struct aq_request_rules 
 {
     return rules->prompt_field && !rules->text_lines ? rules->prompt_field : "prompt";
 }
+
+/* Whether a plain record is a conversation. */
+bool aq_request_has_messages(const struct aq_request *r);
+/* Reads what only conversations have, and renders the messages as the one prompt; memory for it is
+ * there. */
+bool aq_request_read_chat(struct aq_request *r, int *ret_rc);
 
 /* Turns the draft's prompts into ids within the context. */
 bool aq_request_tokenise(struct aq_request *r, int *ret_rc);

@@ -38,6 +38,7 @@ struct field {
     size_t offset;    /* in struct aq_params */
     double min, max;  /* of numbers */
     unsigned neutral; /* for fields that are not supported */
+    bool chat;        /* of a conversation, request_chat.c reads it */
 };
 
 /* ---- messages ---- */
@@ -250,6 +251,17 @@ static bool read_unsupported(struct aq_request *r, const struct field *f, const 
                              value_text(r, found, sizeof(found), v));
 }
 
+/* Messages where a prompt is expected. */
+static bool read_messages(struct aq_request *r, const struct field *f, const json_t *v)
+{
+    if (is_neutral(v, f->neutral))
+        return true;
+    return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_PARAMETER, f->name,
+                             "'messages' belong to \"/v1/chat/completions\", or to a plain record "
+                             "without '%s'",
+                             aq_request_prompt_field(r->draft->rules));
+}
+
 /* ---- the table ---- */
 
 #define AT(member) offsetof(struct aq_params, member)
@@ -269,6 +281,10 @@ static bool read_unsupported(struct aq_request *r, const struct field *f, const 
     {                                                                                              \
         .name = n, .read = read_unsupported, .neutral = neutrals                                   \
     }
+#define CHAT(n, neutrals)                                                                          \
+    {                                                                                              \
+        .name = n, .read = read_unsupported, .neutral = neutrals, .chat = true                     \
+    }
 #define KNOWN(n)                                                                                   \
     {                                                                                              \
         .name = n                                                                                  \
@@ -276,12 +292,16 @@ static bool read_unsupported(struct aq_request *r, const struct field *f, const 
 
 /* Sorted by name. */
 static const struct field fields[] = {
+    CHAT("add_generation_prompt", NEUTRAL_TRUE),
     UNSUPPORTED("add_special_tokens", NEUTRAL_TRUE),
     UNSUPPORTED("allowed_token_ids", NEUTRAL_EMPTY),
     UNSUPPORTED("bad_words", NEUTRAL_EMPTY),
     {.name = "best_of", .read = read_best_of, .min = 1, .max = 128},
     UNSUPPORTED("chat_template", 0),
+    CHAT("chat_template_kwargs", NEUTRAL_EMPTY),
+    CHAT("continue_final_message", NEUTRAL_FALSE),
     UNSUPPORTED("detokenize", NEUTRAL_TRUE),
+    UNSUPPORTED("documents", NEUTRAL_EMPTY),
     UNSUPPORTED("early_stopping", NEUTRAL_FALSE),
     FLAG("echo", echo),
     REAL("frequency_penalty", frequency_penalty, -2, 2),
@@ -294,7 +314,7 @@ static const struct field fields[] = {
     UNSUPPORTED("length_penalty", NEUTRAL_ONE | NEUTRAL_ZERO),
     UNSUPPORTED("logit_bias", NEUTRAL_EMPTY),
     UNSUPPORTED("logits_processors", NEUTRAL_EMPTY),
-    {.name = "logprobs", .read = read_logprobs, .min = 0, .max = 20},
+    {.name = "logprobs", .read = read_logprobs, .min = 0, .max = 20, .chat = true},
     {.name = "max_completion_tokens",
      .read = read_max_completion_tokens,
      .offset = AT(max_tokens),
@@ -305,7 +325,7 @@ static const struct field fields[] = {
      .offset = AT(max_tokens),
      .min = 0,
      .max = MAX_TOKENS_MAX},
-    UNSUPPORTED("messages", NEUTRAL_EMPTY),
+    {.name = "messages", .read = read_messages, .neutral = NEUTRAL_EMPTY, .chat = true},
     KNOWN("metadata"),
     REAL("min_p", min_p, 0, 1),
     COUNT("min_tokens", min_tokens, 0, MAX_TOKENS_MAX),
@@ -336,9 +356,9 @@ static const struct field fields[] = {
     UNSUPPORTED("suffix", NEUTRAL_EMPTY),
     REAL("temperature", temperature, 0, 100),
     UNSUPPORTED("tool_choice", NEUTRAL_AUTO),
-    UNSUPPORTED("tools", NEUTRAL_EMPTY),
+    CHAT("tools", NEUTRAL_EMPTY),
     COUNT("top_k", top_k, -1, TOP_K_MAX),
-    UNSUPPORTED("top_logprobs", NEUTRAL_ZERO),
+    CHAT("top_logprobs", NEUTRAL_ZERO),
     {.name = "top_p", .read = read_positive, .offset = AT(top_p), .max = 1},
     UNSUPPORTED("truncate_prompt_tokens", 0),
     UNSUPPORTED("use_beam_search", NEUTRAL_FALSE),
@@ -467,6 +487,8 @@ bool aq_request_read_fields(struct aq_request *r, int *ret_rc)
         const struct field *f = find_field(name, &scratch);
         if (!f && !unknown_field(r, name))
             return false;
+        if (f && f->chat && r->chat)
+            continue;
         if (f && f->read && !json_is_null(v) && !f->read(r, f, v))
             return false;
     }

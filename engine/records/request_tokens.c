@@ -11,6 +11,8 @@
 static const char *prompt_name(const struct aq_request *r)
 {
     const struct aq_request_rules *rules = r->draft->rules;
+    if (r->chat)
+        return "messages";
     return rules->prompt_template ? "prompt" : aq_request_prompt_field(rules);
 }
 
@@ -18,6 +20,8 @@ static const char *prompt_name(const struct aq_request *r)
 static bool wants_bos(const struct aq_request *r, bool text)
 {
     const struct aq_request_rules *rules = r->draft->rules;
+    if (r->chat) /* a chat template writes its own */
+        return false;
     if (rules->bos_id < 0 || rules->bos == AQ_BOS_NEVER)
         return false;
     if (rules->bos == AQ_BOS_ALWAYS)

@@ -259,12 +259,25 @@ static void json_choice_logprobs(struct aq_buf *out, const struct aq_choice *c,
     json_logprobs(out, c, t);
 }
 
+/* What an assistant says, in chat interfaces; end: what stands behind the content. */
+static void json_message(struct aq_buf *out, const struct aq_choice *c,
+                         const struct aq_tokenizer *t, const char *end)
+{
+    aq_buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    json_text(out, c, t);
+    aq_buf_puts(out, end);
+}
+
 /* The fields a plain result and its choices share, from "text" to "stop_reason". */
 static void json_plain_choice(struct aq_buf *out, const struct aq_choice *c,
                               const struct aq_tokenizer *t)
 {
     aq_buf_puts(out, "\"text\":");
     json_text(out, c, t);
+    if (c->record->request->chat) {
+        aq_buf_puts(out, ",");
+        json_message(out, c, t, "}");
+    }
     aq_buf_puts(out, ",\"tokens\":");
     aq_buf_json_u32s(out, c->sequence.tokens, c->sequence.token_count);
     aq_buf_puts(out, ",");
@@ -289,13 +302,75 @@ static void json_completion_choice(struct aq_buf *out, const struct aq_choice *c
     aq_buf_puts(out, "}");
 }
 
+/* ---- chat ---- */
+
+/* "token", "logprob" and "bytes"; bytes that are not UTF-8 by themselves show as U+FFFD in the
+ * token, and a token without text has none. */
+static void json_chat_token(struct aq_buf *out, const struct aq_tokenizer *t, uint32_t id,
+                            float logprob)
+{
+    size_t bytes;
+    const char *text = aq_token_bytes(t, id, &bytes);
+    aq_buf_puts(out, "\"token\":");
+    if (text)
+        aq_buf_json_string(out, text, bytes);
+    else
+        aq_buf_printf(out, "\"token_id:%u\"", id);
+    aq_buf_puts(out, ",\"logprob\":");
+    aq_buf_json_float(out, logprob);
+    aq_buf_puts(out, text ? ",\"bytes\":[" : ",\"bytes\":null");
+    for (size_t i = 0; text && i < bytes; i++)
+        aq_buf_printf(out, "%s%u", i ? "," : "", (unsigned char)text[i]);
+    aq_buf_puts(out, text ? "]" : "");
+}
+
+static void json_chat_logprobs(struct aq_buf *out, const struct aq_choice *c,
+                               const struct aq_tokenizer *t)
+{
+    const struct aq_sequence *s = &c->sequence;
+    uint32_t top_count = (uint32_t)s->top_count;
+    aq_buf_puts(out, "{\"content\":[");
+    for (uint32_t i = 0; i < s->token_count; i++) {
+        aq_buf_puts(out, i ? ",{" : "{");
+        json_chat_token(out, t, s->tokens[i], s->logprobs[i]);
+        aq_buf_puts(out, ",\"top_logprobs\":[");
+        for (uint32_t k = 0; k < top_count; k++) {
+            const struct aq_top *top = &s->tops[(size_t)i * top_count + k];
+            aq_buf_puts(out, k ? ",{" : "{");
+            json_chat_token(out, t, top->id, top->logprob);
+            aq_buf_puts(out, "}");
+        }
+        aq_buf_puts(out, "]}");
+    }
+    aq_buf_puts(out, "],\"refusal\":null}");
+}
+
+/* As chat interfaces have it. */
+static void json_chat_choice(struct aq_buf *out, const struct aq_choice *c, uint32_t index,
+                             const struct aq_tokenizer *t)
+{
+    aq_buf_printf(out, "{\"index\":%u,", index);
+    json_message(out, c, t, ",\"refusal\":null},\"logprobs\":");
+    if (c->sequence.top_count < 0)
+        aq_buf_puts(out, "null");
+    else
+        json_chat_logprobs(out, c, t);
+    aq_buf_puts(out, ",");
+    json_finish(out, c);
+    json_truncated(out, c);
+    aq_buf_puts(out, "}");
+}
+
 static void json_completion_choices(struct aq_buf *out, const struct aq_record *rec,
                                     const struct aq_tokenizer *t)
 {
     aq_buf_puts(out, "\"choices\":[");
     for (uint32_t i = 0; i < rec->choice_count; i++) {
         aq_buf_puts(out, i ? "," : "");
-        json_completion_choice(out, &rec->choices[i], i, t);
+        if (rec->request->chat)
+            json_chat_choice(out, &rec->choices[i], i, t);
+        else
+            json_completion_choice(out, &rec->choices[i], i, t);
     }
     aq_buf_puts(out, "]");
 }
@@ -370,9 +445,9 @@ static void batch_result(struct aq_buf *out, const struct aq_record *rec,
     const struct aq_request *r = rec->request;
     batch_head(out, r, 200);
     aq_buf_puts(out, "\"id\":");
-    json_batch_id(out, "cmpl-", r);
-    aq_buf_printf(
-        out, ",\"object\":\"text_completion\",\"created\":%" PRId64 ",\"model\":", rules->created);
+    json_batch_id(out, r->chat ? "chatcmpl-" : "cmpl-", r);
+    aq_buf_printf(out, ",\"object\":\"%s\",\"created\":%" PRId64 ",\"model\":",
+                  r->chat ? "chat.completion" : "text_completion", rules->created);
     if (r->label_model)
         aq_buf_puts(out, r->label_model);
     else

@@ -266,16 +266,14 @@ static void a_failure_says_template_line_and_what(void **state)
     aq_buf_close(&out);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_construct_means_what_it_means_in_jinja2),
-        cmocka_unit_test(what_is_not_known_is_refused_by_name_and_line),
-        cmocka_unit_test(published_templates_render_as_with_transformers),
-        cmocka_unit_test(deep_nesting_is_refused_at_open),
-        cmocka_unit_test(long_chains_end_at_the_depth_of_evaluation),
-        cmocka_unit_test(work_memory_and_output_are_bounded),
-        cmocka_unit_test(a_failure_says_template_line_and_what),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(every_construct_means_what_it_means_in_jinja2),
+    cmocka_unit_test(what_is_not_known_is_refused_by_name_and_line),
+    cmocka_unit_test(published_templates_render_as_with_transformers),
+    cmocka_unit_test(deep_nesting_is_refused_at_open),
+    cmocka_unit_test(long_chains_end_at_the_depth_of_evaluation),
+    cmocka_unit_test(work_memory_and_output_are_bounded),
+    cmocka_unit_test(a_failure_says_template_line_and_what),
+};
+
+AQ_TEST_MAIN(tests)

@@ -173,7 +173,7 @@ static void other_endpoints_are_unsupported(void **state)
 {
     assert_refused(*state,
                    "{\"custom_id\": \"request-1\", \"method\": \"POST\", \"url\": "
-                   "\"/v1/chat/completions\", \"body\": {\"messages\": []}}",
+                   "\"/v1/responses\", \"body\": {\"messages\": []}}",
                    AQ_RECORD_UNSUPPORTED_ENDPOINT, "url");
     assert_refused(*state,
                    "{\"custom_id\": \"e\", \"method\": \"POST\", \"url\": \"/v1/embeddings\", "
