@@ -40,9 +40,9 @@ static int open_streams(FILE **ret_in, FILE **ret_out, const struct aq_options *
     return 0;
 }
 
-static int open_chat(struct aq_chat **ret, const char *dir, struct aq_err *reterr)
+static int open_chat(struct aq_chat **ret, const char *dir, const char *time, struct aq_err *reterr)
 {
-    int rc = aq_chat_open(ret, dir, NULL, reterr);
+    int rc = aq_chat_open(ret, dir, time, reterr);
     const char *problem = rc == 0 ? aq_chat_problem(*ret) : NULL;
     return problem ? aq_error(reterr, -ENOEXEC, "--chat: %s", problem) : rc;
 }
@@ -65,7 +65,7 @@ int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hook
     if (rc == 0 && *aq_tokenizer_info(t)->notice)
         aq_hooks_line(hooks, AQUIFER_INFO, "%s", aq_tokenizer_info(t)->notice);
     if (rc == 0 && o->chat)
-        rc = open_chat(&chat, dir, reterr);
+        rc = open_chat(&chat, dir, o->chat_time, reterr);
     if (rc == 0)
         rc = open_streams(&in, &out, o, hooks, reterr);
     if (rc == 0) {

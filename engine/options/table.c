@@ -83,7 +83,7 @@ const struct aq_option aq_option_table[] = {
      .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
      .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
              "--stop"},
-    {"chat-time", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHECKED, AT(chat_time),
+    {"chat-time", 0, AQ_GROUP_FILES, GENERATE | TOKENIZE, AQ_OPTION_CHECKED, AT(chat_time),
      .argument = "DATE[THH:MM:SS]", .check = aq_check_chat_time,
      .help = "date and time for chat templates that ask for them (default: when the run begins; a "
              "run that goes on keeps its own)"},

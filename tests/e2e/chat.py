@@ -183,6 +183,8 @@ class Chat(Rig):
         self.generate("--chat-time", "2024-02-29T12:00:00", "--limit", "2", "--allow-change", "input")
         one, = self.tokenize({"messages": TALK})
         self.assertRegex(one["text"], r"^</s>It is 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.  Hello")
+        one, = self.tokenize(TALK, words=("--chat-time", "2024-02-29"))
+        self.assertEqual(one["text"], "</s>It is 2024-02-29 00:00:00.  Hello, you. ")
         with open(self.output + ".manifest.json", encoding="utf-8") as f:
             self.assertEqual(json.load(f)["values"]["chat_time"], "2024-02-29T12:00:00")
         before = self.results()
