@@ -307,6 +307,26 @@ static uint64_t parse_size(const char *text)
     return unit ? n << 10 * (unit - units + 1) : n;
 }
 
+static bool parse_io(enum aq_io_kind *ret, const char *text)
+{
+    for (*ret = 0; *ret < AQ_IO_KIND_COUNT; ++*ret) {
+        if (strcmp(text, aq_io_kind_name(*ret)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool parse_direct(enum aq_direct *ret, const char *text)
+{
+    static const char *const name[AQ_DIRECT_COUNT] = {
+        [AQ_DIRECT_AUTO] = "auto", [AQ_DIRECT_ON] = "on", [AQ_DIRECT_OFF] = "off"};
+    for (*ret = 0; *ret < AQ_DIRECT_COUNT; ++*ret) {
+        if (strcmp(text, name[*ret]) == 0)
+            return true;
+    }
+    return false;
+}
+
 static bool parse(struct options *o, int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -323,8 +343,8 @@ static bool parse(struct options *o, int argc, char **argv)
             o->depth = (uint32_t)parse_size(value);
         else if (strcmp(name, "--chunk") == 0)
             o->chunk_bytes = (uint32_t)parse_size(value);
-        else if (!(strcmp(name, "--io") == 0 && aq_io_kind_parse(value, &o->io)) &&
-                 !(strcmp(name, "--io-direct") == 0 && aq_direct_parse(value, &o->direct)))
+        else if (!(strcmp(name, "--io") == 0 && parse_io(&o->io, value)) &&
+                 !(strcmp(name, "--io-direct") == 0 && parse_direct(&o->direct, value)))
             return false;
     }
     bool bare = strcmp(o->reader, "bare") == 0;

@@ -432,6 +432,11 @@ unsigned aq_isa_detect(void);
 /* "ref", "avx2", "avx512", "avx512bf16", "amx": the name means that level and all below it.
  * False when unknown.  *ret_mask is not limited to what the CPU has. */
 bool aq_isa_parse(const char *name, unsigned *ret_mask);
+/* How far up instruction sets may be used; all zero: as far as the CPU goes. */
+struct aq_isa_choice {
+    bool given;
+    unsigned mask;
+};
 /* Name of the highest level in the mask. */
 const char *aq_isa_name(unsigned mask);
 /* Fills the table upward: the reference first, then what each level in `isa` replaces. */

@@ -160,28 +160,6 @@ int aq_disk_stat(struct aq_disk_place *ret, const char *directory, struct aq_err
 
 /* ---- open files ---- */
 
-static const char *const direct_names[AQ_DIRECT_COUNT] = {
-    [AQ_DIRECT_AUTO] = "auto",
-    [AQ_DIRECT_ON] = "on",
-    [AQ_DIRECT_OFF] = "off",
-};
-
-const char *aq_direct_name(enum aq_direct d)
-{
-    return d < AQ_DIRECT_COUNT ? direct_names[d] : "?";
-}
-
-bool aq_direct_parse(const char *name, enum aq_direct *ret)
-{
-    for (int i = 0; i < AQ_DIRECT_COUNT; i++) {
-        if (strcmp(name, direct_names[i]) == 0) {
-            *ret = (enum aq_direct)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 struct aq_disk {
     struct aq_io_file file[AQ_STRIPE_FILES_MAX];
     char *name[AQ_STRIPE_FILES_MAX]; /* owned; file[].name borrows it */

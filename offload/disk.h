@@ -28,9 +28,6 @@ int aq_disk_stat(struct aq_disk_place *ret, const char *directory, struct aq_err
  * buffered with a warning, each range dropped from the cache after use.  ON: an error where the
  * file system refuses O_DIRECT.  OFF: buffered. */
 enum aq_direct { AQ_DIRECT_AUTO, AQ_DIRECT_ON, AQ_DIRECT_OFF, AQ_DIRECT_COUNT };
-const char *aq_direct_name(enum aq_direct d);
-/* "auto", "on", "off"; false when unknown. */
-bool aq_direct_parse(const char *name, enum aq_direct *ret);
 
 struct aq_disk;
 

@@ -9,7 +9,6 @@ enum { DEPTH = 32 };
 
 struct aq_disks {
     struct aq_disks_opts opts;
-    enum aq_io_kind kind;
     struct aq_disk *store, *scratch;
     struct aq_io_file *file;
     struct aq_xfer_set set[2];
@@ -21,20 +20,21 @@ static uint32_t files_of(const struct aq_disk *d)
     return d ? aq_disk_file_count(d) : 0;
 }
 
-static int open_store(struct aq_disks *d, enum aq_direct direct, struct aq_err *reterr)
+static int open_store(struct aq_disks *d, struct aq_err *reterr)
 {
-    struct aq_disk_data_opts opts = {d->opts.data.paths, d->opts.data.count, direct, d->opts.log};
+    struct aq_disk_data_opts opts = {d->opts.data.paths, d->opts.data.count, d->opts.io_direct,
+                                     d->opts.log};
     return aq_disk_open_data(&d->store, &opts, reterr);
 }
 
-static int open_scratch(struct aq_disks *d, enum aq_direct direct, struct aq_err *reterr)
+static int open_scratch(struct aq_disks *d, struct aq_err *reterr)
 {
     struct aq_disk_scratch_opts opts = {
         .what = "KV cache and hidden states",
         .dirs = d->opts.dirs,
         .dir_count = d->opts.dir_count,
         .bytes = d->opts.scratch_bytes,
-        .direct = direct,
+        .direct = d->opts.io_direct,
         .allow_memory = d->opts.any,
         .log = d->opts.log,
     };
@@ -72,13 +72,9 @@ int aq_disks_open(struct aq_disks **ret, const struct aq_disks_opts *opts, struc
     if (!d)
         return aq_error_memory(reterr, "disks");
     d->opts = *opts;
-    enum aq_direct direct = AQ_DIRECT_AUTO;
-    if ((opts->io && !aq_io_kind_parse(opts->io, &d->kind)) ||
-        (opts->io_direct && !aq_direct_parse(opts->io_direct, &direct)))
-        assert(!"options check --io and --io-direct");
-    int rc = opts->data.count ? open_store(d, direct, reterr) : 0;
+    int rc = opts->data.count ? open_store(d, reterr) : 0;
     if (rc == 0 && opts->scratch_bytes)
-        rc = open_scratch(d, direct, reterr);
+        rc = open_scratch(d, reterr);
     if (rc == 0)
         rc = join_files(d, reterr);
     if (rc < 0) {
@@ -106,7 +102,7 @@ int aq_disks_start(void *user, struct aq_disk_lane **ret, const struct aq_io_reg
 {
     struct aq_disks *d = user;
     struct aq_io_opts io = {
-        .kind = d->kind,
+        .kind = d->opts.io,
         .files = d->file,
         .file_count = files_of(d->store) + files_of(d->scratch),
         .regions = regions,

@@ -23,8 +23,9 @@ struct aq_disks_opts {
     uint64_t scratch_bytes;    /* 0: no scratch */
     const char *const *dirs;   /* of the scratch */
     uint32_t dir_count;
-    bool any;                   /* tmpfs and network file systems are allowed */
-    const char *io, *io_direct; /* as the options; NULL: auto */
+    bool any; /* tmpfs and network file systems are allowed */
+    enum aq_io_kind io;
+    enum aq_direct io_direct;
     const struct aq_log *log;
     /* Tests: a replacement of aq_io_open, virtual time, and the deadline of a request. */
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,

@@ -30,17 +30,6 @@ const char *aq_io_kind_name(enum aq_io_kind kind)
     return kind < AQ_IO_KIND_COUNT ? kind_names[kind] : "?";
 }
 
-bool aq_io_kind_parse(const char *name, enum aq_io_kind *ret)
-{
-    for (int i = 0; i < AQ_IO_KIND_COUNT; i++) {
-        if (strcmp(name, kind_names[i]) == 0) {
-            *ret = (enum aq_io_kind)i;
-            return true;
-        }
-    }
-    return false;
-}
-
 int aq_io_init(struct aq_io *io, const struct aq_io_ops *ops, const char *name,
                const struct aq_io_file *files, uint32_t file_count, uint32_t depth,
                struct aq_err *reterr)

@@ -72,8 +72,6 @@ struct aq_io_region {
 
 enum aq_io_kind { AQ_IO_AUTO, AQ_IO_URING, AQ_IO_THREADS, AQ_IO_KIND_COUNT };
 const char *aq_io_kind_name(enum aq_io_kind kind);
-/* "auto", "uring", "threads"; false when unknown. */
-bool aq_io_kind_parse(const char *name, enum aq_io_kind *ret);
 
 struct aq_io_opts {
     enum aq_io_kind kind; /* AUTO: uring, or threads with a line in the log that says why */

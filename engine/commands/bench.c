@@ -233,28 +233,11 @@ static int run_table(json_t **rows, const struct aq_options *o, const struct aqu
     return rc < 0 ? rc : any_failed ? 3 : 0;
 }
 
-static int check(const struct aq_options *o, struct aq_err *reterr)
-{
-    if (o->table)
-        return 0;
-    if (!o->model && !o->shape)
-        return aq_error(reterr, -EINVAL,
-                        "bench: expected --model DIR or --shape NAME --random-weights SEED");
-    if (!o->prompt_len_count || !o->gen_len_count)
-        return aq_error(reterr, -EINVAL, "bench: expected --prompt-len and --gen-len");
-    if (!o->repeats)
-        return aq_error(reterr, -EINVAL, "--repeats: expected at least 1, found 0");
-    return 0;
-}
-
 int aq_cmd_bench(const struct aq_options *o, const struct aquifer_hooks *hooks,
                  struct aq_err *reterr)
 {
-    int rc = check(o, reterr);
-    if (rc < 0)
-        return rc;
     json_t *rows = json_array();
-    rc = o->table ? run_table(&rows, o, hooks, reterr) : run_rows(&rows, o, hooks, reterr);
+    int rc = o->table ? run_table(&rows, o, hooks, reterr) : run_rows(&rows, o, hooks, reterr);
     if (json_array_size(rows)) { /* rows that were finished are worth having, whatever came after */
         write_report(o, rows, hooks);
         int rc2 = deliver(o, rows, true, hooks, rc < 0 ? NULL : reterr);

@@ -298,10 +298,8 @@ static int convert(const struct aq_options *o, const struct aq_pack_opts *opts,
     struct aq_pack_result result;
     struct aq_kernels kernels;
     struct aq_pool *pool;
-    unsigned isa = aq_isa_detect(), named = isa;
-    if (o->isa && !aq_isa_parse(o->isa, &named))
-        return aq_error(reterr, -EINVAL, "--isa: '%s' is not known", o->isa);
-    aq_kernels_cpu(&kernels, isa & named);
+    struct aq_isa_choice isa = aq_options_isa(o);
+    aq_kernels_cpu(&kernels, isa.given ? aq_isa_detect() & isa.mask : aq_isa_detect());
     int rc = open_pool(&pool, o, reterr);
     if (rc < 0)
         return rc;

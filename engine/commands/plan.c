@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/units.h"
+#include "engine/core/forecast_json.h"
 #include "engine/plan/cases.h"
 #include "engine/plan/report.h"
 
@@ -130,7 +131,7 @@ static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err
         return rc;
     aq_json_put(doc, "plan", aq_planning_plan_json(p));
     aq_json_put(doc, "memory", aq_planning_memory_json(p));
-    aq_json_put(doc, "links", aq_planning_links_json(p));
+    aq_json_put(doc, "links", aq_predict_lanes_json(&p->forecast));
     aq_json_put(doc, "predicted", aq_planning_predicted_json(p));
     aq_json_put(doc, "range", aq_planning_range_json(p));
     aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));

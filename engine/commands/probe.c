@@ -51,7 +51,7 @@ static int measure(struct aq_hw_profile *ret, const struct aq_options *o,
         .cuda = cuda,
         .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : cache,
         .threads = o->threads,
-        .isa = o->isa,
+        .isa = aq_options_isa(o),
         .io = o->io,
         .io_direct = o->io_direct,
         .quick = o->quick,
@@ -100,7 +100,7 @@ int aq_cmd_probe(const struct aq_options *o, const struct aquifer_hooks *hooks,
                         "or --io-direct");
     struct aq_cuda cuda;
     int rc = o->output ? check_output(o->output, reterr) : 0;
-    rc = rc < 0 ? rc : aq_device_open_gpu(&cuda, o->device, reterr);
+    rc = rc < 0 ? rc : aq_device_open_gpu(&cuda, aq_options_device(o), reterr);
     if (rc < 0)
         return rc;
     rc = measure(&p, o, cuda.module ? &cuda : NULL, &log, hooks, reterr);

@@ -87,7 +87,7 @@ static int run(const json_t *object, const struct aquifer_hooks *hooks, struct a
         rc = aq_error(reterr, -EINVAL, "'%s' is not built yet in this version", o->command);
     int gpu;
     if (rc == 0 && computes) /* before any file is read */
-        rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
+        rc = aq_device_choose(&gpu, aq_options_device(o), NULL, NULL, reterr);
     if (rc == 0)
         rc = fn(o, hooks, reterr);
     aq_options_close(o);

@@ -75,25 +75,37 @@ bool aq_device_nvidia_visible(const char *root, const char **ret_where)
     return true;
 }
 
-/* N of "cuda:N"; 0 of "cuda". */
-static uint32_t number_of(const char *device)
+bool aq_device_parse(struct aq_device_choice *ret, const char *text)
 {
-    return device[4] == ':' ? (uint32_t)strtoul(device + 5, NULL, 10) : 0;
+    enum { DIGITS_MAX = 9 };
+    const char *number = strncmp(text, "cuda:", 5) == 0 ? text + 5 : "";
+    size_t digits = strspn(number, "0123456789");
+    if (strcmp(text, "auto") == 0)
+        *ret = (struct aq_device_choice){.backend = AQ_BACKEND_ANY};
+    else if (strcmp(text, "cpu") == 0)
+        *ret = (struct aq_device_choice){.backend = AQ_BACKEND_CPU};
+    else if (strcmp(text, "cuda") == 0)
+        *ret = (struct aq_device_choice){.backend = AQ_BACKEND_CUDA};
+    else if (digits > 0 && digits <= DIGITS_MAX && !number[digits])
+        *ret = (struct aq_device_choice){AQ_BACKEND_CUDA, (uint32_t)strtoul(number, NULL, 10)};
+    else
+        return false;
+    return true;
 }
 
-int aq_device_choose(int *ret_gpu, const char *device, const char *root, const char *module,
-                     struct aq_err *reterr)
+int aq_device_choose(int *ret_gpu, struct aq_device_choice device, const char *root,
+                     const char *module, struct aq_err *reterr)
 {
     const char *where;
     struct aq_err why;
     *ret_gpu = -1;
-    if (device && strcmp(device, "cpu") == 0)
+    if (device.backend == AQ_BACKEND_CPU)
         return 0;
-    if (device && strcmp(device, "auto") != 0) {
-        uint32_t index = number_of(device);
-        if (aq_cuda_check(module, index, &why) < 0)
-            return aq_error(reterr, -ENODEV, "--device %s cannot be used: %s", device, why.text);
-        *ret_gpu = (int)index;
+    if (device.backend == AQ_BACKEND_CUDA) {
+        if (aq_cuda_check(module, device.gpu, &why) < 0)
+            return aq_error(reterr, -ENODEV, "--device cuda:%u cannot be used: %s", device.gpu,
+                            why.text);
+        *ret_gpu = (int)device.gpu;
         return 0;
     }
     if (!aq_device_nvidia_visible(root, &where))
@@ -107,7 +119,7 @@ int aq_device_choose(int *ret_gpu, const char *device, const char *root, const c
     return 0;
 }
 
-int aq_device_open_gpu(struct aq_cuda *ret, const char *device, struct aq_err *reterr)
+int aq_device_open_gpu(struct aq_cuda *ret, struct aq_device_choice device, struct aq_err *reterr)
 {
     int index;
     int rc = aq_device_choose(&index, device, NULL, NULL, reterr);

@@ -12,13 +12,20 @@
  * *ret_where (a static string) says where. */
 bool aq_device_nvidia_visible(const char *root, const char **ret_where);
 
-/* What --device means: NULL or "auto", "cpu", "cuda[:N]"; *ret_gpu is the GPU's number, or -1 for
- * the CPU.  -ENODEV when it cannot be had: for cuda, and for auto when a GPU is visible that would
- * stand idle without the user knowing.  Only where a GPU is asked for or visible is the module
- * looked for (module: as aq_cuda_open's path). */
-int aq_device_choose(int *ret_gpu, const char *device, const char *root, const char *module,
-                     struct aq_err *reterr);
+enum aq_backend { AQ_BACKEND_CPU, AQ_BACKEND_CUDA, AQ_BACKEND_ANY };
+struct aq_device_choice {
+    enum aq_backend backend;
+    uint32_t gpu; /* its number */
+};
+/* "auto", "cpu", "cuda" or "cuda:N"; false: something else. */
+bool aq_device_parse(struct aq_device_choice *ret, const char *text);
+
+/* *ret_gpu is the GPU's number, or -1 for the CPU.  -ENODEV when the choice cannot be had: a GPU,
+ * or any device when a GPU is visible that would stand idle without the user knowing.  Only where a
+ * GPU is asked for or visible is the module looked for (module: as aq_cuda_open's path). */
+int aq_device_choose(int *ret_gpu, struct aq_device_choice device, const char *root,
+                     const char *module, struct aq_err *reterr);
 /* The same, opened; zero for the CPU. */
-int aq_device_open_gpu(struct aq_cuda *ret, const char *device, struct aq_err *reterr);
+int aq_device_open_gpu(struct aq_cuda *ret, struct aq_device_choice device, struct aq_err *reterr);
 
 #endif

@@ -4,12 +4,13 @@
 #include "base/mem.h"
 #include "base/paths.h"
 #include "base/threads.h"
+#include "engine/core/planned.h"
 #include "engine/machine/limits.h"
 #include "engine/model/arch/arch.h"
-#include "engine/model/formats.h"
 #include "engine/model/weight_store.h"
 
 #include <assert.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,56 +19,35 @@
 
 static int choose_isa(struct aq_engine *e, struct aq_err *reterr)
 {
-    unsigned have = aq_isa_detect(), want = have;
-    if (e->opts.isa) {
-        if (!aq_isa_parse(e->opts.isa, &want))
-            return aq_error(reterr, -EINVAL,
-                            "--isa: expected ref, avx2, avx512, avx512bf16 or amx, found '%s'",
-                            e->opts.isa);
-        if (want & ~have)
-            return aq_error(reterr, -ENODEV, "--isa %s: this CPU (or build) only has '%s'",
-                            e->opts.isa, aq_isa_name(have));
-    }
+    unsigned have = aq_isa_detect(), want = e->opts.isa.given ? e->opts.isa.mask : have;
+    if (want & ~have)
+        return aq_error(reterr, -ENODEV, "--isa %s: this CPU (or build) only has '%s'",
+                        aq_isa_name(want), aq_isa_name(have));
     aq_kernels_cpu(&e->kernels, want);
     e->info.isa = aq_isa_name(want);
     return 0;
 }
 
-/* A format of weights and KV; -1 is auto. */
-static bool is_format(int dtype)
-{
-    return dtype < 0 || aq_dtype_is_float((enum aq_dtype)dtype) ||
-           aq_dtype_is_quantised((enum aq_dtype)dtype);
-}
-
 static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
 {
-    const struct aq_engine_opts *o = &e->opts;
     struct aq_engine_info *i = &e->info;
-    struct aq_formats_wanted wanted = {o->compute, o->weight_format, o->kv_format};
-    struct aq_formats f;
-    bool fast_bf16 = e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
-    enum aq_dtype by_itself = fast_bf16 ? AQ_BF16 : AQ_F32;
-    if (engine_on_gpu(e)) {
-        int rc = engine_gpu_formats(&by_itself, e, reterr);
-        if (rc < 0)
-            return rc;
-    }
-    if (!engine_on_gpu(e) && o->compute == AQ_F16)
-        return aq_error(reterr, -EINVAL, "--compute f16: the cpu backend computes in f32 or bf16");
-    if (!engine_on_gpu(e) && o->compute >= 0 && o->compute != AQ_F32 && o->compute != AQ_BF16)
-        return aq_error(reterr, -EINVAL, "--compute: expected auto, f32 or bf16");
-    if (!is_format(o->weight_format) || !is_format(o->kv_format))
-        return aq_error(reterr, -EINVAL,
-                        "formats: expected f32, f16, bf16, int8 or int4 for weights and KV");
-    int rc = aq_formats_choose(&f, e->model, &wanted, by_itself, reterr);
+    bool gpu = engine_on_gpu(e);
+    struct aq_planned_products products = {
+        .gpu = gpu,
+        .bf16 = gpu ? aq_gpu_has_bf16(&e->cuda.info)
+                    : e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX),
+        .name = gpu ? e->cuda.info.name : NULL,
+        .sm = e->cuda.info.sm,
+    };
+    int rc = aq_planned_formats(&e->formats, e->model, &e->opts, &products, reterr);
     if (rc < 0)
         return rc;
     i->checkpoint_dtype = e->model->checkpoint_dtype;
-    i->compute = f.compute;
-    i->weight_format = f.weights;
-    i->kv_format = f.kv;
-    e->model->vocabulary_values = f.values;
+    i->compute = e->formats.compute;
+    i->weight_format = e->formats.weights;
+    i->kv_format = e->formats.kv;
+    e->model->vocabulary_values = e->formats.values;
+    e->model->row_major = gpu;
     return 0;
 }
 
@@ -77,46 +57,41 @@ static bool holds(enum aq_dtype a, enum aq_dtype b)
     return a == b || b == AQ_F32;
 }
 
-/* In a packed store weights may have been rounded before: against what it was packed from. */
-static void note_weights(struct aq_engine *e)
+static void note(struct aq_engine *e, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void note(struct aq_engine *e, const char *format, ...)
 {
-    struct aq_engine_info *i = &e->info;
-    enum aq_dtype from = e->model->original_dtype;
-    if (holds(from, i->weight_format))
-        return;
-    char *text = e->lossy_text[i->lossy_count++];
-    bool q4 = i->weight_format == AQ_Q4, quantised = q4 || i->weight_format == AQ_Q8;
-    snprintf(text, sizeof(e->lossy_text[0]), "weights: %s rounded to %s%s%s", aq_dtype_name(from),
-             aq_dtype_name(i->weight_format), quantised ? " in groups of 64" : "",
-             q4 ? ", token table and head to int8" : "");
+    char *text = e->lossy_text[e->info.lossy_count];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(e->lossy_text[0]), format, args);
+    va_end(args);
+    e->info.lossy[e->info.lossy_count++] = text;
 }
 
+/* In a packed store weights may have been rounded before: against what it was packed from. */
 static void note_lossy(struct aq_engine *e)
 {
-    struct aq_engine_info *i = &e->info;
-    note_weights(e);
-    if (!holds(i->weight_format, i->compute))
-        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "compute: %s weights and f32 activations rounded to %s in the products%s",
-                 aq_dtype_name(i->weight_format), aq_dtype_name(i->compute),
-                 aq_model_store_format(e->model) >= 0 &&
-                         !holds(i->weight_format, e->model->vocabulary_values)
-                     ? ", the token table's too"
-                     : "");
-    else if (i->compute != AQ_F32)
-        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "compute: activations rounded to %s in the products", aq_dtype_name(i->compute));
-    if (i->kv_format != AQ_F32)
-        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "kv: keys and values rounded to %s%s", aq_dtype_name(i->kv_format),
-                 aq_dtype_is_quantised(i->kv_format) ? " by row and head" : "");
+    const struct aq_formats *f = &e->formats;
+    const char *weights = aq_dtype_name(f->weights), *compute = aq_dtype_name(f->compute);
+    enum aq_dtype from = e->model->original_dtype;
+    bool table = e->info.packed && !holds(f->weights, f->values);
     char policy[160];
-    if (aq_kv_policy_drops(&i->kv))
-        snprintf(e->lossy_text[i->lossy_count++], sizeof(e->lossy_text[0]),
-                 "kv policy %s: keys and values beyond that are dropped",
-                 aq_kv_policy_text(policy, sizeof(policy), &i->kv));
-    for (uint32_t n = 0; n < i->lossy_count; n++)
-        i->lossy[n] = e->lossy_text[n];
+    if (!holds(from, f->weights))
+        note(e, "weights: %s rounded to %s%s%s", aq_dtype_name(from), weights,
+             aq_dtype_is_quantised(f->weights) ? " in groups of 64" : "",
+             f->weights == AQ_Q4 ? ", token table and head to int8" : "");
+    if (!holds(f->weights, f->compute))
+        note(e, "compute: %s weights and f32 activations rounded to %s in the products%s", weights,
+             compute, table ? ", the token table's too" : "");
+    else if (f->compute != AQ_F32)
+        note(e, "compute: activations rounded to %s in the products", compute);
+    if (f->kv != AQ_F32)
+        note(e, "kv: keys and values rounded to %s%s", aq_dtype_name(f->kv),
+             aq_dtype_is_quantised(f->kv) ? " by row and head" : "");
+    if (aq_kv_policy_drops(&e->info.kv))
+        note(e, "kv policy %s: keys and values beyond that are dropped",
+             aq_kv_policy_text(policy, sizeof(policy), &e->info.kv));
 }
 
 static int fill_info(struct aq_engine *e, struct aq_err *reterr)
@@ -125,12 +100,6 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     const struct aq_model *m = e->model;
     i->name = m->name;
     i->vocab = m->steps.vocab;
-    i->context = m->steps.context;
-    if (e->opts.context > i->context)
-        return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions",
-                        e->opts.context, i->context);
-    if (e->opts.context)
-        i->context = e->opts.context;
     i->layers = m->steps.layers;
     i->hidden = m->steps.hidden;
     i->bos_id = m->config.bos_id;
@@ -144,7 +113,7 @@ static int fill_info(struct aq_engine *e, struct aq_err *reterr)
     i->random_weights = m->random;
     i->packed = aq_model_store_format(m) >= 0;
     i->kv = e->opts.kv;
-    return aq_kv_policy_check_context(&i->kv, i->context, reterr);
+    return aq_planned_context(&i->context, &m->steps, &e->opts, reterr);
 }
 
 static int read_limits(struct aq_engine *e, struct aq_err *reterr)
@@ -154,20 +123,9 @@ static int read_limits(struct aq_engine *e, struct aq_err *reterr)
     e->info.threads = e->opts.threads ? e->opts.threads : cpu.threads;
     e->cores = cpu.threads;
     aq_hardware_default(&e->hw, e->cores, e->info.threads, e->info.threads);
-    e->budget = e->opts.host_memory;
-    e->info.host_limited_by = "option";
-    if (!e->budget) {
-        struct aq_host_limits host;
-        int rc = aq_limits_host(&host, NULL, reterr);
-        if (rc < 0)
-            return rc;
-        /* The rule speaks of what is free; the budget is of the whole process, which is here
-         * already. */
-        e->budget = host.budget + aq_mem_process_now();
-        e->info.host_limited_by = host.limited_by;
-    }
+    int rc = aq_planned_host_budget(&e->budget, &e->info.host_limited_by, &e->opts, 0, reterr);
     e->info.host_budget = e->budget;
-    return 0;
+    return rc;
 }
 
 static int keep(char **ret, const char *text, struct aq_err *reterr)
@@ -176,13 +134,11 @@ static int keep(char **ret, const char *text, struct aq_err *reterr)
     return !text || *ret ? 0 : aq_error_memory(reterr, "engine");
 }
 
-/* Copies what plan and load will ask for. */
-static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
+/* Copies the caller's names and paths that plan and load will ask for; the others are forgotten. */
+static int keep_names(struct aq_engine *e, struct aq_err *reterr)
 {
-    const struct aq_engine_opts *o = &e->opts;
+    struct aq_engine_opts *o = &e->opts;
     int rc = keep(&e->model_dir, o->model_dir, reterr);
-    rc = rc < 0 ? rc : keep(&e->io, o->io, reterr);
-    rc = rc < 0 ? rc : keep(&e->io_direct, o->io_direct, reterr);
     rc = rc < 0 ? rc : keep(&e->cache_dir, o->cache_dir, reterr);
     rc = rc < 0 ? rc : keep(&e->hardware, o->hardware, reterr);
     rc = rc < 0 ? rc : keep(&e->trace_path, o->trace, reterr);
@@ -191,26 +147,9 @@ static int keep_choices(struct aq_engine *e, struct aq_err *reterr)
         return aq_error_memory(reterr, "engine");
     for (uint32_t i = 0; i < o->disk_dir_count && rc == 0; i++)
         rc = keep(&e->disk_dir[i], o->disk_dirs[i], reterr);
-    if (rc == 0 && o->placement && strcmp(o->placement, "auto")) {
-        rc = aq_placement_parse(&e->placement, "--placement", o->placement, reterr);
-        e->placed = rc == 0;
-    }
-    e->host_products_auto = !o->host_products || strcmp(o->host_products, "auto") == 0;
-    if (rc == 0 && !e->host_products_auto)
-        rc = aq_host_products_parse(&e->host_products, "--host-products", o->host_products, reterr);
-    e->attention_auto = !o->attention || strcmp(o->attention, "auto") == 0;
-    if (rc == 0 && !e->attention_auto)
-        rc = aq_attention_parse(&e->attention, &e->split_host, "--attention", o->attention, reterr);
-    if (o->numa && !aq_numa_parse(o->numa, &e->numa_choice))
-        rc = aq_error(reterr, -EINVAL, "--numa: expected auto, off or a node's number, found '%s'",
-                      o->numa);
-    if (rc == 0 && o->emulate_link)
-        rc = aq_link_parse(e->link, "--emulate-link", o->emulate_link, reterr);
-    if (rc == 0 && o->emulate_device >= e->budget)
-        rc = aq_error(reterr, -EINVAL,
-                      "--emulate-device: its %llu bytes lie inside the host's, whose budget is "
-                      "%llu",
-                      (unsigned long long)o->emulate_device, (unsigned long long)e->budget);
+    o->model_dir = o->shape = o->cuda_module = o->cache_dir = o->hardware = NULL;
+    o->trace = e->trace_path;
+    o->disk_dirs = NULL;
     return rc;
 }
 
@@ -224,7 +163,6 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
     if (!e)
         return aq_error_memory(reterr, "engine");
     e->opts = *opts;
-    e->refill = opts->refill;
     if (opts->log)
         e->log = *opts->log;
     struct aq_model_opts model = {
@@ -235,32 +173,19 @@ int aq_engine_open(struct aq_engine **ret, const struct aq_engine_opts *opts, st
         .log = &e->log,
     };
     int rc = choose_isa(e, reterr);
-    if (rc == 0)
-        rc = engine_gpu_open(e, reterr);
-    if (rc == 0)
-        rc = aq_model_open(&e->model, &model, reterr);
-    if (rc == 0)
-        rc = choose_formats(e, reterr);
-    if (rc == 0)
-        rc = fill_info(e, reterr);
-    if (rc == 0)
-        rc = read_limits(e, reterr);
-    if (rc == 0)
-        rc = keep_choices(e, reterr);
-    if (rc == 0)
-        rc = engine_gpu_choices(e, reterr);
+    rc = rc < 0 ? rc : engine_gpu_open(e, reterr);
+    rc = rc < 0 ? rc : aq_model_open(&e->model, &model, reterr);
+    rc = rc < 0 ? rc : choose_formats(e, reterr);
+    rc = rc < 0 ? rc : fill_info(e, reterr);
+    rc = rc < 0 ? rc : read_limits(e, reterr);
+    rc = rc < 0 ? rc : keep_names(e, reterr);
+    if (rc == 0 && engine_on_gpu(e))
+        rc = aq_planned_check_gpu(&e->opts, reterr);
     if (rc < 0) {
         aq_engine_close(e);
         return rc;
     }
     note_lossy(e);
-    /* The strings belong to the caller; what is needed again has been copied. */
-    e->opts.model_dir = e->opts.shape = e->opts.isa = e->opts.placement = NULL;
-    e->opts.attention = e->opts.emulate_link = e->opts.trace = e->opts.numa = NULL;
-    e->opts.io = e->opts.io_direct = e->opts.cache_dir = e->opts.host_products = NULL;
-    e->opts.hardware = NULL;
-    e->opts.disk_dirs = NULL;
-    e->opts.device = e->opts.cuda_module = NULL;
     *ret = e;
     return 0;
 }
@@ -309,8 +234,6 @@ void aq_engine_close(struct aq_engine *e)
         free(*dir);
     free(e->disk_dir);
     free(e->model_dir);
-    free(e->io);
-    free(e->io_direct);
     free(e->cache_dir);
     free(e->hardware);
     free(e->trace_path);
@@ -327,7 +250,7 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
 static int load_weights(struct aq_engine *e, struct aq_err *reterr)
 {
     /* A GPU's panels are made in host memory and copied. */
-    size_t each = aq_panel_bytes(AQ_F32, engine_widest_row(&e->model->steps));
+    size_t each = aq_panel_bytes(AQ_F32, aq_planned_widest_row(&e->model->steps));
     each *= engine_on_gpu(e) ? 2 : 1;
     size_t bytes = each * e->info.threads;
     void *staging;
@@ -365,8 +288,8 @@ static int open_disks(struct aq_engine *e, struct aq_err *reterr)
         .dirs = (const char *const *)e->disk_dir,
         .dir_count = e->opts.disk_dir_count,
         .any = e->opts.disk_dir_any,
-        .io = e->io,
-        .io_direct = e->io_direct,
+        .io = e->opts.io,
+        .io_direct = e->opts.io_direct,
         .log = &e->log,
         .open_io = e->seams.open_io,
         .open_io_user = e->seams.user,
@@ -448,8 +371,8 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .gpu = e->cuda.gpu,
         .gpu_pieces = engine_on_gpu(e) ? aq_cuda_pieces : NULL,
         .gpu_pieces_user = &e->cuda,
-        .link = {[AQ_H2D] = {e->link[AQ_H2D], e->seams.link_latency_ns},
-                 [AQ_D2H] = {e->link[AQ_D2H], e->seams.link_latency_ns}},
+        .link = {[AQ_H2D] = {e->opts.emulate_link.bytes_per_s[AQ_H2D], e->seams.link_latency_ns},
+                 [AQ_D2H] = {e->opts.emulate_link.bytes_per_s[AQ_D2H], e->seams.link_latency_ns}},
         .timeline = e->seams.timeline,
         .poison = e->seams.poison,
         .eager = e->seams.eager,
@@ -457,7 +380,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
     };
     struct aq_numa_topology topology;
     aq_numa_read(&topology);
-    aq_numa_decide(&e->numa, &topology, e->numa_choice,
+    aq_numa_decide(&e->numa, &topology, e->opts.numa,
                    engine_on_gpu(e) ? e->cuda.info.numa_node : -1);
     device.numa = &e->numa;
     int rc = aq_pool_open(&e->pool, e->info.threads, reterr);
@@ -483,7 +406,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         .host_compute = e->host_exec ? &e->host_compute : NULL,
         .pool = e->pool,
         .block = &e->block,
-        .refill = e->refill,
+        .refill = e->opts.refill,
         .replay = e->opts.replay,
         .serial = e->opts.serial,
         .open_disk = aq_disks_start,
@@ -580,9 +503,10 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
 {
     *ret = e->executor ? aq_executor_stats(e->executor) : (struct aq_engine_stats){0};
     ret->pack_s = e->pack_s;
-    ret->lane[AQ_LANE_H2D].ceiling_bytes_per_s = (double)e->link[AQ_H2D];
-    ret->lane[AQ_LANE_H2D_WEIGHTS].ceiling_bytes_per_s = (double)e->link[AQ_H2D];
-    ret->lane[AQ_LANE_D2H].ceiling_bytes_per_s = (double)e->link[AQ_D2H];
+    ret->lane[AQ_LANE_H2D].ceiling_bytes_per_s = (double)e->opts.emulate_link.bytes_per_s[AQ_H2D];
+    ret->lane[AQ_LANE_H2D_WEIGHTS].ceiling_bytes_per_s =
+        (double)e->opts.emulate_link.bytes_per_s[AQ_H2D];
+    ret->lane[AQ_LANE_D2H].ceiling_bytes_per_s = (double)e->opts.emulate_link.bytes_per_s[AQ_D2H];
     double disk = e->measured.disk ? e->hw.disk_read_bytes_per_s : 0;
     ret->lane[AQ_LANE_DISK_READ].ceiling_bytes_per_s = disk;
     ret->lane[AQ_LANE_READ_WEIGHTS].ceiling_bytes_per_s = disk;

@@ -9,8 +9,14 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/types.h"
+#include "engine/compute/backend.h"
 #include "engine/exec/stats.h"
+#include "engine/options/notation.h"
 #include "engine/sequence.h"
+#include "kernels/kernels.h"
+#include "offload/disk.h"
+#include "offload/io.h"
+#include "offload/numa.h"
 #include "offload/sum.h"
 #include "policy/forecast.h"
 #include "policy/program.h"
@@ -19,34 +25,37 @@
 
 struct aq_engine;
 
+/* What is chosen of a plan and of a run; what is zero (formats: -1) is open.  Filled once from the
+ * options (engine/core/opts_from.h). */
 struct aq_engine_opts {
     const char *model_dir; /* checkpoint directory or packed store; NULL with shape */
     const char *shape;     /* a built-in name or the path of a config.json: no weights */
     bool random_weights;   /* with shape: seeded random weights */
     uint64_t random_seed;
-    int compute;             /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
-    int weight_format;       /* enum aq_dtype or -1 for auto */
-    int kv_format;           /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
-    struct aq_kv_policy kv;  /* all zero: full */
-    uint32_t threads;        /* 0: from affinity and cgroup quota */
-    const char *isa;         /* NULL: the best the CPU has */
-    const char *device;      /* as --device; NULL: the CPU */
+    int compute;            /* enum aq_dtype or -1 for auto: bf16 where the CPU has it, else f32 */
+    int weight_format;      /* enum aq_dtype or -1 for auto */
+    int kv_format;          /* enum aq_dtype or -1 for auto: f16, bf16 for bf16 checkpoints */
+    struct aq_kv_policy kv; /* all zero: full */
+    uint32_t threads;       /* 0: from affinity and cgroup quota */
+    struct aq_isa_choice isa;
+    struct aq_device_choice device;
     const char *cuda_module; /* tests: another module than the one beside the program */
     bool deterministic;      /* of a GPU: a row's bits do not depend on the others */
     uint64_t device_memory;  /* absolute budget on a GPU; 0: what is free less 3 %, or 512 MiB */
     uint64_t host_memory;    /* absolute budget of the whole process, bytes; 0: the default rule */
     uint64_t disk_memory;    /* budget of scratch on disk, bytes; 0: what is free less 5 % */
-    const char *placement;   /* as --placement; NULL or "auto": chosen */
+    struct aq_placement_choice placement;
     bool fuse_layer, alternate; /* order of the visits, as plan.h says */
-    bool replay;           /* moves alone: nothing is computed, random weights are not generated */
-    const char *numa;      /* auto, off or a node's number; NULL: auto */
-    const char *attention; /* auto, device, host, split, split:SHARE; NULL: auto */
-    const char *host_products;  /* as --host-products; NULL: auto */
-    uint64_t emulate_device;    /* bytes of an emulated device inside host_memory; 0: none */
-    const char *emulate_link;   /* "H2D/D2H" in GB/s; NULL: as fast as it goes */
-    uint64_t prefetch, chunk;   /* bytes of the weight ring and of its chunks; 0: planned */
-    bool serial;                /* one op after the other */
-    const char *io, *io_direct; /* as --io and --io-direct; NULL: auto */
+    bool replay; /* moves alone: nothing is computed, random weights are not generated */
+    struct aq_numa_choice numa;
+    struct aq_attention_choice attention;
+    struct aq_host_products_choice host_products;
+    uint64_t emulate_device; /* bytes of an emulated device inside host_memory; 0: none */
+    struct aq_link_choice emulate_link;
+    uint64_t prefetch, chunk; /* bytes of the weight ring and of its chunks; 0: planned */
+    bool serial;              /* one op after the other */
+    enum aq_io_kind io;
+    enum aq_direct io_direct;
     enum aq_verify verify_store;
     const char *const *disk_dirs; /* for scratch; none: the cache directory */
     uint32_t disk_dir_count;

@@ -4,6 +4,7 @@
 #include "engine/core/engine_state.h"
 
 #include "base/mem.h"
+#include "engine/core/planned.h"
 #include "engine/machine/hw_keys.h"
 
 #include <stdio.h>
@@ -120,10 +121,9 @@ int engine_rate_machine(struct aq_engine *e, struct aq_err *reterr)
     /* Emulated links are as fast as they were asked to be, or as a copy in memory goes, and
      * independent of each other but for the memory and cores that both take. */
     double copy = e->hw.host_memory_bytes_per_s / e->hw.copy_host_bytes_per_byte;
-    for (int i = 0; i < AQ_LINK_COUNT; i++) {
-        double *rate = i == AQ_H2D ? &e->hw.h2d_bytes_per_s : &e->hw.d2h_bytes_per_s;
-        *rate = e->link[i] ? (double)e->link[i] : found ? *rate : copy;
-    }
+    if (!found)
+        e->hw.h2d_bytes_per_s = e->hw.d2h_bytes_per_s = copy;
+    aq_planned_links(&e->hw, &e->opts);
     e->rated = true;
     return 0;
 }
@@ -142,7 +142,7 @@ int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct a
     if (allowed < aq_mem_process_now() + 2 * AQ_RATES_DISK_MEMORY)
         return 0; /* too little of it to spend some on a guess */
     struct aq_disks_opts opts = {
-        .data = engine_store_data(store), .io = e->io, .io_direct = e->io_direct};
+        .data = engine_store_data(store), .io = e->opts.io, .io_direct = e->opts.io_direct};
     int rc = aq_rates_disk(&e->hw.disk_read_bytes_per_s, &opts, reterr);
     e->measured.disk = rc == 0;
     return rc == -ERANGE ? 0 : rc;

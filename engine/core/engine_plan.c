@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "engine/core/forecast_json.h"
+#include "engine/core/planned.h"
 #include "engine/model/pack.h"
 #include "engine/options/kv.h"
 #include "policy/checker.h"
@@ -12,10 +13,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What the process may need beyond what is counted line by line: allocator slack, stacks, library
- * state. */
-#define PROCESS_SLACK_BYTES (12 * AQ_MIB)
 
 /* What measuring the machine once took at most belongs to the ledger too, where the plan itself
  * takes less. */
@@ -33,10 +30,8 @@ int engine_make_forecast(struct aq_engine *e, struct aq_err *reterr)
     e->forecasted = false;
     if (!e->rated)
         return 0;
-    int rc = aq_forecast_make(&e->forecast, &e->block, &e->work, &e->hw, reterr);
-    if (rc == 0 && e->length)
-        rc = aq_forecast_job(&e->forecast, &e->block, &e->work, e->length, e->length_count, &e->hw,
-                             reterr);
+    int rc = aq_planned_forecast(&e->forecast, &e->block, &e->work, e->length, e->length_count,
+                                 &e->hw, reterr);
     e->forecasted = rc == 0;
     return rc;
 }
@@ -101,7 +96,6 @@ struct aq_attention_stats_opts engine_stats_opts(const struct aq_engine *e)
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
 {
     assert(!e->loaded);
-    const struct aq_model_steps *m = &e->model->steps;
     uint32_t total = w->total_max, prompt = w->prompt_max;
     if (total > e->info.context || prompt > total || prompt < 1)
         return aq_error(
@@ -112,61 +106,24 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     rc = rc < 0 ? rc : engine_rate_disk(e, aq_model_store(e->model), reterr);
     if (rc < 0)
         return rc;
-    struct aq_scratch_need need = {
-        .k_max = engine_widest_row(m),
-        .head_dim_max = m->head_dim,
-        .context_max = e->info.context,
-        .scored_q_per_kv = aq_kv_policy_scores(&e->info.kv) ? m->heads / m->kv_heads : 0,
-    };
-    e->inputs = (struct aq_block_inputs){
-        .steps = m,
-        .compute = e->info.compute,
-        .weight_format = e->info.weight_format,
-        .kv_format = e->info.kv_format,
+    struct aq_planned_request request = {
+        .choices = &e->opts,
+        .steps = &e->model->steps,
+        .formats = e->formats,
         .table_format = aq_model_table_dtype(e->model),
-        .threads = e->info.threads,
-        .micro_batch = e->opts.micro_batch,
-        .micro_batches = e->opts.micro_batches,
-        .prompt_tokens = e->opts.micro_batch_tokens,
-        .prefetch_bytes = e->opts.prefetch,
-        .chunk_bytes = e->opts.chunk,
-        .separate = engine_device_bytes(e) > 0,
-        .gpu = engine_on_gpu(e),
-        .context_bytes = e->cuda.info.context_bytes,
-        .fuse_layer = e->opts.fuse_layer,
-        .alternate = e->opts.alternate,
-        .attention = e->attention,
-        .attention_auto = e->attention_auto,
-        .split_host = e->split_host,
-        .one_side = engine_on_gpu(e) && e->opts.deterministic,
-        .host_products = e->host_products,
-        .host_products_auto = e->host_products_auto && !engine_on_gpu(e),
-        .placement = e->placed ? &e->placement : NULL,
-        .can_stream = true,
+        .work = w,
         .hw = e->rated ? &e->hw : NULL,
-        .refill = e->refill,
-        .serial = e->opts.serial,
-        .sequences = w->sequences,
-        .total_sum = w->total_sum,
-        .prompt_sum = w->prompt_sum,
-        .prompt_max = prompt,
-        .total_max = total,
-        .kv = e->info.kv,
-        .scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need),
-        .queue_bytes = w->queue_bytes,
-        .trace_bytes_per_op = e->trace_path ? aq_trace_bytes(1) : 0,
-        .process_bytes = aq_mem_process_now() + PROCESS_SLACK_BYTES,
+        .threads = e->info.threads,
+        .gpu = engine_on_gpu(e),
+        .can_stream = true,
+        .context_bytes = e->cuda.info.context_bytes,
         .budget = {[AQ_DEVICE] = engine_device_bytes(e),
                    [AQ_HOST] = engine_host_bytes(e),
                    [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
+        .context = e->info.context,
+        .held = aq_mem_process_now(),
     };
-    e->work = (struct aq_forecast_work){
-        .steps = m,
-        .sequences = w->sequences,
-        .refill = e->refill,
-        .serial = e->opts.serial,
-    };
-    aq_forecast_mean(&e->work, &e->inputs);
+    aq_planned_inputs(&e->inputs, &e->work, &request);
     struct aq_attention_stats_opts stats = engine_stats_opts(e);
     if (e->opts.attention_stats)
         e->inputs.queue_bytes += aq_attention_stats_bytes(&stats);
@@ -261,7 +218,7 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         "micro_batches", (int)s->micro_batches, "micro_batch_tokens", (int)s->prompt_tokens,
         "rows_max", (int)s->rows_max, "compute", aq_dtype_name(e->info.compute), "weight_format",
         aq_dtype_name(e->info.weight_format), "kv_format", aq_dtype_name(e->info.kv_format),
-        "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->refill, "kv_pages",
+        "kv_policy", aq_kv_policy_desc(&p->kv)->name, "refill", e->opts.refill, "kv_pages",
         "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",
         (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
         ledger_json(&e->block.ledger), "memory", memory_json(e, false));

@@ -13,8 +13,8 @@
 #include "engine/exec/trace.h"
 #include "engine/machine/hw_file.h"
 #include "engine/machine/rates.h"
+#include "engine/model/formats.h"
 #include "engine/model/model.h"
-#include "engine/options/notation.h"
 #include "kernels/kernels.h"
 #include "offload/disks.h"
 #include "policy/forecast.h"
@@ -26,18 +26,9 @@ struct aq_engine {
     struct aq_kernels kernels;
     struct aq_block_inputs inputs;
     struct aq_block block;
-    struct aq_placement placement;
-    bool placed; /* --placement was given */
-    enum aq_attention_side attention;
-    bool attention_auto;
-    double split_host;
-    double host_products; /* percent, unless it is chosen */
-    bool host_products_auto;
-    struct aq_numa_choice numa_choice;
+    struct aq_formats formats;
     struct aq_numa numa;
-    uint64_t link[AQ_LINK_COUNT]; /* bytes per second of an emulated device; 0: no limit */
     bool planned, loaded;
-    bool refill;
     struct aq_hardware hw;
     char hw_name[AQ_HW_NAME_MAX]; /* of the profile; "": measured at start */
     char hw_told[AQ_HW_TOLD_MAX]; /* of this machine's: struct aq_hw_profile */
@@ -49,8 +40,8 @@ struct aq_engine {
     uint32_t length_count;
     struct aq_forecast forecast;
     uint64_t budget;
-    /* Copies of the caller's strings that are needed until load. */
-    char *model_dir, *io, *io_direct, *cache_dir, *hardware, *trace_path, **disk_dir;
+    /* Copies of the caller's strings that are needed until load or close. */
+    char *model_dir, *cache_dir, *hardware, *trace_path, **disk_dir;
     char lossy_text[4][256];
     struct aq_log log;
 
@@ -83,11 +74,6 @@ struct aq_engine {
     struct aq_engine_seams seams;
 };
 
-static inline uint32_t engine_widest_row(const struct aq_model_steps *m)
-{
-    return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-}
-
 static inline bool engine_on_gpu(const struct aq_engine *e)
 {
     return e->cuda.gpu;
@@ -116,10 +102,6 @@ static inline uint64_t engine_host_ledger(const struct aq_engine *e)
 /* Opens the GPU that the options ask for, if any, and says what cannot be had on one. */
 int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr);
 void engine_gpu_close(struct aq_engine *e);
-/* Refuses what was chosen and cannot be had on one. */
-int engine_gpu_choices(const struct aq_engine *e, struct aq_err *reterr);
-/* What it computes in where nobody says; refuses types that it has no products in. */
-int engine_gpu_formats(enum aq_dtype *ret_compute, struct aq_engine *e, struct aq_err *reterr);
 /* After the device is open: its workspaces. */
 int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr);
 

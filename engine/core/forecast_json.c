@@ -11,7 +11,7 @@ static json_t *rate(double count, double seconds)
     return seconds > 0 ? aq_json_real(count / seconds) : json_null();
 }
 
-static json_t *lanes_json(const struct aq_forecast *f)
+json_t *aq_predict_lanes_json(const struct aq_forecast *f)
 {
     json_t *lanes = json_object();
     for (int l = 0; l < AQ_LANE_COUNT; l++) {
@@ -47,8 +47,7 @@ static json_t *rates_json(const struct aq_hardware *hw, const struct aq_rates_me
     return o;
 }
 
-json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *hw,
-                        const struct aq_rates_measured *measured, enum aq_dtype compute)
+json_t *aq_predict_times_json(const struct aq_forecast *f)
 {
     json_t *o = json_object();
     bool known = f->blocks > 0;
@@ -61,9 +60,16 @@ json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *h
     aq_json_put(&o, "gen_tok_s", aq_json_real(f->gen_tok_s));
     aq_json_put(&o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
     aq_json_put(&o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
+    return o;
+}
+
+json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *hw,
+                        const struct aq_rates_measured *measured, enum aq_dtype compute)
+{
+    json_t *o = aq_predict_times_json(f);
     aq_json_put(&o, "bound_by", json_string(aq_resource_name(f->binding)));
     aq_json_put(&o, "bound_lane", json_string(aq_lane_name(f->binding_lane)));
-    aq_json_put(&o, "lanes", lanes_json(f));
+    aq_json_put(&o, "lanes", aq_predict_lanes_json(f));
     aq_json_put(&o, "rates", rates_json(hw, measured, compute));
     return o;
 }

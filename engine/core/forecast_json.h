@@ -11,7 +11,10 @@
 
 #include <jansson.h>
 
-/* New reference. */
+/* New references, all of these.  Lanes: {name: {"busy", "bytes_per_pass", "limit", "gb_s"}}; times:
+ * of a pass and of the work, with tokens per second. */
+json_t *aq_predict_lanes_json(const struct aq_forecast *f);
+json_t *aq_predict_times_json(const struct aq_forecast *f);
 json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *hw,
                         const struct aq_rates_measured *measured, enum aq_dtype compute);
 

@@ -3,16 +3,30 @@
 
 #include "engine/options/kv.h"
 
+#include <assert.h>
 #include <string.h>
+
+/* Those with a notation of their own, as values. */
+static int read_notations(struct aq_engine_opts *ret, const struct aq_options *o,
+                          struct aq_err *reterr)
+{
+    int rc = aq_options_kv_policy(&ret->kv, o, reterr);
+    rc = rc < 0 ? rc : aq_placement_parse(&ret->placement, "--placement", o->placement, reterr);
+    rc = rc < 0 ? rc : aq_attention_parse(&ret->attention, "--attention", o->attention, reterr);
+    rc = rc < 0 ? rc
+                : aq_host_products_parse(&ret->host_products, "--host-products", o->host_products,
+                                         reterr);
+    if (rc == 0 && o->emulate_link)
+        rc = aq_link_parse(&ret->emulate_link, "--emulate-link", o->emulate_link, reterr);
+    if (o->numa && !aq_numa_parse(o->numa, &ret->numa))
+        assert(!"aq_check_numa takes what is none");
+    return rc;
+}
 
 int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
                         const struct aq_log *log, struct aq_err *reterr)
 {
-    struct aq_kv_policy kv;
-    int rc = aq_options_kv_policy(&kv, o, reterr);
-    if (rc < 0)
-        return rc;
-    *ret = (struct aq_engine_opts){
+    struct aq_engine_opts opts = (struct aq_engine_opts){
         .model_dir = o->model,
         .shape = o->shape,
         .random_weights = o->random_weights,
@@ -20,23 +34,17 @@ int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .compute = o->compute,
         .weight_format = o->weight_format,
         .kv_format = o->kv_format,
-        .kv = kv,
         .threads = o->threads,
-        .isa = o->isa,
-        .device = o->device ? o->device : "auto",
+        .isa = aq_options_isa(o),
+        .device = aq_options_device(o),
         .device_memory = o->device_memory,
         .deterministic = o->deterministic,
         .host_memory = o->host_memory,
         .disk_memory = o->disk_memory,
-        .placement = o->placement,
-        .attention = o->attention,
-        .host_products = o->host_products,
         .fuse_layer = o->fuse_layer,
         .alternate = o->alternate,
         .replay = o->replay,
-        .numa = o->numa,
         .emulate_device = o->emulate_device,
-        .emulate_link = o->emulate_link,
         .serial = o->executor && strcmp(o->executor, "serial") == 0,
         .io = o->io,
         .io_direct = o->io_direct,
@@ -57,5 +65,8 @@ int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
         .predict = o->dry_run || o->report || o->trace || strcmp(o->command, "bench") == 0,
         .log = log,
     };
-    return 0;
+    int rc = read_notations(&opts, o, reterr);
+    if (rc == 0)
+        *ret = opts;
+    return rc;
 }

@@ -6,7 +6,7 @@
 #include "engine/core/engine.h"
 #include "engine/options/options.h"
 
-/* What commands that run a model share; strings are borrowed from o. */
+/* What commands that run or plan a model share, as values; names and paths are borrowed from o. */
 int aq_engine_opts_from(struct aq_engine_opts *ret, const struct aq_options *o,
                         const struct aq_log *log, struct aq_err *reterr);
 

@@ -32,6 +32,6 @@ const char *aq_job_overlong_name(enum aq_overlong overlong)
 
 const char *aq_job_device_reason(const struct aq_job *j)
 {
-    return j->o->device && strcmp(j->o->device, "auto") != 0 ? "asked for"
-                                                             : "auto: no NVIDIA GPU is visible";
+    return aq_options_device(j->o).backend == AQ_BACKEND_ANY ? "auto: no NVIDIA GPU is visible"
+                                                             : "asked for";
 }

@@ -389,13 +389,13 @@ static int describe(struct probe *b, struct aq_err *reterr)
     char date[16];
     struct aq_cpu_limits c;
     struct aq_host_limits h;
-    unsigned isa = aq_isa_detect(), most = isa;
+    unsigned isa = aq_isa_detect();
     aq_limits_cpu(&c, NULL);
     int rc = aq_limits_host(&h, NULL, reterr);
     if (rc < 0)
         return rc;
-    if (b->o->isa && aq_isa_parse(b->o->isa, &most))
-        isa &= most;
+    if (b->o->isa.given)
+        isa &= b->o->isa.mask;
     uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
     if (memory < 2 * memory_of(&thorough))
         b->amount = memory < 2 * memory_of(&quick) ? small : quick;

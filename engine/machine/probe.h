@@ -5,15 +5,18 @@
 
 #include "engine/compute/cuda.h"
 #include "engine/machine/hw_file.h"
+#include "kernels/kernels.h"
+#include "offload/disk.h"
 
 struct aq_probe_opts {
     const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
     const char *disk_dir;       /* its disk is measured; NULL: none */
     uint32_t threads;           /* 0: as many as this process may use */
-    const char *isa;            /* NULL: the best there is */
-    const char *io, *io_direct; /* as the options; NULL: auto */
-    uint64_t memory;            /* bytes that may be taken; 0: no limit */
-    bool quick;                 /* less of everything, in some seconds */
+    struct aq_isa_choice isa;
+    enum aq_io_kind io;
+    enum aq_direct io_direct;
+    uint64_t memory; /* bytes that may be taken; 0: no limit */
+    bool quick;      /* less of everything, in some seconds */
     const struct aq_log *log;
     bool (*stop)(void *user); /* called between measurements; may be NULL */
     void *stop_user;

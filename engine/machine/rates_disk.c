@@ -148,8 +148,8 @@ static int measure(struct disk_rig *r, uint32_t groups, struct aq_rates_disk *re
     return rc;
 }
 
-int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, const char *io,
-                     const char *io_direct, const struct aq_log *log, struct aq_err *reterr)
+int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, enum aq_io_kind io,
+                     enum aq_direct io_direct, const struct aq_log *log, struct aq_err *reterr)
 {
     uint32_t groups = (uint32_t)aq_min_u64(GROUPS_MAX, bytes / GROUP_BYTES);
     struct aq_disks_opts opts = {

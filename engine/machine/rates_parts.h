@@ -144,8 +144,8 @@ struct aq_rates_disk {
 };
 /* A file of that many bytes in the directory that never has a name, written, read, and both at
  * once. */
-int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, const char *io,
-                     const char *io_direct, const struct aq_log *log, struct aq_err *reterr);
+int aq_rates_scratch(struct aq_rates_disk *ret, const char *dir, uint64_t bytes, enum aq_io_kind io,
+                     enum aq_direct io_direct, const struct aq_log *log, struct aq_err *reterr);
 
 /* Seconds until a thread that slept on another core goes on. */
 int aq_rates_wake(struct aq_sample *ret, struct aq_err *reterr);

@@ -156,17 +156,17 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
                                  uint64_t requests, uint32_t passes, uint64_t seed, double load_s,
                                  const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
-    double prefill_s = 0, pass_s = 0;
+    double pass_s = 0;
     json_t *r = NULL;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i <= 3; i++) { /* the prefill is the last */
         uint32_t at = row->prompt_len + (2 * i + 1) * row->gen_len / 6;
         uint32_t most = row->prompt_len + row->gen_len - passes; /* passes < gen_len */
         uint32_t length = at > passes ? at - passes / 2 : 1;
-        if (length > most)
-            length = most;
+        bool prefill = i == 3;
         struct batch b;
-        if (batch_open(&b, requests, length, passes + 1, aq_engine_info(e)->vocab, seed + i,
-                       reterr) < 0)
+        length = prefill ? row->prompt_len : (uint32_t)aq_min_u64(length, most);
+        if (batch_open(&b, requests, length, prefill ? 1 : passes + 1, aq_engine_info(e)->vocab,
+                       prefill ? seed : seed + i, reterr) < 0)
             goto fail;
         batch_stands_for(&b, row);
         json_decref(r);
@@ -174,18 +174,10 @@ static json_t *measure_projected(struct aq_engine *e, const struct aq_bench_row 
         batch_close(&b);
         if (!r)
             goto fail;
-        pass_s += json_number(r, "decode_s") / passes / 3;
+        if (!prefill)
+            pass_s += json_number(r, "decode_s") / passes / 3;
     }
-    struct batch b;
-    if (batch_open(&b, requests, row->prompt_len, 1, aq_engine_info(e)->vocab, seed, reterr) < 0)
-        goto fail;
-    batch_stands_for(&b, row);
-    json_decref(r);
-    r = measure(e, &b, load_s, hooks, reterr);
-    batch_close(&b);
-    if (!r)
-        goto fail;
-    prefill_s = json_number(r, "prefill_s");
+    double prefill_s = json_number(r, "prefill_s");
     double decode_s = pass_s * (row->gen_len - 1), total_s = prefill_s + decode_s;
     double generated = (double)requests * row->gen_len;
     aq_json_put(&r, "decode_s", aq_json_real(decode_s));
@@ -241,6 +233,8 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
     if (!is_projected(o, row)) {
         w.length = &length;
         w.length_count = 1;
+        w.prompt_sum = requests * row->prompt_len;
+        w.total_sum = requests * total;
     }
     rc = aq_engine_plan(e, &w, reterr);
     double start = aq_clock_s();

@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/build_info.h"
-#include "engine/compute/backend.h"
 #include "engine/job/lock.h"
 #include "engine/measure/bench.h"
 #include "engine/measure/table.h"
@@ -185,10 +184,7 @@ static int run_row(json_t **ret, const struct aq_options *o, const struct aquife
         .micro_batch = o->bench_micro_batch_count ? o->bench_micro_batch[0] : o->micro_batch,
         .requests = o->requests,
     };
-    int gpu, rc = aq_device_choose(&gpu, o->device, NULL, NULL, reterr);
-    if (rc == 0 && !o->repeats)
-        rc = aq_error(reterr, -EINVAL, "--repeats: expected at least 1, found 0");
-    return rc < 0 ? rc : aq_bench_run_row(ret, o, &row, hooks, reterr);
+    return aq_bench_run_row(ret, o, &row, hooks, reterr);
 }
 
 /* Only this row cannot be: it does not fit, there is no such model, no room in its context. */

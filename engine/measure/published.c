@@ -2,6 +2,7 @@
 #include "engine/measure/published.h"
 
 #include "base/json.h"
+#include "engine/core/planned.h"
 #include "engine/machine/hw_file.h"
 #include "engine/model/arch/arch.h"
 #include "engine/model/shapes.h"
@@ -26,6 +27,15 @@ struct row {
     uint32_t prompt, gen;
 };
 
+/* Theirs are checkpoints in f16, multiplied so. */
+static struct aq_formats formats_of(const struct row *r)
+{
+    int weights = r->options->weight_format, kv = r->options->kv_format;
+    return (struct aq_formats){.compute = AQ_F16,
+                               .weights = weights < 0 ? AQ_F16 : (enum aq_dtype)weights,
+                               .kv = kv < 0 ? AQ_F16 : (enum aq_dtype)kv};
+}
+
 static int find_machine(struct row *r, struct aq_err *reterr)
 {
     const struct aq_table_engine *e = r->engine;
@@ -35,10 +45,8 @@ static int find_machine(struct row *r, struct aq_err *reterr)
                       r->machine);
     if (rc < 0)
         return rc;
-    int format = r->options->weight_format;
-    int kv = r->options->kv_format;
-    r->hw = aq_hw_for_formats(&r->profile, format < 0 ? AQ_F16 : (enum aq_dtype)format,
-                              kv < 0 ? AQ_F16 : (enum aq_dtype)kv);
+    struct aq_formats formats = formats_of(r);
+    r->hw = aq_hw_for_formats(&r->profile, formats.weights, formats.kv);
     if (e && e->link_bytes_per_s > 0)
         r->hw.h2d_bytes_per_s = r->hw.d2h_bytes_per_s = e->link_bytes_per_s;
     if (e && e->disk_read_bytes_per_s > 0)
@@ -149,46 +157,34 @@ static int add_theirs(json_t **doc, const struct row *r, struct aq_err *reterr)
 
 /* ---- ours -------------------------------------------------------------------------------- */
 
-/* A capacity less what CLI.md's default rule leaves to others. */
-static uint64_t budget(const struct row *r, enum aq_tier tier)
-{
-    static const double share[AQ_TIER_COUNT] = {
-        [AQ_DEVICE] = 0.03, [AQ_HOST] = 0.05, [AQ_DISK] = 0.05};
-    static const uint64_t least[AQ_TIER_COUNT] = {
-        [AQ_DEVICE] = 512 * AQ_MIB, [AQ_HOST] = 2 * AQ_GIB};
-    uint64_t all = r->profile.capacity[tier];
-    uint64_t left = aq_max_u64(least[tier], (uint64_t)(share[tier] * (double)all));
-    return all > left ? all - left : 0;
-}
-
+/* Of the row's options formats and KV policy are the figure's own; everything else is free, as
+ * whoever comes to the machine would leave it.  The plan alone counts, and no process. */
 static int plan_ours(struct aq_block *block, struct aq_forecast *f, const struct row *r,
                      struct aq_err *reterr)
 {
-    const struct aq_options *o = r->options;
-    struct aq_block_inputs in = {
+    struct aq_engine_opts choices = {0};
+    struct aq_block_inputs in;
+    struct aq_forecast_work mean;
+    struct aq_workload work = {.prompt_max = r->prompt, .total_max = r->prompt + r->gen};
+    struct aq_planned_request request = {
+        .choices = &choices,
         .steps = &r->steps,
-        .compute = AQ_F16,
-        .weight_format = o->weight_format < 0 ? AQ_F16 : (enum aq_dtype)o->weight_format,
-        .kv_format = o->kv_format < 0 ? AQ_F16 : (enum aq_dtype)o->kv_format,
+        .formats = formats_of(r),
         .table_format = AQ_F16,
-        .threads = (uint32_t)fmax(1, r->hw.cores),
-        .separate = true,
-        .attention_auto = true,
-        .gpu = !r->hw.device_on_host,
-        .host_products_auto = r->hw.device_on_host,
-        .can_stream = true,
+        .work = &work,
         .hw = &r->hw,
-        .prompt_max = r->prompt,
-        .total_max = r->prompt + r->gen,
-        .budget = {[AQ_DEVICE] = budget(r, AQ_DEVICE),
-                   [AQ_HOST] = budget(r, AQ_HOST),
-                   [AQ_DISK] = budget(r, AQ_DISK)},
+        .threads = (uint32_t)fmax(1, r->hw.cores),
+        .gpu = true,
+        .can_stream = true,
     };
-    struct aq_forecast_work work = {.steps = &r->steps};
-    int rc = aq_options_kv_policy(&in.kv, o, reterr);
-    rc = rc < 0 ? rc : aq_block_choose(block, &in, reterr);
-    aq_forecast_mean(&work, &in);
-    return rc < 0 ? rc : aq_forecast_make(f, block, &work, &r->hw, reterr);
+    for (int t = 0; t < AQ_TIER_COUNT; t++)
+        request.budget[t] = aq_planned_usable((enum aq_tier)t, r->profile.capacity[t]);
+    int rc = aq_options_kv_policy(&choices.kv, r->options, reterr);
+    if (rc < 0)
+        return rc;
+    aq_planned_inputs(&in, &mean, &request);
+    rc = aq_block_choose(block, &in, reterr);
+    return rc < 0 ? rc : aq_planned_forecast(f, block, &mean, NULL, 0, &r->hw, reterr);
 }
 
 /* One block, prefilled and then decoded, as they count it. */

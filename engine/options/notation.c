@@ -7,6 +7,33 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_auto(const char *text)
+{
+    return !text || strcmp(text, "auto") == 0;
+}
+
+/* "0.25" or "25%", in percent. */
+static int parse_share(double *ret_percent, const char *label, const char *text,
+                       struct aq_err *reterr)
+{
+    char number[32];
+    size_t n = strlen(text);
+    bool percent = n > 0 && text[n - 1] == '%';
+    double share;
+    if (n - percent < sizeof(number)) {
+        memcpy(number, text, n - percent);
+        number[n - percent] = '\0';
+        if (aq_parse_real(number, &share) && share >= 0 && share <= (percent ? 100 : 1)) {
+            *ret_percent = percent ? share : 100 * share;
+            return 0;
+        }
+    }
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected auto or a share such as 0.25 or 25%% (of at most 100 %%), found "
+                    "'%s'",
+                    label, text);
+}
+
 /* "D/H/N": three percentages that sum to 100. */
 static int parse_shares(struct aq_shares *ret, const char *label, const char *key,
                         const char *value, struct aq_err *reterr)
@@ -63,11 +90,15 @@ static int parse_part(struct aq_placement *p, const char *label, const char *key
                     key);
 }
 
-int aq_placement_parse(struct aq_placement *ret, const char *label, const char *text,
+int aq_placement_parse(struct aq_placement_choice *ret, const char *label, const char *text,
                        struct aq_err *reterr)
 {
     const struct aq_shares host = {{0, 100, 0}};
     struct aq_placement p = {host, host, host, AQ_HOST};
+    if (is_auto(text)) {
+        *ret = (struct aq_placement_choice){0};
+        return 0;
+    }
     char *copy = strdup(text), *save = NULL;
     if (!copy)
         return aq_error_memory(reterr, "%s: %zu bytes", label, strlen(text) + 1);
@@ -94,24 +125,23 @@ int aq_placement_parse(struct aq_placement *ret, const char *label, const char *
         rc = aq_error(reterr, -EINVAL, "%s: expected auto or NAME=SHARES, found '%s'", label, text);
     free(copy);
     if (rc == 0)
-        *ret = p;
+        *ret = (struct aq_placement_choice){.given = true, .at = p};
     return rc;
 }
 
-int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, const char *label,
-                       const char *text, struct aq_err *reterr)
+int aq_attention_parse(struct aq_attention_choice *ret, const char *label, const char *text,
+                       struct aq_err *reterr)
 {
-    double percent = 0;
-    enum aq_attention_side side = AQ_ATTEND_SPLIT;
-    if (strcmp(text, "device") == 0)
-        side = AQ_ATTEND_DEVICE;
+    struct aq_attention_choice a = {.given = !is_auto(text), .side = AQ_ATTEND_SPLIT};
+    if (!a.given || strcmp(text, "device") == 0)
+        a.side = AQ_ATTEND_DEVICE;
     else if (strcmp(text, "host") == 0)
-        side = AQ_ATTEND_HOST;
+        a.side = AQ_ATTEND_HOST;
     else if (strncmp(text, "split:", 6) == 0) {
-        int rc = aq_host_products_parse(&percent, label, text + 6, reterr);
+        int rc = parse_share(&a.split_host, label, text + 6, reterr);
         if (rc < 0)
             return rc;
-        if (percent <= 0 || percent >= 100)
+        if (a.split_host <= 0 || a.split_host >= 100)
             return aq_error(reterr, -EINVAL,
                             "%s: '%s': expected a share between 0%% and 100%%; 'device' or 'host' "
                             "gives all to one side",
@@ -120,8 +150,7 @@ int aq_attention_parse(enum aq_attention_side *ret, double *ret_split_host, cons
         return aq_error(reterr, -EINVAL,
                         "%s: expected auto, host, device, split or split:SHARE, found '%s'", label,
                         text);
-    *ret = side;
-    *ret_split_host = percent;
+    *ret = a;
     return 0;
 }
 
@@ -142,7 +171,7 @@ void aq_placement_text(char text[160], const struct aq_placement *p)
              k[0], k[1], k[2], h[0], h[1], h[2], aq_tier_name(p->head));
 }
 
-int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *text,
+int aq_link_parse(struct aq_link_choice *ret, const char *label, const char *text,
                   struct aq_err *reterr)
 {
     char first[32];
@@ -157,8 +186,9 @@ int aq_link_parse(uint64_t ret_bytes_per_s[2], const char *label, const char *te
     for (int i = 0; i < 2; i++) {
         if (!(gb_s[i] >= 1e-3 && gb_s[i] <= 1e4))
             goto malformed;
-        ret_bytes_per_s[i] = (uint64_t)(gb_s[i] * 1e9);
     }
+    for (int i = 0; i < 2; i++)
+        ret->bytes_per_s[i] = (uint64_t)(gb_s[i] * 1e9);
     return 0;
 malformed:
     return aq_error(reterr, -EINVAL,
@@ -189,32 +219,12 @@ int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, 
                     text);
 }
 
-int aq_host_products_parse(double *ret_percent, const char *label, const char *text,
+int aq_host_products_parse(struct aq_host_products_choice *ret, const char *label, const char *text,
                            struct aq_err *reterr)
 {
-    char number[32];
-    size_t n = strlen(text);
-    bool percent = n > 0 && text[n - 1] == '%';
-    double share;
-    if (n - percent < sizeof(number)) {
-        memcpy(number, text, n - percent);
-        number[n - percent] = '\0';
-        if (aq_parse_real(number, &share) && share >= 0 && share <= (percent ? 100 : 1)) {
-            *ret_percent = percent ? share : 100 * share;
-            return 0;
-        }
-    }
-    return aq_error(reterr, -EINVAL,
-                    "%s: expected auto or a share such as 0.25 or 25%% (of at most 100 %%), found "
-                    "'%s'",
-                    label, text);
-}
-
-int aq_host_products_check_gpu(double percent, struct aq_err *reterr)
-{
-    return percent <= 0 ? 0
-                        : aq_error(reterr, -EINVAL,
-                                   "--host-products: the cuda backend computes no products on the "
-                                   "host; expected auto or 0, found %g%%",
-                                   percent);
+    struct aq_host_products_choice p = {.given = !is_auto(text)};
+    int rc = p.given ? parse_share(&p.percent, label, text, reterr) : 0;
+    if (rc == 0)
+        *ret = p;
+    return rc;
 }

@@ -229,6 +229,22 @@ bool aq_options_given(const struct aq_options *o, const char *name)
     return false;
 }
 
+struct aq_device_choice aq_options_device(const struct aq_options *o)
+{
+    struct aq_device_choice choice;
+    if (!aq_device_parse(&choice, o->device ? o->device : "auto"))
+        assert(!"aq_check_device takes what is none");
+    return choice;
+}
+
+struct aq_isa_choice aq_options_isa(const struct aq_options *o)
+{
+    struct aq_isa_choice choice = {.given = o->isa};
+    if (o->isa && !aq_isa_parse(o->isa, &choice.mask))
+        assert(!"a choice of the table is no instruction set");
+    return choice;
+}
+
 /* ---- what belongs together -------------------------------------------------------------- */
 
 static int missing(const struct aq_options *o, const char *what, struct aq_err *reterr)
@@ -250,7 +266,7 @@ static int check_model(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--shape '%s' has no weights: expected --random-weights SEED to run it",
                         o->shape);
-    if (o->device_memory && o->device && strcmp(o->device, "cpu") == 0)
+    if (o->device_memory && aq_options_device(o).backend == AQ_BACKEND_CPU)
         return aq_error(reterr, -EINVAL,
                         "--device-memory: the cpu backend has no device tier; --host-memory bounds "
                         "the whole process");

@@ -8,6 +8,10 @@
 
 #include "base/err.h"
 #include "base/types.h"
+#include "engine/compute/backend.h"
+#include "kernels/kernels.h"
+#include "offload/disk.h"
+#include "offload/io.h"
 #include "offload/sum.h"
 
 #include <jansson.h>
@@ -30,9 +34,8 @@ struct aq_strings {
 struct aq_options {
     const char *command;
     /* model and machine, shared */
-    char *model, *shape, *device, *isa, *numa, *io, *io_direct, *executor, *placement, *attention,
-        *host_products, *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor,
-        *kv_group;
+    char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
+        *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group;
     bool kv_sinks_given;
     uint32_t kv_sinks, kv_grace;
     double kv_decay; /* 0: not given */
@@ -44,6 +47,8 @@ struct aq_options {
     char *emulate_link;       /* "H2D/D2H" in GB/s */
     uint64_t prefetch, chunk; /* of the weight ring; 0: planned */
     struct aq_strings disk_dir;
+    enum aq_io_kind io;
+    enum aq_direct io_direct;
     enum aq_verify verify_store;
     bool disk_dir_any; /* tmpfs and network file systems are fine for scratch */
     char *cache_dir;
@@ -129,6 +134,9 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
 /* {"command": ..., every option that was given, with '_' and its value's own type}: goes back
  * through aq_options_from_json.  New reference; NULL: out of memory. */
 json_t *aq_options_to_json(const struct aq_options *o);
+/* What --device and --isa choose. */
+struct aq_device_choice aq_options_device(const struct aq_options *o);
+struct aq_isa_choice aq_options_isa(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 

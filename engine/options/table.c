@@ -382,11 +382,11 @@ const struct aq_option aq_option_table[] = {
      .help = "highest instruction set to use; auto: the best this CPU has"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
      .check = aq_check_numa, .help = "memory node of large buffers: auto, off or a node's number"},
-    {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io), .argument = "ENGINE",
-     .choices = "auto|uring|threads",
+    {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_ENUM, AT(io), .argument = "ENGINE",
+     .choices = "auto|uring|threads", /* as enum aq_io_kind */
      .help = "engine of disk transfers; auto: io_uring where it may be used"},
-    {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_CHOICE, AT(io_direct),
-     .argument = "MODE", .choices = "auto|on|off",
+    {"io-direct", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_ENUM, AT(io_direct),
+     .argument = "MODE", .choices = "auto|on|off", /* as enum aq_direct */
      .help = "whether disk transfers pass by the page cache (O_DIRECT)"},
     {"verify-store", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_ENUM, AT(verify_store), .argument = "WHEN",
      .choices = "once|always|off", .deflt = "once",

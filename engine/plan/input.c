@@ -2,6 +2,7 @@
  * The workload of a plan out of a prompt file: every record is read and tokenised as generate would
  * do it, and only its lengths are kept. */
 #include "engine/records/input.h"
+#include "base/mem.h"
 #include "engine/job/generator.h"
 #include "engine/model/arch/arch.h"
 #include "engine/plan/planning.h"
@@ -18,21 +19,21 @@ static void widen(uint32_t range[2], uint32_t to, bool first)
 
 static int count_request(struct aq_planning *p, const struct aq_request *r, struct aq_err *reterr)
 {
-    struct aq_block_inputs *in = &p->in;
+    struct aq_workload *w = &p->workload;
     for (uint32_t i = 0; i < r->prompt_count; i++) {
         uint32_t prompt = r->prompts[i].count, gen = r->prompts[i].max_tokens;
         struct aq_length l = {prompt, gen ? gen : 1};
         if (!aq_lengths_add(&p->lengths, l, r->params.n))
             return aq_error_memory(reterr, "plan");
-        widen(p->prompt, prompt, !in->sequences);
-        widen(p->gen, gen, !in->sequences);
-        in->sequences += r->params.n;
-        in->prompt_sum += (uint64_t)prompt * r->params.n;
-        in->total_sum += ((uint64_t)prompt + gen) * r->params.n;
-        in->total_max = prompt + gen > in->total_max ? prompt + gen : in->total_max;
+        widen(p->prompt, prompt, !w->sequences);
+        widen(p->gen, gen, !w->sequences);
+        w->sequences += r->params.n;
+        w->prompt_sum += (uint64_t)prompt * r->params.n;
+        w->total_sum += ((uint64_t)prompt + gen) * r->params.n;
+        w->total_max = prompt + gen > w->total_max ? prompt + gen : w->total_max;
         p->tokens_estimated |= r->prompts[i].estimated;
     }
-    in->prompt_max = p->prompt[1];
+    w->prompt_max = p->prompt[1];
     return 0;
 }
 
@@ -59,7 +60,7 @@ static int check_invalid(const struct aq_planning *p, const struct aq_log *log,
         read.code = (enum aq_record_code)c;
         read.message = kind->message;
     }
-    if (!p->in.sequences)
+    if (!p->workload.sequences)
         return aq_error(reterr, -EINVAL,
                         "--input: none of the %llu records of '%s' is valid.  Line %llu: %s: %s",
                         (unsigned long long)p->records, p->o->input, (unsigned long long)read.line,
@@ -105,27 +106,50 @@ static int read_lines(struct aq_planning *p, struct aq_input *input, struct aq_g
     return check_invalid(p, log, reterr);
 }
 
-int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint32_t context,
-                           struct aq_err *reterr)
+/* info, which g borrows, becomes the model's part of it. */
+static int open_reader(struct aq_generator *g, struct aq_engine_info *info,
+                       const struct aq_planning *p, struct aq_err *reterr)
+{
+    const struct aq_model_config *c = &p->model->config;
+    *info = (struct aq_engine_info){.name = p->model->name,
+                                    .vocab = p->model->steps.vocab,
+                                    .context = p->context,
+                                    .bos_id = c->bos_id,
+                                    .pad_id = c->pad_id,
+                                    .add_bos = c->arch->add_bos,
+                                    .eos_count = c->eos_count};
+    memcpy(info->eos_id, c->eos_id, sizeof(info->eos_id));
+    return aq_generator_open_reader(g, p->o, info, reterr);
+}
+
+void aq_planning_count_process(struct aq_planning *p, struct aq_planning_env *env)
+{
+    struct aq_generator g;
+    struct aq_engine_info info;
+    uint64_t before = aq_mem_process_now(), after = before;
+    if (p->local && !env->held) {
+        if (open_reader(&g, &info, p, NULL) == 0) {
+            after = aq_mem_process_now();
+            aq_generator_close(&g);
+        }
+        env->held = p->held + (after > before ? after - before : 0);
+    }
+    if (p->local)
+        p->held = env->held;
+}
+
+int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
-    const struct aq_model_config *c = &p->model->config;
-    struct aq_engine_info info = {.name = p->model->name,
-                                  .vocab = p->model->steps.vocab,
-                                  .context = context,
-                                  .bos_id = c->bos_id,
-                                  .pad_id = c->pad_id,
-                                  .add_bos = c->arch->add_bos,
-                                  .eos_count = c->eos_count};
+    struct aq_engine_info info;
     struct aq_input_opts opts = {.path = o->input, .format = o->input_format};
     struct aq_generator g;
     struct aq_input *input = NULL;
-    memcpy(info.eos_id, c->eos_id, sizeof(info.eos_id));
     if (strcmp(o->input, "-") == 0)
         return aq_error(reterr, -EINVAL,
                         "--input -: a plan reads its records once for each case that it tries; "
                         "expected a file");
-    int rc = aq_generator_open_reader(&g, o, &info, reterr);
+    int rc = open_reader(&g, &info, p, reterr);
     if (rc < 0)
         return rc;
     /* Of what a record may say, this says nothing about lengths; a plan has no options for it. */

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "engine/core/forecast_json.h"
 #include "engine/options/kv.h"
 #include "engine/options/notation.h"
 #include "policy/error_band.h"
@@ -26,11 +27,11 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "{s:s, s:i, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:b, s:s}", "placement", placement,
         "micro_batch", (int)s->micro_batch, "micro_batches", (int)s->micro_batches, "seats",
         (int)(s->micro_batch * s->micro_batches), "micro_batch_tokens", (int)s->prompt_tokens,
-        "compute", aq_dtype_name(p->compute), "weight_format", aq_dtype_name(p->weight_format),
-        "kv_format", aq_dtype_name(p->kv_format), "kv_policy", aq_kv_policy_desc(&p->kv)->name,
-        "refill", p->in.refill, "attention", attention);
-    if (aq_kv_policy_drops(&p->kv)) {
-        aq_json_put(&o, "kv", aq_kv_policy_json(&p->kv));
+        "compute", aq_dtype_name(p->formats.compute), "weight_format",
+        aq_dtype_name(p->formats.weights), "kv_format", aq_dtype_name(p->formats.kv), "kv_policy",
+        aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
+    if (aq_kv_policy_drops(&p->choices.kv)) {
+        aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
     }
     aq_json_put(&o, "host_products", aq_json_real(plan->host_products / 100));
@@ -103,42 +104,11 @@ json_t *aq_planning_shortfall_json(const struct aq_planning *p)
 
 /* ---- what it will do ---- */
 
-json_t *aq_planning_links_json(const struct aq_planning *p)
-{
-    json_t *lanes = json_object();
-    for (int l = 0; l < AQ_LANE_COUNT; l++) {
-        const struct aq_sim_lane *s = &p->forecast.lane[l];
-        if (s->busy_s <= 0)
-            continue;
-        json_t *lane =
-            json_pack("{s:I, s:o, s:s}", "bytes_per_pass", (json_int_t)llround(s->bytes), "busy",
-                      aq_json_real(s->share), "limit", aq_resource_name(s->limit));
-        aq_json_put(&lane, "gb_s",
-                    s->bytes > 0 ? aq_json_real(1e-9 * s->bytes / s->busy_s) : json_null());
-        aq_json_put(&lanes, aq_lane_name((enum aq_lane)l), lane);
-    }
-    return lanes;
-}
-
-static json_t *rate(double count, double seconds)
-{
-    return seconds > 0 ? aq_json_real(count / seconds) : json_null();
-}
-
 json_t *aq_planning_predicted_json(const struct aq_planning *p)
 {
     const struct aq_forecast *f = &p->forecast;
-    bool known = f->blocks > 0;
-    json_t *o = json_object();
-    aq_json_put(&o, "prefill_s", known ? aq_json_real(f->all_prefill_s) : json_null());
-    aq_json_put(&o, "decode_s", known ? aq_json_real(f->all_decode_s) : json_null());
-    aq_json_put(&o, "total_s", known ? aq_json_real(aq_planning_total_s(p)) : json_null());
-    aq_json_put(&o, "gen_tok_s", aq_json_real(f->gen_tok_s));
-    aq_json_put(&o, "prefill_tok_s", rate(f->prompt_tokens, f->prefill_s));
-    aq_json_put(&o, "decode_tok_s", rate(f->prompts, f->decode_pass_s));
-    aq_json_put(&o, "prefill_pass_s", aq_json_real(f->prefill_pass_s));
-    aq_json_put(&o, "decode_pass_s", aq_json_real(f->decode_pass_s));
-    aq_json_put(&o, "blocks", known ? aq_json_real(f->blocks) : json_null());
+    json_t *o = aq_predict_times_json(f);
+    aq_json_put(&o, "blocks", f->blocks > 0 ? aq_json_real(f->blocks) : json_null());
     return o;
 }
 
@@ -172,7 +142,7 @@ static void say(json_t **lines, const char *format, ...)
 /* More than the machine has, as the options want it. */
 static bool is_larger_disk(const struct aq_planning *p)
 {
-    return !p->local && p->o->disk_memory > p->disk.there / 20 * 19;
+    return !p->local && p->o->disk_memory > aq_planned_usable(AQ_DISK, p->disk.there);
 }
 
 static void assume_disk(json_t **lines, const struct aq_planning *p)
@@ -238,18 +208,18 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
 {
     enum aq_dtype from = p->model->original_dtype;
     char policy[160];
-    if (p->weight_format != from && p->weight_format != AQ_F32)
+    if (p->formats.weights != from && p->formats.weights != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s", aq_dtype_name(from),
-            aq_dtype_name(p->weight_format));
-    if (!aq_dtype_is_quantised(p->weight_format) && p->compute != p->weight_format &&
-        p->compute != AQ_F32)
+            aq_dtype_name(p->formats.weights));
+    if (!aq_dtype_is_quantised(p->formats.weights) && p->formats.compute != p->formats.weights &&
+        p->formats.compute != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s in the products",
-            aq_dtype_name(p->weight_format), aq_dtype_name(p->compute));
-    if (aq_dtype_is_quantised(p->kv_format))
-        say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->kv_format));
-    if (aq_kv_policy_drops(&p->kv))
+            aq_dtype_name(p->formats.weights), aq_dtype_name(p->formats.compute));
+    if (aq_dtype_is_quantised(p->formats.kv))
+        say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
+    if (aq_kv_policy_drops(&p->choices.kv))
         say(lines, "lossy: keys and values beyond %s are dropped",
-            aq_kv_policy_text(policy, sizeof(policy), &p->kv));
+            aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv));
 }
 
 /* What --disk-memory says, and the disk has no room for. */

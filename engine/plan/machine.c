@@ -41,7 +41,7 @@ int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
                         "--device: it chooses of this machine; expected --hardware local, found "
                         "'%s'",
                         o->hardware);
-    int rc = p->local ? aq_device_open_gpu(&cuda, o->device, reterr) : 0;
+    int rc = p->local ? aq_device_open_gpu(&cuda, p->choices.device, reterr) : 0;
     struct aq_hw_local_opts local = {
         .cache_dir = o->cache_dir,
         .threads = o->threads,
@@ -50,11 +50,12 @@ int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
         .before = &env->measured,
     };
     rc = rc < 0 ? rc : aq_hw_find(&p->machine, o->hardware, &local, reterr);
-    p->gpu_known = rc == 0 && cuda.module;
-    p->gpu_bf16 = p->gpu_known && aq_gpu_has_bf16(&cuda.info);
-    aq_cuda_close(&cuda);
-    if (rc == 0 && p->local)
+    p->gpu = cuda.info;
+    if (rc == 0 && p->local) {
         env->measured = p->machine;
+        p->held = aq_mem_process_now();
+    }
+    aq_cuda_close(&cuda);
     return rc < 0 ? rc : check_options(p, reterr);
 }
 
@@ -67,35 +68,18 @@ static uint64_t less(uint64_t bytes, uint64_t by)
 
 static int choose_memory(struct aq_planning *p, struct aq_err *reterr)
 {
-    const struct aq_options *o = p->o;
+    const struct aq_engine_opts *c = &p->choices;
     const uint64_t *has = p->machine.capacity;
-    uint64_t *budget = p->in.budget;
-    budget[AQ_HOST] = o->host_memory;
-    p->host_limited_by = "option";
-    if (!o->host_memory && p->local) {
-        struct aq_host_limits host;
-        int rc = aq_limits_host(&host, NULL, reterr);
-        if (rc < 0)
-            return rc;
-        budget[AQ_HOST] = host.budget + aq_mem_process_now();
-        p->host_limited_by = host.limited_by;
-    } else if (!o->host_memory) {
-        budget[AQ_HOST] = less(has[AQ_HOST], aq_max_u64(2 * AQ_GIB, has[AQ_HOST] / 20));
-        p->host_limited_by = "machine";
-    }
-    if (aq_planning_has_device(p)) {
-        uint64_t kept = aq_max_u64(512 * AQ_MIB, has[AQ_DEVICE] * 3 / 100);
-        budget[AQ_DEVICE] = o->device_memory ? o->device_memory : less(has[AQ_DEVICE], kept);
-    } else if (o->emulate_device) {
-        if (o->emulate_device >= budget[AQ_HOST])
-            return aq_error(reterr, -EINVAL,
-                            "--emulate-device: its %llu bytes lie inside the host's, whose budget "
-                            "is %llu",
-                            (unsigned long long)o->emulate_device,
-                            (unsigned long long)budget[AQ_HOST]);
-        budget[AQ_DEVICE] = o->emulate_device;
-        budget[AQ_HOST] -= o->emulate_device;
-    }
+    uint64_t *budget = p->budget;
+    int rc = aq_planned_host_budget(&budget[AQ_HOST], &p->host_limited_by, c,
+                                    p->local ? 0 : has[AQ_HOST], reterr);
+    if (rc < 0)
+        return rc;
+    budget[AQ_HOST] -= c->emulate_device;
+    budget[AQ_DEVICE] = c->emulate_device;
+    if (aq_planning_has_device(p))
+        budget[AQ_DEVICE] =
+            c->device_memory ? c->device_memory : aq_planned_usable(AQ_DEVICE, has[AQ_DEVICE]);
     return 0;
 }
 
@@ -116,7 +100,7 @@ static int look_at_disk(struct aq_planning *p, const struct aq_planning_env *env
         return rc;
     d->there = limits.free + env->disk_more;
     p->model->row_major = aq_planning_has_device(p); /* a store of its own */
-    if (aq_weight_store_present(p->model, p->o->cache_dir, p->weight_format))
+    if (aq_weight_store_present(p->model, p->o->cache_dir, p->formats.weights))
         d->store = 0;
     return 0;
 }
@@ -153,11 +137,11 @@ static int choose_disk(struct aq_planning *p, const struct aq_planning_env *env,
         return rc;
     if (wanted && (p->local ? wanted > d->there : !d->there))
         return refuse_disk(p, reterr);
-    d->budget = aq_max_u64(d->there / 20 * 19, wanted);
+    d->budget = aq_max_u64(aq_planned_usable(AQ_DISK, d->there), wanted);
     d->small = d->store >= d->budget;
+    d->streams = p->hw.disk_read_bytes_per_s > 0 && !d->small;
     uint64_t room = less(d->budget, d->store);
-    p->in.can_stream = p->hw.disk_read_bytes_per_s > 0 && !d->small;
-    p->in.budget[AQ_DISK] = wanted ? aq_min_u64(wanted, room) : room;
+    p->budget[AQ_DISK] = wanted ? aq_min_u64(wanted, room) : room;
     return 0;
 }
 
@@ -165,7 +149,7 @@ int aq_planning_choose_budgets(struct aq_planning *p, const struct aq_planning_e
                                struct aq_err *reterr)
 {
     int rc = choose_memory(p, reterr);
-    rc = rc < 0 ? rc : aq_pack_store_bytes(&p->store_bytes, p->model, p->weight_format, reterr);
+    rc = rc < 0 ? rc : aq_pack_store_bytes(&p->store_bytes, p->model, p->formats.weights, reterr);
     return rc < 0 ? rc : choose_disk(p, env, reterr);
 }
 

@@ -5,6 +5,7 @@
 #ifndef AQ_ENGINE_PLAN_PLANNING_H
 #define AQ_ENGINE_PLAN_PLANNING_H
 
+#include "engine/core/planned.h"
 #include "engine/machine/hw_file.h"
 #include "engine/model/model.h"
 #include "engine/options/options.h"
@@ -15,6 +16,7 @@
 struct aq_planning_env {
     const struct aq_log *log;
     struct aq_hw_profile measured; /* this machine, once it was; zero before */
+    uint64_t held;                 /* bytes, once counted: what a run's process holds on it */
     uint64_t disk_more;            /* bytes to plan as if they were free as well on its disk */
 };
 
@@ -25,20 +27,24 @@ struct aq_planning_disk {
     uint64_t budget; /* less 5 %, or as --disk-memory says */
     uint64_t store;  /* that the packed weights will take; 0: they are there already */
     bool small;      /* has no room for them, so that nothing streams from it */
+    bool streams;    /* it has a rate, and room for them */
 };
 
 struct aq_planning {
-    const struct aq_options *o; /* borrowed */
+    const struct aq_options *o;    /* borrowed */
+    struct aq_engine_opts choices; /* of them, as a run would take them */
     struct aq_model *model;
     struct aq_hw_profile machine;
-    struct aq_hardware hw;    /* of the machine, for these weights and links */
-    bool local;               /* budgets are those of this process */
-    bool gpu_known, gpu_bf16; /* its GPU was asked; has bf16 */
+    struct aq_hardware hw;          /* of the machine, for these weights and links */
+    bool local;                     /* budgets are those of this process */
+    uint64_t held;                  /* of it, with the device open; 0: the machine is another one */
+    struct aq_gpu_info gpu;         /* its own, which was asked; all zero: it was not */
+    uint64_t budget[AQ_TIER_COUNT]; /* as struct aq_planned_request has them */
     const char *host_limited_by;
     uint64_t store_bytes; /* of the packed weights, on disk where some stream */
     struct aq_planning_disk disk;
-    enum aq_dtype compute, weight_format, kv_format;
-    struct aq_kv_policy kv;
+    struct aq_formats formats;
+    uint32_t context;
     uint32_t prompt[2], gen[2]; /* lengths from, to */
     bool requests_assumed;
     uint64_t records, records_invalid; /* of --input */
@@ -47,8 +53,9 @@ struct aq_planning {
         uint64_t count, line;
         char message[200];
     } invalid[AQ_RECORD_CODE_COUNT];
-    bool tokens_estimated;     /* of texts, without a tokenizer */
-    struct aq_lengths lengths; /* of the sequences, or of such ones */
+    bool tokens_estimated; /* of texts, without a tokenizer */
+    struct aq_workload workload;
+    struct aq_lengths lengths; /* of its sequences, or of such ones */
     struct aq_block_inputs in;
     struct aq_forecast_work work;
     bool feasible;
@@ -100,17 +107,18 @@ uint64_t aq_planning_disk_needed(const struct aq_planning *p);
 /* Bytes of English text that a token of GPT-2's vocabulary or one like it has, about: OpenAI, "What
  * are tokens and how to count them?". */
 enum { AQ_PLANNING_TOKEN_BYTES = 4 };
+/* On this machine: adds what the model's tokenizer takes, which a run opens before it plans.  One
+ * that cannot be opened is for the run to refuse. */
+void aq_planning_count_process(struct aq_planning *p, struct aq_planning_env *env);
 /* Lengths and number of the sequences of --input, for planning.c; -EINVAL where more than half of
  * the records are invalid: then the log has each kind of what is wrong with them. */
-int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, uint32_t context,
-                           struct aq_err *reterr);
+int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr);
 
 /* ---- planning_json.c: new references ---- */
 
 json_t *aq_planning_plan_json(const struct aq_planning *p);
 json_t *aq_planning_memory_json(const struct aq_planning *p);
 json_t *aq_planning_shortfall_json(const struct aq_planning *p);
-json_t *aq_planning_links_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
 /* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
 json_t *aq_planning_range_json(const struct aq_planning *p);

@@ -69,6 +69,18 @@ class Plan(Rig):
              "--requests", "24", "--repeats", "1", "--warmup", "0", "--cache-dir", self.dir,
              "--disk-dir-any", "--json", *words], status)
 
+    def check_same(self, plan, doc):
+        """The plan of a run is the one that was told, line by line; only a run has records, and
+        knows what its process takes."""
+        for key in ("placement", "attention", "micro_batch", "micro_batches", "micro_batch_tokens",
+                    "compute", "weight_format", "kv_format", "kv_policy"):
+            self.assertEqual(plan[key], doc["plan"][key], key)
+        told = {(tier, purpose): size for tier, m in doc["memory"].items()
+                for purpose, size in m["items"].items() if purpose != "process"}
+        run = {(line["tier"], line["purpose"]): line["bytes"] for line in plan["ledger"]
+               if line["bytes"] and line["purpose"] not in ("queued records", "process")}
+        self.assertEqual(run, told)
+
     def check_fits(self, doc):
         for tier in doc["memory"].values():
             self.assertLessEqual(tier["used"], tier["budget"])
@@ -464,10 +476,7 @@ class Plan(Rig):
             doc = self.tiny(*words, "--write-config", config)
             self.check_fits(doc)
             row = json.loads(self.bench(config).stdout)
-            plan = row["plan"]
-            for key in ("placement", "micro_batch", "micro_batches", "weight_format",
-                        "kv_format"):
-                self.assertEqual(plan[key], doc["plan"][key], (words, key))
+            self.check_same(row["plan"], doc)
             for tier in row["memory"].values():
                 if tier["budget"] is not None:  # the disk has none where nobody gave it one
                     self.assertLessEqual(tier["measured"], tier["budget"], (words, row["memory"]))

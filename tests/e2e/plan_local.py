@@ -83,6 +83,24 @@ class PlanLocal(Rig):
         told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
         self.assertRegex(told[0], r"\) are on the disk already$")
 
+    def test_a_small_budget_is_planned_as_it_runs(self):
+        """The process counts as what it takes here, and not as what one elsewhere is given."""
+        config, here = self.path("c.yaml"), ["--cache-dir", self.cache, "--device", "cpu"]
+        work = ["--prompt-len", "20", "--gen-len", "12", "--requests", "8"]
+        words = ["--model", MODEL, *here, "--host-memory", "52MiB", *work]
+        doc = self.plan(*words, "--write-config", config)
+        process = doc["memory"]["host"]["items"]["process"]
+        done = self.run_program([PROGRAM, "bench", "--config", config, *here, *work, "--repeats",
+                                 "1", "--warmup", "0", "--json"])
+        row = json.loads(done.stdout)
+        self.assertEqual(row["plan"]["placement"], doc["plan"]["placement"])
+        run = {line["purpose"]: line["bytes"] for line in row["plan"]["ledger"]}
+        self.assertLess(abs(run["process"] - process), 8 * 2 ** 20)
+        self.assertLessEqual(row["memory"]["host"]["measured"], 52 * 2 ** 20)
+        elsewhere = self.plan(*words[:2], "--host-memory", "52MiB", *work, "--hardware", self.kept,
+                              status=2)
+        self.assertIn("host", elsewhere["shortfall"])
+
     def test_what_is_to_be_freed_on_this_machine_is_told(self):
         self.need_disk()
         free = shutil.disk_usage(self.cache).free

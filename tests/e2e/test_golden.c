@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "engine/core/engine.h"
 #include "engine/model/pack.h"
+#include "tests/choices.h"
 #include "tests/temp.h"
 #include "tests/test.h"
 
@@ -163,7 +164,7 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
                                   .weight_format = -1,
                                   .kv_format = (int)s->kv,
                                   .threads = 2,
-                                  .isa = s->isa,
+                                  .isa = using_isa(s->isa),
                                   .host_memory = AQ_GIB,
                                   .refill = true};
     struct aq_workload w = {.sequences = g->prompt_count, .prompt_logprobs = true};

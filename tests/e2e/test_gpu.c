@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "engine/compute/cuda.h"
 #include "engine/core/engine_seams.h"
+#include "tests/choices.h"
 #include "tests/cuda_emu/control.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -139,11 +140,11 @@ static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_
                                   .deterministic = s->deterministic,
                                   .refill = true};
     if (s->place) {
-        opts.device = "cuda";
+        opts.device = computed_on("cuda");
         opts.cuda_module = rig.module;
         opts.device_memory = device_bytes();
-        opts.placement = s->place->placement;
-        opts.attention = s->place->attention;
+        opts.placement = placed(s->place->placement);
+        opts.attention = attended(s->place->attention);
     }
     int rc = aq_engine_open(ret, &opts, reterr);
     if (rc == 0)
@@ -584,9 +585,9 @@ static void what_cannot_be_had_is_said(void **state)
     (void)state;
     if (!rig.gpus)
         skip();
-    o.device = "cuda:7";
+    o.device = computed_on("cuda:7");
     expect_refusal(&o, -ENODEV, "GPU 7: the NVIDIA driver offers 1");
-    o.device = "cuda";
+    o.device = computed_on("cuda");
     rig.gpus(1, cudaErrorInsufficientDriver);
     rig.driver(12040);
     expect_refusal(&o, -ENODEV, "too old: it knows CUDA 12.4, needed is 13.0 or later");
@@ -602,20 +603,20 @@ static void what_cannot_be_had_is_said(void **state)
     o.device_memory = 3 * AQ_GIB;
     expect_refusal(&o, -ENOMEM, "bytes, but of the");
     o.device_memory = 0;
-    o.host_products = "20";
+    o.host_products = multiplied("20%");
     expect_refusal(&o, -EINVAL, "--host-products");
-    o.host_products = NULL;
+    o.host_products = multiplied(NULL);
     struct aq_kv_options adakv = {.policy = "adakv", .budget = {AQ_KV_SHARE, 0, 0.5}};
     assert_int_equal(aq_kv_policy_resolve(&o.kv, &adakv, NULL), 0);
     expect_refusal(&o, -EINVAL, "--kv-policy adakv: heads that hold different numbers of tokens");
     o.kv = (struct aq_kv_policy){0};
     o.deterministic = true;
-    o.attention = "split:20%";
+    o.attention = attended("split:20%");
     expect_refusal(&o, -EINVAL, "--attention split");
     o.deterministic = false;
     o.cuda_module = "/nonexistent/module.so";
     expect_refusal(&o, -ENODEV, "the CUDA backend cannot be loaded");
-    o.device = "cpu";
+    o.device = computed_on("cpu");
     o.device_memory = AQ_GIB;
     expect_refusal(&o, -EINVAL, "--device-memory");
 }

@@ -4,6 +4,7 @@
  *
  * The child runs crowds until it is told to end; the parent stops it in the middle.  The deadline
  * is two seconds instead of a minute. */
+#include "tests/choices.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -22,7 +23,7 @@ enum { CROWD = 3, PROMPT = 20, TOKENS = 12, VOCAB = 4096, STOPS = 3, STOP_MS = 3
 
 static char cache[TEMP_PATH_MAX];
 
-static struct aq_engine *open_engine(struct crowd *c, const char *io)
+static struct aq_engine *open_engine(struct crowd *c, enum aq_io_kind io)
 {
     struct aq_engine *e;
     struct aq_err err;
@@ -33,7 +34,7 @@ static struct aq_engine *open_engine(struct crowd *c, const char *io)
         .kv_format = -1,
         .threads = 1,
         .host_memory = 2 * AQ_GIB,
-        .placement = "weights=0/0/100 kv=0/0/100 hidden=0/0/100",
+        .placement = placed("weights=0/0/100 kv=0/0/100 hidden=0/0/100"),
         .cache_dir = cache,
         .disk_dir_any = true,
         .io = io,
@@ -54,7 +55,7 @@ static struct aq_engine *open_engine(struct crowd *c, const char *io)
 }
 
 /* Runs one crowd after the other until `until` ends; says `started` once it streams. */
-static _Noreturn void child(const char *io, int started, int until)
+static _Noreturn void child(enum aq_io_kind io, int started, int until)
 {
     struct crowd *want = calloc(1, sizeof(*want)), *got = calloc(1, sizeof(*got));
     struct aq_err err = {0};
@@ -79,7 +80,7 @@ static _Noreturn void child(const char *io, int started, int until)
     exit(rc ? 1 : 0);
 }
 
-static void stop_and_go_on(const char *io)
+static void stop_and_go_on(enum aq_io_kind io)
 {
     int started[2], until[2], status;
     char byte;
@@ -114,14 +115,14 @@ static void stop_and_go_on(const char *io)
 static void a_run_over_a_pool_of_threads_goes_on_after_stops(void **state)
 {
     (void)state;
-    stop_and_go_on("threads");
+    stop_and_go_on(AQ_IO_THREADS);
 }
 
 /* io_uring where the machine has it. */
 static void a_run_over_the_usual_engine_goes_on_after_stops(void **state)
 {
     (void)state;
-    stop_and_go_on("auto");
+    stop_and_go_on(AQ_IO_AUTO);
 }
 
 static int set_up(void **state)

@@ -10,6 +10,7 @@
 #include "engine/core/engine_seams.h"
 #include "engine/model/model.h"
 #include "tests/checkpoint_files.h"
+#include "tests/choices.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"
@@ -227,7 +228,7 @@ static void run_engine_in(enum aq_dtype kv_format, const char *dir, const struct
                                   .kv = *kv,
                                   .threads = 1,
                                   .host_memory = AQ_GIB,
-                                  .isa = isa_of(draw),
+                                  .isa = using_isa(isa_of(draw)),
                                   .micro_batch = 1 + draw % 3,
                                   .micro_batches = 1,
                                   .serial = true,

@@ -2,6 +2,7 @@
 #include "tests/sim/drawn.h"
 
 #include "base/prng.h"
+#include "tests/choices.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -283,7 +284,7 @@ struct aq_engine_opts drawn_reference(const struct aq_engine_opts *opts)
         .kv = opts->kv,
         .threads = 1,
         .host_memory = 2 * AQ_GIB,
-        .placement = "weights=0/100/0",
+        .placement = placed("weights=0/100/0"),
         .serial = true,
         .refill = true,
     };
@@ -317,7 +318,7 @@ static void draw_placement(struct drawn *d, struct dice *dice)
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++)
         used += (size_t)draw_shares(d->placement + used, size - used, dice, names[i]);
     snprintf(d->placement + used, size - used, "head=%s", roll(dice, 2) ? "device" : "host");
-    d->opts.placement = d->placement;
+    d->opts.placement = placed(d->placement);
 }
 
 static void draw_ring(struct aq_engine_opts *o, struct dice *d, uint64_t pages)
@@ -336,14 +337,14 @@ static void draw_host_products(struct drawn *d, bool separate, uint64_t seed, ui
     uint64_t how = roll(&dice, 4);
     unsigned share = how == 0 ? 0 : how == 1 ? 1000 : (unsigned)roll(&dice, 1001);
     snprintf(d->host_products, sizeof(d->host_products), "%u.%u%%", share / 10, share % 10);
-    d->opts.host_products = separate ? d->host_products : NULL;
+    d->opts.host_products = multiplied(separate ? d->host_products : NULL);
 }
 
 void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct drawn_place *place)
 {
     static const char *const attention[] = {"auto", "device", "host", "split", "split:30%"};
-    static const char *const io[] = {"auto", "uring", "threads"};
-    static const char *const direct[] = {"auto", "off", "on"};
+    static const enum aq_io_kind io[] = {AQ_IO_AUTO, AQ_IO_URING, AQ_IO_THREADS};
+    static const enum aq_direct direct[] = {AQ_DIRECT_AUTO, AQ_DIRECT_OFF, AQ_DIRECT_ON};
     struct dice dice = {seed, number, 0};
     struct aq_engine_opts *o = &d->opts;
     char policy[160];
@@ -353,15 +354,16 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
     o->host_memory = 2 * AQ_GIB;
     o->emulate_device = separate ? AQ_MIB << (roll(&dice, 8) ? 6 : roll(&dice, 6)) : 0;
     if (separate && roll(&dice, 6) == 0) { /* chosen: for a device that may be too small */
-        o->placement = NULL;
+        o->placement = placed(NULL);
         o->emulate_device = AQ_MIB + roll(&dice, 24 * AQ_MIB);
     }
     if (separate && roll(&dice, 4) == 0) {
         snprintf(d->link, sizeof(d->link), "%u/%u", 1 + (unsigned)roll(&dice, 20),
                  1 + (unsigned)roll(&dice, 20));
-        o->emulate_link = d->link;
+        o->emulate_link = linked(d->link);
     }
-    o->attention = PICK(&dice, attention);
+    const char *side = PICK(&dice, attention);
+    o->attention = attended(side);
     o->threads = 1 + (uint32_t)roll(&dice, 3);
     o->micro_batch = roll(&dice, 6) ? 1 + (uint32_t)roll(&dice, 7) : 0;
     o->micro_batches = 1 + (uint32_t)roll(&dice, 4);
@@ -384,14 +386,15 @@ void drawn_plan(struct drawn *d, uint64_t seed, uint64_t number, const struct dr
         d->text, sizeof(d->text),
         "compute %s, weights %s, kv %s, %s; %s; device %llu, link %s, attention %s; micro-batch "
         "%u x %u, tokens %u; host products %s; chunk %llu, prefetch %llu; %s, refill %d, fused %d, "
-        "alternate %d, threads %u; io %s, direct %s, %u dirs, verify %u",
+        "alternate %d, threads %u; io %s, direct %u, %u dirs, verify %u",
         aq_dtype_name((enum aq_dtype)o->compute), aq_dtype_name((enum aq_dtype)o->weight_format),
         aq_dtype_name((enum aq_dtype)o->kv_format),
         aq_kv_policy_text(policy, sizeof(policy), &o->kv),
-        o->placement ? o->placement : "placement auto", (unsigned long long)o->emulate_device,
-        o->emulate_link ? o->emulate_link : "free", o->attention, o->micro_batch, o->micro_batches,
-        o->micro_batch_tokens, o->host_products ? o->host_products : "auto",
+        o->placement.given ? d->placement : "placement auto", (unsigned long long)o->emulate_device,
+        o->emulate_link.bytes_per_s[0] ? d->link : "free", side, o->micro_batch, o->micro_batches,
+        o->micro_batch_tokens, o->host_products.given ? d->host_products : "auto",
         (unsigned long long)o->chunk, (unsigned long long)o->prefetch,
         o->serial ? "serial" : "overlapped", o->refill, o->fuse_layer, o->alternate, o->threads,
-        o->io, o->io_direct, o->disk_dir_count, (unsigned)o->verify_store);
+        aq_io_kind_name(o->io), (unsigned)o->io_direct, o->disk_dir_count,
+        (unsigned)o->verify_store);
 }

@@ -316,7 +316,7 @@ static int run(uint64_t seed, uint64_t *ret_hash)
     uint32_t policy = drawn_kv(&d.opts, seed, 1);
     drawn_plan(&d, seed, 1, &place);
     d.opts.threads = 1;
-    d.opts.io_direct = "off"; /* its files are only read once, into memory */
+    d.opts.io_direct = AQ_DIRECT_OFF; /* its files are only read once, into memory */
     sim_draw(&s, seed, d.opts.verify_store);
     snprintf(line, sizeof(line), "shape %u, latency %llu + %llu ns, may fail %d, deceive %d; %s",
              shape, (unsigned long long)s.faults.latency_ns_min,

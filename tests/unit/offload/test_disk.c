@@ -450,17 +450,6 @@ static void data_files_are_opened_as_asked_for(void **state)
     assert_non_null(strstr(r->err.text, "/nonexistent/data.1"));
 }
 
-static void modes_are_parsed(void **state)
-{
-    (void)state;
-    enum aq_direct direct;
-    for (int i = 0; i < AQ_DIRECT_COUNT; i++) {
-        assert_true(aq_direct_parse(aq_direct_name((enum aq_direct)i), &direct));
-        assert_int_equal(direct, i);
-    }
-    assert_false(aq_direct_parse("yes", &direct));
-}
-
 static void a_directory_says_what_it_offers(void **state)
 {
     struct rig *r = *state;
@@ -488,7 +477,6 @@ static const struct CMUnitTest tests[] = {
     WITH_RIG(refused_direct_io_becomes_buffered_and_says_so),
     WITH_RIG(buffered_data_is_dropped_behind),
     WITH_RIG(data_files_are_opened_as_asked_for),
-    WITH_RIG(modes_are_parsed),
     WITH_RIG(a_directory_says_what_it_offers),
 };
 AQ_TEST_MAIN(tests)

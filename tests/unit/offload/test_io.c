@@ -551,17 +551,6 @@ static void too_little_lockable_memory_means_unregistered_buffers(void **state)
     in_a_child(locked_body);
 }
 
-static void engine_names_are_parsed(void **state)
-{
-    (void)state;
-    enum aq_io_kind kind;
-    for (int i = 0; i < AQ_IO_KIND_COUNT; i++) {
-        assert_true(aq_io_kind_parse(aq_io_kind_name((enum aq_io_kind)i), &kind));
-        assert_int_equal(kind, i);
-    }
-    assert_false(aq_io_kind_parse("aio", &kind));
-}
-
 static void a_null_engine_moves_nothing(void **state)
 {
     (void)state;
@@ -602,7 +591,6 @@ static const struct CMUnitTest tests[] = {
     CONTRACT(fault),
     cmocka_unit_test(a_forbidden_ring_becomes_a_pool_of_threads),
     cmocka_unit_test(too_little_lockable_memory_means_unregistered_buffers),
-    cmocka_unit_test(engine_names_are_parsed),
     cmocka_unit_test(a_null_engine_moves_nothing),
 };
 AQ_TEST_MAIN(tests)

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/prng.h"
 #include "engine/core/engine_state.h"
+#include "tests/choices.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -74,11 +75,11 @@ static void draw(struct drawn *d, uint64_t number, uint64_t device_bytes)
     struct aq_engine_opts *o = &d->opts;
     o->host_memory = 2 * AQ_GIB;
     o->emulate_device = device_bytes;
-    o->emulate_link = NULL;
-    o->host_products = NULL;
-    o->attention = sides[aq_prng_below(rig.seed, number, 6, AQ_ARRAY_LEN(sides))];
+    o->emulate_link = (struct aq_link_choice){{0}};
+    o->host_products = (struct aq_host_products_choice){0};
+    o->attention = attended(sides[aq_prng_below(rig.seed, number, 6, AQ_ARRAY_LEN(sides))]);
     o->chunk = o->prefetch = 0;
-    o->placement = free ? NULL : d->placement;
+    o->placement = placed(free ? NULL : d->placement);
     o->micro_batch = free == 2 ? 0 : o->micro_batch;
     o->predict = free == 2; /* the planner chooses, on a machine that is the same every time */
     o->hardware = free == 2 ? "epyc-zen5-2vcpu" : NULL;
@@ -232,8 +233,8 @@ static void a_model_without_vectors_takes_what_its_ledger_says(void **state)
         d.opts.model_dir = NULL;
         d.opts.shape = path;
         d.opts.random_weights = true;
-        d.opts.placement = "weights=40/60/0 kv=50/50/0";
-        d.opts.host_products = products[i];
+        d.opts.placement = placed("weights=40/60/0 kv=50/50/0");
+        d.opts.host_products = multiplied(products[i]);
         d.opts.predict = false;
         fresh_crowd();
         struct aq_engine *e = open_engine(&d);

@@ -8,6 +8,7 @@
 #include "engine/exec/executor.h"
 #include "policy/block.h"
 #include "tests/alloc_trap.h"
+#include "tests/choices.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
         .weight_format = -1,
         .kv_format = s.kv_format,
         .threads = s.threads ? s.threads : 2,
-        .isa = s.isa,
+        .isa = using_isa(s.isa),
         .host_memory = AQ_GIB,
         .micro_batch = s.micro_batch,
         .micro_batches = s.micro_batches,

@@ -6,6 +6,7 @@
 #include "offload/device.h"
 #include "policy/checker.h"
 #include "policy/host_product.h"
+#include "tests/choices.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -95,17 +96,17 @@ static void run(struct told *ret, const struct example *x, const char *share)
         .threads = 2,
         .host_memory = AQ_GIB,
         .refill = true,
-        .placement = "weights=0/100/0",
+        .placement = placed("weights=0/100/0"),
     };
     if (share) {
         o.emulate_device = 256 * AQ_MIB;
-        o.placement = "weights=20/80/0 kv=0/100/0 hidden=50/50/0 head=device";
-        o.attention = x->attention;
+        o.placement = placed("weights=20/80/0 kv=0/100/0 hidden=50/50/0 head=device");
+        o.attention = attended(x->attention);
         o.micro_batch = 3;
         o.micro_batches = x->micro_batches;
         o.serial = x->serial;
         o.fuse_layer = x->fuse_layer;
-        o.host_products = share;
+        o.host_products = multiplied(share);
     }
     struct aq_engine *e;
     struct aq_err err;
@@ -184,8 +185,8 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
                                .threads = 1,
                                .host_memory = AQ_GIB,
                                .emulate_device = 256 * AQ_MIB,
-                               .placement = "weights=20/80/0",
-                               .host_products = "0.5"};
+                               .placement = placed("weights=20/80/0"),
+                               .host_products = multiplied("0.5")};
     struct aq_engine *e;
     struct aq_err err;
     crowd_draw(&crowd, 11, SEQUENCES, PROMPT, TOKENS, VOCAB);

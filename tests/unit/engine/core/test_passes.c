@@ -123,7 +123,7 @@ static void run_draw(uint64_t seed, uint64_t number)
         const struct aq_block *b = aq_engine_block(w.engine);
         struct aq_seating_opts o = {
             aq_engine_steps(w.engine), b, length, rig.crowd.count, rig.crowd.count,
-            w.engine->refill};
+            w.engine->opts.refill};
         assert_int_equal(aq_seating_open(&w.seating, &o, &err), 0);
         w.want = calloc(b->plan.shape.micro_batches, sizeof(*w.want));
         assert_non_null(w.want);

@@ -6,6 +6,7 @@
 #include "engine/core/engine.h"
 #include "engine/core/forecast_json.h"
 #include "engine/machine/rates_parts.h"
+#include "tests/choices.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -24,9 +25,9 @@ static struct aq_engine *plan(bool predict, uint64_t memory)
         .host_memory = memory,
         .cache_dir = "/nonexistent", /* what was kept of this machine is not what is tested */
         .emulate_device = 200 * AQ_MIB,
-        .emulate_link = "0.05/3",
-        .placement = "weights=20/80/0 kv=0/100/0 hidden=100/0/0 head=host",
-        .attention = "host",
+        .emulate_link = linked("0.05/3"),
+        .placement = placed("weights=20/80/0 kv=0/100/0 hidden=100/0/0 head=host"),
+        .attention = attended("host"),
         .micro_batch = 4,
         .micro_batches = 2,
         .predict = predict,

@@ -2,6 +2,7 @@
  * A packed store that rots: under a run that streams it, before a run that loads from it, and in
  * the files beside the weights. */
 #include "engine/checkpoint/store.h"
+#include "tests/choices.h"
 #include "tests/rot.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
@@ -32,9 +33,9 @@ static struct aq_engine_opts options(const char *dir, const char *placement, enu
         .kv_format = -1,
         .threads = 1,
         .host_memory = 2 * AQ_GIB,
-        .placement = placement,
+        .placement = placed(placement),
         .cache_dir = rig.cache,
-        .io_direct = "off", /* what is written to the file is what is read next */
+        .io_direct = AQ_DIRECT_OFF, /* what is written to the file is what is read next */
         .verify_store = verify,
         .refill = true,
     };

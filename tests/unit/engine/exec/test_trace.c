@@ -4,6 +4,7 @@
 #include "engine/core/engine.h"
 #include "engine/exec/trace.h"
 #include "tests/alloc_trap.h"
+#include "tests/choices.h"
 #include "tests/test.h"
 
 #include <errno.h>
@@ -260,8 +261,8 @@ static struct aq_engine *run_model(const char *trace, bool serial, const struct 
         .threads = 2,
         .host_memory = AQ_GIB,
         .emulate_device = 256 * AQ_MIB,
-        .placement = "weights=25/75/0 kv=50/50/0 hidden=100/0/0 head=host",
-        .attention = "host",
+        .placement = placed("weights=25/75/0 kv=50/50/0 hidden=100/0/0 head=host"),
+        .attention = attended("host"),
         .micro_batch = 2,
         .micro_batches = 2,
         .refill = true,

@@ -3,6 +3,7 @@
 #include "base/types.h"
 #include "engine/compute/backend.h"
 #include "engine/machine/limits.h"
+#include "tests/choices.h"
 #include "tests/temp.h"
 #include "tests/test.h"
 
@@ -244,7 +245,7 @@ static void a_visible_gpu_is_not_left_idle_unasked(void **state)
     const char *where = NULL;
     assert_false(aq_device_nvidia_visible(t.root, &where));
     int gpu = 7;
-    assert_int_equal(aq_device_choose(&gpu, NULL, t.root, NULL, &err), 0);
+    assert_int_equal(aq_device_choose(&gpu, computed_on("auto"), t.root, NULL, &err), 0);
     assert_int_equal(gpu, -1);
     put(&t, "/dev/nvidiactl", "");
     assert_false(aq_device_nvidia_visible(t.root, &where));
@@ -253,10 +254,10 @@ static void a_visible_gpu_is_not_left_idle_unasked(void **state)
     assert_false(aq_device_nvidia_visible(t.root, &where));
     put(&t, "/sys/bus/pci/devices/0000:00:01.0/class", "0x030200\n");
     assert_true(aq_device_nvidia_visible(t.root, &where));
-    assert_int_equal(aq_device_choose(&gpu, "auto", t.root, NULL, &err), -ENODEV);
+    assert_int_equal(aq_device_choose(&gpu, computed_on("auto"), t.root, NULL, &err), -ENODEV);
     assert_non_null(strstr(err.text, "--device cpu"));
-    assert_int_equal(aq_device_choose(&gpu, "cpu", t.root, NULL, &err), 0);
-    assert_int_equal(aq_device_choose(&gpu, "cuda:0", t.root, NULL, &err), -ENODEV);
+    assert_int_equal(aq_device_choose(&gpu, computed_on("cpu"), t.root, NULL, &err), 0);
+    assert_int_equal(aq_device_choose(&gpu, computed_on("cuda:0"), t.root, NULL, &err), -ENODEV);
     assert_int_equal(gpu, -1);
     put(&t, "/dev/nvidia0", "");
     assert_true(aq_device_nvidia_visible(t.root, &where));

@@ -6,6 +6,7 @@
 #include "base/prng.h"
 #include "engine/core/engine.h"
 #include "engine/model/pack.h"
+#include "tests/choices.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -43,11 +44,11 @@ static struct aq_engine *open_engine(struct setup s, const struct aq_workload *w
         .weight_format = s.weight,
         .kv_format = s.kv,
         .threads = s.threads ? s.threads : 2,
-        .isa = s.isa,
+        .isa = using_isa(s.isa),
         .host_memory = AQ_GIB,
         .micro_batch = s.micro_batch,
         .micro_batches = s.micro_batches,
-        .placement = s.placement,
+        .placement = placed(s.placement),
         .disk_dirs = dirs,
         .disk_dir_count = 1,
         .disk_dir_any = true,
