@@ -244,7 +244,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         .n = n,
         .k = p->k,
     };
-    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->accumulate;
+    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
     uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
     bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
     if (plain && aligned) {
@@ -261,7 +261,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         .x_stride = product.y_stride,
         .bias = p->bias ? p->bias + column : NULL,
         .activation = p->activation,
-        .accumulate = p->accumulate,
+        .combine = p->combine,
         .y = y,
         .y_dtype = p->y_dtype,
         .y_stride = p->y_stride,

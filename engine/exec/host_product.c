@@ -186,7 +186,7 @@ struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op)
         .columns = exec_slot(x, AQ_SLOT_COLUMNS, op->stage),
         .output = exec_register(x, op, p->dst),
         .stride = aq_register_row_bytes(x->steps, p->dst, x->plan->shape.compute),
-        .add = p->accumulate,
+        .add = p->combine == AQ_COMBINE_ADD,
     };
     aq_pool_run(x->opts.pool, merge_row, &merge, s.rows);
     struct aq_prim_list rest = s.list;

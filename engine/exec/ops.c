@@ -232,7 +232,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
                                       : aq_layout_cpu(w_dtype),
         .bias = vector_of(o, p->bias),
         .activation = p->activation,
-        .accumulate = p->accumulate,
+        .combine = p->combine,
         .y = to.data,
         .y_dtype = to.dtype,
         .y_stride = to.stride,

@@ -59,12 +59,12 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
 
 /* ---- products: dense (kernels/cuda/dense.h) and what goes with it ---- */
 
-/* y[r][c] = act(x[r][c] + bias[c]) (+ y as it was, if accumulate): what follows a product that
+/* y[r][c] = act(x[r][c] + bias[c]) (+ y as it was, where combine is ADD): what follows a product that
  * leaves its sums in x.
  *   x     f32, f16 or bf16 [rows][columns], row stride x_stride
  *   bias  f32 [columns]; NULL for none
  *   y     f32, f16 or bf16, row stride y_stride; x == y is allowed where dtypes and strides are the
- *         same, and accumulate is not set
+ *         same, and combine is not ADD
  * Computed in f32, rounded once. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_finish {
@@ -75,7 +75,7 @@ struct aq_cuda_finish {
     size_t y_stride;
     enum aq_dtype x_dtype, y_dtype;
     enum aq_activation activation;
-    uint32_t accumulate; /* 0 or 1 */
+    uint32_t combine; /* enum aq_combine */
     uint32_t rows, columns;
 };
 

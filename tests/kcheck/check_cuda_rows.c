@@ -39,7 +39,7 @@ static void check_finish(struct kc *kc, struct aq_cuda_finish f, enum kc_fill fi
             double x = (double)aq_element_load(f.x, f.x_dtype, r * f.x_stride + c);
             double bias = f.bias ? f.bias[c] : 0, v = activated(f.activation, x + bias);
             double before =
-                f.accumulate ? aq_element_load(y.ref, f.y_dtype, r * f.y_stride + c) : 0;
+                f.combine == AQ_COMBINE_ADD ? aq_element_load(y.ref, f.y_dtype, r * f.y_stride + c) : 0;
             aq_element_store(y.ref, f.y_dtype, r * f.y_stride + c, (float)(v + before));
             /* A tail of exp moves by its argument's roundings. */
             scale[(size_t)r * f.columns + c] =
@@ -64,7 +64,7 @@ static void check_finishes(struct kc *kc)
                                            .y_dtype = dtypes[d % 3],
                                            .activation = (enum aq_activation)act,
                                            .columns = columns[i],
-                                           .accumulate = (act + i + d) & 1};
+                                           .combine = (act + i + d) & 1 ? AQ_COMBINE_ADD : AQ_COMBINE_SET};
                 static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_ZERO, KC_NORMAL};
                 enum kc_fill fill = fills[(act + i + d) % 4];
                 if (!kc_begin(kc, KC_CUDA_SLOT, "finish_%s_%s_%s_%u_%s", names[act],

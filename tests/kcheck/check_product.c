@@ -74,7 +74,7 @@ static uint32_t make_problem(struct kc *kc, struct problem *q, enum aq_dtype com
     p->bias = kc_below(kc, 2) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, columns, columns) : NULL;
     p->activation = (enum aq_activation)kc_below(kc, AQ_ACT_SILU + 1);
     p->y_dtype = kc_below(kc, 3) ? AQ_F32 : AQ_BF16;
-    p->accumulate = p->y_dtype == AQ_F32 && kc_below(kc, 2);
+    p->combine = p->y_dtype == AQ_F32 && kc_below(kc, 2) ? AQ_COMBINE_ADD : AQ_COMBINE_SET;
     p->y_stride = columns + kc_below(kc, 5);
     return columns;
 }
@@ -125,7 +125,7 @@ static void check_parity(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_d
     struct problem q;
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
     struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
-    if (q.p.accumulate)
+    if (q.p.combine == AQ_COMBINE_ADD)
         kc_out_set(&y, kc_in(kc, AQ_F32, KC_NORMAL, s->m, columns, q.p.y_stride));
     q.p.y = y.ref;
     version(kc_ref(kc), compute)(kc_exec(kc, 0), &q.p);
@@ -161,7 +161,7 @@ static void check_batches(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_
     struct problem q;
     const struct shape s = {.m = 64, .k = k, .n = n};
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, KC_NORMAL, &s);
-    q.p.accumulate = false;
+    q.p.combine = AQ_COMBINE_SET;
     struct kc_out whole = kc_out(kc, q.p.y_dtype, s.m, columns, q.p.y_stride);
     q.p.y = whole.ref;
     version(kc_new(kc), compute)(kc_exec(kc, 1), &q.p);
@@ -179,7 +179,7 @@ static void check_unpacked(struct kc *kc, enum aq_dtype compute, enum aq_dtype w
 {
     struct problem q;
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
-    q.p.accumulate = false;
+    q.p.combine = AQ_COMBINE_SET;
     struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
     q.p.y = y.ref;
     version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);

@@ -76,7 +76,7 @@ static struct aq_prim *add_product(struct aq_prim_list *list, uint8_t matrix, en
     struct aq_prim *p = add_prim(list, AQ_PRIM_PRODUCT, src, dst);
     p->matrix[0] = matrix;
     p->matrix_count = 1;
-    p->accumulate = dst == AQ_REG_HIDDEN;
+    p->combine = dst == AQ_REG_HIDDEN ? AQ_COMBINE_ADD : AQ_COMBINE_SET;
     return p;
 }
 
@@ -96,7 +96,7 @@ static void embed_step(struct aq_step_desc *s, const struct aq_model_config *c)
     p->matrix_count = 1;
     if (projected) {
         uint8_t in = add_matrix(s, "", "project_in.weight", c->hidden_size, width);
-        add_product(&s->half[0], in, AQ_REG_EMBED, AQ_REG_HIDDEN)->accumulate = false;
+        add_product(&s->half[0], in, AQ_REG_EMBED, AQ_REG_HIDDEN)->combine = AQ_COMBINE_SET;
     }
     p = add_prim(&s->half[0], AQ_PRIM_POSITION, AQ_REG_NONE, AQ_REG_HIDDEN);
     p->matrix[0] = positions;

@@ -26,7 +26,7 @@ static void add_product(struct aq_step_desc *s, struct aq_prim_list *list, const
         .kind = AQ_PRIM_PRODUCT,
         .src = src,
         .dst = dst,
-        .accumulate = dst == AQ_REG_HIDDEN,
+        .combine = dst == AQ_REG_HIDDEN ? AQ_COMBINE_ADD : AQ_COMBINE_SET,
         .matrix = {add_matrix(s, name, s->layer, rows, k)},
         .matrix_count = 1,
         .weight = -1,

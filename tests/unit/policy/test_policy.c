@@ -228,13 +228,13 @@ static struct aq_model_steps little_model(uint32_t layers)
                                               .dst = s->kind == AQ_STEP_ATTENTION ? AQ_REG_QKV
                                                      : s->kind == AQ_STEP_HEAD    ? AQ_REG_LOGITS
                                                                                   : AQ_REG_HIDDEN,
-                                              .accumulate = s->kind == AQ_STEP_MLP,
+                                              .combine = s->kind == AQ_STEP_MLP ? AQ_COMBINE_ADD : AQ_COMBINE_SET,
                                               .matrix_count = 1};
         if (s->kind == AQ_STEP_ATTENTION) /* the way back costs nothing in this model */
             s->half[1] = (struct aq_prim_list){.prim = {{.kind = AQ_PRIM_NORM,
                                                          .src = AQ_REG_ATTENTION,
                                                          .dst = AQ_REG_HIDDEN,
-                                                         .accumulate = true}},
+                                                         .combine = AQ_COMBINE_ADD}},
                                                .count = 1};
     }
     aq_steps_finish(&m);
@@ -257,9 +257,9 @@ static void what_a_list_takes_and_leaves_follows_from_its_registers(void **state
     struct aq_prim gate = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_NORM, .dst = AQ_REG_INNER};
     struct aq_prim up = gate;
     struct aq_prim down = {
-        .kind = AQ_PRIM_PRODUCT, .src = AQ_REG_INNER, .dst = AQ_REG_HIDDEN, .accumulate = true};
+        .kind = AQ_PRIM_PRODUCT, .src = AQ_REG_INNER, .dst = AQ_REG_HIDDEN, .combine = AQ_COMBINE_ADD};
     struct aq_prim dense = down;
-    up.accumulate = true;
+    up.combine = AQ_COMBINE_ADD;
     dense.src = AQ_REG_ATTENTION;
     expect_io(&(struct aq_prim_list){{norm, gate, up}, 3}, "H", "I");
     expect_io(&(struct aq_prim_list){{down}, 1}, "IH", "H");

@@ -127,7 +127,7 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                            .w_layout = AQ_LAYOUT_GROUP64,
                            .bias = bias_there,
                            .activation = AQ_ACT_GELU,
-                           .accumulate = true,
+                           .combine = AQ_COMBINE_ADD,
                            .y = y,
                            .y_dtype = AQ_F32,
                            .y_stride = COLUMNS};
