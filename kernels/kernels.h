@@ -269,7 +269,8 @@ struct aq_attn_reach {
  * slots that a row does not see take no part, so a row's result depends on nothing but its own
  * keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of -inf.
  * Parallel over (sequence, KV head[, query tile]). Decode reads each K and V row once (per 32 query
- * rows of a KV head): 2 * len * head_dim * kv_heads elements. */
+ * rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where there
+ * is one. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;
@@ -287,14 +288,14 @@ struct aq_attn {
     struct aq_attn_rule rule;
     struct aq_attn_pairs pairs; /* of aq_attn_stats_fn */
     struct aq_attn_reach reach; /* of another backend than the CPU */
-    /* Query i sees the keys j > i - window of those in front of it, slots standing for positions; 0:
-     * all of them.  Of caches that have given up no key. */
-    uint32_t window;
+    /* A query sees the last `window` of the keys that it would see, its own among them; 0: all of
+     * them.  Slots stand for positions: of caches that have given up no key. */
+    uint32_t window, reserved;
 };
 AQ_NO_HOLES_END
 /* For one query row, or a few, per sequence: bound by reading K and V.
- * With a rule and slots.score: once a row's softmax is known, for each slot j that it sees,
- *     score[h][j] = decay * score[h][j] + c(row, j)
+ * With a rule and slots.score: once a row's softmax is known, for each slot j up to its own key's,
+ *     score[h][j] = decay * score[h][j] + c(row, j), where c is 0 in front of its window,
  * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn.  Both sum in f32, in an
  * order that depends on the sequence and head only; out and log_sum_exp are the same bits with a
  * rule as without.  Reads a score and a position per slot and writes a score. */

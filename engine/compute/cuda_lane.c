@@ -197,6 +197,16 @@ static void cuda_add_rows(struct aq_exec *lane, const struct aq_add_rows *a)
     LAUNCH(c, add_rows, &with);
 }
 
+static void cuda_rotate(struct aq_exec *lane, const struct aq_rotate *r)
+{
+    struct aq_compute_cuda *c = cuda_of(lane);
+    check(c, r->x);
+    check(c, r->turn);
+    check(c, r->w_q);
+    check(c, r->w_k);
+    LAUNCH(c, rotate, r);
+}
+
 /* ---- products ---------------------------------------------------------------------------- */
 
 /* Do panels follow each other without padding, so that together they are one matrix? */

@@ -252,6 +252,7 @@ static void run_list(const struct work *o, const struct aq_prim_list *list, uint
         case AQ_PRIM_POSITION: run_gather(o, p, row, rows); break;
         case AQ_PRIM_NORM: run_norm(o, p, row, rows, i == 0 ? row_index : NULL); break;
         case AQ_PRIM_PRODUCT: run_product(o, p, row, rows); break;
+        case AQ_PRIM_ROTATE: assert(!"no architecture has rotary positions yet"); break;
         }
     }
 }
