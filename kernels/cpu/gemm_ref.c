@@ -28,9 +28,10 @@ static void finish(const struct aq_product *p, uint32_t row, uint32_t column, do
     float v = (float)activate(p->activation, p->bias ? sum + p->bias[column] : sum);
     size_t at = row * p->y_stride + column;
     if (p->combine == AQ_COMBINE_ADD)
-        ((float *)p->y)[at] += v;
-    else
-        aq_element_store(p->y, p->y_dtype, at, v);
+        v += ((const float *)p->y)[at];
+    else if (p->combine == AQ_COMBINE_MULTIPLY)
+        v *= aq_element_load(p->y, p->y_dtype, at);
+    aq_element_store(p->y, p->y_dtype, at, v);
 }
 
 static void run_panel(const struct aq_product *p, const struct aq_segment *s, uint32_t panel)
