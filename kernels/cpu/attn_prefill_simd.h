@@ -5,7 +5,8 @@
  * to end: Q lies transposed, [d][query], scores [key][query], sums [d][query].  Then both products
  * broadcast an element of K or V to vectors of queries, the softmax works down columns without any
  * work across lanes, and no lane ever sees another's numbers: a query's result does not depend on
- * its tile or its neighbours.  Blocks of keys ascend, with an online softmax as in decode attention
+ * its tile or its neighbours.  Blocks of keys ascend, from the first one that a query of the tile
+ * sees, with an online softmax as in decode attention
  * (FlashAttention's order: Dao et al., 2022); K and V of a block are widened to f32 once a tile.
  *
  * A lane of a score adds d = 0, 1, 2, ...; a lane of a sum adds keys in order.  Keys that a query
@@ -26,13 +27,14 @@ struct prefill {
     float *sum;                       /* [dim padded to lanes][TILE_LANES] */
     float *p;                         /* [BLOCK_SLOTS][TILE_LANES]: scores, then weights */
     float *max, *weight, *correction; /* [TILE_LANES] */
-    int32_t *visible;                 /* [TILE_LANES]: keys each query sees */
+    int32_t *before, *visible;        /* [TILE_LANES]: each query sees the keys after one, before
+                                         the other */
     float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for K and V that are not f32 */
     /* The block at work. */
     const float *k, *v;
     uint32_t slots;     /* that any query sees */
     uint32_t first_key; /* number of its first key */
-    bool masked;        /* some query does not see all 32 slots */
+    bool masked;        /* some query does not see all of its 32 slots */
 };
 
 /* p[key + r][v..] = K[key + r] . Q[v..] for `rows` keys and `width` vectors. */
@@ -67,8 +69,9 @@ VEC_FN void score_columns(const struct prefill *t, uint32_t v, int width)
 /* Queries of vector v that see a slot of the block. */
 VEC_FN vec_mask seeing(const struct prefill *t, uint32_t v, uint32_t slot)
 {
-    return vec_int_greater(vec_int_load(t->visible + v * VEC_LANES),
-                           vec_int_set((int32_t)(t->first_key + slot)));
+    vec_int key = vec_int_set((int32_t)(t->first_key + slot));
+    return vec_both(vec_int_greater(vec_int_load(t->visible + v * VEC_LANES), key),
+                    vec_int_greater(key, vec_int_load(t->before + v * VEC_LANES)));
 }
 
 /* Turns scores into exp(score - max), 0 where masked; keeps maxima, sums of weights and what the
@@ -230,7 +233,9 @@ static void begin_lanes(struct prefill *t, const struct prefill_run *run)
         t->weight[lane] = 0;
         /* Spare lanes see what the last one sees, so that they ask for no masks of their own. */
         uint32_t query = run->query + (uint32_t)aq_min_u64(lane, t->lanes - 1);
-        t->visible[lane] = (int32_t)aq_attn_visible(len, run->seq->rows, query / run->a->q_per_kv);
+        uint32_t end = aq_attn_visible(len, run->seq->rows, query / run->a->q_per_kv);
+        t->visible[lane] = (int32_t)end;
+        t->before[lane] = (int32_t)aq_attn_first(run->a->window, end) - 1;
     }
     for (uint32_t v = 0; v < t->vecs; v++)
         load_lanes(t, run, v);
@@ -282,7 +287,8 @@ static struct prefill prefill_begin(struct aq_exec *ex, uint32_t worker, uint32_
     t.weight = t.max + TILE_LANES;
     t.correction = t.weight + TILE_LANES;
     t.visible = (int32_t *)(t.correction + TILE_LANES);
-    t.k_wide = t.correction + 2 * TILE_LANES;
+    t.before = t.visible + TILE_LANES;
+    t.k_wide = t.correction + 3 * TILE_LANES;
     t.v_wide = t.k_wide + (size_t)BLOCK_SLOTS * dim;
     return t;
 }
@@ -348,12 +354,13 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
     struct prefill t = prefill_begin(ex, worker, dim, lanes);
     begin_lanes(&t, run);
     uint32_t least = (uint32_t)t.visible[0], most = (uint32_t)t.visible[lanes - 1];
+    uint32_t begin = (uint32_t)(t.before[0] + 1), border = (uint32_t)(t.before[lanes - 1] + 1);
     size_t block_bytes = aq_kv_block_bytes(dtype, dim);
-    for (uint32_t key = 0; key < most; key += BLOCK_SLOTS) {
-        uint32_t b = key / BLOCK_SLOTS;
+    for (uint32_t b = begin / BLOCK_SLOTS; b * BLOCK_SLOTS < most; b++) {
+        uint32_t key = b * BLOCK_SLOTS;
         t.first_key = key;
         t.slots = (uint32_t)aq_min_u64(BLOCK_SLOTS, most - key);
-        t.masked = least < key + BLOCK_SLOTS;
+        t.masked = least < key + BLOCK_SLOTS || key < border;
         if (key + BLOCK_SLOTS < most)
             vec_prefetch(aq_attn_block(run->seq, run->head, b + 1), block_bytes);
         take_block(&t, dtype, aq_attn_block(run->seq, run->head, b));
