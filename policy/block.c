@@ -265,9 +265,8 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     if (in->gpu)
         add_gpu(b, in);
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
-    uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading",
-        in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest) * (in->gpu ? 2 : 1));
+        in->threads * aq_panel_bytes(AQ_F32, aq_steps_widest_row(m)) * (in->gpu ? 2 : 1));
     struct aq_move_sizes moves;
     aq_move_sizes_count(&moves, &b->program, m, &b->plan, &b->stream);
     add(l, AQ_HOST, "moves", aq_move_sizes_bytes(&moves));

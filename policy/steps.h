@@ -102,7 +102,7 @@ struct aq_step_desc {
     struct aq_vector_desc *vector; /* likewise, to vector_first */
     uint32_t matrix_first, matrix_count, vector_first, vector_count;
     struct aq_prim_list half[AQ_STEP_HALVES]; /* EMBED, PRE, MLP_UP, HEAD; then POST, MLP_DOWN */
-    uint32_t window;   /* attention steps: query i sees keys i - window + 1 .. i; 0: all before it */
+    uint32_t window; /* attention steps: query i sees keys i - window + 1 .. i; 0: all before it */
     uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
     uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
 };
@@ -150,6 +150,11 @@ static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 {
     return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
 }
+
+/* The longest row of any matrix. */
+uint32_t aq_steps_widest_row(const struct aq_model_steps *m);
+/* Has the model a step of this kind? */
+bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind);
 
 /* The first matrix of the same name before (step, index): true if there is one, so that this one is
  * tied to it. */

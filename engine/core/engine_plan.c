@@ -113,7 +113,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
     if (rc < 0)
         return rc;
     struct aq_scratch_need need = {
-        .k_max = engine_widest_row(m),
+        .k_max = aq_steps_widest_row(m),
         .head_dim_max = m->head_dim,
         .context_max = e->info.context,
         .scored_q_per_kv = aq_kv_policy_scores(&e->info.kv) ? m->heads / m->kv_heads : 0,

@@ -83,11 +83,6 @@ struct aq_engine {
     struct aq_engine_seams seams;
 };
 
-static inline uint32_t engine_widest_row(const struct aq_model_steps *m)
-{
-    return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-}
-
 static inline bool engine_on_gpu(const struct aq_engine *e)
 {
     return e->cuda.gpu;

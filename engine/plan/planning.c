@@ -163,7 +163,7 @@ static void fill_bytes(struct aq_planning *p)
 {
     const struct aq_model_steps *m = &p->model->steps;
     struct aq_scratch_need need = {
-        .k_max = (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width),
+        .k_max = aq_steps_widest_row(m),
         .head_dim_max = m->head_dim,
         .context_max = p->o->context ? p->o->context : m->context,
         .scored_q_per_kv = aq_kv_policy_scores(&p->kv) ? m->heads / m->kv_heads : 0,
