@@ -201,6 +201,10 @@ static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 /* The primitives that an op of this kind runs in a step. */
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
+/* Do the primitives of an op of this kind need the micro-batch's ids, positions or list of logits?
+ */
+bool aq_op_reads_rows(enum aq_op_kind kind, const struct aq_step_desc *step);
+
 /* Does an op of this kind compute with the matrix of the step? */
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
 

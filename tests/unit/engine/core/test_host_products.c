@@ -202,9 +202,11 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
             if (!aq_host_product_find(&h, &b->stream, steps, &b->plan, kinds[i], j))
                 continue;
             uint32_t at = 0;
+            struct aq_prim_list list = aq_op_prims(kinds[i], &steps->step[j]);
             for (uint32_t r = 0; r < h.range_count; r++) {
                 const struct aq_host_range *x = &h.range[r];
-                const struct aq_matrix_desc *d = &steps->step[j].matrix[x->matrix];
+                const struct aq_prim *p = &list.prim[h.products.first];
+                const struct aq_matrix_desc *d = &steps->step[j].matrix[p->matrix[x->place]];
                 assert_int_equal(x->at, at);
                 assert_int_equal(x->first % AQ_PANEL_ROWS, 0);
                 assert_true(x->first + x->rows <= d->rows && x->column >= x->first);
