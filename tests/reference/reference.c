@@ -92,7 +92,7 @@ static void read_layer(struct ref_layer *l, const struct aq_model *m, uint32_t l
 struct ref_model *ref_model_open(const struct aq_model *from)
 {
     const struct aq_model_config *c = &from->config;
-    assert(c->norm_first && c->final_norm && c->bias);
+    assert(c->norm_first && c->final_norm && c->qkv_bias && c->out_bias && c->mlp_bias);
     assert(c->norm_affine && c->tie_word_embeddings);
     assert(c->embed_width == c->hidden_size && c->activation == AQ_ACT_RELU);
     struct ref_model *m = take(1, sizeof(*m));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/model/arch/rows.h - the rows of engine/model/arch/arch.h, each defined in the file of its
- * name. */
+ * engine/model/arch/rows.h - the rows of engine/model/arch/arch.h.  Those that share their list of
+ * steps share a file. */
 #ifndef AQ_ENGINE_MODEL_ARCH_ROWS_H
 #define AQ_ENGINE_MODEL_ARCH_ROWS_H
 

@@ -51,7 +51,9 @@ static struct aq_model_steps model(uint32_t layers, uint32_t hidden, uint32_t he
         .embed_width = now->projected ? hidden / 2 : hidden,
         .norm_first = !now->post_norm,
         .final_norm = true,
-        .bias = !now->biasless,
+        .qkv_bias = !now->biasless,
+        .out_bias = !now->biasless,
+        .mlp_bias = !now->biasless,
         .norm_affine = !now->plain_norm,
         .tie_word_embeddings = !now->untied,
     };
