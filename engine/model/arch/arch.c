@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const struct aq_arch *const rows[] = {
-    &aq_arch_opt,
+    &aq_arch_opt,   &aq_arch_llama, &aq_arch_mistral,  &aq_arch_qwen2,
+    &aq_arch_qwen3, &aq_arch_phi3,  &aq_arch_gpt_neox,
 };
 
 const struct aq_arch *aq_arch_find(const char *name)

@@ -7,5 +7,8 @@
 #include "engine/model/arch/arch.h"
 
 extern const struct aq_arch aq_arch_opt;
+extern const struct aq_arch aq_arch_llama, aq_arch_mistral, aq_arch_qwen2, aq_arch_qwen3,
+    aq_arch_phi3;
+extern const struct aq_arch aq_arch_gpt_neox;
 
 #endif

@@ -87,7 +87,8 @@ static uint32_t check_writers(const struct aq_step_desc *s, const char *const *w
     for (int half = 0; half < AQ_STEP_HALVES; half++) {
         for (uint32_t i = 0; i < s->half[half].count; i++) {
             const struct aq_prim *p = &s->half[half].prim[i];
-            bool adds = p->kind == AQ_PRIM_PRODUCT && p->dst == AQ_REG_HIDDEN && p->combine == AQ_COMBINE_ADD;
+            bool adds = p->kind == AQ_PRIM_PRODUCT && p->dst == AQ_REG_HIDDEN &&
+                        p->combine == AQ_COMBINE_ADD;
             for (uint32_t m = 0; m < p->matrix_count; m++) {
                 if (ends_with_one(s->matrix[p->matrix[m]].name, writers) != adds)
                     fail_msg("%s: adds to the residual stream: %d", s->matrix[p->matrix[m]].name,
