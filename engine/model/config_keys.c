@@ -88,6 +88,8 @@ static const char *place_name(const struct aq_config_place *p, char name[96])
 /* A value as the file has it, for messages. */
 static const char *value_text(const json_t *value, char text[80])
 {
+    if (!value)
+        return "nothing";
     char *all = aq_json_dump(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
     aq_quote(text, 80, all ? all : "?", all ? strlen(all) : 1);
     free(all);
