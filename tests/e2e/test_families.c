@@ -19,8 +19,8 @@ static void every_family_agrees_from_a_packed_store(void **state)
     golden_for_each(root(), 24, golden_from_a_store);
 }
 
-/* Attention is sharper here than in OPT's variants, so that roundings of scores count for more: 0.23
- * was the largest difference seen and 0.017 the largest root mean square. */
+/* Attention is sharper here than in OPT's variants, so that roundings of scores count for more:
+ * 0.23 was the largest difference seen and 0.017 the largest root mean square. */
 static void in_bf16(const struct golden *g)
 {
     golden_in_bf16(g, &(const struct golden_limits){0.35, 0.025});
