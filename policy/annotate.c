@@ -195,6 +195,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     const struct aq_step_desc *step = &p->steps->step[op->step];
     enum aq_dtype format = p->plan->shape.weight_format;
     uint32_t rows = s->decode_rows + s->prefill_rows;
+    uint64_t pairs, keys, slots;
     if (op->of)
         return shared_product(p, op, rows);
     switch ((enum aq_op_kind)op->kind) {
@@ -210,9 +211,10 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:
+        pairs = step->window ? part->window_pairs : part->prefill_key_pairs;
         return (struct aq_op_cost){
             .rows = part->prefill_rows,
-            .flops = (4 * part->prefill_key_pairs + 2 * part->stat_key_pairs) * p->width,
+            .flops = (4 * pairs + 2 * part->stat_key_pairs) * p->width,
             .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
             .row_bytes = part->prefill_rows * attended_bytes(p),
             .heads = (uint64_t)part->prefill_rows * p->steps->heads,
@@ -220,10 +222,12 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
+        keys = step->window ? part->window_keys : part->decode_keys;
+        slots = step->window ? part->window_slots : part->decode_slots;
         return (struct aq_op_cost){
             .rows = part->decode_rows,
-            .flops = 4 * part->decode_keys * p->width,
-            .memory_bytes = kv_bytes(p, part->decode_slots) + slot_bytes(p, part->decode_keys),
+            .flops = 4 * keys * p->width,
+            .memory_bytes = kv_bytes(p, slots) + slot_bytes(p, keys),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,

@@ -218,6 +218,9 @@ struct aq_part_shape {
     /* KV of one layer that moves: read from and written to disk, loaded to the side that attends,
      * and stored back from there. */
     uint64_t read_bytes, write_bytes, load_bytes, store_bytes;
+    /* decode_keys, decode_slots and prefill_key_pairs of a layer with a window (aq_steps_window()).
+     */
+    uint64_t window_keys, window_slots, window_pairs;
 };
 
 /* The work of a micro-batch in a pass. */

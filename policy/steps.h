@@ -153,6 +153,8 @@ static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 
 /* The longest row of any matrix. */
 uint32_t aq_steps_widest_row(const struct aq_model_steps *m);
+/* The window of its layers that have one, the smallest of several; 0: none has. */
+uint32_t aq_steps_window(const struct aq_model_steps *m);
 /* Has the model a step of this kind? */
 bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind);
 
