@@ -59,10 +59,11 @@ static bool compare(struct aq_block_inputs in, const struct aq_hardware *hw, uin
 
 static void it_is_never_slower_than_the_plain_rule(void **state)
 {
-    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_model_steps m[] = {plans_model(4, 256, 4, 512), plans_gated_model(4, 256, 4, 512),
+                                 plans_parallel_model(4, 256, 4, 512)};
     uint32_t found = 0, gained = 0;
     for (uint64_t i = 0; i < PLAIN_DRAWS; i++) {
-        struct aq_block_inputs in = plans_inputs(&m);
+        struct aq_block_inputs in = plans_inputs(&m[i % AQ_ARRAY_LEN(m)]);
         struct aq_hardware hw = machine(1e8 * (double)(1 + aq_prng_below(3, i, 0, 80)));
         in.separate = i % 2;
         in.budget[AQ_HOST] = (4 + aq_prng_below(3, i, 1, 40)) * AQ_MIB;
@@ -72,7 +73,8 @@ static void it_is_never_slower_than_the_plain_rule(void **state)
     }
     /* or else nothing was compared */
     assert_true(found >= PLAIN_DRAWS / 3 && gained >= PLAIN_DRAWS / 12);
-    aq_steps_close(&m);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(m); i++)
+        aq_steps_close(&m[i]);
 }
 
 static void what_fits_whole_stays_as_it_is(void **state)
