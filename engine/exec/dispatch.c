@@ -23,6 +23,7 @@ static void watch_prompts(struct aq_executor *x, const struct aq_op *op)
             .k = q + width,
             .stride = stride,
             .ids = x->seat[b->prefill_seat[i]].sequence->prompt,
+            .window = m->step[op->step].window,
         };
         aq_attention_stats_add(x->opts.attention_stats, x->opts.pool, &rows);
     }
