@@ -173,7 +173,7 @@ typedef void aq_add_rows_fn(struct aq_exec *ex, const struct aq_add_rows *a);
 
 /* In place, for each row r and each of its heads h (q_heads of q, then k_heads of k, side by side
  * from column 0; what lies behind them is left alone):
- *     x = x / sqrt(mean of x^2 + eps) * w, where w (w_q for heads of q, w_k for those of k) is given
+ *     x = x / sqrt(mean of x^2 + eps) * w, where w (w_q for heads of q, w_k for k's) is given
  *     x[d], x[d + half] = x[d] * c[d] - x[d + half] * s[d],  x[d + half] * c[d] + x[d] * s[d]
  * for d < half = rotary_dim / 2, with c = turn[r][0 .. half) and s = turn[r][half .. rotary_dim):
  * cosine and sine of the row's angles (policy/steps.h: struct aq_rotary).

@@ -3,12 +3,13 @@
  * and FlashAttention-2 (arXiv 2307.08691): no score leaves the registers.
  *
  * A block of four warps has 64 queries of a KV head (the query heads of a row are neighbours, so
- * that they share K and V), 16 a warp, and passes over the head-blocks from the first one that a
- * query of the block sees: K and V of 32 slots, contiguous in memory, into one of three stages of shared memory by copies that run
- * two head-blocks ahead.  A warp keeps its queries, the largest score, the sum of weights and the
- * weighted values in registers; its weights are in the right places for the second product as they
- * come out of the first one.  Every sum of a row is that row's own, in one order (a head-block of
- * which it sees nothing changes none): a row has the same bits whatever shares its tile.
+ * that they share K and V), 16 a warp, and passes over the head-blocks from the first one that one
+ * of its queries sees: K and V of 32 slots, contiguous in memory, into one of three stages of
+ * shared memory by copies that run two head-blocks ahead.  A warp keeps its queries, the largest
+ * score, the sum of weights and the weighted values in registers; its weights are in the right
+ * places for the second product as they come out of the first one.  Every sum of a row is that
+ * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
+ * same bits whatever shares its tile.
  *
  * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
  * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
