@@ -7,6 +7,9 @@
 /* What stands behind a product. */
 enum aq_activation { AQ_ACT_NONE, AQ_ACT_RELU, AQ_ACT_GELU, AQ_ACT_GELU_TANH, AQ_ACT_SILU };
 
+/* What a result does with what its place holds: replaces it, is added to it, multiplies it. */
+enum aq_combine { AQ_COMBINE_SET, AQ_COMBINE_ADD, AQ_COMBINE_MULTIPLY };
+
 /* A norm by mean and variance, by the mean square alone, or none: a change of type. */
 enum aq_norm_kind { AQ_NORM_LAYER, AQ_NORM_RMS, AQ_NORM_CAST };
 

@@ -59,18 +59,18 @@ struct aq_segment {
 };
 
 /* y[r][column + n] = act(sum over k of x[r][k] * W[n][k] + bias[column + n])
- *                    (+ y as it was, if accumulate)
+ *                    (+ y as it was, or * y as it was, by combine)
  *   x     [m][k], row stride x_stride elements; f32 or bf16, which is the compute type
  *   W     segments of panels in w_dtype (f32, f16, bf16, int8, int4), w_layout =
  *         aq_layout_cpu(w_dtype)
  *   bias  f32, indexed by output column; NULL for none
- *   y     [m][...], row stride y_stride elements; f32, or bf16 (then accumulate must be false)
+ *   y     [m][...], row stride y_stride elements; f32, or bf16 (then combine is not ADD)
  * Compute type bf16: weights are rounded to bf16 (once, to nearest even), products are exact, sums
  * are f32.  Compute type f32: weights are widened exactly.  int8 and int4 mean code * scale +
  * minimum by one f32 fma, which compute type bf16 rounds once more; weights that aq_unpack_fn made
  * beforehand give the same bits.
- * One accumulator per output, ascending k (bf16: pairs along k), whatever m is.  accumulate adds
- * the finished f32 sum (with bias and activation) to y once.
+ * One accumulator per output, ascending k (bf16: pairs along k), whatever m is.  combine ADD adds
+ * the finished f32 sum (with bias and activation) to y once, MULTIPLY multiplies y by it in f32.
  * Moves the weights once per ~500 rows of x. */
 struct aq_product {
     const void *x;
@@ -83,7 +83,7 @@ struct aq_product {
     enum aq_layout w_layout;
     const float *bias;
     enum aq_activation activation;
-    bool accumulate;
+    enum aq_combine combine;
     void *y;
     enum aq_dtype y_dtype;
     size_t y_stride;
@@ -170,6 +170,27 @@ struct aq_add_rows {
     uint32_t rows, k, reserved;
 };
 typedef void aq_add_rows_fn(struct aq_exec *ex, const struct aq_add_rows *a);
+
+/* In place, for each row r and each of its heads h (q_heads of q, then k_heads of k, side by side
+ * from column 0; what lies behind them is left alone):
+ *     x = x / sqrt(mean of x^2 + eps) * w, where w (w_q for heads of q, w_k for k's) is given
+ *     x[d], x[d + half] = x[d] * c[d] - x[d + half] * s[d],  x[d + half] * c[d] + x[d] * s[d]
+ * for d < half = rotary_dim / 2, with c = turn[r][0 .. half) and s = turn[r][half .. rotary_dim):
+ * cosine and sine of the row's angles (policy/steps.h: struct aq_rotary).
+ *   x         f32, row stride x_stride;  turn  f32 [rows][rotary_dim], contiguous
+ *   w_q, w_k  f32 [head_dim], or NULL
+ *   rotary_dim is even, at most head_dim; 0: norms alone
+ * c * x - s * y is fma(c, x, -(s * y)), and c * y + s * x is fma(c, y, s * x): the same bits for
+ * every instruction set where no norm is given. */
+struct aq_rotate {
+    float *x;
+    size_t x_stride;
+    const float *turn;
+    const float *w_q, *w_k;
+    float eps;
+    uint32_t rows, q_heads, k_heads, head_dim, rotary_dim;
+};
+typedef void aq_rotate_fn(struct aq_exec *ex, const struct aq_rotate *r);
 AQ_NO_HOLES_END
 
 /* ---- attention over pages of head-blocks ------------------------------------------------- */
@@ -247,7 +268,8 @@ struct aq_attn_reach {
  * slots that a row does not see take no part, so a row's result depends on nothing but its own
  * keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of -inf.
  * Parallel over (sequence, KV head[, query tile]). Decode reads each K and V row once (per 32 query
- * rows of a KV head): 2 * len * head_dim * kv_heads elements. */
+ * rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where there
+ * is one. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;
@@ -265,11 +287,14 @@ struct aq_attn {
     struct aq_attn_rule rule;
     struct aq_attn_pairs pairs; /* of aq_attn_stats_fn */
     struct aq_attn_reach reach; /* of another backend than the CPU */
+    /* A query sees the last `window` of the keys that it would see, its own among them; 0: all of
+     * them.  Slots stand for positions: of caches that have given up no key. */
+    uint32_t window, reserved;
 };
 AQ_NO_HOLES_END
 /* For one query row, or a few, per sequence: bound by reading K and V.
- * With a rule and slots.score: once a row's softmax is known, for each slot j that it sees,
- *     score[h][j] = decay * score[h][j] + c(row, j)
+ * With a rule and slots.score: once a row's softmax is known, for each slot j up to its own key's,
+ *     score[h][j] = decay * score[h][j] + c(row, j), where c is 0 in front of its window,
  * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn.  Both sum in f32, in an
  * order that depends on the sequence and head only; out and log_sum_exp are the same bits with a
  * rule as without.  Reads a score and a position per slot and writes a score. */
@@ -406,6 +431,7 @@ enum aq_isa {
     ROW(norm, aq_norm)                                                                             \
     ROW(embed, aq_embed)                                                                           \
     ROW(add_rows, aq_add_rows)                                                                     \
+    ROW(rotate, aq_rotate)                                                                         \
     ROW(attn_decode, aq_attn)                                                                      \
     ROW(attn_prefill, aq_attn)                                                                     \
     ROW(attn_stats, aq_attn)                                                                       \

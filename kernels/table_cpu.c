@@ -20,6 +20,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->norm = aq_norm_avx2;
         k->embed = aq_embed_avx2;
         k->add_rows = aq_add_rows_avx2;
+        k->rotate = aq_rotate_avx2;
         k->attn_decode = aq_attn_decode_avx2;
         k->attn_prefill = aq_attn_prefill_avx2;
         k->attn_stats = aq_attn_stats_avx2;
@@ -38,6 +39,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->norm = aq_norm_avx512;
         k->embed = aq_embed_avx512;
         k->add_rows = aq_add_rows_avx512;
+        k->rotate = aq_rotate_avx512;
         k->attn_decode = aq_attn_decode_avx512;
         k->attn_prefill = aq_attn_prefill_avx512;
         k->attn_stats = aq_attn_stats_avx512;

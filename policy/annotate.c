@@ -22,13 +22,24 @@ static uint64_t register_bytes(const struct pass *p, enum aq_register r)
     return r == AQ_REG_LOGITS ? 3 * bytes : bytes;
 }
 
+/* Bytes of a row that ROTATE reads and writes: q and k in place, and a row of the rotary table that
+ * is copied first. */
+static uint64_t rotate_bytes(const struct pass *p)
+{
+    return 2 * (p->width + p->kv_width) * 4 + 4 * p->steps->rotary.dims * 4ull;
+}
+
 /* Bytes that the primitives of a list read and write for a row.  A write counts twice, because its
- * cache lines are read first. */
+ * cache lines are read first; so it makes no difference what is done with the content. */
 static uint64_t list_row_bytes(const struct pass *p, uint32_t step, const struct aq_prim_list *list)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < list->count; i++) {
         const struct aq_prim *prim = &list->prim[i];
+        if (prim->kind == AQ_PRIM_ROTATE) {
+            bytes += rotate_bytes(p);
+            continue;
+        }
         const struct aq_matrix_desc *m = &p->steps->step[step].matrix[prim->matrix[0]];
         uint32_t first, rows;
         if (prim->kind == AQ_PRIM_PRODUCT &&
@@ -107,9 +118,12 @@ static uint64_t attended_bytes(const struct pass *p)
 
 static struct aq_op_cost products(const struct pass *p, const struct aq_op *op, uint32_t rows)
 {
-    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, &p->steps->step[op->step]);
     const struct aq_step_desc *d = &p->steps->step[op->step];
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, d);
     struct aq_op_cost c = {0};
+    struct aq_host_product h;
+    if (aq_host_product_find(&h, p->stream, p->steps, p->plan, (enum aq_op_kind)op->kind, op->step))
+        prims.count = aq_host_product_end(&h); /* MERGE runs the rest */
     if (rows)
         c = list_cost(p, op->step, &prims, read_format(p, d));
     c.flops *= rows;
@@ -133,15 +147,19 @@ static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op
         return c;
     }
     c.rows = rows;
+    struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->of, d);
     if (op->kind == AQ_OP_MERGE) { /* read, and added to or written */
-        c.row_bytes = 3 * rows * h.columns * h.column_bytes;
+        aq_host_product_rest(&prims, &h);
+        c.row_bytes = rows * (3 * h.columns * h.column_bytes + list_row_bytes(p, op->step, &prims));
         return c;
     }
-    c.row_bytes = rows * (h.input_bytes + 2 * h.columns * h.column_bytes);
-    for (uint32_t i = 0; i < h.range_count && rows; i++) {
-        const struct aq_matrix_desc *m = &d->matrix[h.range[i].matrix];
-        add_flops(&c, 2ull * rows * h.range[i].rows * m->k, m->k);
-        c.memory_bytes += aq_panel_count(h.range[i].rows) *
+    c.row_bytes = rows * (h.input_bytes + h.products.count * 2 * h.columns * h.column_bytes);
+    for (uint32_t i = 0; i < h.products.count * h.range_count && rows; i++) {
+        const struct aq_host_range *r = &h.range[i % h.range_count];
+        const struct aq_prim *prim = &prims.prim[h.products.first + i / h.range_count];
+        const struct aq_matrix_desc *m = &d->matrix[prim->matrix[r->place]];
+        add_flops(&c, 2ull * rows * r->rows * m->k, m->k);
+        c.memory_bytes += aq_panel_count(r->rows) *
                           aq_panel_bytes(aq_matrix_format(m, p->plan->shape.weight_format), m->k);
     }
     return c;
@@ -177,6 +195,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     const struct aq_step_desc *step = &p->steps->step[op->step];
     enum aq_dtype format = p->plan->shape.weight_format;
     uint32_t rows = s->decode_rows + s->prefill_rows;
+    uint64_t pairs, keys, slots;
     if (op->of)
         return shared_product(p, op, rows);
     switch ((enum aq_op_kind)op->kind) {
@@ -192,9 +211,10 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:
+        pairs = step->window ? part->window_pairs : part->prefill_key_pairs;
         return (struct aq_op_cost){
             .rows = part->prefill_rows,
-            .flops = (4 * part->prefill_key_pairs + 2 * part->stat_key_pairs) * p->width,
+            .flops = (4 * pairs + 2 * part->stat_key_pairs) * p->width,
             .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
             .row_bytes = part->prefill_rows * attended_bytes(p),
             .heads = (uint64_t)part->prefill_rows * p->steps->heads,
@@ -202,10 +222,12 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
+        keys = step->window ? part->window_keys : part->decode_keys;
+        slots = step->window ? part->window_slots : part->decode_slots;
         return (struct aq_op_cost){
             .rows = part->decode_rows,
-            .flops = 4 * part->decode_keys * p->width,
-            .memory_bytes = kv_bytes(p, part->decode_slots) + slot_bytes(p, part->decode_keys),
+            .flops = 4 * keys * p->width,
+            .memory_bytes = kv_bytes(p, slots) + slot_bytes(p, keys),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,

@@ -6,6 +6,8 @@
 #include "policy/host_product.h"
 #include "policy/kv_layout.h"
 #include "policy/move_sizes.h"
+#include "policy/registers.h"
+#include "policy/rotary.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -218,14 +220,41 @@ static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "gpu desks", aq_gpu_sizes_host(&sizes));
 }
 
+/* Does an op of this kind use INNER for itself alone? */
+static bool has_inner_tile(const struct aq_step_desc *d, enum aq_op_kind kind)
+{
+    struct aq_prim_list list = aq_op_prims(kind, d);
+    struct aq_list_io io = aq_list_io(&list);
+    bool used = false;
+    for (uint32_t i = 0; i < list.count; i++)
+        used = used || list.prim[i].dst == AQ_REG_INNER;
+    return used && !io.takes[AQ_REG_INNER] && !io.leaves[AQ_REG_INNER];
+}
+
+/* Does some op use INNER for itself?  MLP in two ops keeps it for all rows. */
+static bool needs_inner_tile(const struct aq_plan *p, const struct aq_model_steps *m)
+{
+    for (uint32_t j = 0; j < m->step_count; j++) {
+        const struct aq_step_desc *d = &m->step[j];
+        if (d->kind == AQ_STEP_MLP && !p->split_mlp && has_inner_tile(d, AQ_OP_MLP))
+            return true;
+        if (d->kind == AQ_STEP_ATTENTION && has_inner_tile(d, AQ_OP_POST))
+            return true;
+    }
+    return false;
+}
+
 struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m)
 {
-    uint64_t row = p->shape.tile_rows * (uint64_t)aq_dtype_bytes(p->shape.compute);
-    return (struct aq_block_tiles){
+    uint64_t rows = p->shape.tile_rows, row = rows * aq_dtype_bytes(p->shape.compute);
+    struct aq_block_tiles t = {
         .norm = aq_align_up(row * m->hidden, 64),
-        .inner = p->split_mlp ? 0 : aq_align_up(row * m->inner, 64), /* else kept for all rows */
+        .inner = needs_inner_tile(p, m) ? aq_align_up(row * m->inner, 64) : 0,
+        .rotary = aq_align_up(rows * m->rotary.dims * sizeof(float), 64),
         .embed = row * m->embed_width,
     };
+    t.bytes = t.norm + t.inner + t.rotary + t.embed;
+    return t;
 }
 
 static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
@@ -251,7 +280,8 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
         else
             add(l, tier, purpose, bytes);
     }
-    add(l, device, "tiles", tiles.norm + tiles.inner + tiles.embed);
+    add(l, device, "tiles", tiles.bytes);
+    add(l, device, "rotary table", aq_rotary_bytes(m, &b->plan));
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
     bool on_host = aq_program_host_products(&b->program);
@@ -265,9 +295,8 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     if (in->gpu)
         add_gpu(b, in);
     add(l, AQ_HOST, "rows and seats", aq_block_rows_bytes(&b->plan));
-    uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
     add(l, AQ_HOST, "loading",
-        in->threads * aq_panel_bytes(AQ_F32, (uint32_t)widest) * (in->gpu ? 2 : 1));
+        in->threads * aq_panel_bytes(AQ_F32, aq_steps_widest_row(m)) * (in->gpu ? 2 : 1));
     struct aq_move_sizes moves;
     aq_move_sizes_count(&moves, &b->program, m, &b->plan, &b->stream);
     add(l, AQ_HOST, "moves", aq_move_sizes_bytes(&moves));
@@ -298,6 +327,7 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         .weight_format = in->weight_format,
         .prompt_max = in->prompt_max,
         .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max),
+        .positions_max = in->total_max,
     };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
     if (in->prompt_sum)
@@ -349,19 +379,38 @@ static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_pla
     return (uint64_t)bytes + AQ_PANEL_ALIGN;
 }
 
+/* Bytes of the step's group where groups join steps: about those of the step and the one before.  A
+ * layer that is one step lies in a group of its own, or, with attention on the host, its second
+ * half lies in a group with what follows. */
+static uint64_t joined_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
+                             uint32_t j, bool host_attends)
+{
+    const struct aq_step_desc *d = &in->steps->step[j];
+    uint64_t bytes = ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
+    if (j == 0)
+        return bytes;
+    if (d[-1].kind != AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP)
+        return bytes + ring_bytes(in, placement, j - 1, AQ_OP_KIND_COUNT);
+    if (!host_attends)
+        return bytes;
+    enum aq_op_kind next = d->kind == AQ_STEP_ATTENTION ? AQ_OP_PRE : AQ_OP_KIND_COUNT;
+    return ring_bytes(in, placement, j - 1, AQ_OP_POST) + ring_bytes(in, placement, j, next);
+}
+
 /* Bytes of the largest group of ops whose weights must be in the ring together. */
 static uint64_t group_bytes(const struct aq_block_inputs *in, const struct aq_placement *placement,
                             bool split_mlp)
 {
-    bool joined = in->fuse_layer || (in->separate && in->attention != AQ_ATTEND_DEVICE);
-    uint64_t most = 0, before = 0;
+    bool host_attends = in->separate && in->attention != AQ_ATTEND_DEVICE;
+    bool joined = in->fuse_layer || host_attends;
+    uint64_t most = 0;
     for (uint32_t j = 0; j < in->steps->step_count; j++) {
-        uint64_t bytes = ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
+        uint64_t bytes = joined ? joined_bytes(in, placement, j, host_attends)
+                                : ring_bytes(in, placement, j, AQ_OP_KIND_COUNT);
         if (split_mlp && !joined && in->steps->step[j].kind == AQ_STEP_MLP)
             bytes = aq_max_u64(ring_bytes(in, placement, j, AQ_OP_MLP_UP),
                                ring_bytes(in, placement, j, AQ_OP_MLP_DOWN));
-        most = aq_max_u64(most, joined ? bytes + before : bytes);
-        before = bytes;
+        most = aq_max_u64(most, bytes);
     }
     return most;
 }
@@ -380,7 +429,8 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
     /* MLP is cut in two where the rows between the halves take less memory than the ring saves. */
     uint64_t whole = group_bytes(in, &p->placement, false);
     uint64_t inner = (uint64_t)p->shape.rows_max * in->steps->inner * aq_dtype_bytes(in->compute);
-    p->split_mlp = p->host_products > 0 || inner * p->shape.micro_batches <= whole;
+    p->split_mlp = aq_steps_have(in->steps, AQ_STEP_MLP) &&
+                   (p->host_products > 0 || inner * p->shape.micro_batches <= whole);
     uint64_t group = group_bytes(in, &p->placement, p->split_mlp);
     /* Small models take small chunks, so that the ring still has several. */
     uint64_t most = in->tight ? AQ_MIB : AQ_BLOCK_CHUNK_BYTES;

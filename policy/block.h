@@ -88,8 +88,8 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
 /* Chooses *ret.  The smallest buffers are taken only if no block fits with the usual ones.  Every
  * line of the ledger has the (rounded) bytes that aq_mem_alloc is called with.  -ENOBUFS: the
  * sentence says the shortfall and the largest block that fits, or that none does; -EINVAL: a
- * placement that does not add up, a ring that is too small; -ENOMEM: this process ran out of
- * memory, which says nothing about blocks. */
+ * placement that does not add up, a ring that is too small, a KV policy that drops keys of a layer
+ * with a window; -ENOMEM: this process ran out of memory, which says nothing about blocks. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* The least block that the inputs allow, for saying how much memory is missing, so it need not fit:
@@ -103,10 +103,11 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *in, struc
  * buffer of its own. */
 const char *aq_block_purpose(enum aq_slot_class c);
 
-/* The three arrays of a product tile, one behind the other: normalised rows, rows between the
- * halves of MLP, and embedded rows. */
+/* The arrays of a product tile, one behind the other: normalised rows, rows between two products of
+ * one op, rows of the rotary table, and embedded rows. */
 struct aq_block_tiles {
-    uint64_t norm, inner, embed; /* bytes; whole cache lines but the last */
+    uint64_t norm, inner, rotary, embed; /* bytes; whole cache lines but the last */
+    uint64_t bytes;                      /* of all */
 };
 struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_model_steps *m);
 

@@ -252,12 +252,38 @@ static bool shares_columns(const struct aq_check_opts *opts, const struct aq_op 
     return false;
 }
 
+/* Does the op run primitives that need the micro-batch's rows?  Those behind a product with columns
+ * of the host are MERGE's; a list that is shared so begins with its products. */
+static bool needs_rows(const struct aq_program *p, const struct aq_check_opts *opts,
+                       const struct aq_op *op)
+{
+    const struct aq_step_desc *d = &opts->steps->step[op->step];
+    if (op->kind == AQ_OP_MERGE)
+        return aq_op_reads_rows((enum aq_op_kind)op->of, d);
+    return multiplies(op) && aq_op_reads_rows((enum aq_op_kind)op->kind, d) &&
+           !leaves_partial(p, op);
+}
+
+static bool reads_rows(const struct aq_program *p, const struct aq_op *op)
+{
+    for (uint32_t u = 0; u < op->use_count; u++) {
+        const struct aq_use *use = &aq_op_uses(p, op)[u];
+        if (use->mode == AQ_USE_READ && use->need.object == AQ_OBJECT_ROWS)
+            return true;
+    }
+    return false;
+}
+
 static int check_product(const struct aq_program *p, uint32_t i, const bool *unpacked,
                          const struct aq_check_opts *opts, struct aq_err *reterr)
 {
     const struct aq_op *op = &p->op[i];
     if (op->step >= opts->steps->step_count)
         return aq_check_fault(p, i, reterr, "the model has no such step");
+    if (needs_rows(p, opts, op) && !reads_rows(p, op))
+        return aq_check_fault(p, i, reterr, "it does not read the rows that it works on");
+    if (op->kind == AQ_OP_MERGE)
+        return 0;
     if (multiplies(op) && leaves_partial(p, op) != shares_columns(opts, op))
         return aq_check_fault(p, i, reterr,
                               "what it leaves out and what the host computes are not the same");
@@ -279,7 +305,7 @@ static int check_product(const struct aq_program *p, uint32_t i, const bool *unp
 }
 
 /* Every op with products reads all chunks of its matrices, or the step's unpacked weights; UNPACK
- * reads all chunks of the step. */
+ * reads all chunks of the step.  Ops that turn q and k by their positions read these. */
 static int check_products(const struct aq_program *p, const struct aq_check_opts *opts,
                           struct aq_err *reterr)
 {
@@ -293,7 +319,7 @@ static int check_products(const struct aq_program *p, const struct aq_check_opts
     }
     int rc = 0;
     for (uint32_t i = 0; i < p->op_count && rc == 0; i++) {
-        if (p->op[i].kind == AQ_OP_UNPACK || multiplies(&p->op[i]))
+        if (p->op[i].kind == AQ_OP_UNPACK || p->op[i].kind == AQ_OP_MERGE || multiplies(&p->op[i]))
             rc = check_product(p, i, unpacked, opts, reterr);
     }
     free(unpacked);

@@ -209,9 +209,19 @@ static void load_matrices(const struct loop *l, struct load *load, uint32_t step
     }
 }
 
-static uint32_t attention_step(uint32_t layer)
+static uint32_t attention_step(const struct loop *l, uint32_t layer)
 {
-    return 1 + 2 * layer;
+    const struct aq_step_desc *step = l->r->steps->step;
+    uint32_t j = 0;
+    while (step[j].kind != AQ_STEP_ATTENTION || step[j].layer != layer)
+        j++;
+    return j;
+}
+
+/* Is the layer's MLP a step of its own? */
+static bool has_mlp(const struct loop *l, uint32_t layer)
+{
+    return l->r->steps->step[attention_step(l, layer) + 1].kind == AQ_STEP_MLP;
 }
 
 /* Units of a group, in order; returns how many. */
@@ -234,7 +244,8 @@ static uint32_t units_of(const struct loop *l, uint32_t group, enum unit unit[4]
         unit[n++] = UNIT_EMBED;
     if (group > 0) {
         unit[n++] = UNIT_POST;
-        unit[n++] = UNIT_MLP;
+        if (has_mlp(l, group - 1))
+            unit[n++] = UNIT_MLP;
     }
     unit[n++] = group < last ? UNIT_PRE : UNIT_HEAD;
     return n;
@@ -247,18 +258,21 @@ static uint32_t step_of(const struct loop *l, uint32_t group, enum unit unit)
         return group;
     switch (unit) {
     case UNIT_EMBED: return 0;
-    case UNIT_PRE: return attention_step(group);
-    case UNIT_POST: return attention_step(group - 1);
-    case UNIT_MLP: return attention_step(group - 1) + 1;
+    case UNIT_PRE: return attention_step(l, group);
+    case UNIT_POST: return attention_step(l, group - 1);
+    case UNIT_MLP: return attention_step(l, group - 1) + 1;
     default: return l->steps - 1;
     }
 }
 
-/* Projections of an attention step before attention; the one after it is the last. */
+/* Projections of an attention step before attention; the others are after it. */
 static uint32_t pre_count(const struct aq_step_desc *d)
 {
-    assert(d->matrix_count > 1);
-    return d->matrix_count - 1;
+    uint32_t count = 0;
+    while (count < d->matrix_count && aq_op_uses_matrix(AQ_OP_PRE, d, count))
+        count++;
+    assert(count > 0 && count < d->matrix_count);
+    return count;
 }
 
 static struct load load_of(const struct loop *l, uint32_t group)

@@ -26,7 +26,7 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
     uint64_t seat = AQ_GPU_SEQ_BYTES + AQ_GPU_MOVE_BYTES + 2 * runs * sizeof(void *);
     uint64_t qkv = (m->heads + 2ull * m->kv_heads) * m->head_dim;
     uint64_t widest = aq_max_u64(aq_max_u64(m->inner, m->hidden), qkv);
-    uint64_t longest = aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
+    uint64_t longest = aq_steps_widest_row(m);
     uint64_t compute = aq_dtype_bytes(s->compute);
     /* A head-block of a query holds 256 keys' scores and a partial sum: the workspace of decode
      * attention for one sequence (kernels/cuda/launch.h); more go where there is room. */

@@ -3,6 +3,8 @@
 #include "policy/host_product.h"
 #include "policy/registers.h"
 
+#include <string.h>
+
 bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *stream,
                           const struct aq_model_steps *steps, const struct aq_plan *plan,
                           enum aq_op_kind kind, uint32_t step)
@@ -11,15 +13,14 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
     struct aq_host_product h = {0};
     if (!plan->separate || plan->host_products <= 0)
         return false;
-    h.prim = aq_op_host_product(kind, d);
-    if (h.prim == UINT32_MAX)
+    if (!aq_op_host_products(&h.products, kind, d))
         return false;
     struct aq_prim_list list = aq_op_prims(kind, d);
-    const struct aq_prim *p = &list.prim[h.prim];
+    const struct aq_prim *p = &list.prim[h.products.first];
     for (uint32_t i = 0, column = 0; i < p->matrix_count; i++) {
         struct aq_host_range *r = &h.range[h.range_count];
-        *r = (struct aq_host_range){.matrix = p->matrix[i], .at = h.columns};
-        if (aq_stream_host_rows(stream, steps, step, r->matrix, &r->first, &r->rows)) {
+        *r = (struct aq_host_range){.place = i, .at = h.columns};
+        if (aq_stream_host_rows(stream, steps, step, p->matrix[i], &r->first, &r->rows)) {
             r->column = column + r->first;
             h.columns += r->rows;
             h.range_count++;
@@ -32,6 +33,13 @@ bool aq_host_product_find(struct aq_host_product *ret, const struct aq_stream *s
     if (h.columns && ret)
         *ret = h;
     return h.columns > 0;
+}
+
+void aq_host_product_rest(struct aq_prim_list *list, const struct aq_host_product *h)
+{
+    uint32_t end = aq_host_product_end(h);
+    list->count -= end;
+    memmove(list->prim, list->prim + end, list->count * sizeof(*list->prim));
 }
 
 void aq_host_product_widest(uint64_t *ret_input, uint64_t *ret_columns,

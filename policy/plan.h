@@ -26,6 +26,7 @@ struct aq_block_shape {
     /* Most slots that a sequence comes to hold in each head, or on average where heads share them
      * (aq_kv_policy_runs: the runs of these slots).  Its positions may go beyond. */
     uint32_t keys_max;
+    uint32_t positions_max; /* most tokens of a sequence, prompt and new ones */
     enum aq_dtype compute, kv_format, weight_format;
 };
 

@@ -204,7 +204,8 @@ static void count_stages(struct aq_builder *b)
     }
     /* Each half of MLP is a group of its own, so all micro-batches lie between the two. */
     bool apart = !b->host_parts && !plan->fuse_layer;
-    b->inner_slots = !plan->split_mlp ? 0 : apart ? plan->shape.micro_batches : 1;
+    bool split = plan->split_mlp && aq_steps_have(b->steps, AQ_STEP_MLP);
+    b->inner_slots = !split ? 0 : apart ? plan->shape.micro_batches : 1;
     b->workspaces = (uint32_t)aq_max_u64(plan->workspaces, 1);
     if (b->host_parts) /* every micro-batch may have attention under way */
         b->workspaces = plan->shape.micro_batches;

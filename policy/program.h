@@ -201,6 +201,10 @@ static inline uint32_t aq_product_index(enum aq_op_kind kind, uint32_t step)
 /* The primitives that an op of this kind runs in a step. */
 struct aq_prim_list aq_op_prims(enum aq_op_kind kind, const struct aq_step_desc *step);
 
+/* Do the primitives of an op of this kind need the micro-batch's ids, positions or list of logits?
+ */
+bool aq_op_reads_rows(enum aq_op_kind kind, const struct aq_step_desc *step);
+
 /* Does an op of this kind compute with the matrix of the step? */
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
 
@@ -214,6 +218,9 @@ struct aq_part_shape {
     /* KV of one layer that moves: read from and written to disk, loaded to the side that attends,
      * and stored back from there. */
     uint64_t read_bytes, write_bytes, load_bytes, store_bytes;
+    /* decode_keys, decode_slots and prefill_key_pairs of a layer with a window (aq_steps_window()).
+     */
+    uint64_t window_keys, window_slots, window_pairs;
 };
 
 /* The work of a micro-batch in a pass. */

@@ -54,5 +54,8 @@ void aq_build_merge(struct aq_builder *b, const struct aq_op_of *o, enum aq_regi
     aq_build_use(b, op, AQ_SLOT_COLUMNS, o->slot, AQ_USE_READ,
                  aq_build_tag(AQ_OBJECT_COLUMNS, aq_product_index(o->kind, o->step), o->k, 0, 0),
                  (struct aq_tag){0});
+    if (aq_op_reads_rows(o->kind, &b->steps->step[o->step]))
+        aq_build_use(b, op, AQ_SLOT_ROWS, o->k, AQ_USE_READ,
+                     aq_build_tag(AQ_OBJECT_ROWS, 0, o->k, 0, -1), (struct aq_tag){0});
     aq_build_register(b, op, output, AQ_USE_UPDATE, false);
 }

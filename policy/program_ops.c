@@ -545,7 +545,7 @@ static void emit_rows(struct aq_builder *b, const struct unit *u, uint32_t k, ui
     op->workspace = workspace;
     op->stage = b->hidden_now[k];
     use_weights(b, op, u);
-    if (kind == AQ_OP_EMBED || kind == AQ_OP_HEAD)
+    if (aq_op_reads_rows(kind, &b->steps->step[u->step]) && !shared) /* else MERGE does */
         reads(b, op, AQ_SLOT_ROWS, k, aq_build_tag(AQ_OBJECT_ROWS, 0, k, 0, -1));
     for (uint32_t r = 0; r < AQ_REG_COUNT; r++) {
         if (io.takes[r] && !io.leaves[r])

@@ -32,7 +32,7 @@ static bool holds_all_rows(enum aq_register r)
 /* Does the primitive change the content of dst, in place of filling it? */
 static bool adds_to_dst(const struct aq_prim *p)
 {
-    return p->accumulate || p->kind == AQ_PRIM_POSITION;
+    return p->combine != AQ_COMBINE_SET || p->kind == AQ_PRIM_POSITION;
 }
 
 struct aq_list_io aq_list_io(const struct aq_prim_list *list)

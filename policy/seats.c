@@ -15,6 +15,7 @@ void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts, struct 
         .prompt_rows = prompt_rows,
         .count = opts->plan->shape.micro_batch * opts->plan->shape.micro_batches,
         .filling = true,
+        .window = aq_steps_window(opts->steps),
     };
     aq_kv_sizes_of(&s->sizes, opts->plan, opts->steps->kv_heads, opts->steps->head_dim);
 }
@@ -197,6 +198,25 @@ void aq_seats_begin_pass(struct aq_seats *s)
 
 /* ---- counts ------------------------------------------------------------------------------ */
 
+/* The same work where a query sees its window alone: all keys are kept, and whole head-blocks are
+ * read. */
+static void count_window(const struct aq_seats *s, const struct aq_seat *t,
+                         struct aq_part_shape *io)
+{
+    uint64_t w = s->window;
+    if (!w)
+        return;
+    if (t->seen > t->prompt) {
+        uint64_t before = t->held > w ? t->held - w : 0;
+        io->window_keys += t->held - before;
+        io->window_slots += aq_align_up(t->held, AQ_HEAD_BLOCK_SLOTS) -
+                            before / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
+    } else {
+        uint64_t whole = aq_min_u64(t->prompt, w); /* queries that see all keys before them */
+        io->window_pairs += whole * (whole + 1) / 2 + (t->prompt - whole) * w;
+    }
+}
+
 void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shape *io)
 {
     const struct aq_plan *plan = s->opts.plan;
@@ -213,6 +233,7 @@ void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shap
         io->prefill_key_pairs += pairs;
         io->stat_key_pairs += t->drops && aq_kv_policy_scores(&plan->kv) ? pairs : 0;
     }
+    count_window(s, t, io);
     aq_kv_traffic_of(&traffic, plan, part_of(s, seat), t);
     aq_kv_traffic_add(io, &traffic, &s->sizes);
 }

@@ -63,8 +63,9 @@ struct aq_seats {
     struct aq_admit_length *lengths; /* [count + 1] workspace of admission */
     uint32_t *prompt_rows;           /* [micro-batches] prompt rows of the coming pass */
     uint32_t count, seated;
-    bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
-    uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences
+    uint32_t window; /* aq_steps_window() */
+    bool filling;    /* without refill: the block is being filled, no sequence decodes yet */
+    uint64_t steps;  /* upper bound of admission's comparisons: the square of the seated sequences
                        for each one that asked */
 };
 

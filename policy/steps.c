@@ -34,6 +34,37 @@ bool aq_matrix_is_tied(const struct aq_model_steps *m, uint32_t step, uint32_t i
     return false;
 }
 
+uint32_t aq_steps_widest_row(const struct aq_model_steps *m)
+{
+    uint32_t widest = 0;
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        for (uint32_t i = 0; i < m->step[s].matrix_count; i++) {
+            uint32_t k = m->step[s].matrix[i].k;
+            widest = k > widest ? k : widest;
+        }
+    }
+    return widest;
+}
+
+uint32_t aq_steps_window(const struct aq_model_steps *m)
+{
+    uint32_t least = 0;
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        uint32_t window = m->step[s].window;
+        least = window && (!least || window < least) ? window : least;
+    }
+    return least;
+}
+
+bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind)
+{
+    for (uint32_t s = 0; s < m->step_count; s++) {
+        if (m->step[s].kind == kind)
+            return true;
+    }
+    return false;
+}
+
 static uint64_t list_flops(const struct aq_step_desc *s, const struct aq_prim_list *list)
 {
     uint64_t flops = 0;
@@ -73,9 +104,12 @@ void aq_steps_close(struct aq_model_steps *m)
     free(m->step);
     free(m->matrix);
     free(m->vector);
+    for (int i = 0; i < AQ_ROTARY_TABLES; i++)
+        free(m->rotary.frequency[i]);
     m->step = NULL;
     m->matrix = NULL;
     m->vector = NULL;
+    m->rotary = (struct aq_rotary){0};
 }
 
 void aq_steps_finish(struct aq_model_steps *m)

@@ -16,9 +16,19 @@ enum {
     AQ_STEP_PRIM_MAX = 8,
     AQ_STEP_HALVES = 2,
     AQ_VECTOR_PART_MAX = 3,
+    AQ_ROTARY_TABLES = 2,
 };
 
 enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD };
+
+/* Rows of a larger tensor, which checkpoints keep as one: row r of the matrix (number r of the
+ * vector) is row first + r / block * every + r % block of a tensor of `total` rows.  total 0: the
+ * tensor is the matrix.  The names of such matrices end in '#' and a word of their own
+ * ("attention.query_key_value.weight#q"), under which stores keep them apart; the checkpoint's
+ * tensor has the name in front of '#'. */
+struct aq_tensor_rows {
+    uint32_t first, block, every, total;
+};
 
 /* A weight matrix: y = x W^T, W [rows][k].  Equal names mean the same matrix, stored once (tied
  * embeddings; only vocabulary matrices may be tied).  A table is gathered by row, never multiplied,
@@ -26,6 +36,7 @@ enum aq_step_kind { AQ_STEP_EMBED, AQ_STEP_ATTENTION, AQ_STEP_MLP, AQ_STEP_HEAD 
 struct aq_matrix_desc {
     char name[AQ_NAME_MAX]; /* canonical: Hugging Face's, without what stands before all */
     uint32_t rows, k;
+    struct aq_tensor_rows from;
     bool table;
     bool vocabulary; /* rows are tokens: the token table, the LM head */
 };
@@ -36,6 +47,7 @@ struct aq_vector_desc {
     struct aq_vector_part {
         char name[AQ_NAME_MAX];
         uint32_t count;
+        struct aq_tensor_rows from;
     } part[AQ_VECTOR_PART_MAX];
     uint32_t part_count, count;
     float fill;
@@ -60,7 +72,10 @@ enum aq_prim_kind {
                          HIDDEN) */
     AQ_PRIM_POSITION, /* dst += position row */
     AQ_PRIM_NORM,     /* dst = layer norm, RMS norm or cast of src */
-    AQ_PRIM_PRODUCT,  /* dst = activation(src W^T + bias), or dst += */
+    AQ_PRIM_PRODUCT,  /* dst = activation(src W^T + bias), or dst +=, or dst *= */
+    AQ_PRIM_ROTATE,   /* dst = src = QKV: the heads of q and of k, each divided by its RMS and
+                         multiplied by vector `weight` (q) and `bias` (k) where they are given,
+                         then turned by their row's position (struct aq_rotary) */
 };
 
 struct aq_prim {
@@ -71,7 +86,7 @@ struct aq_prim {
     int8_t weight, bias; /* indices into the step's vectors; -1 for none */
     enum aq_norm_kind norm;
     enum aq_activation activation;
-    bool accumulate;
+    enum aq_combine combine; /* of a product with dst */
     float eps;
 };
 
@@ -87,8 +102,23 @@ struct aq_step_desc {
     struct aq_vector_desc *vector; /* likewise, to vector_first */
     uint32_t matrix_first, matrix_count, vector_first, vector_count;
     struct aq_prim_list half[AQ_STEP_HALVES]; /* EMBED, PRE, MLP_UP, HEAD; then POST, MLP_DOWN */
+    uint32_t window; /* attention steps: query i sees keys i - window + 1 .. i; 0: all before it */
     uint32_t carry_in_bytes, carry_out_bytes; /* hidden state per row */
     uint64_t flops_per_row;                   /* of the products: 2 * rows * k each */
+};
+
+/* Rotary positions (Su et al., "RoFormer", arXiv 2104.09864), by halves: with d < dims / 2 and
+ * a = position * frequency[d],
+ *     y[d]            = x[d] * cos(a) * factor - x[d + dims / 2] * sin(a) * factor
+ *     y[d + dims / 2] = x[d + dims / 2] * cos(a) * factor + x[d] * sin(a) * factor
+ * and numbers from `dims` on stay as they are.  A sequence uses table 1 where its prompt and the
+ * tokens asked for are together more than `long_from`, else table 0, from its first row to its
+ * last. */
+struct aq_rotary {
+    uint32_t dims;      /* even; 0: no rotation */
+    uint32_t long_from; /* 0: table 0 alone */
+    float factor[AQ_ROTARY_TABLES];
+    float *frequency[AQ_ROTARY_TABLES]; /* dims / 2 each, radians a position */
 };
 
 /* A whole model: its steps, and the numbers that they share. */
@@ -102,6 +132,7 @@ struct aq_model_steps {
     float attention_scale;
     uint32_t context;         /* positions the model knows */
     uint32_t position_offset; /* position p uses row p + offset of the position table */
+    struct aq_rotary rotary;  /* its tables belong to the model: aq_steps_close() frees them */
     uint64_t parameters;      /* every distinct matrix, table and vector */
 };
 
@@ -119,6 +150,13 @@ static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 {
     return d->kind == AQ_STEP_ATTENTION || d->kind == AQ_STEP_MLP;
 }
+
+/* The longest row of any matrix. */
+uint32_t aq_steps_widest_row(const struct aq_model_steps *m);
+/* The window of its layers that have one, the smallest of several; 0: none has. */
+uint32_t aq_steps_window(const struct aq_model_steps *m);
+/* Has the model a step of this kind? */
+bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind);
 
 /* The first matrix of the same name before (step, index): true if there is one, so that this one is
  * tied to it. */

@@ -20,7 +20,8 @@ static uint32_t panels_until(uint64_t before, uint64_t panel_bytes, uint32_t pan
     return count <= 0 ? 0 : count >= panels ? panels : (uint32_t)count;
 }
 
-/* Splits a step's matrices so that the step's shares are exact to half a panel. */
+/* Splits a step's matrices so that the step's shares are exact to half a panel, or to a whole one
+ * where two matrices are split alike. */
 static void split_step(struct aq_split *split, const struct aq_step_desc *d,
                        const struct aq_plan *plan)
 {
@@ -35,18 +36,25 @@ static void split_step(struct aq_split *split, const struct aq_step_desc *d,
     uint64_t before = 0, given[2] = {0}, at_host = 0, given_host = 0;
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         uint64_t bytes = panel_bytes(plan, &d->matrix[i]);
-        uint32_t panels = aq_panel_count(d->matrix[i].rows);
+        uint32_t panels = aq_panel_count(d->matrix[i].rows), like = i;
         uint32_t first = panels_until(before, bytes, panels, device, given[0]);
         uint32_t both =
             to_end ? panels : panels_until(before, bytes, panels, device + host, given[1]);
         both = both < first ? first : both;
         if (to_end && !(plan->separate && host > 0))
             first = panels;
+        bool shared = aq_host_product_like(d, i, &like);
+        uint32_t can = shared ? both - first : 0;
         split[i].panels[AQ_DEVICE] = first;
         split[i].panels[AQ_HOST] = both - first;
         split[i].panels[AQ_DISK] = panels - both;
-        uint32_t can = aq_host_product_can(d, i) ? both - first : 0;
         split[i].on_host = panels_until(at_host, bytes, can, on_host, given_host);
+        if (like < i) { /* the host computes the same columns of both */
+            split[i] = split[like];
+            first = split[i].panels[AQ_DEVICE];
+            both = first + split[i].panels[AQ_HOST];
+            can = both - first;
+        }
         at_host += can * bytes;
         given_host += split[i].on_host * bytes;
         given[0] += first * bytes;

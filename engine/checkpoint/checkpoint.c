@@ -164,25 +164,41 @@ static bool exists(const char *dir, const char *name)
     return join(path, dir, name, NULL) == 0 && lstat(path, &st) == 0;
 }
 
-/* Weights in formats this engine does not read, to say so instead of "nothing found". */
-static const char *foreign_weights(const char *dir)
+static bool is_gguf(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot && strcmp(dot, ".gguf") == 0;
+}
+
+/* Weights in formats this engine does not read, to say so instead of "nothing found": the name of
+ * such a file, "" where there is none. */
+static const char *foreign_weights(const char *dir, char name[NAME_MAX + 1])
 {
     static const char *const names[] = {
-        "tf_model.h5",         "flax_model.msgpack",        "model.onnx",
-        "consolidated.00.pth", "adapter_model.safetensors", "adapter_model.bin"};
+        "tf_model.h5",         "flax_model.msgpack",       "model.onnx",
+        "consolidated.00.pth", "consolidated.safetensors", "adapter_model.safetensors",
+        "adapter_model.bin"};
+    name[0] = '\0';
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
         if (exists(dir, names[i]))
             return names[i];
-    return NULL;
+    DIR *d = opendir(dir);
+    for (const struct dirent *e; d && !name[0] && (e = readdir(d));)
+        if (is_gguf(e->d_name))
+            snprintf(name, NAME_MAX + 1, "%s", e->d_name);
+    if (d)
+        closedir(d);
+    return name;
 }
 
 static int no_weights(const char *dir, struct aq_err *reterr)
 {
-    char found[96] = "";
-    const char *foreign = foreign_weights(dir);
+    char found[160] = "", name[NAME_MAX + 1], quoted[96];
+    const char *foreign = foreign_weights(dir, name);
     unsigned partial = count_unfinished(dir);
-    if (foreign)
-        snprintf(found, sizeof(found), "; found %s, which is not read", foreign);
+    if (*foreign)
+        snprintf(found, sizeof(found), "; found %s, which is not read",
+                 aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)));
     else if (partial)
         snprintf(found, sizeof(found), "; found %u unfinished download%s", partial,
                  partial == 1 ? "" : "s");

@@ -197,6 +197,16 @@ static void cuda_add_rows(struct aq_exec *lane, const struct aq_add_rows *a)
     LAUNCH(c, add_rows, &with);
 }
 
+static void cuda_rotate(struct aq_exec *lane, const struct aq_rotate *r)
+{
+    struct aq_compute_cuda *c = cuda_of(lane);
+    check(c, r->x);
+    check(c, r->turn);
+    check(c, r->w_q);
+    check(c, r->w_k);
+    LAUNCH(c, rotate, r);
+}
+
 /* ---- products ---------------------------------------------------------------------------- */
 
 /* Do panels follow each other without padding, so that together they are one matrix? */
@@ -244,7 +254,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         .n = n,
         .k = p->k,
     };
-    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->accumulate;
+    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
     uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
     bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
     if (plain && aligned) {
@@ -261,7 +271,7 @@ static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, cons
         .x_stride = product.y_stride,
         .bias = p->bias ? p->bias + column : NULL,
         .activation = p->activation,
-        .accumulate = p->accumulate,
+        .combine = p->combine,
         .y = y,
         .y_dtype = p->y_dtype,
         .y_stride = p->y_stride,

@@ -250,7 +250,7 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
 static int load_weights(struct aq_engine *e, struct aq_err *reterr)
 {
     /* A GPU's panels are made in host memory and copied. */
-    size_t each = aq_panel_bytes(AQ_F32, aq_planned_widest_row(&e->model->steps));
+    size_t each = aq_panel_bytes(AQ_F32, aq_steps_widest_row(&e->model->steps));
     each *= engine_on_gpu(e) ? 2 : 1;
     size_t bytes = each * e->info.threads;
     void *staging;

@@ -110,16 +110,11 @@ void aq_planned_links(struct aq_hardware *hw, const struct aq_engine_opts *choic
         hw->d2h_bytes_per_s = (double)link[AQ_D2H];
 }
 
-uint32_t aq_planned_widest_row(const struct aq_model_steps *m)
-{
-    return (uint32_t)aq_max_u64(aq_max_u64(m->inner, m->hidden), m->embed_width);
-}
-
 static void count_process(struct aq_block_inputs *in, const struct aq_planned_request *r)
 {
     const struct aq_model_steps *m = r->steps;
     struct aq_scratch_need need = {
-        .k_max = aq_planned_widest_row(m),
+        .k_max = aq_steps_widest_row(m),
         .head_dim_max = m->head_dim,
         .context_max = r->context,
         .scored_q_per_kv = aq_kv_policy_scores(&in->kv) ? m->heads / m->kv_heads : 0,

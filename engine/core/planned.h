@@ -37,8 +37,6 @@ int aq_planned_host_budget(uint64_t *ret, const char **ret_limited_by,
                            struct aq_err *reterr);
 /* Emulated links are as fast as the choices say, where they say it. */
 void aq_planned_links(struct aq_hardware *hw, const struct aq_engine_opts *choices);
-/* The longest row of a weight matrix. */
-uint32_t aq_planned_widest_row(const struct aq_model_steps *steps);
 
 struct aq_planned_request {
     const struct aq_engine_opts *choices; /* outlives the inputs, which point into it */

@@ -378,6 +378,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
         .q_per_kv = m->heads / m->kv_heads,
         .head_dim = m->head_dim,
         .scale = m->attention_scale,
+        .window = m->step[op->step].window,
     };
     (prefill ? prompts : decode)(&t);
 }

@@ -119,13 +119,13 @@ static void turn_keys(const struct aq_attention_stats *s, struct workspace *w, u
     }
 }
 
-/* row[j] = scale q . k_j for j below `count`, sixteen keys at a time; returns the largest. */
+/* row[j] = scale q . k_j for j in [first, count), sixteen keys at a time; returns the largest. */
 static float row_logits(const struct aq_attention_stats *s, struct workspace *w, const float *q,
-                        uint32_t count)
+                        uint32_t first, uint32_t count)
 {
     size_t n = aq_align_up(s->rows->n, KEYS);
     float max = -INFINITY;
-    for (uint32_t j = 0; j < count; j += KEYS) {
+    for (uint32_t j = first / KEYS * KEYS; j < count; j += KEYS) {
         float sum[KEYS] = {0};
         for (uint32_t i = 0; i < s->opts.head_dim; i++) {
             for (uint32_t c = 0; c < KEYS; c++)
@@ -133,7 +133,8 @@ static float row_logits(const struct aq_attention_stats *s, struct workspace *w,
         }
         for (uint32_t c = 0; c < KEYS; c++) {
             w->row[j + c] = sum[c] * s->opts.scale;
-            max = j + c < count && w->row[j + c] > max ? w->row[j + c] : max;
+            bool seen = j + c >= first && j + c < count;
+            max = seen && w->row[j + c] > max ? w->row[j + c] : max;
         }
     }
     return max;
@@ -195,18 +196,19 @@ static void add_head(void *arg, uint32_t head, uint32_t worker)
     memset(column, 0, r->n * sizeof(*column));
     for (uint32_t i = 0; i < r->n; i++) {
         const float *q = r->q + (size_t)i * r->stride + (size_t)head * s->opts.head_dim;
-        float max = row_logits(s, w, q, i + 1);
+        uint32_t first = r->window && i >= r->window ? i + 1 - r->window : 0;
+        float max = row_logits(s, w, q, first, i + 1);
         double sum = 0;
         uint32_t below = 0;
-        for (uint32_t j = 0; j <= i; j++) {
+        for (uint32_t j = first; j <= i; j++) {
             w->row[j] = expf(w->row[j] - max); /* of the largest probability */
             sum += (double)w->row[j];
             below += w->row[j] < (float)THRESHOLD;
         }
-        for (uint32_t j = 0; j <= i; j++)
+        for (uint32_t j = first; j <= i; j++)
             column[j] += (double)w->row[j] / sum;
         uint32_t third = (uint32_t)((uint64_t)i * THIRDS / r->n);
-        h->entries[third] += i + 1;
+        h->entries[third] += i + 1 - first;
         h->below[third] += below;
     }
     memcpy(w->sorted, column, r->n * sizeof(*column));

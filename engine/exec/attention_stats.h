@@ -36,12 +36,13 @@ struct aq_attention_rows {
     const float *q, *k;
     size_t stride;
     const uint32_t *ids;
+    uint32_t window; /* a query sees its own key and the window - 1 before it; 0: all */
 };
 void aq_attention_stats_add(struct aq_attention_stats *s, struct aq_pool *pool,
                             const struct aq_attention_rows *rows);
 
 /* {"prompts", "threshold", "ranks", "shares", "layers": [{"layer",
- *   "sparsity": share of entries (query, key no later than it) whose probability is below
+ *   "sparsity": share of entries (query, key that it sees) whose probability is below
  *     `threshold` of their query's largest, "sparsity_by_head": [...],
  *   "sparsity_by_third": the same of the queries in each third of their prompts,
  *   "top_share": the part of all attention that goes to the `shares` of keys with most of it, the

@@ -23,6 +23,7 @@ static void watch_prompts(struct aq_executor *x, const struct aq_op *op)
             .k = q + width,
             .stride = stride,
             .ids = x->seat[b->prefill_seat[i]].sequence->prompt,
+            .window = m->step[op->step].window,
         };
         aq_attention_stats_add(x->opts.attention_stats, x->opts.pool, &rows);
     }
@@ -48,7 +49,7 @@ void exec_compute(struct aq_executor *x, const struct aq_op *op)
     struct aq_prim_list prims = aq_op_prims((enum aq_op_kind)op->kind, step);
     struct aq_host_product h;
     if (aq_host_product_find(&h, x->stream, x->steps, x->plan, (enum aq_op_kind)op->kind, op->step))
-        prims.count = h.prim + 1; /* MERGE runs the primitives behind the product */
+        prims.count = aq_host_product_end(&h); /* MERGE runs the primitives behind the product */
     switch ((enum aq_op_kind)op->kind) {
     case AQ_OP_PRODUCT_HOST: exec_product_host(x, op); break;
     case AQ_OP_MERGE: prims = exec_merge(x, op); /* fall through */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec/exec.h - the executor's insides, shared by executor.c (buffers, issue, passes),
  * turn.c (seats, admission, rows), ops.c, attend.c, head.c and host_product.c (ops that compute),
+ * rotary.c (their table of positions),
  * bundle.c (ops sent to a GPU together), moves.c (ops that move), check.c (checksums of moved
  * bytes) and kv_moves.c (addresses and moves of KV).  The issuing thread owns everything except the
  * slots of ops in flight. */
@@ -29,10 +30,11 @@ struct exec_logit_row {
 };
 
 struct exec_batch {
-    uint32_t *id, *position, *logit_index; /* [rows_max] */
-    struct exec_logit_row *logit_row;      /* [rows_max] */
-    struct aq_attn_seq *decode, *prefill;  /* [seats] by part, decode rows also by seat */
-    uint32_t *decode_seat, *prefill_seat;  /* [seats] seat of each entry above */
+    /* [rows_max]; position: the row of the model's position table, or of the rotary table. */
+    uint32_t *id, *position, *logit_index;
+    struct exec_logit_row *logit_row;     /* [rows_max] */
+    struct aq_attn_seq *decode, *prefill; /* [seats] by part, decode rows also by seat */
+    uint32_t *decode_seat, *prefill_seat; /* [seats] seat of each entry above */
     /* Entries of a part: [first[part], first[part + 1]). */
     uint32_t decode_first[AQ_PART_MAX + 1], prefill_first[AQ_PART_MAX + 1];
     uint32_t row_count, logit_count, decode_count, prefill_count, prefill_rows;
@@ -172,7 +174,9 @@ struct aq_executor {
     uint32_t segment_max;
     void *rows_buffer; /* everything per row and seat */
     size_t rows_bytes;
-    void *tile_norm, *tile_inner, *tile_embed, *tiles;
+    void *tile_norm, *tile_inner, *tile_rotary, *tile_embed, *tiles;
+    float *rotary_table; /* policy/rotary.h, where products run; NULL: no rotary positions */
+    size_t rotary_bytes;
     size_t tiles_bytes, sampler_bytes;
     void *host_tile;     /* products on the host: the register NORM */
     float *host_vectors; /* products on the host: a copy of the model's vectors */
@@ -214,6 +218,13 @@ void exec_run_rows(struct aq_executor *x, const struct aq_op *op, const struct a
 void exec_unpack(struct aq_executor *x, const struct aq_op *op);
 /* HEAD's product: logits of [first, first + rows) of the micro-batch's logit rows. */
 void exec_logits(struct aq_executor *x, const struct aq_op *op, uint32_t first, uint32_t rows);
+
+/* ---- rotary.c ---- */
+/* Takes and fills the rotary table of the plan, if the model has rotary positions. */
+int exec_rotary_open(struct aq_executor *x, struct aq_err *reterr);
+void exec_rotary_close(struct aq_executor *x);
+/* The value of exec_batch.position for position 0 of a sequence. */
+uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequence *s);
 
 /* ---- attend.c ---- */
 /* Stores the new keys and values of a part's sequences, runs attention for their queries, and

@@ -126,8 +126,7 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     struct row_layout c = {.base = x->rows_buffer};
     lay_out_rows(&c, x, s);
     struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
-    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.norm + tiles.inner + tiles.embed,
-              &x->tiles_bytes, reterr);
+    rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.bytes, &x->tiles_bytes, reterr);
     rc = rc < 0 ? rc
                 : take(x, &x->sampler, AQ_MEMORY_HOST, "sampler",
                        (size_t)threads * m->vocab * (sizeof(*x->sampler) + sizeof(float)),
@@ -137,7 +136,8 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     x->sampler_logits = (float *)(x->sampler + (size_t)threads * m->vocab);
     x->tile_norm = x->tiles;
     x->tile_inner = (uint8_t *)x->tiles + tiles.norm;
-    x->tile_embed = (uint8_t *)x->tile_inner + tiles.inner;
+    x->tile_rotary = (uint8_t *)x->tile_inner + tiles.inner;
+    x->tile_embed = (uint8_t *)x->tile_rotary + tiles.rotary;
     return take_slots(x, reterr);
 }
 
@@ -336,6 +336,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     };
     rc = rc < 0 ? rc : take_buffers(x, reterr);
     rc = rc < 0 ? rc : find_runs(x, reterr);
+    rc = rc < 0 ? rc : exec_rotary_open(x, reterr);
     if (rc == 0)
         find_scratch(x);
     rc = rc < 0 ? rc : aq_kv_open(&x->kv, &kv, reterr);
@@ -396,6 +397,7 @@ void aq_executor_close(struct aq_executor *x)
     exec_check_close(x);
     exec_moves_close(x);
     exec_host_close(x);
+    exec_rotary_close(x);
     aq_kv_close(x->kv);
     for (int c = 0; c < AQ_SLOT_CLASS_COUNT; c++) {
         if (x->class_buffer[c])

@@ -81,10 +81,10 @@ static const float *vector_of(const struct share *s, int8_t index)
 static const void *prepare(const struct share *s, const uint8_t *input, uint32_t rows)
 {
     const struct aq_executor *x = s->x;
-    if (s->h.prim == 0)
+    if (s->h.products.first == 0)
         return input;
     const struct aq_prim *p = &s->list.prim[0];
-    assert(s->h.prim == 1 && p->kind == AQ_PRIM_NORM && p->src == AQ_REG_HIDDEN &&
+    assert(s->h.products.first == 1 && p->kind == AQ_PRIM_NORM && p->src == AQ_REG_HIDDEN &&
            p->dst == AQ_REG_NORM);
     const struct aq_compute *c = x->opts.host_compute;
     struct aq_norm norm = {
@@ -104,12 +104,13 @@ static const void *prepare(const struct share *s, const uint8_t *input, uint32_t
     return x->host_tile;
 }
 
-static void run_range(const struct share *s, const struct aq_host_range *r, const void *from,
-                      uint8_t *to, uint32_t rows)
+/* One product's columns of a range.  Where several make them, all but the first add to or multiply
+ * what the one before has left; a single product is added by MERGE. */
+static void run_range(const struct share *s, const struct aq_prim *p, bool first,
+                      const struct aq_host_range *r, const void *from, uint8_t *to, uint32_t rows)
 {
     const struct aq_executor *x = s->x;
-    const struct aq_prim *p = &s->list.prim[s->h.prim];
-    uint32_t index = aq_matrix_index(x->steps, s->op->step, r->matrix);
+    uint32_t index = aq_matrix_index(x->steps, s->op->step, p->matrix[r->place]);
     const struct aq_weight *w = &x->opts.model->weight[index];
     enum aq_dtype compute = x->plan->shape.compute;
     const uint8_t *panels = aq_weight_panel(w, r->first / AQ_PANEL_ROWS);
@@ -126,6 +127,7 @@ static void run_range(const struct share *s, const struct aq_host_range *r, cons
         .w_layout = w->layout,
         .bias = bias ? bias + r->column : NULL,
         .activation = p->activation,
+        .combine = first ? AQ_COMBINE_SET : p->combine,
         .y = to + r->at * s->h.column_bytes,
         .y_dtype = aq_register_dtype(p->dst, compute),
         .y_stride = s->h.columns,
@@ -142,8 +144,11 @@ void exec_product_host(struct aq_executor *x, const struct aq_op *op)
     for (uint32_t row = 0; row < s.rows; row += tile) {
         uint32_t rows = (uint32_t)aq_min_u64(tile, s.rows - row);
         const void *from = prepare(&s, input + row * s.h.input_bytes, rows);
-        for (uint32_t i = 0; i < s.h.range_count; i++)
-            run_range(&s, &s.h.range[i], from, columns + row * s.row_bytes, rows);
+        for (uint32_t i = 0; i < s.h.products.count * s.h.range_count; i++) {
+            uint32_t n = i / s.h.range_count;
+            run_range(&s, &s.list.prim[s.h.products.first + n], n == 0,
+                      &s.h.range[i % s.h.range_count], from, columns + row * s.row_bytes, rows);
+        }
     }
 }
 
@@ -180,19 +185,17 @@ static void merge_row(void *arg, uint32_t row, uint32_t worker)
 struct aq_prim_list exec_merge(struct aq_executor *x, const struct aq_op *op)
 {
     struct share s = share_of(x, op);
-    const struct aq_prim *p = &s.list.prim[s.h.prim];
+    const struct aq_prim *p = &s.list.prim[s.h.products.first];
     struct merge merge = {
         .s = &s,
         .columns = exec_slot(x, AQ_SLOT_COLUMNS, op->stage),
         .output = exec_register(x, op, p->dst),
         .stride = aq_register_row_bytes(x->steps, p->dst, x->plan->shape.compute),
-        .add = p->accumulate,
+        .add = p->combine == AQ_COMBINE_ADD,
     };
     aq_pool_run(x->opts.pool, merge_row, &merge, s.rows);
-    struct aq_prim_list rest = s.list;
-    rest.count -= s.h.prim + 1;
-    memmove(rest.prim, rest.prim + s.h.prim + 1, rest.count * sizeof(*rest.prim));
-    return rest;
+    aq_host_product_rest(&s.list, &s.h);
+    return s.list;
 }
 
 /* ---- links ------------------------------------------------------------------------------- */

@@ -117,6 +117,42 @@ static void run_norm(const struct work *o, const struct aq_prim *p, uint32_t row
     o->c->kernels->norm(o->c->exec, &norm);
 }
 
+/* The rows' cosines and sines are gathered from the rotary table into a tile, then their q and k
+ * are normed and turned in place. */
+static void run_rotate(const struct work *o, const struct aq_prim *p, uint32_t row, uint32_t rows)
+{
+    const struct aq_model_steps *m = o->x->steps;
+    uint32_t dims = m->rotary.dims;
+    struct view qkv = view_of(o, p->dst, row);
+    struct aq_embed turn = {
+        .table = o->x->rotary_table,
+        .table_dtype = AQ_F32,
+        .table_layout = AQ_LAYOUT_ROWS,
+        .id = o->b->position + row,
+        .y = o->x->tile_rotary,
+        .y_dtype = AQ_F32,
+        .y_stride = dims,
+        .rows = rows,
+        .k = dims,
+    };
+    struct aq_rotate rotate = {
+        .x = qkv.data,
+        .x_stride = qkv.stride,
+        .turn = o->x->tile_rotary,
+        .w_q = vector_of(o, p->weight),
+        .w_k = vector_of(o, p->bias),
+        .eps = p->eps,
+        .rows = rows,
+        .q_heads = m->heads,
+        .k_heads = m->kv_heads,
+        .head_dim = m->head_dim,
+        .rotary_dim = dims,
+    };
+    if (dims)
+        o->c->kernels->embed(o->c->exec, &turn);
+    o->c->kernels->rotate(o->c->exec, &rotate);
+}
+
 /* Adds the panels of a matrix, resident ones and those in the ring, as segments of a product;
  * `column` is the first column. */
 static uint32_t add_segments(const struct work *o, uint32_t matrix, uint32_t column,
@@ -232,7 +268,7 @@ static void run_product(const struct work *o, const struct aq_prim *p, uint32_t 
                                       : aq_layout_cpu(w_dtype),
         .bias = vector_of(o, p->bias),
         .activation = p->activation,
-        .accumulate = p->accumulate,
+        .combine = p->combine,
         .y = to.data,
         .y_dtype = to.dtype,
         .y_stride = to.stride,
@@ -252,6 +288,7 @@ static void run_list(const struct work *o, const struct aq_prim_list *list, uint
         case AQ_PRIM_POSITION: run_gather(o, p, row, rows); break;
         case AQ_PRIM_NORM: run_norm(o, p, row, rows, i == 0 ? row_index : NULL); break;
         case AQ_PRIM_PRODUCT: run_product(o, p, row, rows); break;
+        case AQ_PRIM_ROTATE: run_rotate(o, p, row, rows); break;
         }
     }
 }

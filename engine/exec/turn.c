@@ -108,7 +108,7 @@ static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t se
     struct aq_seat *at = &x->seats.seat[seat];
     uint32_t row = b->row_count++;
     b->id[row] = s->tokens[s->token_count - 1];
-    b->position[row] = at->seen - 1 + x->steps->position_offset;
+    b->position[row] = at->seen - 1 + exec_position_first(x, s);
     b->decode_seat[b->decode_count] = seat;
     b->decode[b->decode_count++] = (struct aq_attn_seq){
         .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = row, .rows = 1};
@@ -119,10 +119,10 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
 {
     const struct aq_sequence *s = x->seat[seat].sequence;
     struct aq_seat *at = &x->seats.seat[seat];
-    uint32_t first = b->row_count, n = s->prompt_count;
+    uint32_t first = b->row_count, n = s->prompt_count, position = exec_position_first(x, s);
     for (uint32_t i = 0; i < n; i++) {
         b->id[first + i] = s->prompt[i];
-        b->position[first + i] = i + x->steps->position_offset;
+        b->position[first + i] = position + i;
         if (s->prompt_logprobs && i + 1 < n)
             add_logit_row(b, first + i, seat, (int32_t)i);
     }
@@ -230,6 +230,7 @@ void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
         &x->seats, &(struct aq_sitter){s->prompt_count, s->max_tokens, s->kv_prompt, s->kv_new});
     assert(s->prompt_count >= 1);
     assert(aq_min_u64(seat.last, seat.limits.slots) <= x->plan->shape.keys_max);
+    assert(!x->rotary_table || seat.last <= x->plan->shape.positions_max);
     assert(s->prompt_count + x->plan->shape.micro_batch <= x->plan->shape.rows_max);
     s->token_count = 0;
     s->finish = AQ_FINISH_NONE;

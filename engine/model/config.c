@@ -13,6 +13,22 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
+/* Why a checkpoint that is quantised already is not read, and what to take in its place. */
+static int refuse_quantised(const struct aq_config_keys *k, const json_t *quantised)
+{
+    char quoted[64], found[96] = "one that says no 'quant_method'";
+    const json_t *method = json_object_get(quantised, "quant_method");
+    if (json_is_string(method)) {
+        const char *name = json_string_value(method);
+        snprintf(found, sizeof(found), "%s", aq_quote(quoted, sizeof(quoted), name, strlen(name)));
+    }
+    return aq_error(k->reterr, -ENOEXEC,
+                    "%s: 'quantization_config': expected an unquantised checkpoint (f16, bf16 or "
+                    "f32 tensors), found %s; take the one that it was made from: "
+                    "--weight-format int8 or int4 makes it small here",
+                    k->what, found);
+}
+
 static int find_arch(const struct aq_config_keys *k, const struct aq_arch **ret)
 {
     const char *type;
@@ -31,12 +47,9 @@ static int find_arch(const struct aq_config_keys *k, const struct aq_arch **ret)
                         k->what, aq_quote(quoted, sizeof(quoted), type, strlen(type)), names);
     const json_t *quantised = json_object_get(k->root, "quantization_config");
     if (quantised && !json_is_null(quantised))
-        return aq_error(k->reterr, -ENOEXEC,
-                        "%s: 'quantization_config': expected an unquantised checkpoint (f16, bf16 "
-                        "or f32 tensors), found one that is already quantised",
-                        k->what);
+        return refuse_quantised(k, quantised);
     *ret = arch;
-    return 0;
+    return aq_arch_check_classes(k);
 }
 
 static int read_ids(const struct aq_config_keys *k, struct aq_model_config *c)
@@ -54,21 +67,61 @@ static int read_ids(const struct aq_config_keys *k, struct aq_model_config *c)
     return rc;
 }
 
+static int read_keys(struct aq_model_config *c, const struct aq_config_keys *keys)
+{
+    int rc = find_arch(keys, &c->arch);
+    if (rc == 0)
+        rc = c->arch->read_config(c, keys);
+    if (rc == 0)
+        rc = aq_config_dtype(keys, &c->torch_dtype);
+    if (rc == 0)
+        rc = read_ids(keys, c);
+    return rc;
+}
+
+/* A model of pictures or sounds and text keeps what is of the text in an object of its own.  That
+ * object, with what stands beside it but means the text as well; NULL where there is none.
+ * -ENOMEM. */
+static int text_config(json_t **ret, const json_t *root, const char *what, struct aq_err *reterr)
+{
+    static const char *const beside[] = {"bos_token_id",        "eos_token_id",
+                                         "pad_token_id",        "quantization_config",
+                                         "tie_word_embeddings", NULL};
+    const json_t *text = json_object_get(root, "text_config");
+    *ret = NULL;
+    if (!json_is_object(text) || json_object_get(root, "hidden_size"))
+        return 0;
+    json_t *all = aq_json_copy(text);
+    for (const char *const *key = beside; all && *key; key++)
+        if (!json_object_get(all, *key) && json_object_get(root, *key))
+            aq_json_put(&all, *key, aq_json_copy(json_object_get(root, *key)));
+    bool says = all && (json_object_get(all, "dtype") || json_object_get(all, "torch_dtype"));
+    for (int i = 0; all && !says && i < 2; i++) {
+        const char *key = i ? "torch_dtype" : "dtype";
+        if (json_object_get(root, key))
+            aq_json_put(&all, key, aq_json_copy(json_object_get(root, key)));
+    }
+    if (!all)
+        return aq_error_memory(reterr, "%s", what);
+    *ret = all;
+    return 0;
+}
+
 int aq_model_config_read_json(struct aq_model_config *ret, const json_t *root, const char *what,
                               struct aq_err *reterr)
 {
     assert(ret && root && what);
-    struct aq_config_keys keys = {.root = root, .what = what, .reterr = reterr};
     struct aq_model_config c = {0};
+    json_t *text;
     if (!json_is_object(root))
         return aq_error(reterr, -ENOEXEC, "%s: expected a JSON object", what);
-    int rc = find_arch(&keys, &c.arch);
-    if (rc == 0)
-        rc = c.arch->read_config(&c, &keys);
-    if (rc == 0)
-        rc = aq_config_dtype(&keys, &c.torch_dtype);
-    if (rc == 0)
-        rc = read_ids(&keys, &c);
+    int rc = text_config(&text, root, what, reterr);
+    if (rc < 0)
+        return rc;
+    struct aq_config_keys keys = {.root = text ? text : root, .what = what, .reterr = reterr};
+    c.text_of_more = text;
+    rc = read_keys(&c, &keys);
+    json_decref(text);
     if (rc == 0)
         *ret = c;
     return rc;

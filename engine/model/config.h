@@ -23,9 +23,36 @@ enum {
     AQ_CONFIG_HEAD_DIM_MAX = 4096,
     AQ_CONFIG_POSITIONS_MAX = 1 << 24,
     AQ_CONFIG_EOS_MAX = 8,
+    AQ_CONFIG_TURNS_MAX = 512, /* pairs of a head that have factors of their own */
 };
 
-/* Sizes are >= 1 and bounded as above. */
+/* How the rotary positions of a model reach beyond those it was first trained on
+ * (engine/model/rotary.h has the formulas). */
+enum aq_rotary_kind {
+    AQ_ROTARY_NONE, /* its positions are not rotary */
+    AQ_ROTARY_PLAIN,
+    AQ_ROTARY_LINEAR,
+    AQ_ROTARY_DYNAMIC,
+    AQ_ROTARY_BANDS,
+    AQ_ROTARY_YARN,
+    AQ_ROTARY_LONG,
+};
+
+struct aq_rotary_config {
+    enum aq_rotary_kind kind;
+    uint32_t dims;     /* of each head that turn: even, 2 to head_dim */
+    uint32_t original; /* positions of the first training; BANDS, YARN and LONG */
+    double theta;
+    double factor;    /* 0: max_positions / original */
+    double attention; /* of cosine and sine; 0: what the kind makes of the factor */
+    double low, high; /* BANDS: turns over the original positions, between which factors change */
+    double beta_fast, beta_slow, mscale, mscale_all_dim; /* YARN */
+    bool truncate;
+    double short_factor[AQ_CONFIG_TURNS_MAX], long_factor[AQ_CONFIG_TURNS_MAX]; /* LONG */
+};
+
+/* Sizes are >= 1 and bounded as above; heads * head_dim is at most AQ_CONFIG_WIDTH_MAX, kv_heads
+ * divides heads. */
 struct aq_model_config {
     const struct aq_arch *arch;
     uint32_t vocab_size, hidden_size;
@@ -33,12 +60,21 @@ struct aq_model_config {
     uint32_t layers, heads, kv_heads, head_dim;
     uint32_t max_positions;
     uint32_t embed_width; /* of the token table; hidden_size unless projected */
-    bool norm_first;      /* norms stand in front of attention and MLP, not behind the residual */
-    bool final_norm;      /* one more in front of the head, where norms stand in front */
-    bool norm_affine;     /* norms have weights */
-    bool bias;            /* products of the layers have biases */
+    enum aq_norm_kind norm;
+    float norm_eps;
+    bool norm_first;  /* norms stand in front of attention and MLP, not behind the residual */
+    bool final_norm;  /* one more in front of the head, where norms stand in front */
+    bool norm_affine; /* norms have weights */
+    bool qkv_bias, out_bias, mlp_bias;
+    bool head_norms;        /* each head of q and k is normed before it is turned */
+    bool parallel_residual; /* attention and MLP read the same hidden state */
+    bool fused;             /* q, k and v are one tensor, and so are both matrices of a gate */
     bool tie_word_embeddings;
+    bool text_of_more; /* the text model of one that takes pictures or sounds as well */
     enum aq_activation activation;
+    struct aq_rotary_config rotary;
+    uint32_t window; /* positions that the layers marked here look back at; 0: none is marked */
+    bool windowed[AQ_CONFIG_LAYERS_MAX];
     enum aq_dtype
         torch_dtype;        /* what the file claims; AQ_DTYPE_COUNT when it says nothing usable */
     int32_t bos_id, pad_id; /* -1: none.  pad_id may lie beyond the vocabulary */

@@ -4,6 +4,7 @@
 #include "base/json.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 int aq_config_size(const struct aq_config_keys *k, const char *key, uint32_t max, uint32_t *ret)
@@ -39,6 +40,117 @@ int aq_config_size_or(const struct aq_config_keys *k, const char *key, uint32_t 
 int aq_config_switch(const struct aq_config_keys *k, const char *key, bool deflt, bool *ret)
 {
     return aq_json_get_bool(k->root, key, deflt, k->what, ret, k->reterr);
+}
+
+int aq_config_sizes(const struct aq_config_keys *k, const struct aq_config_size_key *table,
+                    size_t count)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = aq_config_size(k, table[i].key, table[i].max, table[i].ret);
+    return rc;
+}
+
+int aq_config_switches(const struct aq_config_keys *k, const struct aq_config_switch_key *table,
+                       size_t count)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = aq_config_switch(k, table[i].key, table[i].deflt, table[i].ret);
+    return rc;
+}
+
+int aq_config_even_heads(const struct aq_config_keys *k, struct aq_model_config *c)
+{
+    if (c->hidden_size % c->heads != 0)
+        return aq_error(k->reterr, -ENOEXEC,
+                        "%s: 'num_attention_heads': expected a divisor of "
+                        "'hidden_size' %u, found %u",
+                        k->what, c->hidden_size, c->heads);
+    c->kv_heads = c->heads;
+    c->head_dim = c->hidden_size / c->heads;
+    if (c->head_dim > AQ_CONFIG_HEAD_DIM_MAX)
+        return aq_error(k->reterr, -ENOEXEC,
+                        "%s: 'num_attention_heads': expected heads of at most "
+                        "%d values, found %u",
+                        k->what, AQ_CONFIG_HEAD_DIM_MAX, c->head_dim);
+    return 0;
+}
+
+/* ---- values with more than one place ---- */
+
+static const char *place_name(const struct aq_config_place *p, char name[96])
+{
+    snprintf(name, 96, "%s%s%s", p->object ? p->object : "", p->object ? "." : "", p->key);
+    return name;
+}
+
+/* A value as the file has it, for messages. */
+static const char *value_text(const json_t *value, char text[80])
+{
+    if (!value)
+        return "nothing";
+    char *all = aq_json_dump(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    aq_quote(text, 80, all ? all : "?", all ? strlen(all) : 1);
+    free(all);
+    return text;
+}
+
+static bool same_value(const json_t *a, const json_t *b)
+{
+    if (json_is_number(a) && json_is_number(b))
+        return json_number_value(a) == json_number_value(b);
+    return json_equal(a, b);
+}
+
+int aq_config_wrong(const struct aq_config_keys *k, const struct aq_config_place *place,
+                    const json_t *value, const char *expected)
+{
+    char name[96], found[80];
+    return aq_error(k->reterr, -ENOEXEC, "%s: '%s': expected %s, found %s", k->what,
+                    place_name(place, name), expected, value_text(value, found));
+}
+
+int aq_config_find(const struct aq_config_keys *k, const struct aq_config_place *place,
+                   size_t count, const json_t **ret, const struct aq_config_place **ret_place)
+{
+    const json_t *found = NULL;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *object =
+                         place[i].object ? json_object_get(k->root, place[i].object) : k->root,
+                     *v = json_object_get(object, place[i].key);
+        char name[2][96], text[2][80];
+        if (!v || json_is_null(v))
+            continue;
+        if (found && !same_value(found, v))
+            return aq_error(k->reterr, -ENOEXEC,
+                            "%s: '%s' is %s, but '%s' is %s: expected the same, or one of them",
+                            k->what, place_name(*ret_place, name[0]), value_text(found, text[0]),
+                            place_name(&place[i], name[1]), value_text(v, text[1]));
+        if (!found)
+            *ret_place = &place[i];
+        found = found ? found : v;
+    }
+    *ret = found;
+    return 0;
+}
+
+int aq_config_number(const struct aq_config_keys *k, const struct aq_config_place *place,
+                     size_t count, double min, double max, double deflt, double *ret)
+{
+    const json_t *v;
+    const struct aq_config_place *at;
+    int rc = aq_config_find(k, place, count, &v, &at);
+    if (rc < 0)
+        return rc;
+    double number = v ? json_number_value(v) : deflt;
+    if (v && (!json_is_number(v) || !(number >= min && number <= max))) {
+        char expected[80];
+        snprintf(expected, sizeof(expected), "a number from %g to %g", min, max);
+        return aq_config_wrong(k, at, v, expected);
+    }
+    *ret = number;
+    return 0;
 }
 
 /* The names of transformers' activation table that the kernels compute.  Its tanh forms of GELU
@@ -84,17 +196,26 @@ int aq_config_activation(const struct aq_config_keys *k, const char *key, const 
 
 int aq_config_dtype(const struct aq_config_keys *k, enum aq_dtype *ret)
 {
-    const char *name;
-    int rc = aq_json_get_string(k->root, "torch_dtype", NULL, k->what, &name, k->reterr);
-    if (rc == 0 && !name)
-        rc = aq_json_get_string(k->root, "dtype", NULL, k->what, &name, k->reterr);
-    if (rc < 0)
-        return rc;
+    static const char *const keys[] = {"torch_dtype", "dtype"};
+    const char *name = NULL;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
+        const char *found;
+        char quoted[2][64];
+        int rc = aq_json_get_string(k->root, keys[i], NULL, k->what, &found, k->reterr);
+        if (rc < 0)
+            return rc;
+        if (found && strncmp(found, "torch.", 6) == 0)
+            found += 6;
+        if (name && found && strcmp(name, found) != 0)
+            return aq_error(k->reterr, -ENOEXEC,
+                            "%s: '%s' is '%s', but '%s' is '%s': expected the same, or one of them",
+                            k->what, keys[0], aq_quote(quoted[0], 64, name, strlen(name)), keys[i],
+                            aq_quote(quoted[1], 64, found, strlen(found)));
+        name = name ? name : found;
+    }
     *ret = AQ_DTYPE_COUNT;
     if (!name)
         return 0;
-    if (strncmp(name, "torch.", 6) == 0)
-        name += 6;
     if (strcmp(name, "float16") == 0 || strcmp(name, "half") == 0)
         *ret = AQ_F16;
     else if (strcmp(name, "bfloat16") == 0)

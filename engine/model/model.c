@@ -6,6 +6,7 @@
 #include "engine/model/arch/arch.h"
 #include "engine/model/random_weights.h"
 #include "engine/model/shapes.h"
+#include "engine/model/source.h"
 #include "kernels/cpu/panel.h"
 
 #include <assert.h>
@@ -16,133 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-/* Where tensors come from: one of the two; neither for random weights. */
-struct aq_model_source {
-    struct aq_checkpoint *checkpoint;
-    struct aq_store *store;
-};
-
-/* ---- finding tensors --------------------------------------------------------------------- */
-
-static const struct aq_tensor_info *find_tensor(const struct aq_model *m, const char *canonical)
-{
-    char name[2 * AQ_NAME_MAX];
-    for (uint32_t variant = 0; aq_arch_tensor_name(m->config.arch, canonical, variant, name);
-         variant++) {
-        const struct aq_tensor_info *t = aq_checkpoint_find(m->source->checkpoint, name);
-        if (t)
-            return t;
-    }
-    return NULL;
-}
-
-static void shape_text(char *text, size_t size, const struct aq_tensor_info *t)
-{
-    size_t at = (size_t)snprintf(text, size, "%s [", aq_dtype_name(t->dtype));
-    for (uint32_t i = 0; i < t->rank && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%llu", i ? ", " : "",
-                               (unsigned long long)t->shape[i]);
-    if (at < size)
-        snprintf(text + at, size - at, "]");
-}
-
-/* Names the prefixes that were tried before the bare name. */
-static int missing_tensor(const struct aq_model *m, const char *canonical, struct aq_err *reterr)
-{
-    char tried[256] = "";
-    size_t at = 0;
-    for (const char *const *p = m->config.arch->prefixes; *p && **p; p++) {
-        at += (size_t)snprintf(tried + at, sizeof(tried) - at, "%s'%s'",
-                               at ? " and " : " (also under ", *p);
-        assert(at < sizeof(tried));
-    }
-    return aq_error(reterr, -ENOEXEC, "%s: tensor '%s' is missing%s%s", m->name, canonical, tried,
-                    at ? ")" : "");
-}
-
-/* k 0: a vector of `rows` values. */
-static int check_tensor(const struct aq_model *m, const char *canonical, uint32_t rows, uint32_t k,
-                        struct aq_err *reterr)
-{
-    const struct aq_tensor_info *t = find_tensor(m, canonical);
-    if (!t)
-        return missing_tensor(m, canonical, reterr);
-    bool real = t->dtype == AQ_F32 || t->dtype == AQ_F16 || t->dtype == AQ_BF16;
-    bool fits = k ? t->rank == 2 && t->shape[0] == rows && t->shape[1] == k
-                  : t->rank == 1 && t->shape[0] == rows;
-    if (real && fits)
-        return 0;
-    char found[160], expected[64];
-    shape_text(found, sizeof(found), t);
-    snprintf(expected, sizeof(expected), k ? "[%u, %u]" : "[%u]", rows, k);
-    return aq_error(reterr, -ENOEXEC,
-                    "%s: tensor '%s': expected f32, f16 or bf16 %s by config.json, found %s",
-                    m->name, canonical, expected, found);
-}
-
-static int check_item(const struct aq_model *m, const char *canonical, uint32_t rows, uint32_t k,
-                      bool table, struct aq_err *reterr)
-{
-    const struct aq_store_item *item = aq_store_find(m->source->store, canonical);
-    if (!item)
-        return aq_error(reterr, -ENOEXEC, "%s: the store has no item '%s'", m->name, canonical);
-    enum aq_store_kind kind = !k ? AQ_STORE_VECTOR : table ? AQ_STORE_TABLE : AQ_STORE_MATRIX;
-    uint32_t want_rows = k ? rows : 1, want_cols = k ? k : rows;
-    if (item->kind != kind || item->rows != want_rows || item->cols != want_cols)
-        return aq_error(reterr, -ENOEXEC,
-                        "%s: item '%s': expected %s [%u, %u] by config.json, found %s [%u, %u]",
-                        m->name, canonical, aq_store_kind_name(kind), want_rows, want_cols,
-                        aq_store_kind_name(item->kind), item->rows, item->cols);
-    return 0;
-}
-
-/* The loader reads all matrices in one format (but the vocabulary's), as pack writes them. */
-static int check_format(const struct aq_model *m, const struct aq_matrix_desc *w,
-                        struct aq_err *reterr)
-{
-    const struct aq_store_item *item = aq_store_find(m->source->store, w->name);
-    const struct aq_store_item *first =
-        aq_store_find(m->source->store, m->steps.step[1].matrix[0].name);
-    enum aq_dtype dtype = first ? aq_matrix_format(w, first->dtype) : AQ_DTYPE_COUNT;
-    bool layout = item->layout == AQ_LAYOUT_ROWS || item->layout == aq_layout_cpu(item->dtype);
-    if (item->dtype == dtype && layout)
-        return 0;
-    return aq_error(
-        reterr, -ENOEXEC,
-        "%s: item '%s': expected the format %s of the other matrices, found %s in layout %s",
-        m->name, w->name, aq_dtype_name(dtype), aq_dtype_name(item->dtype),
-        aq_layout_name(item->layout));
-}
-
-static int check_source(const struct aq_model *m, struct aq_err *reterr)
-{
-    bool store = m->source->store;
-    for (uint32_t s = 0; s < m->steps.step_count; s++) {
-        const struct aq_step_desc *d = &m->steps.step[s];
-        for (uint32_t i = 0; i < d->matrix_count; i++) {
-            const struct aq_matrix_desc *w = &d->matrix[i];
-            int rc = store ? check_item(m, w->name, w->rows, w->k, w->table, reterr)
-                           : check_tensor(m, w->name, w->rows, w->k, reterr);
-            if (rc == 0 && store && !w->table)
-                rc = check_format(m, w, reterr);
-            if (rc < 0)
-                return rc;
-        }
-        for (uint32_t i = 0; i < d->vector_count; i++) {
-            for (uint32_t n = 0; n < d->vector[i].part_count; n++) {
-                const struct aq_vector_part *part = &d->vector[i].part[n];
-                if (!part->name[0])
-                    continue;
-                int rc = store ? check_item(m, part->name, part->count, 0, false, reterr)
-                               : check_tensor(m, part->name, part->count, 0, reterr);
-                if (rc < 0)
-                    return rc;
-            }
-        }
-    }
-    return 0;
-}
 
 /* ---- open -------------------------------------------------------------------------------- */
 
@@ -216,28 +90,17 @@ static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, stru
     return 0;
 }
 
-static enum aq_dtype source_dtype(const struct aq_model *m, const char *canonical)
-{
-    if (m->random)
-        return m->config.torch_dtype == AQ_BF16 || m->config.torch_dtype == AQ_F32
-                   ? m->config.torch_dtype
-                   : AQ_F16;
-    if (m->source->store)
-        return aq_store_find(m->source->store, canonical)->dtype;
-    return find_tensor(m, canonical)->dtype;
-}
-
 /* The dtype of the matrices; f32, which holds them all, where they differ.  In a store they do not.
  */
 static enum aq_dtype common_dtype(const struct aq_model *m)
 {
-    enum aq_dtype dtype = source_dtype(m, m->steps.step[1].matrix[0].name);
+    enum aq_dtype dtype = aq_source_dtype(m, m->steps.step[1].matrix[0].name);
     if (m->source && m->source->store)
         return dtype;
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
-            if (!d->matrix[i].table && source_dtype(m, d->matrix[i].name) != dtype)
+            if (!d->matrix[i].table && aq_source_dtype(m, d->matrix[i].name) != dtype)
                 return AQ_F32;
         }
     }
@@ -256,69 +119,6 @@ static enum aq_dtype original_dtype(const struct aq_model *m)
     return aq_dtype_is_float(dtype) ? dtype : AQ_F16;
 }
 
-/* Have two tensors of one shape the same values?  1 yes, 0 no. */
-static int same_values(const struct aq_model *m, const struct aq_tensor_info *a,
-                       const struct aq_tensor_info *b, struct aq_err *reterr)
-{
-    enum { CHUNK_ELEMENTS = 1 << 18 };
-    if (a->file == b->file && a->offset == b->offset && a->dtype == b->dtype && a->contiguous &&
-        b->contiguous)
-        return 1; /* one storage under two names, as torch saves tied ones */
-    uint64_t width = a->elements / a->shape[0];
-    uint64_t once = aq_max_u64(1, CHUNK_ELEMENTS / width);
-    float *x = malloc(2 * once * width * sizeof(*x)), *y = x + once * width;
-    void *raw = malloc(once * width * sizeof(*x));
-    int rc = x && raw ? 1 : aq_error_memory(reterr, "%s: comparison of tensors", m->name);
-    for (uint64_t row = 0; rc == 1 && row < a->shape[0]; row += once) {
-        uint64_t rows = aq_min_u64(once, a->shape[0] - row);
-        rc = aq_checkpoint_read(m->source->checkpoint, a, row, rows, raw, reterr);
-        if (rc < 0)
-            break;
-        aq_convert(x, AQ_F32, raw, a->dtype, rows * width);
-        rc = aq_checkpoint_read(m->source->checkpoint, b, row, rows, raw, reterr);
-        if (rc < 0)
-            break;
-        aq_convert(y, AQ_F32, raw, b->dtype, rows * width);
-        rc = memcmp(x, y, rows * width * sizeof(*x)) == 0;
-    }
-    free(x);
-    free(raw);
-    return rc;
-}
-
-/* Tied by the configuration, and yet there is a head: transformers (5.23, modeling_utils.py,
- * tie_weights) takes the checkpoint's own where its values differ, and so does this.  A head of
- * another shape or type is not tied either; what is wrong with it is said by check_source. */
-static int read_tie(struct aq_model *m, const struct aq_log *log, struct aq_err *reterr)
-{
-    static const char head[] = "lm_head.weight", table[] = "embed_tokens.weight";
-    if (!m->config.tie_word_embeddings || !m->source)
-        return 0;
-    if (m->source->store) {
-        m->config.tie_word_embeddings = !aq_store_find(m->source->store, head);
-        return 0;
-    }
-    const struct aq_tensor_info *h = find_tensor(m, head), *t = find_tensor(m, table);
-    if (!h || !t)
-        return 0;
-    uint32_t rows = m->config.vocab_size, k = m->config.embed_width;
-    int rc = check_tensor(m, table, rows, k, reterr);
-    if (rc < 0)
-        return rc;
-    bool alike = check_tensor(m, head, rows, k, NULL) == 0;
-    rc = alike ? same_values(m, h, t, reterr) : 0;
-    if (rc < 0)
-        return aq_error_prefix(reterr, "%s", m->name);
-    m->config.tie_word_embeddings = rc == 1;
-    if (rc == 0)
-        aq_log_line(
-            log, AQ_LOG_WARNING,
-            "%s: config.json ties the LM head to the token table, but '%s' has other values; "
-            "it is used, as transformers does (\"tie_word_embeddings\": false says the same)",
-            m->name, h->name);
-    return 0;
-}
-
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
 {
     assert(ret && (opts->dir || opts->shape));
@@ -329,13 +129,13 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     int rc = opts->dir ? open_dir(m, opts->dir, reterr)
                        : open_shape(m, opts->shape, opts->random_seed, reterr);
     if (rc == 0)
-        rc = read_tie(m, opts->log, reterr);
+        rc = aq_source_read_tie(m, opts->log, reterr);
     if (rc < 0)
         goto fail;
     rc = aq_arch_steps(&m->steps, &m->config, reterr);
     if (rc < 0)
         goto fail;
-    if (m->source && (rc = check_source(m, reterr)) < 0)
+    if (m->source && (rc = aq_source_check(m, opts->log, reterr)) < 0)
         goto fail;
     if (m->random) {
         uint64_t key[] = {opts->random_seed, m->steps.parameters, m->steps.hidden, m->steps.layers,
@@ -366,11 +166,7 @@ void aq_model_close(struct aq_model *m)
                            m->weights_bytes[t]);
         aq_device_free(m->device, AQ_MEMORY_DEVICE, "vectors", m->vectors_buffer, m->vectors_bytes);
     }
-    if (m->source) {
-        aq_checkpoint_close(m->source->checkpoint);
-        aq_store_close(m->source->store);
-    }
-    free(m->source);
+    aq_source_close(m->source);
     free(m->weight);
     free(m->vector);
     aq_steps_close(&m->steps);
@@ -382,7 +178,7 @@ enum aq_dtype aq_model_table_dtype(const struct aq_model *m)
     const struct aq_step_desc *embed = &m->steps.step[0];
     for (uint32_t i = 0; i < embed->matrix_count; i++) {
         if (embed->matrix[i].table)
-            return source_dtype(m, embed->matrix[i].name);
+            return aq_source_dtype(m, embed->matrix[i].name);
     }
     return m->checkpoint_dtype;
 }
@@ -423,11 +219,8 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
         return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
                              reterr);
     }
-    const struct aq_tensor_info *t = find_tensor(m, canonical);
-    *ret_dtype = t->dtype;
-    if (t->rank == 1) /* a vector: its values are the rows */
-        return aq_checkpoint_read(m->source->checkpoint, t, 0, k, dst, reterr);
-    return aq_checkpoint_read(m->source->checkpoint, t, first, rows, dst, reterr);
+    *ret_dtype = aq_source_dtype(m, canonical);
+    return aq_source_read_rows(m, canonical, first, rows, k, dst, reterr);
 }
 
 /* Where a panel of f32, f16 or bf16 lies in one layout, in another: the same bits, and zeros behind

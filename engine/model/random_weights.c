@@ -5,10 +5,11 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* Does the tensor's name end so?  A name of rows of it has '#' and a word behind that. */
 static int ends_with(const char *text, const char *end)
 {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
+    size_t n = strcspn(text, "#"), m = strlen(end);
+    return n >= m && memcmp(text + n - m, end, m) == 0;
 }
 
 static int ends_with_one(const char *text, const char *const *ends)

@@ -58,25 +58,44 @@ static json_t *scalar_json(const struct aq_yaml_node *node)
     return value;
 }
 
+/* Puts the keys of a map into json, which becomes NULL on failure; `nested`: maps in it as well. */
+static int add_keys(json_t **json, const char *label, const struct aq_yaml_node *map, bool nested,
+                    struct aq_err *reterr)
+{
+    int rc = 0;
+    for (const struct aq_yaml_node *n = map->first; n && rc == 0; n = n->next) {
+        json_t *value = NULL;
+        if (n->kind == AQ_YAML_MAP && nested) {
+            value = json_object();
+            rc = add_keys(&value, label, n, false, reterr);
+        } else if (n->kind == AQ_YAML_NULL) {
+            value = json_null();
+        } else if (n->kind == AQ_YAML_SCALAR) {
+            value = scalar_json(n);
+        } else {
+            rc = wrong(label, n, "a number, a switch or a word", reterr);
+        }
+        if (rc == 0)
+            aq_json_put(json, n->key, value);
+    }
+    if (rc == 0 && !*json)
+        rc = aq_error_memory(reterr, "%s", label);
+    if (rc < 0) {
+        json_decref(*json);
+        *json = NULL;
+    }
+    return rc;
+}
+
 /* The keys of `config`, and the architecture as the key that config.json has for it. */
 static int config_json(json_t **ret, const char *label, const struct aq_yaml_node *architecture,
                        const struct aq_yaml_node *config, struct aq_err *reterr)
 {
     json_t *json = json_object();
-    int rc = 0;
     aq_json_put(&json, "model_type", aq_json_string(architecture->text));
-    for (const struct aq_yaml_node *n = config->first; n && rc == 0; n = n->next) {
-        if (n->kind != AQ_YAML_SCALAR)
-            rc = wrong(label, n, "a number, a switch or a word", reterr);
-        else
-            aq_json_put(&json, n->key, scalar_json(n));
-    }
-    if (rc == 0 && !json)
-        rc = aq_error_memory(reterr, "%s", label);
+    int rc = add_keys(&json, label, config, true, reterr);
     if (rc == 0)
         *ret = json;
-    else
-        json_decref(json);
     return rc;
 }
 
@@ -94,7 +113,7 @@ static int read_root(struct aq_model_config *ret, const char *label, const char 
         return wrong(label, architecture, "a name", reterr);
     if (config->kind != AQ_YAML_MAP)
         return wrong(label, config, "a map of the keys of config.json", reterr);
-    json_t *json;
+    json_t *json = NULL;
     int rc = config_json(&json, label, architecture, config, reterr);
     if (rc < 0)
         return rc;

@@ -17,8 +17,8 @@ void aq_shape_ranges(char *text, size_t bytes);
 int aq_shape_find(struct aq_model_config *ret, const char *name, struct aq_err *reterr);
 
 /* Text of such a file, which messages call `label`: a map with `name` as its name, `architecture`
- * as 'model_type' of config.json, and `config`, the other keys of config.json.  -EINVAL or -ENOEXEC
- * names file and key. */
+ * as 'model_type' of config.json, and `config`, the other keys of config.json, objects as maps.
+ * -EINVAL or -ENOEXEC names file and key. */
 int aq_shape_parse(struct aq_model_config *ret, const char *label, const char *name,
                    const char *text, size_t bytes, struct aq_err *reterr);
 

@@ -26,6 +26,21 @@ static inline uint32_t aq_attn_visible(uint32_t len, uint32_t rows, uint32_t row
     return end > rows ? (uint32_t)(end - rows) : 0;
 }
 
+/* The first key that a query sees of those before `end` (aq_attn_visible). */
+static inline uint32_t aq_attn_first(uint32_t window, uint32_t end)
+{
+    return window && end > window ? end - window : 0;
+}
+
+/* Column sums count the keys less far than this behind their query, which is at distance 0; 0: all
+ * of them.  What a window leaves out counts no more than what lies behind the band. */
+static inline uint32_t aq_attn_band(const struct aq_attn *a)
+{
+    if (!a->window || !a->pairs.band)
+        return a->window + a->pairs.band;
+    return (uint32_t)aq_min_u64(a->window, a->pairs.band);
+}
+
 /* Slot of the first of a sequence's new rows. */
 static inline uint32_t aq_attn_new_first(const struct aq_attn_seq *s, uint32_t head)
 {

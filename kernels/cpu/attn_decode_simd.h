@@ -20,7 +20,8 @@
  *
  * Every query is scaled once, in f32, and its sums are formed in one order whatever shares its
  * tile: lane l of a score adds d = l, l + VEC_LANES, ..., then lanes in vec_sum()'s order; blocks
- * and slots ascend; slots that the query does not see take no part. */
+ * and slots ascend, from the first block with a slot that the query sees; slots that it does not
+ * see take no part. */
 
 enum {
     BLOCK_SLOTS = AQ_HEAD_BLOCK_SLOTS,
@@ -48,15 +49,17 @@ struct decode {
     float *partial;  /* [kept_slots], of one head */
     uint32_t kept_slots, kept_blocks;
     float max[QUERIES_MAX];
-    float q_sum[QUERIES_MAX];      /* sums of q: what K's minima are multiplied by */
-    uint32_t visible[QUERIES_MAX]; /* keys each query sees */
+    float q_sum[QUERIES_MAX]; /* sums of q: what K's minima are multiplied by */
+    /* The keys that each query sees: [first, visible). */
+    uint32_t first[QUERIES_MAX], visible[QUERIES_MAX];
 };
 
 /* One query, or QUERIES_WIDE of them that see the same slots, against a block. */
 struct step {
     const uint8_t *block;
     uint32_t number; /* of the block */
-    uint32_t query, slots;
+    uint32_t query;
+    uint32_t begin, slots; /* what is seen of the block: slots [begin, slots) */
     bool wide;
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */
@@ -104,6 +107,8 @@ VEC_FN void ask_rest(const struct step *x, struct form f)
         ask(x, f, slot, 0, row_bytes);
         ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
     }
+    for (uint32_t slot = 0; slot < x->begin; slot++) /* K is read from slot 0 on */
+        ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
 }
 
 /* to[0] (and to[1]) = the numbers in VEC_LANES units of a row from unit d on; only of `lanes`
@@ -179,8 +184,8 @@ VEC_FN void dot_four(const struct decode *t, const struct step *x, struct form f
         dot_at(t, x, f, slot, d, units - d, queries, sum);
 }
 
-/* p[i][slot] = q[i] . K[slot] in whole fours or vectors: what lies past the slots in use is of no
- * use. */
+/* p[i][slot] = q[i] . K[slot] in whole fours or vectors from slot 0 on: what is not of slots in use
+ * is of no use. */
 VEC_FN void score_one(const struct decode *t, const struct step *x, struct form f)
 {
     for (uint32_t slot = 0; slot < x->slots; slot += VEC_LANES) {
@@ -202,7 +207,17 @@ VEC_FN void score_wide(const struct decode *t, const struct step *x, struct form
     }
 }
 
-/* Scores of codes become scores of keys; what lies past the slots in use is of no use. */
+/* Of slots v, v + 1, ...: those that are seen. */
+VEC_FN vec_mask seen_lanes(const struct step *x, uint32_t v)
+{
+    vec_mask seen = vec_first(x->slots > v ? x->slots - v : 0);
+    if (x->begin <= v) /* nearly always */
+        return seen;
+    return vec_both(seen,
+                    vec_int_greater(vec_int_lanes(), vec_int_set((int32_t)(x->begin - v) - 1)));
+}
+
+/* Scores of codes become scores of keys; what is not of slots in use is of no use. */
 VEC_FN void scale_keys(const struct decode *t, const struct step *x, uint32_t i)
 {
     const uint16_t *scales = aq_kv_scales(x->block, false);
@@ -222,7 +237,7 @@ VEC_FN void scale_values(const struct decode *t, const struct step *x, uint32_t 
     vec offset = vec_mul(vec_load(to), vec_set(x->correction[i]));
     for (uint32_t v = 0; v < BLOCK_SLOTS && v < x->slots; v += VEC_LANES) {
         float *p = x->p + i * BLOCK_SLOTS + v;
-        vec_mask seen = vec_first(x->slots - v);
+        vec_mask seen = seen_lanes(x, v);
         vec weight = vec_load(p), minimum = vec_load_f16(scales + BLOCK_SLOTS + v);
         offset = vec_fma_where(seen, weight, minimum, offset);
         vec_store(p, vec_mul(weight, vec_load_f16(scales + v)));
@@ -240,7 +255,7 @@ VEC_FN void keep_weights(const struct decode *t, const struct step *x, uint32_t 
     t->kept_max[(size_t)query * t->kept_blocks + x->number] = t->max[query];
 }
 
-/* Turns the scores of a step's query i into exp(score - max), 0 past the slots in use, and keeps
+/* Turns the scores of a step's query i into exp(score - max), 0 but of the slots in use, and keeps
  * its maximum, its sum of weights and its correction. */
 static inline void weigh(struct decode *t, struct step *x, uint32_t i)
 {
@@ -249,8 +264,8 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
     float *p = x->p + i * BLOCK_SLOTS, *weight = t->weight + (size_t)query * VEC_LANES;
     vec s[BLOCK_VECS], old = vec_set(t->max[query]), max = old;
     for (uint32_t v = 0; v < BLOCK_VECS; v++) {
-        uint32_t first = v * VEC_LANES, n = x->slots > first ? x->slots - first : 0;
-        s[v] = vec_select(vec_first(n), vec_load(p + first), lowest);
+        uint32_t first = v * VEC_LANES;
+        s[v] = vec_select(seen_lanes(x, first), vec_load(p + first), lowest);
         max = vec_max(max, s[v]);
     }
     max = vec_max_all(max);
@@ -311,7 +326,7 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
                         vec_set(x->correction[i]));
         }
     }
-    uint32_t slot = 0;
+    uint32_t slot = x->begin;
     for (; slot + 4 <= x->slots; slot += 4) {
         AQ_UNROLL(4)
         for (uint32_t s = 0; s < 4; s++)
@@ -372,11 +387,30 @@ VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
     add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
 }
 
-/* Slots of block b that a query sees. */
-static inline uint32_t slots_seen(const struct decode *t, uint32_t query, uint32_t b)
+/* Slots of a block: [begin, end), none where begin is not below end. */
+struct span {
+    uint32_t begin, end;
+};
+
+/* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
+static inline uint32_t border_in(uint32_t key, uint32_t b)
 {
-    uint32_t visible = t->visible[query], first = b * BLOCK_SLOTS;
-    return visible <= first ? 0 : (uint32_t)aq_min_u64(visible - first, BLOCK_SLOTS);
+    uint32_t first = b * BLOCK_SLOTS;
+    return key <= first ? 0 : (uint32_t)aq_min_u64(key - first, BLOCK_SLOTS);
+}
+
+/* Slots of block b that queries [query, last] of a head see between them: rows ascend, and so does
+ * what they see. */
+static inline struct span slots_seen(const struct decode *t, uint32_t query, uint32_t last,
+                                     uint32_t b)
+{
+    return (struct span){border_in(t->first[query], b), border_in(t->visible[last], b)};
+}
+
+static inline bool sees_alike(const struct decode *t, uint32_t query, uint32_t other, uint32_t b)
+{
+    struct span x = slots_seen(t, query, query, b), y = slots_seen(t, other, other, b);
+    return x.begin == y.begin && x.end == y.end;
 }
 
 struct decode_job {
@@ -446,6 +480,7 @@ static void load_queries(struct decode *t, const struct decode_run *run)
             t->q_sum[i] += to[d];
         }
         t->visible[i] = aq_attn_visible(len, run->seq->rows, row);
+        t->first[i] = aq_attn_first(a->window, t->visible[i]);
         t->max[i] = -INFINITY;
         vec_store(t->weight + (size_t)i * VEC_LANES, vec_zero());
         vec_store(t->offset + (size_t)i * VEC_LANES, vec_zero());
@@ -483,13 +518,14 @@ static void find_next(struct step *x, const struct decode_run *run, uint32_t hea
                       uint32_t blocks)
 {
     uint32_t next = run->head;
+    bool others = head + 1 == run->heads && ++b >= blocks;
     if (head + 1 < run->heads)
         next += head + 1;
-    else if (++b >= blocks) {
+    else if (others)
         next += run->heads;
-        b = 0;
-    }
     uint32_t len = next < run->head_end ? aq_attn_len(run->seq, next) : 0;
+    if (others)
+        b = aq_attn_first(run->a->window, aq_attn_visible(len, run->seq->rows, 0)) / BLOCK_SLOTS;
     x->next_slots = 0;
     if (len > b * BLOCK_SLOTS) {
         x->next = aq_attn_block(run->seq, next, b);
@@ -504,11 +540,13 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
     uint32_t end = (head + 1) * t->count;
     for (uint32_t query = head * t->count; query < end; query += x->wide ? QUERIES_WIDE : 1) {
         uint32_t last = query + QUERIES_WIDE - 1;
+        struct span seen = slots_seen(t, query, query, b);
         x->query = query;
         x->number = b;
-        x->slots = slots_seen(t, query, b);
-        x->wide = last < end && slots_seen(t, last, b) == x->slots;
-        if (!x->slots)
+        x->begin = seen.begin;
+        x->slots = seen.end;
+        x->wide = last < end && sees_alike(t, query, last, b);
+        if (seen.begin >= seen.end)
             continue;
         if (x->wide)
             attend_wide(t, x, f);
@@ -536,15 +574,17 @@ VEC_FN void ask_slots(const struct decode_run *run, uint32_t head, uint32_t b, u
 
 VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct form f)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < t->heads * t->count; i++)
+    uint32_t least = UINT32_MAX, most = 0;
+    for (uint32_t i = 0; i < t->heads * t->count; i++) {
+        least = (uint32_t)aq_min_u64(least, t->first[i]);
         most = (uint32_t)aq_max_u64(most, t->visible[i]);
+    }
     uint32_t blocks = (uint32_t)aq_div_up(most, BLOCK_SLOTS);
     struct step x = {.p = t->p};
-    for (uint32_t b = 0; b < blocks; b++) {
+    for (uint32_t b = least / BLOCK_SLOTS; b < blocks; b++) {
         for (uint32_t head = 0; head < t->heads; head++) {
-            /* Rows ascend, and so does what they see. */
-            if (!slots_seen(t, (head + 1) * t->count - 1, b))
+            struct span seen = slots_seen(t, head * t->count, (head + 1) * t->count - 1, b);
+            if (seen.begin >= seen.end)
                 continue;
             x.block = aq_attn_block(run->seq, run->head + head, b);
             find_next(&x, run, head, b, blocks);
@@ -579,7 +619,8 @@ static void remember(struct decode *t, const struct decode_run *run)
         vec weight = vec_set(vec_sum(vec_load(t->weight + (size_t)i * VEC_LANES)));
         vec max = vec_set(t->max[i]);
         float *m = t->kept_max + (size_t)i * t->kept_blocks;
-        for (uint32_t b = 0; b * BLOCK_SLOTS < t->visible[i]; b += VEC_LANES)
+        uint32_t b = t->first[i] / BLOCK_SLOTS / VEC_LANES * VEC_LANES;
+        for (; b * BLOCK_SLOTS < t->visible[i]; b += VEC_LANES)
             vec_store(m + b, vec_div(vec_exp(vec_sub(vec_load(m + b), max)), weight));
     }
     for (uint32_t head = 0; head < t->heads; head++) {
@@ -591,6 +632,7 @@ static void remember(struct decode *t, const struct decode_run *run)
             .score = slots->score + (size_t)(run->head + head) * slots->stride,
             .head = run->head + head,
             .q_per_kv = a->q_per_kv,
+            .first = t->first[query],
             .keys = t->visible[query],
             .queries = t->count,
             .begins = first == 0,

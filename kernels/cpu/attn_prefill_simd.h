@@ -5,7 +5,8 @@
  * to end: Q lies transposed, [d][query], scores [key][query], sums [d][query].  Then both products
  * broadcast an element of K or V to vectors of queries, the softmax works down columns without any
  * work across lanes, and no lane ever sees another's numbers: a query's result does not depend on
- * its tile or its neighbours.  Blocks of keys ascend, with an online softmax as in decode attention
+ * its tile or its neighbours.  Blocks of keys ascend, from the first one that a query of the tile
+ * sees, with an online softmax as in decode attention
  * (FlashAttention's order: Dao et al., 2022); K and V of a block are widened to f32 once a tile.
  *
  * A lane of a score adds d = 0, 1, 2, ...; a lane of a sum adds keys in order.  Keys that a query
@@ -20,19 +21,23 @@ enum {
     BLOCK_WIDTH = 3,
 };
 
+/* Which slots of a block some query does not see: none, some at the end, some at the beginning
+ * too, where a window begins. */
+enum mask { MASK_NONE, MASK_END, MASK_BOTH };
+
 struct prefill {
     uint32_t dim, lanes, vecs;        /* lanes in use and their vectors */
     float *q;                         /* [dim padded to lanes][TILE_LANES], scaled */
     float *sum;                       /* [dim padded to lanes][TILE_LANES] */
     float *p;                         /* [BLOCK_SLOTS][TILE_LANES]: scores, then weights */
     float *max, *weight, *correction; /* [TILE_LANES] */
-    int32_t *visible;                 /* [TILE_LANES]: keys each query sees */
+    int32_t *before, *visible;        /* [TILE_LANES]: each query sees the keys between the two */
     float *k_wide, *v_wide;           /* [BLOCK_SLOTS][dim]: for K and V that are not f32 */
     /* The block at work. */
     const float *k, *v;
     uint32_t slots;     /* that any query sees */
     uint32_t first_key; /* number of its first key */
-    bool masked;        /* some query does not see all 32 slots */
+    enum mask mask;
 };
 
 /* p[key + r][v..] = K[key + r] . Q[v..] for `rows` keys and `width` vectors. */
@@ -65,15 +70,18 @@ VEC_FN void score_columns(const struct prefill *t, uint32_t v, int width)
 }
 
 /* Queries of vector v that see a slot of the block. */
-VEC_FN vec_mask seeing(const struct prefill *t, uint32_t v, uint32_t slot)
+VEC_FN vec_mask seeing(const struct prefill *t, uint32_t v, uint32_t slot, enum mask mask)
 {
-    return vec_int_greater(vec_int_load(t->visible + v * VEC_LANES),
-                           vec_int_set((int32_t)(t->first_key + slot)));
+    vec_int key = vec_int_set((int32_t)(t->first_key + slot));
+    vec_mask seen = vec_int_greater(vec_int_load(t->visible + v * VEC_LANES), key);
+    if (mask == MASK_BOTH)
+        seen = vec_both(seen, vec_int_greater(key, vec_int_load(t->before + v * VEC_LANES)));
+    return seen;
 }
 
 /* Turns scores into exp(score - max), 0 where masked; keeps maxima, sums of weights and what the
  * sums so far must be multiplied by. */
-VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, bool masked)
+VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, enum mask mask)
 {
     const vec lowest = vec_set(-INFINITY);
     vec max[BLOCK_WIDTH], weight[BLOCK_WIDTH];
@@ -83,8 +91,8 @@ VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, bo
     for (uint32_t slot = 0; slot < t->slots; slot++) {
         for (int w = 0; w < width; w++) {
             vec s = vec_load(p + slot * TILE_LANES + w * VEC_LANES);
-            if (masked)
-                s = vec_select(seeing(t, first + w, slot), s, lowest);
+            if (mask)
+                s = vec_select(seeing(t, first + w, slot, mask), s, lowest);
             max[w] = vec_max(max[w], s);
         }
     }
@@ -102,8 +110,8 @@ VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, bo
         for (int w = 0; w < width; w++) {
             float *at = p + slot * TILE_LANES + w * VEC_LANES;
             vec s = vec_load(at);
-            if (masked)
-                s = vec_select(seeing(t, first + w, slot), s, lowest);
+            if (mask)
+                s = vec_select(seeing(t, first + w, slot, mask), s, lowest);
             vec e = vec_exp(vec_sub(s, max[w]));
             vec_store(at, e);
             weight[w] = vec_add(weight[w], e);
@@ -115,7 +123,7 @@ VEC_FN void weigh_columns(const struct prefill *t, uint32_t first, int width, bo
 
 /* sum[d + r][v..] = sum * correction + sum over keys of V[key][d + r] * p[key][v..]. */
 VEC_FN void value_block(const struct prefill *t, uint32_t d, uint32_t v, int rows, int width,
-                        bool masked)
+                        enum mask mask)
 {
     vec sum[BLOCK_ROWS * BLOCK_WIDTH], x[BLOCK_WIDTH];
     float *to = t->sum + (size_t)d * TILE_LANES + v * VEC_LANES;
@@ -133,8 +141,8 @@ VEC_FN void value_block(const struct prefill *t, uint32_t d, uint32_t v, int row
             vec y = vec_set(from[r]);
             for (int w = 0; w < width; w++) {
                 vec *s = &sum[r * width + w];
-                *s = masked ? vec_fma_where(seeing(t, v + w, slot), y, x[w], *s)
-                            : vec_fma(y, x[w], *s);
+                *s = mask ? vec_fma_where(seeing(t, v + w, slot, mask), y, x[w], *s)
+                          : vec_fma(y, x[w], *s);
             }
         }
     }
@@ -144,24 +152,28 @@ VEC_FN void value_block(const struct prefill *t, uint32_t d, uint32_t v, int row
     }
 }
 
-VEC_FN void value_columns(const struct prefill *t, uint32_t v, int width, bool masked)
+VEC_FN void value_columns(const struct prefill *t, uint32_t v, int width, enum mask mask)
 {
     uint32_t d = 0;
     for (; d + BLOCK_ROWS <= t->dim; d += BLOCK_ROWS)
-        value_block(t, d, v, BLOCK_ROWS, width, masked);
+        value_block(t, d, v, BLOCK_ROWS, width, mask);
     for (; d < t->dim; d++)
-        value_block(t, d, v, 1, width, masked);
+        value_block(t, d, v, 1, width, mask);
+}
+
+VEC_FN void attend_masked(const struct prefill *t, uint32_t v, int width, enum mask mask)
+{
+    weigh_columns(t, v, width, mask);
+    value_columns(t, v, width, mask);
 }
 
 VEC_FN void attend_columns(const struct prefill *t, uint32_t v, int width)
 {
     score_columns(t, v, width);
-    if (t->masked) {
-        weigh_columns(t, v, width, true);
-        value_columns(t, v, width, true);
-    } else {
-        weigh_columns(t, v, width, false);
-        value_columns(t, v, width, false);
+    switch (t->mask) {
+    case MASK_NONE: attend_masked(t, v, width, MASK_NONE); break;
+    case MASK_END: attend_masked(t, v, width, MASK_END); break;
+    case MASK_BOTH: attend_masked(t, v, width, MASK_BOTH); break;
     }
 }
 
@@ -222,15 +234,23 @@ static void load_lanes(const struct prefill *t, const struct prefill_run *run, u
     }
 }
 
-static void begin_lanes(struct prefill *t, const struct prefill_run *run)
+static inline struct span keys_seen(const struct prefill_run *run, uint32_t query)
 {
     uint32_t len = aq_attn_len(run->seq, run->head);
+    uint32_t end = aq_attn_visible(len, run->seq->rows, query / run->a->q_per_kv);
+    return (struct span){aq_attn_first(run->a->window, end), end};
+}
+
+static void begin_lanes(struct prefill *t, const struct prefill_run *run)
+{
     for (uint32_t lane = 0; lane < t->vecs * VEC_LANES; lane++) {
         t->max[lane] = -INFINITY;
         t->weight[lane] = 0;
         /* Spare lanes see what the last one sees, so that they ask for no masks of their own. */
         uint32_t query = run->query + (uint32_t)aq_min_u64(lane, t->lanes - 1);
-        t->visible[lane] = (int32_t)aq_attn_visible(len, run->seq->rows, query / run->a->q_per_kv);
+        struct span keys = keys_seen(run, query);
+        t->before[lane] = (int32_t)keys.begin - 1;
+        t->visible[lane] = (int32_t)keys.end;
     }
     for (uint32_t v = 0; v < t->vecs; v++)
         load_lanes(t, run, v);
@@ -281,8 +301,9 @@ static struct prefill prefill_begin(struct aq_exec *ex, uint32_t worker, uint32_
     t.max = t.p + BLOCK_SLOTS * TILE_LANES;
     t.weight = t.max + TILE_LANES;
     t.correction = t.weight + TILE_LANES;
-    t.visible = (int32_t *)(t.correction + TILE_LANES);
-    t.k_wide = t.correction + 2 * TILE_LANES;
+    t.before = (int32_t *)(t.correction + TILE_LANES);
+    t.visible = t.before + TILE_LANES;
+    t.k_wide = t.correction + 3 * TILE_LANES;
     t.v_wide = t.k_wide + (size_t)BLOCK_SLOTS * dim;
     return t;
 }
@@ -347,14 +368,16 @@ VEC_FN void prefill_queries(struct aq_exec *ex, const struct prefill_run *run, e
     uint32_t dim = run->a->head_dim;
     struct prefill t = prefill_begin(ex, worker, dim, lanes);
     begin_lanes(&t, run);
-    uint32_t least = (uint32_t)t.visible[0], most = (uint32_t)t.visible[lanes - 1];
+    struct span least = keys_seen(run, run->query), most = keys_seen(run, run->query + lanes - 1);
     size_t block_bytes = aq_kv_block_bytes(dtype, dim);
-    for (uint32_t key = 0; key < most; key += BLOCK_SLOTS) {
-        uint32_t b = key / BLOCK_SLOTS;
+    for (uint32_t b = least.begin / BLOCK_SLOTS; b * BLOCK_SLOTS < most.end; b++) {
+        uint32_t key = b * BLOCK_SLOTS;
         t.first_key = key;
-        t.slots = (uint32_t)aq_min_u64(BLOCK_SLOTS, most - key);
-        t.masked = least < key + BLOCK_SLOTS;
-        if (key + BLOCK_SLOTS < most)
+        t.slots = (uint32_t)aq_min_u64(BLOCK_SLOTS, most.end - key);
+        t.mask = least.end < key + BLOCK_SLOTS ? MASK_END : MASK_NONE;
+        if (key < most.begin)
+            t.mask = MASK_BOTH;
+        if (key + BLOCK_SLOTS < most.end)
             vec_prefetch(aq_attn_block(run->seq, run->head, b + 1), block_bytes);
         take_block(&t, dtype, aq_attn_block(run->seq, run->head, b));
         attend_all(&t);

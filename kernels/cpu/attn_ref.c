@@ -13,7 +13,7 @@ struct query {
     const struct aq_attn *a;
     const struct aq_attn_seq *seq;
     const float *q;
-    uint32_t head, keys;
+    uint32_t head, first, end; /* the keys that it sees: [first, end) */
 };
 
 static double score(const struct query *x, uint32_t key)
@@ -43,13 +43,13 @@ static double attend(const struct query *x, double *sum)
     uint32_t dim = x->a->head_dim;
     for (uint32_t d = 0; d < dim; d++)
         sum[d] = 0;
-    if (!x->keys)
+    if (!x->end)
         return -INFINITY;
     double max = -INFINITY, weight = 0;
-    for (uint32_t key = 0; key < x->keys; key++)
+    for (uint32_t key = x->first; key < x->end; key++)
         max = fmax(max, score(x, key));
     double base = max == -INFINITY ? 0 : max; /* all scores -inf: weights of 0, not NaN */
-    for (uint32_t key = 0; key < x->keys; key++) {
+    for (uint32_t key = x->first; key < x->end; key++) {
         double p = exp(score(x, key) - base);
         weight += p;
         add_value(x, key, p, sum);
@@ -63,6 +63,13 @@ struct job {
     struct aq_exec *ex;
     const struct aq_attn *a;
 };
+
+/* The keys of query row i of a head. */
+static void set_keys(struct query *x, uint32_t i)
+{
+    x->end = aq_attn_visible(aq_attn_len(x->seq, x->head), x->seq->rows, i);
+    x->first = aq_attn_first(x->a->window, x->end);
+}
 
 /* One query row of one KV head; log_sum[g] becomes that of its query head g. */
 static void attend_row(const struct query *x, uint32_t i, double *log_sum, double *sum)
@@ -96,7 +103,7 @@ static double counted(const struct query *x, uint32_t i, const double *log_sum, 
         if (rule->stat == AQ_ATTN_PROB_SQUARED)
             p *= p;
         else if (rule->stat == AQ_ATTN_BELOW)
-            p = p < (double)rule->threshold / x->keys;
+            p = p < (double)rule->threshold / (x->end - x->first);
         c = rule->group == AQ_ATTN_MAX ? fmax(c, p) : c + p;
     }
     return rule->group == AQ_ATTN_MEAN ? c / a->q_per_kv : c;
@@ -110,15 +117,16 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
     double *log_sum = aq_exec_scratch(job->ex, worker), *sum = log_sum + a->q_per_kv;
     struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
-    uint32_t len = aq_attn_len(seq, x.head);
     for (uint32_t i = 0; i < seq->rows; i++) {
-        x.keys = aq_attn_visible(len, seq->rows, i);
+        set_keys(&x, i);
         attend_row(&x, i, log_sum, sum);
         if (!a->rule.victim || !seq->slots.score)
             continue;
         float *s = seq->slots.score + (size_t)x.head * seq->slots.stride;
-        for (uint32_t key = 0; key < x.keys; key++)
-            s[key] = (float)((double)a->rule.decay * s[key] + counted(&x, i, log_sum, key));
+        for (uint32_t key = 0; key < x.end; key++) {
+            double c = key >= x.first ? counted(&x, i, log_sum, key) : 0;
+            s[key] = (float)((double)a->rule.decay * s[key] + c);
+        }
     }
     if (a->rule.victim && seq->slots.victim)
         seq->slots.victim[x.head] = aq_slots_victim(a, seq, x.head);
@@ -151,14 +159,14 @@ void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
 static double column(struct query *x, double *log_sum, uint32_t key)
 {
     const struct aq_attn *a = x->a;
-    uint32_t rows = x->seq->rows, len = aq_attn_len(x->seq, x->head);
+    uint32_t rows = x->seq->rows;
     uint32_t first = a->pairs.rows && a->pairs.rows < rows ? rows - a->pairs.rows : 0;
     double sum = 0;
     for (uint32_t i = first; i < rows; i++) {
-        x->keys = aq_attn_visible(len, rows, i);
-        if (key >= x->keys)
+        set_keys(x, i);
+        if (key < x->first || key >= x->end)
             continue;
-        uint32_t dist = x->keys - 1 - key;
+        uint32_t dist = x->end - 1 - key;
         if (dist < a->pairs.min_dist || (a->pairs.band && dist >= a->pairs.band))
             continue;
         size_t at =

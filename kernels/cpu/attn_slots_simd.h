@@ -16,12 +16,12 @@ struct slot_pass {
     struct aq_attn_rule rule;
     float *score; /* [slots] */
     uint32_t head, q_per_kv;
-    uint32_t keys;       /* slots that the query sees */
-    uint32_t queries;    /* query heads at hand: all of the group, or 32 of many */
-    bool begins, ends;   /* these are the first, the last of the group */
-    bool choose;         /* the victim too */
-    const float *kept;   /* [queries][kept_stride]: exp(score - maximum of then) */
-    const float *factor; /* [queries][factor_stride]: per block, what makes these p */
+    uint32_t first, keys; /* slots that the query sees: [first, keys) */
+    uint32_t queries;     /* query heads at hand: all of the group, or 32 of many */
+    bool begins, ends;    /* these are the first, the last of the group */
+    bool choose;          /* the victim too */
+    const float *kept;    /* [queries][kept_stride]: exp(score - maximum of then) */
+    const float *factor;  /* [queries][factor_stride]: per block, what makes these p */
     size_t kept_stride, factor_stride;
     float *partial; /* [slots]: c of the queries before these; NULL where there are none */
 };
@@ -159,8 +159,8 @@ VEC_FN vec slot_stat(const struct slot_pass *x, uint32_t g, uint32_t b, uint32_t
     if (x->rule.stat == AQ_ATTN_PROB_SQUARED)
         return vec_mul(p, p);
     if (x->rule.stat == AQ_ATTN_BELOW)
-        return vec_select(vec_less(p, vec_set(x->rule.threshold / (float)x->keys)), vec_set(1),
-                          vec_zero());
+        return vec_select(vec_less(p, vec_set(x->rule.threshold / (float)(x->keys - x->first))),
+                          vec_set(1), vec_zero());
     return p;
 }
 
@@ -180,12 +180,21 @@ VEC_FN vec slot_count(const struct slot_pass *x, uint32_t b, uint32_t slot)
     return c;
 }
 
+/* The same where the window begins later: 0 in front of it. */
+VEC_FN vec border_count(const struct slot_pass *x, uint32_t b, uint32_t slot)
+{
+    if (x->first - slot >= VEC_LANES)
+        return vec_zero();
+    vec_int before = vec_int_set((int32_t)(x->first - slot) - 1);
+    return vec_select(vec_int_greater(vec_int_lanes(), before), slot_count(x, b, slot), vec_zero());
+}
+
 /* Scores of the slots [slot, slot + n), vector i of block b; looks for the victim among them. */
 VEC_FN void slot_update(const struct slot_pass *x, uint32_t b, uint32_t i, uint32_t n,
                         struct slot_choice *choice)
 {
     uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS + i * VEC_LANES;
-    vec c = slot_count(x, b, slot);
+    vec c = slot < x->first ? border_count(x, b, slot) : slot_count(x, b, slot);
     if (!x->ends) {
         vec_store(x->partial + slot, c);
         return;

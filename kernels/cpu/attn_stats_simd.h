@@ -22,6 +22,7 @@ struct stats_run {
     const struct aq_attn_seq *seq;
     uint32_t head, len, key; /* first key of the tile */
     uint32_t group;          /* query heads that are looked at */
+    uint32_t band;           /* keys less far than this behind a query count; 0: all */
 };
 
 struct stats {
@@ -132,17 +133,19 @@ VEC_FN void take_queries(const struct stats *s, const struct stats_run *run, uin
     }
 }
 
-/* Keys that count for a query: [first, end) of the sequence's. */
+/* Keys that count for a query: [first, end) of the sequence's; and how many it sees. */
 struct stats_keys {
-    int64_t first, end;
+    int64_t first, end, seen;
 };
 
 static inline struct stats_keys counting(const struct stats_run *run, uint32_t query)
 {
     int64_t own = (int64_t)run->len - run->seq->rows + query;
-    struct stats_keys k = {.first = 0, .end = own + 1 - run->a->pairs.min_dist};
-    if (run->a->pairs.band)
-        k.first = own + 1 - run->a->pairs.band;
+    struct stats_keys k = {.end = own + 1 - run->a->pairs.min_dist, .seen = own + 1};
+    if (run->band)
+        k.first = own + 1 - run->band;
+    if (run->a->window && k.seen > run->a->window)
+        k.seen = run->a->window;
     return k;
 }
 
@@ -174,7 +177,7 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
         int64_t base = (int64_t)run->key + at;
         vec_int first = vec_int_set((int32_t)(keys.first - base - 1));
         vec_int end = vec_int_set((int32_t)(keys.end - base));
-        vec border = vec_set(a->rule.threshold / (float)(keys.end + run->a->pairs.min_dist));
+        vec border = vec_set(a->rule.threshold / (float)keys.seen);
         for (int w = 0; w < BLOCK_WIDTH; w++) {
             vec p = vec_load(s->t.p + i * TILE_LANES + (v + (uint32_t)w) * VEC_LANES);
             p = vec_exp(vec_sub(p, log_sum));
@@ -253,8 +256,8 @@ static void stats_range(const struct stats_run *run, uint32_t *ret_first, uint32
     int64_t sees = (int64_t)run->key + p->min_dist - own;
     int64_t last = (int64_t)aq_min_u64(run->key + AQ_ATTN_STATS_KEYS, run->len) - 1;
     first = sees > first ? sees : first;
-    if (p->band && last + p->band - own < end)
-        end = last + p->band - own;
+    if (run->band && last + run->band - own < end)
+        end = last + run->band - own;
     *ret_first = (uint32_t)(first < rows ? first : rows);
     *ret_end = (uint32_t)(end > first ? end : *ret_first);
 }
@@ -318,6 +321,7 @@ VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_
     run.len = aq_attn_len(seq, run.head);
     run.key = tile / a->kv_heads * AQ_ATTN_STATS_KEYS;
     run.group = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    run.band = aq_attn_band(a);
     if (run.key >= run.len)
         return;
     struct stats s = stats_open(job->ex, worker, a->head_dim);

@@ -220,7 +220,7 @@ static void cut_k(struct job *j)
 void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops)
 {
     assert(p->w_layout == aq_layout_cpu(p->w_dtype));
-    assert(!p->accumulate || p->y_dtype == AQ_F32);
+    assert(p->combine != AQ_COMBINE_ADD || p->y_dtype == AQ_F32);
     assert(aq_exec_scratch_size(ex) >= AQ_GEMM_SCRATCH_BYTES);
     assert(p->k > 0);
     uint32_t panels = 0;

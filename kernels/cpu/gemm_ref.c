@@ -27,10 +27,11 @@ static void finish(const struct aq_product *p, uint32_t row, uint32_t column, do
 {
     float v = (float)activate(p->activation, p->bias ? sum + p->bias[column] : sum);
     size_t at = row * p->y_stride + column;
-    if (p->accumulate)
-        ((float *)p->y)[at] += v;
-    else
-        aq_element_store(p->y, p->y_dtype, at, v);
+    if (p->combine == AQ_COMBINE_ADD)
+        v += ((const float *)p->y)[at];
+    else if (p->combine == AQ_COMBINE_MULTIPLY)
+        v *= aq_element_load(p->y, p->y_dtype, at);
+    aq_element_store(p->y, p->y_dtype, at, v);
 }
 
 static void run_panel(const struct aq_product *p, const struct aq_segment *s, uint32_t panel)
@@ -64,7 +65,7 @@ static void run_tile(void *arg, uint32_t tile, uint32_t worker)
 
 static void run(struct aq_exec *ex, const struct aq_product *p)
 {
-    assert(!p->accumulate || p->y_dtype == AQ_F32);
+    assert(p->combine != AQ_COMBINE_ADD || p->y_dtype == AQ_F32);
     uint32_t panels = 0;
     for (uint32_t i = 0; i < p->segment_count; i++)
         panels += aq_panel_count(p->segments[i].rows);

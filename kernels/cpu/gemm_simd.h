@@ -239,8 +239,10 @@ VEC_FN void finish_vec(const struct aq_product *p, vec v, uint32_t row, uint32_t
         v = vec_add(v, vec_load_n(p->bias + column, n));
     v = activate(p->activation, v);
     size_t at = row * p->y_stride + column;
-    if (p->accumulate)
+    if (p->combine == AQ_COMBINE_ADD)
         v = vec_add(vec_load_n((const float *)p->y + at, n), v);
+    else if (p->combine == AQ_COMBINE_MULTIPLY)
+        v = vec_mul(vec_load_as_n(p->y, p->y_dtype, at, n), v);
     if (p->y_dtype == AQ_F32)
         vec_store_n((float *)p->y + at, v, n);
     else if (n == VEC_LANES)

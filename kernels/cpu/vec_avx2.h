@@ -100,6 +100,11 @@ VEC_FN vec vec_fma(vec a, vec b, vec c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
+/* a * b - c */
+VEC_FN vec vec_fms(vec a, vec b, vec c)
+{
+    return _mm256_fmsub_ps(a, b, c);
+}
 /* c - a * b */
 VEC_FN vec vec_fnma(vec a, vec b, vec c)
 {

@@ -23,6 +23,12 @@ AQ_DEVICE_FN uint32_t aq_cu_visible(uint32_t len, uint32_t rows, uint32_t row)
     return end > rows ? end - rows : 0;
 }
 
+/* The first key that a query sees of its `keys`, as aq_attn_first(). */
+AQ_DEVICE_FN uint32_t aq_cu_first(const struct aq_attn *a, uint32_t keys)
+{
+    return a->window && keys > a->window ? keys - a->window : 0;
+}
+
 /* ---- head-blocks ---- */
 
 AQ_DEVICE_FN uint32_t aq_cu_kv_row_bytes(enum aq_dtype t, uint32_t dim)

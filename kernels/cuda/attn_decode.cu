@@ -165,6 +165,7 @@ AQ_DEVICE_FN void stage_keys(const struct room *r, const struct aq_attn *a, uint
 struct batch {
     const struct aq_attn_seq *s;
     uint32_t head, len, first, count; /* queries */
+    uint32_t begin;                   /* the first slot that one of them sees */
 };
 
 AQ_DEVICE_FN uint32_t keys_of(const struct batch *b, uint32_t q_per_kv, uint32_t q)
@@ -172,7 +173,25 @@ AQ_DEVICE_FN uint32_t keys_of(const struct batch *b, uint32_t q_per_kv, uint32_t
     return aq_cu_visible(b->len, b->s->rows, (b->first + q) / q_per_kv);
 }
 
-/* s[q][at + slot] of a split that begins at slot `first`; -inf past what a query sees. */
+/* Slots that a query sees: [first, end). */
+struct span {
+    uint32_t first, end;
+};
+
+AQ_DEVICE_FN struct span span_of(const struct aq_attn *a, const struct batch *b, uint32_t q)
+{
+    struct span s = {0, q < b->count ? keys_of(b, a->q_per_kv, q) : 0};
+    s.first = aq_cu_first(a, s.end);
+    return s;
+}
+
+/* Whether one of the queries sees a slot of a head-block that begins here. */
+AQ_DEVICE_FN bool sees_block(const struct batch *b, uint32_t slot)
+{
+    return slot < b->len && slot + AQ_HEAD_BLOCK_SLOTS > b->begin;
+}
+
+/* s[q][at + slot] of a split that begins at slot `first`; -inf for what a query does not see. */
 template <enum aq_dtype T, uint32_t NQ>
 AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, const struct batch *b,
                                uint32_t first, uint32_t at)
@@ -184,7 +203,7 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
     for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
         uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS + lane;
         float sum[NQ] = {};
-        if (slot - lane < b->len) {
+        if (sees_block(b, slot - lane)) {
             uint8_t *block = aq_cu_block(b->s, b->head, slot / AQ_HEAD_BLOCK_SLOTS);
             stage_keys(r, a, stage, block);
             if (slot < b->len) {
@@ -201,7 +220,8 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
             }
         }
         for (uint32_t q = 0; q < NQ; q++) {
-            bool sees = q < b->count && slot < keys_of(b, a->q_per_kv, q);
+            struct span seen = span_of(a, b, q);
+            bool sees = slot >= seen.first && slot < seen.end;
             r->s[q * p->cap + at + slot - first] = sees ? sum[q] : -INFINITY;
         }
     }
@@ -240,13 +260,13 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
     uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
     float o[NQ][ELEMENTS] = {};
-    uint32_t keys[NQ];
+    struct span seen[NQ];
     for (uint32_t q = 0; q < NQ; q++)
-        keys[q] = q < b->count ? keys_of(b, a->q_per_kv, q) : 0;
+        seen[q] = span_of(a, b, q);
     for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
         uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS;
-        if (slot >= b->len)
-            break;
+        if (!sees_block(b, slot))
+            continue;
         uint8_t *block = aq_cu_block(b->s, b->head, slot / AQ_HEAD_BLOCK_SLOTS);
         uint32_t n = aq_cu_min(AQ_HEAD_BLOCK_SLOTS, b->len - slot);
         for (uint32_t j = 0; j < n; j++) {
@@ -257,7 +277,8 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
                 v.template load<ELEMENTS>(own, x);
             for (uint32_t q = 0; q < NQ; q++) {
                 float w = r->p[q * SPLIT_SLOTS + slot - first + j];
-                for (uint32_t e = 0; e < ELEMENTS && slot + j < keys[q]; e++)
+                bool sees = slot + j >= seen[q].first && slot + j < seen[q].end;
+                for (uint32_t e = 0; e < ELEMENTS && sees; e++)
                     o[q][e] = fmaf(w, x[e], o[q][e]);
             }
         }
@@ -328,10 +349,18 @@ AQ_DEVICE_FN struct batch batch_of(const struct decode *p, uint32_t seq, uint32_
                                    uint32_t first, uint32_t nq)
 {
     const struct aq_attn_seq *s = &p->a.seqs[seq];
-    struct batch b = {s, head, aq_cu_len(s, head), first, 0};
+    struct batch b = {s, head, aq_cu_len(s, head), first, 0, 0};
     uint32_t queries = s->rows * p->a.q_per_kv;
     b.count = first < queries ? aq_cu_min(nq, queries - first) : 0;
+    b.begin = span_of(&p->a, &b, 0).first;
     return b;
+}
+
+/* The first slot of the first split with what one of the queries sees: splits before it would
+ * change nothing. */
+AQ_DEVICE_FN uint32_t begin_split(const struct batch *b)
+{
+    return b->begin / SPLIT_SLOTS * SPLIT_SLOTS;
 }
 
 /* ---- what is remembered ---- */
@@ -361,12 +390,13 @@ AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const 
         float v = slots->score ? slots->score[row + j] : 0;
         for (uint32_t i = 0; slots->score && i < b->s->rows; i++) {
             uint32_t keys = aq_cu_visible(b->len, b->s->rows, i);
+            uint32_t from = aq_cu_first(&p->a, keys);
             if (j >= keys)
                 continue;
             float c = 0;
-            for (uint32_t g = 0; g < heads; g++) {
+            for (uint32_t g = 0; g < heads && j >= from; g++) {
                 uint32_t n = i * group + g;
-                float f = counted(rule, scores[n * stride + j], log_sums[n], keys);
+                float f = counted(rule, scores[n * stride + j], log_sums[n], keys - from);
                 c = rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
             }
             c = rule->group == AQ_ATTN_MEAN ? c / static_cast<float>(group) : c;
@@ -432,7 +462,7 @@ __global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
         r.sum[threadIdx.x] = 0;
     }
     __syncthreads();
-    for (uint32_t first = 0; first < b.len; first += SPLIT_SLOTS) {
+    for (uint32_t first = begin_split(&b); first < b.len; first += SPLIT_SLOTS) {
         uint32_t at = p.keeps ? first : 0;
         split_scores<T, NQ>(&p, &r, &b, first, at);
         __syncthreads();
@@ -476,7 +506,7 @@ __global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t
     struct room r = room_of(&p, shared, NQ);
     uint32_t split = blockIdx.x % p.splits, first = split * SPLIT_SLOTS;
     struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
-    if (!b.count || first >= b.len)
+    if (!b.count || first < begin_split(&b) || first >= b.len)
         return;
     uint32_t dim = a->head_dim, padded = padded_of(dim);
     float *max = r.max, *sum = r.sum;
@@ -526,7 +556,7 @@ __global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
         float o = 0;
         max = -INFINITY;
         sum = 0;
-        for (uint32_t first = 0; first < b.len; first += SPLIT_SLOTS) {
+        for (uint32_t first = begin_split(&b); first < b.len; first += SPLIT_SLOTS) {
             const float *part = parts + first / SPLIT_SLOTS * (dim + 2);
             struct joint j = join(max, part[dim]);
             o = o * j.scale + part[d] * j.other_scale;

@@ -3,12 +3,13 @@
  * and FlashAttention-2 (arXiv 2307.08691): no score leaves the registers.
  *
  * A block of four warps has 64 queries of a KV head (the query heads of a row are neighbours, so
- * that they share K and V), 16 a warp, and passes over the head-blocks from the first one on: K and
- * V of 32 slots, contiguous in memory, into one of three stages of shared memory by copies that run
- * two head-blocks ahead.  A warp keeps its queries, the largest score, the sum of weights and the
- * weighted values in registers; its weights are in the right places for the second product as they
- * come out of the first one.  Tiles begin at slot 0 and every sum of a row is that row's own, in
- * one order: a row has the same bits whatever shares its tile.
+ * that they share K and V), 16 a warp, and passes over the head-blocks from the first one that one
+ * of its queries sees: K and V of 32 slots, contiguous in memory, into one of three stages of
+ * shared memory by copies that run two head-blocks ahead.  A warp keeps its queries, the largest
+ * score, the sum of weights and the weighted values in registers; its weights are in the right
+ * places for the second product as they come out of the first one.  Every sum of a row is that
+ * row's own, in one order, and a head-block of which it sees nothing changes none: a row has the
+ * same bits whatever shares its tile.
  *
  * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
  * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
@@ -26,8 +27,8 @@ enum {
 template <uint32_t D> struct lane_rows {
     uint32_t q[D / 16][4];
     float o[D / 8][4];
-    float max[2], sum[2]; /* max: of scores times log2(e); sum: of the lane's own columns */
-    uint32_t keys[2];
+    float max[2], sum[2];       /* max: of scores times log2(e); sum: of the lane's own columns */
+    uint32_t first[2], keys[2]; /* they see the slots [first, keys) */
 };
 
 /* Where query n of a head lies. */
@@ -49,6 +50,7 @@ AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct aq_attn_seq
         const float *q = a->q + (there ? query_row(s, a->q_per_kv, n) * a->q_stride : 0) +
                          (static_cast<size_t>(head) * a->q_per_kv + group) * D;
         w->keys[r] = there ? aq_cu_visible(len, s->rows, n / a->q_per_kv) : 0;
+        w->first[r] = aq_cu_first(a, w->keys[r]);
         w->max[r] = -INFINITY;
         w->sum[r] = 0;
 #pragma unroll
@@ -93,7 +95,8 @@ AQ_DEVICE_FN void weigh(float s[4][4], struct lane_rows<D> *w, uint32_t slot, bo
 #pragma unroll
         for (uint32_t i = 0; i < 8; i++) {
             float *x = &s[i / 2][2 * r + i % 2];
-            if (masked && slot + i / 2 * 8 + aq_cu_lane() % 4 * 2 + i % 2 >= w->keys[r])
+            uint32_t key = slot + i / 2 * 8 + aq_cu_lane() % 4 * 2 + i % 2;
+            if (masked && (key < w->first[r] || key >= w->keys[r]))
                 *x = -INFINITY;
             max = fmaxf(max, *x);
         }
@@ -194,15 +197,17 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
     uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
     struct lane_rows<D> w;
     load_queries<C, D>(&a, s, head, first, &w);
+    uint32_t begin = aq_cu_first(&a, aq_cu_visible(len, s->rows, tile / a.q_per_kv));
+    uint32_t b = begin / AQ_HEAD_BLOCK_SLOTS;
     uint32_t blocks = (keys + AQ_HEAD_BLOCK_SLOTS - 1) / AQ_HEAD_BLOCK_SLOTS;
-    for (uint32_t b = 0; b < STAGES - 1; b++) {
-        if (b < blocks)
-            aq_cu_stage_block<D>(stages + b * stage_units, aq_cu_block(s, head, b), a.kv_dtype,
-                                 2 * AQ_HEAD_BLOCK_SLOTS, len - b * AQ_HEAD_BLOCK_SLOTS,
-                                 threadIdx.x, THREADS);
+    for (uint32_t early = b; early < b + STAGES - 1; early++) {
+        if (early < blocks)
+            aq_cu_stage_block<D>(stages + early % STAGES * stage_units, aq_cu_block(s, head, early),
+                                 a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,
+                                 len - early * AQ_HEAD_BLOCK_SLOTS, threadIdx.x, THREADS);
         aq_cu_copy_commit();
     }
-    for (uint32_t b = 0; b < blocks; b++) {
+    for (; b < blocks; b++) {
         uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + STAGES - 1;
         aq_cu_copy_wait<STAGES - 2>();
         __syncthreads(); /* b is there for all; what b - 1 was in is done with */
@@ -211,12 +216,12 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
                                  a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,
                                  len - ahead * AQ_HEAD_BLOCK_SLOTS, threadIdx.x, THREADS);
         aq_cu_copy_commit();
-        if (slot >= most)
+        if (slot >= most || slot + AQ_HEAD_BLOCK_SLOTS <= aq_cu_first(&a, least))
             continue;
         const uint4 *stage = stages + b % STAGES * stage_units;
         float x[4][4] = {};
         multiply_keys<C, D>(x, &w, stage);
-        weigh<D>(x, &w, slot, slot + AQ_HEAD_BLOCK_SLOTS > least);
+        weigh<D>(x, &w, slot, slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
         multiply_values<C, D>(x, &w, stage);
     }
     store_rows<D>(&a, s, head, first, &w);

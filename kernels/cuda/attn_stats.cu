@@ -19,6 +19,14 @@ enum {
 
 /* ---- which pairs count ---- */
 
+/* As aq_attn_band(). */
+AQ_DEVICE_FN uint32_t band_of(const struct aq_attn *a)
+{
+    if (!a->window || !a->pairs.band)
+        return a->window + a->pairs.band;
+    return aq_cu_min(a->window, a->pairs.band);
+}
+
 /* The rows of a sequence that keys first to last can count for: [begin, end). */
 struct rows {
     uint32_t begin, end;
@@ -29,34 +37,35 @@ AQ_DEVICE_FN struct rows rows_for(const struct aq_attn *a, const struct aq_attn_
 {
     /* Row i has its own key at len - rows + i. */
     uint64_t own = static_cast<uint64_t>(first) + a->pairs.min_dist + s->rows;
-    uint64_t end = static_cast<uint64_t>(last) + a->pairs.band + s->rows;
+    uint32_t band = band_of(a);
+    uint64_t end = static_cast<uint64_t>(last) + band + s->rows;
     struct rows r = {a->pairs.rows && a->pairs.rows < s->rows ? s->rows - a->pairs.rows : 0,
                      s->rows};
     if (own > len && own - len > r.begin)
         r.begin = own - len < s->rows ? static_cast<uint32_t>(own - len) : s->rows;
-    if (a->pairs.band && end < static_cast<uint64_t>(len) + r.end)
+    if (band && end < static_cast<uint64_t>(len) + r.end)
         r.end = end > len ? static_cast<uint32_t>(end - len) : 0;
     return r;
 }
 
-/* Whether a query that sees `keys` keys counts for this one. */
+/* Whether a query with so many keys up to its own counts for this one. */
 AQ_DEVICE_FN bool counts(const struct aq_attn *a, uint32_t keys, uint32_t key)
 {
     if (key >= keys)
         return false;
-    uint32_t dist = keys - 1 - key;
-    return dist >= a->pairs.min_dist && (!a->pairs.band || dist < a->pairs.band);
+    uint32_t dist = keys - 1 - key, band = band_of(a);
+    return dist >= a->pairs.min_dist && (!band || dist < band);
 }
 
 /* f(p) of a score. */
-AQ_DEVICE_FN float counted(const struct aq_attn_rule *rule, float score, float log_sum,
-                           uint32_t keys)
+AQ_DEVICE_FN float counted(const struct aq_attn *a, float score, float log_sum, uint32_t keys)
 {
+    const struct aq_attn_rule *rule = &a->rule;
     float w = aq_cu_exp2((score - log_sum) * AQ_CU_LOG2E);
     if (rule->stat == AQ_ATTN_PROB_SQUARED)
         return w * w;
     if (rule->stat == AQ_ATTN_BELOW)
-        return w < rule->threshold / static_cast<float>(keys) ? 1.0f : 0.0f;
+        return w < rule->threshold / static_cast<float>(keys - aq_cu_first(a, keys)) ? 1.0f : 0.0f;
     return w;
 }
 
@@ -161,7 +170,7 @@ AQ_DEVICE_FN void add_head(const struct aq_attn *a, struct lane_keys<D> *w, cons
             uint32_t m = j / 2, e = j % 2 * 2 + i % 2;
             float f = 0;
             if (counts(a, keys, key + 16 * m + lane / 4 + j % 2 * 8))
-                f = counted(&a->rule, x[m][n][e], log_sum, keys);
+                f = counted(a, x[m][n][e], log_sum, keys);
             w->c[m][n][e] = first ? f : together(&a->rule, w->c[m][n][e], f);
         }
     }
@@ -296,9 +305,8 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
             float x = 0;
             for (uint32_t d = 0; d < dim; d++)
                 x = fmaf(q[d] * a->scale, k[d], x);
-            c = together(
-                &a->rule, c,
-                counted(&a->rule, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
+            c = together(&a->rule, c,
+                         counted(a, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
         }
         sum = fmaf(row_weight(a, s->rows, i), c, sum);
     }

@@ -51,7 +51,7 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
  * 64, 80, 96 or 128 and the cache not f32, tensor cores do the products (bf16 caches need compute
  * capability 8.0): q times scale, the weights and the values of codes are rounded to f16 (bf16
  * where the cache is), once each; all sums are f32.  There, an infinity or a NaN in V reaches,
- * within its own sequence, earlier rows that do not see it.  Otherwise as attn_prefill_plain.
+ * within its own sequence, rows near it that do not see it.  Otherwise as attn_prefill_plain.
  *   attn_prefill_plain: without tensor cores: every format and head size, the bits of decode; K and
  * V are read once per 4 query rows of a KV head.
  *   attn_stats: on tensor cores where attn_prefill is, with its rounding of q and K; exp and sums
@@ -59,12 +59,12 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a);
 
 /* ---- products: dense (kernels/cuda/dense.h) and what goes with it ---- */
 
-/* y[r][c] = act(x[r][c] + bias[c]) (+ y as it was, if accumulate): what follows a product that
+/* y[r][c] = act(x[r][c] + bias[c]) (+ or * y as it was, by combine): what follows a product that
  * leaves its sums in x.
  *   x     f32, f16 or bf16 [rows][columns], row stride x_stride
  *   bias  f32 [columns]; NULL for none
  *   y     f32, f16 or bf16, row stride y_stride; x == y is allowed where dtypes and strides are the
- *         same, and accumulate is not set
+ *         same, and combine is SET
  * Computed in f32, rounded once. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_finish {
@@ -75,7 +75,7 @@ struct aq_cuda_finish {
     size_t y_stride;
     enum aq_dtype x_dtype, y_dtype;
     enum aq_activation activation;
-    uint32_t accumulate; /* 0 or 1 */
+    uint32_t combine; /* enum aq_combine */
     uint32_t rows, columns;
 };
 

@@ -58,8 +58,10 @@ __global__ void __launch_bounds__(FINISH_THREADS) finish_row(struct aq_cuda_fini
             v += f.bias[c];
         v = activate(f.activation, v);
         size_t at = row * f.y_stride + c;
-        if (f.accumulate)
+        if (f.combine == AQ_COMBINE_ADD)
             v += aq_cu_load(f.y, f.y_dtype, at);
+        else if (f.combine == AQ_COMBINE_MULTIPLY)
+            v *= aq_cu_load(f.y, f.y_dtype, at);
         aq_cu_store(f.y, f.y_dtype, at, v);
     }
 }

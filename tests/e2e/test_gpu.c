@@ -9,6 +9,7 @@
 #include "engine/core/engine_seams.h"
 #include "tests/choices.h"
 #include "tests/cuda_emu/control.h"
+#include "tests/random_model.h"
 #include "tests/temp.h"
 #include "tests/test.h"
 
@@ -418,6 +419,38 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     }
 }
 
+/* The module's kernels for rotary positions, norms of heads, gates, shared heads and windows. */
+static void other_families_are_near_the_cpu(void **state)
+{
+    enum { VOCAB = 4096, CONTEXT = 128 };
+    static const struct random_model models[] = {
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, VOCAB, CONTEXT, 2},
+        {RANDOM_NEOX, 2, 96, 6, 6, 16, VOCAB, CONTEXT, 2},
+        {RANDOM_QWEN3, 2, 64, 14, 2, 16, VOCAB, CONTEXT, 2},
+        {RANDOM_MISTRAL, 2, 96, 4, 4, 24, VOCAB, CONTEXT, 2, .window = 20},
+    };
+    char trained[sizeof(rig.model)];
+    struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
+    (void)state;
+    memcpy(trained, rig.model, sizeof(trained));
+    snprintf(rig.model, sizeof(rig.model), "%s/family", rig.root);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(models); i++) {
+        struct output cpu[PROMPTS], gpu[PROMPTS];
+        struct setup s = {.compute = AQ_F32, .weights = AQ_F32, .kv = AQ_F32};
+        random_model_write(rig.model, &models[i], 50 + i);
+        if (i % 2 == 0) /* a window's keys all stay */
+            assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
+        run(cpu, &s, true);
+        for (int p = (int)i % 2; p < EVERYWHERE; p += TEST_SLOW ? 4 : 2) {
+            s.place = &places[p];
+            s.serial = p % 4 < 2;
+            run(gpu, &s, true);
+            expect_near(gpu, cpu, 1e-3f, places[p].name);
+        }
+    }
+    memcpy(rig.model, trained, sizeof(trained));
+}
+
 static void with_temperature(struct output *o, uint32_t i)
 {
     (void)i;
@@ -689,6 +722,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
+    cmocka_unit_test(other_families_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
     cmocka_unit_test(ids_without_a_token_are_never_chosen),
     cmocka_unit_test(who_watches_changes_nothing),

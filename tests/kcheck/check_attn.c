@@ -57,7 +57,7 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
     kc_attn_bound(&b, t, s, head, q, keys, alike);
     scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] = b.share + 0x1p-24 * fabs(b.log_sum);
     double *out = scales->out + r * t->columns + q_head * a->head_dim;
-    for (uint32_t j = 0; j < keys; j++) {
+    for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
@@ -119,18 +119,33 @@ static void run(struct kc *kc, const struct kc_attn *t, const struct outputs *o,
     fn(kc_exec(kc, threads), &a);
 }
 
+/* factor: of what rounding may do to one of them. */
+static void expect_near(struct kc *kc, const struct kc_attn *t, const struct outputs *o, bool alike,
+                        double factor)
+{
+    struct scales scales = make_scales(t, alike);
+    kc_near(kc, &o->y, scales.out, limit_of(t, factor));
+    kc_near(kc, &o->log_sum, scales.log_sum,
+            (struct kc_limit){.rel = factor, .ulp = 2, .why = "scores"});
+    free(scales.out);
+    free(scales.log_sum);
+}
+
+static struct outputs expect_parity(struct kc *kc, const struct kc_attn *t, bool prefill,
+                                    bool alike)
+{
+    struct outputs o = make_outputs(kc, t);
+    run(kc, t, &o, true, version(kc_ref(kc), prefill), 0);
+    run(kc, t, &o, false, version(kc_new(kc), prefill), 0);
+    expect_near(kc, t, &o, alike, 1);
+    return o;
+}
+
 static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool prefill)
 {
     struct kc_attn t;
     kc_attn_make(kc, &t, shape);
-    struct outputs o = make_outputs(kc, &t);
-    run(kc, &t, &o, true, version(kc_ref(kc), prefill), 0);
-    run(kc, &t, &o, false, version(kc_new(kc), prefill), 0);
-    struct scales scales = make_scales(&t, shape->k == KC_CONSTANT);
-    kc_near(kc, &o.y, scales.out, limit_of(&t, 1));
-    kc_near(kc, &o.log_sum, scales.log_sum, (struct kc_limit){.rel = 1, .ulp = 2, .why = "scores"});
-    free(scales.out);
-    free(scales.log_sum);
+    expect_parity(kc, &t, prefill, shape->k == KC_CONSTANT);
 }
 
 /* Both versions under test, on the same rows and keys. */
@@ -141,10 +156,7 @@ static void check_agreement(struct kc *kc, const struct kc_attn_shape *shape)
     struct outputs o = make_outputs(kc, &t);
     run(kc, &t, &o, true, kc_new(kc)->attn_decode, 0);
     run(kc, &t, &o, false, kc_new(kc)->attn_prefill, 0);
-    struct scales scales = make_scales(&t, false);
-    kc_near(kc, &o.y, scales.out, limit_of(&t, 2));
-    free(scales.out);
-    free(scales.log_sum);
+    expect_near(kc, &t, &o, false, 2);
 }
 
 /* ---- independence ---- */
@@ -180,11 +192,13 @@ static void expect_part(struct kc *kc, const struct kc_attn *whole, const struct
                   first + count - 1, rows_max, threads);
 }
 
-static void check_parts(struct kc *kc, const struct kc_attn_shape *shape, bool prefill)
+static void check_parts(struct kc *kc, const struct kc_attn_shape *shape, bool prefill,
+                        uint32_t window)
 {
     static const uint32_t counts[] = {1, 2, 7, 32};
     struct kc_attn t;
     kc_attn_make(kc, &t, shape);
+    t.a.window = window;
     struct outputs o = make_outputs(kc, &t);
     run(kc, &t, &o, true, version(kc_new(kc), prefill), 1);
     for (size_t i = 0; i < AQ_ARRAY_LEN(counts); i++) {
@@ -198,7 +212,92 @@ static void check_parts(struct kc *kc, const struct kc_attn_shape *shape, bool p
     }
 }
 
+/* ---- windows ---- */
+
+/* One sequence of a row, whose window begins at a border of blocks, gives what the sequence gives
+ * that begins there and has none. */
+static void check_cut(struct kc *kc, struct kc_attn_shape shape, bool prefill)
+{
+    struct kc_attn t;
+    shape.seqs = shape.rows_max = 1;
+    shape.holds_rows = true;
+    shape.ragged = false;
+    kc_attn_make(kc, &t, &shape);
+    struct outputs o = make_outputs(kc, &t);
+    uint32_t whole = *t.seq[0].len, blocks = (whole - 1) / AQ_HEAD_BLOCK_SLOTS;
+    blocks = kc_below(kc, blocks + 1);
+    uint32_t cut = whole - blocks * AQ_HEAD_BLOCK_SLOTS;
+    t.a.window = cut;
+    run(kc, &t, &o, false, version(kc_new(kc), prefill), 0);
+    t.a.window = 0;
+    t.seq[0].block += blocks;
+    t.seq[0].len = &cut;
+    run(kc, &t, &o, true, version(kc_new(kc), prefill), 0);
+    expect_near(kc, &t, &o, false, 2);
+}
+
+static void check_window(struct kc *kc, const struct kc_attn_shape *shape, bool prefill,
+                         uint32_t number)
+{
+    struct kc_attn t;
+    kc_attn_make(kc, &t, shape);
+    kc_attn_set_window(&t, number);
+    kc_attn_spoil(&t);
+    struct outputs o = expect_parity(kc, &t, prefill, false);
+    if (number + 2 < KC_ATTN_WINDOWS)
+        return;
+    t.a.window = 0; /* it left nothing out */
+    run(kc, &t, &o, true, version(kc_new(kc), prefill), 0);
+    kc_same(kc, &o.y);
+    kc_same(kc, &o.log_sum);
+}
+
+static void check_windows(struct kc *kc, bool prefill)
+{
+    static const struct size windowed[] = {{2, 1, 64}, {1, 3, 80}, {1, 8, 128}, {2, 4, 12}};
+    size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
+    for (uint32_t i = 0; i < KC_ATTN_WINDOWS * AQ_ARRAY_LEN(windowed); i++) {
+        const struct size *size = &windowed[i / KC_ATTN_WINDOWS];
+        struct kc_attn_shape shape = {.seqs = 3,
+                                      .kv_heads = size->kv_heads,
+                                      .q_per_kv = size->q_per_kv,
+                                      .head_dim = size->head_dim,
+                                      .rows_max = prefill ? 90 : 4,
+                                      .len_max = 150};
+        for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+            if (!kc_begin(kc, slot, "attn_%s_in_window_%s_%s_x%u_d%u",
+                          prefill ? "prefill" : "decode", kc_attn_window_names[i % KC_ATTN_WINDOWS],
+                          aq_dtype_name(kv_dtypes[d]), size->q_per_kv, size->head_dim))
+                continue;
+            shape.kv_dtype = kv_dtypes[d];
+            shape.ragged = kc_below(kc, 2);
+            check_window(kc, &shape, prefill, i % KC_ATTN_WINDOWS);
+            check_cut(kc, shape, prefill);
+        }
+    }
+}
+
 /* ---- cases ---- */
+
+/* The head sizes and groups of models, each in another format. */
+static void check_heads(struct kc *kc, bool prefill)
+{
+    size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
+    for (uint32_t i = 0; i < KC_ATTN_DIMS * KC_ATTN_GROUPS; i++) {
+        struct kc_attn_shape shape = {.seqs = 2,
+                                      .kv_heads = 2,
+                                      .q_per_kv = kc_attn_groups[i % KC_ATTN_GROUPS],
+                                      .head_dim = kc_attn_dims[i / KC_ATTN_GROUPS],
+                                      .kv_dtype = kv_dtypes[i % AQ_ARRAY_LEN(kv_dtypes)],
+                                      .rows_max = prefill ? 20 : 2,
+                                      .len_max = 130};
+        if (!kc_begin(kc, slot, "attn_%s_heads_x%u_d%u", prefill ? "prefill" : "decode",
+                      shape.q_per_kv, shape.head_dim))
+            continue;
+        shape.ragged = kc_below(kc, 2);
+        check_parity(kc, &shape, prefill);
+    }
+}
 
 static void check_sizes(struct kc *kc, bool prefill, const struct size *size)
 {
@@ -273,7 +372,7 @@ static void check_independence(struct kc *kc, bool prefill)
                 /* What lies in a row that others do not see must not reach them. */
                 .v = prefill && i == 1 ? KC_NONFINITE : KC_NORMAL,
             };
-            check_parts(kc, &shape, prefill);
+            check_parts(kc, &shape, prefill, d % 2 ? 0 : 20 + 30 * (uint32_t)i);
         }
     }
 }
@@ -283,6 +382,8 @@ static void check(struct kc *kc)
     for (int prefill = 0; prefill < 2; prefill++) {
         for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++)
             check_sizes(kc, prefill, &sizes[i]);
+        check_heads(kc, prefill);
+        check_windows(kc, prefill);
         check_long(kc, prefill);
         check_independence(kc, prefill);
     }
@@ -312,7 +413,10 @@ static const struct bench_shape {
         {{32, 1, 128}, AQ_F16, 32, 512}, {{32, 1, 128}, AQ_F16, 32, 2048},
         {{32, 1, 64}, AQ_F16, 1, 512},   {{32, 1, 80}, AQ_F16, 32, 512},
         {{32, 1, 64}, AQ_F32, 32, 512},  {{32, 1, 64}, AQ_BF16, 32, 512},
-        {{8, 4, 128}, AQ_F16, 32, 512},  {{8, 8, 128}, AQ_F16, 32, 512},
+        {{8, 4, 64}, AQ_F16, 32, 512},   {{4, 7, 64}, AQ_F16, 32, 512},
+        {{8, 8, 64}, AQ_F16, 32, 512},   {{4, 16, 64}, AQ_F16, 32, 512},
+        {{8, 4, 128}, AQ_F16, 32, 512},  {{4, 7, 128}, AQ_F16, 32, 512},
+        {{8, 8, 128}, AQ_F16, 32, 512},  {{4, 16, 128}, AQ_F16, 32, 512},
         {{32, 1, 64}, AQ_Q8, 32, 2048},  {{32, 1, 128}, AQ_Q8, 32, 2048},
         {{32, 1, 64}, AQ_Q4, 32, 2048},  {{32, 1, 128}, AQ_Q4, 32, 2048},
         {{8, 4, 128}, AQ_Q8, 32, 512},   {{8, 4, 128}, AQ_Q4, 32, 512},

@@ -56,6 +56,10 @@ static void check_ways(struct kc *kc, const struct kc_attn_shape *shape, bool ke
 {
     struct kc_attn t;
     kc_attn_make(kc, &t, shape);
+    if (kc_below(kc, 2)) {
+        kc_attn_set_window(&t, kc_below(kc, KC_ATTN_WINDOWS));
+        kc_attn_spoil(&t);
+    }
     if (keeps)
         t.a.rule = (struct aq_attn_rule){
             .victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .decay = 0.9f, .sinks = 2};
@@ -103,7 +107,7 @@ static void check(struct kc *kc)
                     continue;
                 struct kc_attn_shape shape = {.seqs = 2,
                                               .kv_heads = 1 + kc_below(kc, 2),
-                                              .q_per_kv = 1 + kc_below(kc, 4),
+                                              .q_per_kv = 1 + kc_below(kc, keeps ? 4 : 16),
                                               .head_dim = dims[i],
                                               .kv_dtype = kv_dtypes[d],
                                               .out_dtype = AQ_F32,

@@ -38,12 +38,14 @@ static void check_finish(struct kc *kc, struct aq_cuda_finish f, enum kc_fill fi
         for (uint32_t c = 0; c < f.columns; c++) {
             double x = (double)aq_element_load(f.x, f.x_dtype, r * f.x_stride + c);
             double bias = f.bias ? f.bias[c] : 0, v = activated(f.activation, x + bias);
-            double before =
-                f.accumulate ? aq_element_load(y.ref, f.y_dtype, r * f.y_stride + c) : 0;
-            aq_element_store(y.ref, f.y_dtype, r * f.y_stride + c, (float)(v + before));
+            double before = aq_element_load(y.ref, f.y_dtype, r * f.y_stride + c);
+            double times = f.combine == AQ_COMBINE_MULTIPLY ? before : 1;
+            double more = f.combine == AQ_COMBINE_ADD ? before : 0;
+            aq_element_store(y.ref, f.y_dtype, r * f.y_stride + c, (float)(v * times + more));
             /* A tail of exp moves by its argument's roundings. */
             scale[(size_t)r * f.columns + c] =
-                (fabs(x) + fabs(bias)) * (f.activation > AQ_ACT_RELU ? 4 : 1) + fabs(before);
+                (fabs(x) + fabs(bias)) * (f.activation > AQ_ACT_RELU ? 4 : 1) * fabs(times) +
+                fabs(more);
         }
     }
     kc_cuda_done(kc_cuda_kernels()->finish(kc_cuda(), &f));
@@ -64,7 +66,7 @@ static void check_finishes(struct kc *kc)
                                            .y_dtype = dtypes[d % 3],
                                            .activation = (enum aq_activation)act,
                                            .columns = columns[i],
-                                           .accumulate = (act + i + d) & 1};
+                                           .combine = (uint32_t)((act + i + d) % 3)};
                 static const enum kc_fill fills[] = {KC_NORMAL, KC_HEAVY, KC_ZERO, KC_NORMAL};
                 enum kc_fill fill = fills[(act + i + d) % 4];
                 if (!kc_begin(kc, KC_CUDA_SLOT, "finish_%s_%s_%s_%u_%s", names[act],

@@ -56,6 +56,8 @@ static void make_rig(struct kc *kc, struct rig *x, const struct kc_attn_shape *s
 {
     memset(x, 0, sizeof(*x));
     kc_attn_make(kc, &x->t, shape);
+    if (kc_below(kc, 3) == 0)
+        kc_attn_set_window(&x->t, kc_below(kc, KC_ATTN_WINDOWS));
     x->ex = *kc_cuda();
     x->ex.sm = shape->kv_dtype != AQ_BF16 && kc_below(kc, 2) ? 75 : kc_cuda()->sm;
     x->exact = exact;
@@ -151,7 +153,7 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
             out[d] += (value * b.p[j] + tiny) * kc_attn_size_of(block, a, value_row, d);
-        double p = b.p[j], border = x->rule.threshold / (double)keys;
+        double p = b.p[j], border = x->rule.threshold / (double)(keys - b.first);
         double *score = x->score_scale + (size_t)(seq * a->kv_heads + head) * x->score.cols + j;
         switch (x->rule.stat) {
         case AQ_ATTN_NONE: break;
@@ -281,10 +283,9 @@ static void check_plain(struct kc *kc, struct kc_attn_shape *shape, uint32_t sm)
 
 /* ---- cases ---- */
 
-static struct kc_attn_shape shape_of(struct kc *kc, enum aq_dtype kv, uint32_t dim)
+static struct kc_attn_shape shape_with(struct kc *kc, enum aq_dtype kv, uint32_t dim,
+                                       uint32_t group)
 {
-    static const uint32_t groups[] = {1, 1, 2, 3, 5, 8};
-    uint32_t group = groups[kc_below(kc, AQ_ARRAY_LEN(groups))];
     return (struct kc_attn_shape){.seqs = 2,
                                   .kv_heads = 1 + kc_below(kc, 2),
                                   .q_per_kv = group,
@@ -294,6 +295,12 @@ static struct kc_attn_shape shape_of(struct kc *kc, enum aq_dtype kv, uint32_t d
                                   .rows_max = group > 2 ? 30 : 75,
                                   .len_max = 140,
                                   .ragged = kc_below(kc, 2)};
+}
+
+static struct kc_attn_shape shape_of(struct kc *kc, enum aq_dtype kv, uint32_t dim)
+{
+    static const uint32_t groups[] = {1, 1, 2, 3, 5, 8};
+    return shape_with(kc, kv, dim, groups[kc_below(kc, AQ_ARRAY_LEN(groups))]);
 }
 
 static const struct fills {
@@ -330,6 +337,12 @@ static void check_dim(struct kc *kc, enum aq_dtype kv, uint32_t dim)
         shape.seqs = 3;
         shape.holds_rows = true;
         check_alone(kc, &shape);
+    }
+    for (uint32_t g = 0; g < KC_ATTN_GROUPS; g++) {
+        if (kc_begin(kc, KC_CUDA_SLOT, "tiles_heads_%s_x%u_d%u", name, kc_attn_groups[g], dim)) {
+            struct kc_attn_shape shape = shape_with(kc, kv, dim, kc_attn_groups[g]);
+            check_parity(kc, &shape, true);
+        }
     }
     for (uint32_t draw = 0; draw < 3; draw++) {
         if (!kc_begin(kc, KC_CUDA_SLOT, "tiles_sums_%s_d%u_%u", name, dim, draw))

@@ -10,6 +10,8 @@
 #include <string.h>
 
 static const enum aq_dtype w_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+enum { OLD_MAX = 8 }; /* of what y was: normal numbers, not so many of them */
+
 static const enum aq_dtype compute_dtypes[] = {AQ_F32, AQ_BF16};
 
 /* Sizes around every border the versions have: pairs, 32-wide tiles and 64-wide panels, blocks of
@@ -74,15 +76,17 @@ static uint32_t make_problem(struct kc *kc, struct problem *q, enum aq_dtype com
     p->bias = kc_below(kc, 2) ? kc_in(kc, AQ_F32, KC_NORMAL, 1, columns, columns) : NULL;
     p->activation = (enum aq_activation)kc_below(kc, AQ_ACT_SILU + 1);
     p->y_dtype = kc_below(kc, 3) ? AQ_F32 : AQ_BF16;
-    p->accumulate = p->y_dtype == AQ_F32 && kc_below(kc, 2);
+    p->combine = (enum aq_combine)kc_below(kc, AQ_COMBINE_MULTIPLY + 1);
+    if (p->combine == AQ_COMBINE_ADD && p->y_dtype != AQ_F32)
+        p->combine = AQ_COMBINE_SET;
     p->y_stride = columns + kc_below(kc, 5);
     return columns;
 }
 
-/* scale[r][c] = sum over k of |x| |w|, + |bias|: what rounding errors are a share of. */
-static double *make_scale(const struct problem *q, uint32_t columns)
+/* scale[r][c] = sum over k of |x| |w|, + |bias|: what rounding errors are a share of, times |old|
+ * where the product multiplies what y was. */
+static double *make_scale(const struct aq_product *p, const void *old, uint32_t columns)
 {
-    const struct aq_product *p = &q->p;
     double *scale = calloc((size_t)p->m * columns, sizeof(*scale));
     for (uint32_t i = 0; i < p->segment_count; i++) {
         for (uint32_t n = 0; n < p->segments[i].rows; n++) {
@@ -95,6 +99,8 @@ static double *make_scale(const struct problem *q, uint32_t columns)
                     sum += fabs(
                         (double)aq_element_load(p->x, p->x_dtype, r * p->x_stride + k) *
                         aq_panel_load(panel, p->w_dtype, p->w_layout, p->k, n % AQ_PANEL_ROWS, k));
+                if (p->combine == AQ_COMBINE_MULTIPLY)
+                    sum *= fabs(aq_element_load(old, p->y_dtype, r * p->y_stride + column));
                 scale[(size_t)r * columns + column] = sum;
             }
         }
@@ -116,7 +122,26 @@ static struct kc_limit limit_of(const struct aq_product *p, enum kc_fill fill)
                                                         : "2 sqrt(k) + 4 roundings"};
     /* bf16 dot products take subnormal factors and sums for zero. */
     limit.abs = p->x_dtype == AQ_BF16 ? 8 * k * 0x1p-126 : 0x1p-126;
+    if (p->combine == AQ_COMBINE_MULTIPLY) { /* by numbers below OLD_MAX, rounding once more */
+        limit.abs *= OLD_MAX;
+        limit.ulp += p->y_dtype == AQ_F32;
+    }
     return limit;
+}
+
+static void expect_parity(struct kc *kc, struct aq_product p, uint32_t columns, enum kc_fill fill)
+{
+    struct kc_out y = kc_out(kc, p.y_dtype, p.m, columns, p.y_stride);
+    const void *old = kc_in(kc, p.y_dtype, KC_NORMAL, p.m, columns, p.y_stride);
+    if (p.combine != AQ_COMBINE_SET)
+        kc_out_set(&y, old);
+    p.y = y.ref;
+    version(kc_ref(kc), p.x_dtype)(kc_exec(kc, 0), &p);
+    p.y = y.got;
+    version(kc_new(kc), p.x_dtype)(kc_exec(kc, 0), &p);
+    double *scale = make_scale(&p, old, columns);
+    kc_near(kc, &y, scale, limit_of(&p, fill));
+    free(scale);
 }
 
 static void check_parity(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dtype,
@@ -124,17 +149,84 @@ static void check_parity(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_d
 {
     struct problem q;
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
-    struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
-    if (q.p.accumulate)
-        kc_out_set(&y, kc_in(kc, AQ_F32, KC_NORMAL, s->m, columns, q.p.y_stride));
-    q.p.y = y.ref;
-    version(kc_ref(kc), compute)(kc_exec(kc, 0), &q.p);
-    q.p.y = y.got;
-    version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);
-    double *scale = make_scale(&q, columns);
-    kc_near(kc, &y, scale, limit_of(&q.p, fill));
-    free(scale);
+    expect_parity(kc, q.p, columns, fill);
 }
+
+/* ---- activations ---- */
+
+/* That another activation would not pass for this one: of many numbers it is several times the
+ * limit away. */
+static void expect_apart(struct kc *kc, struct aq_product p, uint32_t columns,
+                         enum aq_activation other)
+{
+    struct kc_limit limit = limit_of(&p, KC_NORMAL);
+    double step = p.y_dtype == AQ_BF16 ? 0x1p-7 : 0x1p-23; /* at most, as a share */
+    uint32_t count = p.m * columns, apart = 0;
+    float *one = kc_bytes(kc, count * sizeof(*one)), *two = kc_bytes(kc, count * sizeof(*two));
+    p.combine = AQ_COMBINE_SET;
+    p.y_dtype = AQ_F32;
+    p.y = one;
+    kc_ref(kc)->product_f32(kc_exec(kc, 0), &p);
+    p.activation = other;
+    p.y = two;
+    kc_ref(kc)->product_f32(kc_exec(kc, 0), &p);
+    double *scale = make_scale(&p, NULL, columns);
+    for (uint32_t i = 0; i < count; i++) {
+        double room = limit.abs + limit.rel * scale[i] + limit.ulp * step * fabs((double)one[i]);
+        apart += fabs((double)one[i] - two[i]) > 4 * room;
+    }
+    free(scale);
+    kc_expect(kc, apart > count / 20, "of %u numbers only %u tell the activations apart", count,
+              apart);
+}
+
+/* Products of one x and one w, so that y is the activation of numbers from one of its tails to the
+ * other. */
+static void check_activation(struct kc *kc, enum aq_activation activation, enum aq_dtype y_dtype,
+                             enum aq_combine combine)
+{
+    enum { ROWS = 40, COLUMNS = 61 };
+    float *x = kc_bytes(kc, ROWS * sizeof(*x)), *w = kc_bytes(kc, COLUMNS * sizeof(*w));
+    for (uint32_t r = 0; r < ROWS; r++)
+        x[r] = (float)(r + 1) / ROWS;
+    for (uint32_t n = 0; n < COLUMNS; n++)
+        w[n] = ((float)n - COLUMNS / 2) * 0.5f;
+    struct aq_segment segment = {.panels = kc_panels(kc, w, AQ_F32, AQ_F32, COLUMNS, 1),
+                                 .rows = COLUMNS};
+    struct aq_product p = {.x = x,
+                           .x_dtype = AQ_F32,
+                           .m = ROWS,
+                           .k = 1,
+                           .x_stride = 1,
+                           .segments = &segment,
+                           .segment_count = 1,
+                           .w_dtype = AQ_F32,
+                           .w_layout = aq_layout_cpu(AQ_F32),
+                           .activation = activation,
+                           .combine = combine,
+                           .y_dtype = y_dtype,
+                           .y_stride = COLUMNS};
+    expect_parity(kc, p, COLUMNS, KC_NORMAL);
+    if (activation == AQ_ACT_GELU)
+        expect_apart(kc, p, COLUMNS, AQ_ACT_GELU_TANH);
+}
+
+static void check_activations(struct kc *kc)
+{
+    static const char *const names[] = {"none", "relu", "gelu", "gelu_tanh", "silu"};
+    static const char *const combines[] = {"set", "add", "multiply"};
+    for (uint32_t a = 0; a < AQ_ARRAY_LEN(names); a++) {
+        for (uint32_t c = 0; c < AQ_ARRAY_LEN(combines); c++) {
+            if (kc_begin(kc, KC_SLOT(product_f32), "product_act_%s_f32_%s", names[a], combines[c]))
+                check_activation(kc, (enum aq_activation)a, AQ_F32, (enum aq_combine)c);
+            if (c != AQ_COMBINE_ADD &&
+                kc_begin(kc, KC_SLOT(product_f32), "product_act_%s_bf16_%s", names[a], combines[c]))
+                check_activation(kc, (enum aq_activation)a, AQ_BF16, (enum aq_combine)c);
+        }
+    }
+}
+
+/* ---- batches, unpacked weights ---- */
 
 /* Rows [first, first + m) of the batch's result, computed alone, are the batch's bits. */
 static void expect_rows(struct kc *kc, const struct problem *batch, const struct kc_out *whole,
@@ -161,7 +253,7 @@ static void check_batches(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_
     struct problem q;
     const struct shape s = {.m = 64, .k = k, .n = n};
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, KC_NORMAL, &s);
-    q.p.accumulate = false;
+    q.p.combine = AQ_COMBINE_SET;
     struct kc_out whole = kc_out(kc, q.p.y_dtype, s.m, columns, q.p.y_stride);
     q.p.y = whole.ref;
     version(kc_new(kc), compute)(kc_exec(kc, 1), &q.p);
@@ -179,7 +271,7 @@ static void check_unpacked(struct kc *kc, enum aq_dtype compute, enum aq_dtype w
 {
     struct problem q;
     uint32_t columns = make_problem(kc, &q, compute, w_dtype, fill, s);
-    q.p.accumulate = false;
+    q.p.combine = AQ_COMBINE_SET;
     struct kc_out y = kc_out(kc, q.p.y_dtype, s->m, columns, q.p.y_stride);
     q.p.y = y.ref;
     version(kc_new(kc), compute)(kc_exec(kc, 0), &q.p);
@@ -239,6 +331,7 @@ static void check_pair(struct kc *kc, enum aq_dtype compute, enum aq_dtype w_dty
 
 static void check(struct kc *kc)
 {
+    check_activations(kc);
     for (size_t c = 0; c < AQ_ARRAY_LEN(compute_dtypes); c++) {
         for (size_t w = 0; w < AQ_ARRAY_LEN(w_dtypes); w++)
             check_pair(kc, compute_dtypes[c], w_dtypes[w]);

@@ -18,6 +18,8 @@ static const struct size {
     {2, 3, 40}, {3, 4, 64},  {1, 5, 24}, {2, 8, 128}, {1, 40, 16}, {1, 1, 250},
 };
 
+enum { NO_WINDOW = KC_ATTN_WINDOWS };
+
 /* Sequences whose slots are remembered. */
 struct scored {
     struct kc_attn t;
@@ -65,9 +67,15 @@ static void place_slots(struct kc *kc, struct scored *x, uint32_t stride)
     }
 }
 
-static void make_scored(struct kc *kc, struct scored *x, const struct kc_attn_shape *shape)
+/* window: its number, NO_WINDOW for none. */
+static void make_scored(struct kc *kc, struct scored *x, const struct kc_attn_shape *shape,
+                        uint32_t window)
 {
     kc_attn_make(kc, &x->t, shape);
+    if (window != NO_WINDOW) {
+        kc_attn_set_window(&x->t, window);
+        kc_attn_spoil(&x->t);
+    }
     x->rule = draw_rule(kc);
     uint32_t stride = (uint32_t)aq_align_up(shape->len_max + kc_below(kc, 40), 32);
     place_slots(kc, x, stride);
@@ -119,7 +127,7 @@ static void add_scales(double *scale, const struct scored *x, const struct aq_at
                          ((size_t)head * a->q_per_kv + g) * a->head_dim;
         kc_attn_bound(&b, &x->t, s, head, q, keys, alike);
         for (uint32_t j = 0; j < keys; j++) {
-            double p = b.p[j], border = x->rule.threshold / (double)keys;
+            double p = b.p[j], border = x->rule.threshold / (double)(keys - b.first);
             switch (x->rule.stat) {
             case AQ_ATTN_NONE: break;
             case AQ_ATTN_PROB: scale[j] += times * ((b.share + 0x1p-22) * p + FLUSHED); break;
@@ -171,10 +179,10 @@ static void expect_victims(struct kc *kc, struct scored *x)
                   (int)x->victim[0][i], (int)x->victim[1][i]);
 }
 
-static void check_decode(struct kc *kc, const struct kc_attn_shape *shape)
+static void check_decode(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, window);
     for (int into_ref = 0; into_ref < 2; into_ref++) {
         const struct aq_kernels *k = into_ref ? kc_ref(kc) : kc_new(kc);
         start_scores(&x, into_ref);
@@ -192,10 +200,10 @@ static void check_decode(struct kc *kc, const struct kc_attn_shape *shape)
 }
 
 /* Sequences one by one, with several threads, against all of them with one. */
-static void check_decode_alone(struct kc *kc, const struct kc_attn_shape *shape)
+static void check_decode_alone(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, window);
     start_scores(&x, true);
     struct aq_attn a = call_of(&x, 0, shape->seqs, true);
     kc_new(kc)->attn_decode(kc_exec(kc, 1), &a);
@@ -215,7 +223,7 @@ static void check_decode_alone(struct kc *kc, const struct kc_attn_shape *shape)
 static void check_decode_window(struct kc *kc, const struct kc_attn_shape *shape)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, NO_WINDOW);
     x.rule.victim = AQ_ATTN_BY_POSITION;
     start_scores(&x, false);
     struct aq_attn a = call_of(&x, 0, shape->seqs, false);
@@ -236,10 +244,10 @@ static void save_log_sums(struct kc *kc, struct scored *x)
     kc_out_set(&x->log_sum, x->log_sum.ref);
 }
 
-static void check_stats(struct kc *kc, const struct kc_attn_shape *shape)
+static void check_stats(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, window);
     save_log_sums(kc, &x);
     struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max),
                                   .min_dist = kc_below(kc, 2) * kc_below(kc, 20),
@@ -254,10 +262,10 @@ static void check_stats(struct kc *kc, const struct kc_attn_shape *shape)
     expect_near(kc, &x, shape->k == KC_CONSTANT, shape->rows_max);
 }
 
-static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape)
+static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, window);
     save_log_sums(kc, &x);
     start_scores(&x, true);
     struct aq_attn a = call_of(&x, 0, shape->seqs, true);
@@ -274,10 +282,10 @@ static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape)
 
 /* Column sums of a prompt are what decode attention adds up, row after row, from nothing; and the
  * probabilities of a row add up to 1 per query head. */
-static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *shape)
+static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
     static struct scored x;
-    make_scored(kc, &x, shape);
+    make_scored(kc, &x, shape, window);
     save_log_sums(kc, &x);
     struct aq_attn a = call_of(&x, 0, shape->seqs, true);
     float *score = x.score.ref;
@@ -339,12 +347,58 @@ static void check_sizes(struct kc *kc, const struct size *size, size_t d)
         if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_%s_h%ux%u_d%u_%u", dtype,
                      size->kv_heads, size->q_per_kv, size->head_dim, draw)) {
             struct kc_attn_shape shape = shape_of(kc, size, d, false);
-            check_decode(kc, &shape);
+            check_decode(kc, &shape, NO_WINDOW);
         }
         if (draw < 2 && kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_%s_h%ux%u_d%u_%u", dtype,
                                  size->kv_heads, size->q_per_kv, size->head_dim, draw)) {
             struct kc_attn_shape shape = shape_of(kc, size, d, true);
-            check_stats(kc, &shape);
+            check_stats(kc, &shape, NO_WINDOW);
+        }
+    }
+}
+
+/* The head sizes and groups of models, each in another format and in another window. */
+static void check_heads(struct kc *kc)
+{
+    for (uint32_t i = 0; i < KC_ATTN_DIMS * KC_ATTN_GROUPS; i++) {
+        struct size size = {2, kc_attn_groups[i % KC_ATTN_GROUPS],
+                            kc_attn_dims[i / KC_ATTN_GROUPS]};
+        size_t d = i % AQ_ARRAY_LEN(kv_dtypes);
+        for (uint32_t stats = 0; stats < 2; stats++) {
+            uint32_t window = (i + i / KC_ATTN_GROUPS + 3 * stats) % (NO_WINDOW + 1);
+            const char *name = window == NO_WINDOW ? "none" : kc_attn_window_names[window];
+            size_t slot = stats ? KC_SLOT(attn_stats) : KC_SLOT(attn_decode);
+            if (!kc_begin(kc, slot, "attn_%s_heads_x%u_d%u_window_%s", stats ? "stats" : "scores",
+                          size.q_per_kv, size.head_dim, name))
+                continue;
+            struct kc_attn_shape shape = shape_of(kc, &size, d, stats);
+            if (stats)
+                check_stats(kc, &shape, window);
+            else
+                check_decode(kc, &shape, window);
+        }
+    }
+}
+
+/* Windows in every format, of heads that the reference is quick with. */
+static void check_windows(struct kc *kc, size_t d)
+{
+    static const struct size size = {2, 3, 24};
+    for (uint32_t window = 0; window < KC_ATTN_WINDOWS; window++) {
+        const char *dtype = aq_dtype_name(kv_dtypes[d]), *name = kc_attn_window_names[window];
+        if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_in_window_%s_%s", name, dtype)) {
+            struct kc_attn_shape shape = shape_of(kc, &size, d, false);
+            check_decode(kc, &shape, window);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_in_window_%s_%s", name, dtype)) {
+            struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+            check_stats(kc, &shape, window);
+        }
+        if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_as_decode_in_window_%s_%s", name,
+                     dtype)) {
+            struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+            shape.q = shape.k = KC_NORMAL;
+            check_stats_as_decode(kc, &shape, window);
         }
     }
 }
@@ -359,7 +413,7 @@ static void check_alone(struct kc *kc, size_t d)
                      parts[i].q_per_kv)) {
             shape = shape_of(kc, &parts[i], d, false);
             shape.seqs = 12;
-            check_decode_alone(kc, &shape);
+            check_decode_alone(kc, &shape, i ? NO_WINDOW : d);
         }
         if (kc_begin(kc, KC_SLOT(attn_decode), "attn_window_%s_x%u", dtype, parts[i].q_per_kv)) {
             shape = shape_of(kc, &parts[i], d, false);
@@ -370,13 +424,13 @@ static void check_alone(struct kc *kc, size_t d)
             shape = shape_of(kc, &parts[i], d, true);
             shape.seqs = 6;
             shape.rows_max = 130; /* no reference needed, but for the sums of exp() */
-            check_stats_alone(kc, &shape);
+            check_stats_alone(kc, &shape, i ? NO_WINDOW : d);
         }
         if (kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_as_decode_%s_x%u", dtype,
                      parts[i].q_per_kv)) {
             shape = shape_of(kc, &parts[i], d, true);
             shape.q = shape.k = KC_NORMAL;
-            check_stats_as_decode(kc, &shape);
+            check_stats_as_decode(kc, &shape, NO_WINDOW);
         }
     }
 }
@@ -390,7 +444,7 @@ static void check_room(struct kc *kc)
     struct kc_attn_shape shape = shape_of(kc, &size, 1, false);
     shape.seqs = 12;
     shape.len_max = 6000; /* the products need less scratch than that */
-    make_scored(kc, &x, &shape);
+    make_scored(kc, &x, &shape, NO_WINDOW);
     const struct aq_scratch_need need = {.k_max = size.head_dim,
                                          .head_dim_max = size.head_dim,
                                          .context_max = shape.len_max,
@@ -420,7 +474,7 @@ static void check_long(struct kc *kc)
     if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_long")) {
         struct kc_attn_shape shape = shape_of(kc, &size, 1, false);
         shape.len_max = KC_ATTN_LEN_MAX;
-        check_decode(kc, &shape);
+        check_decode(kc, &shape, NO_WINDOW);
     }
     if (kc_begin(kc, KC_SLOT(attn_decode), "attn_scores_room"))
         check_room(kc);
@@ -432,7 +486,9 @@ static void check(struct kc *kc)
         for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++)
             check_sizes(kc, &sizes[i], d);
         check_alone(kc, d);
+        check_windows(kc, d);
     }
+    check_heads(kc);
     check_long(kc);
 }
 

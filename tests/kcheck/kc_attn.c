@@ -7,6 +7,10 @@
 #include <math.h>
 #include <string.h>
 
+const uint32_t kc_attn_dims[KC_ATTN_DIMS] = {64, 80, 96, 128, 256};
+const uint32_t kc_attn_groups[KC_ATTN_GROUPS] = {1, 3, 4, 7, 8, 16};
+const char *const kc_attn_window_names[KC_ATTN_WINDOWS] = {"1", "31", "32", "33", "n", "n1"};
+
 static uint32_t draw_len(struct kc *kc, const struct kc_attn_shape *shape, uint32_t rows)
 {
     uint32_t least = shape->holds_rows ? rows : 0;
@@ -144,6 +148,38 @@ void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *
     };
 }
 
+void kc_attn_set_window(struct kc_attn *t, uint32_t number)
+{
+    static const uint32_t near_block[] = {1, 31, 32, 33};
+    uint32_t longest = 1;
+    for (uint32_t i = 0; i < t->a.seq_count; i++) {
+        for (uint32_t h = 0; h < t->a.kv_heads; h++)
+            longest = (uint32_t)aq_max_u64(longest, aq_attn_len(&t->seq[i], h));
+    }
+    uint32_t more = number - AQ_ARRAY_LEN(near_block);
+    t->a.window = number < AQ_ARRAY_LEN(near_block) ? near_block[number] : longest + more;
+}
+
+void kc_attn_spoil(struct kc_attn *t)
+{
+    const struct aq_attn *a = &t->a;
+    size_t row_bytes = aq_kv_row_bytes(a->kv_dtype, a->head_dim);
+    for (uint32_t i = 0; i < a->seq_count * a->kv_heads; i++) {
+        const struct aq_attn_seq *s = &t->seq[i / a->kv_heads];
+        uint32_t head = i % a->kv_heads;
+        uint32_t seen = aq_attn_visible(aq_attn_len(s, head), s->rows, 0);
+        for (uint32_t j = 0; j < aq_attn_first(a->window, seen); j++) {
+            uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+            for (uint32_t row = j % AQ_HEAD_BLOCK_SLOTS; row < AQ_KV_ROWS;
+                 row += AQ_HEAD_BLOCK_SLOTS) {
+                memset(aq_kv_row(block, a->kv_dtype, a->head_dim, row), 0xff, row_bytes);
+                if (aq_dtype_is_quantised(a->kv_dtype))
+                    aq_kv_quant_set(block, row, (struct aq_quant){0xffff, 0xffff});
+            }
+        }
+    }
+}
+
 static double roundings(uint32_t n, bool alike)
 {
     double steps = 2 * sqrt(n) + 4;
@@ -164,7 +200,10 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
 {
     const struct aq_attn *a = &t->a;
     double max = -INFINITY, magnitude = 0, sum = 0;
-    for (uint32_t j = 0; j < keys; j++) {
+    b->first = aq_attn_first(a->window, keys);
+    for (uint32_t j = 0; j < b->first; j++)
+        b->p[j] = 0;
+    for (uint32_t j = b->first; j < keys; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
         double dot = 0, size = 0;
@@ -177,13 +216,13 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
         max = fmax(max, dot);
         magnitude = fmax(magnitude, size);
     }
-    for (uint32_t j = 0; j < keys; j++) {
+    for (uint32_t j = b->first; j < keys; j++) {
         b->p[j] = exp(b->p[j] - max);
         sum += b->p[j];
     }
-    for (uint32_t j = 0; j < keys; j++)
+    for (uint32_t j = b->first; j < keys; j++)
         b->p[j] /= sum;
     b->log_sum = max + log(sum);
     b->share = 0x1p-24 * (2 * magnitude * (roundings(a->head_dim, alike) + 2) +
-                          2 * roundings(keys, alike) + 6);
+                          2 * roundings(keys - b->first, alike) + 6);
 }

@@ -28,6 +28,18 @@ struct kc_attn {
 /* Blocks are filled up to each head's length and are NaN past it. */
 void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape);
 
+/* Head sizes and query heads of a KV head that models have; cases take all pairs of them. */
+enum { KC_ATTN_DIMS = 5, KC_ATTN_GROUPS = 6 };
+extern const uint32_t kc_attn_dims[KC_ATTN_DIMS], kc_attn_groups[KC_ATTN_GROUPS];
+
+/* Windows around the border of a block, around the longest head and of a query's own key alone, by
+ * number. */
+enum { KC_ATTN_WINDOWS = 6 };
+extern const char *const kc_attn_window_names[KC_ATTN_WINDOWS];
+void kc_attn_set_window(struct kc_attn *t, uint32_t number);
+/* Makes NaN of the slots that no query sees: those in front of the first one's window. */
+void kc_attn_spoil(struct kc_attn *t);
+
 /* How large the terms of an element are. */
 double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d);
 
@@ -40,8 +52,9 @@ double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t r
 struct kc_attn_bound {
     double p[KC_ATTN_LEN_MAX];
     double share, log_sum;
+    uint32_t first; /* the first key of its window; p is 0 in front of it */
 };
-/* Of a query that sees `keys` keys; q is its row of t->a.q at its head. */
+/* Of a query with so many keys up to its own; q is its row of t->a.q at its head. */
 void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struct aq_attn_seq *s,
                    uint32_t head, const float *q, uint32_t keys, bool alike);
 

@@ -37,12 +37,25 @@ static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
     return n > o->sinks ? n : o->sinks;
 }
 
+static enum ref_group group_of(const struct aq_kv_options *o)
+{
+    if (!o->group_given)
+        return REF_SUM;
+    switch (o->group) {
+    case AQ_ATTN_MEAN: return REF_MEAN;
+    case AQ_ATTN_MAX: return REF_MAX;
+    case AQ_ATTN_FIRST: return REF_FIRST;
+    default: return REF_SUM;
+    }
+}
+
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
 {
     const struct aq_kv_options *o = &a->options;
     uint32_t budget = amount_of(&o->budget, n + g), heavy = amount_of(&o->heavy, n + g),
              recent = amount_of(&o->recent, n + g);
-    struct ref_policy p = {.variant = a->variant, .heavy = heavy, .recent = recent};
+    struct ref_policy p = {
+        .variant = a->variant, .group = group_of(o), .heavy = heavy, .recent = recent};
     switch (a->variant) {
     case REF_FULL: break;
     case REF_ADAKV:
@@ -149,6 +162,16 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
                                                 REF_ADAKV,  REF_ADAKV};
     a.variant = variants[kind];
     return a;
+}
+
+void asked_group(struct asked *a, uint64_t draw)
+{
+    static const enum aq_attn_group groups[] = {AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX,
+                                                AQ_ATTN_FIRST};
+    if (a->variant == REF_FULL || a->variant == REF_WINDOW)
+        return;
+    a->options.group_given = true;
+    a->options.group = groups[draw / 10 % AQ_ARRAY_LEN(groups)]; /* the kind is draw % 10 */
 }
 
 struct aq_kv_policy asked_resolve(const struct asked *a, char text[128])

@@ -18,6 +18,8 @@ struct aq_kv_amount asked_share(double x);
 
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 struct asked asked_draw(uint64_t seed, uint64_t i);
+/* Draws which of a group of query heads counts, for a policy with scores. */
+void asked_group(struct asked *a, uint64_t draw);
 /* As the reference takes it, for a sequence of n + g tokens. */
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g);
 /* As the engine does, and its text; fails the test where it refuses. */

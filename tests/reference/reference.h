@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
- * tests/reference/reference.h - OPT in f64 with a KV cache that shrinks, slow and plain: what the
- * engine is compared with.  Keys and values of every position are kept for good; what a head has
- * dropped is a mask.  Each variant is written from its own description, one function a stage, not
- * from the rule that policy/kv_policy.h brings them under.  Shares with the engine the reading of
- * weights and nothing else.  Test code: out of memory ends the test. */
+ * tests/reference/reference.h - decoders in f64 with a KV cache that shrinks, slow and plain: what
+ * the engine is compared with (OPT, the LLaMAs and Qwens, GPT-NeoX).  Keys and values of every
+ * position are kept for good; what a head has dropped is a mask.  Each variant is written from its
+ * own description, one function a stage, not from the rule that policy/kv_policy.h brings them
+ * under.  Shares with the engine the reading of files and nothing else.  Test code: out of memory
+ * ends the test. */
 #ifndef AQ_TESTS_REFERENCE_H
 #define AQ_TESTS_REFERENCE_H
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct aq_model;
 
 /* ---- variants ---- */
 
@@ -24,8 +23,12 @@ enum ref_variant {
     REF_ADAKV,   /* h2o whose heads of a layer share `heavy` tokens each among them */
 };
 
+/* What a head of k and v counts as its score, of what several query heads give it. */
+enum ref_group { REF_SUM, REF_MEAN, REF_MAX, REF_FIRST };
+
 struct ref_policy {
     enum ref_variant variant;
+    enum ref_group group;
     uint32_t heavy, recent;
     /* h2o alone: tokens at the start that stay, how much of a score survives a step (0 is 1), and
      * for how many steps a new token is safe. */
@@ -34,7 +37,7 @@ struct ref_policy {
     uint32_t floor; /* adakv: heavy tokens that each head keeps for itself */
 };
 
-/* What one head of one layer has seen, [positions] each. */
+/* What one head of k and v of one layer has seen, [positions] each. */
 struct ref_head {
     double *k, *v; /* [positions][head_dim] */
     double *score; /* attention received; frozen when dropped */
@@ -65,28 +68,35 @@ void ref_layer_adopt(struct ref_head *loses, uint32_t out, struct ref_head *keep
 
 /* ---- model ---- */
 
-/* y = act(W x + b); w is [in][out], so that the innermost loop runs over outputs. */
+/* y = W x + b; w is [in][out], so that the innermost loop runs over outputs; NULL: there is none.
+ * */
 struct ref_linear {
     uint32_t in, out;
     float *w, *b;
 };
 struct ref_norm {
-    float *w, *b;
+    float *w, *b; /* b: NULL for none */
 };
 struct ref_layer {
     struct ref_norm norm_attention, norm_mlp;
-    struct ref_linear q, k, v, o, fc1, fc2;
+    struct ref_norm norm_q, norm_k; /* of each head, where they have weights */
+    struct ref_linear q, k, v, o, gate, up, down;
+    uint32_t window; /* a query sees its own token and the window - 1 before it; 0: all */
 };
 struct ref_model {
-    uint32_t layers, hidden, heads, head_dim, vocab, context;
-    float *tokens, *positions; /* [vocab][hidden], [context + 2][hidden] */
+    uint32_t layers, hidden, inner, heads, kv_heads, head_dim, vocab, context;
+    bool rms, parallel; /* norms without a mean; MLP beside attention */
+    double eps, theta;
+    uint32_t rotary; /* numbers of a head that turn; 0: none */
+    double (*activation)(double);
+    float *tokens, *positions; /* [vocab][hidden], [context + 2][hidden] or NULL */
     struct ref_layer *layer;
     struct ref_norm norm;
-    struct ref_linear head; /* tied: the token table, turned */
+    struct ref_linear head;
 };
 
-/* Of the pre-norm sizes with biases and a tied, unprojected head; asserted. */
-struct ref_model *ref_model_open(const struct aq_model *m);
+/* A checkpoint's folder: of OPT the pre-norm sizes without projections. */
+struct ref_model *ref_model_open(const char *dir);
 void ref_model_close(struct ref_model *m);
 
 /* ---- a sequence ---- */
@@ -95,7 +105,7 @@ struct ref_run {
     const struct ref_model *m;
     struct ref_policy policy;
     uint32_t room, prompt, count; /* positions there is room for, of the prompt, so far */
-    struct ref_head *head;        /* [layers][heads] */
+    struct ref_head *head;        /* [layers][kv_heads] */
 };
 
 /* Attends `n` prompt tokens in full and scores them under the policy's decay; logits [n][vocab], or
@@ -107,8 +117,8 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
 struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy *p);
 void ref_run_close(struct ref_run *r);
 
-/* One more token, forced on it.  attends (NULL: nobody) is called for each head before it attends,
- * after the policy has decided, and may adopt other choices; a head of it is head[layer][head]. */
+/* One more token, forced on it.  attends (NULL: nobody) is called for each head of k and v before
+ * it is attended, after the policy has decided, and may adopt other choices. */
 typedef void ref_attends_fn(void *user, struct ref_run *r, uint32_t layer, uint32_t head,
                             uint32_t t);
 void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn *attends,
@@ -120,7 +130,7 @@ uint32_t ref_argmax(const double *logits, uint32_t vocab);
 
 static inline struct ref_head *ref_head(const struct ref_run *r, uint32_t layer, uint32_t head)
 {
-    return &r->head[layer * r->m->heads + head];
+    return &r->head[layer * r->m->kv_heads + head];
 }
 
 #endif

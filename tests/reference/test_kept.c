@@ -8,9 +8,8 @@
 #include "base/json.h"
 #include "base/prng.h"
 #include "engine/core/engine_seams.h"
-#include "engine/model/model.h"
-#include "tests/checkpoint_files.h"
 #include "tests/choices.h"
+#include "tests/random_model.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"
@@ -46,90 +45,11 @@ static int remove_scratch(void **state)
     return system(command);
 }
 
-struct shape {
-    uint32_t layers, heads, head_dim, vocab, context;
-    float sharpness; /* deviation of q . k / sqrt(head_dim) */
-};
-
-struct tensors {
-    struct bytes header, data;
-    uint64_t seed, count;
-};
-
-static void add_tensor(struct tensors *t, const char *name, uint32_t rows, uint32_t cols,
-                       float mean, float deviation)
+static const char *write_model(const struct random_model *m, uint64_t seed)
 {
-    char text[256], shape[64];
-    size_t from = t->data.count;
-    if (rows)
-        snprintf(shape, sizeof(shape), "%u,%u", rows, cols);
-    else
-        snprintf(shape, sizeof(shape), "%u", cols);
-    for (uint64_t i = 0; i < (uint64_t)(rows ? rows : 1) * cols; i++) {
-        float x = mean + deviation * aq_prng_normal(t->seed, t->count, i);
-        bytes_add(&t->data, &x, sizeof(x));
-    }
-    snprintf(text, sizeof(text),
-             "%s\"model.decoder.%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-             t->count++ ? "," : "{", name, shape, from, t->data.count);
-    bytes_text(&t->header, text);
-}
-
-static void add_layer_tensor(struct tensors *t, uint32_t layer, const char *name, uint32_t rows,
-                             uint32_t cols, float deviation)
-{
-    char full[128];
-    snprintf(full, sizeof(full), "layers.%u.%s.weight", layer, name);
-    add_tensor(t, full, rows, cols, rows ? 0 : 1, deviation);
-    snprintf(full, sizeof(full), "layers.%u.%s.bias", layer, name);
-    add_tensor(t, full, 0, rows ? rows : cols, 0, 0.1f);
-}
-
-/* A checkpoint whose heads look at particular keys, unlike those of freshly drawn weights as models
- * are initialised with. */
-static const char *write_model(const struct shape *s, uint64_t seed)
-{
-    static char path[80], file[256];
-    uint32_t d = s->heads * s->head_dim, inner = 2 * d;
-    float each = 1 / sqrtf((float)d), sharp = sqrtf(s->sharpness) * each;
-    struct tensors t = {.seed = seed};
-    add_tensor(&t, "embed_tokens.weight", s->vocab, d, 0, 1);
-    add_tensor(&t, "embed_positions.weight", s->context + 2, d, 0, 0.7f);
-    add_tensor(&t, "final_layer_norm.weight", 0, d, 1, 0.1f);
-    add_tensor(&t, "final_layer_norm.bias", 0, d, 0, 0.1f);
-    for (uint32_t l = 0; l < s->layers; l++) {
-        add_layer_tensor(&t, l, "self_attn.q_proj", d, d, sharp);
-        add_layer_tensor(&t, l, "self_attn.k_proj", d, d, sharp);
-        add_layer_tensor(&t, l, "self_attn.v_proj", d, d, each);
-        add_layer_tensor(&t, l, "self_attn.out_proj", d, d, each);
-        add_layer_tensor(&t, l, "self_attn_layer_norm", 0, d, 0.1f);
-        add_layer_tensor(&t, l, "final_layer_norm", 0, d, 0.1f);
-        add_layer_tensor(&t, l, "fc1", inner, d, each);
-        add_layer_tensor(&t, l, "fc2", d, inner, each);
-    }
-    bytes_text(&t.header, "}");
-    bytes_u8(&t.header, 0);
+    static char path[80];
     snprintf(path, sizeof(path), "%s/model", scratch);
-    snprintf(file, sizeof(file), "rm -rf '%s' && mkdir '%s'", path, path);
-    assert_int_equal(system(file), 0);
-    snprintf(file, sizeof(file), "%s/model.safetensors", path);
-    int fd = open(file, O_CREAT | O_RDWR, 0600);
-    assert_true(fd >= 0);
-    safetensors_write(fd, (const char *)t.header.data, t.data.data, t.data.count);
-    close(fd);
-    snprintf(file, sizeof(file), "%s/config.json", path);
-    FILE *f = fopen(file, "w");
-    assert_non_null(f);
-    fprintf(f,
-            "{\"model_type\": \"opt\", \"vocab_size\": %u, \"hidden_size\": %u, \"ffn_dim\": %u, "
-            "\"num_hidden_layers\": %u, \"num_attention_heads\": %u, "
-            "\"max_position_embeddings\": %u, \"word_embed_proj_dim\": %u, "
-            "\"do_layer_norm_before\": true, \"activation_function\": \"relu\", "
-            "\"torch_dtype\": \"float32\"}",
-            s->vocab, d, inner, s->layers, s->heads, s->context, d);
-    fclose(f);
-    bytes_free(&t.header);
-    bytes_free(&t.data);
+    random_model_write(path, m, seed);
     return path;
 }
 
@@ -186,7 +106,7 @@ static void record_open(struct record *r, const struct ref_model *m, uint64_t se
                          .fed = fed,
                          .room = prompt + fed,
                          .layers = m->layers,
-                         .heads = m->heads,
+                         .heads = m->kv_heads,
                          .rows = fed};
     size_t all = record_at(r, r->rows, 0, 0);
     r->kept = calloc(all, sizeof(*r->kept));
@@ -324,7 +244,7 @@ static void settle(struct tally *y, struct ref_run *r, uint32_t layer, uint32_t 
 /* The same of a layer whose heads chose together: what one head lost another may have kept. */
 static void settle_layer(struct tally *y, struct ref_run *r, uint32_t layer)
 {
-    uint32_t n = r->prompt, heads = r->m->heads, loses = 0, keeps = 0;
+    uint32_t n = r->prompt, heads = r->m->kv_heads, loses = 0, keeps = 0;
     const bool *kept = y->record->kept + record_at(y->record, 0, layer, 0);
     for (;;) {
         struct ref_head *h = ref_head(r, layer, 0);
@@ -353,9 +273,9 @@ static void attends(void *user, struct ref_run *r, uint32_t layer, uint32_t head
 /* Scores of what the engine keeps after a row. */
 static void compare_scores(struct tally *y, const struct ref_run *r, uint32_t row)
 {
-    for (uint32_t i = 0; y->record->scored && i < r->m->layers * r->m->heads; i++) {
+    for (uint32_t i = 0; y->record->scored && i < r->m->layers * r->m->kv_heads; i++) {
         const struct ref_head *h = &r->head[i];
-        size_t at = record_at(y->record, row, i / r->m->heads, i % r->m->heads);
+        size_t at = record_at(y->record, row, i / r->m->kv_heads, i % r->m->kv_heads);
         for (uint32_t j = 0; j < r->count; j++) {
             if (!y->record->kept[at + j]) {
                 y->dropped++;
@@ -367,7 +287,7 @@ static void compare_scores(struct tally *y, const struct ref_run *r, uint32_t ro
             if (!(error <= SCORE_LIMIT))
                 fail_msg("%s: layer %u, head %u, %u positions: the score of %u is %.8g, expected "
                          "%.8g",
-                         y->what, i / r->m->heads, i % r->m->heads, r->count, j, found, want);
+                         y->what, i / r->m->kv_heads, i % r->m->kv_heads, r->count, j, found, want);
         }
     }
 }
@@ -398,8 +318,8 @@ static void compare(struct tally *y, const struct record *record, const struct r
     y->uneven += record->uneven;
     for (uint32_t i = 0; i < m->layers && together; i++)
         settle_layer(y, r, i);
-    for (uint32_t i = 0; i < m->layers * m->heads && !together; i++)
-        settle(y, r, i / m->heads, i % m->heads, record->prompt, 0, record->prompt);
+    for (uint32_t i = 0; i < m->layers * m->kv_heads && !together; i++)
+        settle(y, r, i / m->kv_heads, i % m->kv_heads, record->prompt, 0, record->prompt);
     compare_scores(y, r, 0);
     compare_token(y, first, m->vocab, 0);
     for (uint32_t t = 1; t < record->fed; t++) {
@@ -415,17 +335,6 @@ static void compare(struct tally *y, const struct record *record, const struct r
 
 enum { CROWD = 4 };
 
-static struct ref_model *open_reference(const char *dir)
-{
-    struct aq_model *from;
-    struct aq_err err;
-    if (aq_model_open(&from, &(struct aq_model_opts){.dir = dir}, &err) < 0)
-        fail_msg("%s", err.text);
-    struct ref_model *m = ref_model_open(from);
-    aq_model_close(from);
-    return m;
-}
-
 static void compare_crowd(struct tally *y, const char *dir, const struct ref_model *m,
                           const struct asked *a, uint64_t seed)
 {
@@ -440,7 +349,7 @@ static void compare_crowd(struct tally *y, const char *dir, const struct ref_mod
     for (uint32_t i = 0; i < CROWD; i++) {
         const struct record *r = &record[i];
         struct ref_policy p = asked_reference(a, r->prompt, r->fed);
-        struct ref_policy full = {.variant = REF_FULL, .decay = p.decay};
+        struct ref_policy full = {.variant = REF_FULL, .decay = p.decay, .group = p.group};
         struct ref_run *base = ref_run_open(m, &full, r->ids, r->prompt, r->prompt + r->fed, first);
         snprintf(y->what, sizeof(y->what), "seed %u, %s, %u + %u tokens", (unsigned)seed, text,
                  r->prompt, r->fed);
@@ -463,20 +372,27 @@ static void report(const char *what, const struct tally *y)
 
 static void random_models_keep_what_the_reference_keeps(void **state)
 {
-    static const struct shape shapes[] = {
-        {2, 4, 16, 97, 80, 1.5f},
-        {3, 3, 20, 64, 80, 3},
-        {1, 8, 8, 200, 80, 1},
-        {2, 2, 64, 97, 80, 2},
+    static const struct random_model shapes[] = {
+        {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 1.5f},
+        {RANDOM_OPT, 3, 60, 3, 3, 20, 64, 80, 3},
+        {RANDOM_OPT, 1, 64, 8, 8, 8, 200, 80, 1},
+        {RANDOM_OPT, 2, 128, 2, 2, 64, 97, 80, 2},
+        {RANDOM_LLAMA, 2, 96, 6, 2, 16, 97, 80, 2},
+        {RANDOM_LLAMA, 2, 64, 8, 1, 8, 97, 80, 1.5f},
+        {RANDOM_QWEN2, 2, 64, 4, 2, 16, 97, 80, 1.5f},
+        {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 80, 1.5f},
+        {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 80, 2},
     };
     const char *draws = getenv("AQ_KEPT_DRAWS");
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 8 : 32;
     struct tally y = {0};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(shapes); i++) {
         const char *dir = write_model(&shapes[i], 7 + i);
-        struct ref_model *m = open_reference(dir);
+        struct ref_model *m = ref_model_open(dir);
         for (uint32_t n = 0; n < each; n++) {
             struct asked a = asked_draw(11, i * each + n);
+            if (m->heads > m->kv_heads)
+                asked_group(&a, i * each + n);
             compare_crowd(&y, dir, m, &a, 1 + i * each + n);
         }
         ref_model_close(m);
@@ -518,7 +434,7 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
     enum { FED = TEST_SLOW ? 8 : 32, PROMPTS = TEST_SLOW ? 2 : 6, MAX = 300 };
     char dir[4096];
     snprintf(dir, sizeof(dir), "%s", test_data_path("tiny-opt"));
-    struct ref_model *m = open_reference(dir);
+    struct ref_model *m = ref_model_open(dir);
     json_t *golden;
     assert_int_equal(aq_json_read_file(&golden, test_data_path("tiny-opt/golden/h2o_greedy.json"),
                                        1 << 20, NULL),
@@ -556,6 +472,27 @@ static void the_trained_model_keeps_what_the_reference_keeps(void **state)
     free(first);
     json_decref(golden);
     ref_model_close(m);
+}
+
+/* All keys are kept, and each query sees the last few of them: in prompts and in decoded tokens, by
+ * every version of the kernels. */
+static void windows_are_those_of_the_reference(void **state)
+{
+    static const uint32_t windows[] = {1, 5, 31, 32, 33, 64, 200};
+    struct asked full = {.options = {.policy = "full"}};
+    struct tally y = {0};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(windows); i++) {
+        struct random_model shape = {RANDOM_MISTRAL,      2, 64, 6, 2, 12, 97, 80, 2,
+                                     .window = windows[i]};
+        const char *dir = write_model(&shape, 30 + i);
+        struct ref_model *m = ref_model_open(dir);
+        assert_int_equal(m->layer[1].window, windows[i]);
+        for (uint32_t n = 0; n < (TEST_SLOW ? 1 : 4); n++)
+            compare_crowd(&y, dir, m, &full, 4 * i + n);
+        ref_model_close(m);
+    }
+    report("windows", &y);
+    assert_true(y.sets > 1000 && y.dropped == 0);
 }
 
 enum { WHOLE = 37, WHOLE_FED = 20 };
@@ -606,9 +543,9 @@ static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
     static const char *const names[] = {"h2o", "heavy", "window", "h2o:hf", "h2o:flexgen", "adakv"};
     static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct shape shape = {2, 4, 16, 97, 80, 2};
+    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 21);
-    struct ref_model *m = open_reference(dir);
+    struct ref_model *m = ref_model_open(dir);
     for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
         struct record want;
         run_one(&want, formats[f], dir, m, &(struct asked){.options = {.policy = "full"}});
@@ -623,9 +560,9 @@ static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 static void heads_that_share_nothing_are_those_of_h2o(void **state)
 {
     static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
-    struct shape shape = {2, 4, 16, 97, 80, 2};
+    struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 22);
-    struct ref_model *m = open_reference(dir);
+    struct ref_model *m = ref_model_open(dir);
     for (size_t f = 0; f < AQ_ARRAY_LEN(formats); f++) {
         struct record want, found;
         struct asked a = {.options = {.policy = "h2o", .budget = asked_slots(20)}};
@@ -651,6 +588,7 @@ static void heads_that_share_nothing_are_those_of_h2o(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
+    cmocka_unit_test(windows_are_those_of_the_reference),
     cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
     cmocka_unit_test(heads_that_share_nothing_are_those_of_h2o),
 };

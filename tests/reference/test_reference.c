@@ -2,7 +2,6 @@
  * The reference in f64 against golden numbers of another plain program (torch, f32): losses of the
  * small trained model under h2o, window and heavy, and the tokens it chooses under h2o. */
 #include "base/json.h"
-#include "engine/model/model.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/reference/reference.h"
 #include "tests/test.h"
@@ -16,12 +15,7 @@ static struct ref_model *model;
 
 static int open_model(void **state)
 {
-    struct aq_model *m;
-    struct aq_err err;
-    if (aq_model_open(&m, &(struct aq_model_opts){.dir = test_data_path("tiny-opt")}, &err) < 0)
-        fail_msg("%s", err.text);
-    model = ref_model_open(m);
-    aq_model_close(m);
+    model = ref_model_open(test_data_path("tiny-opt"));
     return 0;
 }
 
@@ -180,7 +174,8 @@ static void tokens_under_h2o_equal_the_golden_ones(void **state)
         uint32_t prompt[PROMPT_MAX], tokens[TOKENS];
         uint32_t n = read_ids(prompt, PROMPT_MAX, json_object_get(o, "prompt_ids"));
         uint32_t g = read_ids(tokens, TOKENS, json_object_get(o, "tokens"));
-        struct ref_policy p = {REF_H2O, integer_of(o, "H"), integer_of(o, "R")};
+        struct ref_policy p = {
+            .variant = REF_H2O, .heavy = integer_of(o, "H"), .recent = integer_of(o, "R")};
         /* 20 % of all tokens, of which half are heavy. */
         assert_int_equal(p.heavy + p.recent, (n + g) / 5);
         assert_int_equal(p.heavy, (n + g) / 5 / 2);

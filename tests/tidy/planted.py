@@ -45,8 +45,9 @@ PLANTED = {
                          "base/b.h -> base/c.h -> base/b.h"),
 }
 # What knows of an architecture ('row') outside its file.
-ARCHITECTURES = {"engine/model/arch/arch.c": "row\n", "engine/model/arch/row.c": "RowForCausalLM, fc1, model.decoder.\n",
-                 "engine/left/names.c": "rows = arrow(tomorrow); /* fc10, model.decode */\n"}
+ARCHITECTURES = {"engine/model/arch/arch.c": "row\n", "engine/model/arch/parts.c": "row\n",
+                 "engine/model/arch/table.c": "const struct aq_arch aq_arch_row = {RowForCausalLM, fc1, model.decoder.\n",
+                 "engine/left/names.c": "parts = rows = arrow(tomorrow); /* fc10, model.decode */\n"}
 KNOWN = {
     "an architecture in a comment": ("/* as Row has it */\n", "'Row' is for"),
     "an architecture's function": ("aq_row_steps(m);\n", "'row' is for"),
@@ -55,6 +56,7 @@ KNOWN = {
     "a class of another library": ('"OtherForCausalLM"\n', "'OtherForCausalLM' is for"),
     "a prefix of tensors": ('"model.decoder.x"\n', "'model.decoder.' is for"),
     "a tensor": ('".fc2.weight"\n', "'fc2' is for"),
+    "the head": ('"lm_head.weight"\n', "'lm_head' is for"),
 }
 
 
@@ -75,7 +77,7 @@ def main():
     homed = {**CLEAN, **ARCHITECTURES}
     planted += [("architectures", what, {**homed, "kernels/cpu/a.c": text}, expected)
                 for what, (text, expected) in KNOWN.items()]
-    planted += [("architectures", "a table without rows", CLEAN, "expected a file for each architecture")]
+    planted += [("architectures", "a table without rows", CLEAN, "expected a row for each architecture")]
     for check, files in (("floors", CLEAN), ("architectures", homed)):
         status, text = findings(tidy, check, files)
         if status != 0:

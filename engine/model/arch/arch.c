@@ -6,7 +6,8 @@
 #include <string.h>
 
 static const struct aq_arch *const rows[] = {
-    &aq_arch_opt,
+    &aq_arch_opt,   &aq_arch_llama, &aq_arch_mistral,  &aq_arch_qwen2,
+    &aq_arch_qwen3, &aq_arch_phi3,  &aq_arch_gpt_neox,
 };
 
 const struct aq_arch *aq_arch_find(const char *name)
@@ -26,6 +27,23 @@ const char *aq_arch_names(char *text, size_t bytes)
         assert(at < bytes);
     }
     return text;
+}
+
+int aq_arch_check_classes(const struct aq_config_keys *k)
+{
+    static const char end[] = "ForCausalLM";
+    static const struct aq_config_place place = {.key = "architectures"};
+    const json_t *classes = json_object_get(k->root, place.key), *first = NULL;
+    for (size_t i = 0; i < json_array_size(classes); i++) {
+        const json_t *name = json_array_get(classes, i);
+        size_t n = json_string_length(name);
+        if (n >= sizeof(end) - 1 &&
+            strcmp(json_string_value(name) + n - (sizeof(end) - 1), end) == 0)
+            return 0;
+        first = first ? first : name;
+    }
+    return first ? aq_config_wrong(k, &place, first, "a model that generates text (...ForCausalLM)")
+                 : 0;
 }
 
 /* First the canonical name behind each prefix, then its alias, if it has one, behind each. */

@@ -31,6 +31,10 @@ struct aq_arch {
      * "" for the bare name.  Those in front of "" are told where a tensor is missing. */
     const char *const *prefixes;
     const struct aq_arch_alias *aliases; /* ended by {NULL, NULL} */
+    const char *tokens, *head;           /* canonical names of the token table and of the LM head */
+    /* Endings of the names of tensors that checkpoints carry along and no step names, NULL-ended:
+     * any other such tensor is refused.  NULL: all are left alone. */
+    const char *const *ignored;
     /* Endings of the names of matrices that write into the residual stream, NULL-ended: random ones
      * are drawn smaller (engine/model/random_weights.h). */
     const char *const *residual_writers;
@@ -40,6 +44,10 @@ struct aq_arch {
 const struct aq_arch *aq_arch_find(const char *name);
 /* The rows' names, separated by ", ", for messages.  Returns text. */
 const char *aq_arch_names(char *text, size_t bytes);
+
+/* Do the classes of 'architectures', where they are given, generate text?  -ENOEXEC names one of
+ * them: classifiers and encoders have the keys and most tensors of such models too. */
+int aq_arch_check_classes(const struct aq_config_keys *keys);
 
 /* The steps of a model. */
 static inline int aq_arch_steps(struct aq_model_steps *ret, const struct aq_model_config *config,

@@ -26,7 +26,7 @@ static void add_product(struct aq_step_desc *s, struct aq_prim_list *list, const
         .kind = AQ_PRIM_PRODUCT,
         .src = src,
         .dst = dst,
-        .accumulate = dst == AQ_REG_HIDDEN,
+        .combine = dst == AQ_REG_HIDDEN ? AQ_COMBINE_ADD : AQ_COMBINE_SET,
         .matrix = {add_matrix(s, name, s->layer, rows, k)},
         .matrix_count = 1,
         .weight = -1,
@@ -83,6 +83,77 @@ struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t hea
     return m;
 }
 
+/* q and k are turned where they lie. */
+static void add_rotate(struct aq_step_desc *s)
+{
+    s->half[0].prim[s->half[0].count++] = (struct aq_prim){
+        .kind = AQ_PRIM_ROTATE, .src = AQ_REG_QKV, .dst = AQ_REG_QKV, .weight = -1, .bias = -1};
+}
+
+static void add_frequencies(struct aq_model_steps *m)
+{
+    m->rotary = (struct aq_rotary){.dims = m->head_dim / 2, .factor = {1, 1}};
+    m->rotary.frequency[0] = calloc(m->rotary.dims / 2, sizeof(float));
+    assert_non_null(m->rotary.frequency[0]);
+}
+
+struct aq_model_steps plans_gated_model(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                        uint32_t vocab)
+{
+    struct aq_model_steps m = plans_model(layers, hidden, heads, vocab);
+    m.kv_heads = heads / 2;
+    for (uint32_t j = 0; j < m.step_count; j++) {
+        struct aq_step_desc *s = &m.step[j];
+        if (s->kind == AQ_STEP_ATTENTION) {
+            s->matrix[1].rows = s->matrix[2].rows = hidden / 2;
+            add_rotate(s);
+        } else if (s->kind == AQ_STEP_MLP) { /* fc1 is the gate */
+            add_product(s, &s->half[0], "up", 4 * hidden, hidden, AQ_REG_HIDDEN, AQ_REG_INNER);
+            s->half[0].prim[1].combine = AQ_COMBINE_MULTIPLY;
+        }
+    }
+    add_frequencies(&m);
+    aq_steps_finish(&m);
+    return m;
+}
+
+/* The second half of attention with the MLP beside it: its norm reads the stream first. */
+static void add_parallel_mlp(struct aq_step_desc *s, uint32_t hidden)
+{
+    struct aq_prim_list *post = &s->half[1];
+    post->prim[1] = post->prim[0];
+    post->prim[0] = (struct aq_prim){
+        .kind = AQ_PRIM_NORM, .src = AQ_REG_HIDDEN, .dst = AQ_REG_NORM, .weight = -1, .bias = -1};
+    post->count = 2;
+    add_product(s, post, "fc1", 4 * hidden, hidden, AQ_REG_NORM, AQ_REG_INNER);
+    add_product(s, post, "fc2", hidden, 4 * hidden, AQ_REG_INNER, AQ_REG_HIDDEN);
+}
+
+struct aq_model_steps plans_parallel_model(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                           uint32_t vocab)
+{
+    struct aq_model_steps from = plans_model(layers, hidden, heads, vocab), m = from;
+    assert_int_equal(aq_steps_open(&m, layers + 2, 6, 1, NULL), 0);
+    for (uint32_t j = 0; j < m.step_count; j++) {
+        uint32_t last = from.step_count - 1, as = j + 1 == m.step_count ? last : j ? 2 * j - 1 : 0;
+        struct aq_step_desc *s = &m.step[j], place = *s;
+        *s = from.step[as];
+        s->matrix = place.matrix;
+        s->vector = place.vector;
+        s->matrix_first = place.matrix_first;
+        s->vector_first = place.vector_first;
+        memcpy(s->matrix, from.step[as].matrix, s->matrix_count * sizeof(*s->matrix));
+        if (s->kind != AQ_STEP_ATTENTION)
+            continue;
+        add_rotate(s);
+        add_parallel_mlp(s, hidden);
+    }
+    aq_steps_close(&from);
+    add_frequencies(&m);
+    aq_steps_finish(&m);
+    return m;
+}
+
 struct dice {
     uint64_t seed, rolls;
 };
@@ -120,6 +191,7 @@ struct aq_block_shape plans_shape(uint32_t micro_batch, uint32_t micro_batches)
         .page_bytes = 4096,
         .prompt_max = 64,
         .keys_max = 128,
+        .positions_max = 128,
         .compute = AQ_F32,
         .kv_format = AQ_F16,
         .weight_format = AQ_F32,
@@ -159,7 +231,9 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
 
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed)
 {
-    return plans_draw_for(ret, plans_model, limits, seed);
+    static struct aq_model_steps (*const models[])(uint32_t, uint32_t, uint32_t, uint32_t) = {
+        plans_model, plans_gated_model, plans_parallel_model};
+    return plans_draw_for(ret, models[seed % AQ_ARRAY_LEN(models)], limits, seed);
 }
 
 bool plans_draw_for(struct planned *ret,

@@ -22,7 +22,16 @@ struct planned {
 /* OPT's steps: q, k, v, out, fc1, fc2 and a head, one of each a step as the architecture has it. */
 struct aq_model_steps plans_model(uint32_t layers, uint32_t hidden, uint32_t heads, uint32_t vocab);
 
-/* False: the draw was a plan that is refused (a ring too small for a step), by a sentence. */
+/* LLaMA's: two heads of q share one of k and v, which are turned by their positions, and fc1 is the
+ * gate of a product of as many rows. */
+struct aq_model_steps plans_gated_model(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                        uint32_t vocab);
+/* GPT-NeoX's: a layer is one step, whose second half has the MLP, too. */
+struct aq_model_steps plans_parallel_model(uint32_t layers, uint32_t hidden, uint32_t heads,
+                                           uint32_t vocab);
+
+/* A plan for one of the three models, by the seed.  False: the draw was a plan that is refused (a
+ * ring too small for a step), by a sentence. */
 bool plans_draw(struct planned *ret, const struct plan_limits *limits, uint64_t seed);
 /* The same plans for another model of the same size. */
 bool plans_draw_for(struct planned *ret,

@@ -3,6 +3,7 @@
  * broken on purpose they are rejected or still play right. */
 #include "base/prng.h"
 #include "policy/checker.h"
+#include "policy/host_product.h"
 #include "tests/test.h"
 #include "tests/unit/policy/hand.h"
 #include "tests/unit/policy/interleave.h"
@@ -158,37 +159,74 @@ static void a_program_of_twenty_thousand_ops_is_checked(void **state)
     plans_close(&p);
 }
 
-/* A half of an MLP that is more than one product is the device's: its panels stream. */
-static void products_of_a_gated_mlp_stay_with_the_device(void **state)
+static struct aq_plan half_on_the_host(void)
 {
-    for (int shape = 0; shape < 2; shape++) {
-        struct planned p = {.steps = plans_model(2, 128, 2, 200)};
-        p.plan = (struct aq_plan){
-            .shape = plans_shape(4, 2),
-            .placement = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE},
-            .separate = true,
-            .chunk_bytes = AQ_MIB,
-            .ring_chunks = 8,
-            .workspaces = 2,
-            .split_mlp = true,
-            .host_products = 50,
-        };
+    return (struct aq_plan){
+        .shape = plans_shape(4, 2),
+        .placement = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE},
+        .separate = true,
+        .chunk_bytes = AQ_MIB,
+        .ring_chunks = 8,
+        .workspaces = 2,
+        .split_mlp = true,
+        .host_products = 50,
+    };
+}
+
+/* Panels of the attention steps and of the MLP steps that the host computes with. */
+static void count_on_host(const struct planned *p, uint32_t ret[2])
+{
+    ret[0] = ret[1] = 0;
+    for (uint32_t j = 1; j + 1 < p->steps.step_count; j++) {
+        for (uint32_t i = 0; i < p->steps.step[j].matrix_count; i++)
+            ret[p->steps.step[j].kind == AQ_STEP_MLP] +=
+                p->stream.split[aq_matrix_index(&p->steps, j, i)].on_host;
+    }
+}
+
+/* Two products in one half that are not of the same columns of one output are the device's. */
+static void two_products_in_a_row_stay_with_the_device(void **state)
+{
+    for (int half = 0; half < 2; half++) {
+        struct planned p = {.steps = plans_model(2, 128, 2, 200), .plan = half_on_the_host()};
         for (uint32_t layer = 0; layer < 2; layer++) {
-            struct aq_prim_list *up = p.steps.step[2 + 2 * layer].half, *down = up + 1;
-            struct aq_prim_list *more = shape ? up : down; /* gate and up; two ways back */
-            more->prim[more->count++] = more->prim[0];
+            struct aq_prim_list *more = &p.steps.step[2 + 2 * layer].half[half];
+            more->prim[more->count++] = more->prim[0]; /* takes the place of the first, or adds */
         }
         plans_build(&p, AQ_ATTEND_DEVICE, 4);
         plans_check(&p);
-        uint32_t on_host[2] = {0};
-        for (uint32_t j = 1; j + 1 < p.steps.step_count; j++) {
-            for (uint32_t i = 0; i < p.steps.step[j].matrix_count; i++)
-                on_host[p.steps.step[j].kind == AQ_STEP_MLP] +=
-                    p.stream.split[aq_matrix_index(&p.steps, j, i)].on_host;
-        }
+        uint32_t on_host[2];
+        count_on_host(&p, on_host);
         assert_true(on_host[0] > 0 && aq_program_host_products(&p.program));
-        /* Half of the panels of the half that is one product: fc2's two a layer, or fc1's eight. */
-        assert_int_equal(on_host[1], shape ? 2 : 8);
+        /* Half of the panels of the other half: fc2's two a layer, or fc1's eight. */
+        assert_int_equal(on_host[1], half ? 8 : 2);
+        plans_close(&p);
+    }
+}
+
+/* Of a gate and what it multiplies the host computes the same columns, whatever the shares. */
+static void a_gate_and_what_it_multiplies_are_split_alike(void **state)
+{
+    for (uint32_t share = 1; share <= 100; share++) {
+        struct planned p = {.steps = plans_gated_model(2, 128, 2, 200), .plan = half_on_the_host()};
+        p.plan.host_products = share;
+        p.plan.placement.weights = (struct aq_shares){{share % 7, 100 - share % 7, 0}};
+        plans_build(&p, AQ_ATTEND_DEVICE, 4);
+        plans_check(&p);
+        uint32_t with = 0;
+        for (uint32_t j = 2; j + 1 < p.steps.step_count; j += 2) {
+            const struct aq_split *gate = &p.stream.split[aq_matrix_index(&p.steps, j, 0)];
+            const struct aq_split *up = &p.stream.split[aq_matrix_index(&p.steps, j, 2)];
+            assert_memory_equal(gate, up, sizeof(*gate));
+            struct aq_host_product h;
+            if (!aq_host_product_find(&h, &p.stream, &p.steps, &p.plan, AQ_OP_MLP_UP, j))
+                continue;
+            with++;
+            assert_int_equal(h.products.count, 2);
+            assert_int_equal(h.range_count, 1);
+            assert_int_equal(h.columns, AQ_PANEL_ROWS * gate->on_host);
+        }
+        assert_true(with == 2 || share < 20);
         plans_close(&p);
     }
 }
@@ -198,7 +236,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(programs_of_small_plans_play_right_in_any_order),
     cmocka_unit_test(mutants_of_plans_are_rejected_or_change_nothing),
     cmocka_unit_test(a_use_of_weights_that_is_forgotten_is_missed),
-    cmocka_unit_test(products_of_a_gated_mlp_stay_with_the_device),
+    cmocka_unit_test(two_products_in_a_row_stay_with_the_device),
+    cmocka_unit_test(a_gate_and_what_it_multiplies_are_split_alike),
     cmocka_unit_test(a_program_of_twenty_thousand_ops_is_checked),
 };
 

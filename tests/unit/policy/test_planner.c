@@ -59,10 +59,11 @@ static bool compare(struct aq_block_inputs in, const struct aq_hardware *hw, uin
 
 static void it_is_never_slower_than_the_plain_rule(void **state)
 {
-    struct aq_model_steps m = plans_model(4, 256, 4, 512);
+    struct aq_model_steps m[] = {plans_model(4, 256, 4, 512), plans_gated_model(4, 256, 4, 512),
+                                 plans_parallel_model(4, 256, 4, 512)};
     uint32_t found = 0, gained = 0;
     for (uint64_t i = 0; i < PLAIN_DRAWS; i++) {
-        struct aq_block_inputs in = plans_inputs(&m);
+        struct aq_block_inputs in = plans_inputs(&m[i % AQ_ARRAY_LEN(m)]);
         struct aq_hardware hw = machine(1e8 * (double)(1 + aq_prng_below(3, i, 0, 80)));
         in.separate = i % 2;
         in.budget[AQ_HOST] = (4 + aq_prng_below(3, i, 1, 40)) * AQ_MIB;
@@ -72,7 +73,8 @@ static void it_is_never_slower_than_the_plain_rule(void **state)
     }
     /* or else nothing was compared */
     assert_true(found >= PLAIN_DRAWS / 3 && gained >= PLAIN_DRAWS / 12);
-    aq_steps_close(&m);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(m); i++)
+        aq_steps_close(&m[i]);
 }
 
 static void what_fits_whole_stays_as_it_is(void **state)
@@ -310,28 +312,60 @@ static void one_side_attends_where_the_other_has_no_time(void **state)
     aq_steps_close(&m);
 }
 
-/* Of the first half of a gated MLP, two matrices of three, nothing stays with the host. */
-static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
+static struct aq_block with_half_on_the_host(const struct aq_model_steps *m)
 {
-    struct aq_model_steps m = plans_model(6, 256, 4, 512);
-    for (uint32_t layer = 0; layer < m.layers; layer++) {
-        struct aq_step_desc *mlp = &m.step[2 + 2 * layer];
-        mlp->matrix[mlp->matrix_count] = mlp->matrix[0];
-        mlp->half[0].prim[1] = mlp->half[0].prim[0];
-        mlp->half[0].prim[1].matrix[0] = (uint8_t)mlp->matrix_count++;
-        mlp->half[0].count = 2;
-    }
     struct aq_placement p = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, AQ_DEVICE};
-    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block_inputs in = plans_inputs(m);
     struct aq_block b = {0};
     in.separate = true;
     in.placement = &p;
     in.host_products = 50;
     in.micro_batch = 4;
     assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    return b;
+}
+
+/* The first half of a gated MLP is two matrices of three, half of whose panels stay with the host.
+ */
+static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
+{
+    struct aq_model_steps m = plans_gated_model(6, 256, 4, 512);
+    struct aq_block b = with_half_on_the_host(&m);
     assert_true(b.plan.split_mlp);
-    uint64_t half = 2 * aq_matrix_bytes(&m.step[2].matrix[0], AQ_BF16);
+    uint64_t half = aq_matrix_bytes(&m.step[2].matrix[0], AQ_BF16);
     assert_true(b.plan.ring_chunks * b.plan.chunk_bytes >= AQ_BLOCK_RING_STEPS * half);
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+/* There is nothing to split, and no rows to keep between two halves of an MLP. */
+static void a_layer_of_one_step_has_no_mlp_to_cut(void **state)
+{
+    struct aq_model_steps m = plans_parallel_model(6, 256, 4, 512);
+    struct aq_block b = with_half_on_the_host(&m);
+    const struct aq_program *p = &b.program;
+    assert_false(b.plan.split_mlp);
+    assert_int_equal(p->first[AQ_SLOT_INNER], p->first[AQ_SLOT_INNER + 1]);
+    assert_true(aq_block_tiles(&b.plan, &m).inner > 0);
+    assert_true(aq_program_host_products(p));
+    aq_block_close(&b);
+    aq_steps_close(&m);
+}
+
+static void a_window_is_refused_where_tokens_are_dropped(void **state)
+{
+    struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 32}};
+    struct aq_model_steps m = plans_gated_model(2, 128, 2, 200);
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block b = {0};
+    struct aq_err err;
+    m.step[3].window = 163;
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0); /* full */
+    assert_int_equal(aq_kv_policy_resolve(&in.kv, &kv, &err), 0);
+    assert_int_equal(aq_block_choose(&b, &in, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "--kv-policy: layer 1 sees only the last 163 of up to 164 "));
+    m.step[3].window = 164; /* never less than all */
+    assert_int_equal(aq_block_choose(&b, &in, &err), 0);
     aq_block_close(&b);
     aq_steps_close(&m);
 }
@@ -494,6 +528,8 @@ static void it_is_nearly_always_the_best_of_few_seats(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_ring_holds_the_larger_half_of_a_gated_mlp_twice),
+    cmocka_unit_test(a_layer_of_one_step_has_no_mlp_to_cut),
+    cmocka_unit_test(a_window_is_refused_where_tokens_are_dropped),
     cmocka_unit_test(it_is_nearly_the_best_of_a_grid),
     cmocka_unit_test(it_is_nearly_always_the_best_of_few_seats),
     cmocka_unit_test(it_is_never_slower_than_the_plain_rule),

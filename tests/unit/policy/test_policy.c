@@ -223,18 +223,19 @@ static struct aq_model_steps little_model(uint32_t layers)
         s->matrix[0].k = 64;
         s->matrix_count = 1;
         s->half[0].count = 1;
-        s->half[0].prim[0] = (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER,
-                                              .src = j ? AQ_REG_HIDDEN : AQ_REG_NONE,
-                                              .dst = s->kind == AQ_STEP_ATTENTION ? AQ_REG_QKV
-                                                     : s->kind == AQ_STEP_HEAD    ? AQ_REG_LOGITS
-                                                                                  : AQ_REG_HIDDEN,
-                                              .accumulate = s->kind == AQ_STEP_MLP,
-                                              .matrix_count = 1};
+        s->half[0].prim[0] =
+            (struct aq_prim){.kind = j ? AQ_PRIM_PRODUCT : AQ_PRIM_GATHER,
+                             .src = j ? AQ_REG_HIDDEN : AQ_REG_NONE,
+                             .dst = s->kind == AQ_STEP_ATTENTION ? AQ_REG_QKV
+                                    : s->kind == AQ_STEP_HEAD    ? AQ_REG_LOGITS
+                                                                 : AQ_REG_HIDDEN,
+                             .combine = s->kind == AQ_STEP_MLP ? AQ_COMBINE_ADD : AQ_COMBINE_SET,
+                             .matrix_count = 1};
         if (s->kind == AQ_STEP_ATTENTION) /* the way back costs nothing in this model */
             s->half[1] = (struct aq_prim_list){.prim = {{.kind = AQ_PRIM_NORM,
                                                          .src = AQ_REG_ATTENTION,
                                                          .dst = AQ_REG_HIDDEN,
-                                                         .accumulate = true}},
+                                                         .combine = AQ_COMBINE_ADD}},
                                                .count = 1};
     }
     aq_steps_finish(&m);
@@ -256,16 +257,24 @@ static void what_a_list_takes_and_leaves_follows_from_its_registers(void **state
     struct aq_prim norm = {.kind = AQ_PRIM_NORM, .src = AQ_REG_HIDDEN, .dst = AQ_REG_NORM};
     struct aq_prim gate = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_NORM, .dst = AQ_REG_INNER};
     struct aq_prim up = gate;
-    struct aq_prim down = {
-        .kind = AQ_PRIM_PRODUCT, .src = AQ_REG_INNER, .dst = AQ_REG_HIDDEN, .accumulate = true};
+    struct aq_prim down = {.kind = AQ_PRIM_PRODUCT,
+                           .src = AQ_REG_INNER,
+                           .dst = AQ_REG_HIDDEN,
+                           .combine = AQ_COMBINE_ADD};
     struct aq_prim dense = down;
-    up.accumulate = true;
+    up.combine = AQ_COMBINE_MULTIPLY;
     dense.src = AQ_REG_ATTENTION;
     expect_io(&(struct aq_prim_list){{norm, gate, up}, 3}, "H", "I");
     expect_io(&(struct aq_prim_list){{down}, 1}, "IH", "H");
     expect_io(&(struct aq_prim_list){{norm, gate, up, down}, 4}, "H", "H");
     /* Attention and MLP side by side: INNER stays in the list. */
     expect_io(&(struct aq_prim_list){{norm, dense, gate, down}, 4}, "HA", "H");
+    /* Without the gate, what is multiplied comes from before. */
+    expect_io(&(struct aq_prim_list){{norm, up}, 2}, "HI", "I");
+    struct aq_prim qkv = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_NORM, .dst = AQ_REG_QKV};
+    struct aq_prim rotate = {.kind = AQ_PRIM_ROTATE, .src = AQ_REG_QKV, .dst = AQ_REG_QKV};
+    expect_io(&(struct aq_prim_list){{norm, qkv, rotate}, 3}, "H", "Q");
+    expect_io(&(struct aq_prim_list){{rotate}, 1}, "Q", "Q"); /* behind the host's columns */
     struct aq_prim gather = {.kind = AQ_PRIM_GATHER, .dst = AQ_REG_EMBED};
     struct aq_prim project = {.kind = AQ_PRIM_PRODUCT, .src = AQ_REG_EMBED, .dst = AQ_REG_HIDDEN};
     struct aq_prim position = {.kind = AQ_PRIM_POSITION, .dst = AQ_REG_HIDDEN};

@@ -20,6 +20,7 @@ static void draw_lengths(struct aq_length *length)
 
 struct played {
     uint64_t prefill, decode, passes, mixed;
+    uint64_t window_pairs, window_keys, window_slots;
 };
 
 static struct played play(const struct aq_block *b, const struct aq_model_steps *m,
@@ -41,6 +42,9 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
             for (uint32_t i = 0; i < b->plan.part_count; i++) {
                 parts[0] += pass[k].part[i].prefill_rows;
                 parts[1] += pass[k].part[i].decode_rows;
+                p.window_pairs += pass[k].part[i].window_pairs;
+                p.window_keys += pass[k].part[i].window_keys;
+                p.window_slots += pass[k].part[i].window_slots;
             }
             assert_int_equal(parts[0], pass[k].prefill_rows);
             assert_int_equal(parts[1], pass[k].decode_rows);
@@ -58,6 +62,46 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
     aq_seating_close(s);
     free(pass);
     return p;
+}
+
+/* Adds what the queries of a sequence see through a window, key by key; of decoded ones, the
+ * head-blocks, too. */
+static void see_through(struct played *to, const struct aq_length *l, uint32_t window)
+{
+    for (uint32_t query = 0; query + 1 < l->prompt + l->max_new; query++) {
+        bool blocks[8] = {false};
+        for (uint32_t key = 0; key <= query; key++) {
+            if (query - key >= window)
+                continue;
+            *(query < l->prompt ? &to->window_pairs : &to->window_keys) += 1;
+            blocks[key / AQ_HEAD_BLOCK_SLOTS] = true;
+        }
+        for (uint32_t i = 0; i < AQ_ARRAY_LEN(blocks) && query >= l->prompt; i++)
+            to->window_slots += blocks[i] ? AQ_HEAD_BLOCK_SLOTS : 0;
+    }
+}
+
+static void windows_are_counted_key_by_key(void **state)
+{
+    static const uint32_t windows[] = {1, 31, 32, 33, 50, 163};
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(windows); i++) {
+        struct aq_model_steps m = plans_model(3, 64, 4, 128);
+        struct aq_block_inputs in = plans_inputs(&m);
+        struct aq_length length[LENGTHS];
+        struct played want = {0};
+        m.step[3].window = windows[i];
+        in.micro_batch = 5;
+        struct aq_block b = plans_choose(&in);
+        draw_lengths(length);
+        for (uint32_t n = 0; n < LENGTHS; n++)
+            see_through(&want, &length[n], windows[i]);
+        struct played p = play(&b, &m, length, LENGTHS, LENGTHS, true);
+        assert_int_equal(p.window_pairs, want.window_pairs);
+        assert_int_equal(p.window_keys, want.window_keys);
+        assert_int_equal(p.window_slots, want.window_slots);
+        aq_block_close(&b);
+        aq_steps_close(&m);
+    }
 }
 
 static void every_sequence_is_played_to_its_end(void **state)
@@ -151,6 +195,7 @@ static void of_very_many_lengths_some_are_kept(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(windows_are_counted_key_by_key),
     cmocka_unit_test(every_sequence_is_played_to_its_end),
     cmocka_unit_test(a_whole_block_at_a_time_fills_then_decodes),
     cmocka_unit_test(a_job_of_equal_sequences_takes_as_long_as_its_blocks),

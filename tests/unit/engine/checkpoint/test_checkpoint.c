@@ -222,6 +222,20 @@ static void the_index_decides_where_a_tensor_comes_from(void **state)
     dir_remove(&d);
 }
 
+/* Some publishers lay the same weights beside the shards once more, in a form of their own. */
+static void files_that_the_index_does_not_name_are_not_opened(void **state)
+{
+    struct dir d = dir_make();
+    dir_safetensors(&d, "one", "a", 1.0f);
+    dir_safetensors(&d, "consolidated.safetensors", "layers.0.a", 2.0f);
+    dir_text(&d, "model.safetensors.index.json", "{\"weight_map\": {\"a\": \"one\"}}");
+    struct aq_checkpoint *c = open_ok(d.path);
+    assert_int_equal(aq_checkpoint_count(c), 1);
+    assert_true(first_value(c, "a") == 1.0f);
+    aq_checkpoint_close(c);
+    dir_remove(&d);
+}
+
 static void a_tensor_in_two_shards_is_refused(void **state)
 {
     struct dir d = dir_make();
@@ -392,6 +406,12 @@ static void a_directory_without_weights_says_what_was_looked_for(void **state)
     assert_contains(open_error(d.path, -ENOENT), "found tf_model.h5, which is not read");
     assert_contains(open_error(dir_path(&d, "tf_model.h5"), -ENOEXEC), "expected a directory");
     assert_contains(open_error(dir_path(&d, "nothing"), -ENOENT), "nothing");
+    dir_remove(&d);
+    d = dir_make();
+    dir_text(&d, "small.Q4_K_M.gguf", "GGUF");
+    assert_contains(open_error(d.path, -ENOENT), "found small.Q4_K_M.gguf, which is not read");
+    dir_safetensors(&d, "consolidated.safetensors", "a", 1.0f);
+    assert_contains(open_error(d.path, -ENOENT), "found consolidated.safetensors, which is not");
     dir_remove(&d);
 }
 
@@ -611,6 +631,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(safetensors_win_over_bin),
     cmocka_unit_test(shards_of_either_format_are_one_list),
     cmocka_unit_test(the_index_decides_where_a_tensor_comes_from),
+    cmocka_unit_test(files_that_the_index_does_not_name_are_not_opened),
     cmocka_unit_test(a_tensor_in_two_shards_is_refused),
     cmocka_unit_test(everything_that_is_wrong_is_named_at_once),
     cmocka_unit_test(a_few_missing_files_are_named_one_by_one),

@@ -87,6 +87,7 @@ struct example {
     enum aq_dtype compute, weights;
     uint32_t m;
     bool deterministic;
+    enum aq_combine combine;
     uint32_t launches_max; /* that are made together, of an odd number of rows */
 };
 
@@ -127,7 +128,7 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                            .w_layout = AQ_LAYOUT_GROUP64,
                            .bias = bias_there,
                            .activation = AQ_ACT_GELU,
-                           .accumulate = true,
+                           .combine = e->combine,
                            .y = y,
                            .y_dtype = AQ_F32,
                            .y_stride = COLUMNS};
@@ -205,18 +206,30 @@ static void check_example(struct example e)
     free(panels);
 }
 
+/* What a matrix holds before products are put into it. */
+static float first_of(uint32_t i)
+{
+    return 1 + (float)(i % 7);
+}
+
 /* Five rows, which go by codes, in two products with what follows each. */
-static void multiply_some(float ret[ROWS_MAX * COLUMNS], uint32_t launches_max)
+static void multiply_some(float ret[ROWS_MAX * COLUMNS], enum aq_combine combine,
+                          uint32_t launches_max)
 {
     static uint16_t x[ROWS_MAX * K];
     static const float bias[COLUMNS];
-    struct example e = {.compute = AQ_F16, .weights = AQ_Q8, .m = 5, .launches_max = launches_max};
+    struct example e = {.compute = AQ_F16,
+                        .weights = AQ_Q8,
+                        .m = 5,
+                        .combine = combine,
+                        .launches_max = launches_max};
     void *panels = malloc(5 * aq_panel_bytes(e.weights, K));
     assert_non_null(panels);
     pack(panels, e.weights);
     for (uint32_t i = 0; i < ROWS_MAX * K; i++)
         x[i] = aq_f16_from_f32(draw(20, i));
-    memset(ret, 0, ROWS_MAX * COLUMNS * sizeof(*ret));
+    for (uint32_t i = 0; i < ROWS_MAX * COLUMNS; i++)
+        ret[i] = first_of(i);
     multiply(ret, &e, x, panels, bias);
     free(panels);
 }
@@ -225,9 +238,9 @@ static void launches_that_there_is_no_room_for_are_made_behind_the_others(void *
 {
     static float want[ROWS_MAX * COLUMNS], got[ROWS_MAX * COLUMNS];
     (void)state;
-    multiply_some(want, 0);
+    multiply_some(want, AQ_COMBINE_ADD, 0);
     for (uint32_t room = 1; room <= 4; room++) {
-        multiply_some(got, room);
+        multiply_some(got, AQ_COMBINE_ADD, room);
         assert_int_equal(g.by_codes, 2);
         assert_memory_equal(got, want, sizeof(want));
     }
@@ -239,12 +252,25 @@ static void nothing_is_launched_behind_a_failure(void **state)
     (void)state;
     g.fails = true;
     for (uint32_t room = 0; room <= 4; room++) {
-        multiply_some(got, room);
+        multiply_some(got, AQ_COMBINE_ADD, room);
         assert_int_equal(g.by_codes, 1);
         for (uint32_t i = 0; i < ROWS_MAX * COLUMNS; i++)
-            assert_true(got[i] == 0);
+            assert_true(got[i] == first_of(i));
     }
     g.fails = false;
+}
+
+static void products_are_set_added_or_multiplied(void **state)
+{
+    static float set[ROWS_MAX * COLUMNS], sum[ROWS_MAX * COLUMNS], product[ROWS_MAX * COLUMNS];
+    (void)state;
+    multiply_some(set, AQ_COMBINE_SET, 0);
+    multiply_some(sum, AQ_COMBINE_ADD, 0);
+    multiply_some(product, AQ_COMBINE_MULTIPLY, 0);
+    for (uint32_t i = 0; i < 5 * COLUMNS; i++) {
+        assert_true(sum[i] == first_of(i) + set[i]);
+        assert_true(product[i] == first_of(i) * set[i]);
+    }
 }
 
 static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
@@ -254,6 +280,7 @@ static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
     for (size_t i = 0; i < 4 * AQ_ARRAY_LEN(m_values); i++) {
         struct example e = {.compute = i % 2 ? AQ_BF16 : AQ_F16,
                             .weights = i / 2 % 2 ? AQ_Q8 : AQ_Q4,
+                            .combine = AQ_COMBINE_ADD,
                             .m = m_values[i / 4]};
         check_example(e);
     }
@@ -261,6 +288,7 @@ static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
+    cmocka_unit_test(products_are_set_added_or_multiplied),
     cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
     cmocka_unit_test(nothing_is_launched_behind_a_failure),
 };

@@ -252,7 +252,7 @@ struct plain {
     double column[HEADS][N_MAX];
 };
 
-static void plain_stats(struct plain *p, const struct rows *r, float scale)
+static void plain_stats(struct plain *p, const struct rows *r, float scale, uint32_t window)
 {
     memset(p->column, 0, sizeof(p->column));
     for (uint32_t h = 0; h < HEADS; h++) {
@@ -263,11 +263,11 @@ static void plain_stats(struct plain *p, const struct rows *r, float scale)
                 for (uint32_t d = 0; d < DIM; d++)
                     dot += (double)r->qk[i][h * DIM + d] *
                            (double)r->qk[j][(HEADS + h / (HEADS / KV_HEADS)) * DIM + d];
-                e[j] = exp(dot * (double)scale);
+                e[j] = i - j < window ? exp(dot * (double)scale) : 0;
                 sum += e[j];
                 max = fmax(max, e[j]);
             }
-            for (uint32_t j = 0; j <= i; j++) {
+            for (uint32_t j = i + 1 > window ? i + 1 - window : 0; j <= i; j++) {
                 p->below[h] += e[j] < 0.01 * max;
                 p->entries[h]++;
                 p->column[h][j] += e[j] / sum;
@@ -305,10 +305,12 @@ static void attention_statistics_equal_plain_ones(void **state)
         uint32_t prompt = i / LAYERS, layer = i % LAYERS;
         struct rows *at = &r[prompt][layer];
         draw_rows(at, 10 + i, lengths[prompt]);
+        uint32_t window = layer ? 18 : 0; /* of the second layer */
         struct aq_attention_rows rows = {
-            layer, at->n, at->qk[0], at->qk[0] + HEADS * DIM, (HEADS + KV_HEADS) * DIM, at->ids};
+            layer,   at->n, at->qk[0], at->qk[0] + HEADS * DIM, (HEADS + KV_HEADS) * DIM,
+            at->ids, window};
         aq_attention_stats_add(s, pool, &rows);
-        plain_stats(&p[layer], at, opts.scale);
+        plain_stats(&p[layer], at, opts.scale, window ? window : N_MAX);
         for (uint32_t h = 0; h < HEADS; h++) {
             qsort(p[layer].column[h], at->n, sizeof(double), rising);
             first[layer] += p[layer].column[h][at->n - 1] / at->n / HEADS / 2;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Products of which the host computes columns, next to the panels in its memory: the same bits as
- * with everything in one memory, for norms before and behind the products, matrices that end in the
- * middle of a panel, every format of the weights, one micro-batch and several, any share; and those
- * panels do not cross the link. */
+ * with everything in one memory, for norms before and behind the products, gates, matrices that end
+ * in the middle of a panel, every format of the weights, one micro-batch and several, any share;
+ * and those panels do not cross the link. */
 #include "offload/device.h"
 #include "policy/checker.h"
 #include "policy/host_product.h"
@@ -18,38 +18,63 @@
 
 enum { SEQUENCES = 7, PROMPT = 40, TOKENS = 6, VOCAB = 300 };
 
-static char before_path[TEMP_PATH_MAX], behind_path[TEMP_PATH_MAX];
+/* OPT with norms before and behind its products, with half a panel left over in q, k, v and out,
+ * and a quarter in fc1; LLaMA, whose gate and the product that it multiplies are shared, with two
+ * heads of k and v; GPT-NeoX, whose second half is the device's. */
+enum model { BEFORE, BEHIND, GATED, PARALLEL, MODELS };
 
-/* Half a panel is left over in q, k, v and out, a quarter in fc1. */
-static void write_shape(char path[TEMP_PATH_MAX], bool norm_before)
+static const struct {
+    const char *config;
+    uint32_t shared; /* products of a layer of which the host computes columns */
+} models[MODELS] = {
+    [BEFORE] = {"\"model_type\": \"opt\", \"activation_function\": \"relu\", "
+                "\"do_layer_norm_before\": true, \"ffn_dim\": 336, \"num_attention_heads\": 5, "
+                "\"word_embed_proj_dim\": 160, \"enable_bias\": true",
+                4},
+    [BEHIND] = {"\"model_type\": \"opt\", \"activation_function\": \"relu\", "
+                "\"do_layer_norm_before\": false, \"ffn_dim\": 336, \"num_attention_heads\": 5, "
+                "\"word_embed_proj_dim\": 160, \"enable_bias\": true",
+                4},
+    [GATED] = {"\"model_type\": \"llama\", \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-5, "
+               "\"intermediate_size\": 336, \"num_attention_heads\": 6, "
+               "\"num_key_value_heads\": 2, \"head_dim\": 32, \"mlp_bias\": true",
+               4},
+    [PARALLEL] = {"\"model_type\": \"gpt_neox\", \"hidden_act\": \"gelu\", "
+                  "\"intermediate_size\": 336, \"num_attention_heads\": 5, \"rotary_pct\": 0.25",
+                  1},
+};
+static char paths[MODELS][TEMP_PATH_MAX];
+
+static void write_shape(char path[TEMP_PATH_MAX], const char *config)
 {
     FILE *f = fdopen(temp_file(path, "shape"), "w");
     assert_non_null(f);
     fprintf(f,
-            "{\"architectures\": [\"OPTForCausalLM\"], \"model_type\": \"opt\", "
-            "\"activation_function\": \"relu\", \"bos_token_id\": 2, \"pad_token_id\": 1, "
-            "\"eos_token_id\": 2, \"do_layer_norm_before\": %s, \"ffn_dim\": 336, "
-            "\"hidden_size\": 160, \"max_position_embeddings\": 128, \"num_attention_heads\": 5, "
-            "\"num_hidden_layers\": 3, \"torch_dtype\": \"float16\", \"vocab_size\": %d, "
-            "\"word_embed_proj_dim\": 160, \"enable_bias\": true}",
-            norm_before ? "true" : "false", VOCAB);
+            "{%s, \"bos_token_id\": 2, \"eos_token_id\": 2, \"hidden_size\": 160, "
+            "\"max_position_embeddings\": 128, \"num_hidden_layers\": 3, "
+            "\"torch_dtype\": \"float16\", \"vocab_size\": %d}",
+            config, VOCAB);
     assert_int_equal(fclose(f), 0);
 }
 
 static int set_up(void **state)
 {
-    write_shape(before_path, true);
-    write_shape(behind_path, false);
+    for (int i = 0; i < MODELS; i++)
+        write_shape(paths[i], models[i].config);
     return 0;
 }
 
 static int tear_down(void **state)
 {
-    return unlink(before_path) | unlink(behind_path);
+    int rc = 0;
+    for (int i = 0; i < MODELS; i++)
+        rc |= unlink(paths[i]);
+    return rc;
 }
 
 struct example {
-    bool norm_before, serial, fuse_layer;
+    enum model model;
+    bool serial, fuse_layer;
     int compute, weights;
     const char *attention, *share;
     uint32_t micro_batches;
@@ -87,7 +112,7 @@ static void check_ledger(const struct aq_engine *e)
 static void run(struct told *ret, const struct example *x, const char *share)
 {
     struct aq_engine_opts o = {
-        .shape = x->norm_before ? before_path : behind_path,
+        .shape = paths[x->model],
         .random_weights = true,
         .random_seed = 5,
         .compute = x->compute,
@@ -130,15 +155,21 @@ static void run(struct told *ret, const struct example *x, const char *share)
 }
 
 static const struct example examples[] = {
-    {true, false, false, AQ_F32, AQ_F32, "device", "100%", 1},
-    {true, false, false, AQ_BF16, AQ_BF16, "host", "0.4", 2},
-    {false, false, false, AQ_F32, AQ_F16, "device", "35%", 2},
-    {false, false, true, AQ_BF16, AQ_F16, "host", "1", 3},
-    {false, true, false, AQ_BF16, AQ_BF16, "split", "60%", 1},
-    {true, false, true, AQ_BF16, AQ_Q4, "device", "50%", 1},
-    {true, false, false, AQ_F32, AQ_Q4, "host", "50%", 2},
-    {false, false, false, AQ_BF16, AQ_Q8, "split", "70%", 3},
-    {true, true, false, AQ_F32, AQ_Q8, "device", "1.0", 2},
+    {BEFORE, false, false, AQ_F32, AQ_F32, "device", "100%", 1},
+    {BEFORE, false, false, AQ_BF16, AQ_BF16, "host", "0.4", 2},
+    {BEHIND, false, false, AQ_F32, AQ_F16, "device", "35%", 2},
+    {BEHIND, false, true, AQ_BF16, AQ_F16, "host", "1", 3},
+    {BEHIND, true, false, AQ_BF16, AQ_BF16, "split", "60%", 1},
+    {BEFORE, false, true, AQ_BF16, AQ_Q4, "device", "50%", 1},
+    {BEFORE, false, false, AQ_F32, AQ_Q4, "host", "50%", 2},
+    {BEHIND, false, false, AQ_BF16, AQ_Q8, "split", "70%", 3},
+    {BEFORE, true, false, AQ_F32, AQ_Q8, "device", "1.0", 2},
+    {GATED, false, false, AQ_F32, AQ_F32, "device", "100%", 1},
+    {GATED, false, true, AQ_BF16, AQ_BF16, "host", "45%", 2},
+    {GATED, true, false, AQ_BF16, AQ_Q4, "split", "60%", 2},
+    {GATED, false, false, AQ_F32, AQ_Q8, "device", "70%", 3},
+    {PARALLEL, false, false, AQ_F32, AQ_F16, "device", "50%", 2},
+    {PARALLEL, false, true, AQ_BF16, AQ_BF16, "host", "1", 1},
 };
 
 static void tokens_are_the_same_bits(void **state)
@@ -150,8 +181,8 @@ static void tokens_are_the_same_bits(void **state)
         run(&want, x, NULL);
         run(&got, x, x->share);
         assert_int_equal(want.products, 0);
-        /* Each half of each layer's attention and MLP, for each micro-batch. */
-        assert_int_equal(got.products, 3 * 4 * x->micro_batches);
+        /* In each layer, for each micro-batch. */
+        assert_int_equal(got.products, 3 * models[x->model].shared * x->micro_batches);
         assert_int_equal(got.merges, got.products);
         if (!crowd_same(&want.crowd, &got.crowd, difference, sizeof(difference)))
             fail_msg("example %u: %s", i, difference);
@@ -177,7 +208,7 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
 {
     static const enum aq_op_kind kinds[] = {AQ_OP_PRE, AQ_OP_POST, AQ_OP_MLP_UP, AQ_OP_MLP_DOWN};
     struct crowd crowd;
-    struct aq_engine_opts o = {.shape = behind_path,
+    struct aq_engine_opts o = {.shape = paths[BEHIND],
                                .random_weights = true,
                                .compute = AQ_F32,
                                .weight_format = AQ_F32,
@@ -203,9 +234,11 @@ static void ranges_are_the_panels_that_do_not_stream(void **state)
             if (!aq_host_product_find(&h, &b->stream, steps, &b->plan, kinds[i], j))
                 continue;
             uint32_t at = 0;
+            struct aq_prim_list list = aq_op_prims(kinds[i], &steps->step[j]);
             for (uint32_t r = 0; r < h.range_count; r++) {
                 const struct aq_host_range *x = &h.range[r];
-                const struct aq_matrix_desc *d = &steps->step[j].matrix[x->matrix];
+                const struct aq_prim *p = &list.prim[h.products.first];
+                const struct aq_matrix_desc *d = &steps->step[j].matrix[p->matrix[x->place]];
                 assert_int_equal(x->at, at);
                 assert_int_equal(x->first % AQ_PANEL_ROWS, 0);
                 assert_true(x->first + x->rows <= d->rows && x->column >= x->first);

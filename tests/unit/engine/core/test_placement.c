@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Wherever weights, KV cache and hidden states live, and however they get to where they are needed,
- * what comes out is the same bits: random plans on the small trained model, each against the run of
- * the same formats and KV policy with everything in memory, one op after the other.
+ * what comes out is the same bits: random plans on the small trained model and on random ones of
+ * other families, each against the run of the same formats and KV policy with everything in memory,
+ * one op after the other.
  *
  * AQ_PLACEMENT_DRAWS sets how many are drawn, AQ_PLACEMENT_SEED from which seed, and
  * AQ_PLACEMENT_FIRST the number of the first. */
@@ -9,6 +10,7 @@
 #include "offload/disk.h"
 #include "policy/checker.h"
 #include "tests/alloc_trap.h"
+#include "tests/random_model.h"
 #include "tests/sim/drawn.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -21,19 +23,31 @@
 #include <unistd.h>
 
 enum {
-    DRAWS = TEST_SLOW ? 6 : 60,
+    DRAWS = TEST_SLOW ? 10 : 100,
     CROWD = TEST_SLOW ? 4 : 9,
     PROMPT = TEST_SLOW ? 70 : 75,
     TOKENS = TEST_SLOW ? 10 : 44,
 };
 
-enum { VOCAB = 4096, DTYPES = AQ_DTYPE_COUNT };
+enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
+
+/* Every second draw is of the trained model. */
+static const struct random_model random_models[] = {
+    {RANDOM_LLAMA, 3, 192, 6, 2, 32, VOCAB, CONTEXT, 2},
+    {RANDOM_NEOX, 3, 192, 6, 6, 32, VOCAB, CONTEXT, 2},
+    {RANDOM_QWEN3, 2, 192, 14, 2, 24, VOCAB, CONTEXT, 2}, /* heads wider than the stream */
+    {RANDOM_MISTRAL, 2, 192, 4, 4, 48, VOCAB, CONTEXT, 2, .window = 40},
+};
+enum { MODELS = 1 + AQ_ARRAY_LEN(random_models) };
 
 static struct {
-    char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[2][TEMP_INSIDE_MAX], model[4096];
+    char root[TEMP_PATH_MAX], cache[TEMP_INSIDE_MAX], scratch[2][TEMP_INSIDE_MAX];
+    char model[MODELS][4096];
     struct drawn_place place;
-    struct crowd *reference[DTYPES][DTYPES][DTYPES][DRAWN_KV]; /* by compute, weights, KV, policy */
+    /* By model, compute, weights, KV, policy. */
+    struct crowd *reference[MODELS][DTYPES][DTYPES][DTYPES][DRAWN_KV];
     struct crowd *crowd;
+    uint32_t now; /* the model drawn */
     uint64_t seed;
     unsigned ran, refused, dropped, host_products, lanes[AQ_LANE_COUNT];
 } rig;
@@ -65,8 +79,12 @@ static int set_up(void **state)
 {
     (void)state;
     struct aq_disk_place look;
-    snprintf(rig.model, sizeof(rig.model), "%s", test_data_path("tiny-opt"));
+    snprintf(rig.model[0], sizeof(rig.model[0]), "%s", test_data_path("tiny-opt"));
     temp_dir(rig.root, "placement");
+    for (uint32_t i = 1; i < MODELS; i++) {
+        snprintf(rig.model[i], sizeof(rig.model[i]), "%s/model%u", rig.root, i);
+        random_model_write(rig.model[i], &random_models[i - 1], i);
+    }
     make_dir(rig.cache, sizeof(rig.cache), "cache");
     make_dir(rig.scratch[0], sizeof(rig.scratch[0]), "one");
     make_dir(rig.scratch[1], sizeof(rig.scratch[1]), "two");
@@ -86,12 +104,9 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    for (int c = 0; c < DTYPES; c++) {
-        for (int w = 0; w < DTYPES; w++) {
-            for (int i = 0; i < DTYPES * DRAWN_KV; i++)
-                free(rig.reference[c][w][i / DRAWN_KV][i % DRAWN_KV]);
-        }
-    }
+    struct crowd **all = &rig.reference[0][0][0][0][0];
+    for (size_t i = 0; i < sizeof(rig.reference) / sizeof(*all); i++)
+        free(all[i]);
     free(rig.crowd);
     return temp_remove(rig.root);
 }
@@ -99,12 +114,13 @@ static int tear_down(void **state)
 /* The same sequences for every run. */
 static void fresh_crowd(struct crowd *c)
 {
-    crowd_draw(c, rig.seed, CROWD, PROMPT, TOKENS, VOCAB);
+    crowd_draw(c, rig.seed, CROWD, PROMPT, TOKENS, rig.now ? VOCAB : TRAINED_VOCAB);
 }
 
 static const struct crowd *reference(const struct aq_engine_opts *opts, uint32_t policy)
 {
-    struct crowd **c = &rig.reference[opts->compute][opts->weight_format][opts->kv_format][policy];
+    struct crowd **c =
+        &rig.reference[rig.now][opts->compute][opts->weight_format][opts->kv_format][policy];
     if (*c && policy < DRAWN_KV - 1)
         return *c;
     struct aq_engine_opts o = drawn_reference(opts);
@@ -152,16 +168,21 @@ static void check_program(const struct aq_engine *e, const struct drawn *d)
 
 static void run_draw(uint64_t number)
 {
-    struct drawn d = {.opts = {.model_dir = rig.model}};
+    rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
+    struct drawn d = {.opts = {.model_dir = rig.model[rig.now]}};
     struct aq_engine *e;
     struct aq_err err = {0};
     char difference[256];
     drawn_formats(&d.opts, rig.seed, number);
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
+    if (rig.now && random_models[rig.now - 1].window) { /* all of its keys are kept */
+        d.opts.kv = (struct aq_kv_policy){0};
+        policy = 0;
+    }
     drawn_plan(&d, rig.seed, number, &rig.place);
     snprintf(running, sizeof(running),
-             "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: %s\n",
-             (unsigned long long)rig.seed, (unsigned long long)number, d.text);
+             "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: model %u, %s\n",
+             (unsigned long long)rig.seed, (unsigned long long)number, rig.now, d.text);
     fresh_crowd(rig.crowd);
     if (aq_engine_open(&e, &d.opts, &err) < 0)
         fail_msg("%s: open: %s", running, err.text);

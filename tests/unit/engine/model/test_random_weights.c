@@ -91,6 +91,17 @@ static void values_are_nearly_normal_at_the_scale_of_their_kind(void **state)
     must_be_normal("final_layer_norm.weight", 1, 0.02);
 }
 
+/* Matrices that are rows of one tensor are drawn each by its own name, at the tensor's scale. */
+static void rows_of_a_tensor_have_its_scale(void **state)
+{
+    must_be_normal("layers.0.attention.query_key_value.weight#q", 0, 0.02);
+    must_be_normal("layers.0.attention.query_key_value.bias#q", 0, 0.01);
+    must_be_normal("layers.0.fc2.weight#half", 0, 0.02 / sqrt(24));
+    struct aq_random_tensor q = aq_random_tensor(7, "a.weight#q", writers, 12),
+                            k = aq_random_tensor(7, "a.weight#k", writers, 12);
+    assert_true(q.key != k.key);
+}
+
 /* Correlation of the table's entries with those `rows` further down and `cols` to the right. */
 static double correlation(const float *a, size_t rows, size_t cols)
 {
@@ -130,6 +141,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(seed_and_name_choose_the_values),
     cmocka_unit_test(the_bits_are_fixed),
     cmocka_unit_test(values_are_nearly_normal_at_the_scale_of_their_kind),
+    cmocka_unit_test(rows_of_a_tensor_have_its_scale),
     cmocka_unit_test(neighbours_are_uncorrelated),
     cmocka_unit_test(no_row_equals_another),
 };
