@@ -105,7 +105,7 @@ typedef void aq_pack_panel_fn(void *dst, enum aq_dtype dst_dtype, enum aq_layout
 /* dst panel i = panel i of src, each number as a product of dst_dtype's compute type takes it: once
  * for all products with a matrix that is not in the compute type, instead of once per ~250 rows.
  *   src  `panels` panels in src_dtype (f32, f16, bf16, int8, int4), layout aq_layout_cpu(src_dtype)
- *   dst  as many in dst_dtype, f32 or bf16, aq_panel_bytes(dst_dtype, k) apart; what lies past
+ *   dst  as many in dst_dtype, f32 or bf16, aq_panel_bytes(dst_dtype, k) apart; the part past
  *        column k (of K padded to an even number) is not written
  * Reads and writes each byte once. */
 struct aq_unpack {
@@ -195,7 +195,7 @@ AQ_NO_HOLES_END
 
 /* ---- attention over pages of head-blocks ------------------------------------------------- */
 
-/* What is remembered of the slots of a (sequence, layer), beside K and V.  Row h begins at
+/* The memory of the slots of a (sequence, layer), beside K and V.  Row h begins at
  * h * stride; the pointers may be NULL where the rule does not need them. */
 struct aq_attn_slots {
     float *score;       /* [kv_heads][stride]; NULL: no scores */
@@ -220,7 +220,7 @@ struct aq_attn_seq {
     uint32_t len_step;
     uint32_t row;  /* first row of this sequence in q, k_new, v_new, out */
     uint32_t rows; /* its query rows: query i (of rows) sees keys [0, len - rows + i] */
-    /* What follows is for caches that shrink; all zero where nothing is remembered. */
+    /* The members below are for caches that shrink; all zero where nothing is remembered. */
     struct aq_attn_slots slots;
     uint32_t position; /* original position of its first row */
     uint32_t recent;   /* positions that the next victim is not taken from (aq_kv_victim_fn) */
@@ -235,7 +235,7 @@ enum aq_attn_victim {
 };
 
 AQ_NO_HOLES_BEGIN
-/* What is remembered of a query's probabilities, and which key is given up: c(i, j) is the sum,
+/* How a query's probabilities count for its keys, and which key is given up: c(i, j) is the sum,
  * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j. */
 struct aq_attn_rule {
     enum aq_attn_victim victim;

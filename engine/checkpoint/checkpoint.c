@@ -302,7 +302,7 @@ static int choose_files(struct aq_checkpoint *c, struct aq_err *reterr)
 
 /* ---- opening the files ---- */
 
-/* What a file is that is no weight file at all, NULL when it may be one. */
+/* The kind of a file that is no weight file at all; NULL when it may be one. */
 static const char *stub_kind(const struct aq_tensor_file *f)
 {
     char head[64] = "";

@@ -34,7 +34,7 @@ enum aq_pickle_kind {
     AQ_PICKLE_TENSOR,
 };
 
-/* What BINPERSID of ('storage', type, key, location, numel[, view]) says. */
+/* The storage that BINPERSID of ('storage', type, key, location, numel[, view]) names. */
 struct aq_pickle_storage {
     const struct aq_element *element; /* NULL: untyped, numel counts bytes */
     const char *key;                  /* not NUL-terminated */

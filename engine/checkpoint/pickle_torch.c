@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What torch.save's pickles mean: the names they may refer to, and what calling them gives.
+ * The meaning of torch.save's pickles: the names they may refer to, and the values of calls.
  * torch/_utils.py and torch/serialization.py. */
 #include "engine/checkpoint/pickle_machine.h"
 

@@ -183,7 +183,7 @@ static json_t *hash_json(uint64_t hash)
     return json_string(hex);
 }
 
-/* What a description is for: the plan leaves the checksums out, the identity those of tiles. */
+/* The purpose of a description: the plan leaves the checksums out, the identity those of tiles. */
 enum detail { FOR_PLAN, FOR_IDENTITY, IN_FULL };
 
 static int add_sums(json_t *o, const struct aq_store_item *item, enum detail detail)
@@ -229,7 +229,7 @@ static json_t *step_json(const struct aq_store_manifest *m, const struct aq_stor
                      "bytes", (json_int_t)step->bytes, "items", items);
 }
 
-/* What both hashes cover, and the document holds: all but directories and files. */
+/* The part of the document that both hashes cover: all but directories and files. */
 static json_t *body_json(const struct aq_store_manifest *m, enum detail detail)
 {
     json_t *steps = json_array();
@@ -713,7 +713,7 @@ static int parse_header(struct aq_store_manifest *m, const json_t *root, struct 
     return 0;
 }
 
-/* What the manifest says of itself must be so. */
+/* The manifest's own hash and size must be right. */
 static int check_hashes(const struct aq_store_manifest *m, const json_t *root,
                         struct aq_err *reterr)
 {

@@ -109,7 +109,7 @@ static zip_int64_t source_call(void *user, void *data, zip_uint64_t bytes, zip_s
 
 /* ---- opening ---- */
 
-/* What one end record, at `end` in the file, and the zip64 record before it claim. */
+/* The claims of one end record, at `end` in the file, and of the zip64 record before it. */
 static int check_end_record(const struct aq_tensor_file *file, const uint8_t *end,
                             const uint8_t *locator, uint64_t position, struct aq_err *reterr)
 {
@@ -129,7 +129,7 @@ static int check_end_record(const struct aq_tensor_file *file, const uint8_t *en
     if (entries > AQ_TORCHZIP_ENTRIES_MAX)
         return aq_error(reterr, -ENOEXEC, "zip archive: expected at most %d entries, found %llu",
                         AQ_TORCHZIP_ENTRIES_MAX, (unsigned long long)entries);
-    /* What does not fit in front of the record is no directory, and libzip will not read it. */
+    /* A directory must fit in front of the record, or libzip will not read it. */
     if (size > AQ_TORCHZIP_DIRECTORY_MAX && size <= position && offset <= position - size)
         return aq_error(reterr, -ENOEXEC,
                         "zip archive: expected a directory of at most %d bytes, found %llu",

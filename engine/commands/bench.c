@@ -15,7 +15,7 @@ struct column {
     const char *title, *path;
 };
 
-/* In order; what other programs reached stands beside rows of a table only. */
+/* In order; figures of other programs stand beside rows of a table only. */
 static const struct column of_table[] = {{"name", "name"}};
 static const struct column of_row[] = {
     {"model", "model.name"},

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What waits between the engine and the disk, at most. */
+/* Bytes that may wait between the engine and the disk. */
 #define WRITER_QUEUE_BYTES (2 * AQ_MIB)
 /* In flight before it is known how many seats there are. */
 #define HELD_GUESS_BYTES (4 * AQ_MIB)

@@ -342,7 +342,7 @@ static void say_what_is_lost(const struct aq_model *m, enum aq_dtype format,
                       format == AQ_Q4 ? ", token table and head to int8" : "");
 }
 
-/* What is asked of a checkpoint: a list of what it would become, or its conversion. */
+/* The two uses of a checkpoint: a list of the store's items, or the conversion. */
 static int with_checkpoint(const struct aq_options *o, const char *dir,
                            const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {

@@ -31,7 +31,7 @@ static char *status_path(const char *file)
     return path;
 }
 
-/* What the numbers of a status file count, by its own names. */
+/* The units of a status file's numbers, by their names there. */
 enum unit { UNIT_NONE, UNIT_SECONDS, UNIT_BYTES, UNIT_TOK_S, UNIT_GB_S };
 
 struct field {
@@ -85,7 +85,7 @@ static void number_text(char *text, size_t bytes, enum unit unit, const json_t *
         snprintf(text, bytes, "%g", x);
 }
 
-/* A value in words; what is unknown here, of a later version perhaps, as it stands. */
+/* A value in words; an unknown one, perhaps of a later version, as it stands. */
 static void value_text(char *text, size_t bytes, enum unit unit, const json_t *value)
 {
     char *dump = NULL;

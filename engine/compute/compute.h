@@ -2,11 +2,11 @@
  * engine/compute/compute.h - where the ops of a lane compute: on the CPU, at once, by its table of
  * kernels, or on a GPU, by a table whose kernels put launches on the op's stream (cuda_lane.h).
  *
- * What describes the work is the host's memory, may change as soon as the call returns, and means
- * the same to both: struct aq_norm and the like, arrays of sequences with their tables of blocks
- * and lengths, of moves and selections, ids, positions and row_index.  What is worked on is memory
- * of the lane's side: rows, weights, K and V, scores, positions, victims, and the lists of slots
- * that kernels write (keep, list, and count where count_step is 1). */
+ * The arrays that describe the work are host memory, may change as soon as the call returns, and
+ * mean the same to both: struct aq_norm and the like, arrays of sequences with their tables of
+ * blocks and lengths, of moves and selections, ids, positions and row_index.  What is worked on is
+ * memory of the lane's side: rows, weights, K and V, scores, positions, victims, and the lists of
+ * slots that kernels write (keep, list, and count where count_step is 1). */
 #ifndef AQ_ENGINE_COMPUTE_COMPUTE_H
 #define AQ_ENGINE_COMPUTE_COMPUTE_H
 

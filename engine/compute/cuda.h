@@ -23,7 +23,7 @@ static inline bool aq_gpu_has_bf16(const struct aq_gpu_info *info)
 /* -ENODEV: the sentence says what is missing (module, library, driver, a new enough driver, GPU).
  * path: of the module; NULL: beside the program, or where it was built. */
 int aq_cuda_open(struct aq_cuda *ret, const char *path, uint32_t index, struct aq_err *reterr);
-/* What is zero is fine. */
+/* Zero stands for the default of each. */
 void aq_cuda_close(struct aq_cuda *c);
 
 /* The same without opening a GPU: is there one of that number? */

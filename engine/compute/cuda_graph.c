@@ -13,14 +13,14 @@ enum {
     KNOWN_MAX = 1024, /* each may hold some of the driver's memory */
 };
 
-/* What a kernel may take. */
+/* The largest arguments of a kernel. */
 union params {
 #define MEMBER(name, params) struct params name;
     AQ_CUDA_KERNELS(MEMBER)
 #undef MEMBER
 };
 
-/* A launch with its arguments, which have no holes; what they leave of the room is zero.  Lists are
+/* A launch with its arguments, which have no holes; the rest of the room is zero.  Lists are
  * compared by their bytes. */
 struct launch {
     uint32_t kernel, op;
@@ -40,7 +40,8 @@ struct aq_cuda_record {
     const struct aq_cuda_kernels *kernels;
     struct launch *list;
     uint32_t count;
-    uint64_t now, far; /* lists that came; what has not come for more does not come again */
+    uint64_t now,
+        far; /* lists that came; a list that has not come for more than `far` is forgotten */
     uint32_t known_max;
     struct known *known;
     uint64_t free_bytes; /* of the GPU, before there were graphs; 0: there were none */
@@ -128,7 +129,7 @@ static bool is_crowded(struct aq_cuda_record *r)
     return r->crowded;
 }
 
-/* What cannot be captured is launched as ever. */
+/* A list that cannot be captured is launched op by op. */
 static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, struct known *n)
 {
     const struct aq_gpu_ops *ops = r->opts.cuda->module->gpu;

@@ -34,7 +34,7 @@ struct aq_compute_cuda {
      * what has another size in every pass, down to where from the back, and how much of the front
      * has been sent. */
     struct aq_cuda_record *record;
-    bool noting; /* launches are; what is on the desks goes there in front of all of them */
+    bool noting; /* launches are noted; the desks' bytes are copied in front of all of them */
     uint32_t desk, desks, op;
     size_t used, back, sent;
     int rc;
@@ -42,7 +42,7 @@ struct aq_compute_cuda {
     uint32_t failed_op;
 };
 
-/* What kernels of the lane's table are called with is the lane itself. */
+/* The execution context of the lane's kernels is the lane itself. */
 static struct aq_compute_cuda *cuda_of(struct aq_exec *lane)
 {
     return (struct aq_compute_cuda *)lane;
@@ -50,7 +50,7 @@ static struct aq_compute_cuda *cuda_of(struct aq_exec *lane)
 
 /* ---- the desk ---------------------------------------------------------------------------- */
 
-/* What has failed once does not go on. */
+/* A lane that has failed once launches nothing more. */
 static bool failed(const struct aq_compute_cuda *c)
 {
     return c->rc != 0;
@@ -121,7 +121,7 @@ static void send(struct aq_compute_cuda *c)
     c->sent = c->used;
 }
 
-/* Makes the launches that are noted; what follows is launched at once. */
+/* Makes the launches that are noted; later ones are launched at once. */
 static void launch_noted(struct aq_compute_cuda *c, bool again)
 {
     const char *what;
@@ -533,7 +533,7 @@ static uint32_t seen_count(const struct aq_compute_cuda_row *r)
 
 uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row)
 {
-    /* What is put on the desk is rounded up to 16: the arrays of a tile, here counted for each of
+    /* Each array on the desk is rounded up to 16: the arrays of a tile, here counted for each of
      * its rows, and the ids, with the logits that were theirs. */
     _Static_assert(sizeof(uint32_t) + sizeof(struct aq_cuda_draw) + sizeof(struct aq_cuda_choice) +
                            AQ_TOP_MAX * sizeof(struct aq_cuda_top) + 4 * 16 <=

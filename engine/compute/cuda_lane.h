@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/compute/cuda_lane.h - a lane that computes on a GPU: each op puts launches on its stream.
- * What describes the work is copied to the op's desk, pinned memory of the host with a mirror on
- * the device, and goes there ahead of the launches that read it.  Owns desks and workspaces;
+ * The arrays that describe the work are copied to the op's desk, pinned host memory with a mirror
+ * on the device, and go there ahead of the launches that read them.  Owns desks and workspaces;
  * borrows the GPU and the device. */
 #ifndef AQ_ENGINE_COMPUTE_CUDA_LANE_H
 #define AQ_ENGINE_COMPUTE_CUDA_LANE_H
@@ -42,13 +42,14 @@ int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char 
 
 /* ---- tokens ---- */
 
-/* What is wanted of a row of logits, as the sequence's sampling says (engine/compute/sample.h). */
+/* The choice that a row of logits asks for, by its sequence's sampling
+ * (engine/compute/sample.h). */
 struct aq_compute_cuda_row {
     const struct aq_sequence *sequence;
     uint32_t given;     /* a token that is only scored; AQ_CUDA_CHOOSE: the next one */
     uint32_t top_count; /* alternatives that are wanted */
 };
-/* What the row takes of the room that an op has for them, at most; and that room. */
+/* The most that a row takes of an op's room for choices; and that room. */
 uint64_t aq_compute_cuda_row_bytes(const struct aq_compute_cuda_row *row);
 uint64_t aq_compute_cuda_rows_room(const struct aq_compute_cuda *c);
 

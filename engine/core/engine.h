@@ -71,7 +71,7 @@ struct aq_engine_opts {
     const struct aq_log *log; /* NULL: silent */
 };
 
-/* What will be run: bounds over the records, known from the preflight. */
+/* The workload: bounds over the records, known from the preflight. */
 struct aq_workload {
     uint64_t sequences;             /* how many in all; 0 unknown */
     uint32_t prompt_max;            /* longest prompt, tokens */
@@ -122,7 +122,7 @@ json_t *aq_engine_plan_json(const struct aq_engine *e);
 
 /* Proves the plan's program (policy/checker.h): a failure is this program's own fault. */
 int aq_engine_check(const struct aq_engine *e, struct aq_err *reterr);
-/* What the plan should do on this machine (engine/core/forecast_json.h); null where nobody wanted
+/* The plan's forecast on this machine (engine/core/forecast_json.h); null where nobody wanted
  * to know. New reference. */
 json_t *aq_engine_predicted_json(const struct aq_engine *e);
 
@@ -149,7 +149,7 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e);
  * average, and at most so many.  After plan. */
 uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ);
 
-/* What was seen of attention so far (engine/exec/attention_stats.h); null where nobody wanted to
+/* Statistics of attention so far (engine/exec/attention_stats.h); null where nobody wanted to
  * know. New reference. */
 json_t *aq_engine_attention_json(const struct aq_engine *e);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What is different of an engine on a GPU. */
+ * The parts of an engine that differ on a GPU. */
 #include "engine/compute/backend.h"
 #include "engine/core/engine_state.h"
 #include "engine/core/planned.h"

@@ -133,7 +133,7 @@ struct aq_disks_data engine_store_data(const struct aq_store *s)
     return (struct aq_disks_data){aq_store_paths(s), aq_store_dir_count(s), aq_store_bytes(s)};
 }
 
-/* What the store's files deliver.  A store too small to tell leaves the assumption. */
+/* The read rate of the store's files.  A store too small to be measured leaves the assumption. */
 int engine_rate_disk(struct aq_engine *e, const struct aq_store *store, struct aq_err *reterr)
 {
     if (!e->rated || e->measured.disk || !store || e->seams.timeline || e->seams.open_io)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an engine decides once the workload is known, and what it says of it. */
+ * The plan of an engine, made once the workload is known, and its report. */
 #include "engine/core/engine_state.h"
 
 #include "base/json.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What measuring the machine once took at most belongs to the ledger too, where the plan itself
+/* The peak of the quick probe belongs to the ledger too, where the plan itself
  * takes less. */
 static void count_measuring(struct aq_engine *e)
 {

@@ -20,7 +20,7 @@ struct aq_engine_seams {
     bool poison, eager;
     uint32_t jitter_permille;
     uint64_t link_latency_ns;
-    /* What an op that computes takes in virtual time; NULL: nothing. */
+    /* The time that an op that computes takes in virtual time; NULL: none. */
     uint64_t (*cost_ns)(void *user, const struct aq_op *op, const struct aq_op_cost *cost);
     /* Instead of aq_io_open; the engine closes what it gets. */
     int (*open_io)(void *user, struct aq_io **ret, const struct aq_io_opts *opts,

@@ -18,7 +18,7 @@ json_t *aq_predict_times_json(const struct aq_forecast *f);
 json_t *aq_predict_json(const struct aq_forecast *f, const struct aq_hardware *hw,
                         const struct aq_rates_measured *measured, enum aq_dtype compute);
 
-/* What the document says, a line at a time; null says nothing. */
+/* The document in words, a line at a time; null has no line. */
 void aq_predict_lines(const json_t *predicted, void (*line)(void *user, const char *text),
                       void *user);
 

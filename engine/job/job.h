@@ -27,7 +27,7 @@
 #include "engine/records/record.h"
 #include "engine/records/result.h"
 
-/* What is kept of a record between preflight and its turn. */
+/* The memory of a record between preflight and its turn. */
 struct aq_row {
     struct aq_line_place place;
     uint32_t line;
@@ -78,7 +78,7 @@ struct aq_job_suspect {
 };
 enum { AQ_JOB_SHOWN_SUSPECTS = 5 };
 
-/* What earlier runs left. */
+/* Files that earlier runs left. */
 struct aq_job_old {
     const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
     bool both;        /* FILE and FILE.part hold results, and the one at `path` has every record */
@@ -146,7 +146,7 @@ struct aq_job {
 
 enum { AQ_LAST_ERROR_BYTES = 256 };
 
-/* What the running job has come to, as the watching thread sees it. */
+/* The progress of the running job, as the watching thread sees it. */
 struct aq_run_view {
     bool loaded, in_pass;
     double load_s;
@@ -199,7 +199,8 @@ void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, con
 /* What chat templates took for the present time in an earlier run, which a run that goes on must
  * take, too: before the records are read.  false: there is none. */
 bool aq_job_manifest_chat_time(struct aq_job *j, char ret[AQ_CHAT_TIME_BYTES]);
-/* What an earlier run left must agree with this one; -EINVAL carries the table of differences. */
+/* The manifest of an earlier run must agree with this run; -EINVAL carries the table of
+ * differences. */
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
 

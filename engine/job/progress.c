@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What the user sees of a running job: progress lines, FILE.status.json, the report.  All of it
+ * The view of a running job: progress lines, FILE.status.json, the report.  All of it
  * runs on the watching thread and from copies; none of it can stop the job. */
 #include "engine/job/job.h"
 
@@ -110,8 +110,8 @@ static double longest(double count, double most, double rate)
     return sum / rate;
 }
 
-/* What of a pass stays while its seats empty: the busiest lane that moves weights.  What is
- * computed becomes less. */
+/* The part of a pass that stays while its seats empty: the busiest lane that moves weights.  What
+ * is computed becomes less. */
 static double fixed_share(const struct aq_engine_stats *s)
 {
     double passes_s = s->prefill_s + s->decode_s + s->mixed_s, busy_s = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What an existing output holds: its lines are matched with the records of the input by id and key,
- * and with the sums that were kept of them.  Nothing is changed here. */
+ * The content of an existing output: its lines are matched with the records of the input by id and
+ * key, and with the sums that were kept of them.  Nothing is changed here. */
 #include "engine/job/lines.h"
 
 #include "base/file.h"
@@ -129,7 +129,7 @@ static void say_set_aside(const struct aq_job *j)
                     aq_job_plural(doubtful, "its record runs", "their records run"));
 }
 
-/* What the sums have to say, and what will be done about it. */
+/* The verdict of the sums, and the remedy. */
 static void say_sums(const struct aq_job *j)
 {
     const struct aq_job_old *old = &j->old;

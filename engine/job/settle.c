@@ -36,8 +36,8 @@ static int put_damaged(const struct aq_job *j, struct damaged *d, const char *by
                   : 0;
 }
 
-/* What it holds is safe before it is taken out of the results; where that fails it is as before, so
- * that the step can be begun again. */
+/* FILE.damaged is synced before its lines are taken out of the results; where that fails it is as
+ * before, so that the step can be begun again. */
 static int close_damaged(const struct aq_job *j, struct damaged *d, int rc, struct aq_err *reterr)
 {
     if (d->fd < 0)

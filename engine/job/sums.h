@@ -13,7 +13,7 @@
  * A line of the file that is damaged accuses nothing, as any of its sums may be wrong; but a sum in
  * it that a result has vouches for that result, as no damage makes one by chance.
  *
- * What the sums cannot tell: a result that changed before its sum was made (in memory, or on the
+ * The sums cannot tell of a result that changed before its sum was made (in memory, or on the
  * disk where a run without FILE.sums took it as it was), and one that changed and whose sum is
  * damaged, too.
  * Knows bytes, not results. */

@@ -62,7 +62,7 @@ static int batch_open(struct batch *b, uint64_t count, uint32_t prompt_len, uint
     return 0;
 }
 
-/* What the KV policy keeps of them is what it would keep of the row's sequences. */
+/* The KV policy keeps as many of their keys as of the row's sequences. */
 static void batch_stands_for(struct batch *b, const struct aq_bench_row *row)
 {
     for (uint64_t i = 0; i < b->count; i++) {

@@ -28,7 +28,7 @@ struct aq_bench_table {
     json_t *done; /* {key: row} */
 };
 
-/* What the command line says for all rows. */
+/* Options of the command line, which hold for all rows. */
 static json_t *common_options(const struct aq_options *o)
 {
     static const char *const of_the_command[] = {"command", "table",  "output", "format",
@@ -91,7 +91,8 @@ static int open_runs(struct aq_bench_table *t, const struct aq_options *o, struc
     return rc;
 }
 
-/* What earlier runs kept.  A file that is not ours is nothing to go on from and not replaced. */
+/* The rows that earlier runs kept.  A file that is not ours is nothing to go on from and not
+ * replaced. */
 static int open_state(struct aq_bench_table *t, const char *output,
                       const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {

@@ -85,7 +85,7 @@ static void close_row(struct row *r)
 
 /* ---- theirs ------------------------------------------------------------------------------ */
 
-/* A pair of their six percentages; what is left is on disk. */
+/* A pair of their six percentages; the rest is on disk. */
 static struct aq_shares shares(const double *pair)
 {
     return (struct aq_shares){{pair[0], pair[1], 100 - pair[0] - pair[1]}};

@@ -8,7 +8,7 @@ enum aq_dtype aq_formats_of_gpu(const struct aq_model *m, bool bf16)
     return m->original_dtype == AQ_BF16 && bf16 ? AQ_BF16 : AQ_F16;
 }
 
-/* What weights of a checkpoint are kept in where nobody says: the compute type where that is no
+/* The format of a checkpoint's weights where no option names one: the compute type where that is no
  * larger, ready for the products.  A store holds what its checkpoint held, since it may be run with
  * another compute type elsewhere; its products round as they read, and the vocabulary's rows, which
  * are looked up as well, as they are loaded. */
@@ -38,7 +38,7 @@ int aq_formats_choose(struct aq_formats *ret, const struct aq_model *m,
         f.values = aq_dtype_is_quantised(f.weights) ? AQ_F32 : f.weights;
         f.weights = (enum aq_dtype)store;
     }
-    /* Who asks for f32 arithmetic by name wants f32 results: rounding K and V would undo it. */
+    /* f32 arithmetic asked for by name means f32 results: rounding K and V would undo it. */
     f.kv = wanted->compute == AQ_F32 ? AQ_F32 : m->original_dtype == AQ_BF16 ? AQ_BF16 : AQ_F16;
     if (wanted->kv >= 0)
         f.kv = (enum aq_dtype)wanted->kv;

@@ -8,8 +8,8 @@
 
 struct aq_formats {
     enum aq_dtype compute, weights, kv;
-    /* What the values of a store's vocabulary matrices are rounded to as they are loaded (model.h:
-     * vocabulary_values), so that a store gives the results of its checkpoint. */
+    /* The type that values of a store's vocabulary matrices are rounded to as they are loaded
+     * (model.h: vocabulary_values), so that a store gives the results of its checkpoint. */
     enum aq_dtype values;
 };
 
@@ -18,8 +18,8 @@ struct aq_formats_wanted {
     int compute, weights, kv;
 };
 
-/* What a GPU computes in by itself: f16; bf16 where the checkpoint is bf16 and the GPU has it
- * (bf16), so that the weights need not be rounded. */
+/* The compute type of a GPU where no option names one: f16; bf16 where the checkpoint is bf16 and
+ * the GPU has it (bf16), so that the weights need not be rounded. */
 enum aq_dtype aq_formats_of_gpu(const struct aq_model *m, bool bf16);
 
 /* The rest, `by_itself` being what products are computed in where nobody says.  -EINVAL: a packed

@@ -25,7 +25,7 @@ struct aq_pack_opts {
     void *user;
 };
 
-/* What a store of this model would hold: arrays for the store's writer, all owned by the plan.
+/* The content of this model's store: arrays for the store's writer, all owned by the plan.
  * Steps as the model has them; in each the matrices (a tied one where it comes first), then the
  * tables, then the vectors in f32, all under their canonical names. */
 struct aq_pack_plan {

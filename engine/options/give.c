@@ -167,8 +167,8 @@ static int parse_integer(const struct aq_option *option, const char *label, cons
     return 0;
 }
 
-/* Lists grow when they hold a power of two (or nothing), to more than twice that; what they were in
- * before stays owned until close. */
+/* Lists grow when they hold a power of two (or nothing), to more than twice that; the array they
+ * were in before stays owned until close. */
 static bool is_full(uint32_t count)
 {
     return (count & (count - 1)) == 0;
@@ -403,7 +403,7 @@ int aq_options_give(struct aq_options *o, const struct aq_option *option, uint32
                         aq_quote(quoted, sizeof(quoted), text, bytes));
     uint32_t *from = &owned_of(o)->source[row_of(option)];
     if (aq_option_is_list(option) && *from != source) {
-        /* What an earlier source or the default put there stays owned until close. */
+        /* A string of an earlier source, or the default, stays owned until close. */
         if (option->kind == AQ_OPTION_U32_LIST)
             *(uint32_t *)field(o, option->aux) = 0;
         else

@@ -148,7 +148,7 @@ static json_t *string_to_json(const char *text)
     return text ? json_string(text) : json_string("auto");
 }
 
-/* JSON integers are signed here; what lies above goes as text, which is read back the same. */
+/* JSON integers are signed here; larger ones go as text, which is read back the same. */
 static json_t *u64_to_json(uint64_t x)
 {
     char text[32];

@@ -128,7 +128,7 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
 int aq_options_from_json(struct aq_options **ret, const char *command, const json_t *object,
                          struct aq_err *reterr);
 void aq_options_close(struct aq_options *o);
-/* What a whole command needs beyond single values: no two that exclude each other, none missing.
+/* Rules of a whole command beyond single values: no two that exclude each other, none missing.
  * -EINVAL.  Not for records submitted one by one, which come without files. */
 int aq_options_check(const struct aq_options *o, struct aq_err *reterr);
 /* {"command": ..., every option that was given, with '_' and its value's own type}: goes back

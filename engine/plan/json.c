@@ -222,7 +222,7 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
             aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv));
 }
 
-/* What --disk-memory says, and the disk has no room for. */
+/* The bytes that --disk-memory asks for and the disk has no room for. */
 static void warn_disk(json_t **lines, const struct aq_planning *p)
 {
     uint64_t wanted = p->o->disk_memory;

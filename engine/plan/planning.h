@@ -12,7 +12,7 @@
 #include "engine/records/request.h"
 #include "policy/forecast.h"
 
-/* What plans of one command share. */
+/* The state that plans of one command share. */
 struct aq_planning_env {
     const struct aq_log *log;
     struct aq_hw_profile measured; /* this machine, once it was; zero before */

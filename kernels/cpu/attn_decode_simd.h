@@ -43,7 +43,7 @@ struct decode {
     float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
-    /* What is kept for scores; NULL where there are none. */
+    /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
     float *partial;  /* [kept_slots], of one head */
@@ -67,14 +67,14 @@ struct step {
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
 };
 
-/* What the compiler should know to lay the loops out: constants, but for head sizes that are rare.
+/* Bounds that let the compiler lay the loops out: constants, but for head sizes that are rare.
  */
 struct form {
     enum aq_dtype dtype;
     uint32_t dim;
 };
 
-/* What is loaded together: an element, or a byte with one code or two. */
+/* The unit of a load: an element, or a byte with one code or two. */
 VEC_FN size_t unit_bytes(struct form f)
 {
     return aq_dtype_is_quantised(f.dtype) ? 1 : aq_dtype_bytes(f.dtype);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention, reference: one query at a time in f64, the keys passed over twice (for the largest
- * score, then for the sums), nothing shared between queries; what a rule remembers is computed from
+ * score, then for the sums), nothing shared between queries; a rule's memory is computed from
  * the products once more. */
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"

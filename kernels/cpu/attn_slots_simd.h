@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * What decode attention leaves behind in the slots, on vec.h; included once by each version's file,
- * before attn_decode_simd.h.
+ * The scores and victims that decode attention leaves in the slots, on vec.h; included once by each
+ * version's file, before attn_decode_simd.h.
  *
  * Attention keeps the exp() that it took of every score (against the maximum so far, which it keeps
  * per block).  Once the softmax is known, one factor per block turns them into probabilities, and

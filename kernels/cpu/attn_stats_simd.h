@@ -149,7 +149,7 @@ static inline struct stats_keys counting(const struct stats_run *run, uint32_t q
     return k;
 }
 
-/* What the compiler should know. */
+/* Constants for the compiler. */
 struct stats_form {
     enum aq_attn_stat stat;
     bool plain; /* one query head, and every key counts */

@@ -21,7 +21,7 @@ enum {
     VECS = 2 * AQ_PANEL_ROWS / LANES,
 };
 
-/* What the codes of a group mean, each row's twice. */
+/* Scale and minimum of a group, each row's twice. */
 struct meaning {
     __m512 scale[VECS], minimum[VECS];
 };

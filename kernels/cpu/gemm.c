@@ -107,9 +107,9 @@ static size_t block_bytes(const struct aq_product *p, uint32_t first, uint32_t k
     return aq_panel_offset(p->w_dtype, first + k) - aq_panel_offset(p->w_dtype, first);
 }
 
-/* What to fetch while block b is worked on.  Several groups of rows: the whole next block, spread
- * over them.  One group: weights are used once, as they come, so stay a little ahead of the use;
- * conversion does that by itself. */
+/* The panels to fetch while block b is worked on.  Several groups of rows: the whole next block,
+ * spread over them.  One group: weights are used once, as they come, so stay a little ahead of the
+ * use; conversion does that by itself. */
 static void look_ahead(const struct job *j, const struct tile *t, struct block *b,
                        const char *next_panel)
 {

@@ -12,7 +12,7 @@ struct norm_job {
     uint32_t tile_rows;
 };
 
-/* What a row's elements are turned with: y = (x - mean) * factor * w + b. */
+/* The numbers that a row's elements are normed with: y = (x - mean) * factor * w + b. */
 struct turn {
     float mean, factor;
 };

@@ -148,7 +148,7 @@ struct pack_group {
     vec scale, minimum;
 };
 
-/* Loads and transposes; what lies past the rows and columns in use is 0. */
+/* Loads and transposes; rows and columns past those in use are 0. */
 VEC_FN void group_load(struct pack_group *g, const struct pack *p, enum aq_dtype src)
 {
     for (uint32_t k = 0; k < AQ_GROUP_K; k += VEC_LANES) {

@@ -35,7 +35,7 @@ static inline uint16_t aq_f16_up(float x)
     return aq_f16_down(-x) ^ 0x8000;
 }
 
-/* What a group's codes mean: a value is code * scale + minimum. */
+/* The meaning of a group's codes: a value is code * scale + minimum. */
 struct aq_quant {
     uint16_t scale, minimum; /* f16 */
 };

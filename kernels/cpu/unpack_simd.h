@@ -9,7 +9,7 @@
 
 enum { UNPACK_VECS = AQ_PANEL_ROWS / VEC_LANES };
 
-/* What the codes of a group mean, by vectors of rows. */
+/* Scale and minimum of a group, by vectors of rows. */
 struct unpack {
     vec scale[UNPACK_VECS], minimum[UNPACK_VECS];
     bool round; /* to bf16 */

@@ -21,7 +21,7 @@ aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
-/* Those of every backend; not each of them has a version for every instruction set. */
+/* Versions of the kernels that every backend has; not each has one for every instruction set. */
 #define AQ_KERNELS_VERSIONS(name, params)                                                          \
     aq_##name##_fn aq_##name##_ref, aq_##name##_avx2, aq_##name##_avx512;
 AQ_KERNELS(AQ_KERNELS_VERSIONS)

@@ -34,7 +34,7 @@ struct decode {
     float *parts; /* [seqs][kv_heads][queries][splits][head_dim + 2]: values, max, sum */
 };
 
-/* What a block of threads has in its shared memory; the pointers follow each other. */
+/* Shared memory of a block of threads; the pointers follow each other. */
 struct room {
     float *q;       /* [QUERIES][dim], times scale */
     float *s;       /* [QUERIES][cap]: scores, or of one split at a time */

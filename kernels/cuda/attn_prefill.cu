@@ -23,7 +23,7 @@ enum {
     STAGES = 3,
 };
 
-/* What a lane has: of query lane / 4 of its warp, and of the one 8 further on. */
+/* The values of a lane: of query lane / 4 of its warp, and of the one 8 further on. */
 template <uint32_t D> struct lane_rows {
     uint32_t q[D / 16][4];
     float o[D / 8][4];
@@ -84,7 +84,7 @@ AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct lane_rows<D> *w, con
     }
 }
 
-/* Scores become weights relative to the new maximum; what was summed before is brought to it. */
+/* Scores become weights relative to the new maximum; earlier sums are brought to it. */
 template <uint32_t D>
 AQ_DEVICE_FN void weigh(float s[4][4], struct lane_rows<D> *w, uint32_t slot, bool masked)
 {
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
     for (; b < blocks; b++) {
         uint32_t slot = b * AQ_HEAD_BLOCK_SLOTS, ahead = b + STAGES - 1;
         aq_cu_copy_wait<STAGES - 2>();
-        __syncthreads(); /* b is there for all; what b - 1 was in is done with */
+        __syncthreads(); /* block b is there for all threads; the buffer of b - 1 is free */
         if (ahead < blocks)
             aq_cu_stage_block<D>(stages + ahead % STAGES * stage_units, aq_cu_block(s, head, ahead),
                                  a.kv_dtype, 2 * AQ_HEAD_BLOCK_SLOTS,

@@ -74,7 +74,7 @@ AQ_DEVICE_FN float together(const struct aq_attn_rule *rule, float c, float f)
     return rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
 }
 
-/* What a row's sum is multiplied by. */
+/* The factor of a row's sum. */
 AQ_DEVICE_FN float row_weight(const struct aq_attn *a, uint32_t rows, uint32_t row)
 {
     const struct aq_attn_rule *rule = &a->rule;

@@ -11,7 +11,7 @@
 #define AQ_CU_LOG2E 1.44269504f
 #define AQ_CU_LN2   0.69314718f
 
-/* What the tensor cores see of a cache: bf16 as it is, everything else in f16. */
+/* The type in which tensor cores see a cache: bf16 as it is, everything else in f16. */
 static inline enum aq_dtype aq_cu_tile_dtype(enum aq_dtype kv_dtype)
 {
     return kv_dtype == AQ_BF16 ? AQ_BF16 : AQ_F16;
@@ -35,7 +35,7 @@ template <uint32_t D> AQ_DEVICE_FN uint32_t aq_cu_tile_at(uint32_t row, uint32_t
     return row * units + (unit ^ (row / (8 / spread) % spread));
 }
 
-/* A code's value in f16; what f16 does not reach is its largest. */
+/* A code's value in f16; a value beyond f16 becomes its largest. */
 AQ_DEVICE_FN float aq_cu_f16_value(uint32_t code, float scale, float minimum)
 {
     float v = aq_cu_code_value(code, scale, minimum);

@@ -74,7 +74,7 @@ static int describe(struct problem *q, const struct aq_cuda_dense *p, uint32_t m
               : result(cublasLtMatrixLayoutInit(&q->y, CUDA_R_32F, n, m, (int64_t)p->y_stride));
 }
 
-/* What all pointers are multiples of; the library would take 256 for granted. */
+/* The alignment of all pointers; the library would take 256 for granted. */
 static int wish_for_alignment(cublasLtMatmulPreferenceOpaque_t *wish)
 {
     static const cublasLtMatmulPreferenceAttributes_t which[] = {

@@ -137,7 +137,7 @@ struct mover {
     uint32_t dim, rows; /* at a time */
 };
 
-/* What is carried: slots and what is remembered of them, then K and V of each. */
+/* A move carries the memory of slots, then K and V of each. */
 struct carried {
     uint32_t from[MOVE_ROWS], to[MOVE_ROWS], position[MOVE_ROWS];
     float score[MOVE_ROWS];

@@ -3,10 +3,10 @@
  * shapes and tie rules, except for what is said here.  Launchers never allocate and never wait:
  * they put work on the stream and return.
  *
- * What a struct points to (rows, tables, blocks, and the arrays of sequences, moves and selections)
- * is read by the device and has to stay as it is until the work is done; only the struct itself is
- * read at the call.  Host code cannot look into the arrays: how far they reach is said beside them
- * (struct aq_attn_reach).
+ * The arrays that a struct points to (rows, tables, blocks, and the arrays of sequences, moves and
+ * selections) are read by the device and have to stay as they are until the work is done; only the
+ * struct itself is read at the call.  Host code cannot look into the arrays: how far they reach is
+ * said beside them (struct aq_attn_reach).
  *
  * A launcher returns 0, a positive cudaError_t, or a negative errno where the context cannot serve
  * the call: -ENOSPC, the workspace is too small. */
@@ -32,7 +32,7 @@ struct aq_cuda_exec {
     uint32_t multiprocessors;  /* of the device */
 };
 
-/* What differs from kernels/kernels.h:
+/* Differences from kernels/kernels.h:
  *   norm, embed  y may be f16 as well; tables are panels in the layout rows, or GROUP64 where they
  *                are quantised
  *   kv_append    reach.rows is used
@@ -117,8 +117,8 @@ struct aq_cuda_top {
     uint32_t id;
     float logprob;
 };
-/* What is wanted of a row, and how its token is drawn: what engine/compute/sample.c takes from a
- * sequence. */
+/* The choice that a row asks for, and how its token is drawn: what engine/compute/sample.c takes
+ * from a sequence. */
 struct aq_cuda_draw {
     uint32_t given;     /* this token, which is only scored; AQ_CUDA_CHOOSE: one is chosen ... */
     uint32_t id_end;    /* ... below this one */

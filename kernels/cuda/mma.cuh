@@ -108,7 +108,7 @@ template <enum aq_dtype T> AQ_DEVICE_FN uint32_t aq_cu_pair(float low, float hig
 #endif
 }
 
-/* 2^x, off by 2 steps at most; what is below the normal range is 0. */
+/* 2^x, off by 2 steps at most; results below the normal range are 0. */
 AQ_DEVICE_FN float aq_cu_exp2(float x)
 {
 #if defined(__CUDACC__)

@@ -7,7 +7,7 @@
  * every eighth group of 64 k.  W is the first operand (16 rows of it to a tile), x the second one
  * (8 of its rows): a lane de-quantises the very codes that its fragment holds, once, whatever the
  * number of rows of x.  Sums are f32: along the k of a warp's groups, ascending, 16 at a time, then
- * over the eight warps in order; what a row of x gives does not depend on the others. */
+ * over the eight warps in order; the result of a row of x does not depend on the others. */
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/panel.cuh"
 
@@ -51,7 +51,7 @@ AQ_DEVICE_FN uint32_t codes_of(const struct group *x, uint32_t row, uint32_t j)
     return low | high << 16;
 }
 
-/* What aq_cuda_unpack makes of them. */
+/* The values that aq_cuda_unpack makes of them. */
 template <enum aq_dtype C>
 AQ_DEVICE_FN uint32_t value_pair(uint32_t codes, float scale, float minimum)
 {

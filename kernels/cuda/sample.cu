@@ -29,7 +29,7 @@ struct row {
     const float *logits;
     uint32_t vocab;
     float best;
-    double inverse, unit, min_weight; /* 1 / temperature; what a weight of 1 counts as */
+    double inverse, unit, min_weight; /* 1 / temperature; the units of a weight of 1 */
     uint64_t bound;
     bool ordered;
 };

@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(SELECT_THREADS)
     for (uint32_t h = threadIdx.x; h < heads; h += blockDim.x)
         c->below[h] = ~static_cast<slot_key>(0);
     __syncthreads();
-    /* Each head's `floor` best ones stay; what follows is about the others. */
+    /* Each head's `floor` best ones stay; the code below is about the others. */
     for (uint32_t h = 0; floor && h < heads; h++) {
         slot_key first = c->below[0];
         if (threadIdx.x == 0) {

@@ -18,7 +18,7 @@ struct aq_arch_alias {
 
 struct aq_arch {
     const char *name; /* 'model_type' of config.json */
-    /* What a config.json without these keys means; -1: none. */
+    /* Ids of a config.json without these keys; -1: none. */
     int32_t bos_id, eos_id, pad_id;
     bool add_bos; /* BOS stands in front of texts, where the tokenizer's files do not say */
     /* Fills sizes, switches and activation; ids and dtype are read alike for all.  -ENOEXEC with
@@ -27,7 +27,7 @@ struct aq_arch {
     /* Fills *ret; aq_steps_close() frees it. */
     int (*steps)(struct aq_model_steps *ret, const struct aq_model_config *c,
                  struct aq_err *reterr);
-    /* What stands before canonical names in checkpoints, in the order of looking; NULL-ended, with
+    /* Prefixes of canonical names in checkpoints, in the order of looking; NULL-ended, with
      * "" for the bare name.  Those in front of "" are told where a tensor is missing. */
     const char *const *prefixes;
     const struct aq_arch_alias *aliases; /* ended by {NULL, NULL} */
