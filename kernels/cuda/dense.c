@@ -193,7 +193,11 @@ int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
     if (rc)
         return rc;
     memcpy(&algo, plan->algo, sizeof(algo));
-    return result(cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &zero, p->y,
-                                 &q.y, p->y, &q.y, &algo, b->deterministic ? NULL : ex->workspace,
-                                 b->deterministic ? 0 : ex->workspace_bytes, ex->stream));
+    cublasStatus_t status =
+        cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &zero, p->y, &q.y, p->y,
+                       &q.y, &algo, b->deterministic ? NULL : ex->workspace,
+                       b->deterministic ? 0 : ex->workspace_bytes, ex->stream);
+    /* On a GPU that has failed the library fails too; the runtime knows why. */
+    rc = status == CUBLAS_STATUS_SUCCESS ? 0 : (int)cudaGetLastError();
+    return rc ? rc : result(status);
 }
