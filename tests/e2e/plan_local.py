@@ -83,6 +83,7 @@ class PlanLocal(Rig):
         told = [a for a in self.plan(*plan)["assumptions"] if "packed weights" in a]
         self.assertRegex(told[0], r"\) are on the disk already$")
 
+    @unittest.skipIf("ASAN_OPTIONS" in os.environ, "shadow memory would be counted")
     def test_a_small_budget_is_planned_as_it_runs(self):
         """The process counts as what it takes here, and not as what one elsewhere is given."""
         config, here = self.path("c.yaml"), ["--cache-dir", self.cache, "--device", "cpu"]
