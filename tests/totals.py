@@ -3,7 +3,8 @@
 """Adds up the test logs of several builds: totals.py BUILDS.
 
 Reads BUILDS/*/meson-logs/testlog*.json and BUILDS/*.failed (a build that did not come to be).  A
-cmocka program counts as its tests, any other as one.  The last line is "N passed, N failed"; exit
+cmocka program counts as its tests, any other as one.  What failed is told with the lines that say
+why, since the logs of a machine that was lent are gone.  The last line is "N passed, N failed"; exit
 status 1 when anything failed or nothing ran.
 """
 import glob
@@ -16,6 +17,18 @@ RUN = re.compile(r"\[=+\] (\d+) test\(s\) run\.")
 PASSED = re.compile(r"\[  PASSED  \] (\d+) test\(s\)\.")
 FAILED = re.compile(r"\[  FAILED  \] (\d+) test\(s\)")
 SKIPPED = re.compile(r"\[  SKIPPED \] (\d+) test\(s\)")
+
+# Lines that say why a program failed: of cmocka, Python, sanitizers and libFuzzer.
+REASON = re.compile(r"FAIL|[Ee]rror\b|ERROR|assert|SUMMARY|Base64|^\s+#[0-6] ")
+REASON_LINES, REASON_WIDTH = 12, 400
+
+
+def reason(test):
+    """The lines of a failed test's output that say why, the last ones where none does."""
+    text = (test.get("stdout") or "") + (test.get("stderr") or "")
+    lines = [line.rstrip()[:REASON_WIDTH] for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if REASON.search(line)]
+    return (telling or lines)[-REASON_LINES:]
 
 
 def first_number(pattern, text):
@@ -49,7 +62,8 @@ def main():
                 numbers = count(test)
                 here = [a + b for a, b in zip(here, numbers)]
                 if numbers[1]:
-                    failures.append(f"{build}: {test['name']}: {test['result']}")
+                    head = f"{build}: {test['name']}: {test['result']}"
+                    failures.append("\n    ".join([head] + reason(test)))
                 elif test["result"] == "SKIP":
                     print(f"skipped: {build}: {test['name']}")
         print(f"{build}: {here[0]} passed, {here[1]} failed, {here[2]} skipped")
