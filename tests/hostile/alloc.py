@@ -56,6 +56,8 @@ def write_model(where):
             json.dump(document, f)
     with open(os.path.join(where, "merges.txt"), "w", encoding="utf-8") as f:
         f.write("#version: 0.2\na b\n")
+    with open(os.path.join(where, "chat_template.jinja"), "w", encoding="utf-8") as f:
+        f.write(TEMPLATE)
 
 
 RECORDS = [
@@ -65,6 +67,26 @@ RECORDS = [
     {"id": "wrong", "prompt": "a", "max_tokens": -1},
     {"custom_id": "batch", "method": "POST", "url": "/v1/completions",
      "body": {"model": "m", "prompt": "bad fog", "max_tokens": 2}},
+]
+# A conversation's prompt, with what templates do: a macro, a namespace, filters, a date.
+TEMPLATE = """{%- macro turn(m, first=false) -%}
+{{ m.role | upper | replace('USER', 'a') | replace('SYSTEM', 'b') }} {{ m['content'] | trim }}{{ ' ' if not first }}
+{%- endmacro -%}
+{%- set ns = namespace(count=0) -%}
+{{ strftime_now('%d') | replace('1', 'd') | replace('2', 'e') | replace('0', 'f') }}
+{%- for m in messages -%}
+{%- if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('no ' ~ m.role) }}{% endif -%}
+{{ turn(m, loop.first) }}{% set ns.count = ns.count + 1 %}
+{%- endfor -%}
+{%- if add_generation_prompt %} {{ ['a', 'b'][ns.count % 2:] | join('c') }}{% endif -%}
+"""
+CHATS = [
+    {"id": "plain", "messages": [{"role": "system", "content": " a bean "}, {"role": "user", "content": "a cab"}],
+     "max_tokens": 3},
+    {"id": "refused", "messages": [{"role": "tool", "content": "a"}], "max_tokens": 2},
+    {"custom_id": "batch", "method": "POST", "url": "/v1/chat/completions",
+     "body": {"model": "m", "max_completion_tokens": 3, "logprobs": True, "top_logprobs": 2,
+              "messages": [{"role": "user", "content": [{"type": "text", "text": "a fog"}]}]}},
 ]
 
 
@@ -81,8 +103,8 @@ def cases(d):
     hardware = os.path.join(d, "hardware.yaml")
     common = ["--threads", "2", "--quiet"]
 
-    def generate(*extra):
-        return Case(lambda w: ["generate", "--model", model, "--input", given, "--output", w + "/out", "--disk-dir",
+    def generate(*extra, read=given):
+        return Case(lambda w: ["generate", "--model", model, "--input", read, "--output", w + "/out", "--disk-dir",
                                w, "--disk-dir-any", "--cache-dir", w + "/cache", "--micro-batch", "2", "--micro-batches",
                                "2", "--report", w + "/report", "--device", "cpu", *common, *extra], keeps=True, status=3, output="out")
 
@@ -93,6 +115,7 @@ def cases(d):
         "ordered": generate("--ordered", *known),
         "disk": generate("--placement", "weights=0/0/100 kv=0/50/50 hidden=0/100/0", *known),
         "h2o": generate("--kv-policy", "h2o", "--kv-budget", "50%", *known),
+        "chat": generate("--chat-time", "2026-02-11", *known, read=os.path.join(d, "chat.jsonl")),
         "plan": Case(lambda w: ["plan", "--shape", model + "/config.json", "--hardware", hardware, "--json", "--requests",
                                 "4", *fixed, *common]),
         "plan-text": Case(lambda w: ["plan", "--shape", model + "/config.json", "--hardware", hardware, "--micro-batch",
@@ -272,6 +295,8 @@ def main():
         write_model(os.path.join(d, "model"))
         with open(os.path.join(d, "in.jsonl"), "w", encoding="utf-8") as f:
             f.writelines(json.dumps(r) + "\n" for r in RECORDS)
+        with open(os.path.join(d, "chat.jsonl"), "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(r) + "\n" for r in CHATS)
         with open(os.path.join(d, "text.jsonl"), "w", encoding="utf-8") as f:
             f.write('{"text": "a cab of beans and more"}\n')
         with open(os.path.join(d, "text"), "w", encoding="utf-8") as f:
