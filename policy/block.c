@@ -301,6 +301,10 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     aq_move_sizes_count(&moves, &b->program, m, &b->plan, &b->stream);
     add(l, AQ_HOST, "moves", aq_move_sizes_bytes(&moves));
     add(l, AQ_HOST, "trace", in->trace_bytes_per_op * b->program.op_count);
+    uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
+    if (in->scratch_sums)
+        add(l, AQ_HOST, "scratch sums",
+            (aq_ledger_line(l, AQ_DISK, "kv") / run + s->micro_batches) * sizeof(uint64_t));
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
 }

@@ -60,6 +60,7 @@ struct aq_block_inputs {
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
     uint64_t trace_bytes_per_op;    /* 0: nothing is recorded */
+    bool scratch_sums;              /* a checksum is kept of each run of KV on disk */
     uint64_t budget[AQ_TIER_COUNT]; /* AQ_DEVICE: of a separate device */
 };
 

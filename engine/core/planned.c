@@ -166,6 +166,7 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .kv = c->kv,
         .queue_bytes = w->queue_bytes,
         .trace_bytes_per_op = c->trace ? aq_trace_bytes(1) : 0,
+        .scratch_sums = c->verify_store == AQ_VERIFY_ALWAYS,
     };
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         ret->budget[t] = r->budget[t];

@@ -9,6 +9,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#define SUMS "scratch sums"
+
 static uint64_t scratch_runs(const struct aq_executor *x)
 {
     return aq_kv_disk_bytes(x->kv) / aq_kv_run_stride(x->kv);
@@ -73,17 +75,25 @@ static int check_group(void *user, const struct aq_disk_group *g, struct aq_err 
                                            : check_scratch(x, op, g, reterr);
 }
 
+static size_t sums_bytes(const struct aq_executor *x)
+{
+    return (scratch_runs(x) + x->plan->shape.micro_batches) * sizeof(*x->scratch_sum);
+}
+
 int exec_check_open(struct aq_executor *x, struct aq_disk_check *ret, struct aq_err *reterr)
 {
     if (x->opts.verify == AQ_VERIFY_OFF)
         return 0;
     x->checked = calloc(x->stream->chunk_count + 1ul, sizeof(*x->checked));
+    if (!x->checked)
+        return aq_error_memory(reterr, "checksums of %u chunks", x->stream->chunk_count);
+    void *sums = NULL;
+    int rc = 0;
     if (x->opts.verify == AQ_VERIFY_ALWAYS)
-        x->scratch_sum =
-            calloc(scratch_runs(x) + x->plan->shape.micro_batches, sizeof(*x->scratch_sum));
-    if (!x->checked || (x->opts.verify == AQ_VERIFY_ALWAYS && !x->scratch_sum))
-        return aq_error_memory(reterr, "checksums of %u chunks and %llu runs of KV",
-                               x->stream->chunk_count, (unsigned long long)scratch_runs(x));
+        rc = aq_device_alloc(&sums, x->opts.device, AQ_MEMORY_HOST, SUMS, sums_bytes(x), reterr);
+    x->scratch_sum = sums;
+    if (rc < 0)
+        return rc;
     *ret = (struct aq_disk_check){check_group, x};
     return 0;
 }
@@ -91,7 +101,8 @@ int exec_check_open(struct aq_executor *x, struct aq_disk_check *ret, struct aq_
 void exec_check_close(struct aq_executor *x)
 {
     free(x->checked);
-    free(x->scratch_sum);
+    if (x->scratch_sum)
+        aq_device_free(x->opts.device, AQ_MEMORY_HOST, SUMS, x->scratch_sum, sums_bytes(x));
 }
 
 bool exec_check_wanted(struct aq_executor *x, const struct aq_op *op)

@@ -2,6 +2,7 @@
  * A packed store that rots: under a run that streams it, before a run that loads from it, and in
  * the files beside the weights. */
 #include "engine/checkpoint/store.h"
+#include "engine/core/engine_state.h"
 #include "tests/choices.h"
 #include "tests/rot.h"
 #include "tests/sim/drawn.h"
@@ -193,6 +194,33 @@ static void scratch_is_compared_with_what_was_written(void **state)
     must_be_right();
 }
 
+/* "scratch sums" on the ledger, and as allocated by the end of a run. */
+static void sums_of_scratch_are_on_the_ledger(void **state)
+{
+    const char *all = "weights=0/100/0 kv=0/0/100 hidden=0/100/0";
+    uint64_t planned[2] = {0};
+    struct aq_err err;
+    for (int always = 0; always < 2; always++) {
+        struct aq_engine *e;
+        assert_int_equal(
+            start(&e, rig.store, all, always ? AQ_VERIFY_ALWAYS : AQ_VERIFY_ONCE, &err), 0);
+        const struct aq_block *b = &e->block;
+        planned[always] = aq_ledger_line(&b->ledger, AQ_HOST, "scratch sums");
+        uint64_t runs = aq_ledger_line(&b->ledger, AQ_DISK, "kv") / b->plan.shape.run_bytes;
+        uint64_t bytes = (runs + b->plan.shape.micro_batches) * 8;
+        if (always)
+            assert_in_range(planned[1], bytes, bytes + 4096);
+        struct aq_mem_usage usage[AQ_MEM_PURPOSE_MAX];
+        assert_int_equal(crowd_run(rig.crowd, e, &err), 0);
+        uint64_t used = 0;
+        for (uint32_t i = aq_mem_usage(e->mem, usage, AQ_MEM_PURPOSE_MAX); i-- > 0;)
+            used += strcmp(usage[i].purpose, "scratch sums") == 0 ? usage[i].peak_bytes : 0;
+        assert_int_equal(used, planned[always]);
+        aq_engine_close(e);
+    }
+    assert_int_equal(planned[0], 0);
+}
+
 /* Without the tiles' checksums: what streams in pieces cannot be compared, and the log says so. */
 static void a_store_of_the_first_version_runs_with_a_note(void **state)
 {
@@ -217,6 +245,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(rot_in_what_is_loaded_at_start_is_found_then),
     cmocka_unit_test(rot_in_a_copied_file_is_found_before_it_is_believed),
     cmocka_unit_test(scratch_is_compared_with_what_was_written),
+    cmocka_unit_test(sums_of_scratch_are_on_the_ledger),
     cmocka_unit_test(a_store_of_the_first_version_runs_with_a_note),
 };
 
