@@ -216,11 +216,12 @@ class Plan(Rig):
         self.assertIn(" --deterministic", self.plan(*T4, "--deterministic")["command"])
 
     def test_huge_configs_are_answered(self):
-        largest = {"model_type": "opt", "vocab_size": 1 << 24, "hidden_size": 1 << 20,
-                   "ffn_dim": 1 << 20, "num_hidden_layers": 4096, "num_attention_heads": 1 << 20,
-                   "max_position_embeddings": 1 << 24, "word_embed_proj_dim": 1 << 20}
         layers = 512 if "ASAN_OPTIONS" in os.environ else 4096  # each op of each takes its time
-        deep = {**largest, "num_hidden_layers": layers, "vocab_size": 50272,
+        largest = {"model_type": "opt", "vocab_size": 1 << 24, "hidden_size": 1 << 20,
+                   "ffn_dim": 1 << 20, "num_hidden_layers": layers,
+                   "num_attention_heads": 1 << 20,
+                   "max_position_embeddings": 1 << 24, "word_embed_proj_dim": 1 << 20}
+        deep = {**largest, "vocab_size": 50272,
                 "hidden_size": 1024, "ffn_dim": 4096,
                 "num_attention_heads": 16, "max_position_embeddings": 2048,
                 "word_embed_proj_dim": 1024}
