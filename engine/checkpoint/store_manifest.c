@@ -314,10 +314,11 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
                                   m->dirs[i]);
         }
     }
-    json_t *head = json_pack("{so so so so so*}", "plan", hash_json(m->plan), "id",
-                             hash_json(m->id), "directories", dirs, "files", files_json(m), "tiles",
-                             m->version < TILES_VERSION ? NULL : hash_json(tiles_of(m)));
-    if (!body || !head || json_object_update(body, head) < 0) {
+    json_t *head = json_pack("{so so so so}", "plan", hash_json(m->plan), "id", hash_json(m->id),
+                             "directories", dirs, "files", files_json(m));
+    if (!body || !head || json_object_update(body, head) < 0 ||
+        (m->version >= TILES_VERSION &&
+         json_object_set_new(body, "tiles", hash_json(tiles_of(m))) < 0)) {
         json_decref(body);
         json_decref(head);
         return aq_error_memory(reterr, "manifest of the store");
