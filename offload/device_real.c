@@ -115,11 +115,12 @@ int aq_stream_start(struct aq_device_stream *s, void *(*fn)(void *), struct aq_e
 {
     pthread_cond_init(&s->wake, NULL);
     int rc = aq_thread_start(&s->thread, NULL, fn, s);
-    if (rc) {
-        pthread_cond_destroy(&s->wake);
-        return aq_error(reterr, -rc, "thread of stream '%s': %s", s->opts.name, strerror(rc));
-    }
-    return 0;
+    if (!rc)
+        return 0;
+    pthread_cond_destroy(&s->wake);
+    char what[64];
+    snprintf(what, sizeof(what), "the thread of stream '%s'", s->opts.name);
+    return aq_thread_error(reterr, what, rc);
 }
 
 static int real_stream_open(struct aq_device_stream *s, struct aq_err *reterr)

@@ -224,8 +224,7 @@ static int start_workers(struct threads *t, uint32_t count, struct aq_err *reter
     if (rc == 0)
         return 0;
     if (t->worker_count == 0)
-        return aq_error(reterr, -ENOMEM, "io engine 'threads': expected %u threads, got none: %s",
-                        count, strerror(rc));
+        return aq_thread_error(reterr, "the first thread of io engine 'threads'", rc);
     aq_log_line(&t->io.log, AQ_LOG_WARNING, "io: %u threads instead of %u: %s", t->worker_count,
                 count, strerror(rc));
     return 0;
