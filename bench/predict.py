@@ -45,6 +45,9 @@ def resident():
     yield "opt-350m, KV int4", model("opt-350m", 512, 32, 12) + ["--kv-format", "int4"]
     for policy in ("h2o", "window", "heavy"):
         yield f"opt-350m, {policy} 20 %", model("opt-350m", 512, 48, 12) + ["--kv-policy", policy, "--kv-budget", "20%"]
+    # Heads that share keys: 4 of 64, whose attention counts, and 8 of 128.
+    yield "small-llama, groups of 4, long", model("small-llama", 768, 32, 24)
+    yield "small-llama-wide, groups of 8, long", model("small-llama-wide", 768, 32, 24)
 
 
 def device():

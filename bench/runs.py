@@ -111,6 +111,7 @@ def neox_shape(layers, hidden, heads, vocab=50304):
 OWN_SHAPES = {
     "cut-6.7b": opt_shape(3),
     "small-llama": llama_shape(8, 1024, 2816, 16, 4, 50304),
+    "small-llama-wide": llama_shape(8, 1024, 2816, 16, 2, 50304, head_dim=128),
     "small-mistral": llama_shape(8, 1024, 2816, 16, 2, 50304, "mistral", sliding_window=96),
     "small-qwen3": llama_shape(8, 1024, 3072, 16, 8, 50304, "qwen3", head_dim=128),
     "small-neox": neox_shape(8, 1024, 8),
