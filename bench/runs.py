@@ -110,6 +110,9 @@ def neox_shape(layers, hidden, heads, vocab=50304):
 # Shapes that benchmarks name beside those that aquifer knows: few layers of large models, and small ones.
 OWN_SHAPES = {
     "cut-6.7b": opt_shape(3),
+    "cut-llama-3.1-8b": llama_shape(6, 4096, 14336, 32, 8, 128256),
+    "cut-qwen2.5-7b": llama_shape(6, 3584, 18944, 28, 4, 152064, "qwen2"),
+    "llama-1.3b": llama_shape(24, 2048, 5504, 16, 16, 32000),
     "small-llama": llama_shape(8, 1024, 2816, 16, 4, 50304),
     "small-llama-wide": llama_shape(8, 1024, 2816, 16, 2, 50304, head_dim=128),
     "small-mistral": llama_shape(8, 1024, 2816, 16, 2, 50304, "mistral", sliding_window=96),
