@@ -40,7 +40,8 @@ def kernels(build, extra, shape, lines, raw):
                 hot = table in ("avx512bf16",)
                 lines.add(f"bf16 products, {table}, M={m}: share of {bound}", need if hot else None,
                           median_of(at, "share_of_bound"), "of 1", f"{median_of(at, 'rate') / 1e9:.1f} G/s")
-    doc = kcheck(build, "product_f32_w_f32" + shape, extra + ["--peer", "onednn"])
+    peer = ["--peer", "onednn"] if os.path.exists(f"{build}/tests/kcheck/kcheck_onednn.so") else []
+    doc = kcheck(build, "product_f32_w_f32" + shape, extra + peer)
     raw["product_f32"] = doc
     rows = [r for r in best_table(doc["rows"]) if r.get("share_of_peer")]
     lines.add("f32 products against packed oneDNN (median over shapes)", 0.85, median_of(rows, "share_of_peer"), "of 1")
@@ -144,6 +145,7 @@ def main():
     p.add_argument("--output")
     p.add_argument("--model", default=os.path.join(os.path.dirname(__file__), "..", "tests", "data", "tiny-opt"))
     p.add_argument("--shape", default="opt-1.3b", choices=sorted(SHAPES))
+    p.add_argument("--batches", type=lambda s: [int(b) for b in s.split(",")], default=[1, 32, 128])
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--duration", default="0.5", help="seconds per kernel line")
     p.add_argument("--product", default="", help="only products of this shape, for instance _n8192_k2048")
@@ -161,7 +163,7 @@ def main():
     ceilings = peaks([v for v in raw.values() if isinstance(v, dict) and "rows" in v])
     raw["ceilings"] = ceilings
     if "end_to_end" not in skip:
-        end_to_end(a.build, a.shape, [1, 32, 128], a.repeats, lines, raw, ceilings)
+        end_to_end(a.build, a.shape, a.batches, a.repeats, lines, raw, ceilings)
     if "preflight" not in skip:
         preflight(a.build, a.model, a.records, lines, raw)
     runs.save(a.output, dict(raw, lines=lines.rows), markdown(lines, raw))
