@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Are chosen plans near the best?  Ten configurations; for each the plan that aquifer chooses, beside the best of a grid
+"""Are chosen plans near the best?  Twelve configurations; for each the plan that aquifer chooses, beside the best of a grid
 of other blocks and placements, all really run.
 
     python3 bench/best.py [--build build] [--hardware FILE] [--output bench/results/NAME] [--only WORD]
@@ -15,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import runs
 
@@ -29,6 +30,10 @@ ONE = [host("0/100/0", "0/100/0"), host("0/50/50", "0/100/0"), host("0/0/100", "
 # On an emulated device: weights there, half of them, or all behind the link; KV there or on the host.
 TWO = [host(w, kv, "100/0/0", head) for w, head in (("100/0/0", "device"), ("50/50/0", "device"), ("0/100/0", "device"))
        for kv in ("100/0/0", "0/100/0")]
+
+# The same of six layers of large models, whose embedding and head are as much as five more.
+LARGE = [host(w, kv, "100/0/0", head) for w, head in (("100/0/0", "host"), ("50/50/0", "host"), ("50/50/0", "device"),
+                                                      ("0/100/0", "device")) for kv in ("100/0/0", "0/100/0")]
 
 
 def config(name, shape, prompt, gen, requests, more, placements, seats, batches, sides=("auto",)):
@@ -56,6 +61,8 @@ CONFIGS = [
            ("host", "device")),
     config("int4 weights", "opt-350m", 64, 16, 96, ["--weight-format", "int4", "--host-memory", "1GiB"], ONE[:1],
            (12, 24, 48, 96), (1, 2)),
+    config("device, groups of 4", "cut-llama-3.1-8b", 64, 16, 32, emulated("4500MiB", 2, "10GiB"), LARGE, (8, 16), (1, 2)),
+    config("device, groups of 7", "cut-qwen2.5-7b", 64, 16, 32, emulated("4500MiB", 2, "10GiB"), LARGE, (8, 16), (1, 2)),
 ]
 
 
@@ -80,8 +87,8 @@ def speeds(build, base, points, rounds):
     return [statistics.median(s) for s in found]
 
 
-def compare(build, c, common, rounds):
-    base = c["args"] + common
+def compare(build, c, common, rounds, folder):
+    base = [runs.shape(str(a), folder) for a in c["args"]] + common
     first = run(build, base)
     if not first:
         sys.exit(f"{c['name']}: the plan does not run")
@@ -91,7 +98,7 @@ def compare(build, c, common, rounds):
     points = [[]] + [p for _, _, p in ran[:2]]
     medians = speeds(build, base, points, rounds)
     best = max(range(len(medians)), key=lambda i: medians[i])
-    row = dict(name=c["name"], args=[str(a) for a in base], ran=len(ran), grid=len(c["grid"]),
+    row = dict(name=c["name"], args=[str(a) for a in c["args"] + common], ran=len(ran), grid=len(c["grid"]),
                plan={k: plan[k] for k in ("placement", "micro_batch", "micro_batches")},
                plan_tok_s=medians[0], best_tok_s=medians[best], best=[str(a) for a in points[best]],
                share=medians[0] / medians[best], commit=first["aquifer"]["commit"], environment=first["environment"])
@@ -128,7 +135,8 @@ def main():
     chosen = [c for c in CONFIGS if a.only in c["name"]]
     if not chosen:
         p.error(f"--only: expected a part of one of {', '.join(repr(c['name']) for c in CONFIGS)}; found '{a.only}'")
-    rows = [kept.get(c["name"], lambda c=c: compare(a.build, c, common, a.rounds)) for c in chosen]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [kept.get(c["name"], lambda c=c: compare(a.build, c, common, a.rounds, folder)) for c in chosen]
     runs.save(a.output, kept.document, markdown(rows))
     return 0 if all(r["share"] >= MUST_REACH for r in rows) else 1
 

@@ -73,6 +73,37 @@ def three_tiers():
                               "--emulate-device", "400MiB", "--host-memory", "1500MiB"]
 
 
+def families():
+    """Heads that share keys, gated MLPs, norms of heads, windows, layers of one step."""
+    yield "families: llama-3.2-1b", model("llama-3.2-1b", 64, 4, 16)
+    yield "families: pythia-1.4b, two micro-batches", model("pythia-1.4b", 64, 4, 8, 2)
+    yield "families: small-llama, f32", model("small-llama", 128, 4, 24) + ["--compute", "f32"]
+    yield "families: small-llama, int4, KV int4", model("small-llama", 256, 4, 24) + ["--weight-format", "int4",
+                                                                                     "--kv-format", "int4"]
+    yield "families: small-llama, h2o", model("small-llama", 256, 6, 32) + policy("h2o")
+    yield "families: small-qwen3, adakv, KV int8", model("small-qwen3", 256, 6, 16) + policy("adakv") + ["--kv-format",
+                                                                                                         "int8"]
+    yield "families: small-mistral, window of 96", model("small-mistral", 384, 6, 16)
+    yield "families: small-neox, h2o, one thread", model("small-neox", 256, 6, 16) + policy("h2o") + ["--threads", 1]
+    yield "disk, families: small-llama, weights and KV", (model("small-llama", 128, 4, 16, 2) +
+                                                          spread("0/30/70", "0/30/70", "0/50/50", "host"))
+    yield "disk, families: small-neox, int8", (model("small-neox", 128, 4, 16) + ["--weight-format", "int8"] +
+                                               spread("0/0/100", "0/50/50", "0/100/0", "host"))
+    yield "disk, families: planned, llama-3.2-1b in 2 GiB", ["--shape", "llama-3.2-1b", "--prompt-len", 48, "--gen-len",
+                                                             3, "--requests", 16, "--host-memory", "2GiB"]
+    yield "device, families: small-llama, all three tiers", (model("small-llama", 128, 4, 16, 2) + DEVICE +
+                                                             spread("30/30/40", "40/30/30", "50/50/0", "host"))
+    yield "device, families: small-qwen3, split attention", (model("small-qwen3", 256, 6, 8, 2) + DEVICE +
+                                                             spread(kv="0/100/0") + ["--attention", "split:40%"])
+    yield "device, families: small-llama, products on the host", (model("small-llama", 64, 4, 16) + DEVICE +
+                                                                  spread("20/80/0") + ["--host-products", "50%"])
+    yield "device, families: small-neox, weights stream", (model("small-neox", 64, 4, 16, 2) + DEVICE +
+                                                           spread("0/100/0") + ["--host-products", "50%"])
+    yield "device, families: planned, small-neox", ["--shape", "small-neox", "--prompt-len", 96, "--gen-len", 4,
+                                                    "--requests", 48, "--emulate-device", "300MiB", "--host-memory",
+                                                    "1200MiB"]
+
+
 def jobs():
     """Of aquifer generate, with prompts of many lengths and seats that are filled again: shape, options, records."""
     yield "job, opt-125m", "opt-125m", ["--micro-batch", 16], 64, (8, 120), (2, 12)
@@ -81,6 +112,12 @@ def jobs():
     yield "job, device, h2o", "opt-125m", (["--micro-batch", 16, "--micro-batches", 2] + DEVICE + spread("0/100/0") +
                                           policy("h2o", "30%")), 96, (8, 120), (2, 12)
     yield "job, disk", "opt-125m", (["--micro-batch", 16] + spread("0/40/60", "0/50/50", "0/100/0", "host")), 48, (
+        8, 120), (2, 8)
+    yield "job, families: small-llama, device, h2o", "small-llama", (["--micro-batch", 16, "--micro-batches", 2] + DEVICE +
+                                                                     spread("0/100/0") + policy("h2o", "30%")), 96, (
+        8, 120), (2, 12)
+    yield "job, families: small-neox, disk", "small-neox", (["--micro-batch", 16] +
+                                                            spread("0/40/60", "0/50/50", "0/100/0", "host")), 48, (
         8, 120), (2, 8)
 
 
@@ -92,16 +129,17 @@ class Ledger:
         self.common = ["--device", "cpu", "--cache-dir", args.cache_dir, "--quiet"]
 
     def bench(self, words):
+        words = [runs.shape(str(w), self.dir) for w in words]
         return runs.bench(os.path.abspath(self.args.build), [*words, "--repeats", 1, "--warmup", 0, *self.common],
                           cwd=self.dir)
 
     def generate(self, shape, words, count, prompts, news):
-        return runs.generate(os.path.abspath(self.args.build), ["--shape", shape, "--random-weights", 1, *words,
-                                                                *self.common], self.dir, count, prompts, news)
+        words = ["--shape", runs.shape(shape, self.dir), "--random-weights", 1, *words, *self.common]
+        return runs.generate(os.path.abspath(self.args.build), words, self.dir, count, prompts, news)
 
     def all(self):
         """(key, what makes its report, what that depends on)."""
-        for key, words in [*one_memory(), *three_tiers()]:
+        for key, words in [*one_memory(), *three_tiers(), *families()]:
             yield key, lambda w=words: self.bench(w), words
         for key, *job in jobs():
             yield key, lambda j=job: self.generate(*j), job

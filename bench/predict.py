@@ -45,6 +45,9 @@ def resident():
     yield "opt-350m, KV int4", model("opt-350m", 512, 32, 12) + ["--kv-format", "int4"]
     for policy in ("h2o", "window", "heavy"):
         yield f"opt-350m, {policy} 20 %", model("opt-350m", 512, 48, 12) + ["--kv-policy", policy, "--kv-budget", "20%"]
+    # Heads that share keys: 4 of 64, whose attention counts, and 8 of 128.
+    yield "small-llama, groups of 4, long", model("small-llama", 768, 32, 24)
+    yield "small-llama-wide, groups of 8, long", model("small-llama-wide", 768, 32, 24)
 
 
 def device():
@@ -95,14 +98,6 @@ class Bench:
         self.kept = runs.Kept(args.output)
         self.version = runs.version(args.build)
 
-    def shape(self, name):
-        if name != "cut-6.7b":
-            return name
-        path = os.path.join(self.dir, "cut-6.7b.json")
-        if not os.path.exists(path):
-            runs.write(path, json.dumps(runs.opt_shape(3)))
-        return path
-
     def probe(self, disk):
         """Its rates; the file is what the next run is predicted from."""
         words = ["--disk-dir", self.args.cache_dir] if disk else []
@@ -113,12 +108,12 @@ class Bench:
         return {key: float(value) for key, value in found if key in WATCHED}
 
     def bench(self, words):
-        words = [self.shape(str(w)) for w in words]
+        words = [runs.shape(str(w), self.dir) for w in words]
         return runs.bench(self.args.build, words + ["--hardware", self.profile, "--repeats", 1, "--warmup", 0,
                                                     "--cache-dir", self.args.cache_dir, "--quiet"])
 
     def generate(self, shape, words, count, prompts, news):
-        return runs.generate(self.args.build, ["--shape", shape, "--random-weights", "1", "--hardware", self.profile,
+        return runs.generate(self.args.build, ["--shape", runs.shape(shape, self.dir), "--random-weights", "1", "--hardware", self.profile,
                                                "--quiet", *words], self.dir, count, prompts, news)
 
     def jobs(self):

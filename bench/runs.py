@@ -91,6 +91,46 @@ def opt_shape(layers, hidden=4096, heads=32, vocab=50272):
                 activation_function="relu", torch_dtype="float16", bos_token_id=2, eos_token_id=2, pad_token_id=1)
 
 
+def llama_shape(layers, hidden, inner, heads, kv_heads, vocab, kind="llama", **more):
+    """The same of LLaMA's shape, or of a kind with its keys: heads that share keys, a gated MLP."""
+    return dict(model_type=kind, vocab_size=vocab, hidden_size=hidden, intermediate_size=inner, num_attention_heads=heads,
+                num_key_value_heads=kv_heads, num_hidden_layers=layers, max_position_embeddings=8192, hidden_act="silu",
+                rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=False, torch_dtype="bfloat16",
+                bos_token_id=1, eos_token_id=2, **more)
+
+
+def neox_shape(layers, hidden, heads, vocab=50304):
+    """The same of GPT-NeoX's: layers of one step."""
+    return dict(model_type="gpt_neox", vocab_size=vocab, hidden_size=hidden, intermediate_size=4 * hidden,
+                num_attention_heads=heads, num_hidden_layers=layers, max_position_embeddings=2048, hidden_act="gelu",
+                rotary_pct=0.25, rotary_emb_base=10000, layer_norm_eps=1e-5, use_parallel_residual=True,
+                tie_word_embeddings=False, torch_dtype="float16", bos_token_id=0, eos_token_id=0)
+
+
+# Shapes that benchmarks name beside those that aquifer knows: few layers of large models, and small ones.
+OWN_SHAPES = {
+    "cut-6.7b": opt_shape(3),
+    "cut-llama-3.1-8b": llama_shape(6, 4096, 14336, 32, 8, 128256),
+    "cut-qwen2.5-7b": llama_shape(6, 3584, 18944, 28, 4, 152064, "qwen2"),
+    "llama-1.3b": llama_shape(24, 2048, 5504, 16, 16, 32000),
+    "small-llama": llama_shape(8, 1024, 2816, 16, 4, 50304),
+    "small-llama-wide": llama_shape(8, 1024, 2816, 16, 2, 50304, head_dim=128),
+    "small-mistral": llama_shape(8, 1024, 2816, 16, 2, 50304, "mistral", sliding_window=96),
+    "small-qwen3": llama_shape(8, 1024, 3072, 16, 8, 50304, "qwen3", head_dim=128),
+    "small-neox": neox_shape(8, 1024, 8),
+}
+
+
+def shape(name, folder):
+    """What --shape takes: of our own a file, else the name."""
+    if name not in OWN_SHAPES:
+        return name
+    path = os.path.join(folder, name + ".json")
+    if not os.path.exists(path):
+        write(path, json.dumps(OWN_SHAPES[name]))
+    return path
+
+
 def parts(parser, option, text, known):
     """A comma list of some of what a benchmark consists of; anything else is a usage error."""
     found = text.split(",")

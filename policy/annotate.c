@@ -219,6 +219,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .row_bytes = part->prefill_rows * attended_bytes(p),
             .heads = (uint64_t)part->prefill_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,
+            .group = p->steps->heads / p->steps->kv_heads,
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
@@ -231,6 +232,7 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,
+            .group = p->steps->heads / p->steps->kv_heads,
         };
     case AQ_OP_HEAD: return products(p, op, s->logit_rows);
     case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};

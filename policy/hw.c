@@ -67,22 +67,105 @@ static double rate_between(double at, double from, double to)
     return to > 0 && from > 0 ? 1 / ((1 - at) / from + at / to) : from;
 }
 
-/* Rates for heads of this size; below AQ_HW_HEAD those of AQ_HW_HEAD, above AQ_HW_HEAD_WIDE those
- * of AQ_HW_HEAD_WIDE. */
-static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32_t head_dim)
+const uint32_t aq_hw_groups[AQ_HW_GROUPS] = {4, 8};
+
+/* Seconds of something that takes one[0] with a head of keys each, and one[i] in groups of
+ * aq_hw_groups[i - 1]: linear between them and beyond the last, where it does not fall. */
+static double grouped_s(const double one[1 + AQ_HW_GROUPS], uint32_t group)
 {
-    const struct aq_hw_attention *w = &side->wide;
-    double at = ((double)head_dim - AQ_HW_HEAD) / (AQ_HW_HEAD_WIDE - AQ_HW_HEAD);
-    at = fmin(fmax(at, 0), 1);
+    double before = 1, slope = 0;
+    for (int i = 0; i < AQ_HW_GROUPS; i++) {
+        slope = (one[i + 1] - one[i]) / (aq_hw_groups[i] - before);
+        if (group <= aq_hw_groups[i])
+            return one[i] + slope * (group - before);
+        before = aq_hw_groups[i];
+    }
+    return one[AQ_HW_GROUPS] + fmax(slope, 0) * (group - before);
+}
+
+static bool knows_decode(const struct aq_hw_attention shared[AQ_HW_GROUPS])
+{
+    bool all = true;
+    for (int i = 0; i < AQ_HW_GROUPS; i++)
+        all = all && shared[i].bytes_per_s > 0;
+    return all;
+}
+
+static bool knows_prefill(const struct aq_hw_attention shared[AQ_HW_GROUPS])
+{
+    bool all = true;
+    for (int i = 0; i < AQ_HW_GROUPS; i++)
+        all = all && shared[i].flops_per_s > 0;
+    return all;
+}
+
+/* Rates of a group, from those of a head of keys each and of aq_hw_groups[]. */
+static struct aq_hw_attention of_group(struct aq_hw_attention one,
+                                       const struct aq_hw_attention shared[AQ_HW_GROUPS],
+                                       uint32_t group)
+{
+    double key_s[1 + AQ_HW_GROUPS], head_s[1 + AQ_HW_GROUPS];
+    struct aq_hw_attention ret = one;
+    if (group > 1 && one.bytes_per_s > 0 && knows_decode(shared)) {
+        for (int i = 0; i <= AQ_HW_GROUPS; i++) {
+            const struct aq_hw_attention *a = i > 0 ? &shared[i - 1] : &one;
+            key_s[i] = 1 / a->bytes_per_s;
+            head_s[i] = a->decode_head_s;
+        }
+        ret.bytes_per_s = 1 / grouped_s(key_s, group);
+        ret.decode_head_s = grouped_s(head_s, group);
+    }
+    if (group > 1 && one.flops_per_s > 0 && knows_prefill(shared)) {
+        for (int i = 0; i <= AQ_HW_GROUPS; i++) {
+            const struct aq_hw_attention *a = i > 0 ? &shared[i - 1] : &one;
+            key_s[i] = 1 / a->flops_per_s;
+            head_s[i] = a->prefill_head_s;
+        }
+        ret.flops_per_s = 1 / grouped_s(key_s, group);
+        ret.prefill_head_s = grouped_s(head_s, group);
+    }
+    return ret;
+}
+
+/* Rates for heads of this size and group; below AQ_HW_HEAD those of AQ_HW_HEAD, above
+ * AQ_HW_HEAD_WIDE those of AQ_HW_HEAD_WIDE. */
+static struct aq_hw_attention attention_of(const struct aq_hw_side *side, uint32_t head_dim,
+                                           uint32_t group)
+{
+    struct aq_hw_attention wide = of_group(side->wide, side->shared[1], group);
     struct aq_hw_attention ret = {side->attention_bytes_per_s, side->decode_head_s,
                                   side->attention_flops_per_s, side->prefill_head_s};
-    ret.bytes_per_s = rate_between(at, ret.bytes_per_s, w->bytes_per_s);
-    ret.flops_per_s = rate_between(at, ret.flops_per_s, w->flops_per_s);
-    if (w->bytes_per_s > 0)
-        ret.decode_head_s += at * (w->decode_head_s - ret.decode_head_s);
-    if (w->flops_per_s > 0)
-        ret.prefill_head_s += at * (w->prefill_head_s - ret.prefill_head_s);
+    double at = ((double)head_dim - AQ_HW_HEAD) / (AQ_HW_HEAD_WIDE - AQ_HW_HEAD);
+    at = fmin(fmax(at, 0), 1);
+    ret = of_group(ret, side->shared[0], group);
+    ret.bytes_per_s = rate_between(at, ret.bytes_per_s, wide.bytes_per_s);
+    ret.flops_per_s = rate_between(at, ret.flops_per_s, wide.flops_per_s);
+    if (wide.bytes_per_s > 0)
+        ret.decode_head_s += at * (wide.decode_head_s - ret.decode_head_s);
+    if (wide.flops_per_s > 0)
+        ret.prefill_head_s += at * (wide.prefill_head_s - ret.prefill_head_s);
     return ret;
+}
+
+static void scale(struct aq_hw_attention *a, double decode, double prefill)
+{
+    a->bytes_per_s *= decode;
+    a->decode_head_s /= decode;
+    a->flops_per_s *= prefill;
+    a->prefill_head_s /= prefill;
+}
+
+void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double prefill)
+{
+    side->attention_bytes_per_s *= decode;
+    side->decode_head_s /= decode;
+    side->attention_flops_per_s *= prefill;
+    side->prefill_head_s /= prefill;
+    scale(&side->wide, decode, prefill);
+    for (int i = 0; i < AQ_HW_GROUPS; i++) {
+        scale(&side->shared[0][i], decode, prefill);
+        scale(&side->shared[1][i], decode, prefill);
+    }
 }
 
 /* Arithmetic and memory time overlap in part; rows that pass between the primitives of an op
@@ -98,13 +181,16 @@ static void need_compute(struct aq_op_need *n, const struct aq_hardware *hw, con
     bool product = !attention && op->kind != AQ_OP_UNPACK;
     double bytes = (double)cost->memory_bytes, row_bytes = (double)cost->row_bytes;
     double memory_rate = on_host ? hw->host_memory_bytes_per_s : hw->device_memory_bytes_per_s;
-    struct aq_hw_attention attend = attention_of(side, cost->head_dim);
+    struct aq_hw_attention attend = attention_of(side, cost->head_dim, cost->group);
     double arithmetic = attention ? seconds((double)cost->flops, attend.flops_per_s)
                                   : product_flops_s(side, cost, compute);
     double memory = seconds(bytes, attention ? attend.bytes_per_s
                                    : product ? product_bytes_per_s(side, cost->weights)
                                              : side->unpack_bytes_per_s);
     n->limit = arithmetic >= memory ? AQ_RESOURCE_FLOPS : AQ_RESOURCE_MEMORY;
+    if (attention && !prefill && cost->group > 1 &&
+        knows_decode(side->shared[cost->head_dim > AQ_HW_HEAD]))
+        arithmetic = 0; /* contained in that rate */
     n->work_s = fmax(arithmetic, memory) + (1 - side->overlap) * fmin(arithmetic, memory);
     if (product)
         n->work_s /= product_share(side, cost->weights, cost->rows);

@@ -19,7 +19,13 @@ enum { AQ_HW_K = 2048, AQ_HW_K_SHORT = 768, AQ_HW_HEAD = 64, AQ_HW_HEAD_WIDE = 1
  * at AQ_HW_K_SHORT grows to many below. */
 enum { AQ_HW_K_LEAST = 256 };
 
-/* Rates of attention over KV of one format, or with heads of one size: as in struct aq_hw_side. */
+/* Query heads that share a head of keys, for which attention may have rates of its own; those of
+ * the fields of one head of keys for each are of 1. */
+enum { AQ_HW_GROUPS = 2 };
+extern const uint32_t aq_hw_groups[AQ_HW_GROUPS];
+
+/* Rates of attention over KV of one format, with heads of one size, or of one group: as in struct
+ * aq_hw_side. */
 struct aq_hw_attention {
     double bytes_per_s, decode_head_s, flops_per_s, prefill_head_s;
 };
@@ -41,6 +47,10 @@ struct aq_hw_side {
     double short_share[AQ_DTYPE_COUNT];
     /* Attention with heads of AQ_HW_HEAD_WIDE.  0: as with those of AQ_HW_HEAD. */
     struct aq_hw_attention wide;
+    /* Attention with heads of AQ_HW_HEAD (0) and AQ_HW_HEAD_WIDE (1) in groups of aq_hw_groups[].
+     * bytes_per_s contains the arithmetic, which grows with the group.  0: nothing is known of
+     * them; then the arithmetic goes at the rate of prompt rows. */
+    struct aq_hw_attention shared[2][AQ_HW_GROUPS];
     /* The share of the lesser of arithmetic and memory time that hides behind the greater. */
     double overlap;
     double threads; /* host threads that an op uses; 0: none */
@@ -73,6 +83,9 @@ double aq_hardware_wake(const struct aq_hardware *hw, enum aq_lane lane);
 /* How short a K is: 0 at AQ_HW_K and above, 1 at AQ_HW_K_SHORT, linear in 1 / K, because the cost
  * of a sum beside its terms is paid once in K terms. */
 double aq_hardware_shortness(uint32_t k);
+
+/* Attention of decode rows, and of prompt rows, so many times as fast with heads of every size. */
+void aq_hardware_scale_attention(struct aq_hw_side *side, double decode, double prefill);
 
 /* What limits an op or a lane.  Ops that run at the same time divide the shared ones. */
 enum aq_resource {

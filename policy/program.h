@@ -238,6 +238,7 @@ struct aq_op_cost {
     uint64_t row_bytes;    /* rows that pass between primitives, read and written */
     uint64_t heads;        /* attention: query heads of all rows */
     uint32_t head_dim;     /* attention: size of a head */
+    uint32_t group;        /* attention: query heads that share a head of keys; 0: as 1 */
     enum aq_dtype weights; /* products: format of the weights read; UNPACK: their packed format */
     uint64_t move_bytes;   /* over the lane's link or disk */
 };

@@ -185,6 +185,7 @@ static void add_decode_kv(struct model *m)
         .memory_bytes = (uint64_t)(keys * ((double)s->page_bytes / s->page_slots +
                                            (double)steps->kv_heads * beside)),
         .head_dim = steps->head_dim,
+        .group = steps->heads / steps->kv_heads,
     };
     double before = m->full ? m->held : m->held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
@@ -217,7 +218,8 @@ static void add_prefill_kv(struct model *m)
     double scored = aq_kv_policy_scores(&m->o->in->kv) ? 1.5 : 1;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim),
-        .head_dim = m->m->head_dim};
+        .head_dim = m->m->head_dim,
+        .group = m->m->heads / m->m->kv_heads};
     add(&m->base[PREFILL], m, AQ_OP_ATTN_PREFILL, AQ_LANE_COMPUTE, attend, 1);
     double home = all * ceil((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
     double whole = all * floor((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * stride;

@@ -79,6 +79,7 @@ struct local {
     char *cache, *path;   /* NULL: there is no cache directory; no_cache says why */
     const char *disk_dir; /* NULL: none */
     char made_for[AQ_HW_TEXT_MAX];
+    char other[AQ_HW_TEXT_MAX]; /* what the kept one was made for, if that is not the same; "" */
     struct aq_err no_cache;
 };
 
@@ -105,7 +106,8 @@ static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
         snprintf(disk, sizeof(disk), "disk of %.24s (%016llx)", dir,
                  (unsigned long long)XXH3_64bits(dir, strlen(dir)));
     snprintf(l->made_for, sizeof(l->made_for),
-             "aquifer %s, %s, %u threads on %u cores, %llu MiB%s%.40s, %s", aq_build_version(), cpu,
+             "aquifer %s, rates %u, %s, %u threads on %u cores, %llu MiB%s%.40s, %s",
+             aq_build_version(), (unsigned)AQ_PROBE_RATES, cpu,
              opts->threads ? opts->threads : c.threads, c.threads,
              (unsigned long long)(h.total / AQ_MIB), opts->cuda ? ", " : "",
              opts->cuda ? opts->cuda->info.name : "", disk);
@@ -174,14 +176,17 @@ static bool is_unsteady(char *text, size_t bytes, const struct aq_hw_profile *p)
     return true;
 }
 
-static bool read_kept(struct aq_hw_profile *ret, const struct local *l)
+static bool read_kept(struct aq_hw_profile *ret, struct local *l)
 {
     struct aq_hw_profile p;
     struct stat file;
     char age[64], varied[AQ_HW_TEXT_MAX];
-    if (!l->path || stat(l->path, &file) < 0 || aq_hw_file_read(&p, l->path, NULL) < 0 ||
-        strcmp(p.made_for, l->made_for) != 0)
+    if (!l->path || stat(l->path, &file) < 0 || aq_hw_file_read(&p, l->path, NULL) < 0)
         return false;
+    if (strcmp(p.made_for, l->made_for) != 0) {
+        snprintf(l->other, sizeof(l->other), "%s", p.made_for);
+        return false;
+    }
     age_text(age, sizeof(age), aq_clock_unix_s() - (double)file.st_mtime);
     bool unsteady = is_unsteady(varied, sizeof(varied), &p);
     snprintf(p.told, sizeof(p.told), "kept profile '%s', measured %s%s%s", l->path, age,
@@ -251,8 +256,15 @@ static int measure_local(struct aq_hw_profile *ret, struct local *l,
                                   .memory = opts->memory,
                                   .quick = opts->quick,
                                   .log = opts->log};
-    aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine, as no profile of it is kept%s",
-                disk ? "" : ": without its disk, where nothing can be written to");
+    const char *without = disk ? "" : ": without its disk, where nothing can be written to";
+    if (*l->other)
+        aq_log_line(opts->log, AQ_LOG_INFO,
+                    "measuring this machine anew, as the profile kept in '%s' is of '%s', and this "
+                    "is '%s'%s",
+                    l->path, l->other, l->made_for, without);
+    else
+        aq_log_line(opts->log, AQ_LOG_INFO, "measuring this machine, as no profile of it is kept%s",
+                    without);
     int rc = aq_probe(ret, &probe, reterr);
     rc = rc < 0 ? rc : describe_local(l, opts, reterr); /* the directory may be there now */
     if (rc == 0)

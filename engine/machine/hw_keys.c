@@ -26,6 +26,17 @@
 #define SHARE(name, weights, rows)                                                                 \
     ROW(HOST, name, REAL, REFINES, PURE, hw.host.product_share[weights][rows], 1e-3, 10)
 
+/* Attention of heads of a size in groups of aq_hw_groups[place]. */
+#define GROUP(name, wide, place)                                                                   \
+    ROW(HOST, "attention_" name "_memory_gb_s", REAL, REFINES, GB_S,                               \
+        hw.host.shared[wide][place].bytes_per_s, 0, 1e6),                                          \
+        ROW(HOST, "decode_" name "_head_ns", REAL, REFINES, NS,                                    \
+            hw.host.shared[wide][place].decode_head_s, 0, 1e6),                                    \
+        ROW(HOST, "attention_" name "_tflop_s", REAL, REFINES, TFLOP_S,                            \
+            hw.host.shared[wide][place].flops_per_s, 0, 1e6),                                      \
+        ROW(HOST, "prefill_" name "_head_ns", REAL, REFINES, NS,                                   \
+            hw.host.shared[wide][place].prefill_head_s, 0, 1e6)
+
 /* The limits lie far beyond what there is: they are there for slips of the unit. */
 const struct aq_hw_key aq_hw_key_table[] = {
     ROW(MACHINE, "cores", REAL, NEEDED, PURE, hw.cores, 0.01, 4096),
@@ -111,6 +122,10 @@ const struct aq_hw_key aq_hw_key_table[] = {
     ROW(HOST, "decode_d128_head_ns", REAL, REFINES, NS, hw.host.wide.decode_head_s, 0, 1e6),
     ROW(HOST, "attention_d128_tflop_s", REAL, REFINES, TFLOP_S, hw.host.wide.flops_per_s, 0, 1e6),
     ROW(HOST, "prefill_d128_head_ns", REAL, REFINES, NS, hw.host.wide.prefill_head_s, 0, 1e6),
+    GROUP("g4", 0, 0),
+    GROUP("g8", 0, 1),
+    GROUP("d128_g4", 1, 0),
+    GROUP("d128_g8", 1, 1),
     ROW(HOST, "decode_head_ns", REAL, REFINES, NS, hw.host.decode_head_s, 0, 1e6),
     ROW(HOST, "prefill_head_ns", REAL, REFINES, NS, hw.host.prefill_head_s, 0, 1e6),
     ROW(HOST, "attention_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.attention_flops_per_s, 1e-5,
@@ -237,18 +252,22 @@ bool aq_hw_has(const struct aq_hw_profile *p, enum aq_hw_section s)
     return s != AQ_HW_DISK || p->capacity[AQ_DISK] > 0;
 }
 
-/* What wide heads change is measured over f16, and assumed alike of other formats. */
+/* What wide heads and groups change is measured over f16, and assumed alike of other formats. */
 static void attend_as(struct aq_hw_side *side, const struct aq_hw_attention *a)
 {
+    struct aq_hw_attention *others[] = {&side->wide, &side->shared[0][0], &side->shared[0][1],
+                                        &side->shared[1][0], &side->shared[1][1]};
     double *to[] = {&side->attention_bytes_per_s, &side->decode_head_s,
                     &side->attention_flops_per_s, &side->prefill_head_s};
-    double *wide[] = {&side->wide.bytes_per_s, &side->wide.decode_head_s, &side->wide.flops_per_s,
-                      &side->wide.prefill_head_s};
     const double from[] = {a->bytes_per_s, a->decode_head_s, a->flops_per_s, a->prefill_head_s};
     for (size_t i = 0; i < AQ_ARRAY_LEN(to); i++) {
         if (from[i] <= 0)
             continue;
-        *wide[i] *= *to[i] > 0 ? from[i] / *to[i] : 1;
+        for (size_t n = 0; n < AQ_ARRAY_LEN(others); n++) {
+            double *other[] = {&others[n]->bytes_per_s, &others[n]->decode_head_s,
+                               &others[n]->flops_per_s, &others[n]->prefill_head_s};
+            *other[i] *= *to[i] > 0 ? from[i] / *to[i] : 1;
+        }
         *to[i] = from[i];
     }
 }

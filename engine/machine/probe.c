@@ -234,41 +234,43 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
               "measured: both directions at once against each alone");
 }
 
+/* What attention is measured with, and what its keys have in their names. */
+static const struct {
+    enum aq_dtype format;
+    uint32_t head_dim, group;
+    const char *name;
+} attended[] = {
+    {AQ_F16, AQ_HW_HEAD_WIDE, 1, "d128_"},
+    {AQ_Q8, AQ_HW_HEAD, 1, "int8_"},
+    {AQ_Q4, AQ_HW_HEAD, 1, "int4_"},
+    {AQ_F16, AQ_HW_HEAD, 4, "g4_"},
+    {AQ_F16, AQ_HW_HEAD, 8, "g8_"},
+    {AQ_F16, AQ_HW_HEAD_WIDE, 4, "d128_g4_"},
+    {AQ_F16, AQ_HW_HEAD_WIDE, 8, "d128_g8_"},
+    {AQ_F16, AQ_HW_HEAD, 1, ""}, /* last: links are
+                                                                            measured beside it */
+};
+
 static void give_attention(const struct probe *b, struct aq_rates_attention *a)
 {
-    static const struct {
-        enum aq_dtype format;
-        uint32_t head_dim;
-        const char *keys[4];
-    } by[] = {
-        {AQ_F16,
-         AQ_HW_HEAD_WIDE,
-         {"host.attention_d128_memory_gb_s", "host.decode_d128_head_ns",
-          "host.attention_d128_tflop_s", "host.prefill_d128_head_ns"}},
-        {AQ_Q8,
-         AQ_HW_HEAD,
-         {"host.attention_int8_memory_gb_s", "host.decode_int8_head_ns",
-          "host.attention_int8_tflop_s", "host.prefill_int8_head_ns"}},
-        {AQ_Q4,
-         AQ_HW_HEAD,
-         {"host.attention_int4_memory_gb_s", "host.decode_int4_head_ns",
-          "host.attention_int4_tflop_s", "host.prefill_int4_head_ns"}},
-        {AQ_F16, /* last: links are measured beside it */
-         AQ_HW_HEAD,
-         {"host.attention_memory_gb_s", "host.decode_head_ns", "host.attention_tflop_s",
-          "host.prefill_head_ns"}},
-    };
-    for (size_t i = 0; i < AQ_ARRAY_LEN(by); i++) {
+    for (size_t i = 0; i < AQ_ARRAY_LEN(attended); i++) {
+        uint32_t dim = attended[i].head_dim, group = attended[i].group;
         struct aq_rates_attended at;
-        char source[AQ_HW_TEXT_MAX];
-        snprintf(source, sizeof(source), "measured: %s KV, %u heads of %u, 64 and 512 keys",
-                 aq_dtype_name(by[i].format), AQ_RATES_WIDTH / by[i].head_dim, by[i].head_dim);
-        aq_rates_attention_use(a, by[i].format, by[i].head_dim);
+        char source[AQ_HW_TEXT_MAX], key[AQ_HW_KEY_TEXT_MAX], shared[48] = "";
+        if (group > 1)
+            snprintf(shared, sizeof(shared), ", %u query heads for each", group);
+        snprintf(source, sizeof(source), "measured: %s KV, %u heads of %u%s, 64 and 512 keys",
+                 aq_dtype_name(attended[i].format), aq_rates_attention_heads(dim, group), dim,
+                 shared);
+        aq_rates_attention_use(a, attended[i].format, dim, group);
         aq_rates_attend(&at, a);
-        give(b, by[i].keys[0], at.decode_bytes, 1e9, source);
-        give(b, by[i].keys[1], at.decode_head_s, 1e-9, source);
-        give(b, by[i].keys[2], at.prefill_flops, 1e12, source);
-        give(b, by[i].keys[3], at.prefill_head_s, 1e-9, source);
+#define KEY(before, after)                                                                         \
+    (snprintf(key, sizeof(key), "host." before "_%s" after, attended[i].name), key)
+        give(b, KEY("attention", "memory_gb_s"), at.decode_bytes, 1e9, source);
+        give(b, KEY("decode", "head_ns"), at.decode_head_s, 1e-9, source);
+        give(b, KEY("attention", "tflop_s"), at.prefill_flops, 1e12, source);
+        give(b, KEY("prefill", "head_ns"), at.prefill_head_s, 1e-9, source);
+#undef KEY
     }
 }
 

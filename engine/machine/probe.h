@@ -8,6 +8,9 @@
 #include "kernels/kernels.h"
 #include "offload/disk.h"
 
+/* Raised whenever what is measured changes: a profile kept with another number is measured anew. */
+enum { AQ_PROBE_RATES = 2 };
+
 struct aq_probe_opts {
     const struct aq_cuda *cuda; /* the GPU that is measured too; NULL: none */
     const char *disk_dir;       /* its disk is measured; NULL: none */

@@ -14,7 +14,7 @@ enum { PARTS = 8, SHORT = AQ_RATES_CONTEXT / PARTS, ROUNDS_MIN = 5, ROUNDS_MAX =
 struct aq_rates_attention {
     struct aq_rates_rig *rig;
     enum aq_dtype format;
-    uint32_t head_dim;
+    uint32_t head_dim, group;
     uint8_t *kv;
     size_t kv_bytes;
     uint32_t count;                 /* sequences that fill kv */
@@ -24,19 +24,38 @@ struct aq_rates_attention {
     float *q, *out; /* [PARTS * count] or [AQ_RATES_CONTEXT] rows, whichever is more */
 };
 
-static uint32_t heads(uint32_t head_dim)
+uint32_t aq_rates_attention_heads(uint32_t head_dim, uint32_t group)
 {
-    return AQ_RATES_WIDTH / head_dim;
+    return group == 1 ? AQ_RATES_WIDTH / head_dim : AQ_RATES_SHARED;
 }
 
-static size_t page_bytes(enum aq_dtype format, uint32_t head_dim)
+static size_t page_bytes(enum aq_dtype format, uint32_t head_dim, uint32_t group)
 {
-    return heads(head_dim) * aq_kv_block_bytes(format, head_dim);
+    return aq_rates_attention_heads(head_dim, group) * aq_kv_block_bytes(format, head_dim);
 }
 
-static size_t sequence_bytes(enum aq_dtype format, uint32_t head_dim)
+static size_t sequence_bytes(enum aq_dtype format, uint32_t head_dim, uint32_t group)
 {
-    return BLOCKS * page_bytes(format, head_dim);
+    return BLOCKS * page_bytes(format, head_dim, group);
+}
+
+/* Groups have half of the KV, or else they took more than a fifth of a probe's time. */
+static uint32_t sequences(uint64_t kv_bytes, enum aq_dtype format, uint32_t head_dim,
+                          uint32_t group)
+{
+    uint64_t used = group > 1 ? kv_bytes / 2 : kv_bytes;
+    return (uint32_t)(used / sequence_bytes(format, head_dim, group));
+}
+
+static uint32_t query_heads(const struct aq_rates_attention *a)
+{
+    return aq_rates_attention_heads(a->head_dim, a->group) * a->group;
+}
+
+/* Numbers of a row of queries; no row of new keys or values is longer. */
+static uint32_t query_width(const struct aq_rates_attention *a)
+{
+    return query_heads(a) * a->head_dim;
 }
 
 static struct aq_attn_seq sequence(const struct aq_rates_attention *a, uint32_t block, uint32_t row,
@@ -51,13 +70,15 @@ static struct aq_attn_seq sequence(const struct aq_rates_attention *a, uint32_t 
     };
 }
 
-void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim)
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim,
+                            uint32_t group)
 {
-    size_t page = page_bytes(format, head_dim);
+    size_t page = page_bytes(format, head_dim, group);
     assert(head_dim == AQ_HW_HEAD || head_dim == AQ_HW_HEAD_WIDE);
     a->format = format;
     a->head_dim = head_dim;
-    a->count = (uint32_t)(a->kv_bytes / sequence_bytes(format, head_dim));
+    a->group = group;
+    a->count = sequences(a->kv_bytes, format, head_dim, group);
     for (uint32_t i = 0; i < a->count * BLOCKS; i++)
         a->block[i] = a->kv + i * page;
     for (uint32_t i = 0; i < a->count; i++)
@@ -66,14 +87,37 @@ void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, 
         a->part[i] = sequence(a, i * (BLOCKS / PARTS), i, &a->short_len);
 }
 
+/* What is used: formats with a head of keys each, and groups over f16. */
+static const struct use {
+    enum aq_dtype format;
+    uint32_t head_dim, group;
+} uses[] = {{AQ_F16, AQ_HW_HEAD, 1},      {AQ_F16, AQ_HW_HEAD_WIDE, 1}, {AQ_Q8, AQ_HW_HEAD, 1},
+            {AQ_Q4, AQ_HW_HEAD, 1},       {AQ_F16, AQ_HW_HEAD, 4},      {AQ_F16, AQ_HW_HEAD, 8},
+            {AQ_F16, AQ_HW_HEAD_WIDE, 4}, {AQ_F16, AQ_HW_HEAD_WIDE, 8}};
+
+/* The most sequences of any of them, and bytes of rows. */
+static void size_of_uses(uint32_t *ret_sequences, size_t *ret_row_bytes, uint64_t kv_bytes)
+{
+    *ret_sequences = 0;
+    *ret_row_bytes = 0;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(uses); i++) {
+        const struct use *u = &uses[i];
+        uint32_t count = sequences(kv_bytes, u->format, u->head_dim, u->group);
+        uint64_t rows = aq_max_u64(PARTS * (uint64_t)count, AQ_RATES_CONTEXT);
+        uint64_t heads = aq_rates_attention_heads(u->head_dim, u->group) * u->group;
+        *ret_sequences = (uint32_t)aq_max_u64(*ret_sequences, count);
+        *ret_row_bytes = aq_max_u64(*ret_row_bytes, rows * heads * u->head_dim * sizeof(float));
+    }
+}
+
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr)
 {
     struct aq_rates_attention *a = calloc(1, sizeof(*a));
-    /* Int4 sequences are the smallest; wide heads are used over f16. */
-    uint64_t bytes = aq_max_u64(kv_bytes, sequence_bytes(AQ_F16, AQ_HW_HEAD));
-    uint32_t most = (uint32_t)(bytes / sequence_bytes(AQ_Q4, AQ_HW_HEAD));
-    size_t row_bytes = aq_max_u64(PARTS * most, AQ_RATES_CONTEXT) * AQ_RATES_WIDTH * sizeof(float);
+    uint64_t bytes = aq_max_u64(kv_bytes, sequence_bytes(AQ_F16, AQ_HW_HEAD, 1));
+    uint32_t most;
+    size_t row_bytes;
+    size_of_uses(&most, &row_bytes, bytes);
     if (a) {
         a->seq = calloc(most, sizeof(*a->seq));
         a->part = calloc((size_t)PARTS * most, sizeof(*a->part));
@@ -91,7 +135,7 @@ int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig
     a->kv_bytes = bytes;
     a->len = AQ_RATES_CONTEXT;
     a->short_len = SHORT;
-    aq_rates_attention_use(a, AQ_F16, AQ_HW_HEAD);
+    aq_rates_attention_use(a, AQ_F16, AQ_HW_HEAD, 1);
     *ret = a;
     return 0;
 }
@@ -113,18 +157,18 @@ static struct aq_attn attention(const struct aq_rates_attention *a, const struct
         .seqs = seqs,
         .seq_count = count,
         .q = a->q,
-        .q_stride = AQ_RATES_WIDTH,
+        .q_stride = query_width(a),
         .out = a->out,
         .out_dtype = AQ_F32,
-        .out_stride = AQ_RATES_WIDTH,
+        .out_stride = query_width(a),
         .kv_dtype = a->format,
-        .kv_heads = heads(a->head_dim),
-        .q_per_kv = 1,
+        .kv_heads = aq_rates_attention_heads(a->head_dim, a->group),
+        .q_per_kv = a->group,
         .head_dim = a->head_dim,
         .scale = 1 / sqrtf((float)a->head_dim),
         .k_new = a->q,
         .v_new = a->q,
-        .new_stride = AQ_RATES_WIDTH,
+        .new_stride = query_width(a),
     };
 }
 
@@ -132,7 +176,7 @@ double aq_rates_decode(struct aq_rates_attention *a)
 {
     struct aq_attn attn = attention(a, a->seq, a->count);
     a->rig->kernels->attn_decode(a->rig->exec, &attn);
-    return (double)a->count * (double)sequence_bytes(a->format, a->head_dim);
+    return (double)a->count * (double)sequence_bytes(a->format, a->head_dim, a->group);
 }
 
 /* Seconds that new keys and values, and the attention of their rows, take for a row and head. */
@@ -144,7 +188,7 @@ static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq 
     double start = aq_clock_s(), rows = count * (double)seqs->rows;
     r->kernels->kv_append(r->exec, &attn);
     (prefill ? r->kernels->attn_prefill : r->kernels->attn_decode)(r->exec, &attn);
-    return (aq_clock_s() - start) / (rows * heads(a->head_dim));
+    return (aq_clock_s() - start) / (rows * query_heads(a));
 }
 
 /* Two times of so many keys each as a line: seconds a key, and of none.  What all keys cost is
@@ -162,9 +206,9 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
 {
     struct aq_attn_seq prompt[PARTS], whole = a->seq[0];
     double sample[4][ROUNDS_MAX], begin = aq_clock_s(), key_s, none_s, spread = 0;
-    /* Of a head. */
-    double key_bytes =
-        (double)sequence_bytes(a->format, a->head_dim) / AQ_RATES_CONTEXT / heads(a->head_dim);
+    /* Of a query head's part in them. */
+    double key_bytes = (double)sequence_bytes(a->format, a->head_dim, a->group) / AQ_RATES_CONTEXT /
+                       query_heads(a);
     uint32_t rounds = 0;
     whole.rows = AQ_RATES_CONTEXT;
     for (uint32_t i = 0; i < PARTS; i++) {

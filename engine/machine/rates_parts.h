@@ -102,14 +102,17 @@ struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum a
 /* Bytes that all threads read. */
 struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
 
-/* Attention over KV of AQ_RATES_WIDTH elements a row, 512 keys a sequence: f16 and heads of
- * AQ_HW_HEAD, until others are used. */
-enum { AQ_RATES_WIDTH = 2048 };
+/* Attention over 512 keys a sequence: f16, heads of AQ_HW_HEAD and a head of keys each, until
+ * others are used.  A row of KV has AQ_RATES_WIDTH elements; of groups, AQ_RATES_SHARED heads. */
+enum { AQ_RATES_WIDTH = 2048, AQ_RATES_SHARED = 4 };
 struct aq_rates_attention;
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr);
 void aq_rates_attention_close(struct aq_rates_attention *a);
-void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim);
+void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim,
+                            uint32_t group);
+/* Heads of keys and values of a row. */
+uint32_t aq_rates_attention_heads(uint32_t head_dim, uint32_t group);
 enum { AQ_RATES_CONTEXT = 512 };
 /* One decode row of every sequence; returns the bytes of KV that it read. */
 double aq_rates_decode(struct aq_rates_attention *a);

@@ -151,8 +151,7 @@ static bool add_tenth(struct aq_planning *p, uint32_t of)
     case 4:
         for (int t = 0; t < AQ_DTYPE_COUNT; t++)
             side->product_flops_per_s[t] *= times;
-        side->attention_flops_per_s *= times;
-        side->prefill_head_s /= times;
+        aq_hardware_scale_attention(side, 1, times);
         return true;
     default:
         for (int t = 0; t < AQ_DTYPE_COUNT; t++)
@@ -160,10 +159,7 @@ static bool add_tenth(struct aq_planning *p, uint32_t of)
         for (size_t i = 0; i < AQ_ARRAY_LEN(side->code_bytes_per_s); i++)
             side->code_bytes_per_s[i] *= times;
         side->product_bytes_per_s *= times;
-        side->attention_bytes_per_s *= times;
-        side->attention_flops_per_s *= times;
-        side->decode_head_s /= times;
-        side->prefill_head_s /= times;
+        aq_hardware_scale_attention(side, times, times);
         hw->host_memory_bytes_per_s *= times;
         return p->in.separate;
     }

@@ -3,7 +3,10 @@
 pictures that are drawn.  Nothing here judges how fast the machine is."""
 import itertools
 import json
+import math
 import os
+import struct
+import subprocess
 import sys
 import unittest
 import xml.etree.ElementTree
@@ -12,7 +15,9 @@ from rig import MODEL, PROGRAM, Rig
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
+import best  # noqa: E402
 import ledger  # noqa: E402
+import peers  # noqa: E402
 import predict  # noqa: E402
 import runs  # noqa: E402
 import table_plots  # noqa: E402
@@ -44,7 +49,7 @@ class Predict(Rig):
         self.assertGreaterEqual(len({key for key, _ in jobs}), 30)
         self.assertEqual(len({str(words) for _, words in jobs}), len(jobs))
         for key, words in jobs:
-            words = [self.bench.shape(str(w)) for w in words]
+            words = [runs.shape(str(w), self.dir) for w in words]
             done = self.run_program([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--json", "--device", "cpu",
                                      "--cache-dir", self.path("cache"), "--hardware", Arguments.hardware, *words])
             said = json.loads(done.stdout)["predicted"]
@@ -116,15 +121,83 @@ class Predict(Rig):
         self.assertIn("3, disturbed |", "\n".join(predict.table([("two", row)])))
 
 
+class Best(Rig):
+    def fits(self, c, point):
+        words = [str(runs.shape(w, self.dir)) for w in [*c["args"], *point]]
+        done = subprocess.run([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--device", "cpu", "--cache-dir",
+                               self.path("cache"), "--hardware", Arguments.hardware, *words], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, check=False)
+        self.assertIn(done.returncode, (0, 2), (c["name"], done.stderr))
+        return done.returncode == 0
+
+    def test_every_configuration_is_planned_and_a_point_of_its_grid_fits(self):
+        for c in best.CONFIGS:
+            self.assertTrue(self.fits(c, []), c["name"])
+            self.assertTrue(any(self.fits(c, point) for point in reversed(c["grid"])), c["name"])
+
+
+class Peers(Rig):
+    CONFIG = dict(runs.llama_shape(2, 64, 96, 4, 2, 50), tie_word_embeddings=True)
+
+    def read(self, path):
+        """Keys with their values, tensors with their places, and where their data begins."""
+        with open(path, "rb") as f:
+            def take(form):
+                return struct.unpack("<" + form, f.read(struct.calcsize("<" + form)))
+
+            def word():
+                return f.read(take("Q")[0]).decode()
+
+            self.assertEqual(f.read(4), b"GGUF")
+            version, tensor_count, key_count = take("IQQ")
+            self.assertEqual(version, 3)
+            keys, tensors = {}, {}
+            for _ in range(key_count):
+                key, kind = word(), take("I")[0]
+                keys[key] = word() if kind == 8 else take({4: "I", 6: "f"}[kind])[0]
+            for _ in range(tensor_count):
+                name, dims = word(), take("I")[0]
+                *shape, kind, at = take(f"{dims}QIQ")
+                tensors[name] = (tuple(shape), kind, at)
+            return keys, tensors, -(-f.tell() // 32) * 32
+
+    def test_the_model_of_the_peer_is_whole(self):
+        path = peers.write_gguf(self.path("model.gguf"), self.CONFIG)
+        keys, tensors, data = self.read(path)
+        self.assertEqual(keys["general.architecture"], "llama")
+        self.assertEqual(keys["llama.attention.head_count_kv"], 2)
+        self.assertAlmostEqual(keys["llama.rope.freq_base"], 500000)
+        self.assertNotIn("output.weight", tensors)  # tied
+        self.assertEqual(tensors["blk.1.attn_k.weight"][:2], ((64, 32), peers.BF16))
+        self.assertEqual(tensors["blk.0.ffn_down.weight"][0], (96, 64))
+        end = 0
+        for shape, kind, at in tensors.values():
+            self.assertEqual(at, -(-end // 32) * 32)
+            end = at + math.prod(shape) * (2 if kind == peers.BF16 else 4)
+        self.assertEqual(os.path.getsize(path), data + end)
+        with open(path, "rb") as f:
+            f.seek(data + tensors["output_norm.weight"][2])
+            self.assertEqual(struct.unpack("<64f", f.read(256)), (1.0,) * 64)
+
+    def test_matrices_of_both_sides_are_as_large(self):
+        for name, c in peers.SHAPES.items():
+            words = runs.model(runs.shape(name, self.dir), 8, 2, 1) + ["--weight-format", "bf16"]
+            done = self.run_program([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--json", "--device", "cpu",
+                                     "--hardware", Arguments.hardware, *map(str, words)])
+            ledger_bytes = sum(i["bytes"] for i in json.loads(done.stdout)["ledger"] if i["purpose"] == "weights")
+            found = sum(2 * rows * cols for _, rows, cols in peers.tensors(c))
+            self.assertAlmostEqual(ledger_bytes, found, delta=4 << 20, msg=name)  # buffers are in whole huge pages
+
+
 class Ledger(Rig):
     def test_there_are_20_different_runs_and_the_program_takes_them(self):
-        jobs = [*ledger.one_memory(), *ledger.three_tiers()]
+        jobs = [*ledger.one_memory(), *ledger.three_tiers(), *ledger.families()]
         self.assertGreaterEqual(len({key for key, _ in jobs}), 20)
         self.assertEqual(len({str(words) for _, words in jobs}), len(jobs))
         for key, words in jobs:
             done = self.run_program([PROGRAM, "bench", "--random-weights", "1", "--dry-run", "--json", "--device", "cpu",
                                      "--cache-dir", self.path("cache"), "--hardware", Arguments.hardware,
-                                     *map(str, words)])
+                                     *[runs.shape(str(w), self.dir) for w in words]])
             self.assertGreater(json.loads(done.stdout)["memory"]["host"]["ledger"], 0, key)
 
     def test_a_run_is_kept(self):

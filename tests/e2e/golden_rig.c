@@ -30,7 +30,7 @@ static uint32_t read_ids(const json_t *list, uint32_t *ids, uint32_t max)
     return (uint32_t)n;
 }
 
-static void read_golden(struct golden *g, const char *root, const char *variant)
+void golden_read(struct golden *g, const char *root, const char *variant)
 {
     char path[600], *bytes;
     size_t count;
@@ -60,6 +60,11 @@ static void read_golden(struct golden *g, const char *root, const char *variant)
     assert_int_equal(count, 4ul * g->logit_rows * g->vocab);
     g->logits = (float *)(void *)bytes;
     json_decref(expected);
+}
+
+void golden_free(struct golden *g)
+{
+    free(g->logits);
 }
 
 /* ln softmax of a golden row at one token, in f64. */
@@ -210,9 +215,9 @@ void golden_for_each(const char *root, uint32_t least, void (*fn)(const struct g
     uint32_t count = list_variants(names, root, least);
     for (uint32_t i = 0; i < count; i++) {
         static struct golden g;
-        read_golden(&g, root, names[i]);
+        golden_read(&g, root, names[i]);
         fn(&g);
-        free(g.logits);
+        golden_free(&g);
     }
 }
 

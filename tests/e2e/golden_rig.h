@@ -20,6 +20,8 @@ struct golden {
     } prompt[GOLDEN_PROMPTS_MAX];
 };
 
+void golden_read(struct golden *g, const char *root, const char *name);
+void golden_free(struct golden *g);
 /* Calls fn for each folder of `root` that has an expected.json; there are at least `least`: a lost
  * folder must not look like success. */
 void golden_for_each(const char *root, uint32_t least, void (*fn)(const struct golden *));

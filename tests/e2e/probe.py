@@ -19,7 +19,9 @@ host:
 MEASURED = {
     "host": ["memory_gb_s", "product_f32_tflop_s", "product_bf16_tflop_s", "product_memory_gb_s",
              "attention_tflop_s", "attention_memory_gb_s", "attention_d128_tflop_s",
-             "attention_d128_memory_gb_s", "unpack_int8_gb_s", "unpack_int4_gb_s"],
+             "attention_d128_memory_gb_s", "attention_g4_memory_gb_s", "attention_g8_tflop_s",
+             "attention_d128_g4_tflop_s", "attention_d128_g8_memory_gb_s", "unpack_int8_gb_s",
+             "unpack_int4_gb_s"],
     "links": ["h2d_gb_s", "d2h_gb_s", "both_gb_s", "copy_core_s_per_gb", "h2d_64kib_gb_s",
               "h2d_1mib_gb_s", "h2d_16mib_gb_s", "d2h_64kib_gb_s", "d2h_1mib_gb_s",
               "d2h_16mib_gb_s", "h2d_in_attention_gb_s", "attention_in_h2d_gb_s"],

@@ -33,7 +33,9 @@ struct names {
     const char *type, *prefix;
     const char *norm_attention, *norm_mlp, *norm_q, *norm_k;
     const char *q, *k, *v, *o, *gate, *up, *down;
-    const char *fused; /* rows [head][q, k, v][head_dim]; then q, k and v are NULL */
+    /* Tensors of several, whose own names are NULL then: rows [head][q, k, v][head_dim]; of q, then
+     * k, then v; of gate, then up. */
+    const char *fused, *qkv, *gate_up;
     const char *tokens, *positions, *norm, *head;
 };
 
@@ -67,6 +69,17 @@ static const struct names families[] = {
      .tokens = "model.embed_tokens.weight",
      .norm = "model.norm",
      .head = "lm_head.weight"},
+    {.type = "phi3",
+     .prefix = "model.",
+     .norm_attention = "input_layernorm",
+     .norm_mlp = "post_attention_layernorm",
+     .qkv = "self_attn.qkv_proj",
+     .o = "self_attn.o_proj",
+     .gate_up = "mlp.gate_up_proj",
+     .down = "mlp.down_proj",
+     .tokens = "model.embed_tokens.weight",
+     .norm = "model.norm",
+     .head = "lm_head.weight"},
     {.type = "gpt_neox",
      .prefix = "gpt_neox.",
      .norm_attention = "input_layernorm",
@@ -86,11 +99,15 @@ struct source {
     uint32_t layer;
 };
 
-/* A whole tensor of rows * cols elements, exactly as it is kept, widened; NULL: there is none. */
+/* A whole tensor of rows * cols elements, exactly as it is kept, widened; NULL: there is none.
+ * Models of pictures and text have the latter's under another name. */
 static float *read_tensor(const struct source *s, const char *name, uint64_t rows, uint64_t cols)
 {
     const struct aq_tensor_info *t = aq_checkpoint_find(s->files, name);
+    char nested[256];
     struct aq_err err;
+    snprintf(nested, sizeof(nested), "language_model.%s", name);
+    t = t ? t : aq_checkpoint_find(s->files, nested);
     if (!t)
         return NULL;
     if (t->elements != rows * cols)
@@ -145,23 +162,53 @@ static struct ref_linear read_linear(const struct source *s, const char *name, u
     return linear_of(need_tensor(s, weight, out, in), read_tensor(s, bias, 1, out), out, in);
 }
 
-/* One of q (0), k and v of a fused tensor: rows [head][q, k, v][d]. */
-static struct ref_linear read_fused(const struct source *s, const struct ref_model *m, uint32_t of)
+/* `out` rows of a tensor of `total`: blocks of `block` rows, of which the first begins at row
+ * `first` and each of the others `every` rows behind the one before it. */
+struct rows {
+    uint32_t total, out, first, block, every;
+};
+
+static struct ref_linear read_rows(const struct source *s, const char *name, const struct rows *r,
+                                   uint32_t in)
 {
     char weight[256], bias[256];
-    uint32_t d = m->head_dim, h = m->hidden;
-    name_of(weight, s, s->names->fused, "weight");
-    name_of(bias, s, s->names->fused, "bias");
-    float *all = need_tensor(s, weight, 3ull * h, h), *all_bias = read_tensor(s, bias, 1, 3ull * h);
-    float *rows = take((size_t)h * h, sizeof(*rows)), *b = take(h, sizeof(*b));
-    for (uint32_t i = 0; i < h; i++) {
-        uint32_t from = (3 * (i / d) + of) * d + i % d;
-        memcpy(rows + (size_t)i * h, all + (size_t)from * h, h * sizeof(*rows));
+    name_of(weight, s, name, "weight");
+    name_of(bias, s, name, "bias");
+    float *all = need_tensor(s, weight, r->total, in),
+          *all_bias = read_tensor(s, bias, 1, r->total);
+    float *rows = take((size_t)r->out * in, sizeof(*rows)), *b = take(r->out, sizeof(*b));
+    for (uint32_t i = 0; i < r->out; i++) {
+        uint32_t from = r->first + i / r->block * r->every + i % r->block;
+        memcpy(rows + (size_t)i * in, all + (size_t)from * in, in * sizeof(*rows));
         b[i] = all_bias ? all_bias[from] : 0;
     }
     free(all);
     free(all_bias);
-    return linear_of(rows, b, h, h);
+    return linear_of(rows, b, r->out, in);
+}
+
+/* One of q (0), k and v. */
+static struct ref_linear read_qkv(const struct source *s, const struct ref_model *m, uint32_t of)
+{
+    const struct names *n = s->names;
+    const char *const own[] = {n->q, n->k, n->v};
+    uint32_t d = m->head_dim, q = m->heads * d, kv = m->kv_heads * d, out = of == 0 ? q : kv;
+    if (n->fused && m->mistake != REF_FUSED_BY_KIND)
+        return read_rows(s, n->fused, &(struct rows){3 * q, q, of * d, d, 3 * d}, m->hidden);
+    if (n->fused || n->qkv)
+        return read_rows(s, n->fused ? n->fused : n->qkv,
+                         &(struct rows){q + 2 * kv, out, of == 0 ? 0 : q + (of - 1) * kv, out, 0},
+                         m->hidden);
+    return read_linear(s, own[of], out, m->hidden);
+}
+
+/* The gate (0) or what it multiplies. */
+static struct ref_linear read_gated(const struct source *s, const struct ref_model *m, uint32_t of)
+{
+    uint32_t i = m->inner;
+    if (s->names->gate_up)
+        return read_rows(s, s->names->gate_up, &(struct rows){2 * i, i, of * i, i, 0}, m->hidden);
+    return read_linear(s, of == 0 ? s->names->gate : s->names->up, i, m->hidden);
 }
 
 /* A norm without a bias has NULL there; without a weight it is none. */
@@ -183,17 +230,17 @@ static struct ref_norm read_norm(const struct source *s, const char *name, bool 
 static void read_layer(struct ref_layer *l, const struct ref_model *m, const struct source *s)
 {
     const struct names *n = s->names;
-    uint32_t h = m->hidden, q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    uint32_t h = m->hidden;
     l->norm_attention = read_norm(s, n->norm_attention, true, h);
     l->norm_mlp = read_norm(s, n->norm_mlp, true, h);
     l->norm_q = read_norm(s, n->norm_q, true, m->head_dim);
     l->norm_k = read_norm(s, n->norm_k, true, m->head_dim);
-    l->q = n->fused ? read_fused(s, m, 0) : read_linear(s, n->q, q, h);
-    l->k = n->fused ? read_fused(s, m, 1) : read_linear(s, n->k, kv, h);
-    l->v = n->fused ? read_fused(s, m, 2) : read_linear(s, n->v, kv, h);
-    l->o = read_linear(s, n->o, h, q);
-    l->gate = read_linear(s, n->gate, m->inner, h);
-    l->up = read_linear(s, n->up, m->inner, h);
+    l->q = read_qkv(s, m, 0);
+    l->k = read_qkv(s, m, 1);
+    l->v = read_qkv(s, m, 2);
+    l->o = read_linear(s, n->o, h, m->heads * m->head_dim);
+    l->gate = read_gated(s, m, 0);
+    l->up = read_gated(s, m, 1);
     l->down = read_linear(s, n->down, h, m->inner);
 }
 
@@ -250,21 +297,122 @@ static double (*activation(const json_t *o))(double)
     return NULL;
 }
 
-/* The first `rotary` numbers of each head turn, by frequencies theta^(-2i / rotary). */
-static void read_rotary(struct ref_model *m, const json_t *o)
+/* ---- rotary positions, as transformers' modeling_rope_utils.py has them ---- */
+
+static double rope_number(const json_t *const o[3], const char *key, double other)
 {
-    double share = number(o, "rotary_pct", number(o, "partial_rotary_factor", 1));
-    m->rotary = (uint32_t)(m->head_dim * share);
-    m->theta = number(o, "rope_theta", number(o, "rotary_emb_base", 10000));
+    for (size_t i = 3; i > 0; i--)
+        other = number(o[i - 1], key, other);
+    return other;
 }
 
-/* Which layers see only the last sliding_window tokens: what layer_types says, else all. */
+static double yarn_scale(double factor, double by)
+{
+    return factor > 1 ? 0.1 * by * log(factor) + 1 : 1;
+}
+
+/* Which frequency turns so many times in `original` positions. */
+static double yarn_place(double turns, uint32_t dims, double original, double theta)
+{
+    return dims * log(original / (turns * 2 * M_PI)) / (2 * log(theta));
+}
+
+static void read_yarn(struct ref_rotary *r, const json_t *o, double theta, double original)
+{
+    double factor = number(o, "factor", 1), one = number(o, "mscale", 0),
+           all = number(o, "mscale_all_dim", 0);
+    double first = yarn_place(number(o, "beta_fast", 32), r->dims, original, theta);
+    double last = yarn_place(number(o, "beta_slow", 1), r->dims, original, theta);
+    if (!json_is_false(json_object_get(o, "truncate"))) {
+        first = floor(first);
+        last = ceil(last);
+    }
+    first = fmax(first, 0);
+    last = fmin(last, r->dims - 1);
+    for (uint32_t i = 0; i < r->dims / 2; i++) {
+        double ramp = fmin(1, fmax(0, (i - first) / (last == first ? 0.001 : last - first)));
+        r->frequency[0][i] *= ramp / factor + 1 - ramp;
+    }
+    r->factor[0] = number(o, "attention_factor",
+                          one > 0 && all > 0 ? yarn_scale(factor, one) / yarn_scale(factor, all)
+                                             : yarn_scale(factor, 1));
+}
+
+static void read_bands(struct ref_rotary *r, const json_t *o, double original)
+{
+    double factor = number(o, "factor", 1), low = number(o, "low_freq_factor", 1),
+           high = number(o, "high_freq_factor", 4);
+    for (uint32_t i = 0; i < r->dims / 2; i++) {
+        double *f = &r->frequency[0][i], wave = 2 * M_PI / *f;
+        double share = (original / wave - low) / (high - low);
+        if (wave > original / low)
+            *f /= factor;
+        else if (wave >= original / high)
+            *f = (1 - share) * *f / factor + share * *f;
+    }
+}
+
+static void read_longrope(struct ref_rotary *r, const json_t *o, double max, double original)
+{
+    const char *const key[] = {"short_factor", "long_factor"};
+    double factor = number(o, "factor", max / original);
+    r->long_from = (uint32_t)original;
+    for (int k = 0; k < 2; k++) {
+        const json_t *list = json_object_get(o, key[k]);
+        for (uint32_t i = 0; i < r->dims / 2; i++)
+            r->frequency[k][i] /= json_number_value(json_array_get(list, i));
+        r->factor[k] =
+            number(o, "attention_factor", factor > 1 ? sqrt(1 + log(factor) / log(original)) : 1);
+    }
+}
+
+static void read_rotary(struct ref_model *m, const json_t *config)
+{
+    struct ref_rotary *r = &m->rotary;
+    const json_t *scaling = json_object_get(config, "rope_scaling"),
+                 *newer = json_object_get(config, "rope_parameters");
+    const json_t *all[] = {newer, scaling, config}, *own = json_is_object(newer) ? newer : scaling;
+    double theta = rope_number(all, "rope_theta", number(config, "rotary_emb_base", 10000));
+    double share = rope_number(all, "partial_rotary_factor", number(config, "rotary_pct", 1));
+    double original = rope_number(all, "original_max_position_embeddings", m->context);
+    const json_t *name = json_object_get(own, "rope_type");
+    const char *type = json_string_value(name ? name : json_object_get(own, "type"));
+    r->dims = (uint32_t)(m->head_dim * share);
+    r->factor[0] = r->factor[1] = 1;
+    if (r->dims > 2 * AQ_ARRAY_LEN(r->frequency[0]))
+        stop("rotary positions", "more than the reference has room for");
+    for (uint32_t i = 0; i < r->dims / 2; i++)
+        r->frequency[0][i] = r->frequency[1][i] = pow(theta, -2.0 * i / r->dims);
+    if (!type || strcmp(type, "default") == 0 || strcmp(type, "dynamic") == 0)
+        return; /* dynamic: changes nothing within max_position_embeddings */
+    if (strcmp(type, "linear") == 0) {
+        for (uint32_t i = 0; i < r->dims / 2; i++)
+            r->frequency[0][i] /= number(own, "factor", 1);
+    } else if (strcmp(type, "llama3") == 0) {
+        read_bands(r, own, original);
+    } else if (strcmp(type, "yarn") == 0) {
+        read_yarn(r, own, theta, original);
+    } else if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) {
+        read_longrope(r, own, m->context, original);
+    } else {
+        stop(type, "not a kind of rotary positions that the reference knows");
+    }
+}
+
+/* ---- the whole ---- */
+
+/* Which layers see only the last sliding_window tokens: what layer_types says; where there is a
+ * use_sliding_window and it is true, from layer max_window_layers on; where there is none, all. */
 static void read_windows(struct ref_model *m, const json_t *o)
 {
-    const json_t *types = json_object_get(o, "layer_types");
+    const json_t *types = json_object_get(o, "layer_types"),
+                 *use = json_object_get(o, "use_sliding_window");
     for (uint32_t i = 0; i < m->layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
-        bool window = !types || (type && strcmp(type, "sliding_attention") == 0);
+        bool window = type  ? strcmp(type, "sliding_attention") == 0
+                      : use ? i >= integer(o, "max_window_layers", 0)
+                            : true;
+        window = window && !json_is_false(use);
         m->layer[i].window = window ? integer(o, "sliding_window", 0) : 0;
     }
 }
@@ -278,7 +426,8 @@ static void read_shape(struct ref_model *m, const json_t *o)
     m->head_dim = integer(o, "head_dim", m->hidden / m->heads);
     m->inner = integer(o, "intermediate_size", integer(o, "ffn_dim", 0));
     m->vocab = integer(o, "vocab_size", 0);
-    m->context = integer(o, "max_position_embeddings", 0);
+    m->context = integer(o, "max_position_embeddings", integer(o, "max_sequence_length", 0));
+    m->scale = 1 / sqrt(m->head_dim);
     m->eps = number(o, "rms_norm_eps", number(o, "layer_norm_eps", 1e-5));
     m->rms = json_object_get(o, "rms_norm_eps");
     m->activation = activation(o);
@@ -295,17 +444,39 @@ static const struct names *family_of(const char *type)
     return NULL;
 }
 
+/* config.json of a folder, or of the text in it, with changes. */
+static json_t *read_config(const char *dir, const char *changes)
+{
+    char path[4096];
+    struct aq_err err;
+    json_t *whole, *changed = changes ? json_loads(changes, 0, NULL) : json_object();
+    snprintf(path, sizeof(path), "%s/config.json", dir);
+    if (aq_json_read_file(&whole, path, 1 << 20, &err) < 0)
+        stop(dir, err.text);
+    json_t *text = json_object_get(whole, "text_config");
+    json_t *config = json_deep_copy(text ? text : whole);
+    if (json_object_update(config, changed) < 0)
+        stop(changes, "not a JSON object");
+    json_decref(changed);
+    json_decref(whole);
+    return config;
+}
+
 struct ref_model *ref_model_open(const char *dir)
+{
+    return ref_model_open_wrong(dir, NULL, REF_NO_MISTAKE);
+}
+
+struct ref_model *ref_model_open_wrong(const char *dir, const char *changes,
+                                       enum ref_mistake mistake)
 {
     struct ref_model *m = take(1, sizeof(*m));
     struct source s = {0};
     struct aq_err err;
-    json_t *config;
-    char path[4096];
-    snprintf(path, sizeof(path), "%s/config.json", dir);
-    if (aq_checkpoint_open(&s.files, dir, &err) < 0 ||
-        aq_json_read_file(&config, path, 1 << 20, &err) < 0)
+    json_t *config = read_config(dir, changes);
+    if (aq_checkpoint_open(&s.files, dir, &err) < 0)
         stop(dir, err.text);
+    m->mistake = mistake;
     s.names = family_of(json_string_value(json_object_get(config, "model_type")));
     read_shape(m, config);
     m->tokens = need_tensor(&s, s.names->tokens, m->vocab, m->hidden);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Decoders as transformers' modeling_opt.py, modeling_llama.py, modeling_qwen3.py and
- * modeling_gpt_neox.py have them, one operation after the other in f64. */
+ * Decoders as transformers' modeling_opt.py, modeling_llama.py, modeling_qwen3.py,
+ * modeling_phi3.py and modeling_gpt_neox.py have them, one operation after the other in f64. */
 #include "tests/reference/reference.h"
 
 #include "base/types.h"
@@ -66,21 +66,36 @@ static size_t work_doubles(const struct ref_model *m)
     return 3 * (size_t)m->hidden + 2 * (size_t)m->inner + 2 * (size_t)m->kv_heads * m->head_dim;
 }
 
-/* Heads of q or k side by side, at position t: normed, then the first `rotary` numbers of each
- * turn, number i with number i + rotary / 2. */
-static void apply_heads(const struct ref_model *m, const struct ref_norm *norm, uint32_t heads,
+/* Angles are products of single precision, as everybody has them who computes positions. */
+static void turn(const struct ref_model *m, bool distant, uint32_t t, double *head)
+{
+    uint32_t half = m->rotary.dims / 2;
+    double factor = m->rotary.factor[distant];
+    for (uint32_t i = 0; i < half; i++) {
+        double angle = (double)((float)t * (float)m->rotary.frequency[distant][i]);
+        double c = factor * cos(angle), s = factor * sin(angle);
+        double *one = &head[m->mistake == REF_INTERLEAVED ? 2 * i : i];
+        double *other = one + (m->mistake == REF_INTERLEAVED ? 1 : half);
+        double x = *one, y = *other;
+        *one = x * c - y * s;
+        *other = y * c + x * s;
+    }
+}
+
+/* Heads of q or k side by side, at position t: normed, then turned. */
+static void apply_heads(const struct ref_run *r, const struct ref_norm *norm, uint32_t heads,
                         uint32_t t, double *x)
 {
+    const struct ref_model *m = r->m;
+    bool distant = m->rotary.long_from && r->room > m->rotary.long_from;
     for (uint32_t a = 0; a < heads; a++) {
         double *head = x + (size_t)a * m->head_dim;
+        if (m->mistake == REF_LATE_NORMS)
+            turn(m, distant, t, head);
         if (norm->w)
             apply_norm(m, head, head, norm, m->head_dim);
-        for (uint32_t i = 0; i < m->rotary / 2; i++) {
-            double angle = t * pow(m->theta, -2.0 * i / m->rotary);
-            double one = head[i], other = head[i + m->rotary / 2];
-            head[i] = one * cos(angle) - other * sin(angle);
-            head[i + m->rotary / 2] = other * cos(angle) + one * sin(angle);
-        }
+        if (m->mistake != REF_LATE_NORMS)
+            turn(m, distant, t, head);
     }
 }
 
@@ -96,10 +111,10 @@ static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32
     apply_linear(q, norm, &l->q);
     apply_linear(k, norm, &l->k);
     apply_linear(v, norm, &l->v);
-    apply_heads(m, &l->norm_q, m->heads, t, q);
-    apply_heads(m, &l->norm_k, m->kv_heads, t, k);
+    apply_heads(r, &l->norm_q, m->heads, t, q);
+    apply_heads(r, &l->norm_k, m->kv_heads, t, k);
     for (uint32_t i = 0; i < m->heads * d; i++)
-        q[i] /= sqrt(d);
+        q[i] *= m->scale;
     for (uint32_t a = 0; a < m->kv_heads; a++) {
         struct ref_head *h = ref_head(r, layer, a);
         memcpy(h->k + (size_t)t * d, k + a * d, d * sizeof(*k));
@@ -160,7 +175,8 @@ static void attend_group(const struct ref_run *r, uint32_t layer, uint32_t a, ui
     double *all = take((size_t)each * (t + 1), sizeof(*all)), out[512];
     assert(d <= AQ_ARRAY_LEN(out));
     for (uint32_t g = 0; g < each; g++) {
-        double *row = q + ((size_t)a * each + g) * d;
+        uint32_t head = m->mistake == REF_HEADS_MODULO ? g * m->kv_heads + a : a * each + g;
+        double *row = q + (size_t)head * d;
         attend(ref_head(r, layer, a), row, t, m->layer[layer].window, d, all + (size_t)g * (t + 1),
                out);
         memcpy(row, out, d * sizeof(*out));

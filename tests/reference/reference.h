@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * tests/reference/reference.h - decoders in f64 with a KV cache that shrinks, slow and plain: what
- * the engine is compared with (OPT, the LLaMAs and Qwens, GPT-NeoX).  Keys and values of every
- * position are kept for good; what a head has dropped is a mask.  Each variant is written from its
- * own description, one function a stage, not from the rule that policy/kv_policy.h brings them
- * under.  Shares with the engine the reading of files and nothing else.  Test code: out of memory
- * ends the test. */
+ * the engine is compared with (OPT, the LLaMAs and Qwens, Phi-3, GPT-NeoX).  Keys and values of
+ * every position are kept for good; what a head has dropped is a mask.  Each variant is written
+ * from its own description, one function a stage, not from the rule that policy/kv_policy.h brings
+ * them under.  Shares with the engine the reading of files and nothing else.  Test code: out of
+ * memory ends the test. */
 #ifndef AQ_TESTS_REFERENCE_H
 #define AQ_TESTS_REFERENCE_H
 
@@ -77,17 +77,36 @@ struct ref_linear {
 struct ref_norm {
     float *w, *b; /* b: NULL for none */
 };
+/* The first `dims` numbers of each head of q and k turn, in pairs (i, i + dims / 2) by position *
+ * frequency[i]; what turns is multiplied by `factor`.  [1]: of sequences of more than `long_from`
+ * tokens, where that is not 0. */
+struct ref_rotary {
+    uint32_t dims, long_from;
+    double frequency[2][128], factor[2];
+};
 struct ref_layer {
     struct ref_norm norm_attention, norm_mlp;
     struct ref_norm norm_q, norm_k; /* of each head, where they have weights */
     struct ref_linear q, k, v, o, gate, up, down;
     uint32_t window; /* a query sees its own token and the window - 1 before it; 0: all */
 };
+
+/* What is easily got wrong and is not a number of a model, done so on purpose: goldens must see it.
+ */
+enum ref_mistake {
+    REF_NO_MISTAKE,
+    REF_INTERLEAVED,   /* pairs (2i, 2i + 1) turn */
+    REF_HEADS_MODULO,  /* query head h has the keys of head h % kv_heads */
+    REF_LATE_NORMS,    /* heads are normed behind the rotation */
+    REF_FUSED_BY_KIND, /* GPT-NeoX's rows are [q, k, v][head], not [head][q, k, v] */
+};
+
 struct ref_model {
     uint32_t layers, hidden, inner, heads, kv_heads, head_dim, vocab, context;
     bool rms, parallel; /* norms without a mean; MLP beside attention */
-    double eps, theta;
-    uint32_t rotary; /* numbers of a head that turn; 0: none */
+    double eps, scale;  /* what q . k is multiplied by */
+    struct ref_rotary rotary;
+    enum ref_mistake mistake;
     double (*activation)(double);
     float *tokens, *positions; /* [vocab][hidden], [context + 2][hidden] or NULL */
     struct ref_layer *layer;
@@ -97,6 +116,9 @@ struct ref_model {
 
 /* A checkpoint's folder: of OPT the pre-norm sizes without projections. */
 struct ref_model *ref_model_open(const char *dir);
+/* The same with a mistake, and with `changes` to config.json: members of an object that take the
+ * place of its own; NULL: none. */
+struct ref_model *ref_model_open_wrong(const char *dir, const char *changes, enum ref_mistake m);
 void ref_model_close(struct ref_model *m);
 
 /* ---- a sequence ---- */

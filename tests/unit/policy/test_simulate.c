@@ -485,6 +485,77 @@ static void wide_heads_have_rates_of_their_own_and_others_lie_between(void **sta
     }
 }
 
+static void groups_have_rates_of_their_own_and_others_lie_between(void **state)
+{
+    struct aq_hardware hw = plain_machine();
+    hw.device.attention_flops_per_s = 8;
+    hw.device.attention_bytes_per_s = 4;
+    hw.device.decode_head_s = 1;
+    hw.device.prefill_head_s = 2;
+    struct aq_op_cost prefill = {.rows = 1, .flops = 80, .heads = 1, .head_dim = 64},
+                      decode = {.rows = 1, .flops = 80, .memory_bytes = 40, .heads = 1};
+    double overlapped = 10 + (1 - hw.device.overlap) * 10; /* as long for flops as for bytes */
+    decode.head_dim = 64;
+    for (uint32_t group = 0; group <= 16; group += 4) { /* nothing is known of groups */
+        prefill.group = decode.group = group;
+        expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), 10 + 2);
+        expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), overlapped + 1);
+    }
+    hw.device.shared[0][0] = (struct aq_hw_attention){
+        .bytes_per_s = 2, .decode_head_s = 0.7, .flops_per_s = 16, .prefill_head_s = 1.4};
+    hw.device.shared[0][1] = (struct aq_hw_attention){
+        .bytes_per_s = 1, .decode_head_s = 0.3, .flops_per_s = 16, .prefill_head_s = 1};
+    static const struct {
+        uint32_t group;
+        double prefill_s, decode_s;
+    } cases[] = {
+        {2, 10 - 5.0 / 3 + 1.8, 10 + 10.0 / 3 + 0.9},
+        {4, 5 + 1.4, 20 + 0.7}, /* the arithmetic is contained */
+        {6, 5 + 1.2, 30 + 0.5},
+        {8, 5 + 1, 40 + 0.3},
+        {16, 5 + 1, 80 + 0.3}, /* what falls does not fall on */
+    };
+    for (uint32_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        prefill.group = decode.group = cases[i].group;
+        expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), cases[i].prefill_s);
+        expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), cases[i].decode_s);
+    }
+    prefill.group = decode.group = 1;
+    expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), 10 + 2);
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), overlapped + 1);
+    /* Of wide heads in groups nothing is known: as with one each, and their arithmetic counts. */
+    prefill.group = decode.group = 8;
+    prefill.head_dim = decode.head_dim = 128;
+    hw.device.wide = (struct aq_hw_attention){
+        .bytes_per_s = 4, .decode_head_s = 1, .flops_per_s = 8, .prefill_head_s = 2};
+    expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), 10 + 2);
+    expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), overlapped + 1);
+}
+
+static void attention_is_scaled_with_heads_of_every_size(void **state)
+{
+    struct aq_hardware hw = plain_machine();
+    const struct aq_hw_attention a = {
+        .bytes_per_s = 4, .decode_head_s = 1, .flops_per_s = 8, .prefill_head_s = 2};
+    hw.device.wide = hw.device.shared[0][0] = hw.device.shared[0][1] = a;
+    hw.device.shared[1][0] = hw.device.shared[1][1] = a;
+    hw.device.attention_flops_per_s = a.flops_per_s;
+    hw.device.attention_bytes_per_s = a.bytes_per_s;
+    hw.device.decode_head_s = a.decode_head_s;
+    hw.device.prefill_head_s = a.prefill_head_s;
+    struct aq_op_cost prefill = {.rows = 1, .flops = 80, .heads = 1},
+                      decode = {.rows = 1, .memory_bytes = 40, .heads = 1};
+    aq_hardware_scale_attention(&hw.device, 2, 4);
+    for (uint32_t dim = 64; dim <= 128; dim += 32) {
+        for (uint32_t group = 1; group <= 8; group += 1) {
+            prefill.head_dim = decode.head_dim = dim;
+            prefill.group = decode.group = group;
+            expect_near(work_s(&hw, AQ_OP_ATTN_PREFILL, &prefill), 3);
+            expect_near(work_s(&hw, AQ_OP_ATTN_DEVICE, &decode), 5.5);
+        }
+    }
+}
+
 static void ops_without_work_end_as_they_start(void **state)
 {
     struct aq_program p;
@@ -675,6 +746,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(arithmetic_hides_behind_memory_as_far_as_they_overlap),
     cmocka_unit_test(short_sums_take_longer_as_one_by_their_length),
     cmocka_unit_test(wide_heads_have_rates_of_their_own_and_others_lie_between),
+    cmocka_unit_test(groups_have_rates_of_their_own_and_others_lie_between),
+    cmocka_unit_test(attention_is_scaled_with_heads_of_every_size),
     cmocka_unit_test(ops_without_work_end_as_they_start),
     cmocka_unit_test(costs_may_differ_from_pass_to_pass),
     cmocka_unit_test(a_machine_without_a_rate_is_refused),

@@ -334,6 +334,13 @@ static void the_parts_of_a_measurement_are_there(const struct aq_hw_profile *p)
     }
 }
 
+static char heard[2048]; /* the last line of a log */
+
+static void hear(void *user, enum aq_log_level level, const char *text)
+{
+    snprintf(user, sizeof(heard), "%s", text);
+}
+
 static void this_machine_is_measured_where_nothing_is_kept(void **state)
 {
     char dir[] = "/tmp/aq-hw-XXXXXX", path[64];
@@ -365,6 +372,13 @@ static void this_machine_is_measured_where_nothing_is_kept(void **state)
     snprintf(p.made_for, sizeof(p.made_for), "aquifer 0.0.0");
     assert_int_equal(aq_hw_file_write(&p, path, &err), 0);
     assert_false(aq_hw_local_kept(&q, &opts));
+    /* It is measured anew, and the log says why; here in too little memory. */
+    struct aq_log log = {.line = hear, .user = heard};
+    opts.log = &log;
+    opts.memory = 1;
+    assert_int_equal(aq_hw_local(&q, &opts, &err), -ENOMEM);
+    assert_non_null(strstr(heard, "measuring this machine anew"));
+    assert_non_null(strstr(heard, "is of 'aquifer 0.0.0', and this is 'aquifer "));
     unlink(path);
     rmdir(dir);
 }
@@ -477,13 +491,14 @@ static void a_measurement_can_be_stopped_and_needs_memory(void **state)
     assert_non_null(strstr(err.text, "MiB of memory"));
 }
 
-static void wide_heads_over_codes_are_as_over_f16(void **state)
+static void wide_heads_and_groups_over_codes_are_as_over_f16(void **state)
 {
     struct aq_hw_profile p =
         parse(CPU "  product_f32_k768_share: 0.9\n  attention_memory_gb_s: 40\n"
                   "  attention_tflop_s: 0.3\n  decode_head_ns: 200\n  prefill_head_ns: 100\n"
                   "  attention_d128_memory_gb_s: 44\n  attention_d128_tflop_s: 0.36\n"
                   "  decode_d128_head_ns: 300\n  prefill_d128_head_ns: 120\n"
+                  "  attention_g8_memory_gb_s: 20\n  decode_d128_g4_head_ns: 150\n"
                   "  attention_int8_memory_gb_s: 10\n  decode_int8_head_ns: 400\n");
     near(p.hw.host.short_share[AQ_F32], 0.9);
     near(p.hw.device.short_share[AQ_F32], 0.9);
@@ -497,12 +512,18 @@ static void wide_heads_over_codes_are_as_over_f16(void **state)
     near(int8.decode_head_s, 600e-9);
     near(int8.flops_per_s, 0.36e12); /* nothing is said of int8 */
     near(int8.prefill_head_s, 120e-9);
+    struct aq_hw_side side = aq_hw_for_formats(&p, AQ_F16, AQ_F16).host;
+    near(side.shared[0][1].bytes_per_s, 20e9);
+    near(side.shared[1][0].decode_head_s, 150e-9);
+    side = aq_hw_for_formats(&p, AQ_F16, AQ_Q8).host;
+    near(side.shared[0][1].bytes_per_s, 20e9 * 10 / 40);
+    near(side.shared[1][0].decode_head_s, 300e-9);
     p = parse(CPU "  attention_int8_memory_gb_s: 10\n");
     assert_true(aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide.bytes_per_s == 0);
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(wide_heads_over_codes_are_as_over_f16),
+    cmocka_unit_test(wide_heads_and_groups_over_codes_are_as_over_f16),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`aquifer generate` on models of three families, with weights drawn at random: a job that is killed again and
+again, and goes on each time with another placement, executor, number of threads and block, ends with the results
+of one that nobody disturbed and that had everything in memory, one sequence at a time."""
+import json
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+from rig import Rig, size_of
+
+RECORDS, KILLS, VOCAB = 60, 4, 512
+SHAPE = {"vocab_size": VOCAB, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3,
+         "max_position_embeddings": 256, "torch_dtype": "bfloat16", "tie_word_embeddings": False,
+         "bos_token_id": 1, "eos_token_id": 2}
+LLAMA = dict(SHAPE, model_type="llama", hidden_act="silu", num_attention_heads=6, num_key_value_heads=2,
+             rms_norm_eps=1e-5, rope_theta=500.0)
+QWEN3 = dict(SHAPE, model_type="qwen3", hidden_act="silu", num_attention_heads=14, num_key_value_heads=2, head_dim=24,
+             rms_norm_eps=1e-6, rope_theta=1e4)
+NEOX = dict(SHAPE, model_type="gpt_neox", hidden_act="gelu", num_attention_heads=6, rotary_pct=0.25, rotary_emb_base=100,
+            layer_norm_eps=1e-5, use_parallel_residual=True)
+PLACES = ("weights=0/100/0 kv=0/100/0 hidden=0/100/0", "weights=30/20/50 kv=20/20/60 hidden=0/50/50",
+          "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "weights=50/50/0 kv=0/100/0 hidden=100/0/0",
+          "weights=0/60/40 kv=100/0/0 hidden=0/100/0")
+
+
+class Families(Rig):
+    def words(self, *words, **how):
+        known = super().words(*words, **how)
+        at = known.index("--model")
+        return [*known[:at], "--shape", self.path("config.json"), "--random-weights", "7", *known[at + 2:]]
+
+    def drawn(self, draw):
+        """Options that must not change a token."""
+        device = ["--emulate-device", "48MiB", "--emulate-link", "1/1", "--attention",
+                  draw.choice(["device", "host", "split:40%"])]
+        return ["--placement", draw.choice(PLACES), "--disk-dir", self.dir, "--disk-dir-any", "--cache-dir",
+                self.path("cache"), "--threads", str(draw.randint(1, 3)), "--micro-batch", str(draw.randint(3, 9)),
+                "--micro-batches", str(draw.randint(1, 3)), "--executor", draw.choice(["serial", "overlapped"]),
+                *(device if draw.randrange(3) else [])]
+
+    def write_job(self, config):
+        draw = random.Random(23)
+        with open(self.path("config.json"), "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        self.write([{"id": i, "prompt": [draw.randrange(3, VOCAB) for _ in range(draw.randint(1, 90))],
+                     "max_tokens": draw.randint(4, 40), "temperature": draw.choice([0, 0.9]), "ignore_eos": True,
+                     "logprobs": draw.choice([None, 1])} for i in range(RECORDS)])
+
+    def killed(self, words, goal):
+        """Was it killed before its end, once the results were as long?"""
+        child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until = time.monotonic() + 60
+        while child.poll() is None and size_of(self.output) < goal and time.monotonic() < until:
+            time.sleep(0.001)
+        child.kill()
+        said = child.communicate()[1].decode()
+        if child.returncode != -signal.SIGKILL:
+            self.assertEqual(child.returncode, 0, said)
+        return child.returncode != 0
+
+    def goes_on(self, config):
+        self.write_job(config)
+        want = self.path("want.jsonl")
+        self.generate("--threads", "1", "--micro-batch", "1", "--executor", "serial", "--placement", PLACES[0],
+                      target=want)
+        draw, kills, size = random.Random(5), 0, size_of(want)
+        for part in range(KILLS):
+            kills += self.killed(self.words(*self.drawn(draw)), (part + draw.random()) * size / (KILLS + 1))
+        self.assertGreaterEqual(kills, KILLS - 1)
+        self.generate(*self.drawn(draw))
+        with open(want, encoding="utf-8") as f:
+            self.assertEqual(self.sorted_lines(), sorted(f))
+
+    def test_llama_with_three_query_heads_a_key(self):
+        self.goes_on(LLAMA)
+
+    def test_qwen3_with_heads_wider_than_the_stream(self):
+        self.goes_on(QWEN3)
+
+    def test_gpt_neox_whose_layers_are_one_step(self):
+        self.goes_on(NEOX)
+
+
+if __name__ == "__main__":
+    unittest.main()
