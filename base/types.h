@@ -27,8 +27,9 @@ enum aq_dtype {
     AQ_I8,
     AQ_U8,
     AQ_BOOL,
-    AQ_Q8, /* "int8": unsigned codes of 8 bits, not to be confused with the element type I8 */
-    AQ_Q4, /* "int4": unsigned codes of 4 bits */
+    AQ_F8_E4M3, /* of quantised checkpoints: sign, 4 bits of exponent, 3 of fraction */
+    AQ_Q8,      /* "int8": unsigned codes of 8 bits, not to be confused with the element type I8 */
+    AQ_Q4,      /* "int4": unsigned codes of 4 bits */
     AQ_DTYPE_COUNT,
 };
 
@@ -61,7 +62,8 @@ static inline size_t aq_dtype_bytes(enum aq_dtype t)
     case AQ_I16: return 2;
     case AQ_I8:
     case AQ_U8:
-    case AQ_BOOL: return 1;
+    case AQ_BOOL:
+    case AQ_F8_E4M3: return 1;
     default: return 0;
     }
 }

@@ -193,12 +193,13 @@ static const char *foreign_weights(const char *dir, char name[NAME_MAX + 1])
 
 static int no_weights(const char *dir, struct aq_err *reterr)
 {
-    char found[160] = "", name[NAME_MAX + 1], quoted[96];
+    char found[200] = "", name[NAME_MAX + 1], quoted[96];
     const char *foreign = foreign_weights(dir, name);
     unsigned partial = count_unfinished(dir);
     if (*foreign)
-        snprintf(found, sizeof(found), "; found %s, which is not read",
-                 aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)));
+        snprintf(found, sizeof(found), "; found %s, which is not read%s",
+                 aq_quote(quoted, sizeof(quoted), foreign, strlen(foreign)),
+                 is_gguf(foreign) ? ": take the checkpoint that it was made from" : "");
     else if (partial)
         snprintf(found, sizeof(found), "; found %u unfinished download%s", partial,
                  partial == 1 ? "" : "s");

@@ -2,6 +2,7 @@
 #include "engine/checkpoint/tensor_file.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ static const struct aq_element elements[] = {
     {"U32", AQ_DTYPE_COUNT, 32},
     {"U64", AQ_DTYPE_COUNT, 64},
     {"F8_E5M2", AQ_DTYPE_COUNT, 8},
-    {"F8_E4M3", AQ_DTYPE_COUNT, 8},
+    {"F8_E4M3", AQ_F8_E4M3, 8},
     {"F8_E5M2FNUZ", AQ_DTYPE_COUNT, 8},
     {"F8_E4M3FNUZ", AQ_DTYPE_COUNT, 8},
     {"F8_E8M0", AQ_DTYPE_COUNT, 8},
@@ -42,6 +43,18 @@ const struct aq_element *aq_element_find(const char *name)
 }
 
 /* ---- the list ---- */
+
+const char *aq_tensor_text(const struct aq_tensor_info *t, char *text, size_t bytes)
+{
+    const char *type = t->dtype == AQ_DTYPE_COUNT ? t->element->name : aq_dtype_name(t->dtype);
+    size_t at = (size_t)snprintf(text, bytes, "%s [", type);
+    for (uint32_t i = 0; i < t->rank && at < bytes; i++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%llu", i ? ", " : "",
+                               (unsigned long long)t->shape[i]);
+    if (at < bytes)
+        snprintf(text + at, bytes - at, "]");
+    return text;
+}
 
 void aq_tensor_default_strides(struct aq_tensor_info *info)
 {

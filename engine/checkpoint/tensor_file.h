@@ -75,6 +75,9 @@ void aq_tensor_list_keep(struct aq_tensor_list *list,
 /* Drops the entries from index `count` on. */
 void aq_tensor_list_truncate(struct aq_tensor_list *list, size_t count);
 
+/* "bf16 [96, 48]", for messages.  Returns text. */
+const char *aq_tensor_text(const struct aq_tensor_info *t, char *text, size_t bytes);
+
 /* Row-major strides of a shape whose product fits 64 bits. */
 void aq_tensor_default_strides(struct aq_tensor_info *info);
 

@@ -335,9 +335,9 @@ static int convert(const struct aq_options *o, const struct aq_pack_opts *opts,
 static void say_what_is_lost(const struct aq_model *m, enum aq_dtype format,
                              const struct aquifer_hooks *hooks)
 {
-    enum aq_dtype from = m->checkpoint_dtype;
-    if (format != from && format != AQ_F32)
-        aq_hooks_line(hooks, AQUIFER_WARNING, "%s weights are rounded to %s%s", aq_dtype_name(from),
+    const char *from = aq_model_rounded_from(m, format);
+    if (from)
+        aq_hooks_line(hooks, AQUIFER_WARNING, "%s weights are rounded to %s%s", from,
                       aq_dtype_name(format),
                       format == AQ_Q4 ? ", token table and head to int8" : "");
 }

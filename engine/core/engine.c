@@ -74,11 +74,11 @@ static void note_lossy(struct aq_engine *e)
 {
     const struct aq_formats *f = &e->formats;
     const char *weights = aq_dtype_name(f->weights), *compute = aq_dtype_name(f->compute);
-    enum aq_dtype from = e->model->original_dtype;
+    const char *from = aq_model_rounded_from(e->model, f->weights);
     bool table = e->info.packed && !holds(f->weights, f->values);
     char policy[160];
-    if (!holds(from, f->weights))
-        note(e, "weights: %s rounded to %s%s%s", aq_dtype_name(from), weights,
+    if (from)
+        note(e, "weights: %s rounded to %s%s%s", from, weights,
              aq_dtype_is_quantised(f->weights) ? " in groups of 64" : "",
              f->weights == AQ_Q4 ? ", token table and head to int8" : "");
     if (!holds(f->weights, f->compute))
@@ -261,6 +261,8 @@ static int load_weights(struct aq_engine *e, struct aq_err *reterr)
     rc = aq_model_load(e->model, e->device, &e->block.stream, e->block.plan.placement.head,
                        e->info.weight_format, &e->kernels, e->pool, staging, each, reterr);
     aq_mem_free(e->mem, AQ_HOST, "loading", staging, bytes);
+    if (rc == 0)
+        aq_model_say_relaid(e->model, e->info.weight_format, &e->log);
     if (rc == 0 && e->store)
         aq_model_stream_from(e->model, e->store);
     return rc;

@@ -122,6 +122,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
                    [AQ_DISK] = e->opts.disk_memory ? e->opts.disk_memory : UINT64_MAX},
         .context = e->info.context,
         .held = aq_mem_process_now(),
+        .decoding = aq_model_decoding_bytes(e->model, e->info.threads),
     };
     aq_planned_inputs(&e->inputs, &e->work, &request);
     struct aq_attention_stats_opts stats = engine_stats_opts(e);

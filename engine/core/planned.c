@@ -123,6 +123,7 @@ static void count_process(struct aq_block_inputs *in, const struct aq_planned_re
     in->process_bytes = r->held  ? r->held + PROCESS_SLACK_BYTES
                         : r->gpu ? GPU_PROCESS_BYTES
                                  : PROCESS_BYTES;
+    in->process_bytes += r->decoding;
 }
 
 void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret_work,

@@ -56,6 +56,7 @@ struct aq_planned_request {
      * usual. */
     uint32_t context; /* 0: neither counts */
     uint64_t held;
+    uint64_t decoding; /* and to decode a quantised checkpoint (aq_model_decoding_bytes) */
 };
 /* What the planner is asked, and the work as forecasts want it. */
 void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret_work,

@@ -13,22 +13,6 @@
 
 enum { CONFIG_BYTES_MAX = 1 << 20 };
 
-/* Why a checkpoint that is quantised already is not read, and what to take in its place. */
-static int refuse_quantised(const struct aq_config_keys *k, const json_t *quantised)
-{
-    char quoted[64], found[96] = "one that says no 'quant_method'";
-    const json_t *method = json_object_get(quantised, "quant_method");
-    if (json_is_string(method)) {
-        const char *name = json_string_value(method);
-        snprintf(found, sizeof(found), "%s", aq_quote(quoted, sizeof(quoted), name, strlen(name)));
-    }
-    return aq_error(k->reterr, -ENOEXEC,
-                    "%s: 'quantization_config': expected an unquantised checkpoint (f16, bf16 or "
-                    "f32 tensors), found %s; take the one that it was made from: "
-                    "--weight-format int8 or int4 makes it small here",
-                    k->what, found);
-}
-
 static int find_arch(const struct aq_config_keys *k, const struct aq_arch **ret)
 {
     const char *type;
@@ -45,9 +29,6 @@ static int find_arch(const struct aq_config_keys *k, const struct aq_arch **ret)
         return aq_error(k->reterr, -ENOEXEC,
                         "%s: 'model_type': '%s' is not supported yet; this version runs %s",
                         k->what, aq_quote(quoted, sizeof(quoted), type, strlen(type)), names);
-    const json_t *quantised = json_object_get(k->root, "quantization_config");
-    if (quantised && !json_is_null(quantised))
-        return refuse_quantised(k, quantised);
     *ret = arch;
     return aq_arch_check_classes(k);
 }
@@ -70,6 +51,8 @@ static int read_ids(const struct aq_config_keys *k, struct aq_model_config *c)
 static int read_keys(struct aq_model_config *c, const struct aq_config_keys *keys)
 {
     int rc = find_arch(keys, &c->arch);
+    if (rc == 0)
+        rc = aq_quantised_config_read(&c->quantised, keys);
     if (rc == 0)
         rc = c->arch->read_config(c, keys);
     if (rc == 0)

@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/kinds.h"
 #include "base/types.h"
+#include "engine/model/quantised/scheme.h"
 
 #include <jansson.h>
 
@@ -76,8 +77,9 @@ struct aq_model_config {
     uint32_t window; /* positions that the layers marked here look back at; 0: none is marked */
     bool windowed[AQ_CONFIG_LAYERS_MAX];
     enum aq_dtype
-        torch_dtype;        /* what the file claims; AQ_DTYPE_COUNT when it says nothing usable */
-    int32_t bos_id, pad_id; /* -1: none.  pad_id may lie beyond the vocabulary */
+        torch_dtype; /* what the file claims; AQ_DTYPE_COUNT when it says nothing usable */
+    struct aq_quantised_config quantised;
+    int32_t bos_id, pad_id;             /* -1: none.  pad_id may lie beyond the vocabulary */
     uint32_t eos_id[AQ_CONFIG_EOS_MAX]; /* distinct, each below vocab_size */
     uint32_t eos_count;                 /* 0: none */
 };

@@ -11,9 +11,13 @@ enum aq_dtype aq_formats_of_gpu(const struct aq_model *m, bool bf16)
 /* The format of a checkpoint's weights where no option names one: the compute type where that is no
  * larger, ready for the products.  A store holds what its checkpoint held, since it may be run with
  * another compute type elsewhere; its products round as they read, and the vocabulary's rows, which
- * are looked up as well, as they are loaded. */
-static enum aq_dtype weights_by_themselves(enum aq_dtype source, enum aq_dtype compute)
+ * are looked up as well, as they are loaded.  Decoded weights are rounded to the checkpoint's type,
+ * as those of its store are, and not past it: f32 rounded to bf16 is not f16 rounded to it. */
+static enum aq_dtype weights_by_themselves(const struct aq_model *m, enum aq_dtype compute)
 {
+    enum aq_dtype source = m->checkpoint_dtype;
+    if (m->quantised[0] && aq_dtype_bytes(source) == 2)
+        return source;
     bool fits = !aq_dtype_is_quantised(source) && aq_dtype_bytes(compute) <= aq_dtype_bytes(source);
     return fits ? compute : source;
 }
@@ -32,8 +36,8 @@ int aq_formats_choose(struct aq_formats *ret, const struct aq_model *m,
         .compute = wanted->compute >= 0 ? (enum aq_dtype)wanted->compute : by_itself,
         .values = AQ_F32,
     };
-    f.weights = wanted->weights >= 0 ? (enum aq_dtype)wanted->weights
-                                     : weights_by_themselves(m->checkpoint_dtype, f.compute);
+    f.weights =
+        wanted->weights >= 0 ? (enum aq_dtype)wanted->weights : weights_by_themselves(m, f.compute);
     if (store >= 0) {
         f.values = aq_dtype_is_quantised(f.weights) ? AQ_F32 : f.weights;
         f.weights = (enum aq_dtype)store;

@@ -61,6 +61,7 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
     m->source = calloc(1, sizeof(*m->source));
     if (!m->source)
         return aq_error_memory(reterr, "model source");
+    aq_relaid_open(&m->source->relaid);
     snprintf(m->name, sizeof(m->name), "%s", base_name(named));
     while (m->name[0] && m->name[strlen(m->name) - 1] == '/')
         m->name[strlen(m->name) - 1] = '\0';
@@ -71,6 +72,8 @@ static int open_dir(struct aq_model *m, const char *named, struct aq_err *reterr
         return rc;
     rc = aq_checkpoint_open(&m->source->checkpoint, dir, reterr);
     m->hash = rc < 0 ? 0 : aq_checkpoint_hash(m->source->checkpoint);
+    if (rc == 0 && m->config.quantised.count)
+        rc = aq_columns_open(&m->source->columns, m->source->checkpoint, reterr);
     return rc;
 }
 
@@ -90,21 +93,26 @@ static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, stru
     return 0;
 }
 
-/* The dtype of the matrices; f32, which holds them all, where they differ.  In a store they do not.
- */
+/* The dtype of the matrices; f32, which holds them all, where they differ.  In a store they do not;
+ * quantised ones take that of the others. */
 static enum aq_dtype common_dtype(const struct aq_model *m)
 {
-    enum aq_dtype dtype = aq_source_dtype(m, m->steps.step[1].matrix[0].name);
+    enum aq_dtype first = aq_source_dtype(m, m->steps.step[1].matrix[0].name),
+                  dtype = AQ_DTYPE_COUNT;
     if (m->source && m->source->store)
-        return dtype;
+        return first;
     for (uint32_t s = 0; s < m->steps.step_count; s++) {
         const struct aq_step_desc *d = &m->steps.step[s];
         for (uint32_t i = 0; i < d->matrix_count; i++) {
-            if (!d->matrix[i].table && aq_source_dtype(m, d->matrix[i].name) != dtype)
+            const char *name = d->matrix[i].name;
+            if (d->matrix[i].table || aq_source_is_quantised(m, name))
+                continue;
+            if (dtype != AQ_DTYPE_COUNT && aq_source_dtype(m, name) != dtype)
                 return AQ_F32;
+            dtype = aq_source_dtype(m, name);
         }
     }
-    return dtype;
+    return dtype == AQ_DTYPE_COUNT ? first : dtype;
 }
 
 /* A store says what it was packed from, in words of its writer: only a hint. */
@@ -117,6 +125,23 @@ static enum aq_dtype original_dtype(const struct aq_model *m)
             (void)aq_dtype_parse(json_string_value(name), &dtype);
     }
     return aq_dtype_is_float(dtype) ? dtype : AQ_F16;
+}
+
+/* In the words of this engine, or of a store's writer. */
+static void name_quantised(struct aq_model *m)
+{
+    const struct aq_store *store = aq_model_store(m);
+    const json_t *v = store ? json_object_get(aq_store_model(store), "quantised") : NULL;
+    const char *name = store ? json_string_value(v) : aq_source_quantised_name(m);
+    if (name)
+        aq_quote(m->quantised, sizeof(m->quantised), name, strlen(name));
+}
+
+const char *aq_model_rounded_from(const struct aq_model *m, enum aq_dtype format)
+{
+    if (format == AQ_F32 || (format == m->original_dtype && !m->quantised[0]))
+        return NULL;
+    return m->quantised[0] ? m->quantised : aq_dtype_name(m->original_dtype);
 }
 
 int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struct aq_err *reterr)
@@ -144,6 +169,7 @@ int aq_model_open(struct aq_model **ret, const struct aq_model_opts *opts, struc
     }
     m->checkpoint_dtype = common_dtype(m);
     m->original_dtype = original_dtype(m);
+    name_quantised(m);
     *ret = m;
     return 0;
 fail:
@@ -219,8 +245,7 @@ int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t
         return aq_store_read(m->source->store, item, first * row_bytes, dst, rows * row_bytes,
                              reterr);
     }
-    *ret_dtype = aq_source_dtype(m, canonical);
-    return aq_source_read_rows(m, canonical, first, rows, k, dst, reterr);
+    return aq_source_read_rows(m, canonical, first, rows, k, dst, ret_dtype, reterr);
 }
 
 /* Where a panel of f32, f16 or bf16 lies in one layout, in another: the same bits, and zeros behind
@@ -294,6 +319,33 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
                     "%s, found larger ones (or infinities or NaN) in %s; bf16 and f32 hold them",
                     canonical, first, first + rows - 1, aq_dtype_name(format),
                     aq_dtype_name(source));
+}
+
+uint64_t aq_model_decoding_bytes(const struct aq_model *m, uint32_t threads)
+{
+    return aq_source_decoding_bytes(m, threads);
+}
+
+void aq_model_measure_panel(const struct aq_model *m, const char *canonical, const void *panel,
+                            enum aq_dtype format, enum aq_layout layout, const float *values,
+                            uint32_t rows, uint32_t k)
+{
+    struct aq_model_source *s = m->source;
+    if (s && !s->store && format != AQ_F32 && aq_source_is_quantised(m, canonical))
+        aq_relaid_measure(&s->relaid, &(struct aq_laid_out){panel, format, layout, rows, k},
+                          values);
+}
+
+void aq_model_say_relaid(const struct aq_model *m, enum aq_dtype format, const struct aq_log *log)
+{
+    double largest, rms;
+    aq_source_settle(m);
+    if (!m->source || !aq_relaid_take(&m->source->relaid, &largest, &rms))
+        return;
+    aq_log_line(log, AQ_LOG_INFO,
+                "%s: %s weights in %s: off by at most %.3g %% of the largest of 64 along a row, "
+                "%.3g %% rms of all",
+                m->name, m->quantised, aq_dtype_name(format), 100 * largest, 100 * rms);
 }
 
 enum aq_layout aq_model_layout(const struct aq_model *m, enum aq_dtype dtype)
@@ -371,6 +423,8 @@ static int make_rows(struct load *l, uint32_t panel, uint8_t *dst, uint8_t *stag
         return rc;
     if (!d->table) {
         l->kernels->pack_panel(dst, w->dtype, w->layout, staging, dtype, rows, d->k);
+        aq_model_measure_panel(l->m, d->name, dst, w->dtype, w->layout,
+                               (const float *)(const void *)staging, rows, d->k);
         return aq_model_check_panel(dst, w->dtype, dtype, d->name, first, rows, d->k, reterr);
     }
     if (dtype == w->dtype)

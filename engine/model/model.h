@@ -43,6 +43,7 @@ struct aq_model {
     /* Set before load: the values of the vocabulary's matrices are rounded to it, though they stay
      * in their format (formats.h).  AQ_F32, as at the start, leaves them alone. */
     enum aq_dtype vocabulary_values;
+    char quantised[32]; /* how matrices were kept before they were decoded; "": not so */
     bool random;
     bool row_major; /* panels as a GPU takes them */
     bool verify;    /* what is read from a store is compared with its checksums */
@@ -105,9 +106,23 @@ int aq_model_check_panel(const void *panel, enum aq_dtype format, enum aq_dtype 
                          const char *canonical, uint32_t first, uint32_t rows, uint32_t k,
                          struct aq_err *reterr);
 
+/* Weights of `format` are rounded from this: a dtype, or a form of quantised checkpoints.  NULL: it
+ * holds them all. */
+const char *aq_model_rounded_from(const struct aq_model *m, enum aq_dtype format);
+/* Memory that load and pack take in these threads to decode what is quantised. */
+uint64_t aq_model_decoding_bytes(const struct aq_model *m, uint32_t threads);
+/* Of a matrix that was decoded as it was read, to f32 `values`: how far the panel is from them. */
+void aq_model_measure_panel(const struct aq_model *m, const char *canonical, const void *panel,
+                            enum aq_dtype format, enum aq_layout layout, const float *values,
+                            uint32_t rows, uint32_t k);
+/* After load or pack: one line with what was measured since it was last said, nothing where nothing
+ * was; and decoding's memory is given back. */
+void aq_model_say_relaid(const struct aq_model *m, enum aq_dtype format, const struct aq_log *log);
+
 /* Reads rows [first, first + rows) of a matrix, or a vector part (as one row of `count`), in the
- * source's dtype: how pack and load see a checkpoint or random weights.  A store's checksums are of
- * 64 rows from a multiple of 64 on: others are read without.  Thread-safe. */
+ * source's dtype, or in f32 where it has codes: how pack and load see a checkpoint or random
+ * weights.  A store's checksums are of 64 rows from a multiple of 64 on: others are read without.
+ * Thread-safe. */
 int aq_model_read_rows(const struct aq_model *m, const char *canonical, uint32_t first,
                        uint32_t rows, uint32_t k, void *dst, enum aq_dtype *ret_dtype,
                        struct aq_err *reterr);

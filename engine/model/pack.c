@@ -160,11 +160,11 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
     o->step_names = calloc(m->steps.step_count, sizeof(*o->step_names));
     o->items = calloc(items, sizeof(*o->items));
     /* Nothing that depends on where the checkpoint lies: a moved one continues its conversion. */
-    o->model =
-        json_pack("{ss sI sI sI ss ss*}", "architecture", m->config.arch->name, "parameters",
-                  (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers, "hidden",
-                  (json_int_t)m->steps.hidden, "checkpoint_dtype",
-                  aq_dtype_name(m->checkpoint_dtype), "scales", aq_pack_scales(opts->format));
+    o->model = json_pack(
+        "{ss sI sI sI ss ss* ss*}", "architecture", m->config.arch->name, "parameters",
+        (json_int_t)m->steps.parameters, "layers", (json_int_t)m->steps.layers, "hidden",
+        (json_int_t)m->steps.hidden, "checkpoint_dtype", aq_dtype_name(m->checkpoint_dtype),
+        "scales", aq_pack_scales(opts->format), "quantised", m->quantised[0] ? m->quantised : NULL);
     int rc = 0;
     if (!o->steps || !o->step_names || !o->items || !o->model)
         rc = aq_error_memory(reterr, "plan of a store of %u steps", m->steps.step_count);
@@ -283,6 +283,8 @@ static int convert_tile(struct convert *c, uint32_t tile, uint8_t *dst, uint8_t 
         return 0;
     }
     c->kernels->pack_panel(dst, item->dtype, item->layout, staging, dtype, rows, item->cols);
+    aq_model_measure_panel(c->model, item->name, dst, item->dtype, item->layout,
+                           (const float *)(const void *)staging, rows, item->cols);
     return aq_model_check_panel(dst, item->dtype, dtype, item->name, first, rows, item->cols,
                                 reterr);
 }
@@ -365,11 +367,12 @@ static int convert_all(struct aq_store_writer *w, const struct aq_pack_opts *opt
     size_t tile, staging;
     uint32_t threads = aq_pool_threads(pool);
     measure(w, &tile, &staging);
-    uint64_t room = opts->memory ? opts->memory : UINT64_MAX, batch = BATCH_BYTES;
-    room -= aq_min_u64(room, threads * staging);
+    uint64_t room = opts->memory ? opts->memory : UINT64_MAX, batch = BATCH_BYTES,
+             decoding = aq_model_decoding_bytes(opts->model, threads);
+    room -= aq_min_u64(room, threads * staging + decoding);
     batch = aq_max_u64((uint64_t)threads * tile, aq_min_u64(batch, room / 2 / 64 * 64));
     size_t buffer = aq_align_up(batch, 64);
-    size_t all = 2 * buffer + threads * staging;
+    size_t all = 2 * buffer + threads * staging + decoding;
     if (opts->memory && all > opts->memory)
         return aq_error(
             reterr, -ENOMEM,
@@ -445,6 +448,8 @@ int aq_pack_run(struct aq_pack_result *ret, const struct aq_pack_opts *opts,
     }
     if (rc == 0)
         rc = aq_store_writer_publish(w, reterr);
+    if (rc == 0)
+        aq_model_say_relaid(opts->model, opts->format, opts->log);
     if (rc == 0)
         *ret = (struct aq_pack_result){.bytes = progress.total,
                                        .bytes_written = progress.total - resumed,

@@ -206,11 +206,10 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
 
 static void warn_lossy(json_t **lines, const struct aq_planning *p)
 {
-    enum aq_dtype from = p->model->original_dtype;
+    const char *from = aq_model_rounded_from(p->model, p->formats.weights);
     char policy[160];
-    if (p->formats.weights != from && p->formats.weights != AQ_F32)
-        say(lines, "lossy: %s weights rounded to %s", aq_dtype_name(from),
-            aq_dtype_name(p->formats.weights));
+    if (from)
+        say(lines, "lossy: %s weights rounded to %s", from, aq_dtype_name(p->formats.weights));
     if (!aq_dtype_is_quantised(p->formats.weights) && p->formats.compute != p->formats.weights &&
         p->formats.compute != AQ_F32)
         say(lines, "lossy: %s weights rounded to %s in the products",

@@ -99,6 +99,7 @@ static void fill_inputs(struct aq_planning *p)
         .context = p->context,
         .held = p->held,
     };
+    request.decoding = aq_model_decoding_bytes(p->model, request.threads);
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         request.budget[t] = p->budget[t];
     aq_planned_inputs(&p->in, &p->work, &request);

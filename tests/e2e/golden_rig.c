@@ -35,7 +35,7 @@ void golden_read(struct golden *g, const char *root, const char *variant)
     char path[600], *bytes;
     size_t count;
     json_t *expected;
-    memset(g, 0, sizeof(*g));
+    *g = (struct golden){.weights = -1};
     snprintf(g->dir, sizeof(g->dir), "%s/%s", root, variant);
     snprintf(path, sizeof(path), "%s/expected.json", g->dir);
     assert_int_equal(aq_json_read_file(&expected, path, AQ_MIB, NULL), 0);
@@ -141,18 +141,27 @@ static void check(const struct golden *g, const struct golden_prompt *p, const s
 struct setup {
     const char *dir, *isa, *what;
     enum aq_dtype compute, kv;
+    int weights;
+    const char *placement,
+        *root; /* of an emulated device, with a folder for its disk; NULL: none */
 };
 
 static void run_engine(const struct golden *g, const struct setup *s, struct output *output)
 {
     struct aq_engine_opts opts = {.model_dir = s->dir,
                                   .compute = (int)s->compute,
-                                  .weight_format = -1,
+                                  .weight_format = s->weights,
                                   .kv_format = (int)s->kv,
                                   .threads = 2,
                                   .isa = using_isa(s->isa),
                                   .host_memory = AQ_GIB,
                                   .refill = true};
+    if (s->placement) {
+        opts.emulate_device = 64 * AQ_MIB;
+        opts.placement = placed(s->placement);
+        opts.cache_dir = s->root;
+        opts.disk_dir_any = true;
+    }
     struct aq_workload w = {.sequences = g->prompt_count, .prompt_logprobs = true};
     struct aq_engine *e = NULL;
     struct aq_err err = {0};
@@ -182,7 +191,7 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
 static void must_agree(const struct golden *g, const char *dir, const char *isa, const char *what)
 {
     static struct output output[GOLDEN_PROMPTS_MAX];
-    const struct setup s = {dir, isa, what, AQ_F32, AQ_F32};
+    const struct setup s = {dir, isa, what, AQ_F32, AQ_F32, .weights = g->weights};
     run_engine(g, &s, output);
     for (uint32_t i = 0; i < g->prompt_count; i++)
         check(g, &g->prompt[i], &output[i], what);
@@ -265,7 +274,7 @@ void golden_from_a_store(const struct golden *g)
     struct aq_model *model;
     temp_dir(scratch, "golden");
     assert_int_equal(aq_model_open(&model, &model_opts, NULL), 0);
-    enum aq_dtype dtype = model->checkpoint_dtype;
+    enum aq_dtype dtype = g->weights < 0 ? model->checkpoint_dtype : (enum aq_dtype)g->weights;
     aq_model_close(model);
     snprintf(store, sizeof(store), "%s/cpu", scratch);
     pack(g, store, dtype, aq_layout_cpu(dtype));
@@ -279,10 +288,61 @@ void golden_from_a_store(const struct golden *g)
     assert_int_equal(temp_remove(scratch), 0);
 }
 
+static void must_be_the_same(const struct golden *g, const struct output *a, const struct output *b,
+                             const char *what)
+{
+    for (uint32_t i = 0; i < g->prompt_count; i++) {
+        size_t prompt = g->prompt[i].count;
+        bool same = memcmp(a[i].tokens, b[i].tokens, sizeof(a[i].tokens)) == 0 &&
+                    memcmp(a[i].tops, b[i].tops,
+                           sizeof(a[i].tops[0]) * TOPS * g->prompt[i].greedy_count) == 0 &&
+                    memcmp(a[i].prompt_tops + TOPS, b[i].prompt_tops + TOPS,
+                           sizeof(a[i].tops[0]) * TOPS * (prompt - 1)) == 0;
+        if (!same)
+            fail_msg("%s, %s: other bits than from memory", g->dir, what);
+    }
+}
+
+void golden_wherever_weights_live(const struct golden *g, enum aq_dtype compute, int weights)
+{
+    static struct output want[GOLDEN_PROMPTS_MAX], output[GOLDEN_PROMPTS_MAX];
+    static const char *const places[] = {
+        "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device",
+        "weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host",
+        "weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host",
+    };
+    char root[TEMP_PATH_MAX], store[TEMP_INSIDE_MAX];
+    struct aq_model_opts model_opts = {.dir = g->dir};
+    struct aq_model *model;
+    struct setup s = {.dir = g->dir,
+                      .what = "in memory",
+                      .compute = compute,
+                      .kv = AQ_F32,
+                      .weights = weights,
+                      .root = root};
+    temp_dir(root, "golden");
+    run_engine(g, &s, want);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(places); i++) {
+        s.what = s.placement = places[i];
+        run_engine(g, &s, output);
+        must_be_the_same(g, want, output, s.what);
+    }
+    assert_int_equal(aq_model_open(&model, &model_opts, NULL), 0);
+    enum aq_dtype dtype = weights < 0 ? model->checkpoint_dtype : (enum aq_dtype)weights;
+    aq_model_close(model);
+    snprintf(store, sizeof(store), "%s/store", root);
+    pack(g, store, dtype, aq_layout_cpu(dtype));
+    s = (struct setup){
+        .dir = store, .what = "a store", .compute = compute, .kv = AQ_F32, .weights = -1};
+    run_engine(g, &s, output);
+    must_be_the_same(g, want, output, s.what);
+    assert_int_equal(temp_remove(root), 0);
+}
+
 void golden_in_bf16(const struct golden *g, const struct golden_limits *limits)
 {
     static struct output output[GOLDEN_PROMPTS_MAX];
-    const struct setup s = {g->dir, NULL, "bf16", AQ_BF16, AQ_BF16};
+    const struct setup s = {g->dir, NULL, "bf16", AQ_BF16, AQ_BF16, .weights = g->weights};
     double square = 0, count = 0;
     run_engine(g, &s, output);
     for (uint32_t n = 0; n < g->prompt_count; n++) {

@@ -11,6 +11,7 @@ enum { GOLDEN_PROMPTS_MAX = 4, GOLDEN_PROMPT_MAX = 64, GOLDEN_GREEDY_MAX = 32 };
 
 struct golden {
     char dir[512];
+    int weights; /* the format to run in; -1, as it is read: the checkpoint's own */
     uint32_t vocab, logit_rows, prompt_count;
     float *logits;    /* [logit_rows][vocab] */
     double deviation; /* of all of them */
@@ -30,6 +31,10 @@ void golden_for_each(const char *root, uint32_t least, void (*fn)(const struct g
 void golden_on_every_isa(const struct golden *g);
 /* The same from packed stores of it, in each layout, and widened to f32. */
 void golden_from_a_store(const struct golden *g);
+
+/* Tokens and log-probabilities of a run from the checkpoint with this format of weights, -1: its
+ * own, are bit for bit those from a store in it, from host and disk, and of an emulated device. */
+void golden_wherever_weights_live(const struct golden *g, enum aq_dtype compute, int weights);
 
 /* How far a run in bf16 may be from the logits, as shares of their deviation: one log-probability,
  * and the root mean square of all. */

@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -451,6 +452,67 @@ static void other_families_are_near_the_cpu(void **state)
     memcpy(rig.model, trained, sizeof(trained));
 }
 
+/* A golden of few tokens and positions (tests/golden/quantised), with as many positions as the
+ * prompts here have. */
+static void write_quantised(const char *dir, const char *name)
+{
+    static const char from[] = "\"max_position_embeddings\": 64";
+    char path[4400], other[4400], *text;
+    size_t bytes;
+    const char *data = getenv("AQ_TEST_DATA");
+    int at = snprintf(other, sizeof(other), "%.4000s/../golden/quantised/%s/",
+                      data ? data : "tests/data", name);
+    assert_true(mkdir(dir, 0700) == 0);
+    snprintf(other + at, sizeof(other) - (size_t)at, "model.safetensors");
+    char *real = realpath(other, NULL);
+    snprintf(path, sizeof(path), "%.4000s/model.safetensors", dir);
+    assert_true(real && symlink(real, path) == 0);
+    free(real);
+    snprintf(other + at, sizeof(other) - (size_t)at, "config.json");
+    assert_int_equal(aq_read_file(&text, &bytes, other, AQ_MIB, NULL), 0);
+    char *key = strstr(text, from);
+    assert_non_null(key);
+    snprintf(path, sizeof(path), "%.4000s/config.json", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%.*s\"max_position_embeddings\": 128%s", (int)(key - text), text,
+            key + sizeof(from) - 1);
+    assert_int_equal(fclose(f), 0);
+    free(text);
+}
+
+/* Their panels are made row by row for a GPU, from what was decoded. */
+static void quantised_checkpoints_are_near_the_cpu(void **state)
+{
+    enum { VOCAB = 96 };
+    static const char *const names[] = {"fp8_blocks", "gptq_8", "packed"};
+    char trained[sizeof(rig.model)];
+    struct golden kept[PROMPTS];
+    (void)state;
+    memcpy(trained, rig.model, sizeof(trained));
+    memcpy(kept, rig.golden, sizeof(kept));
+    for (int i = 0; i < PROMPTS; i++) {
+        for (uint32_t n = 0; n < rig.golden[i].count; n++)
+            rig.golden[i].prompt[n] %= VOCAB;
+        for (uint32_t n = 0; n < TOKENS; n++)
+            rig.golden[i].tokens[n] %= VOCAB;
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        struct output cpu[PROMPTS], gpu[PROMPTS];
+        struct setup s = {.compute = AQ_F32, .weights = i ? AQ_BF16 : AQ_Q4, .kv = AQ_F32};
+        snprintf(rig.model, sizeof(rig.model), "%s/%s", rig.root, names[i]);
+        write_quantised(rig.model, names[i]);
+        run(cpu, &s, true);
+        for (int p = (int)i % 3; p < EVERYWHERE; p += 3) {
+            s.place = &places[p];
+            run(gpu, &s, true);
+            expect_near(gpu, cpu, 1e-3f, places[p].name);
+        }
+    }
+    memcpy(rig.golden, kept, sizeof(kept));
+    memcpy(rig.model, trained, sizeof(trained));
+}
+
 static void with_temperature(struct output *o, uint32_t i)
 {
     (void)i;
@@ -723,6 +785,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(other_families_are_near_the_cpu),
+    cmocka_unit_test(quantised_checkpoints_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
     cmocka_unit_test(ids_without_a_token_are_never_chosen),
     cmocka_unit_test(who_watches_changes_nothing),

@@ -25,6 +25,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     assert(c.kv_heads >= 1 && c.heads % c.kv_heads == 0);
     assert(c.rotary.dims % 2 == 0 && c.rotary.dims <= c.head_dim);
     assert(c.bos_id >= -1 && c.bos_id < (int64_t)c.vocab_size);
+    assert(c.quantised.count <= AQ_QUANTISED_SCHEMES_MAX);
+    for (uint32_t i = 0; i < c.quantised.count; i++) {
+        const struct aq_quantised_scheme *s = &c.quantised.scheme[i];
+        assert(s->format && (s->bits == 4 || s->bits == 8));
+        assert(s->block_rows <= AQ_CONFIG_WIDTH_MAX && s->block_k <= AQ_CONFIG_WIDTH_MAX);
+    }
     for (uint32_t i = 0; i < c.eos_count; i++)
         assert(c.eos_id[i] < c.vocab_size);
     struct aq_model_steps steps;

@@ -409,7 +409,8 @@ static void a_directory_without_weights_says_what_was_looked_for(void **state)
     dir_remove(&d);
     d = dir_make();
     dir_text(&d, "small.Q4_K_M.gguf", "GGUF");
-    assert_contains(open_error(d.path, -ENOENT), "found small.Q4_K_M.gguf, which is not read");
+    assert_contains(open_error(d.path, -ENOENT), "found small.Q4_K_M.gguf, which is not read: take "
+                                                 "the checkpoint that it was made from");
     dir_safetensors(&d, "consolidated.safetensors", "a", 1.0f);
     assert_contains(open_error(d.path, -ENOENT), "found consolidated.safetensors, which is not");
     dir_remove(&d);

@@ -96,7 +96,7 @@ static void a_type_that_cannot_be_read_is_still_listed(void **state)
 {
     struct aq_tensor_list list = {0};
     assert_string_equal(
-        list_text("{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[4],\"data_offsets\":[0,4]},"
+        list_text("{\"a\":{\"dtype\":\"F8_E5M2\",\"shape\":[4],\"data_offsets\":[0,4]},"
                   "\"b\":{\"dtype\":\"F4\",\"shape\":[4],\"data_offsets\":[4,6]},"
                   "\"c\":{\"dtype\":\"F6_E2M3\",\"shape\":[4],\"data_offsets\":[6,9]}}",
                   9, &list),

@@ -283,8 +283,7 @@ static void the_text_of_a_model_of_pictures_is_read(void **state)
     assert_non_null(strstr(err.text, "'gemma3_text' is not supported yet"));
     snprintf(text, sizeof(text), nested, "mistral", "",
              ", \"quantization_config\": {\"quant_method\": \"fp8\"}");
-    assert_int_equal(parse(&c, text, &err), -ENOEXEC);
-    assert_non_null(strstr(err.text, "found fp8"));
+    assert_int_equal(parsed(text).quantised.count, 1);
 }
 
 /* ---- refusals ---- */
@@ -314,21 +313,108 @@ static void other_models_are_refused_by_name_with_what_is_known(void **state)
     parsed(text_of("llama", "\"architectures\": []"));
 }
 
-static void a_quantised_checkpoint_is_refused_with_its_format(void **state)
+/* ---- quantised checkpoints ---- */
+
+#define QUANTISED(text) "\"quantization_config\": {" text "}"
+#define COMPRESSED(format, weights, more)                                                          \
+    QUANTISED("\"quant_method\": \"compressed-tensors\", \"format\": \"" format                    \
+              "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}}}" more)
+
+static void forms_of_quantised_checkpoints_that_are_not_read_are_refused_by_name(void **state)
 {
-    static const char *const methods[] = {"fp8",   "awq",          "gptq",
-                                          "mxfp4", "bitsandbytes", "compressed-tensors"};
+    static const char *const methods[] = {"mxfp4", "bitsandbytes", "modelopt", "quark",
+                                          "hqq",   "aqlm",         "torchao",  "exl3"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(methods); i++) {
-        char more[96], want[160];
-        snprintf(more, sizeof(more), "\"quantization_config\": {\"quant_method\": \"%s\"}",
-                 methods[i]);
+        char more[96], want[240];
+        snprintf(more, sizeof(more), QUANTISED("\"quant_method\": \"%s\""), methods[i]);
         snprintf(want, sizeof(want),
-                 "'quantization_config': expected an unquantised checkpoint (f16, bf16 or f32 "
-                 "tensors), found %s; take the one that it was made from: --weight-format int8",
+                 "'quantization_config': 'quant_method': expected fp8, fbgemm_fp8, awq, gptq or "
+                 "compressed-tensors; for any other take the checkpoint that it was made from: "
+                 "--weight-format int8 or int4 makes it small here, found \"%s\"",
                  methods[i]);
         must_refuse("qwen3", more, want);
     }
-    must_refuse("llama", "\"quantization_config\": {\"bits\": 4}", "found one that says no");
+    must_refuse("llama", QUANTISED("\"bits\": 4"),
+                "--weight-format int8 or int4 makes it small "
+                "here, found nothing");
+}
+
+static void variants_of_forms_that_are_not_read_are_refused_by_key_and_value(void **state)
+{
+    static const char awq[] = "\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 128";
+    static const struct {
+        const char *more, *want;
+    } table[] = {
+        {QUANTISED("\"quant_method\": \"awq\", \"bits\": 8"), "'bits': expected 4; for any"},
+        {QUANTISED("\"quant_method\": \"awq\", \"bits\": 4"), "'group_size': expected columns of"},
+        {QUANTISED("\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 0"), "found 0"},
+        {QUANTISED("\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\""),
+         "'version': expected gemm; for any"},
+        {QUANTISED("\"quant_method\": \"awq\", \"bits\": 4, \"zero_point\": false"),
+         "'zero_point': expected true"},
+        {QUANTISED("\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 128"),
+         "'bits': expected 4 or 8; for any"},
+        {QUANTISED("\"quant_method\": \"gptq\", \"bits\": 2"), "found 2"},
+        {QUANTISED("\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"marlin\""),
+         "'checkpoint_format': expected gptq or gptq_v2"},
+        {QUANTISED("\"quant_method\": \"gptq\", \"bits\": 4, \"is_marlin_format\": true"),
+         "'is_marlin_format': expected false"},
+        {QUANTISED("\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": -2"), "found -2"},
+        {QUANTISED("\"quant_method\": \"fp8\", \"fmt\": \"e5m2\""), "'fmt': expected e4m3"},
+        {QUANTISED("\"quant_method\": \"fp8\", \"weight_block_size\": [128]"),
+         "'weight_block_size': expected rows and columns of a block, found [128]"},
+        {QUANTISED("\"quant_method\": \"fp8\", \"weight_block_size\": [128, 99999999]"),
+         "'weight_block_size': expected rows"},
+        {COMPRESSED("nvfp4-pack-quantized", "", ""), "'format': expected float-quantized, int-"},
+        {COMPRESSED("marlin-24", "", ""), "found \"marlin-24\""},
+        {COMPRESSED("mxfp4-pack-quantized", "", ""), "found \"mxfp4-pack-quantized\""},
+        {COMPRESSED("pack-quantized", "\"num_bits\": 3, \"type\": \"int\"", ""),
+         "'group_0': 'num_bits': expected 4 or 8"},
+        {COMPRESSED("pack-quantized", "\"num_bits\": 4, \"type\": \"float\"", ""),
+         "'type': expected int, as 'format' says"},
+        {COMPRESSED("float-quantized", "\"num_bits\": 4, \"type\": \"float\"", ""),
+         "'num_bits': expected 8"},
+        {COMPRESSED("int-quantized", "\"num_bits\": 8, \"symmetric\": false", ""),
+         "'symmetric': expected true"},
+        {COMPRESSED("float-quantized",
+                    "\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"tensor_group\"", ""),
+         "'strategy': expected tensor, channel, group or block"},
+        {COMPRESSED("pack-quantized", "\"num_bits\": 4",
+                    ", \"sparsity_config\": {\"format\": \"sparse-24-bitmask\"}"),
+         "'sparsity_config': expected none"},
+        {COMPRESSED("pack-quantized", "\"num_bits\": 4",
+                    ", \"transform_config\": {\"config_groups\": {\"R1\": {}}}"),
+         "'transform_config': expected none"},
+        {QUANTISED("\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\""),
+         "'config_groups': expected groups with 'weights', found nothing"},
+    };
+    parsed(text_of("llama", "\"quantization_config\": null"));
+    char text[200];
+    snprintf(text, sizeof(text), "\"quantization_config\": {%s}", awq);
+    parsed(text_of("llama", text));
+    for (size_t i = 0; i < AQ_ARRAY_LEN(table); i++)
+        must_refuse("llama", table[i].more, table[i].want);
+}
+
+static void groups_may_be_of_different_forms(void **state)
+{
+    struct aq_model_config c = parsed(text_of(
+        "llama",
+        QUANTISED("\"quant_method\": \"compressed-tensors\", \"format\": \"mixed-precision\", "
+                  "\"config_groups\": {\"a\": {\"format\": \"float-quantized\", \"weights\": "
+                  "{\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", "
+                  "\"block_structure\": [128, 64]}}, \"b\": {\"format\": \"pack-quantized\", "
+                  "\"weights\": {\"num_bits\": 4, \"type\": \"int\", \"strategy\": \"group\", "
+                  "\"group_size\": 32, \"symmetric\": false, \"actorder\": \"weight\"}}, "
+                  "\"c\": {\"weights\": null, \"input_activations\": {\"num_bits\": 8}}}")));
+    assert_int_equal(c.quantised.count, 2);
+    assert_true(c.quantised.activations);
+    assert_int_equal(c.quantised.scheme[0].block_rows, 128);
+    assert_int_equal(c.quantised.scheme[0].block_k, 64);
+    assert_int_equal(c.quantised.scheme[1].bits, 4);
+    assert_int_equal(c.quantised.scheme[1].block_k, 32);
+    assert_true(c.quantised.scheme[1].zeros);
+    assert_false(c.quantised.scheme[1].order);
 }
 
 static void rotations_that_are_not_known_are_refused_by_name(void **state)
@@ -459,7 +545,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(yarn_adds_positions_where_the_file_leaves_it_to_the_factor),
     cmocka_unit_test(the_text_of_a_model_of_pictures_is_read),
     cmocka_unit_test(other_models_are_refused_by_name_with_what_is_known),
-    cmocka_unit_test(a_quantised_checkpoint_is_refused_with_its_format),
+    cmocka_unit_test(forms_of_quantised_checkpoints_that_are_not_read_are_refused_by_name),
+    cmocka_unit_test(variants_of_forms_that_are_not_read_are_refused_by_key_and_value),
+    cmocka_unit_test(groups_may_be_of_different_forms),
     cmocka_unit_test(rotations_that_are_not_known_are_refused_by_name),
     cmocka_unit_test(words_and_sizes_that_do_not_fit_are_refused),
     cmocka_unit_test(tables_are_those_of_the_formulas),

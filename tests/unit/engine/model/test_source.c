@@ -4,7 +4,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/arch/arch.h"
 #include "engine/model/pack.h"
+#include "engine/model/quantised/quantised.h"
 #include "kernels/cpu/panel.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -96,6 +98,28 @@ static uint32_t tensor_row(const struct aq_model *m, const char *name, uint32_t 
     return *word == 'q' ? r : *word == 'k' ? q + r : q + kv + r;
 }
 
+/* The whole matrix decoded; NULL where it is not kept as codes. */
+static char *whole_codes(const struct aq_model *m, const struct aq_checkpoint *c, const char *name,
+                         uint32_t k, size_t *ret_row_bytes)
+{
+    const struct aq_model_config *config = &m->config;
+    struct aq_quantised q;
+    char text[256];
+    uint32_t q_rows = config->heads * config->head_dim,
+             rows = strstr(name, "gate_up") ? 2 * config->intermediate_size
+                                            : q_rows + 2 * config->kv_heads * config->head_dim;
+    snprintf(text, sizeof(text), "%s%.*s", config->arch->prefixes[0], (int)strcspn(name, "#"),
+             name);
+    if (aq_quantised_find(&q, &config->quantised, c, text, rows, k, NULL) != 1)
+        return NULL;
+    *ret_row_bytes = sizeof(float) * k;
+    char *data = malloc(rows * *ret_row_bytes);
+    assert_int_equal(aq_columns_open(&q.columns, c, NULL), 0);
+    assert_int_equal(aq_quantised_read(&q, 0, rows, (float *)(void *)data, NULL), 0);
+    aq_columns_close(q.columns);
+    return data;
+}
+
 /* The whole tensor, as the checkpoint has it. */
 static char *whole_tensor(const struct aq_checkpoint *c, const char *name, size_t *ret_row_bytes)
 {
@@ -118,7 +142,8 @@ static void check_rows(const struct aq_model *m, const struct aq_checkpoint *c, 
                        uint32_t rows, uint32_t k)
 {
     size_t row_bytes;
-    char *whole = whole_tensor(c, name, &row_bytes);
+    char *codes = k ? whole_codes(m, c, name, k, &row_bytes) : NULL,
+         *whole = codes ? codes : whole_tensor(c, name, &row_bytes);
     uint32_t once = k ? 7 : rows;
     char *piece = malloc(once * row_bytes);
     for (uint32_t first = 0; first < rows; first += once) {
@@ -165,8 +190,16 @@ static void rows_of_fused_tensors_are_those_of_the_whole(void **state)
         const char *name;
         uint32_t parts;
     } table[] = {
-        {"phi3", 2 * 5},         {"phi3_partial", 2 * 5}, {"neox", 2 * 6},
-        {"neox_sequential", 12}, {"neox_tanh", 2 * 3},    {"neox_linear", 3 * 6},
+        {"phi3", 2 * 5},
+        {"phi3_partial", 2 * 5},
+        {"neox", 2 * 6},
+        {"neox_sequential", 12},
+        {"neox_tanh", 2 * 3},
+        {"neox_linear", 3 * 6},
+        {"../quantised/gptq_v2", 2 * 6},
+        {"../quantised/packed_8", 12},
+        {"../quantised/packed_order", 2 * 5},
+        {"../quantised/compressed_fp8", 2 * 5},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(table); i++) {
         struct aq_model *m = opened(family(table[i].name));
@@ -309,6 +342,37 @@ static void buffers_of_old_versions_are_left_alone(void **state)
     }
 }
 
+static void what_writers_of_codes_leave_beside_them_is_left_alone(void **state)
+{
+    static const struct {
+        const char *name, *tensor;
+    } table[] = {
+        {"fp8_tensors", "model.layers.0.mlp.up_proj.input_scale"},
+        {"compressed_fp8", "model.layers.1.self_attn.k_scale"},
+        {"gptq_order", "model.layers.1.mlp.down_proj.bias"},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(table); i++) {
+        struct aq_checkpoint *c;
+        char name[64];
+        snprintf(name, sizeof(name), "../quantised/%s", table[i].name);
+        assert_int_equal(aq_checkpoint_open(&c, family(name), NULL), 0);
+        assert_non_null(aq_checkpoint_find(c, table[i].tensor));
+        aq_checkpoint_close(c);
+        aq_model_close(opened(family(name)));
+    }
+}
+
+/* Codes without a configuration that says so: the cure is in config.json. */
+static void codes_that_the_configuration_does_not_tell_of_are_named(void **state)
+{
+    must_refuse("../quantised/gptq_8", "\"quantization_config\"", "\"quantisation\"",
+                "tensor 'layers.0.self_attn.q_proj.weight' is missing, and "
+                "'model.layers.0.self_attn.q_proj.qweight' is there: expected a "
+                "'quantization_config' in config.json");
+    must_refuse("../quantised/packed", "\"pack-quantized\"", "\"int-quantized\"",
+                "'num_bits': expected 8");
+}
+
 static void of_a_model_of_pictures_the_text_is_taken(void **state)
 {
     struct aq_model *m = opened(family("mistral_nested"));
@@ -323,6 +387,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_head_that_is_not_there_is_the_token_table),
     cmocka_unit_test(tensors_that_the_model_has_not_are_refused),
     cmocka_unit_test(buffers_of_old_versions_are_left_alone),
+    cmocka_unit_test(what_writers_of_codes_leave_beside_them_is_left_alone),
+    cmocka_unit_test(codes_that_the_configuration_does_not_tell_of_are_named),
     cmocka_unit_test(of_a_model_of_pictures_the_text_is_taken),
 };
 AQ_TEST_MAIN(tests)
