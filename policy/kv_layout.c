@@ -81,7 +81,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     *ret = (struct aq_kv_table_layout){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
     place(&ret->bytes, seats * layers * ret->runs * sizeof(void *));
-    if (aq_kv_policy_desc(&plan->kv)->ragged) {
+    if (aq_kv_policy_ragged(&plan->kv)) {
         uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
         ret->head_blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
         uint64_t lanes = plan->separate ? 2 : 1;

@@ -314,6 +314,17 @@ static int resolve_hf(struct aq_kv_policy *p, const struct aq_kv_options *o, str
     return 0;
 }
 
+/* The score of a row with the options given. */
+static struct aq_kv_score score_of(const struct aq_kv_score *row, const struct aq_kv_options *o)
+{
+    struct aq_kv_score s = *row;
+    if (o->group_given)
+        s.group = o->group;
+    if (o->decay > 0)
+        s.decay = (float)o->decay;
+    return s;
+}
+
 int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
                          struct aq_err *reterr)
 {
@@ -336,12 +347,12 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         .recent = o->recent,
         .sinks = o->sinks_given ? o->sinks : 0,
         .grace = o->grace,
-        .group = o->group_given ? o->group : AQ_ATTN_SUM,
-        .decay = o->decay > 0 ? (float)o->decay : 1,
+        .prompt = score_of(&desc->prompt, o),
+        .decode = score_of(&desc->decode, o),
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
-    if (rc == 0 && given(&o->floor) && !desc->ragged)
+    if (rc == 0 && given(&o->floor) && desc->heads != AQ_KV_HEADS_SHARED)
         rc = refuse(reterr, desc->name, "--kv-floor",
                     "heads do not share their slots; --kv-policy adakv lets them");
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
@@ -396,9 +407,10 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", sinks %u", p->sinks);
     if (p->grace && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", grace %u", p->grace);
-    if (p->decay > 0 && p->decay < 1 && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decay);
-    if (p->group != AQ_ATTN_SUM && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->group));
+    if (p->decode.decay > 0 && p->decode.decay < 1 && used < dst_bytes)
+        used +=
+            (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decode.decay);
+    if (p->decode.group != AQ_ATTN_SUM && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->decode.group));
     return dst;
 }

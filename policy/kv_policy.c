@@ -142,62 +142,32 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
     };
 }
 
-/* ---- what to keep, what to overwrite ------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
-static enum aq_kv_value value_of(const struct aq_kv_policy *p)
-{
-    return aq_kv_policy_scores(p) ? AQ_KV_BY_SCORE : AQ_KV_BY_POSITION;
-}
-
-static void keep_by_limits(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
-                           const struct aq_kv_limits *limits, uint32_t layer)
-{
-    (void)layer;
-    *ret = (struct aq_kv_keep){
-        .value = value_of(p),
-        .sinks = limits->sinks,
-        .heavy = limits->heavy_prompt,
-        .recent = limits->recent_prompt,
-        .floor = limits->floor_prompt,
-        .scope = p->desc->granularity,
-    };
-}
-
-static void overwrite_by_limits(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
-                                const struct aq_kv_limits *limits, uint32_t layer)
-{
-    (void)layer;
-    *ret = (struct aq_kv_overwrite){
-        .value = value_of(p),
-        .sinks = limits->sinks,
-        .recent = limits->recent_decode,
-        .stat = p->desc->decode_stat,
-        .group = p->group,
-        .decay = p->decay,
-    };
-}
-
-#define SCORED                                                                                     \
-    .prefill_stat = AQ_ATTN_PROB, .decode_stat = AQ_ATTN_PROB, .drops = true, .align = 1,          \
-    .layer_prefill_end = keep_by_limits, .layer_decode = overwrite_by_limits
+#define BY_POSITION                                                                                \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_POSITION, .decay = 1                                                \
+    }
+#define BY_ATTENTION                                                                               \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = 1                           \
+    }
 
 static const struct aq_kv_policy_desc policies[] = {
-    {.name = "full", .align = 1, .limits = limits_full},
-    {.name = "h2o", .limits = limits_h2o, SCORED},
-    {.name = "h2o:flexgen", .limits = limits_flexgen, SCORED},
-    {.name = "h2o:hf", .limits = limits_hf, SCORED},
-    {.name = "window",
-     .drops = true,
-     .align = 1,
-     .limits = limits_window,
-     .layer_prefill_end = keep_by_limits,
-     .layer_decode = overwrite_by_limits},
-    {.name = "heavy", .limits = limits_h2o, SCORED},
+    {.name = "full", .limits = limits_full},
+    {.name = "h2o", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
+    {.name = "h2o:flexgen",
+     .prompt = BY_ATTENTION,
+     .decode = BY_ATTENTION,
+     .limits = limits_flexgen},
+    {.name = "h2o:hf", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_hf},
+    {.name = "window", .prompt = BY_POSITION, .decode = BY_POSITION, .limits = limits_window},
+    {.name = "heavy", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
     {.name = "adakv",
-     .limits = limits_adakv,
-     .granularity = AQ_KV_PER_LAYER,
-     .ragged = true,
-     SCORED},
+     .prompt = BY_ATTENTION,
+     .decode = BY_ATTENTION,
+     .heads = AQ_KV_HEADS_SHARED,
+     .limits = limits_adakv},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -263,8 +233,8 @@ uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads)
 
 uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads)
 {
-    return aq_kv_policy_desc(p)->ragged ? aq_kv_shared_runs(slots, kv_heads)
-                                        : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+    return aq_kv_policy_ragged(p) ? aq_kv_shared_runs(slots, kv_heads)
+                                  : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
 }
 
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
@@ -278,7 +248,7 @@ uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint
 uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
                                  uint32_t kv_heads)
 {
-    if (!aq_kv_policy_desc(p)->ragged)
+    if (!aq_kv_policy_ragged(p))
         return slots;
     uint64_t most = aq_min_u64(prompt_max, (uint64_t)slots * kv_heads);
     return (uint32_t)aq_max_u64(most, slots);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/kv_policy.h - which keys and values each (layer, KV head, sequence) keeps: named policies
- * as data.  A descriptor says what a policy needs (statistics, granularity, order), so that ledger,
- * program and executor can provide it; limits say how many slots one sequence comes to hold;
- * callbacks say which slots to keep and which to overwrite.  All of them return data: the kernels
- * that select and move run elsewhere.  Pure.
+ * as rows of one table.  A row says what keys are ranked by, at the prompt's end and at each
+ * decoded token, so that ledger, program and executor can provide it; limits say how many slots one
+ * sequence comes to hold.  The kernels that rank, select and move run elsewhere.  Pure.
  *
  * One rule covers the policies here.  Of a sequence with n prompt tokens (positions 0..n-1):
  *   prefill  Attention is full.  If n > keep_prompt, the last recent_prompt positions stay, and of
@@ -31,13 +30,23 @@
 #include "base/kv_block.h"
 #include "base/types.h"
 
-/* The value that decides between candidates. */
-enum aq_kv_value { AQ_KV_BY_SCORE, AQ_KV_BY_POSITION };
+/* What keys are ranked by. */
+enum aq_kv_source {
+    AQ_KV_SOURCE_NONE,     /* nothing: all of them stay */
+    AQ_KV_SOURCE_POSITION, /* their positions */
+    AQ_KV_SOURCE_COLUMNS,  /* the attention that they got, summed over queries */
+};
 
-enum aq_kv_scope { AQ_KV_PER_HEAD, AQ_KV_PER_LAYER };
+/* The score of a key: its source, and for COLUMNS what a query adds to it. */
+struct aq_kv_score {
+    enum aq_kv_source source;
+    enum aq_attn_stat stat;
+    enum aq_attn_group group;
+    float decay; /* factor on scores from one query to the next: above 0, at most 1 */
+};
 
-/* The position of a key in attention: its position in the text, or its place in the cache. */
-enum aq_kv_pos { AQ_KV_POS_ORIGINAL, AQ_KV_POS_IN_CACHE };
+/* How many slots the heads of a layer hold: all as many, or as many together as they would. */
+enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
 enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
@@ -61,50 +70,14 @@ struct aq_kv_limits {
     uint32_t floor_prompt;
 };
 
-/* The slots that stay after a prompt was attended: of each head, or as many on average of the
- * layer's heads together. */
-struct aq_kv_keep {
-    enum aq_kv_value value;
-    uint32_t sinks, heavy, recent;
-    uint32_t floor; /* heavy slots that are each head's own, where heads share */
-    enum aq_kv_scope scope;
-};
-
-/* How the slot for a decode row's key is chosen, and how the row adds to the scores. */
-struct aq_kv_overwrite {
-    enum aq_kv_value value;
-    uint32_t sinks, recent;
-    enum aq_attn_stat stat;
-    enum aq_attn_group group;
-    float decay;
-};
-
 struct aq_kv_policy;
 
 struct aq_kv_policy_desc {
-    const char *name; /* as --kv-policy has it */
-    enum aq_attn_stat prefill_stat, decode_stat;
-    uint32_t stat_rows; /* last queries of a prompt that count; 0: all */
-    uint32_t band;      /* these count only for keys at a smaller distance; 0: for all keys */
-    enum aq_kv_scope granularity;
-    bool drops;       /* anything at all */
-    bool ragged;      /* heads come to hold different numbers of slots */
-    bool cross_layer; /* decides when all layers have been attended */
-    bool ordered;     /* the order of slots has a meaning: nothing is overwritten in place */
-    enum aq_kv_pos pos;
-    uint32_t align; /* slots come and go in multiples of this */
-
+    const char *name;                  /* as --kv-policy has it */
+    struct aq_kv_score prompt, decode; /* ranks at the prompt's end, and before a key is given up */
+    enum aq_kv_heads heads;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
-    /* Of a (sequence, layer) whose prompt is longer than keep_prompt. */
-    void (*layer_prefill_end)(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
-                              const struct aq_kv_limits *limits, uint32_t layer);
-    void (*layer_decode)(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
-                         const struct aq_kv_limits *limits, uint32_t layer);
-    /* For policies that decide across layers, or drop many keys at a time.  NULL in all policies so
-     * far; the executor asserts that. */
-    void (*prefill_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
-    void (*step_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
 };
 
 /* A policy with its options, as aq_kv_policy_resolve() leaves it; all zero is `full`. */
@@ -113,8 +86,7 @@ struct aq_kv_policy {
     struct aq_kv_amount budget, heavy, recent;
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
-    enum aq_attn_group group;
-    float decay; /* factor on the scores from one query to the next: above 0, at most 1 */
+    struct aq_kv_score prompt, decode; /* those of the row, with group and decay as given */
 };
 
 /* The user's options; all zero: full. */
@@ -146,14 +118,18 @@ const char *aq_kv_group_name(enum aq_attn_group g);
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
 /* Does the policy keep scores beside the slots?  And original positions and victims, because it
- * drops keys? */
+ * drops keys?  Can heads come to hold different numbers of slots? */
 static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->decode_stat != AQ_ATTN_NONE;
+    return p->decode.source == AQ_KV_SOURCE_COLUMNS;
 }
 static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->drops;
+    return p->prompt.source != AQ_KV_SOURCE_NONE;
+}
+static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_desc(p)->heads == AQ_KV_HEADS_SHARED;
 }
 
 /* Heavy and recent slots of a sequence with this many tokens, by the options of h2o: recent slots

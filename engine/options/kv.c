@@ -95,13 +95,12 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
 
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
-    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
-    if (!d->ragged)
+    if (!aq_kv_policy_ragged(p))
         return 0;
     return aq_error(reterr, -EINVAL,
                     "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
                     "backend's; --device cpu, or --kv-policy h2o",
-                    d->name);
+                    aq_kv_policy_desc(p)->name);
 }
 
 static json_t *amount_json(const struct aq_kv_amount *a)
@@ -112,18 +111,17 @@ static json_t *amount_json(const struct aq_kv_amount *a)
 
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
 {
-    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
-    json_t *o = json_pack("{s:s}", "name", d->name);
-    if (!d->drops)
+    json_t *o = json_pack("{s:s}", "name", aq_kv_policy_desc(p)->name);
+    if (!aq_kv_policy_drops(p))
         return o;
     aq_json_put(&o, "budget", amount_json(&p->budget));
     aq_json_put(&o, "heavy", amount_json(&p->heavy));
     aq_json_put(&o, "recent", amount_json(&p->recent));
-    if (d->ragged)
+    if (aq_kv_policy_ragged(p))
         aq_json_put(&o, "floor", amount_json(&p->floor));
     aq_json_put(&o, "sinks", json_integer(p->sinks));
     aq_json_put(&o, "grace", json_integer(p->grace));
-    aq_json_put(&o, "decay", aq_json_real((double)p->decay));
-    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->group)));
+    aq_json_put(&o, "decay", aq_json_real((double)p->decode.decay));
+    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->decode.group)));
     return o;
 }

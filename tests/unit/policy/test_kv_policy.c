@@ -67,18 +67,16 @@ static void assert_same_positions(const struct set *a, const struct set *b)
 struct rule {
     struct aq_kv_policy policy;
     struct aq_kv_limits limits;
-    struct aq_kv_keep keep;
-    struct aq_kv_overwrite overwrite;
     struct set kept;
 };
 
-static bool better(const struct aq_kv_keep *k, const struct set *s, uint32_t a, uint32_t b)
+static bool better(const struct rule *r, const struct set *s, uint32_t a, uint32_t b)
 {
     uint32_t pa = s->position[a], pb = s->position[b];
-    bool sink_a = pa < k->sinks, sink_b = pb < k->sinks;
+    bool sink_a = pa < r->limits.sinks, sink_b = pb < r->limits.sinks;
     if (sink_a != sink_b)
         return sink_a;
-    if (k->value == AQ_KV_BY_SCORE && s->score[a] != s->score[b])
+    if (r->policy.prompt.source == AQ_KV_SOURCE_COLUMNS && s->score[a] != s->score[b])
         return s->score[a] > s->score[b];
     return pa > pb;
 }
@@ -93,9 +91,9 @@ static void rule_prefill(struct rule *r, uint64_t seed, uint32_t n)
         return;
     for (uint32_t j = 0; j < n; j++) {
         uint32_t ahead = 0;
-        for (uint32_t i = 0; i < n - r->keep.recent; i++)
-            ahead += better(&r->keep, &all, i, j);
-        if (j >= n - r->keep.recent || ahead < r->keep.heavy)
+        for (uint32_t i = 0; i < n - r->limits.recent_prompt; i++)
+            ahead += better(r, &all, i, j);
+        if (j >= n - r->limits.recent_prompt || ahead < r->limits.heavy_prompt)
             put(&kept, j, all.score[j]);
     }
     r->kept = kept;
@@ -104,14 +102,14 @@ static void rule_prefill(struct rule *r, uint64_t seed, uint32_t n)
 static uint32_t rule_victim(const struct rule *r, uint32_t row)
 {
     const struct set *s = &r->kept;
-    const struct aq_kv_overwrite *o = &r->overwrite;
+    bool by_position = r->policy.decode.source == AQ_KV_SOURCE_POSITION;
     uint32_t victim = UINT32_MAX;
     for (uint32_t i = 0; i < s->count; i++) {
-        if (s->position[i] < o->sinks || s->position[i] + o->recent >= row + 1)
+        if (s->position[i] < r->limits.sinks || s->position[i] + r->limits.recent_decode >= row + 1)
             continue;
         if (victim == UINT32_MAX)
             victim = i;
-        else if (o->value == AQ_KV_BY_POSITION     ? s->position[i] > s->position[victim]
+        else if (by_position                       ? s->position[i] > s->position[victim]
                  : s->score[i] != s->score[victim] ? s->score[i] < s->score[victim]
                                                    : s->position[i] < s->position[victim])
             victim = i;
@@ -155,10 +153,6 @@ static struct rule rule_for(struct aq_kv_options o, uint32_t prompt, uint32_t ma
 {
     struct rule r = {.policy = resolved(o)};
     aq_kv_policy_limits(&r.limits, &r.policy, prompt, max_new);
-    if (aq_kv_policy_drops(&r.policy)) {
-        r.policy.desc->layer_prefill_end(&r.keep, &r.policy, &r.limits, 0);
-        r.policy.desc->layer_decode(&r.overwrite, &r.policy, &r.limits, 0);
-    }
     return r;
 }
 
@@ -487,15 +481,15 @@ static void decode_steps_count_as_the_options_say(void **state)
 {
     struct aq_kv_options o = {.policy = "h2o", .budget = slots(8)};
     struct rule r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_ATTN_SUM);
-    assert_true(r.overwrite.decay == 1);
+    assert_int_equal(r.policy.decode.group, AQ_ATTN_SUM);
+    assert_true(r.policy.decode.decay == 1);
     o.group_given = true;
     o.group = AQ_ATTN_MAX;
     o.decay = 0.5;
     r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_ATTN_MAX);
-    assert_true(r.overwrite.decay == 0.5f);
-    assert_int_equal(r.overwrite.stat, AQ_ATTN_PROB);
+    assert_int_equal(r.policy.decode.group, AQ_ATTN_MAX);
+    assert_true(r.policy.decode.decay == 0.5f);
+    assert_int_equal(r.policy.decode.stat, AQ_ATTN_PROB);
     (void)state;
 }
 
