@@ -236,7 +236,8 @@ enum aq_attn_victim {
 
 AQ_NO_HOLES_BEGIN
 /* How a query's probabilities count for its keys, and which key is given up: c(i, j) is the sum,
- * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j. */
+ * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j.  EACH
+ * is for aq_attn_stats_fn alone, MAX_OF_SUMS for aq_kv_value_fn. */
 struct aq_attn_rule {
     enum aq_attn_victim victim;
     enum aq_attn_stat stat;
@@ -304,7 +305,8 @@ typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* slots.score[h][j] = sum over the queries i of a sequence that see j and count (a->pairs) of
- * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.
+ * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.  Where the
+ * group is EACH, of query head g of KV head h alone, at slots.score[h * q_per_kv + g][j].
  *   probabilities are exp(scale q.k - a->log_sum_exp) as attention saved it; the products are those
  *   of aq_attn_prefill_fn; sums are f32, queries ascend, in tiles that begin at fixed queries
  * a->rule is needed and every sequence's slots.score; a->out is not used, nor is V.  Memory beside
