@@ -299,7 +299,8 @@ AQ_NO_HOLES_END
 /* For one query row, or a few, per sequence: bound by reading K and V.
  * With a rule and slots.score: once a row's softmax is known, for each slot j up to its own key's,
  *     score[h][j] = decay * score[h][j] + c(row, j), where c is 0 in front of its window,
- * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn.  Both sum in f32, in an
+ * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn, but for rules of heads
+ * together, whose victims are left alone.  Both sum in f32, in an
  * order that depends on the sequence and head only; out and log_sum_exp are the same bits with a
  * rule as without.  Reads a score and a position per slot and writes a score. */
 typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);

@@ -68,8 +68,14 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     aq_kv_layout_slots(&slots, plan, kv_heads);
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
     place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
-    ret->log_sum_exp = place(&ret->bytes, 4ull * prompt * heads);
-    ret->value = place(&ret->bytes, 4ull * kv_heads * ret->stride);
+    const struct aq_kv_policy *kv = &plan->kv;
+    bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
+    uint32_t rows = aq_kv_policy_each(kv) ? heads : kv_heads;
+    ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
+    ret->sums = place(&ret->bytes, aq_kv_policy_values(kv) ? 4ull * rows * ret->stride : 0);
+    ret->value =
+        place(&ret->bytes,
+              kv->prompt.source == AQ_KV_SOURCE_POSITION ? 0 : 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * slots.stride);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
 }

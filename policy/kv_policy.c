@@ -142,6 +142,38 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
     };
 }
 
+/* The prompt is cut, to a budget of which a share is of the prompt alone; then each new token has a
+ * slot, and one is left: nothing is ever given up. */
+static void limits_grow(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
+{
+    uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
+    uint32_t window = least(p->prompt.rows, budget);
+    uint32_t slots = least(least(prompt, budget) + aq_max_u64(1, max_new), INT32_MAX);
+    *ret = (struct aq_kv_limits){
+        .slots = slots,
+        .keep_prompt = budget,
+        .heavy_prompt = budget - window,
+        .recent_prompt = window,
+        .sinks = least(least(p->sinks, budget - window), slots),
+    };
+}
+
+/* After each row the budget is kept, so that a row attends one key more; the newest one may go,
+ * too, once it has been attended. */
+static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
+{
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    uint32_t budget = least(aq_max_u64(1, slots_of(&p->budget, tokens)), INT32_MAX - 1);
+    *ret = (struct aq_kv_limits){
+        .slots = budget + 1,
+        .keep_prompt = budget,
+        .heavy_prompt = budget,
+        .recent_decode = 1,
+    };
+}
+
 /* ---- the table ----------------------------------------------------------------------------- */
 
 #define BY_POSITION                                                                                \
@@ -151,6 +183,19 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
 #define BY_ATTENTION                                                                               \
     {                                                                                              \
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = 1                           \
+    }
+
+/* Of the last 32 queries, averaged with two neighbours on either side, then over query heads: as
+ * SnapKV's program has it by default. */
+#define BY_LAST_QUERIES                                                                            \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1,   \
+        .rows = 32, .pool = AQ_KV_POOL_AVG, .pool_width = 5, .pool_first = true                    \
+    }
+#define BY_LAST_QUERY(factor)                                                                      \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = factor, .rows = 1,          \
+        .together = true                                                                           \
     }
 
 static const struct aq_kv_policy_desc policies[] = {
@@ -168,6 +213,10 @@ static const struct aq_kv_policy_desc policies[] = {
      .decode = BY_ATTENTION,
      .heads = AQ_KV_HEADS_SHARED,
      .limits = limits_adakv},
+    {.name = "snapkv", .prompt = BY_LAST_QUERIES, .limits = limits_grow},
+    {.name = "tova", .prompt = BY_LAST_QUERY(1), .decode = BY_LAST_QUERY(0), .limits = limits_tova},
+    {.name = "knorm", .prompt = {.source = AQ_KV_SOURCE_KEY_NORM}, .limits = limits_grow},
+    {.name = "keydiff", .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF}, .limits = limits_grow},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -209,12 +258,34 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
 }
 
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max)
+                                uint32_t total_max, uint32_t new_max)
 {
     struct aq_kv_limits l;
     assert(prompt_max <= total_max);
-    aq_kv_policy_limits(&l, p, prompt_max, total_max - prompt_max);
+    /* Where the cache grows, a short prompt with many new tokens can come to hold most. */
+    uint32_t max_new = total_max - prompt_max;
+    if (aq_kv_policy_grows(p))
+        max_new = new_max ? new_max : total_max;
+    aq_kv_policy_limits(&l, p, prompt_max, max_new);
     return (uint32_t)aq_min_u64(l.slots, total_max);
+}
+
+uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt)
+{
+    uint32_t rows = p->prompt.rows ? least(p->prompt.rows, l->keep_prompt) : prompt;
+    return least(rows, prompt);
+}
+
+uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt)
+{
+    /* Scores go on from those of the prompt, even where it stays whole. */
+    bool goes_on = aq_kv_policy_scores(p) && p->decode.decay > 0;
+    if (p->prompt.source != AQ_KV_SOURCE_COLUMNS || !(goes_on || prompt > l->keep_prompt))
+        return 0;
+    uint64_t rows = aq_kv_policy_prompt_rows(p, l, prompt);
+    return rows * prompt - rows * (rows - 1) / 2;
 }
 
 /* ---- head-blocks --------------------------------------------------------------------------- */

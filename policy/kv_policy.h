@@ -20,6 +20,10 @@
  *            slots are all full from the prompt on: each drops one of its own.)  Then the row
  *            attends all slots held, its own included, and the attention that each key got enters
  *            its score: score = decay * score + f(p).
+ *            tova (TOVA, arXiv 2401.06104) takes one victim for all heads of a layer, by the sums
+ *            of their scores, which are those of the last row alone (decay 0).
+ *   growth   snapkv (SnapKV, arXiv 2404.14469), knorm and keydiff cut the prompt, and give up
+ *            nothing after it: their slots are those kept and one for each new token.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -35,14 +39,22 @@ enum aq_kv_source {
     AQ_KV_SOURCE_NONE,     /* nothing: all of them stay */
     AQ_KV_SOURCE_POSITION, /* their positions */
     AQ_KV_SOURCE_COLUMNS,  /* the attention that they got, summed over queries */
+    AQ_KV_SOURCE_KEY_NORM, /* their lengths: short ones are worth more */
+    AQ_KV_SOURCE_KEY_DIFF, /* their directions: those unlike the others' are worth more */
 };
 
-/* The score of a key: its source, and for COLUMNS what a query adds to it. */
+/* The score of a key: its source, and for COLUMNS what a query adds to it, and what is made of the
+ * sums of a prompt (struct aq_kv_value of kernels/kernels.h says in which order). */
 struct aq_kv_score {
     enum aq_kv_source source;
     enum aq_attn_stat stat;
     enum aq_attn_group group;
-    float decay; /* factor on scores from one query to the next: above 0, at most 1 */
+    float decay;   /* factor on scores from one query to the next, at most 1; 0: this row's alone */
+    uint32_t rows; /* of a prompt's last so many queries; 0: of all */
+    enum aq_kv_pool pool;
+    uint32_t pool_width;
+    bool pool_first; /* before query heads are taken together */
+    bool together;   /* the KV heads of a layer keep the same tokens: by the sums over them */
 };
 
 /* How many slots the heads of a layer hold: all as many, or as many together as they would. */
@@ -73,8 +85,10 @@ struct aq_kv_limits {
 struct aq_kv_policy;
 
 struct aq_kv_policy_desc {
-    const char *name;                  /* as --kv-policy has it */
-    struct aq_kv_score prompt, decode; /* ranks at the prompt's end, and before a key is given up */
+    const char *name; /* as --kv-policy has it */
+    /* Ranks at the prompt's end, and before a key is given up; decode NONE: no key is given up
+     * after the prompt, and each new one takes a slot of its own. */
+    struct aq_kv_score prompt, decode;
     enum aq_kv_heads heads;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
@@ -86,7 +100,7 @@ struct aq_kv_policy {
     struct aq_kv_amount budget, heavy, recent;
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
-    struct aq_kv_score prompt, decode; /* those of the row, with group and decay as given */
+    struct aq_kv_score prompt, decode; /* those of the row, with what was given */
 };
 
 /* The user's options; all zero: full. */
@@ -98,7 +112,13 @@ struct aq_kv_options {
     double decay; /* 0: not given, 1 */
     bool group_given;
     enum aq_attn_group group;
+    bool observe_given, pool_given, pool_order_given;
+    uint32_t observe;
+    enum aq_kv_pool pool;
+    uint32_t pool_width; /* odd, at most AQ_KV_POOL_MAX_WIDTH */
+    bool pool_first;
 };
+enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 
 /* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
  * options that would be right. */
@@ -114,14 +134,21 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
 const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
+/* "avg:5", "max:7", "none".  Returns dst. */
+const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
 /* Does the policy keep scores beside the slots?  And original positions and victims, because it
- * drops keys?  Can heads come to hold different numbers of slots? */
+ * drops keys?  Does it give up none after the prompt?  Can heads come to hold different numbers of
+ * slots? */
 static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
 {
     return p->decode.source == AQ_KV_SOURCE_COLUMNS;
+}
+static inline bool aq_kv_policy_grows(const struct aq_kv_policy *p)
+{
+    return p->prompt.source != AQ_KV_SOURCE_NONE && p->decode.source == AQ_KV_SOURCE_NONE;
 }
 static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 {
@@ -130,6 +157,19 @@ static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
 {
     return aq_kv_policy_desc(p)->heads == AQ_KV_HEADS_SHARED;
+}
+
+/* Are values of a prompt's keys made of column sums (aq_kv_value_fn), and of those of each query
+ * head?  Where query heads are added up or one of them counts, pooling their sum is the same. */
+static inline bool aq_kv_policy_values(const struct aq_kv_policy *p)
+{
+    return p->prompt.source == AQ_KV_SOURCE_COLUMNS &&
+           (p->prompt.pool || p->prompt.together || p->prompt.group == AQ_ATTN_MAX_OF_SUMS);
+}
+static inline bool aq_kv_policy_each(const struct aq_kv_policy *p)
+{
+    bool apart = p->prompt.pool && p->prompt.pool_first && p->prompt.group != AQ_ATTN_FIRST;
+    return p->prompt.group == AQ_ATTN_MAX_OF_SUMS || apart;
 }
 
 /* Heavy and recent slots of a sequence with this many tokens, by the options of h2o: recent slots
@@ -145,9 +185,15 @@ uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
 /* Most slots that any sequence of a workload comes to hold: prompts have at most prompt_max tokens,
- * sequences at most total_max. */
+ * sequences at most total_max, new tokens are at most new_max (0: unknown). */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max);
+                                uint32_t total_max, uint32_t new_max);
+/* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
+ * probabilities are computed once more to rank its keys. */
+uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt);
+uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt);
 
 /* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
  * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.  Where n heads

@@ -31,12 +31,15 @@ static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
 static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct aq_seat *s)
 {
     bool columns = score->source == AQ_KV_SOURCE_COLUMNS;
+    if (score->source == AQ_KV_SOURCE_NONE)
+        return (struct aq_attn_rule){.victim = AQ_ATTN_NO_RULE};
     return (struct aq_attn_rule){
         .stat = columns ? score->stat : AQ_ATTN_PROB, /* the kernels' shortest way */
         .group = score->group,
         .decay = score->decay,
         .victim = columns ? AQ_ATTN_BY_SCORE : AQ_ATTN_BY_POSITION,
         .sinks = s->limits.sinks,
+        .together = score->together,
     };
 }
 
@@ -172,6 +175,8 @@ static void attend_rows(struct attend *t)
         if (aq_kv_policy_drops(&t->x->plan->kv))
             a.rule = rule_of(&t->x->plan->kv.decode, s);
         t->c->kernels->attn_decode(t->c->exec, &a);
+        if (a.rule.together)
+            t->c->kernels->kv_victim(t->c->exec, &a);
     }
 }
 
@@ -200,12 +205,58 @@ struct prompt {
     uint8_t *scratch;
 };
 
-/* Column sums of the prompt's probabilities. */
+/* Column sums of the prompt's probabilities, into its slots' scores. */
 static void sum_columns(const struct attend *t, const struct prompt *p)
 {
+    const struct aq_kv_policy *kv = &t->x->plan->kv;
     struct aq_attn a = p->a;
-    a.rule = rule_of(&t->x->plan->kv.prompt, p->s);
+    a.rule = rule_of(&kv->prompt, p->s);
+    a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, p->s->seen);
+    if (aq_kv_policy_each(kv))
+        a.rule.group = AQ_ATTN_EACH;
     t->c->kernels->attn_stats(t->c->exec, &a);
+}
+
+/* What the keys of a prompt that is cut are worth, into its slots' scores: made of column sums that
+ * lie beside them, of the keys alone, or column sums as they are. */
+static void rank_keys(const struct attend *t, struct prompt *p)
+{
+    const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
+    const struct aq_kv_score *by = &t->x->plan->kv.prompt;
+    bool each = aq_kv_policy_each(&t->x->plan->kv);
+    float *value = (float *)(p->scratch + layout->value);
+    p->seq.slots = (struct aq_attn_slots){.score = value, .stride = layout->stride};
+    if (by->source != AQ_KV_SOURCE_COLUMNS) {
+        t->c->kernels->kv_key_value(
+            t->c->exec, &(struct aq_kv_key_value){.k = p->a.k_new,
+                                                  .k_stride = p->a.new_stride,
+                                                  .value = value,
+                                                  .stride = layout->stride,
+                                                  .len = p->s->seen,
+                                                  .kv_heads = p->a.kv_heads,
+                                                  .head_dim = p->a.head_dim,
+                                                  .diff = by->source == AQ_KV_SOURCE_KEY_DIFF});
+        return;
+    }
+    if (!aq_kv_policy_values(&t->x->plan->kv)) {
+        sum_columns(t, p);
+        return;
+    }
+    p->seq.slots.score = (float *)(p->scratch + layout->sums);
+    sum_columns(t, p);
+    p->seq.slots.score = value;
+    t->c->kernels->kv_value(t->c->exec,
+                            &(struct aq_kv_value){.sums = (float *)(p->scratch + layout->sums),
+                                                  .value = value,
+                                                  .stride = layout->stride,
+                                                  .len = p->s->seen - p->s->limits.recent_prompt,
+                                                  .kv_heads = p->a.kv_heads,
+                                                  .q_per_kv = each ? p->a.q_per_kv : 1,
+                                                  .group = each ? by->group : AQ_ATTN_SUM,
+                                                  .pool = by->pool,
+                                                  .pool_width = by->pool_width,
+                                                  .pool_first = by->pool_first,
+                                                  .together = by->together});
 }
 
 /* Moves the slots that stay of a prompt from scratch to their home. */
@@ -271,7 +322,9 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     struct aq_executor *x = t->x;
     const struct aq_seat *s = seat_of(t, i);
     struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
-    bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
+    const struct aq_kv_policy *kv = &x->plan->kv;
+    bool cut = s->seen > s->limits.keep_prompt;
+    bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, s->seen) > 0;
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
@@ -279,7 +332,7 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
     p.seq.len = &s->seen;
     p.a.seqs = &p.seq;
-    if (scores)
+    if (sums)
         p.a.log_sum_exp = (float *)(p.scratch + x->prompt_layout.log_sum_exp);
     if (cut) {
         p.seq.block = x->prompt_block;
@@ -287,16 +340,15 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     }
     t->c->kernels->kv_append(t->c->exec, &p.a);
     t->c->kernels->attn_prefill(t->c->exec, &p.a);
-    if (cut && scores)
-        p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_layout.value),
-                                             .stride = x->prompt_layout.stride};
-    if (scores)
+    if (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION)
+        rank_keys(t, &p);
+    else if (sums)
         sum_columns(t, &p);
     if (cut)
         keep(t, &p, t->seat[i]);
     if (s->held == s->limits.slots) {
         p.a.seqs = &p.home;
-        p.a.rule = rule_of(&x->plan->kv.decode, s);
+        p.a.rule = rule_of(&kv->decode, s);
         t->c->kernels->kv_victim(t->c->exec, &p.a);
     }
     report_slots(t, i, &p.home.slots);

@@ -64,6 +64,24 @@ const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a)
     return text;
 }
 
+int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char *label,
+                     const char *text, struct aq_err *reterr)
+{
+    bool avg = strncmp(text, "avg:", 4) == 0, max = strncmp(text, "max:", 4) == 0;
+    uint64_t width = 0;
+    bool none = strcmp(text, "none") == 0;
+    bool right = none || ((avg || max) && aq_parse_u64(text + 4, &width) && width % 2 &&
+                          width <= AQ_KV_POOL_MAX_WIDTH);
+    if (!right)
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected none, or avg:K or max:K with an odd K of at most %d tokens, "
+                        "found '%s'",
+                        label, AQ_KV_POOL_MAX_WIDTH, text);
+    *ret_pool = none ? AQ_KV_POOL_NONE : avg ? AQ_KV_POOL_AVG : AQ_KV_POOL_MAX;
+    *ret_width = (uint32_t)width;
+    return 0;
+}
+
 static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
                   struct aq_err *reterr)
 {
@@ -81,8 +99,13 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .grace = o->kv_grace,
         .decay = o->kv_decay,
         .group_given = o->kv_group != NULL,
+        .observe_given = o->kv_observe_given,
+        .observe = o->kv_observe,
+        .pool_given = o->kv_pool != NULL,
+        .pool_order_given = o->kv_pool_order != NULL,
+        .pool_first = o->kv_pool_order && strcmp(o->kv_pool_order, "pool-first") == 0,
     };
-    for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_FIRST; g++) {
+    for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_MAX_OF_SUMS; g++) {
         if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
             kv.group = (enum aq_attn_group)g;
     }
@@ -90,6 +113,8 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);
     rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
     rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
+    if (rc == 0 && o->kv_pool)
+        rc = aq_kv_pool_parse(&kv.pool, &kv.pool_width, "--kv-pool", o->kv_pool, reterr);
     return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
 }
 
@@ -121,7 +146,15 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
         aq_json_put(&o, "floor", amount_json(&p->floor));
     aq_json_put(&o, "sinks", json_integer(p->sinks));
     aq_json_put(&o, "grace", json_integer(p->grace));
-    aq_json_put(&o, "decay", aq_json_real((double)p->decode.decay));
-    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->decode.group)));
+    if (!aq_kv_policy_grows(p))
+        aq_json_put(&o, "decay", aq_json_real((double)p->decode.decay));
+    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->prompt.group)));
+    if (aq_kv_policy_desc(p)->prompt.pool) {
+        char text[32];
+        aq_json_put(&o, "observe", json_integer(p->prompt.rows));
+        aq_json_put(&o, "pool", json_string(aq_kv_pool_text(text, &p->prompt)));
+        aq_json_put(&o, "pool_order",
+                    json_string(p->prompt.pool_first ? "pool-first" : "group-first"));
+    }
     return o;
 }

@@ -129,7 +129,7 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
             s[key] = (float)((double)a->rule.decay * s[key] + c);
         }
     }
-    if (a->rule.victim && seq->slots.victim)
+    if (a->rule.victim && seq->slots.victim && !a->rule.together)
         seq->slots.victim[x.head] = aq_slots_victim(a, seq, x.head);
 }
 

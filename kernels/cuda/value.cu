@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the keys of a prompt are worth: the bits of kernels/cpu/value_ref.c, by adding up in its
- * order.  From column sums a thread has a key.  From keys alone a block has a KV head: eight threads
- * a key for products of vectors, a thread a dimension for the sum of directions. */
+ * order.  From column sums a thread has a key.  From keys alone a block has a KV head: eight
+ * threads a key for products of vectors, a thread a dimension for the sum of directions. */
 #include "kernels/cuda/device.cuh"
 
 enum { VALUE_THREADS = 256, KEY_THREADS = 256, PARTS = 8, WINDOW = 64, DIM_MAX = 512 };
