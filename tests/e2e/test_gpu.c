@@ -419,8 +419,8 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     }
 }
 
-/* Prompts ranked by their last queries, apart and together, or by their keys; and one victim for all
- * heads. */
+/* Prompts ranked by their last queries, apart and together, or by their keys; and one victim for
+ * all heads. */
 static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
 {
     enum { VOCAB = 4096, CONTEXT = 128 };
