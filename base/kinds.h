@@ -21,7 +21,18 @@ enum aq_attn_stat {
     AQ_ATTN_BELOW,        /* 1 where p < threshold / keys that the query sees, else 0 */
 };
 
-/* How the query heads of a KV head are taken together: per query, before anything is summed. */
-enum aq_attn_group { AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX, AQ_ATTN_FIRST };
+/* How the query heads of a KV head are taken together. */
+enum aq_attn_group {
+    /* Per query, before anything is summed. */
+    AQ_ATTN_SUM,
+    AQ_ATTN_MEAN,
+    AQ_ATTN_MAX,
+    AQ_ATTN_FIRST,
+    AQ_ATTN_MAX_OF_SUMS, /* the largest of their sums over a prompt's queries */
+    AQ_ATTN_EACH,        /* not at all: sums of each query head */
+};
+
+/* What a prompt's key gets of its neighbours' sums: nothing, the mean, the largest. */
+enum aq_kv_pool { AQ_KV_POOL_NONE, AQ_KV_POOL_AVG, AQ_KV_POOL_MAX };
 
 #endif

@@ -236,7 +236,8 @@ enum aq_attn_victim {
 
 AQ_NO_HOLES_BEGIN
 /* How a query's probabilities count for its keys, and which key is given up: c(i, j) is the sum,
- * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j. */
+ * mean, largest or first of f(p) over the query heads of the KV head, for query i and key j.  EACH
+ * is for aq_attn_stats_fn alone, MAX_OF_SUMS for aq_kv_value_fn. */
 struct aq_attn_rule {
     enum aq_attn_victim victim;
     enum aq_attn_stat stat;
@@ -244,6 +245,9 @@ struct aq_attn_rule {
     float threshold; /* of BELOW */
     float decay;     /* what a score is multiplied by per query; 1 keeps all of it */
     uint32_t sinks;  /* the first positions, which are never given up */
+    /* Of aq_kv_victim_fn: 1 where all heads give up the same slot, in which they hold the same
+     * position: by score the one of the lowest sum over KV heads, from the first on. */
+    uint32_t together;
 };
 
 /* Which pairs of a query and a key count.  A query's own key is at distance 0. */
@@ -289,13 +293,14 @@ struct aq_attn {
     struct aq_attn_reach reach; /* of another backend than the CPU */
     /* A query sees the last `window` of the keys that it would see, its own among them; 0: all of
      * them.  Slots stand for positions: of caches that have given up no key. */
-    uint32_t window, reserved;
+    uint32_t window;
 };
 AQ_NO_HOLES_END
 /* For one query row, or a few, per sequence: bound by reading K and V.
  * With a rule and slots.score: once a row's softmax is known, for each slot j up to its own key's,
  *     score[h][j] = decay * score[h][j] + c(row, j), where c is 0 in front of its window,
- * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn.  Both sum in f32, in an
+ * row after row.  Then, with a rule and slots.victim, as aq_kv_victim_fn, but for rules of heads
+ * together, whose victims are left alone.  Both sum in f32, in an
  * order that depends on the sequence and head only; out and log_sum_exp are the same bits with a
  * rule as without.  Reads a score and a position per slot and writes a score. */
 typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
@@ -304,7 +309,8 @@ typedef void aq_attn_decode_fn(struct aq_exec *ex, const struct aq_attn *a);
 typedef void aq_attn_prefill_fn(struct aq_exec *ex, const struct aq_attn *a);
 
 /* slots.score[h][j] = sum over the queries i of a sequence that see j and count (a->pairs) of
- * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.
+ * decay^(last query - i) * c(i, j), for every key j < len[h]; 0 where no query counts.  Where the
+ * group is EACH, of query head g of KV head h alone, at slots.score[h * q_per_kv + g][j].
  *   probabilities are exp(scale q.k - a->log_sum_exp) as attention saved it; the products are those
  *   of aq_attn_prefill_fn; sums are f32, queries ascend, in tiles that begin at fixed queries
  * a->rule is needed and every sequence's slots.score; a->out is not used, nor is V.  Memory beside
@@ -327,6 +333,49 @@ typedef void aq_kv_append_fn(struct aq_exec *ex, const struct aq_attn *a);
  * a->rule is needed, slots.position, slots.victim, and slots.score unless by position; a sequence
  * without slots.victim is passed over.  q, out, K and V are not used. */
 typedef void aq_kv_victim_fn(struct aq_exec *ex, const struct aq_attn *a);
+
+AQ_NO_HOLES_BEGIN
+/* What a prompt's keys are worth, made of the column sums of its query heads.  First the sums of a
+ * key's neighbours are pooled, then the query heads of its KV head are taken together, or the other
+ * way round; then, perhaps, the KV heads. */
+struct aq_kv_value {
+    const float *sums; /* f32 [kv_heads * q_per_kv][stride], as aq_attn_stats_fn leaves them */
+    float *value;      /* f32 [kv_heads][stride], apart from the sums */
+    uint32_t stride;
+    uint32_t len; /* keys from 0 on that have a value, and that others are pooled with */
+    uint32_t kv_heads, q_per_kv;
+    enum aq_attn_group group; /* SUM, MEAN or MAX_OF_SUMS */
+    enum aq_kv_pool pool;
+    uint32_t pool_width; /* of keys around a key and itself: odd, at most AQ_KV_POOL_WIDTH_MAX */
+    uint32_t pool_first; /* 1: query heads are taken together afterwards */
+    uint32_t together;   /* 1: a key is worth the sum over KV heads, in each of them */
+    uint32_t reserved;
+};
+AQ_NO_HOLES_END
+enum { AQ_KV_POOL_WIDTH_MAX = 127 };
+/* In f32 and in this order, so that every version gives the same bits: pools go from the lowest key
+ * up, those outside [0, len) being left out, and an average divides by the width in any case; sums
+ * over heads go from the first one up; of a largest number a NaN is the largest. */
+typedef void aq_kv_value_fn(struct aq_exec *ex, const struct aq_kv_value *v);
+
+AQ_NO_HOLES_BEGIN
+/* What keys are worth by themselves.  For key j < len of KV head h, with n(j) = |k[j]|, at least
+ * 1e-12:
+ *   value[h][j] = -n(j), or where `diff` is 1
+ *   value[h][j] = -(k[j] . s) / n(j) with s = sum over all keys i of k[i] / n(i): the less like the
+ *                 mean direction, the more
+ *   k  f32 [len][kv_heads * head_dim], row stride k_stride */
+struct aq_kv_key_value {
+    const float *k;
+    size_t k_stride;
+    float *value; /* f32 [kv_heads][stride] */
+    uint32_t stride, len, kv_heads, head_dim, diff, reserved;
+};
+AQ_NO_HOLES_END
+/* In f32 and in this order, so that every version gives the same bits: a product of vectors is a
+ * sum of eight, of which number i adds up elements i, i + 8, ..., and they are taken together as
+ * (i) + (i + 4), then (i) + (i + 2), then (0) + (1); s adds up 64 keys at a time, then those. */
+typedef void aq_kv_key_value_fn(struct aq_exec *ex, const struct aq_kv_key_value *v);
 
 /* Which of a sequence's keys stay, of slots 0 .. len - 1, which hold positions 0 .. len - 1. */
 struct aq_kv_select {
@@ -437,6 +486,8 @@ enum aq_isa {
     ROW(attn_stats, aq_attn)                                                                       \
     ROW(kv_append, aq_attn)                                                                        \
     ROW(kv_victim, aq_attn)                                                                        \
+    ROW(kv_value, aq_kv_value)                                                                     \
+    ROW(kv_key_value, aq_kv_key_value)                                                             \
     ROW(kv_select, aq_kv_selects)                                                                  \
     ROW(kv_move, aq_kv_moves) /* gathers too */                                                    \
     ROW(kv_note, aq_kv_note)                                                                       \

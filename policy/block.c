@@ -330,7 +330,7 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         .kv_format = in->kv_format,
         .weight_format = in->weight_format,
         .prompt_max = in->prompt_max,
-        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max),
+        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max, in->new_max),
         .positions_max = in->total_max,
     };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;

@@ -55,8 +55,8 @@ struct aq_block_inputs {
     bool can_stream;     /* the weights are in a packed store, or can be packed */
     /* The workload's bounds; 0 sums are unknown. */
     uint64_t sequences, total_sum, prompt_sum;
-    uint32_t prompt_max, total_max;
-    struct aq_kv_policy kv; /* all zero: full */
+    uint32_t prompt_max, total_max, new_max; /* new_max: most new tokens; 0: unknown */
+    struct aq_kv_policy kv;                  /* all zero: full */
     /* Bytes that do not depend on the shape. */
     uint64_t scratch_bytes_per_thread, queue_bytes, process_bytes;
     uint64_t trace_bytes_per_op;    /* 0: nothing is recorded */

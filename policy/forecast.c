@@ -37,7 +37,7 @@ static void fill_prefill(struct aq_part_shape *ret, const struct mean_rows *m)
     uint64_t n = r->seats;
     ret->prefill_rows = (uint32_t)(n * r->prompt);
     ret->prefill_key_pairs = n * r->prompt * (r->prompt + 1ull) / 2;
-    ret->stat_key_pairs = r->scored ? ret->prefill_key_pairs : 0;
+    ret->stat_key_pairs = r->seats * r->stat_pairs;
     if (p->staged && p->tier == AQ_DISK)
         ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride;
     if (!p->staged || !m->plan->separate)
@@ -166,6 +166,7 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
         .prompt = m->prompt,
         .held = aq_kv_limits_held(&m->limits, m->prompt, m->prompt),
         .scored = m->drops && aq_kv_policy_scores(&plan->kv),
+        .stat_pairs = m->drops ? aq_kv_policy_stat_pairs(&plan->kv, &m->limits, m->prompt) : 0,
     };
     uint32_t ops = m->block->program.op_count;
     uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->prompt);

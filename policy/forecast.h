@@ -43,10 +43,11 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
 /* Rows of a micro-batch in a pass, where its first `seats` seats all do the same. */
 struct aq_forecast_rows {
     uint32_t seats;
-    uint32_t prompt; /* tokens of each seat's prompt; 0: the seats decode */
-    uint32_t held;   /* slots of each seat after the pass */
-    bool scored;     /* keys of the prompts get scores */
-    bool full;       /* decode: the new key takes the slot of a dropped one */
+    uint32_t prompt;     /* tokens of each seat's prompt; 0: the seats decode */
+    uint32_t held;       /* slots of each seat after the pass */
+    bool scored;         /* keys of the prompts get scores */
+    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of a prompt */
+    bool full;           /* decode: the new key takes the slot of a dropped one */
 };
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows);

@@ -68,8 +68,14 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     aq_kv_layout_slots(&slots, plan, kv_heads);
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
     place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
-    ret->log_sum_exp = place(&ret->bytes, 4ull * prompt * heads);
-    ret->value = place(&ret->bytes, 4ull * kv_heads * ret->stride);
+    const struct aq_kv_policy *kv = &plan->kv;
+    bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
+    uint32_t rows = aq_kv_policy_each(kv) ? heads : kv_heads;
+    ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
+    ret->sums = place(&ret->bytes, aq_kv_policy_values(kv) ? 4ull * rows * ret->stride : 0);
+    ret->value =
+        place(&ret->bytes,
+              kv->prompt.source == AQ_KV_SOURCE_POSITION ? 0 : 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * slots.stride);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
 }
@@ -81,7 +87,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     *ret = (struct aq_kv_table_layout){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
     place(&ret->bytes, seats * layers * ret->runs * sizeof(void *));
-    if (aq_kv_policy_desc(&plan->kv)->ragged) {
+    if (aq_kv_policy_ragged(&plan->kv)) {
         uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
         ret->head_blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
         uint64_t lanes = plan->separate ? 2 : 1;

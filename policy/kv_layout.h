@@ -42,8 +42,9 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
  * that choose among its keys. */
 struct aq_kv_prefill_layout {
     uint32_t stride;      /* keys of a row: the longest prompt rounded up to 32 */
-    uint64_t log_sum_exp; /* f32 [prompt][heads] */
-    uint64_t value;       /* f32 [kv_heads][stride] */
+    uint64_t log_sum_exp; /* f32 [prompt][heads], where attention ranks keys */
+    uint64_t sums;        /* f32 [heads or kv_heads][stride], where values are made of them */
+    uint64_t value;       /* f32 [kv_heads][stride], unless positions rank keys */
     uint64_t keep;        /* u32 [kv_heads][stride of the slots] */
     uint64_t count;       /* u32 [kv_heads] */
     uint64_t bytes;

@@ -12,7 +12,7 @@ enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
 /* The value of Ada-KV's programs for grouped query heads, and of kvpress. */
 static const double floor_of_adakv = 0.2;
 
-static const char *const group_names[] = {"sum", "mean", "max", "first"};
+static const char *const group_names[] = {"sum", "mean", "max", "first", "max-of-sums"};
 
 const char *aq_kv_group_name(enum aq_attn_group g)
 {
@@ -253,6 +253,127 @@ static int resolve_window(struct aq_kv_policy *p, const struct aq_kv_options *o,
     return 0;
 }
 
+/* ---- prompts that are cut, and then grow ---- */
+
+/* An option that says what h2o keeps beside its heavy tokens; NULL: none is given. */
+static const char *h2o_option(const struct aq_kv_options *o)
+{
+    return given(&o->heavy)    ? "--kv-heavy"
+           : given(&o->recent) ? "--kv-recent"
+           : o->grace          ? "--kv-grace"
+           : o->decay > 0      ? "--kv-decay"
+                               : NULL;
+}
+
+static int need_budget(const char *policy, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    return given(&o->budget)
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--kv-policy %s: expected --kv-budget, such as 20%% or 256", policy);
+}
+
+/* Sinks are among the tokens that compete. */
+static int check_grow_sinks(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    uint32_t rows = p->prompt.rows;
+    if (p->budget.unit != AQ_KV_SLOTS)
+        return 0;
+    if (rows >= p->budget.slots)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget %u: the last %u tokens stay whatever they score, and nothing "
+                        "is left to choose; expected a larger budget, or --kv-observe below it",
+                        p->budget.slots, rows);
+    if (p->sinks > p->budget.slots - rows)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-sinks %u: sinks are among the tokens that compete for the budget, "
+                        "of which there are %u",
+                        p->sinks, p->budget.slots - rows);
+    return 0;
+}
+
+static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                          struct aq_err *reterr)
+{
+    struct aq_kv_score *s = &p->prompt;
+    const char *option = h2o_option(o);
+    if (option)
+        return refuse(reterr, "snapkv", option,
+                      "it chooses once, at the prompt's end, and keeps the tokens that chose "
+                      "(--kv-observe)");
+    if (o->observe_given)
+        s->rows = o->observe;
+    if (o->pool_given) {
+        s->pool = o->pool;
+        s->pool_width = o->pool_width;
+    }
+    if (o->pool_order_given && s->pool == AQ_KV_POOL_NONE)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-pool-order: --kv-pool none leaves nothing to be ordered");
+    if (o->pool_order_given)
+        s->pool_first = o->pool_first;
+    if (o->observe_given && !o->observe)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-observe 0: no query would score the tokens; expected 1 or more");
+    if (s->group == AQ_ATTN_MAX && s->pool && s->pool_first)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-group max: the largest of each query, which is before pooling; "
+                        "expected --kv-pool-order group-first, --kv-pool none, or --kv-group "
+                        "max-of-sums");
+    int rc = need_budget("snapkv", o, reterr);
+    return rc < 0 ? rc : check_grow_sinks(p, reterr);
+}
+
+static int resolve_keys(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                        struct aq_err *reterr)
+{
+    const char *option = h2o_option(o);
+    option = option ? option : score_option(o);
+    if (option)
+        return refuse(reterr, p->desc->name, option,
+                      "it ranks the keys of a prompt by themselves, whatever attention they get");
+    int rc = need_budget(p->desc->name, o, reterr);
+    return rc < 0 ? rc : check_grow_sinks(p, reterr);
+}
+
+static int resolve_tova(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                        struct aq_err *reterr)
+{
+    const char *option = h2o_option(o);
+    option = option ? option : o->sinks_given ? "--kv-sinks" : score_option(o);
+    if (option)
+        return refuse(reterr, "tova", option,
+                      "it keeps what the newest token attends to most, over all heads together");
+    return need_budget("tova", o, reterr);
+}
+
+/* Options of one policy, given for another. */
+static int check_prompt_options(const struct aq_kv_policy_desc *desc, const struct aq_kv_options *o,
+                                struct aq_err *reterr)
+{
+    bool queries = desc->prompt.pool != AQ_KV_POOL_NONE;
+    const char *option = o->observe_given      ? "--kv-observe"
+                         : o->pool_given       ? "--kv-pool"
+                         : o->pool_order_given ? "--kv-pool-order"
+                                               : NULL;
+    if (!queries && option)
+        return refuse(reterr, desc->name, option,
+                      "the last queries of a prompt do not rank its tokens; --kv-policy snapkv "
+                      "lets them");
+    if (!queries && o->group_given && o->group == AQ_ATTN_MAX_OF_SUMS)
+        return refuse(reterr, desc->name, "--kv-group max-of-sums",
+                      "scores go on after the prompt, one for all query heads of a KV head; "
+                      "--kv-group max is of each query");
+    if (o->pool_given && o->pool != AQ_KV_POOL_NONE &&
+        (o->pool_width % 2 == 0 || o->pool_width > AQ_KV_POOL_MAX_WIDTH))
+        return aq_error(
+            reterr, -EINVAL,
+            "--kv-pool: a token and as many on either side: expected an odd width of at "
+            "most %d, found %u",
+            AQ_KV_POOL_MAX_WIDTH, o->pool_width);
+    return 0;
+}
+
 /* The variants restate other programs, so they take no further options. */
 static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
@@ -314,20 +435,31 @@ static int resolve_hf(struct aq_kv_policy *p, const struct aq_kv_options *o, str
     return 0;
 }
 
+/* The score of a row with the options given. */
+static struct aq_kv_score score_of(const struct aq_kv_score *row, const struct aq_kv_options *o)
+{
+    struct aq_kv_score s = *row;
+    if (o->group_given)
+        s.group = o->group;
+    if (o->decay > 0)
+        s.decay = (float)o->decay;
+    return s;
+}
+
 int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o,
                          struct aq_err *reterr)
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full,   resolve_h2o,   resolve_flexgen, resolve_hf,
-        resolve_window, resolve_heavy, resolve_adakv,
+        resolve_full,  resolve_h2o,    resolve_flexgen, resolve_hf,   resolve_window, resolve_heavy,
+        resolve_adakv, resolve_snapkv, resolve_tova,    resolve_keys, resolve_keys,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
     if (!desc)
         return aq_error(reterr, -EINVAL,
-                        "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy or "
-                        "adakv, found '%s'",
+                        "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
+                        "adakv, snapkv, tova, knorm or keydiff, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -336,14 +468,15 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         .recent = o->recent,
         .sinks = o->sinks_given ? o->sinks : 0,
         .grace = o->grace,
-        .group = o->group_given ? o->group : AQ_ATTN_SUM,
-        .decay = o->decay > 0 ? (float)o->decay : 1,
+        .prompt = score_of(&desc->prompt, o),
+        .decode = score_of(&desc->decode, o),
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
-    if (rc == 0 && given(&o->floor) && !desc->ragged)
+    if (rc == 0 && given(&o->floor) && desc->heads != AQ_KV_HEADS_SHARED)
         rc = refuse(reterr, desc->name, "--kv-floor",
                     "heads do not share their slots; --kv-policy adakv lets them");
+    rc = rc < 0 ? rc : check_prompt_options(desc, o, reterr);
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
     if (rc == 0)
         *ret = p;
@@ -396,9 +529,28 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", sinks %u", p->sinks);
     if (p->grace && used < dst_bytes)
         used += (size_t)snprintf(dst + used, dst_bytes - used, ", grace %u", p->grace);
-    if (p->decay > 0 && p->decay < 1 && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decay);
-    if (p->group != AQ_ATTN_SUM && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->group));
+    if (p->decode.decay > 0 && p->decode.decay < 1 && used < dst_bytes)
+        used +=
+            (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decode.decay);
+    const struct aq_kv_score *row = &aq_kv_policy_desc(p)->prompt;
+    if (row->pool && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", observe %u", p->prompt.rows);
+    if (row->pool && used < dst_bytes) {
+        char pool[32];
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", pool %s%s",
+                                 aq_kv_pool_text(pool, &p->prompt),
+                                 p->prompt.pool && !p->prompt.pool_first ? " group-first" : "");
+    }
+    if (p->prompt.group != row->group && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->prompt.group));
+    return dst;
+}
+
+const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s)
+{
+    if (s->pool == AQ_KV_POOL_NONE)
+        snprintf(dst, 32, "none");
+    else
+        snprintf(dst, 32, "%s:%u", s->pool == AQ_KV_POOL_AVG ? "avg" : "max", s->pool_width);
     return dst;
 }

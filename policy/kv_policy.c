@@ -142,62 +142,81 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
     };
 }
 
-/* ---- what to keep, what to overwrite ------------------------------------------------------- */
-
-static enum aq_kv_value value_of(const struct aq_kv_policy *p)
+/* The prompt is cut, to a budget of which a share is of the prompt alone; then each new token has a
+ * slot, and one is left: nothing is ever given up. */
+static void limits_grow(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
 {
-    return aq_kv_policy_scores(p) ? AQ_KV_BY_SCORE : AQ_KV_BY_POSITION;
-}
-
-static void keep_by_limits(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
-                           const struct aq_kv_limits *limits, uint32_t layer)
-{
-    (void)layer;
-    *ret = (struct aq_kv_keep){
-        .value = value_of(p),
-        .sinks = limits->sinks,
-        .heavy = limits->heavy_prompt,
-        .recent = limits->recent_prompt,
-        .floor = limits->floor_prompt,
-        .scope = p->desc->granularity,
+    uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
+    uint32_t window = least(p->prompt.rows, budget);
+    uint32_t slots = least(least(prompt, budget) + aq_max_u64(1, max_new), INT32_MAX);
+    *ret = (struct aq_kv_limits){
+        .slots = slots,
+        .keep_prompt = budget,
+        .heavy_prompt = budget - window,
+        .recent_prompt = window,
+        .sinks = least(least(p->sinks, budget - window), slots),
     };
 }
 
-static void overwrite_by_limits(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
-                                const struct aq_kv_limits *limits, uint32_t layer)
+/* After each row the budget is kept, so that a row attends one key more; the newest one may go,
+ * too, once it has been attended. */
+static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
 {
-    (void)layer;
-    *ret = (struct aq_kv_overwrite){
-        .value = value_of(p),
-        .sinks = limits->sinks,
-        .recent = limits->recent_decode,
-        .stat = p->desc->decode_stat,
-        .group = p->group,
-        .decay = p->decay,
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    uint32_t budget = least(aq_max_u64(1, slots_of(&p->budget, tokens)), INT32_MAX - 1);
+    *ret = (struct aq_kv_limits){
+        .slots = budget + 1,
+        .keep_prompt = budget,
+        .heavy_prompt = budget,
+        .recent_decode = 1,
     };
 }
 
-#define SCORED                                                                                     \
-    .prefill_stat = AQ_ATTN_PROB, .decode_stat = AQ_ATTN_PROB, .drops = true, .align = 1,          \
-    .layer_prefill_end = keep_by_limits, .layer_decode = overwrite_by_limits
+/* ---- the table ----------------------------------------------------------------------------- */
+
+#define BY_POSITION                                                                                \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_POSITION, .decay = 1                                                \
+    }
+#define BY_ATTENTION                                                                               \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = 1                           \
+    }
+
+/* Of the last 32 queries, averaged with two neighbours on either side, then over query heads: as
+ * SnapKV's program has it by default. */
+#define BY_LAST_QUERIES                                                                            \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1,   \
+        .rows = 32, .pool = AQ_KV_POOL_AVG, .pool_width = 5, .pool_first = true                    \
+    }
+#define BY_LAST_QUERY(factor)                                                                      \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = factor, .rows = 1,          \
+        .together = true                                                                           \
+    }
 
 static const struct aq_kv_policy_desc policies[] = {
-    {.name = "full", .align = 1, .limits = limits_full},
-    {.name = "h2o", .limits = limits_h2o, SCORED},
-    {.name = "h2o:flexgen", .limits = limits_flexgen, SCORED},
-    {.name = "h2o:hf", .limits = limits_hf, SCORED},
-    {.name = "window",
-     .drops = true,
-     .align = 1,
-     .limits = limits_window,
-     .layer_prefill_end = keep_by_limits,
-     .layer_decode = overwrite_by_limits},
-    {.name = "heavy", .limits = limits_h2o, SCORED},
+    {.name = "full", .limits = limits_full},
+    {.name = "h2o", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
+    {.name = "h2o:flexgen",
+     .prompt = BY_ATTENTION,
+     .decode = BY_ATTENTION,
+     .limits = limits_flexgen},
+    {.name = "h2o:hf", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_hf},
+    {.name = "window", .prompt = BY_POSITION, .decode = BY_POSITION, .limits = limits_window},
+    {.name = "heavy", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
     {.name = "adakv",
-     .limits = limits_adakv,
-     .granularity = AQ_KV_PER_LAYER,
-     .ragged = true,
-     SCORED},
+     .prompt = BY_ATTENTION,
+     .decode = BY_ATTENTION,
+     .heads = AQ_KV_HEADS_SHARED,
+     .limits = limits_adakv},
+    {.name = "snapkv", .prompt = BY_LAST_QUERIES, .limits = limits_grow},
+    {.name = "tova", .prompt = BY_LAST_QUERY(1), .decode = BY_LAST_QUERY(0), .limits = limits_tova},
+    {.name = "knorm", .prompt = {.source = AQ_KV_SOURCE_KEY_NORM}, .limits = limits_grow},
+    {.name = "keydiff", .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF}, .limits = limits_grow},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -239,12 +258,34 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
 }
 
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max)
+                                uint32_t total_max, uint32_t new_max)
 {
     struct aq_kv_limits l;
     assert(prompt_max <= total_max);
-    aq_kv_policy_limits(&l, p, prompt_max, total_max - prompt_max);
+    /* Where the cache grows, a short prompt with many new tokens can come to hold most. */
+    uint32_t max_new = total_max - prompt_max;
+    if (aq_kv_policy_grows(p))
+        max_new = new_max ? new_max : total_max;
+    aq_kv_policy_limits(&l, p, prompt_max, max_new);
     return (uint32_t)aq_min_u64(l.slots, total_max);
+}
+
+uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt)
+{
+    uint32_t rows = p->prompt.rows ? least(p->prompt.rows, l->keep_prompt) : prompt;
+    return least(rows, prompt);
+}
+
+uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt)
+{
+    /* Scores go on from those of the prompt, even where it stays whole. */
+    bool goes_on = aq_kv_policy_scores(p) && p->decode.decay > 0;
+    if (p->prompt.source != AQ_KV_SOURCE_COLUMNS || !(goes_on || prompt > l->keep_prompt))
+        return 0;
+    uint64_t rows = aq_kv_policy_prompt_rows(p, l, prompt);
+    return rows * prompt - rows * (rows - 1) / 2;
 }
 
 /* ---- head-blocks --------------------------------------------------------------------------- */
@@ -263,8 +304,8 @@ uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads)
 
 uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads)
 {
-    return aq_kv_policy_desc(p)->ragged ? aq_kv_shared_runs(slots, kv_heads)
-                                        : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+    return aq_kv_policy_ragged(p) ? aq_kv_shared_runs(slots, kv_heads)
+                                  : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
 }
 
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
@@ -278,7 +319,7 @@ uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint
 uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
                                  uint32_t kv_heads)
 {
-    if (!aq_kv_policy_desc(p)->ragged)
+    if (!aq_kv_policy_ragged(p))
         return slots;
     uint64_t most = aq_min_u64(prompt_max, (uint64_t)slots * kv_heads);
     return (uint32_t)aq_max_u64(most, slots);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * policy/kv_policy.h - which keys and values each (layer, KV head, sequence) keeps: named policies
- * as data.  A descriptor says what a policy needs (statistics, granularity, order), so that ledger,
- * program and executor can provide it; limits say how many slots one sequence comes to hold;
- * callbacks say which slots to keep and which to overwrite.  All of them return data: the kernels
- * that select and move run elsewhere.  Pure.
+ * as rows of one table.  A row says what keys are ranked by, at the prompt's end and at each
+ * decoded token, so that ledger, program and executor can provide it; limits say how many slots one
+ * sequence comes to hold.  The kernels that rank, select and move run elsewhere.  Pure.
  *
  * One rule covers the policies here.  Of a sequence with n prompt tokens (positions 0..n-1):
  *   prefill  Attention is full.  If n > keep_prompt, the last recent_prompt positions stay, and of
@@ -21,6 +20,10 @@
  *            slots are all full from the prompt on: each drops one of its own.)  Then the row
  *            attends all slots held, its own included, and the attention that each key got enters
  *            its score: score = decay * score + f(p).
+ *            tova (TOVA, arXiv 2401.06104) takes one victim for all heads of a layer, by the sums
+ *            of their scores, which are those of the last row alone (decay 0).
+ *   growth   snapkv (SnapKV, arXiv 2404.14469), knorm and keydiff cut the prompt, and give up
+ *            nothing after it: their slots are those kept and one for each new token.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -31,13 +34,31 @@
 #include "base/kv_block.h"
 #include "base/types.h"
 
-/* The value that decides between candidates. */
-enum aq_kv_value { AQ_KV_BY_SCORE, AQ_KV_BY_POSITION };
+/* What keys are ranked by. */
+enum aq_kv_source {
+    AQ_KV_SOURCE_NONE,     /* nothing: all of them stay */
+    AQ_KV_SOURCE_POSITION, /* their positions */
+    AQ_KV_SOURCE_COLUMNS,  /* the attention that they got, summed over queries */
+    AQ_KV_SOURCE_KEY_NORM, /* their lengths: short ones are worth more */
+    AQ_KV_SOURCE_KEY_DIFF, /* their directions: those unlike the others' are worth more */
+};
 
-enum aq_kv_scope { AQ_KV_PER_HEAD, AQ_KV_PER_LAYER };
+/* The score of a key: its source, and for COLUMNS what a query adds to it, and what is made of the
+ * sums of a prompt (struct aq_kv_value of kernels/kernels.h says in which order). */
+struct aq_kv_score {
+    enum aq_kv_source source;
+    enum aq_attn_stat stat;
+    enum aq_attn_group group;
+    float decay;   /* factor on scores from one query to the next, at most 1; 0: this row's alone */
+    uint32_t rows; /* of a prompt's last so many queries; 0: of all */
+    enum aq_kv_pool pool;
+    uint32_t pool_width;
+    bool pool_first; /* before query heads are taken together */
+    bool together;   /* the KV heads of a layer keep the same tokens: by the sums over them */
+};
 
-/* The position of a key in attention: its position in the text, or its place in the cache. */
-enum aq_kv_pos { AQ_KV_POS_ORIGINAL, AQ_KV_POS_IN_CACHE };
+/* How many slots the heads of a layer hold: all as many, or as many together as they would. */
+enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
 enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
@@ -61,50 +82,16 @@ struct aq_kv_limits {
     uint32_t floor_prompt;
 };
 
-/* The slots that stay after a prompt was attended: of each head, or as many on average of the
- * layer's heads together. */
-struct aq_kv_keep {
-    enum aq_kv_value value;
-    uint32_t sinks, heavy, recent;
-    uint32_t floor; /* heavy slots that are each head's own, where heads share */
-    enum aq_kv_scope scope;
-};
-
-/* How the slot for a decode row's key is chosen, and how the row adds to the scores. */
-struct aq_kv_overwrite {
-    enum aq_kv_value value;
-    uint32_t sinks, recent;
-    enum aq_attn_stat stat;
-    enum aq_attn_group group;
-    float decay;
-};
-
 struct aq_kv_policy;
 
 struct aq_kv_policy_desc {
     const char *name; /* as --kv-policy has it */
-    enum aq_attn_stat prefill_stat, decode_stat;
-    uint32_t stat_rows; /* last queries of a prompt that count; 0: all */
-    uint32_t band;      /* these count only for keys at a smaller distance; 0: for all keys */
-    enum aq_kv_scope granularity;
-    bool drops;       /* anything at all */
-    bool ragged;      /* heads come to hold different numbers of slots */
-    bool cross_layer; /* decides when all layers have been attended */
-    bool ordered;     /* the order of slots has a meaning: nothing is overwritten in place */
-    enum aq_kv_pos pos;
-    uint32_t align; /* slots come and go in multiples of this */
-
+    /* Ranks at the prompt's end, and before a key is given up; decode NONE: no key is given up
+     * after the prompt, and each new one takes a slot of its own. */
+    struct aq_kv_score prompt, decode;
+    enum aq_kv_heads heads;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
-    /* Of a (sequence, layer) whose prompt is longer than keep_prompt. */
-    void (*layer_prefill_end)(struct aq_kv_keep *ret, const struct aq_kv_policy *p,
-                              const struct aq_kv_limits *limits, uint32_t layer);
-    void (*layer_decode)(struct aq_kv_overwrite *ret, const struct aq_kv_policy *p,
-                         const struct aq_kv_limits *limits, uint32_t layer);
-    /* For policies that decide across layers, or drop many keys at a time.  NULL in all policies so
-     * far; the executor asserts that. */
-    void (*prefill_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
-    void (*step_end)(const struct aq_kv_policy *p, const struct aq_kv_limits *limits);
 };
 
 /* A policy with its options, as aq_kv_policy_resolve() leaves it; all zero is `full`. */
@@ -113,8 +100,7 @@ struct aq_kv_policy {
     struct aq_kv_amount budget, heavy, recent;
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
-    enum aq_attn_group group;
-    float decay; /* factor on the scores from one query to the next: above 0, at most 1 */
+    struct aq_kv_score prompt, decode; /* those of the row, with what was given */
 };
 
 /* The user's options; all zero: full. */
@@ -126,7 +112,13 @@ struct aq_kv_options {
     double decay; /* 0: not given, 1 */
     bool group_given;
     enum aq_attn_group group;
+    bool observe_given, pool_given, pool_order_given;
+    uint32_t observe;
+    enum aq_kv_pool pool;
+    uint32_t pool_width; /* odd, at most AQ_KV_POOL_MAX_WIDTH */
+    bool pool_first;
 };
+enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 
 /* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
  * options that would be right. */
@@ -142,18 +134,42 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
 const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
+/* "avg:5", "max:7", "none".  Returns dst. */
+const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
 /* Does the policy keep scores beside the slots?  And original positions and victims, because it
- * drops keys? */
+ * drops keys?  Does it give up none after the prompt?  Can heads come to hold different numbers of
+ * slots? */
 static inline bool aq_kv_policy_scores(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->decode_stat != AQ_ATTN_NONE;
+    return p->decode.source == AQ_KV_SOURCE_COLUMNS;
+}
+static inline bool aq_kv_policy_grows(const struct aq_kv_policy *p)
+{
+    return p->prompt.source != AQ_KV_SOURCE_NONE && p->decode.source == AQ_KV_SOURCE_NONE;
 }
 static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->drops;
+    return p->prompt.source != AQ_KV_SOURCE_NONE;
+}
+static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_desc(p)->heads == AQ_KV_HEADS_SHARED;
+}
+
+/* Are values of a prompt's keys made of column sums (aq_kv_value_fn), and of those of each query
+ * head?  Where query heads are added up or one of them counts, pooling their sum is the same. */
+static inline bool aq_kv_policy_values(const struct aq_kv_policy *p)
+{
+    return p->prompt.source == AQ_KV_SOURCE_COLUMNS &&
+           (p->prompt.pool || p->prompt.together || p->prompt.group == AQ_ATTN_MAX_OF_SUMS);
+}
+static inline bool aq_kv_policy_each(const struct aq_kv_policy *p)
+{
+    bool apart = p->prompt.pool && p->prompt.pool_first && p->prompt.group != AQ_ATTN_FIRST;
+    return p->prompt.group == AQ_ATTN_MAX_OF_SUMS || apart;
 }
 
 /* Heavy and recent slots of a sequence with this many tokens, by the options of h2o: recent slots
@@ -169,9 +185,15 @@ uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
 /* Most slots that any sequence of a workload comes to hold: prompts have at most prompt_max tokens,
- * sequences at most total_max. */
+ * sequences at most total_max, new tokens are at most new_max (0: unknown). */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max);
+                                uint32_t total_max, uint32_t new_max);
+/* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
+ * probabilities are computed once more to rank its keys. */
+uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                  uint32_t prompt);
+uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
+                                 uint32_t prompt);
 
 /* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
  * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.  Where n heads

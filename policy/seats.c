@@ -231,7 +231,8 @@ void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shap
         uint64_t pairs = (uint64_t)t->prompt * (t->prompt + 1) / 2;
         io->prefill_rows += t->prompt;
         io->prefill_key_pairs += pairs;
-        io->stat_key_pairs += t->drops && aq_kv_policy_scores(&plan->kv) ? pairs : 0;
+        if (t->drops)
+            io->stat_key_pairs += aq_kv_policy_stat_pairs(&plan->kv, &t->limits, t->prompt);
     }
     count_window(s, t, io);
     aq_kv_traffic_of(&traffic, plan, part_of(s, seat), t);

@@ -43,6 +43,7 @@ struct model {
     double seats;          /* taken seats */
     double matrices, head; /* bytes: the layers' matrices; all others */
     bool unpacked;         /* packed weights are unpacked before the products */
+    double stat_pairs;     /* of a prompt's queries and keys: aq_kv_policy_stat_pairs */
     uint32_t prompt, held_prompt,
         held;  /* of a mean sequence: slots after the prompt; half-way on */
     bool full; /* decoded keys take the slots of dropped ones */
@@ -215,7 +216,7 @@ static void add_prefill_kv(struct model *m)
     const struct aq_block_shape *s = &m->sizes.shape;
     double all = m->seats * m->m->layers, pairs = 0.5 * m->prompt * (m->prompt + 1.0);
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    double scored = aq_kv_policy_scores(&m->o->in->kv) ? 1.5 : 1;
+    double scored = 1 + 0.5 * m->stat_pairs / pairs;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim),
         .head_dim = m->m->head_dim,
@@ -275,6 +276,7 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     aq_kv_policy_limits(&limits, &o->in->kv, m->prompt, max_new);
     m->held_prompt = aq_kv_limits_held(&limits, m->prompt, m->prompt);
     m->held = aq_kv_limits_held(&limits, m->prompt, seen);
+    m->stat_pairs = (double)aq_kv_policy_stat_pairs(&o->in->kv, &limits, m->prompt);
     m->full = aq_kv_limits_drop(&limits, m->prompt, max_new) && m->held == limits.slots;
     double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / m->prompt));
     double of_batch = m->seats / o->shape.micro_batches;

@@ -435,6 +435,22 @@ static void cuda_kv_victim(struct aq_exec *lane, const struct aq_attn *a)
     LAUNCH(c, kv_victim, &with);
 }
 
+static void cuda_kv_value(struct aq_exec *lane, const struct aq_kv_value *v)
+{
+    struct aq_compute_cuda *c = cuda_of(lane);
+    check(c, v->sums);
+    check(c, v->value);
+    LAUNCH(c, kv_value, v);
+}
+
+static void cuda_kv_key_value(struct aq_exec *lane, const struct aq_kv_key_value *v)
+{
+    struct aq_compute_cuda *c = cuda_of(lane);
+    check(c, v->k);
+    check(c, v->value);
+    LAUNCH(c, kv_key_value, v);
+}
+
 static void cuda_kv_select(struct aq_exec *lane, const struct aq_kv_selects *s)
 {
     struct aq_compute_cuda *c = cuda_of(lane);

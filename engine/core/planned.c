@@ -164,6 +164,7 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .prompt_sum = w->prompt_sum,
         .prompt_max = w->prompt_max,
         .total_max = w->total_max,
+        .new_max = w->new_max,
         .kv = c->kv,
         .queue_bytes = w->queue_bytes,
         .trace_bytes_per_op = c->trace ? aq_trace_bytes(1) : 0,

@@ -27,21 +27,19 @@ static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
     return &t->x->seats.seat[t->seat[i]];
 }
 
-/* The rule of decode rows for a seat that drops keys; *ret_recent: the number of newest positions
- * that the next victim is not taken from. */
-static struct aq_attn_rule rule_of(const struct attend *t, const struct aq_seat *s,
-                                   uint32_t *ret_recent)
+/* The rule of rows whose keys get this score, for a seat that drops keys. */
+static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct aq_seat *s)
 {
-    const struct aq_kv_policy *p = &t->x->plan->kv;
-    struct aq_kv_overwrite o;
-    aq_kv_policy_desc(p)->layer_decode(&o, p, &s->limits, t->layer);
-    *ret_recent = o.recent;
+    bool columns = score->source == AQ_KV_SOURCE_COLUMNS;
+    if (score->source == AQ_KV_SOURCE_NONE)
+        return (struct aq_attn_rule){.victim = AQ_ATTN_NO_RULE};
     return (struct aq_attn_rule){
-        .stat = o.stat == AQ_ATTN_NONE ? AQ_ATTN_PROB : o.stat, /* the kernels' shortest way */
-        .group = o.group,
-        .decay = o.decay,
-        .victim = o.value == AQ_KV_BY_POSITION ? AQ_ATTN_BY_POSITION : AQ_ATTN_BY_SCORE,
-        .sinks = o.sinks,
+        .stat = columns ? score->stat : AQ_ATTN_PROB, /* the kernels' shortest way */
+        .group = score->group,
+        .decay = score->decay,
+        .victim = columns ? AQ_ATTN_BY_SCORE : AQ_ATTN_BY_POSITION,
+        .sinks = s->limits.sinks,
+        .together = score->together,
     };
 }
 
@@ -77,7 +75,7 @@ static void find_slots(const struct attend *t)
         q->slots = exec_kv_slots(t->x, t->op, t->seat[i]);
         q->position = s->seen - 1;
         q->overwrite = s->overwrites;
-        rule_of(t, s, &q->recent);
+        q->recent = s->limits.recent_decode;
         if (s->held < s->limits.slots)
             q->slots.victim = NULL; /* no key is dropped yet */
     }
@@ -170,14 +168,15 @@ static void attend_rows(struct attend *t)
     struct aq_attn a = t->a;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         const struct aq_seat *s = seat_of(t, i);
-        uint32_t recent;
         for (end = i + 1; end < t->count && seat_of(t, end)->limits.sinks == s->limits.sinks;)
             end++;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
         if (aq_kv_policy_drops(&t->x->plan->kv))
-            a.rule = rule_of(t, s, &recent);
+            a.rule = rule_of(&t->x->plan->kv.decode, s);
         t->c->kernels->attn_decode(t->c->exec, &a);
+        if (a.rule.together)
+            t->c->kernels->kv_victim(t->c->exec, &a);
     }
 }
 
@@ -202,50 +201,88 @@ struct prompt {
     const struct aq_seat *s;
     struct aq_attn a;
     struct aq_attn_seq seq;
-    struct aq_attn_rule rule;
     struct aq_attn_seq home; /* home of the slots that stay, with their scores and positions */
     uint8_t *scratch;
 };
 
-/* Column sums of the prompt's probabilities, if the policy has scores. */
+/* Column sums of the prompt's probabilities, into its slots' scores. */
 static void sum_columns(const struct attend *t, const struct prompt *p)
 {
-    const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(&t->x->plan->kv);
+    const struct aq_kv_policy *kv = &t->x->plan->kv;
     struct aq_attn a = p->a;
-    if (desc->prefill_stat == AQ_ATTN_NONE)
-        return;
-    a.rule = p->rule;
-    a.rule.stat = desc->prefill_stat;
-    a.pairs = (struct aq_attn_pairs){.rows = desc->stat_rows, .band = desc->band};
+    a.rule = rule_of(&kv->prompt, p->s);
+    a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, p->s->seen);
+    if (aq_kv_policy_each(kv))
+        a.rule.group = AQ_ATTN_EACH;
     t->c->kernels->attn_stats(t->c->exec, &a);
+}
+
+/* What the keys of a prompt that is cut are worth, into its slots' scores: made of column sums that
+ * lie beside them, of the keys alone, or column sums as they are. */
+static void rank_keys(const struct attend *t, struct prompt *p)
+{
+    const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
+    const struct aq_kv_score *by = &t->x->plan->kv.prompt;
+    bool each = aq_kv_policy_each(&t->x->plan->kv);
+    float *value = (float *)(p->scratch + layout->value);
+    p->seq.slots = (struct aq_attn_slots){.score = value, .stride = layout->stride};
+    if (by->source != AQ_KV_SOURCE_COLUMNS) {
+        t->c->kernels->kv_key_value(
+            t->c->exec, &(struct aq_kv_key_value){.k = p->a.k_new,
+                                                  .k_stride = p->a.new_stride,
+                                                  .value = value,
+                                                  .stride = layout->stride,
+                                                  .len = p->s->seen,
+                                                  .kv_heads = p->a.kv_heads,
+                                                  .head_dim = p->a.head_dim,
+                                                  .diff = by->source == AQ_KV_SOURCE_KEY_DIFF});
+        return;
+    }
+    if (!aq_kv_policy_values(&t->x->plan->kv)) {
+        sum_columns(t, p);
+        return;
+    }
+    p->seq.slots.score = (float *)(p->scratch + layout->sums);
+    sum_columns(t, p);
+    p->seq.slots.score = value;
+    t->c->kernels->kv_value(t->c->exec,
+                            &(struct aq_kv_value){.sums = (float *)(p->scratch + layout->sums),
+                                                  .value = value,
+                                                  .stride = layout->stride,
+                                                  .len = p->s->seen - p->s->limits.recent_prompt,
+                                                  .kv_heads = p->a.kv_heads,
+                                                  .q_per_kv = each ? p->a.q_per_kv : 1,
+                                                  .group = each ? by->group : AQ_ATTN_SUM,
+                                                  .pool = by->pool,
+                                                  .pool_width = by->pool_width,
+                                                  .pool_first = by->pool_first,
+                                                  .together = by->together});
 }
 
 /* Moves the slots that stay of a prompt from scratch to their home. */
 static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     struct aq_executor *x = t->x;
-    const struct aq_kv_policy *policy = &x->plan->kv;
     const struct aq_kv_prefill_layout *layout = &x->prompt_layout;
-    struct aq_kv_keep k;
-    aq_kv_policy_desc(policy)->layer_prefill_end(&k, policy, &p->s->limits, t->layer);
+    const struct aq_kv_limits *l = &p->s->limits;
     uint32_t *list = (uint32_t *)(p->scratch + layout->keep), stride = p->home.slots.stride;
     uint32_t *count = (uint32_t *)(p->scratch + layout->count);
     struct aq_kv_select select = {
-        .value = k.value == AQ_KV_BY_SCORE ? p->seq.slots.score : NULL,
+        .value = p->seq.slots.score,
         .stride = p->seq.slots.stride,
         .len = p->s->seen,
-        .recent = k.recent,
-        .heavy = k.heavy,
-        .sinks = k.sinks,
-        .layer = k.scope == AQ_KV_PER_LAYER,
-        .floor = k.floor,
+        .recent = l->recent_prompt,
+        .heavy = l->heavy_prompt,
+        .sinks = l->sinks,
+        .layer = l->shared,
+        .floor = l->floor_prompt,
         .keep = list,
         .keep_stride = stride,
         .count = count,
     };
     t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
     if (p->s->shared_runs) {
-        /* The host may read this memory: it is not a GPU's (assert_policy_is_known). */
+        /* The host may read this memory: it is not a GPU's (aq_executor_open). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
         exec_kv_ragged_table(x, t->op, seat, &p->home);
     }
@@ -285,15 +322,17 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     struct aq_executor *x = t->x;
     const struct aq_seat *s = seat_of(t, i);
     struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
-    bool cut = s->seen > s->limits.keep_prompt, scores = aq_kv_policy_scores(&x->plan->kv);
-    p.rule = rule_of(t, s, &p.seq.recent);
+    const struct aq_kv_policy *kv = &x->plan->kv;
+    bool cut = s->seen > s->limits.keep_prompt;
+    bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, s->seen) > 0;
+    p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
     p.home = p.seq; /* of s->held slots */
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
     p.seq.len = &s->seen;
     p.a.seqs = &p.seq;
-    if (scores)
+    if (sums)
         p.a.log_sum_exp = (float *)(p.scratch + x->prompt_layout.log_sum_exp);
     if (cut) {
         p.seq.block = x->prompt_block;
@@ -301,15 +340,15 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     }
     t->c->kernels->kv_append(t->c->exec, &p.a);
     t->c->kernels->attn_prefill(t->c->exec, &p.a);
-    if (cut && scores)
-        p.seq.slots = (struct aq_attn_slots){.score = (float *)(p.scratch + x->prompt_layout.value),
-                                             .stride = x->prompt_layout.stride};
-    sum_columns(t, &p);
+    if (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION)
+        rank_keys(t, &p);
+    else if (sums)
+        sum_columns(t, &p);
     if (cut)
         keep(t, &p, t->seat[i]);
     if (s->held == s->limits.slots) {
         p.a.seqs = &p.home;
-        p.a.rule = p.rule;
+        p.a.rule = rule_of(&kv->decode, s);
         t->c->kernels->kv_victim(t->c->exec, &p.a);
     }
     report_slots(t, i, &p.home.slots);

@@ -290,23 +290,11 @@ static int open_lanes(struct aq_executor *x, struct aq_err *reterr)
     return rc == 0 && disk ? open_disk(x, reterr) : rc;
 }
 
-/* policy/kv_policy.h can describe policies that decide across layers or in bulk, policies with one
- * set of slots for all heads of a layer, and caches whose order has a meaning; the executor does
- * not run them.  Nor does it run ragged heads on a GPU, where only the device would know their
- * lengths. */
-static void assert_policy_is_known(const struct aq_plan *plan, bool gpu)
-{
-    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(&plan->kv);
-    assert(!d->prefill_end && !d->step_end && !d->cross_layer);
-    assert((d->granularity == AQ_KV_PER_LAYER) == d->ragged && !(d->ragged && gpu));
-    assert(!d->ordered && d->align == 1);
-    assert(d->pos == AQ_KV_POS_ORIGINAL);
-}
-
 int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *opts,
                      struct aq_err *reterr)
 {
-    assert_policy_is_known(&opts->block->plan, opts->cuda);
+    /* Only a GPU would know the lengths of heads that differ. */
+    assert(!opts->cuda || !aq_kv_policy_ragged(&opts->block->plan.kv));
     assert(!opts->cuda || (!opts->kv_seen && !opts->attention_stats && !opts->timeline));
     struct aq_executor *x = calloc(1, sizeof(*x));
     if (!x)

@@ -33,7 +33,7 @@ struct aq_row {
     uint32_t line;
     uint64_t id_hash; /* of its id, or of its index where it has none */
     uint64_t key;
-    uint32_t prompt_max, total_max; /* of its sequences, tokens */
+    uint32_t prompt_max, total_max, new_max; /* of its sequences, tokens */
     uint32_t prompt_sum, output_sum;
     uint32_t held_kib; /* memory while it is in flight */
     uint16_t sequences;

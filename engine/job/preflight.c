@@ -98,6 +98,7 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
         row->prompt_max = p->count > row->prompt_max ? p->count : row->prompt_max;
         if (p->count + p->max_tokens > row->total_max)
             row->total_max = p->count + p->max_tokens;
+        row->new_max = p->max_tokens > row->new_max ? p->max_tokens : row->new_max;
     }
     row->prompt_sum = clamp_u32(prompt_sum);
     row->output_sum = clamp_u32(output_sum);
@@ -310,6 +311,7 @@ void aq_job_workload(struct aq_job *j)
         w->total_sum += (uint64_t)row->prompt_sum + row->output_sum;
         w->prompt_max = row->prompt_max > w->prompt_max ? row->prompt_max : w->prompt_max;
         w->total_max = row->total_max > w->total_max ? row->total_max : w->total_max;
+        w->new_max = row->new_max > w->new_max ? row->new_max : w->new_max;
         w->prompt_logprobs |= row->prompt_logprobs;
         j->held_max = aq_max_u64(j->held_max, row->held_kib * AQ_KIB);
         j->held_sum += row->held_kib * AQ_KIB;

@@ -228,6 +228,7 @@ static int open_engine(struct aq_engine **ret, const struct aq_options *o,
         .sequences = requests,
         .prompt_max = is_projected(o, row) ? total - 1 : row->prompt_len,
         .total_max = total,
+        .new_max = is_projected(o, row) ? 0 : row->gen_len,
         .queue_bytes = requests * (sizeof(struct aq_sequence) + 4ull * 2 * total),
     };
     if (!is_projected(o, row)) {

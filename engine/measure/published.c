@@ -165,7 +165,8 @@ static int plan_ours(struct aq_block *block, struct aq_forecast *f, const struct
     struct aq_engine_opts choices = {0};
     struct aq_block_inputs in;
     struct aq_forecast_work mean;
-    struct aq_workload work = {.prompt_max = r->prompt, .total_max = r->prompt + r->gen};
+    struct aq_workload work = {
+        .prompt_max = r->prompt, .total_max = r->prompt + r->gen, .new_max = r->gen};
     struct aq_planned_request request = {
         .choices = &choices,
         .steps = &r->steps,

@@ -41,6 +41,13 @@ int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr)
     return aq_kv_amount_parse(&amount, label, text, true, reterr);
 }
 
+int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr)
+{
+    enum aq_kv_pool pool;
+    uint32_t width;
+    return aq_kv_pool_parse(&pool, &width, label, text, reterr);
+}
+
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr)
 {
     struct aq_numa_choice choice;

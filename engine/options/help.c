@@ -50,11 +50,22 @@ static void add_spaces(struct text *t, size_t count)
 }
 
 /* Words of `text` from column `column` on, wrapped at WIDTH; further lines begin at `indent`. */
+/* Characters of the next word that fit a line: of a long list of choices those up to a '|'. */
+static size_t word_part(const char *at, size_t room)
+{
+    size_t n = strcspn(at, " "), part = n;
+    if (n <= room)
+        return n;
+    for (size_t i = 0; i < room; i++)
+        part = at[i] == '|' ? i + 1 : part;
+    return part;
+}
+
 static void add_wrapped(struct text *t, size_t column, size_t indent, const char *text)
 {
     bool first = true;
     for (const char *at = text; *at;) {
-        size_t n = strcspn(at, " ");
+        size_t n = word_part(at, WIDTH - indent);
         if (!first && column + 1 + n > WIDTH) {
             add_text(t, "\n");
             add_spaces(t, indent);

@@ -64,6 +64,24 @@ const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a)
     return text;
 }
 
+int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char *label,
+                     const char *text, struct aq_err *reterr)
+{
+    bool avg = strncmp(text, "avg:", 4) == 0, max = strncmp(text, "max:", 4) == 0;
+    uint64_t width = 0;
+    bool none = strcmp(text, "none") == 0;
+    bool right = none || ((avg || max) && aq_parse_u64(text + 4, &width) && width % 2 &&
+                          width <= AQ_KV_POOL_MAX_WIDTH);
+    if (!right)
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected none, or avg:K or max:K with an odd K of at most %d tokens, "
+                        "found '%s'",
+                        label, AQ_KV_POOL_MAX_WIDTH, text);
+    *ret_pool = none ? AQ_KV_POOL_NONE : avg ? AQ_KV_POOL_AVG : AQ_KV_POOL_MAX;
+    *ret_width = (uint32_t)width;
+    return 0;
+}
+
 static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
                   struct aq_err *reterr)
 {
@@ -81,8 +99,13 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .grace = o->kv_grace,
         .decay = o->kv_decay,
         .group_given = o->kv_group != NULL,
+        .observe_given = o->kv_observe_given,
+        .observe = o->kv_observe,
+        .pool_given = o->kv_pool != NULL,
+        .pool_order_given = o->kv_pool_order != NULL,
+        .pool_first = o->kv_pool_order && strcmp(o->kv_pool_order, "pool-first") == 0,
     };
-    for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_FIRST; g++) {
+    for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_MAX_OF_SUMS; g++) {
         if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
             kv.group = (enum aq_attn_group)g;
     }
@@ -90,18 +113,19 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);
     rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
     rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
+    if (rc == 0 && o->kv_pool)
+        rc = aq_kv_pool_parse(&kv.pool, &kv.pool_width, "--kv-pool", o->kv_pool, reterr);
     return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
 }
 
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
-    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
-    if (!d->ragged)
+    if (!aq_kv_policy_ragged(p))
         return 0;
     return aq_error(reterr, -EINVAL,
                     "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
                     "backend's; --device cpu, or --kv-policy h2o",
-                    d->name);
+                    aq_kv_policy_desc(p)->name);
 }
 
 static json_t *amount_json(const struct aq_kv_amount *a)
@@ -112,18 +136,25 @@ static json_t *amount_json(const struct aq_kv_amount *a)
 
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
 {
-    const struct aq_kv_policy_desc *d = aq_kv_policy_desc(p);
-    json_t *o = json_pack("{s:s}", "name", d->name);
-    if (!d->drops)
+    json_t *o = json_pack("{s:s}", "name", aq_kv_policy_desc(p)->name);
+    if (!aq_kv_policy_drops(p))
         return o;
     aq_json_put(&o, "budget", amount_json(&p->budget));
     aq_json_put(&o, "heavy", amount_json(&p->heavy));
     aq_json_put(&o, "recent", amount_json(&p->recent));
-    if (d->ragged)
+    if (aq_kv_policy_ragged(p))
         aq_json_put(&o, "floor", amount_json(&p->floor));
     aq_json_put(&o, "sinks", json_integer(p->sinks));
     aq_json_put(&o, "grace", json_integer(p->grace));
-    aq_json_put(&o, "decay", aq_json_real((double)p->decay));
-    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->group)));
+    if (!aq_kv_policy_grows(p))
+        aq_json_put(&o, "decay", aq_json_real((double)p->decode.decay));
+    aq_json_put(&o, "group", json_string(aq_kv_group_name(p->prompt.group)));
+    if (aq_kv_policy_desc(p)->prompt.pool) {
+        char text[32];
+        aq_json_put(&o, "observe", json_integer(p->prompt.rows));
+        aq_json_put(&o, "pool", json_string(aq_kv_pool_text(text, &p->prompt)));
+        aq_json_put(&o, "pool_order",
+                    json_string(p->prompt.pool_first ? "pool-first" : "group-first"));
+    }
     return o;
 }

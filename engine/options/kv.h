@@ -25,4 +25,8 @@ int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr);
  * "floor" where heads share: what was resolved.  New reference. */
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
 
+/* "avg:5", "max:7" or "none": what neighbours add to a token's score. */
+int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char *label,
+                     const char *text, struct aq_err *reterr);
+
 #endif

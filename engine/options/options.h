@@ -35,9 +35,10 @@ struct aq_options {
     const char *command;
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
-        *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group;
-    bool kv_sinks_given;
-    uint32_t kv_sinks, kv_grace;
+        *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group, *kv_pool,
+        *kv_pool_order;
+    bool kv_sinks_given, kv_observe_given;
+    uint32_t kv_sinks, kv_grace, kv_observe;
     double kv_decay; /* 0: not given */
     bool random_weights;
     uint64_t random_weights_seed;

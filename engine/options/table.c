@@ -335,15 +335,20 @@ const struct aq_option aq_option_table[] = {
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
-     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv",
-     .help = "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
-             "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
-             "window: the first and the newest; heavy: those that got most, and the newest one; "
-             "adakv: as h2o, the heads of a layer sharing their slots"},
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|tova|knorm|keydiff",
+     .help =
+         "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
+         "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
+         "window: the first and the newest; heavy: those that got most, and the newest one; "
+         "adakv: as h2o, the heads of a layer sharing their slots; snapkv: of a prompt what its "
+         "last tokens attend to, and all that is generated; tova: what the newest token "
+         "attends to; knorm, keydiff: of a prompt the short keys, or those unlike the others, "
+         "and all that is generated"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
-             "number of slots; h2o:flexgen: a share of the prompt for each half"},
+             "number of slots; h2o:flexgen: a share of the prompt for each half; snapkv, knorm, "
+             "keydiff: of the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
@@ -363,8 +368,18 @@ const struct aq_option aq_option_table[] = {
      RANGE(0, 1), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "factor on the attention that tokens got before, at each new token (default 1: none)"},
     {"kv-group", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_group), .argument = "HOW",
-     .choices = "sum|mean|max|first",
-     .help = "how query heads that share a KV head count together (default sum)"},
+     .choices = "sum|mean|max|first|max-of-sums",
+     .help = "how query heads that share a KV head count together (default sum, snapkv mean)"},
+    {"kv-observe", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_observe),
+     GIVEN(kv_observe_given), .argument = "N", RANGE(0, TOKENS_MAX),
+     .help = "snapkv: last tokens of a prompt that rank the others, and stay (default 32)"},
+    {"kv-pool", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_pool), .argument = "HOW",
+     .check = aq_check_kv_pool,
+     .help = "snapkv: a token's rank is the mean (avg:K) or the largest (max:K) of K tokens "
+             "around it, or its own (none; default avg:5)"},
+    {"kv-pool-order", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_pool_order),
+     .argument = "HOW", .choices = "pool-first|group-first",
+     .help = "snapkv: pooled for each query head, or for a KV head together (default pool-first)"},
 
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),

@@ -34,6 +34,7 @@ static int count_request(struct aq_planning *p, const struct aq_request *r, stru
         p->tokens_estimated |= r->prompts[i].estimated;
     }
     w->prompt_max = p->prompt[1];
+    w->new_max = p->gen[1];
     return 0;
 }
 

@@ -67,6 +67,7 @@ static int read_lengths(struct aq_planning *p, struct aq_err *reterr)
         .total_sum = requests * (prompt2 + gen2) / 2,
         .prompt_max = p->prompt[1],
         .total_max = p->prompt[1] + p->gen[1],
+        .new_max = p->gen[1],
     };
     return 0;
 }

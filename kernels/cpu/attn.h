@@ -87,10 +87,20 @@ static inline void aq_attn_assert(const struct aq_attn *a)
     assert(a->seqs || a->seq_count == 0);
 }
 
+/* Rows of sums that column sums make of a sequence, and the query heads that each is of. */
+static inline uint32_t aq_attn_stats_rows(const struct aq_attn *a)
+{
+    return a->rule.group == AQ_ATTN_EACH ? a->kv_heads * a->q_per_kv : a->kv_heads;
+}
+static inline uint32_t aq_attn_stats_group(const struct aq_attn *a)
+{
+    return a->rule.group == AQ_ATTN_EACH || a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+}
+
 static inline void aq_attn_stats_assert(const struct aq_attn *a)
 {
     aq_attn_assert(a);
-    assert(a->rule.victim && a->q && a->log_sum_exp);
+    assert(a->rule.victim && a->q && a->log_sum_exp && a->rule.group != AQ_ATTN_MAX_OF_SUMS);
     for (uint32_t i = 0; i < a->seq_count; i++)
         assert(a->seqs[i].slots.score);
 }

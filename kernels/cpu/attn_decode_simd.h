@@ -643,7 +643,7 @@ static void remember(struct decode *t, const struct decode_run *run)
             .factor_stride = t->kept_blocks,
             .partial = t->partial,
         };
-        x.choose = x.ends && row + 1 == run->seq->rows && slots->victim;
+        x.choose = x.ends && row + 1 == run->seq->rows && slots->victim && !x.rule.together;
         slots_pass(x);
     }
 }
@@ -681,7 +681,8 @@ VEC_FN void decode_tile(const struct decode_job *job, enum aq_dtype dtype, uint3
                 remember(&t, &run);
         }
     }
-    for (; !kept && a->rule.victim && seq->slots.victim && head < run.head_end; head++)
+    bool choose = a->rule.victim && seq->slots.victim && !a->rule.together;
+    for (; !kept && choose && head < run.head_end; head++)
         slots_victim(a, seq, head);
 }
 

@@ -14,6 +14,7 @@ struct query {
     const struct aq_attn_seq *seq;
     const float *q;
     uint32_t head, first, end; /* the keys that it sees: [first, end) */
+    uint32_t g;                /* the first of the query heads of the KV head that count */
 };
 
 static double score(const struct query *x, uint32_t key)
@@ -95,7 +96,7 @@ static double counted(const struct query *x, uint32_t i, const double *log_sum, 
     const struct aq_attn *a = x->a;
     const struct aq_attn_rule *rule = &a->rule;
     double c = 0;
-    for (uint32_t g = 0; g < (rule->group == AQ_ATTN_FIRST ? 1 : a->q_per_kv); g++) {
+    for (uint32_t g = x->g; g < x->g + aq_attn_stats_group(a); g++) {
         struct query of = *x;
         of.q = a->q + ((size_t)x->seq->row + i) * a->q_stride +
                ((size_t)x->head * a->q_per_kv + g) * a->head_dim;
@@ -128,7 +129,7 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
             s[key] = (float)((double)a->rule.decay * s[key] + c);
         }
     }
-    if (a->rule.victim && seq->slots.victim)
+    if (a->rule.victim && seq->slots.victim && !a->rule.together)
         seq->slots.victim[x.head] = aq_slots_victim(a, seq, x.head);
 }
 
@@ -171,7 +172,7 @@ static double column(struct query *x, double *log_sum, uint32_t key)
             continue;
         size_t at =
             ((size_t)x->seq->row + i) * a->kv_heads * a->q_per_kv + (size_t)x->head * a->q_per_kv;
-        for (uint32_t g = 0; g < a->q_per_kv; g++)
+        for (uint32_t g = x->g; g < x->g + aq_attn_stats_group(a); g++)
             log_sum[g] = a->log_sum_exp[at + g];
         sum += pow(a->rule.decay, rows - 1 - i) * counted(x, i, log_sum, key);
     }
@@ -182,10 +183,12 @@ static void stats_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     const struct job *job = arg;
     const struct aq_attn *a = job->a;
-    const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
+    uint32_t rows = aq_attn_stats_rows(a), row = tile % rows;
+    const struct aq_attn_seq *seq = &a->seqs[tile / rows];
     double *log_sum = aq_exec_scratch(job->ex, worker);
-    struct query x = {.a = a, .seq = seq, .head = tile % a->kv_heads};
-    float *to = seq->slots.score + (size_t)x.head * seq->slots.stride;
+    struct query x = {.a = a, .seq = seq, .head = row / (rows / a->kv_heads)};
+    x.g = row % (rows / a->kv_heads);
+    float *to = seq->slots.score + (size_t)row * seq->slots.stride;
     for (uint32_t key = 0; key < aq_attn_len(seq, x.head); key++)
         to[key] = (float)column(&x, log_sum, key);
 }
@@ -195,5 +198,5 @@ void aq_attn_stats_ref(struct aq_exec *ex, const struct aq_attn *a)
     aq_attn_stats_assert(a);
     assert(a->q_per_kv * sizeof(double) <= aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
-    aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * a->kv_heads);
+    aq_pool_run(aq_exec_pool(ex), stats_tile, &job, a->seq_count * aq_attn_stats_rows(a));
 }

@@ -256,8 +256,13 @@ static void victim_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     const struct aq_attn *a = arg;
     const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
-    if (seq->slots.victim)
-        slots_victim(a, seq, tile % a->kv_heads);
+    uint32_t head = tile % a->kv_heads;
+    if (!seq->slots.victim || (a->rule.together && head))
+        return;
+    if (a->rule.together)
+        aq_slots_victim_together(a, seq);
+    else
+        slots_victim(a, seq, head);
 }
 
 void VEC_VERSION(kv_victim)(struct aq_exec *ex, const struct aq_attn *a)

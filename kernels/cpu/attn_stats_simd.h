@@ -21,7 +21,8 @@ struct stats_run {
     const struct aq_attn *a;
     const struct aq_attn_seq *seq;
     uint32_t head, len, key; /* first key of the tile */
-    uint32_t group;          /* query heads that are looked at */
+    uint32_t row;            /* of the sums */
+    uint32_t g, group;       /* the first query head, and how many are looked at */
     uint32_t band;           /* keys less far than this behind a query count; 0: all */
 };
 
@@ -95,7 +96,7 @@ static inline const float *query_of(const struct stats_run *run, uint32_t query,
 {
     const struct aq_attn *a = run->a;
     return a->q + ((size_t)run->seq->row + query) * a->q_stride +
-           ((size_t)run->head * a->q_per_kv + g) * a->head_dim;
+           ((size_t)run->head * a->q_per_kv + run->g + g) * a->head_dim;
 }
 
 /* Asks for as many rows from `row` on as the next products take: they lie far apart, all in the
@@ -171,7 +172,8 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
     uint32_t window_end = (uint32_t)aq_min_u64(aq_align_up(query + 1, STATS_WINDOW), rows);
     for (uint32_t i = 0; i < n; i++) {
         size_t q_row = (size_t)run->seq->row + query;
-        vec log_sum = vec_set(a->log_sum_exp[(q_row * a->kv_heads + run->head) * a->q_per_kv + g]);
+        size_t q_head = (q_row * a->kv_heads + run->head) * a->q_per_kv + run->g + g;
+        vec log_sum = vec_set(a->log_sum_exp[q_head]);
         vec power = vec_set(s->power[window_end - 1 - query]);
         struct stats_keys keys = counting(run, query);
         int64_t base = (int64_t)run->key + at;
@@ -284,7 +286,7 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
         end_window(s, window - query / STATS_WINDOW * STATS_WINDOW);
         query = window;
     }
-    float *score = run->seq->slots.score + (size_t)run->head * run->seq->slots.stride + run->key;
+    float *score = run->seq->slots.score + (size_t)run->row * run->seq->slots.stride + run->key;
     uint32_t n = (uint32_t)aq_min_u64(AQ_ATTN_STATS_KEYS, run->len - run->key);
     for (uint32_t i = 0; i < n; i += VEC_LANES)
         vec_store_n(score + i, vec_load(s->total + i), n - i);
@@ -306,21 +308,23 @@ static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq
 }
 
 /* Tiles are numbered by sequence, then from its first keys (which most queries see) to its last,
- * then by head. */
+ * then by row of sums. */
 VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_t tile,
                        uint32_t worker)
 {
     const struct aq_attn *a = job->a;
     const struct aq_attn_seq *seq = a->seqs;
-    uint32_t tiles = key_tiles(a, seq);
-    while (tile >= tiles * a->kv_heads) {
-        tile -= tiles * a->kv_heads;
+    uint32_t tiles = key_tiles(a, seq), rows = aq_attn_stats_rows(a), each = rows / a->kv_heads;
+    while (tile >= tiles * rows) {
+        tile -= tiles * rows;
         tiles = key_tiles(a, ++seq);
     }
-    struct stats_run run = {.a = a, .seq = seq, .head = tile % a->kv_heads};
+    struct stats_run run = {.a = a, .seq = seq, .row = tile % rows};
+    run.head = run.row / each;
+    run.g = run.row % each;
     run.len = aq_attn_len(seq, run.head);
-    run.key = tile / a->kv_heads * AQ_ATTN_STATS_KEYS;
-    run.group = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    run.key = tile / rows * AQ_ATTN_STATS_KEYS;
+    run.group = aq_attn_stats_group(a);
     run.band = aq_attn_band(a);
     if (run.key >= run.len)
         return;
@@ -360,7 +364,7 @@ void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
     struct stats_job job = {.ex = ex, .a = a};
     uint32_t tiles = 0;
     for (uint32_t i = 0; i < a->seq_count; i++)
-        tiles += key_tiles(a, &a->seqs[i]) * a->kv_heads;
+        tiles += key_tiles(a, &a->seqs[i]) * aq_attn_stats_rows(a);
     static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
         [AQ_F32] = stats_tile_f32, [AQ_F16] = stats_tile_f16, [AQ_BF16] = stats_tile_bf16,
         [AQ_Q8] = stats_tile_q8,   [AQ_Q4] = stats_tile_q4,

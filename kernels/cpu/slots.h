@@ -20,6 +20,17 @@ static inline void aq_slots_assert(const struct aq_attn *a, const struct aq_attn
     assert(a->rule.victim == AQ_ATTN_BY_POSITION || s->slots.score);
 }
 
+/* The score of a slot of a head; of all heads where they choose together. */
+static inline float aq_slots_score(const struct aq_attn *a, const struct aq_attn_seq *s,
+                                   uint32_t head, uint32_t slot)
+{
+    const float *score = s->slots.score + slot;
+    float sum = score[(a->rule.together ? 0 : (size_t)head) * s->slots.stride];
+    for (uint32_t h = 1; a->rule.together && h < a->kv_heads; h++)
+        sum += score[(size_t)h * s->slots.stride];
+    return aq_slots_rank(sum);
+}
+
 /* See aq_kv_victim_fn. */
 static inline uint32_t aq_slots_victim(const struct aq_attn *a, const struct aq_attn_seq *s,
                                        uint32_t head)
@@ -27,20 +38,30 @@ static inline uint32_t aq_slots_victim(const struct aq_attn *a, const struct aq_
     aq_slots_assert(a, s);
     uint32_t len = aq_attn_len(s, head), end = aq_attn_victim_end(s), best = UINT32_MAX;
     const uint32_t *position = s->slots.position + (size_t)head * s->slots.stride;
-    const float *score = s->slots.score + (size_t)head * s->slots.stride;
+    float lowest = 0;
     for (uint32_t j = 0; j < len; j++) {
         if (position[j] < a->rule.sinks || position[j] >= end)
             continue;
         bool better = best == UINT32_MAX;
-        if (!better && a->rule.victim == AQ_ATTN_BY_POSITION)
-            better = position[j] > position[best];
-        else if (!better) {
-            float x = aq_slots_rank(score[j]), y = aq_slots_rank(score[best]);
-            better = x < y || (x == y && position[j] < position[best]);
+        if (a->rule.victim == AQ_ATTN_BY_POSITION) {
+            best = better || position[j] > position[best] ? j : best;
+            continue;
         }
+        float score = aq_slots_score(a, s, head, j);
+        better = better || score < lowest || (score == lowest && position[j] < position[best]);
         best = better ? j : best;
+        lowest = better ? score : lowest;
     }
     return best;
+}
+
+/* The victim of all heads of a sequence, where they choose together. */
+static inline void aq_slots_victim_together(const struct aq_attn *a, const struct aq_attn_seq *s)
+{
+    assert(!s->len_step);
+    uint32_t victim = aq_slots_victim(a, s, 0);
+    for (uint32_t h = 0; h < a->kv_heads; h++)
+        s->slots.victim[h] = victim;
 }
 
 #endif

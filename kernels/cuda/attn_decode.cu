@@ -384,6 +384,7 @@ AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const 
     const struct aq_attn_rule *rule = &p->a.rule;
     const struct aq_attn_slots *slots = &b->s->slots;
     uint32_t group = p->a.q_per_kv, heads = rule->group == AQ_ATTN_FIRST ? 1 : group;
+    bool choose = slots->victim && !rule->together;
     size_t row = static_cast<size_t>(b->head) * slots->stride;
     struct aq_cu_victim victim = aq_cu_victim_start(rule, b->s);
     for (uint32_t j = threadIdx.x; j < b->len; j += blockDim.x) {
@@ -404,10 +405,10 @@ AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const 
         }
         if (slots->score)
             slots->score[row + j] = v;
-        if (slots->victim)
+        if (choose)
             aq_cu_victim_consider(&victim, rule, v, slots->position[row + j], j);
     }
-    if (!slots->victim)
+    if (!choose)
         return;
     uint32_t slot = aq_cu_victim_of_block(victim, shared);
     if (threadIdx.x == 0)

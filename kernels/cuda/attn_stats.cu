@@ -82,6 +82,18 @@ AQ_DEVICE_FN float row_weight(const struct aq_attn *a, uint32_t rows, uint32_t r
     return rule->group == AQ_ATTN_MEAN ? w / static_cast<float>(a->q_per_kv) : w;
 }
 
+/* The row of sums of a block: its KV head, and the query heads that count. */
+struct sum_row {
+    uint32_t row, head, g, heads;
+};
+
+AQ_DEVICE_FN struct sum_row row_of(const struct aq_attn *a, uint32_t row)
+{
+    uint32_t each = a->rule.group == AQ_ATTN_EACH ? a->q_per_kv : 1;
+    bool one = a->rule.group == AQ_ATTN_EACH || a->rule.group == AQ_ATTN_FIRST;
+    return {row, row / each, row % each, one ? 1 : a->q_per_kv};
+}
+
 AQ_DEVICE_FN float log_sum_at(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t row,
                               uint32_t q_head)
 {
@@ -215,10 +227,10 @@ AQ_DEVICE_FN void load_keys(const struct aq_attn *a, const struct aq_attn_seq *s
 
 /* The lanes of a key together; key by key. */
 template <uint32_t D>
-AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t head, uint32_t first,
+AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t row, uint32_t first,
                              uint32_t len, const struct lane_keys<D> *w)
 {
-    float *to = s->slots.score + static_cast<size_t>(head) * s->slots.stride;
+    float *to = s->slots.score + static_cast<size_t>(row) * s->slots.stride;
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) {
         float v = w->sum[j / 2][j % 2];
@@ -230,7 +242,7 @@ AQ_DEVICE_FN void store_sums(const struct aq_attn_seq *s, uint32_t head, uint32_
     }
 }
 
-/* A grid of (128 keys, KV heads, sequences). */
+/* A grid of (128 keys, rows of sums, sequences). */
 template <enum aq_dtype C, uint32_t D>
 __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
 {
@@ -239,7 +251,8 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
     struct notes *notes = reinterpret_cast<struct notes *>(tiles + WARPS * tile_units);
     const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
-    uint32_t head = blockIdx.y, len = aq_cu_len(s, head), warp = threadIdx.x / AQ_CU_WARP;
+    const struct sum_row sums = row_of(a, blockIdx.y);
+    uint32_t head = sums.head, len = aq_cu_len(s, head), warp = threadIdx.x / AQ_CU_WARP;
     uint32_t block_first = blockIdx.x * WARPS * AQ_HEAD_BLOCK_SLOTS;
     if (block_first >= len)
         return;
@@ -248,17 +261,17 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
     struct lane_keys<D> w;
     load_keys<D>(a, s, head, first, len, tiles + warp * tile_units, &w);
     struct rows r = rows_for(a, s, len, block_first, last);
-    uint32_t heads = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
+    uint32_t heads = sums.heads, q_head = head * a->q_per_kv + sums.g;
     uint32_t row = r.begin / TILE_ROWS * TILE_ROWS, group = 0, turn = 0;
     __syncthreads(); /* all of K is in registers */
     if (row < r.end)
-        stage_queries<C, D>(a, s, head, head * a->q_per_kv, row, r, tiles, notes);
+        stage_queries<C, D>(a, s, head, q_head, row, r, tiles, notes);
     while (row < r.end) {
         uint32_t next_group = group + 1 < heads ? group + 1 : 0;
         uint32_t next_row = next_group ? row : row + TILE_ROWS, other = turn ^ 1;
         __syncthreads(); /* this turn's is there; the other's is done with */
         if (next_row < r.end)
-            stage_queries<C, D>(a, s, head, head * a->q_per_kv + next_group, next_row, r,
+            stage_queries<C, D>(a, s, head, q_head + next_group, next_row, r,
                                 tiles + other * tile_units, notes + other);
         if (first < len) {
             add_head<C, D>(a, &w, tiles + turn * tile_units, notes + turn, first, !group);
@@ -269,18 +282,19 @@ __global__ void __launch_bounds__(THREADS) stats_tile(struct aq_attn p)
         group = next_group;
         turn = other;
     }
-    store_sums<D>(s, head, first, len, &w);
+    store_sums<D>(s, sums.row, first, len, &w);
 }
 
 /* ---- plain ---- */
 
-/* A grid of (head-blocks, KV heads, sequences). */
+/* A grid of (head-blocks, rows of sums, sequences). */
 __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
 {
     AQ_SHARED(float, keys); /* [32][dim + 1] */
     const struct aq_attn *a = &p;
     const struct aq_attn_seq *s = &a->seqs[blockIdx.z];
-    uint32_t head = blockIdx.y, len = aq_cu_len(s, head), dim = a->head_dim;
+    const struct sum_row sums = row_of(a, blockIdx.y);
+    uint32_t head = sums.head, len = aq_cu_len(s, head), dim = a->head_dim;
     uint32_t first = blockIdx.x * AQ_HEAD_BLOCK_SLOTS, lane = aq_cu_lane();
     if (first >= len)
         return;
@@ -291,7 +305,6 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
             aq_cu_kv_load(block, a->kv_dtype, dim, i / dim, i % dim);
     __syncthreads();
     struct rows r = rows_for(a, s, len, first, first + slots - 1);
-    uint32_t heads = a->rule.group == AQ_ATTN_FIRST ? 1 : a->q_per_kv;
     const float *k = keys + lane * (dim + 1);
     float sum = 0;
     for (uint32_t i = r.begin + threadIdx.x / AQ_CU_WARP; i < r.end; i += WARPS) {
@@ -299,8 +312,8 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
         if (lane >= slots || !counts(a, seen, first + lane))
             continue;
         float c = 0;
-        for (uint32_t g = 0; g < heads; g++) {
-            size_t q_head = static_cast<size_t>(head) * a->q_per_kv + g;
+        for (uint32_t g = 0; g < sums.heads; g++) {
+            size_t q_head = static_cast<size_t>(head) * a->q_per_kv + sums.g + g;
             const float *q = a->q + (s->row + static_cast<size_t>(i)) * a->q_stride + q_head * dim;
             float x = 0;
             for (uint32_t d = 0; d < dim; d++)
@@ -317,7 +330,7 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
         return;
     for (uint32_t w = 1; w < WARPS; w++)
         sum += keys[w * AQ_CU_WARP + lane];
-    s->slots.score[static_cast<size_t>(head) * s->slots.stride + first + lane] = sum;
+    s->slots.score[static_cast<size_t>(sums.row) * s->slots.stride + first + lane] = sum;
 }
 
 /* ---- launchers ---- */
@@ -338,12 +351,14 @@ static int launch(const struct aq_cuda_exec *ex, const struct aq_attn *a, dim3 g
 int aq_cuda_attn_stats(const struct aq_cuda_exec *ex, const struct aq_attn *a)
 {
     assert(a->rule.victim && a->log_sum_exp && a->head_dim <= PLAIN_DIM_MAX);
-    assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
+    assert(a->rule.group != AQ_ATTN_MAX_OF_SUMS);
+    uint32_t rows = a->kv_heads * (a->rule.group == AQ_ATTN_EACH ? a->q_per_kv : 1);
+    assert(rows <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
     if (!a->seq_count || !a->reach.len)
         return 0;
     bool tiles = aq_cu_tile_takes(ex, a);
     uint32_t keys = AQ_HEAD_BLOCK_SLOTS * (tiles ? WARPS : 1);
-    dim3 grid(aq_cu_div_up(a->reach.len, keys), a->kv_heads, a->seq_count);
+    dim3 grid(aq_cu_div_up(a->reach.len, keys), rows, a->seq_count);
     if (tiles)
         return a->kv_dtype == AQ_BF16 ? launch<AQ_BF16>(ex, a, grid) : launch<AQ_F16>(ex, a, grid);
     size_t floats = aq_max_u64(AQ_HEAD_BLOCK_SLOTS * (a->head_dim + 1), THREADS);

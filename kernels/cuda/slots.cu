@@ -15,10 +15,14 @@ __global__ void __launch_bounds__(VICTIM_THREADS) choose_victim(struct aq_attn a
         return;
     struct aq_cu_victim v = aq_cu_victim_start(&a.rule, s);
     size_t row = static_cast<size_t>(head) * s->slots.stride;
-    for (uint32_t j = threadIdx.x; j < aq_cu_len(s, head); j += blockDim.x)
-        aq_cu_victim_consider(&v, &a.rule,
-                              a.rule.victim == AQ_ATTN_BY_POSITION ? 0 : s->slots.score[row + j],
-                              s->slots.position[row + j], j);
+    for (uint32_t j = threadIdx.x; j < aq_cu_len(s, head); j += blockDim.x) {
+        float score = 0;
+        if (a.rule.victim == AQ_ATTN_BY_SCORE)
+            score = s->slots.score[(a.rule.together ? 0 : row) + j];
+        for (uint32_t h = 1; a.rule.together && h < a.kv_heads; h++)
+            score += s->slots.score[static_cast<size_t>(h) * s->slots.stride + j];
+        aq_cu_victim_consider(&v, &a.rule, score, s->slots.position[row + j], j);
+    }
     uint32_t slot = aq_cu_victim_of_block(v, shared);
     if (threadIdx.x == 0)
         s->slots.victim[head] = slot;

@@ -420,6 +420,47 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     }
 }
 
+/* Prompts ranked by their last queries, apart and together, or by their keys; and one victim for
+ * all heads. */
+static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
+{
+    enum { VOCAB = 4096, CONTEXT = 128 };
+    static const struct aq_kv_options options[] = {
+        {.policy = "snapkv", .budget = {AQ_KV_SLOTS, 10, 0}, .observe_given = true, .observe = 4},
+        {.policy = "snapkv",
+         .budget = {AQ_KV_SLOTS, 10, 0},
+         .observe_given = true,
+         .observe = 4,
+         .pool_given = true,
+         .pool = AQ_KV_POOL_MAX,
+         .pool_width = 3,
+         .pool_order_given = true,
+         .group_given = true,
+         .group = AQ_ATTN_MAX_OF_SUMS},
+        {.policy = "tova", .budget = {AQ_KV_SLOTS, 9, 0}},
+        {.policy = "knorm", .budget = {AQ_KV_SLOTS, 7, 0}},
+        {.policy = "keydiff", .budget = {AQ_KV_SHARE, 0, 0.5}},
+    };
+    static const struct random_model model = {RANDOM_LLAMA, 2, 96, 6, 2, 16, VOCAB, CONTEXT, 2};
+    char trained[sizeof(rig.model)];
+    (void)state;
+    memcpy(trained, rig.model, sizeof(trained));
+    snprintf(rig.model, sizeof(rig.model), "%s/ranked", rig.root);
+    random_model_write(rig.model, &model, 61);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(options); i++) {
+        struct output cpu[PROMPTS], gpu[PROMPTS];
+        struct setup s = {.compute = AQ_F32, .weights = AQ_F32, .kv = AQ_F32};
+        assert_int_equal(aq_kv_policy_resolve(&s.policy, &options[i], NULL), 0);
+        run(cpu, &s, true);
+        for (int p = (int)i % 2; p < EVERYWHERE; p += 2) {
+            s.place = &places[p];
+            run(gpu, &s, true);
+            expect_near(gpu, cpu, 1e-3f, options[i].policy);
+        }
+    }
+    memcpy(rig.model, trained, sizeof(trained));
+}
+
 /* The module's kernels for rotary positions, norms of heads, gates, shared heads and windows. */
 static void other_families_are_near_the_cpu(void **state)
 {
@@ -784,6 +825,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(every_format_is_near_the_cpu),
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
+    cmocka_unit_test(prompts_ranked_otherwise_are_near_the_cpu),
     cmocka_unit_test(other_families_are_near_the_cpu),
     cmocka_unit_test(quantised_checkpoints_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),

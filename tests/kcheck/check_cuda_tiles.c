@@ -233,6 +233,35 @@ static void check_sums(struct kc *kc, const struct kc_attn_shape *shape, bool ex
     free_scales(&x);
 }
 
+/* Sums of each query head are those of the first one, the others being left out in front of it. */
+static void check_each(struct kc *kc, const struct kc_attn_shape *shape)
+{
+    static struct rig x;
+    make_rig(kc, &x, shape, false);
+    uint32_t heads = shape->kv_heads * shape->q_per_kv, stride = x.score.stride;
+    struct kc_out each = kc_out(kc, AQ_F32, shape->seqs * heads, stride, stride);
+    struct aq_attn a = call_of(&x, false);
+    memset(each.got, 0, (size_t)each.rows * stride * sizeof(float));
+    memset(each.ref, 0, (size_t)each.rows * stride * sizeof(float));
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        x.t.seq[i].slots.score = (float *)each.got + (size_t)i * heads * stride;
+    a.rule.group = AQ_ATTN_EACH;
+    kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
+    for (uint32_t g = 0; g < shape->q_per_kv; g++) {
+        memset(x.score.got, 0, (size_t)x.score.rows * stride * sizeof(float));
+        a = call_of(&x, false);
+        a.rule.group = AQ_ATTN_FIRST;
+        a.q += g * shape->head_dim;
+        a.log_sum_exp += g;
+        kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
+        for (uint32_t r = 0; r < x.score.rows; r++)
+            memcpy((float *)each.ref + ((size_t)r * shape->q_per_kv + g) * stride,
+                   (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
+    }
+    kc_same(kc, &each);
+}
+
 /* ---- independence ---- */
 
 /* The last rows of one sequence, computed alone, are the bits that they are among all; so are the
@@ -337,6 +366,11 @@ static void check_dim(struct kc *kc, enum aq_dtype kv, uint32_t dim)
         shape.seqs = 3;
         shape.holds_rows = true;
         check_alone(kc, &shape);
+    }
+    if (kc_begin(kc, KC_CUDA_SLOT, "tiles_sums_each_%s_d%u", name, dim)) {
+        struct kc_attn_shape shape = shape_of(kc, kv, dim);
+        shape.holds_rows = true;
+        check_each(kc, &shape);
     }
     for (uint32_t g = 0; g < KC_ATTN_GROUPS; g++) {
         if (kc_begin(kc, KC_CUDA_SLOT, "tiles_heads_%s_x%u_d%u", name, kc_attn_groups[g], dim)) {

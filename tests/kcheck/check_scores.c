@@ -316,6 +316,39 @@ static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *sha
     }
 }
 
+/* Column sums of each query head are those of the first one alone, the others being left out in
+ * front of it. */
+static void check_stats_each(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
+{
+    static struct scored x;
+    make_scored(kc, &x, shape, window);
+    save_log_sums(kc, &x);
+    struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max)};
+    uint32_t heads = shape->kv_heads * shape->q_per_kv, stride = x.t.seq[0].slots.stride;
+    struct kc_out each = kc_out(kc, AQ_F32, shape->seqs * heads, stride, stride);
+    struct aq_attn a = call_of(&x, 0, shape->seqs, false);
+    a.pairs = pairs;
+    a.rule.group = AQ_ATTN_EACH;
+    memset(each.got, 0, (size_t)each.rows * stride * sizeof(float));
+    memset(each.ref, 0, (size_t)each.rows * stride * sizeof(float));
+    for (uint32_t i = 0; i < shape->seqs; i++)
+        x.t.seq[i].slots.score = (float *)each.got + (size_t)i * heads * stride;
+    kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
+    for (uint32_t g = 0; g < shape->q_per_kv; g++) {
+        memset(x.score.got, 0, (size_t)x.score.rows * stride * sizeof(float));
+        a = call_of(&x, 0, shape->seqs, false);
+        a.pairs = pairs;
+        a.rule.group = AQ_ATTN_FIRST;
+        a.q += g * shape->head_dim;
+        a.log_sum_exp += g;
+        kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
+        for (uint32_t r = 0; r < x.score.rows; r++)
+            memcpy((float *)each.ref + ((size_t)r * shape->q_per_kv + g) * stride,
+                   (float *)x.score.got + (size_t)r * stride, stride * sizeof(float));
+    }
+    kc_same(kc, &each);
+}
+
 /* ---- cases ---- */
 
 static struct kc_attn_shape shape_of(struct kc *kc, const struct size *size, size_t dtype,
@@ -377,6 +410,20 @@ static void check_heads(struct kc *kc)
             else
                 check_decode(kc, &shape, window);
         }
+    }
+}
+
+/* Groups of every size, in every format in turn. */
+static void check_each(struct kc *kc)
+{
+    for (uint32_t g = 1; g <= 16; g++) {
+        struct size size = {1 + g % 3, g, g % 2 ? 24 : 64};
+        size_t d = g % AQ_ARRAY_LEN(kv_dtypes);
+        if (!kc_begin(kc, KC_SLOT(attn_stats), "attn_stats_each_%s_x%u",
+                      aq_dtype_name(kv_dtypes[d]), g))
+            continue;
+        struct kc_attn_shape shape = shape_of(kc, &size, d, true);
+        check_stats_each(kc, &shape, g % 4 ? NO_WINDOW : g / 4 % KC_ATTN_WINDOWS);
     }
 }
 
@@ -489,6 +536,7 @@ static void check(struct kc *kc)
         check_windows(kc, d);
     }
     check_heads(kc);
+    check_each(kc);
     check_long(kc);
 }
 

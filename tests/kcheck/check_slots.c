@@ -97,6 +97,44 @@ static void check_victim_drawn(struct kc *kc, uint32_t len)
     }
 }
 
+/* Of heads that choose together: those of one head whose scores are their sums. */
+static void check_victim_together(struct kc *kc, uint32_t heads, uint32_t len)
+{
+    uint32_t stride = (uint32_t)aq_align_up(len, 32);
+    float *score = kc_bytes(kc, (size_t)heads * stride * sizeof(*score));
+    float *sum = kc_bytes(kc, stride * sizeof(*sum));
+    uint32_t *position = kc_bytes(kc, (size_t)heads * stride * sizeof(*position));
+    uint32_t *victim = kc_bytes(kc, (heads + 1) * sizeof(*victim));
+    for (uint32_t draw = 0; draw < 20; draw++) {
+        for (uint32_t j = 0; j < len; j++) {
+            sum[j] = 0;
+            for (uint32_t h = 0; h < heads; h++) {
+                position[h * stride + j] = (j * 7 + draw) % len;
+                score[h * stride + j] =
+                    draw % 2 ? (float)kc_below(kc, 3) : 1e-3f * (float)kc_below(kc, 999);
+                sum[j] = h ? sum[j] + score[h * stride + j] : score[j];
+            }
+        }
+        struct aq_attn_seq seq = {.slots = {score, position, victim, stride},
+                                  .len = &len,
+                                  .rows = 1,
+                                  .position = len,
+                                  .recent = kc_below(kc, 3)};
+        struct aq_attn a = sequence_of(&seq, kc_below(kc, 2), false);
+        a.kv_heads = heads;
+        a.rule.together = 1;
+        kc_new(kc)->kv_victim(kc_exec(kc, 0), &a);
+        seq.slots.score = sum;
+        seq.slots.victim = victim + heads;
+        a.kv_heads = 1;
+        a.rule.together = 0;
+        kc_ref(kc)->kv_victim(kc_exec(kc, 0), &a);
+        for (uint32_t h = 0; h < heads; h++)
+            kc_expect(kc, victim[h] == victim[heads], "draw %u, head %u: slot %d goes, expected %d",
+                      draw, h, (int)victim[h], (int)victim[heads]);
+    }
+}
+
 static void check_victims(struct kc *kc)
 {
     if (kc_begin(kc, KC_SLOT(kv_victim), "kv_victim_by_hand"))
@@ -105,6 +143,11 @@ static void check_victims(struct kc *kc)
     for (size_t i = 0; i < AQ_ARRAY_LEN(lens); i++) {
         if (kc_begin(kc, KC_SLOT(kv_victim), "kv_victim_%u", lens[i]))
             check_victim_drawn(kc, lens[i]);
+    }
+    for (uint32_t heads = 1; heads <= 16; heads++) {
+        uint32_t len = lens[heads % AQ_ARRAY_LEN(lens)];
+        if (kc_begin(kc, KC_SLOT(kv_victim), "kv_victim_together_x%u_%u", heads, len))
+            check_victim_together(kc, heads, len);
     }
 }
 

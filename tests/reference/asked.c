@@ -37,16 +37,33 @@ static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
     return n > o->sinks ? n : o->sinks;
 }
 
-static enum ref_group group_of(const struct aq_kv_options *o)
+static enum ref_group group_of(const struct asked *a)
 {
+    const struct aq_kv_options *o = &a->options;
     if (!o->group_given)
-        return REF_SUM;
+        return a->variant == REF_SNAPKV ? REF_MEAN : REF_SUM;
     switch (o->group) {
     case AQ_ATTN_MEAN: return REF_MEAN;
     case AQ_ATTN_MAX: return REF_MAX;
     case AQ_ATTN_FIRST: return REF_FIRST;
+    case AQ_ATTN_MAX_OF_SUMS: return REF_MAX_OF_SUMS;
     default: return REF_SUM;
     }
+}
+
+/* Shares are of the prompt alone; of too small a budget the last tokens take all. */
+static void tell_grow(struct ref_policy *p, const struct asked *a, uint32_t n)
+{
+    const struct aq_kv_options *o = &a->options;
+    uint32_t budget = amount_of(&o->budget, n);
+    p->recent = a->variant == REF_SNAPKV ? o->observe_given ? o->observe : 32 : 0;
+    p->recent = p->recent < budget ? p->recent : budget;
+    p->heavy = budget - p->recent;
+    p->sinks = o->sinks < p->heavy ? o->sinks : p->heavy;
+    p->observe = p->recent;
+    p->pool = !o->pool_given ? 5 : o->pool ? o->pool_width : 1;
+    p->pool_largest = o->pool_given && o->pool == AQ_KV_POOL_MAX;
+    p->pool_each = !o->pool_order_given || o->pool_first;
 }
 
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
@@ -55,7 +72,7 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
     uint32_t budget = amount_of(&o->budget, n + g), heavy = amount_of(&o->heavy, n + g),
              recent = amount_of(&o->recent, n + g);
     struct ref_policy p = {
-        .variant = a->variant, .group = group_of(o), .heavy = heavy, .recent = recent};
+        .variant = a->variant, .group = group_of(a), .heavy = heavy, .recent = recent};
     switch (a->variant) {
     case REF_FULL: break;
     case REF_ADAKV:
@@ -82,6 +99,13 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
         p.heavy = p.heavy < 2 ? 2 : p.heavy;
         break;
     case REF_HF: break;
+    case REF_SNAPKV:
+    case REF_KNORM:
+    case REF_KEYDIFF: tell_grow(&p, a, n); break;
+    case REF_TOVA:
+        p.heavy = budget;
+        p.observe = 1;
+        break;
     }
     return p;
 }
@@ -100,13 +124,46 @@ static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, u
     o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
 }
 
+/* Policies that cut prompts by ranks of their own. */
+static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    static const char *const names[] = {"snapkv", "snapkv", "tova", "knorm", "keydiff"};
+    static const enum ref_variant variants[] = {REF_SNAPKV, REF_SNAPKV, REF_TOVA, REF_KNORM,
+                                                REF_KEYDIFF};
+    uint64_t draw = 50;
+    struct asked a = {.options = {.policy = names[kind]}, .variant = variants[kind]};
+    struct aq_kv_options *o = &a.options;
+    uint32_t observe = 1 + DRAW(12);
+    o->budget = DRAW(2) ? asked_share((1 + DRAW(100)) / 100.0) : asked_slots(2 + DRAW(24));
+    if (a.variant == REF_SNAPKV) {
+        o->observe_given = true;
+        o->observe = observe;
+        if (o->budget.unit == AQ_KV_SLOTS)
+            o->budget.slots += observe;
+        o->pool_given = DRAW(4) > 0;
+        o->pool = (enum aq_kv_pool)DRAW(3);
+        o->pool_width = 1 + 2 * DRAW(6);
+        o->pool_order_given = o->pool_given && o->pool != AQ_KV_POOL_NONE;
+        o->pool_first = DRAW(2);
+    }
+    if (a.variant != REF_TOVA && DRAW(3) == 0) {
+        o->sinks_given = true;
+        o->sinks = DRAW(3);
+    }
+    return a;
+#undef DRAW
+}
+
 struct asked asked_draw(uint64_t seed, uint64_t i)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
     uint64_t draw = 0;
-    uint32_t kind = (uint32_t)(i % 10), heavy = DRAW(12), recent = 1 + DRAW(12);
+    uint32_t kind = (uint32_t)(i % ASKED_KINDS), heavy = DRAW(12), recent = 1 + DRAW(12);
     struct asked a = {0};
     struct aq_kv_options *o = &a.options;
+    if (kind >= 10)
+        return draw_ranked(seed, i, kind - 10);
     switch (kind) {
     case 0:
         o->policy = "h2o";
@@ -167,11 +224,17 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
 void asked_group(struct asked *a, uint64_t draw)
 {
     static const enum aq_attn_group groups[] = {AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX,
-                                                AQ_ATTN_FIRST};
-    if (a->variant == REF_FULL || a->variant == REF_WINDOW)
+                                                AQ_ATTN_FIRST, AQ_ATTN_MAX_OF_SUMS};
+    struct aq_kv_options *o = &a->options;
+    bool snapkv = a->variant == REF_SNAPKV;
+    if (a->variant == REF_FULL || a->variant == REF_WINDOW || a->variant > REF_SNAPKV)
         return;
-    a->options.group_given = true;
-    a->options.group = groups[draw / 10 % AQ_ARRAY_LEN(groups)]; /* the kind is draw % 10 */
+    o->group_given = true;
+    o->group = groups[draw / ASKED_KINDS % (snapkv ? 5 : 4)]; /* the kind is the remainder */
+    if (snapkv && o->group == AQ_ATTN_MAX) { /* of each query: in front of a pool */
+        o->pool_order_given = !o->pool_given || o->pool != AQ_KV_POOL_NONE;
+        o->pool_first = false;
+    }
 }
 
 struct aq_kv_policy asked_resolve(const struct asked *a, char text[128])

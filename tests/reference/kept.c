@@ -4,7 +4,9 @@
 #include "tests/reference/reference.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static uint32_t max_u32(uint32_t a, uint32_t b)
 {
@@ -289,6 +291,164 @@ static void adakv_arrives(const struct ref_policy *p, struct ref_head *h, uint32
     h->kept[victim] = false;
 }
 
+/* ---- snapkv: the prompt's last tokens choose (SnapKV, arXiv 2404.14469) ----
+ * What the last w = `recent` of a prompt's n tokens give to a key in front of them is summed for
+ * each query head, and pooled: the mean of the sums of the k keys around it, of which those outside
+ * [0, n - w) are 0, or the largest of those inside.  Then the query heads that share a head of k
+ * and v are taken together, or they are so before.  The H best stay, and the w.  Nothing is dropped
+ * any more. */
+
+static double together(const struct ref_policy *p, const double *x, uint32_t count, size_t stride)
+{
+    double sum = 0, most = x[0];
+    for (uint32_t g = 0; g < count; g++) {
+        sum += x[g * stride];
+        most = fmax(most, x[g * stride]);
+    }
+    switch (p->group) {
+    case REF_MEAN: return sum / count;
+    case REF_MAX_OF_SUMS: return most;
+    case REF_FIRST: return x[0];
+    default: return sum;
+    }
+}
+
+/* y[j] = x[j] and its neighbours, pooled. */
+static void pool(const struct ref_policy *p, double *y, const double *x, uint32_t end)
+{
+    int64_t reach = p->pool / 2;
+    for (int64_t j = 0; j < end; j++) {
+        double sum = 0, most = x[j];
+        for (int64_t i = j - reach; i <= j + reach; i++) {
+            sum += i >= 0 && i < end ? x[i] : 0;
+            most = fmax(most, i >= 0 && i < end ? x[i] : most);
+        }
+        y[j] = p->pool_largest ? most : sum / p->pool;
+    }
+}
+
+static void snapkv_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    uint32_t end = n - p->recent;
+    keep_all(h, n);
+    if (n <= p->heavy + p->recent)
+        return;
+    double *pooled = calloc((size_t)(h->group + 1) * n, sizeof(*pooled));
+    double *one = pooled + (size_t)h->group * n;
+    assert(pooled);
+    /* Where group is the largest of each query, it has been taken, and summed in `score`. */
+    if (p->group == REF_MAX) {
+        pool(p, pooled, h->score, end);
+        memcpy(one, pooled, end * sizeof(*one));
+    } else if (p->pool_each) {
+        for (uint32_t g = 0; g < h->group; g++)
+            pool(p, pooled + (size_t)g * n, h->each + (size_t)g * h->room, end);
+        for (uint32_t j = 0; j < end; j++)
+            one[j] = together(p, pooled + j, h->group, n);
+    } else {
+        for (uint32_t j = 0; j < end; j++)
+            pooled[j] = together(p, h->each + j, h->group, h->room);
+        pool(p, one, pooled, end);
+    }
+    memcpy(h->score, one, end * sizeof(*one));
+    keep_strongest(h, p->sinks, end, p->heavy - p->sinks);
+    free(pooled);
+}
+
+static void grow_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t,
+                          uint32_t n, const double *p)
+{
+}
+
+/* ---- tova: what the newest token attends to (TOVA, arXiv 2401.06104) ----
+ * A layer keeps H tokens, the same in all heads: after the prompt those that its last token gives
+ * most to, over all heads.  A new token attends, and then the one that it gave least to is dropped,
+ * be it itself. */
+
+static void tova_drop(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t end)
+{
+    for (uint32_t j = 0; j < end; j++) {
+        double sum = 0;
+        for (uint32_t a = 0; a < count; a++)
+            sum += h[a].score[j];
+        for (uint32_t a = 0; a < count; a++)
+            h[a].score[j] = sum;
+    }
+    for (uint32_t a = 0; a < count; a++)
+        keep_strongest(&h[a], 0, end, p->heavy);
+}
+
+static void tova_layer_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                                 uint32_t n)
+{
+    for (uint32_t a = 0; a < count; a++) {
+        keep_all(&h[a], n);
+        for (uint32_t j = 0; j < n; j++)
+            h[a].score[j] = together(p, h[a].each + j, h[a].group, h[a].room);
+    }
+    if (n > p->heavy)
+        tova_drop(p, h, count, n);
+}
+
+static void tova_attended(const struct ref_policy *policy, struct ref_head *h, uint32_t t,
+                          uint32_t n, const double *p)
+{
+    memcpy(h->score, p, (t + 1) * sizeof(*p));
+}
+
+static void tova_layer_attended(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                                uint32_t t)
+{
+    if (count_kept(h, t + 1) > p->heavy)
+        tova_drop(p, h, count, t + 1);
+}
+
+/* ---- knorm, keydiff: what keys are by themselves (arXiv 2406.11430, arXiv 2504.15364) ----
+ * Of a prompt stay the H shortest keys; or the H whose cosine with the mean of all keys' directions
+ * is lowest.  Nothing is dropped any more. */
+
+static double length_of(const double *x, uint32_t dim)
+{
+    double square = 0;
+    for (uint32_t d = 0; d < dim; d++)
+        square += x[d] * x[d];
+    return sqrt(square);
+}
+
+static void cut_by_keys(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+    if (n > p->heavy)
+        keep_strongest(h, p->sinks, n, p->heavy - p->sinks);
+}
+
+static void knorm_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        h->score[j] = -length_of(h->k + (size_t)j * h->dim, h->dim);
+    cut_by_keys(p, h, n);
+}
+
+static void keydiff_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    double *mean = calloc(h->dim, sizeof(*mean));
+    assert(mean);
+    for (uint32_t j = 0; j < n; j++) {
+        const double *k = h->k + (size_t)j * h->dim;
+        for (uint32_t d = 0; d < h->dim; d++)
+            mean[d] += k[d] / length_of(k, h->dim) / n;
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        const double *k = h->k + (size_t)j * h->dim;
+        double product = 0;
+        for (uint32_t d = 0; d < h->dim; d++)
+            product += k[d] * mean[d];
+        h->score[j] = -product / length_of(k, h->dim) / length_of(mean, h->dim);
+    }
+    free(mean);
+    cut_by_keys(p, h, n);
+}
+
 /* ---- table ---- */
 
 const struct ref_stages *ref_stages(enum ref_variant v)
@@ -301,6 +461,10 @@ const struct ref_stages *ref_stages(enum ref_variant v)
         [REF_FLEXGEN] = {flexgen_prefilled, NULL, full_arrives, flexgen_attended},
         [REF_HF] = {hf_prefilled, NULL, full_arrives, hf_attended},
         [REF_ADAKV] = {NULL, adakv_layer_prefilled, adakv_arrives, h2o_attended},
+        [REF_SNAPKV] = {snapkv_prefilled, NULL, full_arrives, grow_attended},
+        [REF_TOVA] = {NULL, tova_layer_prefilled, full_arrives, tova_attended, tova_layer_attended},
+        [REF_KNORM] = {knorm_prefilled, NULL, full_arrives, grow_attended},
+        [REF_KEYDIFF] = {keydiff_prefilled, NULL, full_arrives, grow_attended},
     };
     return &stages[v];
 }

@@ -183,6 +183,10 @@ static void attend_group(const struct ref_run *r, uint32_t layer, uint32_t a, ui
     }
     for (uint32_t j = 0; j <= t; j++)
         p[j] = of_group(r->policy.group, all + j, each, t + 1);
+    if (t < r->prompt && t + r->policy.observe >= r->prompt) {
+        for (uint32_t i = 0; i < each * (t + 1); i++)
+            ref_head(r, layer, a)->each[i / (t + 1) * r->room + i % (t + 1)] += all[i];
+    }
     free(all);
 }
 
@@ -228,6 +232,10 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         h->k = take((size_t)room * m->head_dim, sizeof(*h->k));
         h->v = take((size_t)room * m->head_dim, sizeof(*h->v));
         h->score = take(room, sizeof(*h->score));
+        h->group = m->heads / m->kv_heads;
+        h->room = room;
+        h->dim = m->head_dim;
+        h->each = take((size_t)h->group * room, sizeof(*h->each));
         h->kept = take(room, sizeof(*h->kept));
         h->heavy = take(room, sizeof(*h->heavy));
         h->ring = take(room, sizeof(*h->ring));
@@ -244,6 +252,7 @@ void ref_run_close(struct ref_run *r)
         free(h->k);
         free(h->v);
         free(h->score);
+        free(h->each);
         free(h->kept);
         free(h->heavy);
         free(h->ring);
@@ -265,7 +274,8 @@ static void prefill_attention(struct ref_run *r, uint32_t layer, uint32_t n, dou
             h->kept[j] = true;
         for (uint32_t i = 0; i < n; i++) {
             attend_group(r, layer, a, i, q + i * width, p);
-            for (uint32_t j = 0; j <= i; j++)
+            bool counts = !r->policy.observe || i + r->policy.observe >= n;
+            for (uint32_t j = 0; j <= i && counts; j++)
                 h->score[j] = decay * h->score[j] + p[j];
         }
     }
@@ -312,7 +322,7 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
 struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy *policy)
 {
     assert(full->policy.variant == REF_FULL && full->policy.decay == policy->decay);
-    assert(full->policy.group == policy->group);
+    assert(full->policy.group == policy->group && full->policy.observe == policy->observe);
     assert(full->count == full->prompt);
     const struct ref_model *m = full->m;
     struct ref_run *r = open_run(m, policy, full->room);
@@ -323,6 +333,7 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
         memcpy(to->k, from->k, (size_t)r->prompt * m->head_dim * sizeof(*to->k));
         memcpy(to->v, from->v, (size_t)r->prompt * m->head_dim * sizeof(*to->v));
         memcpy(to->score, from->score, r->prompt * sizeof(*to->score));
+        memcpy(to->each, from->each, (size_t)from->group * r->room * sizeof(*to->each));
     }
     cut_prompt(r);
     return r;
@@ -349,6 +360,8 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
             attend_group(r, layer, a, t, q, p);
             stages->attended(&r->policy, h, t, r->prompt, p);
         }
+        if (stages->layer_attended)
+            stages->layer_attended(&r->policy, ref_head(r, layer, 0), m->kv_heads, t);
         apply_rest(m, &m->layer[layer], q, x, work);
     }
     if (logits)

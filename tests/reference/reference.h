@@ -21,10 +21,14 @@ enum ref_variant {
     REF_FLEXGEN, /* heavy = K: a ring of recent tokens, forced promotion */
     REF_HF,      /* attends one more than heavy + recent, then drops */
     REF_ADAKV,   /* h2o whose heads of a layer share `heavy` tokens each among them */
+    REF_SNAPKV,  /* of the prompt, the last `recent` tokens and what they attend to; then all */
+    REF_TOVA,    /* `heavy` tokens that the newest one attends to, the same in all heads */
+    REF_KNORM,   /* of the prompt, the `heavy` shortest keys; then all */
+    REF_KEYDIFF, /* of the prompt, the `heavy` keys least like the others; then all */
 };
 
 /* What a head of k and v counts as its score, of what several query heads give it. */
-enum ref_group { REF_SUM, REF_MEAN, REF_MAX, REF_FIRST };
+enum ref_group { REF_SUM, REF_MEAN, REF_MAX, REF_FIRST, REF_MAX_OF_SUMS };
 
 struct ref_policy {
     enum ref_variant variant;
@@ -35,13 +39,20 @@ struct ref_policy {
     uint32_t sinks, grace;
     double decay;
     uint32_t floor; /* adakv: heavy tokens that each head keeps for itself */
+    /* snapkv: how many tokens around one have a say in its score: their mean, or the largest; of
+     * each query head, or of their group. */
+    uint32_t pool;
+    bool pool_largest, pool_each;
+    uint32_t observe; /* how many last queries of the prompt count; 0: all */
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
 struct ref_head {
     double *k, *v; /* [positions][head_dim] */
     double *score; /* attention received; frozen when dropped */
-    bool *kept;    /* seen by the query of this step, or by the next one */
+    double *each;  /* [query heads of the group][positions]: of the last `observe` queries */
+    uint32_t group, room, dim;
+    bool *kept; /* seen by the query of this step, or by the next one */
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
     uint32_t slots; /* adakv: tokens that it may keep */
@@ -58,6 +69,9 @@ struct ref_stages {
     /* It gave probabilities p[0..t], 0 where a key is not kept. */
     void (*attended)(const struct ref_policy *policy, struct ref_head *h, uint32_t t, uint32_t n,
                      const double *p);
+    /* All of a layer's `count` heads have attended; NULL: nothing is decided then. */
+    void (*layer_attended)(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                           uint32_t t);
 };
 const struct ref_stages *ref_stages(enum ref_variant v);
 

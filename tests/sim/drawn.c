@@ -219,6 +219,20 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
      .sinks = 2,
      .grace = 11,
      .decay = 0.9},
+    {.policy = "snapkv", .budget = SLOTS(33)},
+    {.policy = "snapkv",
+     .budget = SHARE(0.3),
+     .observe_given = true,
+     .observe = 5,
+     .pool_given = true,
+     .pool = AQ_KV_POOL_MAX,
+     .pool_width = 7,
+     .group_given = true,
+     .group = AQ_ATTN_MAX_OF_SUMS},
+    {.policy = "tova", .budget = SLOTS(20)},
+    {.policy = "tova", .budget = SHARE(0.4)},
+    {.policy = "knorm", .budget = SLOTS(9)},
+    {.policy = "keydiff", .budget = SHARE(0.5), .sinks_given = true, .sinks = 2},
 };
 
 static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
@@ -232,12 +246,37 @@ static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
     return a;
 }
 
+/* Options of a policy that ranks prompts in a way of its own; likewise. */
+static void draw_ranked(struct aq_kv_options *o, struct dice *d)
+{
+    o->budget = draw_amount(d, true);
+    o->sinks_given = roll(d, 4) == 0;
+    o->sinks = o->sinks_given ? (uint32_t)roll(d, 4) : 0;
+    if (strcmp(o->policy, "snapkv"))
+        return;
+    o->observe_given = roll(d, 4) > 0;
+    o->observe = (uint32_t)roll(d, 20);
+    o->pool_given = roll(d, 2);
+    o->pool = (enum aq_kv_pool)roll(d, 3);
+    o->pool_width = 1 + 2 * (uint32_t)roll(d, 6);
+    o->pool_order_given = roll(d, 2);
+    o->pool_first = roll(d, 2);
+    o->group_given = roll(d, 2);
+    o->group = o->group_given ? (enum aq_attn_group)roll(d, 5) : AQ_ATTN_SUM;
+}
+
 /* Options of a policy that drops keys, of which some will not go together. */
 static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
 {
-    static const char *const names[] = {"h2o", "h2o:flexgen", "h2o:hf", "window", "heavy", "adakv"};
+    static const char *const names[] = {"h2o",   "h2o:flexgen", "h2o:hf", "window", "heavy",
+                                        "adakv", "snapkv",      "tova",   "knorm",  "keydiff"};
     bool hf = false;
     *o = (struct aq_kv_options){.policy = PICK(d, names)};
+    const struct aq_kv_score *by = &aq_kv_policy_find(o->policy)->prompt;
+    if (by->rows || by->source > AQ_KV_SOURCE_COLUMNS) {
+        draw_ranked(o, d);
+        return;
+    }
     hf = strcmp(o->policy, "h2o:hf") == 0;
     if (!hf)
         o->budget = draw_amount(d, roll(d, 4) > 0);

@@ -21,6 +21,8 @@ static void every_mask_gives_a_complete_table(void **state)
         assert_non_null(k.attn_stats);
         assert_non_null(k.kv_append);
         assert_non_null(k.kv_victim);
+        assert_non_null(k.kv_value);
+        assert_non_null(k.kv_key_value);
         assert_non_null(k.kv_select);
         assert_non_null(k.kv_move);
     }

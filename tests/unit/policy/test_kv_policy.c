@@ -67,18 +67,16 @@ static void assert_same_positions(const struct set *a, const struct set *b)
 struct rule {
     struct aq_kv_policy policy;
     struct aq_kv_limits limits;
-    struct aq_kv_keep keep;
-    struct aq_kv_overwrite overwrite;
     struct set kept;
 };
 
-static bool better(const struct aq_kv_keep *k, const struct set *s, uint32_t a, uint32_t b)
+static bool better(const struct rule *r, const struct set *s, uint32_t a, uint32_t b)
 {
     uint32_t pa = s->position[a], pb = s->position[b];
-    bool sink_a = pa < k->sinks, sink_b = pb < k->sinks;
+    bool sink_a = pa < r->limits.sinks, sink_b = pb < r->limits.sinks;
     if (sink_a != sink_b)
         return sink_a;
-    if (k->value == AQ_KV_BY_SCORE && s->score[a] != s->score[b])
+    if (r->policy.prompt.source != AQ_KV_SOURCE_POSITION && s->score[a] != s->score[b])
         return s->score[a] > s->score[b];
     return pa > pb;
 }
@@ -93,9 +91,9 @@ static void rule_prefill(struct rule *r, uint64_t seed, uint32_t n)
         return;
     for (uint32_t j = 0; j < n; j++) {
         uint32_t ahead = 0;
-        for (uint32_t i = 0; i < n - r->keep.recent; i++)
-            ahead += better(&r->keep, &all, i, j);
-        if (j >= n - r->keep.recent || ahead < r->keep.heavy)
+        for (uint32_t i = 0; i < n - r->limits.recent_prompt; i++)
+            ahead += better(r, &all, i, j);
+        if (j >= n - r->limits.recent_prompt || ahead < r->limits.heavy_prompt)
             put(&kept, j, all.score[j]);
     }
     r->kept = kept;
@@ -104,14 +102,14 @@ static void rule_prefill(struct rule *r, uint64_t seed, uint32_t n)
 static uint32_t rule_victim(const struct rule *r, uint32_t row)
 {
     const struct set *s = &r->kept;
-    const struct aq_kv_overwrite *o = &r->overwrite;
+    bool by_position = r->policy.decode.source == AQ_KV_SOURCE_POSITION;
     uint32_t victim = UINT32_MAX;
     for (uint32_t i = 0; i < s->count; i++) {
-        if (s->position[i] < o->sinks || s->position[i] + o->recent >= row + 1)
+        if (s->position[i] < r->limits.sinks || s->position[i] + r->limits.recent_decode >= row + 1)
             continue;
         if (victim == UINT32_MAX)
             victim = i;
-        else if (o->value == AQ_KV_BY_POSITION     ? s->position[i] > s->position[victim]
+        else if (by_position                       ? s->position[i] > s->position[victim]
                  : s->score[i] != s->score[victim] ? s->score[i] < s->score[victim]
                                                    : s->position[i] < s->position[victim])
             victim = i;
@@ -155,10 +153,6 @@ static struct rule rule_for(struct aq_kv_options o, uint32_t prompt, uint32_t ma
 {
     struct rule r = {.policy = resolved(o)};
     aq_kv_policy_limits(&r.limits, &r.policy, prompt, max_new);
-    if (aq_kv_policy_drops(&r.policy)) {
-        r.policy.desc->layer_prefill_end(&r.keep, &r.policy, &r.limits, 0);
-        r.policy.desc->layer_decode(&r.overwrite, &r.policy, &r.limits, 0);
-    }
     return r;
 }
 
@@ -360,12 +354,15 @@ static void sinks_and_young_keys_are_never_dropped(void **state)
 static void held_slots_are_those_of_the_rule(void **state)
 {
     static const char *const names[] = {"full",   "h2o",   "h2o:flexgen", "h2o:hf",
-                                        "window", "heavy", "adakv"};
+                                        "window", "heavy", "adakv",       "snapkv",
+                                        "tova",   "knorm", "keydiff"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         for (uint32_t n = 1; n < 40; n++) {
             struct aq_kv_options o = {.policy = names[i]};
             if (i > 0)
                 o.budget = slots(12);
+            o.observe_given = strcmp(names[i], "snapkv") == 0;
+            o.observe = 4;
             struct rule r = rule_for(o, n, 30);
             rule_prefill(&r, 600, n);
             assert_int_equal(aq_kv_limits_held(&r.limits, n, n), r.kept.count);
@@ -374,7 +371,7 @@ static void held_slots_are_those_of_the_rule(void **state)
                 rule_step(&r, 600, row);
                 dropped |= r.kept.count < row + 1;
                 assert_int_equal(aq_kv_limits_held(&r.limits, n, row + 1), r.kept.count);
-                assert_true(r.kept.count <= aq_kv_policy_slots_max(&r.policy, 40, 70));
+                assert_true(r.kept.count <= aq_kv_policy_slots_max(&r.policy, 40, 70, 30));
             }
             assert_int_equal(aq_kv_limits_drop(&r.limits, n, 30), dropped);
         }
@@ -487,15 +484,15 @@ static void decode_steps_count_as_the_options_say(void **state)
 {
     struct aq_kv_options o = {.policy = "h2o", .budget = slots(8)};
     struct rule r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_ATTN_SUM);
-    assert_true(r.overwrite.decay == 1);
+    assert_int_equal(r.policy.decode.group, AQ_ATTN_SUM);
+    assert_true(r.policy.decode.decay == 1);
     o.group_given = true;
     o.group = AQ_ATTN_MAX;
     o.decay = 0.5;
     r = rule_for(o, 20, 20);
-    assert_int_equal(r.overwrite.group, AQ_ATTN_MAX);
-    assert_true(r.overwrite.decay == 0.5f);
-    assert_int_equal(r.overwrite.stat, AQ_ATTN_PROB);
+    assert_int_equal(r.policy.decode.group, AQ_ATTN_MAX);
+    assert_true(r.policy.decode.decay == 0.5f);
+    assert_int_equal(r.policy.decode.stat, AQ_ATTN_PROB);
     (void)state;
 }
 
@@ -522,10 +519,26 @@ static void short_sequences_have_limits_too(void **state)
 static void a_workload_bounds_the_slots_of_its_sequences(void **state)
 {
     struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(64)});
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60), 60);
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 64);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60, 0), 60);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0), 64);
     p = (struct aq_kv_policy){0};
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600), 600);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0), 600);
+    /* Where only prompts are cut, new tokens come on top. */
+    p = resolved((struct aq_kv_options){.policy = "knorm", .budget = slots(64)});
+    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 100), 164);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 100), 150);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 0), 600);
+    for (uint32_t prompt = 1; prompt <= 60; prompt++) {
+        for (uint32_t max_new = 0; max_new <= 40; max_new++) {
+            struct aq_kv_limits l;
+            p = resolved((struct aq_kv_options){.policy = "keydiff", .budget = share(0.3)});
+            aq_kv_policy_limits(&l, &p, prompt, max_new);
+            uint32_t seen = prompt + (max_new ? max_new - 1 : 0);
+            uint32_t held = aq_kv_limits_held(&l, prompt, seen);
+            assert_true(held < l.slots); /* nothing is ever given up */
+            assert_true(held <= aq_kv_policy_slots_max(&p, 60, 100, 40));
+        }
+    }
     /* Whatever the prompt's part in it. */
     static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy", "adakv"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
@@ -535,10 +548,58 @@ static void a_workload_bounds_the_slots_of_its_sequences(void **state)
                 struct aq_kv_limits l;
                 aq_kv_policy_limits(&l, &p, prompt, total - prompt);
                 uint32_t held = aq_kv_limits_held(&l, prompt, total);
-                assert_true(held <= aq_kv_policy_slots_max(&p, 60, 90));
+                assert_true(held <= aq_kv_policy_slots_max(&p, 60, 90, 0));
             }
         }
     }
+    (void)state;
+}
+
+/* The pairs whose probabilities are computed once more: of the queries that count, with all keys
+ * that they see, and only where something is ranked by them. */
+static void statistics_count_the_queries_that_rank(void **state)
+{
+    static const struct {
+        struct aq_kv_options o;
+        uint32_t last; /* so many queries; 0: none */
+    } cases[] = {
+        {{.policy = "h2o", .budget = {AQ_KV_SLOTS, 8, 0}}, 50},
+        {{.policy = "h2o", .budget = {AQ_KV_SLOTS, 90, 0}}, 50},
+        {{.policy = "window", .budget = {AQ_KV_SLOTS, 8, 0}}, 0},
+        {{.policy = "tova", .budget = {AQ_KV_SLOTS, 8, 0}}, 1},
+        {{.policy = "tova", .budget = {AQ_KV_SLOTS, 50, 0}}, 0},
+        {{.policy = "snapkv", .budget = {AQ_KV_SLOTS, 40, 0}}, 32},
+        {{.policy = "snapkv", .budget = {AQ_KV_SHARE, 0, 0.2}}, 10},
+        {{.policy = "snapkv", .budget = {AQ_KV_SLOTS, 50, 0}}, 0},
+        {{.policy = "knorm", .budget = {AQ_KV_SLOTS, 8, 0}}, 0},
+        {{.policy = "full"}, 0},
+    };
+    for (size_t c = 0; c < AQ_ARRAY_LEN(cases); c++) {
+        struct rule r = rule_for(cases[c].o, 50, 10);
+        uint64_t pairs = 0;
+        for (uint32_t i = 50 - cases[c].last; i < 50; i++)
+            pairs += i + 1;
+        assert_int_equal(aq_kv_policy_stat_pairs(&r.policy, &r.limits, 50), pairs);
+    }
+    (void)state;
+}
+
+/* A share is of the prompt alone where new tokens come on top, and of both where they do not. */
+static void budgets_of_prompts_leave_the_new_tokens_out(void **state)
+{
+    struct aq_kv_options o = {.policy = "snapkv", .budget = share(0.4)};
+    struct aq_kv_limits l = limits_of(o, 100, 50);
+    assert_int_equal(l.keep_prompt, 40);
+    assert_int_equal(l.recent_prompt, 32);
+    assert_int_equal(l.heavy_prompt, 8);
+    assert_int_equal(l.slots, 90);
+    l = limits_of(o, 50, 50); /* too few for those that choose: they are what stays */
+    assert_int_equal(l.recent_prompt, 20);
+    assert_int_equal(l.heavy_prompt, 0);
+    o.policy = "tova";
+    l = limits_of(o, 100, 50);
+    assert_int_equal(l.heavy_prompt, 60);
+    assert_int_equal(l.slots, 61);
     (void)state;
 }
 
@@ -598,6 +659,57 @@ static void options_that_contradict_each_other_are_refused(void **state)
             "--kv-decay");
     refused((struct aq_kv_options){.policy = "window", .budget = slots(8), .heavy = slots(2)},
             "--kv-heavy");
+    (void)state;
+}
+
+static void ranks_of_prompts_take_options_of_their_own(void **state)
+{
+    struct aq_kv_options o = {.policy = "snapkv", .budget = slots(64)};
+#define WITH(...) ((struct aq_kv_options){.policy = "snapkv", .budget = slots(64), __VA_ARGS__})
+    refused((struct aq_kv_options){.policy = "snapkv"}, "snapkv: expected --kv-budget");
+    refused((struct aq_kv_options){.policy = "snapkv", .budget = slots(32)}, "the last 32 tokens");
+    refused(WITH(.observe_given = true), "--kv-observe 0");
+    refused(WITH(.observe_given = true, .observe = 64), "--kv-observe below it");
+    refused(WITH(.pool_given = true, .pool = AQ_KV_POOL_AVG, .pool_width = 4), "odd width");
+    refused(WITH(.pool_given = true, .pool_order_given = true), "--kv-pool none");
+    refused(WITH(.group_given = true, .group = AQ_ATTN_MAX), "--kv-pool-order group-first");
+    refused(WITH(.heavy = slots(9)), "--kv-heavy");
+    refused(WITH(.decay = 0.5), "--kv-decay");
+    refused(WITH(.sinks_given = true, .sinks = 33), "of which there are 32");
+#undef WITH
+    refused((struct aq_kv_options){.policy = "h2o", .budget = slots(64), .observe_given = true},
+            "--kv-policy h2o: --kv-observe");
+    refused((struct aq_kv_options){.policy = "window", .budget = slots(64), .pool_given = true},
+            "--kv-policy window: --kv-pool");
+    refused((struct aq_kv_options){.policy = "tova", .budget = slots(64), .pool_order_given = true},
+            "--kv-policy tova: --kv-pool-order");
+    refused((struct aq_kv_options){.policy = "h2o",
+                                   .budget = slots(64),
+                                   .group_given = true,
+                                   .group = AQ_ATTN_MAX_OF_SUMS},
+            "--kv-group max-of-sums");
+    refused((struct aq_kv_options){.policy = "tova", .budget = slots(64), .group_given = true},
+            "--kv-group");
+    refused((struct aq_kv_options){.policy = "knorm", .budget = slots(64), .group_given = true},
+            "--kv-group");
+    refused((struct aq_kv_options){.policy = "keydiff", .budget = slots(64), .recent = slots(4)},
+            "--kv-recent");
+    o.group_given = o.pool_given = o.pool_order_given = o.observe_given = true;
+    o.group = AQ_ATTN_MAX;
+    o.pool = AQ_KV_POOL_MAX;
+    o.pool_width = 7;
+    o.observe = 16;
+    struct aq_kv_policy p = resolved(o);
+    char text[160];
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
+                        "snapkv: budget 64, observe 16, pool max:7 group-first, group max");
+    assert_true(aq_kv_policy_values(&p) && !aq_kv_policy_each(&p));
+    o.group = AQ_ATTN_MAX_OF_SUMS;
+    p = resolved(o);
+    assert_true(aq_kv_policy_each(&p) && aq_kv_policy_grows(&p));
+    p = resolved((struct aq_kv_options){.policy = "snapkv", .budget = share(0.5)});
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p),
+                        "snapkv: budget 50%, observe 32, pool avg:5");
     (void)state;
 }
 
@@ -670,6 +782,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(decode_steps_count_as_the_options_say),
     cmocka_unit_test(short_sequences_have_limits_too),
     cmocka_unit_test(a_workload_bounds_the_slots_of_its_sequences),
+    cmocka_unit_test(statistics_count_the_queries_that_rank),
+    cmocka_unit_test(budgets_of_prompts_leave_the_new_tokens_out),
+    cmocka_unit_test(ranks_of_prompts_take_options_of_their_own),
     cmocka_unit_test(options_that_contradict_each_other_are_refused),
     cmocka_unit_test(variants_and_full_take_no_more_than_they_know),
     cmocka_unit_test(budgets_above_the_context_are_refused),

@@ -118,7 +118,7 @@ static void a_workload_bounds_heads_and_runs_of_its_sequences(void **state)
     enum { PROMPT = 60, TOTAL = 90 };
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct aq_kv_policy p = resolved(drawn(seed));
-        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL), heads = 1 + (uint32_t)seed % 6;
+        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL, 0), heads = 1 + (uint32_t)seed % 6;
         uint32_t runs = aq_kv_policy_runs(&p, all, heads);
         uint32_t head = aq_kv_policy_head_slots(&p, all, PROMPT, heads);
         for (uint32_t n = 1; n <= PROMPT; n++) {
@@ -186,7 +186,7 @@ static void keep_like_ada_kv(struct layer *l, const struct aq_kv_limits *k, uint
 }
 
 /* Is (h, j) worth more than (g, i)?  As kv_policy.h says it. */
-static bool better(const struct aq_kv_keep *k, uint64_t seed, uint32_t h, uint32_t j, uint32_t g,
+static bool better(const struct aq_kv_limits *k, uint64_t seed, uint32_t h, uint32_t j, uint32_t g,
                    uint32_t i)
 {
     if ((j < k->sinks) != (i < k->sinks))
@@ -196,7 +196,7 @@ static bool better(const struct aq_kv_keep *k, uint64_t seed, uint32_t h, uint32
     return j != i ? j > i : h < g;
 }
 
-static uint32_t rank_of(const struct aq_kv_keep *k, uint64_t seed, uint32_t old, uint32_t h,
+static uint32_t rank_of(const struct aq_kv_limits *k, uint64_t seed, uint32_t old, uint32_t h,
                         uint32_t j)
 {
     uint32_t rank = 0;
@@ -206,17 +206,17 @@ static uint32_t rank_of(const struct aq_kv_keep *k, uint64_t seed, uint32_t old,
 }
 
 /* The rule of kv_policy.h, as its comment says it. */
-static bool rule_keeps(const struct aq_kv_keep *k, const struct layer *l, uint64_t seed, uint32_t h,
-                       uint32_t j)
+static bool rule_keeps(const struct aq_kv_limits *k, const struct layer *l, uint64_t seed,
+                       uint32_t h, uint32_t j)
 {
-    uint32_t old = l->n - k->recent, ahead = 0;
-    if (j >= old || rank_of(k, seed, old, h, j) < k->floor)
+    uint32_t old = l->n - k->recent_prompt, ahead = 0;
+    if (j >= old || rank_of(k, seed, old, h, j) < k->floor_prompt)
         return true;
     for (uint32_t g = 0; g < l->heads; g++) {
         for (uint32_t i = 0; i < old; i++)
-            ahead += rank_of(k, seed, old, g, i) >= k->floor && better(k, seed, g, i, h, j);
+            ahead += rank_of(k, seed, old, g, i) >= k->floor_prompt && better(k, seed, g, i, h, j);
     }
-    return ahead < l->heads * (k->heavy - k->floor);
+    return ahead < l->heads * (k->heavy_prompt - k->floor_prompt);
 }
 
 static void heads_share_a_prompt_as_ada_kv_does(void **state)
@@ -226,18 +226,15 @@ static void heads_share_a_prompt_as_ada_kv_does(void **state)
         struct layer l = {.heads = 1 + (uint32_t)seed % 5, .n = 24 + (uint32_t)seed % 20};
         struct aq_kv_policy p = resolved(drawn(seed));
         struct aq_kv_limits limits;
-        struct aq_kv_keep keep;
         aq_kv_policy_limits(&limits, &p, l.n, 16);
         if (!aq_kv_limits_differ(&limits, l.n))
             continue;
-        p.desc->layer_prefill_end(&keep, &p, &limits, 0);
-        assert_int_equal(keep.scope, AQ_KV_PER_LAYER);
         keep_like_ada_kv(&l, &limits, seed);
         uint32_t all = 0;
         for (uint32_t h = 0; h < l.heads; h++) {
             uint32_t held = 0;
             for (uint32_t j = 0; j < l.n; j++) {
-                assert_int_equal(rule_keeps(&keep, &l, seed, h, j), l.kept[h][j]);
+                assert_int_equal(rule_keeps(&limits, &l, seed, h, j), l.kept[h][j]);
                 held += l.kept[h][j];
             }
             assert_true(held >= limits.recent_prompt + limits.floor_prompt);
@@ -258,10 +255,8 @@ static void the_smallest_head_has_a_victim_at_every_step(void **state)
     for (uint64_t seed = 0; seed < 200; seed++) {
         struct aq_kv_policy p = resolved(drawn(seed));
         struct aq_kv_limits l;
-        struct aq_kv_overwrite o;
         uint32_t n = 60, position[TOKENS_MAX + TOKENS_MAX], held = 0;
         aq_kv_policy_limits(&l, &p, n, 40);
-        p.desc->layer_decode(&o, &p, &l, 0);
         for (uint32_t j = 0; j < l.floor_prompt; j++)
             position[held++] = j;
         for (uint32_t j = n - l.recent_prompt; j < n; j++)
@@ -269,7 +264,7 @@ static void the_smallest_head_has_a_victim_at_every_step(void **state)
         for (uint32_t row = n; row < n + 40 && aq_kv_limits_differ(&l, n); row++) {
             uint32_t victim = UINT32_MAX;
             for (uint32_t i = 0; i < held; i++) { /* it may be any candidate: take the newest */
-                bool candidate = position[i] >= o.sinks && position[i] + o.recent < row + 1;
+                bool candidate = position[i] >= l.sinks && position[i] + l.recent_decode < row + 1;
                 if (candidate && (victim == UINT32_MAX || position[i] > position[victim]))
                     victim = i;
             }

@@ -98,9 +98,9 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     struct aq_admit_length seated[65];
     struct aq_admit_limits limits = {
         .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
-    static const char *const names[] = {"full", "h2o", "adakv"};
-    uint32_t count[3] = {0};
-    for (int small = 0; small < 3; small++) {
+    static const char *const names[] = {"full", "h2o", "adakv", "snapkv"};
+    uint32_t count[4] = {0};
+    for (int small = 0; small < 4; small++) {
         struct aq_kv_policy p = {0};
         struct aq_kv_limits kv;
         struct aq_kv_options o = {.policy = names[small],
@@ -114,6 +114,7 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
     assert_int_equal(count[0], 3);  /* 640 - 1 keys: 20 pages */
     assert_int_equal(count[1], 16); /* 128: 4 */
     assert_int_equal(count[2], 12); /* 12 heads of 128 together, each rounded up: 5 */
+    assert_int_equal(count[3], 8);  /* 102 of the prompt and 127 new ones: 8 in the end */
 }
 
 /* A seat of the model below, whose micro-batches take turns as the executor's do. */

@@ -116,7 +116,7 @@ static void run_draw(uint64_t seed, uint64_t number)
     drawn_kv(&d.opts, seed, number);
     drawn_plan(&d, seed, number, &rig.place);
     /* Nothing is computed but how many slots each head keeps, where that is for them to say. */
-    d.opts.replay = !aq_kv_policy_desc(&d.opts.kv)->ragged;
+    d.opts.replay = !aq_kv_policy_ragged(&d.opts.kv);
     if (aq_engine_open(&w.engine, &d.opts, &err) < 0)
         fail_msg("draw %llu: %s", (unsigned long long)number, err.text);
     if (aq_engine_plan(w.engine, &rig.crowd.work, &err) == 0) {

@@ -156,7 +156,7 @@ static void check_slots(const struct rig *r, uint32_t seat, uint32_t layer, bool
                              {(const uint8_t *)s.position, row},
                              {(const uint8_t *)s.victim, HEADS * sizeof(uint32_t)}};
     /* 50 slots, or of two heads that share as many each all but what the other keeps. */
-    assert_int_equal(s.stride, aq_kv_policy_desc(&r->plan.kv)->ragged ? 128 : 64);
+    assert_int_equal(s.stride, aq_kv_policy_ragged(&r->plan.kv) ? 128 : 64);
     assert_int_equal(s.score != NULL, scores);
     for (size_t i = 0; i < AQ_ARRAY_LEN(part); i++) {
         if (part[i].bytes)
