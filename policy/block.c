@@ -66,7 +66,8 @@ static uint64_t mean_slots(const struct aq_block_inputs *in)
     uint64_t total = aq_min_u64(aq_div_up(in->total_sum, in->sequences), in->total_max);
     uint64_t prompt = in->prompt_sum ? aq_div_up(in->prompt_sum, in->sequences) : in->prompt_max;
     prompt = aq_min_u64(prompt, total);
-    aq_kv_policy_limits(&l, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
+    aq_kv_policy_limits(&l, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt), 0,
+                        in->steps->layers);
     if (aq_kv_limits_differ(&l, (uint32_t)prompt))
         return AQ_HEAD_BLOCK_SLOTS *
                aq_kv_limits_runs(&l, in->steps->kv_heads, (uint32_t)prompt, (uint32_t)prompt);
@@ -326,7 +327,8 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         .kv_format = in->kv_format,
         .weight_format = in->weight_format,
         .prompt_max = in->prompt_max,
-        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max, in->new_max),
+        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max, in->new_max, 0,
+                                           in->steps->layers),
         .positions_max = in->total_max,
     };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;

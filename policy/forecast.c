@@ -244,7 +244,7 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
     uint32_t ops = block->program.op_count;
     m.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
     uint32_t max_new = (uint32_t)fmax(0, work->total - m.prompt);
-    aq_kv_policy_limits(&m.limits, &block->plan.kv, m.prompt, max_new);
+    aq_kv_policy_limits(&m.limits, &block->plan.kv, m.prompt, max_new, 0, work->steps->layers);
     m.drops = aq_kv_limits_drop(&m.limits, m.prompt, max_new);
     m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
     m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));

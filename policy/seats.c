@@ -79,7 +79,7 @@ struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *w
     /* The key of the last token is never computed. */
     t.last = who->prompt + (who->max_new ? who->max_new - 1 : 0);
     aq_kv_policy_limits(&t.limits, &s->opts.plan->kv, other ? who->kv_prompt : who->prompt,
-                        other ? who->kv_new : who->max_new);
+                        other ? who->kv_new : who->max_new, 0, s->opts.steps->layers);
     if (aq_kv_limits_differ(&t.limits, who->prompt))
         t.shared_runs =
             aq_kv_limits_runs(&t.limits, s->opts.steps->kv_heads, who->prompt, who->prompt);

@@ -271,7 +271,7 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
     uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
-    aq_kv_policy_limits(&limits, &o->in->kv, m->prompt, max_new);
+    aq_kv_policy_limits(&limits, &o->in->kv, m->prompt, max_new, 0, m->m->layers);
     m->held_prompt = aq_kv_limits_held(&limits, m->prompt, m->prompt);
     m->held = aq_kv_limits_held(&limits, m->prompt, seen);
     m->stat_pairs = (double)aq_kv_policy_stat_pairs(&o->in->kv, &limits, m->prompt);

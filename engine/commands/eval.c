@@ -163,7 +163,7 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **
     const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
     uint32_t prompt = aq_eval_windows_prompt(&v->w), fed = new_tokens(&v->w);
     struct aq_kv_limits l;
-    aq_kv_policy_limits(&l, p, prompt, fed);
+    aq_kv_policy_limits(&l, p, prompt, fed, 0, aq_engine_info(e)->layers);
     bool drops = aq_kv_limits_drop(&l, prompt, fed);
     uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1), most = 0;
     double sum = 0;

@@ -106,7 +106,7 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
         struct aq_kv_options o = {.policy = names[small],
                                   .budget = {.unit = AQ_KV_SHARE, .share = small ? 0.2 : 1}};
         assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
-        aq_kv_policy_limits(&kv, &p, 512, 128);
+        aq_kv_policy_limits(&kv, &p, 512, 128, 0, 1);
         struct aq_admit_length length = aq_admit_length_of(&kv, 12, 512, 128);
         while (count[small] < 64 && aq_admit_one(&limits, seated, count[small], 0, 512, length))
             count[small]++;
@@ -145,7 +145,7 @@ static void pages_last_while_micro_batches_take_turns(void **state)
     struct aq_kv_limits kv;
     struct aq_kv_policy p = {0};
     assert_int_equal(aq_kv_policy_resolve(&p, &(struct aq_kv_options){.policy = "full"}, NULL), 0);
-    aq_kv_policy_limits(&kv, &p, 64, 64);
+    aq_kv_policy_limits(&kv, &p, 64, 64, 0, 1);
     struct aq_admit_limits limits = {
         .pages = PAGES, .page_slots = SLOTS, .seats_free = 1, .prompt_tokens = 4096};
     struct aq_admit_length lengths[SEATS + 1];
