@@ -238,6 +238,17 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p)
     return p->desc ? p->desc : &policies[0];
 }
 
+struct aq_kv_policy aq_kv_policy_window(uint32_t slots)
+{
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_find("window");
+    return (struct aq_kv_policy){
+        .desc = desc,
+        .recent = {.unit = AQ_KV_SLOTS, .slots = slots},
+        .prompt = desc->prompt,
+        .decode = desc->decode,
+    };
+}
+
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new, uint32_t layer, uint32_t layers)
 {

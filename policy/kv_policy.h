@@ -136,6 +136,8 @@ const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
 /* "avg:5", "max:7", "none".  Returns dst. */
 const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
+/* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
+struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
