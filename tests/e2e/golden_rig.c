@@ -136,6 +136,8 @@ static void check(const struct golden *g, const struct golden_prompt *p, const s
 struct setup {
     const char *dir, *isa, *what;
     enum aq_dtype compute, kv;
+    /* NULL: all in memory; else beside an emulated device. */
+    const char *placement, *attention, *cache;
 };
 
 static void run_engine(const struct golden *g, const struct setup *s, struct output *output)
@@ -148,6 +150,13 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
                                   .isa = using_isa(s->isa),
                                   .host_memory = AQ_GIB,
                                   .refill = true};
+    if (s->placement) {
+        opts.placement = placed(s->placement);
+        opts.attention = attended(s->attention);
+        opts.emulate_device = 64 * AQ_MIB;
+        opts.cache_dir = s->cache;
+        opts.disk_dir_any = true;
+    }
     struct aq_workload w = {.sequences = g->prompt_count, .prompt_logprobs = true};
     struct aq_engine *e = NULL;
     struct aq_err err = {0};
@@ -174,13 +183,17 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
     aq_engine_close(e);
 }
 
-static void must_agree(const struct golden *g, const char *dir, const char *isa, const char *what)
+static void must_agree_in(const struct golden *g, const struct setup *s)
 {
     static struct output output[GOLDEN_PROMPTS_MAX];
-    const struct setup s = {dir, isa, what, AQ_F32, AQ_F32};
-    run_engine(g, &s, output);
+    run_engine(g, s, output);
     for (uint32_t i = 0; i < g->prompt_count; i++)
-        check(g, &g->prompt[i], &output[i], what);
+        check(g, &g->prompt[i], &output[i], s->what);
+}
+
+static void must_agree(const struct golden *g, const char *dir, const char *isa, const char *what)
+{
+    must_agree_in(g, &(struct setup){dir, isa, what, AQ_F32, AQ_F32, NULL, NULL, NULL});
 }
 
 /* ---- over all variants ---- */
@@ -274,10 +287,45 @@ void golden_from_a_store(const struct golden *g)
     assert_int_equal(temp_remove(scratch), 0);
 }
 
+static bool has_windows(const struct golden *g)
+{
+    struct aq_model_opts opts = {.dir = g->dir};
+    struct aq_model *model;
+    char text[80];
+    assert_int_equal(aq_model_open(&model, &opts, NULL), 0);
+    bool has = aq_kv_windows_text(text, sizeof(text), &model->steps);
+    aq_model_close(model);
+    return has;
+}
+
+bool golden_with_windows_in_every_place(const struct golden *g)
+{
+    static const struct {
+        const char *placement, *attention;
+    } places[] = {
+        {"weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device", "device"},
+        {"weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "device"},
+        {"weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host", "host"},
+        {"weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "split"},
+        {"weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host", "device"},
+        {"weights=50/0/50 kv=0/0/100 hidden=100/0/0 head=host", "host"},
+        {"weights=40/30/30 kv=25/25/50 hidden=100/0/0 head=device", "split"},
+    };
+    char cache[TEMP_PATH_MAX];
+    if (!has_windows(g))
+        return false;
+    temp_dir(cache, "golden");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(places); i++)
+        must_agree_in(g, &(struct setup){g->dir, NULL, places[i].placement, AQ_F32, AQ_F32,
+                                         places[i].placement, places[i].attention, cache});
+    assert_int_equal(temp_remove(cache), 0);
+    return true;
+}
+
 void golden_in_bf16(const struct golden *g, const struct golden_limits *limits)
 {
     static struct output output[GOLDEN_PROMPTS_MAX];
-    const struct setup s = {g->dir, NULL, "bf16", AQ_BF16, AQ_BF16};
+    const struct setup s = {g->dir, NULL, "bf16", AQ_BF16, AQ_BF16, NULL, NULL, NULL};
     double square = 0, count = 0;
     run_engine(g, &s, output);
     for (uint32_t n = 0; n < g->prompt_count; n++) {

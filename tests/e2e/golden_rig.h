@@ -29,6 +29,10 @@ void golden_on_every_isa(const struct golden *g);
 /* The same from packed stores of it, in each layout, and widened to f32. */
 void golden_from_a_store(const struct golden *g);
 
+/* The same beside an emulated device, with the KV cache on each tier, attended on each side.
+ * False: the model has no window, and nothing was run. */
+bool golden_with_windows_in_every_place(const struct golden *g);
+
 /* How far a run in bf16 may be from the logits, as shares of their deviation: one log-probability,
  * and the root mean square of all. */
 struct golden_limits {

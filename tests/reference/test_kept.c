@@ -391,6 +391,8 @@ static void random_models_keep_what_the_reference_keeps(void **state)
         {RANDOM_QWEN2, 2, 64, 4, 2, 16, 97, 80, 1.5f},
         {RANDOM_QWEN3, 2, 48, 7, 1, 16, 97, 80, 1.5f},
         {RANDOM_NEOX, 2, 64, 4, 4, 16, 97, 80, 2},
+        {RANDOM_MISTRAL, 3, 64, 6, 2, 12, 97, 80, 2, .window = 19, .full_layers = 5},
+        {RANDOM_MISTRAL, 3, 64, 4, 2, 16, 97, 80, 2, .window = 33, .full_layers = 2},
     };
     const char *draws = getenv("AQ_KEPT_DRAWS");
     uint32_t each = draws ? (uint32_t)atoi(draws) : TEST_SLOW ? 8 : 32;
@@ -601,10 +603,41 @@ static void heads_that_share_nothing_are_those_of_h2o(void **state)
     ref_model_close(m);
 }
 
+/* The longest sequence of a run decides whether layers with a window ever drop a key, and so how
+ * they keep them; a short one's bits do not tell. */
+static void windows_of_others_change_no_bit(void **state)
+{
+    struct random_model shape = {RANDOM_MISTRAL,  3, 64, 4, 2, 16, 97, 160, 2, .window = 60,
+                                 .full_layers = 2};
+    const char *dir = write_model(&shape, 23);
+    struct ref_model *m = ref_model_open(dir);
+    static const char *const names[] = {"full", "h2o", "window", "adakv"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        struct record alone, beside[2];
+        struct asked a = {.options = {.policy = names[i], .budget = asked_slots(16)}};
+        char text[128];
+        if (i == 0)
+            a.options.budget = (struct aq_kv_amount){0};
+        struct aq_kv_policy kv = asked_resolve(&a, text);
+        record_open(&alone, m, 5, WHOLE, WHOLE_FED);
+        record_open(&beside[0], m, 5, WHOLE, WHOLE_FED);
+        record_open(&beside[1], m, 6, 100, 30);
+        run_engine(dir, &kv, &alone, 1, 0);
+        run_engine(dir, &kv, beside, 2, 4); /* two seats */
+        assert_true(beside[1].dropped && alone.dropped == (i > 0));
+        expect_same(&beside[0], &alone);
+        record_close(&alone);
+        record_close(&beside[0]);
+        record_close(&beside[1]);
+    }
+    ref_model_close(m);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_models_keep_what_the_reference_keeps),
     cmocka_unit_test(the_trained_model_keeps_what_the_reference_keeps),
     cmocka_unit_test(windows_are_those_of_the_reference),
+    cmocka_unit_test(windows_of_others_change_no_bit),
     cmocka_unit_test(budgets_of_the_whole_sequence_change_no_bit),
     cmocka_unit_test(heads_that_share_nothing_are_those_of_h2o),
 };
