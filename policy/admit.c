@@ -1,44 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/admit.h"
 
-static uint64_t pages_at(const struct aq_admit_length *s, uint32_t passes, uint32_t page_slots)
+/* Pages of a sequence in all layers, after `passes` more passes. */
+static uint64_t pages_at(const struct aq_admit_limits *l, const struct aq_admit_length *of,
+                         uint32_t passes)
 {
-    return aq_div_up(aq_min_u64((uint64_t)s->now + passes, s->slots), page_slots);
+    uint64_t pages = 0;
+    for (uint32_t k = 0; k < l->kinds->count; k++)
+        pages += l->kinds->kind[k].layers *
+                 aq_div_up(aq_min_u64((uint64_t)of[k].now + passes, of[k].slots), l->page_slots);
+    return pages;
 }
 
-uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t count,
-                             uint32_t page_slots)
+static uint32_t passes_left(const struct aq_admit_length *of)
+{
+    return of->last - of->now;
+}
+
+uint64_t aq_admit_peak_pages(const struct aq_admit_limits *limits,
+                             const struct aq_admit_length *seated, uint32_t count)
 {
     /* The number of pages in use falls only when a sequence ends, so the peak is in the last pass
      * of some sequence: after last - now more passes. */
+    uint32_t kinds = limits->kinds->count;
     uint64_t peak = 0;
     for (uint32_t e = 0; e < count; e++) {
-        uint32_t passes = seated[e].last - seated[e].now;
+        uint32_t passes = passes_left(seated + (size_t)e * kinds);
         uint64_t pages = 0;
         for (uint32_t i = 0; i < count; i++) {
-            if (seated[i].last - seated[i].now >= passes)
-                pages += pages_at(&seated[i], passes, page_slots);
+            const struct aq_admit_length *of = seated + (size_t)i * kinds;
+            if (passes_left(of) >= passes)
+                pages += pages_at(limits, of, passes);
         }
         peak = aq_max_u64(peak, pages);
     }
     return peak;
 }
 
-bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
-                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
-                  struct aq_admit_length newcomer)
+bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_length *seated,
+                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens)
 {
     if (limits->seats_free == 0)
         return false;
     if (admitted_tokens > 0 && (uint64_t)admitted_tokens + prompt_tokens > limits->prompt_tokens)
         return false;
-    seated[count] = newcomer;
     /* The common case: all sequences fit at their longest, so no peak needs to be computed. */
     uint64_t most = 0;
-    for (uint32_t i = 0; i <= count; i++)
-        most += pages_at(&seated[i], seated[i].last - seated[i].now, limits->page_slots);
-    return most <= limits->pages ||
-           aq_admit_peak_pages(seated, count + 1, limits->page_slots) <= limits->pages;
+    for (uint32_t i = 0; i <= count; i++) {
+        const struct aq_admit_length *of = seated + (size_t)i * limits->kinds->count;
+        most += pages_at(limits, of, passes_left(of));
+    }
+    return most <= limits->pages || aq_admit_peak_pages(limits, seated, count + 1) <= limits->pages;
 }
 
 /* Heads that share their slots are full from the prompt on, and each rounds up for itself. */

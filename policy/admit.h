@@ -6,34 +6,34 @@
 #ifndef AQ_POLICY_ADMIT_H
 #define AQ_POLICY_ADMIT_H
 
-#include "policy/kv_policy.h"
+#include "policy/kv_kinds.h"
 
-/* The keys of one sequence over time: `now` slots after the coming pass, one more with each later
- * pass, but never more than `slots`, until last - now more passes are over; then the pages are
- * free.  now <= last. */
+/* The keys of one sequence over time, in a layer of one kind: `now` slots after the coming pass,
+ * one more with each later pass, but never more than `slots`, until last - now more passes are
+ * over; then the pages are free.  now <= last; last - now is the same for all kinds. */
 struct aq_admit_length {
     uint32_t now, last;
     uint32_t slots; /* fewer than `last` where keys are dropped; UINT32_MAX: no limit */
 };
 
-/* Most pages that are ever in use at once, pages of `page_slots` slots per layer-set.
- *   seated [count]; sequences end at the latest when they reach `last`.  O(count^2). */
-uint64_t aq_admit_peak_pages(const struct aq_admit_length *seated, uint32_t count,
-                             uint32_t page_slots);
-
 struct aq_admit_limits {
-    uint64_t pages;         /* of the pool */
-    uint32_t page_slots;    /* tokens a page holds (of each layer) */
-    uint32_t seats_free;    /* in this micro-batch */
-    uint32_t prompt_tokens; /* new prompt tokens this micro-batch may take in this pass */
+    uint64_t pages;                  /* of the pool */
+    uint32_t page_slots;             /* tokens of one layer that a page holds */
+    uint32_t seats_free;             /* in this micro-batch */
+    uint32_t prompt_tokens;          /* new prompt tokens this micro-batch may take in this pass */
+    const struct aq_kv_kinds *kinds; /* of the model's layers */
 };
 
-/* May the newcomer take a seat, given the sequences seated in the whole block and the prompt tokens
- * already admitted to this micro-batch for the pass?  A prompt longer than the token limit is
- * admitted alone.  seated [count + 1]: the last entry is workspace. */
-bool aq_admit_one(const struct aq_admit_limits *limits, struct aq_admit_length *seated,
-                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens,
-                  struct aq_admit_length newcomer);
+/* Most pages that are ever in use at once, in all layers together.
+ *   seated [count][kinds]; sequences end at the latest when they reach `last`.  O(count^2). */
+uint64_t aq_admit_peak_pages(const struct aq_admit_limits *limits,
+                             const struct aq_admit_length *seated, uint32_t count);
+
+/* May the newcomer, which is entry `count` of `seated`, take a seat, given the sequences seated in
+ * the whole block before it and the prompt tokens already admitted to this micro-batch for the
+ * pass?  A prompt longer than the token limit is admitted alone.  seated [count + 1][kinds]. */
+bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_length *seated,
+                  uint32_t count, uint32_t admitted_tokens, uint32_t prompt_tokens);
 /* Lengths of a sequence from its prompt on, under the limits of its KV policy and in a model with
  * kv_heads heads. */
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,

@@ -4,6 +4,7 @@
 #include "policy/registers.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 /* Numbers of one pass that the costs of a micro-batch's ops follow from. */
 struct pass {
@@ -96,18 +97,18 @@ static uint64_t kv_bytes(const struct pass *p, uint64_t keys)
 
 /* Bytes that a row reads and writes beside `keys` keys: scores are read and written, and positions
  * are read to choose the key to drop. */
-static uint64_t slot_bytes(const struct pass *p, uint64_t keys)
+static uint64_t slot_bytes(const struct pass *p, uint32_t kind, uint64_t keys)
 {
-    uint32_t bytes = aq_kv_policy_scores(&p->plan->kv)  ? 12
-                     : aq_kv_policy_drops(&p->plan->kv) ? 4
-                                                        : 0;
+    struct aq_kv_policy policy = aq_plan_kind_policy(p->plan, kind);
+    uint32_t bytes = aq_kv_policy_scores(&policy) ? 12 : aq_kv_policy_drops(&policy) ? 4 : 0;
     return keys * p->steps->kv_heads * bytes;
 }
 
 /* Statistics of a prompt read its keys, not its values, a second time. */
-static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *part)
+static uint64_t stat_bytes(const struct pass *p, const struct aq_part_shape *part,
+                           const struct aq_kv_work *kv)
 {
-    return part->stat_key_pairs ? kv_bytes(p, part->prefill_rows) / 2 : 0;
+    return kv->stat_key_pairs ? kv_bytes(p, part->prefill_rows) / 2 : 0;
 }
 
 /* A row's q, k and v, and the output of its heads. */
@@ -165,9 +166,17 @@ static struct aq_op_cost shared_product(const struct pass *p, const struct aq_op
     return c;
 }
 
+/* The kind of the layer whose KV an op attends or moves; 0 of other ops. */
+static uint32_t kind_of(const struct pass *p, const struct aq_op *op)
+{
+    const struct aq_step_desc *d = &p->steps->step[op->step];
+    return d->kind == AQ_STEP_ATTENTION ? p->plan->kinds.of[d->layer] : 0;
+}
+
 static struct aq_op_cost move_cost(const struct pass *p, const struct aq_op *op, uint64_t rows)
 {
     const struct aq_part_shape *part = &p->shape[op->micro_batch].part[op->part];
+    const struct aq_kv_work *kv = &part->kv[kind_of(p, op)];
     struct aq_op_cost c = {0};
     bool home = op->kind == AQ_OP_WRITE || op->kind == AQ_OP_D2H;
     switch ((enum aq_object)op->object) {
@@ -179,9 +188,9 @@ static struct aq_op_cost move_cost(const struct pass *p, const struct aq_op *op,
         break;
     case AQ_OBJECT_KV:
         if (op->kind == AQ_OP_READ || op->kind == AQ_OP_WRITE)
-            c.move_bytes = home ? part->write_bytes : part->read_bytes;
+            c.move_bytes = home ? kv->write_bytes : kv->read_bytes;
         else
-            c.move_bytes = home ? part->store_bytes : part->load_bytes;
+            c.move_bytes = home ? kv->store_bytes : kv->load_bytes;
         break;
     default: assert(!"an object that moves");
     }
@@ -193,9 +202,10 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     const struct aq_pass_shape *s = &p->shape[op->micro_batch];
     const struct aq_part_shape *part = &s->part[op->part];
     const struct aq_step_desc *step = &p->steps->step[op->step];
+    uint32_t kind = kind_of(p, op);
+    const struct aq_kv_work *kv = &part->kv[kind];
     enum aq_dtype format = p->plan->shape.weight_format;
     uint32_t rows = s->decode_rows + s->prefill_rows;
-    uint64_t pairs, keys, slots;
     if (op->of)
         return shared_product(p, op, rows);
     switch ((enum aq_op_kind)op->kind) {
@@ -211,11 +221,10 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
             .weights = format,
         };
     case AQ_OP_ATTN_PREFILL:
-        pairs = step->window ? part->window_pairs : part->prefill_key_pairs;
         return (struct aq_op_cost){
             .rows = part->prefill_rows,
-            .flops = (4 * pairs + 2 * part->stat_key_pairs) * p->width,
-            .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part),
+            .flops = (4 * kv->prefill_key_pairs + 2 * kv->stat_key_pairs) * p->width,
+            .memory_bytes = kv_bytes(p, part->prefill_rows) + stat_bytes(p, part, kv),
             .row_bytes = part->prefill_rows * attended_bytes(p),
             .heads = (uint64_t)part->prefill_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,
@@ -223,12 +232,10 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
         };
     case AQ_OP_ATTN_DEVICE:
     case AQ_OP_ATTN_HOST:
-        keys = step->window ? part->window_keys : part->decode_keys;
-        slots = step->window ? part->window_slots : part->decode_slots;
         return (struct aq_op_cost){
             .rows = part->decode_rows,
-            .flops = 4 * keys * p->width,
-            .memory_bytes = kv_bytes(p, slots) + slot_bytes(p, keys),
+            .flops = 4 * kv->decode_keys * p->width,
+            .memory_bytes = kv_bytes(p, kv->decode_slots) + slot_bytes(p, kind, kv->decode_keys),
             .row_bytes = part->decode_rows * attended_bytes(p),
             .heads = (uint64_t)part->decode_rows * p->steps->heads,
             .head_dim = p->steps->head_dim,
@@ -237,6 +244,31 @@ static struct aq_op_cost cost_of(const struct pass *p, const struct aq_op *op)
     case AQ_OP_HEAD: return products(p, op, s->logit_rows);
     case AQ_OP_TURN: return (struct aq_op_cost){.rows = s->logit_rows};
     default: return products(p, op, rows);
+    }
+}
+
+struct aq_pass_shape *aq_pass_shapes_new(const struct aq_plan *plan)
+{
+    uint32_t count = plan->shape.micro_batches, kinds = plan->kinds.count;
+    size_t each = (size_t)plan->part_count * kinds;
+    struct aq_pass_shape *shape =
+        calloc(1, count * (sizeof(*shape) + each * sizeof(struct aq_kv_work)));
+    for (uint32_t k = 0; shape && k < count; k++) {
+        struct aq_kv_work *work = (struct aq_kv_work *)(shape + count) + k * each;
+        for (uint32_t i = 0; i < plan->part_count; i++)
+            shape[k].part[i].kv = work + (size_t)i * kinds;
+    }
+    return shape;
+}
+
+void aq_pass_shape_clear(struct aq_pass_shape *s, const struct aq_plan *plan)
+{
+    s->decode_rows = s->prefill_rows = s->logit_rows = 0;
+    for (uint32_t i = 0; i < plan->part_count; i++) {
+        struct aq_part_shape *part = &s->part[i];
+        part->decode_rows = part->prefill_rows = 0;
+        for (uint32_t k = 0; k < plan->kinds.count; k++)
+            part->kv[k] = (struct aq_kv_work){0};
     }
 }
 

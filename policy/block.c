@@ -8,6 +8,7 @@
 #include "policy/move_sizes.h"
 #include "policy/registers.h"
 #include "policy/rotary.h"
+#include "policy/seats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -45,28 +46,32 @@ uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_
 }
 
 /* A page is a number of runs of 32 slots of all KV heads: at least 64 KiB, if that wastes at most 5
- * % of a sequence (half a page is lost on average). */
-static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *in)
+ * % of a sequence in any layer (half a page is lost on average). */
+static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *in,
+                        const struct aq_kv_kinds *kinds)
 {
     const struct aq_model_steps *m = in->steps;
     uint64_t run = aq_kv_block_bytes(in->kv_format, m->head_dim) * m->kv_heads;
-    uint32_t runs = 1;
-    while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= s->keys_max)
+    uint32_t runs = 1, least = kinds->slots;
+    for (uint32_t i = 0; i < kinds->count; i++)
+        least = kinds->kind[i].slots < least ? kinds->kind[i].slots : least;
+    while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= least)
         runs++;
     s->page_slots = AQ_HEAD_BLOCK_SLOTS * runs;
     s->page_bytes = run * runs;
     s->run_bytes = run;
 }
 
-/* Most slots that a sequence of mean length comes to hold, rounding of heads that share slots
- * included. */
-static uint64_t mean_slots(const struct aq_block_inputs *in)
+/* Most slots that a sequence of mean length comes to hold in layers of a kind, rounding of heads
+ * that share slots included. */
+static uint64_t mean_slots(const struct aq_block_inputs *in, const struct aq_kv_kinds *kinds,
+                           uint32_t kind)
 {
     struct aq_kv_limits l;
     uint64_t total = aq_min_u64(aq_div_up(in->total_sum, in->sequences), in->total_max);
     uint64_t prompt = in->prompt_sum ? aq_div_up(in->prompt_sum, in->sequences) : in->prompt_max;
     prompt = aq_min_u64(prompt, total);
-    aq_kv_policy_limits(&l, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
+    aq_kv_kind_limits(&l, kinds, kind, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
     if (aq_kv_limits_differ(&l, (uint32_t)prompt))
         return AQ_HEAD_BLOCK_SLOTS *
                aq_kv_limits_runs(&l, in->steps->kv_heads, (uint32_t)prompt, (uint32_t)prompt);
@@ -76,16 +81,18 @@ static uint64_t mean_slots(const struct aq_block_inputs *in)
 /* Pages of a tier's pool: for every seat at its longest, or, if the average length is known and
  * shorter, a quarter more than the average plus one longest sequence; admission stays within. */
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
-                           uint64_t seats)
+                           const struct aq_kv_kinds *kinds, uint64_t seats)
 {
-    uint64_t runs = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads);
-    uint64_t longest = aq_block_pages(s, in->steps->layers, runs * AQ_HEAD_BLOCK_SLOTS);
+    bool known = in->total_sum && in->sequences && seats;
+    uint64_t longest = 0, typical = 0;
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        const struct aq_kv_kind *k = &kinds->kind[i];
+        uint64_t mean = known ? mean_slots(in, kinds, i) + s->page_slots / 2 : 0;
+        longest += aq_block_pages(s, k->layers, (uint64_t)k->runs * AQ_HEAD_BLOCK_SLOTS);
+        typical += aq_block_pages(s, k->layers, mean);
+    }
     uint64_t all = seats * longest;
-    if (!in->total_sum || !in->sequences || !seats)
-        return all;
-    uint64_t mean = mean_slots(in) + s->page_slots / 2;
-    uint64_t typical = seats * aq_block_pages(s, in->steps->layers, mean) * 5 / 4 + longest;
-    return aq_min_u64(all, typical);
+    return known ? aq_min_u64(all, seats * typical * 5 / 4 + longest) : all;
 }
 
 /* ---- ledger ------------------------------------------------------------------------------ */
@@ -125,7 +132,9 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
 {
     const struct aq_block_shape *s = &p->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 672 +
+    uint64_t kinds = (seats + 1) * (p->kinds.count - 1ull) *
+                     (sizeof(struct aq_seat_kv) + sizeof(struct aq_admit_length));
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 672 + kinds +
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 
@@ -161,14 +170,13 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
 /* Scores, positions and victims of slots, in the memory of the side that attends. */
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
-    struct aq_kv_layout layout;
+    struct aq_kv_beside beside = aq_kv_beside_of(&b->plan, in->steps->kv_heads);
     uint64_t bytes[AQ_TIER_COUNT] = {0};
-    aq_kv_layout_slots(&layout, &b->plan, in->steps->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++) {
         const struct aq_part *p = &b->plan.part[i];
         bool device = in->separate && p->side == AQ_ATTEND_DEVICE;
         bytes[device ? AQ_DEVICE : AQ_HOST] +=
-            (uint64_t)p->count * b->plan.shape.micro_batches * in->steps->layers * layout.bytes;
+            (uint64_t)p->count * b->plan.shape.micro_batches * beside.slots_bytes;
     }
     add(&b->ledger, AQ_DEVICE, "kv scores", bytes[AQ_DEVICE]);
     add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
@@ -180,15 +188,16 @@ static void add_kv_beside(struct aq_block *b, const struct aq_block_inputs *in, 
 {
     const struct aq_plan *p = &b->plan;
     const struct aq_model_steps *m = in->steps;
+    struct aq_kv_beside beside = aq_kv_beside_of(p, m->kv_heads);
     struct aq_kv_delta_layout delta;
     uint64_t copied = 0;
     aq_kv_layout_delta(&delta, p, m->kv_heads);
-    for (uint32_t i = 0; i < p->part_count && aq_kv_policy_drops(&p->kv); i++) {
+    for (uint32_t i = 0; i < p->part_count; i++) {
         bool away = p->part[i].tier == AQ_HOST && p->part[i].side == AQ_ATTEND_DEVICE;
         copied += p->separate && away ? p->part[i].count * p->shape.micro_batches : 0;
     }
-    add(&b->ledger, AQ_HOST, "kv delta", disk_seats * m->layers * delta.bytes);
-    add(&b->ledger, AQ_HOST, "kv victims", copied * m->layers * m->kv_heads * 4);
+    add(&b->ledger, AQ_HOST, "kv delta", disk_seats * beside.dropping * delta.bytes);
+    add(&b->ledger, AQ_HOST, "kv victims", copied * beside.dropping * m->kv_heads * 4);
 }
 
 static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
@@ -207,7 +216,7 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
     add_kv_beside(b, in, seats[AQ_DISK]);
     add(&b->ledger, AQ_HOST, "kv tables", tables.bytes);
-    aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * m->layers * tables.runs * run);
+    aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * tables.runs * run);
 }
 
 static void add_gpu(struct aq_block *b, const struct aq_block_inputs *in)
@@ -320,9 +329,10 @@ void aq_block_close(struct aq_block *b)
     *b = (struct aq_block){0};
 }
 
-static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in,
-                      uint32_t seats_per_batch)
+static void shape_for(struct aq_block_shape *s, struct aq_kv_kinds *kinds,
+                      const struct aq_block_inputs *in, uint32_t seats_per_batch)
 {
+    aq_kv_kinds_of(kinds, &in->kv, in->steps, in->prompt_max, in->total_max, in->new_max);
     *s = (struct aq_block_shape){
         .micro_batch = seats_per_batch,
         .micro_batches = in->micro_batches ? in->micro_batches : 1,
@@ -330,7 +340,7 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
         .kv_format = in->kv_format,
         .weight_format = in->weight_format,
         .prompt_max = in->prompt_max,
-        .keys_max = aq_kv_policy_slots_max(&in->kv, in->prompt_max, in->total_max, in->new_max),
+        .keys_max = kinds->slots,
         .positions_max = in->total_max,
     };
     uint64_t cap = (uint64_t)seats_per_batch * in->prompt_max;
@@ -345,20 +355,19 @@ static void shape_for(struct aq_block_shape *s, const struct aq_block_inputs *in
     uint32_t head = in->tight ? AQ_BLOCK_TIGHT_HEAD_ROWS : AQ_BLOCK_HEAD_TILE_ROWS;
     s->tile_rows = (uint32_t)aq_min_u64(tile, s->rows_max);
     s->head_tile_rows = (uint32_t)aq_min_u64(head, s->rows_max);
-    choose_page(s, in);
+    choose_page(s, in, kinds);
 }
 
 void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats)
 {
     *ret = (struct aq_block_sizes){0};
-    shape_for(&ret->shape, in, seats);
+    shape_for(&ret->shape, &ret->kinds, in, seats);
     const struct aq_block_shape *s = &ret->shape;
-    uint64_t all = (uint64_t)seats * s->micro_batches * in->steps->layers;
-    uint64_t runs = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads);
+    uint64_t all = (uint64_t)seats * s->micro_batches;
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    ret->kv_memory = s->page_bytes * pool_pages(s, in, (uint64_t)seats * s->micro_batches);
-    ret->kv_tails = all * run;
-    ret->kv_disk = all * runs * run;
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all);
+    ret->kv_tails = all * in->steps->layers * run;
+    ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
 
 /* Bytes of a step's matrices that pass through the ring: of the matrices that ops of this kind use,
@@ -454,9 +463,10 @@ static void size_ring(struct aq_plan *p, const struct aq_block_inputs *in)
 
 /* Seats of a staged part: as many as fit a staging slot of moderate size, or of a smaller one where
  * slots of that size would take too much of their memory. */
-static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in)
+static uint32_t part_seats(const struct aq_block_shape *s, const struct aq_block_inputs *in,
+                           const struct aq_kv_kinds *kinds)
 {
-    uint64_t seat = aq_kv_policy_runs(&in->kv, s->keys_max, in->steps->kv_heads) * s->run_bytes;
+    uint64_t seat = kinds->runs * s->run_bytes;
     uint64_t room = in->budget[in->separate ? AQ_DEVICE : AQ_HOST] / STAGE_SHARE;
     uint64_t stage = aq_min_u64(AQ_BLOCK_STAGE_BYTES, aq_max_u64(STAGE_BYTES_MIN, room));
     uint64_t seats = aq_max_u64(1, stage / seat);
@@ -518,19 +528,19 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     p->alternate = in->alternate;
     p->workspaces = in->separate ? 2 : 1;
     p->kv_stages = p->hidden_slots = 2;
-    shape_for(&p->shape, in, seats);
+    shape_for(&p->shape, &p->kinds, in, seats);
     p->unpack = is_quantised(in->weight_format) && p->shape.micro_batches > 1;
     size_ring(p, in);
     double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
     p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
-    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in), reterr);
+    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in, &p->kinds), reterr);
     if (rc < 0)
         return rc;
     uint64_t tier_seats[AQ_TIER_COUNT] = {0};
     for (uint32_t i = 0; i < p->part_count; i++)
         tier_seats[p->part[i].tier] += (uint64_t)p->part[i].count * p->shape.micro_batches;
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
-        p->shape.page_count[t] = pool_pages(&p->shape, in, tier_seats[t]);
+        p->shape.page_count[t] = pool_pages(&p->shape, in, &p->kinds, tier_seats[t]);
     rc = build_program(b, in, reterr);
     if (rc == 0)
         fill_ledger(b, in);

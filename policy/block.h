@@ -78,10 +78,12 @@ void aq_block_close(struct aq_block *b);
 void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matrices,
                            uint64_t *ret_vectors);
 
-/* A block with `seats` seats in each micro-batch: its shape; the bytes of its KV, if all KV is in
- * memory or if all is on disk; and the tails that KV on disk keeps in host memory. */
+/* A block with `seats` seats in each micro-batch: its shape and the kinds of the model's layers;
+ * the bytes of its KV, if all KV is in memory or if all is on disk; and the tails that KV on disk
+ * keeps in host memory. */
 struct aq_block_sizes {
     struct aq_block_shape shape;
+    struct aq_kv_kinds kinds;
     uint64_t kv_memory, kv_disk, kv_tails;
 };
 void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in, uint32_t seats);
@@ -89,8 +91,8 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
 /* Chooses *ret.  The smallest buffers are taken only if no block fits with the usual ones.  Every
  * line of the ledger has the (rounded) bytes that aq_mem_alloc is called with.  -ENOBUFS: the
  * sentence says the shortfall and the largest block that fits, or that none does; -EINVAL: a
- * placement that does not add up, a ring that is too small, a KV policy that drops keys of a layer
- * with a window; -ENOMEM: this process ran out of memory, which says nothing about blocks. */
+ * placement that does not add up, a ring that is too small; -ENOMEM: this process ran out of
+ * memory, which says nothing about blocks. */
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *in, struct aq_err *reterr);
 
 /* The least block that the inputs allow, for saying how much memory is missing, so it need not fit:
@@ -116,7 +118,7 @@ struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_mo
  */
 uint64_t aq_block_rows_bytes(const struct aq_plan *p);
 
-/* Pages that a sequence with this many keys needs, all layers together. */
+/* Pages that a sequence with this many keys needs in `layers` layers. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);
 
 #endif

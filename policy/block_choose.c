@@ -364,24 +364,6 @@ static int refuse_least(const struct aq_block_inputs *given, struct aq_err *rete
     return rc == -ENOMEM ? aq_error(reterr, rc, "%s", least.text) : UNFIT;
 }
 
-/* A layer with a window counts it in slots, which are the tokens' places only as long as all keys
- * are kept. */
-static int check_windows(const struct aq_block_inputs *in, struct aq_err *reterr)
-{
-    const struct aq_model_steps *m = in->steps;
-    for (uint32_t j = 0; j < m->step_count && aq_kv_policy_drops(&in->kv); j++) {
-        const struct aq_step_desc *d = &m->step[j];
-        if (d->window && d->window < in->total_max)
-            return aq_error(reterr, -EINVAL,
-                            "--kv-policy: layer %u sees only the last %u of up to %u tokens of a "
-                            "sequence, and '%s' drops tokens, which such a layer would count "
-                            "wrongly; take 'full', or sequences of at most %u tokens",
-                            d->layer, d->window, in->total_max, aq_kv_policy_desc(&in->kv)->name,
-                            d->window);
-    }
-    return 0;
-}
-
 int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
                     struct aq_err *reterr)
 {
@@ -390,7 +372,6 @@ int aq_block_choose(struct aq_block *ret, const struct aq_block_inputs *given,
     const struct aq_block_inputs *in = given;
     struct aq_block b = {0};
     int rc = in->placement ? aq_placement_check(in->placement, reterr) : 0;
-    rc = rc < 0 ? rc : check_windows(in, reterr);
     rc = rc < 0 ? rc : choose(&b, in, reterr);
     if (rc == UNFIT) {
         tight.tight = true;

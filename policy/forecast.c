@@ -3,6 +3,7 @@
 
 #include "policy/kv_layout.h"
 #include "policy/seating.h"
+#include "policy/seats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -21,37 +22,53 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
     w->total = fmax(w->prompt + 1, known ? (double)in->total_sum / count : in->total_max);
 }
 
-/* Moves of KV of equal sequences, averaged over passes at about the same length (policy/traffic.h
- * has the moves of one sequence in one pass). */
+void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
+                         const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
+                         const struct aq_length *length, uint32_t seen)
+{
+    for (uint32_t k = 0; k < kinds->count; k++) {
+        struct aq_kv_limits l;
+        struct aq_kv_policy policy = aq_kv_kind_policy(&kinds->kind[k], user);
+        aq_kv_kind_limits(&l, kinds, k, user, length->prompt, length->max_new);
+        ret[k].stat_pairs = aq_kv_policy_stat_pairs(&policy, &l, length->prompt);
+        ret[k].slots = aq_kv_limits_held(&l, length->prompt, seen);
+        ret[k].drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
+        ret[k].full = ret[k].drops && ret[k].slots == l.slots;
+    }
+}
+
+/* Moves of KV of equal sequences in layers of one kind, averaged over passes at about the same
+ * length (policy/traffic.h has the moves of one sequence in one pass). */
 struct mean_rows {
     const struct aq_plan *plan;
     const struct aq_part *part;
-    const struct aq_forecast_rows *rows;
+    uint32_t kind, seats, prompt;
+    struct aq_forecast_held held;
     struct aq_kv_sizes z;
 };
 
-static void fill_prefill(struct aq_part_shape *ret, const struct mean_rows *m)
+static void fill_prefill(struct aq_kv_work *ret, const struct mean_rows *m)
 {
     const struct aq_part *p = m->part;
-    const struct aq_forecast_rows *r = m->rows;
-    uint64_t n = r->seats;
-    ret->prefill_rows = (uint32_t)(n * r->prompt);
-    ret->prefill_key_pairs = n * r->prompt * (r->prompt + 1ull) / 2;
-    ret->stat_key_pairs = r->seats * r->stat_pairs;
+    uint64_t n = m->seats, held = m->held.slots;
+    struct aq_kv_policy policy = aq_plan_kind_policy(m->plan, m->kind);
+    bool scored = m->held.drops && aq_kv_policy_scores(&policy);
+    ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, m->plan->kinds.kind[m->kind].window);
+    ret->stat_key_pairs = m->held.drops ? n * m->held.stat_pairs : 0;
     if (p->staged && p->tier == AQ_DISK)
-        ret->write_bytes = n * (r->held / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride;
+        ret->write_bytes = n * (held / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride;
     if (!p->staged || !m->plan->separate)
         return;
-    ret->store_bytes = n * aq_div_up(r->held, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
-    if (r->scored && p->side == AQ_ATTEND_HOST)
+    ret->store_bytes = n * aq_div_up(held, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
+    if (scored && p->side == AQ_ATTEND_HOST)
         ret->store_bytes += n * m->z.slots;
 }
 
 /* KV of one sequence on disk that a separate device attends and overwrites: its delta is loaded and
  * stored, except in one pass of 32, in which all runs are stored to be written to disk. */
-static void fill_delta(struct aq_part_shape *ret, const struct mean_rows *m)
+static void fill_delta(struct aq_kv_work *ret, const struct mean_rows *m)
 {
-    uint64_t held = m->rows->held, n = m->rows->seats, usual = AQ_HEAD_BLOCK_SLOTS - 1;
+    uint64_t held = m->held.slots, n = m->seats, usual = AQ_HEAD_BLOCK_SLOTS - 1;
     uint64_t run = m->z.run, runs = aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
     uint64_t tail = held % AQ_HEAD_BLOCK_SLOTS ? run : 0;
     uint64_t delta = held < AQ_HEAD_BLOCK_SLOTS ? 0 : m->z.delta; /* else all of it is tail */
@@ -59,27 +76,26 @@ static void fill_delta(struct aq_part_shape *ret, const struct mean_rows *m)
     ret->store_bytes = n * ((delta + tail) * usual + runs * run) / AQ_HEAD_BLOCK_SLOTS;
 }
 
-static void fill_decode(struct aq_part_shape *ret, const struct mean_rows *m)
+static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
 {
     const struct aq_part *p = m->part;
-    const struct aq_forecast_rows *r = m->rows;
-    uint64_t n = r->seats, before = r->full ? r->held : r->held - 1;
-    ret->decode_rows = (uint32_t)n;
-    ret->decode_keys = n * r->held;
+    bool full = m->held.full;
+    uint64_t n = m->seats, held = m->held.slots, before = full ? held : held - 1;
+    ret->decode_keys = n * held;
     /* The last head-block is read whole: half full on average, as long as keys are added. */
-    ret->decode_slots = n * (r->full ? aq_align_up(r->held, AQ_HEAD_BLOCK_SLOTS)
-                                     : r->held + AQ_HEAD_BLOCK_SLOTS / 2);
+    ret->decode_slots =
+        n * (full ? aq_align_up(held, AQ_HEAD_BLOCK_SLOTS) : held + AQ_HEAD_BLOCK_SLOTS / 2);
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
         ret->read_bytes = n * whole * m->z.run_stride;
         /* One run is written in 32 passes, or, where keys take the slots of dropped ones, all
          * runs. */
-        ret->write_bytes = n * (r->full ? whole + 1 : 1) * m->z.run_stride / AQ_HEAD_BLOCK_SLOTS;
+        ret->write_bytes = n * (full ? whole + 1 : 1) * m->z.run_stride / AQ_HEAD_BLOCK_SLOTS;
     }
     if (p->staged && m->plan->separate && p->side != AQ_ATTEND_HOST) {
         ret->load_bytes = n * aq_div_up(before, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
-        ret->store_bytes = n * (m->z.key + (r->full ? m->z.victims : 0));
-        if (r->full && p->tier == AQ_DISK)
+        ret->store_bytes = n * (m->z.key + (full ? m->z.victims : 0));
+        if (full && p->tier == AQ_DISK)
             fill_delta(ret, m);
     }
 }
@@ -87,20 +103,25 @@ static void fill_decode(struct aq_part_shape *ret, const struct mean_rows *m)
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows)
 {
-    assert(rows->held >= 1 && rows->seats <= plan->shape.micro_batch);
-    *ret = (struct aq_pass_shape){.logit_rows = rows->seats};
-    if (rows->prompt)
-        ret->prefill_rows = rows->seats * rows->prompt;
-    else
-        ret->decode_rows = rows->seats;
+    assert(rows->seats <= plan->shape.micro_batch);
+    aq_pass_shape_clear(ret, plan);
+    ret->logit_rows = rows->seats;
+    *(rows->prompt ? &ret->prefill_rows : &ret->decode_rows) =
+        rows->seats * (rows->prompt ? rows->prompt : 1);
     for (uint32_t i = 0; i < plan->part_count; i++) {
         const struct aq_part *p = &plan->part[i];
+        struct aq_part_shape *to = &ret->part[i];
         uint32_t taken = rows->seats > p->first ? rows->seats - p->first : 0;
-        struct aq_forecast_rows of = *rows;
-        of.seats = taken < p->count ? taken : p->count;
-        struct mean_rows m = {.plan = plan, .part = p, .rows = &of};
-        aq_kv_sizes_of(&m.z, plan, steps->kv_heads, steps->head_dim);
-        (rows->prompt ? fill_prefill : fill_decode)(&ret->part[i], &m);
+        struct mean_rows m = {.plan = plan, .part = p, .prompt = rows->prompt};
+        m.seats = taken < p->count ? taken : p->count;
+        *(rows->prompt ? &to->prefill_rows : &to->decode_rows) =
+            m.seats * (rows->prompt ? rows->prompt : 1);
+        for (m.kind = 0; m.kind < plan->kinds.count; m.kind++) {
+            m.held = rows->held[m.kind];
+            assert(m.held.slots >= 1);
+            aq_kv_sizes_of(&m.z, plan, m.kind, steps->kv_heads, steps->head_dim);
+            (rows->prompt ? fill_prefill : fill_decode)(&to->kv[m.kind], &m);
+        }
     }
 }
 
@@ -119,10 +140,8 @@ struct maker {
     const struct aq_hardware *hw;
     struct aq_pass_shape *shape; /* [micro_batches] */
     struct aq_op_cost *cost;     /* [PREFILL_PASSES][op_count] */
-    /* The mean sequence, and what its KV policy makes of it. */
-    uint32_t prompt;
-    struct aq_kv_limits limits;
-    bool drops;
+    struct aq_length mean;       /* of the sequences */
+    struct aq_forecast_held held[AQ_KV_KINDS_MAX];
     bool timeline; /* keep every op's start and end */
 };
 
@@ -159,17 +178,13 @@ static int play(struct aq_sim_result *ret, const struct maker *m, uint32_t passe
 }
 
 /* Full passes, and a last pass with the remaining prompts. */
-static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+static int forecast_prefill(struct aq_forecast *f, struct maker *m, struct aq_err *reterr)
 {
     const struct aq_plan *plan = &m->block->plan;
-    struct aq_forecast_rows rows = {
-        .prompt = m->prompt,
-        .held = aq_kv_limits_held(&m->limits, m->prompt, m->prompt),
-        .scored = m->drops && aq_kv_policy_scores(&plan->kv),
-        .stat_pairs = m->drops ? aq_kv_policy_stat_pairs(&plan->kv, &m->limits, m->prompt) : 0,
-    };
+    struct aq_forecast_rows rows = {.prompt = m->mean.prompt, .held = m->held};
     uint32_t ops = m->block->program.op_count;
-    uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->prompt);
+    uint64_t each = aq_max_u64(1, plan->shape.prompt_tokens / m->mean.prompt);
+    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, m->mean.prompt);
     uint64_t all = aq_max_u64(1, aq_div_up(seated(plan, m->work, 0), each));
     uint32_t played = (uint32_t)aq_min_u64(all, PREFILL_PASSES);
     for (uint32_t i = 0; i < played; i++)
@@ -185,19 +200,19 @@ static int forecast_prefill(struct aq_forecast *f, const struct maker *m, struct
     return 0;
 }
 
-static int play_decode(struct aq_sim_result *ret, const struct maker *m, uint32_t passes,
+static int play_decode(struct aq_sim_result *ret, struct maker *m, uint32_t passes,
                        struct aq_err *reterr)
 {
+    const struct aq_plan *plan = &m->block->plan;
     /* Half of the generated tokens are there. */
     uint32_t seen =
-        (uint32_t)aq_max_u64(m->prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
-    struct aq_forecast_rows rows = {.held = aq_kv_limits_held(&m->limits, m->prompt, seen)};
-    rows.full = m->drops && rows.held == m->limits.slots;
-    shape_pass(m, rows, 0, m->cost);
+        (uint32_t)aq_max_u64(m->mean.prompt, (uint64_t)((m->work->prompt + m->work->total) / 2));
+    aq_forecast_held_of(m->held, &plan->kinds, &plan->kv, &m->mean, seen);
+    shape_pass(m, (struct aq_forecast_rows){.held = m->held}, 0, m->cost);
     return play(ret, m, passes, 0, reterr);
 }
 
-static int forecast_decode(struct aq_forecast *f, const struct maker *m, struct aq_err *reterr)
+static int forecast_decode(struct aq_forecast *f, struct maker *m, struct aq_err *reterr)
 {
     struct aq_sim_result r;
     int rc = play_decode(&r, m, DECODE_PASSES, reterr);
@@ -242,11 +257,9 @@ static int maker_open(struct maker *ret, const struct aq_block *block,
 {
     struct maker m = {.block = block, .work = work, .hw = hw};
     uint32_t ops = block->program.op_count;
-    m.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
-    uint32_t max_new = (uint32_t)fmax(0, work->total - m.prompt);
-    aq_kv_policy_limits(&m.limits, &block->plan.kv, m.prompt, max_new);
-    m.drops = aq_kv_limits_drop(&m.limits, m.prompt, max_new);
-    m.shape = calloc(block->plan.shape.micro_batches, sizeof(*m.shape));
+    m.mean.prompt = (uint32_t)aq_max_u64(1, (uint64_t)llround(work->prompt));
+    m.mean.max_new = (uint32_t)fmax(0, work->total - m.mean.prompt);
+    m.shape = aq_pass_shapes_new(&block->plan);
     m.cost = calloc((size_t)PREFILL_PASSES * ops + 1, sizeof(*m.cost));
     if (!m.shape || !m.cost) {
         maker_close(&m);

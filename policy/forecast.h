@@ -40,15 +40,25 @@ struct aq_forecast {
 /* The sums of a workload, or its longest sequences where they are unknown. */
 void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *in);
 
+/* What a sequence holds in the layers of one kind. */
+struct aq_forecast_held {
+    uint32_t slots;      /* after the pass */
+    bool drops;          /* the sequence will drop keys */
+    bool full;           /* decode: the new key takes the slot of a dropped one */
+    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of the prompt */
+};
+/* Of a sequence in each kind of layers of a plan, after its first `seen` positions. */
+void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
+                         const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
+                         const struct aq_length *length, uint32_t seen);
+
 /* Rows of a micro-batch in a pass, where its first `seats` seats all do the same. */
 struct aq_forecast_rows {
     uint32_t seats;
-    uint32_t prompt;     /* tokens of each seat's prompt; 0: the seats decode */
-    uint32_t held;       /* slots of each seat after the pass */
-    bool scored;         /* keys of the prompts get scores */
-    uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of a prompt */
-    bool full;           /* decode: the new key takes the slot of a dropped one */
+    uint32_t prompt;                     /* tokens of each seat's prompt; 0: the seats decode */
+    const struct aq_forecast_held *held; /* [kinds] */
 };
+/* *ret: an element of aq_pass_shapes_new(). */
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,
                        const struct aq_plan *plan, const struct aq_forecast_rows *rows);
 

@@ -9,16 +9,18 @@ static uint64_t place(uint64_t *end, uint64_t bytes)
     return at;
 }
 
-void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kv_heads)
+void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kind,
+                        uint32_t kv_heads)
 {
+    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
     *ret = (struct aq_kv_layout){0};
-    if (!aq_kv_policy_drops(&plan->kv))
+    if (!aq_kv_policy_drops(&policy))
         return;
-    uint32_t most =
-        aq_kv_policy_head_slots(&plan->kv, plan->shape.keys_max, plan->shape.prompt_max, kv_heads);
+    uint32_t most = aq_kv_policy_head_slots(&policy, plan->kinds.kind[kind].slots,
+                                            plan->shape.prompt_max, kv_heads);
     ret->stride = (uint32_t)aq_align_up(most, AQ_HEAD_BLOCK_SLOTS);
     uint64_t row = 4ull * kv_heads * ret->stride;
-    ret->score = place(&ret->bytes, aq_kv_policy_scores(&plan->kv) ? row : 0);
+    ret->score = place(&ret->bytes, aq_kv_policy_scores(&policy) ? row : 0);
     ret->position = place(&ret->bytes, row);
     ret->victim = place(&ret->bytes, 4ull * kv_heads);
 }
@@ -27,10 +29,22 @@ void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *pl
                         uint32_t kv_heads)
 {
     *ret = (struct aq_kv_delta_layout){0};
-    if (!aq_kv_policy_drops(&plan->kv))
+    if (!aq_kv_kinds_drop(&plan->kinds, &plan->kv))
         return;
     place(&ret->bytes, plan->shape.run_bytes);
     ret->target = place(&ret->bytes, 4ull * kv_heads * AQ_HEAD_BLOCK_SLOTS);
+}
+
+struct aq_kv_beside aq_kv_beside_of(const struct aq_plan *plan, uint32_t kv_heads)
+{
+    struct aq_kv_beside sum = {0};
+    for (uint32_t i = 0; i < plan->kinds.count; i++) {
+        struct aq_kv_layout slots;
+        aq_kv_layout_slots(&slots, plan, i, kv_heads);
+        sum.slots_bytes += plan->kinds.kind[i].layers * slots.bytes;
+        sum.dropping += slots.bytes ? plan->kinds.kind[i].layers : 0;
+    }
+    return sum;
 }
 
 bool aq_kv_rows_apart(enum aq_dtype format)
@@ -38,14 +52,14 @@ bool aq_kv_rows_apart(enum aq_dtype format)
     return format == AQ_F32 || format == AQ_F16 || format == AQ_BF16;
 }
 
-void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kv_heads,
-                    uint32_t head_dim)
+void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kind,
+                    uint32_t kv_heads, uint32_t head_dim)
 {
     enum aq_dtype t = plan->shape.kv_format;
     uint64_t run = plan->shape.run_bytes;
     struct aq_kv_layout slots;
     struct aq_kv_delta_layout delta;
-    aq_kv_layout_slots(&slots, plan, kv_heads);
+    aq_kv_layout_slots(&slots, plan, kind, kv_heads);
     aq_kv_layout_delta(&delta, plan, kv_heads);
     *ret = (struct aq_kv_sizes){
         .run = run,
@@ -61,22 +75,24 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
                           uint32_t heads, uint32_t kv_heads)
 {
     *ret = (struct aq_kv_prefill_layout){0};
-    if (!aq_kv_policy_drops(&plan->kv))
+    if (!aq_kv_kinds_drop(&plan->kinds, &plan->kv))
         return;
-    uint32_t prompt = plan->shape.prompt_max;
-    struct aq_kv_layout slots;
-    aq_kv_layout_slots(&slots, plan, kv_heads);
+    uint32_t prompt = plan->shape.prompt_max, kept = 0;
+    for (uint32_t i = 0; i < plan->kinds.count; i++) {
+        struct aq_kv_layout slots;
+        aq_kv_layout_slots(&slots, plan, i, kv_heads);
+        kept = slots.stride > kept ? slots.stride : kept;
+    }
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
     place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
     const struct aq_kv_policy *kv = &plan->kv;
     bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
+    bool by_position = kv->prompt.source == AQ_KV_SOURCE_POSITION || !aq_kv_policy_drops(kv);
     uint32_t rows = aq_kv_policy_each(kv) ? heads : kv_heads;
     ret->log_sum_exp = place(&ret->bytes, columns ? 4ull * prompt * heads : 0);
     ret->sums = place(&ret->bytes, aq_kv_policy_values(kv) ? 4ull * rows * ret->stride : 0);
-    ret->value =
-        place(&ret->bytes,
-              kv->prompt.source == AQ_KV_SOURCE_POSITION ? 0 : 4ull * kv_heads * ret->stride);
-    ret->keep = place(&ret->bytes, 4ull * kv_heads * slots.stride);
+    ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
+    ret->keep = place(&ret->bytes, 4ull * kv_heads * kept);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
 }
 
@@ -85,11 +101,17 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
 {
     const struct aq_block_shape *s = &plan->shape;
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
-    *ret = (struct aq_kv_table_layout){.runs = aq_kv_policy_runs(&plan->kv, s->keys_max, kv_heads)};
-    place(&ret->bytes, seats * layers * ret->runs * sizeof(void *));
-    if (aq_kv_policy_ragged(&plan->kv)) {
-        uint32_t most = aq_kv_policy_head_slots(&plan->kv, s->keys_max, s->prompt_max, kv_heads);
-        ret->head_blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
+    *ret = (struct aq_kv_table_layout){.runs = aq_kv_kinds_runs(&plan->kinds)};
+    place(&ret->bytes, seats * ret->runs * sizeof(void *));
+    for (uint32_t i = 0; i < plan->kinds.count; i++) {
+        struct aq_kv_policy policy = aq_plan_kind_policy(plan, i);
+        uint32_t most =
+            aq_kv_policy_head_slots(&policy, plan->kinds.kind[i].slots, s->prompt_max, kv_heads);
+        uint32_t blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
+        if (aq_kv_policy_ragged(&policy) && blocks > ret->head_blocks)
+            ret->head_blocks = blocks;
+    }
+    if (ret->head_blocks) {
         uint64_t lanes = plan->separate ? 2 : 1;
         ret->spread = place(&ret->bytes,
                             lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
@@ -101,16 +123,19 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
 
 uint64_t aq_kv_layout_transfer(const struct aq_plan *plan, uint32_t kv_heads)
 {
-    struct aq_kv_layout slots;
     struct aq_kv_delta_layout delta;
-    uint64_t bytes = 0;
-    aq_kv_layout_slots(&slots, plan, kv_heads);
-    uint64_t victims = slots.bytes ? aq_align_up(4ull * kv_heads, 64) : 0;
+    uint64_t bytes = 0, widest = 0;
+    for (uint32_t i = 0; i < plan->kinds.count; i++) {
+        struct aq_kv_layout slots;
+        aq_kv_layout_slots(&slots, plan, i, kv_heads);
+        widest = aq_max_u64(widest, slots.bytes);
+    }
+    uint64_t victims = widest ? aq_align_up(4ull * kv_heads, 64) : 0;
     aq_kv_layout_delta(&delta, plan, kv_heads);
     for (uint32_t i = 0; i < plan->part_count && plan->separate; i++) {
         const struct aq_part *p = &plan->part[i];
         if (p->side == AQ_ATTEND_HOST)
-            bytes = aq_max_u64(bytes, slots.bytes);
+            bytes = aq_max_u64(bytes, widest);
         else if (p->staged)
             bytes = aq_max_u64(bytes, p->tier == AQ_DISK ? delta.bytes : victims);
     }

@@ -7,7 +7,8 @@
 
 #include "policy/plan.h"
 
-/* Arrays of one (sequence, layer), in the memory of the side that attends; offsets in bytes. */
+/* Arrays of one (sequence, layer), in the memory of the side that attends; offsets in bytes.  All 0
+ * in layers that drop no keys. */
 struct aq_kv_layout {
     uint32_t stride;   /* slots of a row: most slots of a head, rounded up to 32 */
     uint64_t score;    /* f32 [kv_heads][stride], where the policy has scores */
@@ -15,10 +16,12 @@ struct aq_kv_layout {
     uint64_t victim;   /* u32 [kv_heads] */
     uint64_t bytes;
 };
-void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kv_heads);
+/* Of a layer of kind number `kind`. */
+void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kind,
+                        uint32_t kv_heads);
 
 /* The delta of a (sequence, layer) on disk: a run of rows that are not yet written to their slots
- * on disk, and the numbers of these slots. */
+ * on disk, and the numbers of these slots.  Layers that drop no keys have none. */
 struct aq_kv_delta_layout {
     uint64_t target; /* u32 [kv_heads][32] slots of the rows; UINT32_MAX: no row */
     uint64_t bytes;
@@ -26,17 +29,25 @@ struct aq_kv_delta_layout {
 void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *plan,
                         uint32_t kv_heads);
 
+/* Sums over the layers of one sequence: bytes of the arrays beside slots, and the number of layers
+ * that drop keys, which are those with a delta and victims. */
+struct aq_kv_beside {
+    uint64_t slots_bytes;
+    uint32_t dropping;
+};
+struct aq_kv_beside aq_kv_beside_of(const struct aq_plan *plan, uint32_t kv_heads);
+
 /* Can the K and V rows of one slot be copied without those of its neighbours in this format? */
 bool aq_kv_rows_apart(enum aq_dtype format);
 
-/* Bytes of the moves of one (sequence, layer). */
+/* Bytes of the moves of one (sequence, layer of kind number `kind`). */
 struct aq_kv_sizes {
     uint64_t run, run_stride; /* a run over a link; a run in a stage and on disk */
     uint64_t key;             /* the rows of a new key; the whole run if !aq_kv_rows_apart() */
     uint64_t victims, slots, delta;
 };
-void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kv_heads,
-                    uint32_t head_dim);
+void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kind,
+                    uint32_t kv_heads, uint32_t head_dim);
 
 /* Scratch for one prompt that is attended and cut: its K and V in runs from 0 on, and the arrays
  * that choose among its keys. */
@@ -54,7 +65,7 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
 
 /* Tables of addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */
 struct aq_kv_table_layout {
-    uint32_t runs; /* most runs of a (seat, layer); addresses [seats][layers][runs] */
+    uint64_t runs; /* most runs of a seat in all layers; addresses [seats][runs] */
     /* For heads that hold different numbers of slots; else all 0. */
     uint32_t head_blocks; /* most head-blocks of one head */
     uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on

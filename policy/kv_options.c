@@ -198,7 +198,7 @@ static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
     if (rc < 0 || !in_slots(p))
         return rc;
     struct aq_kv_limits l;
-    aq_kv_policy_limits(&l, p, 1, 1);
+    aq_kv_policy_limits(&l, p, 1, 1, 0, 1);
     if (p->grace > l.recent_decode)
         rc =
             aq_error(reterr, -EINVAL,

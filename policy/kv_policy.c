@@ -238,9 +238,21 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p)
     return p->desc ? p->desc : &policies[0];
 }
 
-void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
-                         uint32_t max_new)
+struct aq_kv_policy aq_kv_policy_window(uint32_t slots)
 {
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_find("window");
+    return (struct aq_kv_policy){
+        .desc = desc,
+        .recent = {.unit = AQ_KV_SLOTS, .slots = slots},
+        .prompt = desc->prompt,
+        .decode = desc->decode,
+    };
+}
+
+void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                         uint32_t max_new, uint32_t layer, uint32_t layers)
+{
+    assert(layer < layers); /* every policy so far has one budget for all layers */
     aq_kv_policy_desc(p)->limits(ret, p, prompt, max_new);
     assert((uint64_t)ret->sinks + ret->recent_decode <= ret->slots);
 }
@@ -258,7 +270,8 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
 }
 
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max)
+                                uint32_t total_max, uint32_t new_max, uint32_t layer,
+                                uint32_t layers)
 {
     struct aq_kv_limits l;
     assert(prompt_max <= total_max);
@@ -266,7 +279,7 @@ uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_ma
     uint32_t max_new = total_max - prompt_max;
     if (aq_kv_policy_grows(p))
         max_new = new_max ? new_max : total_max;
-    aq_kv_policy_limits(&l, p, prompt_max, max_new);
+    aq_kv_policy_limits(&l, p, prompt_max, max_new, layer, layers);
     return (uint32_t)aq_min_u64(l.slots, total_max);
 }
 

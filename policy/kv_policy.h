@@ -136,6 +136,8 @@ const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
 /* "avg:5", "max:7", "none".  Returns dst. */
 const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
+/* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
+struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
@@ -176,18 +178,20 @@ static inline bool aq_kv_policy_each(const struct aq_kv_policy *p)
  * first, and at least one. */
 void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct aq_kv_policy *p,
                         uint64_t tokens);
+/* The limits of one sequence in layer `layer` of `layers`. */
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
-                         uint32_t max_new);
+                         uint32_t max_new, uint32_t layer, uint32_t layers);
 /* Slots held per head, or on average where heads share them, after the first `seen` positions (at
  * least the prompt's): the slots that the row at position seen - 1 attends, or those kept of a
  * prompt of `seen` tokens. */
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
-/* Most slots that any sequence of a workload comes to hold: prompts have at most prompt_max tokens,
- * sequences at most total_max, new tokens are at most new_max (0: unknown). */
+/* Most slots that any sequence of a workload comes to hold in the layer: prompts have at most
+ * prompt_max tokens, sequences at most total_max, new tokens are at most new_max (0: unknown). */
 uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max);
+                                uint32_t total_max, uint32_t new_max, uint32_t layer,
+                                uint32_t layers);
 /* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
  * probabilities are computed once more to rank its keys. */
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,

@@ -5,7 +5,7 @@
  * new key in every head and one array. */
 static uint32_t pieces_of_seat(const struct aq_model_steps *steps, const struct aq_plan *plan)
 {
-    uint32_t runs = aq_kv_policy_runs(&plan->kv, plan->shape.keys_max, steps->kv_heads) + 2;
+    uint32_t runs = plan->kinds.runs + 2;
     uint32_t rows = 2 * steps->kv_heads + 1;
     return runs > rows ? runs : rows;
 }
@@ -30,8 +30,7 @@ static void count_kv(struct aq_move_sizes *r, const struct aq_program *program,
         r->stage_seats = seats;
         r->kv_piece_lists = slots_of(program, AQ_SLOT_KV_DEVICE);
         r->kv_pieces = seats * pieces_of_seat(steps, plan);
-        r->blocks = (uint64_t)r->kv_piece_lists * seats *
-                    aq_kv_policy_runs(&plan->kv, plan->shape.keys_max, steps->kv_heads);
+        r->blocks = (uint64_t)r->kv_piece_lists * seats * plan->kinds.runs;
     }
     if (disk_seats) {
         r->kv_transfer_lists =

@@ -59,11 +59,10 @@ enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k)
     return AQ_DISK;
 }
 
-uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads)
+uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part)
 {
-    uint64_t runs = aq_kv_policy_runs(&p->kv, p->shape.keys_max, kv_heads);
     /* On disk and in stages runs start at multiples of 4096. */
-    return part->count * runs * aq_align_up(p->shape.run_bytes, AQ_PANEL_ALIGN);
+    return (uint64_t)part->count * p->kinds.runs * aq_align_up(p->shape.run_bytes, AQ_PANEL_ALIGN);
 }
 
 static int add_parts(struct aq_plan *p, struct aq_part like, uint32_t *first, uint32_t seats,

@@ -6,8 +6,7 @@
 #define AQ_POLICY_PLAN_H
 
 #include "base/err.h"
-#include "policy/kv_policy.h"
-#include "policy/steps.h"
+#include "policy/kv_kinds.h"
 
 /* The numbers of a block. */
 struct aq_block_shape {
@@ -23,8 +22,8 @@ struct aq_block_shape {
      * longest sequence. */
     uint64_t page_count[AQ_TIER_COUNT];
     uint32_t prompt_max; /* longest prompt */
-    /* Most slots that a sequence comes to hold in each head, or on average where heads share them
-     * (aq_kv_policy_runs: the runs of these slots).  Its positions may go beyond. */
+    /* Most slots that a sequence comes to hold in each head, or on average where heads share them,
+     * in the layers that hold most (struct aq_kv_kinds).  Its positions may go beyond. */
     uint32_t keys_max;
     uint32_t positions_max; /* most tokens of a sequence, prompt and new ones */
     enum aq_dtype compute, kv_format, weight_format;
@@ -62,11 +61,12 @@ struct aq_part {
 struct aq_plan {
     struct aq_block_shape shape;
     struct aq_placement placement;
-    struct aq_kv_policy kv; /* all zero: full */
-    bool separate;          /* the device has memory of its own, behind links */
-    uint64_t chunk_bytes;   /* of the weight ring: most bytes of a chunk */
-    uint32_t ring_chunks;   /* slots of the ring wanted; the stream may take a few less */
-    double ring_steps; /* groups in the ring as the planner chose (policy/block.h); 0: default */
+    struct aq_kv_policy kv; /* of layers without a window; all zero: full */
+    struct aq_kv_kinds kinds;
+    bool separate;        /* the device has memory of its own, behind links */
+    uint64_t chunk_bytes; /* of the weight ring: most bytes of a chunk */
+    uint32_t ring_chunks; /* slots of the ring wanted; the stream may take a few less */
+    double ring_steps;    /* groups in the ring as the planner chose (policy/block.h); 0: default */
     uint32_t staging_chunks; /* host slots between disk and a separate device */
     uint32_t kv_stages;      /* staging slots for parts, in each memory that has any */
     uint32_t workspaces;     /* copies of the q k v and attention buffers (>= 2 to overlap sides) */
@@ -95,7 +95,13 @@ void aq_plan_kv_seats(uint32_t seats[AQ_TIER_COUNT], const struct aq_shares *kv,
 enum aq_tier aq_plan_hidden_tier(const struct aq_plan *p, uint32_t k);
 
 /* Most bytes of one layer's KV of a part: the size of a staging slot. */
-uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part, uint32_t kv_heads);
+uint64_t aq_plan_part_bytes(const struct aq_plan *p, const struct aq_part *part);
+
+/* The policy of the layers of kind number `kind`. */
+static inline struct aq_kv_policy aq_plan_kind_policy(const struct aq_plan *p, uint32_t kind)
+{
+    return aq_kv_kind_policy(&p->kinds.kind[kind], &p->kv);
+}
 
 /* Lays out the parts by placement, attention side and p->split_host; part_seats: most seats of a
  * staged part (0: no limit). */

@@ -82,7 +82,7 @@ static uint64_t stage_bytes(const struct aq_builder *b, bool with_slots)
         const struct aq_part *part = &b->plan->part[i];
         if (!part->staged && part->side != AQ_ATTEND_HOST)
             continue;
-        most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part, b->steps->kv_heads));
+        most = aq_max_u64(most, aq_plan_part_bytes(b->plan, part));
         seats = aq_max_u64(seats, part->count);
     }
     return most + (with_slots ? seats * aq_kv_layout_transfer(b->plan, b->steps->kv_heads) : 0);

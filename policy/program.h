@@ -208,19 +208,21 @@ bool aq_op_reads_rows(enum aq_op_kind kind, const struct aq_step_desc *step);
 /* Does an op of this kind compute with the matrix of the step? */
 bool aq_op_uses_matrix(enum aq_op_kind kind, const struct aq_step_desc *step, uint32_t matrix);
 
-/* The work of a part of a micro-batch in a pass. */
-struct aq_part_shape {
-    uint32_t decode_rows, prefill_rows;
+/* The work of a part with its KV in a layer of one kind (policy/kv_kinds.h), in a pass. */
+struct aq_kv_work {
     uint64_t decode_keys;       /* keys attended, summed over decode rows: slots held */
     uint64_t decode_slots;      /* slots read, summed over decode rows: whole head-blocks */
     uint64_t prefill_key_pairs; /* keys attended, summed over prompt rows */
     uint64_t stat_key_pairs;    /* the same in prompts whose keys get scores */
-    /* KV of one layer that moves: read from and written to disk, loaded to the side that attends,
-     * and stored back from there. */
+    /* KV that moves: read from and written to disk, loaded to the side that attends, and stored
+     * back from there. */
     uint64_t read_bytes, write_bytes, load_bytes, store_bytes;
-    /* decode_keys, decode_slots and prefill_key_pairs of a layer with a window (aq_steps_window()).
-     */
-    uint64_t window_keys, window_slots, window_pairs;
+};
+
+/* The work of a part of a micro-batch in a pass. */
+struct aq_part_shape {
+    uint32_t decode_rows, prefill_rows;
+    struct aq_kv_work *kv; /* [kinds of layers] */
 };
 
 /* The work of a micro-batch in a pass. */
@@ -228,6 +230,12 @@ struct aq_pass_shape {
     uint32_t decode_rows, prefill_rows, logit_rows;
     struct aq_part_shape part[AQ_PART_MAX];
 };
+
+/* Shapes of all micro-batches of a plan, with no work yet, in one piece that free() takes; NULL: no
+ * memory. */
+struct aq_pass_shape *aq_pass_shapes_new(const struct aq_plan *plan);
+/* Takes all work out of a shape. */
+void aq_pass_shape_clear(struct aq_pass_shape *s, const struct aq_plan *plan);
 
 /* What an op costs in a pass of this shape.  An op whose costs are all 0 has no work. */
 struct aq_op_cost {

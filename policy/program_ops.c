@@ -339,7 +339,7 @@ static struct aq_tag kv_tag(const struct att *a, int pass)
 
 static struct aq_op *move_kv(struct aq_builder *b, enum aq_op_kind kind, const struct att *a)
 {
-    uint64_t bytes = aq_plan_part_bytes(b->plan, a->p, b->steps->kv_heads);
+    uint64_t bytes = aq_plan_part_bytes(b->plan, a->p);
     if (kind == AQ_OP_H2D || kind == AQ_OP_D2H) /* scores, positions and victims included */
         bytes += a->p->count * aq_kv_layout_transfer(b->plan, b->steps->kv_heads);
     struct aq_op *op = move(b, kind, AQ_OBJECT_KV, a->step, a->k, a->part, bytes);

@@ -10,6 +10,7 @@
 struct aq_seating {
     struct aq_seating_opts o;
     struct aq_seats seats;
+    struct aq_seats_arrays arrays;
     uint32_t *turn;   /* [micro-batches] in the order of the program's TURN ops */
     uint64_t waiting; /* the next sequence that takes a seat */
     bool begun;
@@ -45,7 +46,8 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
 {
     struct aq_seating *s = calloc(1, sizeof(*s));
     const struct aq_block_shape *shape = &opts->block->plan.shape;
-    uint32_t seats = shape->micro_batch * shape->micro_batches;
+    size_t seats = (size_t)shape->micro_batch * shape->micro_batches;
+    size_t kinds = opts->block->plan.kinds.count;
     assert(opts->length_count && opts->sequences);
     if (s) {
         struct aq_seats_opts o = {.steps = opts->steps,
@@ -55,13 +57,18 @@ int aq_seating_open(struct aq_seating **ret, const struct aq_seating_opts *opts,
                                   .user = s};
         s->o = *opts;
         s->turn = calloc(shape->micro_batches, sizeof(*s->turn));
-        aq_seats_open(&s->seats, &o, calloc(seats, sizeof(*s->seats.seat)),
-                      calloc((size_t)seats + 1, sizeof(*s->seats.lengths)),
-                      calloc(shape->micro_batches, sizeof(*s->seats.prompt_rows)));
+        s->arrays = (struct aq_seats_arrays){
+            .seat = calloc(seats, sizeof(*s->arrays.seat)),
+            .kv = calloc((seats + 1) * kinds, sizeof(*s->arrays.kv)),
+            .lengths = calloc((seats + 1) * kinds, sizeof(*s->arrays.lengths)),
+            .prompt_rows = calloc(shape->micro_batches, sizeof(*s->arrays.prompt_rows)),
+        };
+        if (s->turn && s->arrays.seat && s->arrays.kv && s->arrays.lengths && s->arrays.prompt_rows)
+            aq_seats_open(&s->seats, &o, &s->arrays);
     }
-    if (!s || !s->turn || !s->seats.seat || !s->seats.lengths || !s->seats.prompt_rows) {
+    if (!s || !s->seats.seat) {
         aq_seating_close(s);
-        return aq_error_memory(reterr, "forecast of %u seats", seats);
+        return aq_error_memory(reterr, "forecast of %zu seats", seats);
     }
     const struct aq_program *p = &opts->block->program;
     for (uint32_t i = 0, k = 0; i < p->op_count; i++) {
@@ -76,9 +83,10 @@ void aq_seating_close(struct aq_seating *s)
 {
     if (!s)
         return;
-    free(s->seats.seat);
-    free(s->seats.lengths);
-    free(s->seats.prompt_rows);
+    free(s->arrays.seat);
+    free(s->arrays.kv);
+    free(s->arrays.lengths);
+    free(s->arrays.prompt_rows);
     free(s->turn);
     free(s);
 }
@@ -93,7 +101,7 @@ bool aq_seating_next(struct aq_seating *s, struct aq_pass_shape *shape, uint32_t
     s->begun = true;
     aq_seats_begin_pass(&s->seats);
     for (uint32_t k = 0; k < plan->shape.micro_batches; k++)
-        shape[k] = (struct aq_pass_shape){0};
+        aq_pass_shape_clear(&shape[k], plan);
     for (uint32_t i = 0; i < s->seats.count; i++) {
         struct aq_pass_shape *of = &shape[i / plan->shape.micro_batch];
         const struct aq_seat *t = &s->seats.seat[i];

@@ -4,20 +4,23 @@
 #include "policy/traffic.h"
 
 #include <assert.h>
+#include <string.h>
 
-void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts, struct aq_seat *seat,
-                   struct aq_admit_length *lengths, uint32_t *prompt_rows)
+void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
+                   const struct aq_seats_arrays *arrays)
 {
     *s = (struct aq_seats){
         .opts = *opts,
-        .seat = seat,
-        .lengths = lengths,
-        .prompt_rows = prompt_rows,
+        .seat = arrays->seat,
+        .lengths = arrays->lengths,
+        .prompt_rows = arrays->prompt_rows,
         .count = opts->plan->shape.micro_batch * opts->plan->shape.micro_batches,
         .filling = true,
-        .window = aq_steps_window(opts->steps),
     };
-    aq_kv_sizes_of(&s->sizes, opts->plan, opts->steps->kv_heads, opts->steps->head_dim);
+    uint32_t kinds = opts->plan->kinds.count;
+    for (uint32_t i = 0; i < s->count; i++)
+        s->seat[i].kv = arrays->kv + (size_t)i * kinds;
+    s->asks = arrays->kv + (size_t)s->count * kinds;
 }
 
 uint32_t aq_seats_part(const struct aq_plan *plan, uint32_t seat)
@@ -36,20 +39,28 @@ static const struct aq_part *part_of(const struct aq_seats *s, uint32_t seat)
 
 /* ---- admission --------------------------------------------------------------------------- */
 
+/* Lengths in all kinds of layers of a seat, for admission. */
+static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
+                        const struct aq_seat *t)
+{
+    uint32_t heads = s->opts.steps->kv_heads;
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
+        const struct aq_seat_kv *kv = &t->kv[k];
+        ret[k] = t->seen ? aq_admit_length_seated(&kv->limits, heads, t->prompt, kv->held,
+                                                  t->last - t->seen)
+                         : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
+    }
+}
+
 /* Lengths of the sequences seated in a tier, for admission: each may hold one more key than now,
  * and leave one pass later than its length says, because micro-batches turn one after the other.  A
  * sequence seated in this very turn holds no slots yet, and its prompt after the pass. */
 static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier)
 {
-    uint32_t count = 0, heads = s->opts.steps->kv_heads;
+    uint32_t count = 0, kinds = s->opts.plan->kinds.count;
     for (uint32_t i = 0; i < s->count; i++) {
-        const struct aq_seat *t = &s->seat[i];
-        if (!t->taken || part_of(s, i)->tier != tier)
-            continue;
-        s->lengths[count++] =
-            t->seen
-                ? aq_admit_length_seated(&t->limits, heads, t->prompt, t->held, t->last - t->seen)
-                : aq_admit_length_of(&t->limits, heads, t->prompt, t->max_new);
+        if (s->seat[i].taken && part_of(s, i)->tier == tier)
+            put_lengths(s, s->lengths + (size_t)count++ * kinds, &s->seat[i]);
     }
     return count;
 }
@@ -59,40 +70,62 @@ static uint32_t list_lengths(struct aq_seats *s, enum aq_tier tier)
 static bool may_sit(struct aq_seats *s, const struct aq_seat *t, enum aq_tier tier, uint32_t rows)
 {
     const struct aq_block_shape *shape = &s->opts.plan->shape;
-    uint32_t heads = s->opts.steps->kv_heads;
+    const struct aq_kv_kinds *kinds = &s->opts.plan->kinds;
     struct aq_admit_limits limits = {
-        .pages = tier == AQ_DISK ? UINT32_MAX : shape->page_count[tier] / s->opts.steps->layers,
+        .pages = tier == AQ_DISK ? UINT64_MAX : shape->page_count[tier],
         .page_slots = shape->page_slots,
         .prompt_tokens = shape->prompt_tokens,
         .seats_free = 1,
+        .kinds = kinds,
     };
     uint32_t count = tier == AQ_DISK ? 0 : list_lengths(s, tier);
-    s->steps += (uint64_t)(count + 1) * (count + 1);
-    return aq_admit_one(&limits, s->lengths, count, rows, t->prompt,
-                        aq_admit_length_of(&t->limits, heads, t->prompt, t->max_new));
+    s->steps += (uint64_t)(count + 1) * (count + 1) * kinds->count;
+    put_lengths(s, s->lengths + (size_t)count * kinds->count, t);
+    return aq_admit_one(&limits, s->lengths, count, rows, t->prompt);
 }
 
-struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who)
+static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter *who, uint32_t kind)
 {
-    struct aq_seat t = {.taken = true, .prompt = who->prompt, .max_new = who->max_new};
+    const struct aq_plan *plan = s->opts.plan;
+    struct aq_seat_kv kv = {0};
     bool other = who->kv_prompt > 0;
+    aq_kv_kind_limits(&kv.limits, &plan->kinds, kind, &plan->kv,
+                      other ? who->kv_prompt : who->prompt, other ? who->kv_new : who->max_new);
+    if (aq_kv_limits_differ(&kv.limits, who->prompt))
+        kv.shared_runs =
+            aq_kv_limits_runs(&kv.limits, s->opts.steps->kv_heads, who->prompt, who->prompt);
+    kv.drops = aq_kv_limits_drop(&kv.limits, who->prompt, who->max_new) ||
+               (other && aq_kv_limits_drop(&kv.limits, who->kv_prompt, who->kv_new));
+    return kv;
+}
+
+struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
+                             struct aq_seat_kv *kv)
+{
+    struct aq_seat t = {.taken = true, .prompt = who->prompt, .max_new = who->max_new, .kv = kv};
     /* The key of the last token is never computed. */
     t.last = who->prompt + (who->max_new ? who->max_new - 1 : 0);
-    aq_kv_policy_limits(&t.limits, &s->opts.plan->kv, other ? who->kv_prompt : who->prompt,
-                        other ? who->kv_new : who->max_new);
-    if (aq_kv_limits_differ(&t.limits, who->prompt))
-        t.shared_runs =
-            aq_kv_limits_runs(&t.limits, s->opts.steps->kv_heads, who->prompt, who->prompt);
-    t.drops = aq_kv_limits_drop(&t.limits, who->prompt, who->max_new) ||
-              (other && aq_kv_limits_drop(&t.limits, who->kv_prompt, who->kv_new));
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        kv[k] = kv_of(s, who, k);
     return t;
+}
+
+/* Empties the seat, or puts in the sequence that asked. */
+static void fill_seat(struct aq_seats *s, uint32_t i, const struct aq_seat *t)
+{
+    struct aq_seat_kv *kv = s->seat[i].kv;
+    s->seat[i] = t ? *t : (struct aq_seat){0};
+    s->seat[i].kv = kv;
+    if (t)
+        memcpy(kv, t->kv, s->opts.plan->kinds.count * sizeof(*kv));
 }
 
 static void bind_prompt(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
     t->rows = t->seen = t->prompt;
-    t->held = aq_kv_limits_held(&t->limits, t->prompt, t->prompt);
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        t->kv[k].held = aq_kv_limits_held(&t->kv[k].limits, t->prompt, t->prompt);
     s->prompt_rows[i / s->opts.plan->shape.micro_batch] += t->prompt;
     if (s->opts.ops->bound)
         s->opts.ops->bound(s->opts.user, i);
@@ -111,12 +144,12 @@ static void admit(struct aq_seats *s, uint32_t k)
         enum aq_tier tier = (enum aq_tier)part_of(s, i)->tier;
         if (s->seat[i].taken || full[tier])
             continue;
-        struct aq_seat t = aq_seats_seat(s, &who);
+        struct aq_seat t = aq_seats_seat(s, &who, s->asks);
         if (!may_sit(s, &t, tier, rows)) {
             full[tier] = true; /* later sequences must not overtake this one */
             continue;
         }
-        s->seat[i] = t;
+        fill_seat(s, i, &t);
         s->seated++;
         rows += t.prompt;
         s->opts.ops->sat(s->opts.user, i);
@@ -135,23 +168,30 @@ static void admit_and_bind(struct aq_seats *s, uint32_t k)
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
+/* One more slot for the row at position seen - 1 of seat i, or one that is overwritten. */
+static void step_kv(struct aq_seats *s, uint32_t i, struct aq_seat_kv *kv)
+{
+    kv->before = kv->held;
+    kv->overwrites = kv->held == kv->limits.slots;
+    kv->held += !kv->overwrites;
+    kv->delta = kv->delta_next;
+    kv->rewrites = false;
+    if (aq_kv_uses_delta(part_of(s, i), kv)) {
+        /* Every 32 steps, but seats that sat down together not all in the same pass. */
+        kv->rewrites = kv->delta && (s->seat[i].seen + i) % AQ_HEAD_BLOCK_SLOTS == 0;
+        kv->delta_next = kv->rewrites ? 0 : kv->delta + 1;
+        assert(kv->delta_next <= AQ_HEAD_BLOCK_SLOTS);
+    }
+}
+
 /* One more position for a seat that decodes. */
 static void step(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
     t->rows = 1;
     t->seen++;
-    t->before = t->held;
-    t->overwrites = t->held == t->limits.slots;
-    t->held += !t->overwrites;
-    t->delta = t->delta_next;
-    t->rewrites = false;
-    if (aq_kv_uses_delta(part_of(s, i), t)) {
-        /* Every 32 steps, but seats that sat down together not all in the same pass. */
-        t->rewrites = t->delta && (t->seen + i) % AQ_HEAD_BLOCK_SLOTS == 0;
-        t->delta_next = t->rewrites ? 0 : t->delta + 1;
-        assert(t->delta_next <= AQ_HEAD_BLOCK_SLOTS);
-    }
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        step_kv(s, i, &t->kv[k]);
     if (s->opts.ops->bound)
         s->opts.ops->bound(s->opts.user, i);
 }
@@ -174,7 +214,7 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
     for (uint32_t i = k * each; i < (k + 1) * each; i++) {
         if (!s->seat[i].taken || !s->opts.ops->ended(s->opts.user, i))
             continue;
-        s->seat[i] = (struct aq_seat){0};
+        fill_seat(s, i, NULL);
         s->seated--;
         s->filling = s->filling || s->seated == 0;
     }
@@ -198,43 +238,45 @@ void aq_seats_begin_pass(struct aq_seats *s)
 
 /* ---- counts ------------------------------------------------------------------------------ */
 
-/* The same work where a query sees its window alone: all keys are kept, and whole head-blocks are
- * read. */
-static void count_window(const struct aq_seats *s, const struct aq_seat *t,
-                         struct aq_part_shape *io)
+uint64_t aq_seats_key_pairs(uint64_t prompt, uint64_t window)
 {
-    uint64_t w = s->window;
-    if (!w)
-        return;
+    uint64_t whole = window ? aq_min_u64(prompt, window) : prompt; /* rows that see all keys */
+    return whole * (whole + 1) / 2 + (prompt - whole) * window;
+}
+
+static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, struct aq_kv_work *io)
+{
+    const struct aq_plan *plan = s->opts.plan;
+    const struct aq_model_steps *m = s->opts.steps;
+    const struct aq_seat *t = &s->seat[i];
+    const struct aq_seat_kv *kv = &t->kv[kind];
+    const struct aq_part *part = part_of(s, i);
     if (t->seen > t->prompt) {
-        uint64_t before = t->held > w ? t->held - w : 0;
-        io->window_keys += t->held - before;
-        io->window_slots += aq_align_up(t->held, AQ_HEAD_BLOCK_SLOTS) -
-                            before / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
+        io->decode_keys += kv->held;
+        io->decode_slots += aq_align_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
     } else {
-        uint64_t whole = aq_min_u64(t->prompt, w); /* queries that see all keys before them */
-        io->window_pairs += whole * (whole + 1) / 2 + (t->prompt - whole) * w;
+        struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
+        io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);
+        if (kv->drops)
+            io->stat_key_pairs += aq_kv_policy_stat_pairs(&policy, &kv->limits, t->prompt);
     }
+    struct aq_kv_traffic traffic;
+    struct aq_kv_sizes sizes;
+    if (!part->staged)
+        return;
+    aq_kv_traffic_of(&traffic, plan, part, t, kind);
+    aq_kv_sizes_of(&sizes, plan, kind, m->kv_heads, m->head_dim);
+    aq_kv_traffic_add(io, &traffic, &sizes);
 }
 
 void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shape *io)
 {
-    const struct aq_plan *plan = s->opts.plan;
     const struct aq_seat *t = &s->seat[seat];
-    struct aq_kv_traffic traffic;
     assert(t->rows);
-    if (t->seen > t->prompt) {
+    if (t->seen > t->prompt)
         io->decode_rows++;
-        io->decode_keys += t->held;
-        io->decode_slots += aq_align_up(t->held, AQ_HEAD_BLOCK_SLOTS);
-    } else {
-        uint64_t pairs = (uint64_t)t->prompt * (t->prompt + 1) / 2;
+    else
         io->prefill_rows += t->prompt;
-        io->prefill_key_pairs += pairs;
-        if (t->drops)
-            io->stat_key_pairs += aq_kv_policy_stat_pairs(&plan->kv, &t->limits, t->prompt);
-    }
-    count_window(s, t, io);
-    aq_kv_traffic_of(&traffic, plan, part_of(s, seat), t);
-    aq_kv_traffic_add(io, &traffic, &s->sizes);
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
+        count_kind(s, seat, k, &io->kv[k]);
 }

@@ -10,15 +10,9 @@
 #include "policy/kv_layout.h"
 #include "policy/program.h"
 
-/* A seat (vLLM: a running slot) takes one sequence; its index in the block = micro-batch * seats
- * per micro-batch + place.  Numbers are those of the pass that the seat's rows are bound for. */
-struct aq_seat {
-    bool taken;
+/* The KV of a seat's sequence in a layer of one kind. */
+struct aq_seat_kv {
     struct aq_kv_limits limits;
-    uint32_t prompt, max_new;
-    uint32_t rows;         /* in the pass: the prompt's, one, or 0 */
-    uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
-    uint32_t last;         /* most positions of the sequence */
     uint32_t before, held; /* slots in use before and after the pass, per head or on average */
     /* Runs of a sequence whose heads hold different numbers of slots; constant until its end.
      * 0: all heads hold the same number. */
@@ -28,6 +22,17 @@ struct aq_seat {
     bool drops;          /* the sequence will drop keys, so positions and scores are kept */
     bool overwrites;     /* the new key takes the slot of a dropped one */
     bool rewrites;       /* all whole runs go to disk again, with the delta */
+};
+
+/* A seat (vLLM: a running slot) takes one sequence; its index in the block = micro-batch * seats
+ * per micro-batch + place.  Numbers are those of the pass that the seat's rows are bound for. */
+struct aq_seat {
+    bool taken;
+    uint32_t prompt, max_new;
+    uint32_t rows;         /* in the pass: the prompt's, one, or 0 */
+    uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
+    uint32_t last;         /* most positions of the sequence */
+    struct aq_seat_kv *kv; /* [kinds of layers] */
 };
 
 /* A sequence that waits for a seat. */
@@ -56,25 +61,32 @@ struct aq_seats_opts {
     void *user;
 };
 
+struct aq_seats_arrays {
+    struct aq_seat *seat;            /* [seats] */
+    struct aq_seat_kv *kv;           /* [seats + 1][kinds]: of each seat, and of one that asks */
+    struct aq_admit_length *lengths; /* [seats + 1][kinds] workspace of admission */
+    uint32_t *prompt_rows;           /* [micro-batches] prompt rows of the coming pass */
+};
+
 struct aq_seats {
     struct aq_seats_opts opts;
-    struct aq_kv_sizes sizes;
     struct aq_seat *seat;            /* [count] */
-    struct aq_admit_length *lengths; /* [count + 1] workspace of admission */
-    uint32_t *prompt_rows;           /* [micro-batches] prompt rows of the coming pass */
+    struct aq_seat_kv *asks;         /* [kinds] */
+    struct aq_admit_length *lengths; /* [count + 1][kinds] */
+    uint32_t *prompt_rows;           /* [micro-batches] */
     uint32_t count, seated;
-    uint32_t window; /* aq_steps_window() */
-    bool filling;    /* without refill: the block is being filled, no sequence decodes yet */
-    uint64_t steps;  /* upper bound of admission's comparisons: the square of the seated sequences
-                       for each one that asked */
+    bool filling;   /* without refill: the block is being filled, no sequence decodes yet */
+    uint64_t steps; /* upper bound of admission's comparisons: the square of the seated sequences,
+                       in each kind of layers, for each one that asked */
 };
 
 /* The arrays belong to the caller, who has set them to zero. */
-void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts, struct aq_seat *seat,
-                   struct aq_admit_length *lengths, uint32_t *prompt_rows);
+void aq_seats_open(struct aq_seats *s, const struct aq_seats_opts *opts,
+                   const struct aq_seats_arrays *arrays);
 
-/* The seat as this sequence would find it. */
-struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who);
+/* The seat as this sequence would find it, with kv[kinds] for its KV. */
+struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
+                             struct aq_seat_kv *kv);
 
 /* Between two passes, a micro-batch at a time, in the order of the program's TURN ops: sequences
  * that have ended leave, the others advance, and waiting ones take free seats. */
@@ -85,6 +97,9 @@ void aq_seats_begin_pass(struct aq_seats *s);
 
 /* Adds the work of a seat with rows in the coming pass to the work of its part. */
 void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shape *io);
+
+/* Keys attended by all rows of a prompt, where each sees the last `window` of them (0: all). */
+uint64_t aq_seats_key_pairs(uint64_t prompt, uint64_t window);
 
 uint32_t aq_seats_part(const struct aq_plan *plan, uint32_t seat);
 

@@ -2,6 +2,7 @@
 #include "policy/shares.h"
 
 #include "policy/lp.h"
+#include "policy/seats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -43,10 +44,8 @@ struct model {
     double seats;          /* taken seats */
     double matrices, head; /* bytes: the layers' matrices; all others */
     bool unpacked;         /* packed weights are unpacked before the products */
-    double stat_pairs;     /* of a prompt's queries and keys: aq_kv_policy_stat_pairs */
-    uint32_t prompt, held_prompt,
-        held;  /* of a mean sequence: slots after the prompt; half-way on */
-    bool full; /* decoded keys take the slots of dropped ones */
+    uint32_t prompt;       /* of a mean sequence; and its slots after the prompt, and half-way on */
+    struct aq_forecast_held held_prompt[AQ_KV_KINDS_MAX], held[AQ_KV_KINDS_MAX];
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
     double memory[AQ_TIER_COUNT][SHARES]; /* bytes of a whole share */
@@ -170,17 +169,20 @@ static void add_hidden(struct model *m, enum phase p, double rows)
 
 /* ---- KV ---- */
 
-static void add_decode_kv(struct model *m)
+/* KV of the layers of one kind. */
+static void add_decode_kv(struct model *m, uint32_t kind)
 {
     const struct aq_block_shape *s = &m->sizes.shape;
     const struct aq_model_steps *steps = m->m;
-    double all = m->seats * steps->layers;
+    const struct aq_kv_kind *k_of = &m->sizes.kinds.kind[kind];
+    struct aq_kv_policy policy = aq_kv_kind_policy(k_of, &m->o->in->kv);
+    double held = m->held[kind].slots;
+    bool full = m->held[kind].full;
+    double all = m->seats * k_of->layers;
     double width = (double)steps->heads * steps->head_dim;
     double qkv = width + 2.0 * steps->kv_heads * steps->head_dim;
-    uint32_t beside = aq_kv_policy_scores(&m->o->in->kv)  ? 12
-                      : aq_kv_policy_drops(&m->o->in->kv) ? 4
-                                                          : 0;
-    double keys = all * m->held;
+    uint32_t beside = aq_kv_policy_scores(&policy) ? 12 : aq_kv_policy_drops(&policy) ? 4 : 0;
+    double keys = all * held;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * keys * width),
         .memory_bytes = (uint64_t)(keys * ((double)s->page_bytes / s->page_slots +
@@ -188,7 +190,7 @@ static void add_decode_kv(struct model *m)
         .head_dim = steps->head_dim,
         .group = steps->heads / steps->kv_heads,
     };
-    double before = m->full ? m->held : m->held - 1;
+    double before = full ? held : held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     double whole = floor(before / AQ_HEAD_BLOCK_SLOTS);
     struct demand *of = m->of[DECODE];
@@ -196,8 +198,7 @@ static void add_decode_kv(struct model *m)
         add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
     for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
         move(&of[k], m, AQ_OP_H2D, all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
-        move(&of[k], m, AQ_OP_D2H,
-             all * (double)s->run_bytes / (m->full ? 1 : AQ_HEAD_BLOCK_SLOTS));
+        move(&of[k], m, AQ_OP_D2H, all * (double)s->run_bytes / (full ? 1 : AQ_HEAD_BLOCK_SLOTS));
     }
     for (int k = H_HOST; k <= H_DISK && m->separate; k++) {
         add(&of[k], m, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, attend, 1);
@@ -206,24 +207,25 @@ static void add_decode_kv(struct model *m)
     }
     for (int k = K_DISK; k <= H_DISK; k += H_DISK - K_DISK) {
         move(&of[k], m, AQ_OP_READ, all * whole * stride);
-        move(&of[k], m, AQ_OP_WRITE,
-             all * (m->full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
+        move(&of[k], m, AQ_OP_WRITE, all * (full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
     }
 }
 
-static void add_prefill_kv(struct model *m)
+static void add_prefill_kv(struct model *m, uint32_t kind)
 {
     const struct aq_block_shape *s = &m->sizes.shape;
-    double all = m->seats * m->m->layers, pairs = 0.5 * m->prompt * (m->prompt + 1.0);
+    const struct aq_kv_kind *k_of = &m->sizes.kinds.kind[kind];
+    double held = m->held_prompt[kind].slots, all = m->seats * k_of->layers;
+    double pairs = (double)aq_seats_key_pairs(m->prompt, k_of->window);
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    double scored = 1 + 0.5 * m->stat_pairs / pairs;
+    double scored = 1 + 0.5 * (double)m->held_prompt[kind].stat_pairs / pairs;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * all * pairs * scored * m->m->heads * m->m->head_dim),
         .head_dim = m->m->head_dim,
         .group = m->m->heads / m->m->kv_heads};
     add(&m->base[PREFILL], m, AQ_OP_ATTN_PREFILL, AQ_LANE_COMPUTE, attend, 1);
-    double home = all * ceil((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
-    double whole = all * floor((double)m->held_prompt / AQ_HEAD_BLOCK_SLOTS) * stride;
+    double home = all * ceil(held / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
+    double whole = all * floor(held / AQ_HEAD_BLOCK_SLOTS) * stride;
     for (int k = K_HOST; k <= H_DISK; k++) {
         if (m->separate)
             move(&m->of[PREFILL][k], m, AQ_OP_D2H, home);
@@ -269,15 +271,12 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
     double all = (double)o->shape.micro_batch * o->shape.micro_batches;
     m->seats = seats > 0 ? seats : all;
     aq_block_sizes(&m->sizes, &in, o->shape.micro_batch);
-    struct aq_kv_limits limits;
+    const struct aq_kv_kinds *kinds = &m->sizes.kinds;
     m->prompt = (uint32_t)fmax(1, round(o->work->prompt));
-    uint32_t max_new = (uint32_t)fmax(0, o->work->total - m->prompt);
+    struct aq_length mean = {m->prompt, (uint32_t)fmax(0, o->work->total - m->prompt)};
     uint32_t seen = (uint32_t)fmax(m->prompt, (o->work->prompt + o->work->total) / 2);
-    aq_kv_policy_limits(&limits, &o->in->kv, m->prompt, max_new);
-    m->held_prompt = aq_kv_limits_held(&limits, m->prompt, m->prompt);
-    m->held = aq_kv_limits_held(&limits, m->prompt, seen);
-    m->stat_pairs = (double)aq_kv_policy_stat_pairs(&o->in->kv, &limits, m->prompt);
-    m->full = aq_kv_limits_drop(&limits, m->prompt, max_new) && m->held == limits.slots;
+    aq_forecast_held_of(m->held_prompt, kinds, &o->in->kv, &mean, m->prompt);
+    aq_forecast_held_of(m->held, kinds, &o->in->kv, &mean, seen);
     double each = fmax(1, floor((double)m->sizes.shape.prompt_tokens / m->prompt));
     double of_batch = m->seats / o->shape.micro_batches;
     m->prefill_passes = ceil(of_batch / each);
@@ -286,8 +285,10 @@ static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_d
                  m->prefill_passes);
     add_hidden(m, DECODE, m->seats);
     add_hidden(m, PREFILL, m->seats * m->prompt);
-    add_decode_kv(m);
-    add_prefill_kv(m);
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        add_decode_kv(m, i);
+        add_prefill_kv(m, i);
+    }
     fill_memory(m);
 }
 

@@ -46,16 +46,6 @@ uint32_t aq_steps_widest_row(const struct aq_model_steps *m)
     return widest;
 }
 
-uint32_t aq_steps_window(const struct aq_model_steps *m)
-{
-    uint32_t least = 0;
-    for (uint32_t s = 0; s < m->step_count; s++) {
-        uint32_t window = m->step[s].window;
-        least = window && (!least || window < least) ? window : least;
-    }
-    return least;
-}
-
 bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind)
 {
     for (uint32_t s = 0; s < m->step_count; s++) {

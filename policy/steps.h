@@ -12,6 +12,7 @@
 #include "base/types.h"
 
 enum {
+    AQ_LAYERS_MAX = 4096,
     AQ_NAME_MAX = 80,
     AQ_STEP_PRIM_MAX = 8,
     AQ_STEP_HALVES = 2,
@@ -153,8 +154,6 @@ static inline bool aq_step_is_layer(const struct aq_step_desc *d)
 
 /* The longest row of any matrix. */
 uint32_t aq_steps_widest_row(const struct aq_model_steps *m);
-/* The window of its layers that have one, the smallest of several; 0: none has. */
-uint32_t aq_steps_window(const struct aq_model_steps *m);
 /* Has the model a step of this kind? */
 bool aq_steps_have(const struct aq_model_steps *m, enum aq_step_kind kind);
 

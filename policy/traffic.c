@@ -3,30 +3,30 @@
 
 /* Full runs of `slots` slots, and all runs.  Where heads share their runs all count as full, since
  * no slot is added. */
-static uint32_t whole_runs(const struct aq_seat *s, uint32_t slots)
+static uint32_t whole_runs(const struct aq_seat_kv *s, uint32_t slots)
 {
     return s->shared_runs ? s->shared_runs : slots / AQ_HEAD_BLOCK_SLOTS;
 }
 
-static uint32_t all_runs(const struct aq_seat *s, uint32_t slots)
+static uint32_t all_runs(const struct aq_seat_kv *s, uint32_t slots)
 {
     return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
 }
 
 /* Are the seat's next victims known after the pass? */
-static bool has_victims(const struct aq_seat *s)
+static bool has_victims(const struct aq_seat_kv *s)
 {
     return s->drops && s->held == s->limits.slots;
 }
 
-bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat *s)
+bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat_kv *s)
 {
     /* Rows in the tail need no delta: the tail is in host memory. */
     return s->overwrites && whole_runs(s, s->held) > 0 && part->tier == AQ_DISK;
 }
 
 static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
-                        const struct aq_part *part, const struct aq_seat *s)
+                        const struct aq_part *part, const struct aq_seat_kv *s)
 {
     bool disk = part->tier == AQ_DISK;
     uint32_t runs = all_runs(s, s->before);
@@ -50,7 +50,7 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
 }
 
 static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
-                      const struct aq_part *part, const struct aq_seat *s)
+                      const struct aq_part *part, const struct aq_seat_kv *s)
 {
     bool disk = part->tier == AQ_DISK, host = part->side == AQ_ATTEND_HOST;
     t->whole = whole_runs(s, s->held);
@@ -63,11 +63,11 @@ static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
 }
 
 void aq_kv_traffic_of(struct aq_kv_traffic *ret, const struct aq_plan *plan,
-                      const struct aq_part *part, const struct aq_seat *s)
+                      const struct aq_part *part, const struct aq_seat *s, uint32_t kind)
 {
     *ret = (struct aq_kv_traffic){0};
     if (part->staged && s->rows)
-        (s->seen > s->prompt ? of_decoding : of_prompt)(ret, plan, part, s);
+        (s->seen > s->prompt ? of_decoding : of_prompt)(ret, plan, part, &s->kv[kind]);
 }
 
 static uint64_t count_of(struct aq_runs r)
@@ -75,7 +75,7 @@ static uint64_t count_of(struct aq_runs r)
     return r.end - r.first;
 }
 
-void aq_kv_traffic_add(struct aq_part_shape *io, const struct aq_kv_traffic *t,
+void aq_kv_traffic_add(struct aq_kv_work *io, const struct aq_kv_traffic *t,
                        const struct aq_kv_sizes *z)
 {
     io->read_bytes += count_of(t->read) * z->run_stride;

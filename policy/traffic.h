@@ -29,13 +29,14 @@ struct aq_kv_traffic {
     bool store_slots;     /* scores, positions and victims of all slots; */
     bool store_delta;     /* the delta */
 };
+/* In a layer of kind number `kind`. */
 void aq_kv_traffic_of(struct aq_kv_traffic *ret, const struct aq_plan *plan,
-                      const struct aq_part *part, const struct aq_seat *seat);
+                      const struct aq_part *part, const struct aq_seat *seat, uint32_t kind);
 
 /* Does the seat's new row join its delta (unless the delta is written back in this pass)? */
-bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat *seat);
+bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat_kv *kv);
 /* Adds the bytes of these moves to read_bytes, write_bytes, load_bytes and store_bytes. */
-void aq_kv_traffic_add(struct aq_part_shape *io, const struct aq_kv_traffic *t,
+void aq_kv_traffic_add(struct aq_kv_work *io, const struct aq_kv_traffic *t,
                        const struct aq_kv_sizes *sizes);
 
 #endif

@@ -289,9 +289,10 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
     ret->waiting = e->waiting_count;
 }
 
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t keys, bool differ)
+struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt, uint32_t max_new,
+                                     uint32_t seen)
 {
-    return keys;
+    return (struct aq_engine_held){.slots = seen, .slots_max = seen, .bytes = seen};
 }
 
 void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool running), void *user)

@@ -133,6 +133,15 @@ static const struct family_names {
          true, add_neox_layer},
 };
 
+static void write_layer_types(FILE *f, const struct random_model *s)
+{
+    fprintf(f, "\"layer_types\": [");
+    for (uint32_t l = 0; l < s->layers; l++)
+        fprintf(f, "%s\"%s\"", l ? ", " : "",
+                s->full_layers >> l & 1 ? "full_attention" : "sliding_attention");
+    fprintf(f, "], ");
+}
+
 static void write_config(const char *path, const struct random_model *s)
 {
     FILE *f = fopen(path, "w");
@@ -145,6 +154,8 @@ static void write_config(const char *path, const struct random_model *s)
             names_of[s->family].head ? "false" : "true");
     if (s->window)
         fprintf(f, "\"sliding_window\": %u, ", s->window);
+    if (s->full_layers)
+        write_layer_types(f, s);
     if (s->family == RANDOM_OPT)
         fprintf(f, "\"ffn_dim\": %u, \"word_embed_proj_dim\": %u}", 2 * s->hidden, s->hidden);
     else if (s->family == RANDOM_NEOX)

@@ -21,6 +21,7 @@ struct random_model {
     uint32_t layers, hidden, heads, kv_heads, head_dim, vocab, context;
     float sharpness; /* deviation of q . k / sqrt(head_dim) */
     uint32_t window;
+    uint32_t full_layers; /* bit l: layer l has no window, though the others have */
 };
 
 /* Writes config.json and model.safetensors (f32) into a folder that is made for them, in place of

@@ -157,29 +157,25 @@ static json_t *policy_json(const struct aq_kv_policy *p, const struct aq_kv_limi
     return o;
 }
 
-/* Slots that decode rows attend, the same in all layers, heads (or on average) and windows. */
+/* Slots that decode rows attend, the same in all heads (or on average) and windows of text. */
 static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **o)
 {
     const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
     uint32_t prompt = aq_eval_windows_prompt(&v->w), fed = new_tokens(&v->w);
     struct aq_kv_limits l;
-    aq_kv_policy_limits(&l, p, prompt, fed);
-    bool drops = aq_kv_limits_drop(&l, prompt, fed);
-    uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1), most = 0;
+    aq_kv_policy_limits(&l, p, prompt, fed, 0, aq_engine_info(e)->layers);
+    uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1);
     double sum = 0;
-    for (uint32_t seen = first; seen < end; seen++) {
-        uint32_t held = aq_kv_limits_held(&l, prompt, seen);
-        sum += held;
-        most = held > most ? held : most;
-    }
+    for (uint32_t seen = first; seen < end; seen++)
+        sum += aq_engine_held(e, prompt, fed, seen).slots;
+    struct aq_engine_held last = aq_engine_held(e, prompt, fed, end - 1);
     aq_json_put(o, "kept_slots",
                 json_pack("{s:o, s:f, s:i}", "nominal",
                           aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"),
-                          "mean", sum / (end - first), "max", (int)most));
-    bool differ = aq_kv_limits_differ(&l, prompt);
-    aq_json_put(o, "kv_bytes", json_integer((json_int_t)aq_engine_kv_bytes(e, most, differ)));
+                          "mean", sum / (end - first), "max", (int)last.slots_max));
+    aq_json_put(o, "kv_bytes", json_integer((json_int_t)last.bytes));
     aq_json_put(o, "policy", policy_json(p, &l));
-    aq_json_put(o, "no_effect", json_boolean(!drops));
+    aq_json_put(o, "no_effect", json_boolean(!last.drops));
 }
 
 static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared, double seconds)

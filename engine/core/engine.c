@@ -76,7 +76,7 @@ static void note_lossy(struct aq_engine *e)
     const char *weights = aq_dtype_name(f->weights), *compute = aq_dtype_name(f->compute);
     const char *from = aq_model_rounded_from(e->model, f->weights);
     bool table = e->info.packed && !holds(f->weights, f->values);
-    char policy[160];
+    char policy[160], windows[80];
     if (from)
         note(e, "weights: %s rounded to %s%s%s", from, weights,
              aq_dtype_is_quantised(f->weights) ? " in groups of 64" : "",
@@ -90,8 +90,9 @@ static void note_lossy(struct aq_engine *e)
         note(e, "kv: keys and values rounded to %s%s", aq_dtype_name(f->kv),
              aq_dtype_is_quantised(f->kv) ? " by row and head" : "");
     if (aq_kv_policy_drops(&e->info.kv))
-        note(e, "kv policy %s: keys and values beyond that are dropped",
-             aq_kv_policy_text(policy, sizeof(policy), &e->info.kv));
+        note(e, "kv policy %s: keys and values beyond that are dropped%s%s",
+             aq_kv_policy_text(policy, sizeof(policy), &e->info.kv),
+             aq_kv_windows_text(windows, sizeof(windows), &e->model->steps) ? "; " : "", windows);
 }
 
 static int fill_info(struct aq_engine *e, struct aq_err *reterr)
@@ -463,12 +464,24 @@ struct aq_mem *aq_engine_mem(const struct aq_engine *e)
 
 /* ---- run --------------------------------------------------------------------------------- */
 
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ)
+struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt, uint32_t max_new,
+                                     uint32_t seen)
 {
-    if (differ)
-        slots = AQ_HEAD_BLOCK_SLOTS * aq_kv_shared_runs(slots, e->model->steps.kv_heads);
-    return aq_block_pages(&e->block.plan.shape, e->model->steps.layers, slots) *
-           e->block.plan.shape.page_bytes;
+    const struct aq_plan *p = &e->block.plan;
+    struct aq_engine_held sum = {0};
+    for (uint32_t i = 0; i < p->kinds.count; i++) {
+        const struct aq_kv_kind *k = &p->kinds.kind[i];
+        struct aq_kv_limits l;
+        aq_kv_kind_limits(&l, &p->kinds, i, &p->kv, prompt, max_new);
+        uint32_t slots = aq_kv_limits_held(&l, prompt, seen);
+        uint64_t runs = aq_kv_limits_runs(&l, e->model->steps.kv_heads, prompt, seen);
+        sum.slots += (double)k->layers * slots / p->kinds.layers;
+        sum.slots_max = slots > sum.slots_max ? slots : sum.slots_max;
+        sum.bytes +=
+            aq_block_pages(&p->shape, k->layers, runs * AQ_HEAD_BLOCK_SLOTS) * p->shape.page_bytes;
+        sum.drops |= !k->own && aq_kv_limits_drop(&l, prompt, max_new);
+    }
+    return sum;
 }
 
 void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s)

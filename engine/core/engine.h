@@ -146,9 +146,16 @@ int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
 /* Next finished sequence in the order of finishing, or NULL. */
 struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 
-/* Bytes of KV that a sequence with this many slots per head holds, in whole pages.  differ: on
- * average, and at most so many.  After plan. */
-uint64_t aq_engine_kv_bytes(const struct aq_engine *e, uint32_t slots, bool differ);
+/* The KV that a sequence holds at some time. */
+struct aq_engine_held {
+    double slots;       /* of each head (or on average), the mean over the layers */
+    uint32_t slots_max; /* in the layers that hold most */
+    uint64_t bytes;     /* of the pages of all layers */
+    bool drops;         /* the sequence will drop keys for the KV policy's sake */
+};
+/* Of a sequence with these lengths after its first `seen` positions.  After plan. */
+struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt, uint32_t max_new,
+                                     uint32_t seen);
 
 /* Statistics of attention so far (engine/exec/attention_stats.h); null where nobody wanted to
  * know. New reference. */

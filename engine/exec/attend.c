@@ -19,7 +19,8 @@ struct attend {
     struct aq_attn a;        /* of all its sequences */
     struct aq_attn_seq *seq; /* [count] */
     const uint32_t *seat;    /* [count] */
-    uint32_t count, layer;
+    uint32_t count, layer, kind;
+    struct aq_kv_policy policy; /* of the layer */
 };
 
 static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
@@ -27,8 +28,13 @@ static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
     return &t->x->seats.seat[t->seat[i]];
 }
 
+static const struct aq_seat_kv *kv_of(const struct attend *t, uint32_t i)
+{
+    return &seat_of(t, i)->kv[t->kind];
+}
+
 /* The rule of rows whose keys get this score, for a seat that drops keys. */
-static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct aq_seat *s)
+static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct aq_seat_kv *s)
 {
     bool columns = score->source == AQ_KV_SOURCE_COLUMNS;
     if (score->source == AQ_KV_SOURCE_NONE)
@@ -46,14 +52,14 @@ static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct
 static void report_slots(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
 {
     const struct aq_executor *x = t->x;
-    const struct aq_seat *s = seat_of(t, i);
+    const struct aq_seat_kv *s = kv_of(t, i);
     if (!x->opts.kv_seen)
         return;
     struct aq_kv_seen seen = {
         .sequence = x->seat[t->seat[i]].sequence,
         .layer = t->layer,
         .kv_heads = t->a.kv_heads,
-        .seen = s->seen,
+        .seen = seat_of(t, i)->seen,
         .held = s->held,
         .len = s->shared_runs ? aq_kv_lens(x->kv, t->seat[i], t->layer) : &s->held,
         .len_step = s->shared_runs != 0,
@@ -68,12 +74,12 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
 static void find_slots(const struct attend *t)
 {
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct aq_seat *s = seat_of(t, i);
+        const struct aq_seat_kv *s = kv_of(t, i);
         struct aq_attn_seq *q = &t->seq[i];
         if (!s->drops)
             continue;
         q->slots = exec_kv_slots(t->x, t->op, t->seat[i]);
-        q->position = s->seen - 1;
+        q->position = seat_of(t, i)->seen - 1;
         q->overwrite = s->overwrites;
         q->recent = s->limits.recent_decode;
         if (s->held < s->limits.slots)
@@ -105,7 +111,7 @@ static void apply_deltas(const struct attend *t)
     struct exec_moves *m = moves_of(t);
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct aq_seat *s = seat_of(t, i);
+        const struct aq_seat_kv *s = kv_of(t, i);
         if (!s->overwrites || !s->delta)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
@@ -134,8 +140,8 @@ static void add_to_deltas(const struct attend *t)
     struct exec_moves *m = moves_of(t);
     uint32_t count = 0;
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct aq_seat *s = seat_of(t, i);
-        if (!exec_uses_delta(t->x, t->seat[i]) || s->rewrites)
+        const struct aq_seat_kv *s = kv_of(t, i);
+        if (!aq_kv_uses_delta(&t->x->plan->part[t->op->part], s) || s->rewrites)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
@@ -167,13 +173,13 @@ static void attend_rows(struct attend *t)
 {
     struct aq_attn a = t->a;
     for (uint32_t i = 0, end; i < t->count; i = end) {
-        const struct aq_seat *s = seat_of(t, i);
-        for (end = i + 1; end < t->count && seat_of(t, end)->limits.sinks == s->limits.sinks;)
+        const struct aq_seat_kv *s = kv_of(t, i);
+        for (end = i + 1; end < t->count && kv_of(t, end)->limits.sinks == s->limits.sinks;)
             end++;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
-        if (aq_kv_policy_drops(&t->x->plan->kv))
-            a.rule = rule_of(&t->x->plan->kv.decode, s);
+        if (aq_kv_policy_drops(&t->policy))
+            a.rule = rule_of(&t->policy.decode, s);
         t->c->kernels->attn_decode(t->c->exec, &a);
         if (a.rule.together)
             t->c->kernels->kv_victim(t->c->exec, &a);
@@ -198,7 +204,8 @@ static void decode(struct attend *t)
 
 /* The prompt of one sequence that drops keys. */
 struct prompt {
-    const struct aq_seat *s;
+    const struct aq_seat_kv *s;
+    const uint32_t *tokens; /* of the prompt */
     struct aq_attn a;
     struct aq_attn_seq seq;
     struct aq_attn_seq home; /* home of the slots that stay, with their scores and positions */
@@ -208,10 +215,10 @@ struct prompt {
 /* Column sums of the prompt's probabilities, into its slots' scores. */
 static void sum_columns(const struct attend *t, const struct prompt *p)
 {
-    const struct aq_kv_policy *kv = &t->x->plan->kv;
+    const struct aq_kv_policy *kv = &t->policy;
     struct aq_attn a = p->a;
     a.rule = rule_of(&kv->prompt, p->s);
-    a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, p->s->seen);
+    a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, *p->tokens);
     if (aq_kv_policy_each(kv))
         a.rule.group = AQ_ATTN_EACH;
     t->c->kernels->attn_stats(t->c->exec, &a);
@@ -222,8 +229,8 @@ static void sum_columns(const struct attend *t, const struct prompt *p)
 static void rank_keys(const struct attend *t, struct prompt *p)
 {
     const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
-    const struct aq_kv_score *by = &t->x->plan->kv.prompt;
-    bool each = aq_kv_policy_each(&t->x->plan->kv);
+    const struct aq_kv_score *by = &t->policy.prompt;
+    bool each = aq_kv_policy_each(&t->policy);
     float *value = (float *)(p->scratch + layout->value);
     p->seq.slots = (struct aq_attn_slots){.score = value, .stride = layout->stride};
     if (by->source != AQ_KV_SOURCE_COLUMNS) {
@@ -232,13 +239,13 @@ static void rank_keys(const struct attend *t, struct prompt *p)
                                                   .k_stride = p->a.new_stride,
                                                   .value = value,
                                                   .stride = layout->stride,
-                                                  .len = p->s->seen,
+                                                  .len = *p->tokens,
                                                   .kv_heads = p->a.kv_heads,
                                                   .head_dim = p->a.head_dim,
                                                   .diff = by->source == AQ_KV_SOURCE_KEY_DIFF});
         return;
     }
-    if (!aq_kv_policy_values(&t->x->plan->kv)) {
+    if (!aq_kv_policy_values(&t->policy)) {
         sum_columns(t, p);
         return;
     }
@@ -249,7 +256,7 @@ static void rank_keys(const struct attend *t, struct prompt *p)
                             &(struct aq_kv_value){.sums = (float *)(p->scratch + layout->sums),
                                                   .value = value,
                                                   .stride = layout->stride,
-                                                  .len = p->s->seen - p->s->limits.recent_prompt,
+                                                  .len = *p->tokens - p->s->limits.recent_prompt,
                                                   .kv_heads = p->a.kv_heads,
                                                   .q_per_kv = each ? p->a.q_per_kv : 1,
                                                   .group = each ? by->group : AQ_ATTN_SUM,
@@ -270,7 +277,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     struct aq_kv_select select = {
         .value = p->seq.slots.score,
         .stride = p->seq.slots.stride,
-        .len = p->s->seen,
+        .len = *p->tokens,
         .recent = l->recent_prompt,
         .heavy = l->heavy_prompt,
         .sinks = l->sinks,
@@ -288,7 +295,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     }
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
-                 .block_count = blocks_of(p->s->seen),
+                 .block_count = blocks_of(*p->tokens),
                  .head_offset = p->seq.head_offset,
                  .slots = p->seq.slots,
                  .list = list,
@@ -320,17 +327,18 @@ static struct aq_attn rows_of(const struct attend *t, uint32_t i)
 static void attend_dropping(const struct attend *t, uint32_t i)
 {
     struct aq_executor *x = t->x;
-    const struct aq_seat *s = seat_of(t, i);
-    struct prompt p = {.s = s, .a = rows_of(t, i), .seq = t->seq[i]};
-    const struct aq_kv_policy *kv = &x->plan->kv;
-    bool cut = s->seen > s->limits.keep_prompt;
-    bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, s->seen) > 0;
+    const struct aq_seat_kv *s = kv_of(t, i);
+    const uint32_t *tokens = &seat_of(t, i)->seen;
+    struct prompt p = {.s = s, .tokens = tokens, .a = rows_of(t, i), .seq = t->seq[i]};
+    const struct aq_kv_policy *kv = &t->policy;
+    bool cut = *tokens > s->limits.keep_prompt;
+    bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, *tokens) > 0;
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
     p.home = p.seq; /* of s->held slots */
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
-    p.seq.len = &s->seen;
+    p.seq.len = tokens;
     p.a.seqs = &p.seq;
     if (sums)
         p.a.log_sum_exp = (float *)(p.scratch + x->prompt_layout.log_sum_exp);
@@ -361,11 +369,11 @@ static void prompts(struct attend *t)
     static const struct aq_attn_slots none;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         end = i + 1;
-        if (seat_of(t, i)->drops) {
+        if (kv_of(t, i)->drops) {
             attend_dropping(t, i);
             continue;
         }
-        while (end < t->count && !seat_of(t, end)->drops)
+        while (end < t->count && !kv_of(t, end)->drops)
             end++;
         struct aq_attn a = t->a;
         a.seqs = t->seq + i;
@@ -394,9 +402,18 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
         .count = range[1] - range[0],
         .layer = m->step[op->step].layer,
     };
+    t.kind = x->plan->kinds.of[t.layer];
+    t.policy = aq_plan_kind_policy(x->plan, t.kind);
     for (uint32_t i = 0; i < t.count; i++) {
+        /* Nothing is left of the layer before, whose sequences may hold other slots. */
+        t.seq[i] = (struct aq_attn_seq){
+            .head_offset = aq_kv_head_offset(x->kv),
+            .len = &kv_of(&t, i)->held,
+            .row = t.seq[i].row,
+            .rows = t.seq[i].rows,
+        };
         /* The number of slots that each head keeps is known once the prompt is cut. */
-        if (!prefill && x->seats.seat[t.seat[i]].shared_runs)
+        if (!prefill && kv_of(&t, i)->shared_runs)
             exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);
         else
             t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);

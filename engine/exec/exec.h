@@ -32,8 +32,10 @@ struct exec_logit_row {
 struct exec_batch {
     /* [rows_max]; position: the row of the model's position table, or of the rotary table. */
     uint32_t *id, *position, *logit_index;
-    struct exec_logit_row *logit_row;     /* [rows_max] */
-    struct aq_attn_seq *decode, *prefill; /* [seats] by part, decode rows also by seat */
+    struct exec_logit_row *logit_row; /* [rows_max] */
+    /* [seats] by part, decode rows also by seat; only their rows are of the whole pass, and each
+     * attention op fills in the rest for its layer. */
+    struct aq_attn_seq *decode, *prefill;
     uint32_t *decode_seat, *prefill_seat; /* [seats] seat of each entry above */
     /* Entries of a part: [first[part], first[part + 1]). */
     uint32_t decode_first[AQ_PART_MAX + 1], prefill_first[AQ_PART_MAX + 1];
@@ -274,12 +276,11 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
  * *seq. */
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
                           struct aq_attn_seq *seq);
-/* Scores, positions and victims of the seat for an attention op; all NULL without a KV policy. */
+/* Scores, positions and victims of the seat for an attention op; all NULL in layers that drop no
+ * keys. */
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
 /* The delta of a seat on disk, which the attention op applies and adds to. */
 struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
-/* Does the seat's new row join its delta (unless the delta is written back in this pass)? */
-bool exec_uses_delta(const struct aq_executor *x, uint32_t seat);
 void exec_stages_open(struct aq_executor *x);
 /* Lists the transfers, or the pieces, of a move of KV. */
 void exec_list_kv(struct aq_executor *x, uint32_t op_index);

@@ -24,9 +24,10 @@ static void *lay_out(struct row_layout *c, size_t bytes)
     return p;
 }
 
-static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
-                         const struct aq_block_shape *s)
+static void lay_out_rows(struct row_layout *c, struct aq_executor *x, const struct aq_plan *plan)
 {
+    const struct aq_block_shape *s = &plan->shape;
+    size_t kinds = plan->kinds.count;
     size_t rows = s->rows_max, seats = s->micro_batch;
     for (uint32_t k = 0; k < s->micro_batches; k++) {
         struct exec_batch unused, *b = x ? &x->batch[k] : &unused;
@@ -41,9 +42,12 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
     }
     seats *= s->micro_batches;
     struct exec_seat *seat = lay_out(c, seats * sizeof(*seat));
-    struct aq_seat *place = lay_out(c, seats * sizeof(*place));
-    uint32_t *prompt_rows = lay_out(c, s->micro_batches * sizeof(*prompt_rows));
-    struct aq_admit_length *lengths = lay_out(c, (seats + 1) * sizeof(*lengths));
+    struct aq_seats_arrays at = {
+        .seat = lay_out(c, seats * sizeof(*at.seat)),
+        .kv = lay_out(c, (seats + 1) * kinds * sizeof(*at.kv)),
+        .lengths = lay_out(c, (seats + 1) * kinds * sizeof(*at.lengths)),
+        .prompt_rows = lay_out(c, s->micro_batches * sizeof(*at.prompt_rows)),
+    };
     struct aq_logits_stat *stat = lay_out(c, s->head_tile_rows * sizeof(*stat));
     struct exec_moves unused[2], *moves = x ? x->kv_moves : unused;
     for (int i = 0; i < 2; i++) {
@@ -61,7 +65,7 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
                                               .refill = x->opts.refill,
                                               .ops = &exec_seats_ops,
                                               .user = x},
-                      place, lengths, prompt_rows);
+                      &at);
         x->logits_stat = stat;
     }
 }
@@ -69,7 +73,7 @@ static void lay_out_rows(struct row_layout *c, struct aq_executor *x,
 uint64_t aq_executor_rows_bytes(const struct aq_plan *plan)
 {
     struct row_layout c = {0};
-    lay_out_rows(&c, NULL, &plan->shape);
+    lay_out_rows(&c, NULL, plan);
     return c.used;
 }
 
@@ -117,14 +121,13 @@ static int take(struct aq_executor *x, void *ret, enum aq_device_memory memory, 
 static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
 {
     const struct aq_model_steps *m = x->steps;
-    const struct aq_block_shape *s = &x->plan->shape;
     uint32_t threads = aq_pool_threads(x->opts.pool);
     int rc = take(x, &x->rows_buffer, AQ_MEMORY_HOST, "rows and seats",
                   aq_executor_rows_bytes(x->plan), &x->rows_bytes, reterr);
     if (rc < 0)
         return rc;
     struct row_layout c = {.base = x->rows_buffer};
-    lay_out_rows(&c, x, s);
+    lay_out_rows(&c, x, x->plan);
     struct aq_block_tiles tiles = aq_block_tiles(x->plan, m);
     rc = take(x, &x->tiles, AQ_MEMORY_DEVICE, "tiles", tiles.bytes, &x->tiles_bytes, reterr);
     rc = rc < 0 ? rc
@@ -306,7 +309,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     x->program = &opts->block->program;
     uint32_t ops = x->program->op_count, batches = x->plan->shape.micro_batches;
     x->batch = calloc(batches, sizeof(*x->batch));
-    x->pass_shape = calloc(batches, sizeof(*x->pass_shape));
+    x->pass_shape = aq_pass_shapes_new(x->plan);
     x->cost = calloc(ops, sizeof(*x->cost));
     x->done = calloc(ops, sizeof(*x->done));
     x->job = calloc(ops, sizeof(*x->job));
@@ -318,9 +321,7 @@ int aq_executor_open(struct aq_executor **ret, const struct aq_executor_opts *op
     struct aq_kv_opts kv = {
         .device = opts->device,
         .plan = x->plan,
-        .layers = x->steps->layers,
         .kv_heads = x->steps->kv_heads,
-        .head_dim = x->steps->head_dim,
     };
     rc = rc < 0 ? rc : take_buffers(x, reterr);
     rc = rc < 0 ? rc : find_runs(x, reterr);

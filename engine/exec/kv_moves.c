@@ -5,9 +5,15 @@
 
 #include <assert.h>
 
+/* Runs that a seat has room for in a stage: those of the layers that hold most. */
 static uint32_t runs_max(const struct aq_executor *x)
 {
-    return aq_kv_policy_runs(&x->plan->kv, x->plan->shape.keys_max, x->steps->kv_heads);
+    return x->plan->kinds.runs;
+}
+
+static uint32_t layer_of(const struct aq_executor *x, const struct aq_op *op)
+{
+    return x->steps->step[op->step].layer;
 }
 
 /* Fills the addresses of every run in every stage of the device, which never change. */
@@ -19,11 +25,13 @@ void exec_stages_open(struct aq_executor *x)
                             i % each * aq_kv_run_stride(x->kv);
 }
 
-/* The moves of a seat's KV in this pass. */
-static struct aq_kv_traffic traffic_of(const struct aq_executor *x, uint32_t part, uint32_t seat)
+/* The moves of a seat's KV of the op's layer in this pass. */
+static struct aq_kv_traffic traffic_of(const struct aq_executor *x, const struct aq_op *op,
+                                       uint32_t seat)
 {
     struct aq_kv_traffic t;
-    aq_kv_traffic_of(&t, x->plan, &x->plan->part[part], &x->seats.seat[seat]);
+    aq_kv_traffic_of(&t, x->plan, &x->plan->part[op->part], &x->seats.seat[seat],
+                     x->plan->kinds.of[layer_of(x, op)]);
     return t;
 }
 
@@ -53,7 +61,7 @@ static uint8_t *home_run(const struct aq_executor *x, const struct aq_op *op, ui
 
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
-    uint32_t layer = x->steps->step[op->step].layer;
+    uint32_t layer = layer_of(x, op);
     const struct aq_part *part = &x->plan->part[op->part];
     bool on_host = op->kind == AQ_OP_ATTN_HOST;
     bool disk = part->tier == AQ_DISK;
@@ -66,14 +74,14 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     uint8_t *stage =
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
     /* The full runs of a prompt are made in the stage; a decoded key joins the tail. */
-    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op->part, seat).whole);
+    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).whole);
 }
 
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
                           struct aq_attn_seq *seq)
 {
-    aq_kv_ragged_table(x->kv, seq, seat, x->steps->step[op->step].layer,
-                       op->kind == AQ_OP_ATTN_HOST, exec_kv_blocks(x, op, seat));
+    aq_kv_ragged_table(x->kv, seq, seat, layer_of(x, op), op->kind == AQ_OP_ATTN_HOST,
+                       exec_kv_blocks(x, op, seat));
 }
 
 /* A seat's scores, positions, victims and delta in a stage of a separate device. */
@@ -89,21 +97,15 @@ struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op
     const struct aq_part *part = &x->plan->part[op->part];
     /* Prompts are attended on the device even if decode rows are not. */
     if (part->side == AQ_ATTEND_HOST && op->kind == AQ_OP_ATTN_PREFILL)
-        return aq_kv_slots_at(x->kv, stage_piece(x, op, seat));
-    return aq_kv_slots(x->kv, seat, x->steps->step[op->step].layer);
+        return aq_kv_slots_at(x->kv, layer_of(x, op), stage_piece(x, op, seat));
+    return aq_kv_slots(x->kv, seat, layer_of(x, op));
 }
 
 struct aq_kv_delta exec_kv_delta(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
 {
     bool away = x->plan->separate && op->kind != AQ_OP_ATTN_HOST;
-    return aq_kv_delta_at(x->kv,
-                          away ? stage_piece(x, op, seat)
-                               : aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer));
-}
-
-bool exec_uses_delta(const struct aq_executor *x, uint32_t seat)
-{
-    return aq_kv_uses_delta(&x->plan->part[aq_seats_part(x->plan, seat)], &x->seats.seat[seat]);
+    return aq_kv_delta_at(x->kv, away ? stage_piece(x, op, seat)
+                                      : aq_kv_delta_home(x->kv, seat, layer_of(x, op)));
 }
 
 /* ---- disk -------------------------------------------------------------------------------- */
@@ -122,9 +124,9 @@ static uint8_t *disk_stage(const struct aq_executor *x, const struct aq_op *op, 
 static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
 {
     const struct aq_op *op = &x->program->op[op_index];
-    uint32_t layer = x->steps->step[op->step].layer;
+    uint32_t layer = layer_of(x, op);
     uint64_t stride = aq_kv_run_stride(x->kv), at = aq_kv_disk_offset(x->kv, seat, layer);
-    struct aq_kv_traffic t = traffic_of(x, op->part, seat);
+    struct aq_kv_traffic t = traffic_of(x, op, seat);
     struct aq_runs runs = op->kind == AQ_OP_READ ? t.read : t.write;
     assert(runs.first == 0);
     if (runs.end)
@@ -152,7 +154,7 @@ void exec_list_kv(struct aq_executor *x, uint32_t op_index)
 static void add_runs(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                      uint32_t seat, struct aq_runs runs, uint32_t whole)
 {
-    uint32_t layer = x->steps->step[op->step].layer;
+    uint32_t layer = layer_of(x, op);
     for (uint32_t run = runs.first; run < runs.end; run++)
         exec_add_piece(l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, run),
                        home_run(x, op, layer, seat, run, whole), x->plan->shape.run_bytes);
@@ -161,8 +163,7 @@ static void add_runs(struct aq_executor *x, const struct aq_op *op, struct exec_
 static void add_delta(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                       uint32_t seat)
 {
-    exec_add_piece(l, stage_piece(x, op, seat),
-                   aq_kv_delta_home(x->kv, seat, x->steps->step[op->step].layer),
+    exec_add_piece(l, stage_piece(x, op, seat), aq_kv_delta_home(x->kv, seat, layer_of(x, op)),
                    aq_kv_delta_bytes(x->kv));
 }
 
@@ -186,8 +187,8 @@ static void add_row(struct aq_executor *x, struct exec_pieces *l, uint8_t *devic
 static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                     uint32_t seat, uint32_t whole)
 {
-    const struct aq_seat *s = &x->seats.seat[seat];
-    uint32_t layer = x->steps->step[op->step].layer;
+    uint32_t layer = layer_of(x, op);
+    const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
     const uint32_t *victim = s->overwrites ? aq_kv_victims(x->kv, seat, layer) : NULL;
     uint32_t run = (s->held - 1) / AQ_HEAD_BLOCK_SLOTS;
     if (!victim && !aq_kv_rows_apart(x->plan->shape.kv_format)) {
@@ -208,7 +209,7 @@ static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_p
 static void add_victims(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                         uint32_t seat)
 {
-    uint32_t layer = x->steps->step[op->step].layer;
+    uint32_t layer = layer_of(x, op);
     exec_add_piece(l, aq_kv_slots(x->kv, seat, layer).victim, aq_kv_victims(x->kv, seat, layer),
                    x->steps->kv_heads * sizeof(uint32_t));
 }
@@ -218,8 +219,8 @@ static void add_victims(struct aq_executor *x, const struct aq_op *op, struct ex
 static void link_seat(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l,
                       uint32_t seat)
 {
-    struct aq_kv_traffic t = traffic_of(x, op->part, seat);
-    uint32_t layer = x->steps->step[op->step].layer;
+    struct aq_kv_traffic t = traffic_of(x, op, seat);
+    uint32_t layer = layer_of(x, op);
     add_runs(x, op, l, seat, l->to_device ? t.load : t.store, t.whole);
     if (l->to_device ? t.load_delta : t.store_delta)
         add_delta(x, op, l, seat);
@@ -231,7 +232,7 @@ static void link_seat(struct aq_executor *x, const struct aq_op *op, struct exec
         add_victims(x, op, l, seat);
     if (t.store_slots)
         exec_add_piece(l, stage_piece(x, op, seat), aq_kv_slots_home(x->kv, seat, layer),
-                       aq_kv_slots_bytes(x->kv));
+                       aq_kv_slots_bytes(x->kv, layer));
 }
 
 void exec_link_kv(struct aq_executor *x, const struct aq_op *op, struct exec_pieces *l)

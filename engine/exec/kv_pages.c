@@ -21,21 +21,27 @@ struct aq_kv {
     struct aq_kv_table_layout table;
     uint8_t *tables;
     size_t tables_bytes;
-    uint8_t **block; /* [seats][layers][table.runs] */
+    uint8_t **block; /* [seats][table.runs], layer after layer */
     uint8_t *tails;  /* [disk seats][layers][run_stride] */
     size_t tails_bytes;
-    uint8_t *deltas; /* [disk seats][layers][delta.bytes] */
+    uint8_t *deltas; /* [disk seats][beside.dropping][delta.bytes] */
     size_t deltas_bytes;
-    uint32_t *victims; /* [seats with a copy][layers][kv_heads] */
+    uint32_t *victims; /* [seats with a copy][beside.dropping][kv_heads] */
     size_t victims_bytes;
-    struct aq_kv_layout layout;
+    struct aq_kv_layout *layout; /* [kinds of layers] */
     struct aq_kv_delta_layout delta;
+    struct aq_kv_beside beside;
+    struct layer {
+        uint64_t first_run; /* runs of a seat in the layers before this one */
+        uint64_t slots;     /* offset of its arrays beside slots in those of a seat */
+        uint32_t dropping;  /* layers before this one that drop keys */
+    } * layer;              /* [layers] */
     struct side {
-        uint8_t *slots; /* [seats of the side][layers][layout.bytes] */
+        uint8_t *slots; /* [seats of the side][beside.slots_bytes], layer after layer */
         size_t bytes;
         uint32_t seats;
     } side[2];      /* by enum aq_attention_side */
-    uint32_t *runs; /* [seats] runs in use */
+    uint32_t *runs; /* [seats][kinds of layers] runs in use */
     struct place {
         uint8_t tier, side;
         uint32_t on_disk; /* number among the seats on disk */
@@ -84,26 +90,54 @@ static int take(struct aq_kv *kv, void *ret, enum aq_device_memory memory, const
     return rc;
 }
 
+static const struct aq_kv_kinds *kinds_of(const struct aq_kv *kv)
+{
+    return &kv->opts.plan->kinds;
+}
+
+static const struct aq_kv_layout *layout_of(const struct aq_kv *kv, uint32_t layer)
+{
+    return &kv->layout[kinds_of(kv)->of[layer]];
+}
+
+/* Where the parts of each layer begin. */
+static void place_layers(struct aq_kv *kv)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    struct layer at = {0};
+    for (uint32_t k = 0; k < kinds->count; k++)
+        aq_kv_layout_slots(&kv->layout[k], kv->opts.plan, k, kv->opts.kv_heads);
+    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+        const struct aq_kv_layout *layout = layout_of(kv, layer);
+        kv->layer[layer] = at;
+        at.first_run += aq_kv_kinds_at(kinds, layer)->runs;
+        at.slots += layout->bytes;
+        at.dropping += layout->bytes > 0;
+    }
+    kv->beside = aq_kv_beside_of(kv->opts.plan, kv->opts.kv_heads);
+    assert(at.first_run == kv->table.runs);
+    assert(at.slots == kv->beside.slots_bytes && at.dropping == kv->beside.dropping);
+}
+
 /* Takes memory for scores, positions and victims of slots. */
 static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_kv_opts *o = &kv->opts;
     int rc = 0;
-    aq_kv_layout_slots(&kv->layout, o->plan, o->kv_heads);
     aq_kv_layout_delta(&kv->delta, o->plan, o->kv_heads);
     for (int i = 0; i < 2 && rc == 0; i++) {
         struct side *side = &kv->side[i];
         rc = take(kv, &side->slots, memory_of_side(kv, i), "kv scores",
-                  (size_t)side->seats * o->layers * kv->layout.bytes, &side->bytes, reterr);
+                  side->seats * kv->beside.slots_bytes, &side->bytes, reterr);
     }
-    size_t copies = (size_t)kv->copied_seats * o->layers * o->kv_heads * sizeof(uint32_t);
+    size_t copies = (size_t)kv->copied_seats * kv->beside.dropping * o->kv_heads * sizeof(uint32_t);
     rc = rc < 0 ? rc
-                : take(kv, &kv->victims, AQ_MEMORY_PINNED, "kv victims",
-                       kv->layout.bytes ? copies : 0, &kv->victims_bytes, reterr);
+                : take(kv, &kv->victims, AQ_MEMORY_PINNED, "kv victims", copies, &kv->victims_bytes,
+                       reterr);
     rc = rc < 0 ? rc
                 : take(kv, &kv->deltas, AQ_MEMORY_PINNED, "kv delta",
-                       (size_t)kv->disk_seats * o->layers * kv->delta.bytes, &kv->deltas_bytes,
-                       reterr);
+                       (size_t)kv->disk_seats * kv->beside.dropping * kv->delta.bytes,
+                       &kv->deltas_bytes, reterr);
     return rc;
 }
 
@@ -138,7 +172,8 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
         p->free_count = p->page_count;
     }
     rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails",
-              (size_t)kv->disk_seats * kv->opts.layers * kv->run_stride, &kv->tails_bytes, reterr);
+              (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->run_stride, &kv->tails_bytes,
+              reterr);
     return rc < 0 ? rc : take_slots(kv, reterr);
 }
 
@@ -152,18 +187,22 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     kv->seats = s->micro_batch * s->micro_batches;
     kv->page_bytes = s->page_bytes;
     kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
-    aq_kv_layout_tables(&kv->table, opts->plan, opts->layers, opts->kv_heads);
+    aq_kv_layout_tables(&kv->table, opts->plan, opts->plan->kinds.layers, opts->kv_heads);
     kv->run_bytes = s->run_bytes;
     kv->run_stride = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     kv->head_bytes = s->run_bytes / opts->kv_heads;
     assert(kv->run_bytes * kv->page_runs == kv->page_bytes);
     int rc = -ENOMEM;
-    kv->runs = calloc(kv->seats, sizeof(*kv->runs));
+    const struct aq_kv_kinds *kinds = &opts->plan->kinds;
+    kv->runs = calloc((size_t)kv->seats * kinds->count, sizeof(*kv->runs));
     kv->place = calloc(kv->seats, sizeof(*kv->place));
-    if (!kv->runs || !kv->place) {
+    kv->layout = calloc(kinds->count, sizeof(*kv->layout));
+    kv->layer = calloc(kinds->layers, sizeof(*kv->layer));
+    if (!kv->runs || !kv->place || !kv->layout || !kv->layer) {
         aq_error_memory(reterr, "KV cache of %u seats", kv->seats);
     } else {
         place_seats(kv);
+        place_layers(kv);
         rc = take_pools(kv, reterr);
     }
     if (rc < 0) {
@@ -189,45 +228,63 @@ void aq_kv_close(struct aq_kv *kv)
         aq_device_free(d, memory_of_side(kv, i), "kv scores", kv->side[i].slots, kv->side[i].bytes);
     free(kv->runs);
     free(kv->place);
+    free(kv->layout);
+    free(kv->layer);
     free(kv);
 }
 
 static uint8_t **table_of(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return kv->block + ((size_t)seat * kv->opts.layers + layer) * kv->table.runs;
+    return kv->block + seat * kv->table.runs + kv->layer[layer].first_run;
 }
 
-void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs)
+static uint32_t *runs_of(const struct aq_kv *kv, uint32_t seat, uint32_t kind)
 {
-    uint32_t have = kv->runs[seat];
-    assert(seat < kv->seats && runs <= kv->table.runs);
+    return &kv->runs[(size_t)seat * kinds_of(kv)->count + kind];
+}
+
+/* Adds run number `run` to a layer of the seat, with a page of its own unless it has part of the
+ * page of the run before. */
+static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
+{
     struct pool *pool = &kv->pool[kv->place[seat].tier];
-    for (; have < runs && kv->place[seat].tier != AQ_DISK; have++) {
-        for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
-            uint8_t **table = table_of(kv, seat, layer);
-            if (have % kv->page_runs) {
-                table[have] = table[have - 1] + kv->run_bytes;
-                continue;
-            }
-            assert(pool->free_count > 0);
-            table[have] = pool->pages + pool->free_page[--pool->free_count] * kv->page_bytes;
+    uint8_t **table = table_of(kv, seat, layer);
+    if (run % kv->page_runs) {
+        table[run] = table[run - 1] + kv->run_bytes;
+        return;
+    }
+    assert(pool->free_count > 0);
+    table[run] = pool->pages + pool->free_page[--pool->free_count] * kv->page_bytes;
+}
+
+void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    uint32_t *have = runs_of(kv, seat, kind);
+    assert(seat < kv->seats && runs <= kinds->kind[kind].runs);
+    for (uint32_t run = *have; run < runs && kv->place[seat].tier != AQ_DISK; run++) {
+        for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+            if (kinds->of[layer] == kind)
+                add_run(kv, seat, layer, run);
         }
     }
-    kv->runs[seat] = runs > have ? runs : have;
+    *have = runs > *have ? runs : *have;
 }
 
 void aq_kv_release(struct aq_kv *kv, uint32_t seat)
 {
-    assert(seat < kv->seats);
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
     struct pool *pool = &kv->pool[kv->place[seat].tier];
-    for (uint32_t run = 0; run < kv->runs[seat] && kv->place[seat].tier != AQ_DISK;
-         run += kv->page_runs) {
-        for (uint32_t layer = 0; layer < kv->opts.layers; layer++) {
+    assert(seat < kv->seats);
+    for (uint32_t layer = 0; layer < kinds->layers && kv->place[seat].tier != AQ_DISK; layer++) {
+        uint32_t runs = *runs_of(kv, seat, kinds->of[layer]);
+        for (uint32_t run = 0; run < runs; run += kv->page_runs) {
             size_t offset = (size_t)(table_of(kv, seat, layer)[run] - pool->pages);
             pool->free_page[pool->free_count++] = (uint32_t)(offset / kv->page_bytes);
         }
     }
-    kv->runs[seat] = 0;
+    for (uint32_t k = 0; k < kinds->count; k++)
+        *runs_of(kv, seat, k) = 0;
 }
 
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
@@ -242,7 +299,7 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
     uint8_t **table = table_of(kv, seat, layer);
     for (uint32_t run = 0; run < whole; run++)
         table[run] = stage + run * kv->run_stride;
-    if (whole < kv->table.runs)
+    if (whole < aq_kv_kinds_at(kinds_of(kv), layer)->runs)
         table[whole] = aq_kv_tail(kv, seat, layer);
     return table;
 }
@@ -250,7 +307,8 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     assert(kv->place[seat].tier == AQ_DISK);
-    return kv->tails + ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->run_stride;
+    return kv->tails +
+           ((size_t)kv->place[seat].on_disk * kinds_of(kv)->layers + layer) * kv->run_stride;
 }
 
 /* ---- heads that differ ---- */
@@ -259,7 +317,7 @@ uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     assert(kv->table.head_blocks);
     return (uint32_t *)(kv->tables + kv->table.len) +
-           ((size_t)seat * kv->opts.layers + layer) * kv->opts.kv_heads;
+           ((size_t)seat * kinds_of(kv)->layers + layer) * kv->opts.kv_heads;
 }
 
 static uint32_t blocks_of(uint32_t slots)
@@ -287,7 +345,7 @@ void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_
         assert(blocks_of(len[h]) <= step);
         for (uint32_t b = 0; b < blocks_of(len[h]); b++) {
             struct aq_kv_spot spot = spot_of(kv, index++);
-            assert(spot.run < kv->runs[seat]);
+            assert(spot.run < *runs_of(kv, seat, kinds_of(kv)->of[layer]));
             table[b] = run[spot.run] + spot.offset;
         }
     }
@@ -311,45 +369,48 @@ struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t lay
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     const struct place *p = &kv->place[seat];
-    return kv->side[p->side].slots +
-           ((size_t)p->on_side * kv->opts.layers + layer) * kv->layout.bytes;
+    return kv->side[p->side].slots + p->on_side * kv->beside.slots_bytes + kv->layer[layer].slots;
 }
 
-struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece)
+struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint32_t layer, uint8_t *piece)
 {
-    if (!kv->layout.bytes)
+    const struct aq_kv_layout *layout = layout_of(kv, layer);
+    struct aq_kv_policy policy = aq_plan_kind_policy(kv->opts.plan, kinds_of(kv)->of[layer]);
+    if (!layout->bytes)
         return (struct aq_attn_slots){0};
     return (struct aq_attn_slots){
-        .score =
-            aq_kv_policy_scores(&kv->opts.plan->kv) ? (float *)(piece + kv->layout.score) : NULL,
-        .position = (uint32_t *)(piece + kv->layout.position),
-        .victim = (uint32_t *)(piece + kv->layout.victim),
-        .stride = kv->layout.stride,
+        .score = aq_kv_policy_scores(&policy) ? (float *)(piece + layout->score) : NULL,
+        .position = (uint32_t *)(piece + layout->position),
+        .victim = (uint32_t *)(piece + layout->victim),
+        .stride = layout->stride,
     };
 }
 
 struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return aq_kv_slots_at(kv, aq_kv_slots_home(kv, seat, layer));
+    return aq_kv_slots_at(kv, layer, aq_kv_slots_home(kv, seat, layer));
 }
 
-size_t aq_kv_slots_bytes(const struct aq_kv *kv)
+size_t aq_kv_slots_bytes(const struct aq_kv *kv, uint32_t layer)
 {
-    return kv->layout.bytes;
+    return layout_of(kv, layer)->bytes;
 }
 
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     const struct place *p = &kv->place[seat];
     assert(kv->victims && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE);
-    return kv->victims + ((size_t)p->copied * kv->opts.layers + layer) * kv->opts.kv_heads;
+    assert(layout_of(kv, layer)->bytes);
+    return kv->victims + ((size_t)p->copied * kv->beside.dropping + kv->layer[layer].dropping) *
+                             kv->opts.kv_heads;
 }
 
 uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    assert(kv->deltas && kv->place[seat].tier == AQ_DISK);
+    const struct place *p = &kv->place[seat];
+    assert(kv->deltas && p->tier == AQ_DISK && layout_of(kv, layer)->bytes);
     return kv->deltas +
-           ((size_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->delta.bytes;
+           ((size_t)p->on_disk * kv->beside.dropping + kv->layer[layer].dropping) * kv->delta.bytes;
 }
 
 struct aq_kv_delta aq_kv_delta_at(const struct aq_kv *kv, uint8_t *piece)
@@ -374,13 +435,12 @@ size_t aq_kv_run_stride(const struct aq_kv *kv)
 
 uint64_t aq_kv_disk_offset(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    return ((uint64_t)kv->place[seat].on_disk * kv->opts.layers + layer) * kv->table.runs *
-           kv->run_stride;
+    return (kv->place[seat].on_disk * kv->table.runs + kv->layer[layer].first_run) * kv->run_stride;
 }
 
 uint64_t aq_kv_disk_bytes(const struct aq_kv *kv)
 {
-    return (uint64_t)kv->disk_seats * kv->opts.layers * kv->table.runs * kv->run_stride;
+    return kv->disk_seats * kv->table.runs * kv->run_stride;
 }
 
 uint64_t aq_kv_pages_free(const struct aq_kv *kv, enum aq_tier tier)

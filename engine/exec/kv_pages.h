@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/exec/kv_pages.h - the KV cache: for each tier in memory a pool of equal pages, and for
  * each seat and layer a table of head-block addresses.  A page holds whole runs of 32 slots of all
- * KV heads of one layer; all layers of a sequence grow together.  A seat whose KV lives on disk has
- * no pages: its full runs lie in a region of the scratch file and pass through a staging slot; its
- * last, partly filled run (the tail) stays in host memory, and so do up to 32 rows that belong into
- * full runs (the delta).  Heads that hold different numbers of slots have their head-blocks one
- * after the other in the sequence's runs: those of head 0, then those of head 1.  Such numbers do
- * not change until the end, so all runs are full and there is no tail.
+ * KV heads of one layer; all layers of a kind (policy/kv_kinds.h) grow together.  A seat whose KV
+ * lives on disk has no pages: its full runs lie in a region of the scratch file and pass through a
+ * staging slot; its last, partly filled run (the tail) stays in host memory, and so do up to 32
+ * rows that belong into full runs (the delta).  Heads that hold different numbers of slots have
+ * their head-blocks one after the other in the sequence's runs: those of head 0, then those of head
+ * 1.  Such numbers do not change until the end, so all runs are full and there is no tail.
  *
  * A policy's scores, positions and victims lie in the memory of the side that attends.  Owns pools,
  * tails and tables from open to close and allocates nothing in between; admission (policy/admit.h)
@@ -23,7 +23,7 @@ struct aq_kv;
 struct aq_kv_opts {
     struct aq_device *device;
     const struct aq_plan *plan;
-    uint32_t layers, kv_heads, head_dim;
+    uint32_t kv_heads;
 };
 
 /* For tests: the state of a (sequence, layer) after attention of a pass: positions and scores of
@@ -46,8 +46,9 @@ typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
-/* Takes pages for this many runs in all layers of the seat; asserts that the pool has them. */
-void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t runs);
+/* Takes pages for this many runs in all layers of a kind of the seat; asserts that the pool has
+ * them. */
+void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 
@@ -78,14 +79,14 @@ struct aq_kv_spot {
 struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
                              uint32_t slot);
 
-/* ---- policies that drop keys; all NULL under others ---- */
+/* ---- layers that drop keys; all NULL in others ---- */
 
-/* Scores, positions and victims of a (seat, layer), and bytes from one of them to the next. */
+/* Scores, positions and victims of a (seat, layer), and their bytes. */
 struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
-size_t aq_kv_slots_bytes(const struct aq_kv *kv);
+size_t aq_kv_slots_bytes(const struct aq_kv *kv, uint32_t layer);
 /* The start of these arrays, which are copied as one piece; and the arrays in a copied piece. */
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
-struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint8_t *piece);
+struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint32_t layer, uint8_t *piece);
 /* The host's copy of a seat's victims, u32 [kv_heads], where a separate device attends to KV that
  * lives on the host. */
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer);

@@ -110,15 +110,13 @@ static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t se
     b->id[row] = s->tokens[s->token_count - 1];
     b->position[row] = at->seen - 1 + exec_position_first(x, s);
     b->decode_seat[b->decode_count] = seat;
-    b->decode[b->decode_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = row, .rows = 1};
+    b->decode[b->decode_count++] = (struct aq_attn_seq){.row = row, .rows = 1};
     add_logit_row(b, row, seat, -1);
 }
 
 static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t seat)
 {
     const struct aq_sequence *s = x->seat[seat].sequence;
-    struct aq_seat *at = &x->seats.seat[seat];
     uint32_t first = b->row_count, n = s->prompt_count, position = exec_position_first(x, s);
     for (uint32_t i = 0; i < n; i++) {
         b->id[first + i] = s->prompt[i];
@@ -130,8 +128,7 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
     b->row_count += n;
     b->prefill_rows += n;
     b->prefill_seat[b->prefill_count] = seat;
-    b->prefill[b->prefill_count++] = (struct aq_attn_seq){
-        .head_offset = aq_kv_head_offset(x->kv), .len = &at->held, .row = first, .rows = n};
+    b->prefill[b->prefill_count++] = (struct aq_attn_seq){.row = first, .rows = n};
 }
 
 /* Makes a seat's rows for the coming pass: one decode row, or its prompt.  Decode rows come
@@ -141,8 +138,11 @@ static void bind(void *user, uint32_t seat)
     struct aq_executor *x = user;
     const struct aq_seat *at = &x->seats.seat[seat];
     struct exec_batch *b = &x->batch[seat / x->plan->shape.micro_batch];
-    uint32_t runs = (uint32_t)aq_div_up(at->held, AQ_HEAD_BLOCK_SLOTS);
-    aq_kv_grow(x->kv, seat, at->shared_runs ? at->shared_runs : runs);
+    for (uint32_t k = 0; k < x->plan->kinds.count; k++) {
+        const struct aq_seat_kv *kv = &at->kv[k];
+        uint32_t runs = (uint32_t)aq_div_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
+        aq_kv_grow(x->kv, seat, k, kv->shared_runs ? kv->shared_runs : runs);
+    }
     (at->seen > at->prompt ? bind_decode : bind_prefill)(x, b, seat);
     assert(b->row_count <= x->plan->shape.rows_max);
 }
@@ -190,11 +190,10 @@ static void count_rows(struct aq_executor *x, uint32_t k)
 {
     struct exec_batch *b = &x->batch[k];
     struct aq_pass_shape *s = &x->pass_shape[k];
-    *s = (struct aq_pass_shape){
-        .decode_rows = b->decode_count,
-        .prefill_rows = b->prefill_rows,
-        .logit_rows = b->logit_count,
-    };
+    aq_pass_shape_clear(s, x->plan);
+    s->decode_rows = b->decode_count;
+    s->prefill_rows = b->prefill_rows;
+    s->logit_rows = b->logit_count;
     sort_by_seat(b->prefill, b->prefill_seat, b->prefill_count);
     find_parts(x, b->prefill_seat, b->prefill_count, b->prefill_first);
     find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
@@ -226,10 +225,12 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 
 void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
 {
-    struct aq_seat seat = aq_seats_seat(
-        &x->seats, &(struct aq_sitter){s->prompt_count, s->max_tokens, s->kv_prompt, s->kv_new});
+    const struct aq_kv_kinds *kinds = &x->plan->kinds;
+    struct aq_sitter who = {s->prompt_count, s->max_tokens, s->kv_prompt, s->kv_new};
+    struct aq_seat seat = aq_seats_seat(&x->seats, &who, x->seats.asks);
     assert(s->prompt_count >= 1);
-    assert(aq_min_u64(seat.last, seat.limits.slots) <= x->plan->shape.keys_max);
+    for (uint32_t k = 0; k < kinds->count; k++)
+        assert(aq_min_u64(seat.last, seat.kv[k].limits.slots) <= kinds->kind[k].slots);
     assert(!x->rotary_table || seat.last <= x->plan->shape.positions_max);
     assert(s->prompt_count + x->plan->shape.micro_batch <= x->plan->shape.rows_max);
     s->token_count = 0;

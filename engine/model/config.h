@@ -10,6 +10,7 @@
 #include "base/kinds.h"
 #include "base/types.h"
 #include "engine/model/quantised/scheme.h"
+#include "policy/steps.h"
 
 #include <jansson.h>
 
@@ -20,7 +21,7 @@ struct aq_arch;
 enum {
     AQ_CONFIG_VOCAB_MAX = 1 << 24,
     AQ_CONFIG_WIDTH_MAX = 1 << 20, /* hidden, inner and embedding width; heads */
-    AQ_CONFIG_LAYERS_MAX = 4096,
+    AQ_CONFIG_LAYERS_MAX = AQ_LAYERS_MAX,
     AQ_CONFIG_HEAD_DIM_MAX = 4096,
     AQ_CONFIG_POSITIONS_MAX = 1 << 24,
     AQ_CONFIG_EOS_MAX = 8,

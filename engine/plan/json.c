@@ -20,7 +20,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
     const struct aq_block_shape *s = &plan->shape;
-    char placement[160], attention[32];
+    char placement[160], attention[32], windows[80];
     aq_placement_text(placement, &plan->placement);
     aq_attention_text(attention, plan);
     json_t *o = json_pack(
@@ -34,6 +34,8 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
     }
+    if (aq_kv_windows_text(windows, sizeof(windows), p->in.steps))
+        aq_json_put(&o, "kv_windows", json_string(windows));
     aq_json_put(&o, "host_products", aq_json_real(plan->host_products / 100));
     if (p->block.stream.chunk_count)
         aq_json_put(&o, "ring_bytes",
@@ -207,7 +209,7 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
 static void warn_lossy(json_t **lines, const struct aq_planning *p)
 {
     const char *from = aq_model_rounded_from(p->model, p->formats.weights);
-    char policy[160];
+    char policy[160], windows[80];
     if (from)
         say(lines, "lossy: %s weights rounded to %s", from, aq_dtype_name(p->formats.weights));
     if (!aq_dtype_is_quantised(p->formats.weights) && p->formats.compute != p->formats.weights &&
@@ -217,8 +219,9 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
     if (aq_dtype_is_quantised(p->formats.kv))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
     if (aq_kv_policy_drops(&p->choices.kv))
-        say(lines, "lossy: keys and values beyond %s are dropped",
-            aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv));
+        say(lines, "lossy: keys and values beyond %s are dropped%s%s",
+            aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv),
+            aq_kv_windows_text(windows, sizeof(windows), p->in.steps) ? "; " : "", windows);
 }
 
 /* The bytes that --disk-memory asks for and the disk has no room for. */

@@ -142,8 +142,8 @@ struct setup {
     const char *dir, *isa, *what;
     enum aq_dtype compute, kv;
     int weights;
-    const char *placement,
-        *root; /* of an emulated device, with a folder for its disk; NULL: none */
+    /* NULL: all in memory; else beside an emulated device. */
+    const char *placement, *attention, *cache;
 };
 
 static void run_engine(const struct golden *g, const struct setup *s, struct output *output)
@@ -159,7 +159,9 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
     if (s->placement) {
         opts.emulate_device = 64 * AQ_MIB;
         opts.placement = placed(s->placement);
-        opts.cache_dir = s->root;
+        if (s->attention)
+            opts.attention = attended(s->attention);
+        opts.cache_dir = s->cache;
         opts.disk_dir_any = true;
     }
     struct aq_workload w = {.sequences = g->prompt_count, .prompt_logprobs = true};
@@ -188,13 +190,17 @@ static void run_engine(const struct golden *g, const struct setup *s, struct out
     aq_engine_close(e);
 }
 
-static void must_agree(const struct golden *g, const char *dir, const char *isa, const char *what)
+static void must_agree_in(const struct golden *g, const struct setup *s)
 {
     static struct output output[GOLDEN_PROMPTS_MAX];
-    const struct setup s = {dir, isa, what, AQ_F32, AQ_F32, .weights = g->weights};
-    run_engine(g, &s, output);
+    run_engine(g, s, output);
     for (uint32_t i = 0; i < g->prompt_count; i++)
-        check(g, &g->prompt[i], &output[i], what);
+        check(g, &g->prompt[i], &output[i], s->what);
+}
+
+static void must_agree(const struct golden *g, const char *dir, const char *isa, const char *what)
+{
+    must_agree_in(g, &(struct setup){dir, isa, what, AQ_F32, AQ_F32, .weights = g->weights});
 }
 
 /* ---- over all variants ---- */
@@ -319,7 +325,7 @@ void golden_wherever_weights_live(const struct golden *g, enum aq_dtype compute,
                       .compute = compute,
                       .kv = AQ_F32,
                       .weights = weights,
-                      .root = root};
+                      .cache = root};
     temp_dir(root, "golden");
     run_engine(g, &s, want);
     for (size_t i = 0; i < AQ_ARRAY_LEN(places); i++) {
@@ -337,6 +343,42 @@ void golden_wherever_weights_live(const struct golden *g, enum aq_dtype compute,
     run_engine(g, &s, output);
     must_be_the_same(g, want, output, s.what);
     assert_int_equal(temp_remove(root), 0);
+}
+
+static bool has_windows(const struct golden *g)
+{
+    struct aq_model_opts opts = {.dir = g->dir};
+    struct aq_model *model;
+    char text[80];
+    assert_int_equal(aq_model_open(&model, &opts, NULL), 0);
+    bool has = aq_kv_windows_text(text, sizeof(text), &model->steps);
+    aq_model_close(model);
+    return has;
+}
+
+bool golden_with_windows_in_every_place(const struct golden *g)
+{
+    static const struct {
+        const char *placement, *attention;
+    } places[] = {
+        {"weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device", "device"},
+        {"weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "device"},
+        {"weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host", "host"},
+        {"weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "split"},
+        {"weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host", "device"},
+        {"weights=50/0/50 kv=0/0/100 hidden=100/0/0 head=host", "host"},
+        {"weights=40/30/30 kv=25/25/50 hidden=100/0/0 head=device", "split"},
+    };
+    char cache[TEMP_PATH_MAX];
+    if (!has_windows(g))
+        return false;
+    temp_dir(cache, "golden");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(places); i++)
+        must_agree_in(g, &(struct setup){g->dir, NULL, places[i].placement, AQ_F32, AQ_F32,
+                                         g->weights, places[i].placement, places[i].attention,
+                                         cache});
+    assert_int_equal(temp_remove(cache), 0);
+    return true;
 }
 
 void golden_in_bf16(const struct golden *g, const struct golden_limits *limits)

@@ -36,6 +36,10 @@ void golden_from_a_store(const struct golden *g);
  * own, are bit for bit those from a store in it, from host and disk, and of an emulated device. */
 void golden_wherever_weights_live(const struct golden *g, enum aq_dtype compute, int weights);
 
+/* The same beside an emulated device, with the KV cache on each tier, attended on each side.
+ * False: the model has no window, and nothing was run. */
+bool golden_with_windows_in_every_place(const struct golden *g);
+
 /* How far a run in bf16 may be from the logits, as shares of their deviation: one log-probability,
  * and the root mean square of all. */
 struct golden_limits {

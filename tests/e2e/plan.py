@@ -244,6 +244,28 @@ class Plan(Rig):
                      "what more would buy", "aquifer bench "):
             self.assertIn(part, text)
 
+    def test_layers_with_a_window_hold_less(self):
+        """Mistral 7B v0.1, and the same without its window."""
+        config = {"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096,
+                  "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+                  "num_key_value_heads": 8, "max_position_embeddings": 32768}
+        words = ("--hardware", "t4-208gb", "--prompt-len", "16000", "--gen-len", "384",
+                 "--requests", "8", "--micro-batch", "4", "--micro-batches", "1", "--attention",
+                 "host", "--placement", "weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host")
+        docs = {}
+        for window in (None, 4096):
+            shape = self.path(f"{window}.json")
+            with open(shape, "w", encoding="utf-8") as f:
+                json.dump({**config, "sliding_window": window}, f)
+            docs[window] = self.plan("--shape", shape, *words)
+        kv = {window: doc["memory"]["host"]["items"]["kv"] for window, doc in docs.items()}
+        self.assertAlmostEqual(kv[4096] / kv[None], 4096 / 16384, delta=0.01)
+        text = "32 of 32 layers keep their own window of 4096"
+        self.assertEqual(docs[4096]["plan"]["kv_windows"], text)
+        self.assertNotIn("kv_windows", docs[None]["plan"])
+        done = self.run_program([PROGRAM, "plan", "--shape", shape, *words])
+        self.assertIn(f"policy full; {text}\n", done.stdout.decode())
+
     def test_what_does_not_fit_says_by_how_much_and_what_would_help(self):
         doc = self.plan(*T4, "--requests", "64", "--host-memory", "4GiB", "--micro-batch", "64",
                         "--placement", "weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=host",

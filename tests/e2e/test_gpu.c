@@ -470,6 +470,7 @@ static void other_families_are_near_the_cpu(void **state)
         {RANDOM_NEOX, 2, 96, 6, 6, 16, VOCAB, CONTEXT, 2},
         {RANDOM_QWEN3, 2, 64, 14, 2, 16, VOCAB, CONTEXT, 2},
         {RANDOM_MISTRAL, 2, 96, 4, 4, 24, VOCAB, CONTEXT, 2, .window = 20},
+        {RANDOM_MISTRAL, 3, 96, 4, 2, 24, VOCAB, CONTEXT, 2, .window = 13, .full_layers = 2},
     };
     char trained[sizeof(rig.model)];
     struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
@@ -480,7 +481,7 @@ static void other_families_are_near_the_cpu(void **state)
         struct output cpu[PROMPTS], gpu[PROMPTS];
         struct setup s = {.compute = AQ_F32, .weights = AQ_F32, .kv = AQ_F32};
         random_model_write(rig.model, &models[i], 50 + i);
-        if (i % 2 == 0) /* a window's keys all stay */
+        if (i % 2 == 0)
             assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
         run(cpu, &s, true);
         for (int p = (int)i % 2; p < EVERYWHERE; p += TEST_SLOW ? 4 : 2) {

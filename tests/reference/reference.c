@@ -281,14 +281,24 @@ static void prefill_attention(struct ref_run *r, uint32_t layer, uint32_t n, dou
     }
 }
 
+struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
+{
+    uint32_t window = r->m->layer[layer].window;
+    struct ref_policy p = {.variant = REF_WINDOW, .recent = window};
+    return window ? p : r->policy;
+}
+
 static void cut_prompt(struct ref_run *r)
 {
-    const struct ref_stages *stages = ref_stages(r->policy.variant);
     uint32_t heads = r->m->kv_heads;
-    for (uint32_t i = 0; i < r->m->layers * heads && stages->prefilled; i++)
-        stages->prefilled(&r->policy, &r->head[i], r->prompt);
-    for (uint32_t l = 0; l < r->m->layers && !stages->prefilled; l++)
-        stages->layer_prefilled(&r->policy, ref_head(r, l, 0), heads, r->prompt);
+    for (uint32_t l = 0; l < r->m->layers; l++) {
+        struct ref_policy p = ref_layer_policy(r, l);
+        const struct ref_stages *stages = ref_stages(p.variant);
+        for (uint32_t i = 0; i < heads && stages->prefilled; i++)
+            stages->prefilled(&p, ref_head(r, l, i), r->prompt);
+        if (!stages->prefilled)
+            stages->layer_prefilled(&p, ref_head(r, l, 0), heads, r->prompt);
+    }
 }
 
 struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy *policy,
@@ -343,7 +353,6 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
                   void *user)
 {
     const struct ref_model *m = r->m;
-    const struct ref_stages *stages = ref_stages(r->policy.variant);
     uint32_t t = r->count++;
     assert(t < r->room);
     double *x = take(m->hidden, sizeof(*x));
@@ -351,17 +360,19 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
     double *work = take(work_doubles(m), sizeof(*work));
     embed(m, id, t, x);
     for (uint32_t layer = 0; layer < m->layers; layer++) {
+        struct ref_policy policy = ref_layer_policy(r, layer);
+        const struct ref_stages *stages = ref_stages(policy.variant);
         apply_qkv(r, layer, x, t, q, work);
         for (uint32_t a = 0; a < m->kv_heads; a++) {
             struct ref_head *h = ref_head(r, layer, a);
-            stages->arrives(&r->policy, h, t, r->prompt);
+            stages->arrives(&policy, h, t, r->prompt);
             if (attends)
                 attends(user, r, layer, a, t);
             attend_group(r, layer, a, t, q, p);
-            stages->attended(&r->policy, h, t, r->prompt, p);
+            stages->attended(&policy, h, t, r->prompt, p);
         }
         if (stages->layer_attended)
-            stages->layer_attended(&r->policy, ref_head(r, layer, 0), m->kv_heads, t);
+            stages->layer_attended(&policy, ref_head(r, layer, 0), m->kv_heads, t);
         apply_rest(m, &m->layer[layer], q, x, work);
     }
     if (logits)

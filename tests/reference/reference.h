@@ -153,6 +153,10 @@ struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy 
 struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy *p);
 void ref_run_close(struct ref_run *r);
 
+/* The policy of a layer: of one with a window, that the tokens in the window stay, and of any other
+ * the run's. */
+struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer);
+
 /* One more token, forced on it.  attends (NULL: nobody) is called for each head of k and v before
  * it is attended, after the policy has decided, and may adopt other choices. */
 typedef void ref_attends_fn(void *user, struct ref_run *r, uint32_t layer, uint32_t head,

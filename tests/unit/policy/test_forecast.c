@@ -115,25 +115,29 @@ static void parts_add_up_to_the_micro_batch(void **state)
     struct aq_block b = plans_choose(&in);
     for (uint32_t rows = 0; rows <= 8; rows++) {
         for (int prefill = 0; prefill < 2; prefill++) {
-            struct aq_pass_shape s;
+            struct aq_pass_shape *s = aq_pass_shapes_new(&b.plan);
+            struct aq_forecast_held held = {.slots = 70};
             uint32_t sum = 0;
             uint64_t keys = 0;
-            aq_forecast_shape(
-                &s, &m, &b.plan,
-                &(struct aq_forecast_rows){.seats = rows, .prompt = prefill ? 70 : 0, .held = 70});
+            assert_non_null(s);
+            aq_forecast_shape(s, &m, &b.plan,
+                              &(struct aq_forecast_rows){
+                                  .seats = rows, .prompt = prefill ? 70 : 0, .held = &held});
             for (uint32_t i = 0; i < b.plan.part_count; i++) {
-                const struct aq_part_shape *part = &s.part[i];
+                const struct aq_part_shape *part = &s->part[i];
+                const struct aq_kv_work *kv = &part->kv[0];
                 sum += prefill ? part->prefill_rows / 70 : part->decode_rows;
-                keys += prefill ? part->prefill_key_pairs : part->decode_keys;
+                keys += prefill ? kv->prefill_key_pairs : kv->decode_keys;
                 bool disk = b.plan.part[i].tier == AQ_DISK;
                 bool some = part->prefill_rows + part->decode_rows > 0;
-                assert_int_equal(part->write_bytes > 0, disk && some);
-                assert_int_equal(part->read_bytes > 0, disk && some && !prefill);
-                assert_true(b.plan.part[i].staged || part->store_bytes + part->load_bytes == 0);
+                assert_int_equal(kv->write_bytes > 0, disk && some);
+                assert_int_equal(kv->read_bytes > 0, disk && some && !prefill);
+                assert_true(b.plan.part[i].staged || kv->store_bytes + kv->load_bytes == 0);
             }
             assert_int_equal(sum, rows);
             assert_int_equal(keys, prefill ? rows * 70 * 71 / 2 : rows * 70);
-            assert_int_equal(s.logit_rows, rows);
+            assert_int_equal(s->logit_rows, rows);
+            free(s);
         }
     }
     aq_block_close(&b);
@@ -186,13 +190,17 @@ static void slots_taken_over_are_written_again(void **state)
     struct aq_placement p = {{{0, 100, 0}}, {{0, 0, 100}}, {{0, 100, 0}}, AQ_HOST};
     in.placement = &p;
     struct aq_block b = plans_choose(&in);
-    struct aq_pass_shape grows, full;
-    struct aq_forecast_rows rows = {.seats = 8, .held = 128};
-    aq_forecast_shape(&grows, &m, &b.plan, &rows);
-    rows.full = true;
-    aq_forecast_shape(&full, &m, &b.plan, &rows);
-    assert_int_equal(grows.part[0].read_bytes / 3, full.part[0].read_bytes / 4);
-    assert_int_equal(full.part[0].write_bytes, 5 * grows.part[0].write_bytes);
+    struct aq_pass_shape *shape = aq_pass_shapes_new(&b.plan);
+    struct aq_forecast_held held = {.slots = 128};
+    struct aq_forecast_rows rows = {.seats = 8, .held = &held};
+    assert_non_null(shape);
+    aq_forecast_shape(shape, &m, &b.plan, &rows);
+    struct aq_kv_work grows = *shape->part[0].kv;
+    held.full = true;
+    aq_forecast_shape(shape, &m, &b.plan, &rows);
+    assert_int_equal(grows.read_bytes / 3, shape->part[0].kv->read_bytes / 4);
+    assert_int_equal(shape->part[0].kv->write_bytes, 5 * grows.write_bytes);
+    free(shape);
     aq_block_close(&b);
     aq_steps_close(&m);
 }

@@ -152,7 +152,7 @@ static struct aq_kv_policy resolved(struct aq_kv_options o)
 static struct rule rule_for(struct aq_kv_options o, uint32_t prompt, uint32_t max_new)
 {
     struct rule r = {.policy = resolved(o)};
-    aq_kv_policy_limits(&r.limits, &r.policy, prompt, max_new);
+    aq_kv_policy_limits(&r.limits, &r.policy, prompt, max_new, 0, 1);
     return r;
 }
 
@@ -371,7 +371,7 @@ static void held_slots_are_those_of_the_rule(void **state)
                 rule_step(&r, 600, row);
                 dropped |= r.kept.count < row + 1;
                 assert_int_equal(aq_kv_limits_held(&r.limits, n, row + 1), r.kept.count);
-                assert_true(r.kept.count <= aq_kv_policy_slots_max(&r.policy, 40, 70, 30));
+                assert_true(r.kept.count <= aq_kv_policy_slots_max(&r.policy, 40, 70, 30, 0, 1));
             }
             assert_int_equal(aq_kv_limits_drop(&r.limits, n, 30), dropped);
         }
@@ -383,7 +383,7 @@ static struct aq_kv_limits limits_of(struct aq_kv_options o, uint32_t prompt, ui
 {
     struct aq_kv_limits l;
     struct aq_kv_policy p = resolved(o);
-    aq_kv_policy_limits(&l, &p, prompt, max_new);
+    aq_kv_policy_limits(&l, &p, prompt, max_new, 0, 1);
     return l;
 }
 
@@ -519,24 +519,24 @@ static void short_sequences_have_limits_too(void **state)
 static void a_workload_bounds_the_slots_of_its_sequences(void **state)
 {
     struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "h2o", .budget = slots(64)});
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60, 0), 60);
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0), 64);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 60, 0, 0, 1), 60);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0, 0, 1), 64);
     p = (struct aq_kv_policy){0};
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0), 600);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 0, 0, 1), 600);
     /* Where only prompts are cut, new tokens come on top. */
     p = resolved((struct aq_kv_options){.policy = "knorm", .budget = slots(64)});
-    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 100), 164);
-    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 100), 150);
-    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 0), 600);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 100, 0, 1), 164);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 50, 600, 100, 0, 1), 150);
+    assert_int_equal(aq_kv_policy_slots_max(&p, 500, 600, 0, 0, 1), 600);
     for (uint32_t prompt = 1; prompt <= 60; prompt++) {
         for (uint32_t max_new = 0; max_new <= 40; max_new++) {
             struct aq_kv_limits l;
             p = resolved((struct aq_kv_options){.policy = "keydiff", .budget = share(0.3)});
-            aq_kv_policy_limits(&l, &p, prompt, max_new);
+            aq_kv_policy_limits(&l, &p, prompt, max_new, 0, 1);
             uint32_t seen = prompt + (max_new ? max_new - 1 : 0);
             uint32_t held = aq_kv_limits_held(&l, prompt, seen);
             assert_true(held < l.slots); /* nothing is ever given up */
-            assert_true(held <= aq_kv_policy_slots_max(&p, 60, 100, 40));
+            assert_true(held <= aq_kv_policy_slots_max(&p, 60, 100, 40, 0, 1));
         }
     }
     /* Whatever the prompt's part in it. */
@@ -546,9 +546,9 @@ static void a_workload_bounds_the_slots_of_its_sequences(void **state)
         for (uint32_t prompt = 1; prompt <= 60; prompt++) {
             for (uint32_t total = prompt; total <= 90; total++) {
                 struct aq_kv_limits l;
-                aq_kv_policy_limits(&l, &p, prompt, total - prompt);
+                aq_kv_policy_limits(&l, &p, prompt, total - prompt, 0, 1);
                 uint32_t held = aq_kv_limits_held(&l, prompt, total);
-                assert_true(held <= aq_kv_policy_slots_max(&p, 60, 90, 0));
+                assert_true(held <= aq_kv_policy_slots_max(&p, 60, 90, 0, 0, 1));
             }
         }
     }

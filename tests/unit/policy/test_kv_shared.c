@@ -118,13 +118,14 @@ static void a_workload_bounds_heads_and_runs_of_its_sequences(void **state)
     enum { PROMPT = 60, TOTAL = 90 };
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct aq_kv_policy p = resolved(drawn(seed));
-        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL, 0), heads = 1 + (uint32_t)seed % 6;
+        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL, 0, 0, 1),
+                 heads = 1 + (uint32_t)seed % 6;
         uint32_t runs = aq_kv_policy_runs(&p, all, heads);
         uint32_t head = aq_kv_policy_head_slots(&p, all, PROMPT, heads);
         for (uint32_t n = 1; n <= PROMPT; n++) {
             for (uint32_t total = n; total <= TOTAL; total++) {
                 struct aq_kv_limits l;
-                aq_kv_policy_limits(&l, &p, n, total - n);
+                aq_kv_policy_limits(&l, &p, n, total - n, 0, 1);
                 assert_true(aq_kv_limits_runs(&l, heads, n, total) <= runs);
                 if (aq_kv_limits_differ(&l, n))
                     assert_true(most_of(&l, heads, n) <= head);
@@ -226,7 +227,7 @@ static void heads_share_a_prompt_as_ada_kv_does(void **state)
         struct layer l = {.heads = 1 + (uint32_t)seed % 5, .n = 24 + (uint32_t)seed % 20};
         struct aq_kv_policy p = resolved(drawn(seed));
         struct aq_kv_limits limits;
-        aq_kv_policy_limits(&limits, &p, l.n, 16);
+        aq_kv_policy_limits(&limits, &p, l.n, 16, 0, 1);
         if (!aq_kv_limits_differ(&limits, l.n))
             continue;
         keep_like_ada_kv(&l, &limits, seed);
@@ -256,7 +257,7 @@ static void the_smallest_head_has_a_victim_at_every_step(void **state)
         struct aq_kv_policy p = resolved(drawn(seed));
         struct aq_kv_limits l;
         uint32_t n = 60, position[TOKENS_MAX + TOKENS_MAX], held = 0;
-        aq_kv_policy_limits(&l, &p, n, 40);
+        aq_kv_policy_limits(&l, &p, n, 40, 0, 1);
         for (uint32_t j = 0; j < l.floor_prompt; j++)
             position[held++] = j;
         for (uint32_t j = n - l.recent_prompt; j < n; j++)
@@ -283,8 +284,8 @@ static void a_whole_floor_is_h2o(void **state)
     struct aq_kv_policy h2o = resolved(o);
     for (uint32_t n = 1; n < 80; n++) {
         struct aq_kv_limits a, b;
-        aq_kv_policy_limits(&a, &p, n, 20);
-        aq_kv_policy_limits(&b, &h2o, n, 20);
+        aq_kv_policy_limits(&a, &p, n, 20, 0, 1);
+        aq_kv_policy_limits(&b, &h2o, n, 20, 0, 1);
         assert_int_equal(a.floor_prompt, a.heavy_prompt);
         a.shared = false;
         a.floor_prompt = 0;
@@ -300,19 +301,19 @@ static void the_floor_is_a_share_of_the_heavy_slots(void **state)
     struct aq_kv_policy p = resolved(o);
     struct aq_kv_limits l;
     char text[128];
-    aq_kv_policy_limits(&l, &p, 100, 20);
+    aq_kv_policy_limits(&l, &p, 100, 20, 0, 1);
     assert_int_equal(l.heavy_prompt, 20);
     assert_int_equal(l.floor_prompt, 4);
     assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p), "adakv: budget 40, floor 20%");
     o.floor = slots(25); /* of fewer heavy ones all */
     p = resolved(o);
-    aq_kv_policy_limits(&l, &p, 100, 20);
+    aq_kv_policy_limits(&l, &p, 100, 20, 0, 1);
     assert_int_equal(l.floor_prompt, 20);
     o.floor = share(0);
     o.sinks_given = true;
     o.sinks = 3; /* they stay in any case */
     p = resolved(o);
-    aq_kv_policy_limits(&l, &p, 100, 20);
+    aq_kv_policy_limits(&l, &p, 100, 20, 0, 1);
     assert_int_equal(l.floor_prompt, 3);
 }
 

@@ -76,13 +76,16 @@ static void open_rig(struct rig *r, enum aq_attention_side attention, uint32_t b
         fail_msg("%s", err.text);
     r->streamed = (double)s->bytes[AQ_HOST];
     r->ring = (double)(s->ring * s->chunk_bytes);
-    struct aq_pass_shape shape[4];
-    struct aq_forecast_rows rows = {.seats = SEATS, .held = PROMPT + MORE / 2};
+    struct aq_pass_shape *shape = aq_pass_shapes_new(&r->block.plan);
+    struct aq_forecast_held held = {.slots = PROMPT + MORE / 2};
+    struct aq_forecast_rows rows = {.seats = SEATS, .held = &held};
+    assert_non_null(shape);
     for (uint32_t k = 0; k < batches; k++)
         aq_forecast_shape(&shape[k], &r->steps, &r->block.plan, &rows);
     r->cost = calloc(r->block.program.op_count, sizeof(*r->cost));
     assert_non_null(r->cost);
     aq_program_annotate(r->cost, &r->block.program, &r->steps, &r->block.plan, s, shape);
+    free(shape);
     struct aq_hw_side side = {.product_flops_per_s = {[AQ_BF16] = 1e12},
                               .attention_flops_per_s = 1e18,
                               .product_bytes_per_s = 1e18,

@@ -13,6 +13,9 @@
 
 /* ---- admission ---- */
 
+/* A model of one layer. */
+static const struct aq_kv_kinds one_kind = {.count = 1, .layers = 1, .kind = {[0] = {.layers = 1}}};
+
 static uint32_t held_after(const struct aq_admit_length *s, uint32_t passes)
 {
     return s->now + passes < s->slots ? s->now + passes : s->slots;
@@ -52,7 +55,8 @@ static void the_peak_equals_playing_the_passes(void **state)
             s[i].slots = i % 2 ? UINT32_MAX : s[i].now + room;
         }
         uint32_t slots = 32 * (1 + (uint32_t)(round % 3));
-        assert_int_equal(aq_admit_peak_pages(s, count, slots), peak_by_playing(s, count, slots));
+        struct aq_admit_limits limits = {.page_slots = slots, .kinds = &one_kind};
+        assert_int_equal(aq_admit_peak_pages(&limits, s, count), peak_by_playing(s, count, slots));
     }
 }
 
@@ -62,7 +66,7 @@ static void admission_never_exceeds_the_pool(void **state)
     struct aq_admit_length seated[65];
     uint32_t count = 0, admitted = 0;
     struct aq_admit_limits limits = {
-        .pages = 60, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
+        .pages = 60, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096, .kinds = &one_kind};
     for (uint64_t pass = 0; pass < 3000; pass++) {
         for (int attempt = 0; attempt < 4 && count < 64; attempt++) {
             uint32_t prompt = 1 + (uint32_t)aq_prng_below(7, pass, (uint64_t)attempt, 200);
@@ -70,7 +74,8 @@ static void admission_never_exceeds_the_pool(void **state)
             struct aq_admit_length length = whole(prompt, last);
             if (attempt % 2)
                 length.slots = prompt + (uint32_t)aq_prng_below(6, pass, (uint64_t)attempt, 80);
-            if (aq_admit_one(&limits, seated, count, 0, prompt, length)) {
+            seated[count] = length;
+            if (aq_admit_one(&limits, seated, count, 0, prompt)) {
                 count++;
                 admitted++;
             }
@@ -97,7 +102,7 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
 {
     struct aq_admit_length seated[65];
     struct aq_admit_limits limits = {
-        .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096};
+        .pages = 64, .page_slots = 32, .seats_free = 1, .prompt_tokens = 4096, .kinds = &one_kind};
     static const char *const names[] = {"full", "h2o", "adakv", "snapkv"};
     uint32_t count[4] = {0};
     for (int small = 0; small < 4; small++) {
@@ -106,9 +111,10 @@ static void sequences_that_drop_keys_need_fewer_pages(void **state)
         struct aq_kv_options o = {.policy = names[small],
                                   .budget = {.unit = AQ_KV_SHARE, .share = small ? 0.2 : 1}};
         assert_int_equal(aq_kv_policy_resolve(&p, &o, NULL), 0);
-        aq_kv_policy_limits(&kv, &p, 512, 128);
-        struct aq_admit_length length = aq_admit_length_of(&kv, 12, 512, 128);
-        while (count[small] < 64 && aq_admit_one(&limits, seated, count[small], 0, 512, length))
+        aq_kv_policy_limits(&kv, &p, 512, 128, 0, 1);
+        for (uint32_t i = 0; i < 65; i++)
+            seated[i] = aq_admit_length_of(&kv, 12, 512, 128);
+        while (count[small] < 64 && aq_admit_one(&limits, seated, count[small], 0, 512))
             count[small]++;
     }
     assert_int_equal(count[0], 3);  /* 640 - 1 keys: 20 pages */
@@ -145,9 +151,12 @@ static void pages_last_while_micro_batches_take_turns(void **state)
     struct aq_kv_limits kv;
     struct aq_kv_policy p = {0};
     assert_int_equal(aq_kv_policy_resolve(&p, &(struct aq_kv_options){.policy = "full"}, NULL), 0);
-    aq_kv_policy_limits(&kv, &p, 64, 64);
-    struct aq_admit_limits limits = {
-        .pages = PAGES, .page_slots = SLOTS, .seats_free = 1, .prompt_tokens = 4096};
+    aq_kv_policy_limits(&kv, &p, 64, 64, 0, 1);
+    struct aq_admit_limits limits = {.pages = PAGES,
+                                     .page_slots = SLOTS,
+                                     .seats_free = 1,
+                                     .prompt_tokens = 4096,
+                                     .kinds = &one_kind};
     struct aq_admit_length lengths[SEATS + 1];
     struct turn_seat seat[SEATS] = {0};
     uint64_t admitted = 0, most = 0;
@@ -169,8 +178,8 @@ static void pages_last_while_micro_batches_take_turns(void **state)
                     lengths[count++] =
                         aq_admit_length_seated(&kv, 1, seat[j].prompt, seat[j].held, seat[j].left);
             }
-            if (!aq_admit_one(&limits, lengths, count, 0, prompt,
-                              aq_admit_length_of(&kv, 1, prompt, max_new)))
+            lengths[count] = aq_admit_length_of(&kv, 1, prompt, max_new);
+            if (!aq_admit_one(&limits, lengths, count, 0, prompt))
                 break;
             seat[i] = (struct turn_seat){.taken = true, .prompt = prompt, .left = max_new - 1};
             step_in_turn(&seat[i], true);
@@ -186,14 +195,14 @@ static void pages_last_while_micro_batches_take_turns(void **state)
 
 static void a_long_prompt_is_admitted_alone(void **state)
 {
-    struct aq_admit_length seated[4];
+    struct aq_admit_length of_long = whole(500, 510), of_short = whole(50, 60);
     struct aq_admit_limits limits = {
-        .pages = 1000, .page_slots = 32, .seats_free = 1, .prompt_tokens = 100};
-    assert_true(aq_admit_one(&limits, seated, 0, 0, 500, whole(500, 510)));
-    assert_false(aq_admit_one(&limits, seated, 0, 60, 50, whole(50, 60)));
-    assert_true(aq_admit_one(&limits, seated, 0, 50, 50, whole(50, 60)));
+        .pages = 1000, .page_slots = 32, .seats_free = 1, .prompt_tokens = 100, .kinds = &one_kind};
+    assert_true(aq_admit_one(&limits, &of_long, 0, 0, 500));
+    assert_false(aq_admit_one(&limits, &of_short, 0, 60, 50));
+    assert_true(aq_admit_one(&limits, &of_short, 0, 50, 50));
     limits.seats_free = 0;
-    assert_false(aq_admit_one(&limits, seated, 0, 0, 1, whole(1, 1)));
+    assert_false(aq_admit_one(&limits, &of_short, 0, 0, 1));
 }
 
 /* ---- program ---- */
@@ -297,6 +306,7 @@ static void tied_matrices_are_counted_once(void **state)
 static struct aq_plan little_plan(uint32_t micro_batches)
 {
     struct aq_plan plan = {
+        .kinds = one_kind,
         .shape = {.micro_batch = 4,
                   .micro_batches = micro_batches,
                   .rows_max = 100,
@@ -317,6 +327,7 @@ static struct aq_plan little_plan(uint32_t micro_batches)
         .workspaces = 1,
         .hidden_slots = 2,
     };
+    plan.kinds.runs = 2; /* of 64 keys */
     assert_int_equal(aq_plan_parts(&plan, AQ_ATTEND_DEVICE, 2, NULL), 0);
     return plan;
 }
@@ -401,11 +412,8 @@ static void annotation_adds_up_to_the_model(void **state)
     const struct aq_program *p = &b.program;
     struct aq_op_cost *cost = calloc(p->op_count, sizeof(*cost));
     struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20, .logit_rows = 5};
-    pass.part[0] = (struct aq_part_shape){.decode_rows = 3,
-                                          .prefill_rows = 20,
-                                          .decode_keys = 70,
-                                          .decode_slots = 118,
-                                          .prefill_key_pairs = 210};
+    struct aq_kv_work work = {.decode_keys = 70, .decode_slots = 118, .prefill_key_pairs = 210};
+    pass.part[0] = (struct aq_part_shape){.decode_rows = 3, .prefill_rows = 20, .kv = &work};
     aq_program_annotate(cost, p, &m, &plan, &b.stream, &pass);
     uint64_t products = 0, attention = 0, want = 0, brief = 0;
     double want_brief = 0;
@@ -443,16 +451,13 @@ static void scores_have_their_cost(void **state)
     struct built b = build(&m, &plan);
     struct aq_op_cost plain[64], scored[64];
     struct aq_pass_shape pass = {.decode_rows = 3, .prefill_rows = 20};
-    pass.part[0] = (struct aq_part_shape){.decode_rows = 3,
-                                          .prefill_rows = 20,
-                                          .decode_keys = 70,
-                                          .decode_slots = 118,
-                                          .prefill_key_pairs = 210};
+    struct aq_kv_work work = {.decode_keys = 70, .decode_slots = 118, .prefill_key_pairs = 210};
+    pass.part[0] = (struct aq_part_shape){.decode_rows = 3, .prefill_rows = 20, .kv = &work};
     assert_in_range(b.program.op_count, 1, 64);
     aq_program_annotate(plain, &b.program, &m, &plan, &b.stream, &pass);
     struct aq_kv_options o = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 16}};
     assert_int_equal(aq_kv_policy_resolve(&plan.kv, &o, NULL), 0);
-    pass.part[0].stat_key_pairs = 210;
+    work.stat_key_pairs = 210;
     aq_program_annotate(scored, &b.program, &m, &plan, &b.stream, &pass);
     for (uint32_t i = 0; i < b.program.op_count; i++) {
         uint8_t kind = b.program.op[i].kind;

@@ -20,7 +20,7 @@ static void draw_lengths(struct aq_length *length)
 
 struct played {
     uint64_t prefill, decode, passes, mixed;
-    uint64_t window_pairs, window_keys, window_slots;
+    struct aq_kv_work kv[2]; /* of the first kinds of layers */
 };
 
 static struct played play(const struct aq_block *b, const struct aq_model_steps *m,
@@ -29,7 +29,7 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
 {
     const struct aq_block_shape *shape = &b->plan.shape;
     struct aq_seating_opts opts = {m, b, length, count, sequences, refill};
-    struct aq_pass_shape *pass = calloc(shape->micro_batches, sizeof(*pass));
+    struct aq_pass_shape *pass = aq_pass_shapes_new(&b->plan);
     struct played p = {0};
     struct aq_seating *s;
     struct aq_err err;
@@ -42,9 +42,11 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
             for (uint32_t i = 0; i < b->plan.part_count; i++) {
                 parts[0] += pass[k].part[i].prefill_rows;
                 parts[1] += pass[k].part[i].decode_rows;
-                p.window_pairs += pass[k].part[i].window_pairs;
-                p.window_keys += pass[k].part[i].window_keys;
-                p.window_slots += pass[k].part[i].window_slots;
+                for (uint32_t n = 0; n < b->plan.kinds.count; n++) {
+                    p.kv[n].prefill_key_pairs += pass[k].part[i].kv[n].prefill_key_pairs;
+                    p.kv[n].decode_keys += pass[k].part[i].kv[n].decode_keys;
+                    p.kv[n].decode_slots += pass[k].part[i].kv[n].decode_slots;
+                }
             }
             assert_int_equal(parts[0], pass[k].prefill_rows);
             assert_int_equal(parts[1], pass[k].decode_rows);
@@ -65,19 +67,15 @@ static struct played play(const struct aq_block *b, const struct aq_model_steps 
 }
 
 /* Adds what the queries of a sequence see through a window, key by key; of decoded ones, the
- * head-blocks, too. */
-static void see_through(struct played *to, const struct aq_length *l, uint32_t window)
+ * head-blocks that hold just these keys, too. */
+static void see_through(struct aq_kv_work *to, const struct aq_length *l, uint32_t window)
 {
     for (uint32_t query = 0; query + 1 < l->prompt + l->max_new; query++) {
-        bool blocks[8] = {false};
-        for (uint32_t key = 0; key <= query; key++) {
-            if (query - key >= window)
-                continue;
-            *(query < l->prompt ? &to->window_pairs : &to->window_keys) += 1;
-            blocks[key / AQ_HEAD_BLOCK_SLOTS] = true;
-        }
-        for (uint32_t i = 0; i < AQ_ARRAY_LEN(blocks) && query >= l->prompt; i++)
-            to->window_slots += blocks[i] ? AQ_HEAD_BLOCK_SLOTS : 0;
+        uint64_t seen = 0;
+        for (uint32_t key = 0; key <= query; key++)
+            seen += query - key < window;
+        *(query < l->prompt ? &to->prefill_key_pairs : &to->decode_keys) += seen;
+        to->decode_slots += query < l->prompt ? 0 : aq_align_up(seen, AQ_HEAD_BLOCK_SLOTS);
     }
 }
 
@@ -88,17 +86,22 @@ static void windows_are_counted_key_by_key(void **state)
         struct aq_model_steps m = plans_model(3, 64, 4, 128);
         struct aq_block_inputs in = plans_inputs(&m);
         struct aq_length length[LENGTHS];
-        struct played want = {0};
+        struct aq_kv_work want[2] = {{0}}; /* of a layer without a window, and with it */
         m.step[3].window = windows[i];
         in.micro_batch = 5;
         struct aq_block b = plans_choose(&in);
         draw_lengths(length);
-        for (uint32_t n = 0; n < LENGTHS; n++)
-            see_through(&want, &length[n], windows[i]);
+        for (uint32_t n = 0; n < LENGTHS; n++) {
+            see_through(&want[0], &length[n], UINT32_MAX);
+            see_through(&want[1], &length[n], windows[i]);
+        }
         struct played p = play(&b, &m, length, LENGTHS, LENGTHS, true);
-        assert_int_equal(p.window_pairs, want.window_pairs);
-        assert_int_equal(p.window_keys, want.window_keys);
-        assert_int_equal(p.window_slots, want.window_slots);
+        assert_int_equal(b.plan.kinds.count, 2);
+        for (uint32_t layer = 0; layer < 3; layer++) {
+            bool windowed = layer == 1;
+            assert_int_equal(b.plan.kinds.of[layer], windowed);
+            assert_memory_equal(&p.kv[windowed], &want[windowed], sizeof(*want));
+        }
         aq_block_close(&b);
         aq_steps_close(&m);
     }

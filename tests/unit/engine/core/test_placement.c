@@ -37,6 +37,7 @@ static const struct random_model random_models[] = {
     {RANDOM_NEOX, 3, 192, 6, 6, 32, VOCAB, CONTEXT, 2},
     {RANDOM_QWEN3, 2, 192, 14, 2, 24, VOCAB, CONTEXT, 2}, /* heads wider than the stream */
     {RANDOM_MISTRAL, 2, 192, 4, 4, 48, VOCAB, CONTEXT, 2, .window = 40},
+    {RANDOM_MISTRAL, 3, 192, 4, 2, 48, VOCAB, CONTEXT, 2, .window = 33, .full_layers = 2},
 };
 enum { MODELS = 1 + AQ_ARRAY_LEN(random_models) };
 
@@ -175,10 +176,6 @@ static void run_draw(uint64_t number)
     char difference[256];
     drawn_formats(&d.opts, rig.seed, number);
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
-    if (rig.now && random_models[rig.now - 1].window) { /* all of its keys are kept */
-        d.opts.kv = (struct aq_kv_policy){0};
-        policy = 0;
-    }
     drawn_plan(&d, rig.seed, number, &rig.place);
     snprintf(running, sizeof(running),
              "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: model %u, %s\n",

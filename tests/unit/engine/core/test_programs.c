@@ -109,15 +109,18 @@ static void say_op(const struct dump *d, const struct aq_program *p, uint32_t in
 /* What every op takes in a pass of a few rows. */
 static void say_costs(const struct dump *d, const struct planned *p)
 {
-    struct aq_pass_shape shape[8] = {0};
+    struct aq_pass_shape *shape = aq_pass_shapes_new(&p->plan);
     struct aq_op_cost *cost = calloc(p->program.op_count, sizeof(*cost));
-    assert_non_null(cost);
+    assert_true(cost && shape);
     for (uint32_t k = 0; k < p->program.micro_batches; k++) {
         shape[k].decode_rows = 3 + k;
         shape[k].prefill_rows = 5;
         shape[k].logit_rows = 4;
-        for (uint32_t i = 0; i < p->program.parts; i++)
-            shape[k].part[i] = (struct aq_part_shape){1 + i, 2, 70 + k, 96, 40, 20, 1, 2, 3, 4};
+        for (uint32_t i = 0; i < p->program.parts; i++) {
+            shape[k].part[i].decode_rows = 1 + i;
+            shape[k].part[i].prefill_rows = 2;
+            *shape[k].part[i].kv = (struct aq_kv_work){70 + k, 96, 40, 20, 1, 2, 3, 4};
+        }
     }
     aq_program_annotate(cost, &p->program, &p->steps, &p->plan, &p->stream, shape);
     for (uint32_t i = 0; i < p->program.op_count; i++)
@@ -127,6 +130,7 @@ static void say_costs(const struct dump *d, const struct planned *p)
             i, cost[i].rows, cost[i].flops, cost[i].memory_bytes, cost[i].row_bytes, cost[i].heads,
             cost[i].weights, cost[i].move_bytes);
     free(cost);
+    free(shape);
 }
 
 static void say_program(const struct dump *d, const struct planned *p, uint64_t seed)

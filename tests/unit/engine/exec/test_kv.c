@@ -15,6 +15,19 @@ struct rig {
     struct aq_plan plan;
 };
 
+/* The kinds of LAYERS layers with these windows (NULL: none has one), for sequences of up to
+ * `total` tokens. */
+static void set_kinds(struct aq_plan *plan, const uint32_t *windows, uint32_t total)
+{
+    struct aq_step_desc step[LAYERS];
+    struct aq_model_steps m = {
+        .step = step, .step_count = LAYERS, .layers = LAYERS, .kv_heads = HEADS};
+    for (uint32_t i = 0; i < LAYERS; i++)
+        step[i] = (struct aq_step_desc){
+            .kind = AQ_STEP_ATTENTION, .layer = i, .window = windows ? windows[i] : 0};
+    aq_kv_kinds_of(&plan->kinds, &plan->kv, &m, plan->shape.prompt_max, total, 0);
+}
+
 static struct rig open_rig(uint32_t page_runs)
 {
     struct rig r = {0};
@@ -33,10 +46,11 @@ static struct rig open_rig(uint32_t page_runs)
         SEATS * LAYERS * aq_div_up(KEYS_MAX, r.plan.shape.page_slots);
     r.plan.part[0] = (struct aq_part){.count = SEATS, .tier = AQ_HOST};
     r.plan.part_count = 1;
+    set_kinds(&r.plan, NULL, KEYS_MAX);
     assert_int_equal(aq_mem_open(&r.mem, limit, NULL), 0);
     struct aq_device_opts device = {.kind = AQ_DEVICE_UNIFIED, .mem = r.mem};
     assert_int_equal(aq_device_open(&r.device, &device, NULL), 0);
-    struct aq_kv_opts opts = {r.device, &r.plan, LAYERS, HEADS, DIM};
+    struct aq_kv_opts opts = {r.device, &r.plan, HEADS};
     assert_int_equal(aq_kv_open(&r.kv, &opts, NULL), 0);
     return r;
 }
@@ -80,7 +94,7 @@ static void no_run_ever_has_two_owners(void **state)
                 continue;
             }
             keys[seat] += (uint32_t)aq_prng_below(page_runs, round, 2, KEYS_MAX - keys[seat] + 1);
-            aq_kv_grow(r.kv, seat, (keys[seat] + 31) / 32);
+            aq_kv_grow(r.kv, seat, 0, (keys[seat] + 31) / 32);
             mark(&r, seat, (keys[seat] + 31) / 32, (uint8_t)(seat * 40), false);
         }
         close_rig(&r);
@@ -91,7 +105,7 @@ static void every_page_comes_back(void **state)
 {
     struct rig r = open_rig(2);
     for (uint32_t seat = 0; seat < SEATS; seat++)
-        aq_kv_grow(r.kv, seat, KEYS_MAX / 32);
+        aq_kv_grow(r.kv, seat, 0, KEYS_MAX / 32);
     assert_int_equal(aq_kv_pages_free(r.kv, AQ_HOST), 0);
     for (uint32_t seat = 0; seat < SEATS; seat++)
         aq_kv_release(r.kv, seat);
@@ -102,7 +116,8 @@ static void every_page_comes_back(void **state)
 /* ---- what is remembered beside K and V ---- */
 
 /* One seat in every place that KV can have, on a separate device. */
-static void open_everywhere(struct rig *r, const struct aq_kv_options *options)
+static void open_everywhere(struct rig *r, const struct aq_kv_options *options,
+                            const uint32_t *windows)
 {
     static const struct aq_part parts[SEATS] = {
         {0, 1, AQ_DEVICE, AQ_ATTEND_DEVICE, false}, {1, 1, AQ_HOST, AQ_ATTEND_DEVICE, true},
@@ -119,20 +134,20 @@ static void open_everywhere(struct rig *r, const struct aq_kv_options *options)
         .run_bytes = run,
         .page_bytes = run,
         .prompt_max = KEYS_MAX,
-        .keys_max = 50,
         .kv_format = AQ_F16,
     };
     assert_int_equal(aq_kv_policy_resolve(&r->plan.kv, options, NULL), 0);
-    uint32_t runs = aq_kv_policy_runs(&r->plan.kv, r->plan.shape.keys_max, HEADS);
-    r->plan.shape.page_count[AQ_DEVICE] = runs * LAYERS;
-    r->plan.shape.page_count[AQ_HOST] = 2 * runs * LAYERS;
+    set_kinds(&r->plan, windows, KEYS_MAX);
+    uint64_t runs = aq_kv_kinds_runs(&r->plan.kinds);
+    r->plan.shape.page_count[AQ_DEVICE] = runs;
+    r->plan.shape.page_count[AQ_HOST] = 2 * runs;
     memcpy(r->plan.part, parts, sizeof(parts));
     r->plan.part_count = SEATS;
     r->plan.separate = true;
     assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
     struct aq_device_opts device = {.kind = AQ_DEVICE_EMULATED, .mem = r->mem};
     assert_int_equal(aq_device_open(&r->device, &device, NULL), 0);
-    struct aq_kv_opts opts = {r->device, &r->plan, LAYERS, HEADS, DIM};
+    struct aq_kv_opts opts = {r->device, &r->plan, HEADS};
     assert_int_equal(aq_kv_open(&r->kv, &opts, NULL), 0);
 }
 
@@ -147,16 +162,16 @@ static bool overlap(struct stretch a, struct stretch b)
 }
 
 /* The arrays of a piece, within it and apart from one another. */
-static void check_slots(const struct rig *r, uint32_t seat, uint32_t layer, bool scores)
+static void check_slots(const struct rig *r, uint32_t seat, uint32_t layer, bool scores,
+                        uint32_t stride)
 {
     struct aq_attn_slots s = aq_kv_slots(r->kv, seat, layer);
     size_t row = (size_t)HEADS * s.stride * 4;
-    struct stretch all = {aq_kv_slots_home(r->kv, seat, layer), aq_kv_slots_bytes(r->kv)};
+    struct stretch all = {aq_kv_slots_home(r->kv, seat, layer), aq_kv_slots_bytes(r->kv, layer)};
     struct stretch part[] = {{(const uint8_t *)s.score, scores ? row : 0},
                              {(const uint8_t *)s.position, row},
                              {(const uint8_t *)s.victim, HEADS * sizeof(uint32_t)}};
-    /* 50 slots, or of two heads that share as many each all but what the other keeps. */
-    assert_int_equal(s.stride, aq_kv_policy_ragged(&r->plan.kv) ? 128 : 64);
+    assert_int_equal(s.stride, stride);
     assert_int_equal(s.score != NULL, scores);
     for (size_t i = 0; i < AQ_ARRAY_LEN(part); i++) {
         if (part[i].bytes)
@@ -167,24 +182,36 @@ static void check_slots(const struct rig *r, uint32_t seat, uint32_t layer, bool
     }
 }
 
+/* Windows of layers: all as the policy says; or one that drops without scores, one as the policy
+ * says, and one that never drops. */
 static void what_is_remembered_has_a_place_of_its_own(void **state)
 {
+    static const uint32_t windows[][LAYERS] = {{0, 0, 0}, {70, 0, KEYS_MAX}};
     static const struct aq_kv_options options[] = {
         {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 50}},
         {.policy = "window", .budget = {.unit = AQ_KV_SLOTS, .slots = 50}},
         {.policy = "adakv", .budget = {.unit = AQ_KV_SLOTS, .slots = 50}},
     };
-    for (size_t o = 0; o < AQ_ARRAY_LEN(options); o++) {
+    for (size_t c = 0; c < 2 * AQ_ARRAY_LEN(options); c++) {
         struct rig r;
-        open_everywhere(&r, &options[o]);
+        size_t o = c / 2;
+        const uint32_t *window = windows[c % 2];
+        open_everywhere(&r, &options[o], window);
         struct stretch list[SEATS * LAYERS * 3];
         size_t count = 0;
         for (uint32_t seat = 0; seat < SEATS; seat++) {
             for (uint32_t layer = 0; layer < LAYERS; layer++) {
                 bool disk = seat >= 3, copied = seat == 1;
-                check_slots(&r, seat, layer, o != 1);
-                list[count++] =
-                    (struct stretch){aq_kv_slots_home(r.kv, seat, layer), aq_kv_slots_bytes(r.kv)};
+                if (window[layer] == KEYS_MAX) {
+                    assert_int_equal(aq_kv_slots_bytes(r.kv, layer), 0);
+                    continue;
+                }
+                /* 50 slots, or of two heads that share as many each all but what the other keeps;
+                 * or those of the window. */
+                uint32_t stride = window[layer] ? 96 : aq_kv_policy_ragged(&r.plan.kv) ? 128 : 64;
+                check_slots(&r, seat, layer, o != 1 && !window[layer], stride);
+                list[count++] = (struct stretch){aq_kv_slots_home(r.kv, seat, layer),
+                                                 aq_kv_slots_bytes(r.kv, layer)};
                 if (copied)
                     list[count++] =
                         (struct stretch){(uint8_t *)aq_kv_victims(r.kv, seat, layer), HEADS * 4};
@@ -207,12 +234,12 @@ static void what_is_remembered_has_a_place_of_its_own(void **state)
 static void the_full_cache_remembers_nothing(void **state)
 {
     struct rig r;
-    open_everywhere(&r, &(struct aq_kv_options){.policy = "full"});
+    open_everywhere(&r, &(struct aq_kv_options){.policy = "full"}, NULL);
     for (uint32_t seat = 0; seat < SEATS; seat++) {
         struct aq_attn_slots s = aq_kv_slots(r.kv, seat, LAYERS - 1);
         assert_true(!s.score && !s.position && !s.victim);
     }
-    assert_int_equal(aq_kv_slots_bytes(r.kv) + aq_kv_delta_bytes(r.kv), 0);
+    assert_int_equal(aq_kv_slots_bytes(r.kv, 0) + aq_kv_delta_bytes(r.kv), 0);
     close_rig(&r);
 }
 
@@ -257,9 +284,9 @@ static void heads_that_differ_have_their_blocks_one_after_the_other(void **state
     struct rig r;
     uint8_t stage[3][2 * 32 * DIM * 2 * HEADS];
     uint8_t *const staged[] = {stage[2], stage[0], stage[1]};
-    open_everywhere(&r, &adakv);
+    open_everywhere(&r, &adakv, NULL);
     for (uint32_t seat = 0; seat < SEATS; seat++) {
-        aq_kv_grow(r.kv, seat, 3); /* floor(2 * (50 + 31) / 32) = 5 head-blocks */
+        aq_kv_grow(r.kv, seat, 0, 3); /* floor(2 * (50 + 31) / 32) = 5 head-blocks */
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             for (uint32_t n = 1; n < 100; n++)
                 check_heads(&r, seat, layer, seat >= 3 ? staged : aq_kv_blocks(r.kv, seat, layer),

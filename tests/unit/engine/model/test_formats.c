@@ -408,8 +408,8 @@ static void the_ledger_counts_the_bytes_of_each_format(void **state)
         assert_in_range(found, exact, exact + 2 * AQ_MIB); /* rounded up to a huge page */
         /* A page is a run of 32 slots of 8 heads, or several; a sequence takes whole pages. */
         uint64_t run_bytes = 8 * cases[i].head_block;
-        assert_int_equal(aq_engine_kv_bytes(e, 32, false) % (6 * run_bytes), 0);
-        assert_in_range(aq_engine_kv_bytes(e, 64, false), 6 * 2 * run_bytes, 6 * 4 * run_bytes);
+        assert_int_equal(aq_engine_held(e, 32, 32, 32).bytes % (6 * run_bytes), 0);
+        assert_in_range(aq_engine_held(e, 32, 32, 64).bytes, 6 * 2 * run_bytes, 6 * 4 * run_bytes);
         assert_true(ledger_line(e, "kv") >= 4 * 6 * 2 * run_bytes);
         aq_engine_close(e);
     }

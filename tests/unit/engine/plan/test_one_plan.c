@@ -239,7 +239,8 @@ static bool same_plans(const struct aq_plan *a, const struct aq_plan *b)
     same &= SAME(placement.weights) && SAME(placement.kv) && SAME(placement.hidden) &&
             SAME(placement.head) && SAME(separate) && SAME(chunk_bytes) && SAME(ring_chunks) &&
             SAME(ring_steps) && SAME(staging_chunks) && SAME(kv_stages) && SAME(workspaces) &&
-            SAME(hidden_slots);
+            SAME(hidden_slots) && SAME(kinds.of) && SAME(kinds.count) && SAME(kinds.slots) &&
+            SAME(kinds.runs);
     return same && SAME(split_host) && SAME(fuse_layer) && SAME(split_mlp) && SAME(alternate) &&
            SAME(unpack) && SAME(host_products);
 #undef SAME

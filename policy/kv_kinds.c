@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policy/kv_kinds.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+struct aq_kv_policy aq_kv_kind_policy(const struct aq_kv_kind *k, const struct aq_kv_policy *user)
+{
+    if (!k->own)
+        return *user;
+    return k->window ? aq_kv_policy_window(k->window) : (struct aq_kv_policy){0};
+}
+
+void aq_kv_kind_limits(struct aq_kv_limits *ret, const struct aq_kv_kinds *kinds, uint32_t kind,
+                       const struct aq_kv_policy *user, uint32_t prompt, uint32_t max_new)
+{
+    const struct aq_kv_kind *k = &kinds->kind[kind];
+    struct aq_kv_policy p = aq_kv_kind_policy(k, user);
+    aq_kv_policy_limits(ret, &p, prompt, max_new, k->layer, kinds->layers);
+}
+
+bool aq_kv_kinds_drop(const struct aq_kv_kinds *kinds, const struct aq_kv_policy *user)
+{
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        struct aq_kv_policy p = aq_kv_kind_policy(&kinds->kind[i], user);
+        if (aq_kv_policy_drops(&p))
+            return true;
+    }
+    return false;
+}
+
+uint64_t aq_kv_kinds_runs(const struct aq_kv_kinds *kinds)
+{
+    uint64_t runs = 0;
+    for (uint32_t i = 0; i < kinds->count; i++)
+        runs += (uint64_t)kinds->kind[i].layers * kinds->kind[i].runs;
+    return runs;
+}
+
+/* A layer with this window (0: none), as a kind whose slots are not known yet.  A window as long as
+ * the longest sequence leaves nothing out.  Windows for which there is no kind left keep all keys,
+ * too; `room`: there is one. */
+static struct aq_kv_kind like(const struct aq_kv_policy *user, uint32_t window, uint32_t total_max,
+                              bool room)
+{
+    struct aq_kv_kind k = {.own = window > 0, .window = window};
+    if (window < total_max && room)
+        return k;
+    k.window = 0;
+    k.own = k.own && (aq_kv_policy_drops(user) || window < total_max);
+    return k;
+}
+
+static uint32_t find(const struct aq_kv_kinds *kinds, const struct aq_kv_kind *k)
+{
+    uint32_t i = 0;
+    while (i < kinds->count && (kinds->kind[i].own != k->own || kinds->kind[i].window != k->window))
+        i++;
+    return i;
+}
+
+static void add_layer(struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
+                      const struct aq_step_desc *d, uint32_t total_max)
+{
+    struct aq_kv_kind k = like(user, d->window, total_max, true);
+    uint32_t i = find(kinds, &k);
+    assert(d->layer < kinds->layers && d->layer < AQ_LAYERS_MAX);
+    /* Two kinds are for the layers that keep all keys and for those that follow the policy. */
+    if (i == kinds->count && i >= AQ_KV_KINDS_MAX - 2) {
+        k = like(user, d->window, total_max, false);
+        i = find(kinds, &k);
+    }
+    if (i == kinds->count) {
+        k.layer = d->layer;
+        kinds->kind[kinds->count++] = k;
+    }
+    kinds->kind[i].layers++;
+    kinds->of[d->layer] = (uint8_t)i;
+}
+
+void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
+                    const struct aq_model_steps *m, uint32_t prompt_max, uint32_t total_max,
+                    uint32_t new_max)
+{
+    *ret = (struct aq_kv_kinds){.layers = m->layers};
+    for (uint32_t j = 0; j < m->step_count; j++) {
+        if (m->step[j].kind == AQ_STEP_ATTENTION)
+            add_layer(ret, user, &m->step[j], total_max);
+    }
+    for (uint32_t i = 0; i < ret->count; i++) {
+        struct aq_kv_kind *k = &ret->kind[i];
+        struct aq_kv_policy p = aq_kv_kind_policy(k, user);
+        k->slots =
+            aq_kv_policy_slots_max(&p, prompt_max, total_max, new_max, k->layer, ret->layers);
+        k->runs = aq_kv_policy_runs(&p, k->slots, m->kv_heads);
+        ret->slots = k->slots > ret->slots ? k->slots : ret->slots;
+        ret->runs = k->runs > ret->runs ? k->runs : ret->runs;
+    }
+}
+
+bool aq_kv_windows_text(char *dst, size_t dst_bytes, const struct aq_model_steps *m)
+{
+    uint32_t windowed = 0, least = UINT32_MAX, most = 0;
+    dst[0] = '\0';
+    for (uint32_t j = 0; j < m->step_count; j++) {
+        uint32_t window = m->step[j].window;
+        windowed += window > 0;
+        least = window && window < least ? window : least;
+        most = window > most ? window : most;
+    }
+    if (windowed && least == most)
+        snprintf(dst, dst_bytes, "%u of %u layers keep their own window of %u", windowed, m->layers,
+                 most);
+    else if (windowed)
+        snprintf(dst, dst_bytes, "%u of %u layers keep their own windows of %u to %u", windowed,
+                 m->layers, least, most);
+    return windowed > 0;
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Layers that hold different numbers of slots: jobs of random sequences through models whose layers
+ * have random windows, with the seats of policy/seats.h and the pages of engine/exec/kv_pages.h.
+ * After every pass each sequence holds in each layer what that layer's rule says, in as few pages
+ * as that takes, and no pool is asked for a page that it has not. */
+#include "base/prng.h"
+#include "engine/exec/kv_pages.h"
+#include "policy/seats.h"
+#include "tests/test.h"
+#include "tests/unit/policy/plans.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAWS = TEST_SLOW ? 10 : 60, SEQUENCES = 40, LAYERS_MAX = 9, PROMPT = 100, TOTAL = 164 };
+
+struct rig {
+    uint64_t seed;
+    struct aq_model_steps steps;
+    struct aq_block block;
+    struct aq_mem *mem;
+    struct aq_device *device;
+    struct aq_kv *kv;
+    struct aq_seats seats;
+    struct aq_seats_arrays at;
+    struct aq_length length[SEQUENCES];
+    uint32_t waiting, ended, now[SEQUENCES]; /* the next one; how many are over; by seat */
+};
+
+static uint32_t roll(const struct rig *r, uint64_t what, uint64_t i, uint32_t below)
+{
+    return (uint32_t)aq_prng_below(r->seed, what, i, below);
+}
+
+static bool next_waiting(void *user, struct aq_sitter *ret)
+{
+    const struct rig *r = user;
+    if (r->waiting == SEQUENCES)
+        return false;
+    *ret = (struct aq_sitter){.prompt = r->length[r->waiting].prompt,
+                              .max_new = r->length[r->waiting].max_new};
+    return true;
+}
+
+static void has_sat(void *user, uint32_t seat)
+{
+    struct rig *r = user;
+    r->now[seat] = r->waiting++;
+}
+
+/* Some end before their time. */
+static bool has_ended(void *user, uint32_t seat)
+{
+    struct rig *r = user;
+    const struct aq_seat *t = &r->seats.seat[seat];
+    if (!t->seen || (t->seen < t->last && roll(r, 5, r->now[seat] * 1000ull + t->seen, 40)))
+        return false;
+    aq_kv_release(r->kv, seat);
+    r->ended++;
+    return true;
+}
+
+static void bound(void *user, uint32_t seat)
+{
+    struct rig *r = user;
+    for (uint32_t k = 0; k < r->block.plan.kinds.count; k++) {
+        const struct aq_seat_kv *kv = &r->seats.seat[seat].kv[k];
+        uint32_t runs = (uint32_t)aq_div_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
+        aq_kv_grow(r->kv, seat, k, kv->shared_runs ? kv->shared_runs : runs);
+    }
+}
+
+/* The slots of a sequence in a layer, from the rule of each policy. */
+static uint32_t slots_by_rule(const struct rig *r, const struct aq_seat *t, uint32_t layer)
+{
+    uint32_t window = 0;
+    for (uint32_t j = 0; j < r->steps.step_count; j++) {
+        if (r->steps.step[j].kind == AQ_STEP_ATTENTION && r->steps.step[j].layer == layer)
+            window = r->steps.step[j].window;
+    }
+    if (window)
+        return t->seen < window ? t->seen : window;
+    struct aq_kv_limits l;
+    aq_kv_policy_limits(&l, &r->block.plan.kv, t->prompt, t->max_new, layer, r->steps.layers);
+    return aq_kv_limits_held(&l, t->prompt, t->seen);
+}
+
+static void check_pass(const struct rig *r)
+{
+    const struct aq_plan *plan = &r->block.plan;
+    uint64_t pages[AQ_TIER_COUNT] = {0};
+    for (uint32_t i = 0; i < r->seats.count; i++) {
+        const struct aq_seat *t = &r->seats.seat[i];
+        for (uint32_t layer = 0; layer < r->steps.layers && t->taken && t->seen; layer++) {
+            const struct aq_seat_kv *kv = &t->kv[plan->kinds.of[layer]];
+            uint64_t slots = kv->held;
+            assert_int_equal(kv->held, slots_by_rule(r, t, layer));
+            if (kv->shared_runs)
+                slots = (uint64_t)kv->shared_runs * AQ_HEAD_BLOCK_SLOTS;
+            enum aq_tier tier = (enum aq_tier)plan->part[aq_seats_part(plan, i)].tier;
+            pages[tier] += aq_div_up(slots, plan->shape.page_slots);
+        }
+    }
+    for (int t = AQ_DEVICE; t <= AQ_HOST; t++)
+        assert_int_equal(plan->shape.page_count[t] - aq_kv_pages_free(r->kv, (enum aq_tier)t),
+                         pages[t]);
+}
+
+static void draw_policy(const struct rig *r, struct aq_kv_policy *ret)
+{
+    static const char *const names[] = {"full", "h2o", "window", "heavy", "adakv", "knorm"};
+    struct aq_kv_options o = {.policy = names[roll(r, 6, 0, AQ_ARRAY_LEN(names))]};
+    if (strcmp(o.policy, "full") != 0)
+        o.budget = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = 8 + roll(r, 6, 1, 90)};
+    assert_int_equal(aq_kv_policy_resolve(ret, &o, NULL), 0);
+}
+
+/* Windows of every length from one key to more than a sequence has; some layers have none. */
+static void draw_model(struct rig *r)
+{
+    r->steps = plans_model(1 + roll(r, 7, 0, LAYERS_MAX), 64, 4, 128);
+    uint32_t alike = roll(r, 7, 1, 3) ? 0 : 1 + roll(r, 7, 2, TOTAL + 20);
+    for (uint32_t j = 0; j < r->steps.step_count; j++) {
+        uint32_t own = 1 + roll(r, 8, j, TOTAL + 20);
+        if (r->steps.step[j].kind == AQ_STEP_ATTENTION && roll(r, 9, j, 3))
+            r->steps.step[j].window = alike ? alike : own;
+    }
+}
+
+static void open_rig(struct rig *r, uint64_t seed)
+{
+    *r = (struct rig){.seed = seed};
+    draw_model(r);
+    struct aq_block_inputs in = plans_inputs(&r->steps);
+    struct aq_placement place = {{{0, 100, 0}}, {{30, 40, 30}}, {{0, 100, 0}}, AQ_HOST};
+    draw_policy(r, &in.kv);
+    in.sequences = SEQUENCES;
+    in.prompt_sum = in.total_sum = 0;
+    for (uint32_t i = 0; i < SEQUENCES; i++) {
+        bool brief = roll(r, 1, i, 3);
+        r->length[i].prompt = 1 + roll(r, 2, i, brief ? 20 : PROMPT);
+        r->length[i].max_new = 1 + roll(r, 3, i, brief ? 20 : TOTAL - PROMPT);
+        in.prompt_sum += r->length[i].prompt;
+        in.total_sum += r->length[i].prompt + r->length[i].max_new;
+    }
+    in.micro_batch = 10;
+    in.micro_batches = 1 + roll(r, 4, 0, 3);
+    in.separate = roll(r, 4, 1, 2);
+    in.placement = &place;
+    r->block = plans_choose(&in);
+    uint64_t limit[AQ_TIER_COUNT] = {[AQ_HOST] = AQ_GIB, [AQ_DEVICE] = AQ_GIB};
+    assert_int_equal(aq_mem_open(&r->mem, limit, NULL), 0);
+    struct aq_device_opts device = {.kind = in.separate ? AQ_DEVICE_EMULATED : AQ_DEVICE_UNIFIED,
+                                    .mem = r->mem};
+    assert_int_equal(aq_device_open(&r->device, &device, NULL), 0);
+    struct aq_kv_opts kv = {r->device, &r->block.plan, r->steps.kv_heads};
+    assert_int_equal(aq_kv_open(&r->kv, &kv, NULL), 0);
+    static const struct aq_seats_ops ops = {next_waiting, has_sat, has_ended, bound};
+    const struct aq_block_shape *s = &r->block.plan.shape;
+    size_t seats = (size_t)s->micro_batch * s->micro_batches, kinds = r->block.plan.kinds.count;
+    r->at = (struct aq_seats_arrays){calloc(seats, sizeof(*r->at.seat)),
+                                     calloc((seats + 1) * kinds, sizeof(*r->at.kv)),
+                                     calloc((seats + 1) * kinds, sizeof(*r->at.lengths)),
+                                     calloc(s->micro_batches, sizeof(*r->at.prompt_rows))};
+    assert_true(r->at.seat && r->at.kv && r->at.lengths && r->at.prompt_rows);
+    struct aq_seats_opts opts = {&r->steps, &r->block.plan, true, &ops, r};
+    aq_seats_open(&r->seats, &opts, &r->at);
+}
+
+/* Every buffer has the bytes of its line of the ledger. */
+static void check_memory(const struct rig *r)
+{
+    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
+    unsigned count = aq_mem_usage(r->mem, row, AQ_MEM_PURPOSE_MAX);
+    assert_true(count > 0);
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(row[i].peak_bytes,
+                         aq_ledger_line(&r->block.ledger, row[i].tier, row[i].purpose));
+    assert_int_equal(aq_kv_disk_bytes(r->kv), aq_ledger_line(&r->block.ledger, AQ_DISK, "kv"));
+}
+
+static void close_rig(struct rig *r)
+{
+    aq_kv_close(r->kv);
+    aq_device_close(r->device);
+    aq_mem_close(r->mem);
+    aq_block_close(&r->block);
+    aq_steps_close(&r->steps);
+    free(r->at.seat);
+    free(r->at.kv);
+    free(r->at.lengths);
+    free(r->at.prompt_rows);
+}
+
+static void layers_hold_what_their_rules_say(void **state)
+{
+    uint64_t kinds = 0, passes = 0;
+    for (uint64_t seed = 1; seed <= DRAWS; seed++) {
+        struct rig r;
+        open_rig(&r, seed);
+        for (bool begun = false; r.ended < SEQUENCES; begun = true, passes++) {
+            for (uint32_t k = 0; begun && k < r.block.plan.shape.micro_batches; k++)
+                aq_seats_turn(&r.seats, k);
+            aq_seats_begin_pass(&r.seats);
+            check_pass(&r);
+            assert_true(r.seats.seated > 0 || r.ended == SEQUENCES);
+        }
+        check_memory(&r);
+        kinds += r.block.plan.kinds.count;
+        close_rig(&r);
+    }
+    print_message("%llu kinds of layers in %d models, %llu passes\n", (unsigned long long)kinds,
+                  DRAWS, (unsigned long long)passes);
+    assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS);
+}
+
+/* A window that leaves nothing out changes nothing: not a number of the plan. */
+static void windows_of_whole_sequences_are_none(void **state)
+{
+    for (int drops = 0; drops < 2; drops++) {
+        struct aq_model_steps m = plans_model(4, 64, 4, 128), windowed = plans_model(4, 64, 4, 128);
+        for (uint32_t j = 0; j < windowed.step_count; j++)
+            windowed.step[j].window = windowed.step[j].kind == AQ_STEP_ATTENTION ? TOTAL : 0;
+        struct aq_block_inputs in = plans_inputs(&m), other = plans_inputs(&windowed);
+        struct aq_kv_options h2o = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 20, 0}};
+        if (drops)
+            assert_int_equal(aq_kv_policy_resolve(&other.kv, &h2o, NULL), 0);
+        struct aq_block a = plans_choose(&in), b = plans_choose(&other);
+        assert_int_equal(b.plan.kinds.count, 1);
+        assert_int_equal(b.plan.kinds.kind[0].own, drops);
+        assert_int_equal(b.plan.shape.keys_max, a.plan.shape.keys_max);
+        assert_memory_equal(b.plan.shape.page_count, a.plan.shape.page_count,
+                            sizeof(a.plan.shape.page_count));
+        assert_int_equal(b.ledger.count, a.ledger.count);
+        for (uint32_t i = 0; i < a.ledger.count; i++)
+            assert_int_equal(b.ledger.item[i].bytes, a.ledger.item[i].bytes);
+        aq_block_close(&a);
+        aq_block_close(&b);
+        aq_steps_close(&m);
+        aq_steps_close(&windowed);
+    }
+}
+
+/* Half the layers with a window of a sixteenth of the sequence: a little over half of the KV. */
+static void windows_make_the_cache_smaller(void **state)
+{
+    struct aq_model_steps m = plans_model(8, 64, 4, 128), windowed = plans_model(8, 64, 4, 128);
+    char text[80];
+    for (uint32_t j = 0; j < windowed.step_count; j++) {
+        bool has = windowed.step[j].kind == AQ_STEP_ATTENTION && windowed.step[j].layer % 2;
+        windowed.step[j].window = has ? 1024 : 0;
+    }
+    struct aq_block_inputs in = plans_inputs(&m), other = plans_inputs(&windowed);
+    in.prompt_max = other.prompt_max = 16000;
+    in.total_max = other.total_max = 16384;
+    in.micro_batch = other.micro_batch = 2;
+    struct aq_block full = plans_choose(&in), less = plans_choose(&other);
+    const struct aq_block_shape *s = &less.plan.shape;
+    uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
+    uint64_t pages = aq_div_up(16384, s->page_slots) + aq_div_up(1024, s->page_slots);
+    assert_int_equal(s->page_count[AQ_HOST], seats * 4 * pages);
+    assert_true((double)aq_ledger_line(&less.ledger, AQ_HOST, "kv") <
+                0.6 * (double)aq_ledger_line(&full.ledger, AQ_HOST, "kv"));
+    assert_true(aq_kv_windows_text(text, sizeof(text), &windowed));
+    assert_string_equal(text, "4 of 8 layers keep their own window of 1024");
+    windowed.step[1].window = 64;
+    assert_true(aq_kv_windows_text(text, sizeof(text), &windowed));
+    assert_string_equal(text, "5 of 8 layers keep their own windows of 64 to 1024");
+    assert_false(aq_kv_windows_text(text, sizeof(text), &m));
+    assert_string_equal(text, "");
+    aq_block_close(&full);
+    aq_block_close(&less);
+    aq_steps_close(&m);
+    aq_steps_close(&windowed);
+}
+
+/* More windows than there are kinds: those left over keep all keys, which is never too few. */
+static void layers_beyond_the_kinds_keep_everything(void **state)
+{
+    enum { LAYERS = 2 * AQ_KV_KINDS_MAX, LONGEST = 10000 };
+    struct aq_step_desc *step = calloc(LAYERS, sizeof(*step));
+    struct aq_kv_kinds *kinds = calloc(1, sizeof(*kinds));
+    struct aq_model_steps m = {.step = step, .step_count = LAYERS, .layers = LAYERS, .kv_heads = 2};
+    struct aq_kv_policy user = {0};
+    struct aq_kv_options h2o = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 20, 0}};
+    uint32_t layers = 0, own = 0, whole = 0;
+    assert_true(step && kinds);
+    assert_int_equal(aq_kv_policy_resolve(&user, &h2o, NULL), 0);
+    for (uint32_t i = 0; i < LAYERS; i++) /* the last layers have none */
+        step[i] = (struct aq_step_desc){
+            .kind = AQ_STEP_ATTENTION, .layer = i, .window = i < LAYERS - 9 ? i + 1 : 0};
+    aq_kv_kinds_of(kinds, &user, &m, LONGEST - 1, LONGEST, 0);
+    assert_int_equal(kinds->count, AQ_KV_KINDS_MAX);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        const struct aq_kv_kind *k = aq_kv_kinds_at(kinds, i);
+        uint32_t want = !step[i].window ? 20 : k->window ? step[i].window : LONGEST;
+        assert_int_equal(k->slots, want);
+        own += k->own && k->window;
+        whole += k->own && !k->window;
+    }
+    for (uint32_t i = 0; i < kinds->count; i++)
+        layers += kinds->kind[i].layers;
+    assert_int_equal(layers, LAYERS);
+    assert_int_equal(own, AQ_KV_KINDS_MAX - 2);
+    assert_int_equal(own + whole, LAYERS - 9);
+    free(step);
+    free(kinds);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(layers_hold_what_their_rules_say),
+    cmocka_unit_test(windows_of_whole_sequences_are_none),
+    cmocka_unit_test(windows_make_the_cache_smaller),
+    cmocka_unit_test(layers_beyond_the_kinds_keep_everything),
+};
+
+AQ_TEST_MAIN(tests)
