@@ -374,9 +374,9 @@ bool golden_with_windows_in_every_place(const struct golden *g)
         return false;
     temp_dir(cache, "golden");
     for (size_t i = 0; i < AQ_ARRAY_LEN(places); i++)
-        must_agree_in(g, &(struct setup){g->dir, NULL, places[i].placement, AQ_F32, AQ_F32,
-                                         g->weights, places[i].placement, places[i].attention,
-                                         cache});
+        must_agree_in(g,
+                      &(struct setup){g->dir, NULL, places[i].placement, AQ_F32, AQ_F32, g->weights,
+                                      places[i].placement, places[i].attention, cache});
     assert_int_equal(temp_remove(cache), 0);
     return true;
 }
