@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,20 +100,16 @@ static int unset_direct(int fd)
  * file is scratch, and its first block may be overwritten. */
 static const char *try_direct(int fd, bool write)
 {
-    void *page = NULL;
+    alignas(AQ_IO_ALIGN) char page[AQ_IO_ALIGN] = {0};
     if (set_direct(fd) < 0)
         return "the file system refuses O_DIRECT";
     const char *reason = NULL;
-    if (posix_memalign(&page, AQ_IO_ALIGN, AQ_IO_ALIGN) != 0)
-        return "out of memory";
-    memset(page, 0, AQ_IO_ALIGN);
     if (write && pwrite(fd, page, AQ_IO_ALIGN, 0) != AQ_IO_ALIGN)
         reason = "a direct write of 4096 bytes failed";
     else if (pread(fd, page, AQ_IO_ALIGN, 0) < 0)
         reason = "a direct read of 4096 bytes failed";
     if (reason)
         (void)unset_direct(fd);
-    free(page);
     return reason;
 }
 

@@ -514,9 +514,14 @@ static int parse_tiles(struct aq_store_item *item, const json_t *o, const char *
 {
     const json_t *v = json_object_get(o, "tiles");
     uint32_t count = aq_store_tile_count(item);
-    if (count == 1 || (json_is_string(v) &&
-                       aq_store_tiles_parse(item, json_string_value(v), json_string_length(v))))
+    int rc = count == 1 ? 0
+             : json_is_string(v)
+                 ? aq_store_tiles_parse(item, json_string_value(v), json_string_length(v))
+                 : -ENOEXEC;
+    if (rc == 0)
         return 0;
+    if (rc == -ENOMEM)
+        return aq_error_memory(reterr, "checksums of %s", what);
     return aq_error(reterr, -ENOEXEC,
                     "%s: 'tiles': expected %u checksums of %d hexadecimal digits each", what, count,
                     AQ_STORE_SUM_DIGITS);

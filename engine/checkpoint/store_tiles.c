@@ -2,6 +2,7 @@
 #include "engine/checkpoint/store_tiles.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,19 +96,19 @@ char *aq_store_tiles_text(const struct aq_store_item *item)
     return text;
 }
 
-bool aq_store_tiles_parse(struct aq_store_item *item, const char *text, size_t bytes)
+int aq_store_tiles_parse(struct aq_store_item *item, const char *text, size_t bytes)
 {
     uint32_t count = aq_store_tile_count(item);
     if (count == 1)
-        return bytes == 1 && *text == '-';
+        return bytes == 1 && *text == '-' ? 0 : -ENOEXEC;
     if (bytes != (size_t)count * AQ_STORE_SUM_DIGITS || strspn(text, "0123456789abcdef") < bytes)
-        return false;
+        return -ENOEXEC;
     if (!item->tile_xxh3 && aq_store_tiles_open(item, NULL) < 0)
-        return false;
+        return -ENOMEM;
     for (uint32_t i = 0; i < count; i++) {
         char digits[AQ_STORE_SUM_DIGITS + 1] = "";
         memcpy(digits, text + (size_t)i * AQ_STORE_SUM_DIGITS, AQ_STORE_SUM_DIGITS);
         item->tile_xxh3[i] = strtoull(digits, NULL, 16);
     }
-    return true;
+    return 0;
 }

@@ -30,7 +30,8 @@ uint64_t aq_store_summer_end(struct aq_store_summer *s); /* the item's sum; fill
 /* The sums of an item's tiles in hexadecimal, one behind the other; "-" for an item of one tile.
  * malloc'd; NULL: no memory. */
 char *aq_store_tiles_text(const struct aq_store_item *item);
-/* Parses such a text for an item whose shape is known; false if the text is anything else. */
-bool aq_store_tiles_parse(struct aq_store_item *item, const char *text, size_t bytes);
+/* Parses such a text for an item whose shape is known.  -ENOEXEC if the text is anything else,
+ * -ENOMEM; both without words. */
+int aq_store_tiles_parse(struct aq_store_item *item, const char *text, size_t bytes);
 
 #endif

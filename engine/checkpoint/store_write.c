@@ -272,7 +272,7 @@ static void read_journal(struct aq_store_writer *w, uint64_t *ret_bytes)
         int end = 0;
         *newline = '\0';
         if (sscanf(at, "%u %16llx %n", &index, &hash, &end) != 2 || index >= w->m->item_count ||
-            !aq_store_tiles_parse(&w->m->items[index], at + end, (size_t)(newline - at - end)) ||
+            aq_store_tiles_parse(&w->m->items[index], at + end, (size_t)(newline - at - end)) < 0 ||
             mark_done(w, index, hash) < 0)
             break;
         at = newline + 1;

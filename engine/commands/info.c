@@ -121,7 +121,7 @@ static json_t *numa_json(void)
                      aq_numa_describe(large, sizeof(large), &n.large), "why", n.why);
 }
 
-/* directory NULL: there is none, for the reason `why`. */
+/* directory NULL: there is none, for the reason `why`.  NULL: no memory. */
 static json_t *io_json(const char *directory, const char *why)
 {
     struct aq_io_description engine;
@@ -143,8 +143,8 @@ static json_t *io_json(const char *directory, const char *why)
                          "in_memory", d.in_memory, "network", d.network, "free", bytes_json(d.free),
                          "budget", bytes_json(d.budget), "direct", d.direct, "direct_reason",
                          d.direct_reason);
-    else
-        disk = json_pack("{s:o}", "error", aq_json_string(existing ? err.text : "out of memory"));
+    else if (existing)
+        disk = json_pack("{s:o}", "error", aq_json_string(err.text));
     if (json_object_update_new(io, disk) < 0)
         aq_json_put(&io, "", NULL);
     free(existing);
@@ -301,7 +301,7 @@ int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
 {
     struct aq_err why = {0};
     char *cache = aq_path_cache(o->cache_dir, &why);
-    if (!cache && o->cache)
+    if (!cache && (o->cache || why.code == -ENOMEM))
         return aq_error(reterr, why.code, "%s", why.text);
     json_t *document = json_pack(
         "{s:i, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:s}}", "schema", 1, "version",

@@ -16,8 +16,15 @@ enum { FILE_BYTES_MAX = 65536 };
 
 /* ---- small files ------------------------------------------------------------------------ */
 
-/* Reads at most FILE_BYTES_MAX bytes of root/path; NULL when it cannot be read.  Free it. */
-static char *read_text(const char *root, const char *path)
+/* A small file's text, in the caller's memory: what limits there are must be known where there is
+ * no more to be had. */
+struct file_text {
+    char text[FILE_BYTES_MAX + 1];
+};
+
+/* Reads at most FILE_BYTES_MAX bytes of root/path; returns t->text, or NULL when it cannot be
+ * read. */
+static char *read_text(struct file_text *t, const char *root, const char *path)
 {
     char full[PATH_MAX];
     int n = snprintf(full, sizeof(full), "%s%s", root ? root : "", path);
@@ -26,10 +33,9 @@ static char *read_text(const char *root, const char *path)
     int fd = open(full, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return NULL;
-    char *text = malloc(FILE_BYTES_MAX + 1);
     size_t have = 0;
-    while (text && have < FILE_BYTES_MAX) {
-        ssize_t got = read(fd, text + have, FILE_BYTES_MAX - have);
+    while (have < FILE_BYTES_MAX) {
+        ssize_t got = read(fd, t->text + have, FILE_BYTES_MAX - have);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
@@ -37,9 +43,8 @@ static char *read_text(const char *root, const char *path)
         have += (size_t)got;
     }
     close(fd);
-    if (text)
-        text[have] = '\0';
-    return text;
+    t->text[have] = '\0';
+    return t->text;
 }
 
 /* The number behind `name` at the start of a line, times `unit`; deflt when there is none. */
@@ -63,11 +68,11 @@ static uint64_t file_value(const char *root, const char *directory, const char *
 {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof(path), "%s/%s", directory, name);
-    char *text = n > 0 && (size_t)n < sizeof(path) ? read_text(root, path) : NULL;
+    struct file_text file;
+    char *text = n > 0 && (size_t)n < sizeof(path) ? read_text(&file, root, path) : NULL;
     uint64_t value = NO_LIMIT;
     if (text && *text >= '0' && *text <= '9')
         value = strtoull(text, NULL, 10);
-    free(text);
     /* cgroup v1 writes "no limit" as the largest page-aligned signed number. */
     return value >= (1ull << 62) ? NO_LIMIT : value;
 }
@@ -103,7 +108,8 @@ static bool has_word(const char *list, const char *word)
  * from /proc/self/cgroup: lines "id:controllers:path". */
 static bool own_path(const char *root, const char *controller, char ret[PATH_MAX])
 {
-    char *text = read_text(root, "/proc/self/cgroup"), *save = NULL;
+    struct file_text file;
+    char *text = read_text(&file, root, "/proc/self/cgroup"), *save = NULL;
     bool found = false;
     for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line && !found;
          line = strtok_r(NULL, "\n", &save)) {
@@ -115,7 +121,6 @@ static bool own_path(const char *root, const char *controller, char ret[PATH_MAX
         if (found)
             snprintf(ret, PATH_MAX, "%s", path + 1);
     }
-    free(text);
     return found;
 }
 
@@ -136,12 +141,12 @@ static bool parse_mount(char *line, const char *controller, char root[PATH_MAX],
 static bool find_mount(const char *root, const char *controller, char ret_root[PATH_MAX],
                        char ret_mount[PATH_MAX])
 {
-    char *text = read_text(root, "/proc/self/mountinfo"), *save = NULL;
+    struct file_text file;
+    char *text = read_text(&file, root, "/proc/self/mountinfo"), *save = NULL;
     bool found = false;
     for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line && !found;
          line = strtok_r(NULL, "\n", &save))
         found = parse_mount(line, controller, ret_root, ret_mount);
-    free(text);
     return found;
 }
 
@@ -188,15 +193,13 @@ static uint64_t droppable(const char *root, const struct cgroup *g)
 {
     char path[2 * PATH_MAX + 16];
     snprintf(path, sizeof(path), "%s/memory.stat", g->path);
-    char *text = read_text(root, path);
+    struct file_text file;
+    char *text = read_text(&file, root, path);
     if (!text)
         return 0;
-    uint64_t bytes =
-        g->v2 ? line_value(text, "inactive_file ", 1, 0) + line_value(text, "active_file ", 1, 0)
-              : line_value(text, "total_inactive_file ", 1, 0) +
-                    line_value(text, "total_active_file ", 1, 0);
-    free(text);
-    return bytes;
+    return g->v2 ? line_value(text, "inactive_file ", 1, 0) + line_value(text, "active_file ", 1, 0)
+                 : line_value(text, "total_inactive_file ", 1, 0) +
+                       line_value(text, "total_active_file ", 1, 0);
 }
 
 /* Bytes left at the tightest level from this process's group up. */
@@ -231,13 +234,13 @@ static double cgroup_cpu_quota(const char *root)
         if (g.v2) {
             char path[2 * PATH_MAX + 16];
             snprintf(path, sizeof(path), "%s/cpu.max", g.path);
-            char *text = read_text(root, path);
+            struct file_text file;
+            char *text = read_text(&file, root, path);
             if (text && *text >= '0' && *text <= '9') { /* "max 100000": no quota */
                 char *end;
                 quota = strtoull(text, &end, 10);
                 period = strtoull(end, NULL, 10);
             }
-            free(text);
         } else {
             quota = file_value(root, g.path, "cpu.cfs_quota_us"); /* -1: none */
             period = file_value(root, g.path, "cpu.cfs_period_us");
@@ -270,22 +273,20 @@ static void take_least(struct aq_host_limits *h, uint64_t bytes, const char *nam
 int aq_limits_host(struct aq_host_limits *ret, const char *root, struct aq_err *reterr)
 {
     struct aq_host_limits h = {0};
-    char *meminfo = read_text(root, "/proc/meminfo");
+    struct file_text file;
+    char *meminfo = read_text(&file, root, "/proc/meminfo");
     h.total = meminfo ? line_value(meminfo, "MemTotal:", 1024, 0) : 0;
     h.available = meminfo ? line_value(meminfo, "MemAvailable:", 1024, 0) : 0;
-    free(meminfo);
     if (!h.total || !h.available)
         return aq_error(reterr, -EIO,
                         "/proc/meminfo: expected MemTotal and MemAvailable; give --host-memory");
-    char *status = read_text(root, "/proc/self/status");
-    char *limits = read_text(root, "/proc/self/limits");
+    char *status = read_text(&file, root, "/proc/self/status");
     uint64_t size = status ? line_value(status, "VmSize:", 1024, 0) : 0;
     uint64_t data = status ? line_value(status, "VmData:", 1024, 0) : 0;
+    char *limits = read_text(&file, root, "/proc/self/limits");
     h.address_space = minus(resource_limit(limits, "Max address space"), size);
     h.data = minus(resource_limit(limits, "Max data size"), data);
     h.locked = resource_limit(limits, "Max locked memory");
-    free(status);
-    free(limits);
     h.cgroup = cgroup_memory_left(root);
     h.usable = h.available;
     h.limited_by = "MemAvailable";
@@ -337,7 +338,8 @@ void aq_limits_cpu(struct aq_cpu_limits *ret, const char *root)
 
 void aq_limits_cpu_model(char *text, size_t bytes, const char *root)
 {
-    char *cpuinfo = read_text(root, "/proc/cpuinfo");
+    struct file_text file;
+    char *cpuinfo = read_text(&file, root, "/proc/cpuinfo");
     char *line = cpuinfo ? strstr(cpuinfo, "model name") : NULL;
     char *colon = line ? strchr(line, ':') : NULL;
     snprintf(text, bytes, "unknown");
@@ -345,5 +347,4 @@ void aq_limits_cpu_model(char *text, size_t bytes, const char *root)
         colon += 1 + strspn(colon + 1, " \t");
         snprintf(text, bytes, "%.*s", (int)strcspn(colon, "\n"), colon);
     }
-    free(cpuinfo);
 }

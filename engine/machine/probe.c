@@ -234,21 +234,17 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
               "measured: both directions at once against each alone");
 }
 
-/* What attention is measured with, and what its keys have in their names. */
+/* What attention is measured with, and what its keys have in their names.  The last is in use when
+ * links are measured beside it. */
 static const struct {
     enum aq_dtype format;
     uint32_t head_dim, group;
     const char *name;
 } attended[] = {
-    {AQ_F16, AQ_HW_HEAD_WIDE, 1, "d128_"},
-    {AQ_Q8, AQ_HW_HEAD, 1, "int8_"},
-    {AQ_Q4, AQ_HW_HEAD, 1, "int4_"},
-    {AQ_F16, AQ_HW_HEAD, 4, "g4_"},
-    {AQ_F16, AQ_HW_HEAD, 8, "g8_"},
-    {AQ_F16, AQ_HW_HEAD_WIDE, 4, "d128_g4_"},
-    {AQ_F16, AQ_HW_HEAD_WIDE, 8, "d128_g8_"},
-    {AQ_F16, AQ_HW_HEAD, 1, ""}, /* last: links are
-                                                                            measured beside it */
+    {AQ_F16, AQ_HW_HEAD_WIDE, 1, "d128_"},    {AQ_Q8, AQ_HW_HEAD, 1, "int8_"},
+    {AQ_Q4, AQ_HW_HEAD, 1, "int4_"},          {AQ_F16, AQ_HW_HEAD, 4, "g4_"},
+    {AQ_F16, AQ_HW_HEAD, 8, "g8_"},           {AQ_F16, AQ_HW_HEAD_WIDE, 4, "d128_g4_"},
+    {AQ_F16, AQ_HW_HEAD_WIDE, 8, "d128_g8_"}, {AQ_F16, AQ_HW_HEAD, 1, ""},
 };
 
 static void give_attention(const struct probe *b, struct aq_rates_attention *a)
