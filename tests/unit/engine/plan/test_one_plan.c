@@ -10,6 +10,7 @@
 #include "engine/plan/planning.h"
 #include "tests/temp.h"
 #include "tests/test.h"
+#include "tests/unit/policy/same_plans.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,40 +218,11 @@ static int open_run(struct aq_engine **ret, json_t *shared, const struct aq_work
     return rc;
 }
 
-/* Member by member: bytes between members have no meaning. */
-static bool same_plans(const struct aq_plan *a, const struct aq_plan *b)
-{
-    char policy[2][256];
-    bool same = a->part_count == b->part_count;
-    for (uint32_t i = 0; same && i < a->part_count; i++) {
-        const struct aq_part *x = &a->part[i], *y = &b->part[i];
-        same = x->first == y->first && x->count == y->count && x->tier == y->tier &&
-               x->side == y->side && x->staged == y->staged;
-    }
-    same &= !strcmp(aq_kv_policy_text(policy[0], sizeof(policy[0]), &a->kv),
-                    aq_kv_policy_text(policy[1], sizeof(policy[1]), &b->kv));
-#define SAME(member) (memcmp(&a->member, &b->member, sizeof(a->member)) == 0)
-    same &= SAME(shape.micro_batch) && SAME(shape.micro_batches) && SAME(shape.prompt_tokens) &&
-            SAME(shape.rows_max) && SAME(shape.tile_rows) && SAME(shape.head_tile_rows) &&
-            SAME(shape.page_slots) && SAME(shape.page_bytes) && SAME(shape.run_bytes) &&
-            SAME(shape.page_count) && SAME(shape.prompt_max) && SAME(shape.keys_max) &&
-            SAME(shape.positions_max) && SAME(shape.compute) && SAME(shape.kv_format) &&
-            SAME(shape.weight_format);
-    same &= SAME(placement.weights) && SAME(placement.kv) && SAME(placement.hidden) &&
-            SAME(placement.head) && SAME(separate) && SAME(chunk_bytes) && SAME(ring_chunks) &&
-            SAME(ring_steps) && SAME(staging_chunks) && SAME(kv_stages) && SAME(workspaces) &&
-            SAME(hidden_slots) && SAME(kinds.of) && SAME(kinds.count) && SAME(kinds.slots) &&
-            SAME(kinds.runs);
-    return same && SAME(split_host) && SAME(fuse_layer) && SAME(split_mlp) && SAME(alternate) &&
-           SAME(unpack) && SAME(host_products);
-#undef SAME
-}
-
 static void must_be_one(const struct aq_planning *p, const struct aq_engine *e, const char *drawn)
 {
     const struct aq_block *b = aq_engine_block(e);
     const struct aq_ledger *want = &p->block.ledger, *found = &b->ledger;
-    if (!same_plans(&p->block.plan, &b->plan))
+    if (!plans_are_same(&p->block.plan, &b->plan))
         fail_msg("%s: plan and run have other plans", drawn);
     for (uint32_t i = 0; i < want->count && i < found->count; i++) {
         const struct aq_ledger_item *x = &want->item[i], *y = &found->item[i];
