@@ -20,7 +20,7 @@ SKIPPED = re.compile(r"\[  SKIPPED \] (\d+) test\(s\)")
 
 # Lines that say why a program failed: of cmocka, Python, sanitizers and libFuzzer.
 REASON = re.compile(r"FAIL|[Ee]rror\b|ERROR|assert|SUMMARY|Base64|^\s+#[0-6] ")
-REASON_LINES, REASON_WIDTH = 12, 400
+REASON_FIRST, REASON_LAST, REASON_WIDTH = 8, 4, 400
 
 
 def reason(test):
@@ -28,7 +28,9 @@ def reason(test):
     text = (test.get("stdout") or "") + (test.get("stderr") or "")
     lines = [line.rstrip()[:REASON_WIDTH] for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if REASON.search(line)]
-    return (telling or lines)[-REASON_LINES:]
+    if len(telling) > REASON_FIRST + REASON_LAST:
+        return telling[:REASON_FIRST] + telling[-REASON_LAST:]
+    return telling or lines[-REASON_LAST:]
 
 
 def first_number(pattern, text):
