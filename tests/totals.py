@@ -4,7 +4,7 @@
 
 Reads BUILDS/*/meson-logs/testlog*.json and BUILDS/*.failed (a build that did not come to be).  A
 cmocka program counts as its tests, any other as one.  What failed is told with the lines that say
-why, since the logs of a machine that was lent are gone.  The last line is "N passed, N failed"; exit
+why, since its logs may be gone with the machine that made them.  The last line is "N passed, N failed"; exit
 status 1 when anything failed or nothing ran.
 """
 import glob
