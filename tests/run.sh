@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds and runs every suite; the last line is "N passed, N failed".
 #   release     all suites, warnings are errors
-#   sanitized   all but form and headers, under AddressSanitizer and UBSan
+#   sanitized   all but form, headers and measurements, under AddressSanitizer and UBSan
 #   threads     the suites that start threads, under ThreadSanitizer
 #   fuzz        each fuzz target for some seconds under libFuzzer (where clang is)
 # The next build is made at the lowest priority while tests run: some of them sleep, and the last
@@ -88,7 +88,7 @@ build_sanitized &
 check release
 wait
 { build_threads; build_fuzz; } &
-check sanitized --setup asan --no-suite tidy --no-suite headers
+check sanitized --setup asan --no-suite tidy --no-suite headers --no-suite timed
 wait
 check threads --setup tsan $threads
 check fuzz --suite fuzz
