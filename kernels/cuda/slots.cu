@@ -160,8 +160,9 @@ __global__ void __launch_bounds__(SELECT_THREADS)
     __syncthreads();
     /* Each head's `floor` best ones stay; the code below is about the others. */
     for (uint32_t h = 0; floor && h < heads; h++) {
-        slot_key first = c->below[0];
+        slot_key first = 0; /* thread 0's alone, which sets it again */
         if (threadIdx.x == 0) {
+            first = c->below[0];
             c->head_first = h;
             c->below[0] = ~static_cast<slot_key>(0);
         }
