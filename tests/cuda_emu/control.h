@@ -5,7 +5,7 @@
  * order that is drawn; events alone order them.  Device memory can be touched while that thread is
  * at work only: the host's reads and writes of it end the program (always, when the host waits for
  * every op).  A copy fills its destination with NaNs when it starts, and other streams may run
- * before it ends. */
+ * before it ends.  AQ_EMU_SM in the environment is its compute capability, otherwise 90. */
 #ifndef AQ_TESTS_CUDA_EMU_CONTROL_H
 #define AQ_TESTS_CUDA_EMU_CONTROL_H
 

@@ -429,7 +429,10 @@ cudaError cudaGetDeviceProperties(struct cudaDeviceProp *ret, int)
 {
     memset(ret, 0, sizeof(*ret));
     snprintf(ret->name, sizeof(ret->name), "emulated GPU");
-    ret->major = 9;
+    const char *sm = getenv("AQ_EMU_SM");
+    int capability = sm ? atoi(sm) : 90;
+    ret->major = capability / 10;
+    ret->minor = capability % 10;
     ret->multiProcessorCount = 4;
     return cudaSuccess;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The device of kcheck_gpu: a GPU, through the module that the engine loads ($AQ_CUDA_MODULE, or
- * where the engine looks).  What checks give to kernels lies in buffers and on the stack: both are
- * pinned, so that kernels read and write them at the host's addresses; behind each buffer is memory
- * that no kernel may touch either.  A child opens the GPU for itself, as CUDA does not survive
+ * where the engine looks).  What checks give to kernels lies in buffers, on the stack and in static
+ * variables: all are pinned, so that kernels read and write them at the host's addresses, which no
+ * driver has to allow for other memory; behind each buffer is memory that no kernel may touch
+ * either.  A child opens the GPU for itself, as CUDA does not survive
  * fork(). */
 #include "tests/kcheck/kc_cuda.h"
 
@@ -47,6 +48,16 @@ static void pin_stack(void)
     expect(gpu.cuda.module->gpu->pin(gpu.cuda.gpu, (void *)first, end - first), "pinning a stack");
 }
 
+/* The program's static variables lie between these symbols of the linker's. */
+extern char __data_start[], _end[];
+
+static void pin_statics(void)
+{
+    uintptr_t first = (uintptr_t)__data_start / 4096 * 4096;
+    uintptr_t end = ((uintptr_t)_end + 4095) / 4096 * 4096;
+    expect(gpu.cuda.module->gpu->pin(gpu.cuda.gpu, (void *)first, end - first), "pinning statics");
+}
+
 const struct aq_cuda_kernels *kc_cuda_kernels(void)
 {
     if (gpu.cuda.gpu)
@@ -62,6 +73,7 @@ const struct aq_cuda_kernels *kc_cuda_kernels(void)
     gpu.exec.sm = gpu.cuda.info.sm;
     gpu.exec.multiprocessors = gpu.cuda.info.multiprocessors;
     pin_stack();
+    pin_statics();
     return gpu.cuda.module->kernels;
 }
 
