@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Loading the module.  Its own needs (cuBLASLt, and through it the driver) are looked for by the
- * loader then, not when the program starts. */
+ * Loading the module.  Its own needs (cuBLASLt, and through it the driver) are looked for then, not
+ * when the program starts. */
 #include "engine/compute/cuda.h"
 
 #include "config.h"
+#include "engine/compute/cuda_find.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -43,10 +44,9 @@ static int load(struct aq_cuda *c, const char *path, struct aq_err *reterr)
     if (!path && !find_module(found))
         return aq_error(reterr, -ENODEV, "the CUDA backend (%s) is not installed with this program",
                         MODULE_NAME);
-    /* Once loaded it stays: a driver's runtime keeps state that outlives its users. */
-    c->library = dlopen(path ? path : found, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    c->library = aq_cuda_find_load(path ? path : found, reterr);
     if (!c->library)
-        return aq_error(reterr, -ENODEV, "the CUDA backend cannot be loaded: %s", dlerror());
+        return -ENODEV;
     const struct aq_cuda_module *m = dlsym(c->library, AQ_CUDA_MODULE_SYMBOL);
     if (m && m->version == AQ_CUDA_MODULE_VERSION && m->bytes == sizeof(*m) &&
         strcmp(m->build, AQ_VERSION) == 0) {
@@ -64,9 +64,12 @@ static int say_driver(uint32_t driver, uint32_t runtime, struct aq_err *reterr)
 {
     if (!driver)
         return aq_error(reterr, -ENODEV, "no NVIDIA driver is installed (libcuda.so.1)");
-    return aq_error(reterr, -ENODEV,
-                    "the NVIDIA driver is too old: it knows CUDA %u.%u, needed is %u.%u or later",
-                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    return aq_error(
+        reterr, -ENODEV,
+        "the NVIDIA driver is too old: it knows CUDA %u.%u, needed is %u.%u or later: "
+        "install a newer one, or on a data centre's GPU NVIDIA's package cuda-compat-%u-%u",
+        driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10, runtime / 1000,
+        runtime % 1000 / 10);
 }
 
 static int look(const struct aq_cuda *c, uint32_t index, struct aq_err *reterr)

@@ -47,7 +47,7 @@ PLANTED = {
 # What knows of an architecture ('row') outside its file.
 ARCHITECTURES = {"engine/model/arch/arch.c": "row\n", "engine/model/arch/parts.c": "row\n",
                  "engine/model/arch/table.c": "const struct aq_arch aq_arch_row = {RowForCausalLM, fc1, model.decoder.\n",
-                 "engine/left/names.c": "parts = rows = arrow(tomorrow); /* fc10, model.decode */\n"}
+                 "engine/left/names.c": "parts = rows = arrow(tomorrow); /* fc10, model.decode, /row/lib */\n"}
 KNOWN = {
     "an architecture in a comment": ("/* as Row has it */\n", "'Row' is for"),
     "an architecture's function": ("aq_row_steps(m);\n", "'row' is for"),

@@ -193,7 +193,7 @@ def check_architectures(tree):
     if not rows:
         yield home, 1, "expected a row for each architecture, found none"
         return
-    known = re.compile(r"(?<![a-z0-9])(?:" + "|".join(rows) + r")(?![a-z])"
+    known = re.compile(r"(?<![a-z0-9])(?:" + "|".join(rows) + r")(?![a-z/])"
                        r"|\w*ForCausalLM|model\.decoder\.|\bfc[12]\b|embed_tokens|lm_head", re.I)
     for name in tree.c_files(LIBRARY):
         if name.startswith(home):
