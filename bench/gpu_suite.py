@@ -4,7 +4,9 @@
 
     python3 bench/gpu_suite.py --results DIR [--program build/engine/cli/aquifer] [--seconds 480] [--only GROUP,...]
 
-(--only also takes steps and what their names begin with: rows/opt-6.7b.)
+(--only also takes steps and what their names begin with: rows/opt-6.7b.)  In a bundle (bench/gpu_bundle.sh) the
+programs are those beside it.  Steps come in the order of what they tell for their time: right tokens, what the machine
+reaches, the rows of OPT-6.7B, the tests, the rows of OPT-30B, and the tools that make everything slow last.
 
 tokens    golden tokens of the tiny model on the GPU, in every placement and on both sides of attention; the token that
           is most likely at each place of fed text, in f16 beside the CPU's in f32
@@ -40,6 +42,12 @@ PLACES = {
 }
 TOOLS = ("memcheck", "racecheck", "synccheck")  # initcheck sees nothing: memory is set when taken
 RESIDENT = ["--placement", "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device"]
+
+
+def built(*path):
+    """A program of the bundle that this script lies in, or of the build folder."""
+    bundled = os.path.join(ROOT, path[-1])
+    return bundled if os.path.exists(bundled) else os.path.join(ROOT, "build", *path)
 
 
 def golden(count=PROMPTS):
@@ -97,17 +105,25 @@ class Suite:
             yield f"tokens/{name}", self.run_tokens, [
                 "--placement", f"weights={weights} kv={kv} hidden={hidden} head={head}", "--attention", attention]
         yield "tokens/agreement", self.run_agreement, []
-        for tool in ("plain", *TOOLS):
-            yield f"parity/{tool}", self.run_parity, [tool, self.a.tests]
-            some = ["--sample", "1"] if tool == "plain" else ["--sample", "20", "--in-process"]
-            yield f"parity/kernels-{tool}", self.run_parity, [tool, self.a.kcheck, "--threads", "4", *some]
         yield "ceilings/probe", self.run_probe, []
         for name, words in self.streams():
             yield f"streams/{name}", self.run_traced if name in ("resident", "deterministic") else self.run_row, words
         for name, words in self.rows():
             yield f"predict/{name}", self.run_prediction, words
+        yield from self.row_steps("opt-6.7b", "3")
+        yield from self.parity_steps("plain", ["--sample", "1"])
+        yield from self.row_steps("opt-30b", "2")
+        for tool in TOOLS:
+            yield from self.parity_steps(tool, ["--sample", "20", "--in-process"])
+
+    def row_steps(self, model, repeats):
         for name, words in self.rows():
-            yield f"rows/{name}", self.run_row, [*words, "--repeats", "2" if "opt-30b" in name else "3"]
+            if name.startswith(model):
+                yield f"rows/{name}", self.run_row, [*words, "--repeats", repeats]
+
+    def parity_steps(self, tool, some):
+        yield f"parity/{tool}", self.run_parity, [tool, self.a.tests]
+        yield f"parity/kernels-{tool}", self.run_parity, [tool, self.a.kcheck, "--threads", "4", *some]
 
     # ---- runs: (right or not, what was found) ----
 
@@ -176,13 +192,14 @@ class Suite:
             if not tool:
                 return None, {"skipped": "compute-sanitizer is not installed"}
             command = [tool, "--tool", name, "--error-exitcode", "9", *command]
+            seconds = min(seconds, self.a.tool_seconds)
         module = os.path.join(os.path.dirname(self.a.program), "aquifer_cuda.so")
         if not os.path.exists(module):
             module = os.path.join(ROOT, "build", "kernels", "aquifer_cuda.so")
         env = dict(os.environ, AQ_CUDA_MODULE=module, AQ_TEST_DATA=os.path.join(ROOT, "tests", "data"))
         status, out, said = self.call(command, seconds, env=env)
-        if status is None and name != "plain" and seconds >= self.a.seconds - 5:
-            return None, {"skipped": f"{said}, all that a call has (--seconds)"}
+        if status is None and name != "plain" and seconds >= min(self.a.tool_seconds, self.a.seconds - 5):
+            return None, {"skipped": f"{said}, all that it may take (--tool-seconds)"}
         return status == 0, {"status": status, "said": said if status else out[-400:]}
 
     def run_probe(self, _, seconds):
@@ -193,7 +210,8 @@ class Suite:
     def bench(self, words):
         return ["bench", "--device", "cuda", "--random-weights", "1", "--json", "--quiet", "--cache-dir", self.a.disk_dir,
                 "--disk-dir-any", *(["--hardware", self.hw] if os.path.exists(self.hw) else []),
-                *(["--host-memory", "700MiB", "--threads", "1"] if self.a.small else []), *words]
+                *(["--host-memory", self.a.host_memory] if self.a.host_memory else []),
+                *(["--threads", "1"] if self.a.small else []), *words]
 
     def run_prediction(self, words, seconds):
         return self.document(self.bench([*words, "--dry-run"]), seconds)
@@ -222,7 +240,12 @@ class Suite:
 
     def describe(self):
         """The machine, and what is run."""
-        info = json.loads(subprocess.run([self.a.program, "info", "--json"], check=True, capture_output=True).stdout)
+        try:
+            right, info = self.document(["info", "--json"], 60)
+        except OSError as e:
+            right, info = False, {"said": e}
+        if not right:
+            sys.exit(f"gpu_suite: '{self.a.program} info --json' does not run here (--program): {info['said']}")
         runs.write(os.path.join(self.a.results, "info.json"), json.dumps(info, indent=1) + "\n")
         text = ""
         for command in (["nvidia-smi"], ["nvidia-smi", "topo", "-m"], ["lscpu"], ["free", "-b"], ["uname", "-a"]):
@@ -259,15 +282,19 @@ def read(log):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--results", required=True)
-    p.add_argument("--program", default=os.path.join(ROOT, "build", "engine", "cli", "aquifer"))
-    p.add_argument("--tests", default=os.path.join(ROOT, "build", "tests", "cuda_emu", "test_e2e_gpu"))
-    p.add_argument("--kcheck", default=os.path.join(ROOT, "build", "tests", "kcheck", "kcheck_gpu"))
+    p.add_argument("--program", default=built("engine", "cli", "aquifer"))
+    p.add_argument("--tests", default=built("tests", "cuda_emu", "test_e2e_gpu"))
+    p.add_argument("--kcheck", default=built("tests", "kcheck", "kcheck_gpu"))
+    p.add_argument("--host-memory", help="of every row, where the machine's own count starts low (virtual machines)")
+    p.add_argument("--tool-seconds", type=float, default=240, help="most time of one tool of compute-sanitizer")
     p.add_argument("--disk-dir", help="whose disk is measured and holds packed weights; default: RESULTS.cache")
     p.add_argument("--seconds", type=float, default=480)
     p.add_argument("--only", default=",".join(GROUPS))
     p.add_argument("--small", action="store_true")
     p.add_argument("--list", action="store_true")
     a = p.parse_args()
+    if a.small:
+        a.host_memory = a.host_memory or "700MiB"
     a.disk_dir = a.disk_dir or a.results.rstrip("/") + ".cache"
     os.makedirs(a.results, exist_ok=True)
     suite = Suite(a)
