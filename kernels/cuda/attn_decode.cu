@@ -251,6 +251,69 @@ AQ_DEVICE_FN void split_weights(const struct decode *p, const struct room *r, ui
     }
 }
 
+/* Bytes that hold N neighbours of a row; of int4 those that have them in one half. */
+constexpr uint32_t bytes_of(enum aq_dtype t, uint32_t n)
+{
+    return t == AQ_F32 ? 4 * n : t == AQ_Q8 || t == AQ_Q4 ? n : 2 * n;
+}
+
+template <enum aq_dtype T, uint32_t N>
+struct alignas(bytes_of(T, N) < 16 ? bytes_of(T, N) : 16) neighbours {
+    uint8_t byte[bytes_of(T, N)];
+};
+
+/* Rows of V that are on their way for a lane before the first is used: a loop that waits for each
+ * row takes one latency of memory a row, whatever its format. */
+enum { ROWS_AHEAD = 8 };
+
+/* What a lane reads of ROWS_AHEAD rows of V.  Behind the last row it is the last once more, and
+ * lanes past the head read its first elements: no load waits for a condition. */
+template <enum aq_dtype T, uint32_t ELEMENTS> struct rows_ahead {
+    neighbours<T, ELEMENTS> v[ROWS_AHEAD];
+    uint16_t scale[ROWS_AHEAD], minimum[ROWS_AHEAD];
+    bool high; /* of int4: the upper four bits */
+
+    __device__ __forceinline__ void load(uint8_t *block, uint32_t dim, uint32_t own, uint32_t first,
+                                         uint32_t n)
+    {
+        uint32_t half = (dim + 1) / 2, mine = own < dim ? own : 0;
+        uint32_t at = T == AQ_Q4 ? mine % half : mine * uint32_t{sizeof(v[0])} / ELEMENTS;
+        high = T == AQ_Q4 && mine >= half;
+#pragma unroll
+        for (uint32_t k = 0; k < ROWS_AHEAD; k++) {
+            uint32_t row = AQ_HEAD_BLOCK_SLOTS + aq_cu_min(first + k, n - 1);
+            const uint8_t *data = aq_cu_kv_row(block, T, dim, row) + at;
+            v[k] = *reinterpret_cast<const neighbours<T, ELEMENTS> *>(data);
+            if constexpr (T == AQ_Q8 || T == AQ_Q4) {
+                const uint16_t *of = aq_cu_kv_scale(block, row);
+                scale[k] = of[0];
+                minimum[k] = of[AQ_HEAD_BLOCK_SLOTS];
+            }
+        }
+    }
+
+    __device__ __forceinline__ float value(uint32_t k, uint32_t e) const
+    {
+        if constexpr (T == AQ_F32)
+            return reinterpret_cast<const float *>(v[k].byte)[e];
+        else if constexpr (T == AQ_F16)
+            return aq_cu_from_f16(reinterpret_cast<const uint16_t *>(v[k].byte)[e]);
+        else if constexpr (T == AQ_BF16)
+            return aq_cu_from_bf16(reinterpret_cast<const uint16_t *>(v[k].byte)[e]);
+        uint32_t byte = v[k].byte[e];
+        uint32_t code = T == AQ_Q8 ? byte : high ? byte >> 4 : byte & 15u;
+        return aq_cu_code_value(code, aq_cu_from_f16(scale[k]), aq_cu_from_f16(minimum[k]));
+    }
+};
+
+template <uint32_t ELEMENTS>
+AQ_DEVICE_FN void add_row(float *o, float weight, const float *x, bool sees)
+{
+#pragma unroll
+    for (uint32_t e = 0; e < ELEMENTS; e++)
+        o[e] = sees ? fmaf(weight, x[e], o[e]) : o[e];
+}
+
 /* partial[warp][q][d] = sum over the warp's slots of p V, ascending. */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
 AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, const struct batch *b,
@@ -259,6 +322,7 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
     const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
+    bool whole = dim % ELEMENTS == 0 && (T != AQ_Q4 || (dim + 1) / 2 % ELEMENTS == 0);
     float o[NQ][ELEMENTS] = {};
     struct span seen[NQ];
     for (uint32_t q = 0; q < NQ; q++)
@@ -269,17 +333,32 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
             continue;
         uint8_t *block = aq_cu_block(b->s, b->head, slot / AQ_HEAD_BLOCK_SLOTS);
         uint32_t n = aq_cu_min(AQ_HEAD_BLOCK_SLOTS, b->len - slot);
-        for (uint32_t j = 0; j < n; j++) {
+        for (uint32_t j = 0; whole && j < n; j += ROWS_AHEAD) {
+            rows_ahead<T, ELEMENTS> rows;
+            rows.load(block, dim, own, j, n);
+#pragma unroll
+            for (uint32_t k = 0; k < ROWS_AHEAD; k++) {
+                float x[ELEMENTS];
+#pragma unroll
+                for (uint32_t e = 0; e < ELEMENTS; e++)
+                    x[e] = rows.value(k, e);
+#pragma unroll
+                for (uint32_t q = 0; q < NQ; q++) {
+                    uint32_t of = slot + aq_cu_min(j + k, n - 1);
+                    bool sees = j + k < n && of >= seen[q].first && of < seen[q].end;
+                    add_row<ELEMENTS>(o[q], r->p[q * SPLIT_SLOTS + of - first], x, sees);
+                }
+            }
+        }
+        for (uint32_t j = 0; !whole && j < n; j++) {
             uint32_t row = AQ_HEAD_BLOCK_SLOTS + j;
             row_of<T> v(block, aq_cu_kv_row(block, T, dim, row), row, dim);
             float x[ELEMENTS] = {};
             if (own < dim)
                 v.template load<ELEMENTS>(own, x);
             for (uint32_t q = 0; q < NQ; q++) {
-                float w = r->p[q * SPLIT_SLOTS + slot - first + j];
                 bool sees = slot + j >= seen[q].first && slot + j < seen[q].end;
-                for (uint32_t e = 0; e < ELEMENTS && sees; e++)
-                    o[q][e] = fmaf(w, x[e], o[q][e]);
+                add_row<ELEMENTS>(o[q], r->p[q * SPLIT_SLOTS + slot - first + j], x, sees);
             }
         }
     }

@@ -42,26 +42,73 @@ AQ_DEVICE_FN float aq_cu_f16_value(uint32_t code, float scale, float minimum)
     return v > 65504.0f ? 65504.0f : v < -65504.0f ? -65504.0f : v;
 }
 
-/* Eight elements of a quantised row (0 to 31: K's, 32 to 63: V's) of a head-block. */
-template <uint32_t D>
-AQ_DEVICE_FN uint4 aq_cu_unit_of_codes(uint8_t *block, enum aq_dtype t, uint32_t row, uint32_t unit)
+/* Eight elements of a row (0 to 31: K's, 32 to 63: V's) of a head-block, as they lie in memory. */
+struct aq_cu_unit {
+    uint4 whole; /* of 16-bit elements */
+    uint2 codes;
+    uint16_t scale, minimum;
+};
+
+template <uint32_t D, bool CODES>
+AQ_DEVICE_FN struct aq_cu_unit aq_cu_load_unit(uint8_t *block, enum aq_dtype t, uint32_t row,
+                                               uint32_t unit)
 {
-    const uint16_t *of = aq_cu_kv_scale(block, row);
-    float scale = aq_cu_from_f16(of[0]), minimum = aq_cu_from_f16(of[AQ_HEAD_BLOCK_SLOTS]);
-    uint32_t first = 8 * unit, shift = 0, mask = 255;
-    if (t == AQ_Q4) { /* the first half of a row is in the low halves of its bytes */
-        shift = first < D / 2 ? 0 : 4;
-        first %= D / 2;
-        mask = 15;
+    struct aq_cu_unit u = {};
+    if (!CODES) {
+        u.whole = reinterpret_cast<const uint4 *>(block)[row * (D / 8) + unit];
+        return u;
     }
-    uint2 codes = *reinterpret_cast<const uint2 *>(aq_cu_kv_row(block, t, D, row) + first);
+    const uint16_t *of = aq_cu_kv_scale(block, row);
+    u.scale = of[0];
+    u.minimum = of[AQ_HEAD_BLOCK_SLOTS];
+    /* The first half of a row of int4 is in the low halves of its bytes. */
+    uint32_t first = t == AQ_Q4 ? 8 * unit % (D / 2) : 8 * unit;
+    u.codes = *reinterpret_cast<const uint2 *>(aq_cu_kv_row(block, t, D, row) + first);
+    return u;
+}
+
+/* The elements of codes, in f16. */
+template <uint32_t D>
+AQ_DEVICE_FN uint4 aq_cu_unit_of_codes(const struct aq_cu_unit *u, enum aq_dtype t, uint32_t unit)
+{
+    float scale = aq_cu_from_f16(u->scale), minimum = aq_cu_from_f16(u->minimum);
+    uint32_t shift = t == AQ_Q4 && 8 * unit >= D / 2 ? 4 : 0, mask = t == AQ_Q4 ? 15 : 255;
     uint32_t pair[4];
     for (uint32_t i = 0; i < 4; i++) {
-        uint32_t two = (i < 2 ? codes.x : codes.y) >> (i % 2 * 16 + shift);
+        uint32_t two = (i < 2 ? u->codes.x : u->codes.y) >> (i % 2 * 16 + shift);
         pair[i] = aq_cu_pair<AQ_F16>(aq_cu_f16_value(two & mask, scale, minimum),
                                      aq_cu_f16_value(two >> 8 & mask, scale, minimum));
     }
     return {pair[0], pair[1], pair[2], pair[3]};
+}
+
+/* Units that are on their way for a thread where registers are on the way. */
+enum { AQ_CU_UNITS_AHEAD = 4 };
+
+/* aq_cu_stage_block() by way of registers.  What is no slot or no unit is read like the rest, of
+ * which there is enough in the block, and not stored: no load waits for a condition. */
+template <uint32_t D, bool CODES>
+AQ_DEVICE_FN void aq_cu_stage_units(uint4 *tile, uint8_t *block, enum aq_dtype t, uint32_t rows,
+                                    uint32_t slots, uint32_t thread, uint32_t threads)
+{
+    constexpr uint32_t units = D / 8;
+    uint32_t count = rows * units;
+    for (uint32_t u = thread; u < count; u += AQ_CU_UNITS_AHEAD * threads) {
+        struct aq_cu_unit ahead[AQ_CU_UNITS_AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AQ_CU_UNITS_AHEAD; k++) {
+            uint32_t at = aq_cu_min(u + k * threads, count - 1);
+            ahead[k] = aq_cu_load_unit<D, CODES>(block, t, at / units, at % units);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < AQ_CU_UNITS_AHEAD; k++) {
+            uint32_t at = u + k * threads, row = at / units;
+            uint4 v = CODES ? aq_cu_unit_of_codes<D>(&ahead[k], t, at % units) : ahead[k].whole;
+            if (at < count)
+                tile[aq_cu_tile_at<D>(row, at % units)] =
+                    row % AQ_HEAD_BLOCK_SLOTS < slots ? v : uint4{0, 0, 0, 0};
+        }
+    }
 }
 
 /* The first `rows` rows of a head-block (32: K alone, 64: V as well) into a tile, by `threads`
@@ -71,15 +118,18 @@ AQ_DEVICE_FN void aq_cu_stage_block(uint4 *tile, uint8_t *block, enum aq_dtype t
                                     uint32_t slots, uint32_t thread, uint32_t threads)
 {
     constexpr uint32_t units = D / 8;
-    bool codes = aq_cu_is_quantised(t);
+    if (aq_cu_is_quantised(t)) {
+        aq_cu_stage_units<D, true>(tile, block, t, rows, slots, thread, threads);
+        return;
+    }
+    if (!aq_cu_copies_alone()) {
+        aq_cu_stage_units<D, false>(tile, block, t, rows, slots, thread, threads);
+        return;
+    }
     for (uint32_t u = thread; u < rows * units; u += threads) {
         uint32_t row = u / units;
-        bool valid = row % AQ_HEAD_BLOCK_SLOTS < slots;
-        uint4 *to = tile + aq_cu_tile_at<D>(row, u % units);
-        if (!codes)
-            aq_cu_copy16(to, reinterpret_cast<const uint4 *>(block) + u, valid);
-        else
-            *to = valid ? aq_cu_unit_of_codes<D>(block, t, row, u % units) : uint4{0, 0, 0, 0};
+        aq_cu_copy16(tile + aq_cu_tile_at<D>(row, u % units),
+                     reinterpret_cast<const uint4 *>(block) + u, row % AQ_HEAD_BLOCK_SLOTS < slots);
     }
 }
 

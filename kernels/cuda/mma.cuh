@@ -122,6 +122,18 @@ AQ_DEVICE_FN float aq_cu_exp2(float x)
 
 /* ---- copies into shared memory ---- */
 
+/* Copies into shared memory need no registers and no waiting thread (cp.async). */
+AQ_DEVICE_FN bool aq_cu_copies_alone()
+{
+#if !defined(__CUDACC__)
+    return aq_emu_sm >= 80;
+#elif __CUDA_ARCH__ >= 800
+    return true;
+#else
+    return false;
+#endif
+}
+
 /* 16 bytes, both sides aligned to 16; zeros where not valid (`from` is then not read).  A copy is
  * there, for the thread that began it, when its group has been waited for. */
 AQ_DEVICE_FN void aq_cu_copy16(void *to, const void *from, bool valid)

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The gates of sass.py see what they are for: loops with too little on its way, generic loads, spills, more registers."""
+import unittest
+
+import sass
+
+# Four rows ahead; one row after the other; the same by generic loads.
+AHEAD = """.text.ahead:
+.L_x_1:
+        /*0010*/                   LDG.E.128 R4, desc[UR6][R2.64] ;
+        /*0020*/                   LDG.E.128 R8, desc[UR6][R2.64+0x10] ;
+        /*0030*/                   LDG.E.128 R12, desc[UR6][R2.64+0x20] ;
+        /*0040*/                   LDG.E.128 R16, desc[UR6][R2.64+0x30] ;
+        /*0050*/                   FFMA R20, R4, R8, R20 ;
+        /*0060*/              @!P0 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+"""
+ONE = """.text.one:
+.L_x_2:
+        /*0010*/                   LDG.E.64 R4, desc[UR6][R2.64] ;
+        /*0020*/                   FFMA R20, R4, R5, R20 ;
+        /*0030*/                   LDG.E.64 R4, desc[UR6][R2.64+0x8] ;
+        /*0040*/                   FFMA R20, R4, R5, R20 ;
+        /*0050*/               @P0 BRA `(.L_x_2) ;
+"""
+PTXAS = """ptxas info    : Compiling entry function 'ahead' for 'sm_90'
+ptxas info    : Function properties for ahead
+    0 bytes stack frame, {} bytes spill stores, 0 bytes spill loads
+ptxas info    : Used {} registers, 380 bytes cmem[0]
+"""
+GATES = {"loops": [{"kernel": "ahead|one", "sm": [90], "bytes": 64}], "nvcc": "1", "registers": {"90": {"ahead": 40}}}
+
+
+def said(text, name, spilled=0, registers=40, version="1"):
+    kernel = {"registers": registers, "spilled": spilled, "loops": sass.loops(sass.functions(text)[name])}
+    return " ".join(sass.judge(GATES, 90, {name: kernel}, version))
+
+
+class Planted(unittest.TestCase):
+    def test_what_is_well_is_held(self):
+        self.assertEqual(sass.loops(sass.functions(AHEAD)["ahead"]), [(6, 4, 64, False)])
+        self.assertEqual(said(AHEAD, "ahead"), "")
+
+    def test_one_load_at_a_time_is_seen(self):
+        self.assertEqual(sass.loops(sass.functions(ONE)["one"])[0][1:], (1, 8, False))
+        self.assertIn("8 bytes a thread on their way, at least 64 expected", said(ONE, "one"))
+
+    def test_generic_loads_are_seen(self):
+        self.assertIn("a generic load in a loop", said(AHEAD.replace("LDG.E.128 R12", "LD.E.128 R12"), "ahead"))
+
+    def test_spills_and_registers_are_seen(self):
+        self.assertEqual(sass.resources(PTXAS.format(8, 48)), {"ahead": (48, 8, 0)})
+        self.assertIn("spills 8 bytes", said(AHEAD, "ahead", 8))
+        self.assertIn("48 registers, 40 are kept", said(AHEAD, "ahead", 0, 48))
+        self.assertEqual(said(AHEAD, "ahead", 0, 48, "2"), "")
+
+    def test_a_kernel_that_is_gone_is_named(self):
+        self.assertIn("no kernel is called 'ahead|one'", " ".join(sass.judge(GATES, 90, {}, "1")))
+
+
+if __name__ == "__main__":
+    unittest.main()
