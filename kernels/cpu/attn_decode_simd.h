@@ -102,7 +102,7 @@ VEC_FN void ask_rest(const struct step *x, struct form f)
     size_t row_bytes = aq_kv_row_bytes(f.dtype, f.dim);
     uint32_t first = (uint32_t)aq_align_up(x->slots, 4);
     if (x->next_slots)
-        vec_prefetch(x->next, aq_kv_head_bytes(f.dtype));
+        vec_prefetch(x->next, aq_kv_head_bytes(f.dtype, f.dim));
     for (uint32_t slot = first; slot < x->next_slots; slot++) {
         ask(x, f, slot, 0, row_bytes);
         ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
