@@ -8,26 +8,46 @@
 
 enum { AQ_HEAD_BLOCK_SLOTS = 32 };
 
-/* A K or V row of a head-block: its elements, or its codes (Q4: d in the low half of byte d,
- * d + ceil(head_dim / 2) in the high half). */
+/* KIVI's groups: keys have one for each channel, over the 32 tokens of a head-block; values one for
+ * each token and 32 channels. */
+enum { AQ_KIVI_GROUP = 32 };
+
+static inline uint32_t aq_kivi_groups(uint32_t head_dim)
+{
+    return (uint32_t)aq_div_up(head_dim, AQ_KIVI_GROUP);
+}
+
+/* Bytes of the scales and minima of the keys of a KIVI head-block: f16 [2][head_dim]. */
+static inline size_t aq_kivi_key_bytes(uint32_t head_dim)
+{
+    return aq_align_up(4ull * head_dim, 64);
+}
+
+/* A K or V row of a head-block: its elements, or its codes, of which byte d of n has in its lowest
+ * bits that of d, then that of d + n, and so on. */
 static inline size_t aq_kv_row_bytes(enum aq_dtype t, uint32_t head_dim)
 {
     if (t == AQ_Q8)
         return head_dim;
-    return t == AQ_Q4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
+    if (t == AQ_KIVI2)
+        return aq_div_up(head_dim, 4);
+    return t == AQ_Q4 || t == AQ_KIVI4 ? aq_div_up(head_dim, 2) : head_dim * aq_dtype_bytes(t);
 }
 
 /* Bytes in front of the K rows of a head-block: f16 [4][32] if it is quantised (scales of K, minima
- * of K, scales of V, minima of V), else 0. */
-static inline size_t aq_kv_head_bytes(enum aq_dtype t)
+ * of K, scales of V, minima of V); of KIVI f16 [2][head_dim] for K and, on a cache line of their
+ * own, f16 [2][groups][32] for V; else 0. */
+static inline size_t aq_kv_head_bytes(enum aq_dtype t, uint32_t head_dim)
 {
+    if (aq_dtype_is_kivi(t))
+        return aq_kivi_key_bytes(head_dim) + 4ull * AQ_HEAD_BLOCK_SLOTS * aq_kivi_groups(head_dim);
     return aq_dtype_is_quantised(t) ? 8 * AQ_HEAD_BLOCK_SLOTS : 0;
 }
 
 /* A head-block: 32 slots of one KV head, K rows, then V rows.  A multiple of 64. */
 static inline size_t aq_kv_block_bytes(enum aq_dtype t, uint32_t head_dim)
 {
-    return aq_kv_head_bytes(t) + 2 * AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(t, head_dim);
+    return aq_kv_head_bytes(t, head_dim) + 2 * AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(t, head_dim);
 }
 
 #endif

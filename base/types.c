@@ -7,10 +7,10 @@
 #include <strings.h>
 
 static const char *const dtype_names[AQ_DTYPE_COUNT] = {
-    [AQ_F32] = "f32", [AQ_F16] = "f16",   [AQ_BF16] = "bf16",       [AQ_F64] = "f64",
-    [AQ_I64] = "i64", [AQ_I32] = "i32",   [AQ_I16] = "i16",         [AQ_I8] = "i8",
-    [AQ_U8] = "u8",   [AQ_BOOL] = "bool", [AQ_F8_E4M3] = "f8_e4m3", [AQ_Q8] = "int8",
-    [AQ_Q4] = "int4",
+    [AQ_F32] = "f32", [AQ_F16] = "f16",     [AQ_BF16] = "bf16",       [AQ_F64] = "f64",
+    [AQ_I64] = "i64", [AQ_I32] = "i32",     [AQ_I16] = "i16",         [AQ_I8] = "i8",
+    [AQ_U8] = "u8",   [AQ_BOOL] = "bool",   [AQ_F8_E4M3] = "f8_e4m3", [AQ_Q8] = "int8",
+    [AQ_Q4] = "int4", [AQ_KIVI4] = "kivi4", [AQ_KIVI2] = "kivi2",
 };
 
 const char *aq_dtype_name(enum aq_dtype t)

@@ -15,7 +15,8 @@
 
 /* Element types of tensors in files, stores and buffers.  F32, F16 and BF16 are computed with; Q8
  * and Q4 are formats of weights and KV only, codes in groups that share a scale and a minimum; the
- * others are read from files and refused (or ignored) by name. */
+ * KIVI formats are of whole head-blocks of KV; the others are read from files and refused (or
+ * ignored) by name. */
 enum aq_dtype {
     AQ_F32,
     AQ_F16,
@@ -30,6 +31,8 @@ enum aq_dtype {
     AQ_F8_E4M3, /* of quantised checkpoints: sign, 4 bits of exponent, 3 of fraction */
     AQ_Q8,      /* "int8": unsigned codes of 8 bits, not to be confused with the element type I8 */
     AQ_Q4,      /* "int4": unsigned codes of 4 bits */
+    AQ_KIVI4,   /* "kivi4": of KV, codes of 4 bits whose groups differ for keys and values */
+    AQ_KIVI2,   /* "kivi2": the same of 2 bits */
     AQ_DTYPE_COUNT,
 };
 
@@ -48,7 +51,7 @@ struct aq_copy_piece {
 
 enum aq_tier { AQ_DEVICE, AQ_HOST, AQ_DISK, AQ_TIER_COUNT };
 
-/* Bytes of one element; 0 for Q8 and Q4, whose bytes depend on their groups, and for an unknown
+/* Bytes of one element; 0 for codes, whose bytes depend on their groups, and for an unknown
  * dtype. */
 static inline size_t aq_dtype_bytes(enum aq_dtype t)
 {
@@ -78,6 +81,13 @@ static inline bool aq_dtype_is_float(enum aq_dtype t)
 static inline bool aq_dtype_is_quantised(enum aq_dtype t)
 {
     return t == AQ_Q8 || t == AQ_Q4;
+}
+
+/* Codes of KV in head-blocks that are made at once, since a group of keys is of many tokens (KIVI,
+ * arXiv 2402.02750). */
+static inline bool aq_dtype_is_kivi(enum aq_dtype t)
+{
+    return t == AQ_KIVI4 || t == AQ_KIVI2;
 }
 
 /* Lower-case name ("f32", "bf16"); "?" for an unknown dtype. */

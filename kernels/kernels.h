@@ -209,6 +209,8 @@ struct aq_attn_slots {
  * one group per row (base/types.h: aq_kv_block_bytes() and what leads to it).  The address of block
  * b of head h is
  *     block[h * head_table_step + b] + h * head_offset
+ * Where kv_dtype is one of KIVI's only the first `coded` blocks are of it; the newest slots lie in
+ * blocks of f16 behind them, whose heads are `plain_offset` bytes apart.
  * Uniform policies share one table (head_table_step 0) and put heads side by side (head_offset =
  * bytes); ragged ones give each head its own row of the table (head_offset 0).
  * len[h * len_step] is the number of keys of head h, the new rows included. */
@@ -220,6 +222,8 @@ struct aq_attn_seq {
     uint32_t len_step;
     uint32_t row;  /* first row of this sequence in q, k_new, v_new, out */
     uint32_t rows; /* its query rows: query i (of rows) sees keys [0, len - rows + i] */
+    uint32_t coded;
+    size_t plain_offset;
     /* The members below are for caches that shrink; all zero where nothing is remembered. */
     struct aq_attn_slots slots;
     uint32_t position; /* original position of its first row */
@@ -268,12 +272,12 @@ struct aq_attn_reach {
  *   q    f32 [total rows][kv_heads * q_per_kv * head_dim], row stride q_stride
  *   out  f32, f16 or bf16, the same shape, row stride out_stride
  * q is multiplied by scale once, in f32; products, exp and sums are f32 over kv_dtype (f32, f16,
- * bf16) widened exactly, or over code * scale + minimum (int8, int4).  Blocks and slots ascend and
- * slots that a row does not see take no part, so a row's result depends on nothing but its own
- * keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of -inf.
- * Parallel over (sequence, KV head[, query tile]). Decode reads each K and V row once (per 32 query
- * rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where there
- * is one. */
+ * bf16) widened exactly, or over code * scale + minimum (codes; KIVI's in decode only).  Blocks and
+ * slots ascend and slots that a row does not see take no part, so a row's result depends on nothing
+ * but its own keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp
+ * of -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once
+ * (per 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's
+ * where there is one. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;
@@ -441,6 +445,24 @@ AQ_NO_HOLES_END
 /* Copies bytes, whatever the format.  Parallel over (move, head); no two moves may touch the same
  * rows. */
 typedef void aq_kv_move_fn(struct aq_exec *ex, const struct aq_kv_moves *m);
+/* A run of head-blocks, side by side for all KV heads, of f16; and where its codes go. */
+struct aq_kv_encode {
+    const uint8_t *from;
+    uint8_t *to;
+};
+AQ_NO_HOLES_BEGIN
+struct aq_kv_encodes {
+    const struct aq_kv_encode *encodes;
+    uint32_t count;
+    enum aq_dtype kv_dtype; /* of KIVI */
+    uint32_t kv_heads, head_dim;
+};
+AQ_NO_HOLES_END
+/* All 32 slots of each head-block of each run become codes of kv_dtype: a group is the 32 tokens of
+ * one channel of K, or up to 32 channels of one token of V, with scale and minimum as
+ * kernels/cpu/quant.h has them.  Parallel over (run, head). */
+typedef void aq_kv_encode_fn(struct aq_exec *ex, const struct aq_kv_encodes *e);
+
 /* On the calling thread. */
 typedef void aq_kv_note_fn(struct aq_exec *ex, const struct aq_kv_note *n);
 
@@ -498,6 +520,7 @@ struct aq_kernels {
     aq_product_fn *product_f32;   /* x f32 */
     aq_product_fn *product_bf16;  /* x bf16 */
     aq_pack_panel_fn *pack_panel; /* the CPU's only */
+    aq_kv_encode_fn *kv_encode;   /* the CPU's only */
     aq_unpack_fn *unpack;
 #define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
     AQ_KERNELS(AQ_KERNELS_MEMBER)

@@ -10,6 +10,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .product_f32 = aq_product_f32_ref,
         .product_bf16 = aq_product_bf16_ref,
         .pack_panel = aq_pack_panel_ref,
+        .kv_encode = aq_kv_encode_ref,
         .unpack = aq_unpack_ref,
     };
 #define REFERENCE(name, params) k->name = aq_##name##_ref;
@@ -31,6 +32,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_f32 = aq_product_f32_avx2;
         k->product_bf16 = aq_product_bf16_avx2;
         k->pack_panel = aq_pack_panel_avx2;
+        k->kv_encode = aq_kv_encode_avx2;
         k->unpack = aq_unpack_avx2;
     }
 #endif
@@ -49,6 +51,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_f32 = aq_product_f32_avx512;
         k->product_bf16 = aq_product_bf16_avx512;
         k->pack_panel = aq_pack_panel_avx512;
+        k->kv_encode = aq_kv_encode_avx512;
         k->unpack = aq_unpack_avx512;
     }
 #endif

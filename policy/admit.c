@@ -8,7 +8,9 @@ static uint64_t pages_at(const struct aq_admit_limits *l, const struct aq_admit_
     uint64_t pages = 0;
     for (uint32_t k = 0; k < l->kinds->count; k++)
         pages += l->kinds->kind[k].layers *
-                 aq_div_up(aq_min_u64((uint64_t)of[k].now + passes, of[k].slots), l->page_slots);
+                 aq_div_up(aq_kv_kinds_paged(l->kinds,
+                                             aq_min_u64((uint64_t)of[k].now + passes, of[k].slots)),
+                           l->page_slots);
     return pages;
 }
 

@@ -60,6 +60,9 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
     s->page_slots = AQ_HEAD_BLOCK_SLOTS * runs;
     s->page_bytes = run * runs;
     s->run_bytes = run;
+    assert(aq_dtype_is_kivi(in->kv_format) == (in->kv.residual.tokens > 0));
+    if (in->kv.residual.tokens)
+        s->plain_run_bytes = aq_kv_block_bytes(AQ_F16, m->head_dim) * m->kv_heads;
 }
 
 /* Most slots that a sequence of mean length comes to hold in layers of a kind, rounding of heads
@@ -87,8 +90,10 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
     uint64_t longest = 0, typical = 0;
     for (uint32_t i = 0; i < kinds->count; i++) {
         const struct aq_kv_kind *k = &kinds->kind[i];
-        uint64_t mean = known ? mean_slots(in, kinds, i) + s->page_slots / 2 : 0;
-        longest += aq_block_pages(s, k->layers, (uint64_t)k->runs * AQ_HEAD_BLOCK_SLOTS);
+        uint64_t mean = known ? aq_kv_kinds_paged(kinds, mean_slots(in, kinds, i)) : 0;
+        uint64_t most = aq_kv_kinds_paged(kinds, (uint64_t)k->runs * AQ_HEAD_BLOCK_SLOTS);
+        mean += known ? s->page_slots / 2 : 0;
+        longest += aq_block_pages(s, k->layers, most);
         typical += aq_block_pages(s, k->layers, mean);
     }
     uint64_t all = seats * longest;
@@ -167,7 +172,7 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
     add(&b->ledger, device, "vectors", vectors);
 }
 
-/* Scores, positions and victims of slots, in the memory of the side that attends. */
+/* Scores, positions and victims of slots, and residuals, in the memory of the side that attends. */
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_kv_beside beside = aq_kv_beside_of(&b->plan, in->steps->kv_heads);
@@ -178,8 +183,8 @@ static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
         bytes[device ? AQ_DEVICE : AQ_HOST] +=
             (uint64_t)p->count * b->plan.shape.micro_batches * beside.slots_bytes;
     }
-    add(&b->ledger, AQ_DEVICE, "kv scores", bytes[AQ_DEVICE]);
-    add(&b->ledger, AQ_HOST, "kv scores", bytes[AQ_HOST]);
+    add(&b->ledger, AQ_DEVICE, aq_kv_layout_purpose(&b->plan), bytes[AQ_DEVICE]);
+    add(&b->ledger, AQ_HOST, aq_kv_layout_purpose(&b->plan), bytes[AQ_HOST]);
 }
 
 /* For sequences that drop keys: the delta of those on disk, and the host's copies of victims that a
@@ -213,7 +218,8 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "kv", s->page_bytes * s->page_count[AQ_HOST]);
     add_slots(b, in);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
+    if (!s->plain_run_bytes) /* else the residual has what is not on disk */
+        add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
     add_kv_beside(b, in, seats[AQ_DISK]);
     add(&b->ledger, AQ_HOST, "kv tables", tables.bytes);
     aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * tables.runs * run);
@@ -365,8 +371,9 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     const struct aq_block_shape *s = &ret->shape;
     uint64_t all = (uint64_t)seats * s->micro_batches;
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all);
-    ret->kv_tails = all * in->steps->layers * run;
+    uint64_t residual = all * aq_kv_residual_bytes(s, &in->kv.residual, in->steps->layers);
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all) + residual;
+    ret->kv_tails = s->plain_run_bytes ? residual : all * in->steps->layers * run;
     ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
 

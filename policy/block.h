@@ -79,8 +79,8 @@ void aq_block_weight_bytes(const struct aq_block_inputs *in, uint64_t *ret_matri
                            uint64_t *ret_vectors);
 
 /* A block with `seats` seats in each micro-batch: its shape and the kinds of the model's layers;
- * the bytes of its KV, if all KV is in memory or if all is on disk; and the tails that KV on disk
- * keeps in host memory. */
+ * the bytes of its KV, if all KV is in memory or if all is on disk; and the tails, or residuals,
+ * that KV on disk keeps in host memory. */
 struct aq_block_sizes {
     struct aq_block_shape shape;
     struct aq_kv_kinds kinds;

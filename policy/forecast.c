@@ -56,7 +56,8 @@ static void fill_prefill(struct aq_kv_work *ret, const struct mean_rows *m)
     ret->prefill_key_pairs = n * aq_seats_key_pairs(m->prompt, m->plan->kinds.kind[m->kind].window);
     ret->stat_key_pairs = m->held.drops ? n * m->held.stat_pairs : 0;
     if (p->staged && p->tier == AQ_DISK)
-        ret->write_bytes = n * (held / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride;
+        ret->write_bytes =
+            n * aq_kv_residual_whole(&m->plan->kv.residual, m->held.slots) * m->z.run_stride;
     if (!p->staged || !m->plan->separate)
         return;
     ret->store_bytes = n * aq_div_up(held, AQ_HEAD_BLOCK_SLOTS) * m->z.run;
@@ -79,14 +80,17 @@ static void fill_delta(struct aq_kv_work *ret, const struct mean_rows *m)
 static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
 {
     const struct aq_part *p = m->part;
+    const struct aq_kv_residual *residual = &m->plan->kv.residual;
     bool full = m->held.full;
     uint64_t n = m->seats, held = m->held.slots, before = full ? held : held - 1;
     ret->decode_keys = n * held;
     /* The last head-block is read whole: half full on average, as long as keys are added. */
     ret->decode_slots =
         n * (full ? aq_align_up(held, AQ_HEAD_BLOCK_SLOTS) : held + AQ_HEAD_BLOCK_SLOTS / 2);
+    if (residual->tokens)
+        ret->decode_slots = n * aq_kv_slots_read(&m->plan->shape, residual, (uint32_t)held);
     if (p->staged && p->tier == AQ_DISK) {
-        uint64_t whole = before / AQ_HEAD_BLOCK_SLOTS;
+        uint64_t whole = aq_kv_residual_whole(residual, (uint32_t)before);
         ret->read_bytes = n * whole * m->z.run_stride;
         /* One run is written in 32 passes, or, where keys take the slots of dropped ones, all
          * runs. */

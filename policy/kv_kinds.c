@@ -44,7 +44,7 @@ static struct aq_kv_kind like(const struct aq_kv_policy *user, uint32_t window, 
                               bool room)
 {
     struct aq_kv_kind k = {.own = window > 0, .window = window};
-    if (window < total_max && room)
+    if (window < total_max && room && !user->residual.tokens)
         return k;
     k.window = 0;
     k.own = k.own && (aq_kv_policy_drops(user) || window < total_max);
@@ -82,7 +82,8 @@ void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
                     const struct aq_model_steps *m, uint32_t prompt_max, uint32_t total_max,
                     uint32_t new_max)
 {
-    *ret = (struct aq_kv_kinds){.layers = m->layers};
+    *ret = (struct aq_kv_kinds){.layers = m->layers,
+                                .unpaged = aq_kv_residual_unpaged(&user->residual)};
     for (uint32_t j = 0; j < m->step_count; j++) {
         if (m->step[j].kind == AQ_STEP_ATTENTION)
             add_layer(ret, user, &m->step[j], total_max);

@@ -2,7 +2,8 @@
  * policy/kv_kinds.h - the layers of a model by what their KV cache holds.  A layer whose attention
  * has a window holds the keys that its window sees, and no policy is asked; the other layers follow
  * the user's policy, whose limits may differ by layer.  Layers in which every sequence holds the
- * same slots are one kind, so that counts are made once for each kind and times its layers.
+ * same slots are one kind, so that counts are made once for each kind and times its layers.  With
+ * a residual (kv_residual.h) caches only grow, and layers with a window hold all keys, too.
  * Pure. */
 #ifndef AQ_POLICY_KV_KINDS_H
 #define AQ_POLICY_KV_KINDS_H
@@ -26,6 +27,7 @@ struct aq_kv_kind {
 struct aq_kv_kinds {
     uint32_t count, layers;
     uint32_t slots, runs;      /* of the kind that holds most */
+    uint32_t unpaged;          /* newest slots that take no page: of KIVI's formats */
     uint8_t of[AQ_LAYERS_MAX]; /* the kind of each layer */
     struct aq_kv_kind kind[AQ_KV_KINDS_MAX];
 };
@@ -41,6 +43,12 @@ static inline const struct aq_kv_kind *aq_kv_kinds_at(const struct aq_kv_kinds *
                                                       uint32_t layer)
 {
     return &kinds->kind[kinds->of[layer]];
+}
+
+/* Of so many slots, those that take pages. */
+static inline uint64_t aq_kv_kinds_paged(const struct aq_kv_kinds *kinds, uint64_t slots)
+{
+    return slots > kinds->unpaged ? slots - kinds->unpaged : 0;
 }
 
 /* The policy that the layers of a kind follow. */

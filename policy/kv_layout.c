@@ -14,15 +14,39 @@ void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, ui
 {
     struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
     *ret = (struct aq_kv_layout){0};
-    if (!aq_kv_policy_drops(&policy))
-        return;
-    uint32_t most = aq_kv_policy_head_slots(&policy, plan->kinds.kind[kind].slots,
-                                            plan->shape.prompt_max, kv_heads);
-    ret->stride = (uint32_t)aq_align_up(most, AQ_HEAD_BLOCK_SLOTS);
-    uint64_t row = 4ull * kv_heads * ret->stride;
+    uint64_t row = 0;
+    if (aq_kv_policy_drops(&policy)) {
+        uint32_t most = aq_kv_policy_head_slots(&policy, plan->kinds.kind[kind].slots,
+                                                plan->shape.prompt_max, kv_heads);
+        ret->stride = (uint32_t)aq_align_up(most, AQ_HEAD_BLOCK_SLOTS);
+        row = 4ull * kv_heads * ret->stride;
+    }
     ret->score = place(&ret->bytes, aq_kv_policy_scores(&policy) ? row : 0);
     ret->position = place(&ret->bytes, row);
-    ret->victim = place(&ret->bytes, 4ull * kv_heads);
+    ret->victim = place(&ret->bytes, row ? 4ull * kv_heads : 0);
+    ret->residual = place(&ret->bytes, aq_kv_residual_bytes(&plan->shape, &plan->kv.residual, 1));
+}
+
+const char *aq_kv_layout_purpose(const struct aq_plan *plan)
+{
+    return plan->shape.plain_run_bytes ? "kv residual" : "kv scores";
+}
+
+uint64_t aq_kv_slots_read(const struct aq_block_shape *shape, const struct aq_kv_residual *residual,
+                          uint32_t held)
+{
+    uint64_t blocks = aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
+    if (!shape->plain_run_bytes)
+        return blocks * AQ_HEAD_BLOCK_SLOTS;
+    uint64_t coded = aq_kv_residual_coded(residual, held);
+    return AQ_HEAD_BLOCK_SLOTS *
+           (coded + aq_div_up((blocks - coded) * shape->plain_run_bytes, shape->run_bytes));
+}
+
+uint64_t aq_kv_residual_bytes(const struct aq_block_shape *shape,
+                              const struct aq_kv_residual *residual, uint32_t layers)
+{
+    return layers * aq_kv_residual_runs(residual) * shape->plain_run_bytes;
 }
 
 void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *plan,
@@ -42,7 +66,7 @@ struct aq_kv_beside aq_kv_beside_of(const struct aq_plan *plan, uint32_t kv_head
         struct aq_kv_layout slots;
         aq_kv_layout_slots(&slots, plan, i, kv_heads);
         sum.slots_bytes += plan->kinds.kind[i].layers * slots.bytes;
-        sum.dropping += slots.bytes ? plan->kinds.kind[i].layers : 0;
+        sum.dropping += slots.stride ? plan->kinds.kind[i].layers : 0;
     }
     return sum;
 }
@@ -74,8 +98,9 @@ void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
                           uint32_t heads, uint32_t kv_heads)
 {
+    uint64_t plain = plan->shape.plain_run_bytes, run = plain ? plain : plan->shape.run_bytes;
     *ret = (struct aq_kv_prefill_layout){0};
-    if (!aq_kv_kinds_drop(&plan->kinds, &plan->kv))
+    if (!plain && !aq_kv_kinds_drop(&plan->kinds, &plan->kv))
         return;
     uint32_t prompt = plan->shape.prompt_max, kept = 0;
     for (uint32_t i = 0; i < plan->kinds.count; i++) {
@@ -84,7 +109,7 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
         kept = slots.stride > kept ? slots.stride : kept;
     }
     ret->stride = (uint32_t)aq_align_up(prompt, AQ_HEAD_BLOCK_SLOTS);
-    place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * plan->shape.run_bytes);
+    place(&ret->bytes, ret->stride / AQ_HEAD_BLOCK_SLOTS * run);
     const struct aq_kv_policy *kv = &plan->kv;
     bool columns = kv->prompt.source == AQ_KV_SOURCE_COLUMNS;
     bool by_position = kv->prompt.source == AQ_KV_SOURCE_POSITION || !aq_kv_policy_drops(kv);

@@ -7,15 +7,18 @@
 
 #include "policy/plan.h"
 
-/* Arrays of one (sequence, layer), in the memory of the side that attends; offsets in bytes.  All 0
- * in layers that drop no keys. */
+/* Arrays of one (sequence, layer), in the memory of the side that attends; offsets in bytes.  All
+ * but the residual are 0 in layers that drop no keys. */
 struct aq_kv_layout {
     uint32_t stride;   /* slots of a row: most slots of a head, rounded up to 32 */
     uint64_t score;    /* f32 [kv_heads][stride], where the policy has scores */
     uint64_t position; /* u32 [kv_heads][stride] */
     uint64_t victim;   /* u32 [kv_heads] */
+    uint64_t residual; /* the ring of f16 runs (policy/kv_residual.h) */
     uint64_t bytes;
 };
+/* The purpose of these arrays in the ledger. */
+const char *aq_kv_layout_purpose(const struct aq_plan *plan);
 /* Of a layer of kind number `kind`. */
 void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, uint32_t kind,
                         uint32_t kv_heads);
@@ -28,6 +31,13 @@ struct aq_kv_delta_layout {
 };
 void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *plan,
                         uint32_t kv_heads);
+
+/* Slots that a row with `held` of them reads, in slots of the cache's format: whole head-blocks. */
+uint64_t aq_kv_slots_read(const struct aq_block_shape *shape, const struct aq_kv_residual *residual,
+                          uint32_t held);
+/* Bytes of the residual of a sequence in all layers. */
+uint64_t aq_kv_residual_bytes(const struct aq_block_shape *shape,
+                              const struct aq_kv_residual *residual, uint32_t layers);
 
 /* Sums over the layers of one sequence: bytes of the arrays beside slots, and the number of layers
  * that drop keys, which are those with a delta and victims. */
@@ -49,8 +59,8 @@ struct aq_kv_sizes {
 void aq_kv_sizes_of(struct aq_kv_sizes *ret, const struct aq_plan *plan, uint32_t kind,
                     uint32_t kv_heads, uint32_t head_dim);
 
-/* Scratch for one prompt that is attended and cut: its K and V in runs from 0 on, and the arrays
- * that choose among its keys. */
+/* Scratch for one prompt that is attended and cut, or encoded: its K and V in runs from 0 on, and
+ * the arrays that choose among its keys. */
 struct aq_kv_prefill_layout {
     uint32_t stride;      /* keys of a row: the longest prompt rounded up to 32 */
     uint64_t log_sum_exp; /* f32 [prompt][heads], where attention ranks keys */

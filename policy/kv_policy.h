@@ -33,6 +33,7 @@
 #include "base/kinds.h"
 #include "base/kv_block.h"
 #include "base/types.h"
+#include "policy/kv_residual.h"
 
 /* What keys are ranked by. */
 enum aq_kv_source {
@@ -101,6 +102,7 @@ struct aq_kv_policy {
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
     struct aq_kv_score prompt, decode; /* those of the row, with what was given */
+    struct aq_kv_residual residual;    /* where keys and values are in one of KIVI's formats */
 };
 
 /* The user's options; all zero: full. */

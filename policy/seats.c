@@ -253,7 +253,7 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     const struct aq_part *part = part_of(s, i);
     if (t->seen > t->prompt) {
         io->decode_keys += kv->held;
-        io->decode_slots += aq_align_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
+        io->decode_slots += aq_kv_slots_read(&plan->shape, &plan->kv.residual, kv->held);
     } else {
         struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
         io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);

@@ -182,17 +182,20 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     double width = (double)steps->heads * steps->head_dim;
     double qkv = width + 2.0 * steps->kv_heads * steps->head_dim;
     uint32_t beside = aq_kv_policy_scores(&policy) ? 12 : aq_kv_policy_drops(&policy) ? 4 : 0;
-    double keys = all * held;
+    const struct aq_kv_residual *residual = &m->o->in->kv.residual;
+    double keys = all * held, read = keys;
+    if (residual->tokens)
+        read = all * (double)aq_kv_slots_read(s, residual, (uint32_t)held);
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * keys * width),
-        .memory_bytes = (uint64_t)(keys * ((double)s->page_bytes / s->page_slots +
-                                           (double)steps->kv_heads * beside)),
+        .memory_bytes = (uint64_t)(read * (double)s->page_bytes / s->page_slots +
+                                   keys * (double)steps->kv_heads * beside),
         .head_dim = steps->head_dim,
         .group = steps->heads / steps->kv_heads,
     };
     double before = full ? held : held - 1;
     double stride = (double)aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    double whole = floor(before / AQ_HEAD_BLOCK_SLOTS);
+    double whole = aq_kv_residual_whole(residual, (uint32_t)before);
     struct demand *of = m->of[DECODE];
     for (int k = K_DEVICE; k <= K_DISK; k++)
         add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
@@ -225,7 +228,7 @@ static void add_prefill_kv(struct model *m, uint32_t kind)
         .group = m->m->heads / m->m->kv_heads};
     add(&m->base[PREFILL], m, AQ_OP_ATTN_PREFILL, AQ_LANE_COMPUTE, attend, 1);
     double home = all * ceil(held / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes;
-    double whole = all * floor(held / AQ_HEAD_BLOCK_SLOTS) * stride;
+    double whole = all * aq_kv_residual_whole(&m->o->in->kv.residual, (uint32_t)held) * stride;
     for (int k = K_HOST; k <= H_DISK; k++) {
         if (m->separate)
             move(&m->of[PREFILL][k], m, AQ_OP_D2H, home);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/traffic.h"
 
+#include <assert.h>
+
 /* Full runs of `slots` slots, and all runs.  Where heads share their runs all count as full, since
  * no slot is added. */
 static uint32_t whole_runs(const struct aq_seat_kv *s, uint32_t slots)
@@ -11,6 +13,26 @@ static uint32_t whole_runs(const struct aq_seat_kv *s, uint32_t slots)
 static uint32_t all_runs(const struct aq_seat_kv *s, uint32_t slots)
 {
     return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+}
+
+/* Head-blocks of codes of `slots` slots. */
+static uint32_t coded_runs(const struct aq_plan *plan, uint32_t slots)
+{
+    return aq_kv_residual_coded(&plan->kv.residual, slots);
+}
+
+/* With a residual, whose codes are made where the sequence is attended: runs of codes are read, and
+ * those that this pass makes are written. */
+static void of_residual(struct aq_kv_traffic *t, const struct aq_plan *plan,
+                        const struct aq_part *part, const struct aq_seat_kv *s, bool decoding)
+{
+    bool disk = part->tier == AQ_DISK;
+    assert(!plan->separate);
+    t->whole = coded_runs(plan, s->held);
+    if (decoding && disk)
+        t->read.end = coded_runs(plan, s->before);
+    if (disk)
+        t->write = (struct aq_runs){t->read.end, t->whole};
 }
 
 /* Are the seat's next victims known after the pass? */
@@ -66,7 +88,11 @@ void aq_kv_traffic_of(struct aq_kv_traffic *ret, const struct aq_plan *plan,
                       const struct aq_part *part, const struct aq_seat *s, uint32_t kind)
 {
     *ret = (struct aq_kv_traffic){0};
-    if (part->staged && s->rows)
+    if (!part->staged || !s->rows)
+        return;
+    if (plan->kv.residual.tokens)
+        of_residual(ret, plan, part, &s->kv[kind], s->seen > s->prompt);
+    else
         (s->seen > s->prompt ? of_decoding : of_prompt)(ret, plan, part, &s->kv[kind]);
 }
 

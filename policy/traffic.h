@@ -4,7 +4,8 @@
  *
  * A run is 32 slots of all KV heads.  A sequence on disk has its full runs on disk, and the last
  * run, its tail, in host memory.  Where slots are overwritten, new rows join a delta of one run,
- * which is written back with all full runs once it is full.  Pure. */
+ * which is written back with all full runs once it is full.  With a residual (kv_residual.h) the
+ * runs of codes are on disk, and there is no tail.  Pure. */
 #ifndef AQ_POLICY_TRAFFIC_H
 #define AQ_POLICY_TRAFFIC_H
 
@@ -17,7 +18,7 @@ struct aq_runs {
 
 /* Of one (sequence, layer) in a pass. */
 struct aq_kv_traffic {
-    uint32_t whole;       /* full runs before the pass; with a prompt: after it */
+    uint32_t whole;       /* full runs before the pass; with a prompt, or of codes: after it */
     struct aq_runs read;  /* disk -> stage */
     struct aq_runs write; /* stage -> disk, or the tail, which has become full -> disk */
     bool write_tail;

@@ -86,7 +86,10 @@ static void note_lossy(struct aq_engine *e)
              compute, table ? ", the token table's too" : "");
     else if (f->compute != AQ_F32)
         note(e, "compute: activations rounded to %s in the products", compute);
-    if (f->kv != AQ_F32)
+    if (aq_dtype_is_kivi(f->kv))
+        note(e, "kv: keys rounded to %s by channel, values by token, the newest %u tokens to f16",
+             aq_dtype_name(f->kv), e->info.kv.residual.tokens);
+    else if (f->kv != AQ_F32)
         note(e, "kv: keys and values rounded to %s%s", aq_dtype_name(f->kv),
              aq_dtype_is_quantised(f->kv) ? " by row and head" : "");
     if (aq_kv_policy_drops(&e->info.kv))
@@ -477,8 +480,11 @@ struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt,
         uint64_t runs = aq_kv_limits_runs(&l, e->model->steps.kv_heads, prompt, seen);
         sum.slots += (double)k->layers * slots / p->kinds.layers;
         sum.slots_max = slots > sum.slots_max ? slots : sum.slots_max;
-        sum.bytes +=
-            aq_block_pages(&p->shape, k->layers, runs * AQ_HEAD_BLOCK_SLOTS) * p->shape.page_bytes;
+        uint64_t paged = runs * AQ_HEAD_BLOCK_SLOTS;
+        if (p->kv.residual.tokens)
+            paged = AQ_HEAD_BLOCK_SLOTS * aq_kv_residual_coded(&p->kv.residual, slots);
+        sum.bytes += aq_block_pages(&p->shape, k->layers, paged) * p->shape.page_bytes +
+                     aq_kv_residual_bytes(&p->shape, &p->kv.residual, k->layers);
         sum.drops |= !k->own && aq_kv_limits_drop(&l, prompt, max_new);
     }
     return sum;

@@ -150,7 +150,7 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 struct aq_engine_held {
     double slots;       /* of each head (or on average), the mean over the layers */
     uint32_t slots_max; /* in the layers that hold most */
-    uint64_t bytes;     /* of the pages of all layers */
+    uint64_t bytes;     /* of the pages of all layers, and of the residual */
     bool drops;         /* the sequence will drop keys for the KV policy's sake */
 };
 /* Of a sequence with these lengths after its first `seen` positions.  After plan. */

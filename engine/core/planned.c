@@ -46,6 +46,8 @@ int aq_planned_check_gpu(const struct aq_engine_opts *choices, struct aq_err *re
 {
     const struct aq_attention_choice *a = &choices->attention;
     int rc = aq_kv_policy_check_gpu(&choices->kv, reterr);
+    if (rc == 0 && choices->kv.residual.tokens)
+        rc = aq_kv_format_refused((enum aq_dtype)choices->kv_format, reterr);
     if (rc == 0 && choices->host_products.percent > 0)
         rc = aq_error(reterr, -EINVAL,
                       "--host-products: the cuda backend computes no products on the host; "

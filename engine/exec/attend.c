@@ -3,7 +3,9 @@
  * keys, scores, positions and victims are updated.
  *
  * A prompt that is cut is attended in scratch, and the slots that stay are moved to the home of its
- * KV.  A decoded key takes the slot of the victim that was chosen a step before.  In sequences on
+ * KV.  A decoded key takes the slot of the victim that was chosen a step before.  In one of KIVI's
+ * formats prompts are attended in scratch, too, new keys join the residual in f16, and head-blocks
+ * that leave it are encoded before attention.  In sequences on
  * disk, whose full runs are read again at every step, such rows also join a delta, which is applied
  * before attention. */
 #include "engine/exec/exec.h"
@@ -98,9 +100,16 @@ static struct exec_moves *moves_of(const struct attend *t)
     return &t->x->kv_moves[t->op->kind == AQ_OP_ATTN_HOST];
 }
 
+/* Are keys and values codes once they have left the residual? */
+static bool is_residual(const struct attend *t)
+{
+    return t->x->plan->kv.residual.tokens > 0;
+}
+
 static void run_moves(const struct attend *t, const struct aq_kv_move *moves, uint32_t count)
 {
-    struct aq_kv_moves m = {moves, count, t->a.kv_dtype, t->a.kv_heads, t->a.head_dim};
+    enum aq_dtype dtype = is_residual(t) ? AQ_F16 : t->a.kv_dtype; /* codes are never moved */
+    struct aq_kv_moves m = {moves, count, dtype, t->a.kv_heads, t->a.head_dim};
     if (count)
         t->c->kernels->kv_move(t->c->exec, &m);
 }
@@ -186,13 +195,59 @@ static void attend_rows(struct attend *t)
     }
 }
 
+/* ---- residual ---- */
+
+/* Runs that are to be encoded, some at a time. */
+struct encoding {
+    const struct attend *t;
+    uint32_t count;
+    struct aq_kv_encode run[64];
+};
+
+static void run_encoding(struct encoding *e)
+{
+    const struct aq_attn *a = &e->t->a;
+    struct aq_kv_encodes job = {e->run, e->count, a->kv_dtype, a->kv_heads, a->head_dim};
+    if (e->count)
+        e->t->c->kernels->kv_encode(e->t->c->exec, &job);
+    e->count = 0;
+}
+
+static void add_encoding(struct encoding *e, const uint8_t *from, uint8_t *to)
+{
+    if (e->count == AQ_ARRAY_LEN(e->run))
+        run_encoding(e);
+    e->run[e->count++] = (struct aq_kv_encode){from, to};
+}
+
+/* Stores new rows in the residual, and encodes the head-blocks that leave it. */
+static void append_to_residual(struct attend *t)
+{
+    struct aq_executor *x = t->x;
+    struct aq_attn a = t->a;
+    struct encoding e = {.t = t};
+    a.kv_dtype = AQ_F16;
+    t->c->kernels->kv_append(t->c->exec, &a);
+    for (uint32_t i = 0; i < t->count; i++) {
+        const struct aq_seat_kv *s = kv_of(t, i);
+        uint32_t run = aq_kv_residual_coded(&x->plan->kv.residual, s->before);
+        for (; run < t->seq[i].coded; run++)
+            add_encoding(&e, aq_kv_residual_run(x->kv, t->seat[i], t->layer, run),
+                         t->seq[i].block[run]);
+    }
+    run_encoding(&e);
+}
+
 static void decode(struct attend *t)
 {
     bool disk = t->x->plan->part[t->op->part].tier == AQ_DISK;
     find_slots(t);
     if (disk)
         apply_deltas(t);
-    t->c->kernels->kv_append(t->c->exec, &t->a);
+    if (is_residual(t))
+        append_to_residual(t);
+    else
+        t->c->kernels->kv_append(t->c->exec, &t->a);
     if (disk)
         add_to_deltas(t);
     attend_rows(t);
@@ -202,7 +257,7 @@ static void decode(struct attend *t)
 
 /* ---- prompts ----------------------------------------------------------------------------- */
 
-/* The prompt of one sequence that drops keys. */
+/* The prompt of one sequence that drops keys or has a residual. */
 struct prompt {
     const struct aq_seat_kv *s;
     const uint32_t *tokens; /* of the prompt */
@@ -266,7 +321,8 @@ static void rank_keys(const struct attend *t, struct prompt *p)
                                                   .together = by->together});
 }
 
-/* Moves the slots that stay of a prompt from scratch to their home. */
+/* Moves the slots that stay of a prompt from scratch to their home; with a residual they close up
+ * in scratch. */
 static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
 {
     struct aq_executor *x = t->x;
@@ -293,6 +349,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
         exec_kv_ragged_table(x, t->op, seat, &p->home);
     }
+    const struct aq_attn_seq *to = is_residual(t) ? &p->seq : &p->home;
     struct aq_kv_move gather = {
         .from = {.block = p->seq.block,
                  .block_count = blocks_of(*p->tokens),
@@ -300,15 +357,31 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
                  .slots = p->seq.slots,
                  .list = list,
                  .list_stride = stride},
-        .to = {.block = p->home.block,
+        .to = {.block = to->block,
                .block_count = blocks_of(p->s->held),
-               .head_table_step = p->home.head_table_step,
-               .head_offset = p->home.head_offset,
+               .head_table_step = to->head_table_step,
+               .head_offset = to->head_offset,
                .slots = p->home.slots},
         .count = count,
         .count_step = 1,
     };
     run_moves(t, &gather, 1);
+}
+
+/* Takes the slots of a prompt from scratch to their home: codes, and behind them the residual. */
+static void encode_prompt(const struct attend *t, const struct prompt *p)
+{
+    struct encoding e = {.t = t};
+    uint32_t first = p->home.coded * AQ_HEAD_BLOCK_SLOTS, newest = p->s->held - first;
+    for (uint32_t run = 0; run < p->home.coded; run++)
+        add_encoding(&e, p->seq.block[run], p->home.block[run]);
+    run_encoding(&e);
+    struct aq_kv_side side = {
+        .block_count = blocks_of(p->s->held), .head_offset = p->home.plain_offset, .first = first};
+    struct aq_kv_move rest = {.from = side, .to = side, .count = &newest};
+    rest.from.block = p->seq.block;
+    rest.to.block = p->home.block;
+    run_moves(t, &rest, 1);
 }
 
 /* The part's arrays from the sequence's first row on, so that its rows count from 0. */
@@ -324,14 +397,15 @@ static struct aq_attn rows_of(const struct attend *t, uint32_t i)
     return a;
 }
 
-static void attend_dropping(const struct attend *t, uint32_t i)
+/* In scratch, unless a prompt stays whole that has no residual. */
+static void attend_alone(const struct attend *t, uint32_t i)
 {
     struct aq_executor *x = t->x;
     const struct aq_seat_kv *s = kv_of(t, i);
     const uint32_t *tokens = &seat_of(t, i)->seen;
     struct prompt p = {.s = s, .tokens = tokens, .a = rows_of(t, i), .seq = t->seq[i]};
     const struct aq_kv_policy *kv = &t->policy;
-    bool cut = *tokens > s->limits.keep_prompt;
+    bool cut = *tokens > s->limits.keep_prompt, residual = is_residual(t);
     bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, *tokens) > 0;
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
@@ -342,10 +416,15 @@ static void attend_dropping(const struct attend *t, uint32_t i)
     p.a.seqs = &p.seq;
     if (sums)
         p.a.log_sum_exp = (float *)(p.scratch + x->prompt_layout.log_sum_exp);
-    if (cut) {
-        p.seq.block = x->prompt_block;
-        p.seq.slots = (struct aq_attn_slots){0};
+    if (residual) {
+        p.a.kv_dtype = AQ_F16;
+        p.seq.head_offset = p.seq.plain_offset;
+        p.seq.coded = 0;
     }
+    if (cut || residual)
+        p.seq.block = x->prompt_block;
+    if (cut)
+        p.seq.slots = (struct aq_attn_slots){0};
     t->c->kernels->kv_append(t->c->exec, &p.a);
     t->c->kernels->attn_prefill(t->c->exec, &p.a);
     if (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION)
@@ -354,6 +433,8 @@ static void attend_dropping(const struct attend *t, uint32_t i)
         sum_columns(t, &p);
     if (cut)
         keep(t, &p, t->seat[i]);
+    if (residual)
+        encode_prompt(t, &p);
     if (s->held == s->limits.slots) {
         p.a.seqs = &p.home;
         p.a.rule = rule_of(&kv->decode, s);
@@ -369,8 +450,8 @@ static void prompts(struct attend *t)
     static const struct aq_attn_slots none;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         end = i + 1;
-        if (kv_of(t, i)->drops) {
-            attend_dropping(t, i);
+        if (kv_of(t, i)->drops || is_residual(t)) {
+            attend_alone(t, i);
             continue;
         }
         while (end < t->count && !kv_of(t, end)->drops)
@@ -411,7 +492,10 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
             .len = &kv_of(&t, i)->held,
             .row = t.seq[i].row,
             .rows = t.seq[i].rows,
+            .plain_offset = aq_kv_plain_offset(x->kv),
         };
+        if (is_residual(&t))
+            t.seq[i].coded = aq_kv_residual_coded(&x->plan->kv.residual, kv_of(&t, i)->held);
         /* The number of slots that each head keeps is known once the prompt is cut. */
         if (!prefill && kv_of(&t, i)->shared_runs)
             exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);

@@ -144,14 +144,17 @@ static int take_buffers(struct aq_executor *x, struct aq_err *reterr)
     return take_slots(x, reterr);
 }
 
-/* Finds the scratch for prompts that are cut, and the bytes that move with a seat's KV. */
+/* Finds the scratch for prompts that are cut or encoded, and the bytes that move with a seat's
+ * KV. */
 static void find_scratch(struct aq_executor *x)
 {
-    uint32_t runs = (uint32_t)aq_div_up(x->plan->shape.prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    const struct aq_block_shape *s = &x->plan->shape;
+    uint32_t runs = (uint32_t)aq_div_up(s->prompt_max, AQ_HEAD_BLOCK_SLOTS);
+    uint64_t run_bytes = s->plain_run_bytes ? s->plain_run_bytes : s->run_bytes;
     aq_kv_layout_prefill(&x->prompt_layout, x->plan, x->steps->heads, x->steps->kv_heads);
     x->transfer_bytes = aq_kv_layout_transfer(x->plan, x->steps->kv_heads);
     for (uint32_t i = 0; i < runs && x->prompt_layout.bytes; i++)
-        x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * x->plan->shape.run_bytes;
+        x->prompt_block[i] = exec_slot(x, AQ_SLOT_KV_PREFILL, 0) + i * run_bytes;
 }
 
 /* ---- where weights are ------------------------------------------------------------------- */

@@ -73,7 +73,8 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
                    runs_max(x);
     uint8_t *stage =
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
-    /* The full runs of a prompt are made in the stage; a decoded key joins the tail. */
+    /* The full runs of a prompt, and those of codes, are made in the stage; a decoded key joins the
+     * tail or the residual. */
     return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).whole);
 }
 
@@ -128,10 +129,10 @@ static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
     uint64_t stride = aq_kv_run_stride(x->kv), at = aq_kv_disk_offset(x->kv, seat, layer);
     struct aq_kv_traffic t = traffic_of(x, op, seat);
     struct aq_runs runs = op->kind == AQ_OP_READ ? t.read : t.write;
-    assert(runs.first == 0);
-    if (runs.end)
-        exec_add_transfer(x, op_index, x->opts.scratch_set, at, runs.end * stride,
-                          disk_stage(x, op, seat));
+    if (runs.end > runs.first)
+        exec_add_transfer(x, op_index, x->opts.scratch_set, at + runs.first * stride,
+                          (runs.end - runs.first) * stride,
+                          disk_stage(x, op, seat) + runs.first * stride);
     if (op->kind == AQ_OP_WRITE && t.write_tail)
         exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.whole * stride, stride,
                           aq_kv_tail(x->kv, seat, layer));

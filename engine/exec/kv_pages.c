@@ -112,14 +112,14 @@ static void place_layers(struct aq_kv *kv)
         kv->layer[layer] = at;
         at.first_run += aq_kv_kinds_at(kinds, layer)->runs;
         at.slots += layout->bytes;
-        at.dropping += layout->bytes > 0;
+        at.dropping += layout->stride > 0;
     }
     kv->beside = aq_kv_beside_of(kv->opts.plan, kv->opts.kv_heads);
     assert(at.first_run == kv->table.runs);
     assert(at.slots == kv->beside.slots_bytes && at.dropping == kv->beside.dropping);
 }
 
-/* Takes memory for scores, positions and victims of slots. */
+/* Takes memory for scores, positions and victims of slots, and for residuals. */
 static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_kv_opts *o = &kv->opts;
@@ -127,7 +127,7 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
     aq_kv_layout_delta(&kv->delta, o->plan, o->kv_heads);
     for (int i = 0; i < 2 && rc == 0; i++) {
         struct side *side = &kv->side[i];
-        rc = take(kv, &side->slots, memory_of_side(kv, i), "kv scores",
+        rc = take(kv, &side->slots, memory_of_side(kv, i), aq_kv_layout_purpose(o->plan),
                   side->seats * kv->beside.slots_bytes, &side->bytes, reterr);
     }
     size_t copies = (size_t)kv->copied_seats * kv->beside.dropping * o->kv_heads * sizeof(uint32_t);
@@ -171,9 +171,9 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
             p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
         p->free_count = p->page_count;
     }
-    rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails",
-              (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->run_stride, &kv->tails_bytes,
-              reterr);
+    size_t tails = (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->run_stride;
+    rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails", s->plain_run_bytes ? 0 : tails,
+              &kv->tails_bytes, reterr);
     return rc < 0 ? rc : take_slots(kv, reterr);
 }
 
@@ -225,7 +225,8 @@ void aq_kv_close(struct aq_kv *kv)
     aq_device_free(d, AQ_MEMORY_PINNED, "kv delta", kv->deltas, kv->deltas_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv victims", kv->victims, kv->victims_bytes);
     for (int i = 0; i < 2; i++)
-        aq_device_free(d, memory_of_side(kv, i), "kv scores", kv->side[i].slots, kv->side[i].bytes);
+        aq_device_free(d, memory_of_side(kv, i), aq_kv_layout_purpose(kv->opts.plan),
+                       kv->side[i].slots, kv->side[i].bytes);
     free(kv->runs);
     free(kv->place);
     free(kv->layout);
@@ -299,16 +300,43 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
     uint8_t **table = table_of(kv, seat, layer);
     for (uint32_t run = 0; run < whole; run++)
         table[run] = stage + run * kv->run_stride;
-    if (whole < aq_kv_kinds_at(kinds_of(kv), layer)->runs)
+    if (kv->tails && whole < aq_kv_kinds_at(kinds_of(kv), layer)->runs)
         table[whole] = aq_kv_tail(kv, seat, layer);
     return table;
 }
 
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
-    assert(kv->place[seat].tier == AQ_DISK);
+    assert(kv->tails && kv->place[seat].tier == AQ_DISK);
     return kv->tails +
            ((size_t)kv->place[seat].on_disk * kinds_of(kv)->layers + layer) * kv->run_stride;
+}
+
+/* ---- residual ---- */
+
+uint8_t *aq_kv_residual_run(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
+{
+    const struct aq_plan *plan = kv->opts.plan;
+    assert(plan->shape.plain_run_bytes);
+    return aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->residual +
+           run % aq_kv_residual_runs(&plan->kv.residual) * plan->shape.plain_run_bytes;
+}
+
+void aq_kv_place_residual(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t coded,
+                          uint32_t runs)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    assert(runs <= kinds->kind[kind].runs);
+    assert(runs - coded <= aq_kv_residual_runs(&kv->opts.plan->kv.residual));
+    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+        for (uint32_t run = coded; run < runs && kinds->of[layer] == kind; run++)
+            table_of(kv, seat, layer)[run] = aq_kv_residual_run(kv, seat, layer, run);
+    }
+}
+
+size_t aq_kv_plain_offset(const struct aq_kv *kv)
+{
+    return kv->opts.plan->shape.plain_run_bytes / kv->opts.kv_heads;
 }
 
 /* ---- heads that differ ---- */
@@ -376,7 +404,7 @@ struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint32_t layer, uint
 {
     const struct aq_kv_layout *layout = layout_of(kv, layer);
     struct aq_kv_policy policy = aq_plan_kind_policy(kv->opts.plan, kinds_of(kv)->of[layer]);
-    if (!layout->bytes)
+    if (!layout->stride)
         return (struct aq_attn_slots){0};
     return (struct aq_attn_slots){
         .score = aq_kv_policy_scores(&policy) ? (float *)(piece + layout->score) : NULL,
@@ -400,7 +428,7 @@ uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     const struct place *p = &kv->place[seat];
     assert(kv->victims && p->tier == AQ_HOST && p->side == AQ_ATTEND_DEVICE);
-    assert(layout_of(kv, layer)->bytes);
+    assert(layout_of(kv, layer)->stride);
     return kv->victims + ((size_t)p->copied * kv->beside.dropping + kv->layer[layer].dropping) *
                              kv->opts.kv_heads;
 }
@@ -408,7 +436,7 @@ uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 uint8_t *aq_kv_delta_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
 {
     const struct place *p = &kv->place[seat];
-    assert(kv->deltas && p->tier == AQ_DISK && layout_of(kv, layer)->bytes);
+    assert(kv->deltas && p->tier == AQ_DISK && layout_of(kv, layer)->stride);
     return kv->deltas +
            ((size_t)p->on_disk * kv->beside.dropping + kv->layer[layer].dropping) * kv->delta.bytes;
 }

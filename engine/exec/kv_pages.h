@@ -8,7 +8,11 @@
  * their head-blocks one after the other in the sequence's runs: those of head 0, then those of head
  * 1.  Such numbers do not change until the end, so all runs are full and there is no tail.
  *
- * A policy's scores, positions and victims lie in the memory of the side that attends.  Owns pools,
+ * In one of KIVI's formats runs of codes alone have pages, and there is no tail: the newest slots
+ * lie in a ring of f16 runs, the residual.
+ *
+ * A policy's scores, positions and victims, and the residual lie in the memory of the side that
+ * attends.  Owns pools,
  * tails and tables from open to close and allocates nothing in between; admission (policy/admit.h)
  * guarantees that there is a page whenever one is taken. */
 #ifndef AQ_ENGINE_EXEC_KV_PAGES_H
@@ -53,7 +57,7 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
 
 /* Address table of a (seat, layer): entry b is where the run of slots [32 b, 32 b + 32) starts;
- * head h lies h * aq_kv_head_offset bytes further. */
+ * head h lies h * aq_kv_head_offset bytes further, or h * aq_kv_plain_offset in the residual. */
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* The same for a seat whose KV passes through a stage: `whole` runs from `stage` on, each
  * aq_kv_run_stride bytes, and the next run in the seat's tail. */
@@ -61,6 +65,16 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
                             uint32_t whole);
 /* The last run of a seat whose KV lives on disk. */
 uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+
+/* ---- the residual of KIVI's formats (policy/kv_residual.h) ---- */
+
+/* Lets the seat's runs [coded, runs) in layers of a kind lie in its residual. */
+void aq_kv_place_residual(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t coded,
+                          uint32_t runs);
+/* The place in the residual that run `run` has, or had before it was encoded. */
+uint8_t *aq_kv_residual_run(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run);
+/* Bytes from head to head in a run of the residual; 0: there is none. */
+size_t aq_kv_plain_offset(const struct aq_kv *kv);
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
 

@@ -285,6 +285,13 @@ struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtyp
         if (hw.device_on_host)
             attend_as(&hw.device, &p->host_attention[kv == AQ_Q4]);
     }
+    if (aq_dtype_is_kivi(kv)) { /* decode is taken to read codes as int4's; prompts are f16 */
+        struct aq_hw_attention decode = {.bytes_per_s = p->host_attention[1].bytes_per_s,
+                                         .decode_head_s = p->host_attention[1].decode_head_s};
+        attend_as(&hw.host, &decode);
+        if (hw.device_on_host)
+            attend_as(&hw.device, &decode);
+    }
     return hw;
 }
 

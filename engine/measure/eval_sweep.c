@@ -193,7 +193,8 @@ int aq_eval_full_options(struct aq_options **ret, const struct aq_options *o, st
     json_t *value;
     json_object_foreach(object, key, value)
     {
-        if (strncmp(key, "kv_", 3) == 0 && strcmp(key, "kv_format") != 0)
+        bool format = strcmp(key, "kv_format") == 0 || strncmp(key, "kv_residual", 11) == 0;
+        if (strncmp(key, "kv_", 3) == 0 && !format)
             json_object_del(copy, key);
     }
     int rc = object && copy ? aq_options_from_json(ret, "eval", copy, reterr)

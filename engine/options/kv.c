@@ -89,6 +89,50 @@ static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
                 : 0;
 }
 
+/* What only KIVI's formats have, and what they cannot have. */
+static int check_residual(const struct aq_kv_policy *p, const struct aq_options *o, bool kivi,
+                          struct aq_err *reterr)
+{
+    const char *format = o->kv_format < 0 ? "auto" : aq_dtype_name((enum aq_dtype)o->kv_format);
+    const char *option = o->kv_residual        ? "--kv-residual"
+                         : o->kv_residual_rule ? "--kv-residual-rule"
+                                               : NULL;
+    if (!kivi)
+        return option ? aq_error(reterr, -EINVAL,
+                                 "%s: the newest tokens of kivi4 and kivi2; expected --kv-format "
+                                 "kivi4 or kivi2 beside it, found %s",
+                                 option, format)
+                      : 0;
+    if (o->kv_residual % AQ_HEAD_BLOCK_SLOTS)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-residual %u: 32 tokens are encoded together; expected a multiple of "
+                        "32, such as %u",
+                        o->kv_residual, (uint32_t)aq_align_up(o->kv_residual, AQ_HEAD_BLOCK_SLOTS));
+    if (aq_kv_policy_ragged(p))
+        return aq_error(reterr, -EINVAL,
+                        "--kv-format %s: all heads of a layer have one residual, and --kv-policy "
+                        "%s lets them hold different numbers of tokens; --kv-policy snapkv, or "
+                        "--kv-format int4",
+                        format, aq_kv_policy_desc(p)->name);
+    if (p->decode.source != AQ_KV_SOURCE_NONE)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-format %s: a key cannot leave its group of 32, and --kv-policy %s "
+                        "gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
+                        "full, snapkv, knorm and keydiff give up none then",
+                        format, aq_kv_policy_desc(p)->name);
+    if (o->emulate_device)
+        return aq_kv_format_refused((enum aq_dtype)o->kv_format, reterr);
+    return 0;
+}
+
+int aq_kv_format_refused(enum aq_dtype format, struct aq_err *reterr)
+{
+    return aq_error(reterr, -EINVAL,
+                    "--kv-format %s: its codes are attended where no device has memory of its own; "
+                    "--device cpu without --emulate-device, or --kv-format int4",
+                    aq_dtype_name(format));
+}
+
 int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
                          struct aq_err *reterr)
 {
@@ -115,7 +159,18 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
     if (rc == 0 && o->kv_pool)
         rc = aq_kv_pool_parse(&kv.pool, &kv.pool_width, "--kv-pool", o->kv_pool, reterr);
-    return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
+    bool kivi = o->kv_format >= 0 && aq_dtype_is_kivi((enum aq_dtype)o->kv_format);
+    struct aq_kv_policy p;
+    rc = rc < 0 ? rc : aq_kv_policy_resolve(&p, &kv, reterr);
+    rc = rc < 0 ? rc : check_residual(&p, o, kivi, reterr);
+    if (rc < 0)
+        return rc;
+    if (kivi)
+        p.residual = (struct aq_kv_residual){
+            .tokens = o->kv_residual ? o->kv_residual : AQ_KV_RESIDUAL_DEFAULT,
+            .flush = o->kv_residual_rule && strcmp(o->kv_residual_rule, "flush") == 0};
+    *ret = p;
+    return 0;
 }
 
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
@@ -137,6 +192,10 @@ static json_t *amount_json(const struct aq_kv_amount *a)
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
 {
     json_t *o = json_pack("{s:s}", "name", aq_kv_policy_desc(p)->name);
+    if (p->residual.tokens) {
+        aq_json_put(&o, "residual", json_integer(p->residual.tokens));
+        aq_json_put(&o, "residual_rule", json_string(p->residual.flush ? "flush" : "sliding"));
+    }
     if (!aq_kv_policy_drops(p))
         return o;
     aq_json_put(&o, "budget", amount_json(&p->budget));

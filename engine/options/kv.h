@@ -18,11 +18,15 @@ const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a);
 int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
                          struct aq_err *reterr);
 
+/* -EINVAL, always: a format of KIVI's where a device has memory of its own. */
+int aq_kv_format_refused(enum aq_dtype format, struct aq_err *reterr);
+
 /* -EINVAL: the policy is not one that a GPU can run. */
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr);
 
 /* {"name", "budget", "heavy", "recent": text or null, "sinks", "grace", "decay", "group"}, with
- * "floor" where heads share: what was resolved.  New reference. */
+ * "floor" where heads share, "residual" and "residual_rule" in KIVI's formats: what was resolved.
+ * New reference. */
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
 
 /* "avg:5", "max:7" or "none": what neighbours add to a token's score. */

@@ -36,9 +36,9 @@ struct aq_options {
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
         *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group, *kv_pool,
-        *kv_pool_order;
+        *kv_pool_order, *kv_residual_rule;
     bool kv_sinks_given, kv_observe_given;
-    uint32_t kv_sinks, kv_grace, kv_observe;
+    uint32_t kv_sinks, kv_grace, kv_observe, kv_residual;
     double kv_decay; /* 0: not given */
     bool random_weights;
     uint64_t random_weights_seed;

@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "engine/model/shapes.h"
 #include "engine/options/check.h"
+#include "policy/kv_residual.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -57,9 +58,17 @@ const struct aq_option aq_option_table[] = {
              "no larger; int8 and int4: groups of 64 with their own scale and minimum, the token "
              "table and the head never below int8"},
     {"kv-format", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_DTYPE, AT(kv_format), .argument = "TYPE",
-     .choices = "auto|f16|bf16|f32|int8|int4", .deflt = "auto",
+     .choices = "auto|f16|bf16|f32|int8|int4|kivi4|kivi2", .deflt = "auto",
      .help = "format of the KV cache; auto: f16, bf16 for bf16 checkpoints, f32 with --compute "
-             "f32; int8 and int4: each key and value row of a head with its own scale and minimum"},
+             "f32; int8 and int4: each key and value row of a head with its own scale and minimum; "
+             "kivi4 and kivi2: keys with one for each channel and 32 tokens, the newest in f16"},
+    {"kv-residual", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_U32, AT(kv_residual), .argument = "N",
+     RANGE(32, AQ_KV_RESIDUAL_MAX),
+     .help = "kivi4, kivi2: the newest tokens that stay f16, a multiple of 32 (default 128)"},
+    {"kv-residual-rule", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_CHOICE, AT(kv_residual_rule),
+     .argument = "RULE", .choices = "sliding|flush",
+     .help = "32 tokens leave at a time, and N stay; or all N of them at once, as in the program "
+             "of KIVI's authors (default sliding)"},
     {"context", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_U32, AT(context), .argument = "N",
      RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "lowers the context limit; auto: the model's"},
@@ -218,7 +227,7 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
      .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
-             "kv-int4, h2o=20%"},
+             "kv-int4, kivi4, kivi2, h2o=20%"},
     {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
      AT_LEAST(0), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "

@@ -61,7 +61,7 @@ static bool is_better(const struct aq_planning *now, const struct aq_planning *b
 
 /* Values of one kind that --allow opens, from the least lossy on; "" is what was asked for. */
 struct opened {
-    const char *value[4];
+    const char *value[6];
     uint32_t count;
 };
 
@@ -74,12 +74,14 @@ static int read_allowed(struct opened ret[3], const struct aq_options *o, struct
         bool kv = strncmp(item, "kv-", 3) == 0, h2o = strncmp(item, "h2o=", 4) == 0;
         const char *value = kv ? item + 3 : h2o ? item + 4 : item;
         bool format = strcmp(value, "int8") == 0 || strcmp(value, "int4") == 0;
-        struct opened *of = &ret[h2o ? 2 : kv ? 1 : 0];
-        if ((!h2o && !format) || !*value)
-            return aq_error(reterr, -EINVAL,
-                            "--allow: expected int8, int4, kv-int8, kv-int4 or h2o=SHARE, found "
-                            "'%s'",
-                            item);
+        bool kivi = strcmp(item, "kivi4") == 0 || strcmp(item, "kivi2") == 0;
+        struct opened *of = &ret[h2o ? 2 : kv || kivi ? 1 : 0];
+        if ((!h2o && !kivi && !format) || !*value)
+            return aq_error(
+                reterr, -EINVAL,
+                "--allow: expected int8, int4, kv-int8, kv-int4, kivi4, kivi2 or h2o=SHARE, found "
+                "'%s'",
+                item);
         if (of->count == AQ_ARRAY_LEN(of->value))
             return aq_error(reterr, -EINVAL, "--allow: '%s': too many of a kind", item);
         of->value[of->count++] = value;
@@ -96,6 +98,8 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
     for (uint32_t h = 0; h < opened[2].count && rc == 0; h++) {
         for (uint32_t w = 0; w < opened[0].count && rc == 0; w++) {
             for (uint32_t k = 0; k < opened[1].count && rc == 0; k++) {
+                if (h && strncmp(opened[1].value[k], "kivi", 4) == 0)
+                    continue; /* h2o gives up keys, which KIVI's groups hold fast */
                 json_t *all = changes ? aq_json_copy(changes) : json_object();
                 if (w)
                     aq_json_put(&all, "weight_format", json_string(opened[0].value[w]));

@@ -10,7 +10,15 @@
 
 static inline uint8_t *aq_attn_block(const struct aq_attn_seq *s, uint32_t head, uint32_t b)
 {
-    return s->block[(size_t)head * s->head_table_step + b] + head * s->head_offset;
+    size_t offset = s->plain_offset && b >= s->coded ? s->plain_offset : s->head_offset;
+    return s->block[(size_t)head * s->head_table_step + b] + head * offset;
+}
+
+/* The format of block b. */
+static inline enum aq_dtype aq_attn_block_dtype(const struct aq_attn *a,
+                                                const struct aq_attn_seq *s, uint32_t b)
+{
+    return aq_dtype_is_kivi(a->kv_dtype) && b >= s->coded ? AQ_F16 : a->kv_dtype;
 }
 
 static inline uint32_t aq_attn_len(const struct aq_attn_seq *s, uint32_t head)
@@ -78,13 +86,20 @@ static inline uint32_t aq_attn_victim_end(const struct aq_attn_seq *s)
     return (uint32_t)aq_min_u64(end, INT32_MAX);
 }
 
-/* Asserts what every version of attention takes for granted. */
-static inline void aq_attn_assert(const struct aq_attn *a)
+/* Asserts what every version of attention takes for granted, and what all but decode attention
+ * does. */
+static inline void aq_attn_decode_assert(const struct aq_attn *a)
 {
-    assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype));
+    assert(aq_dtype_is_float(a->kv_dtype) || aq_dtype_is_quantised(a->kv_dtype) ||
+           aq_dtype_is_kivi(a->kv_dtype));
     assert(aq_dtype_is_float(a->out_dtype));
     assert(a->kv_heads >= 1 && a->q_per_kv >= 1 && a->head_dim >= 1);
     assert(a->seqs || a->seq_count == 0);
+}
+static inline void aq_attn_assert(const struct aq_attn *a)
+{
+    aq_attn_decode_assert(a);
+    assert(!aq_dtype_is_kivi(a->kv_dtype));
 }
 
 /* Rows of sums that column sums make of a sequence, and the query heads that each is of. */

@@ -18,6 +18,11 @@
  * score, once a block, since q . (c s + m) = s (q . c) + m (sum of q); those of a V row to its
  * weight and to a sum of its own, which is added to the output at the end.
  *
+ * Blocks of KIVI have a scale and a minimum for each channel of K: a query is multiplied by the
+ * scales once a block, and its product with the minima is added to the scores.  V's are for 32
+ * channels of a row: a weight becomes one for each group of channels, and the minima are added to
+ * the sums once a block.  Head sizes whose rows are not whole vectors of codes are widened to f32.
+ *
  * Every query is scaled once, in f32, and its sums are formed in one order whatever shares its
  * tile: lane l of a score adds d = l, l + VEC_LANES, ..., then lanes in vec_sum()'s order; blocks
  * and slots ascend, from the first block with a slot that the query sees; slots that it does not
@@ -43,6 +48,10 @@ struct decode {
     float *weight; /* [heads][count][VEC_LANES]: sums of exp(), by lane */
     float *p;      /* [QUERIES_WIDE][BLOCK_SLOTS]: scores of a step, then their exp() */
     float *offset; /* [heads][count][VEC_LANES]: sums of weight times V's minimum, by lane */
+    /* Of KIVI, each [QUERIES_WIDE][..]: the queries times the scales of K, weights times the scales
+     * of V [groups][BLOCK_SLOTS], and the sums of weights times V's minima [groups]. */
+    float *q_scaled, *group_p, *group_offset;
+    float *wide; /* [2 * BLOCK_SLOTS][dim]: a block of KIVI in f32 */
     /* The arrays for scores; NULL where there are none. */
     float *kept;     /* [heads][count][kept_slots]: exp(score - maximum of then) */
     float *kept_max; /* [heads][count][kept_blocks]: these maxima, per block */
@@ -63,8 +72,10 @@ struct step {
     bool wide;
     const uint8_t *next;            /* the block to ask for meanwhile: */
     uint32_t next_slots;            /* this many slots of it */
+    const float *q;                 /* [QUERIES_WIDE][dim_pad]: what K is multiplied by */
     float *p;                       /* [QUERIES_WIDE][BLOCK_SLOTS]: scores, then their exp() */
     float correction[QUERIES_WIDE]; /* what the sums so far must be multiplied by */
+    float key_offset[QUERIES_WIDE]; /* of KIVI: products with K's minima */
 };
 
 /* Bounds that let the compiler lay the loops out: constants, but for head sizes that are rare.
@@ -74,19 +85,26 @@ struct form {
     uint32_t dim;
 };
 
-/* The unit of a load: an element, or a byte with one code or two. */
+VEC_FN bool is_coded(struct form f)
+{
+    return aq_dtype_is_quantised(f.dtype) || aq_dtype_is_kivi(f.dtype);
+}
+
+/* The unit of a load: an element, or a byte with one code, two or four. */
 VEC_FN size_t unit_bytes(struct form f)
 {
-    return aq_dtype_is_quantised(f.dtype) ? 1 : aq_dtype_bytes(f.dtype);
+    return is_coded(f) ? 1 : aq_dtype_bytes(f.dtype);
 }
 VEC_FN uint32_t row_units(struct form f)
 {
     return (uint32_t)(aq_kv_row_bytes(f.dtype, f.dim) / unit_bytes(f));
 }
-/* Numbers in a unit: the second one of unit d is that of d + row_units(). */
+/* Numbers in a unit: number n of unit d is that of d + n * row_units(). */
 VEC_FN int unit_numbers(struct form f)
 {
-    return f.dtype == AQ_Q4 ? 2 : 1;
+    if (f.dtype == AQ_KIVI2)
+        return 4;
+    return f.dtype == AQ_Q4 || f.dtype == AQ_KIVI4 ? 2 : 1;
 }
 
 /* Asks for `bytes` from an offset in a row of the next block on: 32 rows of K, 32 of V. */
@@ -102,7 +120,7 @@ VEC_FN void ask_rest(const struct step *x, struct form f)
     size_t row_bytes = aq_kv_row_bytes(f.dtype, f.dim);
     uint32_t first = (uint32_t)aq_align_up(x->slots, 4);
     if (x->next_slots)
-        vec_prefetch(x->next, aq_kv_head_bytes(f.dtype));
+        vec_prefetch(x->next, aq_kv_head_bytes(f.dtype, f.dim));
     for (uint32_t slot = first; slot < x->next_slots; slot++) {
         ask(x, f, slot, 0, row_bytes);
         ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
@@ -111,62 +129,77 @@ VEC_FN void ask_rest(const struct step *x, struct form f)
         ask(x, f, BLOCK_SLOTS + slot, 0, row_bytes);
 }
 
-/* to[0] (and to[1]) = the numbers in VEC_LANES units of a row from unit d on; only of `lanes`
- * units, unless that is VEC_LANES. */
-VEC_FN void load_kv(const uint8_t *row, struct form f, uint32_t d, uint32_t lanes, vec to[2])
+/* VEC_LANES units of a row from unit d on, only `lanes` of them unless that is VEC_LANES: as they
+ * are, or as bytes in lanes of integers. */
+union units {
+    vec number;
+    vec_int codes;
+};
+VEC_FN union units load_units(const uint8_t *row, struct form f, uint32_t d, uint32_t lanes)
 {
-    if (aq_dtype_is_quantised(f.dtype)) {
-        vec_int codes = vec_load_u8(row + d, lanes);
-        to[0] = f.dtype == AQ_Q8 ? vec_from_int(codes) : vec_nibble(codes);
-        if (f.dtype == AQ_Q4)
-            to[1] = vec_nibble(vec_int_shift_right(codes, 4));
-        return;
-    }
-    to[0] =
-        lanes == VEC_LANES ? vec_load_as(row, f.dtype, d) : vec_load_as_n(row, f.dtype, d, lanes);
+    if (is_coded(f))
+        return (union units){.codes = vec_load_u8(row + d, lanes)};
+    if (lanes == VEC_LANES)
+        return (union units){.number = vec_load_as(row, f.dtype, d)};
+    return (union units){.number = vec_load_as_n(row, f.dtype, d, lanes)};
 }
 
-/* A vector of a query, or of sums, at the numbers `half` of units d, d + 1, ...: as many as the
- * row has there. */
-VEC_FN uint32_t lanes_of(struct form f, uint32_t d, uint32_t lanes, int half)
+/* Number `part` of each unit. */
+VEC_FN vec number_of(union units u, struct form f, int part)
 {
-    uint32_t first = d + (uint32_t)half * row_units(f);
+    if (!is_coded(f))
+        return u.number;
+    if (f.dtype == AQ_Q8)
+        return vec_from_int(u.codes);
+    if (f.dtype == AQ_KIVI2)
+        return vec_two_bits(part ? vec_int_shift_right(u.codes, 2u * (uint32_t)part) : u.codes);
+    return vec_nibble(part ? vec_int_shift_right(u.codes, 4) : u.codes);
+}
+
+/* A vector of a query, or of sums, at the numbers `part` of units d, d + 1, ...: as many as the
+ * row has there. */
+VEC_FN uint32_t lanes_of(struct form f, uint32_t d, uint32_t lanes, int part)
+{
+    uint32_t first = d + (uint32_t)part * row_units(f);
     return (uint32_t)aq_min_u64(lanes, f.dim - first);
 }
-VEC_FN vec load_part(const float *from, struct form f, uint32_t d, uint32_t lanes, int half)
+VEC_FN vec load_part(const float *from, struct form f, uint32_t d, uint32_t lanes, int part)
 {
-    from += d + (size_t)half * row_units(f);
-    return lanes == VEC_LANES ? vec_load(from) : vec_load_n(from, lanes_of(f, d, lanes, half));
+    from += d + (size_t)part * row_units(f);
+    return lanes == VEC_LANES ? vec_load(from) : vec_load_n(from, lanes_of(f, d, lanes, part));
 }
-VEC_FN void store_part(float *to, struct form f, uint32_t d, uint32_t lanes, int half, vec v)
+VEC_FN void store_part(float *to, struct form f, uint32_t d, uint32_t lanes, int part, vec v)
 {
-    to += d + (size_t)half * row_units(f);
+    to += d + (size_t)part * row_units(f);
     if (lanes == VEC_LANES)
         vec_store(to, v);
     else
-        vec_store_n(to, v, lanes_of(f, d, lanes, half));
+        vec_store_n(to, v, lanes_of(f, d, lanes, part));
 }
 
 /* sum[i][s] += q[i][d..] * K[slot + s][d..] for four slots. */
 VEC_FN void dot_at(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
                    uint32_t d, uint32_t lanes, int queries, vec *sum)
 {
-    const float *q = t->q + (size_t)x->query * t->dim_pad;
     const uint8_t *rows = aq_kv_row(x->block, f.dtype, f.dim, slot);
     size_t size = unit_bytes(f);
-    vec k[4][2];
+    union units units[4];
     ask(x, f, slot, 4 * d * size, 4 * VEC_LANES * size);
     AQ_UNROLL(4)
     for (uint32_t s = 0; s < 4; s++)
-        load_kv(rows + s * aq_kv_row_bytes(f.dtype, f.dim), f, d, lanes, k[s]);
-    AQ_UNROLL(2)
-    for (int half = 0; half < unit_numbers(f); half++) {
+        units[s] = load_units(rows + s * aq_kv_row_bytes(f.dtype, f.dim), f, d, lanes);
+    AQ_UNROLL(4)
+    for (int part = 0; part < unit_numbers(f); part++) {
+        vec k[4];
+        AQ_UNROLL(4)
+        for (int s = 0; s < 4; s++)
+            k[s] = number_of(units[s], f, part);
         AQ_UNROLL(4)
         for (int i = 0; i < queries; i++) {
-            vec y = load_part(q + (size_t)i * t->dim_pad, f, d, lanes, half);
+            vec y = load_part(x->q + (size_t)i * t->dim_pad, f, d, lanes, part);
             AQ_UNROLL(4)
             for (int s = 0; s < 4; s++)
-                sum[i * 4 + s] = vec_fma(k[s][half], y, sum[i * 4 + s]);
+                sum[i * 4 + s] = vec_fma(k[s], y, sum[i * 4 + s]);
         }
     }
 }
@@ -284,9 +317,16 @@ static inline void weigh(struct decode *t, struct step *x, uint32_t i)
     x->correction[i] = vec_first_lane(correction);
 }
 
+/* The group of V, counted over queries, of the numbers `part` of units d, d + 1, ... */
+VEC_FN size_t group_of(struct form f, int query, uint32_t d, int part)
+{
+    return (size_t)query * aq_kivi_groups(f.dim) +
+           (d + (uint32_t)part * row_units(f)) / AQ_KIVI_GROUP;
+}
+
 /* sum[i][v] += p[i][slot] * V[slot][d..] */
-VEC_FN void add_slot(const struct step *x, struct form f, uint32_t slot, uint32_t d, uint32_t lanes,
-                     int queries, int vecs, vec *sum)
+VEC_FN void add_slot(const struct decode *t, const struct step *x, struct form f, uint32_t slot,
+                     uint32_t d, uint32_t lanes, int queries, int vecs, vec *sum)
 {
     const uint8_t *row = aq_kv_row(x->block, f.dtype, f.dim, BLOCK_SLOTS + slot);
     size_t size = unit_bytes(f);
@@ -294,15 +334,18 @@ VEC_FN void add_slot(const struct step *x, struct form f, uint32_t slot, uint32_
     ask(x, f, BLOCK_SLOTS + slot, d * size, (size_t)vecs * VEC_LANES * size);
     AQ_UNROLL(8)
     for (int v = 0; v < vecs; v++) {
-        vec y[2];
-        load_kv(row, f, d + (uint32_t)v * VEC_LANES, lanes, y);
+        uint32_t at = d + (uint32_t)v * VEC_LANES;
+        union units units = load_units(row, f, at, lanes);
         AQ_UNROLL(4)
-        for (int i = 0; i < queries; i++) {
-            vec p = vec_set(x->p[i * BLOCK_SLOTS + slot]);
-            AQ_UNROLL(2)
-            for (int half = 0; half < numbers; half++) {
-                vec *to = &sum[(i * vecs + v) * numbers + half];
-                *to = vec_fma(p, y[half], *to);
+        for (int part = 0; part < numbers; part++) {
+            vec y = number_of(units, f, part);
+            AQ_UNROLL(4)
+            for (int i = 0; i < queries; i++) {
+                vec *to = &sum[(i * vecs + v) * numbers + part];
+                const float *p = aq_dtype_is_kivi(f.dtype)
+                                     ? t->group_p + group_of(f, i, at, part) * BLOCK_SLOTS
+                                     : x->p + i * BLOCK_SLOTS;
+                *to = vec_fma(vec_set(p[slot]), y, *to);
             }
         }
     }
@@ -321,19 +364,23 @@ VEC_FN void add_values_at(const struct decode *t, const struct step *x, struct f
         AQ_UNROLL(8)
         for (int n = 0; n < each; n++) {
             uint32_t at = d + (uint32_t)(n / numbers) * VEC_LANES;
-            sum[i * each + n] =
-                vec_mul(load_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers),
-                        vec_set(x->correction[i]));
+            vec before = load_part(to + (size_t)i * t->dim_pad, f, at, lanes, n % numbers);
+            vec correction = vec_set(x->correction[i]);
+            if (aq_dtype_is_kivi(f.dtype))
+                sum[i * each + n] = vec_fma(
+                    before, correction, vec_set(t->group_offset[group_of(f, i, at, n % numbers)]));
+            else
+                sum[i * each + n] = vec_mul(before, correction);
         }
     }
     uint32_t slot = x->begin;
     for (; slot + 4 <= x->slots; slot += 4) {
         AQ_UNROLL(4)
         for (uint32_t s = 0; s < 4; s++)
-            add_slot(x, f, slot + s, d, lanes, queries, vecs, sum);
+            add_slot(t, x, f, slot + s, d, lanes, queries, vecs, sum);
     }
     for (; slot < x->slots; slot++)
-        add_slot(x, f, slot, d, lanes, queries, vecs, sum);
+        add_slot(t, x, f, slot, d, lanes, queries, vecs, sum);
     AQ_UNROLL(4)
     for (int i = 0; i < queries; i++) {
         AQ_UNROLL(8)
@@ -348,7 +395,7 @@ VEC_FN void add_values(const struct decode *t, const struct step *x, struct form
                        int vecs)
 {
     uint32_t d = 0, units = row_units(f), whole = units / VEC_LANES * VEC_LANES;
-    vecs /= unit_numbers(f);
+    vecs = vecs > unit_numbers(f) ? vecs / unit_numbers(f) : 1;
     for (; d + vecs * VEC_LANES <= whole; d += vecs * VEC_LANES)
         add_values_at(t, x, f, d, VEC_LANES, queries, vecs);
     for (; vecs > 4 && d + 4 * VEC_LANES <= whole; d += 4 * VEC_LANES)
@@ -361,18 +408,34 @@ VEC_FN void add_values(const struct decode *t, const struct step *x, struct form
         add_values_at(t, x, f, d, units - d, queries, 1);
 }
 
+#include "kernels/cpu/attn_kivi_simd.h"
+
+/* Chooses what K is multiplied by. */
+VEC_FN void set_queries(const struct decode *t, struct step *x, struct form f, int queries)
+{
+    if (aq_dtype_is_kivi(f.dtype))
+        scale_queries(t, x, f, queries);
+    else
+        x->q = t->q + (size_t)x->query * t->dim_pad;
+}
+
 VEC_FN void weigh_codes(struct decode *t, struct step *x, struct form f, uint32_t i)
 {
     if (aq_dtype_is_quantised(f.dtype))
         scale_keys(t, x, i);
+    if (aq_dtype_is_kivi(f.dtype))
+        add_key_offset(x, i);
     weigh(t, x, i);
     if (aq_dtype_is_quantised(f.dtype))
         scale_values(t, x, i);
+    if (aq_dtype_is_kivi(f.dtype))
+        spread_weights(t, x, f, i);
 }
 
 VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 {
     ask_rest(x, f);
+    set_queries(t, x, f, 1);
     score_one(t, x, f);
     weigh_codes(t, x, f, 0);
     add_values(t, x, f, 1, VECS_ONE);
@@ -381,6 +444,7 @@ VEC_FN void attend_one(struct decode *t, struct step *x, struct form f)
 VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
 {
     ask_rest(x, f);
+    set_queries(t, x, f, QUERIES_WIDE);
     score_wide(t, x, f);
     for (uint32_t i = 0; i < QUERIES_WIDE; i++)
         weigh_codes(t, x, f, i);
@@ -450,6 +514,10 @@ static struct decode decode_open(struct aq_exec *ex, uint32_t worker, uint32_t d
     t.offset = t.weight + (size_t)queries * VEC_LANES;
     t.q = t.offset + (size_t)queries * VEC_LANES;
     t.sum = t.q + (size_t)queries * t.dim_pad;
+    t.q_scaled = t.sum + (size_t)queries * t.dim_pad;
+    t.group_p = t.q_scaled + (size_t)QUERIES_WIDE * t.dim_pad;
+    t.group_offset = t.group_p + (size_t)QUERIES_WIDE * aq_kivi_groups(dim) * BLOCK_SLOTS;
+    t.wide = t.group_offset + (size_t)QUERIES_WIDE * aq_kivi_groups(dim);
     if (kept_slots) {
         t.kept_blocks = (uint32_t)aq_align_up(aq_div_up(kept_slots, BLOCK_SLOTS), 16);
         t.kept_slots = (uint32_t)aq_align_up(kept_slots, BLOCK_SLOTS);
@@ -518,6 +586,7 @@ static void find_next(struct step *x, const struct decode_run *run, uint32_t hea
                       uint32_t blocks)
 {
     uint32_t next = run->head;
+    enum aq_dtype dtype = aq_attn_block_dtype(run->a, run->seq, b);
     bool others = head + 1 == run->heads && ++b >= blocks;
     if (head + 1 < run->heads)
         next += head + 1;
@@ -526,8 +595,8 @@ static void find_next(struct step *x, const struct decode_run *run, uint32_t hea
     uint32_t len = next < run->head_end ? aq_attn_len(run->seq, next) : 0;
     if (others)
         b = aq_attn_first(run->a->window, aq_attn_visible(len, run->seq->rows, 0)) / BLOCK_SLOTS;
-    x->next_slots = 0;
-    if (len > b * BLOCK_SLOTS) {
+    x->next_slots = 0; /* rows of another format lie elsewhere */
+    if (len > b * BLOCK_SLOTS && aq_attn_block_dtype(run->a, run->seq, b) == dtype) {
         x->next = aq_attn_block(run->seq, next, b);
         x->next_slots = (uint32_t)aq_min_u64(len - b * BLOCK_SLOTS, BLOCK_SLOTS);
     }
@@ -553,6 +622,39 @@ VEC_FN void attend_block(struct decode *t, struct step *x, struct form f, uint32
         else
             attend_one(t, x, f);
         x->next_slots = 0;
+    }
+}
+
+/* The two that sequences of KIVI have beside their codes, once for all forms of these: a block of
+ * f16, and one that was widened to f32. */
+static __attribute__((noinline)) void attend_f16(struct decode *t, struct step *x, uint32_t head,
+                                                 uint32_t b)
+{
+    attend_block(t, x, (struct form){AQ_F16, t->dim}, head, b);
+}
+
+static __attribute__((noinline)) void attend_f32(struct decode *t, struct step *x, uint32_t head,
+                                                 uint32_t b)
+{
+    attend_block(t, x, (struct form){AQ_F32, t->dim}, head, b);
+}
+
+/* The same for a block of any format. */
+VEC_FN void attend_any(struct decode *t, const struct decode_run *run, struct step *x,
+                       struct form f, uint32_t head, uint32_t b)
+{
+    if (!aq_dtype_is_kivi(f.dtype)) {
+        attend_block(t, x, f, head, b);
+    } else if (b >= run->seq->coded) {
+        attend_f16(t, x, head, b);
+    } else if (is_direct(f)) {
+        attend_block(t, x, f, head, b);
+    } else {
+        if (x->next_slots)
+            vec_prefetch(x->next, aq_kv_block_bytes(f.dtype, f.dim));
+        x->next_slots = 0;
+        x->block = widen_block(t, x->block, f);
+        attend_f32(t, x, head, b);
     }
 }
 
@@ -590,7 +692,7 @@ VEC_FN void attend_blocks(struct decode *t, const struct decode_run *run, struct
             find_next(&x, run, head, b, blocks);
             if (t->kept)
                 ask_slots(run, head, b, blocks);
-            attend_block(t, &x, f, head, b);
+            attend_any(t, run, &x, f, head, b);
         }
     }
 }
@@ -711,9 +813,19 @@ static void decode_tile_q4(void *job, uint32_t tile, uint32_t worker)
     decode_tile(job, AQ_Q4, tile, worker);
 }
 
+static void decode_tile_kivi4(void *job, uint32_t tile, uint32_t worker)
+{
+    decode_tile(job, AQ_KIVI4, tile, worker);
+}
+
+static void decode_tile_kivi2(void *job, uint32_t tile, uint32_t worker)
+{
+    decode_tile(job, AQ_KIVI2, tile, worker);
+}
+
 void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
 {
-    aq_attn_assert(a);
+    aq_attn_decode_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
     struct aq_pool *pool = aq_exec_pool(ex);
     struct decode_job job = {.ex = ex, .a = a};
@@ -723,8 +835,9 @@ void VEC_VERSION(attn_decode)(struct aq_exec *ex, const struct aq_attn *a)
     job.tile_heads = (uint32_t)aq_max_u64(1, aq_min_u64(tile_heads, 8));
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, job.tile_heads);
     static aq_tile_fn *const fns[AQ_DTYPE_COUNT] = {
-        [AQ_F32] = decode_tile_f32, [AQ_F16] = decode_tile_f16, [AQ_BF16] = decode_tile_bf16,
-        [AQ_Q8] = decode_tile_q8,   [AQ_Q4] = decode_tile_q4,
+        [AQ_F32] = decode_tile_f32,     [AQ_F16] = decode_tile_f16, [AQ_BF16] = decode_tile_bf16,
+        [AQ_Q8] = decode_tile_q8,       [AQ_Q4] = decode_tile_q4,   [AQ_KIVI4] = decode_tile_kivi4,
+        [AQ_KIVI2] = decode_tile_kivi2,
     };
     aq_pool_run(pool, fns[a->kv_dtype], &job, a->seq_count * job.tiles_per_seq);
 }

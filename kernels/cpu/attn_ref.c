@@ -21,10 +21,11 @@ static double score(const struct query *x, uint32_t key)
 {
     const struct aq_attn *a = x->a;
     const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
+    enum aq_dtype dtype = aq_attn_block_dtype(a, x->seq, key / AQ_HEAD_BLOCK_SLOTS);
     uint32_t row = key % AQ_HEAD_BLOCK_SLOTS;
     double sum = 0;
     for (uint32_t d = 0; d < a->head_dim; d++)
-        sum += (double)x->q[d] * aq_kv_load(block, a->kv_dtype, a->head_dim, row, d);
+        sum += (double)x->q[d] * aq_kv_load(block, dtype, a->head_dim, row, d);
     return sum * a->scale;
 }
 
@@ -33,9 +34,10 @@ static void add_value(const struct query *x, uint32_t key, double p, double *sum
 {
     const struct aq_attn *a = x->a;
     const uint8_t *block = aq_attn_block(x->seq, x->head, key / AQ_HEAD_BLOCK_SLOTS);
+    enum aq_dtype dtype = aq_attn_block_dtype(a, x->seq, key / AQ_HEAD_BLOCK_SLOTS);
     uint32_t row = AQ_HEAD_BLOCK_SLOTS + key % AQ_HEAD_BLOCK_SLOTS;
     for (uint32_t d = 0; d < a->head_dim; d++)
-        sum[d] += p * aq_kv_load(block, a->kv_dtype, a->head_dim, row, d);
+        sum[d] += p * aq_kv_load(block, dtype, a->head_dim, row, d);
 }
 
 /* Returns the log of the sum of exp(score); sum[d] becomes the output. */
@@ -135,7 +137,6 @@ static void attend_tile(void *arg, uint32_t tile, uint32_t worker)
 
 static void attend_all(struct aq_exec *ex, const struct aq_attn *a)
 {
-    aq_attn_assert(a);
     assert((a->head_dim + a->q_per_kv) * sizeof(double) <= aq_exec_scratch_size(ex));
     struct job job = {.ex = ex, .a = a};
     aq_pool_run(aq_exec_pool(ex), attend_tile, &job, a->seq_count * a->kv_heads);
@@ -143,6 +144,7 @@ static void attend_all(struct aq_exec *ex, const struct aq_attn *a)
 
 void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
+    aq_attn_decode_assert(a);
     attend_all(ex, a);
 }
 
@@ -150,6 +152,7 @@ void aq_attn_decode_ref(struct aq_exec *ex, const struct aq_attn *a)
 void aq_attn_prefill_ref(struct aq_exec *ex, const struct aq_attn *a)
 {
     struct aq_attn without = *a;
+    aq_attn_assert(a);
     without.rule = (struct aq_attn_rule){0};
     attend_all(ex, &without);
 }

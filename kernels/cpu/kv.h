@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kernels/cpu/kv.h - where an element of a head-block lies, and scalar reads and writes of its
- * rows: 0 to 31 are K's, 32 to 63 V's. */
+ * rows: 0 to 31 are K's, 32 to 63 V's.  A head-block of KIVI is written as a whole. */
 #ifndef AQ_KERNELS_CPU_KV_H
 #define AQ_KERNELS_CPU_KV_H
 
@@ -33,7 +33,7 @@ static inline void aq_kv_quant_set(uint8_t *block, uint32_t row, struct aq_quant
 /* The elements or codes of a row. */
 static inline uint8_t *aq_kv_row(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row)
 {
-    return (uint8_t *)block + aq_kv_head_bytes(t) + row * aq_kv_row_bytes(t, dim);
+    return (uint8_t *)block + aq_kv_head_bytes(t, dim) + row * aq_kv_row_bytes(t, dim);
 }
 
 static inline uint32_t aq_kv_code(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
@@ -42,15 +42,53 @@ static inline uint32_t aq_kv_code(const uint8_t *block, enum aq_dtype t, uint32_
     const uint8_t *codes = aq_kv_row(block, t, dim, row);
     if (t == AQ_Q8)
         return codes[d];
-    uint32_t half = (dim + 1) / 2;
-    return d < half ? codes[d] & 15 : codes[d - half] >> 4;
+    uint32_t units = (uint32_t)aq_kv_row_bytes(t, dim), bits = t == AQ_KIVI2 ? 2 : 4;
+    return codes[d % units] >> (d / units * bits) & ((1u << bits) - 1);
 }
+
+/* ---- KIVI ---- */
+
+/* Scales of a block's keys, f16 [dim]; their minima follow.  Scales of its values, f16
+ * [groups][32]; their minima follow. */
+static inline uint16_t *aq_kivi_keys(const uint8_t *block)
+{
+    return (uint16_t *)(void *)block;
+}
+static inline uint16_t *aq_kivi_values(const uint8_t *block, uint32_t dim)
+{
+    return (uint16_t *)(void *)(block + aq_kivi_key_bytes(dim));
+}
+
+/* The group of channel d of a row: where its scale is, and how many f16 further its minimum. */
+static inline uint16_t *aq_kivi_scale(const uint8_t *block, uint32_t dim, uint32_t row, uint32_t d,
+                                      uint32_t *ret_apart)
+{
+    if (row < AQ_HEAD_BLOCK_SLOTS) {
+        *ret_apart = dim;
+        return aq_kivi_keys(block) + d;
+    }
+    *ret_apart = aq_kivi_groups(dim) * AQ_HEAD_BLOCK_SLOTS;
+    return aq_kivi_values(block, dim) + d / AQ_KIVI_GROUP * AQ_HEAD_BLOCK_SLOTS + row -
+           AQ_HEAD_BLOCK_SLOTS;
+}
+
+static inline struct aq_quant aq_kivi_quant(const uint8_t *block, uint32_t dim, uint32_t row,
+                                            uint32_t d)
+{
+    uint32_t apart;
+    const uint16_t *scale = aq_kivi_scale(block, dim, row, d, &apart);
+    return (struct aq_quant){scale[0], scale[apart]};
+}
+
+/* ---- elements ---- */
 
 static inline float aq_kv_load(const uint8_t *block, enum aq_dtype t, uint32_t dim, uint32_t row,
                                uint32_t d)
 {
     if (aq_dtype_is_quantised(t))
         return aq_quant_value(aq_kv_quant(block, row), aq_kv_code(block, t, dim, row, d));
+    if (aq_dtype_is_kivi(t))
+        return aq_quant_value(aq_kivi_quant(block, dim, row, d), aq_kv_code(block, t, dim, row, d));
     return aq_element_load(block, t, (size_t)row * dim + d);
 }
 

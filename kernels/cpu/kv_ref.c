@@ -91,6 +91,52 @@ void aq_kv_move_ref(struct aq_exec *ex, const struct aq_kv_moves *m)
     aq_pool_run(aq_exec_pool(ex), move_tile, (void *)m, m->count * m->kv_heads);
 }
 
+/* ---- KIVI ---- */
+
+/* v[0 .. n): n values of a group, from row `row` and channel d on, down the rows or along one. */
+static void encode_group(uint8_t *to, const uint8_t *from, const struct aq_kv_encodes *e,
+                         uint32_t row, uint32_t d, uint32_t n)
+{
+    bool keys = row < AQ_HEAD_BLOCK_SLOTS;
+    uint32_t dim = e->head_dim, units = (uint32_t)aq_kv_row_bytes(e->kv_dtype, dim), apart;
+    float v[AQ_KIVI_GROUP];
+    for (uint32_t i = 0; i < n; i++)
+        v[i] = aq_kv_load(from, AQ_F16, dim, keys ? i : row, keys ? d : d + i);
+    struct aq_quant q = aq_quant_of(v, n, e->kv_dtype);
+    uint16_t *scale = aq_kivi_scale(to, dim, row, d, &apart);
+    scale[0] = q.scale;
+    scale[apart] = q.minimum;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t at = keys ? d : d + i, bits = e->kv_dtype == AQ_KIVI2 ? 2 : 4;
+        uint8_t *codes = aq_kv_row(to, e->kv_dtype, dim, keys ? i : row);
+        codes[at % units] |= (uint8_t)(aq_quant_code(q, v[i], e->kv_dtype) << (at / units * bits));
+    }
+}
+
+/* A tile is one KV head of one run. */
+static void encode_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct aq_kv_encodes *e = arg;
+    uint32_t head = tile % e->kv_heads, dim = e->head_dim;
+    size_t bytes = aq_kv_block_bytes(e->kv_dtype, dim);
+    const uint8_t *from =
+        e->encodes[tile / e->kv_heads].from + head * aq_kv_block_bytes(AQ_F16, dim);
+    uint8_t *to = e->encodes[tile / e->kv_heads].to + head * bytes;
+    memset(to, 0, bytes);
+    for (uint32_t d = 0; d < dim; d++)
+        encode_group(to, from, e, 0, d, AQ_HEAD_BLOCK_SLOTS);
+    for (uint32_t row = AQ_HEAD_BLOCK_SLOTS; row < AQ_KV_ROWS; row++) {
+        for (uint32_t d = 0; d < dim; d += AQ_KIVI_GROUP)
+            encode_group(to, from, e, row, d, (uint32_t)aq_min_u64(AQ_KIVI_GROUP, dim - d));
+    }
+}
+
+void aq_kv_encode_ref(struct aq_exec *ex, const struct aq_kv_encodes *e)
+{
+    assert(aq_dtype_is_kivi(e->kv_dtype));
+    aq_pool_run(aq_exec_pool(ex), encode_tile, (void *)e, e->count * e->kv_heads);
+}
+
 void aq_kv_note_ref(struct aq_exec *ex, const struct aq_kv_note *n)
 {
     for (uint32_t h = 0; h < n->kv_heads; h++)

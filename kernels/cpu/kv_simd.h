@@ -38,15 +38,21 @@ VEC_FN struct aq_quant row_range(const float *v, uint32_t dim, enum aq_dtype dty
     return aq_quant_range(vec_first_lane(lo), vec_first_lane(hi), vec_sum(spoilt) == 0, dtype);
 }
 
-/* As aq_quant_code(), for n values; the other lanes are of no use. */
-VEC_FN vec row_codes(struct aq_quant q, const float *v, uint32_t n, enum aq_dtype dtype)
+/* As aq_quant_code(). */
+VEC_FN vec codes_of(vec x, vec scale, vec minimum, enum aq_dtype dtype)
 {
-    vec scale = vec_set(aq_f32_from_f16(q.scale)), most = vec_set(aq_code_max(dtype));
-    vec x = vec_sub(vec_load_n(v, n), vec_set(aq_f32_from_f16(q.minimum)));
-    vec code = vec_round(vec_div(x, scale));
+    vec most = vec_set(aq_code_max(dtype));
+    vec code = vec_round(vec_div(vec_sub(x, minimum), scale));
     code = vec_select(vec_less(vec_zero(), code), code, vec_zero());
     code = vec_select(vec_less(code, most), code, most);
     return vec_select(vec_less(vec_zero(), scale), code, vec_zero());
+}
+
+/* The same for n values; the other lanes are of no use. */
+VEC_FN vec row_codes(struct aq_quant q, const float *v, uint32_t n, enum aq_dtype dtype)
+{
+    return codes_of(vec_load_n(v, n), vec_set(aq_f32_from_f16(q.scale)),
+                    vec_set(aq_f32_from_f16(q.minimum)), dtype);
 }
 
 VEC_FN void store_codes(uint8_t *block, enum aq_dtype dtype, uint32_t row, const float *from,
@@ -114,4 +120,119 @@ void VEC_VERSION(kv_append)(struct aq_exec *ex, const struct aq_attn *a)
     struct append_job job = {.a = a};
     job.tiles_per_seq = (uint32_t)aq_div_up(a->kv_heads, TILE_HEADS);
     aq_pool_run(aq_exec_pool(ex), append_tile, &job, a->seq_count * job.tiles_per_seq);
+}
+
+/* ---- KIVI ---- */
+
+struct encode_job {
+    struct aq_exec *ex;
+    const struct aq_kv_encodes *e;
+};
+
+/* Scales and minima of up to VEC_LANES channels of K from channel d on. */
+VEC_FN void key_ranges(uint16_t *scale, const uint16_t *rows, uint32_t d, uint32_t dim,
+                       enum aq_dtype dtype)
+{
+    uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, dim - d);
+    vec lo = vec_set(INFINITY), hi = vec_set(-INFINITY), spoilt = vec_zero();
+    float least[VEC_LANES], most[VEC_LANES], spoilt_by[VEC_LANES];
+    for (uint32_t row = 0; row < AQ_HEAD_BLOCK_SLOTS; row++) {
+        vec x = vec_load_f16_n(rows + (size_t)row * dim + d, n);
+        lo = vec_select(vec_less(x, lo), x, lo);
+        hi = vec_max(x, hi);
+        spoilt = vec_add(spoilt, vec_sub(x, x));
+    }
+    vec_store(least, lo);
+    vec_store(most, hi);
+    vec_store(spoilt_by, spoilt);
+    for (uint32_t i = 0; i < n; i++) {
+        struct aq_quant q = aq_quant_range(least[i], most[i], spoilt_by[i] == 0, dtype);
+        scale[d + i] = q.scale;
+        scale[dim + d + i] = q.minimum;
+    }
+}
+
+/* code[d] = the code of channel d of a row of K. */
+VEC_FN void key_codes(uint8_t *code, const uint16_t *row, const uint16_t *scale, uint32_t dim,
+                      enum aq_dtype dtype)
+{
+    for (uint32_t d = 0; d < dim; d += VEC_LANES) {
+        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, dim - d);
+        vec codes = codes_of(vec_load_f16_n(row + d, n), vec_load_f16_n(scale + d, n),
+                             vec_load_f16_n(scale + dim + d, n), dtype);
+        vec_store_u8(code + d, codes, n);
+    }
+}
+
+/* code[d] = the code of channel d of a row of V; scale: of the row's first group. */
+VEC_FN void value_codes(uint8_t *code, const uint16_t *row, uint16_t *scale, uint32_t dim,
+                        enum aq_dtype dtype)
+{
+    uint16_t *minimum = scale + (size_t)aq_kivi_groups(dim) * AQ_HEAD_BLOCK_SLOTS;
+    float v[AQ_KIVI_GROUP];
+    for (uint32_t d = 0, g = 0; d < dim; d += AQ_KIVI_GROUP, g += AQ_HEAD_BLOCK_SLOTS) {
+        uint32_t count = (uint32_t)aq_min_u64(AQ_KIVI_GROUP, dim - d);
+        for (uint32_t i = 0; i < count; i += VEC_LANES) {
+            uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, count - i);
+            vec_store_n(v + i, vec_load_f16_n(row + d + i, n), n);
+        }
+        struct aq_quant q = row_range(v, count, dtype);
+        scale[g] = q.scale;
+        minimum[g] = q.minimum;
+        for (uint32_t i = 0; i < count; i += VEC_LANES) {
+            uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, count - i);
+            vec_store_u8(code + d + i, row_codes(q, v + i, n, dtype), n);
+        }
+    }
+}
+
+/* Codes of a row into its bytes. */
+VEC_FN void pack_codes(uint8_t *to, const uint8_t *code, uint32_t dim, enum aq_dtype dtype)
+{
+    uint32_t units = (uint32_t)aq_kv_row_bytes(dtype, dim), bits = dtype == AQ_KIVI2 ? 2 : 4;
+    memcpy(to, code, units);
+    for (uint32_t first = units, shift = bits; first < dim; first += units, shift += bits) {
+        uint32_t count = (uint32_t)aq_min_u64(units, dim - first);
+        for (uint32_t i = 0; i < count; i++)
+            to[i] |= (uint8_t)(code[first + i] << shift);
+    }
+}
+
+VEC_FN void encode_head(uint8_t *to, const uint16_t *rows, uint32_t dim, enum aq_dtype dtype,
+                        uint8_t *code)
+{
+    uint16_t *keys = aq_kivi_keys(to), *values = aq_kivi_values(to, dim);
+    memset(to, 0, aq_kv_head_bytes(dtype, dim)); /* between the scales of K and V */
+    for (uint32_t d = 0; d < dim; d += VEC_LANES)
+        key_ranges(keys, rows, d, dim, dtype);
+    for (uint32_t slot = 0; slot < AQ_HEAD_BLOCK_SLOTS; slot++) {
+        const uint16_t *k = rows + (size_t)slot * dim, *v = k + (size_t)AQ_HEAD_BLOCK_SLOTS * dim;
+        key_codes(code, k, keys, dim, dtype);
+        pack_codes(aq_kv_row(to, dtype, dim, slot), code, dim, dtype);
+        value_codes(code, v, values + slot, dim, dtype);
+        pack_codes(aq_kv_row(to, dtype, dim, AQ_HEAD_BLOCK_SLOTS + slot), code, dim, dtype);
+    }
+}
+
+/* A tile is one KV head of one run. */
+static void encode_tile(void *arg, uint32_t tile, uint32_t worker)
+{
+    const struct encode_job *job = arg;
+    const struct aq_kv_encodes *e = job->e;
+    const struct aq_kv_encode *run = &e->encodes[tile / e->kv_heads];
+    uint32_t head = tile % e->kv_heads, dim = e->head_dim;
+    uint8_t *to = run->to + head * aq_kv_block_bytes(e->kv_dtype, dim);
+    const void *from = run->from + head * aq_kv_block_bytes(AQ_F16, dim);
+    uint8_t *code = aq_exec_scratch(job->ex, worker);
+    if (e->kv_dtype == AQ_KIVI2)
+        encode_head(to, from, dim, AQ_KIVI2, code);
+    else
+        encode_head(to, from, dim, AQ_KIVI4, code);
+}
+
+void VEC_VERSION(kv_encode)(struct aq_exec *ex, const struct aq_kv_encodes *e)
+{
+    assert(aq_dtype_is_kivi(e->kv_dtype) && e->head_dim <= aq_exec_scratch_size(ex));
+    struct encode_job job = {ex, e};
+    aq_pool_run(aq_exec_pool(ex), encode_tile, &job, e->count * e->kv_heads);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * kernels/cpu/quant.h - the definition of int8 and int4: how a group gets its scale and minimum,
- * how a value becomes a code and a code a value, and where a code lies in a panel.  Scalar; the
- * versions do the same operations, each rounded alike, so that their bits are these. */
+ * kernels/cpu/quant.h - the definition of codes (int8, int4, kivi4, kivi2): how a group gets its
+ * scale and minimum, how a value becomes a code and a code a value, and where a code lies in a
+ * panel.  Scalar; the versions do the same operations, each rounded alike, so that their bits are
+ * these. */
 #ifndef AQ_KERNELS_CPU_QUANT_H
 #define AQ_KERNELS_CPU_QUANT_H
 
@@ -15,7 +16,7 @@
 /* The largest code. */
 static inline float aq_code_max(enum aq_dtype t)
 {
-    return t == AQ_Q8 ? 255.0f : 15.0f;
+    return t == AQ_Q8 ? 255.0f : t == AQ_KIVI2 ? 3.0f : 15.0f;
 }
 
 /* The f16 next below (above) x, or x itself: rounding towards minus (plus) infinity as VCVTPS2PH
@@ -43,10 +44,12 @@ struct aq_quant {
 /* The least normal f16. */
 #define AQ_QUANT_NEAREST_MIN 0x1p-14f
 
-/* The scale of int4 is the nearest one: low by 2^-11 of itself at most, so that the last code falls
- * short of the largest value by 15 * 2^-11 of a scale.  Below f16's normal numbers the nearest may
- * be low by much of itself, and the last code short by many scales: up, as for int8, of which
- * docs/formats.md has what was measured. */
+/* The scale of all but int4 is rounded up, so that the last code reaches the largest value.  (The
+ * program of KIVI's authors rounds the range of a group and its scale to the nearest f16: each time
+ * less than an ulp below this.)  The scale of int4 is the nearest one: low by 2^-11 of itself at
+ * most, so that the last code falls short of the largest value by 15 * 2^-11 of a scale.  Below
+ * f16's normal numbers the nearest may be low by much of itself, and the last code short by many
+ * scales: up, as for int8, of which docs/formats.md has what was measured. */
 static inline uint16_t aq_quant_scale(float step, enum aq_dtype t)
 {
     return t == AQ_Q4 && step >= AQ_QUANT_NEAREST_MIN ? aq_f16_from_f32(step) : aq_f16_up(step);

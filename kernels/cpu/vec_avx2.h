@@ -191,6 +191,11 @@ VEC_FN vec vec_nibble(vec_int a)
 {
     return _mm256_cvtepi32_ps(_mm256_and_si256(a, _mm256_set1_epi32(15)));
 }
+/* The lowest two bits: the permutation looks at them, and at one more that changes nothing. */
+VEC_FN vec vec_two_bits(vec_int a)
+{
+    return _mm256_permutevar8x32_ps(_mm256_setr_ps(0, 1, 2, 3, 0, 1, 2, 3), a);
+}
 /* The first n bytes, the other lanes 0. */
 VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
 {

@@ -193,6 +193,12 @@ VEC_FN vec vec_nibble(vec_int a)
     const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutexvar_ps(a, values);
 }
+/* The same of the lowest two bits. */
+VEC_FN vec vec_two_bits(vec_int a)
+{
+    const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3);
+    return _mm512_permutexvar_ps(a, values);
+}
 /* The first n bytes, the other lanes 0. */
 VEC_FN vec_int vec_load_u8(const uint8_t *p, uint32_t n)
 {

@@ -19,6 +19,7 @@ aq_product_fn aq_product_bf16_amx;
 aq_pack_panel_fn aq_pack_panel_ref;
 aq_pack_panel_fn aq_pack_panel_avx2;
 aq_pack_panel_fn aq_pack_panel_avx512;
+aq_kv_encode_fn aq_kv_encode_ref, aq_kv_encode_avx2, aq_kv_encode_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
 /* Versions of the kernels that every backend has; not each has one for every instruction set. */

@@ -67,6 +67,30 @@ class Generate(Rig):
             self.assertTrue(gone & set(g["tokens"]))
             self.assertFalse(gone & set(found[i]["tokens"]))
 
+    def test_tokens_in_kivi_depend_on_the_sequence_alone(self):
+        """Whatever block, tier and order the sequences have; and a resumed run asks for the same residual."""
+        want = golden(6)
+        self.write({"id": g["id"], "prompt": g["prompt"] * 12} for g in want)
+        words = ("--kv-format", "kivi2", "--kv-residual", "32", "--max-tokens", "50", "--ignore-eos",
+                 "--logprobs", "0")
+        self.generate(*words)
+        one = self.results()
+        said = self.generate(*words, "--overwrite", "--micro-batch", "2", "--micro-batches", "2",
+                             "--placement", "weights=0/100/0 kv=0/40/60 hidden=0/100/0", "--disk-dir",
+                             self.dir, "--disk-dir-any", "--threads", "1").stderr
+        self.assertIn(b"keys rounded to kivi2 by channel, values by token, the newest 32 tokens to f16", said)
+        self.assertEqual(self.results(), one)
+        self.generate(*words, "--overwrite", "--limit", "2")
+        refused = self.generate(*words[:2], *words[4:], status=1).stderr
+        self.assertIn(b"kv_residual", refused)
+        self.generate(*words)
+        self.assertEqual(self.results(), one)
+        self.generate("--kv-format", "f16", *words[4:], "--overwrite")
+        f16 = self.results()
+        self.assertNotEqual(f16, one)
+        self.generate("--kv-format", "kivi2", "--kv-residual", "224", *words[4:], "--overwrite")
+        self.assertEqual(self.results(), f16)  # nothing has left the residual
+
     def test_greedy_tokens_under_h2o_are_the_golden_ones(self):
         with open(os.path.join(MODEL, "golden", "h2o_greedy.json"), encoding="utf-8") as f:
             want = json.load(f)

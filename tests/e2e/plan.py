@@ -304,6 +304,23 @@ class Plan(Rig):
         self.assertFalse(any(w.startswith("lossy") for w in plain["warnings"]))
 
     @figures
+    def test_kivi_is_chosen_only_where_it_is_allowed_and_told(self):
+        words = ("--shape", "opt-13b", "--prompt-len", "1024", "--gen-len", "512", "--requests", "200",
+                 "--hardware", "epyc-zen5-2vcpu", "--host-memory", "64GiB")
+        plain, loose = self.plan(*words), self.plan(*words, "--allow", "kivi2,h2o=90%")
+        self.assertEqual((plain["plan"]["kv_format"], loose["plan"]["kv_format"]), ("f16", "kivi2"))
+        self.assertEqual(loose["plan"]["kv"], {"name": "full", "residual": 128, "residual_rule": "sliding"})
+        self.assertIn("lossy: keys and values rounded to kivi2", loose["warnings"])
+        self.assertGreater(loose["predicted"]["gen_tok_s"], plain["predicted"]["gen_tok_s"])
+        self.assertGreater(loose["plan"]["micro_batch"], 2 * plain["plan"]["micro_batch"])
+        # The newest 128 tokens, and up to 31 that wait to leave with others: five runs of 32.
+        seats, items = loose["plan"]["seats"], loose["memory"]["host"]["items"]
+        self.assertEqual(items["kv residual"], seats * 40 * 5 * 32 * 2 * 40 * 128 * 2)
+        self.assertLess(items["kv"], seats * 40 * (1536 - 128) * 40 * 128 * 2 * 3 / 8 * 1.05)
+        done = self.run_program([PROGRAM, "plan", *T4, "--kv-format", "kivi2"], status=1)
+        self.assertIn(b"where no device has memory of its own", done.stderr)
+
+    @figures
     def test_a_deadline_takes_the_least_lossy_that_meets_it(self):
         words = [*T4, "--requests", "200", "--allow", "kv-int8,int4"]
         fast = self.plan(*words)
@@ -502,6 +519,7 @@ class Plan(Rig):
                 ["--kv-policy", "adakv", "--kv-budget", "8", "--kv-floor", "25%", "--host-memory",
                  "256MiB"],
                 ["--weight-format", "int8", "--kv-format", "int8", "--micro-batch", "5"],
+                ["--kv-format", "kivi2", "--kv-residual", "32", "--host-memory", "256MiB"],
         ]):
             config = self.path(f"{i}.yaml")
             doc = self.tiny(*words, "--write-config", config)

@@ -11,7 +11,15 @@
 
 enum { LEN_MAX = KC_ATTN_LEN_MAX };
 
-static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
+static const enum aq_dtype kv_dtypes[] = {AQ_F32, AQ_F16,   AQ_BF16, AQ_Q8,
+                                          AQ_Q4,  AQ_KIVI4, AQ_KIVI2};
+
+/* How many of them: KIVI's blocks are for decode, and of the CPU. */
+static size_t dtypes_of(const struct kc *kc, bool prefill)
+{
+    bool kivi = !prefill && kc_new(kc)->kv_encode;
+    return AQ_ARRAY_LEN(kv_dtypes) - (kivi ? 0 : 2);
+}
 
 static const struct fills {
     enum kc_fill q, k, v;
@@ -59,9 +67,10 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
     double *out = scales->out + r * t->columns + q_head * a->head_dim;
     for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+        enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += b.share * b.p[j] * kc_attn_size_of(block, a, value_row, d);
+            out[d] += b.share * b.p[j] * kc_attn_size_of(block, dtype, a->head_dim, value_row, d);
     }
 }
 
@@ -231,6 +240,7 @@ static void check_cut(struct kc *kc, struct kc_attn_shape shape, bool prefill)
     run(kc, &t, &o, false, version(kc_new(kc), prefill), 0);
     t.a.window = 0;
     t.seq[0].block += blocks;
+    t.seq[0].coded -= (uint32_t)aq_min_u64(t.seq[0].coded, blocks);
     t.seq[0].len = &cut;
     run(kc, &t, &o, true, version(kc_new(kc), prefill), 0);
     expect_near(kc, &t, &o, false, 2);
@@ -264,7 +274,7 @@ static void check_windows(struct kc *kc, bool prefill)
                                       .head_dim = size->head_dim,
                                       .rows_max = prefill ? 90 : 4,
                                       .len_max = 150};
-        for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        for (size_t d = 0; d < dtypes_of(kc, prefill); d++) {
             if (!kc_begin(kc, slot, "attn_%s_in_window_%s_%s_x%u_d%u",
                           prefill ? "prefill" : "decode", kc_attn_window_names[i % KC_ATTN_WINDOWS],
                           aq_dtype_name(kv_dtypes[d]), size->q_per_kv, size->head_dim))
@@ -288,7 +298,7 @@ static void check_heads(struct kc *kc, bool prefill)
                                       .kv_heads = 2,
                                       .q_per_kv = kc_attn_groups[i % KC_ATTN_GROUPS],
                                       .head_dim = kc_attn_dims[i / KC_ATTN_GROUPS],
-                                      .kv_dtype = kv_dtypes[i % AQ_ARRAY_LEN(kv_dtypes)],
+                                      .kv_dtype = kv_dtypes[i % dtypes_of(kc, prefill)],
                                       .rows_max = prefill ? 20 : 2,
                                       .len_max = 130};
         if (!kc_begin(kc, slot, "attn_%s_heads_x%u_d%u", prefill ? "prefill" : "decode",
@@ -303,7 +313,7 @@ static void check_sizes(struct kc *kc, bool prefill, const struct size *size)
 {
     const char *name = prefill ? "attn_prefill" : "attn_decode";
     size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
-    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+    for (size_t d = 0; d < dtypes_of(kc, prefill); d++) {
         for (size_t f = 0; f < AQ_ARRAY_LEN(fills); f++) {
             /* Every fill at the first size, and one of them at each other. */
             if (size != sizes && f && f != (size_t)(size - sizes) % AQ_ARRAY_LEN(fills))
@@ -355,7 +365,7 @@ static void check_independence(struct kc *kc, bool prefill)
     const char *name = prefill ? "attn_prefill" : "attn_decode";
     size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
     for (size_t i = 0; i < AQ_ARRAY_LEN(parts); i++) {
-        for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+        for (size_t d = 0; d < dtypes_of(kc, prefill); d++) {
             if (!kc_begin(kc, slot, "%s_parts_%s_x%u_d%u", name, aq_dtype_name(kv_dtypes[d]),
                           parts[i].q_per_kv, parts[i].head_dim))
                 continue;
@@ -387,7 +397,7 @@ static void check(struct kc *kc)
         check_long(kc, prefill);
         check_independence(kc, prefill);
     }
-    for (size_t d = 0; d < AQ_ARRAY_LEN(kv_dtypes); d++) {
+    for (size_t d = 0; d < dtypes_of(kc, true); d++) {
         struct kc_attn_shape shape = {.seqs = 4,
                                       .kv_heads = 2,
                                       .q_per_kv = 2,
@@ -409,17 +419,20 @@ static const struct bench_shape {
     uint32_t seqs, len;
 } decode_shapes[] =
     {
-        {{32, 1, 64}, AQ_F16, 32, 512},  {{32, 1, 64}, AQ_F16, 32, 2048},
-        {{32, 1, 128}, AQ_F16, 32, 512}, {{32, 1, 128}, AQ_F16, 32, 2048},
-        {{32, 1, 64}, AQ_F16, 1, 512},   {{32, 1, 80}, AQ_F16, 32, 512},
-        {{32, 1, 64}, AQ_F32, 32, 512},  {{32, 1, 64}, AQ_BF16, 32, 512},
-        {{8, 4, 64}, AQ_F16, 32, 512},   {{4, 7, 64}, AQ_F16, 32, 512},
-        {{8, 8, 64}, AQ_F16, 32, 512},   {{4, 16, 64}, AQ_F16, 32, 512},
-        {{8, 4, 128}, AQ_F16, 32, 512},  {{4, 7, 128}, AQ_F16, 32, 512},
-        {{8, 8, 128}, AQ_F16, 32, 512},  {{4, 16, 128}, AQ_F16, 32, 512},
-        {{32, 1, 64}, AQ_Q8, 32, 2048},  {{32, 1, 128}, AQ_Q8, 32, 2048},
-        {{32, 1, 64}, AQ_Q4, 32, 2048},  {{32, 1, 128}, AQ_Q4, 32, 2048},
-        {{8, 4, 128}, AQ_Q8, 32, 512},   {{8, 4, 128}, AQ_Q4, 32, 512},
+        {{32, 1, 64}, AQ_F16, 32, 512},     {{32, 1, 64}, AQ_F16, 32, 2048},
+        {{32, 1, 128}, AQ_F16, 32, 512},    {{32, 1, 128}, AQ_F16, 32, 2048},
+        {{32, 1, 64}, AQ_F16, 1, 512},      {{32, 1, 80}, AQ_F16, 32, 512},
+        {{32, 1, 64}, AQ_F32, 32, 512},     {{32, 1, 64}, AQ_BF16, 32, 512},
+        {{8, 4, 64}, AQ_F16, 32, 512},      {{4, 7, 64}, AQ_F16, 32, 512},
+        {{8, 8, 64}, AQ_F16, 32, 512},      {{4, 16, 64}, AQ_F16, 32, 512},
+        {{8, 4, 128}, AQ_F16, 32, 512},     {{4, 7, 128}, AQ_F16, 32, 512},
+        {{8, 8, 128}, AQ_F16, 32, 512},     {{4, 16, 128}, AQ_F16, 32, 512},
+        {{32, 1, 64}, AQ_Q8, 32, 2048},     {{32, 1, 128}, AQ_Q8, 32, 2048},
+        {{32, 1, 64}, AQ_Q4, 32, 2048},     {{32, 1, 128}, AQ_Q4, 32, 2048},
+        {{8, 4, 128}, AQ_Q8, 32, 512},      {{8, 4, 128}, AQ_Q4, 32, 512},
+        {{32, 1, 128}, AQ_KIVI4, 32, 2048}, {{32, 1, 128}, AQ_KIVI2, 32, 2048},
+        {{8, 4, 128}, AQ_KIVI4, 32, 2048},  {{8, 4, 128}, AQ_KIVI2, 32, 2048},
+        {{32, 1, 64}, AQ_KIVI2, 32, 2048},
 },
   prefill_shapes[] = {
       {{32, 1, 64}, AQ_F16, 4, 128},   {{32, 1, 64}, AQ_F16, 1, 512},
@@ -526,6 +539,7 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
     for (uint32_t i = 0; i < s->seqs; i++)
         b->seq[i] = (struct aq_attn_seq){.block = b->block + i * blocks,
                                          .head_offset = head_bytes,
+                                         .coded = aq_dtype_is_kivi(s->kv_dtype) ? blocks : 0,
                                          .len = &b->len,
                                          .row = i * rows,
                                          .rows = rows,
@@ -584,6 +598,8 @@ static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t
                                    KC_SLOT(attn_decode), KC_SLOT(attn_stats)};
     for (size_t i = 0; i < count; i++) {
         const struct bench_shape *s = &shapes[i];
+        if (what == SCORED && aq_dtype_is_kivi(s->kv_dtype))
+            continue; /* no policy that keeps scores has them */
         if (kc_bench_begin(kc, slots[what], "attn_%s_%s_b%u_h%ux%u_d%u_s%u", names[what],
                            aq_dtype_name(s->kv_dtype), s->seqs, s->size.kv_heads, s->size.q_per_kv,
                            s->size.head_dim, s->len))

@@ -124,7 +124,7 @@ static double score_slack(const struct rig *x, const struct aq_attn_seq *s, uint
         double size = 0;
         for (uint32_t d = 0; d < a->head_dim; d++)
             size += fabs((double)q[d] * a->scale) *
-                    kc_attn_size_of(block, a, j % AQ_HEAD_BLOCK_SLOTS, d);
+                    kc_attn_size_of(block, a->kv_dtype, a->head_dim, j % AQ_HEAD_BLOCK_SLOTS, d);
         most = fmax(most, size);
     }
     return roundings * unit_of(a->kv_dtype) * most;
@@ -152,7 +152,8 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
-            out[d] += (value * b.p[j] + tiny) * kc_attn_size_of(block, a, value_row, d);
+            out[d] += (value * b.p[j] + tiny) *
+                      kc_attn_size_of(block, a->kv_dtype, a->head_dim, value_row, d);
         double p = b.p[j], border = x->rule.threshold / (double)(keys - b.first);
         double *score = x->score_scale + (size_t)(seq * a->kv_heads + head) * x->score.cols + j;
         switch (x->rule.stat) {

@@ -63,6 +63,16 @@ static uint32_t *shuffled(struct kc *kc, uint32_t count)
     return order;
 }
 
+/* Chooses how many blocks of a sequence are codes, as many for all heads. */
+static uint32_t draw_coded(struct kc *kc, const struct kc_attn_shape *shape,
+                           const struct aq_attn_seq *s)
+{
+    uint32_t whole = UINT32_MAX;
+    for (uint32_t h = 0; h < shape->kv_heads; h++)
+        whole = (uint32_t)aq_min_u64(whole, aq_attn_len(s, h) / AQ_HEAD_BLOCK_SLOTS);
+    return kc_below(kc, whole + 1);
+}
+
 /* Hands blocks out: pages of one block per head where the heads share a table. */
 static void place_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape,
                          uint32_t blocks, size_t block_bytes)
@@ -73,7 +83,11 @@ static void place_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_
     for (uint32_t i = 0; i < shape->seqs; i++) {
         struct aq_attn_seq *s = &t->seq[i];
         s->block = table + next;
-        s->head_offset = shape->ragged ? 0 : block_bytes;
+        s->head_offset = shape->ragged ? 0 : aq_kv_block_bytes(shape->kv_dtype, shape->head_dim);
+        if (aq_dtype_is_kivi(shape->kv_dtype)) {
+            s->plain_offset = shape->ragged ? 0 : block_bytes;
+            s->coded = draw_coded(kc, shape, s);
+        }
         uint32_t longest = 0;
         for (uint32_t h = 0; h < heads; h++)
             longest = (uint32_t)aq_max_u64(longest, aq_attn_len(s, h));
@@ -89,11 +103,20 @@ static void store_row(const struct kc_attn_shape *shape, uint8_t *block, uint32_
                       const char *from)
 {
     uint32_t dim = shape->head_dim;
-    if (aq_dtype_is_quantised(shape->kv_dtype))
-        aq_kv_store_row(block, shape->kv_dtype, dim, row, (const float *)(const void *)from);
+    enum aq_dtype dtype = aq_dtype_is_kivi(shape->kv_dtype) ? AQ_F16 : shape->kv_dtype;
+    if (aq_dtype_is_quantised(dtype))
+        aq_kv_store_row(block, dtype, dim, row, (const float *)(const void *)from);
     else
-        memcpy(aq_kv_row(block, shape->kv_dtype, dim, row), from,
-               aq_kv_row_bytes(shape->kv_dtype, dim));
+        memcpy(aq_kv_row(block, dtype, dim, row), from, aq_kv_row_bytes(dtype, dim));
+}
+
+/* The codes of a block of f16. */
+static void encode(struct kc *kc, const struct kc_attn_shape *shape, uint8_t *to,
+                   const uint8_t *from)
+{
+    struct aq_kv_encode run = {from, to};
+    kc_ref(kc)->kv_encode(kc_exec(kc, 0),
+                          &(struct aq_kv_encodes){&run, 1, shape->kv_dtype, 1, shape->head_dim});
 }
 
 static void fill_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape)
@@ -107,16 +130,22 @@ static void fill_blocks(struct kc *kc, struct kc_attn *t, const struct kc_attn_s
     }
     const char *k = kc_in(kc, source, shape->k, keys, shape->head_dim, shape->head_dim);
     const char *v = kc_in(kc, source, shape->v, keys, shape->head_dim, shape->head_dim);
+    uint8_t *plain = kc_bytes(kc, aq_kv_block_bytes(AQ_F16, shape->head_dim));
     memset(t->pool, 0xff, t->pool_bytes); /* NaN in every dtype, also as scales */
     for (uint32_t i = 0; i < shape->seqs; i++) {
         for (uint32_t h = 0; h < shape->kv_heads; h++) {
             for (uint32_t j = 0; j < aq_attn_len(&t->seq[i], h); j++) {
                 uint8_t *block = aq_attn_block(&t->seq[i], h, j / AQ_HEAD_BLOCK_SLOTS);
                 uint32_t slot = j % AQ_HEAD_BLOCK_SLOTS;
-                store_row(shape, block, slot, k);
-                store_row(shape, block, AQ_HEAD_BLOCK_SLOTS + slot, v);
+                bool coded =
+                    aq_dtype_is_kivi(shape->kv_dtype) && j / AQ_HEAD_BLOCK_SLOTS < t->seq[i].coded;
+                uint8_t *to = coded ? plain : block;
+                store_row(shape, to, slot, k);
+                store_row(shape, to, AQ_HEAD_BLOCK_SLOTS + slot, v);
                 k += row_bytes;
                 v += row_bytes;
+                if (coded && slot + 1 == AQ_HEAD_BLOCK_SLOTS)
+                    encode(kc, shape, block, plain);
             }
         }
     }
@@ -127,7 +156,10 @@ void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *
     assert(shape->seqs <= KC_ATTN_SEQS_MAX && shape->len_max >= shape->rows_max);
     *t = (struct kc_attn){0};
     uint32_t blocks = draw_seqs(kc, t, shape);
+    bool kivi = aq_dtype_is_kivi(shape->kv_dtype);
     size_t block_bytes = aq_kv_block_bytes(shape->kv_dtype, shape->head_dim);
+    if (kivi) /* for either */
+        block_bytes = aq_max_u64(block_bytes, aq_kv_block_bytes(AQ_F16, shape->head_dim));
     t->pool_bytes = blocks * block_bytes;
     t->pool = kc_bytes(kc, t->pool_bytes);
     place_blocks(kc, t, shape, blocks, block_bytes);
@@ -163,17 +195,20 @@ void kc_attn_set_window(struct kc_attn *t, uint32_t number)
 void kc_attn_spoil(struct kc_attn *t)
 {
     const struct aq_attn *a = &t->a;
-    size_t row_bytes = aq_kv_row_bytes(a->kv_dtype, a->head_dim);
     for (uint32_t i = 0; i < a->seq_count * a->kv_heads; i++) {
         const struct aq_attn_seq *s = &t->seq[i / a->kv_heads];
         uint32_t head = i % a->kv_heads;
         uint32_t seen = aq_attn_visible(aq_attn_len(s, head), s->rows, 0);
         for (uint32_t j = 0; j < aq_attn_first(a->window, seen); j++) {
             uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+            enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
+            if (aq_dtype_is_kivi(dtype))
+                break; /* tokens share what a block has */
             for (uint32_t row = j % AQ_HEAD_BLOCK_SLOTS; row < AQ_KV_ROWS;
                  row += AQ_HEAD_BLOCK_SLOTS) {
-                memset(aq_kv_row(block, a->kv_dtype, a->head_dim, row), 0xff, row_bytes);
-                if (aq_dtype_is_quantised(a->kv_dtype))
+                memset(aq_kv_row(block, dtype, a->head_dim, row), 0xff,
+                       aq_kv_row_bytes(dtype, a->head_dim));
+                if (aq_dtype_is_quantised(dtype))
                     aq_kv_quant_set(block, row, (struct aq_quant){0xffff, 0xffff});
             }
         }
@@ -186,12 +221,14 @@ static double roundings(uint32_t n, bool alike)
     return alike || steps > n ? n + 2.0 : steps;
 }
 
-double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d)
+double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,
+                       uint32_t d)
 {
-    if (!aq_dtype_is_quantised(a->kv_dtype))
-        return fabs((double)aq_kv_load(block, a->kv_dtype, a->head_dim, row, d));
-    struct aq_quant q = aq_kv_quant(block, row);
-    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, a->kv_dtype, a->head_dim, row, d) +
+    if (aq_dtype_is_float(dtype))
+        return fabs((double)aq_kv_load(block, dtype, dim, row, d));
+    struct aq_quant q =
+        aq_dtype_is_kivi(dtype) ? aq_kivi_quant(block, dim, row, d) : aq_kv_quant(block, row);
+    return (double)aq_f32_from_f16(q.scale) * aq_kv_code(block, dtype, dim, row, d) +
            fabs((double)aq_f32_from_f16(q.minimum));
 }
 
@@ -205,12 +242,13 @@ void kc_attn_bound(struct kc_attn_bound *b, const struct kc_attn *t, const struc
         b->p[j] = 0;
     for (uint32_t j = b->first; j < keys; j++) {
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
+        enum aq_dtype dtype = aq_attn_block_dtype(a, s, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t key_row = j % AQ_HEAD_BLOCK_SLOTS;
         double dot = 0, size = 0;
         for (uint32_t d = 0; d < a->head_dim; d++) {
             double x = (double)q[d] * a->scale;
-            dot += x * aq_kv_load(block, a->kv_dtype, a->head_dim, key_row, d);
-            size += fabs(x) * kc_attn_size_of(block, a, key_row, d);
+            dot += x * aq_kv_load(block, dtype, a->head_dim, key_row, d);
+            size += fabs(x) * kc_attn_size_of(block, dtype, a->head_dim, key_row, d);
         }
         b->p[j] = dot;
         max = fmax(max, dot);

@@ -25,7 +25,8 @@ struct kc_attn {
     size_t pool_bytes;
 };
 
-/* Blocks are filled up to each head's length and are NaN past it. */
+/* Blocks are filled up to each head's length and are NaN past it.  Of KIVI's formats a random
+ * number of leading blocks are codes. */
 void kc_attn_make(struct kc *kc, struct kc_attn *t, const struct kc_attn_shape *shape);
 
 /* Head sizes and query heads of a KV head that models have; cases take all pairs of them. */
@@ -40,8 +41,9 @@ void kc_attn_set_window(struct kc_attn *t, uint32_t number);
 /* Makes NaN of the slots that no query sees: those in front of the first one's window. */
 void kc_attn_spoil(struct kc_attn *t);
 
-/* How large the terms of an element are. */
-double kc_attn_size_of(const uint8_t *block, const struct aq_attn *a, uint32_t row, uint32_t d);
+/* How large the terms of an element of a block in this format are. */
+double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,
+                       uint32_t d);
 
 /* A query's weights in f64, and how far rounding may move its output, as a share of the sum of
  * p |V|.  A score is off by the roundings of its dot product (`steps` of 2^-24 of the sum of

@@ -147,6 +147,8 @@ void *kc_bytes(struct kc *kc, size_t bytes)
 
 enum aq_dtype kc_source(enum aq_dtype dtype)
 {
+    if (aq_dtype_is_kivi(dtype))
+        return AQ_F16; /* what blocks are encoded from */
     return aq_dtype_is_quantised(dtype) ? AQ_F32 : dtype;
 }
 

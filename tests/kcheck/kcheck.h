@@ -82,7 +82,8 @@ void *kc_bytes(struct kc *kc, size_t bytes);
  * reference. */
 void *kc_panels(struct kc *kc, const void *w, enum aq_dtype w_dtype, enum aq_dtype dtype,
                 uint32_t rows, uint32_t k);
-/* What a matrix to be packed in dtype is drawn in: dtype itself, f32 for a quantised one. */
+/* What a matrix to be packed in dtype is drawn in: dtype itself, f32 for a quantised one, f16 for
+ * KIVI's. */
 enum aq_dtype kc_source(enum aq_dtype dtype);
 /* Random integer in [0, n). */
 uint32_t kc_below(struct kc *kc, uint32_t n);

@@ -99,6 +99,14 @@ static void apply_heads(const struct ref_run *r, const struct ref_norm *norm, ui
     }
 }
 
+double ref_round_f16(double x)
+{
+    int exponent;
+    frexp(x, &exponent);
+    double step = ldexp(1, (exponent < -13 ? -13 : exponent) - 11);
+    return nearbyint(x / step) * step;
+}
+
 /* q (scaled) of a row at position t, and its k and v into the heads. */
 static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32_t t, double *q,
                       double *work)
@@ -119,6 +127,10 @@ static void apply_qkv(struct ref_run *r, uint32_t layer, const double *x, uint32
         struct ref_head *h = ref_head(r, layer, a);
         memcpy(h->k + (size_t)t * d, k + a * d, d * sizeof(*k));
         memcpy(h->v + (size_t)t * d, v + a * d, d * sizeof(*v));
+        for (uint32_t i = 0; i < d && m->kv_f16; i++) {
+            h->k[(size_t)t * d + i] = ref_round_f16(h->k[(size_t)t * d + i]);
+            h->v[(size_t)t * d + i] = ref_round_f16(h->v[(size_t)t * d + i]);
+        }
     }
 }
 

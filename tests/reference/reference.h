@@ -121,6 +121,7 @@ struct ref_model {
     double eps, scale;  /* what q . k is multiplied by */
     struct ref_rotary rotary;
     enum ref_mistake mistake;
+    bool kv_f16; /* keys and values are rounded to f16 as they are made */
     double (*activation)(double);
     float *tokens, *positions; /* [vocab][hidden], [context + 2][hidden] or NULL */
     struct ref_layer *layer;
@@ -167,6 +168,9 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
 /* ln softmax(logits)[id]; the index of the largest, the lowest of equals. */
 double ref_logprob(const double *logits, uint32_t vocab, uint32_t id);
 uint32_t ref_argmax(const double *logits, uint32_t vocab);
+
+/* The nearest f16, the even one of two; x is within f16's range. */
+double ref_round_f16(double x);
 
 static inline struct ref_head *ref_head(const struct ref_run *r, uint32_t layer, uint32_t head)
 {

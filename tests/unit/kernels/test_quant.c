@@ -2,7 +2,9 @@
  * The definition of int8 and int4 (kernels/cpu/quant.h), and that panels keep to it. */
 #include "kernels/cpu/quant.h"
 
+#include "base/kv_block.h"
 #include "base/prng.h"
+#include "base/threads.h"
 #include "kernels/kernels.h"
 #include "tests/test.h"
 
@@ -205,6 +207,106 @@ static void sizes_are_those_of_the_formats(void **state)
     }
 }
 
+/* The quantiser of KIVI's program (quant/new_pack.py: quant_and_pack_kcache and _vcache),
+ * literally: the group's minimum and a scale of its range; codes rounded after they are clamped. */
+static float literal_scale(const float *v, uint32_t n, float codes, float *ret_minimum)
+{
+    float lo = v[0], hi = v[0];
+    for (uint32_t i = 1; i < n; i++) {
+        lo = fminf(lo, v[i]);
+        hi = fmaxf(hi, v[i]);
+    }
+    *ret_minimum = lo;
+    return (hi - lo) / codes;
+}
+
+/* Of values in f16, the group with this scale and minimum and codes from code(i) on. */
+static void expect_literal_group(const float *v, uint32_t n, float codes, struct aq_quant q,
+                                 const uint32_t *code)
+{
+    float minimum, scale = literal_scale(v, n, codes, &minimum);
+    float ours = aq_f32_from_f16(q.scale);
+    assert_true(aq_f32_from_f16(q.minimum) == minimum);
+    assert_true(q.scale == aq_f16_up(scale)); /* less than one ulp above the literal one */
+    for (uint32_t i = 0; i < n; i++) {
+        float x = ours > 0 ? (v[i] - minimum) / ours : 0;
+        assert_true(x >= 0 && rintf(x) <= codes); /* clamping never bites */
+        assert_true((float)code[i] == rintf(fminf(fmaxf(x, 0), codes)));
+    }
+}
+
+static void expect_literal_block(enum aq_dtype t, uint32_t dim, const uint16_t *rows,
+                                 const uint8_t *block)
+{
+    float codes = t == AQ_KIVI2 ? 3 : 15, v[32];
+    uint32_t bits = t == AQ_KIVI2 ? 2 : 4, units = (dim * bits + 7) / 8, code[32];
+    uint32_t groups = (dim + 31) / 32;
+    const uint16_t *keys = (const uint16_t *)(const void *)block;
+    const uint16_t *values = keys + (dim + 15) / 16 * 32;
+    const uint8_t *k = (const uint8_t *)(values + 2 * groups * 32), *w = k + 32 * units;
+    for (uint32_t d = 0; d < dim; d++) {
+        for (uint32_t slot = 0; slot < 32; slot++) {
+            v[slot] = aq_f32_from_f16(rows[slot * dim + d]);
+            code[slot] = k[slot * units + d % units] >> (d / units * bits) & ((1u << bits) - 1);
+        }
+        expect_literal_group(v, 32, codes, (struct aq_quant){keys[d], keys[dim + d]}, code);
+    }
+    for (uint32_t slot = 0; slot < 32; slot++) {
+        for (uint32_t g = 0; g < groups; g++) {
+            uint32_t n = dim - 32 * g < 32 ? dim - 32 * g : 32;
+            for (uint32_t i = 0; i < n; i++) {
+                uint32_t d = 32 * g + i;
+                v[i] = aq_f32_from_f16(rows[(32 + slot) * dim + d]);
+                code[i] = w[slot * units + d % units] >> (d / units * bits) & ((1u << bits) - 1);
+            }
+            expect_literal_group(
+                v, n, codes,
+                (struct aq_quant){values[g * 32 + slot], values[(groups + g) * 32 + slot]}, code);
+        }
+    }
+}
+
+static void a_block_of_kivi_is_the_literal_loop(void **state)
+{
+    static const uint32_t dims[] = {128, 64, 80, 7, 33};
+    struct aq_kernels kernels;
+    struct aq_pool *pool;
+    struct aq_exec *ex;
+    static uint8_t scratch[4096] __attribute__((aligned(64)));
+    struct aq_err err = {0};
+    aq_kernels_cpu(&kernels, 0);
+    assert_int_equal(aq_pool_open(&pool, 1, &err), 0);
+    assert_int_equal(aq_exec_open(&ex, pool, scratch, sizeof(scratch), &err), 0);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(dims); i++) {
+        for (int t = AQ_KIVI4; t <= AQ_KIVI2; t++) {
+            uint32_t dim = dims[i];
+            uint16_t *rows = calloc(64u * dim, sizeof(*rows));
+            uint8_t *block = malloc(aq_kv_block_bytes((enum aq_dtype)t, dim));
+            for (uint32_t n = 0; n < 64 * dim; n++) /* channels of other sizes; one is constant */
+                rows[n] = aq_f16_from_f32(
+                    n % dim == 3 ? 1.25f : aq_prng_normal(9, dim, n) * (float)(1 + n % 5 * 7));
+            struct aq_kv_encode run = {(const uint8_t *)rows, block};
+            kernels.kv_encode(ex, &(struct aq_kv_encodes){&run, 1, (enum aq_dtype)t, 1, dim});
+            expect_literal_block((enum aq_dtype)t, dim, rows, block);
+            free(block);
+            free(rows);
+        }
+    }
+    aq_exec_close(ex);
+    aq_pool_close(pool);
+}
+
+static void kivi_takes_the_bits_that_it_says(void **state)
+{
+    /* 32 tokens of a head of 128: 5 and 3 bits for each number. */
+    assert_int_equal(aq_kv_block_bytes(AQ_KIVI4, 128) * 8, 5 * 2 * 32 * 128);
+    assert_int_equal(aq_kv_block_bytes(AQ_KIVI2, 128) * 8, 3 * 2 * 32 * 128);
+    for (uint32_t dim = 1; dim < 300; dim++) {
+        assert_int_equal(aq_kv_block_bytes(AQ_KIVI4, dim) % 64, 0);
+        assert_int_equal(aq_kv_block_bytes(AQ_KIVI2, dim) % 64, 0);
+    }
+}
+
 static void formats_have_names_that_are_not_those_of_file_types(void **state)
 {
     enum aq_dtype t;
@@ -228,6 +330,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_f16_cannot_reach_is_nan_throughout),
     cmocka_unit_test(a_panel_holds_the_code_of_each_element),
     cmocka_unit_test(sizes_are_those_of_the_formats),
+    cmocka_unit_test(a_block_of_kivi_is_the_literal_loop),
+    cmocka_unit_test(kivi_takes_the_bits_that_it_says),
     cmocka_unit_test(formats_have_names_that_are_not_those_of_file_types),
 };
 

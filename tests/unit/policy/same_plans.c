@@ -16,8 +16,8 @@ static bool same_parts(const struct aq_plan *a, const struct aq_plan *b)
 
 static bool same_kinds(const struct aq_plan *a, const struct aq_plan *b)
 {
-    bool same = SAME(kinds.count) && SAME(kinds.layers) && SAME(kinds.slots) && SAME(kinds.runs) &&
-                SAME(kinds.of);
+    bool same = SAME(kinds.count) && SAME(kinds.unpaged) && SAME(kinds.layers) &&
+                SAME(kinds.slots) && SAME(kinds.runs) && SAME(kinds.of);
     for (uint32_t i = 0; same && i < a->kinds.count; i++)
         same = SAME(kinds.kind[i].layer) && SAME(kinds.kind[i].layers) && SAME(kinds.kind[i].own) &&
                SAME(kinds.kind[i].window) && SAME(kinds.kind[i].slots) && SAME(kinds.kind[i].runs);

@@ -603,6 +603,40 @@ static void budgets_of_prompts_leave_the_new_tokens_out(void **state)
     (void)state;
 }
 
+/* ---- the residual of KIVI's formats ---- */
+
+/* Slots come one by one; 32 of them are encoded as the rules say.  A prompt is as if it had come
+ * one by one, but that `flush` of the authors' program encodes what fills a residual at once: the
+ * same before the next row. */
+static void a_residual_is_what_is_left_of_slots_that_come_one_by_one(void **state)
+{
+    for (uint32_t tokens = 32; tokens <= 160; tokens += 32) {
+        for (int flush = 0; flush < 2; flush++) {
+            struct aq_kv_residual r = {tokens, flush};
+            uint32_t coded = 0, plain = 0;
+            assert_int_equal(aq_kv_residual_coded(&r, 0), 0);
+            for (uint32_t held = 1; held < 1000; held++) {
+                if (flush && plain == tokens) {
+                    coded += tokens / 32;
+                    plain = 0;
+                }
+                plain++;
+                assert_in_range(plain, 1, 32 * aq_kv_residual_runs(&r)); /* there is room */
+                if (!flush && plain == tokens + 32) {
+                    coded++;
+                    plain -= 32;
+                }
+                assert_int_equal(aq_kv_residual_coded(&r, held), coded);
+                assert_int_equal(32 * coded + plain, held);
+                uint32_t unpaged = aq_kv_residual_unpaged(&r);
+                assert_true(coded <= aq_div_up(held > unpaged ? held - unpaged : 0, 32));
+                assert_true(plain <= tokens + 31 && (flush || held < tokens || plain >= tokens));
+            }
+        }
+    }
+    (void)state;
+}
+
 /* ---- what does not go together ---- */
 
 static void refused(struct aq_kv_options o, const char *with)
@@ -769,6 +803,7 @@ static void the_text_says_what_was_resolved(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(flexgen_keeps_what_its_loop_keeps),
+    cmocka_unit_test(a_residual_is_what_is_left_of_slots_that_come_one_by_one),
     cmocka_unit_test(hf_keeps_what_its_loop_keeps),
     cmocka_unit_test(h2o_keeps_heavy_and_recent),
     cmocka_unit_test(a_window_is_the_first_and_the_newest),

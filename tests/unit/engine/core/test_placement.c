@@ -167,7 +167,27 @@ static void check_program(const struct aq_engine *e, const struct drawn *d)
         fail_msg("%s: %s", d->text, err.text);
 }
 
-static void run_draw(uint64_t number)
+/* One of KIVI's formats, with a policy that gives up no key after the prompt, and no device. */
+static void draw_kivi(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.policy = "full"},
+        {.policy = "full"},
+        {.policy = "snapkv", .budget = {.unit = AQ_KV_SLOTS, .slots = 60}},
+        {.policy = "keydiff", .budget = {.unit = AQ_KV_SHARE, .share = 0.5}},
+    };
+    uint64_t which = aq_prng_below(rig.seed, number, 4000, AQ_ARRAY_LEN(policies));
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
+    d->opts.kv.residual = (struct aq_kv_residual){
+        .tokens = 32 * (1 + (uint32_t)aq_prng_below(rig.seed, number, 4001, 2)),
+        .flush = aq_prng_below(rig.seed, number, 4002, 2)};
+    d->opts.kv_format = aq_prng_below(rig.seed, number, 4003, 2) ? AQ_KIVI2 : AQ_KIVI4;
+    d->opts.emulate_device = 0;
+    d->opts.host_products = (struct aq_host_products_choice){0};
+    d->opts.emulate_link = (struct aq_link_choice){0};
+}
+
+static void run_draw(uint64_t number, bool kivi)
 {
     rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
     struct drawn d = {.opts = {.model_dir = rig.model[rig.now]}};
@@ -177,6 +197,10 @@ static void run_draw(uint64_t number)
     drawn_formats(&d.opts, rig.seed, number);
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
     drawn_plan(&d, rig.seed, number, &rig.place);
+    if (kivi) {
+        draw_kivi(&d, number);
+        policy = DRAWN_KV - 1;
+    }
     snprintf(running, sizeof(running),
              "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: model %u, %s\n",
              (unsigned long long)rig.seed, (unsigned long long)number, rig.now, d.text);
@@ -229,7 +253,7 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     print_message("AQ_PLACEMENT_SEED=%llu, draws %llu to %llu\n", (unsigned long long)rig.seed,
                   (unsigned long long)first, (unsigned long long)(first + draws));
     for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i);
+        run_draw(first + i, false);
     print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
@@ -244,8 +268,24 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
         assert_true(8 * rig.lanes[l] >= draws);
 }
 
+static void neither_do_they_where_keys_are_kivi_s_codes(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, true);
+    print_message("%u of %u ran, %u wrote to disk\n", rig.ran, (unsigned)draws,
+                  rig.lanes[AQ_LANE_DISK_WRITE]);
+    assert_true(draws < 30 ||
+                (3 * rig.ran >= 2 * draws && 8 * rig.lanes[AQ_LANE_DISK_WRITE] >= draws));
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_where_things_live),
+    cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
 };
 
 int main(void)

@@ -431,6 +431,52 @@ static void kv_options_make_a_policy(void **state)
                 "adakv: heavy 16, recent 112, floor 3");
 }
 
+static void kivi_has_a_residual_and_needs_keys_that_stay(void **state)
+{
+    static const char *const refused[][2] = {
+        {"--kv-format|kivi2|--kv-policy|h2o|--kv-budget|20%", "a key cannot leave its group of 32"},
+        {"--kv-format|kivi4|--kv-policy|window|--kv-budget|64",
+         "--kv-format int4 keeps keys apart"},
+        {"--kv-format|kivi4|--kv-policy|adakv|--kv-budget|64",
+         "all heads of a layer have one residual"},
+        {"--kv-format|kivi4|--kv-policy|tova|--kv-budget|64", "gives up keys after the prompt"},
+        {"--kv-format|kivi2|--emulate-device|1GiB", "where no device has memory of its own"},
+        {"--kv-format|int4|--kv-residual|64", "expected --kv-format kivi4 or kivi2 beside it"},
+        {"--kv-residual-rule|flush", "found auto"},
+        {"--kv-format|kivi2|--kv-residual|33", "such as 64"},
+    };
+    static const struct {
+        const char *line;
+        uint32_t tokens;
+        bool flush;
+    } taken[] = {
+        {"", 0, false},
+        {"|--kv-format|int4", 0, false},
+        {"|--kv-format|kivi2", 128, false},
+        {"|--kv-format|kivi4|--kv-residual|32|--kv-residual-rule|flush", 32, true},
+        {"|--kv-format|kivi2|--kv-policy|snapkv|--kv-budget|10%", 128, false},
+        {"|--kv-format|kivi2|--kv-policy|knorm|--kv-budget|64|--kv-residual|256", 256, false},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
+        char line[160];
+        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|%s", refused[i][0]);
+        refuse_together("generate", line, refused[i][1]);
+    }
+    for (size_t i = 0; i < AQ_ARRAY_LEN(taken); i++) {
+        char line[160];
+        struct aq_kv_policy p;
+        struct aq_err err = {0};
+        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b%s", taken[i].line);
+        struct aq_options *o = parse("generate", line);
+        if (aq_options_check(o, &err) < 0 || aq_options_kv_policy(&p, o, &err) < 0)
+            fail_msg("%s: %s", line, err.text);
+        assert_int_equal(p.residual.tokens, taken[i].tokens);
+        assert_int_equal(p.residual.flush, taken[i].flush);
+        aq_options_close(o);
+    }
+    (void)state;
+}
+
 static void kv_options_that_contradict_each_other_are_refused(void **state)
 {
 #define RUN "-m|x|-i|a|-o|b|"
@@ -838,6 +884,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_commands_name_the_nearest_one),
     cmocka_unit_test(a_link_without_its_device_is_refused),
     cmocka_unit_test(kv_options_make_a_policy),
+    cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),
     cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),
     cmocka_unit_test(commands_name_what_they_miss),
     cmocka_unit_test(options_that_exclude_each_other_are_named),
