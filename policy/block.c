@@ -332,7 +332,10 @@ void aq_block_close(struct aq_block *b)
 static void shape_for(struct aq_block_shape *s, struct aq_kv_kinds *kinds,
                       const struct aq_block_inputs *in, uint32_t seats_per_batch)
 {
-    aq_kv_kinds_of(kinds, &in->kv, in->steps, in->prompt_max, in->total_max, in->new_max);
+    struct aq_kv_lengths lengths = {in->prompt_max, in->total_max, in->new_max, 0};
+    if (in->sequences && in->prompt_sum == in->sequences * in->prompt_max)
+        lengths.prompt_min = in->prompt_max;
+    aq_kv_kinds_of(kinds, &in->kv, in->steps, &lengths);
     *s = (struct aq_block_shape){
         .micro_batch = seats_per_batch,
         .micro_batches = in->micro_batches ? in->micro_batches : 1,

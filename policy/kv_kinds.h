@@ -30,12 +30,9 @@ struct aq_kv_kinds {
     struct aq_kv_kind kind[AQ_KV_KINDS_MAX];
 };
 
-/* The kinds of a model's layers under the user's policy, in a workload whose prompts have at most
- * prompt_max tokens, whose sequences at most total_max, and that generates at most new_max tokens
- * for any (0: unknown). */
+/* The kinds of a model's layers under the user's policy, in a workload of these lengths. */
 void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
-                    const struct aq_model_steps *m, uint32_t prompt_max, uint32_t total_max,
-                    uint32_t new_max);
+                    const struct aq_model_steps *m, const struct aq_kv_lengths *lengths);
 
 static inline const struct aq_kv_kind *aq_kv_kinds_at(const struct aq_kv_kinds *kinds,
                                                       uint32_t layer)
@@ -56,5 +53,9 @@ uint64_t aq_kv_kinds_runs(const struct aq_kv_kinds *kinds);
 /* "18 of 36 layers keep their own window of 4096", for messages; false and the empty text where no
  * layer has a window. */
 bool aq_kv_windows_text(char *dst, size_t dst_bytes, const struct aq_model_steps *m);
+/* "4 layers hold at most 30 to 120 slots, 75.0 on average: 1.2 MiB a sequence" (all layers, the
+ * longest sequence), for messages; false and the empty text where all layers hold as many. */
+bool aq_kv_layers_differ_text(char *dst, size_t dst_bytes, const struct aq_kv_kinds *kinds,
+                              uint64_t run_bytes);
 
 #endif

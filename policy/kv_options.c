@@ -298,7 +298,7 @@ static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
     struct aq_kv_score *s = &p->prompt;
     const char *option = h2o_option(o);
     if (option)
-        return refuse(reterr, "snapkv", option,
+        return refuse(reterr, p->desc->name, option,
                       "it chooses once, at the prompt's end, and keeps the tokens that chose "
                       "(--kv-observe)");
     if (o->observe_given)
@@ -320,7 +320,7 @@ static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
                         "--kv-group max: the largest of each query, which is before pooling; "
                         "expected --kv-pool-order group-first, --kv-pool none, or --kv-group "
                         "max-of-sums");
-    int rc = need_budget("snapkv", o, reterr);
+    int rc = need_budget(p->desc->name, o, reterr);
     return rc < 0 ? rc : check_grow_sinks(p, reterr);
 }
 
@@ -372,6 +372,20 @@ static int check_prompt_options(const struct aq_kv_policy_desc *desc, const stru
             "most %d, found %u",
             AQ_KV_POOL_MAX_WIDTH, o->pool_width);
     return 0;
+}
+
+static int check_layers(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    if (p->layers == AQ_KV_LAYERS_UNIFORM)
+        return 0;
+    if (!aq_kv_policy_grows(p))
+        return refuse(reterr, p->desc->name, "--kv-layers",
+                      "only a budget that a prompt is cut to once can differ by layer: --kv-policy "
+                      "pyramidkv, snapkv, knorm or keydiff");
+    return p->beta ? 0
+                   : aq_error(reterr, -EINVAL,
+                              "--kv-layers: expected a number from 1 on behind the colon, such as "
+                              "pyramid:20");
 }
 
 /* The variants restate other programs, so they take no further options. */
@@ -452,14 +466,14 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
         resolve_full,  resolve_h2o,    resolve_flexgen, resolve_hf,   resolve_window, resolve_heavy,
-        resolve_adakv, resolve_snapkv, resolve_tova,    resolve_keys, resolve_keys,
+        resolve_adakv, resolve_snapkv, resolve_snapkv,  resolve_tova, resolve_keys,   resolve_keys,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
     if (!desc)
         return aq_error(reterr, -EINVAL,
                         "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
-                        "adakv, snapkv, tova, knorm or keydiff, found '%s'",
+                        "adakv, snapkv, pyramidkv, tova, knorm or keydiff, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -470,6 +484,8 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         .grace = o->grace,
         .prompt = score_of(&desc->prompt, o),
         .decode = score_of(&desc->decode, o),
+        .layers = o->layers_given ? o->layers : desc->layers,
+        .beta = o->layers_given ? o->beta : desc->beta,
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
@@ -477,6 +493,7 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         rc = refuse(reterr, desc->name, "--kv-floor",
                     "heads do not share their slots; --kv-policy adakv lets them");
     rc = rc < 0 ? rc : check_prompt_options(desc, o, reterr);
+    rc = rc < 0 ? rc : check_layers(&p, reterr);
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
     if (rc == 0)
         *ret = p;
@@ -542,7 +559,20 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
                                  p->prompt.pool && !p->prompt.pool_first ? " group-first" : "");
     }
     if (p->prompt.group != row->group && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->prompt.group));
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", group %s",
+                                 aq_kv_group_name(p->prompt.group));
+    if ((p->layers || aq_kv_policy_desc(p)->layers) && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, ", layers %s", aq_kv_layers_text(text, p));
+    return dst;
+}
+
+const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p)
+{
+    if (p->layers == AQ_KV_LAYERS_UNIFORM)
+        snprintf(dst, 32, "uniform");
+    else
+        snprintf(dst, 32, "%s:%u", p->layers == AQ_KV_LAYERS_PYRAMID ? "pyramid" : "rising",
+                 p->beta);
     return dst;
 }
 

@@ -142,13 +142,18 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
     };
 }
 
+/* The budget of a prompt, where new tokens come on top. */
+static uint32_t budget_of(const struct aq_kv_policy *p, uint32_t prompt)
+{
+    return (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
+}
+
 /* The prompt is cut, to a budget of which a share is of the prompt alone; then each new token has a
  * slot, and one is left: nothing is ever given up. */
 static void limits_grow(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                         uint32_t max_new)
 {
-    uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
-    uint32_t window = least(p->prompt.rows, budget);
+    uint32_t budget = budget_of(p, prompt), window = least(p->prompt.rows, budget);
     uint32_t slots = least(least(prompt, budget) + aq_max_u64(1, max_new), INT32_MAX);
     *ret = (struct aq_kv_limits){
         .slots = slots,
@@ -214,6 +219,11 @@ static const struct aq_kv_policy_desc policies[] = {
      .heads = AQ_KV_HEADS_SHARED,
      .limits = limits_adakv},
     {.name = "snapkv", .prompt = BY_LAST_QUERIES, .limits = limits_grow},
+    {.name = "pyramidkv",
+     .prompt = BY_LAST_QUERIES,
+     .layers = AQ_KV_LAYERS_PYRAMID,
+     .beta = 20,
+     .limits = limits_grow},
     {.name = "tova", .prompt = BY_LAST_QUERY(1), .decode = BY_LAST_QUERY(0), .limits = limits_tova},
     {.name = "knorm", .prompt = {.source = AQ_KV_SOURCE_KEY_NORM}, .limits = limits_grow},
     {.name = "keydiff", .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF}, .limits = limits_grow},
@@ -249,11 +259,113 @@ struct aq_kv_policy aq_kv_policy_window(uint32_t slots)
     };
 }
 
+/* ---- layers that differ ------------------------------------------------------------------ */
+
+/* A prompt's slots by layer: `first` of the layer that has most, and each `step` less than the one
+ * before it. */
+struct slope {
+    uint32_t first, step;
+};
+
+/* As kv_policy.h has it; `window` of the budget's slots are the same in every layer: one at least,
+ * so that no layer is left without any. */
+static struct slope slope_of(uint32_t budget, uint32_t window, uint32_t beta, uint32_t prompt,
+                             uint32_t layers)
+{
+    window = window ? window : 1;
+    uint64_t rest = budget - window, low = rest / beta, high = 2 * rest - low;
+    if (prompt <= budget)
+        return (struct slope){prompt, 0};
+    if (prompt < 2 * rest)
+        return (struct slope){budget, 0};
+    if (high >= prompt - window) {
+        high = prompt - window;
+        low = 2 * rest - high;
+    }
+    uint64_t step = layers > 1 ? (high - low) / (layers - 1) : 0;
+    return (struct slope){(uint32_t)(window + high), (uint32_t)step};
+}
+
+static uint32_t kept_at(struct slope s, const struct aq_kv_policy *p, uint32_t layer,
+                        uint32_t layers)
+{
+    return s.first - s.step * (p->layers == AQ_KV_LAYERS_RISING ? layers - 1 - layer : layer);
+}
+
+/* The limits of one layer, made of those of a layer that has the budget as it is. */
+static void lean(struct aq_kv_limits *io, const struct aq_kv_policy *p, uint32_t prompt,
+                 uint32_t layer, uint32_t layers)
+{
+    uint32_t budget = io->keep_prompt, window = io->recent_prompt;
+    if (prompt <= budget)
+        return;
+    uint32_t kept = kept_at(slope_of(budget, window, p->beta, prompt, layers), p, layer, layers);
+    io->slots = least((uint64_t)io->slots - budget + kept, INT32_MAX);
+    io->keep_prompt = kept;
+    io->heavy_prompt = kept - window;
+    io->sinks = least(io->sinks, io->heavy_prompt);
+}
+
+/* Where slopes are to be looked for: prompts of `longest` tokens and fewer, as long as one of them
+ * may leave more in a layer than a longer one does.  Of a budget in slots all prompts above a
+ * length have one slope.  Of shares up to a half the slope follows from the budget alone, and with
+ * each beta * (layers - 1) slots less of it every layer has fewer. */
+struct search {
+    uint32_t longest, least_budget;
+    bool to_the_end; /* of a share above a half layers may differ in short prompts alone */
+};
+
+static struct search search_of(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t layers)
+{
+    struct search s = {.longest = prompt_max};
+    uint32_t budget = budget_of(p, prompt_max);
+    uint64_t period = (uint64_t)p->beta * layers;
+    if (p->budget.unit == AQ_KV_SLOTS)
+        s.longest = least(prompt_max, 2ull * budget);
+    else if (p->budget.share <= 0.5)
+        s.least_budget = budget - least(period, budget);
+    else
+        s.to_the_end = true;
+    return s;
+}
+
+static bool most_kept(uint32_t *most, const struct aq_kv_policy *p,
+                      const struct aq_kv_lengths *lengths, uint32_t layers)
+{
+    struct search search = search_of(p, lengths->prompt_max, layers);
+    uint32_t shortest = least(lengths->prompt_min, search.longest);
+    bool differ = false;
+    uint32_t before = 0;
+    memset(most, 0, layers * sizeof(*most));
+    for (uint32_t n = search.longest; n > 0 && n >= shortest; n--) {
+        uint32_t budget = budget_of(p, n), window = least(p->prompt.rows, budget);
+        if (budget < search.least_budget)
+            break;
+        if (search.least_budget && budget == before)
+            continue;
+        before = budget;
+        struct slope s = slope_of(budget, window, p->beta, n, layers);
+        uint32_t lowest = UINT32_MAX;
+        differ |= s.step > 0;
+        for (uint32_t l = 0; l < layers; l++) {
+            uint32_t kept = kept_at(s, p, l, layers);
+            most[l] = kept > most[l] ? kept : most[l];
+            lowest = most[l] < lowest ? most[l] : lowest;
+        }
+        /* No shorter prompt has more tokens. */
+        if (lowest >= n && (differ || !search.to_the_end))
+            break;
+    }
+    return differ;
+}
+
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new, uint32_t layer, uint32_t layers)
 {
-    assert(layer < layers); /* every policy so far has one budget for all layers */
+    assert(layer < layers);
     aq_kv_policy_desc(p)->limits(ret, p, prompt, max_new);
+    if (p->layers != AQ_KV_LAYERS_UNIFORM)
+        lean(ret, p, prompt, layer, layers);
     assert((uint64_t)ret->sinks + ret->recent_decode <= ret->slots);
 }
 
@@ -269,18 +381,26 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
     return prompt > l->keep_prompt || (uint64_t)prompt + max_new > (uint64_t)l->slots + 1;
 }
 
-uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max, uint32_t layer,
-                                uint32_t layers)
+bool aq_kv_policy_slots_max(uint32_t *slots, const struct aq_kv_policy *p,
+                            const struct aq_kv_lengths *lengths, uint32_t layers)
 {
     struct aq_kv_limits l;
+    uint32_t prompt_max = lengths->prompt_max, total_max = lengths->total_max;
     assert(prompt_max <= total_max);
     /* Where the cache grows, a short prompt with many new tokens can come to hold most. */
     uint32_t max_new = total_max - prompt_max;
     if (aq_kv_policy_grows(p))
-        max_new = new_max ? new_max : total_max;
-    aq_kv_policy_limits(&l, p, prompt_max, max_new, layer, layers);
-    return (uint32_t)aq_min_u64(l.slots, total_max);
+        max_new = lengths->new_max ? lengths->new_max : total_max;
+    if (p->layers != AQ_KV_LAYERS_UNIFORM) {
+        bool differ = most_kept(slots, p, lengths, layers);
+        for (uint32_t i = 0; i < layers; i++)
+            slots[i] = least((uint64_t)slots[i] + aq_max_u64(1, max_new), total_max);
+        return differ;
+    }
+    aq_kv_policy_desc(p)->limits(&l, p, prompt_max, max_new);
+    for (uint32_t i = 0; i < layers; i++)
+        slots[i] = (uint32_t)aq_min_u64(l.slots, total_max);
+    return false;
 }
 
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,

@@ -22,8 +22,15 @@
  *            its score: score = decay * score + f(p).
  *            tova (TOVA, arXiv 2401.06104) takes one victim for all heads of a layer, by the sums
  *            of their scores, which are those of the last row alone (decay 0).
- *   growth   snapkv (SnapKV, arXiv 2404.14469), knorm and keydiff cut the prompt, and give up
- *            nothing after it: their slots are those kept and one for each new token.
+ *   growth   snapkv (SnapKV, arXiv 2404.14469), pyramidkv, knorm and keydiff cut the prompt, and
+ *            give up nothing after it: their slots are those kept and one for each new token.
+ *   layers   Of a budget of C slots with a window of w, pyramidkv (PyramidKV, arXiv 2406.02069)
+ *            gives the first layers more and the last ones less, in whole numbers as the authors'
+ *            program has them.  For n prompt tokens, B = C - w, and `beta` (20):
+ *              lo = B / beta, hi = 2 B - lo;  where hi >= n - w: hi = n - w, lo = 2 B - hi
+ *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
+ *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
+ *            window one token counts as such.)
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -57,6 +64,9 @@ struct aq_kv_score {
     bool together;   /* the KV heads of a layer keep the same tokens: by the sums over them */
 };
 
+/* How a budget is spread over layers: the same for all, or more for the first or for the last. */
+enum aq_kv_layers { AQ_KV_LAYERS_UNIFORM, AQ_KV_LAYERS_PYRAMID, AQ_KV_LAYERS_RISING };
+
 /* How many slots the heads of a layer hold: all as many, or as many together as they would. */
 enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED };
 
@@ -89,6 +99,8 @@ struct aq_kv_policy_desc {
     /* Ranks at the prompt's end, and before a key is given up; decode NONE: no key is given up
      * after the prompt, and each new one takes a slot of its own. */
     struct aq_kv_score prompt, decode;
+    enum aq_kv_layers layers;
+    uint32_t beta; /* of layers that differ: the first keeps about 2 beta - 1 times the last's */
     enum aq_kv_heads heads;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
@@ -101,6 +113,8 @@ struct aq_kv_policy {
     struct aq_kv_amount floor; /* of the heavy slots, where heads share */
     uint32_t sinks, grace;
     struct aq_kv_score prompt, decode; /* those of the row, with what was given */
+    enum aq_kv_layers layers;
+    uint32_t beta;
 };
 
 /* The user's options; all zero: full. */
@@ -117,6 +131,9 @@ struct aq_kv_options {
     enum aq_kv_pool pool;
     uint32_t pool_width; /* odd, at most AQ_KV_POOL_MAX_WIDTH */
     bool pool_first;
+    bool layers_given;
+    enum aq_kv_layers layers;
+    uint32_t beta; /* at least 1, unless uniform */
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 
@@ -136,6 +153,8 @@ const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
 /* "avg:5", "max:7", "none".  Returns dst. */
 const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
+/* "pyramid:20", "rising:20", "uniform".  Returns dst. */
+const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p);
 /* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
 struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
@@ -187,11 +206,15 @@ void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p,
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
-/* Most slots that any sequence of a workload comes to hold in the layer: prompts have at most
- * prompt_max tokens, sequences at most total_max, new tokens are at most new_max (0: unknown). */
-uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max, uint32_t layer,
-                                uint32_t layers);
+/* The lengths of a workload: prompts have at most prompt_max tokens, sequences at most total_max,
+ * new tokens are at most new_max (0: unknown), prompts have at least prompt_min. */
+struct aq_kv_lengths {
+    uint32_t prompt_max, total_max, new_max, prompt_min;
+};
+/* Into slots[layers] the most slots that any sequence of a workload comes to hold in each layer.
+ * False: in all layers every sequence has the same limits. */
+bool aq_kv_policy_slots_max(uint32_t *slots, const struct aq_kv_policy *p,
+                            const struct aq_kv_lengths *lengths, uint32_t layers);
 /* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
  * probabilities are computed once more to rank its keys. */
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,

@@ -82,6 +82,26 @@ int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char 
     return 0;
 }
 
+int aq_kv_layers_parse(enum aq_kv_layers *ret_layers, uint32_t *ret_beta, const char *label,
+                       const char *text, struct aq_err *reterr)
+{
+    bool pyramid = strncmp(text, "pyramid:", 8) == 0, rising = strncmp(text, "rising:", 7) == 0;
+    bool uniform = strcmp(text, "uniform") == 0;
+    uint64_t beta = 0;
+    bool right = uniform || ((pyramid || rising) && aq_parse_u64(strchr(text, ':') + 1, &beta) &&
+                             beta >= 1 && beta <= INT32_MAX);
+    if (!right)
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected uniform, or pyramid:B or rising:B with a whole number B from "
+                        "1 on, found '%s'",
+                        label, text);
+    *ret_layers = uniform   ? AQ_KV_LAYERS_UNIFORM
+                  : pyramid ? AQ_KV_LAYERS_PYRAMID
+                            : AQ_KV_LAYERS_RISING;
+    *ret_beta = (uint32_t)beta;
+    return 0;
+}
+
 static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
                   struct aq_err *reterr)
 {
@@ -115,6 +135,9 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
     if (rc == 0 && o->kv_pool)
         rc = aq_kv_pool_parse(&kv.pool, &kv.pool_width, "--kv-pool", o->kv_pool, reterr);
+    kv.layers_given = o->kv_layers != NULL;
+    if (rc == 0 && kv.layers_given)
+        rc = aq_kv_layers_parse(&kv.layers, &kv.beta, "--kv-layers", o->kv_layers, reterr);
     return rc < 0 ? rc : aq_kv_policy_resolve(ret, &kv, reterr);
 }
 
@@ -155,6 +178,10 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
         aq_json_put(&o, "pool", json_string(aq_kv_pool_text(text, &p->prompt)));
         aq_json_put(&o, "pool_order",
                     json_string(p->prompt.pool_first ? "pool-first" : "group-first"));
+    }
+    if (p->layers || aq_kv_policy_desc(p)->layers) {
+        char text[32];
+        aq_json_put(&o, "layers", json_string(aq_kv_layers_text(text, p)));
     }
     return o;
 }

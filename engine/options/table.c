@@ -335,20 +335,23 @@ const struct aq_option aq_option_table[] = {
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
-     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|tova|knorm|keydiff",
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|tova|knorm|"
+                "keydiff",
      .help =
          "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
          "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
          "window: the first and the newest; heavy: those that got most, and the newest one; "
          "adakv: as h2o, the heads of a layer sharing their slots; snapkv: of a prompt what its "
-         "last tokens attend to, and all that is generated; tova: what the newest token "
+         "last tokens attend to, and all that is generated; pyramidkv: as snapkv, more in the "
+         "first layers and less in the last; tova: what the newest token "
          "attends to; knorm, keydiff: of a prompt the short keys, or those unlike the others, "
          "and all that is generated"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
-     .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
-             "number of slots; h2o:flexgen: a share of the prompt for each half; snapkv, knorm, "
-             "keydiff: of the prompt"},
+     .help =
+         "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
+         "number of slots; h2o:flexgen: a share of the prompt for each half; snapkv, pyramidkv, "
+         "knorm, keydiff: of the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
@@ -380,6 +383,12 @@ const struct aq_option aq_option_table[] = {
     {"kv-pool-order", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_pool_order),
      .argument = "HOW", .choices = "pool-first|group-first",
      .help = "snapkv: pooled for each query head, or for a KV head together (default pool-first)"},
+    {"kv-layers", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_layers), .argument = "HOW",
+     .check = aq_check_kv_layers,
+     .help = "of a budget that a prompt is cut to: uniform, or more for the first layers and less "
+             "for the last, in even steps (pyramid:B, of B times what the last has beside the "
+             "window on average), or the other way round (rising:B); default uniform, pyramidkv "
+             "pyramid:20"},
 
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),

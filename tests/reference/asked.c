@@ -5,6 +5,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <string.h>
 
 static uint32_t floor_share(double share, uint32_t tokens)
 {
@@ -64,6 +65,8 @@ static void tell_grow(struct ref_policy *p, const struct asked *a, uint32_t n)
     p->pool = !o->pool_given ? 5 : o->pool ? o->pool_width : 1;
     p->pool_largest = o->pool_given && o->pool == AQ_KV_POOL_MAX;
     p->pool_each = !o->pool_order_given || o->pool_first;
+    p->beta = o->layers_given ? o->beta : strcmp(o->policy, "pyramidkv") == 0 ? 20 : 0;
+    p->rising = o->layers_given && o->layers == AQ_KV_LAYERS_RISING;
 }
 
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
@@ -128,9 +131,10 @@ static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, u
 static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
-    static const char *const names[] = {"snapkv", "snapkv", "tova", "knorm", "keydiff"};
-    static const enum ref_variant variants[] = {REF_SNAPKV, REF_SNAPKV, REF_TOVA, REF_KNORM,
-                                                REF_KEYDIFF};
+    static const char *const names[] = {"snapkv",  "snapkv",    "tova",     "knorm",
+                                        "keydiff", "pyramidkv", "pyramidkv"};
+    static const enum ref_variant variants[] = {REF_SNAPKV,  REF_SNAPKV, REF_TOVA,  REF_KNORM,
+                                                REF_KEYDIFF, REF_SNAPKV, REF_SNAPKV};
     uint64_t draw = 50;
     struct asked a = {.options = {.policy = names[kind]}, .variant = variants[kind]};
     struct aq_kv_options *o = &a.options;
@@ -150,6 +154,11 @@ static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
     if (a.variant != REF_TOVA && DRAW(3) == 0) {
         o->sinks_given = true;
         o->sinks = DRAW(3);
+    }
+    if (a.variant != REF_TOVA && DRAW(2) == 0) {
+        o->layers_given = true;
+        o->layers = (enum aq_kv_layers)DRAW(3);
+        o->beta = o->layers ? 1 + DRAW(24) : 0;
     }
     return a;
 #undef DRAW

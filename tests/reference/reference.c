@@ -281,11 +281,33 @@ static void prefill_attention(struct ref_run *r, uint32_t layer, uint32_t n, dou
     }
 }
 
+/* PyramidKV (arXiv 2406.02069) as its program has it: heavy tokens fall by the same number from
+ * layer to layer, from twice the average (or the whole prompt) less what the last one keeps. */
+static uint32_t pyramid_heavy(const struct ref_policy *p, int64_t n, int64_t layer, int64_t layers)
+{
+    int64_t alone = p->recent ? 0 : 1; /* no layer is left without any */
+    int64_t even = p->heavy - alone, min = even / p->beta, max = even * 2 - min;
+    if (n < p->heavy + p->recent || n < even * 2)
+        return p->heavy;
+    if (max >= n - p->recent - alone) {
+        max = n - p->recent - alone;
+        min = even * 2 - max;
+    }
+    int64_t less = layers > 1 ? (max - min) / (layers - 1) : 0;
+    return (uint32_t)(alone + max - (p->rising ? layers - 1 - layer : layer) * less);
+}
+
 struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
 {
     uint32_t window = r->m->layer[layer].window;
-    struct ref_policy p = {.variant = REF_WINDOW, .recent = window};
-    return window ? p : r->policy;
+    struct ref_policy p = r->policy;
+    if (window)
+        return (struct ref_policy){.variant = REF_WINDOW, .recent = window};
+    if (p.beta) {
+        p.heavy = pyramid_heavy(&p, r->prompt, layer, r->m->layers);
+        p.sinks = p.sinks < p.heavy ? p.sinks : p.heavy;
+    }
+    return p;
 }
 
 static void cut_prompt(struct ref_run *r)

@@ -44,6 +44,10 @@ struct ref_policy {
     uint32_t pool;
     bool pool_largest, pool_each;
     uint32_t observe; /* how many last queries of the prompt count; 0: all */
+    /* Of tokens that stay beside the `recent` the last layer has about a part in `beta` of the
+     * average, and the first has most; or the other way round.  0: all layers have as many. */
+    uint32_t beta;
+    bool rising;
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
@@ -154,7 +158,7 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
 void ref_run_close(struct ref_run *r);
 
 /* The policy of a layer: of one with a window, that the tokens in the window stay, and of any other
- * the run's. */
+ * the run's, with this layer's part of what stays of the prompt. */
 struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer);
 
 /* One more token, forced on it.  attends (NULL: nobody) is called for each head of k and v before

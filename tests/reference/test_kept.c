@@ -558,8 +558,9 @@ static void expect_whole(enum aq_dtype format, const char *dir, const struct ref
 
 static void budgets_of_the_whole_sequence_change_no_bit(void **state)
 {
-    static const char *const names[] = {"h2o",   "heavy",  "window", "h2o:hf", "h2o:flexgen",
-                                        "adakv", "snapkv", "tova",   "knorm",  "keydiff"};
+    static const char *const names[] = {"h2o",         "heavy",   "window",   "h2o:hf",
+                                        "h2o:flexgen", "adakv",   "snapkv",   "tova",
+                                        "knorm",       "keydiff", "pyramidkv"};
     static const enum aq_dtype formats[] = {AQ_F32, AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
     struct random_model shape = {RANDOM_OPT, 2, 64, 4, 4, 16, 97, 80, 2};
     const char *dir = write_model(&shape, 21);

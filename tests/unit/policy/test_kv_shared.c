@@ -118,8 +118,8 @@ static void a_workload_bounds_heads_and_runs_of_its_sequences(void **state)
     enum { PROMPT = 60, TOTAL = 90 };
     for (uint64_t seed = 0; seed < 60; seed++) {
         struct aq_kv_policy p = resolved(drawn(seed));
-        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL, 0, 0, 1),
-                 heads = 1 + (uint32_t)seed % 6;
+        uint32_t all, heads = 1 + (uint32_t)seed % 6;
+        aq_kv_policy_slots_max(&all, &p, &(struct aq_kv_lengths){PROMPT, TOTAL, 0}, 1);
         uint32_t runs = aq_kv_policy_runs(&p, all, heads);
         uint32_t head = aq_kv_policy_head_slots(&p, all, PROMPT, heads);
         for (uint32_t n = 1; n <= PROMPT; n++) {

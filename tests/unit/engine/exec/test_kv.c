@@ -25,7 +25,8 @@ static void set_kinds(struct aq_plan *plan, const uint32_t *windows, uint32_t to
     for (uint32_t i = 0; i < LAYERS; i++)
         step[i] = (struct aq_step_desc){
             .kind = AQ_STEP_ATTENTION, .layer = i, .window = windows ? windows[i] : 0};
-    aq_kv_kinds_of(&plan->kinds, &plan->kv, &m, plan->shape.prompt_max, total, 0);
+    aq_kv_kinds_of(&plan->kinds, &plan->kv, &m,
+                   &(struct aq_kv_lengths){plan->shape.prompt_max, total, 0});
 }
 
 static struct rig open_rig(uint32_t page_runs)

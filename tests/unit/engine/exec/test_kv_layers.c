@@ -108,10 +108,21 @@ static void check_pass(const struct rig *r)
 
 static void draw_policy(const struct rig *r, struct aq_kv_policy *ret)
 {
-    static const char *const names[] = {"full", "h2o", "window", "heavy", "adakv", "knorm"};
+    static const char *const names[] = {"full",  "h2o",   "window",    "heavy",
+                                        "adakv", "knorm", "pyramidkv", "keydiff"};
     struct aq_kv_options o = {.policy = names[roll(r, 6, 0, AQ_ARRAY_LEN(names))]};
     if (strcmp(o.policy, "full") != 0)
         o.budget = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = 8 + roll(r, 6, 1, 90)};
+    if (roll(r, 6, 2, 3) == 0 && strcmp(o.policy, "full") != 0)
+        o.budget =
+            (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = (1 + roll(r, 6, 3, 70)) / 100.};
+    if (strcmp(o.policy, "pyramidkv") == 0) {
+        o.observe_given = true;
+        o.observe = 1 + roll(r, 6, 4, 7);
+    }
+    o.layers_given = strcmp(o.policy, "keydiff") == 0;
+    o.layers = AQ_KV_LAYERS_RISING;
+    o.beta = 1 + roll(r, 6, 5, 20);
     assert_int_equal(aq_kv_policy_resolve(ret, &o, NULL), 0);
 }
 
@@ -289,7 +300,7 @@ static void layers_beyond_the_kinds_keep_everything(void **state)
     for (uint32_t i = 0; i < LAYERS; i++) /* the last layers have none */
         step[i] = (struct aq_step_desc){
             .kind = AQ_STEP_ATTENTION, .layer = i, .window = i < LAYERS - 9 ? i + 1 : 0};
-    aq_kv_kinds_of(kinds, &user, &m, LONGEST - 1, LONGEST, 0);
+    aq_kv_kinds_of(kinds, &user, &m, &(struct aq_kv_lengths){LONGEST - 1, LONGEST, 0});
     assert_int_equal(kinds->count, AQ_KV_KINDS_MAX);
     for (uint32_t i = 0; i < LAYERS; i++) {
         const struct aq_kv_kind *k = aq_kv_kinds_at(kinds, i);
