@@ -73,8 +73,8 @@ static uint64_t mean_slots(const struct aq_block_inputs *in, const struct aq_kv_
     prompt = aq_min_u64(prompt, total);
     aq_kv_kind_limits(&l, kinds, kind, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
     if (aq_kv_limits_differ(&l, (uint32_t)prompt))
-        return AQ_HEAD_BLOCK_SLOTS *
-               aq_kv_limits_runs(&l, in->steps->kv_heads, (uint32_t)prompt, (uint32_t)prompt);
+        return aq_kv_limits_held(&l, (uint32_t)prompt, (uint32_t)total) +
+               aq_kv_limits_spare(&l, in->steps->kv_heads, (uint32_t)prompt);
     return aq_min_u64(total, l.slots);
 }
 
@@ -213,7 +213,8 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     add(&b->ledger, AQ_HOST, "kv", s->page_bytes * s->page_count[AQ_HOST]);
     add_slots(b, in);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
-    add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
+    add(&b->ledger, AQ_HOST, "kv tails",
+        seats[AQ_DISK] * m->layers * aq_kv_policy_tail_runs(&b->plan.kv) * run);
     add_kv_beside(b, in, seats[AQ_DISK]);
     add(&b->ledger, AQ_HOST, "kv tables", tables.bytes);
     aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * tables.runs * run);
@@ -369,7 +370,7 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     uint64_t all = (uint64_t)seats * s->micro_batches;
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all);
-    ret->kv_tails = all * in->steps->layers * run;
+    ret->kv_tails = all * in->steps->layers * aq_kv_policy_tail_runs(&in->kv) * run;
     ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
 

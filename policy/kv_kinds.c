@@ -90,10 +90,10 @@ static void add_layer(struct maker *m, const struct aq_step_desc *d)
 void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
                     const struct aq_model_steps *m, const struct aq_kv_lengths *lengths)
 {
-    uint32_t slots[AQ_LAYERS_MAX], of_kind;
+    struct aq_kv_most most[AQ_LAYERS_MAX], own;
     struct maker maker = {.kinds = ret, .user = user, .total_max = lengths->total_max};
     *ret = (struct aq_kv_kinds){.layers = m->layers};
-    maker.differ = aq_kv_policy_slots_max(slots, user, lengths, m->layers);
+    maker.differ = aq_kv_policy_most(most, user, lengths, m->layers, m->kv_heads);
     for (uint32_t j = 0; j < m->step_count; j++) {
         if (m->step[j].kind == AQ_STEP_ATTENTION)
             add_layer(&maker, &m->step[j]);
@@ -101,12 +101,14 @@ void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
     for (uint32_t i = 0; i < ret->count; i++) {
         struct aq_kv_kind *k = &ret->kind[i];
         struct aq_kv_policy p = aq_kv_kind_policy(k, user);
-        k->slots = slots[k->layer];
+        const struct aq_kv_most *of = &most[k->layer];
         if (k->own) {
-            aq_kv_policy_slots_max(&of_kind, &p, lengths, 1);
-            k->slots = of_kind;
+            aq_kv_policy_most(&own, &p, lengths, 1, m->kv_heads);
+            of = &own;
         }
-        k->runs = aq_kv_policy_runs(&p, k->slots, m->kv_heads);
+        k->slots = of->slots;
+        k->head_slots = of->head;
+        k->runs = aq_kv_policy_runs(&p, of, m->kv_heads);
         ret->slots = k->slots > ret->slots ? k->slots : ret->slots;
         ret->runs = k->runs > ret->runs ? k->runs : ret->runs;
     }

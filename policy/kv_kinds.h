@@ -19,8 +19,8 @@ struct aq_kv_kind {
     uint32_t
         window; /* of such layers; 0: all keys stay, and attention leaves out what is outside */
     /* Most slots that a sequence comes to hold in each head, or on average where heads share them,
-     * and the runs of these slots. */
-    uint32_t slots, runs;
+     * in one head, and the runs of these slots. */
+    uint32_t slots, head_slots, runs;
 };
 
 struct aq_kv_kinds {

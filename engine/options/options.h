@@ -36,7 +36,7 @@ struct aq_options {
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
         *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group, *kv_pool,
-        *kv_pool_order, *kv_layers;
+        *kv_pool_order, *kv_layers, *kv_heads;
     bool kv_sinks_given, kv_observe_given;
     uint32_t kv_sinks, kv_grace, kv_observe;
     double kv_decay; /* 0: not given */

@@ -335,15 +335,16 @@ const struct aq_option aq_option_table[] = {
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
-     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|tova|knorm|"
-                "keydiff",
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
+                "ada-pyramid|tova|knorm|keydiff",
      .help =
          "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
          "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
          "window: the first and the newest; heavy: those that got most, and the newest one; "
          "adakv: as h2o, the heads of a layer sharing their slots; snapkv: of a prompt what its "
          "last tokens attend to, and all that is generated; pyramidkv: as snapkv, more in the "
-         "first layers and less in the last; tova: what the newest token "
+         "first layers and less in the last; ada-snapkv, ada-pyramid: as these, the heads of a "
+         "layer sharing their slots; tova: what the newest token "
          "attends to; knorm, keydiff: of a prompt the short keys, or those unlike the others, "
          "and all that is generated"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
@@ -357,9 +358,14 @@ const struct aq_option aq_option_table[] = {
      .help = "of these, the ones that got most attention (default: half)"},
     {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
      .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
+    {"kv-heads", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_heads), .argument = "HOW",
+     .choices = "uniform|shared",
+     .help = "of the heavy ones, as many for each head of a layer, or the best of all heads "
+             "together (default: adakv, ada-snapkv and ada-pyramid shared)"},
     {"kv-floor", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_floor), .argument = "X",
-     .check = aq_check_kv_part,
-     .help = "adakv: of the heavy ones, what each head keeps for itself (default 20%)"},
+     .check = aq_check_kv_floor,
+     .help = "where heads share: what each keeps for itself, its own best (reserve:X, or X), or as "
+             "a part of its number that is even (mix:X); default adakv 20%, else mix:20%"},
     {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
      .help = "first tokens that are never dropped (default: window 4, else 0)"},

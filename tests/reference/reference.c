@@ -307,6 +307,11 @@ struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
         p.heavy = pyramid_heavy(&p, r->prompt, layer, r->m->layers);
         p.sinks = p.sinks < p.heavy ? p.sinks : p.heavy;
     }
+    if (p.shared && !p.mix) {
+        uint32_t floor_of = (uint32_t)floor(p.floor_share * p.heavy + 1e-9);
+        floor_of = p.floor_share > 0 && p.heavy && !floor_of ? 1 : floor_of;
+        p.floor = floor_of > p.sinks ? floor_of : p.sinks;
+    }
     return p;
 }
 
@@ -318,7 +323,14 @@ static void cut_prompt(struct ref_run *r)
         const struct ref_stages *stages = ref_stages(p.variant);
         for (uint32_t i = 0; i < heads && stages->prefilled; i++)
             stages->prefilled(&p, ref_head(r, l, i), r->prompt);
-        if (!stages->prefilled)
+        for (uint32_t i = 0; i < heads && stages->valued; i++) {
+            stages->valued(&p, ref_head(r, l, i), r->prompt);
+            if (!p.shared)
+                ref_cut(&p, ref_head(r, l, i), r->prompt);
+        }
+        if (stages->valued && p.shared)
+            ref_cut_shared(&p, ref_head(r, l, 0), heads, r->prompt);
+        if (stages->layer_prefilled)
             stages->layer_prefilled(&p, ref_head(r, l, 0), heads, r->prompt);
     }
 }

@@ -38,7 +38,11 @@ struct ref_policy {
      * for how many steps a new token is safe. */
     uint32_t sinks, grace;
     double decay;
-    uint32_t floor; /* adakv: heavy tokens that each head keeps for itself */
+    /* Where heads of a layer share `heavy` tokens each among them (adakv, and others that are said
+     * to): those that each keeps for itself; or the percentage of its number that is even. */
+    bool shared;
+    uint32_t floor, mix;
+    double floor_share; /* `floor` is this part of a layer's heavy tokens, where that differs */
     /* snapkv: how many tokens around one have a say in its score: their mean, or the largest; of
      * each query head, or of their group. */
     uint32_t pool;
@@ -59,7 +63,7 @@ struct ref_head {
     bool *kept; /* seen by the query of this step, or by the next one */
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
-    uint32_t slots; /* adakv: tokens that it may keep */
+    uint32_t slots; /* where heads share: tokens that it may keep */
 };
 
 struct ref_stages {
@@ -76,7 +80,13 @@ struct ref_stages {
     /* All of a layer's `count` heads have attended; NULL: nothing is decided then. */
     void (*layer_attended)(const struct ref_policy *p, struct ref_head *h, uint32_t count,
                            uint32_t t);
+    /* Only makes scores of what the prompt's tokens but the `recent` are worth; the best stay. */
+    void (*valued)(const struct ref_policy *p, struct ref_head *h, uint32_t n);
 };
+/* What stays of a prompt whose tokens have been valued, of one head or of heads that share. */
+void ref_cut(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t n);
+
 const struct ref_stages *ref_stages(enum ref_variant v);
 
 /* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */

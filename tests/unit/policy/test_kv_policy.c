@@ -354,25 +354,27 @@ static void sinks_and_young_keys_are_never_dropped(void **state)
 static uint32_t slots_max(const struct aq_kv_policy *p, uint32_t prompt, uint32_t total,
                           uint32_t max_new)
 {
-    uint32_t slots;
-    assert_false(
-        aq_kv_policy_slots_max(&slots, p, &(struct aq_kv_lengths){prompt, total, max_new}, 1));
-    return slots;
+    struct aq_kv_most most;
+    struct aq_kv_lengths lengths = {prompt, total, max_new, 0};
+    assert_false(aq_kv_policy_most(&most, p, &lengths, 1, 1));
+    assert_true(most.head == most.slots && most.kept <= most.slots);
+    return most.slots;
 }
 
 static void held_slots_are_those_of_the_rule(void **state)
 {
-    static const char *const names[] = {"full",   "h2o",   "h2o:flexgen", "h2o:hf",
-                                        "window", "heavy", "adakv",       "snapkv",
-                                        "tova",   "knorm", "keydiff",     "pyramidkv"};
+    static const char *const names[] = {
+        "full",   "h2o",  "h2o:flexgen", "h2o:hf",  "window",    "heavy",      "adakv",
+        "snapkv", "tova", "knorm",       "keydiff", "pyramidkv", "ada-snapkv", "ada-pyramid"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         for (uint32_t n = 1; n < 40; n++) {
             struct aq_kv_options o = {.policy = names[i]};
             if (i > 0)
                 o.budget = slots(12);
-            o.observe_given = !strcmp(names[i], "snapkv") || !strcmp(names[i], "pyramidkv");
+            o.observe_given = aq_kv_policy_find(names[i])->prompt.pool != AQ_KV_POOL_NONE;
             o.observe = 4;
             struct rule r = rule_for(o, n, 30);
+            uint32_t bound = aq_kv_policy_ragged(&r.policy) ? 70 : slots_max(&r.policy, 40, 70, 30);
             rule_prefill(&r, 600, n);
             assert_int_equal(aq_kv_limits_held(&r.limits, n, n), r.kept.count);
             bool dropped = r.kept.count < n;
@@ -380,7 +382,7 @@ static void held_slots_are_those_of_the_rule(void **state)
                 rule_step(&r, 600, row);
                 dropped |= r.kept.count < row + 1;
                 assert_int_equal(aq_kv_limits_held(&r.limits, n, row + 1), r.kept.count);
-                assert_true(r.kept.count <= slots_max(&r.policy, 40, 70, 30));
+                assert_true(r.kept.count <= bound);
             }
             assert_int_equal(aq_kv_limits_drop(&r.limits, n, 30), dropped);
         }
@@ -549,7 +551,7 @@ static void a_workload_bounds_the_slots_of_its_sequences(void **state)
         }
     }
     /* Whatever the prompt's part in it. */
-    static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy", "adakv"};
+    static const char *const names[] = {"h2o", "h2o:flexgen", "window", "heavy"};
     for (uint32_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         p = resolved((struct aq_kv_options){.policy = names[i], .budget = share(0.3)});
         for (uint32_t prompt = 1; prompt <= 60; prompt++) {
@@ -700,7 +702,8 @@ static void a_workload_bounds_the_slots_of_each_layer(void **state)
 #define DRAW(n) ((uint32_t)aq_prng_below(700, draw, ++at, (n)))
         uint64_t at = 0;
         uint32_t layers = 1 + DRAW(LAYERS_MAX), longest = 1 + DRAW(400), window = 1 + DRAW(20);
-        uint32_t found[LAYERS_MAX], most[LAYERS_MAX] = {0}, fed = 1 + DRAW(9);
+        uint32_t most[LAYERS_MAX] = {0}, fed = 1 + DRAW(9);
+        struct aq_kv_most found[LAYERS_MAX];
         struct aq_kv_amount budget = slots(window + 2 + DRAW(80));
         enum aq_kv_layers how = DRAW(2) ? AQ_KV_LAYERS_PYRAMID : AQ_KV_LAYERS_RISING;
         uint32_t beta = 1 + DRAW(30), percent = 1 + DRAW(100);
@@ -720,9 +723,12 @@ static void a_workload_bounds_the_slots_of_each_layer(void **state)
                 differ |= l.slots != first;
             }
         }
-        bool told = aq_kv_policy_slots_max(
-            found, &p, &(struct aq_kv_lengths){longest, longest + fed, fed, shortest}, layers);
-        assert_memory_equal(found, most, layers * sizeof(*most));
+        struct aq_kv_lengths lengths = {longest, longest + fed, fed, shortest};
+        bool told = aq_kv_policy_most(found, &p, &lengths, layers, 2);
+        for (uint32_t i = 0; i < layers; i++) {
+            assert_int_equal(found[i].slots, most[i]);
+            assert_int_equal(found[i].kept, most[i] - fed);
+        }
         assert_true(told || !differ);
         uneven += differ;
     }
