@@ -262,7 +262,8 @@ static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t pr
 {
     return l->shared && prompt > l->keep_prompt;
 }
-/* Most packed runs of kv_heads heads that keep `kept` slots each on average, or half a slot more. */
+/* Most packed runs of kv_heads heads that keep `kept` slots each on average, or half a slot
+ * more. */
 uint32_t aq_kv_packed_runs(uint32_t kept, bool mixed, uint32_t kv_heads);
 /* Slots that the runs of a sequence have room for beside those that a head holds on average: the
  * room for growth begins 31 slots early.  0 where heads do not differ. */

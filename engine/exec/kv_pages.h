@@ -64,7 +64,8 @@ uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint3
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
 
-/* [kv_heads] slots that each head of a (seat, layer) has kept of the prompt, valid once it is cut. */
+/* [kv_heads] slots that each head of a (seat, layer) has kept of the prompt, valid once it is
+ * cut. */
 uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* The runs of such a (seat, layer): how many are packed, and how many rows each head has taken in
  * since. */

@@ -271,8 +271,9 @@ static void share_with_reserves(const struct ref_policy *p, struct ref_head *h, 
     free(mine);
 }
 
-/* Ada-KV as its authors' program has it: the count * H best tokens of all heads, of which head a has
- * some; a head then keeps as many of its own best, but for a percentage of H that each has alike.
+/* Ada-KV as its authors' program has it: the count * H best tokens of all heads, of which a head
+ * has
+ * some; it then keeps as many of its own best, but for a percentage of H that each has alike.
  * Rounded to the nearest number, a half to an even one.  Sinks are better than all others. */
 static void share_by_mixing(const struct ref_policy *p, struct ref_head *h, uint32_t count,
                             uint32_t n)

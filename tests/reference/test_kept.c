@@ -289,8 +289,8 @@ static bool near_border(const struct ref_head *h, uint32_t heads, uint32_t end, 
     return near;
 }
 
-/* The same where the layer's best tokens only say how many each head keeps: numbers may differ where
- * the choice of these was a near tie. */
+/* The same where the layer's best tokens only say how many each head keeps: numbers may differ
+ * where the choice of these was a near tie. */
 static void settle_mixed(struct tally *y, struct ref_run *r, uint32_t layer)
 {
     struct ref_policy p = ref_layer_policy(r, layer);
