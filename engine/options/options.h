@@ -141,7 +141,7 @@ struct aq_isa_choice aq_options_isa(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 
-/* Help texts; "" for an unknown command.  Static strings or owned by the table. */
+/* Help texts; "" for an unknown command; "kv": the table of KV policies. */
 char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
 
 #endif

@@ -218,7 +218,7 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
      .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
-             "kv-int4, h2o=20%"},
+             "kv-int4, or a KV policy with its budget: h2o=20%, snapkv=2048"},
     {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
      AT_LEAST(0), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "
@@ -338,21 +338,17 @@ const struct aq_option aq_option_table[] = {
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
                 "ada-pyramid|tova|knorm|keydiff",
      .help =
-         "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
-         "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
-         "window: the first and the newest; heavy: those that got most, and the newest one; "
-         "adakv: as h2o, the heads of a layer sharing their slots; snapkv: of a prompt what its "
-         "last tokens attend to, and all that is generated; pyramidkv: as snapkv, more in the "
-         "first layers and less in the last; ada-snapkv, ada-pyramid: as these, the heads of a "
-         "layer sharing their slots; tova: what the newest token "
-         "attends to; knorm, keydiff: of a prompt the short keys, or those unlike the others, "
-         "and all that is generated"},
+         "what the KV cache keeps of a sequence (aquifer help kv has a table); full: every token "
+         "(default); h2o: those that got most attention, and the newest; h2o:flexgen, h2o:hf: as "
+         "those programs do it; window: the first and the newest; heavy: those that got most, and "
+         "the newest one; snapkv: of a prompt what its last tokens attend to; pyramidkv: so, less "
+         "from layer to layer; adakv, ada-snapkv, ada-pyramid: heads share their slots; tova: what "
+         "the newest token attends to; knorm, keydiff: short keys, or those unlike the others"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
-     .help =
-         "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
-         "number of slots; h2o:flexgen: a share of the prompt for each half; snapkv, pyramidkv, "
-         "knorm, keydiff: of the prompt"},
+     .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
+             "number of slots; h2o:flexgen: a share of the prompt for each half; where new tokens "
+             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff): of the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
