@@ -391,7 +391,12 @@ struct aq_kv_select {
     uint32_t sinks;  /* the first so many being worth most of all, */
     bool layer;      /* per head; or heavy * kv_heads of all heads taken together, */
     uint32_t floor;  /* each head's so many best ones first (at most heavy) */
-    uint32_t *keep;  /* [kv_heads][keep_stride]: the slots that stay, ascending */
+    /* With `layer`, where not 0: heads without a floor only say how many of a head, c, would stay.
+     * A head keeps its so many best ones as
+     *     (c * (10^9 - mix) + floor * 10^9) / 10^9, to the nearest, halves to the even one,
+     * is, and all sinks among the heavy. */
+    uint32_t mix;
+    uint32_t *keep; /* [kv_heads][keep_stride]: the slots that stay, ascending */
     uint32_t keep_stride;
     uint32_t *count; /* [kv_heads]: how many */
 };

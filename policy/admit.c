@@ -55,14 +55,14 @@ bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_le
     return most <= limits->pages || aq_admit_peak_pages(limits, seated, count + 1) <= limits->pages;
 }
 
-/* Heads that share their slots are full from the prompt on, and each rounds up for itself. */
+/* Slots that runs have room for are counted as held. */
 static struct aq_admit_length length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                         uint32_t prompt_tokens, uint32_t now, uint32_t left)
 {
-    uint32_t slots = limits->slots;
-    if (aq_kv_limits_differ(limits, prompt_tokens))
-        now = slots =
-            AQ_HEAD_BLOCK_SLOTS * aq_kv_limits_runs(limits, kv_heads, prompt_tokens, prompt_tokens);
+    uint32_t slots = limits->slots, spare = aq_kv_limits_spare(limits, kv_heads, prompt_tokens);
+    now += spare;
+    if (slots < UINT32_MAX)
+        slots += spare;
     return (struct aq_admit_length){.now = now, .last = now + left, .slots = slots};
 }
 

@@ -76,8 +76,8 @@ static uint64_t mean_slots(const struct aq_block_inputs *in, const struct aq_kv_
     prompt = aq_min_u64(prompt, total);
     aq_kv_kind_limits(&l, kinds, kind, &in->kv, (uint32_t)prompt, (uint32_t)(total - prompt));
     if (aq_kv_limits_differ(&l, (uint32_t)prompt))
-        return AQ_HEAD_BLOCK_SLOTS *
-               aq_kv_limits_runs(&l, in->steps->kv_heads, (uint32_t)prompt, (uint32_t)prompt);
+        return aq_kv_limits_held(&l, (uint32_t)prompt, (uint32_t)total) +
+               aq_kv_limits_spare(&l, in->steps->kv_heads, (uint32_t)prompt);
     return aq_min_u64(total, l.slots);
 }
 
@@ -219,7 +219,8 @@ static void add_kv(struct aq_block *b, const struct aq_block_inputs *in)
     add_slots(b, in);
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     if (!s->plain_run_bytes) /* else the residual has what is not on disk */
-        add(&b->ledger, AQ_HOST, "kv tails", seats[AQ_DISK] * m->layers * run);
+        add(&b->ledger, AQ_HOST, "kv tails",
+            seats[AQ_DISK] * m->layers * aq_kv_policy_tail_runs(&b->plan.kv) * run);
     add_kv_beside(b, in, seats[AQ_DISK]);
     add(&b->ledger, AQ_HOST, "kv tables", tables.bytes);
     aq_ledger_add(&b->ledger, AQ_DISK, "kv", seats[AQ_DISK] * tables.runs * run);
@@ -338,7 +339,10 @@ void aq_block_close(struct aq_block *b)
 static void shape_for(struct aq_block_shape *s, struct aq_kv_kinds *kinds,
                       const struct aq_block_inputs *in, uint32_t seats_per_batch)
 {
-    aq_kv_kinds_of(kinds, &in->kv, in->steps, in->prompt_max, in->total_max, in->new_max);
+    struct aq_kv_lengths lengths = {in->prompt_max, in->total_max, in->new_max, 0};
+    if (in->sequences && in->prompt_sum == in->sequences * in->prompt_max)
+        lengths.prompt_min = in->prompt_max;
+    aq_kv_kinds_of(kinds, &in->kv, in->steps, &lengths);
     *s = (struct aq_block_shape){
         .micro_batch = seats_per_batch,
         .micro_batches = in->micro_batches ? in->micro_batches : 1,
@@ -372,8 +376,9 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     uint64_t all = (uint64_t)seats * s->micro_batches;
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     uint64_t residual = all * aq_kv_residual_bytes(s, &in->kv.residual, in->steps->layers);
+    uint64_t tails = all * in->steps->layers * aq_kv_policy_tail_runs(&in->kv) * run;
     ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all) + residual;
-    ret->kv_tails = s->plain_run_bytes ? residual : all * in->steps->layers * run;
+    ret->kv_tails = s->plain_run_bytes ? residual : tails;
     ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/kv_kinds.h"
 
+#include "base/units.h"
+
 #include <assert.h>
 #include <stdio.h>
 
@@ -37,63 +39,78 @@ uint64_t aq_kv_kinds_runs(const struct aq_kv_kinds *kinds)
     return runs;
 }
 
-/* A layer with this window (0: none), as a kind whose slots are not known yet.  A window as long as
- * the longest sequence leaves nothing out.  Windows for which there is no kind left keep all keys,
- * too; `room`: there is one. */
-static struct aq_kv_kind like(const struct aq_kv_policy *user, uint32_t window, uint32_t total_max,
-                              bool room)
+/* What tells the kinds of a model's layers apart. */
+struct maker {
+    struct aq_kv_kinds *kinds;
+    const struct aq_kv_policy *user;
+    uint32_t total_max;
+    bool differ; /* each layer that follows the policy has limits of its own */
+};
+
+/* A layer as a kind whose slots are not known yet.  A window as long as the longest sequence leaves
+ * nothing out.  Layers for which there is no kind left keep all keys, too; `room`: there is one. */
+static struct aq_kv_kind like(const struct maker *m, const struct aq_step_desc *d, bool room)
 {
-    struct aq_kv_kind k = {.own = window > 0, .window = window};
-    if (window < total_max && room && !user->residual.tokens)
+    uint32_t window = d->window;
+    bool grows = m->user->residual.tokens > 0; /* codes hold all that a window leaves out */
+    struct aq_kv_kind k = {.layer = d->layer, .own = window > 0, .window = window};
+    if (room && (window ? window < m->total_max && !grows : m->differ))
         return k;
     k.window = 0;
-    k.own = k.own && (aq_kv_policy_drops(user) || window < total_max);
+    k.own = window ? aq_kv_policy_drops(m->user) || window < m->total_max : m->differ;
     return k;
 }
 
-static uint32_t find(const struct aq_kv_kinds *kinds, const struct aq_kv_kind *k)
+static uint32_t find(const struct maker *m, const struct aq_kv_kind *k)
 {
+    const struct aq_kv_kinds *kinds = m->kinds;
     uint32_t i = 0;
-    while (i < kinds->count && (kinds->kind[i].own != k->own || kinds->kind[i].window != k->window))
+    while (i < kinds->count && (kinds->kind[i].own != k->own ||
+                                kinds->kind[i].window != k->window || (m->differ && !k->own)))
         i++;
     return i;
 }
 
-static void add_layer(struct aq_kv_kinds *kinds, const struct aq_kv_policy *user,
-                      const struct aq_step_desc *d, uint32_t total_max)
+static void add_layer(struct maker *m, const struct aq_step_desc *d)
 {
-    struct aq_kv_kind k = like(user, d->window, total_max, true);
-    uint32_t i = find(kinds, &k);
+    struct aq_kv_kinds *kinds = m->kinds;
+    struct aq_kv_kind k = like(m, d, true);
+    uint32_t i = find(m, &k);
     assert(d->layer < kinds->layers && d->layer < AQ_LAYERS_MAX);
     /* Two kinds are for the layers that keep all keys and for those that follow the policy. */
     if (i == kinds->count && i >= AQ_KV_KINDS_MAX - 2) {
-        k = like(user, d->window, total_max, false);
-        i = find(kinds, &k);
+        k = like(m, d, false);
+        i = find(m, &k);
     }
-    if (i == kinds->count) {
-        k.layer = d->layer;
+    if (i == kinds->count)
         kinds->kind[kinds->count++] = k;
-    }
     kinds->kind[i].layers++;
     kinds->of[d->layer] = (uint8_t)i;
 }
 
 void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
-                    const struct aq_model_steps *m, uint32_t prompt_max, uint32_t total_max,
-                    uint32_t new_max)
+                    const struct aq_model_steps *m, const struct aq_kv_lengths *lengths)
 {
+    struct aq_kv_most most[AQ_LAYERS_MAX], own;
+    struct maker maker = {.kinds = ret, .user = user, .total_max = lengths->total_max};
     *ret = (struct aq_kv_kinds){.layers = m->layers,
                                 .unpaged = aq_kv_residual_unpaged(&user->residual)};
+    maker.differ = aq_kv_policy_most(most, user, lengths, m->layers, m->kv_heads);
     for (uint32_t j = 0; j < m->step_count; j++) {
         if (m->step[j].kind == AQ_STEP_ATTENTION)
-            add_layer(ret, user, &m->step[j], total_max);
+            add_layer(&maker, &m->step[j]);
     }
     for (uint32_t i = 0; i < ret->count; i++) {
         struct aq_kv_kind *k = &ret->kind[i];
         struct aq_kv_policy p = aq_kv_kind_policy(k, user);
-        k->slots =
-            aq_kv_policy_slots_max(&p, prompt_max, total_max, new_max, k->layer, ret->layers);
-        k->runs = aq_kv_policy_runs(&p, k->slots, m->kv_heads);
+        const struct aq_kv_most *of = &most[k->layer];
+        if (k->own) {
+            aq_kv_policy_most(&own, &p, lengths, 1, m->kv_heads);
+            of = &own;
+        }
+        k->slots = of->slots;
+        k->head_slots = of->head;
+        k->runs = aq_kv_policy_runs(&p, of, m->kv_heads);
         ret->slots = k->slots > ret->slots ? k->slots : ret->slots;
         ret->runs = k->runs > ret->runs ? k->runs : ret->runs;
     }
@@ -116,4 +133,30 @@ bool aq_kv_windows_text(char *dst, size_t dst_bytes, const struct aq_model_steps
         snprintf(dst, dst_bytes, "%u of %u layers keep their own windows of %u to %u", windowed,
                  m->layers, least, most);
     return windowed > 0;
+}
+
+bool aq_kv_layers_differ_text(char *dst, size_t dst_bytes, const struct aq_kv_kinds *kinds,
+                              uint64_t run_bytes)
+{
+    char bytes[AQ_SIZE_TEXT_MAX];
+    uint32_t least = UINT32_MAX, most = 0, layers = 0, count = 0;
+    double sum = 0;
+    dst[0] = '\0';
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        const struct aq_kv_kind *k = &kinds->kind[i];
+        if (k->own)
+            continue;
+        least = k->slots < least ? k->slots : least;
+        most = k->slots > most ? k->slots : most;
+        sum += (double)k->layers * k->slots;
+        layers += k->layers;
+        count++;
+    }
+    if (count > 1)
+        snprintf(dst, dst_bytes,
+                 "%u layers hold at most %u to %u slots, %.1f on average: %s a "
+                 "sequence",
+                 layers, least, most, sum / layers,
+                 aq_format_size(bytes, aq_kv_kinds_runs(kinds) * run_bytes));
+    return count > 1;
 }

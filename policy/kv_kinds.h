@@ -20,8 +20,8 @@ struct aq_kv_kind {
     uint32_t
         window; /* of such layers; 0: all keys stay, and attention leaves out what is outside */
     /* Most slots that a sequence comes to hold in each head, or on average where heads share them,
-     * and the runs of these slots. */
-    uint32_t slots, runs;
+     * in one head, and the runs of these slots. */
+    uint32_t slots, head_slots, runs;
 };
 
 struct aq_kv_kinds {
@@ -32,12 +32,9 @@ struct aq_kv_kinds {
     struct aq_kv_kind kind[AQ_KV_KINDS_MAX];
 };
 
-/* The kinds of a model's layers under the user's policy, in a workload whose prompts have at most
- * prompt_max tokens, whose sequences at most total_max, and that generates at most new_max tokens
- * for any (0: unknown). */
+/* The kinds of a model's layers under the user's policy, in a workload of these lengths. */
 void aq_kv_kinds_of(struct aq_kv_kinds *ret, const struct aq_kv_policy *user,
-                    const struct aq_model_steps *m, uint32_t prompt_max, uint32_t total_max,
-                    uint32_t new_max);
+                    const struct aq_model_steps *m, const struct aq_kv_lengths *lengths);
 
 static inline const struct aq_kv_kind *aq_kv_kinds_at(const struct aq_kv_kinds *kinds,
                                                       uint32_t layer)
@@ -64,5 +61,9 @@ uint64_t aq_kv_kinds_runs(const struct aq_kv_kinds *kinds);
 /* "18 of 36 layers keep their own window of 4096", for messages; false and the empty text where no
  * layer has a window. */
 bool aq_kv_windows_text(char *dst, size_t dst_bytes, const struct aq_model_steps *m);
+/* "4 layers hold at most 30 to 120 slots, 75.0 on average: 1.2 MiB a sequence" (all layers, the
+ * longest sequence), for messages; false and the empty text where all layers hold as many. */
+bool aq_kv_layers_differ_text(char *dst, size_t dst_bytes, const struct aq_kv_kinds *kinds,
+                              uint64_t run_bytes);
 
 #endif

@@ -16,9 +16,7 @@ void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, ui
     *ret = (struct aq_kv_layout){0};
     uint64_t row = 0;
     if (aq_kv_policy_drops(&policy)) {
-        uint32_t most = aq_kv_policy_head_slots(&policy, plan->kinds.kind[kind].slots,
-                                                plan->shape.prompt_max, kv_heads);
-        ret->stride = (uint32_t)aq_align_up(most, AQ_HEAD_BLOCK_SLOTS);
+        ret->stride = (uint32_t)aq_align_up(plan->kinds.kind[kind].head_slots, AQ_HEAD_BLOCK_SLOTS);
         row = 4ull * kv_heads * ret->stride;
     }
     ret->score = place(&ret->bytes, aq_kv_policy_scores(&policy) ? row : 0);
@@ -130,9 +128,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     place(&ret->bytes, seats * ret->runs * sizeof(void *));
     for (uint32_t i = 0; i < plan->kinds.count; i++) {
         struct aq_kv_policy policy = aq_plan_kind_policy(plan, i);
-        uint32_t most =
-            aq_kv_policy_head_slots(&policy, plan->kinds.kind[i].slots, s->prompt_max, kv_heads);
-        uint32_t blocks = (uint32_t)aq_div_up(most, AQ_HEAD_BLOCK_SLOTS);
+        uint32_t blocks = (uint32_t)aq_div_up(plan->kinds.kind[i].head_slots, AQ_HEAD_BLOCK_SLOTS);
         if (aq_kv_policy_ragged(&policy) && blocks > ret->head_blocks)
             ret->head_blocks = blocks;
     }
@@ -140,6 +136,7 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
         uint64_t lanes = plan->separate ? 2 : 1;
         ret->spread = place(&ret->bytes,
                             lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
+        ret->now = place(&ret->bytes, lanes * s->micro_batch * kv_heads * sizeof(uint32_t));
         ret->len = place(&ret->bytes, seats * layers * kv_heads * sizeof(uint32_t));
     }
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];

@@ -80,7 +80,8 @@ struct aq_kv_table_layout {
     uint32_t head_blocks; /* most head-blocks of one head */
     uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on
                              either compute lane, of which there are two beside a separate device */
-    uint64_t len;         /* u32 [seats][layers][kv_heads]: slots in use */
+    uint64_t now;         /* u32 [lanes][micro_batch][kv_heads]: slots in use, likewise */
+    uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
     uint64_t bytes;
 };

@@ -174,38 +174,33 @@ static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
     return 0;
 }
 
-static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
+/* What each head keeps for itself, against what it is a part of. */
+static int check_floor(const struct aq_kv_policy *p, const struct aq_kv_options *o,
+                       struct aq_err *reterr)
 {
-    int rc = check_h2o_parts("h2o", o, reterr);
-    return rc < 0 ? rc : check_h2o_slots(p, reterr);
-}
-
-/* The options of h2o, and --kv-floor. */
-static int resolve_adakv(struct aq_kv_policy *p, const struct aq_kv_options *o,
-                         struct aq_err *reterr)
-{
-    p->floor = given(&o->floor)
-                   ? o->floor
-                   : (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = floor_of_adakv};
-    int rc = check_h2o_parts("adakv", o, reterr);
-    rc = rc < 0 ? rc : check_h2o_slots(p, reterr);
     bool slots = p->floor.unit == AQ_KV_SLOTS && p->heavy.unit == AQ_KV_SLOTS;
-    if (rc == 0 && slots && p->floor.slots > p->heavy.slots)
-        rc = aq_error(reterr, -EINVAL,
-                      "--kv-floor %u is above --kv-heavy %u, of which it is the part that each "
-                      "head keeps for itself",
-                      p->floor.slots, p->heavy.slots);
-    if (rc < 0 || !in_slots(p))
-        return rc;
+    if (slots && p->floor.slots > p->heavy.slots)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-floor %u is above --kv-heavy %u, of which it is the part that each "
+                        "head keeps for itself",
+                        p->floor.slots, p->heavy.slots);
+    if (!in_slots(p) || !p->grace)
+        return 0;
     struct aq_kv_limits l;
     aq_kv_policy_limits(&l, p, 1, 1, 0, 1);
-    if (p->grace > l.recent_decode)
-        rc =
-            aq_error(reterr, -EINVAL,
-                     "--kv-grace %u: a head may hold no more than its %u recent tokens and a floor "
-                     "of %u; with %u sinks expected at most %u",
-                     p->grace, l.recent_prompt, l.floor_prompt, l.sinks, l.recent_decode);
-    return rc;
+    return p->grace <= l.recent_decode
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--kv-grace %u: a head may hold no more than its %u recent tokens and a "
+                          "floor of %u; with %u sinks expected at most %u",
+                          p->grace, l.recent_prompt, l.floor_prompt, l.sinks, l.recent_decode);
+}
+
+static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    int rc = check_h2o_parts(p->desc->name, o, reterr);
+    rc = rc < 0 ? rc : check_h2o_slots(p, reterr);
+    return rc < 0 || p->heads != AQ_KV_HEADS_SHARED ? rc : check_floor(p, o, reterr);
 }
 
 static int resolve_heavy(struct aq_kv_policy *p, const struct aq_kv_options *o,
@@ -298,7 +293,7 @@ static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
     struct aq_kv_score *s = &p->prompt;
     const char *option = h2o_option(o);
     if (option)
-        return refuse(reterr, "snapkv", option,
+        return refuse(reterr, p->desc->name, option,
                       "it chooses once, at the prompt's end, and keeps the tokens that chose "
                       "(--kv-observe)");
     if (o->observe_given)
@@ -320,7 +315,7 @@ static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
                         "--kv-group max: the largest of each query, which is before pooling; "
                         "expected --kv-pool-order group-first, --kv-pool none, or --kv-group "
                         "max-of-sums");
-    int rc = need_budget("snapkv", o, reterr);
+    int rc = need_budget(p->desc->name, o, reterr);
     return rc < 0 ? rc : check_grow_sinks(p, reterr);
 }
 
@@ -372,6 +367,46 @@ static int check_prompt_options(const struct aq_kv_policy_desc *desc, const stru
             "most %d, found %u",
             AQ_KV_POOL_MAX_WIDTH, o->pool_width);
     return 0;
+}
+
+/* Heads that share, and what each has for itself. */
+static int settle_heads(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                        struct aq_err *reterr)
+{
+    if (p->heads == AQ_KV_HEADS_SHARED && !p->desc->can_share)
+        return refuse(reterr, p->desc->name, "--kv-heads shared",
+                      "its heads keep the same number of tokens, or the same tokens; --kv-policy "
+                      "h2o, snapkv, pyramidkv, knorm and keydiff let them share");
+    if (p->heads != AQ_KV_HEADS_SHARED) {
+        p->floor = (struct aq_kv_amount){0};
+        return given(&o->floor) ? refuse(reterr, p->desc->name, "--kv-floor",
+                                         "heads do not share their slots; --kv-policy adakv lets "
+                                         "them, or --kv-heads shared")
+                                : 0;
+    }
+    p->floor_kind = given(&o->floor) ? o->floor_kind : p->desc->floor;
+    if (!given(&o->floor))
+        p->floor = (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = floor_of_adakv};
+    if (p->floor_kind == AQ_KV_FLOOR_MIX && p->floor.unit != AQ_KV_SHARE)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-floor mix:%u: expected a share of the budget, such as mix:20%%; "
+                        "reserve:%u is a number of slots",
+                        p->floor.slots, p->floor.slots);
+    return 0;
+}
+
+static int check_layers(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    if (p->layers == AQ_KV_LAYERS_UNIFORM)
+        return 0;
+    if (!aq_kv_policy_grows(p))
+        return refuse(reterr, p->desc->name, "--kv-layers",
+                      "only a budget that a prompt is cut to once can differ by layer: --kv-policy "
+                      "pyramidkv, snapkv, knorm or keydiff");
+    return p->beta ? 0
+                   : aq_error(reterr, -EINVAL,
+                              "--kv-layers: expected a number from 1 on behind the colon, such as "
+                              "pyramid:20");
 }
 
 /* The variants restate other programs, so they take no further options. */
@@ -451,15 +486,17 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full,  resolve_h2o,    resolve_flexgen, resolve_hf,   resolve_window, resolve_heavy,
-        resolve_adakv, resolve_snapkv, resolve_tova,    resolve_keys, resolve_keys,
+        resolve_full,   resolve_h2o,  resolve_flexgen, resolve_hf,     resolve_window,
+        resolve_heavy,  resolve_h2o,  resolve_snapkv,  resolve_snapkv, resolve_snapkv,
+        resolve_snapkv, resolve_tova, resolve_keys,    resolve_keys,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
     if (!desc)
         return aq_error(reterr, -EINVAL,
                         "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
-                        "adakv, snapkv, tova, knorm or keydiff, found '%s'",
+                        "adakv, snapkv, pyramidkv, ada-snapkv, ada-pyramid, tova, knorm or "
+                        "keydiff, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -470,13 +507,16 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         .grace = o->grace,
         .prompt = score_of(&desc->prompt, o),
         .decode = score_of(&desc->decode, o),
+        .layers = o->layers_given ? o->layers : desc->layers,
+        .beta = o->layers_given ? o->beta : desc->beta,
+        .heads = o->heads_given ? o->heads : desc->heads,
+        .floor = o->floor,
     };
     assert((size_t)(desc - first) < AQ_ARRAY_LEN(resolve));
     int rc = check_amounts(o, reterr);
-    if (rc == 0 && given(&o->floor) && desc->heads != AQ_KV_HEADS_SHARED)
-        rc = refuse(reterr, desc->name, "--kv-floor",
-                    "heads do not share their slots; --kv-policy adakv lets them");
+    rc = rc < 0 ? rc : settle_heads(&p, o, reterr);
     rc = rc < 0 ? rc : check_prompt_options(desc, o, reterr);
+    rc = rc < 0 ? rc : check_layers(&p, reterr);
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
     if (rc == 0)
         *ret = p;
@@ -521,8 +561,9 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
     for (size_t i = 0; i < AQ_ARRAY_LEN(amount) && used < dst_bytes; i++) {
         if (!given(amount[i]))
             continue;
-        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s %s %s", any ? "," : ":", name[i],
-                                 amount_text(text, amount[i]));
+        bool mixed = amount[i] == &p->floor && p->floor_kind == AQ_KV_FLOOR_MIX;
+        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s %s %s%s", any ? "," : ":",
+                                 name[i], mixed ? "mix:" : "", amount_text(text, amount[i]));
         any = true;
     }
     if (p->sinks && used < dst_bytes)
@@ -542,7 +583,28 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
                                  p->prompt.pool && !p->prompt.pool_first ? " group-first" : "");
     }
     if (p->prompt.group != row->group && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", group %s", aq_kv_group_name(p->prompt.group));
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", group %s",
+                                 aq_kv_group_name(p->prompt.group));
+    if ((p->layers || aq_kv_policy_desc(p)->layers) && used < dst_bytes)
+        used += (size_t)snprintf(dst + used, dst_bytes - used, ", layers %s",
+                                 aq_kv_layers_text(text, p));
+    if (p->heads != aq_kv_policy_desc(p)->heads && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, ", heads %s", aq_kv_heads_name(p->heads));
+    return dst;
+}
+
+const char *aq_kv_heads_name(enum aq_kv_heads heads)
+{
+    return heads == AQ_KV_HEADS_SHARED ? "shared" : "uniform";
+}
+
+const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p)
+{
+    if (p->layers == AQ_KV_LAYERS_UNIFORM)
+        snprintf(dst, 32, "uniform");
+    else
+        snprintf(dst, 32, "%s:%u", p->layers == AQ_KV_LAYERS_PYRAMID ? "pyramid" : "rising",
+                 p->beta);
     return dst;
 }
 

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { PARTLY = AQ_HEAD_BLOCK_SLOTS - 1 }; /* most slots of a head-block that is not full */
+
 /* ---- amounts ----------------------------------------------------------------------------- */
 
 /* Slots of an amount; a share above 0 gives at least one. */
@@ -73,19 +75,6 @@ static void limits_h2o(struct aq_kv_limits *ret, const struct aq_kv_policy *p, u
     };
 }
 
-/* As h2o, but the heads of a layer share the heavy slots of a prompt.  A head has at least its
- * recent slots and the floor, so at most so many positions may be safe from a step's drop. */
-static void limits_adakv(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
-                         uint32_t max_new)
-{
-    limits_h2o(ret, p, prompt, max_new);
-    uint32_t own = least(slots_of(&p->floor, ret->heavy_prompt), ret->heavy_prompt);
-    ret->shared = true;
-    ret->floor_prompt = (uint32_t)aq_max_u64(own, ret->sinks);
-    ret->recent_decode =
-        least(ret->recent_decode, ret->recent_prompt + ret->floor_prompt - ret->sinks);
-}
-
 /* The first tokens and the newest ones. */
 static void limits_window(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                           uint32_t max_new)
@@ -142,13 +131,18 @@ static void limits_hf(struct aq_kv_limits *ret, const struct aq_kv_policy *p, ui
     };
 }
 
+/* The budget of a prompt, where new tokens come on top. */
+static uint32_t budget_of(const struct aq_kv_policy *p, uint32_t prompt)
+{
+    return (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
+}
+
 /* The prompt is cut, to a budget of which a share is of the prompt alone; then each new token has a
  * slot, and one is left: nothing is ever given up. */
 static void limits_grow(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                         uint32_t max_new)
 {
-    uint32_t budget = (uint32_t)aq_max_u64(1, slots_of(&p->budget, prompt));
-    uint32_t window = least(p->prompt.rows, budget);
+    uint32_t budget = budget_of(p, prompt), window = least(p->prompt.rows, budget);
     uint32_t slots = least(least(prompt, budget) + aq_max_u64(1, max_new), INT32_MAX);
     *ret = (struct aq_kv_limits){
         .slots = slots,
@@ -192,6 +186,13 @@ static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1,   \
         .rows = 32, .pool = AQ_KV_POOL_AVG, .pool_width = 5, .pool_first = true                    \
     }
+/* The same, taken together over query heads, and then the largest of a key and three neighbours on
+ * either side: as Ada-KV's program has it. */
+#define BY_LAST_QUERIES_TOGETHER                                                                   \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1,   \
+        .rows = 32, .pool = AQ_KV_POOL_MAX, .pool_width = 7, .pool_first = false                   \
+    }
 #define BY_LAST_QUERY(factor)                                                                      \
     {                                                                                              \
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = factor, .rows = 1,          \
@@ -200,7 +201,11 @@ static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
 
 static const struct aq_kv_policy_desc policies[] = {
     {.name = "full", .limits = limits_full},
-    {.name = "h2o", .prompt = BY_ATTENTION, .decode = BY_ATTENTION, .limits = limits_h2o},
+    {.name = "h2o",
+     .prompt = BY_ATTENTION,
+     .decode = BY_ATTENTION,
+     .can_share = true,
+     .limits = limits_h2o},
     {.name = "h2o:flexgen",
      .prompt = BY_ATTENTION,
      .decode = BY_ATTENTION,
@@ -212,11 +217,45 @@ static const struct aq_kv_policy_desc policies[] = {
      .prompt = BY_ATTENTION,
      .decode = BY_ATTENTION,
      .heads = AQ_KV_HEADS_SHARED,
-     .limits = limits_adakv},
-    {.name = "snapkv", .prompt = BY_LAST_QUERIES, .limits = limits_grow},
+     .can_share = true,
+     .limits = limits_h2o},
+    {.name = "snapkv",
+     .prompt = BY_LAST_QUERIES,
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
+    {.name = "pyramidkv",
+     .prompt = BY_LAST_QUERIES,
+     .layers = AQ_KV_LAYERS_PYRAMID,
+     .beta = 20,
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
+    {.name = "ada-snapkv",
+     .prompt = BY_LAST_QUERIES_TOGETHER,
+     .heads = AQ_KV_HEADS_SHARED,
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
+    {.name = "ada-pyramid",
+     .prompt = BY_LAST_QUERIES_TOGETHER,
+     .layers = AQ_KV_LAYERS_PYRAMID,
+     .beta = 20,
+     .heads = AQ_KV_HEADS_SHARED,
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
     {.name = "tova", .prompt = BY_LAST_QUERY(1), .decode = BY_LAST_QUERY(0), .limits = limits_tova},
-    {.name = "knorm", .prompt = {.source = AQ_KV_SOURCE_KEY_NORM}, .limits = limits_grow},
-    {.name = "keydiff", .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF}, .limits = limits_grow},
+    {.name = "knorm",
+     .prompt = {.source = AQ_KV_SOURCE_KEY_NORM},
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
+    {.name = "keydiff",
+     .prompt = {.source = AQ_KV_SOURCE_KEY_DIFF},
+     .can_share = true,
+     .floor = AQ_KV_FLOOR_MIX,
+     .limits = limits_grow},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -249,11 +288,134 @@ struct aq_kv_policy aq_kv_policy_window(uint32_t slots)
     };
 }
 
+/* ---- layers that differ ------------------------------------------------------------------ */
+
+/* A prompt's slots by layer: `first` of the layer that has most, and each `step` less than the one
+ * before it. */
+struct slope {
+    uint32_t first, step;
+};
+
+/* As kv_policy.h has it; `window` of the budget's slots are the same in every layer: one at least,
+ * so that no layer is left without any. */
+static struct slope slope_of(uint32_t budget, uint32_t window, uint32_t beta, uint32_t prompt,
+                             uint32_t layers)
+{
+    window = window ? window : 1;
+    uint64_t rest = budget - window, low = rest / beta, high = 2 * rest - low;
+    if (prompt <= budget)
+        return (struct slope){prompt, 0};
+    if (prompt < 2 * rest)
+        return (struct slope){budget, 0};
+    if (high >= prompt - window) {
+        high = prompt - window;
+        low = 2 * rest - high;
+    }
+    uint64_t step = layers > 1 ? (high - low) / (layers - 1) : 0;
+    return (struct slope){(uint32_t)(window + high), (uint32_t)step};
+}
+
+static uint32_t kept_at(struct slope s, const struct aq_kv_policy *p, uint32_t layer,
+                        uint32_t layers)
+{
+    return s.first - s.step * (p->layers == AQ_KV_LAYERS_RISING ? layers - 1 - layer : layer);
+}
+
+/* The limits of one layer, made of those of a layer that has the budget as it is. */
+static void lean(struct aq_kv_limits *io, const struct aq_kv_policy *p, uint32_t prompt,
+                 uint32_t layer, uint32_t layers)
+{
+    uint32_t budget = io->keep_prompt, window = io->recent_prompt;
+    if (prompt <= budget)
+        return;
+    uint32_t kept = kept_at(slope_of(budget, window, p->beta, prompt, layers), p, layer, layers);
+    io->slots = least((uint64_t)io->slots - budget + kept, INT32_MAX);
+    io->keep_prompt = kept;
+    io->heavy_prompt = kept - window;
+    io->sinks = least(io->sinks, io->heavy_prompt);
+}
+
+/* Where slopes are to be looked for: prompts of `longest` tokens and fewer, as long as one of them
+ * may leave more in a layer than a longer one does.  Of a budget in slots all prompts above a
+ * length have one slope.  Of shares up to a half the slope follows from the budget alone, and with
+ * each beta * (layers - 1) slots less of it every layer has fewer. */
+struct search {
+    uint32_t longest, least_budget;
+    bool to_the_end; /* of a share above a half layers may differ in short prompts alone */
+};
+
+static struct search search_of(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t layers)
+{
+    struct search s = {.longest = prompt_max};
+    uint32_t budget = budget_of(p, prompt_max);
+    uint64_t period = (uint64_t)p->beta * layers;
+    if (p->budget.unit == AQ_KV_SLOTS)
+        s.longest = least(prompt_max, 2ull * budget);
+    else if (p->budget.share <= 0.5)
+        s.least_budget = budget - least(period, budget);
+    else
+        s.to_the_end = true;
+    return s;
+}
+
+/* Into most[].kept what each layer keeps at most of a prompt; do layers differ? */
+static bool most_kept(struct aq_kv_most *most, const struct aq_kv_policy *p,
+                      const struct aq_kv_lengths *lengths, uint32_t layers)
+{
+    struct search search = search_of(p, lengths->prompt_max, layers);
+    uint32_t shortest = least(lengths->prompt_min, search.longest);
+    bool differ = false;
+    uint32_t before = 0;
+    for (uint32_t n = search.longest; n > 0 && n >= shortest; n--) {
+        uint32_t budget = budget_of(p, n), window = least(p->prompt.rows, budget);
+        if (budget < search.least_budget)
+            break;
+        if (search.least_budget && budget == before)
+            continue;
+        before = budget;
+        struct slope s = slope_of(budget, window, p->beta, n, layers);
+        uint32_t lowest = UINT32_MAX;
+        differ |= s.step > 0;
+        for (uint32_t l = 0; l < layers; l++) {
+            uint32_t kept = kept_at(s, p, l, layers);
+            most[l].kept = kept > most[l].kept ? kept : most[l].kept;
+            lowest = most[l].kept < lowest ? most[l].kept : lowest;
+        }
+        /* No shorter prompt has more tokens. */
+        if (lowest >= n && (differ || !search.to_the_end))
+            break;
+    }
+    return differ;
+}
+
+/* ---- heads that share -------------------------------------------------------------------- */
+
+/* The heads of a layer share the heavy slots of a prompt.  A head has at least its recent slots and
+ * the floor, or its sinks, so at most so many positions may be safe from a step's drop. */
+static void share_slots(struct aq_kv_limits *io, const struct aq_kv_policy *p)
+{
+    bool mixed = p->floor_kind == AQ_KV_FLOOR_MIX;
+    uint32_t heavy = io->heavy_prompt, own = 0;
+    if (mixed)
+        own = (uint32_t)floor(p->floor.share * heavy + 1e-9);
+    else
+        own = (uint32_t)aq_max_u64(least(slots_of(&p->floor, heavy), heavy), io->sinks);
+    uint32_t of_head = (uint32_t)aq_max_u64(own, io->sinks);
+    io->shared = true;
+    io->floor_prompt = own;
+    io->mix = mixed ? (uint32_t)lround(p->floor.share * 1e9) : 0;
+    io->recent_decode = least(io->recent_decode, io->recent_prompt + of_head - io->sinks);
+}
+
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new, uint32_t layer, uint32_t layers)
 {
-    assert(layer < layers); /* every policy so far has one budget for all layers */
+    assert(layer < layers);
     aq_kv_policy_desc(p)->limits(ret, p, prompt, max_new);
+    if (p->layers != AQ_KV_LAYERS_UNIFORM)
+        lean(ret, p, prompt, layer, layers);
+    if (p->heads == AQ_KV_HEADS_SHARED)
+        share_slots(ret, p);
     assert((uint64_t)ret->sinks + ret->recent_decode <= ret->slots);
 }
 
@@ -269,18 +431,45 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
     return prompt > l->keep_prompt || (uint64_t)prompt + max_new > (uint64_t)l->slots + 1;
 }
 
-uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max, uint32_t layer,
-                                uint32_t layers)
+/* Most slots of a prompt that each layer keeps, where all layers keep as many. */
+static uint32_t most_even(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t max_new)
 {
     struct aq_kv_limits l;
-    assert(prompt_max <= total_max);
-    /* Where the cache grows, a short prompt with many new tokens can come to hold most. */
-    uint32_t max_new = total_max - prompt_max;
     if (aq_kv_policy_grows(p))
-        max_new = new_max ? new_max : total_max;
-    aq_kv_policy_limits(&l, p, prompt_max, max_new, layer, layers);
-    return (uint32_t)aq_min_u64(l.slots, total_max);
+        return least(prompt_max, budget_of(p, prompt_max));
+    aq_kv_policy_desc(p)->limits(&l, p, prompt_max, max_new);
+    return l.slots; /* UINT32_MAX: all */
+}
+
+bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
+                       const struct aq_kv_lengths *lengths, uint32_t layers, uint32_t kv_heads)
+{
+    uint32_t prompt_max = lengths->prompt_max, total = lengths->total_max;
+    bool grows = aq_kv_policy_grows(p), differ = false;
+    assert(prompt_max <= total);
+    /* Where the cache grows, a short prompt with many new tokens can come to hold most. */
+    uint32_t max_new = total - prompt_max;
+    if (grows)
+        max_new = (uint32_t)aq_max_u64(1, lengths->new_max ? lengths->new_max : total);
+    memset(most, 0, layers * sizeof(*most));
+    if (p->layers != AQ_KV_LAYERS_UNIFORM)
+        differ = most_kept(most, p, lengths, layers);
+    uint32_t even = most_even(p, prompt_max, max_new);
+    for (uint32_t i = 0; i < layers; i++) {
+        struct aq_kv_most *m = &most[i];
+        uint64_t kept = p->layers == AQ_KV_LAYERS_UNIFORM ? even : m->kept;
+        uint64_t slots = kept + (grows ? max_new : 0);
+        m->kept = (uint32_t)aq_min_u64(kept, total);
+        m->slots = (uint32_t)aq_min_u64(slots, total);
+        m->whole = slots > total;
+        m->head = m->slots;
+        if (aq_kv_policy_ragged(p)) {
+            uint64_t of_head = aq_min_u64(prompt_max, ((uint64_t)m->kept + 1) * kv_heads);
+            uint64_t head = m->whole && grows ? total : of_head + (m->slots - m->kept);
+            m->head = (uint32_t)aq_max_u64(head, m->slots);
+        }
+    }
+    return differ;
 }
 
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
@@ -303,37 +492,45 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
 
 /* ---- head-blocks --------------------------------------------------------------------------- */
 
-uint32_t aq_kv_shared_blocks(uint32_t slots, uint32_t kv_heads)
+static uint32_t runs_of(uint64_t slots)
 {
-    /* ceil(c / 32) is at most (c + 31) / 32, and the sum of the c is kv_heads * slots. */
-    return (uint32_t)((uint64_t)kv_heads * ((uint64_t)slots + AQ_HEAD_BLOCK_SLOTS - 1) /
-                      AQ_HEAD_BLOCK_SLOTS);
+    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
 }
 
-uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads)
+uint32_t aq_kv_packed_runs(uint32_t kept, bool mixed, uint32_t kv_heads)
 {
-    return (uint32_t)aq_div_up(aq_kv_shared_blocks(slots, kv_heads), kv_heads);
+    uint64_t all = (uint64_t)kv_heads * kept + (mixed ? kv_heads / 2 : 0);
+    return (uint32_t)aq_div_up(all / AQ_HEAD_BLOCK_SLOTS, kv_heads);
 }
 
-uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads)
+uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt)
 {
-    return aq_kv_policy_ragged(p) ? aq_kv_shared_runs(slots, kv_heads)
-                                  : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+    uint32_t kept = l->heavy_prompt + l->recent_prompt;
+    if (!aq_kv_limits_differ(l, prompt))
+        return 0;
+    return AQ_HEAD_BLOCK_SLOTS * aq_kv_packed_runs(kept, l->mix, kv_heads) + PARTLY - kept;
 }
 
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
                            uint32_t seen)
 {
-    uint32_t held = aq_kv_limits_held(l, prompt, seen);
-    return aq_kv_limits_differ(l, prompt) ? aq_kv_shared_runs(held, kv_heads)
-                                          : (uint32_t)aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
+    return runs_of((uint64_t)aq_kv_limits_held(l, prompt, seen) +
+                   aq_kv_limits_spare(l, kv_heads, prompt));
 }
 
-uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
-                                 uint32_t kv_heads)
+uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most *most,
+                           uint32_t kv_heads)
 {
     if (!aq_kv_policy_ragged(p))
-        return slots;
-    uint64_t most = aq_min_u64(prompt_max, (uint64_t)slots * kv_heads);
-    return (uint32_t)aq_max_u64(most, slots);
+        return runs_of(most->slots);
+    /* A sequence that keeps fewer may grow by as many more, which can take one run more. */
+    bool mixed = p->floor_kind == AQ_KV_FLOOR_MIX;
+    return aq_kv_packed_runs(most->kept, mixed, kv_heads) +
+           runs_of((uint64_t)PARTLY + most->slots - most->kept) +
+           (most->whole && aq_kv_policy_grows(p));
+}
+
+uint32_t aq_kv_policy_tail_runs(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_ragged(p) && aq_kv_policy_grows(p) ? 2 : 1;
 }

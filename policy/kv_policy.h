@@ -13,6 +13,10 @@
  *            safeguard as NVIDIA's kvpress has it) each head first keeps the floor_prompt of its
  *            own highest values; the other kv_heads * (heavy_prompt - floor_prompt) slots go to
  *            the highest values of all heads together, of equal positions to the lower head's.
+ *            With a mixed floor (ada-snapkv, ada-pyramid, as Ada-KV's own program has it) the
+ *            kv_heads * heavy_prompt highest values of all heads only count: a head that has c of
+ *            them keeps its round(c (1 - mix) + floor(mix heavy_prompt)) highest, halves to even:
+ *            together at most a half a head more than the budget.
  *   decode   A row at position t finds `slots` slots full: of the keys with
  *            sinks <= position < t + 1 - recent_decode one is dropped, by score the lowest (the
  *            lower position loses a tie), by position the highest, and the new key takes its slot.
@@ -22,8 +26,15 @@
  *            its score: score = decay * score + f(p).
  *            tova (TOVA, arXiv 2401.06104) takes one victim for all heads of a layer, by the sums
  *            of their scores, which are those of the last row alone (decay 0).
- *   growth   snapkv (SnapKV, arXiv 2404.14469), knorm and keydiff cut the prompt, and give up
- *            nothing after it: their slots are those kept and one for each new token.
+ *   growth   snapkv (SnapKV, arXiv 2404.14469), pyramidkv, knorm and keydiff cut the prompt, and
+ *            give up nothing after it: their slots are those kept and one for each new token.
+ *   layers   Of a budget of C slots with a window of w, pyramidkv (PyramidKV, arXiv 2406.02069)
+ *            gives the first layers more and the last ones less, in whole numbers as the authors'
+ *            program has them.  For n prompt tokens, B = C - w, and `beta` (20):
+ *              lo = B / beta, hi = 2 B - lo;  where hi >= n - w: hi = n - w, lo = 2 B - hi
+ *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
+ *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
+ *            window one token counts as such.)
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -58,8 +69,15 @@ struct aq_kv_score {
     bool together;   /* the KV heads of a layer keep the same tokens: by the sums over them */
 };
 
+/* How a budget is spread over layers: the same for all, or more for the first or for the last. */
+enum aq_kv_layers { AQ_KV_LAYERS_UNIFORM, AQ_KV_LAYERS_PYRAMID, AQ_KV_LAYERS_RISING };
+
 /* How many slots the heads of a layer hold: all as many, or as many together as they would. */
 enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED };
+
+/* What each head has for itself where heads share: its best slots first, or a part of the budget
+ * that is the same for all heads, beside a part by the layer's best slots. */
+enum aq_kv_floor { AQ_KV_FLOOR_RESERVE, AQ_KV_FLOOR_MIX };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
 enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
@@ -81,6 +99,7 @@ struct aq_kv_limits {
      * floor_prompt heavy slots (at least the sinks), which each head keeps for itself. */
     bool shared;
     uint32_t floor_prompt;
+    uint32_t mix; /* of 10^9: the part of heavy_prompt that is mixed in; 0: the floor is reserved */
 };
 
 struct aq_kv_policy;
@@ -90,7 +109,11 @@ struct aq_kv_policy_desc {
     /* Ranks at the prompt's end, and before a key is given up; decode NONE: no key is given up
      * after the prompt, and each new one takes a slot of its own. */
     struct aq_kv_score prompt, decode;
+    enum aq_kv_layers layers;
+    uint32_t beta; /* of layers that differ: the first keeps about 2 beta - 1 times the last's */
     enum aq_kv_heads heads;
+    bool can_share; /* its heads can share their slots */
+    enum aq_kv_floor floor;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
 };
@@ -103,6 +126,10 @@ struct aq_kv_policy {
     uint32_t sinks, grace;
     struct aq_kv_score prompt, decode; /* those of the row, with what was given */
     struct aq_kv_residual residual;    /* where keys and values are in one of KIVI's formats */
+    enum aq_kv_layers layers;
+    uint32_t beta;
+    enum aq_kv_heads heads;
+    enum aq_kv_floor floor_kind;
 };
 
 /* The user's options; all zero: full. */
@@ -119,6 +146,12 @@ struct aq_kv_options {
     enum aq_kv_pool pool;
     uint32_t pool_width; /* odd, at most AQ_KV_POOL_MAX_WIDTH */
     bool pool_first;
+    bool layers_given;
+    enum aq_kv_layers layers;
+    uint32_t beta; /* at least 1, unless uniform */
+    bool heads_given;
+    enum aq_kv_heads heads;
+    enum aq_kv_floor floor_kind; /* of a floor that is given */
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 
@@ -138,6 +171,9 @@ const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
 const char *aq_kv_group_name(enum aq_attn_group g);
 /* "avg:5", "max:7", "none".  Returns dst. */
 const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
+/* "pyramid:20", "rising:20", "uniform".  Returns dst. */
+const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p);
+const char *aq_kv_heads_name(enum aq_kv_heads heads);
 /* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
 struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
@@ -160,7 +196,7 @@ static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 }
 static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
 {
-    return aq_kv_policy_desc(p)->heads == AQ_KV_HEADS_SHARED;
+    return p->heads == AQ_KV_HEADS_SHARED;
 }
 
 /* Are values of a prompt's keys made of column sums (aq_kv_value_fn), and of those of each query
@@ -189,11 +225,22 @@ void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p,
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
-/* Most slots that any sequence of a workload comes to hold in the layer: prompts have at most
- * prompt_max tokens, sequences at most total_max, new tokens are at most new_max (0: unknown). */
-uint32_t aq_kv_policy_slots_max(const struct aq_kv_policy *p, uint32_t prompt_max,
-                                uint32_t total_max, uint32_t new_max, uint32_t layer,
-                                uint32_t layers);
+/* The lengths of a workload: prompts have at most prompt_max tokens, sequences at most total_max,
+ * new tokens are at most new_max (0: unknown), prompts have at least prompt_min. */
+struct aq_kv_lengths {
+    uint32_t prompt_max, total_max, new_max, prompt_min;
+};
+/* What sequences of a workload come to hold in a layer, in each head or on average: at most `kept`
+ * slots of a prompt and `slots` in all, and at most `head` in one head.  whole: `slots` is the
+ * longest sequence. */
+struct aq_kv_most {
+    uint32_t kept, slots, head;
+    bool whole;
+};
+/* For each of the layers, into most[layers].  False: in all layers every sequence has the same
+ * limits. */
+bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
+                       const struct aq_kv_lengths *lengths, uint32_t layers, uint32_t kv_heads);
 /* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
  * probabilities are computed once more to rank its keys. */
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
@@ -202,26 +249,34 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
                                  uint32_t prompt);
 
 /* ---- head-blocks ---- A head-block is 32 slots of one KV head; a run is one head-block of each KV
- * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.  Where n heads
- * share n * slots slots, each head rounds up for itself: at most floor(n * (slots + 31) / 32)
- * head-blocks in all, one after the other in as many runs as they fill. */
+ * head.  Heads that hold equally many slots fill ceil(slots / 32) runs together.
+ *
+ * Heads that hold different numbers of slots have first the head-blocks that each fills when the
+ * prompt is cut, head after head, packed into runs: of n heads that keep M slots in all at most
+ * ceil(floor(M / 32) / n) runs, whatever each keeps.  Then come runs for growth, with one
+ * head-block of each head: into the first go the rows that each head has left, fewer than 32, then
+ * its new rows, and so on into the next ones.  After t rows ceil((31 + t) / 32) of them are in use,
+ * of which at most the last two are partly filled.  So the number of runs follows from the limits
+ * before the prompt has run: it is that of `spare` slots more than are held. */
 
 /* Do the heads of a sequence hold different numbers of slots? */
 static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t prompt)
 {
     return l->shared && prompt > l->keep_prompt;
 }
-/* Most head-blocks, and most runs, of kv_heads heads that hold `slots` slots on average. */
-uint32_t aq_kv_shared_blocks(uint32_t slots, uint32_t kv_heads);
-uint32_t aq_kv_shared_runs(uint32_t slots, uint32_t kv_heads);
-/* Most runs of any sequence that comes to hold `slots` slots per head (on average). */
-uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, uint32_t slots, uint32_t kv_heads);
+/* Most packed runs of kv_heads heads that keep `kept` slots each on average, or half a slot
+ * more. */
+uint32_t aq_kv_packed_runs(uint32_t kept, bool mixed, uint32_t kv_heads);
+/* Slots that the runs of a sequence have room for beside those that a head holds on average: the
+ * room for growth begins 31 slots early.  0 where heads do not differ. */
+uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt);
+/* Most runs of any sequence of a workload. */
+uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most *most,
+                           uint32_t kv_heads);
 /* Runs of a sequence after its first `seen` positions. */
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
                            uint32_t seen);
-/* Most slots of one head, where heads hold `slots` on average and prompts have at most prompt_max
- * tokens. */
-uint32_t aq_kv_policy_head_slots(const struct aq_kv_policy *p, uint32_t slots, uint32_t prompt_max,
-                                 uint32_t kv_heads);
+/* Runs of partly filled head-blocks that a sequence may have at a time. */
+uint32_t aq_kv_policy_tail_runs(const struct aq_kv_policy *p);
 
 #endif

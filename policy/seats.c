@@ -91,9 +91,8 @@ static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter 
     bool other = who->kv_prompt > 0;
     aq_kv_kind_limits(&kv.limits, &plan->kinds, kind, &plan->kv,
                       other ? who->kv_prompt : who->prompt, other ? who->kv_new : who->max_new);
-    if (aq_kv_limits_differ(&kv.limits, who->prompt))
-        kv.shared_runs =
-            aq_kv_limits_runs(&kv.limits, s->opts.steps->kv_heads, who->prompt, who->prompt);
+    kv.differ = aq_kv_limits_differ(&kv.limits, who->prompt);
+    kv.spare = aq_kv_limits_spare(&kv.limits, s->opts.steps->kv_heads, who->prompt);
     kv.drops = aq_kv_limits_drop(&kv.limits, who->prompt, who->max_new) ||
                (other && aq_kv_limits_drop(&kv.limits, who->kv_prompt, who->kv_new));
     return kv;

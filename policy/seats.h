@@ -14,15 +14,31 @@
 struct aq_seat_kv {
     struct aq_kv_limits limits;
     uint32_t before, held; /* slots in use before and after the pass, per head or on average */
-    /* Runs of a sequence whose heads hold different numbers of slots; constant until its end.
-     * 0: all heads hold the same number. */
-    uint32_t shared_runs;
-    uint32_t delta;      /* on disk: rows that wait to be written before the pass, */
-    uint32_t delta_next; /* and after it */
-    bool drops;          /* the sequence will drop keys, so positions and scores are kept */
-    bool overwrites;     /* the new key takes the slot of a dropped one */
-    bool rewrites;       /* all whole runs go to disk again, with the delta */
+    uint32_t spare;        /* aq_kv_limits_spare */
+    uint32_t delta;        /* on disk: rows that wait to be written before the pass, */
+    uint32_t delta_next;   /* and after it */
+    bool differ;           /* heads hold different numbers of slots */
+    bool drops;            /* the sequence will drop keys, so positions and scores are kept */
+    bool overwrites;       /* the new key takes the slot of a dropped one */
+    bool rewrites;         /* all whole runs go to disk again, with the delta */
 };
+
+/* Runs of a sequence whose heads hold `slots` slots, or hold them on average. */
+static inline uint32_t aq_seat_kv_runs(const struct aq_seat_kv *kv, uint32_t slots)
+{
+    return (uint32_t)aq_div_up((uint64_t)slots + kv->spare, AQ_HEAD_BLOCK_SLOTS);
+}
+/* Where heads differ: packed runs, */
+static inline uint32_t aq_seat_kv_packed(const struct aq_seat_kv *kv)
+{
+    uint32_t kept = kv->limits.heavy_prompt + kv->limits.recent_prompt;
+    return (kept + kv->spare) / AQ_HEAD_BLOCK_SLOTS;
+}
+/* and rows that each head has taken in since the prompt was cut, where heads differ. */
+static inline uint32_t aq_seat_kv_grown(const struct aq_seat_kv *kv)
+{
+    return kv->held - (kv->limits.heavy_prompt + kv->limits.recent_prompt);
+}
 
 /* A seat (vLLM: a running slot) takes one sequence; its index in the block = micro-batch * seats
  * per micro-batch + place.  Numbers are those of the pass that the seat's rows are bound for. */

@@ -3,16 +3,15 @@
 
 #include <assert.h>
 
-/* Full runs of `slots` slots, and all runs.  Where heads share their runs all count as full, since
- * no slot is added. */
+/* Full runs of `slots` slots: where heads differ, the packed ones, and for growth those that a head
+ * without rows of the prompt has filled.  All count as full where no slot is added. */
 static uint32_t whole_runs(const struct aq_seat_kv *s, uint32_t slots)
 {
-    return s->shared_runs ? s->shared_runs : slots / AQ_HEAD_BLOCK_SLOTS;
-}
-
-static uint32_t all_runs(const struct aq_seat_kv *s, uint32_t slots)
-{
-    return s->shared_runs ? s->shared_runs : (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
+    if (!s->differ)
+        return slots / AQ_HEAD_BLOCK_SLOTS;
+    if (s->limits.slots == s->limits.heavy_prompt + s->limits.recent_prompt)
+        return aq_seat_kv_runs(s, slots);
+    return (slots + s->spare - (AQ_HEAD_BLOCK_SLOTS - 1)) / AQ_HEAD_BLOCK_SLOTS;
 }
 
 /* Head-blocks of codes of `slots` slots. */
@@ -51,7 +50,7 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
                         const struct aq_part *part, const struct aq_seat_kv *s)
 {
     bool disk = part->tier == AQ_DISK;
-    uint32_t runs = all_runs(s, s->before);
+    uint32_t runs = aq_seat_kv_runs(s, s->before);
     t->whole = whole_runs(s, s->before);
     if (disk) {
         t->read.end = t->whole;
@@ -79,7 +78,7 @@ static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
     t->write.end = disk ? t->whole : 0;
     if (!plan->separate)
         return;
-    t->store.end = all_runs(s, s->held);
+    t->store.end = aq_seat_kv_runs(s, s->held);
     t->store_slots = host && s->drops;
     t->store_victims = !host && !disk && has_victims(s);
 }

@@ -142,6 +142,19 @@ static void add_distances(const struct eval *v, json_t **o)
     aq_json_put(o, "top1_agreement", json_real((double)agreed / ((double)w->count * (double)n)));
 }
 
+/* What layers that differ keep of a window's prompt, from the first layer on. */
+static json_t *kept_json(const struct aq_kv_policy *p, uint32_t prompt, uint32_t fed,
+                         uint32_t layers)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < layers; i++) {
+        struct aq_kv_limits l;
+        aq_kv_policy_limits(&l, p, prompt, fed, i, layers);
+        aq_json_add(&list, json_integer(aq_kv_limits_held(&l, prompt, prompt)));
+    }
+    return list;
+}
+
 /* The policy, and what it comes to in windows of this length. */
 static json_t *policy_json(const struct aq_kv_policy *p, const struct aq_kv_limits *l)
 {
@@ -162,8 +175,11 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **
 {
     const struct aq_kv_policy *p = &aq_engine_info(e)->kv;
     uint32_t prompt = aq_eval_windows_prompt(&v->w), fed = new_tokens(&v->w);
+    uint32_t layers = aq_engine_info(e)->layers;
+    struct aq_kv_policy even = *p; /* of the nominal budget, which layers may share unevenly */
     struct aq_kv_limits l;
-    aq_kv_policy_limits(&l, p, prompt, fed, 0, aq_engine_info(e)->layers);
+    even.layers = AQ_KV_LAYERS_UNIFORM;
+    aq_kv_policy_limits(&l, &even, prompt, fed, 0, layers);
     uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1);
     double sum = 0;
     for (uint32_t seen = first; seen < end; seen++)
@@ -174,7 +190,10 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **
                           aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"),
                           "mean", sum / (end - first), "max", (int)last.slots_max));
     aq_json_put(o, "kv_bytes", json_integer((json_int_t)last.bytes));
-    aq_json_put(o, "policy", policy_json(p, &l));
+    json_t *policy = policy_json(p, &l);
+    if (p->layers != AQ_KV_LAYERS_UNIFORM)
+        aq_json_put(&policy, "kept_by_layer", kept_json(p, prompt, fed, layers));
+    aq_json_put(o, "policy", policy);
     aq_json_put(o, "no_effect", json_boolean(!last.drops));
 }
 

@@ -210,7 +210,7 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         return json_null();
     const struct aq_plan *p = &e->block.plan;
     const struct aq_block_shape *s = &p->shape;
-    char placement[160], attention[32], windows[80];
+    char placement[160], attention[32], windows[80], layers[120];
     aq_placement_text(placement, &p->placement);
     aq_attention_text(attention, p);
     json_t *o = json_pack(
@@ -230,6 +230,8 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
     }
     if (aq_kv_windows_text(windows, sizeof(windows), &e->model->steps))
         aq_json_put(&o, "kv_windows", json_string(windows));
+    if (aq_kv_layers_differ_text(layers, sizeof(layers), &p->kinds, s->run_bytes))
+        aq_json_put(&o, "kv_layers", json_string(layers));
     const struct aq_stream *w = &e->block.stream;
     if (aq_program_host_products(&e->block.program))
         aq_json_put(&o, "host_products", json_real(p->host_products / 100));

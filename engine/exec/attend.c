@@ -51,7 +51,7 @@ static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct
     };
 }
 
-static void report_slots(const struct attend *t, uint32_t i, const struct aq_attn_slots *slots)
+static void report_slots(const struct attend *t, uint32_t i, const struct aq_attn_seq *seq)
 {
     const struct aq_executor *x = t->x;
     const struct aq_seat_kv *s = kv_of(t, i);
@@ -63,9 +63,9 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
         .kv_heads = t->a.kv_heads,
         .seen = seat_of(t, i)->seen,
         .held = s->held,
-        .len = s->shared_runs ? aq_kv_lens(x->kv, t->seat[i], t->layer) : &s->held,
-        .len_step = s->shared_runs != 0,
-        .slots = *slots,
+        .len = seq->len,
+        .len_step = seq->len_step,
+        .slots = seq->slots,
     };
     x->opts.kv_seen(x->opts.kv_user, &seen);
 }
@@ -154,7 +154,7 @@ static void add_to_deltas(const struct attend *t)
             continue;
         struct aq_kv_delta d = exec_kv_delta(t->x, t->op, t->seat[i]);
         uint32_t whole = s->held / AQ_HEAD_BLOCK_SLOTS * AQ_HEAD_BLOCK_SLOTS;
-        whole = s->shared_runs ? UINT32_MAX : whole;
+        whole = s->differ ? UINT32_MAX : whole;
         const uint32_t *victim = t->seq[i].slots.victim;
         t->c->kernels->kv_note(
             t->c->exec, &(struct aq_kv_note){d.target + s->delta, victim, t->a.kv_heads, whole});
@@ -252,7 +252,7 @@ static void decode(struct attend *t)
         add_to_deltas(t);
     attend_rows(t);
     for (uint32_t i = 0; i < t->count; i++)
-        report_slots(t, i, &t->seq[i].slots);
+        report_slots(t, i, &t->seq[i]);
 }
 
 /* ---- prompts ----------------------------------------------------------------------------- */
@@ -339,12 +339,13 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
         .sinks = l->sinks,
         .layer = l->shared,
         .floor = l->floor_prompt,
+        .mix = l->mix,
         .keep = list,
         .keep_stride = stride,
         .count = count,
     };
     t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
-    if (p->s->shared_runs) {
+    if (p->s->differ) {
         /* The host may read this memory: it is not a GPU's (aq_executor_open). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
         exec_kv_ragged_table(x, t->op, seat, &p->home);
@@ -440,14 +441,13 @@ static void attend_alone(const struct attend *t, uint32_t i)
         p.a.rule = rule_of(&kv->decode, s);
         t->c->kernels->kv_victim(t->c->exec, &p.a);
     }
-    report_slots(t, i, &p.home.slots);
+    report_slots(t, i, &p.home);
 }
 
 /* Attends the prompts: all that keep every key in one call, and the others one by one, because
  * there is scratch for one. */
 static void prompts(struct attend *t)
 {
-    static const struct aq_attn_slots none;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         end = i + 1;
         if (kv_of(t, i)->drops || is_residual(t)) {
@@ -462,7 +462,7 @@ static void prompts(struct attend *t)
         t->c->kernels->kv_append(t->c->exec, &a);
         t->c->kernels->attn_prefill(t->c->exec, &a);
         for (uint32_t n = i; n < end; n++)
-            report_slots(t, n, &none);
+            report_slots(t, n, &t->seq[n]);
     }
 }
 
@@ -497,7 +497,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
         if (is_residual(&t))
             t.seq[i].coded = aq_kv_residual_coded(&x->plan->kv.residual, kv_of(&t, i)->held);
         /* The number of slots that each head keeps is known once the prompt is cut. */
-        if (!prefill && kv_of(&t, i)->shared_runs)
+        if (!prefill && kv_of(&t, i)->differ)
             exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);
         else
             t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);

@@ -56,7 +56,7 @@ static uint8_t *home_run(const struct aq_executor *x, const struct aq_op *op, ui
     if (x->plan->part[op->part].tier != AQ_DISK)
         return aq_kv_blocks(x->kv, seat, layer)[run];
     return run < whole ? stage_run(x, AQ_SLOT_KV_HOST, op->workspace, op->part, seat, run)
-                       : aq_kv_tail(x->kv, seat, layer);
+                       : aq_kv_tail(x->kv, seat, layer, run);
 }
 
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
@@ -78,10 +78,18 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
     return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).whole);
 }
 
+static struct aq_kv_growth growth_of(const struct aq_executor *x, uint32_t seat, uint32_t layer)
+{
+    const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
+    return (struct aq_kv_growth){aq_seat_kv_packed(s), aq_seat_kv_grown(s)};
+}
+
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
                           struct aq_attn_seq *seq)
 {
-    aq_kv_ragged_table(x->kv, seq, seat, layer_of(x, op), op->kind == AQ_OP_ATTN_HOST,
+    uint32_t layer = layer_of(x, op);
+    struct aq_kv_growth g = growth_of(x, seat, layer);
+    aq_kv_ragged_table(x->kv, seq, seat, layer, &g, op->kind == AQ_OP_ATTN_HOST,
                        exec_kv_blocks(x, op, seat));
 }
 
@@ -135,7 +143,7 @@ static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
                           disk_stage(x, op, seat) + runs.first * stride);
     if (op->kind == AQ_OP_WRITE && t.write_tail)
         exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.whole * stride, stride,
-                          aq_kv_tail(x->kv, seat, layer));
+                          aq_kv_tail(x->kv, seat, layer, t.whole));
 }
 
 void exec_list_kv(struct aq_executor *x, uint32_t op_index)
@@ -191,17 +199,19 @@ static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_p
     uint32_t layer = layer_of(x, op);
     const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
     const uint32_t *victim = s->overwrites ? aq_kv_victims(x->kv, seat, layer) : NULL;
+    struct aq_kv_growth g = growth_of(x, seat, layer);
     uint32_t run = (s->held - 1) / AQ_HEAD_BLOCK_SLOTS;
-    if (!victim && !aq_kv_rows_apart(x->plan->shape.kv_format)) {
+    if (!victim && !s->differ && !aq_kv_rows_apart(x->plan->shape.kv_format)) {
         add_runs(x, op, l, seat, (struct aq_runs){run, run + 1}, whole);
         return;
     }
     for (uint32_t h = 0; h < x->steps->kv_heads; h++) {
-        uint32_t slot = victim ? victim[h] : s->held - 1;
+        uint32_t last = s->differ ? aq_kv_lens(x->kv, seat, layer)[h] + g.grown : s->held;
+        uint32_t slot = victim ? victim[h] : last - 1;
         struct aq_kv_spot at = {slot / AQ_HEAD_BLOCK_SLOTS, h * aq_kv_head_offset(x->kv)};
-        assert(s->shared_runs || slot < s->held);
-        if (s->shared_runs)
-            at = aq_kv_spot(x->kv, seat, layer, h, slot);
+        assert(slot < last);
+        if (s->differ)
+            at = aq_kv_spot(x->kv, seat, layer, &g, h, slot);
         add_row(x, l, stage_run(x, AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, at.run),
                 home_run(x, op, layer, seat, at.run, whole), at.offset, slot % AQ_HEAD_BLOCK_SLOTS);
     }

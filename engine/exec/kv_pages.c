@@ -22,7 +22,8 @@ struct aq_kv {
     uint8_t *tables;
     size_t tables_bytes;
     uint8_t **block; /* [seats][table.runs], layer after layer */
-    uint8_t *tails;  /* [disk seats][layers][run_stride] */
+    uint8_t *tails;  /* [disk seats][layers][tail_runs][run_stride] */
+    uint32_t tail_runs;
     size_t tails_bytes;
     uint8_t *deltas; /* [disk seats][beside.dropping][delta.bytes] */
     size_t deltas_bytes;
@@ -171,7 +172,7 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
             p->free_page[i] = (uint32_t)(p->page_count - 1 - i);
         p->free_count = p->page_count;
     }
-    size_t tails = (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->run_stride;
+    size_t tails = (size_t)kv->disk_seats * kinds_of(kv)->layers * kv->tail_runs * kv->run_stride;
     rc = take(kv, &kv->tails, AQ_MEMORY_PINNED, "kv tails", s->plain_run_bytes ? 0 : tails,
               &kv->tails_bytes, reterr);
     return rc < 0 ? rc : take_slots(kv, reterr);
@@ -187,6 +188,7 @@ int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err 
     kv->seats = s->micro_batch * s->micro_batches;
     kv->page_bytes = s->page_bytes;
     kv->page_runs = s->page_slots / AQ_HEAD_BLOCK_SLOTS;
+    kv->tail_runs = aq_kv_policy_tail_runs(&opts->plan->kv);
     aq_kv_layout_tables(&kv->table, opts->plan, opts->plan->kinds.layers, opts->kv_heads);
     kv->run_bytes = s->run_bytes;
     kv->run_stride = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
@@ -300,16 +302,17 @@ uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uin
     uint8_t **table = table_of(kv, seat, layer);
     for (uint32_t run = 0; run < whole; run++)
         table[run] = stage + run * kv->run_stride;
-    if (kv->tails && whole < aq_kv_kinds_at(kinds_of(kv), layer)->runs)
-        table[whole] = aq_kv_tail(kv, seat, layer);
+    uint32_t runs = aq_kv_kinds_at(kinds_of(kv), layer)->runs;
+    for (uint32_t run = whole; kv->tails && run < whole + kv->tail_runs && run < runs; run++)
+        table[run] = aq_kv_tail(kv, seat, layer, run);
     return table;
 }
 
-uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
 {
+    size_t of_layer = (size_t)kv->place[seat].on_disk * kinds_of(kv)->layers + layer;
     assert(kv->tails && kv->place[seat].tier == AQ_DISK);
-    return kv->tails +
-           ((size_t)kv->place[seat].on_disk * kinds_of(kv)->layers + layer) * kv->run_stride;
+    return kv->tails + (of_layer * kv->tail_runs + run % kv->tail_runs) * kv->run_stride;
 }
 
 /* ---- residual ---- */
@@ -348,50 +351,58 @@ uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
            ((size_t)seat * kinds_of(kv)->layers + layer) * kv->opts.kv_heads;
 }
 
-static uint32_t blocks_of(uint32_t slots)
+/* The place of block `b` of a head that has filled `own` with the prompt, behind the `before` ones
+ * of the heads before it; `packed` runs are of such. */
+static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t packed, uint32_t head,
+                                 uint32_t own, uint32_t before, uint32_t b)
 {
-    return (uint32_t)aq_div_up(slots, AQ_HEAD_BLOCK_SLOTS);
-}
-
-/* The place of head-block `index`, counted over all heads. */
-static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t index)
-{
-    uint32_t heads = kv->opts.kv_heads;
+    uint32_t heads = kv->opts.kv_heads, index = before + b;
+    if (b >= own)
+        return (struct aq_kv_spot){packed + b - own, head * kv->head_bytes};
+    assert(index / heads < packed);
     return (struct aq_kv_spot){index / heads, index % heads * kv->head_bytes};
 }
 
 void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
-                        uint32_t layer, uint32_t lane, uint8_t *const *run)
+                        uint32_t layer, const struct aq_kv_growth *g, uint32_t lane,
+                        uint8_t *const *run)
 {
-    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, index = 0;
-    const uint32_t *len = aq_kv_lens(kv, seat, layer);
-    uint32_t at = lane * kv->opts.plan->shape.micro_batch + seat % kv->opts.plan->shape.micro_batch;
-    uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + (size_t)at * heads * step;
+    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, before = 0;
+    const uint32_t *kept = aq_kv_lens(kv, seat, layer);
+    uint32_t micro_batch = kv->opts.plan->shape.micro_batch;
+    size_t place = (size_t)lane * micro_batch + seat % micro_batch;
+    uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + place * heads * step;
+    uint32_t *now = (uint32_t *)(kv->tables + kv->table.now) + place * heads;
     assert(lane <= kv->opts.plan->separate);
     seq->block = table;
     for (uint32_t h = 0; h < heads; h++, table += step) {
-        assert(blocks_of(len[h]) <= step);
-        for (uint32_t b = 0; b < blocks_of(len[h]); b++) {
-            struct aq_kv_spot spot = spot_of(kv, index++);
+        now[h] = kept[h] + g->grown;
+        uint32_t own = kept[h] / AQ_HEAD_BLOCK_SLOTS;
+        uint32_t blocks = (uint32_t)aq_div_up(now[h], AQ_HEAD_BLOCK_SLOTS);
+        assert(blocks <= step);
+        for (uint32_t b = 0; b < blocks; b++) {
+            struct aq_kv_spot spot = spot_of(kv, g->packed, h, own, before, b);
             assert(spot.run < *runs_of(kv, seat, kinds_of(kv)->of[layer]));
             table[b] = run[spot.run] + spot.offset;
         }
+        before += own;
     }
     seq->head_table_step = step;
     seq->head_offset = 0;
-    seq->len = len;
+    seq->len = now;
     seq->len_step = 1;
 }
 
-struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
-                             uint32_t slot)
+struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer,
+                             const struct aq_kv_growth *g, uint32_t head, uint32_t slot)
 {
-    const uint32_t *len = aq_kv_lens(kv, seat, layer);
-    uint32_t index = slot / AQ_HEAD_BLOCK_SLOTS;
-    assert(slot < len[head]);
+    const uint32_t *kept = aq_kv_lens(kv, seat, layer);
+    uint32_t before = 0;
+    assert(slot < kept[head] + g->grown);
     for (uint32_t h = 0; h < head; h++)
-        index += blocks_of(len[h]);
-    return spot_of(kv, index);
+        before += kept[h] / AQ_HEAD_BLOCK_SLOTS;
+    return spot_of(kv, g->packed, head, kept[head] / AQ_HEAD_BLOCK_SLOTS, before,
+                   slot / AQ_HEAD_BLOCK_SLOTS);
 }
 
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)

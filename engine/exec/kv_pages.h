@@ -5,8 +5,8 @@
  * lives on disk has no pages: its full runs lie in a region of the scratch file and pass through a
  * staging slot; its last, partly filled run (the tail) stays in host memory, and so do up to 32
  * rows that belong into full runs (the delta).  Heads that hold different numbers of slots have
- * their head-blocks one after the other in the sequence's runs: those of head 0, then those of head
- * 1.  Such numbers do not change until the end, so all runs are full and there is no tail.
+ * packed runs and runs for growth (policy/kv_policy.h), of which the last two are tails; where no
+ * slot is added, there is no tail.
  *
  * In one of KIVI's formats runs of codes alone have pages, and there is no tail: the newest slots
  * lie in a ring of f16 runs, the residual.
@@ -60,11 +60,11 @@ void aq_kv_release(struct aq_kv *kv, uint32_t seat);
  * head h lies h * aq_kv_head_offset bytes further, or h * aq_kv_plain_offset in the residual. */
 uint8_t *const *aq_kv_blocks(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 /* The same for a seat whose KV passes through a stage: `whole` runs from `stage` on, each
- * aq_kv_run_stride bytes, and the next run in the seat's tail. */
+ * aq_kv_run_stride bytes, and the runs behind them in the seat's tails. */
 uint8_t *const *aq_kv_place(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint8_t *stage,
                             uint32_t whole);
-/* The last run of a seat whose KV lives on disk. */
-uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* A run that is not full yet, of a seat whose KV lives on disk. */
+uint8_t *aq_kv_tail(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run);
 
 /* ---- the residual of KIVI's formats (policy/kv_residual.h) ---- */
 
@@ -78,20 +78,27 @@ size_t aq_kv_plain_offset(const struct aq_kv *kv);
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
 
-/* [kv_heads] slots of each head of a (seat, layer), valid once its prompt is cut. */
+/* [kv_heads] slots that each head of a (seat, layer) has kept of the prompt, valid once it is
+ * cut. */
 uint32_t *aq_kv_lens(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* The runs of such a (seat, layer): how many are packed, and how many rows each head has taken in
+ * since. */
+struct aq_kv_growth {
+    uint32_t packed, grown;
+};
 /* Makes a table of each head's head-blocks in the runs `run`, and puts the tables and the lengths
- * into *seq.  The memory for tables is one for each place in a micro-batch and compute lane (1: the
+ * into *seq.  The memory for both is one for each place in a micro-batch and compute lane (1: the
  * host's), and is used again by the next call for that place. */
 void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
-                        uint32_t layer, uint32_t lane, uint8_t *const *run);
+                        uint32_t layer, const struct aq_kv_growth *g, uint32_t lane,
+                        uint8_t *const *run);
 /* The place of a slot of a head: its run, and the offset of the head-block in the run. */
 struct aq_kv_spot {
     uint32_t run;
     size_t offset;
 };
-struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t head,
-                             uint32_t slot);
+struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer,
+                             const struct aq_kv_growth *g, uint32_t head, uint32_t slot);
 
 /* ---- layers that drop keys; all NULL in others ---- */
 

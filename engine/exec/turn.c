@@ -140,14 +140,14 @@ static void bind(void *user, uint32_t seat)
     struct exec_batch *b = &x->batch[seat / x->plan->shape.micro_batch];
     for (uint32_t k = 0; k < x->plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &at->kv[k];
-        uint32_t runs = (uint32_t)aq_div_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
         if (x->plan->kv.residual.tokens) {
+            uint32_t runs = (uint32_t)aq_div_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
             uint32_t coded = aq_kv_residual_coded(&x->plan->kv.residual, kv->held);
             aq_kv_grow(x->kv, seat, k, coded);
             aq_kv_place_residual(x->kv, seat, k, coded, runs);
             continue;
         }
-        aq_kv_grow(x->kv, seat, k, kv->shared_runs ? kv->shared_runs : runs);
+        aq_kv_grow(x->kv, seat, k, aq_seat_kv_runs(kv, kv->held));
     }
     (at->seen > at->prompt ? bind_decode : bind_prefill)(x, b, seat);
     assert(b->row_count <= x->plan->shape.rows_max);

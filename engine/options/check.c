@@ -41,6 +41,20 @@ int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr)
     return aq_kv_amount_parse(&amount, label, text, true, reterr);
 }
 
+int aq_check_kv_floor(const char *label, const char *text, struct aq_err *reterr)
+{
+    struct aq_kv_amount amount;
+    enum aq_kv_floor kind;
+    return aq_kv_floor_parse(&amount, &kind, label, text, reterr);
+}
+
+int aq_check_kv_layers(const char *label, const char *text, struct aq_err *reterr)
+{
+    enum aq_kv_layers layers;
+    uint32_t beta;
+    return aq_kv_layers_parse(&layers, &beta, label, text, reterr);
+}
+
 int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr)
 {
     enum aq_kv_pool pool;

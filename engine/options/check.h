@@ -16,6 +16,8 @@ int aq_check_host_products(const char *label, const char *text, struct aq_err *r
 int aq_check_placement(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_chat_time(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_budget(const char *label, const char *text, struct aq_err *reterr);
+int aq_check_kv_floor(const char *label, const char *text, struct aq_err *reterr);
+int aq_check_kv_layers(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr);

@@ -3,6 +3,7 @@
 #include "engine/options/options.h"
 
 #include "engine/options/table.h"
+#include "policy/kv_policy.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -228,7 +229,9 @@ static void add_overview(struct text *t)
     }
     add_text(
         t,
-        "\naquifer help COMMAND shows a command's options, aquifer --version the version.\n"
+        "\naquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
+        "aquifer\n"
+        "--version the version.\n"
         "\nExit status\n"
         "  0    all done\n"
         "  1    the command line or a configuration file is wrong\n"
@@ -242,6 +245,87 @@ static void add_overview(struct text *t)
         "  All but the first two stay ignored where the parent ignores them, as nohup does.\n");
 }
 
+/* ---- the table of KV policies ---- */
+
+static const char *ranked_by(const struct aq_kv_score *s)
+{
+    static const char *const names[] = {"-", "position", "attention", "short keys", "unlike keys"};
+    return names[s->source];
+}
+
+/* Of a prompt's ranks: which queries count, and how their sums are taken together. */
+static void queries_text(char dst[48], const struct aq_kv_score *s)
+{
+    char pool[32], order[48] = "";
+    if (s->source != AQ_KV_SOURCE_COLUMNS) {
+        snprintf(dst, 48, "-");
+        return;
+    }
+    const char *group = s->together ? "all heads" : aq_kv_group_name(s->group);
+    if (s->pool && s->pool_first)
+        snprintf(order, sizeof(order), "%s, ", aq_kv_pool_text(pool, s));
+    if (s->rows)
+        snprintf(dst, 48, "last %u: %s%s", s->rows, order, group);
+    else
+        snprintf(dst, 48, "all: %s", group);
+    size_t used = strlen(dst);
+    if (s->pool && !s->pool_first)
+        snprintf(dst + used, 48 - used, ", %s", aq_kv_pool_text(pool, s));
+}
+
+/* A row as it stands in the table of policies, without options. */
+static void add_policy(struct text *t, const struct aq_kv_policy_desc *d)
+{
+    struct aq_kv_policy row = {.desc = d,
+                               .prompt = d->prompt,
+                               .decode = d->decode,
+                               .layers = d->layers,
+                               .beta = d->beta,
+                               .heads = d->heads};
+    char line[160], queries[48], layers[32];
+    const char *heads = d->heads == AQ_KV_HEADS_UNIFORM ? "alike"
+                        : d->floor == AQ_KV_FLOOR_MIX   ? "shared, mix:20%"
+                                                        : "shared, 20%";
+    const char *then = !aq_kv_policy_drops(&row)                   ? "grows"
+                       : aq_kv_policy_grows(&row)                  ? "grows"
+                       : d->decode.together                        ? "least of a layer out"
+                       : d->decode.source == AQ_KV_SOURCE_POSITION ? "oldest out"
+                                                                   : "least of a head out";
+    queries_text(queries, &d->prompt);
+    snprintf(line, sizeof(line), "  %-12s %-11s %-23s %-11s %-15s %s\n", d->name,
+             ranked_by(&d->prompt), queries, d->layers ? aq_kv_layers_text(layers, &row) : "alike",
+             heads, then);
+    add_text(t, line);
+}
+
+static void add_policies(struct text *t)
+{
+    add_text(t, "Usage: aquifer COMMAND --kv-policy NAME --kv-budget X [options]\n\n");
+    add_wrapped(t, 0, 0,
+                "What the KV cache keeps of a sequence, in each layer and KV head. A policy is a "
+                "choice in each of the parts below, and an option changes one of them: what ranks "
+                "a prompt's tokens, how a budget is spread over layers and over the heads of a "
+                "layer, and what happens to new tokens. Attention of a prompt is full; it is cut "
+                "afterwards.");
+    add_text(t,
+             "\n  policy       prompt by   of queries              layers      heads           new "
+             "tokens\n");
+    for (uint32_t i = 0; aq_kv_policy_at(i); i++)
+        add_policy(t, aq_kv_policy_at(i));
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0,
+                "Policies whose new tokens grow cut the prompt once, and a share of --kv-budget is "
+                "of the prompt alone; of the others it is of prompt and new tokens. Heads share on "
+                "the cpu backend.");
+    add_text(t, "\nOptions\n");
+    const struct aq_command *plan = aq_command_find("plan");
+    for (uint32_t i = 0; i < aq_option_count; i++) {
+        const struct aq_option *option = &aq_option_table[i];
+        if ((option->commands & plan->bit) && strncmp(option->name, "kv-", 3) == 0)
+            add_option(t, option);
+    }
+}
+
 char *aq_options_help(const char *command)
 {
     struct text t = {0};
@@ -249,6 +333,8 @@ char *aq_options_help(const char *command)
     add_text(&t, "");
     if (!command)
         add_overview(&t);
+    else if (strcmp(command, "kv") == 0)
+        add_policies(&t);
     else if (c && c->bit)
         add_command_help(&t, c);
     if (t.failed) {

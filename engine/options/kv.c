@@ -82,6 +82,34 @@ int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char 
     return 0;
 }
 
+int aq_kv_layers_parse(enum aq_kv_layers *ret_layers, uint32_t *ret_beta, const char *label,
+                       const char *text, struct aq_err *reterr)
+{
+    bool pyramid = strncmp(text, "pyramid:", 8) == 0, rising = strncmp(text, "rising:", 7) == 0;
+    bool uniform = strcmp(text, "uniform") == 0;
+    uint64_t beta = 0;
+    bool right = uniform || ((pyramid || rising) && aq_parse_u64(strchr(text, ':') + 1, &beta) &&
+                             beta >= 1 && beta <= INT32_MAX);
+    if (!right)
+        return aq_error(reterr, -EINVAL,
+                        "%s: expected uniform, or pyramid:B or rising:B with a whole number B from "
+                        "1 on, found '%s'",
+                        label, text);
+    *ret_layers = uniform   ? AQ_KV_LAYERS_UNIFORM
+                  : pyramid ? AQ_KV_LAYERS_PYRAMID
+                            : AQ_KV_LAYERS_RISING;
+    *ret_beta = (uint32_t)beta;
+    return 0;
+}
+
+int aq_kv_floor_parse(struct aq_kv_amount *ret, enum aq_kv_floor *ret_kind, const char *label,
+                      const char *text, struct aq_err *reterr)
+{
+    bool mix = strncmp(text, "mix:", 4) == 0, reserve = strncmp(text, "reserve:", 8) == 0;
+    *ret_kind = mix ? AQ_KV_FLOOR_MIX : AQ_KV_FLOOR_RESERVE;
+    return aq_kv_amount_parse(ret, label, text + (mix ? 4 : reserve ? 8 : 0), true, reterr);
+}
+
 static int amount(struct aq_kv_amount *ret, const char *label, const char *text,
                   struct aq_err *reterr)
 {
@@ -118,7 +146,7 @@ static int check_residual(const struct aq_kv_policy *p, const struct aq_options 
         return aq_error(reterr, -EINVAL,
                         "--kv-format %s: a key cannot leave its group of 32, and --kv-policy %s "
                         "gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
-                        "full, snapkv, knorm and keydiff give up none then",
+                        "full, snapkv, pyramidkv, knorm and keydiff give up none then",
                         format, aq_kv_policy_desc(p)->name);
     if (o->emulate_device)
         return aq_kv_format_refused((enum aq_dtype)o->kv_format, reterr);
@@ -156,9 +184,16 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     int rc = amount(&kv.budget, "--kv-budget", o->kv_budget, reterr);
     rc = rc < 0 ? rc : amount(&kv.heavy, "--kv-heavy", o->kv_heavy, reterr);
     rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
-    rc = rc < 0 ? rc : amount(&kv.floor, "--kv-floor", o->kv_floor, reterr);
+    if (rc == 0 && o->kv_floor)
+        rc = aq_kv_floor_parse(&kv.floor, &kv.floor_kind, "--kv-floor", o->kv_floor, reterr);
+    kv.heads_given = o->kv_heads != NULL;
+    if (kv.heads_given && strcmp(o->kv_heads, "shared") == 0)
+        kv.heads = AQ_KV_HEADS_SHARED;
     if (rc == 0 && o->kv_pool)
         rc = aq_kv_pool_parse(&kv.pool, &kv.pool_width, "--kv-pool", o->kv_pool, reterr);
+    kv.layers_given = o->kv_layers != NULL;
+    if (rc == 0 && kv.layers_given)
+        rc = aq_kv_layers_parse(&kv.layers, &kv.beta, "--kv-layers", o->kv_layers, reterr);
     bool kivi = o->kv_format >= 0 && aq_dtype_is_kivi((enum aq_dtype)o->kv_format);
     struct aq_kv_policy p;
     rc = rc < 0 ? rc : aq_kv_policy_resolve(&p, &kv, reterr);
@@ -179,14 +214,26 @@ int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr)
         return 0;
     return aq_error(reterr, -EINVAL,
                     "--kv-policy %s: heads that hold different numbers of tokens are the cpu "
-                    "backend's; --device cpu, or --kv-policy h2o",
-                    aq_kv_policy_desc(p)->name);
+                    "backend's; --device cpu, or --kv-policy %s",
+                    aq_kv_policy_desc(p)->name,
+                    !aq_kv_policy_grows(p) ? "h2o"
+                    : p->layers            ? "pyramidkv"
+                                           : "snapkv");
 }
 
 static json_t *amount_json(const struct aq_kv_amount *a)
 {
     char text[32];
     return a->unit == AQ_KV_UNSET ? json_null() : json_string(aq_kv_amount_text(text, a));
+}
+
+static json_t *floor_json(const struct aq_kv_policy *p)
+{
+    char text[40] = "mix:";
+    if (p->floor_kind != AQ_KV_FLOOR_MIX)
+        return amount_json(&p->floor);
+    aq_kv_amount_text(text + strlen(text), &p->floor);
+    return json_string(text);
 }
 
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
@@ -202,7 +249,7 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     aq_json_put(&o, "heavy", amount_json(&p->heavy));
     aq_json_put(&o, "recent", amount_json(&p->recent));
     if (aq_kv_policy_ragged(p))
-        aq_json_put(&o, "floor", amount_json(&p->floor));
+        aq_json_put(&o, "floor", floor_json(p));
     aq_json_put(&o, "sinks", json_integer(p->sinks));
     aq_json_put(&o, "grace", json_integer(p->grace));
     if (!aq_kv_policy_grows(p))
@@ -215,5 +262,11 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
         aq_json_put(&o, "pool_order",
                     json_string(p->prompt.pool_first ? "pool-first" : "group-first"));
     }
+    if (p->layers || aq_kv_policy_desc(p)->layers) {
+        char text[32];
+        aq_json_put(&o, "layers", json_string(aq_kv_layers_text(text, p)));
+    }
+    if (p->heads != aq_kv_policy_desc(p)->heads)
+        aq_json_put(&o, "heads", json_string(aq_kv_heads_name(p->heads)));
     return o;
 }

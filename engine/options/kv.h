@@ -32,5 +32,12 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
 /* "avg:5", "max:7" or "none": what neighbours add to a token's score. */
 int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char *label,
                      const char *text, struct aq_err *reterr);
+/* What each head keeps for itself where heads share: "mix:20%", "reserve:20%", or "20%" and "4" as
+ * reserve. */
+int aq_kv_floor_parse(struct aq_kv_amount *ret, enum aq_kv_floor *ret_kind, const char *label,
+                      const char *text, struct aq_err *reterr);
+/* "uniform", "pyramid:20" or "rising:20": how a budget is spread over layers. */
+int aq_kv_layers_parse(enum aq_kv_layers *ret_layers, uint32_t *ret_beta, const char *label,
+                       const char *text, struct aq_err *reterr);
 
 #endif

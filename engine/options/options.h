@@ -36,7 +36,7 @@ struct aq_options {
     /* model and machine, shared */
     char *model, *shape, *device, *isa, *numa, *executor, *placement, *attention, *host_products,
         *hardware, *kv_policy, *kv_budget, *kv_heavy, *kv_recent, *kv_floor, *kv_group, *kv_pool,
-        *kv_pool_order, *kv_residual_rule;
+        *kv_pool_order, *kv_layers, *kv_heads, *kv_residual_rule;
     bool kv_sinks_given, kv_observe_given;
     uint32_t kv_sinks, kv_grace, kv_observe, kv_residual;
     double kv_decay; /* 0: not given */
@@ -141,7 +141,7 @@ struct aq_isa_choice aq_options_isa(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 
-/* Help texts; "" for an unknown command.  Static strings or owned by the table. */
+/* Help texts; "" for an unknown command; "kv": the table of KV policies. */
 char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
 
 #endif

@@ -227,7 +227,7 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
      .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
-             "kv-int4, kivi4, kivi2, h2o=20%"},
+             "kv-int4, kivi4, kivi2, or a KV policy with its budget: h2o=20%, snapkv=2048"},
     {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
      AT_LEAST(0), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "
@@ -344,28 +344,33 @@ const struct aq_option aq_option_table[] = {
      .help = "auto, or the share (0.25, 25%) of the weights in host memory that the host computes "
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
-     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|tova|knorm|keydiff",
+     .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
+                "ada-pyramid|tova|knorm|keydiff",
      .help =
-         "what the KV cache keeps of a sequence; full: every token (default); h2o: those that "
-         "got most attention, and the newest; h2o:flexgen, h2o:hf: as those programs do it; "
-         "window: the first and the newest; heavy: those that got most, and the newest one; "
-         "adakv: as h2o, the heads of a layer sharing their slots; snapkv: of a prompt what its "
-         "last tokens attend to, and all that is generated; tova: what the newest token "
-         "attends to; knorm, keydiff: of a prompt the short keys, or those unlike the others, "
-         "and all that is generated"},
+         "what the KV cache keeps of a sequence (aquifer help kv has a table); full: every token "
+         "(default); h2o: those that got most attention, and the newest; h2o:flexgen, h2o:hf: as "
+         "those programs do it; window: the first and the newest; heavy: those that got most, and "
+         "the newest one; snapkv: of a prompt what its last tokens attend to; pyramidkv: so, less "
+         "from layer to layer; adakv, ada-snapkv, ada-pyramid: heads share their slots; tova: what "
+         "the newest token attends to; knorm, keydiff: short keys, or those unlike the others"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
-             "number of slots; h2o:flexgen: a share of the prompt for each half; snapkv, knorm, "
-             "keydiff: of the prompt"},
+             "number of slots; h2o:flexgen: a share of the prompt for each half; where new tokens "
+             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff): of the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
     {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
      .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
+    {"kv-heads", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_heads), .argument = "HOW",
+     .choices = "uniform|shared",
+     .help = "of the heavy ones, as many for each head of a layer, or the best of all heads "
+             "together (default: adakv, ada-snapkv and ada-pyramid shared)"},
     {"kv-floor", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_floor), .argument = "X",
-     .check = aq_check_kv_part,
-     .help = "adakv: of the heavy ones, what each head keeps for itself (default 20%)"},
+     .check = aq_check_kv_floor,
+     .help = "where heads share: what each keeps for itself, its own best (reserve:X, or X), or as "
+             "a part of its number that is even (mix:X); default adakv 20%, else mix:20%"},
     {"kv-sinks", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_sinks), GIVEN(kv_sinks_given),
      .argument = "N", RANGE(0, TOKENS_MAX),
      .help = "first tokens that are never dropped (default: window 4, else 0)"},
@@ -389,6 +394,12 @@ const struct aq_option aq_option_table[] = {
     {"kv-pool-order", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_pool_order),
      .argument = "HOW", .choices = "pool-first|group-first",
      .help = "snapkv: pooled for each query head, or for a KV head together (default pool-first)"},
+    {"kv-layers", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_layers), .argument = "HOW",
+     .check = aq_check_kv_layers,
+     .help = "of a budget that a prompt is cut to: uniform, or more for the first layers and less "
+             "for the last, in even steps (pyramid:B, of B times what the last has beside the "
+             "window on average), or the other way round (rising:B); default uniform, pyramidkv "
+             "pyramid:20"},
 
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),

@@ -424,7 +424,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
 static int give_help(const char *command, char **ret_text, struct aq_err *reterr)
 {
     struct aq_options *o;
-    if (command) { /* opening says what is wrong with the name */
+    if (command && strcmp(command, "kv")) { /* opening says what is wrong with the name */
         int rc = aq_options_open(&o, command, reterr);
         if (rc < 0)
             return rc;

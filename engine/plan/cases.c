@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "engine/options/kv.h"
 
 #include <assert.h>
 #include <math.h>
@@ -59,34 +60,81 @@ static bool is_better(const struct aq_planning *now, const struct aq_planning *b
     return now->forecast.gen_tok_s > best->forecast.gen_tok_s;
 }
 
-/* Values of one kind that --allow opens, from the least lossy on; "" is what was asked for. */
+/* Values of one kind that --allow opens, from the least lossy on; "" is what was asked for.  Of KV
+ * policies with their names. */
+enum { OPENED_MAX = 24 };
 struct opened {
-    const char *value[6];
+    const char *value[OPENED_MAX], *policy[OPENED_MAX];
     uint32_t count;
 };
 
+/* The policy of "NAME=BUDGET", one that has a budget, and the budget; NULL: it is none. */
+static const char *policy_of(const char *item, const char **ret_budget)
+{
+    const char *equals = strchr(item, '=');
+    for (uint32_t i = 1; equals && aq_kv_policy_at(i); i++) { /* 0 keeps everything */
+        const char *name = aq_kv_policy_at(i)->name;
+        if (strlen(name) == (size_t)(equals - item) && strncmp(item, name, strlen(name)) == 0) {
+            *ret_budget = equals + 1;
+            return name;
+        }
+    }
+    return NULL;
+}
+
+static int wrong_item(const char *item, struct aq_err *reterr)
+{
+    char names[256] = "";
+    size_t used = 0;
+    for (uint32_t i = 1; aq_kv_policy_at(i) && used < sizeof(names); i++)
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 1 ? ", " : "",
+                                 aq_kv_policy_at(i)->name);
+    return aq_error(reterr, -EINVAL,
+                    "--allow: expected int8, int4, kv-int8, kv-int4, kivi4, kivi2 or a KV policy "
+                    "with its budget, such as h2o=20%% or snapkv=2048 (of %s), found '%s'",
+                    names, item);
+}
+
+static bool is_kivi(const char *item)
+{
+    return strcmp(item, "kivi4") == 0 || strcmp(item, "kivi2") == 0;
+}
+
+/* A key cannot leave its group of codes, and heads have one residual. */
+static bool goes_with_kivi(const char *policy)
+{
+    const struct aq_kv_policy_desc *d = policy ? aq_kv_policy_find(policy) : NULL;
+    return !d || (d->decode.source == AQ_KV_SOURCE_NONE && d->heads == AQ_KV_HEADS_UNIFORM);
+}
+
+static int open_item(struct opened ret[3], const char *item, struct aq_err *reterr)
+{
+    const char *budget = NULL, *policy = policy_of(item, &budget);
+    bool kv = strncmp(item, "kv-", 3) == 0;
+    const char *value = policy ? budget : kv ? item + 3 : item;
+    bool format = is_kivi(item) || strcmp(value, "int8") == 0 || strcmp(value, "int4") == 0;
+    struct opened *of = &ret[policy ? 2 : kv || is_kivi(item) ? 1 : 0];
+    struct aq_kv_amount amount;
+    int rc = policy ? aq_kv_amount_parse(&amount, "--allow", value, false, reterr) : 0;
+    if (rc < 0)
+        return rc;
+    if (!policy && !format)
+        return wrong_item(item, reterr);
+    if (of->count == OPENED_MAX)
+        return aq_error(reterr, -EINVAL, "--allow: '%s': too many of a kind", item);
+    of->policy[of->count] = policy;
+    of->value[of->count++] = value;
+    return 0;
+}
+
 static int read_allowed(struct opened ret[3], const struct aq_options *o, struct aq_err *reterr)
 {
+    int rc = 0;
     for (int i = 0; i < 3; i++)
         ret[i] = (struct opened){.value = {""}, .count = 1};
-    for (uint32_t i = 0; i < o->allow.count; i++) {
-        const char *item = o->allow.item[i];
-        bool kv = strncmp(item, "kv-", 3) == 0, h2o = strncmp(item, "h2o=", 4) == 0;
-        const char *value = kv ? item + 3 : h2o ? item + 4 : item;
-        bool format = strcmp(value, "int8") == 0 || strcmp(value, "int4") == 0;
-        bool kivi = strcmp(item, "kivi4") == 0 || strcmp(item, "kivi2") == 0;
-        struct opened *of = &ret[h2o ? 2 : kv || kivi ? 1 : 0];
-        if ((!h2o && !kivi && !format) || !*value)
-            return aq_error(
-                reterr, -EINVAL,
-                "--allow: expected int8, int4, kv-int8, kv-int4, kivi4, kivi2 or h2o=SHARE, found "
-                "'%s'",
-                item);
-        if (of->count == AQ_ARRAY_LEN(of->value))
-            return aq_error(reterr, -EINVAL, "--allow: '%s': too many of a kind", item);
-        of->value[of->count++] = value;
-    }
-    return 0;
+    for (uint32_t i = 0; i < o->allow.count && rc == 0; i++)
+        rc = open_item(ret, o->allow.item[i], reterr);
+    return rc;
 }
 
 int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
@@ -98,15 +146,15 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
     for (uint32_t h = 0; h < opened[2].count && rc == 0; h++) {
         for (uint32_t w = 0; w < opened[0].count && rc == 0; w++) {
             for (uint32_t k = 0; k < opened[1].count && rc == 0; k++) {
-                if (h && strncmp(opened[1].value[k], "kivi", 4) == 0)
-                    continue; /* h2o gives up keys, which KIVI's groups hold fast */
+                if (is_kivi(opened[1].value[k]) && !goes_with_kivi(opened[2].policy[h]))
+                    continue;
                 json_t *all = changes ? aq_json_copy(changes) : json_object();
                 if (w)
                     aq_json_put(&all, "weight_format", json_string(opened[0].value[w]));
                 if (k)
                     aq_json_put(&all, "kv_format", json_string(opened[1].value[k]));
                 if (h) {
-                    aq_json_put(&all, "kv_policy", json_string("h2o"));
+                    aq_json_put(&all, "kv_policy", json_string(opened[2].policy[h]));
                     aq_json_put(&all, "kv_budget", json_string(opened[2].value[h]));
                 }
                 rc = plan_changed(best.p ? &now : &best, o, all, env, reterr);

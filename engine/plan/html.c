@@ -305,12 +305,14 @@ static void put_summary(struct aq_buf *out, const json_t *doc)
                   json_string_value(json_object_get(plan, "attention")));
     put(out, json_string_value(json_object_get(plan, "placement")));
     const char *windows = json_string_value(json_object_get(plan, "kv_windows"));
-    aq_buf_printf(out, "</p>\n<p class=\"dim\">weights %s, KV %s, compute %s, policy %s%s%s</p>\n",
+    const char *layers = json_string_value(json_object_get(plan, "kv_layers"));
+    aq_buf_printf(out,
+                  "</p>\n<p class=\"dim\">weights %s, KV %s, compute %s, policy %s%s%s%s%s</p>\n",
                   json_string_value(json_object_get(plan, "weight_format")),
                   json_string_value(json_object_get(plan, "kv_format")),
                   json_string_value(json_object_get(plan, "compute")),
                   json_string_value(json_object_get(plan, "kv_policy")), windows ? "; " : "",
-                  windows ? windows : "");
+                  windows ? windows : "", layers ? "; " : "", layers ? layers : "");
 }
 
 int aq_plan_html_write(const json_t *doc, const struct aq_planning *p, const char *path,

@@ -20,7 +20,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
 {
     const struct aq_plan *plan = &p->block.plan;
     const struct aq_block_shape *s = &plan->shape;
-    char placement[160], attention[32], windows[80];
+    char placement[160], attention[32], windows[80], layers[120];
     aq_placement_text(placement, &plan->placement);
     aq_attention_text(attention, plan);
     json_t *o = json_pack(
@@ -37,6 +37,8 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
     }
     if (aq_kv_windows_text(windows, sizeof(windows), p->in.steps))
         aq_json_put(&o, "kv_windows", json_string(windows));
+    if (aq_kv_layers_differ_text(layers, sizeof(layers), &plan->kinds, s->run_bytes))
+        aq_json_put(&o, "kv_layers", json_string(layers));
     aq_json_put(&o, "host_products", aq_json_real(plan->host_products / 100));
     if (p->block.stream.chunk_count)
         aq_json_put(&o, "ring_bytes",
@@ -300,13 +302,16 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
            *plan = aq_planning_plan_json(p);
     if (!options || !plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {
-        "model",       "context",         "threads",       "isa",       "executor",
-        "prefetch",    "chunk",           "fuse_layer",    "alternate", "emulate_link",
-        "cache_dir",   "kv_policy",       "kv_budget",     "kv_heavy",  "kv_recent",
-        "kv_sinks",    "kv_grace",        "kv_decay",      "kv_group",  "kv_floor",
-        "kv_observe",  "kv_pool",         "kv_pool_order", "hardware",  "deterministic",
-        "kv_residual", "kv_residual_rule"};
+    static const char *const copied[] = {"model",        "context",       "threads",
+                                         "isa",          "executor",      "prefetch",
+                                         "chunk",        "fuse_layer",    "alternate",
+                                         "emulate_link", "cache_dir",     "kv_policy",
+                                         "kv_budget",    "kv_heavy",      "kv_recent",
+                                         "kv_sinks",     "kv_grace",      "kv_decay",
+                                         "kv_group",     "kv_floor",      "kv_observe",
+                                         "kv_pool",      "kv_pool_order", "kv_layers",
+                                         "kv_heads",     "kv_residual",   "kv_residual_rule",
+                                         "hardware",     "deterministic"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)

@@ -30,10 +30,11 @@ static void put_plan(const json_t *plan, const struct aquifer_hooks *hooks)
         aq_hooks_outputf(hooks, ", %g %% of the host's weights multiplied there",
                          100 * number(plan, "host_products"));
     const char *windows = json_string_value(json_object_get(plan, "kv_windows"));
-    aq_hooks_outputf(hooks, "\n  formats     weights %s, KV %s, compute %s, policy %s%s%s\n",
+    const char *layers = json_string_value(json_object_get(plan, "kv_layers"));
+    aq_hooks_outputf(hooks, "\n  formats     weights %s, KV %s, compute %s, policy %s%s%s%s%s\n",
                      text_of(plan, "weight_format"), text_of(plan, "kv_format"),
                      text_of(plan, "compute"), text_of(plan, "kv_policy"), windows ? "; " : "",
-                     windows ? windows : "");
+                     windows ? windows : "", layers ? "; " : "", layers ? layers : "");
 }
 
 static void put_memory(const json_t *memory, const char *used, const struct aquifer_hooks *hooks)

@@ -116,11 +116,24 @@ struct select_job {
     uint32_t kv_heads;
 };
 
-static void select_head(const struct aq_kv_select *s, uint32_t count, uint32_t head)
+static void select_head(const struct aq_kv_select *s, uint32_t count, uint32_t head, uint32_t heavy)
 {
     struct field f = {.s = s, .count = count, .head = head, .head_end = head + 1};
-    struct cut cut = find_cut(&f, s->heavy, count);
+    struct cut cut = find_cut(&f, heavy, count);
     emit(s, count, head, &nothing, &cut);
+}
+
+/* The layer's best slots only say how many each head keeps of its own. */
+static void select_mixed(const struct aq_kv_select *s, uint32_t count, uint32_t kv_heads)
+{
+    struct field f = {.s = s, .count = count, .head_end = kv_heads};
+    struct cut cut = find_cut(&f, (uint64_t)s->heavy * kv_heads, (uint64_t)count * kv_heads);
+    for (uint32_t h = 0; h < kv_heads; h++) {
+        uint32_t best = 0;
+        for (uint32_t j = 0; j < count; j++)
+            best += within(&cut, key_of(s, h, j), j, h);
+        select_head(s, count, h, aq_slots_mixed(s, best));
+    }
 }
 
 static void select_layer(const struct aq_kv_select *s, uint32_t count, uint32_t kv_heads,
@@ -145,7 +158,9 @@ static void select_tile(void *arg, uint32_t tile, uint32_t worker)
     const struct aq_kv_select *s = &job->selects[tile / job->kv_heads];
     uint32_t head = tile % job->kv_heads, count = s->recent < s->len ? s->len - s->recent : 0;
     if (!s->layer)
-        select_head(s, count, head);
+        select_head(s, count, head, s->heavy);
+    else if (head == 0 && s->mix)
+        select_mixed(s, count, job->kv_heads);
     else if (head == 0)
         select_layer(s, count, job->kv_heads, aq_exec_scratch(job->ex, worker));
 }

@@ -14,6 +14,16 @@ static inline float aq_slots_rank(float score)
     return isnan(score) ? INFINITY : score;
 }
 
+/* Slots that a head keeps of which `count` are among the best of its layer: struct aq_kv_select. */
+static inline uint32_t aq_slots_mixed(const struct aq_kv_select *s, uint64_t count)
+{
+    const uint64_t one = 1000000000;
+    uint64_t exact = count * (one - s->mix) + s->floor * one, part = exact % one;
+    uint64_t whole = exact / one, sinks = s->sinks < s->heavy ? s->sinks : s->heavy;
+    whole += part > one / 2 || (part == one / 2 && whole % 2);
+    return (uint32_t)(whole > sinks ? whole : sinks);
+}
+
 static inline void aq_slots_assert(const struct aq_attn *a, const struct aq_attn_seq *s)
 {
     assert(a->rule.victim && s->slots.position && s->slots.victim);

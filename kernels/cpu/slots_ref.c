@@ -67,10 +67,23 @@ static uint32_t rank_in_layer(const struct aq_kv_select *s, uint32_t kv_heads, u
     return rank;
 }
 
-static bool stays(const struct aq_kv_select *s, uint32_t kv_heads, uint32_t h, uint32_t i)
+/* How many slots of head h would stay, if heads had no floor. */
+static uint32_t count_in_layer(const struct aq_kv_select *s, uint32_t kv_heads, uint32_t h)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < candidates(s); i++)
+        count += rank_in_layer(s, kv_heads, 0, h, i) < (uint64_t)s->heavy * kv_heads;
+    return count;
+}
+
+/* mixed: what the head keeps where numbers are mixed. */
+static bool stays(const struct aq_kv_select *s, uint32_t kv_heads, uint32_t h, uint32_t i,
+                  uint32_t mixed)
 {
     if (i >= candidates(s))
         return true;
+    if (s->layer && s->mix)
+        return rank_in_head(s, h, i) < mixed;
     if (!s->layer)
         return rank_in_head(s, h, i) < s->heavy;
     uint32_t floor = (uint32_t)aq_min_u64(s->floor, s->heavy);
@@ -85,9 +98,11 @@ static void select_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     const struct aq_kv_selects *job = arg;
     const struct aq_kv_select *s = &job->selects[tile / job->kv_heads];
-    uint32_t head = tile % job->kv_heads, count = 0;
+    uint32_t head = tile % job->kv_heads, count = 0, mixed = 0;
+    if (s->layer && s->mix)
+        mixed = aq_slots_mixed(s, count_in_layer(s, job->kv_heads, head));
     for (uint32_t i = 0; i < s->len; i++) {
-        if (stays(s, job->kv_heads, head, i))
+        if (stays(s, job->kv_heads, head, i, mixed))
             s->keep[(size_t)head * s->keep_stride + count++] = i;
     }
     s->count[head] = count;

@@ -111,6 +111,31 @@ AQ_DEVICE_FN slot_key find_key(struct chooser *c, uint64_t wanted, uint64_t have
     return c->found;
 }
 
+/* Slots that a head keeps of which `count` are among the best of its layer: struct aq_kv_select. */
+AQ_DEVICE_FN uint32_t mixed(const struct aq_kv_select *s, uint64_t count)
+{
+    const uint64_t one = 1000000000;
+    uint64_t exact = count * (one - s->mix) + s->floor * one, part = exact % one;
+    uint32_t whole = static_cast<uint32_t>(exact / one), sinks = aq_cu_min(s->sinks, s->heavy);
+    whole += part > one / 2 || (part == one / 2 && whole % 2);
+    return whole > sinks ? whole : sinks;
+}
+
+/* How many of a head's candidates have at least this key; the same for all threads. */
+AQ_DEVICE_FN uint32_t count_from(struct chooser *c, uint32_t head, slot_key least)
+{
+    __syncthreads();
+    if (threadIdx.x == 0)
+        c->count[0] = 0;
+    __syncthreads();
+    for (uint32_t j = threadIdx.x; j < c->candidates; j += blockDim.x) {
+        if (key_of(c->s, head, j) >= least)
+            atomicAdd(&c->count[0], 1u);
+    }
+    __syncthreads();
+    return c->count[0];
+}
+
 /* Writes the slots of a head that stay, ascending. */
 AQ_DEVICE_FN void keep_slots(struct chooser *c, uint32_t head, slot_key least, slot_key floor_least)
 {
@@ -148,7 +173,9 @@ __global__ void __launch_bounds__(SELECT_THREADS)
     if (s->layer && blockIdx.x)
         return; /* the first block sees to all heads */
     uint32_t heads = s->layer ? kv_heads : 1, n = s->recent < s->len ? s->len - s->recent : 0;
-    uint32_t floor = s->layer ? aq_cu_min(aq_cu_min(s->floor, s->heavy), n) : 0;
+    bool mix = s->layer && s->mix;
+    uint32_t first = s->layer && !mix ? aq_cu_min(s->floor, s->heavy) : 0;
+    uint32_t floor = aq_cu_min(first, n);
     if (threadIdx.x == 0) {
         c->s = s;
         c->candidates = n;
@@ -180,12 +207,21 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         c->head_count = heads;
     }
     __syncthreads();
-    uint64_t wanted = s->layer
-                          ? static_cast<uint64_t>(s->heavy - aq_cu_min(s->floor, s->heavy)) * heads
-                          : s->heavy;
+    uint64_t wanted = static_cast<uint64_t>(s->heavy - first) * heads;
     slot_key least = find_key(c, wanted, static_cast<uint64_t>(n - floor) * heads);
-    for (uint32_t h = 0; h < heads; h++)
+    for (uint32_t h = 0; !mix && h < heads; h++)
         keep_slots(c, blockIdx.x + h, least, c->below[h]);
+    /* The layer's best slots only say how many each head keeps of its own. */
+    for (uint32_t h = 0; mix && h < heads; h++) {
+        uint32_t best = count_from(c, h, least);
+        if (threadIdx.x == 0) {
+            c->head_first = h;
+            c->head_count = 1;
+        }
+        __syncthreads();
+        keep_slots(c, h, find_key(c, mixed(s, best), n), ~static_cast<slot_key>(0));
+        __syncthreads();
+    }
 }
 
 int aq_cuda_kv_select(const struct aq_cuda_exec *ex, const struct aq_kv_selects *s)

@@ -115,6 +115,21 @@ class Generate(Rig):
         self.generate(*adakv, "--kv-budget", "10", "--emulate-device", "64MiB", "--micro-batch", "4", "--attention",
                       "split", "--placement", "weights=0/50/50 kv=20/40/40 hidden=0/0/100 head=host")
         self.assertEqual(self.results(), shared)
+        # Layers and heads that differ, and grow by more than a run: the same wherever their KV is.
+        for policy in ("pyramidkv", "ada-snapkv", "ada-pyramid"):
+            rows = (*words, "--kv-policy", policy, "--kv-observe", "6", "--logprobs", "0")
+            self.generate(*rows, "--kv-budget", "30")
+            there = self.results()
+            for more in (("--emulate-device", "64MiB", "--micro-batch", "4", "--attention", "split",
+                          "--placement", "weights=0/50/50 kv=20/40/40 hidden=0/0/100 head=host"),
+                         ("--placement", "weights=0/100/0 kv=0/30/70 hidden=0/100/0"), ("--threads", "3")):
+                self.generate(*rows, "--kv-budget", "30", *more)
+                self.assertEqual(self.results(), there)
+            self.generate(*rows, "--kv-budget", "100%")
+            whole = self.results()
+            self.generate(*words, "--kv-policy", "full", "--logprobs", "0")
+            self.assertEqual(self.results(), whole)
+            self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
         # The whole sequence is the full cache, bit for bit.
         self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
         whole = self.results()

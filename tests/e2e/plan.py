@@ -320,6 +320,16 @@ class Plan(Rig):
         done = self.run_program([PROGRAM, "plan", *T4, "--kv-format", "kivi2"], status=1)
         self.assertIn(b"where no device has memory of its own", done.stderr)
 
+    def test_every_policy_with_a_budget_can_be_allowed(self):
+        plain = self.plan(*T4)["predicted"]["gen_tok_s"]
+        for policy, budget in (("snapkv", "64"), ("pyramidkv", "64"), ("window", "12%"), ("tova", "40"),
+                               ("keydiff", "0.1"), ("h2o:hf", "48")):
+            plan = self.plan(*T4, "--allow", f"{policy}={budget}")
+            self.assertEqual(plan["plan"]["kv_policy"], policy)
+            self.assertGreater(plan["predicted"]["gen_tok_s"], plain)
+        both = self.plan(*T4, "--allow", "snapkv=64,h2o=64")
+        self.assertEqual(both["plan"]["kv_policy"], "h2o")  # it bounds what is generated, too
+
     @figures
     def test_a_deadline_takes_the_least_lossy_that_meets_it(self):
         words = [*T4, "--requests", "200", "--allow", "kv-int8,int4"]
@@ -393,6 +403,11 @@ class Plan(Rig):
                 ([*T4, "--requests", "10", "--micro-batch", "8", "--micro-batches", "2"],
                  "more than the 10 requests"),
                 ([*T4, "--allow", "int3"], "--allow"),
+                ([*T4, "--allow", "snapkw=512"], "ada-snapkv"),
+                ([*T4, "--allow", "full=100%"], "snapkv=2048"),
+                ([*T4, "--allow", "snapkv=lots"], "--allow: expected a share"),
+                ([*T4, "--allow", "snapkv=32"], "--kv-observe"),
+                ([*T4, "--allow", "ada-snapkv=512"], "--device cpu, or --kv-policy snapkv"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
                 ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),

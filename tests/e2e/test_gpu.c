@@ -454,6 +454,10 @@ static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
         {.policy = "tova", .budget = {AQ_KV_SLOTS, 9, 0}},
         {.policy = "knorm", .budget = {AQ_KV_SLOTS, 7, 0}},
         {.policy = "keydiff", .budget = {AQ_KV_SHARE, 0, 0.5}},
+        {.policy = "pyramidkv",
+         .budget = {AQ_KV_SLOTS, 10, 0},
+         .observe_given = true,
+         .observe = 4},
     };
     static const struct random_model model = {RANDOM_LLAMA, 2, 96, 6, 2, 16, VOCAB, CONTEXT, 2};
     char trained[sizeof(rig.model)];
@@ -760,6 +764,9 @@ static void what_cannot_be_had_is_said(void **state)
     struct aq_kv_options adakv = {.policy = "adakv", .budget = {AQ_KV_SHARE, 0, 0.5}};
     assert_int_equal(aq_kv_policy_resolve(&o.kv, &adakv, NULL), 0);
     expect_refusal(&o, -EINVAL, "--kv-policy adakv: heads that hold different numbers of tokens");
+    struct aq_kv_options ada = {.policy = "ada-pyramid", .budget = {AQ_KV_SHARE, 0, 0.5}};
+    assert_int_equal(aq_kv_policy_resolve(&o.kv, &ada, NULL), 0);
+    expect_refusal(&o, -EINVAL, "--device cpu, or --kv-policy pyramidkv");
     o.kv = (struct aq_kv_policy){0};
     o.deterministic = true;
     o.attention = attended("split:20%");

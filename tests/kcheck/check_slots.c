@@ -196,6 +196,16 @@ static void check_select_by_hand(struct kc *kc)
         {{.recent = 2, .heavy = 2, .layer = true, .floor = 2},
          {4, 4, 4},
          {{1, 4, 6, 7}, {4, 5, 6, 7}, {0, 3, 6, 7}}},
+        /* 2, 1 and 3 of the layer's best: halves of these, 1, .5 and 1.5, and one or two more. */
+        {{.recent = 2, .heavy = 2, .layer = true, .floor = 1, .mix = 500000000},
+         {4, 4, 4},
+         {{1, 4, 6, 7}, {4, 5, 6, 7}, {0, 3, 6, 7}}},
+        {{.recent = 2, .heavy = 2, .layer = true, .floor = 2, .mix = 500000000},
+         {5, 4, 6},
+         {{1, 4, 5, 6, 7}, {4, 5, 6, 7}, {0, 3, 4, 5, 6, 7}}},
+        {{.recent = 2, .heavy = 2, .layer = true, .mix = 900000000, .sinks = 1},
+         {3, 3, 3},
+         {{0, 6, 7}, {0, 6, 7}, {0, 6, 7}}},
     };
     for (size_t i = 0; i < AQ_ARRAY_LEN(hand); i++) {
         struct aq_kv_select s = hand[i].s;
@@ -232,7 +242,8 @@ static void check_select_drawn(struct kc *kc, uint32_t len, bool layer)
                                  .heavy = kc_below(kc, len + 1),
                                  .sinks = draw & 1 ? kc_below(kc, len + 1) : 0,
                                  .layer = layer,
-                                 .floor = kc_below(kc, 9)};
+                                 .floor = kc_below(kc, 9),
+                                 .mix = draw % 4 == 3 ? 1 + kc_below(kc, 10) * 100000000 : 0};
         struct selection ref, got;
         select_with(kc, kc_ref(kc), s, &ref, 1);
         for (uint32_t threads = 1; threads <= 3; threads++) {

@@ -5,6 +5,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <string.h>
 
 static uint32_t floor_share(double share, uint32_t tokens)
 {
@@ -61,9 +62,18 @@ static void tell_grow(struct ref_policy *p, const struct asked *a, uint32_t n)
     p->heavy = budget - p->recent;
     p->sinks = o->sinks < p->heavy ? o->sinks : p->heavy;
     p->observe = p->recent;
-    p->pool = !o->pool_given ? 5 : o->pool ? o->pool_width : 1;
-    p->pool_largest = o->pool_given && o->pool == AQ_KV_POOL_MAX;
-    p->pool_each = !o->pool_order_given || o->pool_first;
+    bool ada = strncmp(o->policy, "ada-", 4) == 0, pyramid = strstr(o->policy, "pyramid");
+    p->pool = !o->pool_given ? ada ? 7 : 5 : o->pool ? o->pool_width : 1;
+    p->pool_largest = o->pool_given ? o->pool == AQ_KV_POOL_MAX : ada;
+    p->pool_each = o->pool_order_given ? o->pool_first : !ada;
+    p->beta = o->layers_given ? o->beta : pyramid ? 20 : 0;
+    p->rising = o->layers_given && o->layers == AQ_KV_LAYERS_RISING;
+    p->shared = o->heads_given ? o->heads == AQ_KV_HEADS_SHARED : ada;
+    bool given = o->floor.unit != AQ_KV_UNSET;
+    if (p->shared && (!given || o->floor_kind == AQ_KV_FLOOR_MIX))
+        p->mix = given ? (uint32_t)lround(100 * o->floor.share) : 20;
+    else if (p->shared)
+        p->floor_share = o->floor.share;
 }
 
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
@@ -128,9 +138,12 @@ static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, u
 static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
-    static const char *const names[] = {"snapkv", "snapkv", "tova", "knorm", "keydiff"};
-    static const enum ref_variant variants[] = {REF_SNAPKV, REF_SNAPKV, REF_TOVA, REF_KNORM,
-                                                REF_KEYDIFF};
+    static const char *const names[] = {"snapkv",     "snapkv",      "tova",      "knorm",
+                                        "keydiff",    "pyramidkv",   "pyramidkv", "ada-snapkv",
+                                        "ada-snapkv", "ada-pyramid", "snapkv",    "knorm"};
+    static const enum ref_variant variants[] = {REF_SNAPKV,  REF_SNAPKV, REF_TOVA,   REF_KNORM,
+                                                REF_KEYDIFF, REF_SNAPKV, REF_SNAPKV, REF_SNAPKV,
+                                                REF_SNAPKV,  REF_SNAPKV, REF_SNAPKV, REF_KNORM};
     uint64_t draw = 50;
     struct asked a = {.options = {.policy = names[kind]}, .variant = variants[kind]};
     struct aq_kv_options *o = &a.options;
@@ -151,6 +164,17 @@ static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
         o->sinks_given = true;
         o->sinks = DRAW(3);
     }
+    if (a.variant != REF_TOVA && DRAW(2) == 0) {
+        o->layers_given = true;
+        o->layers = (enum aq_kv_layers)DRAW(3);
+        o->beta = o->layers ? 1 + DRAW(24) : 0;
+    }
+    if (kind >= 7 && DRAW(3)) {
+        o->floor_kind = DRAW(2) ? AQ_KV_FLOOR_MIX : AQ_KV_FLOOR_RESERVE;
+        o->floor = asked_share(DRAW(21) / 20.0);
+    }
+    o->heads_given = kind >= 10;
+    o->heads = AQ_KV_HEADS_SHARED;
     return a;
 #undef DRAW
 }

@@ -16,7 +16,7 @@ struct asked {
 struct aq_kv_amount asked_slots(uint32_t n);
 struct aq_kv_amount asked_share(double x);
 
-enum { ASKED_KINDS = 15 };
+enum { ASKED_KINDS = 22 };
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 struct asked asked_draw(uint64_t seed, uint64_t i);
 /* Draws which of a group of query heads counts, for a policy with scores. */

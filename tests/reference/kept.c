@@ -245,16 +245,10 @@ static void reserve(const struct ref_policy *p, const struct ref_head *h, uint32
     }
 }
 
-static void adakv_layer_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t count,
-                                  uint32_t n)
+static void share_with_reserves(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                                uint32_t n)
 {
     uint32_t old = n - p->recent;
-    for (uint32_t a = 0; a < count; a++) {
-        keep_all(&h[a], n);
-        h[a].slots = p->heavy + p->recent;
-    }
-    if (n <= p->heavy + p->recent)
-        return;
     assert(p->floor >= p->sinks && p->floor <= p->heavy);
     bool *mine = calloc((size_t)count * old, sizeof(*mine));
     assert(mine);
@@ -274,9 +268,65 @@ static void adakv_layer_prefilled(const struct ref_policy *p, struct ref_head *h
         }
         h[head].kept[victim] = false;
     }
+    free(mine);
+}
+
+/* Ada-KV as its authors' program has it: the count * H best tokens of all heads, of which a head
+ * has
+ * some; it then keeps as many of its own best, but for a percentage of H that each has alike.
+ * Rounded to the nearest number, a half to an even one.  Sinks are better than all others. */
+static void share_by_mixing(const struct ref_policy *p, struct ref_head *h, uint32_t count,
+                            uint32_t n)
+{
+    uint32_t old = n - p->recent, *best = calloc(count, sizeof(*best));
+    bool *taken = calloc((size_t)count * old, sizeof(*taken));
+    assert(best && taken);
+    for (uint32_t i = 0; i < count * p->heavy; i++) {
+        uint32_t head = UINT32_MAX, at = 0;
+        for (uint32_t j = old; j-- > 0;) {
+            for (uint32_t a = 0; a < count; a++) {
+                bool first = head == UINT32_MAX;
+                bool more = j < p->sinks
+                                ? first || at >= p->sinks
+                                : first || (at >= p->sinks && h[a].score[j] > h[head].score[at]);
+                if (!taken[(size_t)a * old + j] && more) {
+                    head = a;
+                    at = j;
+                }
+            }
+        }
+        taken[(size_t)head * old + at] = true;
+        best[head]++;
+    }
+    for (uint32_t a = 0; a < count; a++) {
+        uint32_t hundredths = best[a] * (100 - p->mix) + 100 * (p->mix * p->heavy / 100);
+        uint32_t own = hundredths / 100, part = hundredths % 100;
+        own += part > 50 || (part == 50 && own % 2 == 1);
+        own = max_u32(own, p->sinks);
+        keep_strongest(&h[a], p->sinks, old, own - p->sinks);
+    }
+    free(best);
+    free(taken);
+}
+
+void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t n)
+{
+    for (uint32_t a = 0; a < count; a++) {
+        keep_all(&h[a], n);
+        h[a].slots = p->heavy + p->recent;
+    }
+    if (n <= p->heavy + p->recent)
+        return;
+    (p->mix ? share_by_mixing : share_with_reserves)(p, h, count, n);
     for (uint32_t a = 0; a < count; a++)
         h[a].slots = count_kept(&h[a], n);
-    free(mine);
+}
+
+void ref_cut(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+    if (n > p->heavy + p->recent)
+        keep_strongest(h, p->sinks, n - p->recent, p->heavy - p->sinks);
 }
 
 static void adakv_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
@@ -327,10 +377,9 @@ static void pool(const struct ref_policy *p, double *y, const double *x, uint32_
     }
 }
 
-static void snapkv_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+static void snapkv_valued(const struct ref_policy *p, struct ref_head *h, uint32_t n)
 {
     uint32_t end = n - p->recent;
-    keep_all(h, n);
     if (n <= p->heavy + p->recent)
         return;
     double *pooled = calloc((size_t)(h->group + 1) * n, sizeof(*pooled));
@@ -351,7 +400,6 @@ static void snapkv_prefilled(const struct ref_policy *p, struct ref_head *h, uin
         pool(p, one, pooled, end);
     }
     memcpy(h->score, one, end * sizeof(*one));
-    keep_strongest(h, p->sinks, end, p->heavy - p->sinks);
     free(pooled);
 }
 
@@ -415,21 +463,13 @@ static double length_of(const double *x, uint32_t dim)
     return sqrt(square);
 }
 
-static void cut_by_keys(const struct ref_policy *p, struct ref_head *h, uint32_t n)
-{
-    keep_all(h, n);
-    if (n > p->heavy)
-        keep_strongest(h, p->sinks, n, p->heavy - p->sinks);
-}
-
-static void knorm_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+static void knorm_valued(const struct ref_policy *p, struct ref_head *h, uint32_t n)
 {
     for (uint32_t j = 0; j < n; j++)
         h->score[j] = -length_of(h->k + (size_t)j * h->dim, h->dim);
-    cut_by_keys(p, h, n);
 }
 
-static void keydiff_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+static void keydiff_valued(const struct ref_policy *p, struct ref_head *h, uint32_t n)
 {
     double *mean = calloc(h->dim, sizeof(*mean));
     assert(mean);
@@ -446,7 +486,6 @@ static void keydiff_prefilled(const struct ref_policy *p, struct ref_head *h, ui
         h->score[j] = -product / length_of(k, h->dim) / length_of(mean, h->dim);
     }
     free(mean);
-    cut_by_keys(p, h, n);
 }
 
 /* ---- table ---- */
@@ -460,11 +499,11 @@ const struct ref_stages *ref_stages(enum ref_variant v)
         [REF_WINDOW] = {window_prefilled, NULL, window_arrives, full_attended},
         [REF_FLEXGEN] = {flexgen_prefilled, NULL, full_arrives, flexgen_attended},
         [REF_HF] = {hf_prefilled, NULL, full_arrives, hf_attended},
-        [REF_ADAKV] = {NULL, adakv_layer_prefilled, adakv_arrives, h2o_attended},
-        [REF_SNAPKV] = {snapkv_prefilled, NULL, full_arrives, grow_attended},
+        [REF_ADAKV] = {NULL, ref_cut_shared, adakv_arrives, h2o_attended},
+        [REF_SNAPKV] = {NULL, NULL, full_arrives, grow_attended, NULL, snapkv_valued},
         [REF_TOVA] = {NULL, tova_layer_prefilled, full_arrives, tova_attended, tova_layer_attended},
-        [REF_KNORM] = {knorm_prefilled, NULL, full_arrives, grow_attended},
-        [REF_KEYDIFF] = {keydiff_prefilled, NULL, full_arrives, grow_attended},
+        [REF_KNORM] = {NULL, NULL, full_arrives, grow_attended, NULL, knorm_valued},
+        [REF_KEYDIFF] = {NULL, NULL, full_arrives, grow_attended, NULL, keydiff_valued},
     };
     return &stages[v];
 }

@@ -293,11 +293,38 @@ static void prefill_attention(struct ref_run *r, uint32_t layer, uint32_t n, dou
     }
 }
 
+/* PyramidKV (arXiv 2406.02069) as its program has it: heavy tokens fall by the same number from
+ * layer to layer, from twice the average (or the whole prompt) less what the last one keeps. */
+static uint32_t pyramid_heavy(const struct ref_policy *p, int64_t n, int64_t layer, int64_t layers)
+{
+    int64_t alone = p->recent ? 0 : 1; /* no layer is left without any */
+    int64_t even = p->heavy - alone, min = even / p->beta, max = even * 2 - min;
+    if (n < p->heavy + p->recent || n < even * 2)
+        return p->heavy;
+    if (max >= n - p->recent - alone) {
+        max = n - p->recent - alone;
+        min = even * 2 - max;
+    }
+    int64_t less = layers > 1 ? (max - min) / (layers - 1) : 0;
+    return (uint32_t)(alone + max - (p->rising ? layers - 1 - layer : layer) * less);
+}
+
 struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
 {
     uint32_t window = r->m->layer[layer].window;
-    struct ref_policy p = {.variant = REF_WINDOW, .recent = window};
-    return window ? p : r->policy;
+    struct ref_policy p = r->policy;
+    if (window)
+        return (struct ref_policy){.variant = REF_WINDOW, .recent = window};
+    if (p.beta) {
+        p.heavy = pyramid_heavy(&p, r->prompt, layer, r->m->layers);
+        p.sinks = p.sinks < p.heavy ? p.sinks : p.heavy;
+    }
+    if (p.shared && !p.mix) {
+        uint32_t floor_of = (uint32_t)floor(p.floor_share * p.heavy + 1e-9);
+        floor_of = p.floor_share > 0 && p.heavy && !floor_of ? 1 : floor_of;
+        p.floor = floor_of > p.sinks ? floor_of : p.sinks;
+    }
+    return p;
 }
 
 static void cut_prompt(struct ref_run *r)
@@ -308,7 +335,14 @@ static void cut_prompt(struct ref_run *r)
         const struct ref_stages *stages = ref_stages(p.variant);
         for (uint32_t i = 0; i < heads && stages->prefilled; i++)
             stages->prefilled(&p, ref_head(r, l, i), r->prompt);
-        if (!stages->prefilled)
+        for (uint32_t i = 0; i < heads && stages->valued; i++) {
+            stages->valued(&p, ref_head(r, l, i), r->prompt);
+            if (!p.shared)
+                ref_cut(&p, ref_head(r, l, i), r->prompt);
+        }
+        if (stages->valued && p.shared)
+            ref_cut_shared(&p, ref_head(r, l, 0), heads, r->prompt);
+        if (stages->layer_prefilled)
             stages->layer_prefilled(&p, ref_head(r, l, 0), heads, r->prompt);
     }
 }

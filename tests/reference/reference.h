@@ -38,12 +38,20 @@ struct ref_policy {
      * for how many steps a new token is safe. */
     uint32_t sinks, grace;
     double decay;
-    uint32_t floor; /* adakv: heavy tokens that each head keeps for itself */
+    /* Where heads of a layer share `heavy` tokens each among them (adakv, and others that are said
+     * to): those that each keeps for itself; or the percentage of its number that is even. */
+    bool shared;
+    uint32_t floor, mix;
+    double floor_share; /* `floor` is this part of a layer's heavy tokens, where that differs */
     /* snapkv: how many tokens around one have a say in its score: their mean, or the largest; of
      * each query head, or of their group. */
     uint32_t pool;
     bool pool_largest, pool_each;
     uint32_t observe; /* how many last queries of the prompt count; 0: all */
+    /* Of tokens that stay beside the `recent` the last layer has about a part in `beta` of the
+     * average, and the first has most; or the other way round.  0: all layers have as many. */
+    uint32_t beta;
+    bool rising;
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
@@ -55,7 +63,7 @@ struct ref_head {
     bool *kept; /* seen by the query of this step, or by the next one */
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
-    uint32_t slots; /* adakv: tokens that it may keep */
+    uint32_t slots; /* where heads share: tokens that it may keep */
 };
 
 struct ref_stages {
@@ -72,7 +80,13 @@ struct ref_stages {
     /* All of a layer's `count` heads have attended; NULL: nothing is decided then. */
     void (*layer_attended)(const struct ref_policy *p, struct ref_head *h, uint32_t count,
                            uint32_t t);
+    /* Only makes scores of what the prompt's tokens but the `recent` are worth; the best stay. */
+    void (*valued)(const struct ref_policy *p, struct ref_head *h, uint32_t n);
 };
+/* What stays of a prompt whose tokens have been valued, of one head or of heads that share. */
+void ref_cut(const struct ref_policy *p, struct ref_head *h, uint32_t n);
+void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t n);
+
 const struct ref_stages *ref_stages(enum ref_variant v);
 
 /* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */
@@ -155,7 +169,7 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
 void ref_run_close(struct ref_run *r);
 
 /* The policy of a layer: of one with a window, that the tokens in the window stay, and of any other
- * the run's. */
+ * the run's, with this layer's part of what stays of the prompt. */
 struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer);
 
 /* One more token, forced on it.  attends (NULL: nobody) is called for each head of k and v before

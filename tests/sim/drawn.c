@@ -229,6 +229,18 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
      .pool_width = 7,
      .group_given = true,
      .group = AQ_ATTN_MAX_OF_SUMS},
+    {.policy = "pyramidkv", .budget = SLOTS(36)},
+    {.policy = "ada-snapkv", .budget = SLOTS(40), .observe_given = true, .observe = 4},
+    {.policy = "ada-snapkv",
+     .budget = SHARE(0.6),
+     .observe_given = true,
+     .observe = 3,
+     .floor = SLOTS(0),
+     .layers_given = true,
+     .layers = AQ_KV_LAYERS_RISING,
+     .beta = 3},
+    {.policy = "ada-pyramid", .budget = SHARE(0.4), .observe_given = true, .observe = 9},
+    {.policy = "keydiff", .budget = SLOTS(33), .heads_given = true, .heads = AQ_KV_HEADS_SHARED},
     {.policy = "tova", .budget = SLOTS(20)},
     {.policy = "tova", .budget = SHARE(0.4)},
     {.policy = "knorm", .budget = SLOTS(9)},
@@ -252,7 +264,15 @@ static void draw_ranked(struct aq_kv_options *o, struct dice *d)
     o->budget = draw_amount(d, true);
     o->sinks_given = roll(d, 4) == 0;
     o->sinks = o->sinks_given ? (uint32_t)roll(d, 4) : 0;
-    if (strcmp(o->policy, "snapkv"))
+    o->heads_given = roll(d, 2);
+    o->heads = (enum aq_kv_heads)roll(d, 2);
+    if (roll(d, 3) == 0)
+        o->floor = draw_amount(d, true);
+    o->floor_kind = (enum aq_kv_floor)roll(d, 2);
+    o->layers_given = roll(d, 3) == 0;
+    o->layers = (enum aq_kv_layers)roll(d, 3);
+    o->beta = 1 + (uint32_t)roll(d, 20);
+    if (!aq_kv_policy_find(o->policy)->prompt.pool)
         return;
     o->observe_given = roll(d, 4) > 0;
     o->observe = (uint32_t)roll(d, 20);
@@ -268,8 +288,9 @@ static void draw_ranked(struct aq_kv_options *o, struct dice *d)
 /* Options of a policy that drops keys, of which some will not go together. */
 static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
 {
-    static const char *const names[] = {"h2o",   "h2o:flexgen", "h2o:hf", "window", "heavy",
-                                        "adakv", "snapkv",      "tova",   "knorm",  "keydiff"};
+    static const char *const names[] = {
+        "h2o",  "h2o:flexgen", "h2o:hf",  "window",    "heavy",      "adakv",       "snapkv",
+        "tova", "knorm",       "keydiff", "pyramidkv", "ada-snapkv", "ada-pyramid", "ada-snapkv"};
     bool hf = false;
     *o = (struct aq_kv_options){.policy = PICK(d, names)};
     const struct aq_kv_score *by = &aq_kv_policy_find(o->policy)->prompt;

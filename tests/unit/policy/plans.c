@@ -222,7 +222,8 @@ static void draw_plan(struct aq_plan *p, const struct aq_model_steps *m,
     struct aq_kv_options kv = {.policy = "h2o", .budget = {.unit = AQ_KV_SLOTS, .slots = 128}};
     if (aq_prng_below(d->seed, 0, 12, 3) == 0) /* a draw of its own, which moves no other */
         assert_int_equal(aq_kv_policy_resolve(&p->kv, &kv, NULL), 0);
-    aq_kv_kinds_of(&p->kinds, &p->kv, m, p->shape.prompt_max, p->shape.positions_max, 0);
+    aq_kv_kinds_of(&p->kinds, &p->kv, m,
+                   &(struct aq_kv_lengths){p->shape.prompt_max, p->shape.positions_max, 0});
     p->host_products =
         aq_prng_below(d->seed, 1, 12, 2) ? 1 + aq_prng_below(d->seed, 2, 12, 100) : 0;
     /* The smallest panel of all: fc2's. */
@@ -267,8 +268,9 @@ bool plans_draw_for(struct planned *ret,
 void plans_build(struct planned *p, enum aq_attention_side side, uint32_t part_seats)
 {
     struct aq_err err;
-    aq_kv_kinds_of(&p->plan.kinds, &p->plan.kv, &p->steps, p->plan.shape.prompt_max,
-                   p->plan.shape.positions_max, 0);
+    aq_kv_kinds_of(
+        &p->plan.kinds, &p->plan.kv, &p->steps,
+        &(struct aq_kv_lengths){p->plan.shape.prompt_max, p->plan.shape.positions_max, 0});
     if (aq_plan_parts(&p->plan, side, part_seats, &err) < 0 ||
         aq_stream_build(&p->stream, &p->steps, &p->plan, &err) < 0 ||
         aq_program_build(&p->program, &p->steps, &p->plan, &p->stream, &err) < 0)

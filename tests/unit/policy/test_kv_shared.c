@@ -5,6 +5,7 @@
 #include "policy/kv_policy.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { HEADS_MAX = 6, TOKENS_MAX = 64 };
@@ -52,20 +53,22 @@ static struct aq_kv_options drawn(uint64_t seed)
 
 /* ---- room -------------------------------------------------------------------------------- */
 
-static uint32_t blocks_of(const uint32_t *held, uint32_t heads)
+/* Head-blocks that heads fill whole. */
+static uint32_t whole_blocks(const uint32_t *held, uint32_t heads)
 {
     uint32_t blocks = 0;
     for (uint32_t h = 0; h < heads; h++)
-        blocks += (held[h] + 31) / 32;
+        blocks += held[h] / 32;
     return blocks;
 }
 
 /* However a layer's slots are shared out; and there is a way that takes all of that room. */
-static void head_blocks_of_a_layer_are_bounded_and_the_bound_is_reached(void **state)
+static void packed_runs_are_bounded_and_the_bound_is_reached(void **state)
 {
     for (uint32_t heads = 1; heads <= HEADS_MAX; heads++) {
         for (uint32_t each = 1; each <= 130; each++) {
-            uint32_t held[HEADS_MAX], all = heads * each, bound = aq_kv_shared_blocks(each, heads);
+            uint32_t held[HEADS_MAX], all = heads * each;
+            uint32_t runs = aq_kv_packed_runs(each, false, heads);
             for (uint32_t draw = 0; draw < 20; draw++) {
                 uint32_t left = all - heads;
                 for (uint32_t h = 0; h < heads; h++) {
@@ -75,13 +78,15 @@ static void head_blocks_of_a_layer_are_bounded_and_the_bound_is_reached(void **s
                     held[h] = 1 + n;
                     left -= n;
                 }
-                assert_true(blocks_of(held, heads) <= bound);
+                assert_true(whole_blocks(held, heads) <= runs * heads);
             }
-            /* One slot more than whole head-blocks in every head. */
-            for (uint32_t h = 0; h < heads; h++)
-                held[h] = 1;
-            held[0] += all - heads;
-            assert_int_equal(blocks_of(held, heads), bound);
+            memset(held, 0, sizeof(held));
+            held[0] = all;
+            assert_int_equal((whole_blocks(held, heads) + heads - 1) / heads, runs);
+            /* Half a slot more in each head, as numbers that are mixed may have. */
+            held[0] += heads / 2;
+            assert_int_equal((whole_blocks(held, heads) + heads - 1) / heads,
+                             aq_kv_packed_runs(each, true, heads));
         }
     }
 }
@@ -93,47 +98,68 @@ static void what_is_shared_takes_at_most_one_run_more(void **state)
     struct aq_kv_policy p = resolved((struct aq_kv_options){.policy = "adakv", .budget = slots(9)});
     for (uint32_t heads = 1; heads <= 64; heads++) {
         for (uint32_t each = 1; each <= 200; each++) {
-            uint32_t runs = aq_kv_policy_runs(&p, each, heads);
-            assert_int_equal(aq_kv_policy_runs(&even, each, heads), (each + 31) / 32);
+            struct aq_kv_most most = {.kept = each, .slots = each};
+            uint32_t runs = aq_kv_policy_runs(&p, &most, heads);
+            assert_int_equal(aq_kv_policy_runs(&even, &most, heads), (each + 31) / 32);
             assert_in_range(runs, (each + 31) / 32, (each + 31) / 32 + 1);
-            assert_in_range(runs * heads, aq_kv_shared_blocks(each, heads),
-                            aq_kv_shared_blocks(each, heads) + heads - 1);
         }
     }
-    /* 12 heads of 128 slots: 4 head-blocks each; 11 of them may round up. */
-    assert_int_equal(aq_kv_shared_blocks(128, 12), 12 * 4 + 11);
-    assert_int_equal(aq_kv_policy_runs(&p, 128, 12), 5);
-    assert_int_equal(aq_kv_policy_runs(&p, 129, 12), 5);
+    /* 12 heads of 128 slots: 4 head-blocks each, and one for what they leave over. */
+    assert_int_equal(aq_kv_policy_runs(&p, &(struct aq_kv_most){.kept = 128, .slots = 128}, 12), 5);
+    assert_int_equal(aq_kv_policy_runs(&p, &(struct aq_kv_most){.kept = 129, .slots = 129}, 12), 5);
 }
 
 /* Most that one head keeps of a prompt, all other heads having what they keep for themselves. */
 static uint32_t most_of(const struct aq_kv_limits *l, uint32_t heads, uint32_t n)
 {
     uint32_t heavy = l->floor_prompt + heads * (l->heavy_prompt - l->floor_prompt);
+    if (l->mix)
+        heavy = l->floor_prompt + (uint32_t)ceil(heads * l->heavy_prompt * (1 - l->mix * 1e-9));
     return l->recent_prompt + (uint32_t)aq_min_u64(heavy, n - l->recent_prompt);
+}
+
+/* The same with heads that grow: those of adakv, and of ada-snapkv with the same budget. */
+static struct aq_kv_policy drawn_policy(uint64_t seed)
+{
+    struct aq_kv_options o = drawn(seed);
+    if (seed % 2 && o.budget.unit != AQ_KV_UNSET) {
+        o = (struct aq_kv_options){.policy = seed % 4 == 1 ? "ada-snapkv" : "ada-pyramid",
+                                   .budget = o.budget,
+                                   .observe_given = true,
+                                   .observe = 1,
+                                   .floor = share(0.2 * (double)(seed % 5)),
+                                   .floor_kind = seed % 3 ? AQ_KV_FLOOR_MIX : AQ_KV_FLOOR_RESERVE};
+    }
+    return resolved(o);
 }
 
 static void a_workload_bounds_heads_and_runs_of_its_sequences(void **state)
 {
-    enum { PROMPT = 60, TOTAL = 90 };
-    for (uint64_t seed = 0; seed < 60; seed++) {
-        struct aq_kv_policy p = resolved(drawn(seed));
-        uint32_t all = aq_kv_policy_slots_max(&p, PROMPT, TOTAL, 0, 0, 1),
-                 heads = 1 + (uint32_t)seed % 6;
-        uint32_t runs = aq_kv_policy_runs(&p, all, heads);
-        uint32_t head = aq_kv_policy_head_slots(&p, all, PROMPT, heads);
-        for (uint32_t n = 1; n <= PROMPT; n++) {
-            for (uint32_t total = n; total <= TOTAL; total++) {
+    enum { PROMPT = 60, TOTAL = 90, LAYERS = 3 };
+    uint32_t grown = 0;
+    for (uint64_t seed = 0; seed < 120; seed++) {
+        struct aq_kv_policy p = drawn_policy(seed);
+        struct aq_kv_most most[LAYERS];
+        uint32_t heads = 1 + (uint32_t)seed % 6, fed = seed % 3 ? 12 : TOTAL;
+        aq_kv_policy_most(most, &p, &(struct aq_kv_lengths){PROMPT, TOTAL, fed, 0}, LAYERS, heads);
+        for (uint32_t n = 0; n < PROMPT * LAYERS; n++) {
+            uint32_t layer = n % LAYERS, prompt = 1 + n / LAYERS;
+            for (uint32_t total = prompt; total <= TOTAL && total <= prompt + fed; total++) {
                 struct aq_kv_limits l;
-                aq_kv_policy_limits(&l, &p, n, total - n, 0, 1);
-                assert_true(aq_kv_limits_runs(&l, heads, n, total) <= runs);
-                if (aq_kv_limits_differ(&l, n))
-                    assert_true(most_of(&l, heads, n) <= head);
-                else
-                    assert_true(aq_kv_limits_held(&l, n, total) <= head);
+                aq_kv_policy_limits(&l, &p, prompt, total - prompt, layer, LAYERS);
+                uint32_t grow =
+                    aq_kv_limits_held(&l, prompt, total) - aq_kv_limits_held(&l, prompt, prompt);
+                uint32_t runs = aq_kv_limits_runs(&l, heads, prompt, total);
+                assert_true(runs <= aq_kv_policy_runs(&p, &most[layer], heads));
+                bool differ = aq_kv_limits_differ(&l, prompt);
+                uint32_t held = differ ? most_of(&l, heads, prompt) + grow
+                                       : aq_kv_limits_held(&l, prompt, total);
+                assert_true(held <= most[layer].head);
+                grown += differ && grow > 0;
             }
         }
     }
+    assert_true(grown > 1000);
 }
 
 /* ---- what is kept ------------------------------------------------------------------------ */
@@ -317,6 +343,37 @@ static void the_floor_is_a_share_of_the_heavy_slots(void **state)
     assert_int_equal(l.floor_prompt, 3);
 }
 
+static void expect_text(struct aq_kv_options o, const char *want)
+{
+    struct aq_kv_policy p = resolved(o);
+    char text[160];
+    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p), want);
+}
+
+static void rows_say_how_their_heads_share(void **state)
+{
+    struct aq_kv_options o = {.policy = "ada-snapkv", .budget = slots(64)};
+    struct aq_kv_limits l;
+    expect_text(o, "ada-snapkv: budget 64, floor mix:20%, observe 32, pool max:7 group-first");
+    struct aq_kv_policy p = resolved(o);
+    aq_kv_policy_limits(&l, &p, 100, 20, 0, 1);
+    assert_true(l.shared && l.mix == 200000000);
+    assert_int_equal(l.floor_prompt, 6); /* floor(0.2 * (64 - 32)) */
+    assert_int_equal(l.slots, 84);
+    o.policy = "ada-pyramid";
+    expect_text(o, "ada-pyramid: budget 64, floor mix:20%, observe 32, pool max:7 group-first, "
+                   "layers pyramid:20");
+    o.heads_given = true;
+    expect_text(o, "ada-pyramid: budget 64, observe 32, pool max:7 group-first, layers pyramid:20, "
+                   "heads uniform");
+    o = (struct aq_kv_options){
+        .policy = "h2o", .budget = slots(64), .heads_given = true, .heads = AQ_KV_HEADS_SHARED};
+    expect_text(o, "h2o: budget 64, floor 20%, heads shared");
+    o.policy = "knorm";
+    o.floor = share(0.5);
+    expect_text(o, "knorm: budget 64, floor 50%, heads shared");
+}
+
 static void refused(struct aq_kv_options o, const char *with)
 {
     struct aq_kv_policy p;
@@ -331,6 +388,17 @@ static void options_that_do_not_go_with_sharing_are_refused(void **state)
     refused((struct aq_kv_options){.policy = "adakv"}, "--kv-policy adakv: expected --kv-budget");
     refused((struct aq_kv_options){.policy = "h2o", .budget = slots(8), .floor = share(.2)},
             "heads do not share their slots; --kv-policy adakv lets them");
+    refused((struct aq_kv_options){.policy = "snapkv", .budget = slots(64), .floor = share(.2)},
+            "--kv-heads shared");
+    refused(
+        (struct aq_kv_options){
+            .policy = "tova", .budget = slots(8), .heads_given = true, .heads = AQ_KV_HEADS_SHARED},
+        "--kv-policy tova: --kv-heads shared does not go with it");
+    refused((struct aq_kv_options){.policy = "ada-snapkv",
+                                   .budget = slots(64),
+                                   .floor = slots(9),
+                                   .floor_kind = AQ_KV_FLOOR_MIX},
+            "--kv-floor mix:9: expected a share");
     refused((struct aq_kv_options){.policy = "full", .floor = share(.2)}, "--kv-floor");
     refused((struct aq_kv_options){.policy = "adakv", .budget = slots(8), .floor = share(1.2)},
             "--kv-floor: expected a share of at most 100%");
@@ -357,13 +425,14 @@ static void options_that_do_not_go_with_sharing_are_refused(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(head_blocks_of_a_layer_are_bounded_and_the_bound_is_reached),
+    cmocka_unit_test(packed_runs_are_bounded_and_the_bound_is_reached),
     cmocka_unit_test(what_is_shared_takes_at_most_one_run_more),
     cmocka_unit_test(a_workload_bounds_heads_and_runs_of_its_sequences),
     cmocka_unit_test(heads_share_a_prompt_as_ada_kv_does),
     cmocka_unit_test(the_smallest_head_has_a_victim_at_every_step),
     cmocka_unit_test(a_whole_floor_is_h2o),
     cmocka_unit_test(the_floor_is_a_share_of_the_heavy_slots),
+    cmocka_unit_test(rows_say_how_their_heads_share),
     cmocka_unit_test(options_that_do_not_go_with_sharing_are_refused),
 };
 

@@ -25,7 +25,8 @@ static void set_kinds(struct aq_plan *plan, const uint32_t *windows, uint32_t to
     for (uint32_t i = 0; i < LAYERS; i++)
         step[i] = (struct aq_step_desc){
             .kind = AQ_STEP_ATTENTION, .layer = i, .window = windows ? windows[i] : 0};
-    aq_kv_kinds_of(&plan->kinds, &plan->kv, &m, plan->shape.prompt_max, total, 0);
+    aq_kv_kinds_of(&plan->kinds, &plan->kv, &m,
+                   &(struct aq_kv_lengths){plan->shape.prompt_max, total, 0});
 }
 
 static struct rig open_rig(uint32_t page_runs)
@@ -220,7 +221,7 @@ static void what_is_remembered_has_a_place_of_its_own(void **state)
                                                      aq_kv_delta_bytes(r.kv)};
                 if (disk)
                     list[count++] =
-                        (struct stretch){aq_kv_tail(r.kv, seat, layer), aq_kv_run_stride(r.kv)};
+                        (struct stretch){aq_kv_tail(r.kv, seat, layer, 0), aq_kv_run_stride(r.kv)};
             }
         }
         for (size_t i = 0; i < count; i++) {
@@ -245,22 +246,46 @@ static void the_full_cache_remembers_nothing(void **state)
 
 /* ---- heads that hold different numbers of slots ---- */
 
+/* The place of a slot, found by laying out the head-blocks one after the other: first the full ones
+ * of each head, then, behind the runs that are left for such, one of each head and run. */
+static struct aq_kv_spot spot_by_hand(const struct rig *r, const uint32_t kept[HEADS],
+                                      uint32_t packed, uint32_t head, uint32_t slot)
+{
+    size_t bytes = aq_kv_head_offset(r->kv);
+    uint32_t run = 0, place = 0, own = kept[head] / 32;
+    if (slot / 32 >= own)
+        return (struct aq_kv_spot){packed + slot / 32 - own, head * bytes};
+    for (uint32_t h = 0; h < HEADS; h++) {
+        for (uint32_t b = 0; b < kept[h] / 32; b++) {
+            if (h == head && b == slot / 32)
+                return (struct aq_kv_spot){run, place * bytes};
+            run += place + 1 == HEADS;
+            place = (place + 1) % HEADS;
+        }
+    }
+    fail();
+    return (struct aq_kv_spot){0};
+}
+
 /* Every head-block of a seat's layer lies in its runs, apart from the others, and slots are found
  * where the tables have them. */
 static void check_heads(const struct rig *r, uint32_t seat, uint32_t layer, uint8_t *const *run,
-                        const uint32_t held[HEADS])
+                        const uint32_t kept[HEADS], const struct aq_kv_growth *g)
 {
-    const uint8_t *block[16];
+    const uint8_t *block[32];
     uint32_t count = 0;
     struct aq_attn_seq seq[2] = {{.row = 7}, {.row = 8}};
-    memcpy(aq_kv_lens(r->kv, seat, layer), held, HEADS * sizeof(*held));
+    memcpy(aq_kv_lens(r->kv, seat, layer), kept, HEADS * sizeof(*kept));
     for (uint32_t lane = 0; lane < 2; lane++)
-        aq_kv_ragged_table(r->kv, &seq[lane], seat, layer, lane, run);
+        aq_kv_ragged_table(r->kv, &seq[lane], seat, layer, g, lane, run);
     for (uint32_t h = 0; h < HEADS; h++) {
-        assert_int_equal(seq[0].len[h * seq[0].len_step], held[h]);
-        for (uint32_t b = 0; b < (held[h] + 31) / 32; b++) {
-            uint32_t last = b * 32 + 31 < held[h] ? b * 32 + 31 : held[h] - 1;
-            struct aq_kv_spot spot = aq_kv_spot(r->kv, seat, layer, h, last);
+        uint32_t held = kept[h] + g->grown;
+        assert_int_equal(seq[0].len[h * seq[0].len_step], held);
+        for (uint32_t b = 0; b < (held + 31) / 32; b++) {
+            uint32_t last = b * 32 + 31 < held ? b * 32 + 31 : held - 1;
+            struct aq_kv_spot spot = aq_kv_spot(r->kv, seat, layer, g, h, last);
+            struct aq_kv_spot want = spot_by_hand(r, kept, g->packed, h, last);
+            assert_true(spot.run == want.run && spot.offset == want.offset);
             block[count] = seq[0].block[h * seq[0].head_table_step + b] + h * seq[0].head_offset;
             assert_ptr_equal(seq[1].block[h * seq[1].head_table_step + b], block[count]);
             assert_ptr_equal(run[spot.run] + spot.offset, block[count]);
@@ -274,10 +299,11 @@ static void check_heads(const struct rig *r, uint32_t seat, uint32_t layer, uint
                                  (struct stretch){block[n], aq_kv_head_offset(r->kv)}));
     }
     assert_ptr_not_equal(seq[0].block, seq[1].block);
+    assert_ptr_not_equal(seq[0].len, seq[1].len);
     assert_true(seq[0].row == 7 && seq[1].row == 8);
 }
 
-static void heads_that_differ_have_their_blocks_one_after_the_other(void **state)
+static void heads_that_differ_have_packed_blocks_and_then_one_each(void **state)
 {
     static const struct aq_kv_options adakv = {.policy = "adakv",
                                                .budget = {.unit = AQ_KV_SLOTS, .slots = 50}};
@@ -286,11 +312,11 @@ static void heads_that_differ_have_their_blocks_one_after_the_other(void **state
     uint8_t *const staged[] = {stage[2], stage[0], stage[1]};
     open_everywhere(&r, &adakv, NULL);
     for (uint32_t seat = 0; seat < SEATS; seat++) {
-        aq_kv_grow(r.kv, seat, 0, 3); /* floor(2 * (50 + 31) / 32) = 5 head-blocks */
+        aq_kv_grow(r.kv, seat, 0, 3); /* 3 full head-blocks of 100 slots, and one run more */
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             for (uint32_t n = 1; n < 100; n++)
                 check_heads(&r, seat, layer, seat >= 3 ? staged : aq_kv_blocks(r.kv, seat, layer),
-                            (uint32_t[HEADS]){n, 100 - n});
+                            (uint32_t[HEADS]){n, 100 - n}, &(struct aq_kv_growth){2, 0});
         }
     }
     assert_int_equal(aq_kv_pages_free(r.kv, AQ_DEVICE) + aq_kv_pages_free(r.kv, AQ_HOST), 0);
@@ -302,12 +328,53 @@ static void heads_that_differ_have_their_blocks_one_after_the_other(void **state
     close_rig(&r);
 }
 
+/* With every way to share, and after every number of new rows: slots stay where they are, new rows
+ * lie in at most the two last runs, which are then no more than were announced; and runs that count
+ * as full are. */
+static void heads_that_differ_grow_by_runs(void **state)
+{
+    enum { KEPT = 50, GROWN = 100 };
+    static const struct aq_kv_options ada = {.policy = "ada-snapkv",
+                                             .budget = {.unit = AQ_KV_SLOTS, .slots = KEPT},
+                                             .observe_given = true,
+                                             .observe = 4};
+    struct rig r;
+    open_everywhere(&r, &ada, NULL);
+    for (uint32_t n = 4; n <= 2 * KEPT - 3; n++) {
+        uint32_t kept[HEADS] = {n, 2 * KEPT + 1 - n}; /* half a slot a head above the budget */
+        uint32_t packed = aq_kv_packed_runs(KEPT, true, HEADS);
+        for (uint32_t grown = 0; grown <= GROWN; grown++) {
+            struct aq_kv_growth g = {packed, grown}, next = {packed, grown + 1};
+            uint32_t runs = packed + (31 + grown + 31) / 32, whole = packed + grown / 32;
+            uint32_t filled[16] = {0};
+            aq_kv_grow(r.kv, 0, 0, runs);
+            check_heads(&r, 0, 0, aq_kv_blocks(r.kv, 0, 0), kept, &g);
+            for (uint32_t h = 0; h < HEADS; h++) {
+                for (uint32_t i = 0; i < kept[h] + grown; i++) {
+                    struct aq_kv_spot now = aq_kv_spot(r.kv, 0, 0, &g, h, i);
+                    struct aq_kv_spot then = aq_kv_spot(r.kv, 0, 0, &next, h, i);
+                    assert_true(now.run == then.run && now.offset == then.offset);
+                    assert_true(now.run < runs);
+                    filled[now.run]++;
+                }
+                uint32_t run = aq_kv_spot(r.kv, 0, 0, &next, h, kept[h] + grown).run;
+                assert_in_range(run, whole, whole + 1);
+            }
+            for (uint32_t run = packed; run < whole; run++)
+                assert_int_equal(filled[run], 32 * HEADS);
+        }
+        aq_kv_release(r.kv, 0);
+    }
+    close_rig(&r);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(no_run_ever_has_two_owners),
     cmocka_unit_test(every_page_comes_back),
     cmocka_unit_test(what_is_remembered_has_a_place_of_its_own),
     cmocka_unit_test(the_full_cache_remembers_nothing),
-    cmocka_unit_test(heads_that_differ_have_their_blocks_one_after_the_other),
+    cmocka_unit_test(heads_that_differ_have_packed_blocks_and_then_one_each),
+    cmocka_unit_test(heads_that_differ_grow_by_runs),
 };
 
 AQ_TEST_MAIN(tests)

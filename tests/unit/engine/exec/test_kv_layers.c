@@ -65,8 +65,7 @@ static void bound(void *user, uint32_t seat)
     struct rig *r = user;
     for (uint32_t k = 0; k < r->block.plan.kinds.count; k++) {
         const struct aq_seat_kv *kv = &r->seats.seat[seat].kv[k];
-        uint32_t runs = (uint32_t)aq_div_up(kv->held, AQ_HEAD_BLOCK_SLOTS);
-        aq_kv_grow(r->kv, seat, k, kv->shared_runs ? kv->shared_runs : runs);
+        aq_kv_grow(r->kv, seat, k, aq_seat_kv_runs(kv, kv->held));
     }
 }
 
@@ -85,6 +84,32 @@ static uint32_t slots_by_rule(const struct rig *r, const struct aq_seat *t, uint
     return aq_kv_limits_held(&l, t->prompt, t->seen);
 }
 
+/* Runs of a layer whose heads share at random what they may keep together: as many as the layout
+ * takes, which never depends on how they share, and little more than the heads fill. */
+static uint32_t runs_by_heads(const struct rig *r, const struct aq_seat *t, uint32_t layer,
+                              const struct aq_seat_kv *kv)
+{
+    struct aq_kv_limits l;
+    uint32_t heads = r->steps.kv_heads, blocks = 0, packed = 0, grown;
+    aq_kv_policy_limits(&l, &r->block.plan.kv, t->prompt, t->max_new, layer, r->steps.layers);
+    uint32_t kept = l.heavy_prompt + l.recent_prompt, left = heads * kept + (l.mix ? heads / 2 : 0);
+    assert_true(l.shared && t->prompt > l.keep_prompt);
+    grown = kv->held - kept;
+    for (uint32_t h = 0; h < heads; h++) {
+        uint32_t of_head =
+            h + 1 < heads ? roll(r, 20 + h, t->seen * 100ull + layer, left + 1) : left;
+        left -= of_head;
+        packed += of_head / 32;
+        blocks += (of_head + grown + 31) / 32;
+    }
+    uint32_t most = (uint32_t)aq_div_up((heads * kept + (l.mix ? heads / 2 : 0)) / 32, heads);
+    uint32_t runs = most + (31 + grown + 31) / 32;
+    assert_true(packed <= most * heads && blocks <= runs * heads);
+    /* At most one head-block of each head for packed runs that are not full, one for growth. */
+    assert_true(runs * heads < blocks + 2 * heads + 1);
+    return runs;
+}
+
 static void check_pass(const struct rig *r)
 {
     const struct aq_plan *plan = &r->block.plan;
@@ -95,8 +120,8 @@ static void check_pass(const struct rig *r)
             const struct aq_seat_kv *kv = &t->kv[plan->kinds.of[layer]];
             uint64_t slots = kv->held;
             assert_int_equal(kv->held, slots_by_rule(r, t, layer));
-            if (kv->shared_runs)
-                slots = (uint64_t)kv->shared_runs * AQ_HEAD_BLOCK_SLOTS;
+            if (kv->differ)
+                slots = 32ull * runs_by_heads(r, t, layer, kv);
             enum aq_tier tier = (enum aq_tier)plan->part[aq_seats_part(plan, i)].tier;
             pages[tier] += aq_div_up(slots, plan->shape.page_slots);
         }
@@ -108,10 +133,22 @@ static void check_pass(const struct rig *r)
 
 static void draw_policy(const struct rig *r, struct aq_kv_policy *ret)
 {
-    static const char *const names[] = {"full", "h2o", "window", "heavy", "adakv", "knorm"};
+    static const char *const names[] = {"full",       "h2o",         "window",    "heavy",
+                                        "adakv",      "knorm",       "pyramidkv", "keydiff",
+                                        "ada-snapkv", "ada-pyramid", "ada-snapkv"};
     struct aq_kv_options o = {.policy = names[roll(r, 6, 0, AQ_ARRAY_LEN(names))]};
     if (strcmp(o.policy, "full") != 0)
         o.budget = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = 8 + roll(r, 6, 1, 90)};
+    if (roll(r, 6, 2, 3) == 0 && strcmp(o.policy, "full") != 0)
+        o.budget =
+            (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = (1 + roll(r, 6, 3, 70)) / 100.};
+    if (aq_kv_policy_find(o.policy)->prompt.pool) {
+        o.observe_given = true;
+        o.observe = 1 + roll(r, 6, 4, 7);
+    }
+    o.layers_given = strcmp(o.policy, "keydiff") == 0;
+    o.layers = AQ_KV_LAYERS_RISING;
+    o.beta = 1 + roll(r, 6, 5, 20);
     assert_int_equal(aq_kv_policy_resolve(ret, &o, NULL), 0);
 }
 
@@ -289,7 +326,7 @@ static void layers_beyond_the_kinds_keep_everything(void **state)
     for (uint32_t i = 0; i < LAYERS; i++) /* the last layers have none */
         step[i] = (struct aq_step_desc){
             .kind = AQ_STEP_ATTENTION, .layer = i, .window = i < LAYERS - 9 ? i + 1 : 0};
-    aq_kv_kinds_of(kinds, &user, &m, LONGEST - 1, LONGEST, 0);
+    aq_kv_kinds_of(kinds, &user, &m, &(struct aq_kv_lengths){LONGEST - 1, LONGEST, 0});
     assert_int_equal(kinds->count, AQ_KV_KINDS_MAX);
     for (uint32_t i = 0; i < LAYERS; i++) {
         const struct aq_kv_kind *k = aq_kv_kinds_at(kinds, i);

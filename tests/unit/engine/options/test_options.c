@@ -857,7 +857,27 @@ static void rows_of_the_table_are_consistent(void **state)
     }
 }
 
+/* Every row of the table, and every option that it takes. */
+static void help_has_the_table_of_kv_policies(void **state)
+{
+    char *text = aq_options_help("kv"), row[64];
+    assert_non_null(text);
+    for (uint32_t i = 0; aq_kv_policy_at(i); i++) {
+        snprintf(row, sizeof(row), "\n  %-12s ", aq_kv_policy_at(i)->name);
+        assert_non_null(strstr(text, row));
+    }
+    assert_non_null(strstr(text,
+                           "ada-pyramid  attention   last 32: mean, max:7    pyramid:20  shared, "
+                           "mix:20% grows\n"));
+    assert_non_null(strstr(text, "--kv-layers"));
+    assert_non_null(strstr(text, "--kv-floor"));
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1)
+        assert_true(strcspn(line, "\n") <= 100);
+    free(text);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(help_has_the_table_of_kv_policies),
     cmocka_unit_test(defaults_are_those_of_the_manual),
     cmocka_unit_test(a_value_follows_or_stands_behind_an_equals_sign),
     cmocka_unit_test(short_forms_take_their_value_in_three_ways),

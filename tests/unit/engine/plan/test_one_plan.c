@@ -95,8 +95,9 @@ static void draw_placement(json_t *o)
 static void draw_policy(json_t *o)
 {
     static const char *const budgets[] = {"20%", "0.5", "48"};
-    static const char *const policies[] = {"h2o",         "window", "heavy", "adakv",
-                                           "h2o:flexgen", "snapkv", "tova",  "keydiff"};
+    static const char *const policies[] = {"h2o",         "window",     "heavy",      "adakv",
+                                           "h2o:flexgen", "snapkv",     "tova",       "keydiff",
+                                           "pyramidkv",   "ada-snapkv", "ada-pyramid"};
     const char *policy = PICK(policies);
     if (roll(3))
         return;
