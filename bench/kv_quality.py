@@ -325,19 +325,27 @@ class Asked:
 
 
 def bytes_run(a):
-    whole = sweep(a, 1, [], more=("--kv-format", KV_FORMAT))
-    rows = [{"name": n, "share": b, "options": text} for n, b, text in equal_budgets(a, whole["kv_bytes"])]
+    """Started again after it was stopped, it goes on."""
+    same = (a.model, a.text, a.prompt_tokens, a.score_tokens, a.windows, a.compute, a.asked, ",".join(a.rows))
+    kept = runs.Kept(a.output + ".part")
+
+    def get(key, make):
+        return kept.get(" ".join(map(str, (*same, key))), make)
+    whole = get("whole", lambda: sweep(a, 1, [], more=("--kv-format", KV_FORMAT))["kv_bytes"])
+    rows = [{"name": n, "share": b, "options": text}
+            for n, b, text in get("budgets", lambda: equal_budgets(a, whole))]
     texts = [r["options"] for r in rows]
-    doc = {"text": sweep(a, a.windows, texts, more=("--compare-full", "--kv-format", KV_FORMAT)), "rows": rows,
-           "bos": None, "full": {}}
+    more = ("--compare-full", "--kv-format", KV_FORMAT)
+    doc = {"text": get("text", lambda: sweep(a, a.windows, texts, more=more)), "rows": rows, "full": {}}
     asked = Asked(a)
-    doc["bos"] = asked.bos
     with tempfile.TemporaryDirectory() as folder:
         for kind in asked.windows:
-            doc[kind] = asked.losses(kind, texts, folder)
+            doc[kind] = get(kind, lambda k=kind: asked.losses(k, texts, folder))
         for kind in ("needle", "copy"):
             for r in [doc["full"], *rows]:
-                r[kind] = asked.written(kind, r.get("options", "kv-policy=full"), folder)
+                options = r.get("options", "kv-policy=full")
+                r[kind] = get(f"{kind} {options}", lambda k=kind, o=options: asked.written(k, o, folder))
+    os.remove(kept.path)
     return doc
 
 
