@@ -52,7 +52,8 @@ class NewestUnheld(kvpress.TOVAPress):
 @dataclasses.dataclass
 class Row:
     """A KV policy and its judge: `options` as a configuration file has them, press(ratio) the judge, whose cache says
-    what is kept. choose(press's scores [heads][n]): where only the scores are the judge's."""
+    what is kept. Where only the scores are the judge's, choose(layer, layers, scores [heads][n]) gives the scores that
+    count and [heads] positions."""
 
     name: str
     options: dict
@@ -68,7 +69,7 @@ def best(scores, allowed, count):
 
 def heavy_and_recent(budget):
     """H2O's choice, from sums of attention that the judge saw: its scores are means over the queries that see a key."""
-    def choose(scores):
+    def choose(layer, layers, scores):
         n, recent = scores.shape[-1], budget - budget // 2
         sums = scores * torch.arange(n, 0, -1)
         return sums, [best(s, n - recent, budget // 2) + list(range(n - recent, n)) for s in sums.tolist()]
@@ -146,7 +147,7 @@ class Judge:
         sets = self.positions(row.attention, i, cut)
         scores = [s[0] for s in scores]
         if row.choose:
-            scores, sets = zip(*(row.choose(s) for s in scores))
+            scores, sets = zip(*(row.choose(l, len(scores), s) for l, s in enumerate(scores)))
         return [[text_of(s, k) for s, k in zip(*layer)] for layer in zip(scores, sets)]
 
 
