@@ -64,7 +64,7 @@ class Row:
 
 def best(scores, allowed, count):
     """Of the positions below `allowed`."""
-    return sorted(sorted(range(allowed), key=lambda j: (scores[j], j))[-count:])
+    return sorted(sorted(range(allowed), key=lambda j: (-scores[j], -j))[:count])
 
 
 def heavy_and_recent(budget):
