@@ -55,7 +55,7 @@ CONFIG = {
 END = "<|endoftext|>"
 # Until which part of all tokens: context, tokens of a step, and the share of sequences that are prose alone. Looking
 # back is learnt first, of short texts that repeat much and in many small steps; prose and distance come after.
-STAGES = [(0.15, 256, 8192, 0.35), (0.35, 512, 8192, 0.5), (0.6, 1024, 16384, 0.6), (1.0, 2048, 16384, 0.6)]
+STAGES = [(0.15, 256, 4096, 0.3), (0.35, 512, 8192, 0.5), (0.6, 1024, 16384, 0.6), (1.0, 2048, 16384, 0.6)]
 MICRO_TOKENS = 4096
 WARMUP_STEPS, DECAY_FROM = 60, 0.7  # the rate is level, and falls to nothing over the last part
 RATE_MATRICES, RATE_OTHERS = 0.02, 3e-3
@@ -180,7 +180,7 @@ class Texts:
             if draw.random() < 0.5:
                 ids[0] = 0
             return ids, [1.0] * context
-        if draw.random() < 0.2:
+        if draw.random() < 0.3:
             return self.any_tokens(draw, context)
         ids, weights = [0], [0.0]
         while len(ids) < n:
