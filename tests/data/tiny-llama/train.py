@@ -55,11 +55,11 @@ CONFIG = {
 END = "<|endoftext|>"
 # Until which part of all tokens: context, tokens of a step, and the share of sequences that are prose alone. Looking
 # back is learnt first, of short texts that repeat much and in many small steps; prose and distance come after.
-STAGES = [(0.15, 256, 4096, 0.3), (0.35, 512, 8192, 0.5), (0.6, 1024, 16384, 0.6), (1.0, 2048, 16384, 0.6)]
+STAGES = [(0.15, 256, 8192, 0.3), (0.35, 512, 8192, 0.5), (0.6, 1024, 16384, 0.6), (1.0, 2048, 16384, 0.6)]
 MICRO_TOKENS = 4096
 WARMUP_STEPS, DECAY_FROM = 60, 0.7  # the rate is level, and falls to nothing over the last part
-RATE_MATRICES, RATE_OTHERS = 0.02, 3e-3
-ASKED_WEIGHT = 4.0  # of a token that repeats, in the mean loss
+RATE_MATRICES, RATE_OTHERS = 0.008, 1e-3
+ASKED_WEIGHT = 2.0  # of a token that repeats, in the mean loss
 DISTANCES = [125, 250, 500, 1000, 1500, 1900]
 
 
@@ -167,7 +167,7 @@ class Texts:
         """Any tokens whatever, said again and again."""
         span = [draw.randrange(1, CONFIG["vocab_size"]) for _ in range(draw.randint(4, context // 3))]
         ids = [0] + span * (context // len(span) + 1)
-        weights = [0.0] * (len(span) + 1) + [ASKED_WEIGHT] * context
+        weights = [0.0] * (len(span) + 1) + [1.0] * context
         return ids[:context + 1], weights[:context]
 
     def sequence(self, draw, context, prose_share):
@@ -180,7 +180,7 @@ class Texts:
             if draw.random() < 0.5:
                 ids[0] = 0
             return ids, [1.0] * context
-        if draw.random() < 0.3:
+        if draw.random() < 0.2:
             return self.any_tokens(draw, context)
         ids, weights = [0], [0.0]
         while len(ids) < n:
