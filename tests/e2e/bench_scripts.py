@@ -5,6 +5,8 @@ import itertools
 import json
 import math
 import os
+import random
+import re
 import struct
 import subprocess
 import sys
@@ -16,9 +18,11 @@ from rig import MODEL, PROGRAM, Rig
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import best  # noqa: E402
+import kv_quality  # noqa: E402
 import ledger  # noqa: E402
 import peers  # noqa: E402
 import predict  # noqa: E402
+import recall  # noqa: E402
 import runs  # noqa: E402
 import table_plots  # noqa: E402
 
@@ -219,6 +223,116 @@ class Ledger(Rig):
         text = "\n".join(ledger.table(rows))
         self.assertIn("| a | 99.0 | 100.0 | **under** -1.0 |", text)
         self.assertIn("| b | failed: no |", text)
+
+
+class Recall(unittest.TestCase):
+    """Words and full stops stand for tokens."""
+
+    PROSE = " ".join(f"One of {i} things that were {'very ' * (i % 5)}far from {i * 7}." for i in range(900))
+
+    @staticmethod
+    def encode(texts):
+        return [re.findall(r"\w+|\.", t) for t in texts]
+
+    def test_what_is_asked_was_said_before(self):
+        makers = {"story": lambda d: recall.story(d, self.PROSE, 3000), "pairs": lambda d: recall.pairs(d, 3000),
+                  "copies": lambda d: recall.copies(d, self.PROSE, 3000), "repeats": lambda d: recall.repeats(d, 900)}
+        for name, make in makers.items():
+            asked = 0
+            for seed in range(5):
+                pieces = make(random.Random(seed))
+                self.assertEqual(pieces, make(random.Random(seed)))
+                said = set()
+                for (before, _), (words, again) in zip(pieces, pieces[1:]):
+                    if again:
+                        self.assertIn((before, words), said, name)
+                        asked += 1
+                    said.add((before, words))
+            self.assertGreater(asked, 20, name)
+
+    def test_needles_stand_once_at_all_depths_and_prompts_are_as_long(self):
+        depths = []
+        for ahead, behind in recall.needle_windows(self.encode, ["<s>"], self.PROSE, 300, 20):
+            self.assertEqual((len(ahead), ahead[0], len(behind)), (300, "<s>", 1))
+            question = ahead[-6:]  # The number of the KEY is
+            at = [i for i in range(300) if ahead[i:i + 6] == question]
+            self.assertEqual(len(at), 2)
+            self.assertEqual(ahead[at[0] + 6], behind[0])
+            self.assertEqual(ahead.count(behind[0]), 1)
+            depths.append(300 - at[0])
+        self.assertLess(min(depths), 80)
+        self.assertGreater(max(depths), 200)
+
+    def test_a_late_question_is_not_in_the_prompt(self):
+        for ahead, behind in recall.needle_windows(self.encode, ["<s>"], self.PROSE, 300, 5, late=True):
+            self.assertEqual((len(ahead), len(behind)), (300, 7))
+            at = [i for i in range(300) if ahead[i:i + 6] == behind[:6]]
+            self.assertEqual([ahead[i + 6] for i in at], behind[6:])
+
+    def test_copies_go_on_with_the_passage(self):
+        for ahead, behind in recall.copy_windows(self.encode, ["<s>"], self.PROSE, 200, 30, 10, cue=12):
+            self.assertEqual((len(ahead), len(behind)), (200, 30))
+            cue = ahead[-12:]
+            self.assertTrue(any(ahead[i:i + 42] == cue + behind for i in range(1, 200 - 42)))
+
+    def test_too_little_prose_is_said(self):
+        with self.assertRaisesRegex(ValueError, "too little prose"):
+            recall.needle_windows(self.encode, [], self.PROSE[:900], 300, 2)
+
+
+class KvQuality(Rig):
+    def setUp(self):
+        super().setUp()
+        self.out = self.path("quality")
+        self.words = [sys.executable, "-B", os.path.join(ROOT, "bench", "kv_quality.py"), "--build", Arguments.build,
+                      "--model", MODEL, "--only", "bytes", "--prompt-tokens", "288", "--score-tokens", "32", "--windows",
+                      "1", "--asked", "2", "--host-memory", "512MiB", "--output", self.out]
+        self.rows = ["h2o 1:7", "tova", "snapkv", "h2o 1:7 int4", "full int8"]
+
+    def test_every_row_has_as_many_bytes_and_none_could_have_a_slot_more(self):
+        self.run_program([*self.words, "--rows", ",".join(self.rows)])
+        with open(self.out + ".json", encoding="utf-8") as f:
+            doc = json.load(f)["bytes"]
+        whole = doc["text"]["full"]["kv_bytes"]
+        self.assertEqual(whole, 10 * 32 * 6 * 2 * 256 * 2)  # slots, layers, keys and values, hidden, f16
+        found = {(r["name"], r["share"]): (r, t) for r, t in zip(doc["rows"], doc["text"]["rows"])}
+        # 288 + 32 are ten pages of 32 slots. snapkv keeps 31 new tokens, so one page holds no prompt worth the name;
+        # tova attends one key more than it keeps; an int4 page of a head of 32 has 20 bytes a row for f16's 64.
+        slots = {(n, s): int(r["options"].split("budget=")[1].split()[0]) for (n, s), (r, _) in found.items() if s}
+        self.assertEqual(slots, {("h2o 1:7", 10): 32, ("h2o 1:7", 20): 64, ("h2o 1:7", 40): 128, ("tova", 10): 31,
+                                 ("tova", 20): 63, ("tova", 40): 127, ("snapkv", 20): 33, ("snapkv", 40): 97,
+                                 ("h2o 1:7 int4", 10): 96, ("h2o 1:7 int4", 20): 192, ("h2o 1:7 int4", 40): 320})
+        for (name, share), (r, t) in found.items():
+            self.assertEqual(t["sweep"], r["options"])
+            if share:
+                self.assertLessEqual(100 * t["kv_bytes"], share * whole, name)
+        self.assertIn(("full int8", None), found)
+        for kind, tokens in ("needle", 3), ("late", 9), ("copy", 32):
+            self.assertEqual((doc[kind]["windows"], doc[kind]["score_tokens"]), (2, tokens))
+            self.assertEqual([t["sweep"] for t in doc[kind]["rows"]], [r["options"] for r in doc["rows"]])
+        self.assertEqual(set(doc["full"]), {"needle", "copy"})
+        with open(self.out + ".md", encoding="utf-8") as f:
+            self.assertEqual(f.read().count("\n| "), len(found) + 1)
+        for name in "bytes", "needles", "copies":
+            with open(f"{self.out}.{name}.svg", encoding="utf-8") as f:
+                self.assertGreaterEqual(f.read().count("<circle"), len(found), name)
+
+    def test_what_is_written_counts_until_the_first_wrong_token(self):
+        """The model's own tokens in place of what should follow."""
+        a = kv_quality.arguments(self.words[3:])
+        asked = kv_quality.Asked(a)
+        (one, behind), (two, other) = asked.windows["copy"]
+        right = {}
+        for ahead in (one, two):
+            source, out = self.path("in.jsonl"), self.path("out.jsonl")
+            runs.write(source, json.dumps({"id": 0, "prompt": ahead, "max_tokens": 32, "ignore_eos": True}))
+            self.run_program([PROGRAM, "generate", "--model", MODEL, "--input", source, "--output", out, "--overwrite",
+                              "--compute", "f32", "--host-memory", "512MiB", "--kv-format", "f16", "--quiet"])
+            with open(out, encoding="utf-8") as f:
+                right[tuple(ahead)] = json.loads(f.read())["tokens"]
+        wrong = right[tuple(two)][:8] + [right[tuple(two)][8] ^ 1] + right[tuple(two)][9:]
+        asked.windows["copy"] = [(one, right[tuple(one)]), (two, wrong)]
+        self.assertEqual(asked.written("copy", "kv-policy=full", self.dir), {"share": (1 + 8 / 32) / 2, "whole": 0.5})
 
 
 class Lines(unittest.TestCase):
