@@ -42,6 +42,18 @@ class MaxPooled(kvpress.SnapKVPress):
 
 
 @dataclasses.dataclass
+class GroupFirst(kvpress.SnapKVPress):
+    """SnapKV's scores as Ada-KV's authors have them: of query heads together first, pooled by the largest then."""
+
+    def score(self, module, hidden_states, keys, values, attentions, kwargs):
+        weights = self.compute_window_attention(module, hidden_states, keys, self.window_size,
+                                                kwargs["position_embeddings"]).mean(dim=-2)
+        weights = weights.view(1, keys.shape[1], -1, weights.shape[-1]).mean(2)
+        scores = F.max_pool1d(weights, self.kernel_size, stride=1, padding=self.kernel_size // 2)
+        return F.pad(scores, (0, self.window_size), value=scores.max().item() + 1)
+
+
+@dataclasses.dataclass
 class NewestUnheld(kvpress.TOVAPress):
     """TOVA as its paper and its authors' program have it: the newest token may go, which kvpress always keeps."""
 
@@ -76,6 +88,45 @@ def heavy_and_recent(budget):
     return choose
 
 
+def with_window(scores, window, counts):
+    """Of each head its window and the best `counts` before."""
+    n = scores.shape[-1]
+    return scores, [best(s, n - window, c) + list(range(n - window, n)) for s, c in zip(scores.tolist(), counts)]
+
+
+def pyramid_beside_window(budget, window, n, layer, layers, beta=20):
+    """PyramidKV's numbers of keys as its authors' program has them (KVCache-Factory, pyramidkv_utils.py,
+    PyramidKVCluster.update_kv); kvpress spreads another sum over the layers."""
+    rest = budget - window
+    low = rest // beta
+    high = 2 * rest - low
+    if high >= n - window:
+        high = n - window
+        low = 2 * rest - high
+    return rest if n < 2 * rest else high - layer * ((high - low) // (layers - 1))
+
+
+def pyramid(budget, window):
+    def choose(layer, layers, scores):
+        heads, n = scores.shape
+        return with_window(scores, window, heads * [pyramid_beside_window(budget, window, n, layer, layers)])
+    return choose
+
+
+def mixed(budget, window, share=0.2, pyramidal=False):
+    """Numbers of keys of heads that share, as Ada-KV's authors have them (FFY0/AdaKV, adaptive_snapkv,
+    AdaptiveSnapKVCluster.update_kv): those among the best of all heads, mixed with an even part."""
+    def choose(layer, layers, scores):
+        heads, n = scores.shape
+        each = pyramid_beside_window(budget, window, n, layer, layers) if pyramidal else budget - window
+        ranked = sorted((-v, -j, h) for h, s in enumerate(scores[:, :n - window].tolist()) for j, v in enumerate(s))
+        won = [0] * heads
+        for _, _, h in ranked[:heads * each]:
+            won[h] += 1
+        return with_window(scores, window, [round(c * (1 - share) + int(each * share)) for c in won])
+    return choose
+
+
 def rows(budget, observe):
     b, w = str(budget), observe
     snapkv = {"kv-policy": "snapkv", "kv-budget": b, "kv-observe": w}
@@ -84,6 +135,15 @@ def rows(budget, observe):
         Row("snapkv max:7", {**snapkv, "kv-pool": "max:7"}, lambda r: MaxPooled(r, window_size=w, kernel_size=7)),
         Row("snapkv unpooled", {**snapkv, "kv-pool": "none"},
             lambda r: kvpress.SnapKVPress(r, window_size=w, kernel_size=1)),
+        Row("pyramidkv", {**snapkv, "kv-policy": "pyramidkv"},
+            lambda r: kvpress.PyramidKVPress(r, window_size=w, kernel_size=5), choose=pyramid(budget, w)),
+        Row("ada-snapkv reserve", {**snapkv, "kv-policy": "snapkv", "kv-heads": "shared",
+                                   "kv-floor": f"reserve:{max(0, int(budget * 0.9) - w)}"},
+            lambda r: kvpress.AdaKVPress(kvpress.SnapKVPress(r, window_size=w, kernel_size=5), alpha_safeguard=0.9)),
+        Row("ada-snapkv", {**snapkv, "kv-policy": "ada-snapkv"},
+            lambda r: GroupFirst(r, window_size=w, kernel_size=7), choose=mixed(budget, w)),
+        Row("ada-pyramid", {**snapkv, "kv-policy": "ada-pyramid"},
+            lambda r: GroupFirst(r, window_size=w, kernel_size=7), choose=mixed(budget, w, pyramidal=True)),
         Row("tova", {"kv-policy": "tova", "kv-budget": b}, NewestUnheld, "eager"),
         Row("window", {"kv-policy": "window", "kv-budget": b, "kv-sinks": 4},
             lambda r: kvpress.StreamingLLMPress(r, n_sink=4)),
@@ -136,15 +196,33 @@ class Judge:
             found.append(heads)
         return found
 
+    @staticmethod
+    def unmasked(model, n):
+        """The same where a press hides keys instead of dropping them."""
+        found = []
+        for layer in model.model.layers:
+            _, heads, positions = layer.self_attn.masked_key_indices
+            hidden = set(zip(heads.tolist(), positions.tolist()))
+            layer.self_attn.masked_key_indices = None
+            found.append([[j for j in range(n) if (h, j) not in hidden]
+                          for h in range(model.config.num_key_value_heads)])
+        return found
+
     def kept(self, row, budget, i):
         """[layers][heads] texts, as test_judged.c reads them."""
         n = self.ids[i].shape[1]
         press = row.press(1 - (budget + 0.5) / n)
-        scores, score = [], press.score
-        press.score = lambda *a: (scores.append(score(*a)), scores[-1])[1]
-        with press(self.models[row.attention]):
+        model, scores = self.models[row.attention], []
+        inner = getattr(press, "press", press)
+        score = inner.score
+
+        def noted(*given):
+            scores.append(score(*given).clone())
+            return scores[-1].clone()
+        inner.score = noted
+        with press(model):
             cut = self.cached(row.attention, i)
-        sets = self.positions(row.attention, i, cut)
+        sets = self.unmasked(model, n) if inner is not press else self.positions(row.attention, i, cut)
         scores = [s[0] for s in scores]
         if row.choose:
             scores, sets = zip(*(row.choose(l, len(scores), s) for l, s in enumerate(scores)))
