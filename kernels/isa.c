@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/kernels.h"
+#include "kernels/cpu/versions.h"
 
 #include <string.h>
 #include <strings.h>
@@ -110,10 +110,20 @@ static unsigned cpu_levels(void)
 
 #endif
 
-unsigned aq_isa_detect(void)
+unsigned aq_isa_offered(void)
 {
     unsigned compiled = 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(level); i++)
         compiled |= level[i].compiled ? level[i].bit : 0;
     return cpu_levels() & compiled;
+}
+
+unsigned aq_isa_detect(void)
+{
+    unsigned have = aq_isa_offered();
+#if AQ_HAVE_AMX
+    if ((have & AQ_ISA_AMX) && !aq_tiles_sound())
+        have &= ~(unsigned)AQ_ISA_AMX;
+#endif
+    return have;
 }

@@ -505,6 +505,8 @@ struct aq_kernels {
 };
 
 /* The instruction sets this CPU and operating system offer and this build contains. */
+unsigned aq_isa_offered(void);
+/* Those of them that compute as their manual says: of tiles, one product is compared. */
 unsigned aq_isa_detect(void);
 /* "ref", "avx2", "avx512", "avx512bf16", "amx": the name means that level and all below it.
  * False when unknown.  *ret_mask is not limited to what the CPU has. */
