@@ -132,7 +132,8 @@ static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
     }
 }
 
-/* Pieces that higher levels reuse. */
+/* Pieces that higher levels reuse, and tests. */
+void aq_gemm_finish_ref(const struct aq_gemm_finish *f);
 void aq_gemm_finish_avx512(const struct aq_gemm_finish *f);
 void aq_gemm_step_avx512bf16(const struct aq_gemm_step *s);
 void aq_gemm_step_codes_avx512bf16(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round);
