@@ -23,6 +23,8 @@ aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf
 
 /* Whether tiles compute as the manual says (tiles_emulated.h): a hypervisor may have it wrong. */
 bool aq_tiles_sound(void);
+/* Whether VDPBF16PS is so slow that products in f32 on rounded numbers are faster; some 30 us. */
+bool aq_dot_is_slow(void);
 
 /* Versions of the kernels that every backend has; not each has one for every instruction set. */
 #define AQ_KERNELS_VERSIONS(name, params)                                                          \
