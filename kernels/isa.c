@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/kernels.h"
+#include "kernels/cpu/versions.h"
 
 #include <string.h>
 #include <strings.h>
@@ -110,10 +110,43 @@ static unsigned cpu_levels(void)
 
 #endif
 
-unsigned aq_isa_detect(void)
+unsigned aq_isa_offered(void)
 {
     unsigned compiled = 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(level); i++)
         compiled |= level[i].compiled ? level[i].bit : 0;
     return cpu_levels() & compiled;
+}
+
+unsigned aq_isa_detect(void)
+{
+    unsigned have = aq_isa_offered();
+#if AQ_HAVE_AMX
+    if ((have & AQ_ISA_AMX) && !aq_tiles_sound())
+        have &= ~(unsigned)AQ_ISA_AMX;
+#endif
+    return have;
+}
+
+unsigned aq_isa_auto(unsigned have, const char **ret_why)
+{
+    if (aq_isa_offered() & ~have & AQ_ISA_AMX)
+        *ret_why = "the CPU's AMX is left out: its tiles do not compute as their manual says";
+    else
+        *ret_why = "the highest of this CPU and build";
+#if AQ_HAVE_AVX512BF16
+    if (!(have & AQ_ISA_AMX) && (have & AQ_ISA_AVX512BF16) && aq_dot_is_slow()) {
+        *ret_why = "this CPU's VDPBF16PS is slower than products in f32 on rounded numbers";
+        return have & ~(unsigned)AQ_ISA_AVX512BF16;
+    }
+#endif
+    return have;
+}
+
+unsigned aq_isa_chosen(const struct aq_isa_choice *choice, unsigned have, bool *ret_bf16)
+{
+    const char *why;
+    unsigned isa = choice->given || choice->kept ? choice->mask : aq_isa_auto(have, &why);
+    *ret_bf16 = (choice->given ? isa : have) & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX);
+    return isa;
 }

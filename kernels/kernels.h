@@ -533,15 +533,25 @@ struct aq_kernels {
 };
 
 /* The instruction sets this CPU and operating system offer and this build contains. */
+unsigned aq_isa_offered(void);
+/* Those of them that compute as their manual says: of tiles, one product is compared. */
 unsigned aq_isa_detect(void);
 /* "ref", "avx2", "avx512", "avx512bf16", "amx": the name means that level and all below it.
  * False when unknown.  *ret_mask is not limited to what the CPU has. */
 bool aq_isa_parse(const char *name, unsigned *ret_mask);
-/* How far up instruction sets may be used; all zero: as far as the CPU goes. */
+/* How far up instruction sets may be used; all zero: as aq_isa_auto says.  kept: nobody chose, but
+ * an earlier part of the same work used those of the mask. */
 struct aq_isa_choice {
-    bool given;
+    bool given, kept;
     unsigned mask;
 };
+/* What is used of `have` where nobody chose, and a sentence's part that says why: all of it, but
+ * not an AVX512BF16 that is slower than AVX-512 without it.  The same each time on one CPU. */
+unsigned aq_isa_auto(unsigned have, const char **ret_why);
+/* The instruction sets of a choice, which may be more than `have`, and whether products are to
+ * compute in bf16 unless something else is said: where the CPU has instructions for it, whether or
+ * not aq_isa_auto found them too slow. */
+unsigned aq_isa_chosen(const struct aq_isa_choice *choice, unsigned have, bool *ret_bf16);
 /* Name of the highest level in the mask. */
 const char *aq_isa_name(unsigned mask);
 /* Fills the table upward: the reference first, then what each level in `isa` replaces. */

@@ -62,6 +62,7 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
     }
 #endif
 #if AQ_HAVE_AMX
-    if (isa & AQ_ISA_AMX) {}
+    if (isa & AQ_ISA_AMX)
+        k->product_bf16 = aq_product_bf16_amx;
 #endif
 }

@@ -86,9 +86,13 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
     j->hooks = hooks;
     j->log = aq_job_log(j);
     int rc = aq_job_open_output(j, reterr);
-    bool kept = rc == 0 && !o->chat_time && aq_job_manifest_chat_time(j, j->chat_time);
     if (rc == 0)
-        rc = aq_generator_open(&j->g, o, kept ? j->chat_time : o->chat_time, &j->log, reterr);
+        aq_job_manifest_keep(j);
+    const char *chat_time =
+        o->chat_time || !j->kept.chat_time[0] ? o->chat_time : j->kept.chat_time;
+    const char *isa = j->kept.isa[0] ? j->kept.isa : NULL;
+    if (rc == 0)
+        rc = aq_generator_open(&j->g, o, chat_time, isa, &j->log, reterr);
     if (rc == 0)
         rc = open_input(j, reterr);
     if (rc < 0)

@@ -76,9 +76,11 @@ static json_t *cpu_json(void)
     struct aq_cpu_limits c;
     aq_limits_cpu(&c, NULL);
     aq_limits_cpu_model(model, sizeof(model), NULL);
-    return json_pack("{s:s, s:s, s:i, s:s, s:i, s:o}", "model", model, "isa",
-                     aq_isa_name(aq_isa_detect()), "threads", (int)c.threads, "limited_by",
-                     c.limited_by, "affinity", (int)c.affinity, "quota",
+    const char *why;
+    const char *isa = aq_isa_name(aq_isa_auto(aq_isa_detect(), &why));
+    return json_pack("{s:s, s:s, s:s, s:i, s:s, s:i, s:o}", "model", model, "isa", isa,
+                     "isa_reason", why, "threads", (int)c.threads, "limited_by", c.limited_by,
+                     "affinity", (int)c.affinity, "quota",
                      c.quota > 0 ? json_real(c.quota) : json_null());
 }
 
@@ -218,7 +220,8 @@ static void print_cpu(const struct aquifer_hooks *hooks, const json_t *cpu)
 {
     const json_t *quota = json_object_get(cpu, "quota");
     aq_hooks_outputf(hooks, "cpu         %s\n", text_of(cpu, "model"));
-    aq_hooks_outputf(hooks, "  %-22s %s\n", "instruction set", text_of(cpu, "isa"));
+    aq_hooks_outputf(hooks, "  %-22s %s (%s)\n", "instruction set", text_of(cpu, "isa"),
+                     text_of(cpu, "isa_reason"));
     aq_hooks_outputf(hooks, "  %-22s %lld (%s: %lld CPUs", "threads",
                      (long long)json_integer_value(json_object_get(cpu, "threads")),
                      text_of(cpu, "limited_by"),

@@ -88,7 +88,7 @@ static int session_open(struct aquifer *a, const char *options_json, struct aq_e
     if (rc == 0 && !a->o->model && !a->o->shape)
         rc = aq_error(reterr, -EINVAL, "options: expected \"model\" or \"shape\"");
     if (rc == 0)
-        rc = aq_generator_open(&a->g, a->o, a->o->chat_time, &a->log, reterr);
+        rc = aq_generator_open(&a->g, a->o, a->o->chat_time, NULL, &a->log, reterr);
     if (rc == 0)
         rc = session_plan(a, reterr);
     double begin_s = aq_clock_s();

@@ -19,7 +19,8 @@
 
 static int choose_isa(struct aq_engine *e, struct aq_err *reterr)
 {
-    unsigned have = aq_isa_detect(), want = e->opts.isa.given ? e->opts.isa.mask : have;
+    unsigned have = aq_isa_detect();
+    unsigned want = aq_isa_chosen(&e->opts.isa, have, &e->cpu_bf16);
     if (want & ~have)
         return aq_error(reterr, -ENODEV, "--isa %s: this CPU (or build) only has '%s'",
                         aq_isa_name(want), aq_isa_name(have));
@@ -34,8 +35,7 @@ static int choose_formats(struct aq_engine *e, struct aq_err *reterr)
     bool gpu = engine_on_gpu(e);
     struct aq_planned_products products = {
         .gpu = gpu,
-        .bf16 = gpu ? aq_gpu_has_bf16(&e->cuda.info)
-                    : e->kernels.isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX),
+        .bf16 = gpu ? aq_gpu_has_bf16(&e->cuda.info) : e->cpu_bf16,
         .name = gpu ? e->cuda.info.name : NULL,
         .sm = e->cuda.info.sm,
     };

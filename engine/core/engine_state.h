@@ -24,6 +24,7 @@ struct aq_engine {
     struct aq_engine_info info;
     struct aq_model *model;
     struct aq_kernels kernels;
+    bool cpu_bf16; /* products on the CPU are to compute in bf16 unless something else is said */
     struct aq_block_inputs inputs;
     struct aq_block block;
     struct aq_formats formats;

@@ -136,13 +136,23 @@ static int open_suggestions(struct aq_generator *g, const struct aq_options *o,
     return rc < 0 ? rc : aq_suggested_params(&g->rules.defaults, o, dir, log, reterr);
 }
 
+/* Bits depend on the instruction set: work that is gone on with keeps it. */
+static void keep_isa(struct aq_isa_choice *choice, const char *isa)
+{
+    unsigned mask;
+    if (isa && !choice->given && aq_isa_parse(isa, &mask) && !(mask & ~aq_isa_detect()))
+        *choice = (struct aq_isa_choice){.kept = true, .mask = mask};
+}
+
 int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const char *chat_time,
-                      const struct aq_log *log, struct aq_err *reterr)
+                      const char *isa, const struct aq_log *log, struct aq_err *reterr)
 {
     assert(g && o);
     *g = (struct aq_generator){0};
     struct aq_engine_opts opts;
     int rc = aq_engine_opts_from(&opts, o, log, reterr);
+    if (rc == 0)
+        keep_isa(&opts.isa, isa);
     rc = rc < 0 ? rc : aq_engine_open(&g->engine, &opts, reterr);
     rc = rc < 0 ? rc : open_texts(g, o, aq_engine_info(g->engine), chat_time, reterr);
     rc = rc < 0 ? rc : open_suggestions(g, o, log, reterr);

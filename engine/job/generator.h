@@ -27,9 +27,11 @@ struct aq_generator {
 };
 
 /* Fills *g, which must stay where it is; o and log are borrowed.  chat_time: what chat templates
- * take for now (engine/chat/chat.h), NULL: the present.  On failure what was opened is closed. */
+ * take for now (engine/chat/chat.h), NULL: the present.  isa: the level of instruction sets that an
+ * earlier run used, NULL: none; taken again where the options leave it open and the CPU has it.  On
+ * failure what was opened is closed. */
 int aq_generator_open(struct aq_generator *g, const struct aq_options *o, const char *chat_time,
-                      const struct aq_log *log, struct aq_err *reterr);
+                      const char *isa, const struct aq_log *log, struct aq_err *reterr);
 /* The same without an engine, for those that only read records; of info, which is borrowed, the
  * model's part is read. */
 int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,

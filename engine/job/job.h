@@ -106,7 +106,9 @@ struct aq_job {
     struct aq_log log;
 
     struct aq_generator g;
-    char chat_time[AQ_CHAT_TIME_BYTES]; /* of an earlier run that is gone on with */
+    struct {
+        char chat_time[AQ_CHAT_TIME_BYTES], isa[16];
+    } kept; /* of an earlier run that is gone on with; empty: nothing */
 
     struct aq_input *input;
     struct aq_row *rows;
@@ -196,9 +198,9 @@ void aq_job_preflight_lines(const struct aq_job *j, void (*line)(void *user, con
                             void *user);
 
 /* ---- manifest.c ---- */
-/* What chat templates took for the present time in an earlier run, which a run that goes on must
- * take, too: before the records are read.  false: there is none. */
-bool aq_job_manifest_chat_time(struct aq_job *j, char ret[AQ_CHAT_TIME_BYTES]);
+/* j->kept: what chat templates took for the present time in an earlier run, and its instruction
+ * set, which a run that goes on takes, too: before the engine is opened and records are read. */
+void aq_job_manifest_keep(struct aq_job *j);
 /* The manifest of an earlier run must agree with this run; -EINVAL carries the table of
  * differences. */
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);

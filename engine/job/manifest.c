@@ -323,20 +323,22 @@ static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
     return rc;
 }
 
-bool aq_job_manifest_chat_time(struct aq_job *j, char ret[AQ_CHAT_TIME_BYTES])
+void aq_job_manifest_keep(struct aq_job *j)
 {
     json_t *m = NULL;
     struct aq_err unused;
     if (!j->manifest || j->o->overwrite || aq_file_size(j->manifest) < 0 ||
         read_manifest(&m, j, &unused) < 0)
-        return false; /* what is wrong with it is said when it is compared */
-    const char *time =
-        json_string_value(json_object_get(json_object_get(m, "values"), "chat_time"));
-    bool good = time && aq_chat_time_valid(time);
-    if (good)
-        snprintf(ret, AQ_CHAT_TIME_BYTES, "%s", time);
+        return; /* what is wrong with it is said when it is compared */
+    const json_t *values = json_object_get(m, "values");
+    const char *time = json_string_value(json_object_get(values, "chat_time"));
+    const char *isa = json_string_value(json_object_get(values, "isa"));
+    if (time && aq_chat_time_valid(time))
+        snprintf(j->kept.chat_time, sizeof(j->kept.chat_time), "%s", time);
+    unsigned mask;
+    if (isa && aq_isa_parse(isa, &mask))
+        snprintf(j->kept.isa, sizeof(j->kept.isa), "%s", isa);
     json_decref(m);
-    return good;
 }
 
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)

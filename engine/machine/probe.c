@@ -387,13 +387,12 @@ static int describe(struct probe *b, struct aq_err *reterr)
     char date[16];
     struct aq_cpu_limits c;
     struct aq_host_limits h;
-    unsigned isa = aq_isa_detect();
+    bool bf16;
+    unsigned have = aq_isa_detect(), isa = have & aq_isa_chosen(&b->o->isa, have, &bf16);
     aq_limits_cpu(&c, NULL);
     int rc = aq_limits_host(&h, NULL, reterr);
     if (rc < 0)
         return rc;
-    if (b->o->isa.given)
-        isa &= b->o->isa.mask;
     uint64_t memory = b->o->memory ? aq_min_u64(b->o->memory, h.usable) : h.usable;
     if (memory < 2 * memory_of(&thorough))
         b->amount = memory < 2 * memory_of(&quick) ? small : quick;
@@ -403,7 +402,7 @@ static int describe(struct probe *b, struct aq_err *reterr)
             (unsigned long long)(memory_of(&small) / AQ_MIB),
             (unsigned long long)(memory / AQ_MIB));
     aq_kernels_cpu(&b->kernels, isa);
-    b->compute = isa & (AQ_ISA_AVX512BF16 | AQ_ISA_AMX) ? AQ_BF16 : AQ_F32;
+    b->compute = bf16 ? AQ_BF16 : AQ_F32;
     b->threads = b->o->threads ? b->o->threads : c.threads;
     aq_limits_cpu_model(b->p->cpu, sizeof(b->p->cpu), NULL);
     snprintf(b->p->name, sizeof(b->p->name), "this machine");

@@ -414,7 +414,9 @@ const struct aq_option aq_option_table[] = {
          "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
      .choices = "auto|ref|avx2|avx512|avx512bf16|amx", .flags = AQ_OPTION_AUTO,
-     .help = "highest instruction set to use; auto: the best this CPU has"},
+     .help =
+         "highest instruction set to use; auto: the best this CPU has, without an AVX512-BF16 that "
+         "is slower than AVX-512"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
      .check = aq_check_numa, .help = "memory node of large buffers: auto, off or a node's number"},
     {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_ENUM, AT(io), .argument = "ENGINE",

@@ -13,6 +13,7 @@ struct job {
     const struct aq_product *p;
     const struct aq_gemm_ops *ops;
     uint32_t tile_count, chunk_count, chunk_rows;
+    uint32_t panel_count, panels; /* of the product, of a tile */
     uint32_t block_k, block_count;
     bool convert, widen;
     bool few; /* rows: blocks for L1 */
@@ -20,8 +21,13 @@ struct job {
 };
 
 struct tile {
-    const char *panel;
-    uint32_t row, rows, column, columns;
+    uint32_t panel, panels; /* the first one, and how many */
+    uint32_t row, rows;
+};
+
+struct panel {
+    const char *w;
+    uint32_t column, columns;
 };
 
 /* Workers claim a tile ahead of the one they work on, so that they know what to prefetch. */
@@ -32,26 +38,35 @@ static uint32_t claim(struct job *j)
 }
 
 /* Chunks of rows vary fastest: workers that share a panel meet it in a common cache. */
-static struct tile locate(const struct job *j, uint32_t index)
+static struct tile tile_of(const struct job *j, uint32_t index)
+{
+    uint32_t panel = index / j->chunk_count * j->panels;
+    uint32_t row = index % j->chunk_count * j->chunk_rows;
+    return (struct tile){.panel = panel,
+                         .panels = (uint32_t)aq_min_u64(j->panels, j->panel_count - panel),
+                         .row = row,
+                         .rows = (uint32_t)aq_min_u64(j->chunk_rows, j->p->m - row)};
+}
+
+static struct panel panel_of(const struct job *j, uint32_t panel)
 {
     const struct aq_product *p = j->p;
-    uint32_t panel = index / j->chunk_count, chunk = index % j->chunk_count;
     const struct aq_segment *s = p->segments;
     for (; panel >= aq_panel_count(s->rows); s++)
         panel -= aq_panel_count(s->rows);
-    uint32_t first = panel * AQ_PANEL_ROWS, row = chunk * j->chunk_rows;
-    return (struct tile){.panel =
-                             (const char *)s->panels + panel * aq_panel_bytes(p->w_dtype, p->k),
-                         .row = row,
-                         .rows = (uint32_t)aq_min_u64(j->chunk_rows, p->m - row),
-                         .column = s->column + first,
-                         .columns = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, s->rows - first)};
+    uint32_t first = panel * AQ_PANEL_ROWS;
+    return (struct panel){.w = (const char *)s->panels + panel * aq_panel_bytes(p->w_dtype, p->k),
+                          .column = s->column + first,
+                          .columns = (uint32_t)aq_min_u64(AQ_PANEL_ROWS, s->rows - first)};
 }
 
 /* The rows of a chunk split into groups that differ by one row at most: a short group costs as many
  * loads of weights as a long one. */
-static uint32_t group_end(uint32_t rows, uint32_t groups, uint32_t group)
+static uint32_t group_end(const struct aq_gemm_ops *ops, uint32_t rows, uint32_t groups,
+                          uint32_t group)
 {
+    if (ops->whole_steps)
+        return (uint32_t)aq_min_u64(rows, (uint64_t)ops->step_rows * (group + 1));
     return (uint32_t)((uint64_t)rows * (group + 1) / groups);
 }
 
@@ -63,15 +78,17 @@ struct block {
     uint32_t ahead_bytes;
     bool near;
     bool codes; /* w is as it lies in the panel, quantised */
+    struct panel panel;
+    uint32_t *tile_rows; /* of struct aq_gemm_step */
 };
 
-/* One K block of a tile: all its groups of rows. */
+/* One K block of a panel: all groups of rows of the tile. */
 static void run_block(const struct job *j, const struct tile *t, const struct block *b, float *sums)
 {
     uint32_t groups = (uint32_t)aq_div_up(t->rows, j->ops->step_rows), row = 0;
     size_t x_size = aq_dtype_bytes(j->ops->compute);
     for (uint32_t g = 0; g < groups; g++) {
-        uint32_t end = group_end(t->rows, groups, g);
+        uint32_t end = group_end(j->ops, t->rows, groups, g);
         uint32_t from = (uint32_t)((uint64_t)b->ahead_bytes * g / groups);
         uint32_t to = (uint32_t)((uint64_t)b->ahead_bytes * (g + 1) / groups);
         const struct aq_gemm_step step = {.x = (const char *)b->x + row * b->x_stride * x_size,
@@ -83,7 +100,8 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
                                           .first = b->first_k == 0,
                                           .ahead = b->ahead ? b->ahead + from : NULL,
                                           .ahead_bytes = to - from,
-                                          .near = b->near};
+                                          .near = b->near,
+                                          .tile_rows = b->tile_rows};
         if (b->codes)
             j->ops->step_codes(&step, j->p->w_dtype, j->p->x_dtype == AQ_BF16);
         else
@@ -93,8 +111,8 @@ static void run_block(const struct job *j, const struct tile *t, const struct bl
                                              .sums = step.sums,
                                              .row = t->row + row,
                                              .rows = step.rows,
-                                             .column = t->column,
-                                             .columns = t->columns};
+                                             .column = b->panel.column,
+                                             .columns = b->panel.columns};
             j->ops->finish(&f);
         }
         row = end;
@@ -107,30 +125,27 @@ static size_t block_bytes(const struct aq_product *p, uint32_t first, uint32_t k
     return aq_panel_offset(p->w_dtype, first + k) - aq_panel_offset(p->w_dtype, first);
 }
 
-/* The panels to fetch while block b is worked on.  Several groups of rows: the whole next block,
- * spread over them.  One group: weights are used once, as they come, so stay a little ahead of the
- * use; conversion does that by itself. */
-static void look_ahead(const struct job *j, const struct tile *t, struct block *b,
-                       const char *next_panel)
+/* The weights to fetch while block b is worked on, before those at `next` (NULL: there are none).
+ * Several groups of rows: all of them, spread over the groups.  One group: weights are used once,
+ * as they come, so stay a little ahead of the use; conversion does that by itself. */
+static void look_ahead(const struct job *j, const struct tile *t, struct block *b, const char *next)
 {
     size_t bytes = block_bytes(j->p, b->first_k, b->k);
-    bool last = b->first_k + b->k == j->p->k;
+    bool jump = next != (const char *)b->w + bytes;
     if (t->rows > j->ops->step_rows) {
-        b->ahead = last ? next_panel : (const char *)b->w + bytes;
+        b->ahead = next;
         b->ahead_bytes = b->ahead ? (uint32_t)bytes : 0;
         b->near = j->few;
         return;
     }
-    if (last && next_panel) {
-        const char *start = next_panel;
-        aq_gemm_ask(&start, AQ_GEMM_STREAM_AHEAD / AQ_GEMM_LINE, true);
-    }
+    if (jump && next)
+        aq_gemm_ask(&next, j->ops->stream_ahead / AQ_GEMM_LINE, true);
     if (j->convert)
         return;
     b->near = true;
-    b->ahead = (const char *)b->w + AQ_GEMM_STREAM_AHEAD;
-    if (last)
-        bytes -= aq_min_u64(bytes, AQ_GEMM_STREAM_AHEAD);
+    b->ahead = (const char *)b->w + j->ops->stream_ahead;
+    if (jump)
+        bytes -= aq_min_u64(bytes, j->ops->stream_ahead);
     b->ahead_bytes = (uint32_t)bytes;
 }
 
@@ -140,81 +155,122 @@ static bool takes_codes(const struct job *j, uint32_t rows)
     return aq_dtype_is_quantised(j->p->w_dtype) && rows <= j->ops->step_codes_rows;
 }
 
-static void run_tile(const struct job *j, const struct tile *t, const char *next_panel,
-                     char *scratch)
+/* What a worker has: its scratch, and the state of its steps. */
+struct worker {
+    float *sums; /* [panels of a tile][chunk_rows][64] */
+    void *converted;
+    float *wide;
+    uint32_t tile_rows;
+};
+
+static struct worker open_worker(const struct job *j, uint32_t worker)
+{
+    char *scratch = aq_exec_scratch(j->ex, worker);
+    size_t sums = (size_t)j->ops->panels * j->ops->chunk_rows * AQ_PANEL_ROWS * sizeof(float);
+    return (struct worker){.sums = (float *)(void *)scratch,
+                           .converted = scratch + sums,
+                           .wide = (float *)(void *)(scratch + sums + AQ_GEMM_BLOCK_BYTES)};
+}
+
+/* Block i of panel q of a tile; next: the weights that come after it. */
+static void run_panel(const struct job *j, const struct tile *t, uint32_t i, uint32_t q,
+                      const char *next, struct worker *w)
 {
     const struct aq_product *p = j->p;
-    float *sums = (float *)scratch,
-          *wide = (float *)(scratch + AQ_GEMM_SUMS_BYTES + AQ_GEMM_BLOCK_BYTES);
-    void *converted = scratch + AQ_GEMM_SUMS_BYTES;
-    size_t x_size = aq_dtype_bytes(p->x_dtype);
+    struct block b = {.panel = panel_of(j, t->panel + q),
+                      .first_k = i * j->block_k,
+                      .x_stride = p->x_stride,
+                      .tile_rows = &w->tile_rows};
+    b.k = (uint32_t)aq_min_u64(j->block_k, p->k - b.first_k);
+    b.w = b.panel.w + aq_panel_offset(p->w_dtype, b.first_k);
+    b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * aq_dtype_bytes(p->x_dtype);
+    look_ahead(j, t, &b, next);
+    b.codes = takes_codes(j, t->rows);
+    if (j->convert && !b.codes) {
+        j->ops->convert(w->converted, b.w, p->w_dtype, p->x_dtype == AQ_BF16, b.k);
+        b.w = w->converted;
+    }
+    if (j->widen) {
+        j->ops->widen(w->wide, b.x, p->x_stride, t->rows, b.k);
+        b.x = w->wide;
+        b.x_stride = b.k;
+    }
+    run_block(j, t, &b, w->sums + (size_t)q * j->chunk_rows * AQ_PANEL_ROWS);
+}
+
+static void run_tile(const struct job *j, const struct tile *t, const char *next_panel,
+                     struct worker *w)
+{
     for (uint32_t i = 0; i < j->block_count; i++) {
-        struct block b = {.first_k = i * j->block_k, .x_stride = p->x_stride};
-        b.k = (uint32_t)aq_min_u64(j->block_k, p->k - b.first_k);
-        b.w = t->panel + aq_panel_offset(p->w_dtype, b.first_k);
-        b.x = (const char *)p->x + (t->row * p->x_stride + b.first_k) * x_size;
-        look_ahead(j, t, &b, next_panel);
-        b.codes = takes_codes(j, t->rows);
-        if (j->convert && !b.codes) {
-            j->ops->convert(converted, b.w, p->w_dtype, p->x_dtype == AQ_BF16, b.k);
-            b.w = converted;
+        for (uint32_t q = 0; q < t->panels; q++) {
+            uint32_t next_q = (q + 1) % t->panels, next_i = i + !next_q;
+            const char *next = next_panel;
+            if (next_i < j->block_count)
+                next = panel_of(j, t->panel + next_q).w +
+                       aq_panel_offset(j->p->w_dtype, (uint64_t)next_i * j->block_k);
+            run_panel(j, t, i, q, next, w);
         }
-        if (j->widen) {
-            j->ops->widen(wide, b.x, p->x_stride, t->rows, b.k);
-            b.x = wide;
-            b.x_stride = b.k;
-        }
-        run_block(j, t, &b, sums);
     }
 }
 
 static void work(void *arg, uint32_t index, uint32_t worker)
 {
     struct job *j = arg;
-    char *scratch = aq_exec_scratch(j->ex, worker);
+    struct worker w = open_worker(j, worker);
     uint32_t now = claim(j);
     while (now != NO_TILE) {
         uint32_t next = claim(j);
-        struct tile t = locate(j, now);
-        const char *next_panel = next == NO_TILE ? NULL : locate(j, next).panel;
-        if (next_panel == t.panel)
-            next_panel = NULL;
-        run_tile(j, &t, next_panel, scratch);
+        struct tile t = tile_of(j, now);
+        const char *next_panel = NULL;
+        if (next != NO_TILE && tile_of(j, next).panel != t.panel)
+            next_panel = panel_of(j, tile_of(j, next).panel).w;
+        run_tile(j, &t, next_panel, &w);
         now = next;
     }
+    if (j->ops->leave)
+        j->ops->leave();
 }
 
 /* Chunks as long as possible (weights then move least often), but enough tiles for every thread to
  * have several: few panels are cut into more chunks of rows.  The sums of one output are never
  * split. */
-static void cut(struct job *j, uint32_t panels, uint32_t threads)
+static void cut(struct job *j, uint32_t threads)
 {
     uint32_t m = j->p->m, wanted = threads == 1 ? 1 : 6 * threads, rows_min = 4 * j->ops->step_rows;
-    uint32_t chunks = (uint32_t)aq_div_up(m, AQ_GEMM_CHUNK_ROWS);
-    uint32_t more = (uint32_t)aq_div_up(wanted, panels), most = (uint32_t)aq_div_up(m, rows_min);
+    uint32_t chunks = (uint32_t)aq_div_up(m, j->ops->chunk_rows);
+    uint32_t more = (uint32_t)aq_div_up(wanted, j->panel_count);
+    uint32_t most = (uint32_t)aq_div_up(m, rows_min);
     if (chunks < more)
         chunks = more < most ? more : most;
     j->chunk_rows = (uint32_t)aq_div_up(m, chunks);
     if (j->chunk_rows > j->ops->step_rows)
         j->chunk_rows = (uint32_t)aq_align_up(j->chunk_rows, j->ops->step_rows);
     j->chunk_count = (uint32_t)aq_div_up(m, j->chunk_rows);
-    j->tile_count = panels * j->chunk_count;
 }
 
 /* Blocks of equal length: a short last one would cost a pass over the sums for little.  One group
  * of rows uses a block once, so that its size only matters if it is converted first. */
 static void cut_k(struct job *j)
 {
-    bool bf16 = j->ops->compute == AQ_BF16;
-    uint32_t k = j->p->k, most = bf16 ? AQ_GEMM_BLOCK_K_BF16 : AQ_GEMM_BLOCK_K_F32;
-    j->few = j->chunk_rows <= AQ_GEMM_FEW_GROUPS * j->ops->step_rows;
+    uint32_t k = j->p->k, most = j->ops->block_k;
+    size_t column_bytes = AQ_PANEL_ROWS * aq_dtype_bytes(j->ops->compute);
+    j->few = j->chunk_rows <= j->ops->few_rows;
     if (j->few && !takes_codes(j, j->chunk_rows) &&
         (j->convert || j->chunk_rows > j->ops->step_rows))
-        most = AQ_GEMM_FEW_BLOCK_BYTES / (AQ_PANEL_ROWS * (bf16 ? 2 : 4));
+        most = (uint32_t)(AQ_GEMM_FEW_BLOCK_BYTES / column_bytes);
     uint32_t count = (uint32_t)aq_div_up(k, most);
-    uint32_t align = aq_dtype_is_quantised(j->p->w_dtype) ? AQ_GROUP_K : 8;
-    j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), align);
+    j->block_k = (uint32_t)aq_align_up(aq_div_up(k, count), AQ_GROUP_K);
     j->block_count = (uint32_t)aq_div_up(k, j->block_k);
+}
+
+/* Panels that share blocks of x, where x has several; but several tiles for every thread. */
+static void cut_panels(struct job *j, uint32_t threads)
+{
+    j->panels = j->block_count > 1 && !j->few ? j->ops->panels : 1;
+    while (j->panels > 1 &&
+           aq_div_up(j->panel_count, j->panels) * j->chunk_count < (uint64_t)4 * threads)
+        j->panels /= 2;
+    j->tile_count = (uint32_t)aq_div_up(j->panel_count, j->panels) * j->chunk_count;
 }
 
 void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops)
@@ -223,17 +279,17 @@ void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq
     assert(p->combine != AQ_COMBINE_ADD || p->y_dtype == AQ_F32);
     assert(aq_exec_scratch_size(ex) >= AQ_GEMM_SCRATCH_BYTES);
     assert(p->k > 0);
-    uint32_t panels = 0;
+    struct job j = {.ex = ex, .p = p, .ops = ops, .widen = p->x_dtype != ops->compute};
     for (uint32_t i = 0; i < p->segment_count; i++)
-        panels += aq_panel_count(p->segments[i].rows);
-    if (!p->m || !panels)
+        j.panel_count += aq_panel_count(p->segments[i].rows);
+    if (!p->m || !j.panel_count)
         return;
     uint32_t threads = aq_pool_threads(aq_exec_pool(ex));
-    struct job j = {.ex = ex, .p = p, .ops = ops, .widen = p->x_dtype != ops->compute};
     /* f32 weights of a bf16 product are rounded even where the arithmetic is f32. */
     j.convert = p->w_dtype != ops->compute || (j.widen && p->w_dtype == AQ_F32);
-    cut(&j, panels, threads);
+    cut(&j, threads);
     cut_k(&j);
+    cut_panels(&j, threads);
     aq_pool_run(aq_exec_pool(ex), work, &j, (uint32_t)aq_min_u64(threads, j.tile_count));
 }
 

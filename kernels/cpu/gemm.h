@@ -9,9 +9,13 @@
  *         for each group of rows:   sums [rows][64] += x [rows][block] * w [block][64]
  *     finish: bias, activation, store
  *
+ * A version that computes fast takes several panels through a K block together: the block of x is
+ * then read from L2 for each of them, where that of all of K would not fit.
+ *
  * Sums stay in f32 between blocks, so blocks change no bit, and neither do chunks, groups of rows
- * or threads: each output has one accumulator that takes k in ascending order.  While a block is
- * worked on, the next one (of the same panel, or of the worker's next tile) is fetched. */
+ * or threads: each output has one accumulator that takes k in ascending order (of AMX, 32 at a
+ * time).  While a block is worked on, the next one (of the same tile, or of the worker's next) is
+ * fetched. */
 #ifndef AQ_KERNELS_CPU_GEMM_H
 #define AQ_KERNELS_CPU_GEMM_H
 
@@ -22,10 +26,9 @@ enum {
     AQ_GEMM_CHUNK_ROWS = 252,
     AQ_GEMM_BLOCK_K_BF16 = 1024,
     AQ_GEMM_BLOCK_K_F32 = 512,
-    /* With few groups of rows memory is what bounds: blocks of 16 KiB, so that the one in use and
-     * the one on its way both fit L1.  Asking for lines further ahead brings fewer of them a
-     * second. */
-    AQ_GEMM_FEW_GROUPS = 6,
+    /* With few rows memory is what bounds: blocks of 16 KiB, so that the one in use and the one on
+     * its way both fit L1.  Asking for lines further ahead brings fewer of them a second. */
+    AQ_GEMM_FEW_ROWS = 36,
     AQ_GEMM_FEW_BLOCK_BYTES = 16384,
     AQ_GEMM_LINE = 64,
     /* Bytes asked for ahead of their use when weights stream from memory to one group of rows. */
@@ -48,6 +51,7 @@ struct aq_gemm_step {
     const char *ahead;
     uint32_t ahead_bytes;
     bool near;
+    uint32_t *tile_rows; /* the rows that the worker's AMX tiles are made for; 0: none yet */
 };
 
 /* Where finished sums go: rows [row, row + rows) and columns [column, column + columns) of y. */
@@ -60,6 +64,12 @@ struct aq_gemm_finish {
 struct aq_gemm_ops {
     enum aq_dtype compute; /* what `step` takes: AQ_F32 or AQ_BF16 */
     uint32_t step_rows;    /* most rows of a step */
+    /* Steps of step_rows and one of the rest, if that is faster than steps of the same number. */
+    bool whole_steps;
+    uint32_t chunk_rows, few_rows; /* most rows of a chunk, and of one that memory bounds */
+    uint32_t block_k;              /* most columns of a block */
+    uint32_t stream_ahead;         /* bytes asked for ahead where weights stream */
+    uint32_t panels;               /* most panels that a K block is taken through together */
     void (*step)(const struct aq_gemm_step *s);
     /* The same with w in groups of codes of dtype, rounded to bf16 when round_bf16, for at most
      * step_codes_rows rows: converting to memory first would cost them more than the step does.
@@ -77,13 +87,16 @@ struct aq_gemm_ops {
      * Only where compute is f32. */
     void (*narrow)(uint16_t *dst, const float *src, uint32_t k);
     void (*finish)(const struct aq_gemm_finish *f);
+    /* The worker has no more steps to do; NULL where it keeps no state. */
+    void (*leave)(void);
 };
 
 void aq_gemm_run(struct aq_exec *ex, const struct aq_product *p, const struct aq_gemm_ops *ops);
 /* Panels to the compute layout; u->dst_dtype is ops->compute, or bf16. */
 void aq_gemm_unpack(struct aq_exec *ex, const struct aq_unpack *u, const struct aq_gemm_ops *ops);
 
-/* A worker's scratch: sums, a converted block of weights, a widened block of x. */
+/* A worker's scratch: sums, a converted block of weights, a widened block of x.  A version that
+ * widens nothing may have more sums and longer blocks instead. */
 #define AQ_GEMM_SUMS_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_PANEL_ROWS * 4)
 #define AQ_GEMM_BLOCK_BYTES   ((size_t)AQ_GEMM_BLOCK_K_F32 * AQ_PANEL_ROWS * 4)
 #define AQ_GEMM_WIDE_BYTES    ((size_t)AQ_GEMM_CHUNK_ROWS * AQ_GEMM_BLOCK_K_F32 * 4)
@@ -119,7 +132,8 @@ static inline void aq_gemm_ask(const char **ahead, uint32_t lines, bool near)
     }
 }
 
-/* Pieces that higher levels reuse. */
+/* Pieces that higher levels reuse, and tests. */
+void aq_gemm_finish_ref(const struct aq_gemm_finish *f);
 void aq_gemm_finish_avx512(const struct aq_gemm_finish *f);
 void aq_gemm_step_avx512bf16(const struct aq_gemm_step *s);
 void aq_gemm_step_codes_avx512bf16(const struct aq_gemm_step *s, enum aq_dtype dtype, bool round);

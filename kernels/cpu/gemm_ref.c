@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Products, reference: one output after the other, sums in f64, any layout; and the unpacking of
  * panels, element by element. */
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/versions.h"
 
@@ -32,6 +33,14 @@ static void finish(const struct aq_product *p, uint32_t row, uint32_t column, do
     else if (p->combine == AQ_COMBINE_MULTIPLY)
         v *= aq_element_load(p->y, p->y_dtype, at);
     aq_element_store(p->y, p->y_dtype, at, v);
+}
+
+void aq_gemm_finish_ref(const struct aq_gemm_finish *f)
+{
+    for (uint32_t r = 0; r < f->rows; r++) {
+        for (uint32_t c = 0; c < f->columns; c++)
+            finish(f->p, f->row + r, f->column + c, f->sums[r * AQ_PANEL_ROWS + c]);
+    }
 }
 
 static void run_panel(const struct aq_product *p, const struct aq_segment *s, uint32_t panel)

@@ -264,6 +264,11 @@ static void finish(const struct aq_gemm_finish *f)
 
 static const struct aq_gemm_ops ops = {.compute = AQ_F32,
                                        .step_rows = STEP_ROWS,
+                                       .chunk_rows = AQ_GEMM_CHUNK_ROWS,
+                                       .few_rows = AQ_GEMM_FEW_ROWS,
+                                       .block_k = AQ_GEMM_BLOCK_K_F32,
+                                       .stream_ahead = AQ_GEMM_STREAM_AHEAD,
+                                       .panels = 1,
                                        .step = step,
                                        .step_codes_rows = STEP_CODES_ROWS,
                                        .step_codes = step_codes,

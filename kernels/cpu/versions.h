@@ -22,6 +22,11 @@ aq_pack_panel_fn aq_pack_panel_avx512;
 aq_kv_encode_fn aq_kv_encode_ref, aq_kv_encode_avx2, aq_kv_encode_avx512;
 aq_unpack_fn aq_unpack_ref, aq_unpack_avx2, aq_unpack_avx512, aq_unpack_avx512bf16;
 
+/* Whether tiles compute as the manual says (tiles_emulated.h): a hypervisor may have it wrong. */
+bool aq_tiles_sound(void);
+/* Whether VDPBF16PS is so slow that products in f32 on rounded numbers are faster; some 30 us. */
+bool aq_dot_is_slow(void);
+
 /* Versions of the kernels that every backend has; not each has one for every instruction set. */
 #define AQ_KERNELS_VERSIONS(name, params)                                                          \
     aq_##name##_fn aq_##name##_ref, aq_##name##_avx2, aq_##name##_avx512;

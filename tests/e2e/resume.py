@@ -84,6 +84,17 @@ class Families(Rig):
     def test_gpt_neox_whose_layers_are_one_step(self):
         self.goes_on(NEOX)
 
+    def test_a_job_goes_on_with_the_instruction_set_that_it_began_with(self):
+        self.write_job(LLAMA)
+        self.write([{"id": 1, "prompt": [5, 6, 7], "max_tokens": 3}])
+        begun, on = ["--isa", "ref", "--compute", "f32"], ["--compute", "f32"]
+        self.generate(*begun)
+        said = self.generate(*on).stderr.decode()
+        self.assertIn("cpu, ref,", said)
+        self.assertNotIn("isa was", said)
+        other = self.generate(*on, "--overwrite").stderr.decode()  # begun anew: nothing is kept
+        self.assertNotIn("cpu, ref,", other)
+
 
 if __name__ == "__main__":
     unittest.main()

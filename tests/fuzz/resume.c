@@ -59,7 +59,7 @@ static void open_job(void)
     job = calloc(1, sizeof(*job));
     job->o = o;
     fuzz_check(aq_job_open_output(job, NULL) == 0);
-    fuzz_check(aq_generator_open(&job->g, o, NULL, &job->log, NULL) == 0);
+    fuzz_check(aq_generator_open(&job->g, o, NULL, NULL, &job->log, NULL) == 0);
     const struct aq_input_opts opts = {.path = input, .spool_dir = folder};
     fuzz_check(aq_input_open(&job->input, &opts, NULL) == 0);
     fuzz_check(aq_job_preflight(job, NULL) == 0 && job->row_count == 4);

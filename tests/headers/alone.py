@@ -17,6 +17,7 @@ ISA_FLAGS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512bf16", "-mfma",
                "-mf16c"],
+    "amx": ["-mamx-tile", "-mamx-bf16"],
 }
 
 
@@ -32,9 +33,11 @@ def find_headers(root):
 
 def variants(header, is_x86):
     """The sets of flags under which a header must compile."""
+    if header == "kernels/cpu/tiles.h":
+        return [["-DAQ_TILES_EMULATED"]] + ([ISA_FLAGS["amx"]] if is_x86 else [])
     if header != "kernels/cpu/vec.h":
         return [[]]
-    return list(ISA_FLAGS.values()) if is_x86 else []
+    return [ISA_FLAGS["avx2"], ISA_FLAGS["avx512"]] if is_x86 else []
 
 
 def compiles(command, text):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kcheck: the CPU's tables, rising. */
+#include "tests/amx_emu/amx_emu.h"
 #include "tests/kcheck/kc_internal.h"
 
 #include <stdlib.h>
@@ -23,6 +24,12 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
         mask |= bit;
         traits[count].name = aq_isa_name(mask);
         aq_kernels_cpu(&tables[count++], mask);
+    }
+    /* On any CPU: the level amx on emulated tiles, which give the instructions' sums. */
+    if ((limit & AQ_ISA_AMX) && !options->bench) {
+        traits[count].name = "amx-emulated";
+        aq_kernels_cpu(&tables[count], 0);
+        tables[count++].product_bf16 = aq_product_bf16_amx_emulated;
     }
     return count;
 }

@@ -66,7 +66,7 @@ __attribute__((target("avx512f,avx512bf16"))) static double dot_avx512bf16(void)
 
 __attribute__((target("amx-tile,amx-bf16"))) static double dot_amx(void)
 {
-    struct {
+    _Alignas(64) struct {
         uint8_t palette, start_row, zero[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
@@ -77,6 +77,8 @@ __attribute__((target("amx-tile,amx-bf16"))) static double dot_amx(void)
         config.row_bytes[i] = 64;
         config.rows[i] = 16;
     }
+    /* Some compilers take the instruction to read eight bytes. */
+    __asm__ volatile("" ::"r"(&config) : "memory");
     _tile_loadconfig(&config);
     for (uint32_t i = 0; i < LOOPS; i++) {
         _tile_dpbf16ps(0, 4, 6);

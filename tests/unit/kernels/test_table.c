@@ -69,6 +69,35 @@ static void detected_levels_have_no_gap_below_them(void **state)
     assert_int_equal(have & ~below, 0);
 }
 
+static void nobody_choosing_takes_all_but_a_slow_bf16(void **state)
+{
+    const char *why = NULL;
+    unsigned have = aq_isa_detect();
+    if (have & AQ_ISA_AMX)
+        assert_int_equal(aq_isa_auto(have, &why), have);
+    unsigned below = have & ~(unsigned)AQ_ISA_AMX, chosen = aq_isa_auto(below, &why);
+    assert_non_null(why);
+    assert_int_equal(chosen | (below & AQ_ISA_AVX512BF16), below);
+    /* Measured anew each time, decided alike: bits rest on it. */
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(aq_isa_auto(below, &why), chosen);
+    assert_int_equal(aq_isa_auto(0, &why), 0);
+}
+
+static void bf16_is_computed_in_where_the_cpu_can_whatever_is_chosen_for_it(void **state)
+{
+    bool bf16;
+    unsigned have = AQ_ISA_AVX2 | AQ_ISA_AVX512 | AQ_ISA_AVX512BF16, low = AQ_ISA_AVX2;
+    aq_isa_chosen(&(struct aq_isa_choice){.given = false}, have & aq_isa_detect(), &bf16);
+    assert_int_equal(bf16, (have & aq_isa_detect() & AQ_ISA_AVX512BF16) != 0);
+    assert_int_equal(
+        aq_isa_chosen(&(struct aq_isa_choice){.given = true, .mask = low}, have, &bf16), low);
+    assert_false(bf16);
+    assert_int_equal(aq_isa_chosen(&(struct aq_isa_choice){.kept = true, .mask = low}, have, &bf16),
+                     low);
+    assert_true(bf16);
+}
+
 static void scratch_grows_with_need_and_keeps_alignment(void **state)
 {
     const struct aq_scratch_need small = {.k_max = 64, .head_dim_max = 64, .context_max = 64};
@@ -86,6 +115,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(an_unknown_level_is_refused_and_the_mask_untouched),
     cmocka_unit_test(a_mask_is_named_after_its_highest_level),
     cmocka_unit_test(detected_levels_have_no_gap_below_them),
+    cmocka_unit_test(nobody_choosing_takes_all_but_a_slow_bf16),
+    cmocka_unit_test(bf16_is_computed_in_where_the_cpu_can_whatever_is_chosen_for_it),
     cmocka_unit_test(scratch_grows_with_need_and_keeps_alignment),
 };
 

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Products in bf16 on AMX tiles: 32 rows by 32 columns in four tiles, or 16 by 64.  An instruction
+ * adds 32 products to each sum (tiles_emulated.h says in which order); k goes up in steps of 32
+ * from 0 for any number of rows, so that a row's bits are its own.
+ *
+ * What a tile instruction costs (one core of a Xeon, cycles): a dot product 16, a load of 1 KiB
+ * from L1 8 and from L2 20, a store to L1 15 and to L2 58.  Two loads and two dot products of each
+ * operand per pair of tiles is what L2 can feed, and sums stay in tiles or L1. */
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/tiles.h"
+#include "kernels/cpu/versions.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    STEP_ROWS = 2 * AQ_TILE_ROWS,
+    CHUNK_ROWS = 256,
+    /* With more rows the sums of all do not stay in L1 between short blocks. */
+    FEW_ROWS = 2 * STEP_ROWS,
+    /* Of 256 rows of x such a block is 1 MiB, half of L2; its weights are 256 KiB. */
+    BLOCK_K = 2048,
+    STREAM_AHEAD = 8192,
+    PANELS = 4,
+    /* Columns that 32 rows go through at a time: x is in L1 when the second half of the panel needs
+     * it. */
+    PART_K = 256,
+    K_BYTES = AQ_PANEL_ROWS * 2, /* of weights, per k */
+    /* Between rows of the tiles of weights, and of sums. */
+    PAIR_BYTES = 2 * K_BYTES,
+    SUM_BYTES = AQ_PANEL_ROWS * 4,
+    TILE_LINES = AQ_TILE_ROWS, /* cache lines of a tile */
+};
+
+_Static_assert(PANELS *CHUNK_ROWS *SUM_BYTES + BLOCK_K * K_BYTES <= AQ_GEMM_SCRATCH_BYTES,
+               "sums and a converted block fit the scratch of products");
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Tiles 0, 1: sums of the first 16 rows, 2, 3: of the others.  4, 5: rows of x.  6, 7: columns of
+ * w.  Up to 16 rows: 0 to 3 are all the sums, 4 is x, 5 to 7 are columns. */
+static void configure(const struct aq_gemm_step *s)
+{
+    if (*s->tile_rows == s->rows)
+        return;
+    *s->tile_rows = s->rows;
+    uint8_t first = (uint8_t)aq_min_u64(s->rows, AQ_TILE_ROWS), second = (uint8_t)(s->rows - first);
+    const struct aq_tile_shape a = {first, AQ_TILE_BYTES}, b = {second, AQ_TILE_BYTES},
+                               w = {AQ_TILE_ROWS, AQ_TILE_BYTES};
+    if (second)
+        aq_tiles_configure((const struct aq_tile_shape[]){a, a, b, b, a, b, w, w}, AQ_TILES);
+    else
+        aq_tiles_configure((const struct aq_tile_shape[]){a, a, a, a, a, w, w, w}, AQ_TILES);
+}
+
+/* What is fetched while steps compute. */
+struct ahead {
+    const char *at;
+    uint32_t lines; /* each time: four times in 32 of k */
+    bool near;
+};
+
+INLINE void ask(struct ahead *ahead)
+{
+    aq_gemm_ask(&ahead->at, ahead->lines, ahead->near);
+}
+
+static struct ahead ahead_of(const struct aq_gemm_step *s, uint32_t steps)
+{
+    return (struct ahead){
+        .at = s->ahead,
+        .lines = steps ? (uint32_t)aq_div_up(s->ahead_bytes / AQ_GEMM_LINE, 4 * steps) : 0,
+        .near = s->near};
+}
+
+/* ---- up to 16 rows by 64 columns ---- */
+
+INLINE void open_row(const float *sums, bool first)
+{
+    if (first) {
+        AQ_TILE_ZERO(0);
+        AQ_TILE_ZERO(1);
+        AQ_TILE_ZERO(2);
+        AQ_TILE_ZERO(3);
+    } else {
+        AQ_TILE_LOAD(0, sums, SUM_BYTES);
+        AQ_TILE_LOAD(1, sums + 16, SUM_BYTES);
+        AQ_TILE_LOAD(2, sums + 32, SUM_BYTES);
+        AQ_TILE_LOAD(3, sums + 48, SUM_BYTES);
+    }
+}
+
+INLINE void close_row(float *sums)
+{
+    AQ_TILE_STORE(0, sums, SUM_BYTES);
+    AQ_TILE_STORE(1, sums + 16, SUM_BYTES);
+    AQ_TILE_STORE(2, sums + 32, SUM_BYTES);
+    AQ_TILE_STORE(3, sums + 48, SUM_BYTES);
+}
+
+/* 32 of k. */
+INLINE void add_row(const char *x, size_t x_bytes, const char *w, struct ahead *ahead)
+{
+    AQ_TILE_LOAD(4, x, x_bytes);
+    AQ_TILE_LOAD(5, w, PAIR_BYTES);
+    AQ_TILE_DOT(0, 4, 5);
+    ask(ahead);
+    AQ_TILE_LOAD(6, w + AQ_TILE_BYTES, PAIR_BYTES);
+    AQ_TILE_DOT(1, 4, 6);
+    ask(ahead);
+    AQ_TILE_LOAD(7, w + 2 * AQ_TILE_BYTES, PAIR_BYTES);
+    AQ_TILE_DOT(2, 4, 7);
+    ask(ahead);
+    AQ_TILE_LOAD(5, w + 3 * AQ_TILE_BYTES, PAIR_BYTES);
+    AQ_TILE_DOT(3, 4, 5);
+    ask(ahead);
+}
+
+/* ---- up to 32 rows by the 32 columns of half a panel ---- */
+
+INLINE void open_half(const float *sums, bool first)
+{
+    const float *lower = sums + AQ_TILE_ROWS * AQ_PANEL_ROWS;
+    if (first) {
+        AQ_TILE_ZERO(0);
+        AQ_TILE_ZERO(1);
+        AQ_TILE_ZERO(2);
+        AQ_TILE_ZERO(3);
+    } else {
+        AQ_TILE_LOAD(0, sums, SUM_BYTES);
+        AQ_TILE_LOAD(1, sums + 16, SUM_BYTES);
+        AQ_TILE_LOAD(2, lower, SUM_BYTES);
+        AQ_TILE_LOAD(3, lower + 16, SUM_BYTES);
+    }
+}
+
+INLINE void close_half(float *sums)
+{
+    float *lower = sums + AQ_TILE_ROWS * AQ_PANEL_ROWS;
+    AQ_TILE_STORE(0, sums, SUM_BYTES);
+    AQ_TILE_STORE(1, sums + 16, SUM_BYTES);
+    AQ_TILE_STORE(2, lower, SUM_BYTES);
+    AQ_TILE_STORE(3, lower + 16, SUM_BYTES);
+}
+
+INLINE void add_half(const char *x, size_t x_bytes, const char *w, struct ahead *ahead)
+{
+    AQ_TILE_LOAD(4, x, x_bytes);
+    AQ_TILE_LOAD(6, w, PAIR_BYTES);
+    AQ_TILE_DOT(0, 4, 6);
+    ask(ahead);
+    AQ_TILE_LOAD(7, w + AQ_TILE_BYTES, PAIR_BYTES);
+    AQ_TILE_DOT(1, 4, 7);
+    ask(ahead);
+    AQ_TILE_LOAD(5, x + AQ_TILE_ROWS * x_bytes, x_bytes);
+    AQ_TILE_DOT(2, 5, 6);
+    AQ_TILE_DOT(3, 5, 7);
+}
+
+/* ---- steps ---- */
+
+/* `steps` times 32 of k. */
+static void run(const struct aq_gemm_step *s, const char *x, size_t x_bytes, const char *w,
+                uint32_t steps, bool first, struct ahead *ahead)
+{
+    if (s->rows <= AQ_TILE_ROWS) {
+        open_row(s->sums, first);
+        for (uint32_t i = 0; i < steps; i++) {
+            add_row(x + (size_t)i * AQ_TILE_BYTES, x_bytes, w + (size_t)i * AQ_TILE_K * K_BYTES,
+                    ahead);
+        }
+        close_row(s->sums);
+        return;
+    }
+    for (uint32_t half = 0; half < 2; half++) {
+        float *sums = s->sums + half * AQ_PANEL_ROWS / 2;
+        const char *columns = w + half * 2 * AQ_TILE_BYTES;
+        open_half(sums, first);
+        for (uint32_t i = 0; i < steps; i++) {
+            add_half(x + (size_t)i * AQ_TILE_BYTES, x_bytes,
+                     columns + (size_t)i * AQ_TILE_K * K_BYTES, ahead);
+        }
+        close_half(sums);
+    }
+}
+
+/* The last k, fewer than 32: zeros up to there, which change no sum. */
+static void run_rest(const struct aq_gemm_step *s, const char *x, size_t x_bytes, const char *w,
+                     uint32_t k, bool first)
+{
+    _Alignas(64) char x_rest[STEP_ROWS][AQ_TILE_BYTES], w_rest[AQ_TILE_K * K_BYTES];
+    memset(x_rest, 0, sizeof(x_rest));
+    memset(w_rest, 0, sizeof(w_rest));
+    for (uint32_t r = 0; r < s->rows; r++)
+        memcpy(x_rest[r], x + r * x_bytes, 2 * (size_t)k);
+    memcpy(w_rest, w, aq_align_up(k, 2) * K_BYTES);
+    struct ahead none = {.at = NULL};
+    run(s, x_rest[0], AQ_TILE_BYTES, w_rest, 1, first, &none);
+}
+
+static void step(const struct aq_gemm_step *s)
+{
+    assert(s->rows >= 1 && s->rows <= STEP_ROWS);
+    configure(s);
+    const char *x = s->x, *w = s->w;
+    size_t x_bytes = s->x_stride * 2;
+    uint32_t steps = s->k / AQ_TILE_K, rest = s->k % AQ_TILE_K;
+    uint32_t part = s->rows > AQ_TILE_ROWS ? PART_K / AQ_TILE_K : steps;
+    struct ahead ahead = ahead_of(s, steps);
+    bool first = s->first;
+    for (uint32_t i = 0; i < steps; i += part) {
+        uint32_t n = (uint32_t)aq_min_u64(part, steps - i);
+        run(s, x, x_bytes, w, n, first, &ahead);
+        x += (size_t)n * AQ_TILE_BYTES;
+        w += (size_t)n * AQ_TILE_K * K_BYTES;
+        first = false;
+    }
+    if (rest)
+        run_rest(s, x, x_bytes, w, rest, first);
+}
+
+static const struct aq_gemm_ops ops = {.compute = AQ_BF16,
+                                       .step_rows = STEP_ROWS,
+                                       .whole_steps = true,
+                                       .chunk_rows = CHUNK_ROWS,
+                                       .few_rows = FEW_ROWS,
+                                       .block_k = BLOCK_K,
+                                       .panels = PANELS,
+                                       .stream_ahead = STREAM_AHEAD,
+                                       .step = step,
+                                       .convert = aq_gemm_convert_avx512bf16,
+                                       .finish = aq_gemm_finish_avx512,
+                                       .leave = aq_tiles_release};
+
+void aq_product_bf16_amx(struct aq_exec *ex, const struct aq_product *p)
+{
+    assert(p->x_dtype == AQ_BF16);
+    aq_gemm_run(ex, p, &ops);
+}
