@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Products in bf16 on AMX tiles: 32 rows by 32 columns in four tiles, or 16 by 64.  An instruction
  * adds 32 products to each sum (tiles_emulated.h says in which order); k goes up in steps of 32
- * from 0 for any number of rows, so that a row's bits are its own.
+ * from 0 for any number of rows, so that a row's bits are its own.  One or two rows, whose speed is
+ * that of memory, take the same sums in the same order in vectors: weights come faster that way.
  *
  * What a tile instruction costs (one core of a Xeon, cycles): a dot product 16, a load of 1 KiB
  * from L1 8 and from L2 20, a store to L1 15 and to L2 58.  Two loads and two dot products of each
@@ -20,7 +21,7 @@ enum {
     FEW_ROWS = 2 * STEP_ROWS,
     /* Of 256 rows of x such a block is 1 MiB, half of L2; its weights are 256 KiB. */
     BLOCK_K = 2048,
-    STREAM_AHEAD = 8192,
+    STREAM_AHEAD = 2048,
     PANELS = 4,
     /* Columns that 32 rows go through at a time: x is in L1 when the second half of the panel needs
      * it. */
@@ -157,12 +158,110 @@ INLINE void add_half(const char *x, size_t x_bytes, const char *w, struct ahead 
     AQ_TILE_DOT(3, 5, 7);
 }
 
+/* ---- one or two rows, without tiles ---- */
+
+#if !defined(AQ_TILES_EMULATED)
+#include <immintrin.h>
+
+enum {
+    VECTOR_ROWS = 2,
+    VECS = AQ_PANEL_ROWS / 16,
+    ROUNDING_OF_TILES = 0x9fc0, /* MXCSR: to nearest, subnormal numbers are zero, no traps */
+};
+
+/* 32 of k: what AQ_TILE_DOT does with them, in vectors, which weights from memory pass faster. */
+INLINE void add_vectors(__m512 sum[][VECS], uint32_t rows, const char *x, size_t x_bytes,
+                        const char *w, struct ahead *ahead)
+{
+    __m512 even[VECTOR_ROWS][VECS], odd[VECTOR_ROWS][VECS];
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    AQ_UNROLL(2)
+    for (uint32_t r = 0; r < rows; r++) {
+        AQ_UNROLL(4)
+        for (uint32_t c = 0; c < VECS; c++)
+            even[r][c] = odd[r][c] = _mm512_setzero_ps();
+    }
+    for (uint32_t i = 0; i < AQ_TILE_K / 2; i++) {
+        AQ_UNROLL(4)
+        for (uint32_t c = 0; c < VECS; c++) {
+            __m512i pairs = _mm512_loadu_si512(w + c * AQ_TILE_BYTES);
+            __m512 first = (__m512)_mm512_slli_epi32(pairs, 16);
+            __m512 second = (__m512)_mm512_and_si512(pairs, upper);
+            AQ_UNROLL(2)
+            for (uint32_t r = 0; r < rows; r++) {
+                uint32_t two;
+                memcpy(&two, x + r * x_bytes, sizeof(two));
+                __m512 x_first = (__m512)_mm512_set1_epi32((int)(two << 16));
+                __m512 x_second = (__m512)_mm512_set1_epi32((int)(two & 0xffff0000));
+                even[r][c] = _mm512_fmadd_ps(x_first, first, even[r][c]);
+                odd[r][c] = _mm512_fmadd_ps(x_second, second, odd[r][c]);
+            }
+        }
+        if (i % 4 == 0)
+            ask(ahead);
+        x += 4;
+        w += PAIR_BYTES;
+    }
+    AQ_UNROLL(2)
+    for (uint32_t r = 0; r < rows; r++) {
+        AQ_UNROLL(4)
+        for (uint32_t c = 0; c < VECS; c++)
+            sum[r][c] = _mm512_add_ps(sum[r][c], _mm512_add_ps(even[r][c], odd[r][c]));
+    }
+}
+
+/* rows is a constant where this is called, so that the sums are registers. */
+INLINE void run_vectors(const struct aq_gemm_step *s, uint32_t rows, const char *x, size_t x_bytes,
+                        const char *w, uint32_t steps, bool first, struct ahead *ahead)
+{
+    __m512 sum[VECTOR_ROWS][VECS];
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(ROUNDING_OF_TILES);
+    AQ_UNROLL(2)
+    for (uint32_t r = 0; r < rows; r++) {
+        AQ_UNROLL(4)
+        for (uint32_t c = 0; c < VECS; c++)
+            sum[r][c] =
+                first ? _mm512_setzero_ps() : _mm512_loadu_ps(s->sums + r * AQ_PANEL_ROWS + c * 16);
+    }
+    for (uint32_t i = 0; i < steps; i++)
+        add_vectors(sum, rows, x + (size_t)i * AQ_TILE_BYTES, x_bytes,
+                    w + (size_t)i * AQ_TILE_K * K_BYTES, ahead);
+    AQ_UNROLL(2)
+    for (uint32_t r = 0; r < rows; r++) {
+        AQ_UNROLL(4)
+        for (uint32_t c = 0; c < VECS; c++)
+            _mm512_storeu_ps(s->sums + r * AQ_PANEL_ROWS + c * 16, sum[r][c]);
+    }
+    _mm_setcsr(before);
+}
+#endif
+
+static bool needs_tiles(uint32_t rows)
+{
+#if defined(AQ_TILES_EMULATED)
+    return true;
+#else
+    return rows > VECTOR_ROWS;
+#endif
+}
+
 /* ---- steps ---- */
 
 /* `steps` times 32 of k. */
 static void run(const struct aq_gemm_step *s, const char *x, size_t x_bytes, const char *w,
                 uint32_t steps, bool first, struct ahead *ahead)
 {
+#if !defined(AQ_TILES_EMULATED)
+    if (s->rows == 1) {
+        run_vectors(s, 1, x, x_bytes, w, steps, first, ahead);
+        return;
+    }
+    if (s->rows == 2) {
+        run_vectors(s, 2, x, x_bytes, w, steps, first, ahead);
+        return;
+    }
+#endif
     if (s->rows <= AQ_TILE_ROWS) {
         open_row(s->sums, first);
         for (uint32_t i = 0; i < steps; i++) {
@@ -201,7 +300,8 @@ static void run_rest(const struct aq_gemm_step *s, const char *x, size_t x_bytes
 static void step(const struct aq_gemm_step *s)
 {
     assert(s->rows >= 1 && s->rows <= STEP_ROWS);
-    configure(s);
+    if (needs_tiles(s->rows))
+        configure(s);
     const char *x = s->x, *w = s->w;
     size_t x_bytes = s->x_stride * 2;
     uint32_t steps = s->k / AQ_TILE_K, rest = s->k % AQ_TILE_K;
