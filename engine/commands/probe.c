@@ -62,6 +62,7 @@ static int measure(struct aq_hw_profile *ret, const struct aq_options *o,
     struct aq_hw_local_opts local = {.cache_dir = o->cache_dir,
                                      .disk_dir = o->disk_dir.count ? o->disk_dir.item[0] : NULL,
                                      .threads = o->threads,
+                                     .isa = opts.isa,
                                      .cuda = cuda};
     int rc = o->keep && !cache ? -EINVAL : 0;
     if (rc == 0 && cache)

@@ -79,6 +79,7 @@ static int look_up(struct aq_engine *e, bool *ret_found, struct aq_err *reterr)
         .cache_dir = e->cache_dir,
         .disk_dir = e->opts.disk_dir_count ? e->disk_dir[0] : NULL,
         .threads = e->opts.threads,
+        .isa = e->opts.isa,
         .cuda = engine_on_gpu(e) ? &e->cuda : NULL,
         .memory = e->budget > now ? e->budget - now : 1,
         .log = &e->log,

@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "kernels/kernels.h"
 #include "policy/hw.h"
 
 #include <jansson.h>
@@ -107,6 +108,7 @@ struct aq_hw_local_opts {
     const char *cache_dir;      /* NULL: the default cache directory */
     const char *disk_dir;       /* its disk is measured; NULL: the cache directory's */
     uint32_t threads;           /* 0: as many as this process may use */
+    struct aq_isa_choice isa;   /* rates are those of a level of instructions */
     const struct aq_cuda *cuda; /* as of struct aq_probe_opts */
     uint64_t memory;            /* as of struct aq_probe_opts */
     bool quick;                 /* likewise */
@@ -123,9 +125,9 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_
 /* The name of built-in profile i, in order; NULL behind the last. */
 const char *aq_hw_built_in(uint32_t i);
 
-/* This machine: the kept profile, if CPU, cores, memory, disk and version of aquifer are the same;
- * else one measured now (in seconds) and offered.  Without a cache directory that can be written
- * the profile cannot be kept, and the disk is not measured. */
+/* This machine: the kept profile, if CPU, instructions, cores, memory, disk and version are the
+ * same; else one measured now (in seconds) and offered.  Without a cache directory that can be
+ * written the profile cannot be kept, and the disk is not measured. */
 int aq_hw_local(struct aq_hw_profile *ret, const struct aq_hw_local_opts *opts,
                 struct aq_err *reterr);
 /* Keeps a measurement of this machine, made with these options, in place of an older one. */

@@ -95,6 +95,8 @@ static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
     char cpu[AQ_HW_NAME_MAX], disk[64] = "no disk";
     struct aq_cpu_limits c;
     struct aq_host_limits h;
+    bool bf16;
+    unsigned have = aq_isa_detect();
     int rc = aq_limits_host(&h, NULL, reterr);
     if (rc < 0)
         return rc;
@@ -106,8 +108,9 @@ static int describe_local(struct local *l, const struct aq_hw_local_opts *opts,
         snprintf(disk, sizeof(disk), "disk of %.24s (%016llx)", dir,
                  (unsigned long long)XXH3_64bits(dir, strlen(dir)));
     snprintf(l->made_for, sizeof(l->made_for),
-             "aquifer %s, rates %u, %s, %u threads on %u cores, %llu MiB%s%.40s, %s",
+             "aquifer %s, rates %u, %s, %s, %u threads on %u cores, %llu MiB%s%.40s, %s",
              aq_build_version(), (unsigned)AQ_PROBE_RATES, cpu,
+             aq_isa_name(have & aq_isa_chosen(&opts->isa, have, &bf16)),
              opts->threads ? opts->threads : c.threads, c.threads,
              (unsigned long long)(h.total / AQ_MIB), opts->cuda ? ", " : "",
              opts->cuda ? opts->cuda->info.name : "", disk);
@@ -252,6 +255,7 @@ static int measure_local(struct aq_hw_profile *ret, struct local *l,
     bool disk = opts->disk_dir || make_cache(l, NULL) == 0;
     struct aq_probe_opts probe = {.disk_dir = disk ? l->disk_dir : NULL,
                                   .threads = opts->threads,
+                                  .isa = opts->isa,
                                   .cuda = opts->cuda,
                                   .memory = opts->memory,
                                   .quick = opts->quick,

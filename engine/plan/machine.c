@@ -45,6 +45,7 @@ int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
     struct aq_hw_local_opts local = {
         .cache_dir = o->cache_dir,
         .threads = o->threads,
+        .isa = p->choices.isa,
         .cuda = cuda.module ? &cuda : NULL,
         .log = env->log,
         .before = &env->measured,

@@ -369,6 +369,9 @@ static void this_machine_is_measured_where_nothing_is_kept(void **state)
     opts.threads = 2; /* another machine, as it were */
     assert_false(aq_hw_local_kept(&q, &opts));
     opts.threads = 1;
+    opts.isa = (struct aq_isa_choice){.given = true}; /* with the reference's kernels */
+    assert_false(aq_hw_local_kept(&q, &opts));
+    opts.isa = (struct aq_isa_choice){0};
     snprintf(p.made_for, sizeof(p.made_for), "aquifer 0.0.0");
     assert_int_equal(aq_hw_file_write(&p, path, &err), 0);
     assert_false(aq_hw_local_kept(&q, &opts));
