@@ -67,8 +67,11 @@ EQUALS = [
     ("h2o 1:7 int8", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int8"),
     ("h2o 1:7 int4", lambda s: f"kv-policy=h2o kv-budget={s} kv-heavy={max(1, s // 8)} kv-format=int4"),
     ("snapkv int4", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=int4"),
+    ("snapkv kivi2", lambda s: f"kv-policy=snapkv kv-budget={s} kv-observe={min(32, s // 2)} kv-format=kivi2 kv-residual=32"),
     ("full int8", "kv-policy=full kv-format=int8"),  # no slots to choose: its own bytes
     ("full int4", "kv-policy=full kv-format=int4"),
+    ("full kivi4", "kv-policy=full kv-format=kivi4 kv-residual=32"),
+    ("full kivi2", "kv-policy=full kv-format=kivi2 kv-residual=32"),
 ]
 
 
