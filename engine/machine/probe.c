@@ -234,34 +234,20 @@ static void give_links(const struct probe *b, const struct aq_rates_link *l)
               "measured: both directions at once against each alone");
 }
 
-/* What attention is measured with, and what its keys have in their names.  The last is in use when
- * links are measured beside it. */
-static const struct {
-    enum aq_dtype format;
-    uint32_t head_dim, group;
-    const char *name;
-} attended[] = {
-    {AQ_F16, AQ_HW_HEAD_WIDE, 1, "d128_"},    {AQ_Q8, AQ_HW_HEAD, 1, "int8_"},
-    {AQ_Q4, AQ_HW_HEAD, 1, "int4_"},          {AQ_F16, AQ_HW_HEAD, 4, "g4_"},
-    {AQ_F16, AQ_HW_HEAD, 8, "g8_"},           {AQ_F16, AQ_HW_HEAD_WIDE, 4, "d128_g4_"},
-    {AQ_F16, AQ_HW_HEAD_WIDE, 8, "d128_g8_"}, {AQ_F16, AQ_HW_HEAD, 1, ""},
-};
-
 static void give_attention(const struct probe *b, struct aq_rates_attention *a)
 {
-    for (size_t i = 0; i < AQ_ARRAY_LEN(attended); i++) {
-        uint32_t dim = attended[i].head_dim, group = attended[i].group;
+    for (uint32_t i = 0; i < AQ_RATES_USES; i++) {
+        const struct aq_rates_use *use = &aq_rates_uses[i];
+        uint32_t dim = use->head_dim, group = use->group;
         struct aq_rates_attended at;
         char source[AQ_HW_TEXT_MAX], key[AQ_HW_KEY_TEXT_MAX], shared[48] = "";
         if (group > 1)
             snprintf(shared, sizeof(shared), ", %u query heads for each", group);
         snprintf(source, sizeof(source), "measured: %s KV, %u heads of %u%s, 64 and 512 keys",
-                 aq_dtype_name(attended[i].format), aq_rates_attention_heads(dim, group), dim,
-                 shared);
-        aq_rates_attention_use(a, attended[i].format, dim, group);
+                 aq_dtype_name(use->format), aq_rates_attention_heads(dim, group), dim, shared);
+        aq_rates_attention_use(a, use);
         aq_rates_attend(&at, a);
-#define KEY(before, after)                                                                         \
-    (snprintf(key, sizeof(key), "host." before "_%s" after, attended[i].name), key)
+#define KEY(before, after) (snprintf(key, sizeof(key), "host." before "_%s" after, use->name), key)
         give(b, KEY("attention", "memory_gb_s"), at.decode_bytes, 1e9, source);
         give(b, KEY("decode", "head_ns"), at.decode_head_s, 1e-9, source);
         give(b, KEY("attention", "tflop_s"), at.prefill_flops, 1e12, source);

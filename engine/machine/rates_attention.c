@@ -3,7 +3,6 @@
 
 #include "base/clock.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -70,15 +69,13 @@ static struct aq_attn_seq sequence(const struct aq_rates_attention *a, uint32_t 
     };
 }
 
-void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim,
-                            uint32_t group)
+void aq_rates_attention_use(struct aq_rates_attention *a, const struct aq_rates_use *use)
 {
-    size_t page = page_bytes(format, head_dim, group);
-    assert(head_dim == AQ_HW_HEAD || head_dim == AQ_HW_HEAD_WIDE);
-    a->format = format;
-    a->head_dim = head_dim;
-    a->group = group;
-    a->count = sequences(a->kv_bytes, format, head_dim, group);
+    size_t page = page_bytes(use->format, use->head_dim, use->group);
+    a->format = use->format;
+    a->head_dim = use->head_dim;
+    a->group = use->group;
+    a->count = sequences(a->kv_bytes, use->format, use->head_dim, use->group);
     for (uint32_t i = 0; i < a->count * BLOCKS; i++)
         a->block[i] = a->kv + i * page;
     for (uint32_t i = 0; i < a->count; i++)
@@ -87,21 +84,20 @@ void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, 
         a->part[i] = sequence(a, i * (BLOCKS / PARTS), i, &a->short_len);
 }
 
-/* What is used: formats with a head of keys each, and groups over f16. */
-static const struct use {
-    enum aq_dtype format;
-    uint32_t head_dim, group;
-} uses[] = {{AQ_F16, AQ_HW_HEAD, 1},      {AQ_F16, AQ_HW_HEAD_WIDE, 1}, {AQ_Q8, AQ_HW_HEAD, 1},
-            {AQ_Q4, AQ_HW_HEAD, 1},       {AQ_F16, AQ_HW_HEAD, 4},      {AQ_F16, AQ_HW_HEAD, 8},
-            {AQ_F16, AQ_HW_HEAD_WIDE, 4}, {AQ_F16, AQ_HW_HEAD_WIDE, 8}};
+const struct aq_rates_use aq_rates_uses[AQ_RATES_USES] = {
+    {AQ_F16, AQ_HW_HEAD_WIDE, 1, "d128_"},    {AQ_Q8, AQ_HW_HEAD, 1, "int8_"},
+    {AQ_Q4, AQ_HW_HEAD, 1, "int4_"},          {AQ_F16, AQ_HW_HEAD, 4, "g4_"},
+    {AQ_F16, AQ_HW_HEAD, 8, "g8_"},           {AQ_F16, AQ_HW_HEAD_WIDE, 4, "d128_g4_"},
+    {AQ_F16, AQ_HW_HEAD_WIDE, 8, "d128_g8_"}, {AQ_F16, AQ_HW_HEAD, 1, ""},
+};
 
 /* The most sequences of any of them, and bytes of rows. */
 static void size_of_uses(uint32_t *ret_sequences, size_t *ret_row_bytes, uint64_t kv_bytes)
 {
     *ret_sequences = 0;
     *ret_row_bytes = 0;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(uses); i++) {
-        const struct use *u = &uses[i];
+    for (uint32_t i = 0; i < AQ_RATES_USES; i++) {
+        const struct aq_rates_use *u = &aq_rates_uses[i];
         uint32_t count = sequences(kv_bytes, u->format, u->head_dim, u->group);
         uint64_t rows = aq_max_u64(PARTS * (uint64_t)count, AQ_RATES_CONTEXT);
         uint64_t heads = aq_rates_attention_heads(u->head_dim, u->group) * u->group;
@@ -135,7 +131,7 @@ int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig
     a->kv_bytes = bytes;
     a->len = AQ_RATES_CONTEXT;
     a->short_len = SHORT;
-    aq_rates_attention_use(a, AQ_F16, AQ_HW_HEAD, 1);
+    aq_rates_attention_use(a, &aq_rates_uses[AQ_RATES_USES - 1]);
     *ret = a;
     return 0;
 }

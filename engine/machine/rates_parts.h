@@ -109,8 +109,15 @@ struct aq_rates_attention;
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
                             size_t kv_bytes, struct aq_err *reterr);
 void aq_rates_attention_close(struct aq_rates_attention *a);
-void aq_rates_attention_use(struct aq_rates_attention *a, enum aq_dtype format, uint32_t head_dim,
-                            uint32_t group);
+/* What it is measured with: formats with a head of keys each, and groups over f16; and what keys of
+ * profiles have in their names.  The last one stays in use when links are measured beside it. */
+enum { AQ_RATES_USES = 8 };
+extern const struct aq_rates_use {
+    enum aq_dtype format;
+    uint32_t head_dim, group;
+    const char *name;
+} aq_rates_uses[AQ_RATES_USES];
+void aq_rates_attention_use(struct aq_rates_attention *a, const struct aq_rates_use *use);
 /* Heads of keys and values of a row. */
 uint32_t aq_rates_attention_heads(uint32_t head_dim, uint32_t group);
 enum { AQ_RATES_CONTEXT = 512 };

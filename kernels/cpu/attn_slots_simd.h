@@ -255,13 +255,9 @@ static void slots_pass(struct slot_pass x)
 static void victim_tile(void *arg, uint32_t tile, uint32_t worker)
 {
     const struct aq_attn *a = arg;
-    const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
+    const struct aq_attn_seq *seq = aq_slots_victim_alone(a, tile);
     uint32_t head = tile % a->kv_heads;
-    if (!seq->slots.victim || (a->rule.together && head))
-        return;
-    if (a->rule.together)
-        aq_slots_victim_together(a, seq);
-    else
+    if (seq)
         slots_victim(a, seq, head);
 }
 

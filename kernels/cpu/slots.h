@@ -74,4 +74,19 @@ static inline void aq_slots_victim_together(const struct aq_attn *a, const struc
         s->slots.victim[h] = victim;
 }
 
+/* Of a tile of a call for victims, a sequence and KV head: the sequence, where the head's victim is
+ * its own.  NULL: there is none to find, or the one of all heads, which is found here. */
+static inline const struct aq_attn_seq *aq_slots_victim_alone(const struct aq_attn *a,
+                                                              uint32_t tile)
+{
+    const struct aq_attn_seq *seq = &a->seqs[tile / a->kv_heads];
+    if (!seq->slots.victim)
+        return NULL;
+    if (!a->rule.together)
+        return seq;
+    if (tile % a->kv_heads == 0)
+        aq_slots_victim_together(a, seq);
+    return NULL;
+}
+
 #endif
