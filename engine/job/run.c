@@ -536,6 +536,25 @@ static int run_open(struct aq_run **ret, struct aq_job *j, struct aq_err *reterr
     return rc;
 }
 
+/* Until what is computed is written: a reader may take its time, but whoever interrupts does not
+ * wait for it.  Returns whether somebody has interrupted. */
+static bool write_out(struct aq_run *run, struct aq_run_view *view, bool interrupted)
+{
+    struct aq_writer *w = run->job->writer;
+    while (w && !run->job->abandoned && !aq_writer_idle(w, WATCH_NS)) {
+        hand_on(run, view, NULL);
+        tick(run, view);
+        if (!interrupted && aq_job_interrupted(run->job)) {
+            interrupted = true;
+            aq_writer_hurry(w);
+            aq_job_note(run->job, AQUIFER_WARNING,
+                        "interrupted: stopping with what is written within %d s",
+                        AQ_WRITER_HURRY_S);
+        }
+    }
+    return interrupted;
+}
+
 /* The end of the run as it will be told: how it went, and that lines are where they belong. */
 static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool interrupted,
                   struct aq_err *reterr)
@@ -547,6 +566,7 @@ static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool int
         if (reterr)
             *reterr = run->err;
     }
+    interrupted = write_out(run, view, interrupted);
     int rc2 = aq_writer_close(j->writer, j->writer ? &view->done : NULL, &err);
     j->writer = NULL;
     if (rc2 < 0 && rc == 0) {

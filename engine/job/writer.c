@@ -379,6 +379,20 @@ int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *
     return rc;
 }
 
+bool aq_writer_idle(struct aq_writer *w, uint64_t ns)
+{
+    uint64_t due_ns = aq_clock_ns() + ns;
+    struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
+                           .tv_nsec = (long)(due_ns % 1000000000)};
+    int late = 0;
+    pthread_mutex_lock(&w->mutex);
+    while (w->queued_bytes && !w->err.code && !late)
+        late = pthread_cond_timedwait(&w->changed, &w->mutex, &due);
+    bool idle = !w->queued_bytes || w->err.code;
+    pthread_mutex_unlock(&w->mutex);
+    return idle;
+}
+
 uint64_t aq_writer_lines(struct aq_writer *w)
 {
     pthread_mutex_lock(&w->mutex);

@@ -36,6 +36,8 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts,
 /* Takes a malloc'd line without its newline, also on failure; waits while the queue is full.  The
  * error is the one that ended the writer: nothing more will be written. */
 int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *reterr);
+/* Waits for so long at most; true: all lines are in the file, or the writer has ended. */
+bool aq_writer_idle(struct aq_writer *w, uint64_t ns);
 /* Lines that are completely in the file. */
 uint64_t aq_writer_lines(struct aq_writer *w);
 /* While the disk is full: gives up at once instead of waiting on.  While a pipe is: after

@@ -121,9 +121,9 @@ class Pipes(Faults):
         os.mkfifo(name)
         return name
 
-    def blocked_on_a_pipe(self):
+    def blocked_on_a_pipe(self, records=None):
         """The program, waiting for a reader of its output who does not read."""
-        self.write(self.many(400))
+        self.write(records or self.many(400))
         name = self.pipe()
         reader = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
         self.addCleanup(os.close, reader)
@@ -147,6 +147,18 @@ class Pipes(Faults):
 
     def test_a_pipe_nobody_reads_is_left(self):
         self.assert_leaves(self.blocked_on_a_pipe())
+
+    def test_a_signal_is_heard_while_what_is_done_waits_for_its_reader(self):
+        child = self.blocked_on_a_pipe(self.short(60))
+        used = [0, 1]
+        while used[0] != used[1]:  # until nothing is computed any more
+            time.sleep(0.5)
+            with open(f"/proc/{child.pid}/stat", encoding="ascii") as f:
+                used = [used[1], f.read().rsplit(")", 1)[1].split()[11]]
+        child.send_signal(signal.SIGTERM)
+        self.wait_for(lambda: b"interrupted: stopping" in self.said())
+        self.assertEqual(child.wait(15), 130)
+        self.assertRegex(self.said(), rb"interrupted: \d+ of 60 records are done")
 
     def test_a_second_signal_ends_it_at_once(self):
         child = self.blocked_on_a_pipe()
