@@ -32,9 +32,8 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
     if (aq_kv_policy_drops(&p->choices.kv) || p->choices.kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
-    if (aq_kv_policy_drops(&p->choices.kv)) {
+    if (aq_kv_policy_drops(&p->choices.kv))
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
-    }
     if (aq_kv_windows_text(windows, sizeof(windows), p->in.steps))
         aq_json_put(&o, "kv_windows", json_string(windows));
     if (aq_kv_layers_differ_text(layers, sizeof(layers), &plan->kinds, s->run_bytes))

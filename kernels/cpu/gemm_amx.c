@@ -74,9 +74,16 @@ static struct ahead ahead_of(const struct aq_gemm_step *s, uint32_t steps)
         .near = s->near};
 }
 
-/* ---- up to 16 rows by 64 columns ---- */
+/* ---- sums ---- */
 
-INLINE void open_row(const float *sums, bool first)
+/* Where the sums of tiles 1, 2 and 3 lie behind those of tile 0. */
+struct spots {
+    size_t one, two, three;
+};
+static const struct spots in_a_row = {16, 32, 48}, in_two_rows = {16, AQ_TILE_ROWS *AQ_PANEL_ROWS,
+                                                                  AQ_TILE_ROWS *AQ_PANEL_ROWS + 16};
+
+INLINE void open_sums(const float *sums, struct spots at, bool first)
 {
     if (first) {
         AQ_TILE_ZERO(0);
@@ -85,19 +92,21 @@ INLINE void open_row(const float *sums, bool first)
         AQ_TILE_ZERO(3);
     } else {
         AQ_TILE_LOAD(0, sums, SUM_BYTES);
-        AQ_TILE_LOAD(1, sums + 16, SUM_BYTES);
-        AQ_TILE_LOAD(2, sums + 32, SUM_BYTES);
-        AQ_TILE_LOAD(3, sums + 48, SUM_BYTES);
+        AQ_TILE_LOAD(1, sums + at.one, SUM_BYTES);
+        AQ_TILE_LOAD(2, sums + at.two, SUM_BYTES);
+        AQ_TILE_LOAD(3, sums + at.three, SUM_BYTES);
     }
 }
 
-INLINE void close_row(float *sums)
+INLINE void close_sums(float *sums, struct spots at)
 {
     AQ_TILE_STORE(0, sums, SUM_BYTES);
-    AQ_TILE_STORE(1, sums + 16, SUM_BYTES);
-    AQ_TILE_STORE(2, sums + 32, SUM_BYTES);
-    AQ_TILE_STORE(3, sums + 48, SUM_BYTES);
+    AQ_TILE_STORE(1, sums + at.one, SUM_BYTES);
+    AQ_TILE_STORE(2, sums + at.two, SUM_BYTES);
+    AQ_TILE_STORE(3, sums + at.three, SUM_BYTES);
 }
+
+/* ---- up to 16 rows by 64 columns ---- */
 
 /* 32 of k. */
 INLINE void add_row(const char *x, size_t x_bytes, const char *w, struct ahead *ahead)
@@ -118,31 +127,6 @@ INLINE void add_row(const char *x, size_t x_bytes, const char *w, struct ahead *
 }
 
 /* ---- up to 32 rows by the 32 columns of half a panel ---- */
-
-INLINE void open_half(const float *sums, bool first)
-{
-    const float *lower = sums + AQ_TILE_ROWS * AQ_PANEL_ROWS;
-    if (first) {
-        AQ_TILE_ZERO(0);
-        AQ_TILE_ZERO(1);
-        AQ_TILE_ZERO(2);
-        AQ_TILE_ZERO(3);
-    } else {
-        AQ_TILE_LOAD(0, sums, SUM_BYTES);
-        AQ_TILE_LOAD(1, sums + 16, SUM_BYTES);
-        AQ_TILE_LOAD(2, lower, SUM_BYTES);
-        AQ_TILE_LOAD(3, lower + 16, SUM_BYTES);
-    }
-}
-
-INLINE void close_half(float *sums)
-{
-    float *lower = sums + AQ_TILE_ROWS * AQ_PANEL_ROWS;
-    AQ_TILE_STORE(0, sums, SUM_BYTES);
-    AQ_TILE_STORE(1, sums + 16, SUM_BYTES);
-    AQ_TILE_STORE(2, lower, SUM_BYTES);
-    AQ_TILE_STORE(3, lower + 16, SUM_BYTES);
-}
 
 INLINE void add_half(const char *x, size_t x_bytes, const char *w, struct ahead *ahead)
 {
@@ -263,23 +247,23 @@ static void run(const struct aq_gemm_step *s, const char *x, size_t x_bytes, con
     }
 #endif
     if (s->rows <= AQ_TILE_ROWS) {
-        open_row(s->sums, first);
+        open_sums(s->sums, in_a_row, first);
         for (uint32_t i = 0; i < steps; i++) {
             add_row(x + (size_t)i * AQ_TILE_BYTES, x_bytes, w + (size_t)i * AQ_TILE_K * K_BYTES,
                     ahead);
         }
-        close_row(s->sums);
+        close_sums(s->sums, in_a_row);
         return;
     }
     for (uint32_t half = 0; half < 2; half++) {
         float *sums = s->sums + half * AQ_PANEL_ROWS / 2;
         const char *columns = w + half * 2 * AQ_TILE_BYTES;
-        open_half(sums, first);
+        open_sums(sums, in_two_rows, first);
         for (uint32_t i = 0; i < steps; i++) {
             add_half(x + (size_t)i * AQ_TILE_BYTES, x_bytes,
                      columns + (size_t)i * AQ_TILE_K * K_BYTES, ahead);
         }
-        close_half(sums);
+        close_sums(sums, in_two_rows);
     }
 }
 

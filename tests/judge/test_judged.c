@@ -11,25 +11,24 @@
 #include "engine/options/kv.h"
 #include "tests/choices.h"
 #include "tests/judge/judge_model.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <string.h>
 
 enum { PROMPT_MAX = 512, HEADS_MAX = 16, LAYERS_MAX = 16, NEW_TOKENS = 2 };
 
-static char scratch[64];
+static char scratch[TEMP_PATH_MAX];
 
 static int make_scratch(void **state)
 {
-    strcpy(scratch, "/tmp/aq-judged-XXXXXX");
-    return mkdtemp(scratch) ? 0 : -1;
+    temp_dir(scratch, "judged");
+    return 0;
 }
 
 static int remove_scratch(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
-    return system(command);
+    return temp_remove(scratch);
 }
 
 /* ---- what the engine keeps ---- */
@@ -177,7 +176,7 @@ static void every_policy_keeps_of_prompts_what_its_judge_keeps(void **state)
     struct aq_err err;
     must_parse(aq_json_read_file(&file, path ? path : test_data_path("judged.json"), 1 << 22, &err),
                &err);
-    char model[80];
+    char model[TEMP_INSIDE_MAX];
     snprintf(model, sizeof(model), "%s/model", scratch);
     judge_model_write(model, json_object_get(file, "model"));
     const json_t *prompts = json_object_get(file, "prompts");
