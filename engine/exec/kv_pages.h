@@ -12,8 +12,8 @@
  * lie in a ring of f16 runs, the residual.
  *
  * A policy's scores, positions and victims, and the residual lie in the memory of the side that
- * attends.  Owns pools, tails and tables from open to close and allocates nothing in between; admission (policy/admit.h)
- * guarantees that there is a page whenever one is taken. */
+ * attends.  Owns pools, tails and tables from open to close and allocates nothing in between;
+ * admission (policy/admit.h) guarantees that there is a page whenever one is taken. */
 #ifndef AQ_ENGINE_EXEC_KV_PAGES_H
 #define AQ_ENGINE_EXEC_KV_PAGES_H
 
