@@ -81,7 +81,7 @@ class Pipes(Faults):
         self.assert_leaves(child)
 
     def test_a_signal_is_heard_while_standard_error_is_blocked(self):
-        self.write(self.many(50))
+        self.write(self.many(20000))  # more than can be done before the signal comes
         child = self.start(stderr=self.full_pipe())
         self.wait_for(lambda: os.path.exists(self.output + ".lock"))
         self.assert_leaves(child)
