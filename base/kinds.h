@@ -18,7 +18,7 @@ enum aq_attn_stat {
     AQ_ATTN_NONE,         /* not at all: no scores are kept */
     AQ_ATTN_PROB,         /* f(p) = p */
     AQ_ATTN_PROB_SQUARED, /* p * p */
-    AQ_ATTN_BELOW,        /* 1 where p < threshold / keys that the query sees, else 0 */
+    AQ_ATTN_LOW,          /* -1 where p < threshold / keys that the query sees, else 0 */
 };
 
 /* How the query heads of a KV head are taken together. */

@@ -98,10 +98,14 @@ def ceilings(lines, hw):
                       ("disk.read_gb_s", "GB/s"), ("device.start_us", "us"), ("device.launch_us", "us")):
         lines.add("ceiling: " + key, None, rate(hw, key), unit)
     lines.add("prefill attention at s = 2048 / product ceiling", 0.30, ratio(rate(hw, "device.attention_tflop_s"), product), "x")
-    decode = rate(hw, "device.attention_memory_gb_s")
-    lines.add("decode attention / device memory", 0.85, ratio(decode, memory), "x")
-    lines.add("keeping scores: time / without", 1.05, ratio(decode, rate(hw, "device.attention_scored_gb_s")), "x",
-              at_most=True)
+    lines.add("decode attention / device memory", 0.85, ratio(rate(hw, "device.attention_d128_memory_gb_s"), memory), "x",
+              "heads of 128, as below")
+    for group in 4, 8:
+        lines.add(f"decode attention, {group} query heads for each of keys / device memory", 0.75,
+                  ratio(rate(hw, f"device.attention_d128_g{group}_memory_gb_s"), memory), "x")
+    lines.add("keeping scores: time / without", 1.05,
+              ratio(rate(hw, "device.attention_memory_gb_s"), rate(hw, "device.attention_scored_gb_s")), "x",
+              "heads of 64", at_most=True)
     lines.add("host decode attention / DRAM, alone", 0.80, ratio(rate(hw, "host.attention_memory_gb_s"), dram), "x")
     lines.add("host decode attention / DRAM, while the link runs", 0.70,
               ratio(rate(hw, "links.attention_in_h2d_gb_s"), dram), "x")

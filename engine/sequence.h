@@ -43,7 +43,9 @@ struct aq_sequence {
     /* ---- set by the caller ---- */
     const uint32_t *prompt; /* prompt_count >= 1 ids below the vocabulary size */
     uint32_t prompt_count;
-    uint32_t max_tokens; /* tokens to generate at most; 0 only scores the prompt */
+    /* Tokens to generate at most; 0 only scores the prompt.  The last one is never computed with,
+     * so prompt and new tokens may be one more than the context. */
+    uint32_t max_tokens;
     uint32_t min_tokens; /* stop_ids are not allowed before this many */
     /* Lengths that the KV policy's limits follow from, if not the sequence's own: a benchmark fills
      * the cache by a longer prompt.  kv_prompt 0: its own. */
@@ -58,6 +60,7 @@ struct aq_sequence {
     const uint32_t *forced; /* NULL, or [max_tokens]: taken instead of sampled ones */
     int top_count;          /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
     bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
+    uint32_t prompt_from;   /* then: from this prompt token on, which their arrays begin with */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
     /* Gets the raw logits [vocab] of token `step` (counted from 0) before the token is chosen.
@@ -67,11 +70,12 @@ struct aq_sequence {
     void *user;
 
     /* ---- written by the engine, arrays provided by the caller ---- */
-    uint32_t *tokens;      /* [max_tokens] */
-    float *logprobs;       /* [max_tokens], NULL when top_count < 0: ln softmax of the raw logits */
-    struct aq_top *tops;   /* [max_tokens][top_count], best first; NULL when top_count <= 0 */
-    float *prompt_logprob; /* [prompt_count], entry 0 unused; NULL without prompt_logprobs */
-    struct aq_top *prompt_tops; /* [prompt_count][top_count], row 0 unused */
+    uint32_t *tokens;    /* [max_tokens] */
+    float *logprobs;     /* [max_tokens], NULL when top_count < 0: ln softmax of the raw logits */
+    struct aq_top *tops; /* [max_tokens][top_count], best first; NULL when top_count <= 0 */
+    /* [prompt_count - prompt_from], that of token 0 unused; NULL without prompt_logprobs */
+    float *prompt_logprob;
+    struct aq_top *prompt_tops; /* [prompt_count - prompt_from][top_count], likewise */
     uint32_t token_count;
     enum aq_finish finish;
     uint32_t finish_id;

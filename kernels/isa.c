@@ -132,6 +132,9 @@ unsigned aq_isa_auto(unsigned have, const char **ret_why)
 {
     if (aq_isa_offered() & ~have & AQ_ISA_AMX)
         *ret_why = "the CPU's AMX is left out: its tiles do not compute as their manual says";
+    else if (have & AQ_ISA_AMX)
+        *ret_why = "the highest of this CPU and build: products and prompts' attention in bf16 go "
+                   "by AMX tiles";
     else
         *ret_why = "the highest of this CPU and build";
 #if AQ_HAVE_AVX512BF16

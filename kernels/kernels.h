@@ -246,7 +246,7 @@ struct aq_attn_rule {
     enum aq_attn_victim victim;
     enum aq_attn_stat stat;
     enum aq_attn_group group;
-    float threshold; /* of BELOW */
+    float threshold; /* of LOW */
     float decay;     /* what a score is multiplied by per query; 1 keeps all of it */
     uint32_t sinks;  /* the first positions, which are never given up */
     /* Of aq_kv_victim_fn: 1 where all heads give up the same slot, in which they hold the same
@@ -272,12 +272,15 @@ struct aq_attn_reach {
  *   q    f32 [total rows][kv_heads * q_per_kv * head_dim], row stride q_stride
  *   out  f32, f16 or bf16, the same shape, row stride out_stride
  * q is multiplied by scale once, in f32; products, exp and sums are f32 over kv_dtype (f32, f16,
- * bf16) widened exactly, or over code * scale + minimum (codes; KIVI's in decode only).  Blocks and
- * slots ascend and slots that a row does not see take no part, so a row's result depends on nothing
- * but its own keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp
- * of -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once
- * (per 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's
- * where there is one. */
+ * bf16) widened exactly, or over code * scale + minimum (codes; KIVI's in decode only).  out in
+ * bf16 means compute type bf16: versions of aq_attn_prefill_fn may then round what they multiply to
+ * bf16, once, to nearest even (q times scale, K, V, and exp(score - a maximum), but not in sums of
+ * it), and those of aq_attn_stats_fn in the same table round q times scale and K.  Blocks and slots
+ * ascend and slots that a row does not see take no part, so a row's result depends on nothing but
+ * its own keys, whatever lies past them.  A row that sees no key gives zeros and a log_sum_exp of
+ * -inf.  Parallel over (sequence, KV head[, query tile]).  Decode reads each K and V row once (per
+ * 32 query rows of a KV head): 2 * len * head_dim * kv_heads elements, len being the window's where
+ * there is one. */
 struct aq_attn {
     const struct aq_attn_seq *seqs;
     const float *q;

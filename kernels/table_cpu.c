@@ -62,7 +62,10 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
     }
 #endif
 #if AQ_HAVE_AMX
-    if (isa & AQ_ISA_AMX)
+    if (isa & AQ_ISA_AMX) {
+        k->attn_prefill = aq_attn_prefill_amx;
+        k->attn_stats = aq_attn_stats_rounded_avx512;
         k->product_bf16 = aq_product_bf16_amx;
+    }
 #endif
 }

@@ -54,7 +54,8 @@ static int gpu_take(struct aq_device *d, void **ret, const char *purpose, size_t
     ops->memory(d->opts.gpu, &free_bytes, &total);
     return aq_error(reterr, -ENOMEM,
                     "device memory: %zu bytes for %s are within the budget, but the GPU says '%s': "
-                    "%llu of its %llu bytes are free; another process may have taken them",
+                    "%llu of its %llu bytes are free; another process may have taken them: end it, "
+                    "or give a smaller --device-memory",
                     bytes, purpose, why, (unsigned long long)free_bytes, (unsigned long long)total);
 }
 

@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/admit.h"
 
+#include "policy/kv_cross.h"
+
 /* Pages of a sequence in all layers, after `passes` more passes. */
 static uint64_t pages_at(const struct aq_admit_limits *l, const struct aq_admit_length *of,
                          uint32_t passes)
 {
-    uint64_t pages = 0;
-    for (uint32_t k = 0; k < l->kinds->count; k++)
-        pages += l->kinds->kind[k].layers *
-                 aq_div_up(aq_kv_kinds_paged(l->kinds,
-                                             aq_min_u64((uint64_t)of[k].now + passes, of[k].slots)),
-                           l->page_slots);
-    return pages;
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < l->kinds->count; k++) {
+        uint64_t slots = aq_min_u64((uint64_t)of[k].now + passes, of[k].slots);
+        uint64_t layers = l->kinds->kind[k].layers;
+        uint64_t pages =
+            of[k].packed + layers * aq_div_up(aq_kv_kinds_paged(l->kinds, slots), l->page_slots);
+        if (passes == 0)
+            pages = aq_max_u64(pages, layers * of[k].whole);
+        sum += pages;
+    }
+    return sum;
 }
 
 static uint32_t passes_left(const struct aq_admit_length *of)
@@ -22,12 +28,13 @@ static uint32_t passes_left(const struct aq_admit_length *of)
 uint64_t aq_admit_peak_pages(const struct aq_admit_limits *limits,
                              const struct aq_admit_length *seated, uint32_t count)
 {
-    /* The number of pages in use falls only when a sequence ends, so the peak is in the last pass
-     * of some sequence: after last - now more passes. */
+    /* The number of pages in use falls only when a sequence ends, or after the coming pass, when
+     * prompts are cut: the peak is in that pass, or in the last one of some sequence, after last -
+     * now more passes. */
     uint32_t kinds = limits->kinds->count;
     uint64_t peak = 0;
-    for (uint32_t e = 0; e < count; e++) {
-        uint32_t passes = passes_left(seated + (size_t)e * kinds);
+    for (uint32_t e = 0; e <= count; e++) {
+        uint32_t passes = e < count ? passes_left(seated + (size_t)e * kinds) : 0;
         uint64_t pages = 0;
         for (uint32_t i = 0; i < count; i++) {
             const struct aq_admit_length *of = seated + (size_t)i * kinds;
@@ -50,7 +57,7 @@ bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_le
     uint64_t most = 0;
     for (uint32_t i = 0; i <= count; i++) {
         const struct aq_admit_length *of = seated + (size_t)i * limits->kinds->count;
-        most += pages_at(limits, of, passes_left(of));
+        most += aq_max_u64(pages_at(limits, of, 0), pages_at(limits, of, passes_left(of)));
     }
     return most <= limits->pages || aq_admit_peak_pages(limits, seated, count + 1) <= limits->pages;
 }
@@ -70,6 +77,20 @@ struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits,
                                               uint32_t prompt_tokens, uint32_t held, uint32_t left)
 {
     return length_of(limits, kv_heads, prompt_tokens, held + 1, left);
+}
+
+struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                             uint32_t layers, uint32_t prompt_tokens, uint32_t rows,
+                                             uint32_t left, bool whole)
+{
+    uint32_t now = aq_kv_cross_tail(prompt_tokens) + rows;
+    return (struct aq_admit_length){
+        .now = now,
+        .last = now + left,
+        .slots = UINT32_MAX,
+        .whole = whole ? aq_kv_cross_whole(limits, kv_heads, prompt_tokens) : 0,
+        .packed = aq_kv_cross_packed(limits, kv_heads, layers, prompt_tokens),
+    };
 }
 
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,

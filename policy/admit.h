@@ -14,6 +14,11 @@
 struct aq_admit_length {
     uint32_t now, last;
     uint32_t slots; /* fewer than `last` where keys are dropped; UINT32_MAX: no limit */
+    /* Where heads of all layers share (policy/kv_cross.h): `whole` pages of a layer in the coming
+     * pass, in which the prompt is not cut yet (0: it is); beside the slots above, which are of
+     * growth, `packed` pages in all layers of the kind together. */
+    uint32_t whole;
+    uint64_t packed;
 };
 
 struct aq_admit_limits {
@@ -38,10 +43,18 @@ bool aq_admit_one(const struct aq_admit_limits *limits, const struct aq_admit_le
  * kv_heads heads. */
 struct aq_admit_length aq_admit_length_of(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                           uint32_t prompt_tokens, uint32_t max_new);
-/* The same of a seated sequence that holds `held` slots and generates `left` tokens more.  The one
- * rule is an upper bound for two kinds of seats: a seat whose micro-batch has begun the coming pass
- * already holds one slot fewer than the result says; a seat that turns after the newcomer's frees
- * its pages one turn after the newcomer's pass has begun, so one pass later than its own count. */
+/* The same of one whose prompt is cut over all layers, of which the kind has so many: `rows` new
+ * rows after the coming pass, `left` in later ones; whole: until then the prompt is held whole.
+ * Its seat turns before it takes another row, so no other seat's count goes beyond the coming pass
+ * while the prompt is whole. */
+struct aq_admit_length aq_admit_length_cross(const struct aq_kv_limits *limits, uint32_t kv_heads,
+                                             uint32_t layers, uint32_t prompt_tokens, uint32_t rows,
+                                             uint32_t left, bool whole);
+/* The same of a seated sequence that has pages for `held` slots and generates `left` tokens more.
+ * The one rule is an upper bound for two kinds of seats: a seat whose micro-batch has begun the
+ * coming pass already holds one slot fewer than the result says; a seat that turns after the
+ * newcomer's frees its pages one turn after the newcomer's pass has begun, so one pass later than
+ * its own count. */
 struct aq_admit_length aq_admit_length_seated(const struct aq_kv_limits *limits, uint32_t kv_heads,
                                               uint32_t prompt_tokens, uint32_t held, uint32_t left);
 

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "policy/gpu_sizes.h"
 #include "policy/host_product.h"
+#include "policy/kv_cross.h"
 #include "policy/kv_layout.h"
 #include "policy/move_sizes.h"
 #include "policy/registers.h"
@@ -52,7 +53,8 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
 {
     const struct aq_model_steps *m = in->steps;
     uint64_t run = aq_kv_block_bytes(in->kv_format, m->head_dim) * m->kv_heads;
-    uint32_t runs = 1, least = kinds->slots;
+    /* Where heads of all layers share, pages are given back run by run. */
+    uint32_t runs = 1, least = aq_kv_policy_cross(&in->kv) ? 0 : kinds->slots;
     for (uint32_t i = 0; i < kinds->count; i++)
         least = kinds->kind[i].slots < least ? kinds->kind[i].slots : least;
     while (run * runs < PAGE_BYTES_MIN && 10ull * AQ_HEAD_BLOCK_SLOTS * (runs + 1) <= least)
@@ -81,6 +83,69 @@ static uint64_t mean_slots(const struct aq_block_inputs *in, const struct aq_kv_
     return aq_min_u64(total, l.slots);
 }
 
+/* Most pages of a sequence of these lengths whose heads of all layers share, once its prompt is
+ * cut. */
+static uint64_t cross_pages(const struct aq_block_inputs *in, const struct aq_kv_kinds *kinds,
+                            uint32_t kind, uint64_t prompt, uint64_t max_new)
+{
+    struct aq_kv_limits l;
+    const struct aq_kv_kind *k = &kinds->kind[kind];
+    aq_kv_kind_limits(&l, kinds, kind, &in->kv, (uint32_t)prompt, (uint32_t)max_new);
+    uint64_t growth = aq_div_up(AQ_HEAD_BLOCK_SLOTS - 1 + max_new, AQ_HEAD_BLOCK_SLOTS);
+    return aq_kv_cross_packed(&l, in->steps->kv_heads, k->layers, (uint32_t)prompt) +
+           k->layers * growth;
+}
+
+/* What prompts of so many tokens, as many as a micro-batch takes in a pass, and one at least, take
+ * beyond `held` pages each until they are cut, or as shorter ones do. */
+static uint64_t pages_before(const struct aq_block_shape *s, const struct aq_block_inputs *in,
+                             const struct aq_kv_kinds *kinds, uint32_t kind, uint64_t prompt,
+                             uint64_t held)
+{
+    struct aq_kv_limits l;
+    uint32_t n = (uint32_t)prompt;
+    aq_kv_kind_limits(&l, kinds, kind, &in->kv, n, 1);
+    if (!aq_kv_cross_cuts(&l, n))
+        return 0;
+    uint64_t runs = aq_kv_cross_whole(&l, in->steps->kv_heads, n);
+    runs = aq_min_u64(runs + (aq_kv_cross_tail(n) == 0), aq_div_up(n, AQ_HEAD_BLOCK_SLOTS));
+    uint64_t pages = runs * kinds->kind[kind].layers;
+    return aq_max_u64(1, s->prompt_tokens / prompt) * (pages > held ? pages - held : 0);
+}
+
+/* Pages of a pool where heads of all layers share.  Beside what seats hold of prompts that are cut
+ * there is room for those of a pass that are not.  Admission lets no more in. */
+static uint64_t cross_pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
+                                 const struct aq_kv_kinds *kinds, uint64_t seats)
+{
+    bool known = in->total_sum && in->prompt_sum && in->sequences;
+    uint64_t longest = 0, typical = 0, whole = 0, before = 0, usually = 0;
+    for (uint32_t i = 0; i < kinds->count; i++) {
+        const struct aq_kv_kind *k = &kinds->kind[i];
+        uint64_t held = (uint64_t)k->layers * k->runs, mean = held, most = 0, more = 0;
+        whole += held;
+        if (!k->own) {
+            uint64_t most_new = in->new_max ? in->new_max : in->total_max;
+            held = aq_min_u64(held, cross_pages(in, kinds, i, in->prompt_max, most_new));
+            mean = held;
+            most = more = pages_before(s, in, kinds, i, in->prompt_max, held);
+        }
+        if (!k->own && known) {
+            uint64_t prompt = aq_div_up(in->prompt_sum, in->sequences);
+            uint64_t left = (in->total_sum - in->prompt_sum) / in->sequences;
+            mean = aq_min_u64(held, cross_pages(in, kinds, i, prompt, left));
+            more = aq_max_u64(more, pages_before(s, in, kinds, i, prompt, mean));
+        }
+        longest += held;
+        typical += mean;
+        before += most;
+        usually += more;
+    }
+    uint64_t all = aq_min_u64(seats * whole, seats * longest + before);
+    uint64_t usual = seats * typical * 5 / 4 + longest + usually;
+    return known ? aq_min_u64(all, usual) : all;
+}
+
 /* Pages of a tier's pool: for every seat at its longest, or, if the average length is known and
  * shorter, a quarter more than the average plus one longest sequence; admission stays within. */
 static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block_inputs *in,
@@ -88,6 +153,8 @@ static uint64_t pool_pages(const struct aq_block_shape *s, const struct aq_block
 {
     bool known = in->total_sum && in->sequences && seats;
     uint64_t longest = 0, typical = 0;
+    if (aq_kv_policy_cross(&in->kv))
+        return cross_pool_pages(s, in, kinds, seats);
     for (uint32_t i = 0; i < kinds->count; i++) {
         const struct aq_kv_kind *k = &kinds->kind[i];
         uint64_t mean = known ? aq_kv_kinds_paged(kinds, mean_slots(in, kinds, i)) : 0;
@@ -139,7 +206,7 @@ uint64_t aq_block_rows_bytes(const struct aq_plan *p)
     uint64_t seats = (uint64_t)s->micro_batch * s->micro_batches;
     uint64_t kinds = (seats + 1) * (p->kinds.count - 1ull) *
                      (sizeof(struct aq_seat_kv) + sizeof(struct aq_admit_length));
-    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 672 + kinds +
+    return s->micro_batches * (s->rows_max * 20ull + 1024) + seats * 720 + kinds +
            s->head_tile_rows * 16ull + s->rows_max + 1024;
 }
 
@@ -176,12 +243,17 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_kv_beside beside = aq_kv_beside_of(&b->plan, in->steps->kv_heads);
+    struct aq_kv_drop_layout drop;
     uint64_t bytes[AQ_TIER_COUNT] = {0};
+    bool side[2] = {false}; /* a workspace each */
+    aq_kv_layout_drop(&drop, &b->plan, in->steps->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++) {
         const struct aq_part *p = &b->plan.part[i];
         bool device = in->separate && p->side == AQ_ATTEND_DEVICE;
         bytes[device ? AQ_DEVICE : AQ_HOST] +=
-            (uint64_t)p->count * b->plan.shape.micro_batches * beside.slots_bytes;
+            (uint64_t)p->count * b->plan.shape.micro_batches * beside.slots_bytes +
+            (p->count && !side[p->side] ? drop.bytes : 0);
+        side[p->side] |= p->count > 0;
     }
     add(&b->ledger, AQ_DEVICE, aq_kv_layout_purpose(&b->plan), bytes[AQ_DEVICE]);
     add(&b->ledger, AQ_HOST, aq_kv_layout_purpose(&b->plan), bytes[AQ_HOST]);
@@ -300,11 +372,10 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     add(l, device, "rotary table", aq_rotary_bytes(m, &b->plan));
     add(l, AQ_HOST, "sampler", (uint64_t)in->threads * m->vocab * 12);
     add(l, AQ_HOST, "scratch", (uint64_t)in->threads * in->scratch_bytes_per_thread);
-    bool on_host = aq_program_host_products(&b->program);
-    if (on_host || (b->plan.part_count && in->separate && in->attention != AQ_ATTEND_DEVICE))
+    if (aq_program_host_computes(&b->program))
         add(l, AQ_HOST, "scratch (host lane)",
             (uint64_t)in->threads * in->scratch_bytes_per_thread);
-    if (on_host) {
+    if (aq_program_host_products(&b->program)) {
         add(l, AQ_HOST, "tiles (host)", s->tile_rows * (uint64_t)m->hidden * compute);
         add(l, AQ_HOST, "vectors (host)", aq_ledger_line(l, device, "vectors"));
     }
@@ -321,6 +392,9 @@ static void fill_ledger(struct aq_block *b, const struct aq_block_inputs *in)
     if (in->scratch_sums)
         add(l, AQ_HOST, "scratch sums",
             (aq_ledger_line(l, AQ_DISK, "kv") / run + s->micro_batches) * sizeof(uint64_t));
+    if (in->context_bytes) /* of a GPU that is open; pinned is at most what is listed so far */
+        add(l, AQ_DEVICE, "gpu driver",
+            aq_gpu_driver_bytes(aq_ledger_total(l, AQ_HOST), in->context_bytes));
     aq_ledger_add(l, AQ_HOST, "queued records", in->queue_bytes);
     aq_ledger_add(l, AQ_HOST, "process", in->process_bytes);
 }
@@ -391,7 +465,8 @@ static uint64_t ring_bytes(const struct aq_block_inputs *in, const struct aq_pla
     const double *percent = placement->weights.percent;
     bool layer = aq_step_is_layer(d);
     double bytes = 0;
-    if (!layer && !(in->separate && d->kind == AQ_STEP_HEAD))
+    bool head = d->kind == AQ_STEP_HEAD && in->separate && placement->head != AQ_DEVICE;
+    if (!layer && !head)
         return 0;
     for (uint32_t i = 0; i < d->matrix_count; i++) {
         double share = layer ? percent[AQ_DISK] / 100 : 1;
@@ -523,6 +598,28 @@ static int build_program(struct aq_block *b, const struct aq_block_inputs *in,
     }
 }
 
+/* Where heads of all layers share, prompts are cut in the pages where they lie, by the lane that
+ * attends: a stage has one layer at a time, and a device the KV that others would have to cut. */
+static int check_cross(const struct aq_block_inputs *in, const struct aq_placement *placement,
+                       struct aq_err *reterr)
+{
+    double disk = placement->kv.percent[AQ_DISK];
+    const char *name = aq_kv_policy_desc(&in->kv)->name;
+    if (!aq_kv_policy_cross(&in->kv) || (!in->separate && disk == 0))
+        return 0;
+    if (in->separate)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-policy %s: prompts are cut over all layers in the memory that "
+                        "products run in, and this device has memory of its own; --device cpu "
+                        "without --emulate-device, or --kv-policy snapkv",
+                        name);
+    return aq_error(reterr, -EINVAL,
+                    "--kv-policy %s: prompts stay whole until all layers are ranked, and are cut "
+                    "in memory; expected no KV on disk, found %g%% (--placement), or --kv-policy "
+                    "pyramidkv",
+                    name, disk);
+}
+
 int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
                   const struct aq_placement *placement, uint32_t seats, struct aq_err *reterr)
 {
@@ -530,6 +627,9 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     struct aq_block_inputs settled_in = settled(given, placement);
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
+    int rc = check_cross(in, placement, reterr);
+    if (rc < 0)
+        return rc;
     b->tight = in->tight;
     p->placement = *placement;
     p->kv = in->kv;
@@ -545,7 +645,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     size_ring(p, in);
     double split = in->split_host > 0 ? in->split_host : AQ_SPLIT_HOST_PERCENT;
     p->split_host = in->attention == AQ_ATTEND_SPLIT ? split : 0;
-    int rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in, &p->kinds), reterr);
+    rc = aq_plan_parts(p, in->attention, part_seats(&p->shape, in, &p->kinds), reterr);
     if (rc < 0)
         return rc;
     uint64_t tier_seats[AQ_TIER_COUNT] = {0};

@@ -219,6 +219,8 @@ static bool may_lie(const struct aq_block_inputs *in, enum least_of what, enum a
 {
     if (tier == AQ_DEVICE)
         return in->separate;
+    if (what == LEAST_KV && tier == AQ_DISK && aq_kv_policy_cross(&in->kv))
+        return false;
     return tier == AQ_HOST || (in->can_stream && what != LEAST_HEAD);
 }
 
@@ -268,8 +270,10 @@ int aq_block_least(struct aq_block *ret, const struct aq_block_inputs *given, st
     enum aq_tier far = in.can_stream ? AQ_DISK : AQ_HOST;
     enum aq_tier at[LEAST_KINDS] = {[LEAST_HEAD] = AQ_HOST,
                                     [LEAST_HIDDEN] = in.separate ? AQ_DEVICE : AQ_HOST,
-                                    [LEAST_KV] = far,
+                                    [LEAST_KV] = AQ_HOST,
                                     [LEAST_WEIGHTS] = far};
+    if (may_lie(&in, LEAST_KV, AQ_DISK))
+        at[LEAST_KV] = AQ_DISK;
     in.tight = true;
     int rc = make_least(ret, &in, at, reterr);
     /* Kinds move one after the other as long as any moves; each move leaves fewer bytes missing. */

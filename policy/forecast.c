@@ -33,7 +33,13 @@ void aq_forecast_held_of(struct aq_forecast_held ret[AQ_KV_KINDS_MAX],
         ret[k].stat_pairs = aq_kv_policy_stat_pairs(&policy, &l, length->prompt);
         ret[k].slots = aq_kv_limits_held(&l, length->prompt, seen);
         ret[k].drops = aq_kv_limits_drop(&l, length->prompt, length->max_new);
-        ret[k].full = ret[k].drops && ret[k].slots == l.slots;
+        ret[k].full = ret[k].drops && ret[k].slots == l.slots && !l.bulk;
+        ret[k].drop_every = ret[k].drop_leaves = 0;
+        if (l.bulk && aq_kv_limits_most(&l, length->prompt, seen) == l.slots) {
+            ret[k].drop_leaves = aq_kv_limits_cut(&l);
+            ret[k].drop_every = l.slots - ret[k].drop_leaves;
+            ret[k].slots = (ret[k].drop_leaves + 1 + l.slots) / 2;
+        }
     }
 }
 
@@ -77,6 +83,19 @@ static void fill_delta(struct aq_kv_work *ret, const struct mean_rows *m)
     ret->store_bytes = n * ((delta + tail) * usual + runs * run) / AQ_HEAD_BLOCK_SLOTS;
 }
 
+/* Runs that close up are read and written; those of a sequence that is attended elsewhere go home
+ * again whole. */
+static void fill_drop(struct aq_kv_work *ret, const struct mean_rows *m)
+{
+    const struct aq_part *p = m->part;
+    uint64_t left = m->held.drop_leaves, every = m->held.drop_every, n = m->seats;
+    ret->decode_slots += n * 2 * left / every;
+    if (p->staged && p->tier == AQ_DISK)
+        ret->write_bytes += n * (left / AQ_HEAD_BLOCK_SLOTS) * m->z.run_stride / every;
+    if (p->staged && m->plan->separate && p->side != AQ_ATTEND_HOST)
+        ret->store_bytes += n * aq_div_up(left + 1, AQ_HEAD_BLOCK_SLOTS) * m->z.run / every;
+}
+
 static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
 {
     const struct aq_part *p = m->part;
@@ -102,6 +121,8 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
         if (full && p->tier == AQ_DISK)
             fill_delta(ret, m);
     }
+    if (m->held.drop_every)
+        fill_drop(ret, m);
 }
 
 void aq_forecast_shape(struct aq_pass_shape *ret, const struct aq_model_steps *steps,

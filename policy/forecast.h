@@ -42,9 +42,12 @@ void aq_forecast_mean(struct aq_forecast_work *w, const struct aq_block_inputs *
 
 /* What a sequence holds in the layers of one kind. */
 struct aq_forecast_held {
-    uint32_t slots;      /* after the pass */
-    bool drops;          /* the sequence will drop keys */
-    bool full;           /* decode: the new key takes the slot of a dropped one */
+    uint32_t slots; /* after the pass */
+    bool drops;     /* the sequence will drop keys */
+    bool full;      /* decode: the new key takes the slot of a dropped one */
+    /* Of keys that are dropped in bulk: once in so many passes so many slots close up (0: never),
+     * and `slots` is the mean between two drops. */
+    uint32_t drop_every, drop_leaves;
     uint64_t stat_pairs; /* aq_kv_policy_stat_pairs of the prompt */
 };
 /* Of a sequence in each kind of layers of a plan, after its first `seen` positions. */

@@ -15,6 +15,11 @@
  * stored, attended, summed, selected from, moved, and its first victim is chosen. */
 enum { CALLS_MAX = 8 };
 
+/* An entry of a page table for each page of pinned memory; drivers that use larger pages take less.
+ * Of the kernels, which cuBLASLt has hundreds of and launches few, a guess by the context, which is
+ * the driver's own code: the engine measures what is taken. */
+enum { PAGE_BYTES = 4096, PAGE_ENTRY_BYTES = 8, CONTEXT_BY_KERNELS = 4 };
+
 /* The rows of a micro-batch that choose tokens fit one desk, unless there are many penalties. */
 _Static_assert(AQ_GPU_ROW_BYTES <= CALLS_MAX * AQ_GPU_SEQ_BYTES, "a row to a seat");
 
@@ -43,6 +48,12 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
         .logits_bytes = aq_align_up(s->head_tile_rows * 4ull * m->vocab, 4096),
         .graphs_bytes = aq_min_u64(lists * GRAPH_BYTES, GRAPHS_BYTES_MAX),
     };
+}
+
+uint64_t aq_gpu_driver_bytes(uint64_t pinned_bytes, uint64_t context_bytes)
+{
+    uint64_t tables = aq_div_up(pinned_bytes, PAGE_BYTES) * PAGE_ENTRY_BYTES;
+    return aq_align_up(tables + context_bytes / CONTEXT_BY_KERNELS, 4096);
 }
 
 uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r)

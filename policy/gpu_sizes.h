@@ -32,5 +32,9 @@ void aq_gpu_sizes_count(struct aq_gpu_sizes *r, const struct aq_model_steps *m,
  * pinned host memory, under "gpu desks". */
 uint64_t aq_gpu_sizes_device(const struct aq_gpu_sizes *r);
 uint64_t aq_gpu_sizes_host(const struct aq_gpu_sizes *r);
+/* Device memory that the driver takes for itself while the engine runs, under "gpu driver": page
+ * tables of pinned memory, of which there is at most so much, and kernels that are loaded when they
+ * are launched first.  context_bytes: what it took at the start. */
+uint64_t aq_gpu_driver_bytes(uint64_t pinned_bytes, uint64_t context_bytes);
 
 #endif

@@ -22,6 +22,10 @@ void aq_kv_layout_slots(struct aq_kv_layout *ret, const struct aq_plan *plan, ui
     ret->score = place(&ret->bytes, aq_kv_policy_scores(&policy) ? row : 0);
     ret->position = place(&ret->bytes, row);
     ret->victim = place(&ret->bytes, row ? 4ull * kv_heads : 0);
+    if (aq_kv_policy_cross(&policy)) {
+        ret->cost = place(&ret->bytes, row / AQ_HEAD_BLOCK_SLOTS);
+        ret->gone = place(&ret->bytes, 4ull * kv_heads);
+    }
     ret->residual = place(&ret->bytes, aq_kv_residual_bytes(&plan->shape, &plan->kv.residual, 1));
 }
 
@@ -55,6 +59,22 @@ void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *pl
         return;
     place(&ret->bytes, plan->shape.run_bytes);
     ret->target = place(&ret->bytes, 4ull * kv_heads * AQ_HEAD_BLOCK_SLOTS);
+}
+
+void aq_kv_layout_drop(struct aq_kv_drop_layout *ret, const struct aq_plan *plan, uint32_t kv_heads)
+{
+    uint64_t row = 0;
+    *ret = (struct aq_kv_drop_layout){0};
+    for (uint32_t i = 0; i < plan->kinds.count && plan->kv.bulk; i++) {
+        struct aq_kv_layout slots;
+        aq_kv_layout_slots(&slots, plan, i, kv_heads);
+        row = aq_max_u64(row, 4ull * kv_heads * slots.stride);
+    }
+    if (!row)
+        return;
+    ret->value = place(&ret->bytes, plan->kv.decode.pool ? row : 0);
+    ret->keep = place(&ret->bytes, row);
+    ret->count = place(&ret->bytes, 4ull * kv_heads);
 }
 
 struct aq_kv_beside aq_kv_beside_of(const struct aq_plan *plan, uint32_t kv_heads)
@@ -117,6 +137,7 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
     ret->value = place(&ret->bytes, by_position ? 0 : 4ull * kv_heads * ret->stride);
     ret->keep = place(&ret->bytes, 4ull * kv_heads * kept);
     ret->count = place(&ret->bytes, 4ull * kv_heads);
+    ret->sort = place(&ret->bytes, aq_kv_policy_cross(kv) ? 8ull * ret->stride : 0);
 }
 
 void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *plan,
@@ -138,6 +159,8 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
                             lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
         ret->now = place(&ret->bytes, lanes * s->micro_batch * kv_heads * sizeof(uint32_t));
         ret->len = place(&ret->bytes, seats * layers * kv_heads * sizeof(uint32_t));
+        if (aq_kv_policy_cross(&plan->kv))
+            ret->packed = place(&ret->bytes, seats * layers * sizeof(uint32_t));
     }
     uint64_t pages = s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST];
     ret->free = place(&ret->bytes, pages * sizeof(uint32_t));

@@ -12,8 +12,11 @@
 struct aq_kv_layout {
     uint32_t stride;   /* slots of a row: most slots of a head, rounded up to 32 */
     uint64_t score;    /* f32 [kv_heads][stride], where the policy has scores */
-    uint64_t position; /* u32 [kv_heads][stride] */
+    uint64_t position; /* u32 [kv_heads][stride]; until a prompt that is cut over all layers is cut
+                          the ranks of its keys */
     uint64_t victim;   /* u32 [kv_heads] */
+    uint64_t cost;     /* u32 [kv_heads][stride / 32], where heads of all layers share, */
+    uint64_t gone;     /* u32 [kv_heads], and head-blocks that went when the layer was cut */
     uint64_t residual; /* the ring of f16 runs (policy/kv_residual.h) */
     uint64_t bytes;
 };
@@ -38,6 +41,18 @@ uint64_t aq_kv_slots_read(const struct aq_block_shape *shape, const struct aq_kv
 /* Bytes of the residual of a sequence in all layers. */
 uint64_t aq_kv_residual_bytes(const struct aq_block_shape *shape,
                               const struct aq_kv_residual *residual, uint32_t layers);
+
+/* Workspace of a side that attends, for one sequence at a time that drops many keys in a layer:
+ * what the keys are worth where that is not their scores, and which of them stay.  Offsets in
+ * bytes; 0 bytes where no keys are dropped in bulk. */
+struct aq_kv_drop_layout {
+    uint64_t value; /* f32 [kv_heads][stride] */
+    uint64_t keep;  /* u32 [kv_heads][stride] */
+    uint64_t count; /* u32 [kv_heads] */
+    uint64_t bytes;
+};
+void aq_kv_layout_drop(struct aq_kv_drop_layout *ret, const struct aq_plan *plan,
+                       uint32_t kv_heads);
 
 /* Sums over the layers of one sequence: bytes of the arrays beside slots, and the number of layers
  * that drop keys, which are those with a delta and victims. */
@@ -68,6 +83,7 @@ struct aq_kv_prefill_layout {
     uint64_t value;       /* f32 [kv_heads][stride], unless positions rank keys */
     uint64_t keep;        /* u32 [kv_heads][stride of the slots] */
     uint64_t count;       /* u32 [kv_heads] */
+    uint64_t sort;        /* u32 [2][stride], where heads of all layers share */
     uint64_t bytes;
 };
 void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan *plan,
@@ -82,6 +98,7 @@ struct aq_kv_table_layout {
                              either compute lane, of which there are two beside a separate device */
     uint64_t now;         /* u32 [lanes][micro_batch][kv_heads]: slots in use, likewise */
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */
+    uint64_t packed;      /* u32 [seats][layers] packed runs; 0: heads of all layers do not share */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */
     uint64_t bytes;
 };

@@ -8,17 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SINKS_OF_WINDOW = 4 }; /* as StreamingLLM has it */
+enum {
+    SINKS_OF_WINDOW = 4, /* as StreamingLLM has it */
+    RECENT_OF_SCISSORHANDS = 10,
+    RECENT_OF_KVCOMPRESS = 64 /* as its program's engine has it */
+};
 /* The value of Ada-KV's programs for grouped query heads, and of kvpress. */
 static const double floor_of_adakv = 0.2;
-
-static const char *const group_names[] = {"sum", "mean", "max", "first", "max-of-sums"};
-
-const char *aq_kv_group_name(enum aq_attn_group g)
-{
-    assert((unsigned)g < AQ_ARRAY_LEN(group_names));
-    return group_names[g];
-}
 
 static bool given(const struct aq_kv_amount *a)
 {
@@ -28,15 +24,6 @@ static bool given(const struct aq_kv_amount *a)
 static bool is_zero(const struct aq_kv_amount *a)
 {
     return a->unit == AQ_KV_SLOTS ? a->slots == 0 : given(a) && !(a->share > 0);
-}
-
-static const char *amount_text(char dst[32], const struct aq_kv_amount *a)
-{
-    if (a->unit == AQ_KV_SHARE)
-        snprintf(dst, 32, "%.6g%%", 100 * a->share);
-    else
-        snprintf(dst, 32, "%u", a->slots);
-    return dst;
 }
 
 static int refuse(struct aq_err *reterr, const char *policy, const char *option, const char *why)
@@ -53,6 +40,12 @@ static const char *score_option(const struct aq_kv_options *o)
     if (o->grace)
         return "--kv-grace";
     return o->group_given ? "--kv-group" : NULL;
+}
+
+/* The name of a given option that only drops of many keys have; NULL: none is given. */
+static const char *bulk_option(const struct aq_kv_options *o)
+{
+    return given(&o->drop) ? "--kv-drop" : o->history_given ? "--kv-history" : NULL;
 }
 
 /* Amounts in the same unit can be compared before there is a sequence. */
@@ -72,8 +65,10 @@ static bool above(const struct aq_kv_amount *a, const struct aq_kv_amount *b,
 
 static int check_amounts(const struct aq_kv_options *o, struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent, &o->floor};
-    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor"};
+    const struct aq_kv_amount *const amount[] = {&o->budget, &o->heavy, &o->recent, &o->floor,
+                                                 &o->drop};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor",
+                                       "--kv-drop"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
         if (amount[i]->unit == AQ_KV_SHARE && !(amount[i]->share >= 0 && amount[i]->share <= 1))
             return aq_error(reterr, -EINVAL, "%s: expected a share of at most 100%%, found %g%%",
@@ -120,9 +115,9 @@ static int check_h2o_parts(const char *name, const struct aq_kv_options *o, stru
 {
     char b[32], h[32], r[32];
     static const struct aq_kv_amount nothing;
-    amount_text(b, &o->budget);
-    amount_text(h, &o->heavy);
-    amount_text(r, &o->recent);
+    aq_kv_amount_text(b, &o->budget);
+    aq_kv_amount_text(h, &o->heavy);
+    aq_kv_amount_text(r, &o->recent);
     if (!given(&o->budget) && !(given(&o->heavy) && given(&o->recent)))
         return aq_error(reterr, -EINVAL,
                         "--kv-policy %s: expected --kv-budget (such as 20%% or 256), or both "
@@ -144,22 +139,11 @@ static int check_h2o_parts(const char *name, const struct aq_kv_options *o, stru
     return 0;
 }
 
-/* Are the parts numbers of slots, the same for each sequence? */
-static bool in_slots(const struct aq_kv_policy *p)
-{
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
-        if (amount[i]->unit == AQ_KV_SHARE)
-            return false;
-    }
-    return true;
-}
-
 /* Sinks and grace against parts that are numbers of slots. */
 static int check_h2o_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
     uint32_t heavy, recent;
-    if (!in_slots(p))
+    if (!aq_kv_policy_in_slots(p))
         return 0; /* limits lower them for each sequence */
     aq_kv_policy_split(&heavy, &recent, p, 0);
     if (p->sinks > heavy)
@@ -184,7 +168,7 @@ static int check_floor(const struct aq_kv_policy *p, const struct aq_kv_options 
                         "--kv-floor %u is above --kv-heavy %u, of which it is the part that each "
                         "head keeps for itself",
                         p->floor.slots, p->heavy.slots);
-    if (!in_slots(p) || !p->grace)
+    if (!aq_kv_policy_in_slots(p) || !p->grace)
         return 0;
     struct aq_kv_limits l;
     aq_kv_policy_limits(&l, p, 1, 1, 0, 1);
@@ -196,8 +180,80 @@ static int check_floor(const struct aq_kv_policy *p, const struct aq_kv_options 
                           p->grace, l.recent_prompt, l.floor_prompt, l.sinks, l.recent_decode);
 }
 
+static int need_budget(const char *policy, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    return given(&o->budget)
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--kv-policy %s: expected --kv-budget, such as 20%% or 256", policy);
+}
+
+/* Parts of the budget that a drop of many leaves. */
+static int check_bulk_slots(const struct aq_kv_policy *p, struct aq_err *reterr)
+{
+    struct aq_kv_amount drop = p->drop;
+    if (!aq_kv_policy_in_slots(p))
+        return 0; /* limits lower them for each sequence */
+    if (drop.unit == AQ_KV_SLOTS && drop.slots >= p->budget.slots)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-drop %u: a drop of all of --kv-budget %u would leave nothing; "
+                        "expected fewer slots, or a share such as 25%%",
+                        drop.slots, p->budget.slots);
+    struct aq_kv_limits l;
+    struct aq_kv_policy even = *p;
+    even.layers = AQ_KV_LAYERS_UNIFORM;
+    aq_kv_policy_limits(&l, &even, 1, 1, 0, 1);
+    if (!l.heavy_prompt)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-drop: of --kv-budget %u a drop leaves %u, which are the newest "
+                        "tokens, and nothing is left to choose; expected a smaller drop, fewer "
+                        "recent tokens, or a larger budget",
+                        p->budget.slots, l.recent_prompt);
+    if (p->heavy.unit == AQ_KV_SLOTS && p->heavy.slots > l.heavy_prompt)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-heavy %u: of --kv-budget %u a drop leaves %u, one of them a recent "
+                        "token; expected at most %u, or a smaller --kv-drop",
+                        p->heavy.slots, p->budget.slots, aq_kv_limits_cut(&l), l.heavy_prompt);
+    return p->sinks <= l.heavy_prompt
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--kv-sinks %u: sinks are among the heavy tokens, of which a drop "
+                          "leaves %u",
+                          p->sinks, l.heavy_prompt);
+}
+
+/* What a policy that drops keys in bulk may be given, whatever ranks them. */
+static int check_bulk(const struct aq_kv_policy *p, const struct aq_kv_options *o,
+                      struct aq_err *reterr)
+{
+    bool all = p->drop.unit == AQ_KV_SHARE && p->drop.share >= 1;
+    if (is_zero(&p->drop) || all)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-drop: expected a part of the budget such as 25%%, or a number of "
+                        "slots; %s would be dropped",
+                        all ? "everything" : "nothing");
+    if (o->grace)
+        return refuse(reterr, p->desc->name, "--kv-grace",
+                      "keys are dropped in bulk, and the newest --kv-recent of them stay");
+    if (given(&o->heavy) && given(&o->recent))
+        return refuse(reterr, p->desc->name, "--kv-heavy with --kv-recent",
+                      "keys are dropped in bulk, and of what a drop leaves one is the rest");
+    if (p->prompt.group == AQ_ATTN_MAX_OF_SUMS)
+        return refuse(reterr, p->desc->name, "--kv-group max-of-sums",
+                      "keys are dropped in bulk by scores that go on after the prompt, one for all "
+                      "query heads of a KV head; --kv-group max is of each query");
+    if (p->prompt.pool && !p->history)
+        return refuse(reterr, p->desc->name, "--kv-history 0",
+                      "ranks of a prompt that are pooled cannot go on as sums; --kv-history 32, or "
+                      "--kv-policy h2o");
+    int rc = need_budget(p->desc->name, o, reterr);
+    return rc < 0 ? rc : check_bulk_slots(p, reterr);
+}
+
 static int resolve_h2o(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
 {
+    if (p->bulk)
+        return 0; /* check_bulk */
     int rc = check_h2o_parts(p->desc->name, o, reterr);
     rc = rc < 0 ? rc : check_h2o_slots(p, reterr);
     return rc < 0 || p->heads != AQ_KV_HEADS_SHARED ? rc : check_floor(p, o, reterr);
@@ -222,8 +278,8 @@ static int resolve_window(struct aq_kv_policy *p, const struct aq_kv_options *o,
 {
     const char *option = given(&o->heavy) ? "--kv-heavy" : score_option(o);
     char b[32], r[32];
-    amount_text(b, &o->budget);
-    amount_text(r, &o->recent);
+    aq_kv_amount_text(b, &o->budget);
+    aq_kv_amount_text(r, &o->recent);
     if (option)
         return refuse(reterr, "window", option,
                       "it keeps the first (--kv-sinks) and the newest tokens, whatever their "
@@ -260,14 +316,6 @@ static const char *h2o_option(const struct aq_kv_options *o)
                                : NULL;
 }
 
-static int need_budget(const char *policy, const struct aq_kv_options *o, struct aq_err *reterr)
-{
-    return given(&o->budget)
-               ? 0
-               : aq_error(reterr, -EINVAL,
-                          "--kv-policy %s: expected --kv-budget, such as 20%% or 256", policy);
-}
-
 /* Sinks are among the tokens that compete. */
 static int check_grow_sinks(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
@@ -287,15 +335,10 @@ static int check_grow_sinks(const struct aq_kv_policy *p, struct aq_err *reterr)
     return 0;
 }
 
-static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
-                          struct aq_err *reterr)
+/* How the last queries of a prompt rank its keys. */
+static int take_ranks(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
 {
     struct aq_kv_score *s = &p->prompt;
-    const char *option = h2o_option(o);
-    if (option)
-        return refuse(reterr, p->desc->name, option,
-                      "it chooses once, at the prompt's end, and keeps the tokens that chose "
-                      "(--kv-observe)");
     if (o->observe_given)
         s->rows = o->observe;
     if (o->pool_given) {
@@ -315,8 +358,68 @@ static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
                         "--kv-group max: the largest of each query, which is before pooling; "
                         "expected --kv-pool-order group-first, --kv-pool none, or --kv-group "
                         "max-of-sums");
-    int rc = need_budget(p->desc->name, o, reterr);
-    return rc < 0 ? rc : check_grow_sinks(p, reterr);
+    return need_budget(p->desc->name, o, reterr);
+}
+
+static int resolve_snapkv(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                          struct aq_err *reterr)
+{
+    const char *option = h2o_option(o);
+    if (option)
+        return refuse(reterr, p->desc->name, option,
+                      "it chooses once, at the prompt's end, and keeps the tokens that chose "
+                      "(--kv-observe)");
+    int rc = take_ranks(p, o, reterr);
+    return rc < 0 || p->bulk ? rc : check_grow_sinks(p, reterr);
+}
+
+static int resolve_scissorhands(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                                struct aq_err *reterr)
+{
+    const char *option = given(&o->heavy) ? "--kv-heavy" : o->decay > 0 ? "--kv-decay" : NULL;
+    if (option)
+        return refuse(reterr, "scissorhands", option,
+                      "it counts how often a token got little attention (--kv-low) of the last "
+                      "queries (--kv-history)");
+    if (!given(&o->recent))
+        p->recent = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = RECENT_OF_SCISSORHANDS};
+    if (o->history_given)
+        p->prompt.rows = o->history;
+    return 0;
+}
+
+/* Heads of all layers share: the newest tokens stay in each of them, whole head-blocks at least. */
+static int resolve_kvcompress(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                              struct aq_err *reterr)
+{
+    const char *option = given(&o->heavy) ? "--kv-heavy"
+                         : o->sinks_given ? "--kv-sinks"
+                         : o->grace       ? "--kv-grace"
+                         : o->decay > 0   ? "--kv-decay"
+                                          : NULL;
+    if (option)
+        return refuse(reterr, p->desc->name, option,
+                      "it chooses once, among all tokens of all layers but the newest of each head "
+                      "(--kv-recent)");
+    if (p->layers != AQ_KV_LAYERS_UNIFORM)
+        return refuse(reterr, p->desc->name, "--kv-layers",
+                      "its layers share one budget, and each gets what its tokens are worth");
+    if (o->cross_layer_given && o->cross_layer != 0 && o->cross_layer < 1)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-cross-layer %g: even shares that a layer keeps until all are ranked; "
+                        "expected 1 or more, or 0 for whole prompts",
+                        o->cross_layer);
+    p->cross_layer = o->cross_layer_given ? o->cross_layer : AQ_KV_CROSS_LAYER_DEFAULT;
+    if (!given(&o->recent))
+        p->recent = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = RECENT_OF_KVCOMPRESS};
+    int rc = take_ranks(p, o, reterr);
+    uint64_t room = aq_align_up(p->recent.slots, AQ_HEAD_BLOCK_SLOTS);
+    if (rc == 0 && aq_kv_policy_in_slots(p) && p->budget.slots < room)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-budget %u: each head keeps the newest %u tokens, in whole "
+                        "head-blocks of 32; expected %llu or more, or a smaller --kv-recent",
+                        p->budget.slots, p->recent.slots, (unsigned long long)room);
+    return rc;
 }
 
 static int resolve_keys(struct aq_kv_policy *p, const struct aq_kv_options *o,
@@ -351,10 +454,16 @@ static int check_prompt_options(const struct aq_kv_policy_desc *desc, const stru
                          : o->pool_given       ? "--kv-pool"
                          : o->pool_order_given ? "--kv-pool-order"
                                                : NULL;
+    if (desc->bulk && option)
+        return refuse(reterr, desc->name, option,
+                      "each token is ranked by itself, by the last --kv-history queries");
     if (!queries && option)
         return refuse(reterr, desc->name, option,
                       "the last queries of a prompt do not rank its tokens; --kv-policy snapkv "
                       "lets them");
+    if (o->cross_layer_given && desc->heads != AQ_KV_HEADS_GLOBAL)
+        return refuse(reterr, desc->name, "--kv-cross-layer",
+                      "its layers do not share a budget; --kv-policy kvcompress lets them");
     if (!queries && o->group_given && o->group == AQ_ATTN_MAX_OF_SUMS)
         return refuse(reterr, desc->name, "--kv-group max-of-sums",
                       "scores go on after the prompt, one for all query heads of a KV head; "
@@ -377,6 +486,10 @@ static int settle_heads(struct aq_kv_policy *p, const struct aq_kv_options *o,
         return refuse(reterr, p->desc->name, "--kv-heads shared",
                       "its heads keep the same number of tokens, or the same tokens; --kv-policy "
                       "h2o, snapkv, pyramidkv, knorm and keydiff let them share");
+    if (p->desc->heads == AQ_KV_HEADS_GLOBAL && (o->heads_given || given(&o->floor)))
+        return refuse(reterr, p->desc->name, o->heads_given ? "--kv-heads" : "--kv-floor",
+                      "the heads of all layers share one budget, of which each keeps its newest "
+                      "tokens (--kv-recent)");
     if (p->heads != AQ_KV_HEADS_SHARED) {
         p->floor = (struct aq_kv_amount){0};
         return given(&o->floor) ? refuse(reterr, p->desc->name, "--kv-floor",
@@ -399,14 +512,66 @@ static int check_layers(const struct aq_kv_policy *p, struct aq_err *reterr)
 {
     if (p->layers == AQ_KV_LAYERS_UNIFORM)
         return 0;
-    if (!aq_kv_policy_grows(p))
+    if (!aq_kv_policy_grows(p) && !p->bulk)
         return refuse(reterr, p->desc->name, "--kv-layers",
-                      "only a budget that a prompt is cut to once can differ by layer: --kv-policy "
-                      "pyramidkv, snapkv, knorm or keydiff");
+                      "only a budget that a prompt is cut to once, or one of --kv-decode bulk, can "
+                      "differ by layer: --kv-policy pyramidkv, snapkv, knorm, keydiff or "
+                      "scissorhands");
     return p->beta ? 0
                    : aq_error(reterr, -EINVAL,
                               "--kv-layers: expected a number from 1 on behind the colon, such as "
                               "pyramid:20");
+}
+
+/* Whether keys are dropped in bulk, and how their scores go on then. */
+static int settle_decode(struct aq_kv_policy *p, const struct aq_kv_options *o,
+                         struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *desc = p->desc;
+    bool grows = desc->decode.source == AQ_KV_SOURCE_NONE;
+    enum aq_kv_decode own = desc->bulk ? AQ_KV_DECODE_BULK
+                            : grows    ? AQ_KV_DECODE_GROW
+                                       : AQ_KV_DECODE_OVERWRITE;
+    enum aq_kv_decode decode = o->decode_given ? o->decode : own;
+    if (decode == AQ_KV_DECODE_BULK && !desc->can_bulk)
+        return refuse(reterr, desc->name, "--kv-decode bulk",
+                      "only scores of attention that go on after the prompt, in heads that keep as "
+                      "many tokens, can choose many at a time: --kv-policy h2o, snapkv, pyramidkv "
+                      "or scissorhands");
+    if (decode != AQ_KV_DECODE_BULK && decode != own)
+        return refuse(reterr, desc->name,
+                      decode == AQ_KV_DECODE_GROW ? "--kv-decode grow" : "--kv-decode overwrite",
+                      desc->bulk ? "it drops many tokens at a time (bulk)"
+                      : grows    ? "it keeps what comes after the prompt (grow); --kv-decode bulk "
+                                   "bounds that, where it can"
+                                 : "it gives up one token for each new one (overwrite)");
+    p->bulk = decode == AQ_KV_DECODE_BULK;
+    if (!p->bulk && bulk_option(o))
+        return refuse(reterr, desc->name, bulk_option(o),
+                      "it is of --kv-decode bulk, which drops many tokens at a time");
+    if (o->low > 0 && desc->prompt.stat != AQ_ATTN_LOW)
+        return refuse(reterr, desc->name, "--kv-low",
+                      "it does not count low attention; --kv-policy scissorhands does");
+    if (!p->bulk)
+        return 0;
+    if (p->heads == AQ_KV_HEADS_SHARED)
+        return refuse(reterr, desc->name, "--kv-heads shared",
+                      "keys are dropped in bulk (--kv-decode), at the same step in all heads, "
+                      "which then hold as many");
+    p->drop =
+        given(&o->drop) ? o->drop : (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = desc->drop};
+    if (o->low > 0)
+        p->prompt.threshold = (float)o->low;
+    return 0;
+}
+
+/* Once the row's own options are known: what of a prompt's rules goes on after it. */
+static void settle_history(struct aq_kv_policy *p, const struct aq_kv_options *o)
+{
+    if (!p->bulk)
+        return;
+    p->decode = p->prompt;
+    p->history = o->history_given ? o->history : p->prompt.rows;
 }
 
 /* The variants restate other programs, so they take no further options. */
@@ -486,17 +651,18 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 {
     static int (*const resolve[])(struct aq_kv_policy *, const struct aq_kv_options *,
                                   struct aq_err *) = {
-        resolve_full,   resolve_h2o,  resolve_flexgen, resolve_hf,     resolve_window,
-        resolve_heavy,  resolve_h2o,  resolve_snapkv,  resolve_snapkv, resolve_snapkv,
-        resolve_snapkv, resolve_tova, resolve_keys,    resolve_keys,
+        resolve_full,   resolve_h2o,    resolve_flexgen,      resolve_hf,
+        resolve_window, resolve_heavy,  resolve_h2o,          resolve_snapkv,
+        resolve_snapkv, resolve_snapkv, resolve_snapkv,       resolve_tova,
+        resolve_keys,   resolve_keys,   resolve_scissorhands, resolve_kvcompress,
     };
     const struct aq_kv_policy_desc *first = aq_kv_policy_at(0);
     const struct aq_kv_policy_desc *desc = o->policy ? aq_kv_policy_find(o->policy) : first;
     if (!desc)
         return aq_error(reterr, -EINVAL,
                         "--kv-policy: expected full, h2o, h2o:flexgen, h2o:hf, window, heavy, "
-                        "adakv, snapkv, pyramidkv, ada-snapkv, ada-pyramid, tova, knorm or "
-                        "keydiff, found '%s'",
+                        "adakv, snapkv, pyramidkv, ada-snapkv, ada-pyramid, tova, knorm, "
+                        "keydiff, scissorhands or kvcompress, found '%s'",
                         o->policy);
     struct aq_kv_policy p = {
         .desc = desc,
@@ -516,8 +682,13 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
     int rc = check_amounts(o, reterr);
     rc = rc < 0 ? rc : settle_heads(&p, o, reterr);
     rc = rc < 0 ? rc : check_prompt_options(desc, o, reterr);
+    rc = rc < 0 ? rc : settle_decode(&p, o, reterr);
     rc = rc < 0 ? rc : check_layers(&p, reterr);
     rc = rc < 0 ? rc : resolve[desc - first](&p, o, reterr);
+    if (rc == 0)
+        settle_history(&p, o);
+    if (rc == 0 && p.bulk)
+        rc = check_bulk(&p, o, reterr);
     if (rc == 0)
         *ret = p;
     return rc;
@@ -526,8 +697,10 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                                struct aq_err *reterr)
 {
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor};
-    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor"};
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor,
+                                                 &p->drop};
+    static const char *const name[] = {"--kv-budget", "--kv-heavy", "--kv-recent", "--kv-floor",
+                                       "--kv-drop"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
         if (amount[i]->unit == AQ_KV_SLOTS && amount[i]->slots > context)
             return aq_error(reterr, -EINVAL,
@@ -548,71 +721,4 @@ int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                         p->sinks > context ? "--kv-sinks" : "--kv-grace",
                         p->sinks > context ? p->sinks : p->grace, context);
     return 0;
-}
-
-const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p)
-{
-    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent, &p->floor};
-    static const char *const name[] = {"budget", "heavy", "recent", "floor"};
-    size_t used = 0;
-    char text[32];
-    bool any = false;
-    used += (size_t)snprintf(dst, dst_bytes, "%s", aq_kv_policy_desc(p)->name);
-    for (size_t i = 0; i < AQ_ARRAY_LEN(amount) && used < dst_bytes; i++) {
-        if (!given(amount[i]))
-            continue;
-        bool mixed = amount[i] == &p->floor && p->floor_kind == AQ_KV_FLOOR_MIX;
-        used += (size_t)snprintf(dst + used, dst_bytes - used, "%s %s %s%s", any ? "," : ":",
-                                 name[i], mixed ? "mix:" : "", amount_text(text, amount[i]));
-        any = true;
-    }
-    if (p->sinks && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", sinks %u", p->sinks);
-    if (p->grace && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", grace %u", p->grace);
-    if (p->decode.decay > 0 && p->decode.decay < 1 && used < dst_bytes)
-        used +=
-            (size_t)snprintf(dst + used, dst_bytes - used, ", decay %g", (double)p->decode.decay);
-    const struct aq_kv_score *row = &aq_kv_policy_desc(p)->prompt;
-    if (row->pool && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", observe %u", p->prompt.rows);
-    if (row->pool && used < dst_bytes) {
-        char pool[32];
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", pool %s%s",
-                                 aq_kv_pool_text(pool, &p->prompt),
-                                 p->prompt.pool && !p->prompt.pool_first ? " group-first" : "");
-    }
-    if (p->prompt.group != row->group && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", group %s",
-                                 aq_kv_group_name(p->prompt.group));
-    if ((p->layers || aq_kv_policy_desc(p)->layers) && used < dst_bytes)
-        used += (size_t)snprintf(dst + used, dst_bytes - used, ", layers %s",
-                                 aq_kv_layers_text(text, p));
-    if (p->heads != aq_kv_policy_desc(p)->heads && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", heads %s", aq_kv_heads_name(p->heads));
-    return dst;
-}
-
-const char *aq_kv_heads_name(enum aq_kv_heads heads)
-{
-    return heads == AQ_KV_HEADS_SHARED ? "shared" : "uniform";
-}
-
-const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p)
-{
-    if (p->layers == AQ_KV_LAYERS_UNIFORM)
-        snprintf(dst, 32, "uniform");
-    else
-        snprintf(dst, 32, "%s:%u", p->layers == AQ_KV_LAYERS_PYRAMID ? "pyramid" : "rising",
-                 p->beta);
-    return dst;
-}
-
-const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s)
-{
-    if (s->pool == AQ_KV_POOL_NONE)
-        snprintf(dst, 32, "none");
-    else
-        snprintf(dst, 32, "%s:%u", s->pool == AQ_KV_POOL_AVG ? "avg" : "max", s->pool_width);
-    return dst;
 }

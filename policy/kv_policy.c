@@ -27,6 +27,16 @@ static uint32_t least(uint64_t a, uint64_t b)
     return (uint32_t)aq_min_u64(aq_min_u64(a, b), INT32_MAX);
 }
 
+bool aq_kv_policy_in_slots(const struct aq_kv_policy *p)
+{
+    const struct aq_kv_amount *const amount[] = {&p->budget, &p->heavy, &p->recent};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(amount); i++) {
+        if (amount[i]->unit == AQ_KV_SHARE)
+            return false;
+    }
+    return true;
+}
+
 void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct aq_kv_policy *p,
                         uint64_t tokens)
 {
@@ -153,6 +163,25 @@ static void limits_grow(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
     };
 }
 
+/* The same of heads that share with those of all layers.  None gives up its newest tokens, for
+ * which a budget always has room, in whole head-blocks. */
+static void limits_cross(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                         uint32_t max_new)
+{
+    uint32_t recent = (uint32_t)aq_max_u64(1, slots_of(&p->recent, prompt));
+    uint64_t room = aq_align_up(recent, AQ_HEAD_BLOCK_SLOTS);
+    uint32_t budget = least(aq_max_u64(budget_of(p, prompt), room), INT32_MAX);
+    *ret = (struct aq_kv_limits){
+        .slots = least(least(prompt, budget) + aq_max_u64(1, max_new), INT32_MAX),
+        .keep_prompt = budget,
+        .heavy_prompt = budget - recent,
+        .recent_prompt = recent,
+        .cross = true,
+        .layer_prompt =
+            (uint32_t)(p->cross_layer > 0 ? fmin(p->cross_layer * budget, INT32_MAX) : INT32_MAX),
+    };
+}
+
 /* After each row the budget is kept, so that a row attends one key more; the newest one may go,
  * too, once it has been attended. */
 static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
@@ -166,6 +195,43 @@ static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
         .heavy_prompt = budget,
         .recent_decode = 1,
     };
+}
+
+/* A sequence that comes to hold `high` slots in a layer, and drops many of them then. */
+static void drop_many(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t high,
+                      uint64_t tokens)
+{
+    uint32_t drop = least(aq_max_u64(1, slots_of(&p->drop, high)), high - 1), heavy, recent;
+    struct aq_kv_policy left = *p;
+    left.budget = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = high - drop};
+    if (left.recent.unit == AQ_KV_UNSET && p->prompt.rows) /* those that choose stay */
+        left.recent = (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = p->prompt.rows};
+    aq_kv_policy_split(&heavy, &recent, &left, tokens);
+    *ret = (struct aq_kv_limits){
+        .slots = high,
+        .keep_prompt = high,
+        .heavy_prompt = heavy,
+        .recent_prompt = recent,
+        .sinks = least(p->sinks, heavy),
+        .bulk = true,
+        .history = least(p->history, drop),
+    };
+    assert(heavy + recent == high - drop);
+}
+
+/* Two slots at least: one that is kept, and one that is dropped. */
+static void limits_bulk(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
+{
+    uint64_t tokens = (uint64_t)prompt + max_new;
+    drop_many(ret, p, (uint32_t)aq_max_u64(2, slots_of(&p->budget, tokens)), tokens);
+}
+
+/* Those of a layer that has the budget as it is. */
+static void limits_even(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
+                        uint32_t max_new)
+{
+    (p->bulk ? limits_bulk : aq_kv_policy_desc(p)->limits)(ret, p, prompt, max_new);
 }
 
 /* ---- the table ----------------------------------------------------------------------------- */
@@ -193,6 +259,20 @@ static void limits_tova(struct aq_kv_limits *ret, const struct aq_kv_policy *p, 
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_MEAN, .decay = 1,   \
         .rows = 32, .pool = AQ_KV_POOL_MAX, .pool_width = 7, .pool_first = false                   \
     }
+/* How many of the last 400 queries gave a key less than if all were alike: as Scissorhands' paper
+ * has it. */
+#define BY_LOW_ATTENTION                                                                           \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_LOW, .decay = 1, .rows = 400,              \
+        .threshold = 1                                                                             \
+    }
+/* Squares, and the largest of a key and three neighbours of each query head, summed over these: as
+ * KV-Compress's program has it. */
+#define BY_LAST_SQUARES                                                                            \
+    {                                                                                              \
+        .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB_SQUARED, .decay = 1, .rows = 32,      \
+        .pool = AQ_KV_POOL_MAX, .pool_width = 7, .pool_first = true                                \
+    }
 #define BY_LAST_QUERY(factor)                                                                      \
     {                                                                                              \
         .source = AQ_KV_SOURCE_COLUMNS, .stat = AQ_ATTN_PROB, .decay = factor, .rows = 1,          \
@@ -205,6 +285,8 @@ static const struct aq_kv_policy_desc policies[] = {
      .prompt = BY_ATTENTION,
      .decode = BY_ATTENTION,
      .can_share = true,
+     .can_bulk = true,
+     .drop = 0.25,
      .limits = limits_h2o},
     {.name = "h2o:flexgen",
      .prompt = BY_ATTENTION,
@@ -222,6 +304,8 @@ static const struct aq_kv_policy_desc policies[] = {
     {.name = "snapkv",
      .prompt = BY_LAST_QUERIES,
      .can_share = true,
+     .can_bulk = true,
+     .drop = 0.25,
      .floor = AQ_KV_FLOOR_MIX,
      .limits = limits_grow},
     {.name = "pyramidkv",
@@ -229,6 +313,8 @@ static const struct aq_kv_policy_desc policies[] = {
      .layers = AQ_KV_LAYERS_PYRAMID,
      .beta = 20,
      .can_share = true,
+     .can_bulk = true,
+     .drop = 0.25,
      .floor = AQ_KV_FLOOR_MIX,
      .limits = limits_grow},
     {.name = "ada-snapkv",
@@ -256,6 +342,17 @@ static const struct aq_kv_policy_desc policies[] = {
      .can_share = true,
      .floor = AQ_KV_FLOOR_MIX,
      .limits = limits_grow},
+    {.name = "scissorhands",
+     .prompt = BY_LOW_ATTENTION,
+     .decode = BY_LOW_ATTENTION,
+     .can_bulk = true,
+     .bulk = true,
+     .drop = 0.5,
+     .limits = limits_bulk},
+    {.name = "kvcompress",
+     .prompt = BY_LAST_SQUARES,
+     .heads = AQ_KV_HEADS_GLOBAL,
+     .limits = limits_cross},
 };
 
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index)
@@ -321,11 +418,23 @@ static uint32_t kept_at(struct slope s, const struct aq_kv_policy *p, uint32_t l
     return s.first - s.step * (p->layers == AQ_KV_LAYERS_RISING ? layers - 1 - layer : layer);
 }
 
+/* The same of slots that are dropped in bulk, which follow from the budget alone. */
+static struct slope slope_of_bulk(const struct aq_kv_limits *even, const struct aq_kv_policy *p,
+                                  uint32_t layers)
+{
+    return slope_of(even->slots, even->recent_prompt, p->beta, UINT32_MAX, layers);
+}
+
 /* The limits of one layer, made of those of a layer that has the budget as it is. */
 static void lean(struct aq_kv_limits *io, const struct aq_kv_policy *p, uint32_t prompt,
-                 uint32_t layer, uint32_t layers)
+                 uint32_t max_new, uint32_t layer, uint32_t layers)
 {
     uint32_t budget = io->keep_prompt, window = io->recent_prompt;
+    if (io->bulk) {
+        uint32_t high = kept_at(slope_of_bulk(io, p, layers), p, layer, layers);
+        drop_many(io, p, high > 2 ? high : 2, (uint64_t)prompt + max_new);
+        return;
+    }
     if (prompt <= budget)
         return;
     uint32_t kept = kept_at(slope_of(budget, window, p->beta, prompt, layers), p, layer, layers);
@@ -344,13 +453,13 @@ struct search {
     bool to_the_end; /* of a share above a half layers may differ in short prompts alone */
 };
 
-static struct search search_of(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t layers)
+static struct search search_of(const struct aq_kv_policy *p, uint32_t longest, uint32_t layers)
 {
-    struct search s = {.longest = prompt_max};
-    uint32_t budget = budget_of(p, prompt_max);
+    struct search s = {.longest = longest};
+    uint32_t budget = budget_of(p, longest);
     uint64_t period = (uint64_t)p->beta * layers;
     if (p->budget.unit == AQ_KV_SLOTS)
-        s.longest = least(prompt_max, 2ull * budget);
+        s.longest = least(longest, 2ull * budget);
     else if (p->budget.share <= 0.5)
         s.least_budget = budget - least(period, budget);
     else
@@ -358,26 +467,40 @@ static struct search search_of(const struct aq_kv_policy *p, uint32_t prompt_max
     return s;
 }
 
-/* Into most[].kept what each layer keeps at most of a prompt; do layers differ? */
+/* Of a prompt of n tokens, or of a sequence of n tokens that drops keys in bulk. */
+static struct slope slope_at(const struct aq_kv_policy *p, uint32_t n, uint32_t layers)
+{
+    uint32_t budget = budget_of(p, n);
+    struct aq_kv_limits even;
+    if (!p->bulk)
+        return slope_of(budget, least(p->prompt.rows, budget), p->beta, n, layers);
+    limits_bulk(&even, p, n, 0);
+    return slope_of_bulk(&even, p, layers);
+}
+
+/* Into most[].kept what each layer keeps at most of a prompt, or where keys are dropped in bulk of
+ * a sequence; do layers differ? */
 static bool most_kept(struct aq_kv_most *most, const struct aq_kv_policy *p,
                       const struct aq_kv_lengths *lengths, uint32_t layers)
 {
-    struct search search = search_of(p, lengths->prompt_max, layers);
+    uint32_t longest = p->bulk ? lengths->total_max : lengths->prompt_max;
+    struct search search = search_of(p, longest, layers);
     uint32_t shortest = least(lengths->prompt_min, search.longest);
     bool differ = false;
     uint32_t before = 0;
     for (uint32_t n = search.longest; n > 0 && n >= shortest; n--) {
-        uint32_t budget = budget_of(p, n), window = least(p->prompt.rows, budget);
+        uint32_t budget = budget_of(p, n);
         if (budget < search.least_budget)
             break;
-        if (search.least_budget && budget == before)
+        if ((search.least_budget || p->bulk) && budget == before)
             continue;
         before = budget;
-        struct slope s = slope_of(budget, window, p->beta, n, layers);
+        struct slope s = slope_at(p, n, layers);
         uint32_t lowest = UINT32_MAX;
         differ |= s.step > 0;
         for (uint32_t l = 0; l < layers; l++) {
             uint32_t kept = kept_at(s, p, l, layers);
+            kept = p->bulk && kept < 2 ? 2 : kept;
             most[l].kept = kept > most[l].kept ? kept : most[l].kept;
             lowest = most[l].kept < lowest ? most[l].kept : lowest;
         }
@@ -411,19 +534,45 @@ void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p,
                          uint32_t max_new, uint32_t layer, uint32_t layers)
 {
     assert(layer < layers);
-    aq_kv_policy_desc(p)->limits(ret, p, prompt, max_new);
+    limits_even(ret, p, prompt, max_new);
     if (p->layers != AQ_KV_LAYERS_UNIFORM)
-        lean(ret, p, prompt, layer, layers);
+        lean(ret, p, prompt, max_new, layer, layers);
     if (p->heads == AQ_KV_HEADS_SHARED)
         share_slots(ret, p);
+    assert(!(ret->bulk && ret->cross)); /* a row that is cross has no .can_bulk */
     assert((uint64_t)ret->sinks + ret->recent_decode <= ret->slots);
+}
+
+/* Slots held if none were given up after the prompt. */
+static uint64_t held_without(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen)
+{
+    assert(seen >= prompt);
+    return (uint64_t)(prompt <= l->keep_prompt ? prompt : aq_kv_limits_cut(l)) + (seen - prompt);
 }
 
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen)
 {
-    assert(seen >= prompt);
-    uint64_t kept = prompt <= l->keep_prompt ? prompt : l->heavy_prompt + l->recent_prompt;
-    return (uint32_t)aq_min_u64(kept + (seen - prompt), l->slots);
+    uint64_t held = held_without(l, prompt, seen);
+    uint32_t left = aq_kv_limits_cut(l);
+    if (l->bulk && held > l->slots) /* a drop with each (slots - left)th row, its own included */
+        return left + 1 + (uint32_t)((held - l->slots - 1) % (l->slots - left));
+    return aq_kv_limits_most(l, prompt, seen);
+}
+
+uint32_t aq_kv_limits_most(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen)
+{
+    if (l->cross && seen == prompt) /* it is cut over all layers after this */
+        return prompt <= l->keep_prompt ? prompt : least(prompt, l->layer_prompt);
+    return (uint32_t)aq_min_u64(held_without(l, prompt, seen), l->slots);
+}
+
+enum aq_kv_counts aq_kv_limits_counts(const struct aq_kv_limits *l, uint32_t held)
+{
+    uint32_t later = l->slots - held; /* rows in front of the drop */
+    assert(l->bulk && held <= l->slots);
+    if (!l->history || later + 1 < l->history)
+        return AQ_KV_COUNTS;
+    return later + 1 == l->history ? AQ_KV_COUNTS_FIRST : AQ_KV_COUNTS_NOT;
 }
 
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new)
@@ -435,9 +584,9 @@ bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t m
 static uint32_t most_even(const struct aq_kv_policy *p, uint32_t prompt_max, uint32_t max_new)
 {
     struct aq_kv_limits l;
+    limits_even(&l, p, prompt_max, max_new);
     if (aq_kv_policy_grows(p))
-        return least(prompt_max, budget_of(p, prompt_max));
-    aq_kv_policy_desc(p)->limits(&l, p, prompt_max, max_new);
+        return least(prompt_max, l.keep_prompt);
     return l.slots; /* UINT32_MAX: all */
 }
 
@@ -468,6 +617,11 @@ bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
             uint64_t head = m->whole && grows ? total : of_head + (m->slots - m->kept);
             m->head = (uint32_t)aq_max_u64(head, m->slots);
         }
+        /* Prompts are held whole for a pass, and a head may be left whole. */
+        if (aq_kv_policy_cross(p)) {
+            m->slots = (uint32_t)aq_max_u64(m->slots, prompt_max);
+            m->head = total;
+        }
     }
     return differ;
 }
@@ -475,7 +629,13 @@ bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                                   uint32_t prompt)
 {
-    uint32_t rows = p->prompt.rows ? least(p->prompt.rows, l->keep_prompt) : prompt;
+    uint32_t rows = p->prompt.rows ? p->prompt.rows : prompt;
+    if (l->bulk && l->history && prompt <= l->keep_prompt) {
+        uint32_t to_come = l->slots - prompt; /* rows in front of the first drop */
+        rows = l->history > to_come ? l->history - to_come : 0;
+    } else if (!l->bulk && p->prompt.rows) {
+        rows = least(rows, l->keep_prompt);
+    }
     return least(rows, prompt);
 }
 
@@ -506,7 +666,7 @@ uint32_t aq_kv_packed_runs(uint32_t kept, bool mixed, uint32_t kv_heads)
 uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt)
 {
     uint32_t kept = l->heavy_prompt + l->recent_prompt;
-    if (!aq_kv_limits_differ(l, prompt))
+    if (!aq_kv_limits_differ(l, prompt) || l->cross)
         return 0;
     return AQ_HEAD_BLOCK_SLOTS * aq_kv_packed_runs(kept, l->mix, kv_heads) + PARTLY - kept;
 }
@@ -514,7 +674,7 @@ uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uin
 uint32_t aq_kv_limits_runs(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt,
                            uint32_t seen)
 {
-    return runs_of((uint64_t)aq_kv_limits_held(l, prompt, seen) +
+    return runs_of((uint64_t)aq_kv_limits_most(l, prompt, seen) +
                    aq_kv_limits_spare(l, kv_heads, prompt));
 }
 
@@ -523,6 +683,8 @@ uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most
 {
     if (!aq_kv_policy_ragged(p))
         return runs_of(most->slots);
+    if (aq_kv_policy_cross(p))
+        return runs_of(most->head);
     /* A sequence that keeps fewer may grow by as many more, which can take one run more. */
     bool mixed = p->floor_kind == AQ_KV_FLOOR_MIX;
     return aq_kv_packed_runs(most->kept, mixed, kv_heads) +

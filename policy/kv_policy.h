@@ -26,6 +26,12 @@
  *            its score: score = decay * score + f(p).
  *            tova (TOVA, arXiv 2401.06104) takes one victim for all heads of a layer, by the sums
  *            of their scores, which are those of the last row alone (decay 0).
+ *   bulk     scissorhands (Scissorhands, arXiv 2305.17118), and h2o, snapkv and pyramidkv if told
+ *            to, give up many keys at a time: a row that finds `slots` slots full first drops all
+ *            but heavy_prompt + recent_prompt of them, chosen as those of a prompt, in the order
+ *            of their positions; then its key joins them.  A prompt longer than `slots` is cut to
+ *            as many.  Scores are of the last `history` rows in front of a drop, among them the
+ *            last queries of a prompt that stays whole and is followed by fewer; 0: of all rows.
  *   growth   snapkv (SnapKV, arXiv 2404.14469), pyramidkv, knorm and keydiff cut the prompt, and
  *            give up nothing after it: their slots are those kept and one for each new token.
  *   layers   Of a budget of C slots with a window of w, pyramidkv (PyramidKV, arXiv 2406.02069)
@@ -35,6 +41,7 @@
  *              layer l of L keeps w + hi - l * ((hi - lo) / (L - 1)) tokens,
  *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
  *            window one token counts as such.)
+ *   all      The heads of all layers of kvcompress share one budget: policy/kv_cross.h.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -67,17 +74,23 @@ struct aq_kv_score {
     uint32_t pool_width;
     bool pool_first; /* before query heads are taken together */
     bool together;   /* the KV heads of a layer keep the same tokens: by the sums over them */
+    float threshold; /* of AQ_ATTN_LOW */
 };
 
 /* How a budget is spread over layers: the same for all, or more for the first or for the last. */
 enum aq_kv_layers { AQ_KV_LAYERS_UNIFORM, AQ_KV_LAYERS_PYRAMID, AQ_KV_LAYERS_RISING };
 
-/* How many slots the heads of a layer hold: all as many, or as many together as they would. */
-enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED };
+/* How many slots heads hold: all as many, or as many together as they would: those of a layer, or
+ * those of all layers. */
+enum aq_kv_heads { AQ_KV_HEADS_UNIFORM, AQ_KV_HEADS_SHARED, AQ_KV_HEADS_GLOBAL };
 
 /* What each head has for itself where heads share: its best slots first, or a part of the budget
  * that is the same for all heads, beside a part by the layer's best slots. */
 enum aq_kv_floor { AQ_KV_FLOOR_RESERVE, AQ_KV_FLOOR_MIX };
+
+/* What a new key takes once all slots are full: one of its own, that of a dropped one, or one of
+ * those that a drop of many has left. */
+enum aq_kv_decode { AQ_KV_DECODE_GROW, AQ_KV_DECODE_OVERWRITE, AQ_KV_DECODE_BULK };
 
 /* An amount as options give it: slots, or a share of a sequence's tokens. */
 enum aq_kv_unit { AQ_KV_UNSET, AQ_KV_SLOTS, AQ_KV_SHARE };
@@ -100,6 +113,16 @@ struct aq_kv_limits {
     bool shared;
     uint32_t floor_prompt;
     uint32_t mix; /* of 10^9: the part of heavy_prompt that is mixed in; 0: the floor is reserved */
+    /* Keys are dropped in bulk, down to what a prompt is cut to; scores are of the last `history`
+     * rows, which are no more than come between two drops.  0: of all. */
+    bool bulk;
+    uint32_t history;
+    /* Heads of all layers share: the prompt is held whole until its last layer is attended.  Of a
+     * longer one than keep_prompt all heads keep heavy_prompt + recent_prompt on average, or up to
+     * a head-block less in all (policy/kv_cross.h).  Until then a layer keeps at most layer_prompt
+     * slots of a head on average. */
+    bool cross;
+    uint32_t layer_prompt;
 };
 
 struct aq_kv_policy;
@@ -113,6 +136,9 @@ struct aq_kv_policy_desc {
     uint32_t beta; /* of layers that differ: the first keeps about 2 beta - 1 times the last's */
     enum aq_kv_heads heads;
     bool can_share; /* its heads can share their slots */
+    bool can_bulk;  /* its keys can be dropped in bulk; */
+    bool bulk;      /* and they always are */
+    double drop;    /* such a drop, as a share of the slots, unless it is given */
     enum aq_kv_floor floor;
     void (*limits)(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                    uint32_t max_new);
@@ -130,6 +156,10 @@ struct aq_kv_policy {
     uint32_t beta;
     enum aq_kv_heads heads;
     enum aq_kv_floor floor_kind;
+    bool bulk;
+    struct aq_kv_amount drop; /* of the slots */
+    uint32_t history;         /* rows in front of a drop that count; 0: all */
+    double cross_layer;       /* even shares of a layer until all are ranked; 0: it is held whole */
 };
 
 /* The user's options; all zero: full. */
@@ -152,8 +182,16 @@ struct aq_kv_options {
     bool heads_given;
     enum aq_kv_heads heads;
     enum aq_kv_floor floor_kind; /* of a floor that is given */
+    bool decode_given, history_given;
+    enum aq_kv_decode decode;
+    struct aq_kv_amount drop;
+    uint32_t history;
+    double low; /* 0: not given, 1 */
+    bool cross_layer_given;
+    double cross_layer;
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
+#define AQ_KV_CROSS_LAYER_DEFAULT 2.0
 
 /* -EINVAL: the sentence names the options (--kv-budget, ...) that exclude each other, and the
  * options that would be right. */
@@ -168,17 +206,22 @@ const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
 /* A policy by name (NULL: unknown), and by index from 0 on (NULL: behind the last one). */
 const struct aq_kv_policy_desc *aq_kv_policy_find(const char *name);
 const struct aq_kv_policy_desc *aq_kv_policy_at(uint32_t index);
+/* "20%" and "256", as far as nine digits tell.  Returns dst. */
+const char *aq_kv_amount_text(char dst[32], const struct aq_kv_amount *a);
 const char *aq_kv_group_name(enum aq_attn_group g);
 /* "avg:5", "max:7", "none".  Returns dst. */
 const char *aq_kv_pool_text(char dst[32], const struct aq_kv_score *s);
 /* "pyramid:20", "rising:20", "uniform".  Returns dst. */
 const char *aq_kv_layers_text(char dst[32], const struct aq_kv_policy *p);
 const char *aq_kv_heads_name(enum aq_kv_heads heads);
+const char *aq_kv_decode_name(enum aq_kv_decode decode);
 /* The newest `slots` tokens stay: the rule of a layer whose attention has a window of so many. */
 struct aq_kv_policy aq_kv_policy_window(uint32_t slots);
 /* "h2o: budget 20%, heavy 4 slots, ...", for messages.  Returns dst. */
 const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_policy *p);
 
+/* Are the amounts numbers of slots, the same for each sequence? */
+bool aq_kv_policy_in_slots(const struct aq_kv_policy *p);
 /* Does the policy keep scores beside the slots?  And original positions and victims, because it
  * drops keys?  Does it give up none after the prompt?  Can heads come to hold different numbers of
  * slots? */
@@ -196,7 +239,12 @@ static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 }
 static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
 {
-    return p->heads == AQ_KV_HEADS_SHARED;
+    return p->heads != AQ_KV_HEADS_UNIFORM;
+}
+/* Do the heads of all layers share? */
+static inline bool aq_kv_policy_cross(const struct aq_kv_policy *p)
+{
+    return p->heads == AQ_KV_HEADS_GLOBAL;
 }
 
 /* Are values of a prompt's keys made of column sums (aq_kv_value_fn), and of those of each query
@@ -219,10 +267,21 @@ void aq_kv_policy_split(uint32_t *ret_heavy, uint32_t *ret_recent, const struct 
 /* The limits of one sequence in layer `layer` of `layers`. */
 void aq_kv_policy_limits(struct aq_kv_limits *ret, const struct aq_kv_policy *p, uint32_t prompt,
                          uint32_t max_new, uint32_t layer, uint32_t layers);
+/* Slots of a prompt that is cut, and those left by a drop of many. */
+static inline uint32_t aq_kv_limits_cut(const struct aq_kv_limits *l)
+{
+    return l->heavy_prompt + l->recent_prompt;
+}
 /* Slots held per head, or on average where heads share them, after the first `seen` positions (at
  * least the prompt's): the slots that the row at position seen - 1 attends, or those kept of a
- * prompt of `seen` tokens. */
+ * prompt of `seen` tokens, which are those kept until its cut where heads of all layers share. */
 uint32_t aq_kv_limits_held(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
+/* Most slots held at a time until then, which there are pages for. */
+uint32_t aq_kv_limits_most(const struct aq_kv_limits *l, uint32_t prompt, uint32_t seen);
+/* Where keys are dropped in bulk: does the attention of a row that finds itself the last of `held`
+ * slots count for the next drop, and is it the first that does? */
+enum aq_kv_counts { AQ_KV_COUNTS_NOT, AQ_KV_COUNTS_FIRST, AQ_KV_COUNTS };
+enum aq_kv_counts aq_kv_limits_counts(const struct aq_kv_limits *l, uint32_t held);
 /* Will a sequence with these limits drop a key?  The last token's key is never computed. */
 bool aq_kv_limits_drop(const struct aq_kv_limits *l, uint32_t prompt, uint32_t max_new);
 /* The lengths of a workload: prompts have at most prompt_max tokens, sequences at most total_max,
@@ -242,7 +301,8 @@ struct aq_kv_most {
 bool aq_kv_policy_most(struct aq_kv_most *most, const struct aq_kv_policy *p,
                        const struct aq_kv_lengths *lengths, uint32_t layers, uint32_t kv_heads);
 /* The last queries of a prompt whose attention counts, and the pairs of a query and a key whose
- * probabilities are computed once more to rank its keys. */
+ * probabilities are computed once more to rank its keys.  Where there are no pairs, no query
+ * counts. */
 uint32_t aq_kv_policy_prompt_rows(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
                                   uint32_t prompt);
 uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_kv_limits *l,
@@ -262,13 +322,14 @@ uint64_t aq_kv_policy_stat_pairs(const struct aq_kv_policy *p, const struct aq_k
 /* Do the heads of a sequence hold different numbers of slots? */
 static inline bool aq_kv_limits_differ(const struct aq_kv_limits *l, uint32_t prompt)
 {
-    return l->shared && prompt > l->keep_prompt;
+    return (l->shared || l->cross) && prompt > l->keep_prompt;
 }
 /* Most packed runs of kv_heads heads that keep `kept` slots each on average, or half a slot
  * more. */
 uint32_t aq_kv_packed_runs(uint32_t kept, bool mixed, uint32_t kv_heads);
 /* Slots that the runs of a sequence have room for beside those that a head holds on average: the
- * room for growth begins 31 slots early.  0 where heads do not differ. */
+ * room for growth begins 31 slots early.  0 where heads of a layer do not differ; not for heads of
+ * all layers. */
 uint32_t aq_kv_limits_spare(const struct aq_kv_limits *l, uint32_t kv_heads, uint32_t prompt);
 /* Most runs of any sequence of a workload. */
 uint32_t aq_kv_policy_runs(const struct aq_kv_policy *p, const struct aq_kv_most *most,

@@ -46,7 +46,7 @@ static bool learn(struct aq_search *s, struct aq_search_arm *a, struct aq_shares
 {
     double used[AQ_TIER_COUNT];
     bool known = true;
-    aq_shares_used(used, o, &f->placement);
+    aq_shares_used(used, o, f);
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
         double overhead = (double)aq_ledger_total(&s->now.ledger, (enum aq_tier)t) - used[t];
         known &= fabs(overhead - o->overhead[t]) <= known_bytes * s->sums.matrices;

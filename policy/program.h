@@ -166,6 +166,8 @@ void aq_program_close(struct aq_program *p);
 uint64_t aq_program_class_bytes(const struct aq_program *p, enum aq_slot_class c);
 /* Does the host compute columns of some product? */
 bool aq_program_host_products(const struct aq_program *p);
+/* Has the host of a separate device anything to compute: attention or columns of products? */
+bool aq_program_host_computes(const struct aq_program *p);
 const char *aq_op_name(enum aq_op_kind kind);
 const char *aq_lane_name(enum aq_lane lane);
 const char *aq_object_name(enum aq_object object);

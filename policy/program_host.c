@@ -9,6 +9,12 @@ bool aq_program_host_products(const struct aq_program *p)
     return p->first[AQ_SLOT_COLUMNS_HOST] < p->first[AQ_SLOT_COLUMNS_HOST + 1];
 }
 
+bool aq_program_host_computes(const struct aq_program *p)
+{
+    return p->first[AQ_SLOT_QKV_HOST] < p->first[AQ_SLOT_QKV_HOST + 1] ||
+           aq_program_host_products(p);
+}
+
 static struct aq_op *host_op(struct aq_builder *b, const struct aq_op_of *o, enum aq_op_kind kind,
                              enum aq_lane lane, enum aq_object object)
 {

@@ -46,9 +46,19 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
     uint32_t heads = s->opts.steps->kv_heads;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         const struct aq_seat_kv *kv = &t->kv[k];
-        ret[k] = t->seen ? aq_admit_length_seated(&kv->limits, heads, t->prompt, kv->held,
-                                                  t->last - t->seen)
-                         : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
+        if (aq_kv_cross_cuts(&kv->limits, t->prompt)) {
+            /* A seated one may hold one row more than now. */
+            ret[k] = aq_admit_length_cross(&kv->limits, heads, s->opts.plan->kinds.kind[k].layers,
+                                           t->prompt, t->seen ? t->seen - t->prompt + 1 : 0,
+                                           t->seen ? t->last - t->seen : t->last - t->prompt,
+                                           kv->whole || !t->seen);
+            continue;
+        }
+        ret[k] = t->seen
+                     ? aq_admit_length_seated(&kv->limits, heads, t->prompt,
+                                              aq_kv_limits_most(&kv->limits, t->prompt, t->seen),
+                                              t->last - t->seen)
+                     : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
 }
 
@@ -122,9 +132,16 @@ static void fill_seat(struct aq_seats *s, uint32_t i, const struct aq_seat *t)
 static void bind_prompt(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
+    uint32_t heads = s->opts.steps->kv_heads;
     t->rows = t->seen = t->prompt;
-    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
-        t->kv[k].held = aq_kv_limits_held(&t->kv[k].limits, t->prompt, t->prompt);
+    for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
+        struct aq_seat_kv *kv = &t->kv[k];
+        kv->held = aq_kv_limits_held(&kv->limits, t->prompt, t->prompt);
+        kv->whole = aq_kv_cross_cuts(&kv->limits, t->prompt);
+        if (kv->whole)
+            kv->spare =
+                AQ_HEAD_BLOCK_SLOTS * aq_kv_cross_whole(&kv->limits, heads, t->prompt) - kv->held;
+    }
     s->prompt_rows[i / s->opts.plan->shape.micro_batch] += t->prompt;
     if (s->opts.ops->bound)
         s->opts.ops->bound(s->opts.user, i);
@@ -170,9 +187,11 @@ static void admit_and_bind(struct aq_seats *s, uint32_t k)
 /* One more slot for the row at position seen - 1 of seat i, or one that is overwritten. */
 static void step_kv(struct aq_seats *s, uint32_t i, struct aq_seat_kv *kv)
 {
+    bool full = kv->held == kv->limits.slots;
     kv->before = kv->held;
-    kv->overwrites = kv->held == kv->limits.slots;
-    kv->held += !kv->overwrites;
+    kv->drops_many = full && kv->limits.bulk;
+    kv->overwrites = full && !kv->limits.bulk;
+    kv->held = (kv->drops_many ? aq_kv_limits_cut(&kv->limits) : kv->held) + !kv->overwrites;
     kv->delta = kv->delta_next;
     kv->rewrites = false;
     if (aq_kv_uses_delta(part_of(s, i), kv)) {
@@ -193,6 +212,22 @@ static void step(struct aq_seats *s, uint32_t i)
         step_kv(s, i, &t->kv[k]);
     if (s->opts.ops->bound)
         s->opts.ops->bound(s->opts.user, i);
+}
+
+/* The heads of all layers of a seat's prompt have shared the budget in the pass that is over. */
+static void cut(struct aq_seats *s, uint32_t i)
+{
+    struct aq_seat *t = &s->seat[i];
+    for (uint32_t k = 0; t->taken && k < s->opts.plan->kinds.count; k++) {
+        struct aq_seat_kv *kv = &t->kv[k];
+        if (!kv->whole)
+            continue;
+        kv->whole = false;
+        kv->held = kv->limits.heavy_prompt + kv->limits.recent_prompt;
+        kv->spare = aq_kv_cross_tail(t->prompt);
+        if (s->opts.ops->cut)
+            s->opts.ops->cut(s->opts.user, i, k);
+    }
 }
 
 /* Without refill no sequence decodes while the block is being filled. */
@@ -217,6 +252,8 @@ void aq_seats_turn(struct aq_seats *s, uint32_t k)
         s->seated--;
         s->filling = s->filling || s->seated == 0;
     }
+    for (uint32_t i = k * each; i < (k + 1) * each; i++)
+        cut(s, i);
     step_all(s, k);
     admit_and_bind(s, k);
 }
@@ -253,6 +290,8 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     if (t->seen > t->prompt) {
         io->decode_keys += kv->held;
         io->decode_slots += aq_kv_slots_read(&plan->shape, &plan->kv.residual, kv->held);
+        if (kv->drops_many) /* they are read and written to close up */
+            io->decode_slots += 2ull * aq_kv_limits_cut(&kv->limits);
     } else {
         struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
         io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);

@@ -7,6 +7,7 @@
 #define AQ_POLICY_SEATS_H
 
 #include "policy/admit.h"
+#include "policy/kv_cross.h"
 #include "policy/kv_layout.h"
 #include "policy/program.h"
 
@@ -14,21 +15,28 @@
 struct aq_seat_kv {
     struct aq_kv_limits limits;
     uint32_t before, held; /* slots in use before and after the pass, per head or on average */
-    uint32_t spare;        /* aq_kv_limits_spare */
+    uint32_t spare;        /* aq_kv_limits_spare; of prompts that are cut over all layers up to
+                              aq_kv_cross_whole runs, and then aq_kv_cross_tail */
     uint32_t delta;        /* on disk: rows that wait to be written before the pass, */
     uint32_t delta_next;   /* and after it */
     bool differ;           /* heads hold different numbers of slots */
+    bool whole;            /* the prompt, which is cut over all layers, has the pages that it
+                              needs before, until the seat's next turn */
     bool drops;            /* the sequence will drop keys, so positions and scores are kept */
     bool overwrites;       /* the new key takes the slot of a dropped one */
+    bool drops_many;       /* in front of the new key: what is left are aq_kv_limits_cut slots */
     bool rewrites;         /* all whole runs go to disk again, with the delta */
 };
 
-/* Runs of a sequence whose heads hold `slots` slots, or hold them on average. */
+/* Runs of a sequence whose heads hold `slots` slots, or hold them on average; once the prompt is
+ * cut over all layers those for growth alone, beside the packed ones. */
 static inline uint32_t aq_seat_kv_runs(const struct aq_seat_kv *kv, uint32_t slots)
 {
+    if (kv->limits.cross && kv->differ && !kv->whole)
+        slots -= kv->limits.heavy_prompt + kv->limits.recent_prompt;
     return (uint32_t)aq_div_up((uint64_t)slots + kv->spare, AQ_HEAD_BLOCK_SLOTS);
 }
-/* Where heads differ: packed runs, */
+/* Where heads of a layer differ: packed runs, */
 static inline uint32_t aq_seat_kv_packed(const struct aq_seat_kv *kv)
 {
     uint32_t kept = kv->limits.heavy_prompt + kv->limits.recent_prompt;
@@ -67,6 +75,8 @@ struct aq_seats_ops {
     bool (*ended)(void *user, uint32_t seat);
     /* The seat's next key, or its prompt, is in the coming pass.  May be NULL. */
     void (*bound)(void *user, uint32_t seat);
+    /* The seat's prompt, held whole in layers of this kind, has been cut.  May be NULL. */
+    void (*cut)(void *user, uint32_t seat, uint32_t kind);
 };
 
 struct aq_seats_opts {

@@ -49,6 +49,7 @@ struct model {
     double prefill_passes;
     struct demand base[PHASES], of[PHASES][SHARES];
     double memory[AQ_TIER_COUNT][SHARES]; /* bytes of a whole share */
+    double fixed[AQ_TIER_COUNT];          /* bytes with any shares: the head and its ring */
 };
 
 /* ---- what an op takes ---- */
@@ -186,6 +187,10 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     double keys = all * held, read = keys;
     if (residual->tokens)
         read = all * (double)aq_kv_slots_read(s, residual, (uint32_t)held);
+    double again = 0; /* slots of a seat that close up, in a mean pass */
+    if (m->held[kind].drop_every)
+        again = (double)m->held[kind].drop_leaves / m->held[kind].drop_every;
+    read += 2 * all * again;
     struct aq_op_cost attend = {
         .flops = (uint64_t)(4 * keys * width),
         .memory_bytes = (uint64_t)(read * (double)s->page_bytes / s->page_slots +
@@ -201,7 +206,8 @@ static void add_decode_kv(struct model *m, uint32_t kind)
         add(&of[k], m, AQ_OP_ATTN_DEVICE, AQ_LANE_COMPUTE, attend, 1);
     for (int k = K_HOST; k <= K_DISK && m->separate; k++) {
         move(&of[k], m, AQ_OP_H2D, all * ceil(before / AQ_HEAD_BLOCK_SLOTS) * (double)s->run_bytes);
-        move(&of[k], m, AQ_OP_D2H, all * (double)s->run_bytes / (full ? 1 : AQ_HEAD_BLOCK_SLOTS));
+        move(&of[k], m, AQ_OP_D2H,
+             all * (double)s->run_bytes * (full ? 1 : (1 + again) / AQ_HEAD_BLOCK_SLOTS));
     }
     for (int k = H_HOST; k <= H_DISK && m->separate; k++) {
         add(&of[k], m, AQ_OP_ATTN_HOST, AQ_LANE_HOST_COMPUTE, attend, 1);
@@ -210,7 +216,8 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     }
     for (int k = K_DISK; k <= H_DISK; k += H_DISK - K_DISK) {
         move(&of[k], m, AQ_OP_READ, all * whole * stride);
-        move(&of[k], m, AQ_OP_WRITE, all * (full ? whole + 1 : 1) * stride / AQ_HEAD_BLOCK_SLOTS);
+        move(&of[k], m, AQ_OP_WRITE,
+             all * (full ? whole + 1 : 1 + again) * stride / AQ_HEAD_BLOCK_SLOTS);
     }
 }
 
@@ -248,15 +255,19 @@ static void fill_memory(struct model *m)
     m->memory[AQ_HOST][K_HOST] = m->memory[AQ_HOST][H_HOST] = (double)m->sizes.kv_memory;
     m->memory[AQ_HOST][K_DISK] = m->memory[AQ_HOST][H_DISK] = (double)m->sizes.kv_tails;
     m->memory[AQ_DISK][K_DISK] = m->memory[AQ_DISK][H_DISK] = (double)m->sizes.kv_disk;
-    /* The ring grows with the weights that stream. */
+    m->fixed[m->head_on_device ? AQ_DEVICE : AQ_HOST] += m->head;
+    /* The ring holds the largest group: that of a head that streams, or one that grows with the
+     * weights that stream. */
     const struct aq_block_inputs *in = m->o->in;
+    double head = m->separate && !m->head_on_device ? m->head : 0;
     bool joined = in->fuse_layer || (m->separate && m->o->shape.side != AQ_ATTEND_DEVICE);
     double group = m->matrices / m->m->layers * (joined ? 1 : 0.5);
     double steps = m->o->shape.ring_steps > 0 ? m->o->shape.ring_steps : AQ_BLOCK_RING_STEPS;
-    double ring = in->prefetch_bytes ? 0 : steps * group;
-    m->memory[near][W_DISK] += ring;
+    steps = in->prefetch_bytes ? 0 : steps;
+    m->fixed[near] += steps * head;
+    m->memory[near][W_DISK] += steps * fmax(0, group - head);
     if (m->separate)
-        m->memory[near][W_HOST] += ring;
+        m->memory[near][W_HOST] += steps * fmax(0, group - head);
 }
 
 static void make(struct model *m, const struct aq_shares_opts *o, bool head_on_device, double seats)
@@ -343,9 +354,7 @@ static bool fill_rows(struct aq_lp *lp, const struct model *m)
 static void fill_capacities(struct aq_lp *lp, const struct model *m)
 {
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        enum aq_tier head = m->head_on_device ? AQ_DEVICE : AQ_HOST;
-        double room = (double)m->o->in->budget[t] - m->o->overhead[t];
-        room -= t == (int)head ? m->head : 0;
+        double room = (double)m->o->in->budget[t] - m->o->overhead[t] - m->fixed[t];
         if (m->o->in->budget[t] == UINT64_MAX || (t == AQ_DEVICE && !m->separate))
             continue;
         /* In units of the model's bytes, because the solver prefers numbers near 1. */
@@ -405,6 +414,10 @@ static void fill_bounds(struct aq_lp *lp, const struct model *m)
     }
     if (!m->separate || !m->o->shape.host_products)
         fix(lp, W_PRODUCT, 0);
+    if (aq_kv_policy_cross(&in->kv)) { /* aq_block_make */
+        fix(lp, K_DISK, 0);
+        fix(lp, H_DISK, 0);
+    }
     if (!in->can_stream)
         fix(lp, W_DISK, 0);
     if (in->placement) {
@@ -536,20 +549,23 @@ int aq_shares_solve(struct aq_shares_found *ret, const struct aq_shares_opts *o,
 }
 
 void aq_shares_used(double ret[AQ_TIER_COUNT], const struct aq_shares_opts *o,
-                    const struct aq_placement *p)
+                    const struct aq_shares_found *f)
 {
     struct model m;
+    const struct aq_placement *p = &f->placement;
     bool separate = o->in->separate;
     make(&m, o, separate && p->head == AQ_DEVICE, 0);
+    double away = separate ? p->weights.percent[AQ_HOST] : 0;
     double x[SHARES] = {
         [W_DEVICE] = p->weights.percent[AQ_DEVICE] + (separate ? 0 : p->weights.percent[AQ_HOST]),
-        [W_HOST] = separate ? p->weights.percent[AQ_HOST] : 0,
+        [W_HOST] = away * (1 - f->host_products / 100),
+        [W_PRODUCT] = away * f->host_products / 100,
         [K_DEVICE] = p->kv.percent[AQ_DEVICE] + (separate ? 0 : p->kv.percent[AQ_HOST]),
         [K_HOST] = separate ? p->kv.percent[AQ_HOST] : 0,
         [K_DISK] = p->kv.percent[AQ_DISK],
     };
     for (int t = 0; t < AQ_TIER_COUNT; t++) {
-        ret[t] = t == (m.head_on_device ? AQ_DEVICE : AQ_HOST) ? m.head : 0;
+        ret[t] = m.fixed[t];
         for (int c = 0; c < SHARES; c++)
             ret[t] += m.memory[t][c] * x[c] / 100;
     }

@@ -53,8 +53,8 @@ struct aq_block_inputs aq_shares_inputs(const struct aq_shares_opts *o);
 int aq_shares_solve(struct aq_shares_found *ret, const struct aq_shares_opts *o,
                     struct aq_err *reterr);
 
-/* Bytes of weights and KV of a placement by tier. */
+/* Bytes of the weights, their ring and the KV by tier, as the program counts them. */
 void aq_shares_used(double ret[AQ_TIER_COUNT], const struct aq_shares_opts *o,
-                    const struct aq_placement *p);
+                    const struct aq_shares_found *f);
 
 #endif

@@ -36,7 +36,7 @@ struct sim {
     const struct aq_simulate_opts *opts;
     uint32_t *lane_op; /* ops of lane 0 in order, then of lane 1, ... */
     uint32_t lane_first[AQ_LANE_COUNT + 1];
-    uint64_t head[AQ_LANE_COUNT];                          /* ops started, over all passes */
+    uint32_t head[AQ_LANE_COUNT], pass[AQ_LANE_COUNT];     /* the op that starts next */
     uint32_t on_lane[AQ_LANE_COUNT], width[AQ_LANE_COUNT]; /* running now, at most */
     double busy_until_s[AQ_LANE_COUNT];                    /* when the lane's last op ended */
     uint32_t *done;                                        /* [op] passes */
@@ -89,14 +89,16 @@ static double fair_level(const struct sim *s, uint32_t r)
 
 static uint32_t most_wanted(const struct sim *s)
 {
-    double worst = 1 + ROUNDING;
+    double worst = 1 + ROUNDING, load[AQ_RESOURCE_SHARED_COUNT] = {0};
     uint32_t ret = AQ_RESOURCE_SHARED_COUNT;
+    for (uint32_t i = 0; i < s->running_count; i++) {
+        const struct running *x = &s->running[i];
+        for (uint32_t r = 0; r < AQ_RESOURCE_SHARED_COUNT && x->overhead_s <= 0; r++)
+            load[r] += x->speed * x->share[r];
+    }
     for (uint32_t r = 0; r < AQ_RESOURCE_SHARED_COUNT; r++) {
-        double load = 0;
-        for (uint32_t i = 0; i < s->running_count; i++)
-            load += taken(&s->running[i], r);
-        if (load > worst) {
-            worst = load;
+        if (load[r] > worst) {
+            worst = load[r];
             ret = r;
         }
     }
@@ -141,11 +143,10 @@ static bool runs_ahead(const struct aq_op *op)
 /* May the op at the head of the lane start? */
 static bool can_start(const struct sim *s, uint32_t lane)
 {
-    uint32_t length = lane_length(s, lane);
-    if (s->on_lane[lane] >= s->width[lane] || s->head[lane] >= (uint64_t)length * s->r.passes)
+    uint32_t pass = s->pass[lane];
+    if (s->on_lane[lane] >= s->width[lane] || pass == s->r.passes || !lane_length(s, lane))
         return false;
-    uint32_t pass = (uint32_t)(s->head[lane] / length);
-    uint32_t i = s->lane_op[s->lane_first[lane] + s->head[lane] % length];
+    uint32_t i = s->lane_op[s->lane_first[lane] + s->head[lane]];
     const struct aq_op *op = &s->p->op[i];
     if (s->done[i] < pass || s->ended + runs_ahead(op) < pass)
         return false;
@@ -192,7 +193,8 @@ static bool slept(const struct sim *s, uint32_t lane)
            s->now_s > s->busy_until_s[lane] * (1 + ROUNDING);
 }
 
-/* Starts the op; false: the machine has no rate for it. */
+/* Starts the op, or ends it at once where it takes no time; false: the machine has no rate for
+ * it. */
 static bool start(struct sim *s, uint32_t op, uint32_t pass)
 {
     const struct aq_op_cost *cost = cost_of(s, op, pass);
@@ -233,7 +235,8 @@ static double next_end(const struct sim *s)
     double ret = INFINITY;
     for (uint32_t i = 0; i < s->running_count; i++) {
         const struct running *x = &s->running[i];
-        ret = fmin(ret, x->overhead_s > 0 ? x->overhead_s : x->work_s / x->speed);
+        double end = x->overhead_s > 0 ? x->overhead_s : x->work_s / x->speed;
+        ret = end < ret ? end : ret;
     }
     return ret;
 }
@@ -263,15 +266,17 @@ static void advance(struct sim *s, double dt)
     }
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->running_count; i++) {
-        struct running x = s->running[i];
-        if (x.overhead_s > 0 || x.work_s > 0) {
-            s->running[kept++] = x;
+        const struct running *x = &s->running[i];
+        if (x->overhead_s > 0 || x->work_s > 0) {
+            if (kept < i)
+                s->running[kept] = *x;
+            kept++;
             continue;
         }
-        s->on_lane[s->p->op[x.op].lane]--;
-        s->busy_until_s[s->p->op[x.op].lane] = s->now_s;
-        record(s, &x);
-        finish(s, x.op, x.pass);
+        s->on_lane[s->p->op[x->op].lane]--;
+        s->busy_until_s[s->p->op[x->op].lane] = s->now_s;
+        record(s, x);
+        finish(s, x->op, x->pass);
     }
     s->running_count = kept;
 }
@@ -309,19 +314,21 @@ static int play_serially(struct sim *s, struct aq_err *reterr)
 /* Starts all ops that may start; ops without work end at once and may let others start. */
 static int start_all(struct sim *s, struct aq_err *reterr)
 {
-    for (bool more = true; more;) {
-        more = false;
+    uint64_t left;
+    do {
+        left = s->left;
         for (uint32_t lane = 0; lane < AQ_LANE_COUNT; lane++) {
             while (can_start(s, lane)) {
-                uint32_t length = lane_length(s, lane);
-                uint64_t n = s->head[lane]++;
-                uint32_t op = s->lane_op[s->lane_first[lane] + n % length];
-                if (!start(s, op, (uint32_t)(n / length)))
+                uint32_t op = s->lane_op[s->lane_first[lane] + s->head[lane]], pass = s->pass[lane];
+                if (++s->head[lane] == lane_length(s, lane)) {
+                    s->head[lane] = 0;
+                    s->pass[lane]++;
+                }
+                if (!start(s, op, pass))
                     return no_rate(s, op, reterr);
-                more = true;
             }
         }
-    }
+    } while (s->left < left);
     return 0;
 }
 

@@ -27,7 +27,7 @@ static void of_residual(struct aq_kv_traffic *t, const struct aq_plan *plan,
 {
     bool disk = part->tier == AQ_DISK;
     assert(!plan->separate);
-    t->whole = coded_runs(plan, s->held);
+    t->whole = t->left = coded_runs(plan, s->held);
     if (decoding && disk)
         t->read.end = coded_runs(plan, s->before);
     if (disk)
@@ -37,7 +37,7 @@ static void of_residual(struct aq_kv_traffic *t, const struct aq_plan *plan,
 /* Are the seat's next victims known after the pass? */
 static bool has_victims(const struct aq_seat_kv *s)
 {
-    return s->drops && s->held == s->limits.slots;
+    return s->drops && s->held == s->limits.slots && !s->limits.bulk;
 }
 
 bool aq_kv_uses_delta(const struct aq_part *part, const struct aq_seat_kv *s)
@@ -51,15 +51,21 @@ static void of_decoding(struct aq_kv_traffic *t, const struct aq_plan *plan,
 {
     bool disk = part->tier == AQ_DISK;
     uint32_t runs = aq_seat_kv_runs(s, s->before);
-    t->whole = whole_runs(s, s->before);
+    t->whole = t->left = whole_runs(s, s->before);
+    if (s->drops_many)
+        t->left = whole_runs(s, aq_kv_limits_cut(&s->limits));
     if (disk) {
         t->read.end = t->whole;
-        t->write.end = s->rewrites ? t->whole : 0;
-        t->write_tail = !s->rewrites && whole_runs(s, s->held) > t->whole;
+        t->write.end = s->rewrites || s->drops_many ? t->left : 0;
+        t->write_tail = !s->rewrites && whole_runs(s, s->held) > t->left;
     }
     if (!plan->separate || part->side != AQ_ATTEND_DEVICE)
         return;
     t->load.end = runs;
+    if (s->drops_many) {
+        t->store.end = aq_seat_kv_runs(s, s->held);
+        return;
+    }
     t->load_delta = s->delta && s->overwrites;
     if (disk && s->overwrites) {
         t->store = (struct aq_runs){s->rewrites ? 0 : t->whole, runs};
@@ -74,7 +80,7 @@ static void of_prompt(struct aq_kv_traffic *t, const struct aq_plan *plan,
                       const struct aq_part *part, const struct aq_seat_kv *s)
 {
     bool disk = part->tier == AQ_DISK, host = part->side == AQ_ATTEND_HOST;
-    t->whole = whole_runs(s, s->held);
+    t->whole = t->left = whole_runs(s, s->held);
     t->write.end = disk ? t->whole : 0;
     if (!plan->separate)
         return;

@@ -19,6 +19,7 @@ struct aq_runs {
 /* Of one (sequence, layer) in a pass. */
 struct aq_kv_traffic {
     uint32_t whole;       /* full runs before the pass; with a prompt, or of codes: after it */
+    uint32_t left;        /* of these those that are left once many slots are dropped; else all */
     struct aq_runs read;  /* disk -> stage */
     struct aq_runs write; /* stage -> disk, or the tail, which has become full -> disk */
     bool write_tail;

@@ -77,7 +77,8 @@ const struct aq_engine_info *aq_engine_info(const struct aq_engine *e)
 
 int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_err *reterr)
 {
-    assert(!e->loaded && w->total_max <= e->info.context && w->prompt_max >= 1);
+    assert(!e->loaded && w->total_max <= e->info.context + 1 && w->prompt_max >= 1);
+    assert(w->prompt_max <= e->info.context);
     if (fake_engine.refuse_plan)
         return aq_error(reterr, -ENOBUFS, "nothing fits");
     e->workload = *w;
@@ -152,6 +153,8 @@ static uint32_t choose(const struct aq_engine *e, const struct aq_sequence *s, u
 {
     const struct aq_sampling *p = &s->sampling;
     uint64_t key = hash;
+    if (s->forced)
+        return s->forced[s->token_count];
     if (s->token_count < 64 && fake_engine.script[s->token_count])
         return fake_engine.script[s->token_count];
     if (p->temperature > 0)
@@ -182,11 +185,12 @@ static bool is_stop(const struct aq_sequence *s, uint32_t id)
 
 static void score_prompt(struct aq_sequence *s)
 {
-    for (uint32_t i = 1; s->prompt_logprobs && i < s->prompt_count; i++) {
-        s->prompt_logprob[i] = logprob_of(s->prompt[i], 0);
+    uint32_t from = s->prompt_from > 1 ? s->prompt_from : 1;
+    for (uint32_t i = from; s->prompt_logprobs && i < s->prompt_count; i++) {
+        size_t at = i - s->prompt_from;
+        s->prompt_logprob[at] = logprob_of(s->prompt[i], 0);
         if (s->top_count > 0)
-            fill_tops(s->prompt_tops + (size_t)i * (size_t)s->top_count, s->top_count,
-                      s->prompt[i]);
+            fill_tops(s->prompt_tops + at * (size_t)s->top_count, s->top_count, s->prompt[i]);
     }
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/chat/chat.h"
 
+#include "base/characters.h"
 #include "base/json.h"
 #include "engine/chat/chat_files.h"
 #include "engine/chat/chat_messages.h"
-#include "engine/chat/jinja_space.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -147,7 +147,7 @@ static int cut_at_mark(struct aq_buf *text, const char **ret_param, struct aq_er
     bool blank = text->data[last + bytes] == ' ';
     text->count = last;
     if (!blank) /* white space at the end was trimmed */
-        text->count -= aq_jinja_space_behind((struct aq_text){text->data, last});
+        text->count -= aq_character_space_behind((struct aq_text){text->data, last});
     text->data[text->count] = '\0';
     return 0;
 }

@@ -2,7 +2,7 @@
  * The rules are those of jinja2/lexer.py (3.1). */
 #include "engine/chat/jinja_lex.h"
 
-#include "engine/chat/jinja_space.h"
+#include "base/characters.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -104,7 +104,7 @@ static size_t tag_end(const struct lexer *l, size_t at, const char *end, bool tr
     if (signed_end && sign == '+')
         return at + 3;
     if (signed_end)
-        return at + 3 + aq_jinja_space_before(rest(l, at + 3));
+        return at + 3 + aq_character_space_before(rest(l, at + 3));
     if (!looks_at(l, at, end))
         return 0;
     return at + 2 + (trims && at + 2 < l->count && l->text[at + 2] == '\n');
@@ -117,7 +117,7 @@ static struct aq_text before_tag(const struct lexer *l, size_t end, char sign, b
 {
     struct aq_text t = {l->text + l->at, end - l->at};
     if (sign == '-') {
-        t.count -= aq_jinja_space_behind(t);
+        t.count -= aq_character_space_behind(t);
         return t;
     }
     if (sign == '+' || variable)
@@ -125,7 +125,7 @@ static struct aq_text before_tag(const struct lexer *l, size_t end, char sign, b
     const char *newline = t.count ? memrchr(t.bytes, '\n', t.count) : NULL;
     size_t line = newline ? (size_t)(newline - t.bytes) + 1 : 0;
     struct aq_text last = {t.bytes + line, t.count - line};
-    if ((newline || l->line_begins) && aq_jinja_space_before(last) == last.count)
+    if ((newline || l->line_begins) && aq_character_space_before(last) == last.count)
         t.count = line;
     return t;
 }
@@ -142,11 +142,11 @@ static size_t word_tag(const struct lexer *l, size_t at, const char *word, bool 
         return 0;
     at += 2;
     at += at < l->count && (l->text[at] == '-' || l->text[at] == '+');
-    at += aq_jinja_space_before(rest(l, at));
+    at += aq_character_space_before(rest(l, at));
     if (!looks_at(l, at, word))
         return 0;
     at += strlen(word);
-    at += aq_jinja_space_before(rest(l, at));
+    at += aq_character_space_before(rest(l, at));
     return tag_end(l, at, "%}", trims, trims);
 }
 
@@ -384,7 +384,7 @@ static bool lex_inside(struct lexer *l, bool block)
 {
     l->brackets = 0;
     for (;;) {
-        move_to(l, l->at + aq_jinja_space_before(rest(l, l->at)));
+        move_to(l, l->at + aq_character_space_before(rest(l, l->at)));
         if (l->at == l->count)
             return fail(l, block ? "a tag without its end %}" : "a tag without its end }}");
         size_t end = l->brackets ? 0 : tag_end(l, l->at, block ? "%}" : "}}", block, block);

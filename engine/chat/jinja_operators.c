@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What Python's operators do with values.  Integers have 64 bits; beyond them is an error. */
-#include "engine/chat/jinja_space.h"
+#include "base/characters.h"
 #include "engine/chat/jinja_value.h"
 
 #include <math.h>
@@ -319,7 +319,7 @@ static bool index_item(struct aq_jinja_run *r, const struct aq_jinja_value *obje
         return true;
     }
     const char *at = object->text + aq_jinja_offset(aq_jinja_text(object), (size_t)index);
-    *ret = aq_jinja_string(at, aq_jinja_character_bytes(*at));
+    *ret = aq_jinja_string(at, aq_character_bytes(*at));
     return true;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Values as text: str(), repr() and json.dumps() of Python. */
-#include "engine/chat/jinja_space.h"
+#include "base/characters.h"
 #include "engine/chat/jinja_value.h"
 
 #include <math.h>
@@ -50,7 +50,7 @@ static void repr_text(struct aq_buf *out, struct aq_text t)
     aq_buf_put(out, &quote, 1);
     for (size_t at = 0; at < t.count;) {
         uint32_t c;
-        size_t bytes = aq_jinja_character(t.bytes + at, &c);
+        size_t bytes = aq_character_read(t.bytes + at, &c);
         if (c == (uint32_t)quote || c == '\\')
             aq_buf_printf(out, "\\%c", (int)c);
         else if (c == '\n' || c == '\r' || c == '\t')
@@ -174,7 +174,7 @@ static void json_text(struct aq_buf *out, struct aq_text t, bool ascii)
     aq_buf_puts(out, "\"");
     for (size_t at = 0; at < t.count;) {
         uint32_t c;
-        size_t bytes = aq_jinja_character(t.bytes + at, &c);
+        size_t bytes = aq_character_read(t.bytes + at, &c);
         static const char from[] = "\"\\\n\r\t\b\f", is[] = "\"\\nrtbf";
         const char *known = c && c < 0x80 ? strchr(from, (int)c) : NULL;
         if (known)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/chat/jinja_space.h"
+#include "base/characters.h"
 #include "engine/chat/jinja_value.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -10,7 +10,7 @@
 static bool is_listed(struct aq_text characters, const char *c, size_t bytes)
 {
     for (size_t at = 0; at < characters.count;) {
-        size_t n = aq_jinja_character_bytes(characters.bytes[at]);
+        size_t n = aq_character_bytes(characters.bytes[at]);
         if (n == bytes && !memcmp(characters.bytes + at, c, n))
             return true;
         at += n;
@@ -22,13 +22,13 @@ struct aq_text aq_jinja_strip(struct aq_text t, const struct aq_text *characters
                               bool right)
 {
     if (!characters) {
-        size_t before = left ? aq_jinja_space_before(t) : 0;
+        size_t before = left ? aq_character_space_before(t) : 0;
         t = (struct aq_text){t.bytes + before, t.count - before};
-        t.count -= right ? aq_jinja_space_behind(t) : 0;
+        t.count -= right ? aq_character_space_behind(t) : 0;
         return t;
     }
     while (left && t.count) {
-        size_t bytes = aq_jinja_character_bytes(t.bytes[0]);
+        size_t bytes = aq_character_bytes(t.bytes[0]);
         if (!is_listed(*characters, t.bytes, bytes))
             break;
         t = (struct aq_text){t.bytes + bytes, t.count - bytes};
@@ -73,7 +73,8 @@ static bool wants_upper(enum aq_jinja_case to, char before)
     case AQ_JINJA_TITLE: return !is_lower(before) && !is_upper(before);
     case AQ_JINJA_TITLE_FILTER: break;
     }
-    return before == '\0' || strchr("-({[<", before) || aq_jinja_is_space((unsigned char)before);
+    return before == '\0' || strchr("-({[<", before) ||
+           aq_character_is_space((unsigned char)before);
 }
 
 /* Whether a character that is not ASCII stays as it is: those of categories without case, and what
@@ -86,7 +87,7 @@ static bool keeps(uint32_t character, enum aq_jinja_case to)
         return true;
     bool letter = (c & AQ_CATEGORY_L) && !(c & (LU | LL | LT));
     return (to == AQ_JINJA_LOWER || to == AQ_JINJA_UPPER) && character != 0x345 &&
-           (letter || (c & (AQ_CATEGORY_M | AQ_CATEGORY_ND)) || aq_jinja_is_space(character) ||
+           (letter || (c & (AQ_CATEGORY_M | AQ_CATEGORY_ND)) || aq_character_is_space(character) ||
             (character >= 0x2010 && character <= 0x205e) ||
             (character >= 0x3001 && character <= 0x301b) || character >= 0x1f300);
 }
@@ -99,7 +100,7 @@ bool aq_jinja_change_case(struct aq_jinja_run *r, struct aq_text t, enum aq_jinj
         return false;
     for (size_t i = 0; i < t.count;) {
         uint32_t c;
-        size_t bytes = aq_jinja_character(t.bytes + i, &c);
+        size_t bytes = aq_character_read(t.bytes + i, &c);
         if (c >= 0x80 && !keeps(c, to))
             return aq_jinja_fail(r, "another case of letters that are not ASCII is not supported");
         memcpy(text + i, t.bytes + i, bytes);
@@ -129,7 +130,7 @@ static void insert_between(struct aq_buf *b, struct aq_text t, struct aq_text wi
     size_t at = 0;
     for (int64_t n = 0; (count < 0 || n < count) && at <= t.count; n++) {
         aq_buf_put(b, with.bytes, with.count);
-        size_t bytes = at < t.count ? aq_jinja_character_bytes(t.bytes[at]) : 1;
+        size_t bytes = at < t.count ? aq_character_bytes(t.bytes[at]) : 1;
         if (at < t.count)
             aq_buf_put(b, t.bytes + at, bytes);
         at += bytes;
@@ -205,8 +206,8 @@ static bool split_words(struct aq_jinja_run *r, struct aq_text t, int64_t count_
             uint32_t c;
             while (from_right && ((unsigned char)t.bytes[next] & 0xc0) == 0x80)
                 next--;
-            size_t bytes = aq_jinja_character(t.bytes + (from_right ? next : at), &c);
-            if (aq_jinja_is_space(c))
+            size_t bytes = aq_character_read(t.bytes + (from_right ? next : at), &c);
+            if (aq_character_is_space(c))
                 break;
             at = from_right ? next : at + bytes;
         }
@@ -266,8 +267,8 @@ bool aq_jinja_split_lines(struct aq_jinja_run *r, struct aq_text t, bool keep_en
     for (size_t at = 0; at < t.count;) {
         uint32_t c;
         const char *end = t.bytes + at;
-        at += aq_jinja_character(end, &c);
-        if (!aq_jinja_ends_line(c))
+        at += aq_character_read(end, &c);
+        if (!aq_character_ends_line(c))
             continue;
         at += c == '\r' && at < t.count && t.bytes[at] == '\n';
         if (!push_text(r, ret, begin, keep_ends ? t.bytes + at : end))

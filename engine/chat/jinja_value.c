@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/chat/jinja_value.h"
 
-#include "engine/chat/jinja_space.h"
+#include "base/characters.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -415,14 +415,14 @@ size_t aq_jinja_offset(struct aq_text t, size_t character)
 {
     size_t at = 0;
     while (character-- && at < t.count)
-        at += aq_jinja_character_bytes(t.bytes[at]);
+        at += aq_character_bytes(t.bytes[at]);
     return at;
 }
 
 static bool iterate_text(struct aq_jinja_run *r, struct aq_text t, struct aq_jinja_list *ret)
 {
     for (size_t at = 0; at < t.count;) {
-        size_t bytes = aq_jinja_character_bytes(t.bytes[at]);
+        size_t bytes = aq_character_bytes(t.bytes[at]);
         if (!aq_jinja_step(r) || !aq_jinja_push(r, ret, aq_jinja_string(t.bytes + at, bytes)))
             return false;
         at += bytes;

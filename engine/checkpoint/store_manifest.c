@@ -67,7 +67,10 @@ static bool name_ok(const char *name)
 
 bool aq_store_file_name_ok(const char *name)
 {
-    if (!name_ok(name) || *name == '.' || strchr(name, '/'))
+    const char *slash = strchr(name, '/'), *base = slash ? slash + 1 : name;
+    if (!name_ok(name) || *name == '.' || slash == name)
+        return false;
+    if (slash && (!*base || *base == '.' || strchr(base, '/')))
         return false;
     return strcmp(name, AQ_STORE_MANIFEST_NAME) != 0 && strcmp(name, AQ_STORE_STRIPE_NAME) != 0 &&
            strcmp(name, "journal") != 0 && strncmp(name, "data.", 5) != 0;

@@ -48,7 +48,8 @@ int aq_store_manifest_json(json_t **ret, const struct aq_store_manifest *m, stru
 /* Index of an item, or UINT32_MAX. */
 uint32_t aq_store_manifest_find(const struct aq_store_manifest *m, const char *name);
 
-/* A plain file name that is none of the store's own. */
+/* The name of a file, or of one in a folder ("FOLDER/FILE", no deeper), that is none of the store's
+ * own. */
 bool aq_store_file_name_ok(const char *name);
 
 /* stripe.json: the store that a further directory belongs to.  id is 0 until the store is

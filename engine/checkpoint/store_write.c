@@ -82,8 +82,23 @@ static int name_target(struct target *t, const char *dir, uint32_t index, struct
     return 0;
 }
 
-/* Counts the entries of a directory; with `wipe` removes its files, all but the journal.  -1 when
- * it is no directory. */
+static int scan_dir(const char *path, bool wipe);
+
+/* A file, or a folder of copied files. */
+static void remove_entry(const char *dir, const char *name)
+{
+    char *path;
+    if (asprintf(&path, "%s/%s", dir, name) < 0)
+        return;
+    if (unlink(path) < 0) {
+        (void)scan_dir(path, true);
+        (void)rmdir(path);
+    }
+    free(path);
+}
+
+/* Counts the entries of a directory; with `wipe` removes them, all but the journal.  -1 when it is
+ * no directory. */
 static int scan_dir(const char *path, bool wipe)
 {
     DIR *dir = opendir(path);
@@ -96,7 +111,7 @@ static int scan_dir(const char *path, bool wipe)
             continue;
         count++;
         if (wipe && strcmp(entry->d_name, "journal") != 0)
-            (void)unlinkat(dirfd(dir), entry->d_name, 0);
+            remove_entry(path, entry->d_name);
     }
     closedir(dir);
     return count;
@@ -659,6 +674,32 @@ out:
     return rc;
 }
 
+/* Makes the folder of a copied file "FOLDER/FILE"; its own entry lasts with the store's. */
+static int make_folder(const char *path, size_t store_bytes, struct aq_err *reterr)
+{
+    const char *slash = strchr(path + store_bytes + 1, '/');
+    if (!slash)
+        return 0;
+    char *folder = strndup(path, (size_t)(slash - path));
+    if (!folder)
+        return aq_error_memory(reterr, "folder of '%s'", path);
+    int rc = 0;
+    if (mkdir(folder, 0777) < 0 && errno != EEXIST)
+        rc = aq_error(reterr, aq_err_of_place(errno), "create directory '%s': %s", folder,
+                      strerror(errno));
+    free(folder);
+    return rc;
+}
+
+static int sync_folder(const char *path, struct aq_err *reterr)
+{
+    char *folder = strndup(path, (size_t)(strrchr(path, '/') - path));
+    int rc =
+        folder ? aq_file_sync_dir(folder, reterr) : aq_error_memory(reterr, "folder of '%s'", path);
+    free(folder);
+    return rc;
+}
+
 static int copy_file(struct aq_store_writer *w, const struct aq_store_source_file *source,
                      struct aq_err *reterr)
 {
@@ -666,11 +707,11 @@ static int copy_file(struct aq_store_writer *w, const struct aq_store_source_fil
     char *path;
     if (asprintf(&path, "%s/%s", w->target[0].partial, source->name) < 0)
         return aq_error_memory(reterr, "copy of '%s'", source->path);
-    int rc = 0, to = -1, from = aq_file_open(source->path, O_RDONLY | O_CLOEXEC, 0);
-    if (from < 0) {
-        rc = aq_error(reterr, from, "open '%s': %s", source->path, strerror(-from));
+    int to = -1, from = aq_file_open(source->path, O_RDONLY | O_CLOEXEC, 0);
+    int rc = from < 0 ? aq_error(reterr, from, "open '%s': %s", source->path, strerror(-from))
+                      : make_folder(path, strlen(w->target[0].partial), reterr);
+    if (rc < 0)
         goto out;
-    }
     to = aq_file_open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (to < 0) {
         rc = aq_error(reterr, to, "create '%s': %s", path, strerror(-to));
@@ -683,6 +724,8 @@ static int copy_file(struct aq_store_writer *w, const struct aq_store_source_fil
     }
     w->m->file_count++;
     rc = copy_stream(from, source->path, to, path, file, reterr);
+    if (rc == 0)
+        rc = sync_folder(path, reterr);
 out:
     if (from >= 0)
         close(from);

@@ -66,7 +66,7 @@ static int session_plan(struct aquifer *a, struct aq_err *reterr)
                         a->prompt_max, a->total_max, context);
     const struct aq_workload w = {
         .prompt_max = a->prompt_max,
-        .total_max = a->total_max,
+        .total_max = a->total_max + 1, /* of what is scored the last token is not computed with */
         .prompt_logprobs = true,
         .queue_bytes = HELD_BYTES,
     };
@@ -166,7 +166,8 @@ static void check_bounds(const struct aquifer *a, struct aq_request *r)
 {
     for (uint32_t i = 0; i < r->prompt_count && !r->error.code; i++) {
         const struct aq_prompt *p = &r->prompts[i];
-        if (p->count > a->prompt_max || (uint64_t)p->count + p->max_tokens > a->total_max)
+        uint64_t total = (uint64_t)p->count + p->max_tokens - (p->scored > 0);
+        if (p->count > a->prompt_max || total > a->total_max)
             aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, "prompt",
                               "opened for prompts of %u and totals of %u tokens: prompt %u tokens, "
                               "max_tokens %u",

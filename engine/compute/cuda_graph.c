@@ -32,7 +32,9 @@ struct known {
     XXH128_hash_t hash;
     uint64_t used;  /* when it came last; 0: no list */
     void *graph;    /* NULL: it came once */
+    bool launched;  /* the graph has been */
     bool unwilling; /* it cannot be captured */
+    uint64_t bytes; /* of the GPU's memory, that the driver took for the graph */
 };
 
 struct aq_cuda_record {
@@ -44,8 +46,7 @@ struct aq_cuda_record {
         far; /* lists that came; a list that has not come for more than `far` is forgotten */
     uint32_t known_max;
     struct known *known;
-    uint64_t free_bytes; /* of the GPU, before there were graphs; 0: there were none */
-    bool crowded;        /* there was no room for another; until one goes */
+    uint64_t bytes; /* of all graphs */
 };
 
 bool aq_cuda_record_add(struct aq_cuda_record *r, enum aq_cuda_kernel kernel, const void *params,
@@ -105,7 +106,7 @@ static void drop(struct aq_cuda_record *r, struct known *n)
 {
     if (n->graph) {
         r->opts.cuda->module->gpu->graph_close(r->opts.cuda->gpu, n->graph);
-        r->crowded = false;
+        r->bytes -= n->bytes;
     }
     *n = (struct known){0};
 }
@@ -117,16 +118,14 @@ static uint64_t free_now(const struct aq_cuda_record *r)
     return rc ? 0 : free_bytes;
 }
 
-/* Have graphs, or others on the GPU, taken what is meant for graphs?  The driver takes some of it
- * when one is made, and some when it is launched first. */
-static bool is_crowded(struct aq_cuda_record *r)
+/* The graph has what the GPU has lost since then.  The driver takes memory when one is made, and
+ * when it is launched first; what is lost in between is others': kernels that are loaded,
+ * processes. */
+static void charge(struct aq_cuda_record *r, struct known *n, uint64_t free_before)
 {
-    if (!r->crowded) {
-        uint64_t now = free_now(r);
-        r->free_bytes = r->free_bytes ? r->free_bytes : now;
-        r->crowded = r->free_bytes > now + r->opts.graphs_bytes;
-    }
-    return r->crowded;
+    uint64_t now = free_now(r), lost = free_before > now ? free_before - now : 0;
+    n->bytes += lost;
+    r->bytes += lost;
 }
 
 /* A list that cannot be captured is launched op by op. */
@@ -136,8 +135,9 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     const char *what;
     uint32_t op;
     void *graph = NULL;
-    if (is_crowded(r))
+    if (r->bytes > r->opts.graphs_bytes)
         return;
+    uint64_t free_before = free_now(r);
     int rc = ops->capture_begin(r->opts.cuda->gpu, ex->stream);
     if (!rc) {
         int failed = launch_all(r, ex, &what, &op);
@@ -148,6 +148,19 @@ static void capture(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, str
     }
     n->graph = rc ? NULL : graph;
     n->unwilling = rc;
+    if (n->graph)
+        charge(r, n, free_before);
+}
+
+static int launch_graph(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, struct known *n)
+{
+    bool first = !n->launched;
+    uint64_t free_before = first ? free_now(r) : 0;
+    int rc = r->opts.cuda->module->gpu->graph_launch(r->opts.cuda->gpu, n->graph, ex->stream);
+    n->launched = true;
+    if (first)
+        charge(r, n, free_before);
+    return rc;
 }
 
 int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *ex, bool again,
@@ -168,10 +181,9 @@ int aq_cuda_record_launch(struct aq_cuda_record *r, const struct aq_cuda_exec *e
         n->used = r->now;
     if (!n || !n->graph)
         return launch_all(r, ex, ret_what, ret_op);
-    int rc = r->opts.cuda->module->gpu->graph_launch(r->opts.cuda->gpu, n->graph, ex->stream);
     *ret_what = "cudaGraphLaunch";
     *ret_op = r->list[0].op;
-    return rc;
+    return launch_graph(r, ex, n);
 }
 
 /* ---- open and close ---------------------------------------------------------------------- */

@@ -15,8 +15,7 @@ struct aq_cuda_record_opts {
     const struct aq_cuda *cuda;
     uint32_t launches_max;   /* of a list; 0: as many as is usual */
     uint32_t pass_lists_max; /* that come one after the other before one comes again; 0: as usual */
-    uint64_t
-        graphs_bytes; /* once so much less of the GPU's memory is free, no more graphs are made */
+    uint64_t graphs_bytes;   /* once graphs have taken more of the GPU's memory, no more are made */
 };
 
 int aq_cuda_record_open(struct aq_cuda_record **ret, const struct aq_cuda_record_opts *opts,

@@ -3,11 +3,15 @@
 #include "engine/compute/cuda_lane.h"
 
 #include "engine/compute/cuda_graph.h"
+#include "engine/compute/cuda_prove.h"
 #include "engine/compute/sample.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A desk is sent in pieces, a warp each. */
+enum { DESK_PIECES_MAX = 256, DESK_PIECE_BYTES = 1024 };
 
 struct aq_compute_cuda {
     struct aq_compute c;
@@ -104,13 +108,22 @@ static const void *give_behind(struct aq_compute_cuda *c, const void *data, size
     return there;
 }
 
+/* By a kernel that reads the pinned desk: of engines that copy there is one to the device, where
+ * desks would wait behind chunks of weights, or for the end of a time slice. */
 static void send_range(struct aq_compute_cuda *c, size_t from, size_t end)
 {
+    struct aq_copy_piece piece[DESK_PIECES_MAX];
     uint8_t *there;
     const uint8_t *here = place(c, from, &there);
-    if (end > from && !failed(c))
-        note(c, c->gpu_ops->copy(c->gpu, c->ex.stream, there, here, end - from, AQ_GPU_H2D),
-             "cudaMemcpyAsync");
+    uint32_t count = 0;
+    size_t bytes = end - from, each = aq_align_up(aq_div_up(bytes, DESK_PIECES_MAX), 16);
+    each = aq_max_u64(each, DESK_PIECE_BYTES);
+    assert(from <= end);
+    for (size_t at = 0; at < bytes; at += each)
+        piece[count++] =
+            (struct aq_copy_piece){there + at, here + at, aq_min_u64(each, bytes - at)};
+    if (count && !failed(c))
+        note(c, c->k->copy_pieces(&c->ex, piece, count), "copy_pieces");
 }
 
 static void send(struct aq_compute_cuda *c)
@@ -741,6 +754,22 @@ static int take(struct aq_compute_cuda *c, struct aq_err *reterr)
     return 0;
 }
 
+static int prove(const struct aq_compute_cuda *c, const struct aq_compute_cuda_opts *opts,
+                 struct aq_err *reterr)
+{
+    struct aq_cuda_proof proof = {
+        .cuda = opts->cuda,
+        .ex = &c->ex,
+        .steps = opts->steps,
+        .compute = opts->compute,
+        .operands = c->unpacked,
+        .operands_bytes = c->sizes.unpacked_bytes,
+        .sums = (float *)c->sums,
+        .sums_bytes = c->sizes.sums_bytes,
+    };
+    return aq_cuda_prove(&proof, reterr);
+}
+
 int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_cuda_opts *opts,
                          struct aq_err *reterr)
 {
@@ -770,6 +799,8 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
     if (code)
         rc = aq_error(reterr, -ENODEV, "cuBLASLt cannot be used: %s", c->k->error_text(code));
+    if (rc == 0 && opts->deterministic)
+        rc = prove(c, opts, reterr);
     if (rc < 0) {
         aq_compute_cuda_close(c);
         return rc;

@@ -18,7 +18,11 @@ struct aq_compute_cuda_opts {
     const struct aq_cuda *cuda;
     struct aq_device *device;
     struct aq_gpu_sizes sizes;
+    /* A row's bits do not depend on what is computed beside it: proved of the products of `steps`
+     * in `compute`, or refused. */
     bool deterministic;
+    const struct aq_model_steps *steps;
+    enum aq_dtype compute;
     uint32_t pass_ops;     /* of a pass, at most; 0: so many as is usual */
     uint32_t launches_max; /* tests: that are made together; 0: as many as is usual */
 };

@@ -8,6 +8,7 @@
 #include "engine/machine/limits.h"
 #include "engine/model/arch/arch.h"
 #include "engine/model/weight_store.h"
+#include "policy/kv_cross.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -355,8 +356,7 @@ static int take_scratch(struct aq_engine *e, struct aq_err *reterr)
         return rc;
     e->scratch_bytes = bytes;
     rc = aq_exec_open(&e->exec, e->pool, e->scratch, each, reterr);
-    const uint32_t *qkv = &e->block.program.first[AQ_SLOT_QKV_HOST];
-    if (rc < 0 || (qkv[0] == qkv[1] && !aq_program_host_products(&e->block.program)))
+    if (rc < 0 || !aq_program_host_computes(&e->block.program))
         return rc;
     rc = aq_mem_alloc(&e->host_scratch, e->mem, AQ_HOST, "scratch (host lane)", bytes, reterr);
     rc = rc < 0 ? rc : aq_pool_open(&e->host_pool, e->info.threads, reterr);
@@ -437,6 +437,7 @@ int aq_engine_load(struct aq_engine *e, struct aq_err *reterr)
         opts.host_compute_cpu = aq_pool_bind(e->host_pool);
     }
     rc = rc < 0 ? rc : aq_executor_open(&e->executor, &opts, reterr);
+    rc = rc < 0 ? rc : engine_gpu_check(e, reterr);
     e->loaded = rc == 0;
     return rc;
 }
@@ -476,14 +477,17 @@ struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt,
         const struct aq_kv_kind *k = &p->kinds.kind[i];
         struct aq_kv_limits l;
         aq_kv_kind_limits(&l, &p->kinds, i, &p->kv, prompt, max_new);
-        uint32_t slots = aq_kv_limits_held(&l, prompt, seen);
-        uint64_t runs = aq_kv_limits_runs(&l, e->model->steps.kv_heads, prompt, seen);
+        uint32_t slots = aq_kv_limits_held(&l, prompt, seen), heads = e->model->steps.kv_heads;
+        uint64_t runs = aq_kv_limits_runs(&l, heads, prompt, seen);
         sum.slots += (double)k->layers * slots / p->kinds.layers;
         sum.slots_max = slots > sum.slots_max ? slots : sum.slots_max;
         uint64_t paged = runs * AQ_HEAD_BLOCK_SLOTS;
         if (p->kv.residual.tokens)
             paged = AQ_HEAD_BLOCK_SLOTS * aq_kv_residual_coded(&p->kv.residual, slots);
-        sum.bytes += aq_block_pages(&p->shape, k->layers, paged) * p->shape.page_bytes +
+        uint64_t pages = aq_block_pages(&p->shape, k->layers, paged);
+        if (aq_kv_cross_cuts(&l, prompt))
+            pages = aq_kv_cross_runs(&l, heads, k->layers, prompt, seen);
+        sum.bytes += pages * p->shape.page_bytes +
                      aq_kv_residual_bytes(&p->shape, &p->kv.residual, k->layers);
         sum.drops |= !k->own && aq_kv_limits_drop(&l, prompt, max_new);
     }

@@ -75,7 +75,8 @@ struct aq_engine_opts {
 struct aq_workload {
     uint64_t sequences;             /* how many in all; 0 unknown */
     uint32_t prompt_max;            /* longest prompt, tokens */
-    uint32_t total_max;             /* longest prompt + max_tokens of one sequence */
+    uint32_t total_max;             /* longest prompt + max_tokens of one sequence; at most the
+                                       context and one, as the last token is never computed with */
     uint32_t new_max;               /* largest max_tokens of one sequence; 0 unknown */
     uint64_t prompt_sum, total_sum; /* over all sequences; 0 unknown */
     /* Of sequence i: length[i * length_count / sequences]; NULL: a block of the mean or longest one

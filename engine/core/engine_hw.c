@@ -59,7 +59,7 @@ static int take_profile(struct aq_engine *e, const struct aq_hw_profile *p, stru
     snprintf(e->hw_told, sizeof(e->hw_told), "%s", p->told);
     if (p->kept) /* what was measured now has been told */
         aq_log_line(&e->log, AQ_LOG_INFO, "hardware: %s", p->told);
-    e->hw = aq_hw_for_formats(p, e->info.weight_format, e->info.kv_format);
+    e->hw = aq_hw_for_formats(p, e->info.compute, e->info.weight_format, e->info.kv_format);
     if (!p->capacity[AQ_DISK])
         assume_disk(e);
     e->measured = (struct aq_rates_measured){

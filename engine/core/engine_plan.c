@@ -97,7 +97,7 @@ int aq_engine_plan(struct aq_engine *e, const struct aq_workload *w, struct aq_e
 {
     assert(!e->loaded);
     uint32_t total = w->total_max, prompt = w->prompt_max;
-    if (total > e->info.context || prompt > total || prompt < 1)
+    if (total - 1 > e->info.context || prompt > aq_min_u64(total, e->info.context) || prompt < 1)
         return aq_error(
             reterr, -EINVAL,
             "workload: prompts of %u and totals of %u tokens do not fit a context of %u", prompt,
@@ -197,6 +197,8 @@ static json_t *memory_json(const struct aq_engine *e, bool measured)
         tier = tier_json(engine_device_bytes(e), aq_ledger_total(&e->block.ledger, AQ_DEVICE));
         if (measured)
             set_bytes(&tier, "measured", e->mem ? aq_mem_peak(e->mem, AQ_DEVICE) : 0);
+        if (measured && engine_on_gpu(e))
+            set_bytes(&tier, "driver", engine_gpu_beside(e));
         aq_json_put(&o, "device", tier);
     }
     if (aq_ledger_total(&e->block.ledger, AQ_DISK) || e->block.stream.bytes[AQ_DISK])

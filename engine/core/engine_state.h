@@ -66,7 +66,7 @@ struct aq_engine {
     struct aq_compute_cuda *compute_cuda;
     uint64_t device_budget; /* of a GPU, the driver's context included */
     bool context_counted;
-    uint64_t graphs_counted;
+    uint64_t graphs_counted, driver_counted;
     struct aq_trace *trace;
     struct aq_attention_stats *attention_stats;
     struct aq_executor *executor;
@@ -105,6 +105,12 @@ int engine_gpu_open(struct aq_engine *e, struct aq_err *reterr);
 void engine_gpu_close(struct aq_engine *e);
 /* After the device is open: its workspaces. */
 int engine_gpu_load(struct aq_engine *e, struct aq_err *reterr);
+/* Of the GPU's memory, what is gone since it was opened and was not asked for by us: the driver's,
+ * or another process's. */
+uint64_t engine_gpu_beside(const struct aq_engine *e);
+/* After everything else is loaded: that, against its line of the ledger and what is left of the
+ * budget. */
+int engine_gpu_check(const struct aq_engine *e, struct aq_err *reterr);
 
 /* ---- engine_hw.c ---- */
 /* Once, before the first plan: where --hardware says so, of models large enough for it to pay, or

@@ -91,10 +91,14 @@ static void add_model(json_t **r, const struct aq_engine_info *i)
 {
     char hash[24];
     snprintf(hash, sizeof(hash), "%016llx", (unsigned long long)i->model_hash);
+    json_t *eos = json_array();
+    for (uint32_t n = 0; n < i->eos_count; n++)
+        aq_json_add(&eos, json_integer((json_int_t)i->eos_id[n]));
     aq_json_put(r, "model",
-                json_pack("{s:o, s:s, s:I, s:i, s:i}", "name", aq_json_string(i->name), "hash",
-                          hash, "parameters", (json_int_t)i->parameters, "layers", (int)i->layers,
-                          "hidden", (int)i->hidden));
+                json_pack("{s:o, s:s, s:I, s:i, s:i, s:I, s:o}", "name", aq_json_string(i->name),
+                          "hash", hash, "parameters", (json_int_t)i->parameters, "layers",
+                          (int)i->layers, "hidden", (int)i->hidden, "context",
+                          (json_int_t)i->context, "eos", eos));
     aq_json_put(r, "device",
                 json_pack("{s:s, s:s, s:i}", "backend", i->backend, "isa", i->isa, "threads",
                           (int)i->threads));

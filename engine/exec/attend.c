@@ -3,11 +3,12 @@
  * keys, scores, positions and victims are updated.
  *
  * A prompt that is cut is attended in scratch, and the slots that stay are moved to the home of its
- * KV.  A decoded key takes the slot of the victim that was chosen a step before.  In one of KIVI's
- * formats prompts are attended in scratch, too, new keys join the residual in f16, and head-blocks
- * that leave it are encoded before attention.  In sequences on
- * disk, whose full runs are read again at every step, such rows also join a delta, which is applied
- * before attention. */
+ * KV; one that is cut over all layers alone is attended at home (cross.c).  A decoded key takes the
+ * slot of the victim that was chosen a step before; or, once all slots are taken, many are dropped
+ * first: those that stay close up, and it comes behind them.  In one of KIVI's formats prompts are
+ * attended in scratch, too, new keys join the residual in f16, and head-blocks that leave it are
+ * encoded before attention.  In sequences on disk, whose full runs are read again at every step,
+ * rows that overwrite others also join a delta, which is applied before attention. */
 #include "engine/exec/exec.h"
 
 #include <assert.h>
@@ -44,6 +45,7 @@ static struct aq_attn_rule rule_of(const struct aq_kv_score *score, const struct
     return (struct aq_attn_rule){
         .stat = columns ? score->stat : AQ_ATTN_PROB, /* the kernels' shortest way */
         .group = score->group,
+        .threshold = score->threshold,
         .decay = score->decay,
         .victim = columns ? AQ_ATTN_BY_SCORE : AQ_ATTN_BY_POSITION,
         .sinks = s->limits.sinks,
@@ -84,8 +86,8 @@ static void find_slots(const struct attend *t)
         q->position = seat_of(t, i)->seen - 1;
         q->overwrite = s->overwrites;
         q->recent = s->limits.recent_decode;
-        if (s->held < s->limits.slots)
-            q->slots.victim = NULL; /* no key is dropped yet */
+        if (s->held < s->limits.slots || s->limits.bulk)
+            q->slots.victim = NULL; /* no key is dropped yet, or none alone */
     }
 }
 
@@ -177,18 +179,115 @@ static void add_to_deltas(const struct attend *t)
     run_moves(t, m->move, count);
 }
 
-/* One call for all sequences with the same number of sinks. */
+/* ---- drops of many keys ---- */
+
+/* The last run of a sequence on disk, which lies apart from the others, joins them in the stage, or
+ * leaves them again: as many rows as are behind the full runs of `slots` slots. */
+static void move_tail(const struct attend *t, uint8_t *tail, uint8_t *const *staged, uint32_t slots,
+                      bool joins)
+{
+    uint32_t rows = slots % AQ_HEAD_BLOCK_SLOTS;
+    struct aq_kv_side apart = {
+        .block = &tail, .block_count = 1, .head_offset = aq_kv_head_offset(t->x->kv)};
+    struct aq_kv_side beside = {.block = staged,
+                                .block_count = blocks_of(slots),
+                                .head_offset = apart.head_offset,
+                                .first = slots - rows};
+    struct aq_kv_move move = {
+        .from = joins ? apart : beside, .to = joins ? beside : apart, .count = &rows};
+    if (rows)
+        run_moves(t, &move, 1);
+}
+
+/* What the keys of the slots are worth: their scores, or those and their neighbours' pooled. */
+static const float *worth_of(const struct attend *t, const struct aq_attn_slots *slots,
+                             uint32_t len, float *pooled)
+{
+    const struct aq_kv_score *by = &t->policy.decode;
+    if (!by->pool)
+        return slots->score;
+    t->c->kernels->kv_value(t->c->exec, &(struct aq_kv_value){.sums = slots->score,
+                                                              .value = pooled,
+                                                              .stride = slots->stride,
+                                                              .len = len,
+                                                              .kv_heads = t->a.kv_heads,
+                                                              .q_per_kv = 1,
+                                                              .group = AQ_ATTN_SUM,
+                                                              .pool = by->pool,
+                                                              .pool_width = by->pool_width});
+    return pooled;
+}
+
+/* All slots of a sequence are taken: those that stay close up, in their order. */
+static void drop_many(const struct attend *t, uint32_t i)
+{
+    struct aq_executor *x = t->x;
+    const struct aq_seat_kv *s = kv_of(t, i);
+    struct aq_attn_seq *q = &t->seq[i];
+    uint32_t seat = t->seat[i], left = aq_kv_limits_cut(&s->limits);
+    uint32_t older = s->before - s->limits.recent_prompt;
+    struct aq_kv_drop_room room = aq_kv_drop_room(x->kv, seat);
+    uint8_t *tail = exec_kv_tail_apart(x, t->op, seat);
+    if (tail) {
+        q->block = exec_kv_staged(x, t->op, seat, blocks_of(s->before));
+        move_tail(t, tail, q->block, s->before, true);
+    }
+    struct aq_kv_select select = {
+        .value = worth_of(t, &q->slots, older, room.value),
+        .stride = q->slots.stride,
+        .len = s->before,
+        .recent = s->limits.recent_prompt,
+        .heavy = s->limits.heavy_prompt,
+        .sinks = s->limits.sinks,
+        .keep = room.keep,
+        .keep_stride = q->slots.stride,
+        .count = room.count,
+    };
+    t->c->kernels->kv_select(t->c->exec, &(struct aq_kv_selects){&select, 1, t->a.kv_heads});
+    struct aq_kv_side side = {.block = q->block,
+                              .block_count = blocks_of(s->before),
+                              .head_offset = q->head_offset,
+                              .slots = q->slots};
+    struct aq_kv_move gather = {.from = side, .to = side, .count = &left};
+    gather.from.list = room.keep;
+    gather.from.list_stride = q->slots.stride;
+    run_moves(t, &gather, 1);
+    if (tail) {
+        move_tail(t, tail, q->block, left, false);
+        q->block = exec_kv_blocks(x, t->op, seat);
+    }
+}
+
+/* ---- rows ---- */
+
+/* How the attention of a seat's row counts: always, unless many keys are dropped at a time. */
+static enum aq_kv_counts counts_of(const struct aq_seat_kv *s)
+{
+    return s->limits.bulk && s->drops ? aq_kv_limits_counts(&s->limits, s->held) : AQ_KV_COUNTS;
+}
+
+static bool same_rule(const struct aq_seat_kv *a, const struct aq_seat_kv *b)
+{
+    return a->limits.sinks == b->limits.sinks && counts_of(a) == counts_of(b);
+}
+
+/* One call for all sequences with the same rule. */
 static void attend_rows(struct attend *t)
 {
     struct aq_attn a = t->a;
     for (uint32_t i = 0, end; i < t->count; i = end) {
         const struct aq_seat_kv *s = kv_of(t, i);
-        for (end = i + 1; end < t->count && kv_of(t, end)->limits.sinks == s->limits.sinks;)
+        enum aq_kv_counts counts = counts_of(s);
+        for (end = i + 1; end < t->count && same_rule(kv_of(t, end), s);)
             end++;
         a.seqs = t->seq + i;
         a.seq_count = end - i;
         if (aq_kv_policy_drops(&t->policy))
             a.rule = rule_of(&t->policy.decode, s);
+        if (counts == AQ_KV_COUNTS_NOT)
+            a.rule = (struct aq_attn_rule){.victim = AQ_ATTN_NO_RULE};
+        else if (counts == AQ_KV_COUNTS_FIRST)
+            a.rule.decay = 0; /* what was before this row is forgotten */
         t->c->kernels->attn_decode(t->c->exec, &a);
         if (a.rule.together)
             t->c->kernels->kv_victim(t->c->exec, &a);
@@ -242,6 +341,10 @@ static void decode(struct attend *t)
 {
     bool disk = t->x->plan->part[t->op->part].tier == AQ_DISK;
     find_slots(t);
+    for (uint32_t i = 0; i < t->count; i++) {
+        if (kv_of(t, i)->drops_many)
+            drop_many(t, i);
+    }
     if (disk)
         apply_deltas(t);
     if (is_residual(t))
@@ -267,14 +370,15 @@ struct prompt {
     uint8_t *scratch;
 };
 
-/* Column sums of the prompt's probabilities, into its slots' scores. */
-static void sum_columns(const struct attend *t, const struct prompt *p)
+/* Column sums of the prompt's probabilities, into its slots' scores: to cut it by, or as scores to
+ * go on from. */
+static void sum_columns(const struct attend *t, const struct prompt *p, bool cut)
 {
     const struct aq_kv_policy *kv = &t->policy;
     struct aq_attn a = p->a;
-    a.rule = rule_of(&kv->prompt, p->s);
+    a.rule = rule_of(cut ? &kv->prompt : &kv->decode, p->s);
     a.pairs.rows = aq_kv_policy_prompt_rows(kv, &p->s->limits, *p->tokens);
-    if (aq_kv_policy_each(kv))
+    if (cut && aq_kv_policy_each(kv))
         a.rule.group = AQ_ATTN_EACH;
     t->c->kernels->attn_stats(t->c->exec, &a);
 }
@@ -286,6 +390,8 @@ static void rank_keys(const struct attend *t, struct prompt *p)
     const struct aq_kv_prefill_layout *layout = &t->x->prompt_layout;
     const struct aq_kv_score *by = &t->policy.prompt;
     bool each = aq_kv_policy_each(&t->policy);
+    /* KV-Compress's program pools over all keys, those that stay in any case among them. */
+    uint32_t unranked = p->s->whole ? 0 : p->s->limits.recent_prompt;
     float *value = (float *)(p->scratch + layout->value);
     p->seq.slots = (struct aq_attn_slots){.score = value, .stride = layout->stride};
     if (by->source != AQ_KV_SOURCE_COLUMNS) {
@@ -301,17 +407,17 @@ static void rank_keys(const struct attend *t, struct prompt *p)
         return;
     }
     if (!aq_kv_policy_values(&t->policy)) {
-        sum_columns(t, p);
+        sum_columns(t, p, true);
         return;
     }
     p->seq.slots.score = (float *)(p->scratch + layout->sums);
-    sum_columns(t, p);
+    sum_columns(t, p, true);
     p->seq.slots.score = value;
     t->c->kernels->kv_value(t->c->exec,
                             &(struct aq_kv_value){.sums = (float *)(p->scratch + layout->sums),
                                                   .value = value,
                                                   .stride = layout->stride,
-                                                  .len = *p->tokens - p->s->limits.recent_prompt,
+                                                  .len = *p->tokens - unranked,
                                                   .kv_heads = p->a.kv_heads,
                                                   .q_per_kv = each ? p->a.q_per_kv : 1,
                                                   .group = each ? by->group : AQ_ATTN_SUM,
@@ -398,7 +504,17 @@ static struct aq_attn rows_of(const struct attend *t, uint32_t i)
     return a;
 }
 
-/* In scratch, unless a prompt stays whole that has no residual. */
+/* Is this the last layer of its kind? */
+static bool is_last(const struct attend *t)
+{
+    const struct aq_kv_kinds *kinds = &t->x->plan->kinds;
+    uint32_t layer = kinds->layers - 1;
+    while (kinds->of[layer] != t->kind)
+        layer--;
+    return layer == t->layer;
+}
+
+/* In scratch, unless a prompt stays whole, for now at least, that has no residual. */
 static void attend_alone(const struct attend *t, uint32_t i)
 {
     struct aq_executor *x = t->x;
@@ -406,11 +522,13 @@ static void attend_alone(const struct attend *t, uint32_t i)
     const uint32_t *tokens = &seat_of(t, i)->seen;
     struct prompt p = {.s = s, .tokens = tokens, .a = rows_of(t, i), .seq = t->seq[i]};
     const struct aq_kv_policy *kv = &t->policy;
-    bool cut = *tokens > s->limits.keep_prompt, residual = is_residual(t);
+    bool cut = *tokens > s->limits.keep_prompt && !s->whole, residual = is_residual(t);
     bool sums = aq_kv_policy_stat_pairs(kv, &s->limits, *tokens) > 0;
     p.seq.recent = s->limits.recent_decode;
     p.seq.slots = exec_kv_slots(x, t->op, t->seat[i]);
     p.seq.row = 0;
+    if (s->limits.bulk)
+        p.seq.slots.victim = NULL;
     p.home = p.seq; /* of s->held slots */
     p.scratch = exec_slot(x, AQ_SLOT_KV_PREFILL, 0);
     p.seq.len = tokens;
@@ -422,21 +540,27 @@ static void attend_alone(const struct attend *t, uint32_t i)
         p.seq.head_offset = p.seq.plain_offset;
         p.seq.coded = 0;
     }
-    if (cut || residual)
+    if (cut || residual || (s->whole && aq_kv_cross_cuts_layers(&s->limits, *tokens)))
         p.seq.block = x->prompt_block;
-    if (cut)
+    if (cut || s->whole)
         p.seq.slots = (struct aq_attn_slots){0};
     t->c->kernels->kv_append(t->c->exec, &p.a);
     t->c->kernels->attn_prefill(t->c->exec, &p.a);
-    if (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION)
+    if (s->whole || (cut && kv->prompt.source != AQ_KV_SOURCE_POSITION))
         rank_keys(t, &p);
     else if (sums)
-        sum_columns(t, &p);
+        sum_columns(t, &p, false);
     if (cut)
         keep(t, &p, t->seat[i]);
     if (residual)
         encode_prompt(t, &p);
-    if (s->held == s->limits.slots) {
+    if (s->whole) {
+        exec_cross_rank(x, t->c, t->seat[i], t->layer, p.seq.slots.score);
+        if (is_last(t))
+            exec_cross_cut(x, t->c, t->seat[i], t->kind);
+        return;
+    }
+    if (s->held == s->limits.slots && !s->limits.bulk) {
         p.a.seqs = &p.home;
         p.a.rule = rule_of(&kv->decode, s);
         t->c->kernels->kv_victim(t->c->exec, &p.a);

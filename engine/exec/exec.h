@@ -234,6 +234,17 @@ uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequen
 void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_compute *c,
                  const float *qkv, void *attention);
 
+/* ---- cross.c ---- */
+/* Of a prompt that is cut over all layers, whose keys and values lie in scratch if layers are cut
+ * before, and at home if not: takes what the keys of a layer are worth, [kv_heads][stride of the
+ * scratch], and cuts the layer. */
+void exec_cross_rank(struct aq_executor *x, const struct aq_compute *c, uint32_t seat,
+                     uint32_t layer, const float *value);
+/* Once all layers of the kind are ranked: the heads of all of them give up what is worth least, and
+ * what they keep moves to the first runs of each layer. */
+void exec_cross_cut(struct aq_executor *x, const struct aq_compute *c, uint32_t seat,
+                    uint32_t kind);
+
 /* ---- bundle.c ---- */
 int exec_bundle_open(struct aq_executor *x, struct aq_err *reterr);
 void exec_bundle_close(struct aq_executor *x);
@@ -272,6 +283,12 @@ void exec_link_share(struct aq_executor *x, const struct aq_op *op, struct exec_
 /* ---- kv_moves.c ---- */
 /* Addresses of a seat's KV for an attention op: its pages, or their copies in the op's stage. */
 uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* The partly filled run of a seat on disk that is attended where the run lies, apart from the
+ * others, which are in a stage; NULL: it is with them. */
+uint8_t *exec_kv_tail_apart(struct aq_executor *x, const struct aq_op *op, uint32_t seat);
+/* Addresses of such a seat's runs once all of them are in the stage. */
+uint8_t *const *exec_kv_staged(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                               uint32_t runs);
 /* The same for a seat whose heads hold different numbers of slots: sets table and lengths of
  * *seq. */
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,

@@ -22,7 +22,7 @@ static struct place place_of(struct aq_sequence *s, const struct exec_logit_row 
 {
     uint32_t count = s->top_count > 0 ? (uint32_t)s->top_count : 0;
     bool prompt = row->prompt_index >= 0;
-    size_t at = prompt ? (size_t)row->prompt_index + 1 : s->token_count;
+    size_t at = prompt ? row->prompt_index + 1u - s->prompt_from : s->token_count;
     float *logprobs = prompt ? s->prompt_logprob : s->logprobs;
     struct aq_top *tops = count ? prompt ? s->prompt_tops : s->tops : NULL;
     if (!prompt && s->max_tokens == 0)

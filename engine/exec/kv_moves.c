@@ -75,13 +75,33 @@ uint8_t *const *exec_kv_blocks(struct aq_executor *x, const struct aq_op *op, ui
         stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0);
     /* The full runs of a prompt, and those of codes, are made in the stage; a decoded key joins the
      * tail or the residual. */
-    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).whole);
+    return aq_kv_place(x->kv, seat, layer, stage, traffic_of(x, op, seat).left);
+}
+
+uint8_t *exec_kv_tail_apart(struct aq_executor *x, const struct aq_op *op, uint32_t seat)
+{
+    bool away = x->plan->separate && op->kind != AQ_OP_ATTN_HOST;
+    if (x->plan->part[op->part].tier != AQ_DISK || away)
+        return NULL;
+    return aq_kv_tail(x->kv, seat, layer_of(x, op), 0);
+}
+
+uint8_t *const *exec_kv_staged(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                               uint32_t runs)
+{
+    bool on_host = op->kind == AQ_OP_ATTN_HOST;
+    return aq_kv_place(
+        x->kv, seat, layer_of(x, op),
+        stage_run(x, on_host ? AQ_SLOT_KV_HOST : AQ_SLOT_KV_DEVICE, op->stage, op->part, seat, 0),
+        runs);
 }
 
 static struct aq_kv_growth growth_of(const struct aq_executor *x, uint32_t seat, uint32_t layer)
 {
     const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
-    return (struct aq_kv_growth){aq_seat_kv_packed(s), aq_seat_kv_grown(s)};
+    uint32_t packed =
+        s->limits.cross && s->differ ? aq_kv_packed(x->kv, seat, layer) : aq_seat_kv_packed(s);
+    return (struct aq_kv_growth){packed, aq_seat_kv_grown(s)};
 }
 
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
@@ -142,8 +162,8 @@ static void list_seat(struct aq_executor *x, uint32_t op_index, uint32_t seat)
                           (runs.end - runs.first) * stride,
                           disk_stage(x, op, seat) + runs.first * stride);
     if (op->kind == AQ_OP_WRITE && t.write_tail)
-        exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.whole * stride, stride,
-                          aq_kv_tail(x->kv, seat, layer, t.whole));
+        exec_add_transfer(x, op_index, x->opts.scratch_set, at + t.left * stride, stride,
+                          aq_kv_tail(x->kv, seat, layer, t.left));
 }
 
 void exec_list_kv(struct aq_executor *x, uint32_t op_index)
@@ -232,7 +252,7 @@ static void link_seat(struct aq_executor *x, const struct aq_op *op, struct exec
 {
     struct aq_kv_traffic t = traffic_of(x, op, seat);
     uint32_t layer = layer_of(x, op);
-    add_runs(x, op, l, seat, l->to_device ? t.load : t.store, t.whole);
+    add_runs(x, op, l, seat, l->to_device ? t.load : t.store, l->to_device ? t.whole : t.left);
     if (l->to_device ? t.load_delta : t.store_delta)
         add_delta(x, op, l, seat);
     if (l->to_device)

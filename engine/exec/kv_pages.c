@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct pool {
     uint8_t *pages;
@@ -31,6 +32,7 @@ struct aq_kv {
     size_t victims_bytes;
     struct aq_kv_layout *layout; /* [kinds of layers] */
     struct aq_kv_delta_layout delta;
+    struct aq_kv_drop_layout drop;
     struct aq_kv_beside beside;
     struct layer {
         uint64_t first_run; /* runs of a seat in the layers before this one */
@@ -38,7 +40,7 @@ struct aq_kv {
         uint32_t dropping;  /* layers before this one that drop keys */
     } * layer;              /* [layers] */
     struct side {
-        uint8_t *slots; /* [seats of the side][beside.slots_bytes], layer after layer */
+        uint8_t *slots; /* [seats of the side][beside.slots_bytes], layer after layer; drop.bytes */
         size_t bytes;
         uint32_t seats;
     } side[2];      /* by enum aq_attention_side */
@@ -126,10 +128,12 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
     const struct aq_kv_opts *o = &kv->opts;
     int rc = 0;
     aq_kv_layout_delta(&kv->delta, o->plan, o->kv_heads);
+    aq_kv_layout_drop(&kv->drop, o->plan, o->kv_heads);
     for (int i = 0; i < 2 && rc == 0; i++) {
         struct side *side = &kv->side[i];
         rc = take(kv, &side->slots, memory_of_side(kv, i), aq_kv_layout_purpose(o->plan),
-                  side->seats * kv->beside.slots_bytes, &side->bytes, reterr);
+                  side->seats * kv->beside.slots_bytes + (side->seats ? kv->drop.bytes : 0),
+                  &side->bytes, reterr);
     }
     size_t copies = (size_t)kv->copied_seats * kv->beside.dropping * o->kv_heads * sizeof(uint32_t);
     rc = rc < 0 ? rc
@@ -162,6 +166,9 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
                   reterr);
     if (rc < 0)
         return rc;
+    /* Heads are of no length, and no run is packed, before a prompt is cut. */
+    if (kv->table.head_blocks)
+        memset(kv->tables + kv->table.len, 0, kv->table.free - kv->table.len);
     kv->block = (uint8_t **)kv->tables;
     uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
     for (int t = AQ_DEVICE; t <= AQ_HOST; t++) {
@@ -246,6 +253,22 @@ static uint32_t *runs_of(const struct aq_kv *kv, uint32_t seat, uint32_t kind)
     return &kv->runs[(size_t)seat * kinds_of(kv)->count + kind];
 }
 
+/* Packed runs of a (seat, layer) whose prompt was cut over all layers; NULL: there is none. */
+static uint32_t *packed_of(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    if (!kv->table.packed)
+        return NULL;
+    return (uint32_t *)(kv->tables + kv->table.packed) + (size_t)seat * kinds_of(kv)->layers +
+           layer;
+}
+
+/* Runs in use of a (seat, layer). */
+static uint32_t runs_at(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const uint32_t *packed = packed_of(kv, seat, layer);
+    return *runs_of(kv, seat, kinds_of(kv)->of[layer]) + (packed ? *packed : 0);
+}
+
 /* Adds run number `run` to a layer of the seat, with a page of its own unless it has part of the
  * page of the run before. */
 static void add_run(struct aq_kv *kv, uint32_t seat, uint32_t layer, uint32_t run)
@@ -267,24 +290,47 @@ void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
     assert(seat < kv->seats && runs <= kinds->kind[kind].runs);
     for (uint32_t run = *have; run < runs && kv->place[seat].tier != AQ_DISK; run++) {
         for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+            const uint32_t *packed = packed_of(kv, seat, layer);
             if (kinds->of[layer] == kind)
-                add_run(kv, seat, layer, run);
+                add_run(kv, seat, layer, run + (packed ? *packed : 0));
         }
     }
     *have = runs > *have ? runs : *have;
 }
 
+static void give_page(struct aq_kv *kv, uint32_t seat, const uint8_t *page)
+{
+    struct pool *pool = &kv->pool[kv->place[seat].tier];
+    pool->free_page[pool->free_count++] = (uint32_t)((size_t)(page - pool->pages) / kv->page_bytes);
+}
+
+void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs)
+{
+    const struct aq_kv_kinds *kinds = kinds_of(kv);
+    uint32_t have = *runs_of(kv, seat, kind);
+    assert(kv->page_runs == 1 && kv->place[seat].tier != AQ_DISK);
+    for (uint32_t layer = 0; layer < kinds->layers; layer++) {
+        if (kinds->of[layer] != kind)
+            continue;
+        uint32_t packed = aq_kv_packed(kv, seat, layer);
+        assert(*packed_of(kv, seat, layer) == 0 && packed + runs <= have);
+        for (uint32_t run = packed + runs; run < have; run++)
+            give_page(kv, seat, table_of(kv, seat, layer)[run]);
+        *packed_of(kv, seat, layer) = packed;
+    }
+    *runs_of(kv, seat, kind) = runs;
+}
+
 void aq_kv_release(struct aq_kv *kv, uint32_t seat)
 {
     const struct aq_kv_kinds *kinds = kinds_of(kv);
-    struct pool *pool = &kv->pool[kv->place[seat].tier];
     assert(seat < kv->seats);
     for (uint32_t layer = 0; layer < kinds->layers && kv->place[seat].tier != AQ_DISK; layer++) {
-        uint32_t runs = *runs_of(kv, seat, kinds->of[layer]);
-        for (uint32_t run = 0; run < runs; run += kv->page_runs) {
-            size_t offset = (size_t)(table_of(kv, seat, layer)[run] - pool->pages);
-            pool->free_page[pool->free_count++] = (uint32_t)(offset / kv->page_bytes);
-        }
+        uint32_t runs = runs_at(kv, seat, layer), *packed = packed_of(kv, seat, layer);
+        for (uint32_t run = 0; run < runs; run += kv->page_runs)
+            give_page(kv, seat, table_of(kv, seat, layer)[run]);
+        if (packed)
+            *packed = 0;
     }
     for (uint32_t k = 0; k < kinds->count; k++)
         *runs_of(kv, seat, k) = 0;
@@ -382,7 +428,7 @@ void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_
         assert(blocks <= step);
         for (uint32_t b = 0; b < blocks; b++) {
             struct aq_kv_spot spot = spot_of(kv, g->packed, h, own, before, b);
-            assert(spot.run < *runs_of(kv, seat, kinds_of(kv)->of[layer]));
+            assert(spot.run < runs_at(kv, seat, layer));
             table[b] = run[spot.run] + spot.offset;
         }
         before += own;
@@ -403,6 +449,25 @@ struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t lay
         before += kept[h] / AQ_HEAD_BLOCK_SLOTS;
     return spot_of(kv, g->packed, head, kept[head] / AQ_HEAD_BLOCK_SLOTS, before,
                    slot / AQ_HEAD_BLOCK_SLOTS);
+}
+
+uint32_t aq_kv_packed(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const uint32_t *kept = aq_kv_lens(kv, seat, layer);
+    uint64_t blocks = 0;
+    for (uint32_t h = 0; h < kv->opts.kv_heads; h++)
+        blocks += kept[h] / AQ_HEAD_BLOCK_SLOTS;
+    return (uint32_t)aq_div_up(blocks, kv->opts.kv_heads);
+}
+
+uint32_t *aq_kv_costs(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return (uint32_t *)(aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->cost);
+}
+
+uint32_t *aq_kv_gone(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    return (uint32_t *)(aq_kv_slots_home(kv, seat, layer) + layout_of(kv, layer)->gone);
 }
 
 uint8_t *aq_kv_slots_home(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
@@ -433,6 +498,16 @@ struct aq_attn_slots aq_kv_slots(const struct aq_kv *kv, uint32_t seat, uint32_t
 size_t aq_kv_slots_bytes(const struct aq_kv *kv, uint32_t layer)
 {
     return layout_of(kv, layer)->bytes;
+}
+
+struct aq_kv_drop_room aq_kv_drop_room(const struct aq_kv *kv, uint32_t seat)
+{
+    const struct side *side = &kv->side[kv->place[seat].side];
+    uint8_t *room = side->slots + side->seats * kv->beside.slots_bytes;
+    assert(kv->drop.bytes);
+    return (struct aq_kv_drop_room){(float *)(room + kv->drop.value),
+                                    (uint32_t *)(room + kv->drop.keep),
+                                    (uint32_t *)(room + kv->drop.count)};
 }
 
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer)

@@ -6,7 +6,8 @@
  * staging slot; its last, partly filled run (the tail) stays in host memory, and so do up to 32
  * rows that belong into full runs (the delta).  Heads that hold different numbers of slots have
  * packed runs and runs for growth (policy/kv_policy.h), of which the last two are tails; where no
- * slot is added, there is no tail.
+ * slot is added, there is no tail.  Where heads of all layers share (policy/kv_cross.h), layers of
+ * a kind come to hold different numbers of packed runs, in memory alone.
  *
  * In one of KIVI's formats runs of codes alone have pages, and there is no tail: the newest slots
  * lie in a ring of f16 runs, the residual.
@@ -49,8 +50,8 @@ typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
 int aq_kv_open(struct aq_kv **ret, const struct aq_kv_opts *opts, struct aq_err *reterr);
 void aq_kv_close(struct aq_kv *kv);
 
-/* Takes pages for this many runs in all layers of a kind of the seat; asserts that the pool has
- * them. */
+/* Takes pages for this many runs, beside packed ones, in all layers of a kind of the seat; asserts
+ * that the pool has them. */
 void aq_kv_grow(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
 /* Gives the seat's pages back. */
 void aq_kv_release(struct aq_kv *kv, uint32_t seat);
@@ -76,6 +77,16 @@ uint8_t *aq_kv_residual_run(const struct aq_kv *kv, uint32_t seat, uint32_t laye
 size_t aq_kv_plain_offset(const struct aq_kv *kv);
 
 /* ---- heads that hold different numbers of slots: policies that are `ragged` alone ---- */
+
+/* The prompt of the seat was cut over all layers of the kind: each of them keeps the packed runs of
+ * its heads' lengths and so many behind them, and gives the pages of the others back. */
+void aq_kv_shrink(struct aq_kv *kv, uint32_t seat, uint32_t kind, uint32_t runs);
+/* Packed runs of the lengths that such a (seat, layer) has; what its head-blocks cost
+ * (policy/kv_cross.h), [kv_heads][stride / 32]; and how many went when the layer was cut,
+ * [kv_heads]. */
+uint32_t aq_kv_packed(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+uint32_t *aq_kv_costs(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+uint32_t *aq_kv_gone(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
 
 /* [kv_heads] slots that each head of a (seat, layer) has kept of the prompt, valid once it is
  * cut. */
@@ -110,6 +121,14 @@ struct aq_attn_slots aq_kv_slots_at(const struct aq_kv *kv, uint32_t layer, uint
 /* The host's copy of a seat's victims, u32 [kv_heads], where a separate device attends to KV that
  * lives on the host. */
 uint32_t *aq_kv_victims(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+
+/* Where keys are dropped in bulk: the workspace of the side that attends the seat, for one (seat,
+ * layer) at a time (policy/kv_layout.h). */
+struct aq_kv_drop_room {
+    float *value;
+    uint32_t *keep, *count;
+};
+struct aq_kv_drop_room aq_kv_drop_room(const struct aq_kv *kv, uint32_t seat);
 
 /* The delta of a (seat, layer) on disk: rows that wait to be written to their slots.  The address
  * of its run serves as a table of one block. */

@@ -121,7 +121,7 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
     for (uint32_t i = 0; i < n; i++) {
         b->id[first + i] = s->prompt[i];
         b->position[first + i] = position + i;
-        if (s->prompt_logprobs && i + 1 < n)
+        if (s->prompt_logprobs && i + 1 < n && i + 1 >= s->prompt_from)
             add_logit_row(b, first + i, seat, (int32_t)i);
     }
     add_logit_row(b, first + n - 1, seat, -1);
@@ -153,8 +153,15 @@ static void bind(void *user, uint32_t seat)
     assert(b->row_count <= x->plan->shape.rows_max);
 }
 
+static void give_pages(void *user, uint32_t seat, uint32_t kind)
+{
+    struct aq_executor *x = user;
+    const struct aq_seat_kv *kv = &x->seats.seat[seat].kv[kind];
+    aq_kv_shrink(x->kv, seat, kind, aq_seat_kv_runs(kv, kv->held));
+}
+
 const struct aq_seats_ops exec_seats_ops = {
-    .next = next_waiting, .sat = has_sat, .ended = has_ended, .bound = bind};
+    .next = next_waiting, .sat = has_sat, .ended = has_ended, .bound = bind, .cut = give_pages};
 
 void exec_turn(struct aq_executor *x, uint32_t k)
 {

@@ -83,6 +83,22 @@ static void say_what_differs(const struct aq_generator *g, const struct aq_log *
                     holes, g->never.item[0]);
 }
 
+/* A prompt is attended as it was computed, whole: what the cache drops or rounds to codes shows in
+ * tokens that are fed. */
+static bool feeds(const void *user, uint32_t prompt, uint32_t count)
+{
+    const struct aq_engine_info *i = user;
+    if (aq_dtype_is_quantised(i->kv_format) || aq_dtype_is_kivi(i->kv_format))
+        return true;
+    for (uint32_t layer = 0; layer < i->layers && aq_kv_policy_drops(&i->kv); layer++) {
+        struct aq_kv_limits l;
+        aq_kv_policy_limits(&l, &i->kv, prompt, count, layer, i->layers);
+        if (aq_kv_limits_drop(&l, prompt, count))
+            return true;
+    }
+    return false;
+}
+
 static int open_rules(struct aq_generator *g, const struct aq_options *o, struct aq_err *reterr)
 {
     const struct aq_engine_info *i = g->info;
@@ -98,12 +114,15 @@ static int open_rules(struct aq_generator *g, const struct aq_options *o, struct
     r->bos_id = t ? t->bos_id : i->bos_id;
     r->adds_bos = t && t->add_bos;
     r->bos = o->bos;
+    r->feeds = feeds;
+    r->feeds_user = i;
     r->overlong = o->overlong;
     r->prompt_field = o->prompt_field;
     r->unknown_is_error = o->unknown_fields_error;
     r->unknown = &g->unknown;
     if (r->bos_id >= (int32_t)i->vocab)
         r->bos_id = -1;
+    r->prefix_id = r->bos_id < 0 && i->eos_count ? (int32_t)i->eos_id[0] : r->bos_id;
     if (o->bos == AQ_BOS_ALWAYS && r->bos_id < 0)
         return aq_error(reterr, -EINVAL, "--bos always: the model has no BOS token");
     if (o->prompt_field && o->prompt_template)
@@ -195,7 +214,8 @@ const char *aq_generator_scores_text(char dst[AQ_SCORES_TEXT_MAX], const struct 
     snprintf(dst, AQ_SCORES_TEXT_MAX,
              "log-probabilities of prompts (echo with logprobs, %" PRIu64
              " records) are the full cache's, not those under kv policy %s: prompts are attended "
-             "whole; aquifer eval --kv-policy %s scores a text under it",
+             "whole; under it a record's 'continuation' is scored, and by aquifer eval --kv-policy "
+             "%s a text",
              records, name, name);
     return dst;
 }

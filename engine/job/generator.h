@@ -38,7 +38,7 @@ int aq_generator_open_reader(struct aq_generator *g, const struct aq_options *o,
                              const struct aq_engine_info *info, struct aq_err *reterr);
 void aq_generator_close(struct aq_generator *g);
 
-enum { AQ_SCORES_TEXT_MAX = 256 };
+enum { AQ_SCORES_TEXT_MAX = 320 };
 /* A line for the list of lossy choices, on log-probabilities of prompts, which `records` records
  * ask for: that the KV policy, which drops, has no part in them.  NULL: there is nothing to say. */
 const char *aq_generator_scores_text(char dst[AQ_SCORES_TEXT_MAX], const struct aq_generator *g,

@@ -48,9 +48,12 @@ struct aq_job_counts {
     uint64_t records, valid;
     uint64_t form[AQ_FORM_COUNT], code[AQ_RECORD_CODE_COUNT];
     uint64_t sequences, prompt_tokens, output_tokens; /* of valid ones; output: at most */
-    uint64_t scored;    /* valid ones that want log-probabilities of their prompts */
-    uint64_t bos_twice; /* prompts of valid ones that began with BOS and got another */
-    uint64_t chats;     /* valid ones that are conversations */
+    uint64_t scored;        /* valid ones that want log-probabilities of their prompts */
+    uint64_t scoring;       /* valid ones that score what they give */
+    uint64_t continuations; /* theirs, or windows of their texts */
+    uint64_t fed;           /* continuations and windows that are fed token by token */
+    uint64_t bos_twice;     /* prompts of valid ones that began with BOS and got another */
+    uint64_t chats;         /* valid ones that are conversations */
     uint32_t prompt_max;
     uint64_t output_bytes; /* of all results, about, at most */
 };

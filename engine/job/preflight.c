@@ -99,11 +99,11 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
         if (p->count + p->max_tokens > row->total_max)
             row->total_max = p->count + p->max_tokens;
         row->new_max = p->max_tokens > row->new_max ? p->max_tokens : row->new_max;
+        row->prompt_logprobs |= aq_request_scored_from(r, p) < p->count;
     }
     row->prompt_sum = clamp_u32(prompt_sum);
     row->output_sum = clamp_u32(output_sum);
     row->held_kib = clamp_u32(aq_div_up(aq_record_bytes(r), AQ_KIB));
-    row->prompt_logprobs = r->params.echo && r->params.logprobs >= 0;
 }
 
 static void count_row(struct aq_job *j, const struct aq_row *row, const struct aq_request *r)
@@ -124,7 +124,8 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     }
     c->valid++;
     c->sequences += row->sequences;
-    c->scored += row->prompt_logprobs;
+    c->scored += r->params.echo && r->params.logprobs >= 0;
+    c->scoring += r->scoring != AQ_SCORING_NONE;
     c->chats += r->chat;
     c->prompt_tokens += row->prompt_sum;
     c->output_tokens += row->output_sum;
@@ -136,8 +137,14 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     if (r->echo_request)
         c->output_bytes += strlen(r->echo_request);
     for (uint32_t i = 0; i < r->prompt_count; i++) {
-        j->prompt_histogram[r->prompts[i].count]++;
-        c->bos_twice += r->prompts[i].bos_twice;
+        const struct aq_prompt *p = &r->prompts[i];
+        j->prompt_histogram[p->count]++;
+        c->bos_twice += p->bos_twice;
+        c->continuations += p->scored > 0;
+        c->fed += p->scored > 0 && p->max_tokens == p->scored && p->scored > 1;
+        if (p->scored && r->params.logprobs >= 0)
+            c->output_bytes +=
+                (uint64_t)LOGPROB_BYTES * (uint64_t)(1 + r->params.logprobs) * p->scored;
     }
     if (!j->g.result_rules.malformed)
         j->g.result_rules.malformed = r->form;
@@ -404,6 +411,23 @@ static void print_counts(struct printer *p, const struct aq_job *j)
     }
 }
 
+static void print_scoring(struct printer *p, const struct aq_job *j)
+{
+    const struct aq_job_counts *c = &j->counts;
+    const struct aq_engine_info *i = j->g.info;
+    if (!c->scoring)
+        return;
+    aq_buf_printf(&p->text, "scores: %" PRIu64 " records, %" PRIu64 " continuations or windows",
+                  c->scoring, c->continuations);
+    if (c->fed)
+        aq_buf_printf(&p->text,
+                      "; %" PRIu64 " of them token by token, under KV %s and kv policy %s", c->fed,
+                      aq_dtype_name(i->kv_format), aq_kv_policy_desc(&i->kv)->name);
+    else
+        aq_buf_puts(&p->text, ", each read at once, as the KV cache loses nothing of it");
+    end_line(p);
+}
+
 static void print_defaults(struct printer *p, const struct aq_job *j)
 {
     const struct aq_params *d = &j->g.rules.defaults;
@@ -419,6 +443,7 @@ static void print_defaults(struct printer *p, const struct aq_job *j)
     aq_buf_printf(&p->text, ", seed %" PRId64 "; context %u; overlong: %s", d->seed,
                   j->g.rules.context, aq_job_overlong_name(j->o->overlong));
     end_line(p);
+    print_scoring(p, j);
     aq_buf_printf(&p->text, "bos: %s", aq_job_bos_name(j->o->bos));
     if (j->o->bos == AQ_BOS_AUTO)
         aq_buf_puts(&p->text, j->g.rules.adds_bos

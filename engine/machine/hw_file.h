@@ -60,6 +60,8 @@ struct aq_hw_profile {
     /* Packed bytes of int8 and int4 that become the compute type, by side. */
     double device_unpack_bytes_per_s[2], host_unpack_bytes_per_s[2];
     struct aq_hw_attention host_attention[2]; /* over KV in int8 and int4; 0: as over f16 */
+    /* Of the host's rates for prompts, what is reached where the compute type is f32; 0: all. */
+    double host_attention_f32_share;
     struct aq_hw_seen seen;
     struct aq_hw_note note[AQ_HW_KEYS_MAX]; /* by key: aq_hw_key_name() */
 };
@@ -90,9 +92,9 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
 
 /* ---- use ---- */
 
-/* The machine, with the rates for weights and KV of these formats. */
-struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,
-                                     enum aq_dtype kv);
+/* The machine, with the rates for this compute type, and for weights and KV of these formats. */
+struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype compute,
+                                     enum aq_dtype weights, enum aq_dtype kv);
 
 /* The derived numbers: [{"key", "value", "source"}, ...]. */
 json_t *aq_hw_assumptions_json(const struct aq_hw_profile *p);

@@ -37,6 +37,11 @@
         ROW(HOST, "prefill_" name "_head_ns", REAL, REFINES, NS,                                   \
             hw.host.shared[wide][place].prefill_head_s, 0, 1e6)
 
+/* Decode attention of a device, of heads of another size or in groups. */
+#define DECODE(name, of)                                                                           \
+    ROW(DEVICE, "attention_" name "_memory_gb_s", REAL, REFINES, GB_S, hw.device.of.bytes_per_s,   \
+        1e-4, 1e5)
+
 /* The limits lie far beyond what there is: they are there for slips of the unit. */
 const struct aq_hw_key aq_hw_key_table[] = {
     ROW(MACHINE, "cores", REAL, NEEDED, PURE, hw.cores, 0.01, 4096),
@@ -69,6 +74,11 @@ const struct aq_hw_key aq_hw_key_table[] = {
         1e5),
     ROW(DEVICE, "attention_memory_gb_s", REAL, DERIVES, GB_S, hw.device.attention_bytes_per_s, 1e-4,
         1e5),
+    DECODE("d128", wide),
+    DECODE("g4", shared[0][0]),
+    DECODE("g8", shared[0][1]),
+    DECODE("d128_g4", shared[1][0]),
+    DECODE("d128_g8", shared[1][1]),
     ROW(DEVICE, "attention_scored_gb_s", REAL, OPTIONAL, GB_S, seen.gpu_scored_bytes_per_s, 1e-4,
         1e5),
     ROW(DEVICE, "unpack_int8_gb_s", REAL, DERIVES, GB_S, device_unpack_bytes_per_s[0], 1e-3, 1e5),
@@ -130,6 +140,7 @@ const struct aq_hw_key aq_hw_key_table[] = {
     ROW(HOST, "prefill_head_ns", REAL, REFINES, NS, hw.host.prefill_head_s, 0, 1e6),
     ROW(HOST, "attention_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.attention_flops_per_s, 1e-5,
         1e4),
+    ROW(HOST, "attention_f32_share", REAL, REFINES, PURE, host_attention_f32_share, 1e-3, 10),
     ROW(HOST, "attention_memory_gb_s", REAL, DERIVES, GB_S, hw.host.attention_bytes_per_s, 1e-3,
         2e4),
     ROW(HOST, "unpack_int8_gb_s", REAL, DERIVES, GB_S, host_unpack_bytes_per_s[0], 1e-4, 2e4),
@@ -272,8 +283,8 @@ static void attend_as(struct aq_hw_side *side, const struct aq_hw_attention *a)
     }
 }
 
-struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype weights,
-                                     enum aq_dtype kv)
+struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtype compute,
+                                     enum aq_dtype weights, enum aq_dtype kv)
 {
     struct aq_hardware hw = p->hw;
     if (aq_dtype_is_quantised(weights)) {
@@ -291,6 +302,12 @@ struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtyp
         attend_as(&hw.host, &decode);
         if (hw.device_on_host)
             attend_as(&hw.device, &decode);
+    }
+    double f32_share = p->host_attention_f32_share;
+    if (compute == AQ_F32 && f32_share > 0) {
+        aq_hardware_scale_attention(&hw.host, 1, f32_share);
+        if (hw.device_on_host)
+            aq_hardware_scale_attention(&hw.device, 1, f32_share);
     }
     return hw;
 }

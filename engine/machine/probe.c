@@ -168,6 +168,25 @@ static void give_products(const struct probe *b, const struct aq_rates_gpu *g, e
     give(b, key, g->product[t][AQ_RATES_GPU_ROWS - 1], 1e12, source);
 }
 
+static void give_decode(const struct probe *b, const struct aq_rates_gpu *g)
+{
+    for (uint32_t i = 0; i < 2 * (1 + AQ_HW_GROUPS); i++) {
+        uint32_t wide = i / (1 + AQ_HW_GROUPS), place = i % (1 + AQ_HW_GROUPS);
+        const struct aq_rates_gpu_decode *d = &g->decode[wide][place];
+        char key[AQ_HW_KEY_TEXT_MAX], source[AQ_HW_TEXT_MAX], name[16] = "", shared[48] = "";
+        if (place) {
+            uint32_t group = aq_hw_groups[place - 1];
+            snprintf(name, sizeof(name), "g%u_", group);
+            snprintf(shared, sizeof(shared), ", %u query heads for each", group);
+        }
+        snprintf(key, sizeof(key), "device.attention_%s%smemory_gb_s", wide ? "d128_" : "", name);
+        snprintf(source, sizeof(source),
+                 "measured: decode, f16 KV, %u sequences of %u keys, heads of %u%s", d->sequences,
+                 d->keys, wide ? AQ_HW_HEAD_WIDE : AQ_HW_HEAD, shared);
+        give(b, key, d->bytes, 1e9, source);
+    }
+}
+
 static void give_gpu(const struct probe *b, const struct aq_rates_gpu *g)
 {
     char source[AQ_HW_TEXT_MAX];
@@ -177,13 +196,11 @@ static void give_gpu(const struct probe *b, const struct aq_rates_gpu *g)
     give_products(b, g, AQ_BF16);
     give(b, "device.product_memory_gb_s", g->product_bytes, 1e9,
          "measured: f16 product of one row");
-    snprintf(source, sizeof(source),
-             "measured: decode, f16 KV, %u sequences of %u keys, heads of %u", g->decode_sequences,
-             g->decode_keys, g->head_dim);
-    give(b, "device.attention_memory_gb_s", g->decode, 1e9, source);
-    give(b, "device.attention_scored_gb_s", g->scored, 1e9, "measured: the same, keeping scores");
+    give_decode(b, g);
+    give(b, "device.attention_scored_gb_s", g->scored, 1e9,
+         "measured: as attention_memory_gb_s, keeping scores");
     snprintf(source, sizeof(source), "measured: prefill of %u rows, f16 KV, heads of %u",
-             g->prefill_rows, g->head_dim);
+             g->prefill_rows, AQ_HW_HEAD_WIDE);
     give(b, "device.attention_tflop_s", g->prefill, 1e12, source);
     give(b, "device.unpack_int8_gb_s", g->unpack[0], 1e9, "measured: to f16, packed bytes");
     give(b, "device.unpack_int4_gb_s", g->unpack[1], 1e9, "measured: to f16, packed bytes");
@@ -243,8 +260,10 @@ static void give_attention(const struct probe *b, struct aq_rates_attention *a)
         char source[AQ_HW_TEXT_MAX], key[AQ_HW_KEY_TEXT_MAX], shared[48] = "";
         if (group > 1)
             snprintf(shared, sizeof(shared), ", %u query heads for each", group);
-        snprintf(source, sizeof(source), "measured: %s KV, %u heads of %u%s, 64 and 512 keys",
-                 aq_dtype_name(use->format), aq_rates_attention_heads(dim, group), dim, shared);
+        snprintf(source, sizeof(source),
+                 "measured: %s KV, %u heads of %u%s, 64 and 512 keys, prompts in %s",
+                 aq_dtype_name(use->format), aq_rates_attention_heads(dim, group), dim, shared,
+                 aq_dtype_name(b->compute));
         aq_rates_attention_use(a, use);
         aq_rates_attend(&at, a);
 #define KEY(before, after) (snprintf(key, sizeof(key), "host." before "_%s" after, use->name), key)
@@ -254,6 +273,9 @@ static void give_attention(const struct probe *b, struct aq_rates_attention *a)
         give(b, KEY("prefill", "head_ns"), at.prefill_head_s, 1e-9, source);
 #undef KEY
     }
+    if (b->compute != AQ_F32) /* the last use, as the rates of others are taken to go with it */
+        give(b, "host.attention_f32_share", aq_rates_f32_share(a), 1,
+             "measured: f16 KV, 512 keys, f32 against the rates above");
 }
 
 static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
@@ -261,7 +283,7 @@ static int measure_attention_and_links(struct probe *b, struct aq_err *reterr)
     struct aq_rates_attention *a = NULL;
     struct aq_rates_link link;
     int rc = begin(b, "attention", reterr);
-    rc = rc < 0 ? rc : aq_rates_attention_open(&a, &b->rig, b->amount.kv_bytes, reterr);
+    rc = rc < 0 ? rc : aq_rates_attention_open(&a, &b->rig, b->compute, b->amount.kv_bytes, reterr);
     if (rc < 0)
         return rc;
     give_attention(b, a);

@@ -12,7 +12,7 @@ enum { PARTS = 8, SHORT = AQ_RATES_CONTEXT / PARTS, ROUNDS_MIN = 5, ROUNDS_MAX =
 
 struct aq_rates_attention {
     struct aq_rates_rig *rig;
-    enum aq_dtype format;
+    enum aq_dtype format, compute; /* compute: of prompts */
     uint32_t head_dim, group;
     uint8_t *kv;
     size_t kv_bytes;
@@ -107,7 +107,7 @@ static void size_of_uses(uint32_t *ret_sequences, size_t *ret_row_bytes, uint64_
 }
 
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
-                            size_t kv_bytes, struct aq_err *reterr)
+                            enum aq_dtype compute, size_t kv_bytes, struct aq_err *reterr)
 {
     struct aq_rates_attention *a = calloc(1, sizeof(*a));
     uint64_t bytes = aq_max_u64(kv_bytes, sequence_bytes(AQ_F16, AQ_HW_HEAD, 1));
@@ -128,6 +128,7 @@ int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig
         return rc;
     }
     a->rig = r;
+    a->compute = compute;
     a->kv_bytes = bytes;
     a->len = AQ_RATES_CONTEXT;
     a->short_len = SHORT;
@@ -182,6 +183,8 @@ static double row_head_s(struct aq_rates_attention *a, const struct aq_attn_seq 
     struct aq_attn attn = attention(a, seqs, count);
     struct aq_rates_rig *r = a->rig;
     double start = aq_clock_s(), rows = count * (double)seqs->rows;
+    if (prefill)
+        attn.out_dtype = a->compute;
     r->kernels->kv_append(r->exec, &attn);
     (prefill ? r->kernels->attn_prefill : r->kernels->attn_decode)(r->exec, &attn);
     return (aq_clock_s() - start) / (rows * query_heads(a));
@@ -232,4 +235,24 @@ void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a
     }
     ret->decode_head_s = aq_sample_of(sample[1], rounds);
     ret->prefill_head_s = aq_sample_of(sample[3], rounds);
+}
+
+struct aq_sample aq_rates_f32_share(struct aq_rates_attention *a)
+{
+    struct aq_attn_seq prompt = a->seq[0];
+    double share[ROUNDS_MAX], begin = aq_clock_s();
+    struct aq_sample found = {0};
+    uint32_t rounds = 0;
+    prompt.rows = AQ_RATES_CONTEXT;
+    while (rounds < ROUNDS_MAX &&
+           ((rounds < ROUNDS_MIN && aq_clock_s() - begin < AQ_RATES_SLOW_S) || rounds == 0 ||
+            aq_clock_s() - begin < aq_rates_until_s(a->rig->long_s, found.spread))) {
+        enum aq_dtype compute = a->compute;
+        double usual_s = row_head_s(a, &prompt, 1, true);
+        a->compute = AQ_F32;
+        share[rounds++] = usual_s / row_head_s(a, &prompt, 1, true);
+        a->compute = compute;
+        found = aq_sample_of(share, rounds);
+    }
+    return found;
 }

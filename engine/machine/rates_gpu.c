@@ -15,15 +15,15 @@ enum {
     ROUNDS_MAX = 256,
     LAUNCHES_MAX = 64, /* between two events */
     OPS = 64,          /* in a stream at a time */
-    HEADS = 32,        /* 4096 values together, a common width */
-    HEAD_DIM = 128,
-    KEYS = 1024,    /* of a sequence that decodes */
-    PREFILL = 2048, /* rows of the longest prompt */
+    WIDTH = 4096,      /* of a row of queries, and of KV */
+    KEYS = 1024,       /* of a sequence that decodes */
+    PREFILL = 2048,    /* rows of the longest prompt */
     FILL_WORDS = 1 << 19,
 };
-#define PAGE_BYTES      ((size_t)HEADS * aq_kv_block_bytes(AQ_F16, HEAD_DIM))
+/* A head-block of each KV head; as long with heads of AQ_HW_HEAD, which are more. */
+#define PAGE_BYTES      (WIDTH / AQ_HW_HEAD_WIDE * aq_kv_block_bytes(AQ_F16, AQ_HW_HEAD_WIDE))
 #define BYTES_MIN       (PREFILL / AQ_HEAD_BLOCK_SLOTS * PAGE_BYTES)
-#define ROWS_BYTES      ((size_t)PREFILL * HEADS * HEAD_DIM * sizeof(float))
+#define ROWS_BYTES      ((size_t)PREFILL * WIDTH * sizeof(float))
 #define WORKSPACE_BYTES (32 * AQ_MIB)
 /* Between two events lies at least so much work: they are half a microsecond apart themselves. */
 #define BETWEEN_S 200e-6
@@ -49,6 +49,7 @@ struct gpu {
     struct aq_cuda_dense dense;
     struct aq_cuda_unpack unpack;
     struct aq_attn attn;
+    uint32_t wide, group; /* of decode attention: as in struct aq_rates_gpu */
     struct aq_norm norm;
     int code; /* the first failure */
 };
@@ -169,7 +170,7 @@ static int launch_product(struct gpu *g)
 static double size_unpack(struct gpu *g, uint32_t level, enum aq_dtype t)
 {
     static const uint32_t rows[] = {64, 4096, 16384};
-    uint32_t k = HEADS * HEAD_DIM;
+    uint32_t k = WIDTH;
     if (level >= AQ_ARRAY_LEN(rows) || rows[level] * 2ull * k > g->bytes)
         return 0;
     g->unpack = (struct aq_cuda_unpack){g->from, g->to, t, AQ_F16, k, rows[level], k};
@@ -193,21 +194,32 @@ static int launch_unpack(struct gpu *g)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
-/* Sizes of attention: sequences, query rows of each, keys, heads. */
+/* Sizes of attention: sequences, query rows of each, keys, KV heads. */
 struct attention {
-    uint32_t sequences, rows, keys, heads;
+    uint32_t sequences, rows, keys, heads, head_dim;
 };
-enum { DECODE_LEVELS = 2, PREFILL_LEVELS = 3, SCORED_FIRST = DECODE_LEVELS + PREFILL_LEVELS };
-enum { LEVELS = SCORED_FIRST + DECODE_LEVELS };
+enum {
+    DECODE_LEVELS = 2, /* with heads of AQ_HW_HEAD, then with those of AQ_HW_HEAD_WIDE */
+    PREFILL_FIRST = 2 * DECODE_LEVELS,
+    PREFILL_LEVELS = 3,
+    SCORED_FIRST = PREFILL_FIRST + PREFILL_LEVELS,
+    LEVELS = SCORED_FIRST + DECODE_LEVELS,
+};
 
 static struct attention attention_of(const struct gpu *g, uint32_t level)
 {
+    const uint32_t dim = AQ_HW_HEAD, wide = AQ_HW_HEAD_WIDE;
+    /* No more than there are rows of queries for in the largest group. */
+    uint32_t most = PREFILL / aq_hw_groups[AQ_HW_GROUPS - 1];
+    uint32_t n = (uint32_t)aq_min_u64(g->bytes / (KEYS / AQ_HEAD_BLOCK_SLOTS * PAGE_BYTES), most);
     const struct attention sizes[SCORED_FIRST] = {
-        {1, 1, 64, 2},
-        {(uint32_t)(g->bytes / (KEYS / AQ_HEAD_BLOCK_SLOTS * PAGE_BYTES)), 1, KEYS, HEADS},
-        {1, 64, 64, 2},
-        {1, 512, 512, HEADS},
-        {1, PREFILL, PREFILL, HEADS},
+        {1, 1, 64, 2, dim},
+        {n, 1, KEYS, WIDTH / dim, dim},
+        {1, 1, 64, 2, wide},
+        {n, 1, KEYS, WIDTH / wide, wide},
+        {1, 64, 64, 2, wide},
+        {1, 512, 512, WIDTH / wide, wide},
+        {1, PREFILL, PREFILL, WIDTH / wide, wide},
     };
     return sizes[level < SCORED_FIRST ? level : level - SCORED_FIRST];
 }
@@ -229,7 +241,7 @@ static size_t desk_of(const struct gpu *g, size_t *ret_lens, size_t ret_seqs[LEV
 /* Where sequence n keeps its scores: behind all that attention writes. */
 static float *scores_of(const struct gpu *g, uint32_t n)
 {
-    return (float *)(void *)(g->to + g->bytes / 2) + (size_t)n * HEADS * KEYS;
+    return (float *)(void *)(g->to + g->bytes / 2) + (size_t)n * (WIDTH / AQ_HW_HEAD) * KEYS;
 }
 
 static int lay_desk(struct gpu *g, struct aq_err *reterr)
@@ -248,7 +260,7 @@ static int lay_desk(struct gpu *g, struct aq_err *reterr)
         for (uint32_t n = 0; n < a.sequences; n++)
             s[n] = (struct aq_attn_seq){
                 .block = (uint8_t *const *)(void *)g->desk + n * (KEYS / AQ_HEAD_BLOCK_SLOTS),
-                .head_offset = aq_kv_block_bytes(AQ_F16, HEAD_DIM),
+                .head_offset = aq_kv_block_bytes(AQ_F16, a.head_dim),
                 .len = (const uint32_t *)(void *)(g->desk + lens) + i,
                 .row = n * a.rows,
                 .rows = a.rows,
@@ -260,7 +272,7 @@ static int lay_desk(struct gpu *g, struct aq_err *reterr)
     return rc;
 }
 
-static struct attention size_attention(struct gpu *g, uint32_t level)
+static struct attention size_attention(struct gpu *g, uint32_t level, uint32_t group)
 {
     size_t lens, seqs[LEVELS];
     struct attention a = attention_of(g, level);
@@ -269,39 +281,46 @@ static struct attention size_attention(struct gpu *g, uint32_t level)
         .seqs = (const struct aq_attn_seq *)(const void *)(g->desk + seqs[level]),
         .seq_count = a.sequences,
         .q = (const float *)g->rows,
-        .q_stride = HEADS * HEAD_DIM,
+        .q_stride = (size_t)WIDTH * group,
         .out = g->to,
         .out_dtype = AQ_F16,
-        .out_stride = HEADS * HEAD_DIM,
+        .out_stride = (size_t)WIDTH * group,
         .kv_dtype = AQ_F16,
         .kv_heads = a.heads,
-        .q_per_kv = 1,
-        .head_dim = HEAD_DIM,
-        .scale = 1 / sqrtf(HEAD_DIM),
+        .q_per_kv = group,
+        .head_dim = a.head_dim,
+        .scale = 1 / sqrtf((float)a.head_dim),
         .reach = {.rows = a.rows, .len = a.keys},
     };
     return a;
+}
+
+/* K and V in f16. */
+static double decode_bytes(const struct attention *a)
+{
+    return 4.0 * a->sequences * a->keys * a->heads * a->head_dim;
 }
 
 static double size_decode(struct gpu *g, uint32_t level)
 {
     if (level >= DECODE_LEVELS)
         return 0;
-    struct attention a = size_attention(g, level);
-    g->found->decode_sequences = a.sequences;
-    g->found->decode_keys = a.keys;
-    return 4.0 * a.sequences * a.keys * a.heads * HEAD_DIM; /* K and V in f16 */
+    uint32_t group = g->group ? aq_hw_groups[g->group - 1] : 1;
+    struct attention a = size_attention(g, g->wide * DECODE_LEVELS + level, group);
+    g->found->decode[g->wide][g->group].sequences = a.sequences;
+    g->found->decode[g->wide][g->group].keys = a.keys;
+    return decode_bytes(&a);
 }
 
-/* The same, with scores kept up as h2o does. */
+/* With a KV head for each query head, with scores kept up as h2o does. */
 static double size_scored(struct gpu *g, uint32_t level)
 {
     if (level >= DECODE_LEVELS)
         return 0;
-    struct attention a = size_attention(g, SCORED_FIRST + level);
+    struct attention a = size_attention(g, SCORED_FIRST + level, 1);
     g->attn.rule = (struct aq_attn_rule){
         .victim = AQ_ATTN_BY_SCORE, .stat = AQ_ATTN_PROB, .group = AQ_ATTN_SUM, .decay = 1};
-    return 4.0 * a.sequences * a.keys * a.heads * HEAD_DIM;
+    return decode_bytes(&a);
 }
 
 static int launch_decode(struct gpu *g)
@@ -313,9 +332,9 @@ static double size_prefill(struct gpu *g, uint32_t level)
 {
     if (level >= PREFILL_LEVELS)
         return 0;
-    struct attention a = size_attention(g, DECODE_LEVELS + level);
+    struct attention a = size_attention(g, PREFILL_FIRST + level, 1);
     g->found->prefill_rows = a.rows;
-    return 4 * 0.5 * a.rows * (a.rows + 1.0) * a.heads * HEAD_DIM;
+    return 4 * 0.5 * a.rows * (a.rows + 1.0) * a.heads * a.head_dim;
 }
 
 static int launch_prefill(struct gpu *g)
@@ -400,18 +419,26 @@ static void measure_products(struct gpu *g)
     g->found->product_bytes = g->found->product[AQ_F16][0];
 }
 
+static void measure_decode(struct gpu *g)
+{
+    static const struct subject decode = {size_decode, launch_decode};
+    for (g->wide = 0; g->wide < 2; g->wide++) {
+        for (g->group = 0; g->group <= AQ_HW_GROUPS; g->group++)
+            g->found->decode[g->wide][g->group].bytes = climb(g, &decode);
+    }
+}
+
 static void measure_rest(struct gpu *g)
 {
     static const struct subject copy = {size_copy, launch_copy},
                                 int8 = {size_unpack_int8, launch_unpack},
                                 int4 = {size_unpack_int4, launch_unpack},
-                                decode = {size_decode, launch_decode},
                                 scored = {size_scored, launch_decode},
                                 prefill = {size_prefill, launch_prefill};
     g->found->memory = climb(g, &copy);
     g->found->unpack[0] = climb(g, &int8);
     g->found->unpack[1] = climb(g, &int4);
-    g->found->decode = climb(g, &decode);
+    measure_decode(g);
     g->found->scored = climb(g, &scored);
     g->found->prefill = climb(g, &prefill);
     g->norm = (struct aq_norm){.kind = AQ_NORM_CAST,
@@ -498,7 +525,7 @@ static void close_gpu(struct gpu *g)
 int aq_rates_gpu(struct aq_rates_gpu *ret, struct aq_rates_rig *r, const struct aq_cuda *cuda,
                  size_t bytes, struct aq_err *reterr)
 {
-    struct aq_rates_gpu found = {.heads = HEADS, .head_dim = HEAD_DIM};
+    struct aq_rates_gpu found = {0};
     struct gpu g = {
         .k = cuda->module->kernels,
         .ops = cuda->module->gpu,

@@ -14,19 +14,28 @@
 enum { AQ_RATES_GPU_ROWS = 5, AQ_RATES_GPU_ROWS_MAX = 512 };
 extern const uint32_t aq_rates_gpu_rows[AQ_RATES_GPU_ROWS];
 
+/* Decode attention over KV in f16: bytes of it read per second, and of what. */
+struct aq_rates_gpu_decode {
+    struct aq_sample bytes;
+    uint32_t sequences, keys;
+};
+
 struct aq_rates_gpu {
     struct aq_sample memory; /* bytes per second of a copy inside, read and written */
     /* Flops per second by compute type (f32, f16, bf16; median 0 where the GPU has no such
      * products) and rows. */
     struct aq_sample product[AQ_DTYPE_COUNT][AQ_RATES_GPU_ROWS];
-    struct aq_sample product_bytes;   /* f16 weights through a product of one row */
-    struct aq_sample decode, prefill; /* f16 KV: bytes read; flops */
-    struct aq_sample scored;          /* as decode, keeping scores */
-    struct aq_sample unpack[2];       /* int8 and int4, packed bytes, to f16 */
-    struct aq_sample launch_s;        /* of a kernel behind others */
-    struct aq_sample op_s;            /* of an op of the compute lane behind others */
-    uint32_t k, n;                    /* of the products' matrix */
-    uint32_t decode_sequences, decode_keys, prefill_rows, heads, head_dim;
+    struct aq_sample product_bytes; /* f16 weights through a product of one row */
+    /* With heads of AQ_HW_HEAD (0) and AQ_HW_HEAD_WIDE (1): one query head for each (0), then
+     * groups of aq_hw_groups[]. */
+    struct aq_rates_gpu_decode decode[2][1 + AQ_HW_GROUPS];
+    struct aq_sample scored;    /* as the first of them, keeping scores */
+    struct aq_sample prefill;   /* flops over KV in f16 */
+    struct aq_sample unpack[2]; /* int8 and int4, packed bytes, to f16 */
+    struct aq_sample launch_s;  /* of a kernel behind others */
+    struct aq_sample op_s;      /* of an op of the compute lane behind others */
+    uint32_t k, n;              /* of the products' matrix */
+    uint32_t prefill_rows;
 };
 
 /* Takes at most `bytes` of the GPU's memory, and an eighth of what is free, for each of two

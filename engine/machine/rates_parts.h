@@ -103,11 +103,12 @@ struct aq_sample aq_rates_unpack_bytes(const struct aq_rates_products *p, enum a
 struct aq_sample aq_rates_read_bytes(const struct aq_rates_products *p);
 
 /* Attention over 512 keys a sequence: f16, heads of AQ_HW_HEAD and a head of keys each, until
- * others are used.  A row of KV has AQ_RATES_WIDTH elements; of groups, AQ_RATES_SHARED heads. */
+ * others are used; prompts in this compute type.  A row of KV has AQ_RATES_WIDTH elements; of
+ * groups, AQ_RATES_SHARED heads. */
 enum { AQ_RATES_WIDTH = 2048, AQ_RATES_SHARED = 4 };
 struct aq_rates_attention;
 int aq_rates_attention_open(struct aq_rates_attention **ret, struct aq_rates_rig *r,
-                            size_t kv_bytes, struct aq_err *reterr);
+                            enum aq_dtype compute, size_t kv_bytes, struct aq_err *reterr);
 void aq_rates_attention_close(struct aq_rates_attention *a);
 /* What it is measured with: formats with a head of keys each, and groups over f16; and what keys of
  * profiles have in their names.  The last one stays in use when links are measured beside it. */
@@ -130,6 +131,8 @@ struct aq_rates_attended {
     struct aq_sample decode_head_s, prefill_head_s; /* per row and head */
 };
 void aq_rates_attend(struct aq_rates_attended *ret, struct aq_rates_attention *a);
+/* The share of a prompt's rate that it reaches where the compute type is f32, in turns. */
+struct aq_sample aq_rates_f32_share(struct aq_rates_attention *a);
 
 /* ---- moving ---- */
 

@@ -46,7 +46,7 @@ static int find_machine(struct row *r, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     struct aq_formats formats = formats_of(r);
-    r->hw = aq_hw_for_formats(&r->profile, formats.weights, formats.kv);
+    r->hw = aq_hw_for_formats(&r->profile, formats.compute, formats.weights, formats.kv);
     if (e && e->link_bytes_per_s > 0)
         r->hw.h2d_bytes_per_s = r->hw.d2h_bytes_per_s = e->link_bytes_per_s;
     if (e && e->disk_read_bytes_per_s > 0)

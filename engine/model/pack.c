@@ -6,6 +6,8 @@
 #include "engine/tokenizer/tokenizer.h"
 
 #include <assert.h>
+#include <dirent.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -42,6 +44,8 @@ static const char *const more_files[] = {
     "NOTICE",
     NULL,
 };
+
+static const char template_folder[] = "additional_chat_templates";
 
 enum { FILES_MAX = 64, STEP_NAME_BYTES = 32 };
 
@@ -108,23 +112,60 @@ static void plan_step(struct owned *o, const struct aq_pack_opts *opts, uint32_t
         .name = o->step_names[s], .items = o->items + first, .item_count = o->item_count - first};
 }
 
+static int is_template(const struct dirent *e)
+{
+    size_t bytes = strlen(e->d_name);
+    return bytes > 6 && strcmp(e->d_name + bytes - 6, ".jinja") == 0;
+}
+
+/* A file of the model directory, where it is there. */
+static int add_file(struct owned *o, const char *dir, const char *name, struct aq_err *reterr)
+{
+    struct stat st;
+    char *path;
+    if (asprintf(&path, "%s/%s", dir, name) < 0)
+        return aq_error_memory(reterr, "files of '%s'", dir);
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) {
+        free(path);
+        return 0;
+    }
+    if (o->file_count == FILES_MAX) {
+        free(path);
+        return aq_error(reterr, -EINVAL, "'%s': more than %d files to keep with the weights", dir,
+                        FILES_MAX);
+    }
+    o->paths[o->file_count] = path;
+    o->files[o->file_count++] =
+        (struct aq_store_source_file){.name = path + strlen(dir) + 1, .path = path};
+    return 0;
+}
+
 static int add_files(struct owned *o, const char *dir, const char *const *names,
                      struct aq_err *reterr)
 {
-    for (; *names; names++) {
-        struct stat st;
-        char *path;
-        if (asprintf(&path, "%s/%s", dir, *names) < 0)
-            return aq_error_memory(reterr, "files of '%s'", dir);
-        if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) {
-            free(path);
-            continue;
-        }
-        assert(o->file_count < FILES_MAX);
-        o->paths[o->file_count] = path;
-        o->files[o->file_count++] = (struct aq_store_source_file){.name = *names, .path = path};
+    int rc = 0;
+    for (; rc == 0 && *names; names++)
+        rc = add_file(o, dir, *names, reterr);
+    return rc;
+}
+
+/* Templates of conversations beside the default one, in the order of their names: the plan's hash
+ * is of their order too. */
+static int add_templates(struct owned *o, const char *dir, struct aq_err *reterr)
+{
+    char path[PATH_MAX];
+    struct dirent **entry = NULL;
+    if (snprintf(path, sizeof(path), "%s/%s", dir, template_folder) >= (int)sizeof(path))
+        return 0;
+    int rc = 0, count = scandir(path, &entry, is_template, alphasort);
+    for (int i = 0; i < count; i++) {
+        snprintf(path, sizeof(path), "%s/%s", template_folder, entry[i]->d_name);
+        if (rc == 0)
+            rc = add_file(o, dir, path, reterr);
+        free(entry[i]);
     }
-    return 0;
+    free(entry);
+    return rc;
 }
 
 void aq_pack_plan_close(struct aq_pack_plan *p)
@@ -175,6 +216,8 @@ int aq_pack_plan_open(struct aq_pack_plan *ret, const struct aq_pack_opts *opts,
         rc = add_files(o, opts->model_dir, more_files, reterr);
     if (rc == 0 && opts->model_dir)
         rc = add_files(o, opts->model_dir, aq_tokenizer_file_names, reterr);
+    if (rc == 0 && opts->model_dir)
+        rc = add_templates(o, opts->model_dir, reterr);
     if (rc < 0) {
         aq_pack_plan_close(&p);
         return rc;

@@ -320,6 +320,8 @@ static int set_amount(struct aq_options *o, const struct aq_option *option, cons
         *(uint64_t *)field(o, option->offset) = bytes;
     else
         *(double *)field(o, option->offset) = x;
+    if (option->aux)
+        *(bool *)field(o, option->aux) = true;
     return 0;
 }
 

@@ -119,7 +119,7 @@ static void help_text(char *text, size_t bytes, const struct aq_option *option)
 
 static void add_option(struct text *t, const struct aq_option *option)
 {
-    char left[128], help[512], right[768];
+    char left[128], help[1024], right[1280];
     bool positional = option->flags & AQ_OPTION_POSITIONAL;
     const char *argument = argument_text(option);
     char letter[8] = "    ";
@@ -136,9 +136,10 @@ static void add_option(struct text *t, const struct aq_option *option)
     if (aq_option_is_flag(option) && option->deflt && strcmp(option->deflt, "on") == 0)
         snprintf(on, sizeof(on), " (default on)");
     help_text(help, sizeof(help), option);
-    snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", help, choices ? "; " : "",
-             choices ? option->choices : "", deflt ? " (default " : "", deflt ? option->deflt : "",
-             deflt ? ")" : "", on);
+    int used = snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", help, choices ? "; " : "",
+                        choices ? option->choices : "", deflt ? " (default " : "",
+                        deflt ? option->deflt : "", deflt ? ")" : "", on);
+    assert(strlen(help) + 1 < sizeof(help) && used < (int)sizeof(right));
     add_row(t, left, right);
 }
 
@@ -250,7 +251,7 @@ static void add_overview(struct text *t)
 static const char *ranked_by(const struct aq_kv_score *s)
 {
     static const char *const names[] = {"-", "position", "attention", "short keys", "unlike keys"};
-    return names[s->source];
+    return s->stat == AQ_ATTN_LOW ? "seldom low" : names[s->source];
 }
 
 /* Of a prompt's ranks: which queries count, and how their sums are taken together. */
@@ -283,11 +284,13 @@ static void add_policy(struct text *t, const struct aq_kv_policy_desc *d)
                                .beta = d->beta,
                                .heads = d->heads};
     char line[160], queries[48], layers[32];
-    const char *heads = d->heads == AQ_KV_HEADS_UNIFORM ? "alike"
-                        : d->floor == AQ_KV_FLOOR_MIX   ? "shared, mix:20%"
-                                                        : "shared, 20%";
+    const char *heads = d->heads == AQ_KV_HEADS_UNIFORM  ? "alike"
+                        : d->heads == AQ_KV_HEADS_GLOBAL ? "of all layers"
+                        : d->floor == AQ_KV_FLOOR_MIX    ? "shared, mix:20%"
+                                                         : "shared, 20%";
     const char *then = !aq_kv_policy_drops(&row)                   ? "grows"
                        : aq_kv_policy_grows(&row)                  ? "grows"
+                       : d->bulk                                   ? "many out at a time"
                        : d->decode.together                        ? "least of a layer out"
                        : d->decode.source == AQ_KV_SOURCE_POSITION ? "oldest out"
                                                                    : "least of a head out";
@@ -315,8 +318,9 @@ static void add_policies(struct text *t)
     add_text(t, "\n");
     add_wrapped(t, 0, 0,
                 "Policies whose new tokens grow cut the prompt once, and a share of --kv-budget is "
-                "of the prompt alone; of the others it is of prompt and new tokens. Heads share on "
-                "the cpu backend.");
+                "of the prompt alone; of the others it is of prompt and new tokens. --kv-decode "
+                "bulk makes h2o, snapkv and pyramidkv ones of these others, whose new tokens take "
+                "the place of many at a time. Heads share on the cpu backend.");
     add_text(t, "\nOptions\n");
     const struct aq_command *plan = aq_command_find("plan");
     for (uint32_t i = 0; i < aq_option_count; i++) {

@@ -55,15 +55,6 @@ int aq_kv_amount_parse(struct aq_kv_amount *ret, const char *label, const char *
     return 0;
 }
 
-const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a)
-{
-    if (a->unit == AQ_KV_SHARE)
-        snprintf(text, 32, "%.9g%%", 100 * a->share);
-    else
-        snprintf(text, 32, "%u", a->slots);
-    return text;
-}
-
 int aq_kv_pool_parse(enum aq_kv_pool *ret_pool, uint32_t *ret_width, const char *label,
                      const char *text, struct aq_err *reterr)
 {
@@ -144,10 +135,10 @@ static int check_residual(const struct aq_kv_policy *p, const struct aq_options 
                         format, aq_kv_policy_desc(p)->name);
     if (p->decode.source != AQ_KV_SOURCE_NONE)
         return aq_error(reterr, -EINVAL,
-                        "--kv-format %s: a key cannot leave its group of 32, and --kv-policy %s "
-                        "gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
+                        "--kv-format %s: a key cannot leave its group of 32, and --kv-policy %s"
+                        "%s gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
                         "full, snapkv, pyramidkv, knorm and keydiff give up none then",
-                        format, aq_kv_policy_desc(p)->name);
+                        format, aq_kv_policy_desc(p)->name, p->bulk ? " --kv-decode bulk" : "");
     if (o->emulate_device)
         return aq_kv_format_refused((enum aq_dtype)o->kv_format, reterr);
     return 0;
@@ -173,9 +164,15 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .group_given = o->kv_group != NULL,
         .observe_given = o->kv_observe_given,
         .observe = o->kv_observe,
+        .cross_layer_given = o->kv_cross_layer_given,
+        .cross_layer = o->kv_cross_layer,
         .pool_given = o->kv_pool != NULL,
         .pool_order_given = o->kv_pool_order != NULL,
         .pool_first = o->kv_pool_order && strcmp(o->kv_pool_order, "pool-first") == 0,
+        .decode_given = o->kv_decode != NULL,
+        .history_given = o->kv_history_given,
+        .history = o->kv_history,
+        .low = o->kv_low,
     };
     for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_MAX_OF_SUMS; g++) {
         if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
@@ -186,6 +183,11 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
     rc = rc < 0 ? rc : amount(&kv.recent, "--kv-recent", o->kv_recent, reterr);
     if (rc == 0 && o->kv_floor)
         rc = aq_kv_floor_parse(&kv.floor, &kv.floor_kind, "--kv-floor", o->kv_floor, reterr);
+    rc = rc < 0 ? rc : amount(&kv.drop, "--kv-drop", o->kv_drop, reterr);
+    for (int d = AQ_KV_DECODE_GROW; o->kv_decode && d <= AQ_KV_DECODE_BULK; d++) {
+        if (strcmp(aq_kv_decode_name((enum aq_kv_decode)d), o->kv_decode) == 0)
+            kv.decode = (enum aq_kv_decode)d;
+    }
     kv.heads_given = o->kv_heads != NULL;
     if (kv.heads_given && strcmp(o->kv_heads, "shared") == 0)
         kv.heads = AQ_KV_HEADS_SHARED;
@@ -248,7 +250,7 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     aq_json_put(&o, "budget", amount_json(&p->budget));
     aq_json_put(&o, "heavy", amount_json(&p->heavy));
     aq_json_put(&o, "recent", amount_json(&p->recent));
-    if (aq_kv_policy_ragged(p))
+    if (p->heads == AQ_KV_HEADS_SHARED)
         aq_json_put(&o, "floor", floor_json(p));
     aq_json_put(&o, "sinks", json_integer(p->sinks));
     aq_json_put(&o, "grace", json_integer(p->grace));
@@ -266,7 +268,16 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
         char text[32];
         aq_json_put(&o, "layers", json_string(aq_kv_layers_text(text, p)));
     }
+    if (aq_kv_policy_cross(p))
+        aq_json_put(&o, "cross_layer", aq_json_real(p->cross_layer));
     if (p->heads != aq_kv_policy_desc(p)->heads)
         aq_json_put(&o, "heads", json_string(aq_kv_heads_name(p->heads)));
+    if (!p->bulk)
+        return o;
+    aq_json_put(&o, "decode", json_string(aq_kv_decode_name(AQ_KV_DECODE_BULK)));
+    aq_json_put(&o, "drop", amount_json(&p->drop));
+    aq_json_put(&o, "history", json_integer(p->history));
+    if (p->prompt.stat == AQ_ATTN_LOW)
+        aq_json_put(&o, "low", aq_json_real((double)p->prompt.threshold));
     return o;
 }

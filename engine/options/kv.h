@@ -11,8 +11,6 @@
  * refused by the question what was meant; of a part it is one slot.  -EINVAL. */
 int aq_kv_amount_parse(struct aq_kv_amount *ret, const char *label, const char *text, bool part,
                        struct aq_err *reterr);
-/* "20%" and "256" again, as far as nine digits tell. */
-const char *aq_kv_amount_text(char text[32], const struct aq_kv_amount *a);
 
 /* The policy that options ask for; -EINVAL says which of them do not go together. */
 int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
@@ -25,8 +23,8 @@ int aq_kv_format_refused(enum aq_dtype format, struct aq_err *reterr);
 int aq_kv_policy_check_gpu(const struct aq_kv_policy *p, struct aq_err *reterr);
 
 /* {"name", "budget", "heavy", "recent": text or null, "sinks", "grace", "decay", "group"}, with
- * "floor" where heads share, "residual" and "residual_rule" in KIVI's formats: what was resolved.
- * New reference. */
+ * "floor" where heads share, "decode", "drop" and "history" where keys are dropped in bulk,
+ * "residual" and "residual_rule" in KIVI's formats: what was resolved.  New reference. */
 json_t *aq_kv_policy_json(const struct aq_kv_policy *p);
 
 /* "avg:5", "max:7" or "none": what neighbours add to a token's score. */

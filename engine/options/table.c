@@ -345,24 +345,27 @@ const struct aq_option aq_option_table[] = {
              "with, instead of moving them to a device"},
     {"kv-policy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_policy), .argument = "NAME",
      .choices = "full|h2o|h2o:flexgen|h2o:hf|window|heavy|adakv|snapkv|pyramidkv|ada-snapkv|"
-                "ada-pyramid|tova|knorm|keydiff",
+                "ada-pyramid|tova|knorm|keydiff|scissorhands|kvcompress",
      .help =
          "what the KV cache keeps of a sequence (aquifer help kv has a table); full: every token "
          "(default); h2o: those that got most attention, and the newest; h2o:flexgen, h2o:hf: as "
          "those programs do it; window: the first and the newest; heavy: those that got most, and "
          "the newest one; snapkv: of a prompt what its last tokens attend to; pyramidkv: so, less "
          "from layer to layer; adakv, ada-snapkv, ada-pyramid: heads share their slots; tova: what "
-         "the newest token attends to; knorm, keydiff: short keys, or those unlike the others"},
+         "the newest token attends to; knorm, keydiff: short keys, or those unlike the others; "
+         "scissorhands: those that seldom got little; kvcompress: all layers share"},
     {"kv-budget", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_budget), .argument = "X",
      .check = aq_check_kv_budget,
      .help = "tokens kept: a share (0.2 or 20%) of the prompt and what may be generated, or a "
              "number of slots; h2o:flexgen: a share of the prompt for each half; where new tokens "
-             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff): of the prompt"},
+             "grow (snapkv, pyramidkv, ada-snapkv, ada-pyramid, knorm, keydiff, kvcompress): of "
+             "the prompt"},
     {"kv-heavy", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_heavy), .argument = "X",
      .check = aq_check_kv_part,
      .help = "of these, the ones that got most attention (default: half)"},
     {"kv-recent", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_recent), .argument = "X",
-     .check = aq_check_kv_part, .help = "and the newest, one at least (default: the rest)"},
+     .check = aq_check_kv_part,
+     .help = "and the newest, one at least (default: the rest; kvcompress 64)"},
     {"kv-heads", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_heads), .argument = "HOW",
      .choices = "uniform|shared",
      .help = "of the heavy ones, as many for each head of a layer, or the best of all heads "
@@ -387,6 +390,10 @@ const struct aq_option aq_option_table[] = {
     {"kv-observe", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_observe),
      GIVEN(kv_observe_given), .argument = "N", RANGE(0, TOKENS_MAX),
      .help = "snapkv: last tokens of a prompt that rank the others, and stay (default 32)"},
+    {"kv-cross-layer", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_cross_layer),
+     GIVEN(kv_cross_layer_given), .argument = "X", RANGE(0, 1e6),
+     .help = "kvcompress: until all layers are ranked a layer keeps at most X even shares of the "
+             "budget; 0: the prompt, as in that program, which takes more memory (default 2)"},
     {"kv-pool", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_pool), .argument = "HOW",
      .check = aq_check_kv_pool,
      .help = "snapkv: a token's rank is the mean (avg:K) or the largest (max:K) of K tokens "
@@ -400,6 +407,22 @@ const struct aq_option aq_option_table[] = {
              "for the last, in even steps (pyramid:B, of B times what the last has beside the "
              "window on average), or the other way round (rising:B); default uniform, pyramidkv "
              "pyramid:20"},
+    {"kv-decode", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHOICE, AT(kv_decode), .argument = "HOW",
+     .choices = "grow|overwrite|bulk",
+     .help = "what becomes of the budget with new tokens: they come on top (grow), each takes the "
+             "place of one that is dropped (overwrite), or many are dropped at a time (bulk: h2o, "
+             "snapkv, pyramidkv; scissorhands always); default: the policy's"},
+    {"kv-drop", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(kv_drop), .argument = "X",
+     .check = aq_check_kv_part,
+     .help = "bulk: how much of the budget is dropped at a time, a share or a number of slots "
+             "(default 25%, scissorhands 50%)"},
+    {"kv-history", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_history),
+     GIVEN(kv_history_given), .argument = "N", RANGE(0, TOKENS_MAX),
+     .help = "bulk: the last tokens in front of a drop whose attention ranks, as many as a drop at "
+             "most; 0: all (default: h2o 0, snapkv as --kv-observe, scissorhands 400)"},
+    {"kv-low", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_low), .argument = "X",
+     RANGE(0, TOKENS_MAX), .flags = AQ_OPTION_ABOVE_MIN,
+     .help = "scissorhands: attention is low below this number over the tokens seen (default 1)"},
 
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),

@@ -112,13 +112,17 @@ static int open_reader(struct aq_generator *g, struct aq_engine_info *info,
                        const struct aq_planning *p, struct aq_err *reterr)
 {
     const struct aq_model_config *c = &p->model->config;
-    *info = (struct aq_engine_info){.name = p->model->name,
-                                    .vocab = p->model->steps.vocab,
-                                    .context = p->context,
-                                    .bos_id = c->bos_id,
-                                    .pad_id = c->pad_id,
-                                    .add_bos = c->arch->add_bos,
-                                    .eos_count = c->eos_count};
+    *info = (struct aq_engine_info){
+        .name = p->model->name,
+        .vocab = p->model->steps.vocab,
+        .context = p->context,
+        .layers = p->model->steps.layers,
+        .kv = p->choices.kv,
+        .kv_format = p->choices.kv_format < 0 ? AQ_F16 : (enum aq_dtype)p->choices.kv_format,
+        .bos_id = c->bos_id,
+        .pad_id = c->pad_id,
+        .add_bos = c->arch->add_bos,
+        .eos_count = c->eos_count};
     memcpy(info->eos_id, c->eos_id, sizeof(info->eos_id));
     return aq_generator_open_reader(g, p->o, info, reterr);
 }

@@ -8,6 +8,7 @@
 #include "engine/options/kv.h"
 #include "engine/options/notation.h"
 #include "policy/error_band.h"
+#include "policy/gpu_sizes.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -197,8 +198,12 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
             aq_error_band_source);
     say(&lines, "the process itself takes %s of host memory",
         aq_format_size(size, p->in.process_bytes));
+    uint64_t tables = aq_gpu_driver_bytes(aq_ledger_total(&p->block.ledger, AQ_HOST), 0);
     if (!p->machine.hw.device_on_host)
-        say(&lines, "what the device's driver and libraries take lies outside its budget");
+        say(&lines,
+            "what the device's driver and libraries take lies outside its budget: a context, "
+            "kernels, and up to %s for page tables of pinned host memory",
+            aq_format_size(size, tables));
     if (p->block.stream.bytes[AQ_DISK])
         say(&lines,
             p->disk.store ? "the packed weights (%s) lie on the disk beside the scratch"
@@ -301,16 +306,18 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
            *plan = aq_planning_plan_json(p);
     if (!options || !plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {"model",        "context",       "threads",
-                                         "isa",          "executor",      "prefetch",
-                                         "chunk",        "fuse_layer",    "alternate",
-                                         "emulate_link", "cache_dir",     "kv_policy",
-                                         "kv_budget",    "kv_heavy",      "kv_recent",
-                                         "kv_sinks",     "kv_grace",      "kv_decay",
-                                         "kv_group",     "kv_floor",      "kv_observe",
-                                         "kv_pool",      "kv_pool_order", "kv_layers",
-                                         "kv_heads",     "kv_residual",   "kv_residual_rule",
-                                         "hardware",     "deterministic"};
+    static const char *const copied[] = {"model",        "context",        "threads",
+                                         "isa",          "executor",       "prefetch",
+                                         "chunk",        "fuse_layer",     "alternate",
+                                         "emulate_link", "cache_dir",      "kv_policy",
+                                         "kv_budget",    "kv_heavy",       "kv_recent",
+                                         "kv_sinks",     "kv_grace",       "kv_decay",
+                                         "kv_group",     "kv_floor",       "kv_observe",
+                                         "kv_pool",      "kv_pool_order",  "kv_layers",
+                                         "kv_heads",     "kv_residual",    "kv_residual_rule",
+                                         "kv_decode",    "kv_drop",        "kv_history",
+                                         "kv_low",       "kv_cross_layer", "hardware",
+                                         "deterministic"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)

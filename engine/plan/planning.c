@@ -120,7 +120,8 @@ int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
     rc = rc < 0 ? rc : aq_planning_read_machine(p, env, reterr);
     rc = rc < 0 ? rc : choose_formats(p, reterr);
     if (rc == 0) {
-        p->hw = aq_hw_for_formats(&p->machine, p->formats.weights, p->formats.kv);
+        p->hw =
+            aq_hw_for_formats(&p->machine, p->formats.compute, p->formats.weights, p->formats.kv);
         aq_planned_links(&p->hw, &p->choices);
         aq_planning_count_process(p, env);
         rc = aq_planning_choose_budgets(p, env, reterr);

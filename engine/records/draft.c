@@ -68,3 +68,19 @@ bool aq_request_refuse(struct aq_request *r, enum aq_record_code code, const cha
     aq_quote(r->error.message, sizeof(r->error.message), text, strlen(text));
     return false;
 }
+
+const char *aq_request_type_name(const json_t *v)
+{
+    if (!v)
+        return "nothing";
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "a list";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a number with a fraction";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    default: return "null";
+    }
+}

@@ -24,17 +24,24 @@ struct places {
     size_t tokens, logprobs, tops, prompt_logprob, prompt_tops, stop_ids, scratch;
 };
 
-static uint32_t top_count(const struct aq_params *p)
+/* Where something is scored, the best token of a place says whether it would have been chosen. */
+static uint32_t top_count(const struct aq_params *p, const struct aq_prompt *prompt)
 {
-    return p->logprobs > 0 ? (uint32_t)p->logprobs : 0;
+    return p->logprobs > 0 ? (uint32_t)p->logprobs : prompt->scored > 0;
+}
+
+static bool has_logprobs(const struct aq_params *p, const struct aq_prompt *prompt)
+{
+    return p->logprobs >= 0 || prompt->scored;
 }
 
 static void place_choice(struct places *ret, struct layout *l, const struct aq_request *r,
                          const struct aq_prompt *prompt)
 {
     const struct aq_params *p = &r->params;
-    size_t out = prompt->max_tokens, in = prompt->count, top = sizeof(struct aq_top) * top_count(p);
-    bool logprobs = p->logprobs >= 0, echo = logprobs && p->echo;
+    size_t out = prompt->max_tokens, in = prompt->count - aq_request_scored_from(r, prompt);
+    size_t top = sizeof(struct aq_top) * top_count(p, prompt);
+    bool logprobs = has_logprobs(p, prompt), echo = in > 0;
     *ret = (struct places){
         .tokens = reserve(l, (out + 1) * sizeof(uint32_t)),
         .logprobs = logprobs ? reserve(l, (out + 1) * sizeof(float)) : SIZE_MAX,
@@ -61,8 +68,9 @@ static uint64_t request_bytes(const struct aq_request *r)
     for (size_t i = 0; i < AQ_ARRAY_LEN(labels); i++)
         bytes += labels[i] ? strlen(labels[i]) : 0;
     for (uint32_t i = 0; i < r->prompt_count; i++)
-        bytes +=
-            sizeof(struct aq_prompt) + 4 * (uint64_t)r->prompts[i].count + r->prompts[i].text.count;
+        bytes += sizeof(struct aq_prompt) + r->prompts[i].text.count +
+                 4 * ((uint64_t)r->prompts[i].count +
+                      (r->prompts[i].scored ? r->prompts[i].max_tokens : 0));
     return bytes;
 }
 
@@ -117,6 +125,7 @@ static void choice_init(struct aq_record *rec, uint32_t index, const struct plac
 {
     const struct aq_request *r = rec->request;
     const struct aq_prompt *prompt = &r->prompts[index / r->params.n];
+    uint32_t from = aq_request_scored_from(r, prompt);
     struct aq_choice *c = &rec->choices[index];
     char *memory = rec->memory;
     c->record = rec;
@@ -131,11 +140,13 @@ static void choice_init(struct aq_record *rec, uint32_t index, const struct plac
         .sampling = sampling_of(r, index),
         .stop_ids = stop_ids,
         .stop_id_count = stop_id_count,
+        .forced = prompt->scored ? prompt->ids + prompt->count : NULL,
         .id_end = rec->rules->id_end,
         .never = rec->rules->never,
         .never_count = rec->rules->never_count,
-        .top_count = r->params.logprobs,
-        .prompt_logprobs = r->params.echo && r->params.logprobs >= 0,
+        .top_count = has_logprobs(&r->params, prompt) ? (int)top_count(&r->params, prompt) : -1,
+        .prompt_logprobs = from < prompt->count,
+        .prompt_from = from,
         .on_token = r->params.stop_count ? on_token : NULL,
         .user = c,
         .tokens = at_or_null(memory, at->tokens),
@@ -218,7 +229,7 @@ struct aq_choice *aq_record_finish(struct aq_sequence *s)
 uint64_t aq_record_generated(const struct aq_record *rec)
 {
     uint64_t tokens = 0;
-    for (uint32_t i = 0; i < rec->choice_count; i++)
+    for (uint32_t i = 0; i < rec->choice_count && !rec->request->scoring; i++)
         tokens += rec->choices[i].sequence.token_count;
     return tokens;
 }
@@ -226,7 +237,39 @@ uint64_t aq_record_generated(const struct aq_record *rec)
 uint64_t aq_record_prompt_tokens(const struct aq_record *rec)
 {
     uint64_t tokens = 0;
-    for (uint32_t i = 0; i < rec->request->prompt_count; i++)
-        tokens += rec->request->prompts[i].count;
+    for (uint32_t i = 0; i < rec->request->prompt_count; i++) {
+        const struct aq_prompt *p = &rec->request->prompts[i];
+        tokens += p->count + (p->scored ? p->max_tokens : 0);
+    }
     return tokens;
+}
+
+struct aq_score aq_choice_score(const struct aq_choice *c)
+{
+    const struct aq_sequence *s = &c->sequence;
+    const struct aq_prompt *p = c->prompt;
+    struct aq_score score = {.tokens = p->scored, .greedy = true};
+    uint32_t prefilled = p->scored - p->max_tokens;
+    assert(p->scored && s->token_count == p->max_tokens);
+    for (uint32_t i = 0; i < p->scored; i++) {
+        bool fed = i >= prefilled;
+        uint32_t at = fed ? i - prefilled : i;
+        uint32_t id = fed ? s->tokens[at] : s->prompt[s->prompt_from + i];
+        const struct aq_top *tops = fed ? s->tops : s->prompt_tops;
+        score.loglikelihood += (double)(fed ? s->logprobs : s->prompt_logprob)[at];
+        score.greedy = score.greedy && tops[(size_t)at * (uint32_t)s->top_count].id == id;
+    }
+    return score;
+}
+
+struct aq_score aq_record_score(const struct aq_record *rec)
+{
+    struct aq_score all = {.greedy = true};
+    for (uint32_t i = 0; i < rec->choice_count; i++) {
+        struct aq_score one = aq_choice_score(&rec->choices[i]);
+        all.loglikelihood += one.loglikelihood;
+        all.tokens += one.tokens;
+        all.greedy = all.greedy && one.greedy;
+    }
+    return all;
 }

@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +37,7 @@ const char *aq_record_code_name(enum aq_record_code code)
         [AQ_RECORD_UNSUPPORTED_ENDPOINT] = "unsupported_endpoint",
         [AQ_RECORD_CONTEXT_LENGTH_EXCEEDED] = "context_length_exceeded",
         [AQ_RECORD_EMPTY_PROMPT] = "empty_prompt",
+        [AQ_RECORD_EMPTY_CONTINUATION] = "empty_continuation",
         [AQ_RECORD_TOKEN_OUT_OF_RANGE] = "token_out_of_range",
         [AQ_RECORD_INTERNAL_ERROR] = "internal_error",
     };
@@ -80,22 +80,6 @@ static int copy_member(const char **ret, struct aq_request *r, struct aq_text ob
 }
 
 /* ---- who and which form ---- */
-
-static const char *json_type_name(const json_t *v)
-{
-    if (!v)
-        return "nothing";
-    switch (json_typeof(v)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "a list";
-    case JSON_STRING: return "a string";
-    case JSON_INTEGER: return "an integer";
-    case JSON_REAL: return "a number with a fraction";
-    case JSON_TRUE:
-    case JSON_FALSE: return "a boolean";
-    default: return "null";
-    }
-}
 
 static enum aq_form form_of(const json_t *root)
 {
@@ -164,7 +148,7 @@ static int read_id(struct aq_request *r)
     if (!good)
         aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field, "'%s': expected %s, found %s", field,
                           r->form == AQ_FORM_PLAIN ? "a string or an integer" : "a string",
-                          json_type_name(id));
+                          aq_request_type_name(id));
     int rc = set_id(r, good ? id : NULL, digits);
     if (rc < 0 || good || r->form != AQ_FORM_BATCH)
         return rc;
@@ -182,12 +166,12 @@ static bool read_batch_frame(struct aq_request *r)
     if (!json_is_string(method) || strcmp(json_string_value(method), "POST"))
         return aq_request_refuse(
             r, AQ_RECORD_INVALID_RECORD, "method", "'method': expected \"POST\", found %s",
-            json_is_string(method) ? json_string_value(method) : json_type_name(method));
+            json_is_string(method) ? json_string_value(method) : aq_request_type_name(method));
     if (!json_is_string(url))
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "url",
                                  "'url': expected \"/v1/completions\" or "
                                  "\"/v1/chat/completions\", found %s",
-                                 json_type_name(url));
+                                 aq_request_type_name(url));
     r->chat = !strcmp(json_string_value(url), "/v1/chat/completions");
     if (!r->chat && strcmp(json_string_value(url), "/v1/completions") != 0)
         return aq_request_refuse(r, AQ_RECORD_UNSUPPORTED_ENDPOINT, "url",
@@ -196,7 +180,8 @@ static bool read_batch_frame(struct aq_request *r)
                                  json_string_value(url));
     if (!json_is_object(d->body))
         return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "body",
-                                 "'body': expected an object, found %s", json_type_name(d->body));
+                                 "'body': expected an object, found %s",
+                                 aq_request_type_name(d->body));
     return true;
 }
 
@@ -243,132 +228,14 @@ static int copy_labels(struct aq_request *r)
     return rc;
 }
 
-/* ---- prompts ---- */
-
-/* Any of the fields that other tools use; the first one found is offered. */
-static const char *prompt_guess(const json_t *body)
-{
-    static const char *const guess[] = {"text",  "question",    "input",     "article", "content",
-                                        "query", "instruction", "input_ids", "problem"};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(guess); i++)
-        if (json_object_get(body, guess[i]))
-            return guess[i];
-    return NULL;
-}
-
-static bool refuse_missing_prompt(struct aq_request *r, const char *field, const json_t *v)
-{
-    const json_t *body = r->draft->body;
-    if (v && !json_is_null(v))
-        return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field,
-                                 "'%s': expected a string, a list of ids, a list of strings or a "
-                                 "list of lists of ids, found %s",
-                                 field, json_type_name(v));
-    const char *guess = prompt_guess(body);
-    return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field, "'%s' is missing%s%s%s", field,
-                             guess ? "; --prompt-field " : "", guess ? guess : "",
-                             guess ? " would read the one that is there" : "");
-}
-
-/* Numbers that the parser cannot hold go into the prompt as they stand in the record. */
-static int keep_wide_numbers(struct aq_request_draft *d)
-{
-    for (void *at = json_object_iter(d->body); at; at = json_object_iter_next(d->body, at)) {
-        struct aq_text t;
-        const json_t *v = json_object_iter_value(at);
-        if (!json_is_real(v) || fabs(json_real_value(v)) < 0x1p63 ||
-            !aq_json_member_text(&t, d->raw, json_object_iter_key(at)))
-            continue;
-        if (json_object_iter_set_new(d->body, at, json_stringn(t.bytes, t.count)) < 0)
-            return -ENOMEM;
-    }
-    return 0;
-}
-
-static bool fill_template(struct aq_request *r, int *ret_rc)
-{
-    struct aq_request_draft *d = r->draft;
-    if (d->wide && keep_wide_numbers(d) < 0) {
-        *ret_rc = -ENOMEM;
-        return false;
-    }
-    struct aq_buf text = {0};
-    const char *field;
-    bool good = true;
-    if (aq_template_fill(&text, d->rules->prompt_template, d->body, &field) < 0)
-        good = aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field,
-                                 "'%s', which the prompt template names: expected a string, number "
-                                 "or boolean, found %s",
-                                 field, json_type_name(json_object_get(d->body, field)));
-    const char *copy = good && !text.failed ? aq_request_copy(r, text.data, text.count) : NULL;
-    if (good && !copy)
-        *ret_rc = -ENOMEM;
-    else if (good)
-        d->prompts[0].text = (struct aq_text){copy, text.count};
-    aq_buf_close(&text);
-    return good && copy;
-}
-
-static bool read_prompt_list(struct aq_request *r, const char *field, const json_t *list)
-{
-    struct aq_request_draft *d = r->draft;
-    for (uint32_t i = 0; i < r->prompt_count; i++) {
-        const json_t *v = json_array_get(list, i);
-        if (json_typeof(v) != json_typeof(json_array_get(list, 0)))
-            return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field,
-                                     "'%s': expected one kind of item, found %s at 0 and %s at %u",
-                                     field, json_type_name(json_array_get(list, 0)),
-                                     json_type_name(v), i);
-        if (json_is_string(v))
-            d->prompts[i].text = (struct aq_text){json_string_value(v), json_string_length(v)};
-        else
-            d->prompts[i].ids = v;
-    }
-    return true;
-}
-
-/* Finds the prompts and their number; text stays where the JSON parser put it. */
-static bool read_prompts(struct aq_request *r, int *ret_rc)
-{
-    struct aq_request_draft *d = r->draft;
-    const char *field = aq_request_prompt_field(d->rules);
-    const json_t *v = r->chat ? NULL : json_object_get(d->body, field);
-    const json_t *first = json_is_array(v) ? json_array_get(v, 0) : NULL;
-    bool list = json_is_string(first) || json_is_array(first);
-    size_t count = list && !d->rules->prompt_template ? json_array_size(v) : 1;
-    if (count > AQ_REQUEST_SEQUENCES_MAX)
-        return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, field,
-                                 "'%s': expected at most %d prompts, found %zu", field,
-                                 AQ_REQUEST_SEQUENCES_MAX, count);
-    r->prompt_count = (uint32_t)count;
-    d->prompts = aq_request_alloc(r, count * sizeof(*d->prompts));
-    if (!d->prompts) {
-        *ret_rc = -ENOMEM;
-        return false;
-    }
-    memset(d->prompts, 0, count * sizeof(*d->prompts));
-    if (r->chat)
-        return aq_request_read_chat(r, ret_rc);
-    if (d->rules->prompt_template)
-        return fill_template(r, ret_rc);
-    if (json_is_string(v))
-        d->prompts[0].text = (struct aq_text){json_string_value(v), json_string_length(v)};
-    else if (!json_is_array(v))
-        return refuse_missing_prompt(r, field, v);
-    else if (list)
-        return read_prompt_list(r, field, v);
-    else
-        d->prompts[0].ids = v;
-    return true;
-}
-
 /* ---- the canonical request ---- */
 
-static void canonical_prompts(struct aq_buf *b, const struct aq_request *r)
+static void canonical_prompts(struct aq_buf *b, const struct aq_draft_prompt *prompts,
+                              uint32_t count)
 {
-    aq_buf_puts(b, "{\"prompt\":[");
-    for (uint32_t i = 0; i < r->prompt_count; i++) {
-        const struct aq_draft_prompt *p = &r->draft->prompts[i];
+    aq_buf_puts(b, "[");
+    for (uint32_t i = 0; i < count; i++) {
+        const struct aq_draft_prompt *p = &prompts[i];
         if (i)
             aq_buf_puts(b, ",");
         if (!p->ids) {
@@ -393,12 +260,29 @@ static void canonical_real(struct aq_buf *b, const char *name, float x)
     aq_buf_json_float(b, x);
 }
 
+/* What decides scores. */
+static void canonical_scored(struct aq_buf *b, const struct aq_request *r)
+{
+    const struct aq_request_draft *d = r->draft;
+    aq_buf_puts(b, "{\"prompt\":");
+    canonical_prompts(b, d->prompts, 1);
+    aq_buf_puts(b, ",\"continuation\":");
+    canonical_prompts(b, d->continuations, d->continuation_count);
+    aq_buf_printf(b, ",\"rolling\":%d,\"list\":%d,\"logprobs\":%d}",
+                  r->scoring == AQ_SCORING_ROLLING, r->scores_list, r->params.logprobs);
+}
+
 /* Prompt and effective parameters as one JSON object in a fixed order: what decides the result, and
  * nothing else of the record. */
 static void canonical_request(struct aq_buf *b, const struct aq_request *r)
 {
     const struct aq_params *p = &r->params;
-    canonical_prompts(b, r);
+    if (r->scoring) {
+        canonical_scored(b, r);
+        return;
+    }
+    aq_buf_puts(b, "{\"prompt\":");
+    canonical_prompts(b, r->draft->prompts, r->prompt_count);
     aq_buf_printf(b, ",\"max_tokens\":%u,\"min_tokens\":%u,\"n\":%u,\"top_k\":%u", p->max_tokens,
                   p->min_tokens, p->n, p->top_k);
     canonical_real(b, "temperature", p->temperature);
@@ -471,7 +355,7 @@ static int parse_line(struct aq_request *r)
     }
     if (!json_is_object(d->root)) {
         aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, "", "expected a JSON object, found %s%s",
-                          json_type_name(d->root),
+                          aq_request_type_name(d->root),
                           json_is_array(d->root) ? " (jq -c '.[]' makes lines of its items)" : "");
         return 0;
     }
@@ -497,12 +381,16 @@ static int open_steps(struct aq_request *r)
     rc = framed && !r->draft->rules->text_lines ? copy_labels(r) : 0;
     if (rc < 0 || r->error.code)
         return rc;
-    bool good =
-        aq_request_read_fields(r, &rc) && read_prompts(r, &rc) && aq_request_check_params(r);
+    r->scoring = aq_request_scoring(r);
+    bool good = aq_request_read_fields(r, &rc) &&
+                (r->scoring ? aq_request_read_scored(r, &rc)
+                            : aq_request_read_prompts(r, &rc) && aq_request_check_params(r));
     if (!good)
         return rc;
     rc = set_key(r);
-    if (!rc)
+    if (!rc && r->scoring)
+        aq_request_tokenise_scored(r, &rc);
+    else if (!rc)
         aq_request_tokenise(r, &rc);
     return rc;
 }

@@ -44,6 +44,7 @@ enum aq_record_code {
     AQ_RECORD_UNSUPPORTED_ENDPOINT,
     AQ_RECORD_CONTEXT_LENGTH_EXCEEDED,
     AQ_RECORD_EMPTY_PROMPT,
+    AQ_RECORD_EMPTY_CONTINUATION,
     AQ_RECORD_TOKEN_OUT_OF_RANGE,
     AQ_RECORD_INTERNAL_ERROR,
     AQ_RECORD_CODE_COUNT,
@@ -69,23 +70,36 @@ struct aq_params {
     uint32_t stop_id_count;
 };
 
+/* Whether tokens are to be generated, or given ones scored. */
+enum aq_scoring {
+    AQ_SCORING_NONE,
+    AQ_SCORING_CONTINUATIONS, /* of one prompt; prompts[] has each of them, behind the prompt */
+    AQ_SCORING_ROLLING,       /* a text; prompts[] are the windows that it is read through */
+};
+
 struct aq_prompt {
     uint32_t *ids; /* BOS included, after truncation */
     uint32_t count;
     uint32_t dropped;    /* tokens cut off by truncation */
     uint32_t max_tokens; /* the record's, lowered by --overlong clip */
-    bool bos;            /* ids[0] is BOS */
-    bool bos_twice;      /* the text began with it, and got another one */
-    bool estimated;      /* without a tokenizer: as many ids as the text may have, all 0 */
-    struct aq_text text; /* with echo: the text in front of the generated text */
+    /* The last of ids[count + max_tokens], whose log-probabilities are wanted: count tokens are
+     * prefilled and the others fed one by one.  0: tokens are generated. */
+    uint32_t scored;
+    bool bos;       /* ids[0] is BOS */
+    bool bos_twice; /* the text began with it, and got another one */
+    bool estimated; /* without a tokenizer: as many ids as the text may have, all 0 */
+    /* With echo: the text in front of the generated text.  What is scored, in batch records. */
+    struct aq_text text;
 };
 
 struct aq_request {
     enum aq_form form;
-    bool chat;      /* its prompt is made of messages */
-    uint64_t index; /* line - 1 over non-blank lines */
-    uint64_t line;  /* 1-based line of the file */
-    uint64_t key;   /* xxh3-64 of the canonical request; of the line's bytes where there is none */
+    bool chat; /* its prompt is made of messages */
+    enum aq_scoring scoring;
+    bool scores_list; /* continuations came as a list, and so do the scores */
+    uint64_t index;   /* line - 1 over non-blank lines */
+    uint64_t line;    /* 1-based line of the file */
+    uint64_t key; /* xxh3-64 of the canonical request; of the line's bytes where there is none */
     uint64_t id_hash;       /* xxh3-64 of id_text */
     struct aq_text id_text; /* the index as text where no id is given; empty when malformed */
     const char *id_json;    /* the id in its JSON type; "null" without an id */
@@ -121,8 +135,13 @@ struct aq_request_rules {
     struct aq_tok_state *tok_state;
     const struct aq_chat *chat; /* NULL: messages cannot be rendered */
     uint32_t vocab, context;
-    int32_t bos_id; /* -1: the model has none */
-    bool adds_bos;  /* the model's files put BOS in front of text */
+    int32_t bos_id;    /* -1: the model has none */
+    bool adds_bos;     /* the model's files put BOS in front of text */
+    int32_t prefix_id; /* what a text without a context is scored behind: BOS, or EOS; -1: none */
+    /* Do scores of `count` tokens behind a prompt depend on whether they are prefilled, or fed one
+     * by one?  NULL: never. */
+    bool (*feeds)(const void *user, uint32_t prompt, uint32_t count);
+    const void *feeds_user;
     enum aq_bos bos;
     enum aq_overlong overlong;
     const char *prompt_field; /* NULL: "prompt" */
@@ -153,6 +172,13 @@ void aq_request_close(struct aq_request *r);
 static inline uint32_t aq_request_sequences(const struct aq_request *r)
 {
     return r->error.code ? 0 : r->prompt_count * r->params.n;
+}
+/* The prompt's first token whose log-probability is wanted; its count: none is. */
+static inline uint32_t aq_request_scored_from(const struct aq_request *r, const struct aq_prompt *p)
+{
+    if (p->scored)
+        return p->count + p->max_tokens - p->scored;
+    return r->params.echo && r->params.logprobs >= 0 ? 0 : p->count;
 }
 
 /* An input that was read to its end. */

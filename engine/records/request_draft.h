@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/records/request_draft.h - a request while its JSON is still at hand: what
- * request.c, request_chat.c, request_fields.c, request_tokens.c and draft.c share. */
+ * request*.c and draft.c share. */
 #ifndef AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 #define AQ_ENGINE_RECORDS_REQUEST_DRAFT_H
 
@@ -24,6 +24,10 @@ struct aq_request_draft {
     json_t *body;       /* borrowed from root: where prompt and parameters are */
     struct aq_text raw; /* the body's text within the line */
     struct aq_draft_prompt *prompts;
+    struct aq_draft_prompt *continuations; /* of records that score */
+    uint32_t continuation_count;
+    const char *continuation_field;
+    const char *field; /* whose tokens are being made, for messages; NULL: the prompt's */
     bool max_tokens_given, max_completion_tokens_given;
     uint32_t max_completion_tokens;
     double best_of; /* 0: not given */
@@ -52,8 +56,27 @@ bool aq_request_has_messages(const struct aq_request *r);
  * there. */
 bool aq_request_read_chat(struct aq_request *r, int *ret_rc);
 
+/* Finds the prompts and their number; text stays where the JSON parser put it. */
+bool aq_request_read_prompts(struct aq_request *r, int *ret_rc);
+
+/* Does the record score, and what?  Reads what only such records have, and its prompt. */
+enum aq_scoring aq_request_scoring(const struct aq_request *r);
+bool aq_request_read_scored(struct aq_request *r, int *ret_rc);
+/* Turns prompt and continuations into ids within the context. */
+bool aq_request_tokenise_scored(struct aq_request *r, int *ret_rc);
+
 /* Turns the draft's prompts into ids within the context. */
 bool aq_request_tokenise(struct aq_request *r, int *ret_rc);
+/* Ids of a text, or of a list, which may be none: p's ids, count, bos, bos_twice and estimated.  In
+ * front of them stands `first` (-1: nothing), unless a list brings it along. */
+bool aq_request_fill_ids(struct aq_request *r, struct aq_prompt *p,
+                         const struct aq_draft_prompt *draft, int32_t first, int *ret_rc);
+/* Whether BOS is to stand in front of the prompt, which is a text or a list. */
+bool aq_request_wants_bos(const struct aq_request *r, bool text);
+/* The field whose tokens are being made, for messages. */
+const char *aq_request_field(const struct aq_request *r);
+/* What a value is, for messages. */
+const char *aq_request_type_name(const json_t *v);
 
 /* Checks what depends on more than one parameter; false and *reterr-like text in r->error. */
 bool aq_request_check_params(struct aq_request *r);

@@ -299,6 +299,8 @@ static const struct field fields[] = {
     {.name = "best_of", .read = read_best_of, .min = 1, .max = 128},
     UNSUPPORTED("chat_template", 0),
     CHAT("chat_template_kwargs", NEUTRAL_EMPTY),
+    KNOWN("choices"),
+    KNOWN("continuation"),
     CHAT("continue_final_message", NEUTRAL_FALSE),
     UNSUPPORTED("detokenize", NEUTRAL_TRUE),
     UNSUPPORTED("documents", NEUTRAL_EMPTY),
@@ -438,12 +440,17 @@ static bool is_frame_field(const struct aq_request *r, const char *name)
     return !strcmp(name, "id") || (r->form == AQ_FORM_HARNESS && !strcmp(name, "request_type"));
 }
 
+static bool is_score_field(const struct aq_request *r, const char *name)
+{
+    return r->scoring && (!strcmp(name, "arguments") || !strcmp(name, "request_type"));
+}
+
 static bool unknown_field(struct aq_request *r, const char *name)
 {
     const struct aq_request_rules *rules = r->draft->rules;
     if ((rules->prompt_field && !strcmp(name, rules->prompt_field)) ||
         aq_template_names(rules->prompt_template, name) || is_frame_field(r, name) ||
-        (r->form == AQ_FORM_HARNESS && !strcmp(name, "request_type")))
+        is_score_field(r, name) || (r->form == AQ_FORM_HARNESS && !strcmp(name, "request_type")))
         return true;
     if (rules->unknown)
         note_unknown(rules->unknown, name, r->line);

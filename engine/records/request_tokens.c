@@ -8,16 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *prompt_name(const struct aq_request *r)
+const char *aq_request_field(const struct aq_request *r)
 {
     const struct aq_request_rules *rules = r->draft->rules;
+    if (r->draft->field)
+        return r->draft->field;
     if (r->chat)
         return "messages";
     return rules->prompt_template ? "prompt" : aq_request_prompt_field(rules);
 }
 
-/* Whether BOS is to stand in front of this prompt's text. */
-static bool wants_bos(const struct aq_request *r, bool text)
+bool aq_request_wants_bos(const struct aq_request *r, bool text)
 {
     const struct aq_request_rules *rules = r->draft->rules;
     if (r->chat) /* a chat template writes its own */
@@ -58,10 +59,10 @@ static bool check_encoded(struct aq_request *r, const struct aq_ids *ids)
             continue;
         const char *token = aq_tokenizer_token_text(rules->tokenizer, ids->item[i]);
         char q[64];
-        return aq_request_refuse(r, AQ_RECORD_TOKEN_OUT_OF_RANGE, prompt_name(r),
+        return aq_request_refuse(r, AQ_RECORD_TOKEN_OUT_OF_RANGE, aq_request_field(r),
                                  "'%s': the text has '%s', token %u of the tokenizer; the model's "
                                  "end at %u",
-                                 prompt_name(r), aq_quote(q, sizeof(q), token, strlen(token)),
+                                 aq_request_field(r), aq_quote(q, sizeof(q), token, strlen(token)),
                                  ids->item[i], rules->vocab - 1);
     }
     return true;
@@ -70,18 +71,13 @@ static bool check_encoded(struct aq_request *r, const struct aq_ids *ids)
 static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_count,
                         struct aq_text text, int *ret_rc)
 {
-    if (!text.count)
-        return aq_request_refuse(r, AQ_RECORD_EMPTY_PROMPT, prompt_name(r),
-                                 "'%s': expected text, found an empty string (to start from BOS "
-                                 "alone, give its id in a list)",
-                                 prompt_name(r));
     const struct aq_request_rules *rules = r->draft->rules;
     if (!rules->tokenizer && rules->token_bytes)
         return estimate_text(r, ret, ret_count, text, ret_rc);
     if (!rules->tokenizer)
-        return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, prompt_name(r),
+        return aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, aq_request_field(r),
                                  "'%s': expected token ids: the model has no tokenizer files",
-                                 prompt_name(r));
+                                 aq_request_field(r));
     struct aq_ids ids = {0};
     struct aq_err err;
     struct aq_encode_opts opts = {.parse_special = true};
@@ -99,8 +95,8 @@ static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_coun
     } else if (rc == -ENOMEM) {
         *ret_rc = rc;
     } else {
-        aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, prompt_name(r), "'%s': %s", prompt_name(r),
-                          err.text);
+        aq_request_refuse(r, AQ_RECORD_INVALID_RECORD, aq_request_field(r), "'%s': %s",
+                          aq_request_field(r), err.text);
     }
     aq_ids_close(&ids);
     return rc == 0 && *ret;
@@ -109,7 +105,7 @@ static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_coun
 static bool read_ids(struct aq_request *r, uint32_t **ret, uint64_t *ret_count, const json_t *list,
                      int *ret_rc)
 {
-    const char *field = prompt_name(r);
+    const char *field = aq_request_field(r);
     uint32_t vocab = r->draft->rules->vocab;
     *ret_count = json_array_size(list);
     *ret = take_ids(r, *ret_count, ret_rc);
@@ -131,7 +127,7 @@ static bool read_ids(struct aq_request *r, uint32_t **ret, uint64_t *ret_count, 
 
 static bool refuse_length(struct aq_request *r, const struct aq_prompt *p, const char *why)
 {
-    return aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, prompt_name(r),
+    return aq_request_refuse(r, AQ_RECORD_CONTEXT_LENGTH_EXCEEDED, aq_request_field(r),
                              "%s: prompt %u tokens, max_tokens %u, context %u", why, p->count,
                              p->max_tokens, r->draft->rules->context);
 }
@@ -190,8 +186,8 @@ static bool set_echo_text(struct aq_request *r, struct aq_prompt *p,
     return p->text.bytes != NULL;
 }
 
-static bool tokenise_prompt(struct aq_request *r, struct aq_prompt *p,
-                            const struct aq_draft_prompt *draft, int *ret_rc)
+bool aq_request_fill_ids(struct aq_request *r, struct aq_prompt *p,
+                         const struct aq_draft_prompt *draft, int32_t first, int *ret_rc)
 {
     uint32_t *ids;
     uint64_t count;
@@ -200,20 +196,36 @@ static bool tokenise_prompt(struct aq_request *r, struct aq_prompt *p,
     if (!good)
         return false;
     int32_t bos_id = r->draft->rules->bos_id;
-    bool add = wants_bos(r, !draft->ids);
-    if (add && draft->ids && count && ids[1] == (uint32_t)bos_id)
+    bool add = first >= 0;
+    if (add && draft->ids && count && ids[1] == (uint32_t)first)
         add = false; /* given ids that bring their own */
     if (add)
-        ids[0] = (uint32_t)bos_id;
-    p->bos_twice = add && count && ids[1] == (uint32_t)bos_id;
+        ids[0] = (uint32_t)first;
+    p->bos_twice = add && count && ids[1] == (uint32_t)first;
     p->ids = ids + !add;
     p->count = (uint32_t)count + add;
-    p->max_tokens = r->params.max_tokens;
     p->estimated = !draft->ids && !r->draft->rules->tokenizer;
     p->bos = p->count && bos_id >= 0 && p->ids[0] == (uint32_t)bos_id;
-    if (!count)
-        return aq_request_refuse(r, AQ_RECORD_EMPTY_PROMPT, prompt_name(r),
-                                 "'%s': expected at least one token, found none", prompt_name(r));
+    return true;
+}
+
+static bool tokenise_prompt(struct aq_request *r, struct aq_prompt *p,
+                            const struct aq_draft_prompt *draft, int *ret_rc)
+{
+    int32_t first = aq_request_wants_bos(r, !draft->ids) ? r->draft->rules->bos_id : -1;
+    if (!draft->ids && !draft->text.count)
+        return aq_request_refuse(r, AQ_RECORD_EMPTY_PROMPT, aq_request_field(r),
+                                 "'%s': expected text, found an empty string (to start from BOS "
+                                 "alone, give its id in a list)",
+                                 aq_request_field(r));
+    if (!aq_request_fill_ids(r, p, draft, first, ret_rc))
+        return false;
+    p->max_tokens = r->params.max_tokens;
+    bool empty = draft->ids ? !json_array_size(draft->ids) : p->count == (first >= 0);
+    if (empty)
+        return aq_request_refuse(r, AQ_RECORD_EMPTY_PROMPT, aq_request_field(r),
+                                 "'%s': expected at least one token, found none",
+                                 aq_request_field(r));
     return fit_context(r, p) && set_echo_text(r, p, draft, ret_rc);
 }
 

@@ -34,13 +34,15 @@ static void put_generated(struct aq_buf *out, const struct aq_choice *c,
     }
 }
 
-/* What a choice shows: the prompt in front with echo. */
+/* What a choice shows: the prompt in front with echo; what was scored. */
 static void put_text(struct aq_buf *out, const struct aq_choice *c, const struct aq_tokenizer *t)
 {
+    const struct aq_request *r = c->record->request;
     size_t begin = out->count;
-    if (c->record->request->params.echo)
+    if (r->params.echo || r->scoring)
         aq_buf_put(out, c->prompt->text.bytes, c->prompt->text.count);
-    put_generated(out, c, t);
+    if (!r->scoring)
+        put_generated(out, c, t);
     if (t)
         aq_tokenizer_repair(t, out, begin);
 }
@@ -112,17 +114,19 @@ static void json_tops(struct aq_buf *out, const struct aq_tokenizer *t, const st
     aq_buf_puts(out, "}");
 }
 
-/* The tokens of a choice as the logprobs lists see them: with echo the prompt's come first. */
+/* The tokens of a choice as the logprobs lists see them: with echo the prompt's come first; of a
+ * record that scores, those that are scored, which the prompt may have part of. */
 struct listing {
     const struct aq_choice *c;
     const struct aq_tokenizer *t;
-    uint32_t prompt_count, count;
+    uint32_t prompt_count, count; /* of the list */
+    uint32_t text_prompt;         /* how many of them are the prompt's as text */
 };
 
 static uint32_t listed_id(const struct listing *l, uint32_t i)
 {
     const struct aq_sequence *s = &l->c->sequence;
-    return i < l->prompt_count ? s->prompt[i] : s->tokens[i - l->prompt_count];
+    return i < l->prompt_count ? s->prompt[s->prompt_from + i] : s->tokens[i - l->prompt_count];
 }
 
 static void json_listed_logprob(struct aq_buf *out, const struct listing *l, uint32_t i)
@@ -130,7 +134,7 @@ static void json_listed_logprob(struct aq_buf *out, const struct listing *l, uin
     const struct aq_sequence *s = &l->c->sequence;
     if (i >= l->prompt_count)
         aq_buf_json_float(out, s->logprobs[i - l->prompt_count]);
-    else if (i)
+    else if (s->prompt_from + i)
         aq_buf_json_float(out, s->prompt_logprob[i]);
     else
         aq_buf_puts(out, "null");
@@ -139,15 +143,16 @@ static void json_listed_logprob(struct aq_buf *out, const struct listing *l, uin
 static void json_listed_tops(struct aq_buf *out, const struct listing *l, uint32_t i)
 {
     const struct aq_sequence *s = &l->c->sequence;
-    uint32_t count = (uint32_t)s->top_count;
-    if (!i && l->prompt_count)
+    uint32_t stride = (uint32_t)s->top_count,
+             count = (uint32_t)l->c->record->request->params.logprobs;
+    if (!i && l->prompt_count && !s->prompt_from)
         aq_buf_puts(out, "null");
     else if (!count)
         aq_buf_puts(out, "{}");
     else if (i < l->prompt_count)
-        json_tops(out, l->t, s->prompt_tops + (size_t)i * count, count);
+        json_tops(out, l->t, s->prompt_tops + (size_t)i * stride, count);
     else
-        json_tops(out, l->t, s->tops + (size_t)(i - l->prompt_count) * count, count);
+        json_tops(out, l->t, s->tops + (size_t)(i - l->prompt_count) * stride, count);
 }
 
 static size_t step(const struct aq_tokenizer *t, const char *bytes, size_t count, bool *ret_valid)
@@ -162,18 +167,18 @@ static size_t step(const struct aq_tokenizer *t, const char *bytes, size_t count
 static void json_offsets(struct aq_buf *out, const struct listing *l)
 {
     struct aq_buf text = {0};
-    size_t prompt_bytes = l->prompt_count ? l->c->prompt->text.count : 0, bytes = 0;
+    size_t prompt_bytes = l->text_prompt ? l->c->prompt->text.count : 0, bytes = 0;
     if (prompt_bytes)
         aq_buf_put(&text, l->c->prompt->text.bytes, prompt_bytes);
-    for (uint32_t i = l->prompt_count; i < l->count; i++)
+    for (uint32_t i = l->text_prompt; i < l->count; i++)
         put_token_text(&text, l->t, listed_id(l, i));
     size_t begin = 0, at = 0, characters = 0;
     bool valid, begun = false; /* the text: a tokenizer may leave out a space in front of it */
     aq_buf_puts(out, "[");
     for (uint32_t i = 0; i < l->count; i++) {
-        if (i == l->prompt_count || (i < l->prompt_count && begin > prompt_bytes))
+        if (i == l->text_prompt || (i < l->text_prompt && begin > prompt_bytes))
             begin = prompt_bytes;
-        begun = begun || i >= l->prompt_count;
+        begun = begun || i >= l->text_prompt;
         for (; at < begin && at < text.count; characters++)
             at += step(l->t, text.data + at, text.count - at, &valid);
         aq_buf_puts(out, i ? "," : "");
@@ -211,9 +216,11 @@ static void json_listed_id(struct aq_buf *out, const struct listing *l, uint32_t
 static void json_logprobs(struct aq_buf *out, const struct aq_choice *c,
                           const struct aq_tokenizer *t)
 {
+    const struct aq_sequence *s = &c->sequence;
     struct listing l = {.c = c, .t = t};
-    l.prompt_count = c->record->request->params.echo ? c->sequence.prompt_count : 0;
-    l.count = l.prompt_count + c->sequence.token_count;
+    l.prompt_count = s->prompt_logprobs ? s->prompt_count - s->prompt_from : 0;
+    l.count = l.prompt_count + s->token_count;
+    l.text_prompt = c->record->request->scoring ? 0 : l.prompt_count;
     aq_buf_puts(out, "{");
     json_list(out, "tokens", &l, json_listed_token);
     aq_buf_puts(out, ",");
@@ -244,6 +251,27 @@ static void json_finish(struct aq_buf *out, const struct aq_choice *c)
     }
 }
 
+static void json_score(struct aq_buf *out, const struct aq_choice *c)
+{
+    const struct aq_record *rec = c->record;
+    bool rolling = rec->request->scoring == AQ_SCORING_ROLLING;
+    struct aq_score s = rolling ? aq_record_score(rec) : aq_choice_score(c);
+    aq_buf_puts(out, "\"loglikelihood\":");
+    aq_buf_json_double(out, s.loglikelihood);
+    aq_buf_printf(out, ",\"is_greedy\":%s,\"tokens\":%u", s.greedy ? "true" : "false", s.tokens);
+}
+
+/* Choices that a list of them has; the windows of a text are one. */
+static uint32_t listed_choices(const struct aq_record *rec)
+{
+    return rec->request->scoring == AQ_SCORING_ROLLING ? 1 : rec->choice_count;
+}
+
+static bool wants_logprobs(const struct aq_choice *c)
+{
+    return c->record->request->params.logprobs >= 0;
+}
+
 static void json_truncated(struct aq_buf *out, const struct aq_choice *c)
 {
     if (c->prompt->dropped)
@@ -253,7 +281,7 @@ static void json_truncated(struct aq_buf *out, const struct aq_choice *c)
 static void json_choice_logprobs(struct aq_buf *out, const struct aq_choice *c,
                                  const struct aq_tokenizer *t)
 {
-    if (c->sequence.top_count < 0)
+    if (!wants_logprobs(c))
         return;
     aq_buf_puts(out, ",\"logprobs\":");
     json_logprobs(out, c, t);
@@ -268,10 +296,14 @@ static void json_message(struct aq_buf *out, const struct aq_choice *c,
     aq_buf_puts(out, end);
 }
 
-/* The fields a plain result and its choices share, from "text" to "stop_reason". */
+/* The fields a plain result and its choices share: from "text" to "stop_reason", or the score. */
 static void json_plain_choice(struct aq_buf *out, const struct aq_choice *c,
                               const struct aq_tokenizer *t)
 {
+    if (c->record->request->scoring) {
+        json_score(out, c);
+        return;
+    }
     aq_buf_puts(out, "\"text\":");
     json_text(out, c, t);
     if (c->record->request->chat) {
@@ -292,12 +324,16 @@ static void json_completion_choice(struct aq_buf *out, const struct aq_choice *c
     aq_buf_printf(out, "{\"index\":%u,\"text\":", index);
     json_text(out, c, t);
     aq_buf_puts(out, ",\"logprobs\":");
-    if (c->sequence.top_count < 0)
+    if (!wants_logprobs(c))
         aq_buf_puts(out, "null");
     else
         json_logprobs(out, c, t);
     aq_buf_puts(out, ",");
     json_finish(out, c);
+    if (c->record->request->scoring) {
+        aq_buf_puts(out, ",");
+        json_score(out, c);
+    }
     json_truncated(out, c);
     aq_buf_puts(out, "}");
 }
@@ -365,7 +401,7 @@ static void json_completion_choices(struct aq_buf *out, const struct aq_record *
                                     const struct aq_tokenizer *t)
 {
     aq_buf_puts(out, "\"choices\":[");
-    for (uint32_t i = 0; i < rec->choice_count; i++) {
+    for (uint32_t i = 0; i < listed_choices(rec); i++) {
         aq_buf_puts(out, i ? "," : "");
         if (rec->request->chat)
             json_chat_choice(out, &rec->choices[i], i, t);
@@ -392,6 +428,22 @@ static void json_label(struct aq_buf *out, const char *name, const char *text)
 
 /* ---- results by form ---- */
 
+/* "choices" of the plain form, which scores in harness results have, too. */
+static void json_plain_choices(struct aq_buf *out, const struct aq_record *rec,
+                               const struct aq_tokenizer *t)
+{
+    aq_buf_puts(out, "\"choices\":[");
+    for (uint32_t i = 0; i < listed_choices(rec); i++) {
+        const struct aq_choice *c = &rec->choices[i];
+        aq_buf_printf(out, "%s{\"index\":%u,", i ? "," : "", i);
+        json_plain_choice(out, c, t);
+        json_choice_logprobs(out, c, t);
+        json_truncated(out, c);
+        aq_buf_puts(out, "}");
+    }
+    aq_buf_puts(out, "]");
+}
+
 static void plain_result(struct aq_buf *out, const struct aq_record *rec,
                          const struct aq_result_rules *rules)
 {
@@ -403,17 +455,9 @@ static void plain_result(struct aq_buf *out, const struct aq_record *rec,
     aq_buf_puts(out, ",");
     json_usage(out, rec);
     json_choice_logprobs(out, first, rules->tokenizer);
-    if (rec->choice_count > 1) {
-        aq_buf_puts(out, ",\"choices\":[");
-        for (uint32_t i = 0; i < rec->choice_count; i++) {
-            const struct aq_choice *c = &rec->choices[i];
-            aq_buf_printf(out, "%s{\"index\":%u,", i ? "," : "", i);
-            json_plain_choice(out, c, rules->tokenizer);
-            json_choice_logprobs(out, c, rules->tokenizer);
-            json_truncated(out, c);
-            aq_buf_puts(out, "}");
-        }
-        aq_buf_puts(out, "]");
+    if (r->scoring ? r->scores_list : rec->choice_count > 1) {
+        aq_buf_puts(out, ",");
+        json_plain_choices(out, rec, rules->tokenizer);
     }
     json_truncated(out, first);
     json_label(out, "model", r->label_model);
@@ -480,7 +524,13 @@ static void harness_result(struct aq_buf *out, const struct aq_record *rec,
 {
     harness_head(out, rec->request);
     aq_buf_puts(out, "{");
-    json_completion_choices(out, rec, rules->tokenizer);
+    if (rec->request->scoring) {
+        json_score(out, &rec->choices[0]);
+        aq_buf_puts(out, ",");
+        json_plain_choices(out, rec, rules->tokenizer);
+    } else {
+        json_completion_choices(out, rec, rules->tokenizer);
+    }
     aq_buf_puts(out, "}");
     harness_tail(out, rec->request);
 }

@@ -29,7 +29,6 @@
  * see take no part. */
 
 enum {
-    BLOCK_SLOTS = AQ_HEAD_BLOCK_SLOTS,
     BLOCK_VECS = BLOCK_SLOTS / VEC_LANES,
     QUERIES_MAX = AQ_ATTN_DECODE_QUERIES,
     /* Queries worked on together, so that each vector of K and V is loaded once for all of them. */
@@ -450,11 +449,6 @@ VEC_FN void attend_wide(struct decode *t, struct step *x, struct form f)
         weigh_codes(t, x, f, i);
     add_values(t, x, f, QUERIES_WIDE, VECS_WIDE);
 }
-
-/* Slots of a block: [begin, end), none where begin is not below end. */
-struct span {
-    uint32_t begin, end;
-};
 
 /* The slot of block b that a border between keys comes before; 0 and 32 where it is outside. */
 static inline uint32_t border_in(uint32_t key, uint32_t b)

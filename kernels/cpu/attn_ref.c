@@ -105,9 +105,9 @@ static double counted(const struct query *x, uint32_t i, const double *log_sum, 
         double p = exp(score(&of, key) - log_sum[g]);
         if (rule->stat == AQ_ATTN_PROB_SQUARED)
             p *= p;
-        else if (rule->stat == AQ_ATTN_BELOW)
-            p = p < (double)rule->threshold / (x->end - x->first);
-        c = rule->group == AQ_ATTN_MAX ? fmax(c, p) : c + p;
+        else if (rule->stat == AQ_ATTN_LOW)
+            p = p < (double)rule->threshold / (x->end - x->first) ? -1 : 0;
+        c = rule->group == AQ_ATTN_MAX && g > x->g ? fmax(c, p) : c + p;
     }
     return rule->group == AQ_ATTN_MEAN ? c / a->q_per_kv : c;
 }

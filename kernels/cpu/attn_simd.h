@@ -6,6 +6,7 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/versions.h"
 
+#include "kernels/cpu/attn_lanes_simd.h"
 #include "kernels/cpu/attn_slots_simd.h"
 
 #include "kernels/cpu/attn_decode_simd.h"

@@ -158,9 +158,9 @@ VEC_FN vec slot_stat(const struct slot_pass *x, uint32_t g, uint32_t b, uint32_t
                     vec_set(x->factor[g * x->factor_stride + b]));
     if (x->rule.stat == AQ_ATTN_PROB_SQUARED)
         return vec_mul(p, p);
-    if (x->rule.stat == AQ_ATTN_BELOW)
+    if (x->rule.stat == AQ_ATTN_LOW)
         return vec_select(vec_less(p, vec_set(x->rule.threshold / (float)(x->keys - x->first))),
-                          vec_set(1), vec_zero());
+                          vec_set(-1), vec_zero());
     return p;
 }
 
@@ -168,7 +168,8 @@ VEC_FN vec slot_stat(const struct slot_pass *x, uint32_t g, uint32_t b, uint32_t
 VEC_FN vec slot_count(const struct slot_pass *x, uint32_t b, uint32_t slot)
 {
     enum aq_attn_group group = x->rule.group;
-    vec c = x->begins ? vec_zero() : vec_load(x->partial + slot);
+    vec start = group == AQ_ATTN_MAX ? vec_set(-INFINITY) : vec_zero();
+    vec c = x->begins ? start : vec_load(x->partial + slot);
     if (group == AQ_ATTN_FIRST)
         return x->begins ? slot_stat(x, 0, b, slot) : c;
     for (uint32_t g = 0; g < x->queries; g++) {

@@ -24,6 +24,7 @@ struct stats_run {
     uint32_t row;            /* of the sums */
     uint32_t g, group;       /* the first query head, and how many are looked at */
     uint32_t band;           /* keys less far than this behind a query count; 0: all */
+    bool rounds;             /* K and scaled queries to bf16, as prefill attention does */
 };
 
 struct stats {
@@ -71,6 +72,15 @@ VEC_FN void widen_keys(const struct stats *s, const struct stats_run *run, enum 
     }
 }
 
+/* To bf16 and back. */
+VEC_FN void round_rows(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i += VEC_LANES) {
+        uint32_t n = (uint32_t)aq_min_u64(VEC_LANES, count - i);
+        vec_store_n(x + i, vec_round_bf16(vec_load_n(x + i, n)), n);
+    }
+}
+
 /* keys[half][d][i] = element d of key `key + i`; zero past the keys there are. */
 VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum aq_dtype dtype,
                       uint32_t half)
@@ -78,6 +88,8 @@ VEC_FN void take_keys(const struct stats *s, const struct stats_run *run, enum a
     uint32_t dim = s->t.dim, key = run->key + half * TILE_LANES;
     uint32_t n = key < run->len ? (uint32_t)aq_min_u64(run->len - key, TILE_LANES) : 0;
     widen_keys(s, run, dtype, key, n);
+    if (run->rounds)
+        round_rows(s->wide, (size_t)n * dim);
     for (uint32_t v = 0; v < TILE_LANES; v += VEC_LANES) {
         for (uint32_t d = 0; d < dim; d += VEC_LANES) {
             vec x[VEC_LANES];
@@ -132,6 +144,8 @@ VEC_FN void take_queries(const struct stats *s, const struct stats_run *run, uin
             query++;
         }
     }
+    if (run->rounds)
+        round_rows(s->wide, (size_t)n * dim);
 }
 
 /* Keys that count for a query: [first, end) of the sequence's; and how many it sees. */
@@ -185,8 +199,8 @@ VEC_FN void add_rows(const struct stats *s, const struct stats_run *run, struct 
             p = vec_exp(vec_sub(p, log_sum));
             if (f.stat == AQ_ATTN_PROB_SQUARED)
                 p = vec_mul(p, p);
-            if (f.stat == AQ_ATTN_BELOW)
-                p = vec_select(vec_less(p, border), vec_set(1), vec_zero());
+            if (f.stat == AQ_ATTN_LOW)
+                p = vec_select(vec_less(p, border), vec_set(-1), vec_zero());
             if (f.plain) {
                 window[w] = vec_fma(p, power, window[w]);
                 continue;
@@ -297,6 +311,7 @@ VEC_FN void stats_keys_of(struct stats *s, const struct stats_run *run, enum aq_
 struct stats_job {
     struct aq_exec *ex;
     const struct aq_attn *a;
+    bool rounds;
 };
 
 static uint32_t key_tiles(const struct aq_attn *a, const struct aq_attn_seq *seq)
@@ -326,6 +341,7 @@ VEC_FN void stats_tile(const struct stats_job *job, enum aq_dtype dtype, uint32_
     run.key = tile / rows * AQ_ATTN_STATS_KEYS;
     run.group = aq_attn_stats_group(a);
     run.band = aq_attn_band(a);
+    run.rounds = job->rounds;
     if (run.key >= run.len)
         return;
     struct stats s = stats_open(job->ex, worker, a->head_dim);
@@ -357,11 +373,11 @@ static void stats_tile_q4(void *job, uint32_t tile, uint32_t worker)
     stats_tile(job, AQ_Q4, tile, worker);
 }
 
-void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
+static void sum_columns(struct aq_exec *ex, const struct aq_attn *a, bool rounds)
 {
     aq_attn_stats_assert(a);
     assert(aq_attn_scratch_bytes(a->head_dim) <= aq_exec_scratch_size(ex));
-    struct stats_job job = {.ex = ex, .a = a};
+    struct stats_job job = {.ex = ex, .a = a, .rounds = rounds};
     uint32_t tiles = 0;
     for (uint32_t i = 0; i < a->seq_count; i++)
         tiles += key_tiles(a, &a->seqs[i]) * aq_attn_stats_rows(a);
@@ -370,4 +386,14 @@ void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
         [AQ_Q8] = stats_tile_q8,   [AQ_Q4] = stats_tile_q4,
     };
     aq_pool_run(aq_exec_pool(ex), fns[a->kv_dtype], &job, tiles);
+}
+
+void VEC_VERSION(attn_stats)(struct aq_exec *ex, const struct aq_attn *a)
+{
+    sum_columns(ex, a, false);
+}
+
+void VEC_VERSION(attn_stats_rounded)(struct aq_exec *ex, const struct aq_attn *a)
+{
+    sum_columns(ex, a, a->out_dtype == AQ_BF16);
 }

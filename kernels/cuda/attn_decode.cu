@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Decode attention over pages of head-blocks, in f32 over the cache's format; also the prefill that
- * tensor cores do not take.
+ * tensor cores do not take.  Groups of query heads that they take are attn_group.cu's.
  *
  * Keys are taken in splits of 256 slots.  In a split each warp has every fourth head-block (or
  * second, or each, as K rows get longer): it brings K into shared memory by whole 16-byte units, a
@@ -13,32 +13,19 @@
  *          and a third for what is remembered: where there are too few sequences to fill the device
  *          or the scores of a head do not fit.
  * Bound by reading K and V once (per 4 queries of a KV head). */
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attn_group.cuh"
 #include "kernels/cuda/mma.cuh" /* copies */
 
 enum {
-    SPLIT_SLOTS = AQ_CUDA_DECODE_SPLIT, /* promise 1 of the design: fixed splits */
-    SPLIT_BLOCKS = SPLIT_SLOTS / AQ_HEAD_BLOCK_SLOTS,
     QUERIES_MAX = 4, /* that share one reading of K and V */
     JOIN_THREADS = 128,
-};
-
-/* The queries of a KV head are its rows' query heads, row after row: query n is head n % q_per_kv
- * of row n / q_per_kv. */
-struct decode {
-    struct aq_attn a;
-    uint32_t warps, cap;      /* cap: slots of a query's scores, a multiple of SPLIT_SLOTS */
-    uint32_t splits, queries; /* at most, of a head: strides of the workspace */
-    bool keeps;               /* there is a rule */
-    float *scores;            /* [seqs][kv_heads][queries][cap] */
-    float *parts; /* [seqs][kv_heads][queries][splits][head_dim + 2]: values, max, sum */
 };
 
 /* Shared memory of a block of threads; the pointers follow each other. */
 struct room {
     float *q;       /* [QUERIES][dim], times scale */
     float *s;       /* [QUERIES][cap]: scores, or of one split at a time */
-    float *p;       /* [QUERIES][SPLIT_SLOTS]: weights */
+    float *p;       /* [QUERIES][AQ_CU_SPLIT_SLOTS]: weights */
     float *o;       /* [QUERIES][dim]: joined so far */
     float *max;     /* [QUERIES]: joined so far, then */
     float *sum;     /* [QUERIES] */
@@ -58,7 +45,7 @@ AQ_DEVICE_FN uint32_t padded_of(uint32_t dim)
     return (dim + 7) / 8 * 8;
 }
 
-AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t nq)
+AQ_DEVICE_FN struct room room_of(const struct aq_cu_decode *p, float *shared, uint32_t nq)
 {
     uint32_t dim = padded_of(p->a.head_dim);
     struct room r;
@@ -70,7 +57,7 @@ AQ_DEVICE_FN struct room room_of(const struct decode *p, float *shared, uint32_t
     r.q = shared + (stage > partial ? stage : partial);
     r.o = r.q + nq * dim;
     r.p = r.o + nq * dim;
-    r.max = r.p + nq * SPLIT_SLOTS;
+    r.max = r.p + nq * AQ_CU_SPLIT_SLOTS;
     r.sum = r.max + QUERIES_MAX;
     r.s = r.sum + QUERIES_MAX;
     return r;
@@ -82,7 +69,7 @@ static size_t room_bytes(const struct aq_attn *a, uint32_t warps, uint32_t nq, u
     size_t dim = aq_align_up(a->head_dim, 8);
     size_t stride = aq_align_up(aq_kv_row_bytes(a->kv_dtype, a->head_dim), 16) + 16;
     size_t stage = aq_max_u64(warps * AQ_HEAD_BLOCK_SLOTS * stride, warps * nq * dim * 4);
-    return stage + 4 * (2 * nq * dim + nq * SPLIT_SLOTS + 2 * QUERIES_MAX + nq * cap);
+    return stage + 4 * (2 * nq * dim + nq * AQ_CU_SPLIT_SLOTS + 2 * QUERIES_MAX + nq * cap);
 }
 
 /* ---- elements of a row ---- */
@@ -161,46 +148,22 @@ AQ_DEVICE_FN void stage_keys(const struct room *r, const struct aq_attn *a, uint
     __syncwarp();
 }
 
-/* The queries a block of threads sees to. */
-struct batch {
-    const struct aq_attn_seq *s;
-    uint32_t head, len, first, count; /* queries */
-    uint32_t begin;                   /* the first slot that one of them sees */
-};
-
-AQ_DEVICE_FN uint32_t keys_of(const struct batch *b, uint32_t q_per_kv, uint32_t q)
-{
-    return aq_cu_visible(b->len, b->s->rows, (b->first + q) / q_per_kv);
-}
-
-/* Slots that a query sees: [first, end). */
-struct span {
-    uint32_t first, end;
-};
-
-AQ_DEVICE_FN struct span span_of(const struct aq_attn *a, const struct batch *b, uint32_t q)
-{
-    struct span s = {0, q < b->count ? keys_of(b, a->q_per_kv, q) : 0};
-    s.first = aq_cu_first(a, s.end);
-    return s;
-}
-
 /* Whether one of the queries sees a slot of a head-block that begins here. */
-AQ_DEVICE_FN bool sees_block(const struct batch *b, uint32_t slot)
+AQ_DEVICE_FN bool sees_block(const struct aq_cu_batch *b, uint32_t slot)
 {
     return slot < b->len && slot + AQ_HEAD_BLOCK_SLOTS > b->begin;
 }
 
 /* s[q][at + slot] of a split that begins at slot `first`; -inf for what a query does not see. */
 template <enum aq_dtype T, uint32_t NQ>
-AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, const struct batch *b,
-                               uint32_t first, uint32_t at)
+AQ_DEVICE_FN void split_scores(const struct aq_cu_decode *p, const struct room *r,
+                               const struct aq_cu_batch *b, uint32_t first, uint32_t at)
 {
     const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, lane = aq_cu_lane(), dim = a->head_dim;
     uint32_t padded = padded_of(dim);
     uint8_t *stage = r->stage + warp * AQ_HEAD_BLOCK_SLOTS * r->stage_stride;
-    for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
+    for (uint32_t i = warp; i < AQ_CU_SPLIT_BLOCKS; i += p->warps) {
         uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS + lane;
         float sum[NQ] = {};
         if (sees_block(b, slot - lane)) {
@@ -220,7 +183,7 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
             }
         }
         for (uint32_t q = 0; q < NQ; q++) {
-            struct span seen = span_of(a, b, q);
+            struct aq_cu_span seen = aq_cu_span_of(a, b, q);
             bool sees = slot >= seen.first && slot < seen.end;
             r->s[q * p->cap + at + slot - first] = sees ? sum[q] : -INFINITY;
         }
@@ -229,18 +192,18 @@ AQ_DEVICE_FN void split_scores(const struct decode *p, const struct room *r, con
 
 /* p[q][slot] = exp(s - the split's largest); returns through max and sum.  A warp per query. */
 template <uint32_t NQ>
-AQ_DEVICE_FN void split_weights(const struct decode *p, const struct room *r, uint32_t at,
+AQ_DEVICE_FN void split_weights(const struct aq_cu_decode *p, const struct room *r, uint32_t at,
                                 float *max, float *sum)
 {
     for (uint32_t q = threadIdx.x / AQ_CU_WARP; q < NQ; q += p->warps) {
         const float *s = r->s + q * p->cap + at;
         float m = -INFINITY, l = 0;
-        for (uint32_t i = aq_cu_lane(); i < SPLIT_SLOTS; i += AQ_CU_WARP)
+        for (uint32_t i = aq_cu_lane(); i < AQ_CU_SPLIT_SLOTS; i += AQ_CU_WARP)
             m = fmaxf(m, s[i]);
         m = aq_cu_warp_max(m);
-        for (uint32_t i = aq_cu_lane(); i < SPLIT_SLOTS; i += AQ_CU_WARP) {
+        for (uint32_t i = aq_cu_lane(); i < AQ_CU_SPLIT_SLOTS; i += AQ_CU_WARP) {
             float w = expf(s[i] - (m == -INFINITY ? 0 : m));
-            r->p[q * SPLIT_SLOTS + i] = w;
+            r->p[q * AQ_CU_SPLIT_SLOTS + i] = w;
             l += w;
         }
         l = aq_cu_warp_sum(l);
@@ -316,18 +279,18 @@ AQ_DEVICE_FN void add_row(float *o, float weight, const float *x, bool sees)
 
 /* partial[warp][q][d] = sum over the warp's slots of p V, ascending. */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, const struct batch *b,
-                               uint32_t first)
+AQ_DEVICE_FN void split_values(const struct aq_cu_decode *p, const struct room *r,
+                               const struct aq_cu_batch *b, uint32_t first)
 {
     const struct aq_attn *a = &p->a;
     uint32_t warp = threadIdx.x / AQ_CU_WARP, dim = a->head_dim, padded = padded_of(dim);
     uint32_t own = aq_cu_lane() * ELEMENTS; /* the lane's elements are from here on */
     bool whole = dim % ELEMENTS == 0 && (T != AQ_Q4 || (dim + 1) / 2 % ELEMENTS == 0);
     float o[NQ][ELEMENTS] = {};
-    struct span seen[NQ];
+    struct aq_cu_span seen[NQ];
     for (uint32_t q = 0; q < NQ; q++)
-        seen[q] = span_of(a, b, q);
-    for (uint32_t i = warp; i < SPLIT_BLOCKS; i += p->warps) {
+        seen[q] = aq_cu_span_of(a, b, q);
+    for (uint32_t i = warp; i < AQ_CU_SPLIT_BLOCKS; i += p->warps) {
         uint32_t slot = first + i * AQ_HEAD_BLOCK_SLOTS;
         if (!sees_block(b, slot))
             continue;
@@ -346,7 +309,7 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
                 for (uint32_t q = 0; q < NQ; q++) {
                     uint32_t of = slot + aq_cu_min(j + k, n - 1);
                     bool sees = j + k < n && of >= seen[q].first && of < seen[q].end;
-                    add_row<ELEMENTS>(o[q], r->p[q * SPLIT_SLOTS + of - first], x, sees);
+                    add_row<ELEMENTS>(o[q], r->p[q * AQ_CU_SPLIT_SLOTS + of - first], x, sees);
                 }
             }
         }
@@ -358,7 +321,7 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
                 v.template load<ELEMENTS>(own, x);
             for (uint32_t q = 0; q < NQ; q++) {
                 bool sees = slot + j >= seen[q].first && slot + j < seen[q].end;
-                add_row<ELEMENTS>(o[q], r->p[q * SPLIT_SLOTS + slot - first + j], x, sees);
+                add_row<ELEMENTS>(o[q], r->p[q * AQ_CU_SPLIT_SLOTS + slot - first + j], x, sees);
             }
         }
     }
@@ -368,48 +331,7 @@ AQ_DEVICE_FN void split_values(const struct decode *p, const struct room *r, con
     }
 }
 
-/* ---- joining ---- */
-
-/* The sums of two parts on the scale of the larger of their largest scores. */
-struct joint {
-    float max, scale, other_scale;
-};
-
-AQ_DEVICE_FN struct joint join(float max, float other_max)
-{
-    struct joint j = {fmaxf(max, other_max), 0, 0};
-    float base = j.max == -INFINITY ? 0 : j.max;
-    j.scale = expf(max - base);
-    j.other_scale = expf(other_max - base);
-    return j;
-}
-
-AQ_DEVICE_FN float log_sum_of(float max, float sum)
-{
-    return (max == -INFINITY ? 0 : max) + logf(sum);
-}
-
-/* Where query q of a batch lies in q, out and log_sum_exp. */
-struct place {
-    size_t row, q_head;
-};
-
-AQ_DEVICE_FN struct place place_of(const struct aq_attn *a, const struct batch *b, uint32_t q)
-{
-    uint32_t n = b->first + q;
-    struct place at = {b->s->row + static_cast<size_t>(n / a->q_per_kv),
-                       static_cast<size_t>(b->head) * a->q_per_kv + n % a->q_per_kv};
-    return at;
-}
-
-AQ_DEVICE_FN void store_out(const struct aq_attn *a, struct place at, uint32_t d, float o,
-                            float sum, uint32_t keys)
-{
-    size_t index = at.row * a->out_stride + at.q_head * a->head_dim + d;
-    aq_cu_store(a->out, a->out_dtype, index, keys ? o / sum : 0.0f);
-}
-
-AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct batch *b, float *to,
+AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct aq_cu_batch *b, float *to,
                                uint32_t nq)
 {
     uint32_t padded = padded_of(a->head_dim);
@@ -417,88 +339,18 @@ AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct batch *b, f
         uint32_t q = i / padded, d = i % padded;
         float x = 0;
         if (q < b->count && d < a->head_dim) {
-            struct place at = place_of(a, b, q);
+            struct aq_cu_place at = aq_cu_place_of(a, b, q);
             x = a->q[at.row * a->q_stride + at.q_head * a->head_dim + d] * a->scale;
         }
         to[i] = x;
     }
 }
 
-AQ_DEVICE_FN struct batch batch_of(const struct decode *p, uint32_t seq, uint32_t head,
-                                   uint32_t first, uint32_t nq)
-{
-    const struct aq_attn_seq *s = &p->a.seqs[seq];
-    struct batch b = {s, head, aq_cu_len(s, head), first, 0, 0};
-    uint32_t queries = s->rows * p->a.q_per_kv;
-    b.count = first < queries ? aq_cu_min(nq, queries - first) : 0;
-    b.begin = span_of(&p->a, &b, 0).first;
-    return b;
-}
-
-/* The first slot of the first split with what one of the queries sees: splits before it would
- * change nothing. */
-AQ_DEVICE_FN uint32_t begin_split(const struct batch *b)
-{
-    return b->begin / SPLIT_SLOTS * SPLIT_SLOTS;
-}
-
-/* ---- what is remembered ---- */
-
-AQ_DEVICE_FN float counted(const struct aq_attn_rule *rule, float score, float log_sum,
-                           uint32_t keys)
-{
-    float w = expf(score - log_sum);
-    if (rule->stat == AQ_ATTN_PROB_SQUARED)
-        return w * w;
-    if (rule->stat == AQ_ATTN_BELOW)
-        return w < rule->threshold / static_cast<float>(keys) ? 1.0f : 0.0f;
-    return w;
-}
-
-/* Adds the rows of a head to its scores and chooses the victim.  scores [queries][stride] of all
- * queries of the head, log_sums of them. */
-AQ_DEVICE_FN void remember(const struct decode *p, const struct batch *b, const float *scores,
-                           size_t stride, const float *log_sums, uint32_t *shared)
-{
-    const struct aq_attn_rule *rule = &p->a.rule;
-    const struct aq_attn_slots *slots = &b->s->slots;
-    uint32_t group = p->a.q_per_kv, heads = rule->group == AQ_ATTN_FIRST ? 1 : group;
-    bool choose = slots->victim && !rule->together;
-    size_t row = static_cast<size_t>(b->head) * slots->stride;
-    struct aq_cu_victim victim = aq_cu_victim_start(rule, b->s);
-    for (uint32_t j = threadIdx.x; j < b->len; j += blockDim.x) {
-        float v = slots->score ? slots->score[row + j] : 0;
-        for (uint32_t i = 0; slots->score && i < b->s->rows; i++) {
-            uint32_t keys = aq_cu_visible(b->len, b->s->rows, i);
-            uint32_t from = aq_cu_first(&p->a, keys);
-            if (j >= keys)
-                continue;
-            float c = 0;
-            for (uint32_t g = 0; g < heads && j >= from; g++) {
-                uint32_t n = i * group + g;
-                float f = counted(rule, scores[n * stride + j], log_sums[n], keys - from);
-                c = rule->group == AQ_ATTN_MAX ? fmaxf(c, f) : c + f;
-            }
-            c = rule->group == AQ_ATTN_MEAN ? c / static_cast<float>(group) : c;
-            v = fmaf(rule->decay, v, c);
-        }
-        if (slots->score)
-            slots->score[row + j] = v;
-        if (choose)
-            aq_cu_victim_consider(&victim, rule, v, slots->position[row + j], j);
-    }
-    if (!choose)
-        return;
-    uint32_t slot = aq_cu_victim_of_block(victim, shared);
-    if (threadIdx.x == 0)
-        slots->victim[b->head] = slot;
-}
-
 /* ---- fused ---- */
 
 /* Adds a split to what is joined so far. */
 template <uint32_t NQ>
-AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const float *max,
+AQ_DEVICE_FN void join_split(const struct aq_cu_decode *p, const struct room *r, const float *max,
                              const float *sum)
 {
     uint32_t dim = p->a.head_dim, padded = padded_of(dim);
@@ -509,13 +361,13 @@ AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const
         float o = 0;
         for (uint32_t w = 0; w < p->warps; w++)
             o += r->partial[(w * NQ + q) * padded + d];
-        struct joint j = join(r->max[q], max[q]);
+        struct aq_cu_joint j = aq_cu_join(r->max[q], max[q]);
         r->o[i] = r->o[i] * j.scale + o * j.other_scale;
     }
     __syncthreads();
     if (threadIdx.x < NQ) {
         uint32_t q = threadIdx.x;
-        struct joint j = join(r->max[q], max[q]);
+        struct aq_cu_joint j = aq_cu_join(r->max[q], max[q]);
         r->sum[q] = r->sum[q] * j.scale + sum[q] * j.other_scale;
         r->max[q] = j.max;
     }
@@ -524,12 +376,12 @@ AQ_DEVICE_FN void join_split(const struct decode *p, const struct room *r, const
 
 /* A grid of (batches of queries, KV heads, sequences). */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-__global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
+__global__ void __launch_bounds__(128, 4) decode_fused(struct aq_cu_decode p)
 {
     AQ_SHARED(float, shared);
     const struct aq_attn *a = &p.a;
     struct room r = room_of(&p, shared, NQ);
-    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x * NQ, NQ);
+    struct aq_cu_batch b = aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x * NQ, NQ);
     if (!b.count)
         return;
     uint32_t dim = a->head_dim, padded = padded_of(dim);
@@ -542,7 +394,7 @@ __global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
         r.sum[threadIdx.x] = 0;
     }
     __syncthreads();
-    for (uint32_t first = begin_split(&b); first < b.len; first += SPLIT_SLOTS) {
+    for (uint32_t first = aq_cu_begin_split(&b); first < b.len; first += AQ_CU_SPLIT_SLOTS) {
         uint32_t at = p.keeps ? first : 0;
         split_scores<T, NQ>(&p, &r, &b, first, at);
         __syncthreads();
@@ -555,38 +407,36 @@ __global__ void __launch_bounds__(128, 4) decode_fused(struct decode p)
     for (uint32_t i = threadIdx.x; i < b.count * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         if (d < dim)
-            store_out(a, place_of(a, &b, q), d, r.o[i], r.sum[q], keys_of(&b, a->q_per_kv, q));
+            aq_cu_store_out(a, aq_cu_place_of(a, &b, q), d, r.o[i], r.sum[q],
+                            aq_cu_keys_of(&b, a->q_per_kv, q));
     }
     __syncthreads();
     if (threadIdx.x < b.count) {
-        struct place at = place_of(a, &b, threadIdx.x);
-        float log_sum = log_sum_of(r.max[threadIdx.x], r.sum[threadIdx.x]);
+        struct aq_cu_place at = aq_cu_place_of(a, &b, threadIdx.x);
+        float log_sum = aq_cu_log_sum_of(r.max[threadIdx.x], r.sum[threadIdx.x]);
         if (a->log_sum_exp)
             a->log_sum_exp[at.row * a->kv_heads * a->q_per_kv + at.q_head] = log_sum;
         max[threadIdx.x] = log_sum;
     }
     __syncthreads();
     if (p.keeps)
-        remember(&p, &b, r.s, p.cap, max, reinterpret_cast<uint32_t *>(r.partial));
+        aq_cu_remember(&p, &b, r.s, p.cap, max, reinterpret_cast<uint32_t *>(r.partial));
 }
 
 /* ---- apart ---- */
 
-AQ_DEVICE_FN size_t head_index(const struct decode *p, uint32_t seq, uint32_t head)
-{
-    return (static_cast<size_t>(seq) * p->a.kv_heads + head) * p->queries;
-}
-
 /* A grid of (splits x batches of queries, KV heads, sequences). */
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-__global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t scores_stride)
+__global__ void __launch_bounds__(128, 4)
+    decode_split(struct aq_cu_decode p, uint32_t scores_stride)
 {
     AQ_SHARED(float, shared);
     const struct aq_attn *a = &p.a;
     struct room r = room_of(&p, shared, NQ);
-    uint32_t split = blockIdx.x % p.splits, first = split * SPLIT_SLOTS;
-    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
-    if (!b.count || first < begin_split(&b) || first >= b.len)
+    uint32_t split = blockIdx.x % p.splits, first = split * AQ_CU_SPLIT_SLOTS;
+    struct aq_cu_batch b =
+        aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x / p.splits * NQ, NQ);
+    if (!b.count || first < aq_cu_begin_split(&b) || first >= b.len)
         return;
     uint32_t dim = a->head_dim, padded = padded_of(dim);
     float *max = r.max, *sum = r.sum;
@@ -598,7 +448,7 @@ __global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t
     __syncthreads();
     split_values<T, NQ, ELEMENTS>(&p, &r, &b, first);
     __syncthreads();
-    size_t query = head_index(&p, blockIdx.z, blockIdx.y) + b.first;
+    size_t query = aq_cu_head_index(&p, blockIdx.z, blockIdx.y) + b.first;
     for (uint32_t i = threadIdx.x; i < b.count * padded; i += blockDim.x) {
         uint32_t q = i / padded, d = i % padded;
         if (d >= dim)
@@ -613,41 +463,41 @@ __global__ void __launch_bounds__(128, 4) decode_split(struct decode p, uint32_t
         to[0] = max[threadIdx.x];
         to[1] = sum[threadIdx.x];
     }
-    for (uint32_t i = threadIdx.x; p.keeps && i < b.count * SPLIT_SLOTS; i += blockDim.x) {
-        uint32_t q = i / SPLIT_SLOTS, j = i % SPLIT_SLOTS;
+    for (uint32_t i = threadIdx.x; p.keeps && i < b.count * AQ_CU_SPLIT_SLOTS; i += blockDim.x) {
+        uint32_t q = i / AQ_CU_SPLIT_SLOTS, j = i % AQ_CU_SPLIT_SLOTS;
         p.scores[(query + q) * scores_stride + first + j] = r.s[q * p.cap + j];
     }
 }
 
 /* A grid of (queries, KV heads, sequences): out and the log of the sum, which also goes where the
  * first split's largest score was, for decode_remember. */
-__global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
+__global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct aq_cu_decode p)
 {
     const struct aq_attn *a = &p.a;
-    struct batch b = batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x, 1);
+    struct aq_cu_batch b = aq_cu_batch_of(&p, blockIdx.z, blockIdx.y, blockIdx.x, 1);
     if (!b.count)
         return;
-    uint32_t dim = a->head_dim, keys = keys_of(&b, a->q_per_kv, 0);
-    struct place at = place_of(a, &b, 0);
-    float *parts =
-        p.parts + (head_index(&p, blockIdx.z, blockIdx.y) + blockIdx.x) * p.splits * (dim + 2);
+    uint32_t dim = a->head_dim, keys = aq_cu_keys_of(&b, a->q_per_kv, 0);
+    struct aq_cu_place at = aq_cu_place_of(a, &b, 0);
+    float *parts = p.parts + (aq_cu_head_index(&p, blockIdx.z, blockIdx.y) + blockIdx.x) *
+                                 p.splits * (dim + 2);
     float max = -INFINITY, sum = 0;
     for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
         float o = 0;
         max = -INFINITY;
         sum = 0;
-        for (uint32_t first = begin_split(&b); first < b.len; first += SPLIT_SLOTS) {
-            const float *part = parts + first / SPLIT_SLOTS * (dim + 2);
-            struct joint j = join(max, part[dim]);
+        for (uint32_t first = aq_cu_begin_split(&b); first < b.len; first += AQ_CU_SPLIT_SLOTS) {
+            const float *part = parts + first / AQ_CU_SPLIT_SLOTS * (dim + 2);
+            struct aq_cu_joint j = aq_cu_join(max, part[dim]);
             o = o * j.scale + part[d] * j.other_scale;
             sum = sum * j.scale + part[dim + 1] * j.other_scale;
             max = j.max;
         }
-        store_out(a, at, d, o, sum, keys);
+        aq_cu_store_out(a, at, d, o, sum, keys);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        float log_sum = log_sum_of(max, sum);
+        float log_sum = aq_cu_log_sum_of(max, sum);
         if (a->log_sum_exp)
             a->log_sum_exp[at.row * a->kv_heads * a->q_per_kv + at.q_head] = log_sum;
         parts[dim] = log_sum;
@@ -656,16 +506,17 @@ __global__ void __launch_bounds__(JOIN_THREADS) decode_join(struct decode p)
 
 /* A grid of (KV heads, sequences). */
 __global__ void __launch_bounds__(JOIN_THREADS, 4)
-    decode_remember(struct decode p, uint32_t scores_stride, float *log_sums)
+    decode_remember(struct aq_cu_decode p, uint32_t scores_stride, float *log_sums)
 {
     AQ_SHARED(uint32_t, shared);
     const struct aq_attn *a = &p.a;
-    struct batch b = batch_of(&p, blockIdx.y, blockIdx.x, 0, UINT32_MAX);
-    size_t query = head_index(&p, blockIdx.y, blockIdx.x);
+    struct aq_cu_batch b = aq_cu_batch_of(&p, blockIdx.y, blockIdx.x, 0, UINT32_MAX);
+    size_t query = aq_cu_head_index(&p, blockIdx.y, blockIdx.x);
     for (uint32_t n = threadIdx.x; n < b.count && b.len; n += blockDim.x)
         log_sums[query + n] = p.parts[(query + n) * p.splits * (a->head_dim + 2) + a->head_dim];
     __syncthreads();
-    remember(&p, &b, p.scores + query * scores_stride, scores_stride, log_sums + query, shared);
+    aq_cu_remember(&p, &b, p.scores + query * scores_stride, scores_stride, log_sums + query,
+                   shared);
 }
 
 /* ---- launchers ---- */
@@ -678,7 +529,7 @@ static uint32_t warps_for(const struct aq_attn *a)
 }
 
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-static int launch_fused(const struct aq_cuda_exec *ex, const struct decode &p, dim3 grid,
+static int launch_fused(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, dim3 grid,
                         size_t shared)
 {
     auto kernel = decode_fused<T, NQ, ELEMENTS>;
@@ -686,16 +537,16 @@ static int launch_fused(const struct aq_cuda_exec *ex, const struct decode &p, d
 }
 
 template <enum aq_dtype T, uint32_t NQ, uint32_t ELEMENTS>
-static int launch_split(const struct aq_cuda_exec *ex, const struct decode &p, dim3 grid,
+static int launch_split(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, dim3 grid,
                         size_t shared)
 {
     auto kernel = decode_split<T, NQ, ELEMENTS>;
-    uint32_t scores_stride = p.splits * SPLIT_SLOTS;
+    uint32_t scores_stride = p.splits * AQ_CU_SPLIT_SLOTS;
     return AQ_LAUNCH(ex, kernel, grid, p.warps * AQ_CU_WARP, shared, p, scores_stride);
 }
 
 template <enum aq_dtype T>
-static int launch_any(const struct aq_cuda_exec *ex, const struct decode &p, bool fused,
+static int launch_any(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, bool fused,
                       uint32_t nq, dim3 grid, size_t shared)
 {
     if (p.a.head_dim > 128)
@@ -708,9 +559,34 @@ static int launch_any(const struct aq_cuda_exec *ex, const struct decode &p, boo
                  : launch_split<T, QUERIES_MAX, 4>(ex, p, grid, shared);
 }
 
-static int launch(const struct aq_cuda_exec *ex, const struct decode &p, bool fused, uint32_t nq,
-                  dim3 grid, size_t shared)
+/* How K and V are read: for so many queries at a time, by the kernels here or on tensor cores. */
+struct way {
+    uint32_t queries;
+    bool group;
+};
+
+static struct way plain_way(const struct aq_attn *a)
 {
+    bool one = a->reach.rows * a->q_per_kv == 1 || a->head_dim > 128;
+    return {one ? 1u : uint32_t{QUERIES_MAX}, false};
+}
+
+static size_t shared_bytes(const struct aq_cu_decode *p, struct way way, bool fused)
+{
+    if (way.group)
+        return aq_cuda_group_bytes(p, fused);
+    size_t joined = fused ? 2 * QUERIES_MAX * sizeof(float) : 0;
+    return room_bytes(&p->a, p->warps, way.queries, p->cap) + joined;
+}
+
+static int launch(const struct aq_cuda_exec *ex, const struct aq_cu_decode &p, struct way way,
+                  bool fused)
+{
+    uint32_t batches = aq_cu_div_up(p.queries, way.queries), nq = way.queries;
+    dim3 grid(fused ? batches : p.splits * batches, p.a.kv_heads, p.a.seq_count);
+    size_t shared = shared_bytes(&p, way, fused);
+    if (way.group)
+        return aq_cuda_group_launch(ex, p, fused, grid);
     switch (p.a.kv_dtype) {
     case AQ_F32: return launch_any<AQ_F32>(ex, p, fused, nq, grid, shared);
     case AQ_F16: return launch_any<AQ_F16>(ex, p, fused, nq, grid, shared);
@@ -724,15 +600,15 @@ static int launch(const struct aq_cuda_exec *ex, const struct decode &p, bool fu
 /* At least one, also where no sequence has a key. */
 static uint32_t splits_for(struct aq_attn_reach reach)
 {
-    return reach.len ? aq_cu_div_up(reach.len, SPLIT_SLOTS) : 1;
+    return reach.len ? aq_cu_div_up(reach.len, AQ_CU_SPLIT_SLOTS) : 1;
 }
 
-/* Floats of the workspace, in the order of struct decode, then a log of a sum per query. */
+/* Floats of the workspace, in the order of struct aq_cu_decode, then a log of a sum per query. */
 static size_t workspace_floats(const struct aq_attn *a, bool keeps, size_t *scores, size_t *parts)
 {
     uint64_t splits = splits_for(a->reach);
     uint64_t queries = (uint64_t)a->seq_count * a->kv_heads * a->reach.rows * a->q_per_kv;
-    *scores = keeps ? queries * splits * SPLIT_SLOTS : 0;
+    *scores = keeps ? queries * splits * AQ_CU_SPLIT_SLOTS : 0;
     *parts = queries * splits * (a->head_dim + 2);
     return *scores + *parts + (keeps ? queries : 0);
 }
@@ -743,7 +619,7 @@ size_t aq_cuda_attn_decode_workspace(const struct aq_attn *a)
     return workspace_floats(a, a->rule.victim, &scores, &parts) * sizeof(float);
 }
 
-static int run_apart(const struct aq_cuda_exec *ex, struct decode p, uint32_t nq)
+static int run_apart(const struct aq_cuda_exec *ex, struct aq_cu_decode p, struct way way)
 {
     const struct aq_attn *a = &p.a;
     size_t scores, parts;
@@ -751,9 +627,8 @@ static int run_apart(const struct aq_cuda_exec *ex, struct decode p, uint32_t nq
         return -ENOSPC;
     p.scores = static_cast<float *>(ex->workspace);
     p.parts = p.scores + scores;
-    p.cap = SPLIT_SLOTS;
-    dim3 grid(p.splits * aq_cu_div_up(p.queries, nq), a->kv_heads, a->seq_count);
-    int rc = launch(ex, p, false, nq, grid, room_bytes(a, p.warps, nq, p.cap));
+    p.cap = AQ_CU_SPLIT_SLOTS;
+    int rc = launch(ex, p, way, false);
     if (!rc)
         rc = AQ_LAUNCH(ex, decode_join, dim3(p.queries, a->kv_heads, a->seq_count), JOIN_THREADS, 0,
                        p);
@@ -761,33 +636,35 @@ static int run_apart(const struct aq_cuda_exec *ex, struct decode p, uint32_t nq
         return rc;
     float *log_sums = p.parts + parts;
     return AQ_LAUNCH(ex, decode_remember, dim3(a->kv_heads, a->seq_count), JOIN_THREADS,
-                     JOIN_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), p, p.splits * SPLIT_SLOTS,
-                     log_sums);
+                     JOIN_THREADS / AQ_CU_WARP * 3 * sizeof(uint32_t), p,
+                     p.splits * AQ_CU_SPLIT_SLOTS, log_sums);
 }
 
-int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)
+static int decode(const struct aq_cuda_exec *ex, const struct aq_attn *a, struct way way)
 {
     assert(aq_dtype_is_float(a->out_dtype) && a->head_dim <= 256);
     assert(a->kv_heads <= AQ_CU_GRID_YZ_MAX && a->seq_count <= AQ_CU_GRID_YZ_MAX);
     if (!a->seq_count || !a->reach.rows)
         return 0;
-    struct decode p = {*a,   warps_for(a), SPLIT_SLOTS, 0, 0, a->rule.victim != AQ_ATTN_NO_RULE,
-                       NULL, NULL};
+    struct aq_cu_decode p = {
+        *a, warps_for(a), AQ_CU_SPLIT_SLOTS, 0, 0, a->rule.victim != AQ_ATTN_NO_RULE, NULL, NULL};
     p.queries = a->reach.rows * a->q_per_kv;
     p.splits = splits_for(a->reach);
-    uint32_t nq = p.queries == 1 || a->head_dim > 128 ? 1 : QUERIES_MAX;
-    uint32_t batches = aq_cu_div_up(p.queries, nq);
+    uint32_t batches = aq_cu_div_up(p.queries, way.queries);
     if (p.keeps)
-        p.cap = p.splits * SPLIT_SLOTS;
-    size_t shared = room_bytes(a, p.warps, nq, p.cap) + 2 * QUERIES_MAX * sizeof(float);
-    bool fits = shared <= AQ_CU_SHARED_MAX && (!p.keeps || batches == 1);
+        p.cap = p.splits * AQ_CU_SPLIT_SLOTS;
+    bool fits = shared_bytes(&p, way, true) <= AQ_CU_SHARED_MAX && (!p.keeps || batches == 1);
     uint64_t blocks = (uint64_t)batches * a->kv_heads * a->seq_count;
     bool few = p.splits > 1 && blocks < 2ull * ex->multiprocessors;
     if (fits && few && aq_cuda_attn_decode_workspace(a) > ex->workspace_bytes)
         few = false; /* slower, the same bits */
-    if (!fits || few)
-        return run_apart(ex, p, nq);
-    return launch(ex, p, true, nq, dim3(batches, a->kv_heads, a->seq_count), shared);
+    return fits && !few ? launch(ex, p, way, true) : run_apart(ex, p, way);
+}
+
+int aq_cuda_attn_decode(const struct aq_cuda_exec *ex, const struct aq_attn *a)
+{
+    struct way group = {AQ_CU_GROUP_QUERIES, true};
+    return decode(ex, a, aq_cu_group_takes(ex, a) ? group : plain_way(a));
 }
 
 int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_attn *a)
@@ -796,5 +673,5 @@ int aq_cuda_attn_prefill_plain(const struct aq_cuda_exec *ex, const struct aq_at
     struct aq_cuda_exec fused = *ex;
     without.rule.victim = AQ_ATTN_NO_RULE;
     fused.workspace_bytes = 0; /* rows are many */
-    return aq_cuda_attn_decode(&fused, &without);
+    return decode(&fused, &without, plain_way(a));
 }

@@ -13,63 +13,20 @@
  *
  * Queries (times scale), weights and values of codes are rounded to the 16-bit dtype of the cache;
  * scores, maxima, sums and values are f32.  Weights are powers of two of scores times log2(e). */
-#include "kernels/cuda/attn_tile.cuh"
+#include "kernels/cuda/attn_rows.cuh"
 
 enum {
     WARPS = 4,
     THREADS = WARPS * AQ_CU_WARP,
-    WARP_QUERIES = 16,
+    WARP_QUERIES = AQ_CU_TILE_QUERIES,
     BLOCK_QUERIES = WARPS * WARP_QUERIES,
     STAGES = 3,
 };
 
-/* The values of a lane: of query lane / 4 of its warp, and of the one 8 further on. */
-template <uint32_t D> struct lane_rows {
-    uint32_t q[D / 16][4];
-    float o[D / 8][4];
-    float max[2], sum[2];       /* max: of scores times log2(e); sum: of the lane's own columns */
-    uint32_t first[2], keys[2]; /* they see the slots [first, keys) */
-};
-
-/* Where query n of a head lies. */
-AQ_DEVICE_FN size_t query_row(const struct aq_attn_seq *s, uint32_t q_per_kv, uint32_t n)
-{
-    return s->row + static_cast<size_t>(n / q_per_kv);
-}
-
-template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void load_queries(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
-                               uint32_t first, struct lane_rows<D> *w)
-{
-    uint32_t lane = aq_cu_lane(), queries = s->rows * a->q_per_kv, len = aq_cu_len(s, head);
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++) {
-        uint32_t n = first + lane / 4 + 8 * r;
-        bool there = n < queries;
-        uint32_t group = there ? n % a->q_per_kv : 0;
-        const float *q = a->q + (there ? query_row(s, a->q_per_kv, n) * a->q_stride : 0) +
-                         (static_cast<size_t>(head) * a->q_per_kv + group) * D;
-        w->keys[r] = there ? aq_cu_visible(len, s->rows, n / a->q_per_kv) : 0;
-        w->first[r] = aq_cu_first(a, w->keys[r]);
-        w->max[r] = -INFINITY;
-        w->sum[r] = 0;
-#pragma unroll
-        for (uint32_t k = 0; k < D / 8; k++) {
-            uint32_t d = 8 * k + 2 * (lane % 4);
-            float low = there ? q[d] * a->scale : 0, high = there ? q[d + 1] * a->scale : 0;
-            w->q[k / 2][k % 2 * 2 + r] = aq_cu_pair<C>(low, high);
-        }
-    }
-#pragma unroll
-    for (uint32_t n = 0; n < D / 8; n++) {
-        for (uint32_t e = 0; e < 4; e++)
-            w->o[n][e] = 0;
-    }
-}
-
 /* Scores of 16 queries and 32 keys. */
 template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct lane_rows<D> *w, const uint4 *stage)
+AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct aq_cu_lane_rows<D> *w,
+                                const uint4 *stage)
 {
     uint32_t lane = aq_cu_lane(), key = lane / 16 * 8 + lane % 8;
 #pragma unroll
@@ -84,49 +41,10 @@ AQ_DEVICE_FN void multiply_keys(float s[4][4], const struct lane_rows<D> *w, con
     }
 }
 
-/* Scores become weights relative to the new maximum; earlier sums are brought to it. */
-template <uint32_t D>
-AQ_DEVICE_FN void weigh(float s[4][4], struct lane_rows<D> *w, uint32_t slot, bool masked)
-{
-    float scale[2];
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++) {
-        float max = -INFINITY, sum = 0;
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            float *x = &s[i / 2][2 * r + i % 2];
-            uint32_t key = slot + i / 2 * 8 + aq_cu_lane() % 4 * 2 + i % 2;
-            if (masked && (key < w->first[r] || key >= w->keys[r]))
-                *x = -INFINITY;
-            max = fmaxf(max, *x);
-        }
-        max = fmaxf(max, __shfl_xor_sync(AQ_CU_ALL, max, 1));
-        max = fmaxf(max, __shfl_xor_sync(AQ_CU_ALL, max, 2));
-        max = fmaxf(max * AQ_CU_LOG2E, w->max[r]);
-        float base = max == -INFINITY ? 0 : max;
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            float *x = &s[i / 2][2 * r + i % 2];
-            *x = aq_cu_exp2(fmaf(*x, AQ_CU_LOG2E, -base));
-            sum += *x;
-        }
-        scale[r] = aq_cu_exp2(w->max[r] - base);
-        w->max[r] = max;
-        w->sum[r] = fmaf(w->sum[r], scale[r], sum);
-    }
-    /* Mostly no maximum moves; multiplying by 1 would give the same bits. */
-    if (!__any_sync(AQ_CU_ALL, scale[0] != 1 || scale[1] != 1))
-        return;
-#pragma unroll
-    for (uint32_t n = 0; n < D / 8; n++) {
-        for (uint32_t e = 0; e < 4; e++)
-            w->o[n][e] *= scale[e / 2];
-    }
-}
-
 /* o += weights times values: what two products gave side by side is what one takes along k. */
 template <enum aq_dtype C, uint32_t D>
-AQ_DEVICE_FN void multiply_values(const float s[4][4], struct lane_rows<D> *w, const uint4 *stage)
+AQ_DEVICE_FN void multiply_values(const float s[4][4], struct aq_cu_lane_rows<D> *w,
+                                  const uint4 *stage)
 {
     uint32_t lane = aq_cu_lane(), value = AQ_HEAD_BLOCK_SLOTS + lane % 16;
 #pragma unroll
@@ -148,7 +66,7 @@ AQ_DEVICE_FN void multiply_values(const float s[4][4], struct lane_rows<D> *w, c
 
 template <uint32_t D>
 AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *s, uint32_t head,
-                             uint32_t first, const struct lane_rows<D> *w)
+                             uint32_t first, const struct aq_cu_lane_rows<D> *w)
 {
     uint32_t lane = aq_cu_lane(), queries = s->rows * a->q_per_kv;
 #pragma unroll
@@ -159,7 +77,7 @@ AQ_DEVICE_FN void store_rows(const struct aq_attn *a, const struct aq_attn_seq *
         uint32_t n = first + lane / 4 + 8 * r;
         if (n >= queries)
             continue;
-        size_t row = query_row(s, a->q_per_kv, n);
+        size_t row = aq_cu_query_row(s, a->q_per_kv, n);
         size_t q_head = static_cast<size_t>(head) * a->q_per_kv + n % a->q_per_kv;
         size_t at = row * a->out_stride + q_head * D + lane % 4 * 2;
         float inverse = 1 / sum; /* one division, not one an element */
@@ -195,8 +113,8 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
         aq_cu_visible(len, s->rows, (aq_cu_min(tile + BLOCK_QUERIES, queries) - 1) / a.q_per_kv);
     uint32_t least = first < queries ? aq_cu_visible(len, s->rows, first / a.q_per_kv) : 0;
     uint32_t most = first < queries ? aq_cu_visible(len, s->rows, last / a.q_per_kv) : 0;
-    struct lane_rows<D> w;
-    load_queries<C, D>(&a, s, head, first, &w);
+    struct aq_cu_lane_rows<D> w;
+    aq_cu_load_queries<C, D, struct aq_cu_in_order>(&a, s, head, first, &w);
     uint32_t begin = aq_cu_first(&a, aq_cu_visible(len, s->rows, tile / a.q_per_kv));
     uint32_t b = begin / AQ_HEAD_BLOCK_SLOTS;
     uint32_t blocks = (keys + AQ_HEAD_BLOCK_SLOTS - 1) / AQ_HEAD_BLOCK_SLOTS;
@@ -221,7 +139,8 @@ __global__ void __launch_bounds__(THREADS) prefill_tile(struct aq_attn a)
         const uint4 *stage = stages + b % STAGES * stage_units;
         float x[4][4] = {};
         multiply_keys<C, D>(x, &w, stage);
-        weigh<D>(x, &w, slot, slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
+        aq_cu_weigh<D, 4>(x, &w, slot,
+                          slot + AQ_HEAD_BLOCK_SLOTS > least || slot < aq_cu_first(&a, most));
         multiply_values<C, D>(x, &w, stage);
     }
     store_rows<D>(&a, s, head, first, &w);

@@ -64,8 +64,8 @@ AQ_DEVICE_FN float counted(const struct aq_attn *a, float score, float log_sum, 
     float w = aq_cu_exp2((score - log_sum) * AQ_CU_LOG2E);
     if (rule->stat == AQ_ATTN_PROB_SQUARED)
         return w * w;
-    if (rule->stat == AQ_ATTN_BELOW)
-        return w < rule->threshold / static_cast<float>(keys - aq_cu_first(a, keys)) ? 1.0f : 0.0f;
+    if (rule->stat == AQ_ATTN_LOW)
+        return w < rule->threshold / static_cast<float>(keys - aq_cu_first(a, keys)) ? -1.0f : 0.0f;
     return w;
 }
 
@@ -318,8 +318,8 @@ __global__ void __launch_bounds__(THREADS) stats_plain(struct aq_attn p)
             float x = 0;
             for (uint32_t d = 0; d < dim; d++)
                 x = fmaf(q[d] * a->scale, k[d], x);
-            c = together(&a->rule, c,
-                         counted(a, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen));
+            float f = counted(a, x, log_sum_at(a, s, i, static_cast<uint32_t>(q_head)), seen);
+            c = g ? together(&a->rule, c, f) : f;
         }
         sum = fmaf(row_weight(a, s->rows, i), c, sum);
     }

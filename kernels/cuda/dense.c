@@ -10,7 +10,10 @@
 
 enum {
     BLAS_CODES = 10000, /* a cublasStatus_t among cudaError_t */
-    CANDIDATES = 16,
+    NOTHING_OFFERED = 9001,
+    NOTHING_USABLE,
+    CANDIDATES = 64, /* for a deterministic algorithm, which has to do every size */
+    CANDIDATES_FEW = 16,
     /* The shape that a deterministic algorithm is chosen for: a whole tile of rows. */
     USUAL_M = 256,
     USUAL_N = 4096,
@@ -28,6 +31,10 @@ const char *aq_cuda_error_text(int code)
 {
     if (code < 0)
         return strerrorname_np(-code);
+    if (code == NOTHING_OFFERED)
+        return "cuBLASLt has no algorithm for this product";
+    if (code == NOTHING_USABLE)
+        return "no algorithm that cuBLASLt offers for this product is usable within the workspace";
     return code >= BLAS_CODES ? cublasLtGetStatusString((cublasStatus_t)(code - BLAS_CODES))
                               : cudaGetErrorString((cudaError_t)code);
 }
@@ -102,14 +109,25 @@ static int candidates(cublasLtMatmulHeuristicResult_t *found, int *ret_count,
     if (!rc && b->deterministic)
         rc = result(cublasLtMatmulPreferenceSetAttribute(
             &wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none, sizeof(none)));
-    return rc ? rc
-              : result(cublasLtMatmulAlgoGetHeuristic(b->handle, &q->what, &q->w, &q->x, &q->y,
-                                                      &q->y, &wish, CANDIDATES, found, ret_count));
+    if (rc)
+        return rc;
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        b->handle, &q->what, &q->w, &q->x, &q->y, &q->y, &wish,
+        b->deterministic ? CANDIDATES : CANDIDATES_FEW, found, ret_count);
+    bool empty = status == CUBLAS_STATUS_NOT_SUPPORTED || (!result(status) && *ret_count < 1);
+    return empty ? NOTHING_OFFERED : result(status);
 }
 
-/* Does the algorithm do all sizes, without workspace? */
+/* Whether the library itself thinks that a candidate works, and it asks for no more workspace than
+ * it was told of. */
+static bool is_usable(const cublasLtMatmulHeuristicResult_t *how, size_t workspace_bytes)
+{
+    return how->state == CUBLAS_STATUS_SUCCESS && how->workspaceSize <= workspace_bytes;
+}
+
+/* Does the algorithm do all sizes? */
 static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p,
-                     const cublasLtMatmulAlgo_t *algo)
+                     const cublasLtMatmulAlgo_t *algo, size_t workspace_bytes)
 {
     static const uint32_t sizes[][2] = {
         {1, AQ_PANEL_ROWS}, {1, USUAL_N}, {USUAL_M, AQ_PANEL_ROWS}, {3, AQ_PANEL_ROWS + 1}};
@@ -119,7 +137,7 @@ static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p
         if (describe(&q, p, sizes[i][0], sizes[i][1]) ||
             cublasLtMatmulAlgoCheck(b->handle, &q.what, &q.w, &q.x, &q.y, &q.y, algo, &how) !=
                 CUBLAS_STATUS_SUCCESS ||
-            how.workspaceSize > 0)
+            how.workspaceSize > workspace_bytes)
             return false;
     }
     return true;
@@ -135,12 +153,14 @@ static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
     struct aq_cuda_dense usual = *p;
     usual.y_stride = aq_max_u64(p->y_stride, USUAL_N);
     int rc = b->deterministic ? describe(&q, &usual, USUAL_M, USUAL_N) : describe(&q, p, m, p->n);
-    rc = rc ? rc : candidates(found, &count, b, &q, b->deterministic ? 0 : workspace_bytes);
+    rc = rc ? rc : candidates(found, &count, b, &q, workspace_bytes);
     int best = 0;
-    while (!rc && b->deterministic && best < count && !does_all(b, &usual, &found[best].algo))
+    while (!rc && best < count &&
+           (!is_usable(&found[best], workspace_bytes) ||
+            (b->deterministic && !does_all(b, &usual, &found[best].algo, workspace_bytes))))
         best++;
     if (rc || best >= count)
-        return rc ? rc : BLAS_CODES + CUBLAS_STATUS_NOT_SUPPORTED;
+        return rc ? rc : NOTHING_USABLE;
     memcpy(plan->algo, &found[best].algo, sizeof(found[best].algo));
     return 0;
 }
@@ -195,8 +215,7 @@ int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
     memcpy(&algo, plan->algo, sizeof(algo));
     cublasStatus_t status =
         cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &zero, p->y, &q.y, p->y,
-                       &q.y, &algo, b->deterministic ? NULL : ex->workspace,
-                       b->deterministic ? 0 : ex->workspace_bytes, ex->stream);
+                       &q.y, &algo, ex->workspace, ex->workspace_bytes, ex->stream);
     /* On a GPU that has failed the library fails too; the runtime knows why. */
     rc = status == CUBLAS_STATUS_SUCCESS ? 0 : (int)cudaGetLastError();
     return rc ? rc : result(status);

@@ -23,9 +23,9 @@ struct aq_cuda_blas {
     } plan[AQ_CUDA_PLANS];
 };
 
-/* deterministic: of each (k, dtype) one algorithm for all m and n, without workspace or split-K, so
- * that a row's bits do not depend on the rows and columns beside it.  0 or a code for
- * aq_cuda_error_text(). */
+/* deterministic: of each (k, dtype) one algorithm for all m and n, without split-K, so that a row's
+ * bits should not depend on the rows and columns beside it.  The library promises nothing of the
+ * kind: engine/compute/cuda_prove.h finds out.  0 or a code for aq_cuda_error_text(). */
 int aq_cuda_blas_open(struct aq_cuda_blas *b, bool deterministic);
 void aq_cuda_blas_close(struct aq_cuda_blas *b);
 
@@ -34,7 +34,7 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  *   w  [n][k] in the same dtype, row stride w_stride
  *   y  f32 [m][n], row stride y_stride
  * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream,
- * ex->blas and, unless deterministic, as much of the workspace as there is. */
+ * ex->blas, and the workspace, always the same of a blas, as algorithms are kept. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_dense {
     const void *x, *w;

@@ -108,6 +108,35 @@ template <enum aq_dtype T> AQ_DEVICE_FN uint32_t aq_cu_pair(float low, float hig
 #endif
 }
 
+/* ---- codes ---- */
+
+/* A code of 8 bits in the low byte of an f16 that has this in its high one is 1024 + code. */
+#define AQ_CU_CODE 0x64646464u
+
+/* Two such codes times scale plus minimum, rounded to f16 once; a value beyond f16 becomes its
+ * largest.  None is below the minimum, so that what is infinite without being a NaN is positive. */
+AQ_DEVICE_FN uint32_t aq_cu_pair_of_codes(uint32_t codes, uint32_t scales, uint32_t minima)
+{
+#if !defined(__CUDACC__)
+    return aq_emu_pair_of_codes(codes & 0x00ff00ffu, scales, minima);
+#else
+    uint32_t v;
+    asm("{\n\t.reg .b32 t;\n\tsub.rn.f16x2 t, %1, %4;\n\tfma.rn.f16x2 %0, t, %2, %3;\n\t}"
+        : "=r"(v)
+        : "r"(codes), "r"(scales), "r"(minima), "r"(0x64006400u));
+#if __CUDA_ARCH__ >= 800
+    asm("min.NaN.f16x2 %0, %0, %1;" : "+r"(v) : "r"(0x7bff7bffu));
+#else
+    uint32_t infinite; /* 1.0 where it is, of which one bit is taken from it */
+    asm("set.eq.f16x2.f16x2 %0, %1, %2;" : "=r"(infinite) : "r"(v), "r"(0x7c007c00u));
+    v -= infinite >> 10 & 0x00010001u;
+#endif
+    return v;
+#endif
+}
+
+/* ---- exponentials ---- */
+
 /* 2^x, off by 2 steps at most; results below the normal range are 0. */
 AQ_DEVICE_FN float aq_cu_exp2(float x)
 {

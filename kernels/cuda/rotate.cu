@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Rotation of heads.  A warp per head of a row, warps of a block neighbours along the row, so that
  * they share the row's cosines and sines: bound by reading and writing x.  Every number is written
- * by the lane that read it last, behind the warp's sum of squares. */
+ * by the lane that read it last, once all lanes have read theirs for the sum of squares. */
 #include "kernels/cuda/device.cuh"
 
 enum { ROTATE_WARPS = 8, ROTATE_THREADS = ROTATE_WARPS * AQ_CU_WARP };
@@ -28,6 +28,7 @@ __global__ void __launch_bounds__(ROTATE_THREADS) rotate_heads(struct aq_rotate 
         for (uint32_t d = aq_cu_lane(); d < r.head_dim; d += AQ_CU_WARP)
             square = fmaf(x[d], x[d], square);
         square = aq_cu_warp_sum(square);
+        __syncwarp(); /* shuffles order no memory, and other lanes have read what this one writes */
         factor = 1 / sqrtf(square / static_cast<float>(r.head_dim) + r.eps);
     }
     for (uint32_t d = aq_cu_lane(); d < half; d += AQ_CU_WARP) {

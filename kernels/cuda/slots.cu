@@ -165,7 +165,7 @@ AQ_DEVICE_FN void keep_slots(struct chooser *c, uint32_t head, slot_key least, s
         s->count[head] = kept;
 }
 
-__global__ void __launch_bounds__(SELECT_THREADS)
+__global__ void __launch_bounds__(SELECT_THREADS, 1)
     select_slots(const struct aq_kv_select *selects, uint32_t kv_heads)
 {
     AQ_SHARED(struct chooser, c);

@@ -7,5 +7,6 @@
 #include "kernels/kernels.h"
 
 aq_product_fn aq_product_bf16_amx_emulated;
+aq_attn_prefill_fn aq_attn_prefill_amx_emulated; /* needs AVX-512 */
 
 #endif

@@ -3,6 +3,7 @@
 #include "tests/cuda_emu/cuda_emu.cuh"
 
 #include "base/half.h"
+#include "tests/cuda_emu/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +171,7 @@ void *aq_emu_shared(void)
 static void enter_fiber(struct fiber *f)
 {
     emu.current = f;
+    AQ_WATCH(aq_watch_thread((unsigned)(f - emu.fiber)));
     aq_emu_here.thread = f->thread;
     aq_emu_here.lane = (unsigned)(f - emu.fiber) % 32;
 #if EMU_ASAN
@@ -224,8 +226,10 @@ int aq_emu_barrier(int value, int line)
         f->state = AT_BARRIER;
         f->line = line;
         leave_fiber(false);
+        AQ_WATCH(aq_watch_barrier((unsigned)(f - emu.fiber)));
         return (int)emu.last_votes;
     }
+    AQ_WATCH(aq_watch_barrier((unsigned)(f - emu.fiber)));
     emu.last_votes = emu.votes;
     emu.votes = emu.arrived = 0;
     for (unsigned i = 0; i < emu.threads; i++) {
@@ -255,8 +259,12 @@ void *aq_emu_gather(const void *value, size_t bytes, int line, void (*last)(void
     if (++w->arrived < 32) {
         f->state = IN_WARP;
         leave_fiber(false);
+        if (!bytes) /* a __syncwarp() */
+            AQ_WATCH(aq_watch_warp(index));
         return all;
     }
+    if (!bytes)
+        AQ_WATCH(aq_watch_warp(index));
     w->arrived = 0;
     w->generation++;
     for (unsigned i = first; i < first + 32; i++) {
@@ -342,7 +350,8 @@ static void run_block(void)
     }
 }
 
-int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg)
+int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg,
+                  size_t arg_bytes)
 {
     emu.threads = block.x * block.y * block.z;
     aq_emu_here.grid_dim = grid;
@@ -364,6 +373,10 @@ int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *)
     emu.launches++;
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     bool backwards = emu.seed && draw() % 2;
+    const struct aq_watch_launch watched = {arg,         arg_bytes, emu.stacks,
+                                            STACK_BYTES, &emu,      sizeof(emu)};
+    AQ_WATCH(aq_watch_begin(&watched));
+    (void)watched;
     for (uint64_t i = 0; i < blocks; i++) {
         uint64_t b = backwards ? blocks - 1 - i : i;
         aq_emu_here.block = {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
@@ -376,9 +389,11 @@ int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *)
         draw_order(emu.warp_order, emu.threads / 32);
         draw_order(emu.lane_order, 32);
         start_block(block);
+        AQ_WATCH(aq_watch_block(b, emu.shared, (shared_bytes + 15) / 16 * 16));
         run_block();
         free(emu.shared);
     }
+    AQ_WATCH(aq_watch_end());
     return 0;
 }
 
@@ -444,6 +459,7 @@ void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line)
 {
     if ((uintptr_t)row % 16)
         fail("ldmatrix: a row that is not aligned to 16 bytes", line, line);
+    AQ_WATCH(aq_watch_access(row, 16, AQ_WATCH_READ, __builtin_return_address(0)));
     const char *const *all = (const char *const *)aq_emu_gather(&row, sizeof(row), line, NULL);
     unsigned lane = aq_emu_here.lane;
     for (unsigned m = 0; m < 4; m++) {
@@ -457,6 +473,31 @@ void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line)
     }
 }
 
+/* ---- two f16 in a register ---- */
+
+/* To f32 so that rounding it to fewer bits is as if it were rounded once: what is cut off makes the
+ * last bit odd. */
+static float rounded_to_odd(double v)
+{
+    float f = (float)v;
+    if (isnan(v) || (double)f == v)
+        return f;
+    unsigned bits = __float_as_uint(f) - (fabs((double)f) > fabs(v));
+    return __uint_as_float(bits | 1);
+}
+
+uint32_t aq_emu_pair_of_codes(uint32_t codes, uint32_t scales, uint32_t minima)
+{
+    uint32_t pair = 0;
+    for (unsigned i = 0; i < 2; i++) {
+        double scale = aq_f32_from_f16((uint16_t)(scales >> 16 * i));
+        double minimum = aq_f32_from_f16((uint16_t)(minima >> 16 * i));
+        double v = (codes >> 16 * i & 0xffff) * scale + minimum; /* exact */
+        pair |= (uint32_t)aq_f16_from_f32(rounded_to_odd(v > 65504 ? 65504 : v)) << 16 * i;
+    }
+    return pair;
+}
+
 /* ---- copies that run on their own ---- */
 
 void aq_emu_copy_async(void *to, const void *from, unsigned bytes, int line)
@@ -466,6 +507,9 @@ void aq_emu_copy_async(void *to, const void *from, unsigned bytes, int line)
         fail("cp.async: an address that is not aligned to 16 bytes", line, line);
     if (f->copies == COPIES_MAX)
         fail("too many copies under way", line, line);
+    AQ_WATCH(aq_watch_access(to, 16, AQ_WATCH_WRITE, __builtin_return_address(0)));
+    if (bytes)
+        AQ_WATCH(aq_watch_access(from, bytes, AQ_WATCH_READ, __builtin_return_address(0)));
     f->copy[f->copies++] = {(char *)to, (const char *)from, bytes, f->group};
 }
 
@@ -480,6 +524,7 @@ void aq_emu_copy_wait(unsigned left)
     unsigned done = 0;
     for (; done < f->copies && f->copy[done].group + left < f->group; done++) {
         const struct copy *c = &f->copy[done];
+        AQ_WATCH(aq_watch_access(c->to, 16, AQ_WATCH_WRITE, __builtin_return_address(0)));
         memset(c->to, 0, 16);
         if (c->bytes)
             memcpy(c->to, c->from, c->bytes);

@@ -14,6 +14,7 @@
 #define AQ_TESTS_CUDA_EMU_CUDA_EMU_CUH
 
 #include "tests/cuda_emu/emu_stream.cuh"
+#include "tests/cuda_emu/watch.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -53,7 +54,8 @@ extern "C" uint64_t aq_emu_launches(void);
 extern unsigned aq_emu_sm;
 
 /* Runs fn(arg) as every thread of the grid; returns 0 (cudaSuccess). */
-int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg);
+int aq_emu_launch(dim3 grid, dim3 block, size_t shared_bytes, void (*fn)(void *), void *arg,
+                  size_t arg_bytes);
 
 /* Runs a kernel in its turn on a stream, with its arguments as they are now; at once where the
  * stream is NULL. */
@@ -61,12 +63,12 @@ template <typename K, typename... A>
 static inline int aq_emu_run(void *stream, unsigned sm, dim3 grid, dim3 block, size_t shared_bytes,
                              K kernel, A... args)
 {
-    return aq_emu_enqueue_kernel(stream, [=] {
+    return aq_emu_enqueue_kernel(stream, reinterpret_cast<const void *>(kernel), [=] {
         auto thread = [=] { kernel(args...); };
         aq_emu_sm = sm;
         aq_emu_launch(
             grid, block, shared_bytes, [](void *arg) { (*static_cast<decltype(thread) *>(arg))(); },
-            &thread);
+            &thread, sizeof(thread));
     });
 }
 
@@ -129,23 +131,33 @@ static inline unsigned aq_emu_ballot(unsigned mask, unsigned v, int line)
     return bits;
 }
 
+/* What the compiler tells watch.cc nothing of. */
+#if defined(AQ_EMU_WATCHED)
+#define AQ_EMU_UNSEEN __attribute__((no_sanitize_thread, noinline)) static
+#else
+#define AQ_EMU_UNSEEN static inline
+#endif
+
 /* Threads give way at barriers only: nothing comes between a read and a write. */
-template <typename T> static inline T atomicAdd(T *to, T v)
+template <typename T> AQ_EMU_UNSEEN T atomicAdd(T *to, T v)
 {
+    AQ_WATCH(aq_watch_access(to, sizeof(T), AQ_WATCH_ATOMIC, __builtin_return_address(0)));
     T old = *to;
     *to = old + v;
     return old;
 }
 
-template <typename T> static inline T atomicMax(T *to, T v)
+template <typename T> AQ_EMU_UNSEEN T atomicMax(T *to, T v)
 {
+    AQ_WATCH(aq_watch_access(to, sizeof(T), AQ_WATCH_ATOMIC, __builtin_return_address(0)));
     T old = *to;
     *to = old > v ? old : v;
     return old;
 }
 
-template <typename T> static inline T atomicMin(T *to, T v)
+template <typename T> AQ_EMU_UNSEEN T atomicMin(T *to, T v)
 {
+    AQ_WATCH(aq_watch_access(to, sizeof(T), AQ_WATCH_ATOMIC, __builtin_return_address(0)));
     T old = *to;
     *to = old < v ? old : v;
     return old;
@@ -154,6 +166,16 @@ template <typename T> static inline T atomicMin(T *to, T v)
 static inline unsigned __popc(unsigned v)
 {
     return (unsigned)__builtin_popcount(v);
+}
+
+static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned which)
+{
+    unsigned bytes = 0;
+    for (unsigned i = 0; i < 4; i++) {
+        unsigned from = which >> 4 * i & 7;
+        bytes |= ((from < 4 ? low : high) >> from % 4 * 8 & 255) << 8 * i;
+    }
+    return bytes;
 }
 
 static inline unsigned __float_as_uint(float f)
@@ -178,6 +200,12 @@ static inline float __uint_as_float(unsigned bits)
 void aq_emu_mma(float c[4], const uint32_t *a, const uint32_t *b, unsigned k, bool bf16, int line);
 /* Four 8 x 8 matrices of 16 bits; lane i of 8 j .. 8 j + 7 has the address of a row of matrix j. */
 void aq_emu_ldmatrix(uint32_t r[4], const void *row, bool transposed, int line);
+
+/* ---- two f16 in a register ---- */
+
+/* Two codes times scale plus minimum as fma.rn.f16x2 rounds them, once, and min.NaN.f16x2 bounds
+ * them. */
+uint32_t aq_emu_pair_of_codes(uint32_t codes, uint32_t scales, uint32_t minima);
 
 /* ---- copies that run on their own ---- */
 

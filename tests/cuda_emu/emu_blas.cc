@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  * cuBLASLt, played by scalars: products of rows in f32, k ascending.  Of the two algorithms that it
  * offers the first wants workspace, the second none; one used against what it was offered for, or
- * an address that is not aligned, ends the program. */
+ * an address that is not aligned, ends the program.  It may be told to misbehave (control.h). */
 #include "base/half.h"
+#include "tests/cuda_emu/control.h"
 #include "tests/cuda_emu/emu_stream.cuh"
 #include "tests/cuda_emu/include/cublasLt.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include <stdio.h>
@@ -14,6 +16,15 @@
 #include <string.h>
 
 enum { WORKSPACE_BYTES = 4096, ALIGN = 16 };
+/* Algorithms, by the number that they begin with. */
+enum { WANTS_WORKSPACE = 1, WANTS_NONE = 2, BROKEN = 3, GREEDY = 4 };
+
+static std::atomic<aq_emu_manner> behaviour{AQ_EMU_BLAS_RIGHT};
+
+void aq_emu_blas(enum aq_emu_manner how)
+{
+    behaviour = how;
+}
 
 struct cublas_handle {
     int unused;
@@ -39,8 +50,11 @@ cublas_status cublasLtDestroy(cublas_handle *handle)
 
 const char *cublasLtGetStatusString(cublas_status status)
 {
-    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
-                                                 : "CUBLAS_STATUS_INVALID_VALUE";
+    switch (status) {
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    default: return "CUBLAS_STATUS_INVALID_VALUE";
+    }
 }
 
 cublas_status cublasLtMatmulDescInit(cublas_desc *d, cublas_compute compute, cuda_type)
@@ -83,7 +97,13 @@ cublas_status cublasLtMatmulAlgoCheck(cublas_handle *, cublas_desc *d, cublas_la
 {
     if (d->a != CUBLAS_OP_T || a->rows != b->rows || y->rows != a->cols || y->cols != b->cols)
         return CUBLAS_STATUS_INVALID_VALUE;
-    *ret = {*algo, algo->data[0] == 1 ? (size_t)WORKSPACE_BYTES : 0};
+    if (algo->data[0] == BROKEN)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *ret = {*algo,
+            algo->data[0] == WANTS_WORKSPACE ? (size_t)WORKSPACE_BYTES
+            : algo->data[0] == GREEDY        ? SIZE_MAX / 2
+                                             : 0,
+            CUBLAS_STATUS_SUCCESS};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -91,14 +111,27 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle *, cublas_desc *d, cu
                                              cublas_layout *b, cublas_layout *c, cublas_layout *y,
                                              cublas_wish *w, int, cublas_found *ret, int *ret_count)
 {
-    int n = 0;
-    for (uint64_t kind = w->workspace_bytes >= WORKSPACE_BYTES ? 1 : 2; kind <= 2; kind++) {
-        cublas_algo algo = {{kind}};
-        if (cublasLtMatmulAlgoCheck(NULL, d, a, b, c, y, &algo, &ret[n]))
-            return CUBLAS_STATUS_INVALID_VALUE;
-        n++;
+    enum aq_emu_manner how = behaviour;
+    std::vector<uint64_t> kinds;
+    if (how == AQ_EMU_BLAS_REFUSES)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (how == AQ_EMU_BLAS_BROKEN_FIRST || how == AQ_EMU_BLAS_BROKEN)
+        kinds.push_back(BROKEN);
+    if (how == AQ_EMU_BLAS_GREEDY)
+        kinds.push_back(GREEDY);
+    if (how != AQ_EMU_BLAS_BROKEN && how != AQ_EMU_BLAS_GREEDY &&
+        how != AQ_EMU_BLAS_OFFERS_NOTHING) {
+        if (w->workspace_bytes >= WORKSPACE_BYTES)
+            kinds.push_back(WANTS_WORKSPACE);
+        kinds.push_back(WANTS_NONE);
     }
-    *ret_count = n;
+    for (size_t i = 0; i < kinds.size(); i++) {
+        cublas_algo algo = {{kinds[i]}};
+        ret[i] = {algo, 0, CUBLAS_STATUS_NOT_SUPPORTED};
+        if (kinds[i] != BROKEN && cublasLtMatmulAlgoCheck(NULL, d, a, b, c, y, &algo, &ret[i]))
+            return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    *ret_count = (int)kinds.size();
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -110,9 +143,10 @@ static float element(const void *data, cuda_type t, size_t i)
     return t == CUDA_R_16F ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits);
 }
 
-/* Weights of some columns side by side, so that the sums of a row are worked on together. */
+/* Weights of some columns side by side, so that the sums of a row are worked on together.  split: in
+ * two halves of k, which are added in the end. */
 static void multiply(const void *w, cublas_layout wl, const void *x, cublas_layout xl, float *y,
-                     cublas_layout yl)
+                     cublas_layout yl, bool split)
 {
     enum { COLUMNS = 64 };
     size_t k = wl.rows;
@@ -124,13 +158,17 @@ static void multiply(const void *w, cublas_layout wl, const void *x, cublas_layo
                 side[i * COLUMNS + c] = element(w, wl.type, (first + c) * (size_t)wl.ld + i);
         }
         for (size_t r = 0; r < xl.cols; r++) {
-            float sum[COLUMNS] = {0};
+            float sum[COLUMNS] = {0}, half[COLUMNS] = {0};
             for (size_t i = 0; i < k; i++)
                 row[i] = element(x, xl.type, r * (size_t)xl.ld + i);
             for (size_t i = 0; i < k; i++) {
                 for (size_t c = 0; c < COLUMNS; c++)
                     sum[c] += row[i] * side[i * COLUMNS + c];
+                if (split && i + 1 == k / 2)
+                    std::swap(sum, half);
             }
+            for (size_t c = 0; c < COLUMNS && split; c++)
+                sum[c] += half[c];
             memcpy(y + r * (size_t)yl.ld + first, sum, n * sizeof(*sum));
         }
     }
@@ -143,8 +181,13 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
                              cudaStream_t stream)
 {
     cublas_found how;
+    enum aq_emu_manner behaves = behaviour;
+    if (algo->data[0] == BROKEN)
+        misuse("an algorithm whose state was an error");
     if (cublasLtMatmulAlgoCheck(NULL, d, al, bl, yl, yl, algo, &how))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (behaves == AQ_EMU_BLAS_FAILS)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     if ((uintptr_t)a % ALIGN || (uintptr_t)b % ALIGN || (uintptr_t)y % ALIGN)
         misuse("an address that is not aligned");
     if (how.workspaceSize > workspace_bytes || (how.workspaceSize && !workspace))
@@ -152,10 +195,14 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
     if (*static_cast<const float *>(alpha) != 1 || *static_cast<const float *>(beta) != 0 || c != y)
         misuse("only y = w x is played");
     cublas_layout w = *al, x = *bl, out = *yl;
+    bool split = (behaves == AQ_EMU_BLAS_SPLITS && x.cols > 16) ||
+                 (behaves == AQ_EMU_BLAS_SPLITS_NARROW && w.cols < 65);
+    static const char kernels[GREEDY + 1] = {};
+    aq_emu_load(&kernels[algo->data[0]]);
     int rc = aq_emu_enqueue(stream, [=] {
         if (how.workspaceSize)
             memset(workspace, 0xff, how.workspaceSize);
-        multiply(a, w, b, x, static_cast<float *>(y), out);
+        multiply(a, w, b, x, static_cast<float *>(y), out, split);
     });
     return rc ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The CUDA runtime, played: see control.h. */
 #include "tests/cuda_emu/control.h"
+#include "tests/cuda_emu/emu_engines.cuh"
 #include "tests/cuda_emu/emu_stream.cuh"
+#include "tests/cuda_emu/watch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -21,6 +24,7 @@
 struct CUevent_st {
     uint64_t recorded = 0, over = 0; /* times it was put into a stream, and reached there */
     std::chrono::steady_clock::time_point at;
+    uint64_t at_ns = 0; /* by the device's own time */
 };
 
 enum item_kind { WORK, RECORD, WAIT };
@@ -30,11 +34,13 @@ struct item {
     std::function<void()> work;
     CUevent_st *event;
     uint64_t time; /* which recording of the event */
+    aq_emu_cost cost = {};
 };
 
 struct CUstream_st {
     std::deque<item> items;
     bool busy = false;     /* the front one is being carried out */
+    uint64_t over_ns = 0;  /* when the last one ended, by the device's own time */
     bool captures = false; /* what is put in goes here instead: */
     std::vector<item> captured;
     std::thread::id capturer; /* who may put it in, and what it may not do meanwhile */
@@ -62,6 +68,7 @@ struct runtime {
     std::vector<CUstream_st *> streams;
     std::set<CUevent_st *> events;
     std::set<CUgraphExec_st *> graphs;
+    std::set<const void *> loaded; /* kernels: for good */
     /* What cudaGetLastError tells a thread, and with it its next launch.  (Not thread_local: the
      * leak checker does not survive that in a module that is loaded on demand.) */
     std::map<std::thread::id, cudaError> last_error;
@@ -70,12 +77,16 @@ struct runtime {
     bool started = false, stop = false, working = false;
     unsigned windows = 0; /* who may touch device memory now */
     uint64_t total = 2ull << 30, taken = 0, seed = 0, bytes_home = 0;
+    uint64_t table_page = 512, kernel_bytes = 16u << 10; /* aq_emu_driver_takes */
     aq_emu_counts counts = {};
     int64_t fail_after = -1;
     int gpus = 1, driver = 13000, host_addresses = 1;
     aq_emu_capture_failure capture_fails = AQ_EMU_CAPTURES;
     cudaError count_error = cudaSuccess, failed = cudaSuccess;
     size_t at = 0; /* the stream served last */
+    bool held = false;
+    uint64_t puts = 0;
+    aq_emu_times times;
 
     ~runtime()
     {
@@ -148,6 +159,23 @@ cudaError refuse(cudaError why)
     return why;
 }
 
+/* Under the lock: of the device's memory, with what the driver takes. */
+uint64_t free_memory()
+{
+    uint64_t pinned = 0;
+    for (auto &p : rt.pinned)
+        pinned += p.second;
+    uint64_t gone = rt.taken + pinned / rt.table_page + rt.loaded.size() * rt.kernel_bytes;
+    return rt.total > gone ? rt.total - gone : 0;
+}
+
+/* What an allocation takes: of large ones, whole pages of 2 MiB. */
+uint64_t room_of(uint64_t bytes)
+{
+    const uint64_t page = 2u << 20;
+    return bytes >= page ? (bytes + page - 1) / page * page : bytes;
+}
+
 uint64_t draw()
 {
     rt.seed = rt.seed * 6364136223846793005u + 1442695040888963407u;
@@ -172,9 +200,17 @@ CUstream_st *choose()
         if (can_start(s))
             able.push_back(s);
     }
-    if (able.empty())
+    if (able.empty() || rt.held)
         return NULL;
     CUstream_st *s = able[0];
+    if (rt.times.on()) {
+        for (CUstream_st *other : able) {
+            if (rt.times.before(other, other->items.front().cost, other->over_ns, s,
+                                s->items.front().cost, s->over_ns))
+                s = other;
+        }
+        return s;
+    }
     if (rt.seed)
         s = draw() % 4 && able.back() == rt.streams[rt.at % count] ? able.back()
                                                                    : able[draw() % able.size()];
@@ -194,10 +230,22 @@ void fail_now()
     }
 }
 
+/* When the item ends on the device. */
+void keep_time(CUstream_st *s, const item &i)
+{
+    if (i.kind == WAIT)
+        s->over_ns = std::max(s->over_ns, i.event->at_ns);
+    s->over_ns = rt.times.run(s, i.cost, s->over_ns);
+    if (i.kind == RECORD)
+        i.event->at_ns = s->over_ns;
+}
+
 void carry_out(CUstream_st *s, std::unique_lock<std::mutex> &hold)
 {
     item &i = s->items.front();
     s->busy = true;
+    if (rt.times.on())
+        keep_time(s, i);
     if (i.kind == WORK && rt.fail_after >= 0 && rt.fail_after-- == 0) {
         fail_now();
     } else if (i.kind == WORK) {
@@ -216,11 +264,27 @@ void carry_out(CUstream_st *s, std::unique_lock<std::mutex> &hold)
     rt.changed.notify_all();
 }
 
+/* Whether the item in front of the stream is later than everything before, so that the host might
+ * still put something in front of it, and whether it has: the host is waited for. */
+bool host_goes_first(const CUstream_st *s, std::unique_lock<std::mutex> &hold)
+{
+    uint64_t puts = rt.puts, patience = rt.times.rates.patience_us;
+    if (!rt.times.on() || rt.times.start(s->items.front().cost, s->over_ns) <= rt.times.now_ns)
+        return false;
+    auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(patience);
+    while (rt.puts == puts && !rt.stop &&
+           rt.changed.wait_until(hold, until) != std::cv_status::timeout)
+        ;
+    return rt.puts != puts || rt.stop;
+}
+
 void device_main()
 {
     std::unique_lock<std::mutex> hold(rt.lock);
     while (!rt.stop) {
         CUstream_st *s = rt.streams.empty() ? NULL : choose();
+        if (s && host_goes_first(s, hold))
+            continue;
         if (s) {
             carry_out(s, hold);
             continue;
@@ -243,6 +307,8 @@ cudaError put(CUstream_st *s, item i)
         known |= other == s;
     if (!known)
         misuse("a stream that is not open");
+    i.cost.put_ns = rt.times.now_ns;
+    rt.puts++;
     if (s->captures && (i.kind != WORK || s->capturer != std::this_thread::get_id()))
         misuse("only work of the thread that began it is captured here");
     if (s->captures && rt.capture_fails == AQ_EMU_FAILS_INSIDE)
@@ -294,10 +360,42 @@ void aq_emu_device_memory(uint64_t total_bytes)
     rt.total = total_bytes;
 }
 
+void aq_emu_driver_takes(uint64_t table_page, uint64_t kernel_bytes)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.table_page = table_page;
+    rt.kernel_bytes = kernel_bytes;
+    rt.loaded.clear();
+}
+
 void aq_emu_order(uint64_t seed)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
     rt.seed = seed;
+}
+
+void aq_emu_time(const struct aq_emu_rates *rates)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.times = {};
+    rt.times.rates = *rates;
+    for (CUstream_st *s : rt.streams)
+        s->over_ns = 0;
+}
+
+struct aq_emu_timed aq_emu_timed(void)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    const aq_emu_times &t = rt.times;
+    return {t.now_ns, t.engine[AQ_EMU_TO_DEVICE].busy_ns, t.engine[AQ_EMU_TO_HOST].busy_ns,
+            t.kernels_ns, t.late_ns};
+}
+
+void aq_emu_hold(bool held)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.held = held;
+    rt.changed.notify_all();
 }
 
 void aq_emu_fail_after(uint64_t items)
@@ -344,18 +442,26 @@ bool aq_emu_is_device(const void *p, uint64_t bytes)
     return holds(rt.memory, p, bytes, false);
 }
 
+void aq_emu_load(const void *kernel)
+{
+    std::lock_guard<std::mutex> hold(rt.lock);
+    rt.loaded.insert(kernel);
+}
+
 int aq_emu_enqueue(void *stream, std::function<void()> work)
 {
     if (!stream) {
         work();
         return 0;
     }
-    return put(static_cast<CUstream_st *>(stream), {WORK, work, NULL, 0});
+    return put(static_cast<CUstream_st *>(stream), {WORK, work, NULL, 0, rt.times.of_kernel()});
 }
 
 /* As the launch macro of kernels: what cudaGetLastError says behind the launch. */
-int aq_emu_enqueue_kernel(void *stream, std::function<void()> work)
+int aq_emu_enqueue_kernel(void *stream, const void *kernel, std::function<void()> work)
 {
+    if (stream)
+        aq_emu_load(kernel);
     int rc = aq_emu_enqueue(stream, work);
     int told = (int)cudaGetLastError();
     return rc ? rc : told;
@@ -363,7 +469,7 @@ int aq_emu_enqueue_kernel(void *stream, std::function<void()> work)
 
 int aq_emu_call(void *stream, void (*fn)(void *arg), void *arg)
 {
-    return aq_emu_enqueue_kernel(stream, [=] { fn(arg); });
+    return aq_emu_enqueue_kernel(stream, reinterpret_cast<const void *>(fn), [=] { fn(arg); });
 }
 
 /* ---- devices ---- */
@@ -469,7 +575,7 @@ cudaError cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     std::lock_guard<std::mutex> hold(rt.lock);
     *total = rt.total + CONTEXT_BYTES;
-    *free_bytes = rt.total - rt.taken;
+    *free_bytes = free_memory();
     return rt.failed;
 }
 
@@ -480,7 +586,7 @@ cudaError cudaMalloc(void **ret, size_t bytes)
     size_t whole = (bytes + 4095) / 4096 * 4096;
     if (rt.failed)
         return rt.failed;
-    if (whole > rt.total - rt.taken)
+    if (room_of(whole) > free_memory())
         return refuse(cudaErrorMemoryAllocation);
     /* A page that nobody may touch behind each piece; huge pages are soon protected. */
     char *p = (char *)mmap(NULL, whole + 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -491,7 +597,8 @@ cudaError cudaMalloc(void **ret, size_t bytes)
     memset(p, 0xff, whole);
     mprotect(p, whole, rt.windows ? PROT_READ | PROT_WRITE : PROT_NONE);
     rt.memory[(uintptr_t)p] = whole;
-    rt.taken += whole;
+    AQ_WATCH(aq_watch_array(p, bytes));
+    rt.taken += room_of(whole);
     *ret = p;
     return cudaSuccess;
 }
@@ -506,8 +613,9 @@ cudaError cudaFree(void *p)
     if (at == rt.memory.end())
         misuse("freed what was not allocated");
     munmap(p, at->second + 4096);
-    rt.taken -= at->second;
+    rt.taken -= room_of(at->second);
     rt.memory.erase(at);
+    AQ_WATCH(aq_watch_forget(p));
     return rt.failed;
 }
 
@@ -532,6 +640,7 @@ cudaError cudaHostRegister(void *p, size_t bytes, unsigned)
     if (holds(rt.pinned, (void *)first, end - first, true))
         return refuse(cudaErrorHostMemoryAlreadyRegistered);
     rt.pinned[first] = end - first;
+    AQ_WATCH(aq_watch_array(p, bytes));
     return rt.failed;
 }
 
@@ -541,6 +650,7 @@ cudaError cudaHostUnregister(void *p)
     check_no_capture("cudaHostUnregister in a capture");
     if (!rt.pinned.erase((uintptr_t)p / 4096 * 4096))
         misuse("unpinned what was not pinned");
+    AQ_WATCH(aq_watch_forget(p));
     return rt.failed;
 }
 
@@ -565,8 +675,9 @@ cudaError cudaMemcpyAsync(void *dst, const void *src, size_t bytes, cudaMemcpyKi
         check_copy(dst, src, bytes, kind);
         rt.bytes_home += kind == cudaMemcpyDeviceToHost ? bytes : 0;
     }
-    cudaError rc = put(stream, {WORK, [=] { memset(dst, 0xff, bytes); }, NULL, 0});
-    rc = rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0});
+    cudaError rc = put(stream, {WORK, [=] { memset(dst, 0xff, bytes); }, NULL, 0, {}});
+    aq_emu_cost cost = rt.times.of_copy(bytes, kind);
+    rc = rc ? rc : put(stream, {WORK, [=] { memcpy(dst, src, bytes); }, NULL, 0, cost});
     std::lock_guard<std::mutex> hold(rt.lock);
     rt.counts.works -= rc ? 0 : 1; /* one call */
     return rc;
@@ -619,7 +730,7 @@ cudaError cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
         std::lock_guard<std::mutex> hold(rt.lock);
         time = event->recorded;
     }
-    return put(stream, {WAIT, NULL, event, time});
+    return put(stream, {WAIT, NULL, event, time, {}});
 }
 
 cudaError cudaEventCreateWithFlags(cudaEvent_t *ret, unsigned)
@@ -648,7 +759,7 @@ cudaError cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
             return rt.failed;
         time = ++event->recorded;
     }
-    return put(stream, {RECORD, NULL, event, time});
+    return put(stream, {RECORD, NULL, event, time, {}});
 }
 
 cudaError cudaEventSynchronize(cudaEvent_t event)
@@ -666,7 +777,8 @@ cudaError cudaEventElapsedTime(float *ret_ms, cudaEvent_t from, cudaEvent_t to)
     std::lock_guard<std::mutex> hold(rt.lock);
     if (from->over != from->recorded || to->over != to->recorded)
         misuse("the time between events that are not over");
-    *ret_ms = std::chrono::duration<float, std::milli>(to->at - from->at).count();
+    *ret_ms = rt.times.on() ? (float)(to->at_ns - from->at_ns) * 1e-6f
+                            : std::chrono::duration<float, std::milli>(to->at - from->at).count();
     return cudaSuccess;
 }
 
@@ -708,7 +820,7 @@ cudaError cudaGraphInstantiate(cudaGraphExec_t *ret, cudaGraph_t graph, unsigned
     std::lock_guard<std::mutex> hold(rt.lock);
     if (rt.failed)
         return rt.failed;
-    if (GRAPH_BYTES > rt.total - rt.taken)
+    if (GRAPH_BYTES > free_memory())
         return refuse(cudaErrorMemoryAllocation);
     rt.taken += GRAPH_BYTES;
     *ret = new CUgraphExec_st;
@@ -741,8 +853,11 @@ cudaError cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
         return rt.failed;
     if (!rt.graphs.count(exec) || stream->captures)
         misuse("launched what is no graph, or into a capture");
-    for (const item &i : exec->work)
+    for (const item &i : exec->work) {
         stream->items.push_back(i);
+        stream->items.back().cost.put_ns = rt.times.now_ns;
+    }
+    rt.puts++;
     rt.counts.graph_launches++;
     rt.changed.notify_all();
     return cudaSuccess;

@@ -130,6 +130,35 @@ class Generate(Rig):
             self.generate(*words, "--kv-policy", "full", "--logprobs", "0")
             self.assertEqual(self.results(), whole)
             self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
+        # Many keys dropped at a time: the same wherever their KV is, and nothing where all of them have room.
+        for policy, more in (("h2o", ("--kv-decode", "bulk", "--kv-drop", "9")), ("scissorhands", ("--kv-recent", "3")),
+                             ("snapkv", ("--kv-decode", "bulk", "--kv-observe", "6", "--kv-drop", "13"))):
+            rows = (*words, "--kv-policy", policy, *more, "--logprobs", "0")
+            self.generate(*rows, "--kv-budget", "40")
+            there = self.results()
+            for placed in (("--emulate-device", "64MiB", "--micro-batch", "4", "--attention", "split",
+                            "--placement", "weights=0/50/50 kv=20/40/40 hidden=0/0/100 head=host"),
+                           ("--placement", "weights=0/100/0 kv=0/30/70 hidden=0/100/0"), ("--threads", "3")):
+                self.generate(*rows, "--kv-budget", "40", *placed)
+                self.assertEqual(self.results(), there)
+            self.generate(*rows, "--kv-budget", "100%")
+            self.assertEqual(self.results(), whole)
+            self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
+        # Heads of all layers share: a device has no room to cut a prompt over all layers, nor has a disk.
+        rows = (*words, "--kv-policy", "kvcompress", "--kv-recent", "20", "--logprobs", "0")
+        self.generate(*rows, "--kv-budget", "32")
+        there = self.results()
+        for more in (("--placement", "weights=0/0/100 kv=0/100/0 hidden=0/0/100", "--micro-batch", "4"),
+                     ("--micro-batch", "3", "--micro-batches", "2", "--executor", "serial"), ("--threads", "3")):
+            self.generate(*rows, "--kv-budget", "32", *more)
+            self.assertEqual(self.results(), there)
+        self.generate(*rows, "--kv-budget", "32", "--kv-cross-layer", "1000")
+        uncut = self.results()
+        self.generate(*rows, "--kv-budget", "32", "--kv-cross-layer", "0")
+        self.assertEqual(self.results(), uncut)
+        self.generate(*rows, "--kv-budget", "100%")
+        self.assertEqual(self.results(), whole)
+        self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
         # The whole sequence is the full cache, bit for bit.
         self.generate(*words, "--kv-budget", "100%", "--logprobs", "0")
         whole = self.results()
@@ -345,7 +374,25 @@ class Generate(Rig):
              b"--kv-heavy 40 and --kv-recent 40 together are above --kv-budget 64"),
             (("--kv-policy", "window", "--kv-budget", "8", "--kv-sinks", "8"),
              b"a window smaller than its 8 sinks"),
+            (("--kv-policy", "scissorhands", "--kv-budget", "64", "--kv-drop", "64"),
+             b"--kv-drop 64: a drop of all of --kv-budget 64 would leave nothing"),
+            (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-decode", "bulk", "--kv-drop", "0"),
+             b"--kv-drop: expected a part of the budget"),
             (("--kv-budget", "20%"), b"--kv-policy h2o"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "63"), b"--kv-budget 63: each head keeps the newest 64"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-recent", "0"), b"--kv-recent 0"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-pool", "max:4"), b"--kv-pool"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-floor", "20%"), b"--kv-floor"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-cross-layer", "0.5"), b"--kv-cross-layer 0.5"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-cross-layer", "-1"), b"--kv-cross-layer"),
+            (("--kv-policy", "snapkv", "--kv-budget", "64", "--kv-cross-layer", "2"), b"--kv-cross-layer"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-heads", "shared"), b"--kv-heads"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-decode", "bulk"),
+             b"--kv-policy kvcompress: --kv-decode bulk does not go with it: only scores of attention that go on"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--placement", "weights=0/100/0 kv=0/50/50 hidden=0/100/0"),
+             b"expected no KV on disk, found 50%"),
+            (("--kv-policy", "kvcompress", "--kv-budget", "64", "--emulate-device", "64MiB"),
+             b"--device cpu without --emulate-device, or --kv-policy snapkv"),
         ]
         for words, message in cases:
             done = self.generate(*words, status=1)

@@ -92,6 +92,8 @@ class Suite(unittest.TestCase):
         self.assertIn("commit", self.steps()[0])
         for what in ("ceiling: links.h2d_gb_s", "prefill attention at s = 2048 / product ceiling",
                      "decode attention / device memory", "keeping scores: time / without",
+                     "decode attention, 4 query heads for each of keys / device memory",
+                     "decode attention, 8 query heads for each of keys / device memory",
                      "host decode attention / DRAM, alone", "host decode attention / DRAM, while the link runs",
                      "weights from pinned memory in decode / H2D", "weights while the host attends / H2D",
                      "weights from disk / disk", "products of a pass / cuBLAS at the probe's shape",

@@ -8,6 +8,8 @@ The words behind the three backticks of a block say what is tested:
                  shows the expected status of the command before it.  The lines below a command are
                  of its output, which must have lines with the same beginning, figures aside; `...`
                  stands for lines left out
+    python run   the program runs in that folder and exits with 0, where AQUIFER_LIBRARY names the
+                 library (sanitized ones cannot be loaded)
     sh           the commands do not run, because they need a model, a machine or hours; but their
                  options exist, and so do their scripts
 
@@ -18,6 +20,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -88,6 +91,13 @@ class Pages(unittest.TestCase):
         self.assertEqual(done.returncode, status, f"{command}\n{output}")
         return output
 
+    def run_python(self, lines):
+        name = self.path("page.py")
+        with open(name, "w", encoding="utf-8") as f:
+            f.write("\n".join(lines))
+        if "AQUIFER_LIBRARY" in os.environ:
+            self.shell(f"PYTHONPATH={ROOT}/python {sys.executable} -B page.py")
+
     def run_console(self, lines):
         for command, shown, status in commands_of(lines):
             real = [masked(line) for line in self.shell(command, status).splitlines()]
@@ -118,6 +128,8 @@ class Pages(unittest.TestCase):
                             self.shell(command)
                     elif kind == "console run":
                         self.run_console(lines)
+                    elif kind == "python run":
+                        self.run_python(lines)
                     else:
                         self.assertIn(kind, ("sh", "", "json", "yaml"))
                         self.look_over(lines if kind == "sh" else [])

@@ -110,7 +110,10 @@ class Plan(Rig):
         self.assertIn("+10 % link both ways", changes)
         for row in doc["sensitivity"]:
             self.assertGreaterEqual(row["gen_tok_s"], now * 0.9999)
-        self.assertTrue(doc["assumptions"])
+        host = doc["memory"]["host"]["used"]
+        tables = [a for a in doc["assumptions"] if "page tables of pinned host memory" in a]
+        size = re.search(r"up to ([0-9.]+) ?MiB", tables[0])  # 8 bytes for 4096
+        self.assertAlmostEqual(float(size[1]) * 2**20, host / 512, delta=host / 512 * 0.05)
         self.assertIn("--placement", doc["command"])
         self.assertIn(doc["plan"]["placement"], doc["command"])
         self.assertEqual(doc, self.plan(*T4, "--requests", "600"))  # the same every time
@@ -323,10 +326,22 @@ class Plan(Rig):
     def test_every_policy_with_a_budget_can_be_allowed(self):
         plain = self.plan(*T4)["predicted"]["gen_tok_s"]
         for policy, budget in (("snapkv", "64"), ("pyramidkv", "64"), ("window", "12%"), ("tova", "40"),
-                               ("keydiff", "0.1"), ("h2o:hf", "48")):
+                               ("keydiff", "0.1"), ("h2o:hf", "48"), ("scissorhands", "64")):
             plan = self.plan(*T4, "--allow", f"{policy}={budget}")
             self.assertEqual(plan["plan"]["kv_policy"], policy)
             self.assertGreater(plan["predicted"]["gen_tok_s"], plain)
+        cpu = ("--shape", "llama-3.2-1b", "--hardware", "epyc-zen5-2vcpu", "--host-memory", "5GiB",
+               "--prompt-len", "4096", "--gen-len", "256", "--requests", "200")
+        full, cut = self.plan(*cpu), self.plan(*cpu, "--allow", "kvcompress=512")
+        self.assertEqual(cut["plan"]["kv_policy"], "kvcompress")
+        self.assertGreater(cut["predicted"]["gen_tok_s"], full["predicted"]["gen_tok_s"])
+        self.assertGreater(cut["plan"]["seats"], 2 * full["plan"]["seats"])
+        # Until a prompt is cut its 16 layers of 8 heads hold 2 shares of 512 and a run, or all of 4096 tokens.
+        one = (*cpu, "--micro-batch", "1", "--micro-batches", "1", "--micro-batch-tokens", "1", "--kv-policy",
+               "kvcompress", "--kv-budget", "512")
+        kv = [self.plan(*one, "--kv-cross-layer", x)["memory"]["host"]["items"]["kv"] for x in ("0", "2")]
+        run, page = 16 * 32 * 8 * 64 * 2 * 2, 2 << 20
+        self.assertEqual(kv, [-(-run * runs // page) * page for runs in (4096 // 32, 2 * 512 // 32 + 1)])
         both = self.plan(*T4, "--allow", "snapkv=64,h2o=64")
         self.assertEqual(both["plan"]["kv_policy"], "h2o")  # it bounds what is generated, too
 
@@ -406,8 +421,10 @@ class Plan(Rig):
                 ([*T4, "--allow", "snapkw=512"], "ada-snapkv"),
                 ([*T4, "--allow", "full=100%"], "snapkv=2048"),
                 ([*T4, "--allow", "snapkv=lots"], "--allow: expected a share"),
+                ([*T4, "--allow", "scissorhands=16"], "--kv-budget 16 a drop leaves 8"),
                 ([*T4, "--allow", "snapkv=32"], "--kv-observe"),
                 ([*T4, "--allow", "ada-snapkv=512"], "--device cpu, or --kv-policy snapkv"),
+                ([*T4, "--allow", "kvcompress=512"], "--device cpu, or --kv-policy snapkv"),
                 ([*T4, "--sweep", "seats"], "--sweep"),
                 ([*T4, "--kv-policy", "adakv", "--kv-budget", "20%"], "--device cpu"),
                 ([*T4, "--sweep", "host-memry=1GiB"], "host-memory"),

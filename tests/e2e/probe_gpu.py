@@ -9,6 +9,7 @@ import json, math, os, shutil, subprocess, tempfile, unittest
 MODEL = os.path.join(os.environ["AQ_TEST_DATA"], "tiny-opt")
 DEVICE = (["memory_gb_s", "product_memory_gb_s", "attention_tflop_s", "attention_memory_gb_s", "attention_scored_gb_s",
            "unpack_int8_gb_s", "unpack_int4_gb_s", "start_us", "launch_us", "product_f32_tflop_s"] +
+          [f"attention_{heads}_memory_gb_s" for heads in ("d128", "g4", "g8", "d128_g4", "d128_g8")] +
           [f"product_{t}{rows}_tflop_s" for t in ("f16", "bf16") for rows in ("", "_rows16", "_rows64", "_rows256")])
 LINKS = ["h2d_gb_s", "d2h_gb_s", "both_gb_s", "duplex", "start_us", "copy_core_s_per_gb", "h2d_in_attention_gb_s",
          "attention_in_h2d_gb_s"] + [f"{way}_{size}_gb_s" for way in ("h2d", "d2h") for size in ("64kib", "1mib", "16mib")]

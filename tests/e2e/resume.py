@@ -33,14 +33,14 @@ class Families(Rig):
         at = known.index("--model")
         return [*known[:at], "--shape", self.path("config.json"), "--random-weights", "7", *known[at + 2:]]
 
-    def drawn(self, draw):
-        """Options that must not change a token."""
+    def drawn(self, draw, places):
+        """Options that must not change a token; a device that is emulated where any place will do."""
         device = ["--emulate-device", "48MiB", "--emulate-link", "1/1", "--attention",
                   draw.choice(["device", "host", "split:40%"])]
-        return ["--placement", draw.choice(PLACES), "--disk-dir", self.dir, "--disk-dir-any", "--cache-dir",
+        return ["--placement", draw.choice(places), "--disk-dir", self.dir, "--disk-dir-any", "--cache-dir",
                 self.path("cache"), "--threads", str(draw.randint(1, 3)), "--micro-batch", str(draw.randint(3, 9)),
                 "--micro-batches", str(draw.randint(1, 3)), "--executor", draw.choice(["serial", "overlapped"]),
-                *(device if draw.randrange(3) else [])]
+                *(device if places is PLACES and draw.randrange(3) else [])]
 
     def write_job(self, config):
         draw = random.Random(23)
@@ -62,16 +62,17 @@ class Families(Rig):
             self.assertEqual(child.returncode, 0, said)
         return child.returncode != 0
 
-    def goes_on(self, config):
+    def goes_on(self, config, *policy, places=PLACES):
         self.write_job(config)
         want = self.path("want.jsonl")
-        self.generate("--threads", "1", "--micro-batch", "1", "--executor", "serial", "--placement", PLACES[0],
-                      target=want)
+        self.generate(*policy, "--threads", "1", "--micro-batch", "1", "--executor", "serial", "--placement",
+                      PLACES[0], target=want)
         draw, kills, size = random.Random(5), 0, size_of(want)
         for part in range(KILLS):
-            kills += self.killed(self.words(*self.drawn(draw)), (part + draw.random()) * size / (KILLS + 1))
+            words = self.words(*policy, *self.drawn(draw, places))
+            kills += self.killed(words, (part + draw.random()) * size / (KILLS + 1))
         self.assertGreaterEqual(kills, KILLS - 1)
-        self.generate(*self.drawn(draw))
+        self.generate(*policy, *self.drawn(draw, places))
         with open(want, encoding="utf-8") as f:
             self.assertEqual(self.sorted_lines(), sorted(f))
 
@@ -83,6 +84,11 @@ class Families(Rig):
 
     def test_gpt_neox_whose_layers_are_one_step(self):
         self.goes_on(NEOX)
+
+    def test_kvcompress_whose_prompts_are_cut_over_all_layers(self):
+        """It has KV in memory alone, and no device with memory of its own."""
+        self.goes_on(LLAMA, "--kv-policy", "kvcompress", "--kv-budget", "40", "--kv-recent", "20",
+                     places=tuple(p for p in PLACES if "kv=0/100/0" in p))
 
     def test_a_job_goes_on_with_the_instruction_set_that_it_began_with(self):
         self.write_job(LLAMA)

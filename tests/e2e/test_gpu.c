@@ -8,7 +8,7 @@
 #include "engine/compute/cuda.h"
 #include "engine/core/engine_seams.h"
 #include "tests/choices.h"
-#include "tests/cuda_emu/control.h"
+#include "tests/e2e/gpu_rig.h"
 #include "tests/random_model.h"
 #include "tests/temp.h"
 #include "tests/test.h"
@@ -20,188 +20,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum {
-    PROMPTS = 3,
-    PROMPT_MAX = 64,
-    TOKENS = TEST_SLOW ? 3 : 6,
-    EVERYWHERE = 8,
-    TOPS = 20,
-    PASSES = 16
-};
-
-static struct {
-    char model[4096], root[TEMP_PATH_MAX];
-    const char *module;
-    /* Of an emulated module, else NULL: in which order its streams are served, what fails, and what
-     * it says of driver and GPUs (control.h). */
-    __typeof__(aq_emu_order) *order;
-    __typeof__(aq_emu_fail_after) *fail_after;
-    __typeof__(aq_emu_fail_capture) *fail_capture;
-    __typeof__(aq_emu_recover) *recover;
-    __typeof__(aq_emu_gpus) *gpus;
-    __typeof__(aq_emu_driver) *driver;
-    __typeof__(aq_emu_host_addresses) *host_addresses;
-    __typeof__(aq_emu_bytes_home) *bytes_home;
-    __typeof__(aq_emu_counted) *counted;
-    uint64_t seed;
-    /* Of the last run: what had been asked of the GPU when each pass was over. */
-    struct aq_emu_counts after[PASSES];
-    uint32_t passes;
-    struct golden {
-        uint32_t prompt[PROMPT_MAX], count, tokens[TOKENS];
-    } golden[PROMPTS];
-} rig;
-
-/* A real driver's context is of several hundred MiB. */
-static uint64_t device_bytes(void)
-{
-    return rig.order ? 160 * AQ_MIB : 2 * AQ_GIB;
-}
-
-/* Where things live, and who attends. */
-struct place {
-    const char *name, *placement, *attention;
-};
-static const struct place places[EVERYWHERE] = {
-    {"device", "weights=100/0/0 kv=100/0/0 hidden=100/0/0 head=device", "device"},
-    {"host", "weights=0/100/0 kv=0/100/0 hidden=0/100/0 head=host", "device"},
-    {"disk", "weights=0/0/100 kv=0/0/100 hidden=0/0/100 head=host", "device"},
-    {"mixed", "weights=40/30/30 kv=40/30/30 hidden=100/0/0 head=device", "device"},
-    {"host, attended there", "weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "host"},
-    {"disk, attended on the host", "weights=50/0/50 kv=0/0/100 hidden=0/0/100 head=host", "host"},
-    {"host, shared", "weights=0/100/0 kv=0/100/0 hidden=100/0/0 head=device", "split"},
-    {"resident, KV streams", "weights=100/0/0 kv=0/100/0 hidden=100/0/0 head=device", "device"},
-};
-
-struct output;
-
-struct setup {
-    const struct place *place; /* NULL: on the CPU, in memory */
-    enum aq_dtype compute, weights, kv;
-    struct aq_kv_policy policy;
-    bool serial, deterministic, one_batch;
-    void (*ways)(struct output *o, uint32_t i); /* of choosing; NULL: greedy */
-    uint32_t watched;                           /* bits: sequences that show their logits */
-    uint32_t launches;                          /* made together, at most; 0: as is usual */
-};
-
-struct output {
-    struct aq_sequence s;
-    uint32_t tokens[TOKENS], watched;
-    float logprobs[TOKENS], prompt_logprob[PROMPT_MAX];
-    struct aq_top tops[TOKENS * TOPS], prompt_tops[PROMPT_MAX * TOPS];
-};
-
-/* ---- runs -------------------------------------------------------------------------------- */
-
-static void watch(struct aq_sequence *s, uint32_t step, uint32_t worker, const float *logits,
-                  const struct aq_logits_stat *stat)
-{
-    struct output *o = s->user;
-    (void)worker;
-    o->watched++;
-    assert_int_equal(step, s->token_count);
-    assert_true(logits[stat->argmax] == stat->max);
-}
-
-static void submit(struct aq_engine *e, struct output *o, uint32_t i, const struct setup *s,
-                   bool fed)
-{
-    memset(o, 0, sizeof(*o));
-    o->s = (struct aq_sequence){
-        .prompt = rig.golden[i].prompt,
-        .prompt_count = rig.golden[i].count,
-        .max_tokens = TOKENS,
-        .sampling = {.top_p = 1, .repetition_penalty = 1, .record_hash = i},
-        .forced = fed ? rig.golden[i].tokens : NULL,
-        .tokens = o->tokens,
-        .logprobs = fed ? o->logprobs : NULL,
-        .on_logits = s->watched >> i & 1 ? watch : NULL,
-        .user = o,
-    };
-    if (s->ways)
-        s->ways(o, i);
-    aq_engine_submit(e, &o->s);
-}
-
-static int open_engine(struct aq_engine **ret, const struct setup *s, struct aq_err *reterr)
-{
-    struct aq_engine_opts opts = {.model_dir = rig.model,
-                                  .compute = (int)s->compute,
-                                  .weight_format = (int)s->weights,
-                                  .kv_format = (int)s->kv,
-                                  .kv = s->policy,
-                                  .threads = 2,
-                                  .host_memory = AQ_GIB,
-                                  .cache_dir = rig.root,
-                                  .disk_dir_any = true,
-                                  .micro_batches = s->one_batch ? 1 : 2,
-                                  .micro_batch = s->one_batch ? 4 : 2,
-                                  .serial = s->serial,
-                                  .deterministic = s->deterministic,
-                                  .refill = true};
-    if (s->place) {
-        opts.device = computed_on("cuda");
-        opts.cuda_module = rig.module;
-        opts.device_memory = device_bytes();
-        opts.placement = placed(s->place->placement);
-        opts.attention = attended(s->place->attention);
-    }
-    int rc = aq_engine_open(ret, &opts, reterr);
-    if (rc == 0)
-        aq_engine_set_seams(*ret, &(struct aq_engine_seams){.gpu_launches = s->launches});
-    return rc;
-}
-
-/* Every buffer lies within its line of the ledger (or on one page, where it is pinned), and all of
- * the GPU's within what it may have. */
-static void check_memory(const struct aq_engine *e)
-{
-    struct aq_mem_usage row[AQ_MEM_PURPOSE_MAX];
-    unsigned count = aq_mem_usage(aq_engine_mem(e), row, AQ_MEM_PURPOSE_MAX);
-    const struct aq_ledger *l = &aq_engine_block(e)->ledger;
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t line = aq_ledger_line(l, row[i].tier, row[i].purpose);
-        if (row[i].peak_bytes > aq_max_u64(line, 4096))
-            fail_msg("'%s' on the %s took %llu bytes, its line of the ledger is %llu",
-                     row[i].purpose, aq_tier_name(row[i].tier),
-                     (unsigned long long)row[i].peak_bytes, (unsigned long long)line);
-    }
-    assert_true(aq_mem_peak(aq_engine_mem(e), AQ_DEVICE) <= device_bytes());
-}
-
-static void run(struct output out[PROMPTS], const struct setup *s, bool fed)
-{
-    struct aq_workload w = {
-        .sequences = PROMPTS, .prompt_max = PROMPT_MAX, .total_max = PROMPT_MAX + TOKENS};
-    struct aq_engine *e = NULL;
-    struct aq_err err = {0};
-    const char *where = s->place ? s->place->name : "cpu";
-    if (rig.order)
-        rig.order(rig.seed++);
-    int rc = open_engine(&e, s, &err);
-    rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
-    rc = rc < 0 ? rc : aq_engine_load(e, &err);
-    for (uint32_t i = 0; rc == 0 && i < PROMPTS; i++)
-        submit(e, &out[i], i, s, fed);
-    rig.passes = 0;
-    for (bool worked = true; rc == 0 && worked;) {
-        rc = aq_engine_pass(e, &worked, &err);
-        if (rig.counted && worked && rig.passes < PASSES)
-            rig.after[rig.passes++] = rig.counted();
-    }
-    if (rc < 0)
-        fail_msg("%s: %s", where, err.text);
-    assert_string_equal(aq_engine_info(e)->backend, s->place ? "cuda" : "cpu");
-    if (s->place)
-        check_memory(e);
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        assert_non_null(aq_engine_finished(e));
-        assert_int_equal(out[i].s.token_count, TOKENS);
-    }
-    aq_engine_close(e);
-}
 
 /* Calls of the last pass of the run, and how many of them launched a graph. */
 static uint64_t calls_of_last_pass(uint64_t *ret_graphs)
@@ -215,7 +33,7 @@ static uint64_t calls_of_last_pass(uint64_t *ret_graphs)
 /* Where all lives on the device, a decode pass is a few graphs, and the head. */
 static void a_pass_without_edges_is_a_few_calls(void **state)
 {
-    struct setup s = {.place = &places[0],
+    struct setup s = {.place = &rig_places[0],
                       .compute = AQ_F16,
                       .weights = AQ_F16,
                       .kv = AQ_F16,
@@ -225,13 +43,13 @@ static void a_pass_without_edges_is_a_few_calls(void **state)
     (void)state;
     if (TEST_SLOW || !rig.counted)
         skip();
-    run(one, &s, true);
+    rig_run(one, &s, true);
     uint64_t calls = calls_of_last_pass(&graphs);
     struct aq_emu_counts *last = &rig.after[rig.passes - 1];
     assert_true(graphs > 0);
     assert_true(last->graphs == last[-1].graphs); /* none is made any more */
     s.serial = true;
-    run(two, &s, true);
+    rig_run(two, &s, true);
     uint64_t apart = calls_of_last_pass(&none);
     print_message("calls of a decode pass: %llu, of which %llu launch graphs; op by op %llu\n",
                   (unsigned long long)calls, (unsigned long long)graphs, (unsigned long long)apart);
@@ -250,11 +68,11 @@ static void what_does_not_fit_a_list_is_launched_at_once(void **state)
     (void)state;
     assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
     for (int i = 0; i < 4; i += 3) { /* all on the device, and in three places */
-        s.place = &places[i];
+        s.place = &rig_places[i];
         s.launches = 0;
-        run(one, &s, true);
+        rig_run(one, &s, true);
         s.launches = 7;
-        run(two, &s, true);
+        rig_run(two, &s, true);
         for (uint32_t n = 0; n < PROMPTS; n++)
             assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
     }
@@ -264,7 +82,7 @@ static void what_does_not_fit_a_list_is_launched_at_once(void **state)
  * then. */
 static void what_cannot_be_captured_is_launched_as_ever(void **state)
 {
-    struct setup s = {.place = &places[0],
+    struct setup s = {.place = &rig_places[0],
                       .compute = AQ_F16,
                       .weights = AQ_F16,
                       .kv = AQ_F16,
@@ -274,11 +92,11 @@ static void what_cannot_be_captured_is_launched_as_ever(void **state)
     (void)state;
     if (!rig.fail_capture)
         skip();
-    run(one, &s, true);
+    rig_run(one, &s, true);
     for (size_t i = 0; i < AQ_ARRAY_LEN(ways); i++) {
         struct aq_emu_counts before = rig.counted();
         rig.fail_capture(ways[i]);
-        run(two, &s, true);
+        rig_run(two, &s, true);
         rig.fail_capture(AQ_EMU_CAPTURES);
         assert_int_equal(rig.counted().graph_launches, before.graph_launches);
         for (uint32_t n = 0; n < PROMPTS; n++)
@@ -289,7 +107,7 @@ static void what_cannot_be_captured_is_launched_as_ever(void **state)
 /* What fails on the GPU ends the run, and the message says what the driver said. */
 static void a_failure_of_the_gpu_ends_the_run(void **state)
 {
-    struct setup s = {.place = &places[3], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
+    struct setup s = {.place = &rig_places[3], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
     struct aq_workload w = {
         .sequences = PROMPTS, .prompt_max = PROMPT_MAX, .total_max = PROMPT_MAX + TOKENS};
     (void)state;
@@ -299,12 +117,12 @@ static void a_failure_of_the_gpu_ends_the_run(void **state)
         struct output out[PROMPTS];
         struct aq_engine *e = NULL;
         struct aq_err err = {0};
-        int rc = open_engine(&e, &s, &err);
+        int rc = rig_open_engine(&e, &s, &err);
         rc = rc < 0 ? rc : aq_engine_plan(e, &w, &err);
         rc = rc < 0 ? rc : aq_engine_load(e, &err);
         assert_int_equal(rc, 0);
         for (uint32_t i = 0; i < PROMPTS; i++)
-            submit(e, &out[i], i, &s, true);
+            rig_submit(e, &out[i], i, &s, true);
         rig.fail_after(after);
         for (bool worked = true; rc == 0 && worked;)
             rc = aq_engine_pass(e, &worked, &err);
@@ -316,28 +134,88 @@ static void a_failure_of_the_gpu_ends_the_run(void **state)
     }
 }
 
-static void expect_golden(const struct output out[PROMPTS], const char *what)
+/* Opens an engine, plans, and loads it after `between`: the code and the message are these. */
+static void expect_no_load(const struct setup *s, void (*between)(void), int code,
+                           const char *const *says, size_t count)
 {
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        for (uint32_t n = 0; n < TOKENS; n++) {
-            if (out[i].tokens[n] != rig.golden[i].tokens[n])
-                fail_msg("%s, prompt %u, token %u: %u, expected %u", what, i, n, out[i].tokens[n],
-                         rig.golden[i].tokens[n]);
-        }
+    struct aq_workload w = {
+        .sequences = PROMPTS, .prompt_max = PROMPT_MAX, .total_max = PROMPT_MAX + TOKENS};
+    struct aq_engine *e = NULL;
+    struct aq_err err = {0};
+    assert_int_equal(rig_open_engine(&e, s, &err), 0);
+    assert_int_equal(aq_engine_plan(e, &w, &err), 0);
+    between();
+    assert_int_equal(aq_engine_load(e, &err), code);
+    for (size_t i = 0; i < count; i++) {
+        if (!strstr(err.text, says[i]))
+            fail_msg("'%s' is not in: %s", says[i], err.text);
     }
+    aq_engine_close(e);
 }
 
-static void expect_near(const struct output got[PROMPTS], const struct output want[PROMPTS],
-                        float limit, const char *what)
+static void take_memory(void)
 {
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        for (uint32_t n = 0; n < TOKENS; n++) {
-            float a = got[i].logprobs[n], b = want[i].logprobs[n];
-            if (!(fabsf(a - b) <= limit))
-                fail_msg("%s, prompt %u, token %u: log-probability %.5f, the CPU's is %.5f", what,
-                         i, n, (double)a, (double)b);
-        }
-    }
+    rig.device_memory(AQ_MIB);
+}
+
+static void memory_that_goes_between_plan_and_load_is_said_with_the_cure(void **state)
+{
+    struct setup s = {.place = &rig_places[0], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
+    static const char *const says[] = {"are within the budget, but the GPU says 'out of memory'",
+                                       "end it, or give a smaller --device-memory"};
+    (void)state;
+    if (!rig.device_memory)
+        skip();
+    expect_no_load(&s, take_memory, -ENOMEM, says, AQ_ARRAY_LEN(says));
+    rig.device_memory(2 * AQ_GIB);
+}
+
+static void take_for_kernels(void)
+{
+    rig.driver_takes(512, 300 * AQ_MIB);
+}
+
+/* Page tables, and kernels that are loaded, are in the ledger as they should be; more than that,
+ * and than there is room for, is told. */
+static void memory_that_the_driver_takes_beside_the_ledger_is_told(void **state)
+{
+    struct setup s = {.place = &rig_places[1],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .deterministic = true};
+    static const char *const says[] = {"beside what was asked for, ", "larger --device-memory"};
+    struct output out[PROMPTS];
+    (void)state;
+    if (!rig.driver_takes)
+        skip();
+    rig_run(out, &s, true); /* as ever: nothing is refused */
+    expect_no_load(&s, take_for_kernels, -ENOMEM, says, AQ_ARRAY_LEN(says));
+    rig.driver_takes(512, 16 * AQ_KIB);
+}
+
+static void split(void)
+{
+    rig.blas(AQ_EMU_BLAS_SPLITS);
+}
+
+static void what_cannot_be_deterministic_is_refused(void **state)
+{
+    struct setup s = {.place = &rig_places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .deterministic = true};
+    static const char *const says[] = {"--deterministic: the GPU 'emulated GPU' does not keep it",
+                                       "leave --deterministic out"};
+    struct output out[PROMPTS];
+    (void)state;
+    if (!rig.blas)
+        skip();
+    expect_no_load(&s, split, -ENODEV, says, AQ_ARRAY_LEN(says));
+    s.deterministic = false;
+    rig_run(out, &s, true); /* which does not ask for it */
+    rig.blas(AQ_EMU_BLAS_RIGHT);
 }
 
 /* ---- claims ------------------------------------------------------------------------------ */
@@ -347,9 +225,10 @@ static void golden_tokens_come_out_wherever_things_live(void **state)
     (void)state;
     for (int i = 0; i < EVERYWHERE; i++) {
         struct output out[PROMPTS];
-        struct setup s = {.place = &places[i], .compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32};
-        run(out, &s, false);
-        expect_golden(out, places[i].name);
+        struct setup s = {
+            .place = &rig_places[i], .compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32};
+        rig_run(out, &s, false);
+        rig_expect_golden(out, rig_places[i].name);
     }
 }
 
@@ -359,14 +238,14 @@ static void one_op_after_the_other_gives_the_same_bits(void **state)
     (void)state;
     for (int i = 0; i < EVERYWHERE; i++) {
         struct output one[PROMPTS], two[PROMPTS];
-        struct setup s = {.place = &places[i],
+        struct setup s = {.place = &rig_places[i],
                           .compute = AQ_F16,
                           .weights = AQ_F16,
                           .kv = AQ_F16,
-                          .deterministic = strcmp(places[i].attention, "split") != 0};
-        run(one, &s, true);
+                          .deterministic = strcmp(rig_places[i].attention, "split") != 0};
+        rig_run(one, &s, true);
         s.serial = true;
-        run(two, &s, true);
+        rig_run(two, &s, true);
         for (uint32_t n = 0; n < PROMPTS; n++)
             assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
     }
@@ -404,15 +283,15 @@ static void every_format_is_near_the_cpu(void **state)
         struct output cpu[PROMPTS], gpu[PROMPTS];
         struct setup s = {.compute = AQ_F32, .weights = formats[i].weights, .kv = formats[i].kv};
         char what[100];
-        run(cpu, &s, true);
+        rig_run(cpu, &s, true);
         s.compute = formats[i].compute;
         for (int p = (int)i % 2; p < EVERYWHERE; p += 4) {
-            s.place = &places[p];
+            s.place = &rig_places[p];
             s.one_batch = p >= 4; /* its weights are not unpacked ahead of its products */
-            snprintf(what, sizeof(what), "%s, compute %s, weights %s, kv %s", places[p].name,
+            snprintf(what, sizeof(what), "%s, compute %s, weights %s, kv %s", rig_places[p].name,
                      aq_dtype_name(s.compute), aq_dtype_name(s.weights), aq_dtype_name(s.kv));
-            run(gpu, &s, true);
-            expect_near(gpu, cpu, formats[i].limit, what);
+            rig_run(gpu, &s, true);
+            rig_expect_near(gpu, cpu, formats[i].limit, what);
         }
     }
 }
@@ -425,17 +304,17 @@ static void caches_that_shrink_are_near_the_cpu(void **state)
     struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32};
     (void)state;
     assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
-    run(cpu, &s, true);
+    rig_run(cpu, &s, true);
     for (int p = 0; p < EVERYWHERE; p++) {
-        s.place = &places[p];
+        s.place = &rig_places[p];
         s.serial = p % 2;
-        run(gpu, &s, true);
-        expect_near(gpu, cpu, 1e-3f, places[p].name);
+        rig_run(gpu, &s, true);
+        rig_expect_near(gpu, cpu, 1e-3f, rig_places[p].name);
     }
 }
 
-/* Prompts ranked by their last queries, apart and together, or by their keys; and one victim for
- * all heads. */
+/* Prompts ranked by their last queries, apart and together, or by their keys; one victim for all
+ * heads; and many that go at a time. */
 static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
 {
     enum { VOCAB = 4096, CONTEXT = 128 };
@@ -458,6 +337,18 @@ static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
          .budget = {AQ_KV_SLOTS, 10, 0},
          .observe_given = true,
          .observe = 4},
+        {.policy = "scissorhands", .budget = {AQ_KV_SLOTS, 12, 0}, .recent = {AQ_KV_SLOTS, 2, 0}},
+        {.policy = "h2o",
+         .budget = {AQ_KV_SLOTS, 36, 0},
+         .decode_given = true,
+         .decode = AQ_KV_DECODE_BULK,
+         .drop = {AQ_KV_SLOTS, 5, 0}},
+        {.policy = "snapkv",
+         .budget = {AQ_KV_SLOTS, 14, 0},
+         .observe_given = true,
+         .observe = 4,
+         .decode_given = true,
+         .decode = AQ_KV_DECODE_BULK},
     };
     static const struct random_model model = {RANDOM_LLAMA, 2, 96, 6, 2, 16, VOCAB, CONTEXT, 2};
     char trained[sizeof(rig.model)];
@@ -469,11 +360,11 @@ static void prompts_ranked_otherwise_are_near_the_cpu(void **state)
         struct output cpu[PROMPTS], gpu[PROMPTS];
         struct setup s = {.compute = AQ_F32, .weights = AQ_F32, .kv = AQ_F32};
         assert_int_equal(aq_kv_policy_resolve(&s.policy, &options[i], NULL), 0);
-        run(cpu, &s, true);
+        rig_run(cpu, &s, true);
         for (int p = (int)i % 2; p < EVERYWHERE; p += 2) {
-            s.place = &places[p];
-            run(gpu, &s, true);
-            expect_near(gpu, cpu, 1e-3f, options[i].policy);
+            s.place = &rig_places[p];
+            rig_run(gpu, &s, true);
+            rig_expect_near(gpu, cpu, 1e-3f, options[i].policy);
         }
     }
     memcpy(rig.model, trained, sizeof(trained));
@@ -501,12 +392,57 @@ static void other_families_are_near_the_cpu(void **state)
         random_model_write(rig.model, &models[i], 50 + i);
         if (i % 2 == 0)
             assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
-        run(cpu, &s, true);
+        rig_run(cpu, &s, true);
         for (int p = (int)i % 2; p < EVERYWHERE; p += TEST_SLOW ? 4 : 2) {
-            s.place = &places[p];
+            s.place = &rig_places[p];
             s.serial = p % 4 < 2;
-            run(gpu, &s, true);
-            expect_near(gpu, cpu, 1e-3f, places[p].name);
+            rig_run(gpu, &s, true);
+            rig_expect_near(gpu, cpu, 1e-3f, rig_places[p].name);
+        }
+    }
+    memcpy(rig.model, trained, sizeof(trained));
+}
+
+/* Heads that share keys are attended on tensor cores: near the CPU, and the same bits wherever the
+ * keys live and whoever is in the batch, with keys dropped too. */
+static void groups_of_heads_have_the_same_bits_wherever_keys_live(void **state)
+{
+    enum { VOCAB = 4096, CONTEXT = 128 };
+    /* Of tokens that are fed: with random weights their log-probabilities reach -40. */
+    static const struct {
+        struct random_model model;
+        enum aq_dtype kv;
+        bool drops;
+        float limit;
+    } cases[] = {
+        {{RANDOM_QWEN3, 2, 64, 8, 2, 64, VOCAB, CONTEXT, 2}, AQ_F16, false, 0.15f},
+        {{RANDOM_QWEN3, 2, 64, 8, 1, 80, VOCAB, CONTEXT, 2}, AQ_Q8, false, 0.15f},
+        {{RANDOM_QWEN3, 2, 64, 10, 2, 64, VOCAB, CONTEXT, 2}, AQ_Q4, false, 0.75f},
+        {{RANDOM_QWEN3, 2, 64, 8, 2, 64, VOCAB, CONTEXT, 2}, AQ_F16, true, INFINITY},
+    };
+    static const int where[] = {0, 3, 7}; /* the device multiplies with the head, and attends */
+    char trained[sizeof(rig.model)];
+    struct aq_kv_options options = {.policy = "h2o", .budget = {AQ_KV_SLOTS, 10, 0}};
+    (void)state;
+    memcpy(trained, rig.model, sizeof(trained));
+    snprintf(rig.model, sizeof(rig.model), "%s/groups", rig.root);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        struct output cpu[PROMPTS], first[PROMPTS], gpu[PROMPTS];
+        struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = cases[i].kv};
+        random_model_write(rig.model, &cases[i].model, 70 + i);
+        if (cases[i].drops)
+            assert_int_equal(aq_kv_policy_resolve(&s.policy, &options, NULL), 0);
+        rig_run(cpu, &s, true);
+        s.compute = AQ_F16;
+        s.deterministic = true;
+        for (size_t p = 0; p < AQ_ARRAY_LEN(where); p++) {
+            s.place = &rig_places[where[p]];
+            s.one_batch = p % 2;
+            rig_run(p ? gpu : first, &s, true);
+            if (!p)
+                rig_expect_near(first, cpu, cases[i].limit, "groups");
+            for (uint32_t n = 0; p && n < PROMPTS; n++)
+                assert_memory_equal(gpu[n].logprobs, first[n].logprobs, sizeof(first[n].logprobs));
         }
     }
     memcpy(rig.model, trained, sizeof(trained));
@@ -562,11 +498,11 @@ static void quantised_checkpoints_are_near_the_cpu(void **state)
         struct setup s = {.compute = AQ_F32, .weights = i ? AQ_BF16 : AQ_Q4, .kv = AQ_F32};
         snprintf(rig.model, sizeof(rig.model), "%s/%s", rig.root, names[i]);
         write_quantised(rig.model, names[i]);
-        run(cpu, &s, true);
+        rig_run(cpu, &s, true);
         for (int p = (int)i % 3; p < EVERYWHERE; p += 3) {
-            s.place = &places[p];
-            run(gpu, &s, true);
-            expect_near(gpu, cpu, 1e-3f, places[p].name);
+            s.place = &rig_places[p];
+            rig_run(gpu, &s, true);
+            rig_expect_near(gpu, cpu, 1e-3f, rig_places[p].name);
         }
     }
     memcpy(rig.golden, kept, sizeof(kept));
@@ -620,12 +556,12 @@ static void sampled_tokens_are_the_cpus(void **state)
     for (size_t w = 0; w < AQ_ARRAY_LEN(ways); w++) {
         struct output cpu[PROMPTS], gpu[PROMPTS];
         struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32, .ways = ways[w]};
-        run(cpu, &s, false);
-        s.place = &places[w];
-        run(gpu, &s, false);
+        rig_run(cpu, &s, false);
+        s.place = &rig_places[w];
+        rig_run(gpu, &s, false);
         for (uint32_t i = 0; i < PROMPTS; i++)
             assert_memory_equal(gpu[i].tokens, cpu[i].tokens, sizeof(cpu[i].tokens));
-        expect_near(gpu, cpu, 1e-3f, ways[w] == every_way ? "every way" : "temperature");
+        rig_expect_near(gpu, cpu, 1e-3f, ways[w] == every_way ? "every way" : "temperature");
     }
 }
 
@@ -654,9 +590,9 @@ static void ids_without_a_token_are_never_chosen(void **state)
     struct setup s = {.compute = AQ_F32, .weights = AQ_F16, .kv = AQ_F32, .ways = with_holes};
     uint32_t beyond = 0;
     (void)state;
-    run(cpu, &s, false);
-    s.place = &places[0];
-    run(gpu, &s, false);
+    rig_run(cpu, &s, false);
+    s.place = &rig_places[0];
+    rig_run(gpu, &s, false);
     for (uint32_t i = 0; i < PROMPTS; i++) {
         assert_memory_equal(gpu[i].tokens, cpu[i].tokens, sizeof(cpu[i].tokens));
         for (uint32_t n = 0; n < TOKENS; n++) {
@@ -665,7 +601,7 @@ static void ids_without_a_token_are_never_chosen(void **state)
         }
     }
     assert_in_range(beyond, 1, PROMPTS * TOKENS - 1); /* both kinds would have come */
-    expect_near(gpu, cpu, 1e-3f, "holes");
+    rig_expect_near(gpu, cpu, 1e-3f, "holes");
 }
 
 /* Kernels choose, or the host where somebody looks at the logits: of all sequences, or of one that
@@ -673,7 +609,7 @@ static void ids_without_a_token_are_never_chosen(void **state)
 static void who_watches_changes_nothing(void **state)
 {
     struct output want[PROMPTS], got[PROMPTS];
-    struct setup s = {.place = &places[1],
+    struct setup s = {.place = &rig_places[1],
                       .compute = AQ_F16,
                       .weights = AQ_F16,
                       .kv = AQ_F16,
@@ -681,12 +617,12 @@ static void who_watches_changes_nothing(void **state)
                       .watched = 7,
                       .deterministic = true};
     (void)state;
-    run(want, &s, false);
+    rig_run(want, &s, false);
     for (uint32_t watched = 0; watched < 4; watched++) {
         s.watched = watched;
         s.serial = watched == 2;
-        s.place = &places[watched % 2];
-        run(got, &s, false);
+        s.place = &rig_places[watched % 2];
+        rig_run(got, &s, false);
         for (uint32_t i = 0; i < PROMPTS; i++) {
             assert_int_equal(got[i].watched, watched >> i & 1 ? TOKENS : 0);
             assert_memory_equal(got[i].tokens, want[i].tokens, sizeof(want[i].tokens));
@@ -704,7 +640,7 @@ static void who_watches_changes_nothing(void **state)
 /* Nothing but the choices does where everything lives on the device. */
 static void a_chosen_token_comes_home_as_a_few_bytes(void **state)
 {
-    struct setup s = {.place = &places[0], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
+    struct setup s = {.place = &rig_places[0], .compute = AQ_F16, .weights = AQ_F16, .kv = AQ_F16};
     struct output out[PROMPTS];
     (void)state;
     if (!rig.bytes_home)
@@ -712,7 +648,7 @@ static void a_chosen_token_comes_home_as_a_few_bytes(void **state)
     for (int w = 0; w < 2; w++) {
         uint64_t before = rig.bytes_home();
         s.ways = w ? with_temperature : NULL;
-        run(out, &s, false);
+        rig_run(out, &s, false);
         /* Rounded up to 16 for each micro-batch and pass: one token in it at least. */
         uint64_t bytes = rig.bytes_home() - before;
         assert_in_range(bytes, PROMPTS * TOKENS * 12, PROMPTS * TOKENS * 16);
@@ -779,65 +715,6 @@ static void what_cannot_be_had_is_said(void **state)
     expect_refusal(&o, -EINVAL, "--device-memory");
 }
 
-/* ---- set-up ------------------------------------------------------------------------------ */
-
-static void read_golden(const char *path)
-{
-    char line[1 << 16];
-    FILE *f = fopen(path, "re");
-    assert_non_null(f);
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        struct golden *g = &rig.golden[i];
-        json_t *o;
-        assert_non_null(fgets(line, sizeof(line), f));
-        assert_int_equal(aq_json_parse(&o, line, strlen(line), true, NULL), 0);
-        const json_t *ids = json_object_get(o, "prompt_ids"),
-                     *tokens = json_object_get(o, "tokens");
-        g->count = (uint32_t)aq_min_u64(json_array_size(ids), PROMPT_MAX);
-        assert_true(json_array_size(ids) <= PROMPT_MAX);
-        for (uint32_t n = 0; n < g->count; n++)
-            g->prompt[n] = (uint32_t)json_integer_value(json_array_get(ids, n));
-        for (uint32_t n = 0; n < TOKENS; n++)
-            g->tokens[n] = (uint32_t)json_integer_value(json_array_get(tokens, n));
-        json_decref(o);
-    }
-    fclose(f);
-}
-
-static int set_up(void **state)
-{
-    (void)state;
-    const char *data = getenv("AQ_TEST_DATA");
-    char path[4200];
-    rig.module = getenv("AQ_CUDA_MODULE");
-    snprintf(rig.model, sizeof(rig.model), "%.4000s/tiny-opt", data ? data : "tests/data");
-    snprintf(path, sizeof(path), "%s/golden/greedy.jsonl", rig.model);
-    if (!rig.module)
-        return -1;
-    temp_dir(rig.root, "gpu");
-    read_golden(path);
-    void *module = dlopen(rig.module, RTLD_NOW);
-    assert_non_null(module);
-    rig.order = (__typeof__(rig.order))dlsym(module, "aq_emu_order");
-    rig.fail_after = (__typeof__(rig.fail_after))dlsym(module, "aq_emu_fail_after");
-    rig.fail_capture = (__typeof__(rig.fail_capture))dlsym(module, "aq_emu_fail_capture");
-    rig.recover = (__typeof__(rig.recover))dlsym(module, "aq_emu_recover");
-    rig.gpus = (__typeof__(rig.gpus))dlsym(module, "aq_emu_gpus");
-    rig.driver = (__typeof__(rig.driver))dlsym(module, "aq_emu_driver");
-    rig.host_addresses = (__typeof__(rig.host_addresses))dlsym(module, "aq_emu_host_addresses");
-    rig.bytes_home = (__typeof__(rig.bytes_home))dlsym(module, "aq_emu_bytes_home");
-    rig.counted = (__typeof__(rig.counted))dlsym(module, "aq_emu_counted");
-    bool all = rig.counted && rig.fail_after && rig.fail_capture && rig.recover && rig.gpus &&
-               rig.driver && rig.host_addresses && rig.bytes_home;
-    return !rig.order || all ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return temp_remove(rig.root);
-}
-
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(what_cannot_be_had_is_said),
     cmocka_unit_test(golden_tokens_come_out_wherever_things_live),
@@ -849,15 +726,19 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(caches_that_shrink_are_near_the_cpu),
     cmocka_unit_test(prompts_ranked_otherwise_are_near_the_cpu),
     cmocka_unit_test(other_families_are_near_the_cpu),
+    cmocka_unit_test(groups_of_heads_have_the_same_bits_wherever_keys_live),
     cmocka_unit_test(quantised_checkpoints_are_near_the_cpu),
     cmocka_unit_test(sampled_tokens_are_the_cpus),
     cmocka_unit_test(ids_without_a_token_are_never_chosen),
     cmocka_unit_test(who_watches_changes_nothing),
     cmocka_unit_test(a_chosen_token_comes_home_as_a_few_bytes),
     cmocka_unit_test(a_failure_of_the_gpu_ends_the_run),
+    cmocka_unit_test(memory_that_goes_between_plan_and_load_is_said_with_the_cure),
+    cmocka_unit_test(memory_that_the_driver_takes_beside_the_ledger_is_told),
+    cmocka_unit_test(what_cannot_be_deterministic_is_refused),
 };
 
 int main(void)
 {
-    return cmocka_run_group_tests(tests, set_up, tear_down) ? 1 : 0;
+    return cmocka_run_group_tests(tests, rig_set_up, rig_tear_down) ? 1 : 0;
 }

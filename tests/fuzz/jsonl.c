@@ -36,6 +36,12 @@ static void open_once(void)
     fuzz_check(aq_template_open(&prompt_template, text, strlen(text), NULL) == 0);
 }
 
+static bool feeds(const void *user, uint32_t prompt, uint32_t count)
+{
+    fuzz_check(prompt >= 1 && count >= 1 && (uint64_t)prompt + count <= CONTEXT + 1);
+    return (prompt + count) % 2;
+}
+
 static struct aq_request_rules rules_of(uint8_t how, struct aq_unknown_fields *unknown)
 {
     return (struct aq_request_rules){
@@ -51,6 +57,8 @@ static struct aq_request_rules rules_of(uint8_t how, struct aq_unknown_fields *u
         .context = CONTEXT,
         .bos_id = EOS,
         .adds_bos = true,
+        .prefix_id = how & 16 ? EOS : -1,
+        .feeds = how & 32 ? feeds : NULL,
         .bos = (enum aq_bos)(how / 4 % 3),
         .overlong = (enum aq_overlong)(how % 4),
         .prompt_field = how % 5 == 1 ? "text" : NULL,
@@ -60,26 +68,37 @@ static struct aq_request_rules rules_of(uint8_t how, struct aq_unknown_fields *u
     };
 }
 
+static void answer_prompt(struct aq_sequence *s, uint32_t k)
+{
+    size_t at = k - s->prompt_from;
+    s->prompt_logprob[at] = -1;
+    for (int t = 0; t < s->top_count; t++)
+        s->prompt_tops[at * (size_t)s->top_count + (size_t)t] =
+            (struct aq_top){(s->prompt[k] + (uint32_t)t) % VOCAB, -1};
+}
+
 /* Anything an engine could answer, the same for the same request. */
 static void answer(struct aq_record *rec)
 {
     for (uint32_t i = 0; i < rec->choice_count; i++) {
         struct aq_sequence *s = &rec->choices[i].sequence;
-        fuzz_check(s->prompt_count >= 1 && (uint64_t)s->prompt_count + s->max_tokens <= CONTEXT);
+        uint64_t total = (uint64_t)s->prompt_count + s->max_tokens;
+        fuzz_check(s->prompt_count >= 1 && total <= CONTEXT + (s->forced != NULL));
         for (uint32_t k = 0; k < s->prompt_count; k++)
             fuzz_check(s->prompt[k] < VOCAB);
-        for (uint32_t k = 1; s->prompt_logprobs && k < s->prompt_count; k++)
-            s->prompt_logprob[k] = -1;
+        for (uint32_t k = 0; s->forced && k < s->max_tokens; k++)
+            fuzz_check(s->forced[k] < VOCAB);
+        for (uint32_t k = s->prompt_from; s->prompt_logprobs && k < s->prompt_count; k++)
+            answer_prompt(s, k);
         while (s->token_count < s->max_tokens && s->finish == AQ_FINISH_NONE) {
             uint32_t at = s->token_count;
-            s->tokens[at] = (uint32_t)aq_prng_below(rec->request->key, i, at, VOCAB);
+            s->tokens[at] = s->forced ? s->forced[at]
+                                      : (uint32_t)aq_prng_below(rec->request->key, i, at, VOCAB);
             if (s->top_count >= 0)
                 s->logprobs[at] = -0.5f;
             for (int k = 0; k < s->top_count; k++) {
                 struct aq_top top = {(s->tokens[at] + (uint32_t)k) % VOCAB, -1};
                 s->tops[(size_t)at * (size_t)s->top_count + (size_t)k] = top;
-                if (s->prompt_logprobs && at < s->prompt_count)
-                    s->prompt_tops[(size_t)at * (size_t)s->top_count + (size_t)k] = top;
             }
             s->token_count++;
             if (s->on_token && s->on_token(s))

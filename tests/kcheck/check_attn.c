@@ -40,6 +40,14 @@ static const struct size {
     {1, 2, 12}, {2, 3, 40},  {1, 4, 64}, {1, 5, 24}, {2, 8, 16}, {1, 7, 136}, {1, 1, 250},
 };
 
+/* Outputs, which say the compute type of prefill: a case for each of them there, one for decode. */
+static const enum aq_dtype outs[] = {AQ_F32, AQ_BF16};
+
+static uint32_t out_count(bool prefill)
+{
+    return prefill ? AQ_ARRAY_LEN(outs) : 1;
+}
+
 static aq_attn_decode_fn *version(const struct aq_kernels *k, bool prefill)
 {
     return prefill ? k->attn_prefill : k->attn_decode;
@@ -63,7 +71,12 @@ static void add_scales(struct scales *scales, const struct kc_attn *t, const str
     size_t r = s->row + (size_t)row, q_head = (size_t)head * a->q_per_kv + group;
     const float *q = a->q + r * a->q_stride + q_head * a->head_dim;
     kc_attn_bound(&b, t, s, head, q, keys, alike);
-    scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] = b.share + 0x1p-24 * fabs(b.log_sum);
+    /* Of compute type bf16 with rounded factors: exp() is off by 2^-18.4, twice in a quotient, and
+     * each weight is rounded once more, by 2^-8 of itself; their sum is of those that are not. */
+    double exp_off = t->weights_rounded ? 0x1p-17 : 0;
+    scales->log_sum[r * a->kv_heads * a->q_per_kv + q_head] =
+        b.share + exp_off + 0x1p-24 * fabs(b.log_sum);
+    b.share += t->weights_rounded ? exp_off + 0x1p-8 : 0;
     double *out = scales->out + r * t->columns + q_head * a->head_dim;
     for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
@@ -144,9 +157,22 @@ static struct outputs expect_parity(struct kc *kc, const struct kc_attn *t, bool
                                     bool alike)
 {
     struct outputs o = make_outputs(kc, t);
-    run(kc, t, &o, true, version(kc_ref(kc), prefill), 0);
+    struct kc_attn of = *t; /* what the reference is of */
+    if (prefill && kc_attn_rounds(kc, t)) {
+        kc_attn_round(kc, &of, t);
+        of.weights_rounded = true;
+    }
+    run(kc, &of, &o, true, version(kc_ref(kc), prefill), 0);
     run(kc, t, &o, false, version(kc_new(kc), prefill), 0);
-    expect_near(kc, t, &o, alike, 1);
+    expect_near(kc, &of, &o, alike, 1);
+    const struct aq_kernels *tiles = kc_table(kc, "amx");
+    if (prefill && kc_attn_rounds(kc, t) && tiles && tiles != kc_new(kc)) {
+        /* The instructions give the same numbers; the sign of a NaN may be another. */
+        struct kc_limit none = {.why = "no difference"};
+        run(kc, t, &o, true, tiles->attn_prefill, 0);
+        kc_near(kc, &o.y, NULL, none);
+        kc_near(kc, &o.log_sum, NULL, none);
+    }
     return o;
 }
 
@@ -243,6 +269,7 @@ static void check_cut(struct kc *kc, struct kc_attn_shape shape, bool prefill)
     t.seq[0].coded -= (uint32_t)aq_min_u64(t.seq[0].coded, blocks);
     t.seq[0].len = &cut;
     run(kc, &t, &o, true, version(kc_new(kc), prefill), 0);
+    t.weights_rounded = prefill && kc_attn_rounds(kc, &t);
     expect_near(kc, &t, &o, false, 2);
 }
 
@@ -274,12 +301,14 @@ static void check_windows(struct kc *kc, bool prefill)
                                       .head_dim = size->head_dim,
                                       .rows_max = prefill ? 90 : 4,
                                       .len_max = 150};
-        for (size_t d = 0; d < dtypes_of(kc, prefill); d++) {
-            if (!kc_begin(kc, slot, "attn_%s_in_window_%s_%s_x%u_d%u",
+        for (size_t n = 0; n < dtypes_of(kc, prefill) * out_count(prefill); n++) {
+            shape.kv_dtype = kv_dtypes[n % dtypes_of(kc, prefill)];
+            shape.out_dtype = outs[n / dtypes_of(kc, prefill)];
+            if (!kc_begin(kc, slot, "attn_%s_in_window_%s_%s_x%u_d%u_to_%s",
                           prefill ? "prefill" : "decode", kc_attn_window_names[i % KC_ATTN_WINDOWS],
-                          aq_dtype_name(kv_dtypes[d]), size->q_per_kv, size->head_dim))
+                          aq_dtype_name(shape.kv_dtype), size->q_per_kv, size->head_dim,
+                          aq_dtype_name(shape.out_dtype)))
                 continue;
-            shape.kv_dtype = kv_dtypes[d];
             shape.ragged = kc_below(kc, 2);
             check_window(kc, &shape, prefill, i % KC_ATTN_WINDOWS);
             check_cut(kc, shape, prefill);
@@ -293,16 +322,18 @@ static void check_windows(struct kc *kc, bool prefill)
 static void check_heads(struct kc *kc, bool prefill)
 {
     size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
-    for (uint32_t i = 0; i < KC_ATTN_DIMS * KC_ATTN_GROUPS; i++) {
+    for (uint32_t n = 0; n < KC_ATTN_DIMS * KC_ATTN_GROUPS * out_count(prefill); n++) {
+        uint32_t i = n % (KC_ATTN_DIMS * KC_ATTN_GROUPS);
         struct kc_attn_shape shape = {.seqs = 2,
                                       .kv_heads = 2,
                                       .q_per_kv = kc_attn_groups[i % KC_ATTN_GROUPS],
                                       .head_dim = kc_attn_dims[i / KC_ATTN_GROUPS],
                                       .kv_dtype = kv_dtypes[i % dtypes_of(kc, prefill)],
+                                      .out_dtype = outs[n != i],
                                       .rows_max = prefill ? 20 : 2,
                                       .len_max = 130};
-        if (!kc_begin(kc, slot, "attn_%s_heads_x%u_d%u", prefill ? "prefill" : "decode",
-                      shape.q_per_kv, shape.head_dim))
+        if (!kc_begin(kc, slot, "attn_%s_heads_x%u_d%u_to_%s", prefill ? "prefill" : "decode",
+                      shape.q_per_kv, shape.head_dim, aq_dtype_name(shape.out_dtype)))
             continue;
         shape.ragged = kc_below(kc, 2);
         check_parity(kc, &shape, prefill);
@@ -355,8 +386,12 @@ static void check_long(struct kc *kc, bool prefill)
                                   .q = KC_NORMAL,
                                   .k = KC_NORMAL,
                                   .v = KC_NORMAL};
-    if (kc_begin(kc, slot, "%s_long", prefill ? "attn_prefill" : "attn_decode"))
-        check_parity(kc, &shape, prefill);
+    for (uint32_t i = 0; i < out_count(prefill); i++) {
+        shape.out_dtype = outs[i];
+        if (kc_begin(kc, slot, "%s_long_to_%s", prefill ? "attn_prefill" : "attn_decode",
+                     aq_dtype_name(outs[i])))
+            check_parity(kc, &shape, prefill);
+    }
 }
 
 static void check_independence(struct kc *kc, bool prefill)
@@ -365,9 +400,11 @@ static void check_independence(struct kc *kc, bool prefill)
     const char *name = prefill ? "attn_prefill" : "attn_decode";
     size_t slot = prefill ? KC_SLOT(attn_prefill) : KC_SLOT(attn_decode);
     for (size_t i = 0; i < AQ_ARRAY_LEN(parts); i++) {
-        for (size_t d = 0; d < dtypes_of(kc, prefill); d++) {
-            if (!kc_begin(kc, slot, "%s_parts_%s_x%u_d%u", name, aq_dtype_name(kv_dtypes[d]),
-                          parts[i].q_per_kv, parts[i].head_dim))
+        for (size_t n = 0; n < dtypes_of(kc, prefill) * out_count(prefill); n++) {
+            size_t d = n % dtypes_of(kc, prefill);
+            enum aq_dtype out = outs[n / dtypes_of(kc, prefill)];
+            if (!kc_begin(kc, slot, "%s_parts_%s_x%u_d%u_to_%s", name, aq_dtype_name(kv_dtypes[d]),
+                          parts[i].q_per_kv, parts[i].head_dim, aq_dtype_name(out)))
                 continue;
             struct kc_attn_shape shape = {
                 .seqs = 32,
@@ -375,7 +412,7 @@ static void check_independence(struct kc *kc, bool prefill)
                 .q_per_kv = parts[i].q_per_kv,
                 .head_dim = parts[i].head_dim,
                 .kv_dtype = kv_dtypes[d],
-                .out_dtype = AQ_F32,
+                .out_dtype = out,
                 .rows_max = prefill ? 60 : 5,
                 .len_max = 150,
                 .ragged = i & 1,
@@ -417,6 +454,7 @@ static const struct bench_shape {
     struct size size;
     enum aq_dtype kv_dtype;
     uint32_t seqs, len;
+    enum aq_dtype compute;
 } decode_shapes[] =
     {
         {{32, 1, 64}, AQ_F16, 32, 512},     {{32, 1, 64}, AQ_F16, 32, 2048},
@@ -435,12 +473,28 @@ static const struct bench_shape {
         {{32, 1, 64}, AQ_KIVI2, 32, 2048},
 },
   prefill_shapes[] = {
-      {{32, 1, 64}, AQ_F16, 4, 128},   {{32, 1, 64}, AQ_F16, 1, 512},
-      {{32, 1, 64}, AQ_F16, 1, 2048},  {{32, 1, 128}, AQ_F16, 1, 512},
-      {{16, 1, 128}, AQ_F16, 1, 2048}, {{32, 1, 80}, AQ_F16, 1, 512},
-      {{32, 1, 64}, AQ_F32, 1, 512},   {{32, 1, 64}, AQ_BF16, 1, 512},
-      {{4, 8, 128}, AQ_F16, 1, 512},   {{32, 1, 64}, AQ_Q8, 1, 512},
+      {{32, 1, 64}, AQ_F16, 4, 128},
+      {{32, 1, 64}, AQ_F16, 1, 512},
+      {{32, 1, 64}, AQ_F16, 1, 2048},
+      {{32, 1, 128}, AQ_F16, 1, 512},
+      {{16, 1, 128}, AQ_F16, 1, 2048},
+      {{32, 1, 80}, AQ_F16, 1, 512},
+      {{32, 1, 64}, AQ_F32, 1, 512},
+      {{32, 1, 64}, AQ_BF16, 1, 512},
+      {{4, 8, 128}, AQ_F16, 1, 512},
+      {{32, 1, 64}, AQ_Q8, 1, 512},
       {{32, 1, 64}, AQ_Q4, 1, 512},
+      {{8, 4, 64}, AQ_BF16, 32, 128, AQ_BF16},
+      {{8, 4, 64}, AQ_BF16, 1, 512, AQ_BF16},
+      {{8, 4, 64}, AQ_BF16, 1, 1024, AQ_BF16},
+      {{8, 4, 64}, AQ_BF16, 1, 2048, AQ_BF16},
+      {{32, 1, 64}, AQ_F16, 1, 2048, AQ_BF16},
+      {{8, 4, 128}, AQ_BF16, 1, 2048, AQ_BF16},
+      {{32, 1, 128}, AQ_BF16, 1, 2048, AQ_BF16},
+      {{32, 1, 80}, AQ_BF16, 1, 2048, AQ_BF16},
+      {{4, 8, 256}, AQ_BF16, 1, 2048, AQ_BF16},
+      {{8, 4, 64}, AQ_Q8, 1, 2048, AQ_BF16},
+      {{8, 4, 64}, AQ_Q4, 1, 2048, AQ_BF16},
 };
 
 /* Scores, positions and victims of all sequences, in turns: none is in a cache when its turn comes
@@ -552,7 +606,7 @@ static void bench_open(struct kc *kc, struct bench *b, const struct bench_shape 
                             .q = (const float *)b->cold,
                             .q_stride = columns,
                             .out = kc_hot(kc, out_bytes),
-                            .out_dtype = AQ_F32,
+                            .out_dtype = s->compute,
                             .out_stride = columns,
                             .kv_dtype = s->kv_dtype,
                             .kv_heads = s->size.kv_heads,
@@ -583,7 +637,9 @@ static void bench_one(struct kc *kc, const struct bench_shape *s, enum bench_wha
         .bytes =
             (double)s->seqs * s->len * ((double)b.page_bytes / AQ_HEAD_BLOCK_SLOTS + slot_bytes),
         .flops = (what == STATS ? 6.0 : 4.0) * s->seqs * pairs * (double)b.a.q_stride,
-        .bound = prefill ? KC_BOUND_F32 : KC_BOUND_READ,
+        .bound = !prefill                ? KC_BOUND_READ
+                 : s->compute == AQ_BF16 ? KC_BOUND_BF16
+                                         : KC_BOUND_F32,
         .peer = what == SCORED || what == STATS ? bench_call : NULL,
         .peer_arg = &b,
     };
@@ -600,9 +656,9 @@ static void bench_shapes(struct kc *kc, const struct bench_shape *shapes, size_t
         const struct bench_shape *s = &shapes[i];
         if (what == SCORED && aq_dtype_is_kivi(s->kv_dtype))
             continue; /* no policy that keeps scores has them */
-        if (kc_bench_begin(kc, slots[what], "attn_%s_%s_b%u_h%ux%u_d%u_s%u", names[what],
-                           aq_dtype_name(s->kv_dtype), s->seqs, s->size.kv_heads, s->size.q_per_kv,
-                           s->size.head_dim, s->len))
+        if (kc_bench_begin(kc, slots[what], "attn_%s_%s%s_b%u_h%ux%u_d%u_s%u", names[what],
+                           s->compute == AQ_BF16 ? "in_bf16_" : "", aq_dtype_name(s->kv_dtype),
+                           s->seqs, s->size.kv_heads, s->size.q_per_kv, s->size.head_dim, s->len))
             bench_one(kc, s, what);
     }
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Attention of prompts on tensor cores: prefill and column sums against the reference, alone
- * against in a batch, and what goes to the plain versions.  Queries are rounded to the cache's
- * 16-bit dtype beforehand, and the scale is a power of two, so that what is left is the rounding of
- * weights and of codes; cases of their own leave the rounding of queries in. */
+ * Attention on tensor cores: prefill, column sums and decode of groups of query heads against the
+ * reference, alone against in a batch, one way of launching against another, and what goes to the
+ * plain versions.  Queries are rounded to the cache's 16-bit dtype beforehand, and the scale is a
+ * power of two, so that what is left is the rounding of weights and of codes; cases of their own
+ * leave the rounding of queries in. */
 #include "base/half.h"
 #include "kernels/cpu/attn.h"
 #include "kernels/cpu/kv.h"
@@ -16,6 +17,7 @@
 
 static const enum aq_dtype kv_dtypes[] = {AQ_F16, AQ_BF16, AQ_Q8, AQ_Q4};
 static const uint32_t dims[] = {64, 80, 96, 128};
+enum { GROUP_MOST = 16 };
 
 /* One rounding to the tensor cores' dtype. */
 static double unit_of(enum aq_dtype kv)
@@ -35,6 +37,7 @@ struct rig {
     double *y_scale, *log_sum_scale, *score_scale;
     bool exact; /* queries are representable */
     struct aq_cuda_exec ex;
+    uint32_t *victim[2]; /* of decode, by whether it is the reference's */
 };
 
 /* ---- sequences ---- */
@@ -85,8 +88,11 @@ static struct aq_attn call_of(struct rig *x, bool into_ref)
 {
     struct aq_attn a = x->t.a;
     float *score = into_ref ? x->score.ref : x->score.got;
-    for (uint32_t i = 0; i < a.seq_count; i++)
-        x->t.seq[i].slots.score = score + (size_t)i * a.kv_heads * x->score.stride;
+    for (uint32_t i = 0; i < a.seq_count; i++) {
+        struct aq_attn_slots *slots = &x->t.seq[i].slots;
+        slots->score = score + (size_t)i * a.kv_heads * x->score.stride;
+        slots->victim = slots->position ? x->victim[into_ref] + (size_t)i * a.kv_heads : NULL;
+    }
     a.out = into_ref ? x->y.ref : x->y.got;
     a.out_stride = x->y.stride;
     a.log_sum_exp = into_ref ? x->log_sum.ref : x->log_sum.got;
@@ -94,20 +100,23 @@ static struct aq_attn call_of(struct rig *x, bool into_ref)
 }
 
 /* The reference gives no f16. */
-static void run_reference(struct kc *kc, struct rig *x)
+static void run_reference(struct kc *kc, struct rig *x, aq_attn_decode_fn *fn)
 {
     struct aq_attn a = call_of(x, true);
     float *wide = kc_bytes(kc, (size_t)x->t.rows * x->t.columns * sizeof(*wide) + 64);
     a.out = wide;
     a.out_dtype = AQ_F32;
     a.out_stride = x->t.columns;
-    kc_ref(kc)->attn_prefill(kc_exec(kc, 0), &a);
+    fn(kc_exec(kc, 0), &a);
     for (uint32_t r = 0; r < x->t.rows; r++) {
         for (uint32_t c = 0; c < x->t.columns; c++)
             aq_element_store(x->y.ref, x->y.dtype, r * x->y.stride + c,
                              wide[(size_t)r * x->t.columns + c]);
     }
 }
+
+/* Scores begin below this. */
+#define START_MOST 1.0
 
 /* ---- limits ---- */
 
@@ -148,7 +157,7 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
     double value = moved + unit + (aq_dtype_is_quantised(a->kv_dtype) ? unit : 0);
     double tiny = a->kv_dtype == AQ_BF16 ? 0 : 0x1p-25;
     double *out = x->y_scale + r * x->t.columns + q_head * a->head_dim;
-    for (uint32_t j = 0; j < keys; j++) {
+    for (uint32_t j = b.first; j < keys; j++) { /* what is in front may be NaN */
         const uint8_t *block = aq_attn_block(s, head, j / AQ_HEAD_BLOCK_SLOTS);
         uint32_t value_row = AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS;
         for (uint32_t d = 0; d < a->head_dim; d++)
@@ -160,7 +169,11 @@ static void add_scales(struct rig *x, const struct aq_attn_seq *s, uint32_t seq,
         case AQ_ATTN_NONE: break;
         case AQ_ATTN_PROB: *score += moved * p; break;
         case AQ_ATTN_PROB_SQUARED: *score += 2 * moved * p * p; break;
-        case AQ_ATTN_BELOW: *score += fabs(p - border) <= 2 * moved * p; break;
+        /* Sums that are lowered pass through numbers that are larger than what is left. */
+        case AQ_ATTN_LOW:
+            *score += (fabs(p - border) <= 2 * moved * p) +
+                      0x1p-24 * (START_MOST / a->q_per_kv + s->rows);
+            break;
         }
     }
 }
@@ -189,20 +202,34 @@ static void free_scales(struct rig *x)
 
 /* ---- parity ---- */
 
-static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool exact)
+static void expect_near(struct kc *kc, struct rig *x)
 {
-    static struct rig x;
-    make_rig(kc, &x, shape, exact);
-    run_reference(kc, &x);
-    struct aq_attn a = call_of(&x, false);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
-    make_scales(&x, shape->k == KC_CONSTANT);
     struct kc_limit limit = {.rel = 1,
                              .ulp = 1,
                              .abs = 0x1p-100,
                              .why = "weights (and what else says) rounded to 16 bits"};
-    kc_near(kc, &x.y, x.y_scale, limit);
-    kc_near(kc, &x.log_sum, x.log_sum_scale, (struct kc_limit){.rel = 1, .why = "scores"});
+    kc_near(kc, &x->y, x->y_scale, limit);
+    kc_near(kc, &x->log_sum, x->log_sum_scale, (struct kc_limit){.rel = 1, .why = "scores"});
+}
+
+static void expect_near_scores(struct kc *kc, struct rig *x, uint32_t rows_max)
+{
+    kc_near(kc, &x->score, x->score_scale,
+            (struct kc_limit){.rel = 2,
+                              .ulp = rows_max,
+                              .abs = 0x1p-100,
+                              .why = "scores from rounded queries and codes; sums in f32"});
+}
+
+static void check_parity(struct kc *kc, const struct kc_attn_shape *shape, bool exact)
+{
+    static struct rig x;
+    make_rig(kc, &x, shape, exact);
+    run_reference(kc, &x, kc_ref(kc)->attn_prefill);
+    struct aq_attn a = call_of(&x, false);
+    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    make_scales(&x, shape->k == KC_CONSTANT);
+    expect_near(kc, &x);
     free_scales(&x);
 }
 
@@ -214,7 +241,7 @@ static void check_sums(struct kc *kc, const struct kc_attn_shape *shape, bool ex
     struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max),
                                   .min_dist = kc_below(kc, 2) * kc_below(kc, 20),
                                   .band = kc_below(kc, 2) * kc_below(kc, 60)};
-    run_reference(kc, &x);
+    run_reference(kc, &x, kc_ref(kc)->attn_prefill);
     struct aq_attn a = call_of(&x, true);
     memset(x.score.ref, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
     memset(x.score.got, 0, (size_t)x.score.rows * x.score.stride * sizeof(float));
@@ -226,11 +253,7 @@ static void check_sums(struct kc *kc, const struct kc_attn_shape *shape, bool ex
     kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
     kc_cuda_done(kc_cuda_kernels()->attn_stats(&x.ex, kc_cuda_reached(&a)));
     make_scales(&x, shape->k == KC_CONSTANT);
-    kc_near(kc, &x.score, x.score_scale,
-            (struct kc_limit){.rel = 2,
-                              .ulp = shape->rows_max,
-                              .abs = 0x1p-100,
-                              .why = "scores from rounded queries and codes; sums in f32"});
+    expect_near_scores(kc, &x, shape->rows_max);
     free_scales(&x);
 }
 
@@ -296,17 +319,138 @@ static void check_alone(struct kc *kc, const struct kc_attn_shape *shape)
     }
 }
 
+/* ---- decode of groups ---- */
+
+/* Scores to begin with, positions and room for victims; or no rule at all. */
+static void make_group(struct kc *kc, struct rig *x, const struct kc_attn_shape *shape, bool exact,
+                       bool keeps)
+{
+    make_rig(kc, x, shape, exact);
+    if (x->t.a.window)
+        kc_attn_spoil(&x->t);
+    uint32_t heads = shape->seqs * shape->kv_heads, stride = x->score.stride;
+    uint32_t *position = kc_bytes(kc, (size_t)heads * stride * sizeof(*position));
+    for (size_t i = 0; i < (size_t)heads * stride; i++) {
+        position[i] = (uint32_t)(i % stride);
+        ((float *)x->score.ref)[i] = ((float *)x->score.got)[i] =
+            (float)kc_below(kc, 1 << 10) * 0x1p-10f;
+    }
+    for (uint32_t i = 0; i < 2; i++)
+        x->victim[i] = kc_bytes(kc, heads * sizeof(*x->victim[i]));
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        x->t.seq[i].slots.position = position + (size_t)i * shape->kv_heads * stride;
+        x->t.seq[i].position = shape->len_max;
+        x->t.seq[i].recent = 5;
+    }
+    x->t.a.rule.sinks = 2;
+    if (!keeps)
+        x->t.a.rule.victim = AQ_ATTN_NO_RULE;
+}
+
+/* On a device of so many multiprocessors: few of them share no head's splits out. */
+static void run_group(struct kc *kc, const struct rig *x, struct aq_attn *a,
+                      uint32_t multiprocessors)
+{
+    struct aq_cuda_exec ex = x->ex;
+    ex.workspace_bytes = kc_cuda_kernels()->attn_decode_workspace(kc_cuda_reached(a));
+    ex.workspace = kc_bytes(kc, ex.workspace_bytes / 64 * 64 + 64);
+    ex.multiprocessors = multiprocessors;
+    kc_cuda_done(kc_cuda_kernels()->attn_decode(&ex, a));
+}
+
+/* Victims are those of the scores as they came out. */
+static void expect_victims(struct kc *kc, struct rig *x)
+{
+    size_t bytes = x->score.rows * sizeof(uint32_t);
+    struct aq_attn a = call_of(x, false);
+    memcpy(x->victim[1], x->victim[0], bytes);
+    kc_ref(kc)->kv_victim(kc_exec(kc, 0), &a);
+    kc_expect(kc, memcmp(x->victim[0], x->victim[1], bytes) == 0, "other victims");
+}
+
+/* The largest codes of V mean a little more than f16 has. */
+static void end_values(const struct kc_attn *t)
+{
+    enum aq_dtype dtype = t->a.kv_dtype;
+    float scale = dtype == AQ_Q8 ? 257 : 4372, minimum = 65532 - scale * aq_code_max(dtype);
+    struct aq_quant q = {aq_f16_from_f32(scale), aq_f16_from_f32(minimum)};
+    for (uint32_t i = 0; i < t->a.seq_count; i++) {
+        const struct aq_attn_seq *s = &t->seq[i];
+        for (uint32_t h = 0; h < t->a.kv_heads; h++) {
+            for (uint32_t j = 0; j < aq_attn_len(s, h); j++)
+                aq_kv_quant_set(aq_attn_block(s, h, j / AQ_HEAD_BLOCK_SLOTS),
+                                AQ_HEAD_BLOCK_SLOTS + j % AQ_HEAD_BLOCK_SLOTS, q);
+        }
+    }
+}
+
+static void check_group(struct kc *kc, const struct kc_attn_shape *shape, bool exact, bool keeps,
+                        bool end)
+{
+    static struct rig x;
+    make_group(kc, &x, shape, exact, keeps);
+    if (end)
+        end_values(&x.t);
+    run_reference(kc, &x, kc_ref(kc)->attn_decode);
+    struct aq_attn a = call_of(&x, false);
+    run_group(kc, &x, &a, kc_below(kc, 2) * 100);
+    make_scales(&x, shape->k == KC_CONSTANT);
+    expect_near(kc, &x);
+    if (keeps) {
+        expect_near_scores(kc, &x, 2 * shape->rows_max);
+        expect_victims(kc, &x);
+    }
+    free_scales(&x);
+}
+
+/* One block of threads for all splits, or one each; then the last rows of one sequence alone. */
+static void check_group_ways(struct kc *kc, const struct kc_attn_shape *shape, bool keeps)
+{
+    static struct rig x;
+    make_group(kc, &x, shape, false, keeps);
+    struct aq_attn a = call_of(&x, true);
+    run_group(kc, &x, &a, 0);
+    a = call_of(&x, false);
+    run_group(kc, &x, &a, 1000);
+    kc_same(kc, &x.y);
+    kc_same(kc, &x.log_sum);
+    kc_same(kc, &x.score);
+    size_t bytes = x.score.rows * sizeof(uint32_t);
+    kc_expect(kc, !keeps || memcmp(x.victim[0], x.victim[1], bytes) == 0, "victims differ");
+    x.t.a.rule.victim = AQ_ATTN_NO_RULE;
+    for (uint32_t i = 0; i < shape->seqs; i++) {
+        kc_out_set(&x.y, x.y.ref);
+        a = call_of(&x, false);
+        struct aq_attn_seq one = x.t.seq[i];
+        a.seqs = &one;
+        a.seq_count = 1;
+        uint32_t skip = kc_below(kc, one.rows);
+        one.row += skip;
+        one.rows -= skip;
+        for (uint32_t c = 0; c < one.rows * x.t.columns; c++)
+            aq_element_store(x.y.got, x.y.dtype,
+                             (one.row + c / x.t.columns) * x.y.stride + c % x.t.columns, 77);
+        run_group(kc, &x, &a, kc_below(kc, 2) * 1000);
+        if (!kc_same(kc, &x.y) || !kc_same(kc, &x.log_sum))
+            kc_expect(kc, false, "sequence %u without its first %u rows", i, skip);
+    }
+}
+
 /* ---- what is not for tensor cores ---- */
 
-static void check_plain(struct kc *kc, struct kc_attn_shape *shape, uint32_t sm)
+static void check_plain(struct kc *kc, struct kc_attn_shape *shape, uint32_t sm, bool decode)
 {
     static struct rig x;
     make_rig(kc, &x, shape, false);
     x.ex.sm = sm;
+    x.t.a.rule.victim = AQ_ATTN_NO_RULE;
     struct aq_attn a = call_of(&x, true);
     kc_cuda_done(kc_cuda_kernels()->attn_prefill_plain(&x.ex, kc_cuda_reached(&a)));
     a = call_of(&x, false);
-    kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
+    if (decode)
+        run_group(kc, &x, &a, 0);
+    else
+        kc_cuda_done(kc_cuda_kernels()->attn_prefill(&x.ex, kc_cuda_reached(&a)));
     kc_same(kc, &x.y);
     kc_same(kc, &x.log_sum);
 }
@@ -388,11 +532,58 @@ static void check_dim(struct kc *kc, enum aq_dtype kv, uint32_t dim)
     }
 }
 
+/* Few rows over keys of up to three splits. */
+static struct kc_attn_shape group_shape(struct kc *kc, enum aq_dtype kv, uint32_t dim,
+                                        uint32_t group, uint32_t rows)
+{
+    struct kc_attn_shape shape = shape_with(kc, kv, dim, group);
+    shape.rows_max = rows;
+    shape.len_max = 270 + 250 * kc_below(kc, 2);
+    return shape;
+}
+
+/* Every group, on tensor cores or not, of one to three rows. */
+static void check_groups(struct kc *kc, enum aq_dtype kv, uint32_t dim)
+{
+    const char *name = aq_dtype_name(kv);
+    for (uint32_t group = 1; group <= GROUP_MOST; group++) {
+        if (kc_begin(kc, KC_CUDA_SLOT, "groups_%s_x%u_d%u", name, group, dim)) {
+            struct kc_attn_shape shape = group_shape(kc, kv, dim, group, 1 + kc_below(kc, 3));
+            check_group(kc, &shape, kc_below(kc, 2), kc_below(kc, 2), false);
+        }
+        if (kc_begin(kc, KC_CUDA_SLOT, "groups_ways_%s_x%u_d%u", name, group, dim)) {
+            struct kc_attn_shape shape = group_shape(kc, kv, dim, group, 1 + kc_below(kc, 3));
+            shape.seqs = 3;
+            shape.holds_rows = true;
+            check_group_ways(kc, &shape, kc_below(kc, 2));
+        }
+    }
+    for (uint32_t f = 1; f < AQ_ARRAY_LEN(fills); f++) {
+        if (dims[f % AQ_ARRAY_LEN(dims)] != dim ||
+            !kc_begin(kc, KC_CUDA_SLOT, "groups_%s_d%u_%s_%s_%s", name, dim,
+                      kc_fill_name(fills[f].q), kc_fill_name(fills[f].k), kc_fill_name(fills[f].v)))
+            continue;
+        struct kc_attn_shape shape = group_shape(kc, kv, dim, 4 + kc_below(kc, 13), 2);
+        shape.q = fills[f].q;
+        shape.k = fills[f].k;
+        shape.v = fills[f].v;
+        check_group(kc, &shape, true, false, false);
+    }
+    if (aq_dtype_is_quantised(kv) && kc_begin(kc, KC_CUDA_SLOT, "groups_end_%s_d%u", name, dim)) {
+        struct kc_attn_shape shape = group_shape(kc, kv, dim, 8, 2);
+        shape.out_dtype = AQ_BF16; /* has room for what the reference says */
+        check_group(kc, &shape, true, false, true);
+    }
+}
+
 static void check(struct kc *kc)
 {
     for (size_t t = 0; t < AQ_ARRAY_LEN(kv_dtypes); t++) {
-        for (size_t d = 0; d < AQ_ARRAY_LEN(dims); d++)
+        for (size_t d = 0; d < AQ_ARRAY_LEN(dims); d++) {
             check_dim(kc, kv_dtypes[t], dims[d]);
+            check_groups(kc, kv_dtypes[t], dims[d]);
+        }
+        check_groups(kc, kv_dtypes[t], 256); /* not on tensor cores */
     }
     static const struct {
         enum aq_dtype kv, out;
@@ -402,14 +593,22 @@ static void check(struct kc *kc)
                  {AQ_F16, AQ_F16, 72, 90},
                  {AQ_BF16, AQ_BF16, 64, 75},
                  {AQ_Q8, AQ_F16, 48, 80}};
-    for (size_t i = 0; i < AQ_ARRAY_LEN(plain); i++) {
-        if (!kc_begin(kc, KC_CUDA_SLOT, "tiles_plain_%s_%s_d%u", aq_dtype_name(plain[i].kv),
-                      aq_dtype_name(plain[i].out), plain[i].dim))
+    for (size_t i = 0; i < 2 * AQ_ARRAY_LEN(plain); i++) {
+        size_t of = i / 2;
+        bool decode = i % 2;
+        if (!kc_begin(kc, KC_CUDA_SLOT, "%s_plain_%s_%s_d%u", decode ? "groups" : "tiles",
+                      aq_dtype_name(plain[of].kv), aq_dtype_name(plain[of].out), plain[of].dim))
             continue;
-        struct kc_attn_shape shape = shape_of(kc, plain[i].kv, plain[i].dim);
-        shape.out_dtype = plain[i].out;
+        struct kc_attn_shape shape = shape_of(kc, plain[of].kv, plain[of].dim);
+        shape.out_dtype = plain[of].out;
         shape.rows_max = 5;
-        check_plain(kc, &shape, plain[i].sm);
+        if (decode)
+            shape.q_per_kv = 8;
+        check_plain(kc, &shape, plain[of].sm, decode);
+    }
+    if (kc_begin(kc, KC_CUDA_SLOT, "groups_plain_x3")) { /* too few heads to be worth a tile */
+        struct kc_attn_shape shape = group_shape(kc, AQ_F16, 64, 3, 3);
+        check_plain(kc, &shape, 90, true);
     }
 }
 

@@ -135,10 +135,20 @@ static void add_scales(double *scale, const struct scored *x, const struct aq_at
                 scale[j] += times * ((b.share + 0x1p-22) * 2 * p * p + FLUSHED);
                 break;
             /* One that is that close to the border may count or not. */
-            case AQ_ATTN_BELOW: scale[j] += fabs(p - border) <= 2 * b.share * p ? times : 0; break;
+            case AQ_ATTN_LOW: scale[j] += fabs(p - border) <= 2 * b.share * p ? times : 0; break;
             }
         }
     }
+}
+
+/* Adds what rounding may do to sums that keys of low attention lower: they pass through numbers
+ * that are larger than what is left, twice in each row. */
+static void add_sums(double *scale, const struct scored *x, const struct aq_attn_seq *s,
+                     const float *start)
+{
+    double most = (double)s->rows * x->t.a.q_per_kv;
+    for (uint32_t j = 0; j < x->score.cols; j++)
+        scale[j] += s->rows * 0x1p-23 * (fabs((double)start[j]) + most);
 }
 
 static double *scales_of(const struct scored *x, bool alike)
@@ -147,9 +157,12 @@ static double *scales_of(const struct scored *x, bool alike)
     uint32_t heads = x->t.a.kv_heads;
     for (uint32_t i = 0; i < x->t.a.seq_count; i++) {
         for (uint32_t head = 0; head < heads; head++) {
+            size_t at = (size_t)i * heads + head;
+            double *of = scale + at * x->score.cols;
             for (uint32_t row = 0; row < x->t.seq[i].rows; row++)
-                add_scales(scale + (size_t)(i * heads + head) * x->score.cols, x, &x->t.seq[i],
-                           head, row, alike, 1);
+                add_scales(of, x, &x->t.seq[i], head, row, alike, 1);
+            if (x->rule.stat == AQ_ATTN_LOW)
+                add_sums(of, x, &x->t.seq[i], x->start + at * x->score.stride);
         }
     }
     return scale;
@@ -246,20 +259,23 @@ static void save_log_sums(struct kc *kc, struct scored *x)
 
 static void check_stats(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
 {
-    static struct scored x;
+    static struct scored x, of; /* what the reference is of */
     make_scored(kc, &x, shape, window);
     save_log_sums(kc, &x);
+    of = x;
+    if (kc_attn_rounds(kc, &x.t))
+        kc_attn_round(kc, &of.t, &x.t);
     struct aq_attn_pairs pairs = {.rows = kc_below(kc, 2) * kc_below(kc, shape->rows_max),
                                   .min_dist = kc_below(kc, 2) * kc_below(kc, 20),
                                   .band = kc_below(kc, 2) * kc_below(kc, 60)};
     for (int into_ref = 0; into_ref < 2; into_ref++) {
         const struct aq_kernels *k = into_ref ? kc_ref(kc) : kc_new(kc);
         start_scores(&x, into_ref);
-        struct aq_attn a = call_of(&x, 0, shape->seqs, into_ref);
+        struct aq_attn a = call_of(into_ref ? &of : &x, 0, shape->seqs, into_ref);
         a.pairs = pairs;
         k->attn_stats(kc_exec(kc, 0), &a);
     }
-    expect_near(kc, &x, shape->k == KC_CONSTANT, shape->rows_max);
+    expect_near(kc, &of, shape->k == KC_CONSTANT, shape->rows_max);
 }
 
 static void check_stats_alone(struct kc *kc, const struct kc_attn_shape *shape, uint32_t window)
@@ -295,10 +311,11 @@ static void check_stats_as_decode(struct kc *kc, const struct kc_attn_shape *sha
     a = call_of(&x, 0, shape->seqs, false);
     kc_new(kc)->attn_stats(kc_exec(kc, 0), &a);
     double *scale = scales_of(&x, false);
-    kc_near(kc, &x.score, scale,
-            (struct kc_limit){.rel = 2, /* what rounding may do to either of them */
-                              .ulp = 2.0 * shape->rows_max,
-                              .why = "rounding of probabilities and of sums, twice"});
+    if (!kc_attn_rounds(kc, &x.t)) /* as decode attention never does */
+        kc_near(kc, &x.score, scale,
+                (struct kc_limit){.rel = 2, /* what rounding may do to either of them */
+                                  .ulp = 2.0 * shape->rows_max,
+                                  .why = "rounding of probabilities and of sums, twice"});
     free(scale);
     a.rule.stat = AQ_ATTN_PROB;
     a.rule.group = AQ_ATTN_SUM;
@@ -357,20 +374,23 @@ static struct kc_attn_shape shape_of(struct kc *kc, const struct size *size, siz
     static const enum kc_fill fills[] = {KC_NORMAL, KC_NORMAL, KC_HEAVY, KC_CONSTANT, KC_OUTLIER};
     /* The reference and the limits of column sums take rows x keys x dimensions. */
     bool large = stats && size->kv_heads * size->q_per_kv * size->head_dim > 200;
-    return (struct kc_attn_shape){.seqs = stats ? 2 : 3,
-                                  .kv_heads = size->kv_heads,
-                                  .q_per_kv = size->q_per_kv,
-                                  .head_dim = size->head_dim,
-                                  .kv_dtype = kv_dtypes[dtype],
-                                  .out_dtype = AQ_F32,
-                                  .rows_max = large   ? 20
-                                              : stats ? 130
-                                                      : 3,
-                                  .len_max = 200,
-                                  .ragged = kc_below(kc, 2),
-                                  .holds_rows = stats,
-                                  .q = fills[kc_below(kc, AQ_ARRAY_LEN(fills))],
-                                  .k = fills[kc_below(kc, AQ_ARRAY_LEN(fills))]};
+    return (struct kc_attn_shape){
+        .seqs = stats ? 2 : 3,
+        .kv_heads = size->kv_heads,
+        .q_per_kv = size->q_per_kv,
+        .head_dim = size->head_dim,
+        .kv_dtype = kv_dtypes[dtype],
+        /* The compute type of prompts: what is rounded is compared
+                                   * with what is only on tiles. */
+        .out_dtype = stats && (kc_new(kc)->isa & AQ_ISA_AMX) && kc_below(kc, 2) ? AQ_BF16 : AQ_F32,
+        .rows_max = large   ? 20
+                    : stats ? 130
+                            : 3,
+        .len_max = 200,
+        .ragged = kc_below(kc, 2),
+        .holds_rows = stats,
+        .q = fills[kc_below(kc, AQ_ARRAY_LEN(fills))],
+        .k = fills[kc_below(kc, AQ_ARRAY_LEN(fills))]};
 }
 
 static void check_sizes(struct kc *kc, const struct size *size, size_t d)

@@ -215,6 +215,58 @@ void kc_attn_spoil(struct kc_attn *t)
     }
 }
 
+bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t)
+{
+    return (kc_new(kc)->isa & AQ_ISA_AMX) && t->a.out_dtype == AQ_BF16;
+}
+
+static float rounded(float v)
+{
+    return aq_f32_from_bf16(aq_bf16_from_f32(v));
+}
+
+/* A block in f32, rounded, of the one at `from`. */
+static void round_block(float *to, const uint8_t *from, const struct aq_attn *a)
+{
+    for (uint32_t row = 0; row < AQ_KV_ROWS; row++) {
+        for (uint32_t d = 0; d < a->head_dim; d++)
+            *to++ = rounded(aq_kv_load(from, a->kv_dtype, a->head_dim, row, d));
+    }
+}
+
+void kc_attn_round(struct kc *kc, struct kc_attn *ret, const struct kc_attn *t)
+{
+    size_t from_bytes = aq_kv_block_bytes(t->a.kv_dtype, t->a.head_dim);
+    size_t to_bytes = aq_kv_block_bytes(AQ_F32, t->a.head_dim), count = t->pool_bytes / from_bytes;
+    *ret = *t;
+    ret->pool_bytes = count * to_bytes;
+    ret->pool = kc_bytes(kc, ret->pool_bytes);
+    for (size_t i = 0; i < count; i++)
+        round_block((float *)(void *)(ret->pool + i * to_bytes), t->pool + i * from_bytes, &t->a);
+    for (uint32_t i = 0; i < t->a.seq_count; i++) {
+        struct aq_attn_seq *s = &ret->seq[i];
+        uint32_t longest = 0, rows = s->head_table_step ? t->a.kv_heads : 1;
+        for (uint32_t h = 0; h < t->a.kv_heads; h++)
+            longest = (uint32_t)aq_max_u64(longest, aq_attn_len(s, h));
+        uint32_t entries = rows * (uint32_t)aq_div_up(longest, AQ_HEAD_BLOCK_SLOTS);
+        uint8_t **table = kc_bytes(kc, (entries + 1) * sizeof(*table));
+        for (uint32_t b = 0; b < entries; b++)
+            table[b] = ret->pool + (size_t)(s->block[b] - t->pool) / from_bytes * to_bytes;
+        s->block = table;
+        s->head_offset = s->head_offset / from_bytes * to_bytes;
+    }
+    float *q = kc_bytes(kc, (size_t)t->rows * t->columns * sizeof(*q));
+    for (uint32_t r = 0; r < t->rows; r++) {
+        for (uint32_t c = 0; c < t->columns; c++)
+            q[(size_t)r * t->columns + c] = rounded(t->a.q[r * t->a.q_stride + c] * t->a.scale);
+    }
+    ret->a.seqs = ret->seq;
+    ret->a.q = q;
+    ret->a.q_stride = t->columns;
+    ret->a.scale = 1;
+    ret->a.kv_dtype = AQ_F32;
+}
+
 static double roundings(uint32_t n, bool alike)
 {
     double steps = 2 * sqrt(n) + 4;

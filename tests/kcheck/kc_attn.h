@@ -23,6 +23,7 @@ struct kc_attn {
     uint32_t rows, columns; /* of q and out */
     uint8_t *pool;          /* the blocks, in an order that has nothing to do with their use */
     size_t pool_bytes;
+    bool weights_rounded; /* to bf16, by the version under test (kc_attn_rounds) */
 };
 
 /* Blocks are filled up to each head's length and are NaN past it.  Of KIVI's formats a random
@@ -40,6 +41,12 @@ extern const char *const kc_attn_window_names[KC_ATTN_WINDOWS];
 void kc_attn_set_window(struct kc_attn *t, uint32_t number);
 /* Makes NaN of the slots that no query sees: those in front of the first one's window. */
 void kc_attn_spoil(struct kc_attn *t);
+
+/* Whether the version under test rounds what prefill attention multiplies to bf16: q times scale,
+ * K, V and weights. */
+bool kc_attn_rounds(const struct kc *kc, const struct kc_attn *t);
+/* The sequences with q, K and V rounded so, for the reference: scale becomes 1, KV f32. */
+void kc_attn_round(struct kc *kc, struct kc_attn *ret, const struct kc_attn *t);
 
 /* How large the terms of an element of a block in this format are. */
 double kc_attn_size_of(const uint8_t *block, enum aq_dtype dtype, uint32_t dim, uint32_t row,

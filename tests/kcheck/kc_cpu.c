@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kcheck: the CPU's tables, rising. */
+#include "kernels/cpu/versions.h"
 #include "tests/amx_emu/amx_emu.h"
 #include "tests/kcheck/kc_internal.h"
 
@@ -29,7 +30,15 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
     if ((limit & AQ_ISA_AMX) && !options->bench) {
         traits[count].name = "amx-emulated";
         aq_kernels_cpu(&tables[count], 0);
-        tables[count++].product_bf16 = aq_product_bf16_amx_emulated;
+        tables[count].product_bf16 = aq_product_bf16_amx_emulated;
+#if KC_EMULATES_ATTENTION
+        if (have & AQ_ISA_AVX512) {
+            tables[count].isa |= AQ_ISA_AMX;
+            tables[count].attn_prefill = aq_attn_prefill_amx_emulated;
+            tables[count].attn_stats = aq_attn_stats_rounded_avx512;
+        }
+#endif
+        count++;
     }
     return count;
 }

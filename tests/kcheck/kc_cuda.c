@@ -7,6 +7,32 @@
 #include "kernels/cpu/attn.h"
 #include "tests/kcheck/kc_internal.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STACK_BYTES = 1 << 20 }; /* that checks may use */
+
+/* The program's static variables lie between these symbols of the linker's. */
+extern char __data_start[], _end[];
+
+void kc_cuda_own(void (*reach)(void *base, size_t bytes))
+{
+    volatile char below[STACK_BYTES]; /* from here down as far as checks will go */
+    pthread_attr_t attr;
+    void *lowest;
+    size_t bytes;
+    memset((char *)below, 0, sizeof(below)); /* so that it is there */
+    if (pthread_getattr_np(pthread_self(), &attr) ||
+        pthread_attr_getstack(&attr, &lowest, &bytes)) {
+        fprintf(stderr, "kcheck: where is the stack?\n");
+        exit(1);
+    }
+    pthread_attr_destroy(&attr);
+    reach((void *)below, (size_t)((char *)lowest + bytes - below));
+    reach(__data_start, (size_t)(_end - __data_start));
+}
+
 /* Each kernel of the table, as it is launched. */
 #define WRAPPER(name, params)                                                                      \
     static void run_##name(struct aq_exec *ex, const struct params *p)                             \

@@ -22,6 +22,9 @@ void kc_cuda_done(int rc);
 void *kc_cuda_take(size_t bytes);
 void kc_cuda_give(void *p);
 
+/* Calls reach() for what checks give to kernels beside buffers: the stack, and static variables. */
+void kc_cuda_own(void (*reach)(void *base, size_t bytes));
+
 /* The same call, with how far its arrays reach. */
 const struct aq_attn *kc_cuda_reached(struct aq_attn *a);
 

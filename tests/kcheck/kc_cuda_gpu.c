@@ -10,11 +10,8 @@
 #include "engine/compute/cuda.h"
 #include "tests/kcheck/kc_internal.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { STACK_BYTES = 1 << 20 }; /* that checks may use */
 
 static struct {
     struct aq_cuda cuda;
@@ -30,32 +27,12 @@ static void expect(int code, const char *what)
     abort(); /* a failure of the case, to whoever waits for this child */
 }
 
-/* From here down as far as checks will go, up to its end. */
-static void pin_stack(void)
+static void pin(void *base, size_t bytes)
 {
-    volatile char below[STACK_BYTES];
-    pthread_attr_t attr;
-    void *lowest;
-    size_t bytes;
-    memset((char *)below, 0, sizeof(below)); /* so that it is there */
-    if (pthread_getattr_np(pthread_self(), &attr) ||
-        pthread_attr_getstack(&attr, &lowest, &bytes)) {
-        fprintf(stderr, "kcheck: where is the stack?\n");
-        exit(1);
-    }
-    pthread_attr_destroy(&attr);
-    uintptr_t first = (uintptr_t)below / 4096 * 4096, end = (uintptr_t)lowest + bytes;
-    expect(gpu.cuda.module->gpu->pin(gpu.cuda.gpu, (void *)first, end - first), "pinning a stack");
-}
-
-/* The program's static variables lie between these symbols of the linker's. */
-extern char __data_start[], _end[];
-
-static void pin_statics(void)
-{
-    uintptr_t first = (uintptr_t)__data_start / 4096 * 4096;
-    uintptr_t end = ((uintptr_t)_end + 4095) / 4096 * 4096;
-    expect(gpu.cuda.module->gpu->pin(gpu.cuda.gpu, (void *)first, end - first), "pinning statics");
+    uintptr_t first = (uintptr_t)base / 4096 * 4096;
+    uintptr_t end = ((uintptr_t)base + bytes + 4095) / 4096 * 4096;
+    expect(gpu.cuda.module->gpu->pin(gpu.cuda.gpu, (void *)first, end - first),
+           "pinning a stack, or statics");
 }
 
 const struct aq_cuda_kernels *kc_cuda_kernels(void)
@@ -72,8 +49,7 @@ const struct aq_cuda_kernels *kc_cuda_kernels(void)
     expect(ops->event_open(gpu.cuda.gpu, &gpu.event), "an event");
     gpu.exec.sm = gpu.cuda.info.sm;
     gpu.exec.multiprocessors = gpu.cuda.info.multiprocessors;
-    pin_stack();
-    pin_statics();
+    kc_cuda_own(pin);
     return gpu.cuda.module->kernels;
 }
 

@@ -32,10 +32,10 @@ const char *kc_fill_name(enum kc_fill fill)
 
 /* ---- memory ---- */
 
-/* Maps bytes so that they end (up to `align`) at an unmapped page. */
-static char *map_guarded(struct kc *kc, size_t bytes, size_t align)
+/* Maps bytes so that they end (up to `align`) at an unmapped page, behind a band of others. */
+static char *map_guarded(struct kc *kc, size_t band, size_t array_bytes, size_t align)
 {
-    size_t body = aq_align_up(bytes + align, PAGE);
+    size_t bytes = band + array_bytes, body = aq_align_up(bytes + align, PAGE);
     char *base =
         mmap(NULL, body + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED || mprotect(base + body, PAGE, PROT_NONE) < 0 ||
@@ -43,10 +43,13 @@ static char *map_guarded(struct kc *kc, size_t bytes, size_t align)
         fprintf(stderr, "kcheck: no buffer of %zu bytes for %s\n", bytes, kc->name);
         exit(1);
     }
-    kc->map[kc->map_count++] = (struct kc_map){base, body + PAGE};
+    char *array = base + (body - bytes) / align * align + band;
+    kc->map[kc->map_count++] = (struct kc_map){base, body + PAGE, array};
     if (kc->options->mapped)
         kc->options->mapped(base, body);
-    return base + (body - bytes) / align * align;
+    if (kc->options->array)
+        kc->options->array(array, array_bytes);
+    return array;
 }
 
 void kc_release_buffers(struct kc *kc)
@@ -54,6 +57,8 @@ void kc_release_buffers(struct kc *kc)
     for (uint32_t i = 0; i < kc->map_count; i++) {
         if (kc->options->unmapped)
             kc->options->unmapped(kc->map[i].base);
+        if (kc->options->forget)
+            kc->options->forget(kc->map[i].array);
         munmap(kc->map[i].base, kc->map[i].bytes);
     }
     kc->map_count = 0;
@@ -129,7 +134,7 @@ void *kc_in(struct kc *kc, enum aq_dtype dtype, enum kc_fill fill, uint32_t rows
             size_t stride)
 {
     size_t elements = span(rows, cols, stride), size = aq_dtype_bytes(dtype);
-    char *data = map_guarded(kc, elements * size, size);
+    char *data = map_guarded(kc, 0, elements * size, size);
     fill_pattern(data, elements * size);
     for (uint32_t r = 0; r < rows; r++) {
         for (uint32_t c = 0; c < cols; c++)
@@ -142,7 +147,7 @@ void *kc_in(struct kc *kc, enum aq_dtype dtype, enum kc_fill fill, uint32_t rows
 
 void *kc_bytes(struct kc *kc, size_t bytes)
 {
-    return map_guarded(kc, bytes, 64);
+    return map_guarded(kc, 0, bytes, 64);
 }
 
 enum aq_dtype kc_source(enum aq_dtype dtype)
@@ -176,9 +181,9 @@ static size_t out_bytes(const struct kc_out *out)
 
 static void *make_out(struct kc *kc, const struct kc_out *out)
 {
-    char *base = map_guarded(kc, BAND + out_bytes(out), aq_dtype_bytes(out->dtype));
-    fill_pattern(base, BAND + out_bytes(out));
-    return base + BAND;
+    char *data = map_guarded(kc, BAND, out_bytes(out), aq_dtype_bytes(out->dtype));
+    fill_pattern(data - BAND, BAND + out_bytes(out));
+    return data;
 }
 
 struct kc_out kc_out(struct kc *kc, enum aq_dtype dtype, uint32_t rows, uint32_t cols,

@@ -29,6 +29,9 @@ struct kc_options {
     /* NULL, or told of buffers that checks are given, so that a device reaches them. */
     void (*mapped)(void *base, size_t bytes);
     void (*unmapped)(void *base);
+    /* The same of the arrays in them, to the byte. */
+    void (*array)(const void *base, size_t bytes);
+    void (*forget)(const void *base);
 };
 
 /* One benchmark line. */
@@ -65,6 +68,7 @@ uint32_t kc_make_tables(struct aq_kernels *tables, struct kc_traits *traits,
 struct kc_map {
     void *base;
     size_t bytes;
+    void *array; /* what a check was given of it */
 };
 
 struct kc {

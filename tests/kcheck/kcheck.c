@@ -119,6 +119,15 @@ const struct aq_kernels *kc_new(const struct kc *kc)
     return &kc->tables[kc->table];
 }
 
+const struct aq_kernels *kc_table(const struct kc *kc, const char *name)
+{
+    for (uint32_t i = 0; i <= kc->table; i++) {
+        if (strcmp(kc->traits[i].name, name) == 0)
+            return &kc->tables[i];
+    }
+    return NULL;
+}
+
 bool kc_rows_only(const struct kc *kc)
 {
     return kc->traits[kc->table].rows_only;

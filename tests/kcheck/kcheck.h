@@ -51,6 +51,8 @@ const struct aq_kernels *kc_ref(const struct kc *kc);
 const struct aq_kernels *kc_new(const struct kc *kc);
 /* Whether the table under test takes panels of float dtypes in the layout rows only. */
 bool kc_rows_only(const struct kc *kc);
+/* The table of this name, up to the one under test; NULL: there is none. */
+const struct aq_kernels *kc_table(const struct kc *kc, const char *name);
 /* An execution context with this many threads; 0 for the number given on the command line. */
 struct aq_exec *kc_exec(struct kc *kc, uint32_t threads);
 uint32_t kc_threads(const struct kc *kc);

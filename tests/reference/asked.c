@@ -41,8 +41,9 @@ static uint32_t floor_of(const struct aq_kv_options *o, uint32_t heavy)
 static enum ref_group group_of(const struct asked *a)
 {
     const struct aq_kv_options *o = &a->options;
+    bool snapkv = a->variant == REF_SNAPKV || a->variant == REF_BULK_SNAPKV;
     if (!o->group_given)
-        return a->variant == REF_SNAPKV ? REF_MEAN : REF_SUM;
+        return snapkv ? REF_MEAN : REF_SUM;
     switch (o->group) {
     case AQ_ATTN_MEAN: return REF_MEAN;
     case AQ_ATTN_MAX: return REF_MAX;
@@ -74,6 +75,55 @@ static void tell_grow(struct ref_policy *p, const struct asked *a, uint32_t n)
         p->mix = given ? (uint32_t)lround(100 * o->floor.share) : 20;
     else if (p->shared)
         p->floor_share = o->floor.share;
+}
+
+/* Shares are of the whole sequence, which `tokens` is. */
+static void tell_bulk(struct ref_policy *p, const struct asked *a, uint32_t n, uint32_t tokens)
+{
+    const struct aq_kv_options *o = &a->options;
+    bool hands = a->variant == REF_SCISSORHANDS;
+    uint32_t observe = 0;
+    if (a->variant == REF_BULK_SNAPKV) {
+        tell_grow(p, a, n);
+        observe = o->observe_given ? o->observe : 32;
+        p->shared = false;
+    }
+    p->high = amount_of(&o->budget, tokens);
+    p->high = p->high < 2 ? 2 : p->high;
+    p->drop = o->drop.slots;
+    p->drop_share = o->drop.unit == AQ_KV_SHARE ? o->drop.share : 0;
+    if (o->drop.unit == AQ_KV_UNSET)
+        p->drop_share = hands ? 0.5 : 0.25;
+    p->asked_heavy = amount_of(&o->heavy, tokens);
+    p->asked_recent = observe ? observe : amount_of(&o->recent, tokens);
+    if (hands && !p->asked_recent)
+        p->asked_recent = 10;
+    p->asked_history = o->history_given ? o->history : hands ? 400 : observe;
+    p->asked_sinks = o->sinks;
+    p->observe = hands ? p->asked_history : observe;
+    p->beta = o->layers_given ? o->beta : strcmp(o->policy, "pyramidkv") == 0 ? 20 : 0;
+    p->rising = o->layers_given && o->layers == AQ_KV_LAYERS_RISING;
+    p->decay = o->decay;
+    p->low = !hands ? 0 : o->low > 0 ? o->low : 1;
+    ref_divide(p);
+}
+
+/* Each head has room for its newest tokens, in whole blocks. */
+static void tell_kvcompress(struct ref_policy *p, const struct asked *a, uint32_t n)
+{
+    const struct aq_kv_options *o = &a->options;
+    uint32_t budget = amount_of(&o->budget, n);
+    p->recent = o->recent.unit == AQ_KV_UNSET ? 64 : amount_of(&o->recent, n);
+    uint32_t room = (p->recent + 31) / 32 * 32;
+    budget = budget > room ? budget : room;
+    p->heavy = budget - p->recent;
+    p->observe = o->observe_given ? o->observe : 32;
+    p->observe = p->observe < budget ? p->observe : budget;
+    p->squares = true;
+    p->cross_layer = o->cross_layer_given ? o->cross_layer : 2;
+    p->pool = !o->pool_given ? 7 : o->pool ? o->pool_width : 1;
+    p->pool_largest = !o->pool_given || o->pool == AQ_KV_POOL_MAX;
+    p->pool_each = !o->pool_order_given || o->pool_first;
 }
 
 struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
@@ -112,10 +162,14 @@ struct ref_policy asked_reference(const struct asked *a, uint32_t n, uint32_t g)
     case REF_SNAPKV:
     case REF_KNORM:
     case REF_KEYDIFF: tell_grow(&p, a, n); break;
+    case REF_KVCOMPRESS: tell_kvcompress(&p, a, n); break;
     case REF_TOVA:
         p.heavy = budget;
         p.observe = 1;
         break;
+    case REF_BULK_H2O:
+    case REF_BULK_SNAPKV:
+    case REF_SCISSORHANDS: tell_bulk(&p, a, n, n + g); break;
     }
     return p;
 }
@@ -132,6 +186,32 @@ static void draw_parts(struct aq_kv_options *o, uint64_t seed, uint32_t heavy, u
     uint32_t rest = own > o->sinks ? own - o->sinks : 0;
     o->grace = (uint32_t)aq_prng_below(seed, 2, 0, (uint64_t)rest + recent + 1);
     o->decay = 1 - (double)aq_prng_below(seed, 3, 0, 5) / 10.0;
+}
+
+struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    uint64_t draw = 200;
+    struct asked a = {.options = {.policy = "kvcompress"}, .variant = REF_KVCOMPRESS};
+    struct aq_kv_options *o = &a.options;
+    uint32_t recent = 1 + DRAW(40), room = (recent + 31) / 32 * 32;
+    if (DRAW(4))
+        o->recent = asked_slots(recent);
+    else
+        room = 64;
+    o->budget = DRAW(3) ? asked_slots(room + DRAW(60)) : asked_share((1 + DRAW(100)) / 100.0);
+    o->observe_given = DRAW(3) > 0;
+    o->observe = 1 + DRAW(20);
+    o->pool_given = DRAW(2);
+    o->pool = (enum aq_kv_pool)DRAW(3);
+    o->pool_width = 1 + 2 * DRAW(6);
+    o->pool_order_given = o->pool_given && o->pool != AQ_KV_POOL_NONE;
+    o->pool_first = DRAW(2);
+    static const double shares[] = {0, 1, 1.25, 1.5, 2};
+    o->cross_layer_given = DRAW(4) > 0;
+    o->cross_layer = shares[DRAW(AQ_ARRAY_LEN(shares))];
+    return a;
+#undef DRAW
 }
 
 /* Policies that cut prompts by ranks of their own. */
@@ -179,6 +259,54 @@ static struct asked draw_ranked(uint64_t seed, uint64_t i, uint32_t kind)
 #undef DRAW
 }
 
+/* Policies that drop many tokens at a time. */
+static struct asked draw_bulk(uint64_t seed, uint64_t i, uint32_t kind)
+{
+#define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
+    static const char *const names[] = {"h2o", "snapkv", "scissorhands", "scissorhands",
+                                        "pyramidkv"};
+    static const enum ref_variant variants[] = {REF_BULK_H2O, REF_BULK_SNAPKV, REF_SCISSORHANDS,
+                                                REF_SCISSORHANDS, REF_BULK_SNAPKV};
+    uint64_t draw = 80;
+    struct asked a = {.options = {.policy = names[kind]}, .variant = variants[kind]};
+    struct aq_kv_options *o = &a.options;
+    uint32_t recent = 1 + DRAW(6), drop = 1 + DRAW(12), rest = 1 + DRAW(12);
+    o->decode_given = true;
+    o->decode = AQ_KV_DECODE_BULK;
+    o->budget = DRAW(2) ? asked_share((1 + DRAW(100)) / 100.0) : asked_slots(recent + drop + rest);
+    if (DRAW(4) || o->budget.unit == AQ_KV_SLOTS)
+        o->drop = DRAW(2) && o->budget.unit == AQ_KV_SHARE ? asked_share((1 + DRAW(99)) / 100.0)
+                                                           : asked_slots(drop);
+    if (a.variant == REF_BULK_SNAPKV) {
+        o->observe_given = true;
+        o->observe = recent;
+        o->pool_given = DRAW(4) > 0;
+        o->pool = (enum aq_kv_pool)DRAW(3);
+        o->pool_width = 1 + 2 * DRAW(6);
+        o->pool_order_given = o->pool_given && o->pool != AQ_KV_POOL_NONE;
+        o->pool_first = DRAW(2);
+    } else {
+        o->recent = asked_slots(recent);
+    }
+    o->history_given = DRAW(2);
+    o->history = 1 + DRAW(15);
+    if (a.variant != REF_BULK_SNAPKV && DRAW(3) == 0)
+        o->history = 0;
+    o->sinks_given = DRAW(3) == 0;
+    o->sinks = o->sinks_given ? DRAW(rest + 1) : 0;
+    if (kind == 0)
+        o->decay = DRAW(2) ? 0 : 1 - (double)DRAW(5) / 10.0;
+    if (kind == 2)
+        o->low = DRAW(2) ? 0 : (1 + DRAW(30)) / 10.0;
+    if (kind >= 3) {
+        o->layers_given = kind == 3 || DRAW(2);
+        o->layers = kind == 3 ? AQ_KV_LAYERS_RISING : (enum aq_kv_layers)DRAW(3);
+        o->beta = o->layers && o->layers_given ? 1 + DRAW(24) : 0;
+    }
+    return a;
+#undef DRAW
+}
+
 struct asked asked_draw(uint64_t seed, uint64_t i)
 {
 #define DRAW(n) ((uint32_t)aq_prng_below(seed, i, ++draw, (n)))
@@ -186,6 +314,8 @@ struct asked asked_draw(uint64_t seed, uint64_t i)
     uint32_t kind = (uint32_t)(i % ASKED_KINDS), heavy = DRAW(12), recent = 1 + DRAW(12);
     struct asked a = {0};
     struct aq_kv_options *o = &a.options;
+    if (kind >= 22)
+        return draw_bulk(seed, i, kind - 22);
     if (kind >= 10)
         return draw_ranked(seed, i, kind - 10);
     switch (kind) {
@@ -250,11 +380,13 @@ void asked_group(struct asked *a, uint64_t draw)
     static const enum aq_attn_group groups[] = {AQ_ATTN_SUM, AQ_ATTN_MEAN, AQ_ATTN_MAX,
                                                 AQ_ATTN_FIRST, AQ_ATTN_MAX_OF_SUMS};
     struct aq_kv_options *o = &a->options;
-    bool snapkv = a->variant == REF_SNAPKV;
-    if (a->variant == REF_FULL || a->variant == REF_WINDOW || a->variant > REF_SNAPKV)
+    bool snapkv = a->variant == REF_SNAPKV || a->variant == REF_BULK_SNAPKV;
+    bool bulk = a->variant >= REF_BULK_H2O;
+    if (a->variant == REF_FULL || a->variant == REF_WINDOW || (a->variant > REF_SNAPKV && !bulk))
         return;
     o->group_given = true;
-    o->group = groups[draw / ASKED_KINDS % (snapkv ? 5 : 4)]; /* the kind is the remainder */
+    /* The kind is the remainder. */
+    o->group = groups[draw / ASKED_KINDS % (snapkv && !bulk ? 5 : 4)];
     if (snapkv && o->group == AQ_ATTN_MAX) { /* of each query: in front of a pool */
         o->pool_order_given = !o->pool_given || o->pool != AQ_KV_POOL_NONE;
         o->pool_first = false;

@@ -16,9 +16,11 @@ struct asked {
 struct aq_kv_amount asked_slots(uint32_t n);
 struct aq_kv_amount asked_share(double x);
 
-enum { ASKED_KINDS = 22 };
+enum { ASKED_KINDS = 27 };
 /* Draw `i` of a policy for sequences of some 10 to 60 tokens. */
 struct asked asked_draw(uint64_t seed, uint64_t i);
+/* The same of kvcompress, for prompts of up to some 150. */
+struct asked asked_draw_kvcompress(uint64_t seed, uint64_t i);
 /* Draws which of a group of query heads counts, for a policy with scores. */
 void asked_group(struct asked *a, uint64_t draw);
 /* As the reference takes it, for a sequence of n + g tokens. */

@@ -408,6 +408,83 @@ static void grow_attended(const struct ref_policy *policy, struct ref_head *h, u
 {
 }
 
+/* ---- kvcompress: all heads of all layers share (KV-Compress, arXiv 2410.00161) ----
+ * The squares of what the prompt's last queries give to a key are summed for each query head, and
+ * pooled as snapkv's, but over all of the prompt; the sums of the query heads are its score.  Each
+ * head holds blocks of 32 keys, the last of them perhaps not full.  As long as one block fewer
+ * leaves room for `heavy` + `recent` keys of each head, the head gives one up for which that is
+ * cheapest: as many of its keys of the lowest scores as its last block has, and the highest of
+ * these is the price.  The `recent` last keys are never given up.  Nothing is dropped any more.
+ * Where a layer has room for `cross_layer` times as many, the heads of each layer give up what goes
+ * beyond that among themselves, before all do. */
+
+static void kvcompress_valued(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    struct ref_policy all = *p;
+    all.recent = 0;
+    if (n > p->heavy + p->recent) {
+        all.heavy = 0;
+        snapkv_valued(&all, h, n);
+    }
+}
+
+/* Marks the keys of the next block that a head would give up, and tells the highest score of
+ * them. */
+static bool next_block(const struct ref_policy *p, const struct ref_head *h, uint32_t n, bool *gone,
+                       double *ret_price)
+{
+    struct ref_head left = *h;
+    uint32_t held = count_kept(h, n), last = held % 32 ? held % 32 : 32;
+    memcpy(gone, h->kept, n * sizeof(*gone));
+    left.kept = gone;
+    for (uint32_t i = 0; i < last; i++) {
+        uint32_t at = weakest(&left, 0, n - p->recent);
+        if (at == UINT32_MAX)
+            return false;
+        gone[at] = false;
+        *ret_price = h->score[at];
+    }
+    return true;
+}
+
+static void give_up(const struct ref_policy *p, struct ref_head *const *h, uint32_t count,
+                    uint32_t n, uint64_t room)
+{
+    uint64_t blocks = 0;
+    bool *left = malloc(n * sizeof(*left)), *best = malloc(n * sizeof(*best));
+    assert(left && best);
+    for (uint32_t a = 0; a < count; a++)
+        blocks += (count_kept(h[a], n) + 31) / 32;
+    for (; 32 * (blocks - 1) >= room * count; blocks--) {
+        uint32_t cheapest = count;
+        double price, least = 0;
+        for (uint32_t a = 0; a < count; a++) {
+            if (!next_block(p, h[a], n, left, &price) || (cheapest < count && price >= least))
+                continue;
+            cheapest = a;
+            least = price;
+            memcpy(best, left, n * sizeof(*best));
+        }
+        assert(cheapest < count);
+        memcpy(h[cheapest]->kept, best, n * sizeof(*best));
+    }
+    free(left);
+    free(best);
+}
+
+void ref_cut_all(const struct ref_policy *p, struct ref_head *const *h, uint32_t count,
+                 uint32_t each, uint32_t n)
+{
+    uint32_t room = p->heavy + p->recent, of_layer = (uint32_t)(p->cross_layer * room);
+    for (uint32_t a = 0; a < count; a++)
+        keep_all(h[a], n);
+    if (n <= room)
+        return;
+    for (uint32_t a = 0; a < count && p->cross_layer > 0 && n > of_layer; a += each)
+        give_up(p, h + a, each, n, of_layer);
+    give_up(p, h, count, n, room);
+}
+
 /* ---- tova: what the newest token attends to (TOVA, arXiv 2401.06104) ----
  * A layer keeps H tokens, the same in all heads: after the prompt those that its last token gives
  * most to, over all heads.  A new token attends, and then the one that it gave least to is dropped,
@@ -449,6 +526,92 @@ static void tova_layer_attended(const struct ref_policy *p, struct ref_head *h, 
 {
     if (count_kept(h, t + 1) > p->heavy)
         tova_drop(p, h, count, t + 1);
+}
+
+/* ---- many at a time: scissorhands (Scissorhands, arXiv 2305.17118), and h2o and snapkv so ----
+ * A head comes to hold `high` tokens.  Before the next one attends, all go but its `recent` newest
+ * and, of those before them, the `heavy` ones that have got most from the last `history` tokens; of
+ * snapkv with their neighbours' among what is held, in order, the recent ones left out.  A prompt
+ * longer than `high` is cut to as many, by its own rule. */
+
+void ref_divide(struct ref_policy *p)
+{
+    uint32_t drop = p->drop;
+    if (p->drop_share > 0)
+        drop = (uint32_t)floor(p->drop_share * p->high + 1e-9);
+    drop = drop < 1 ? 1 : drop < p->high ? drop : p->high - 1;
+    uint32_t left = p->high - drop;
+    p->heavy = left / 2;
+    if (p->asked_heavy)
+        p->heavy = p->asked_heavy < left ? p->asked_heavy : left - 1;
+    if (p->asked_recent)
+        p->heavy = p->asked_recent < left ? left - p->asked_recent : 0;
+    p->recent = left - p->heavy;
+    p->sinks = p->asked_sinks < p->heavy ? p->asked_sinks : p->heavy;
+    p->history = p->asked_history < drop ? p->asked_history : drop;
+}
+
+double ref_given(const struct ref_policy *p, const struct ref_head *h, uint32_t end, uint32_t j)
+{
+    double sum = 0, decay = h2o_decay(p);
+    for (uint32_t i = p->history ? end - p->history : 0; i < end; i++)
+        sum = decay * sum + (j <= i ? h->given[(size_t)i * h->room + j] : 0);
+    return sum;
+}
+
+static void keep_by_rank(const struct ref_policy *p, struct ref_head *h, uint32_t end)
+{
+    double *score = h->score;
+    h->score = h->rank;
+    keep_strongest(h, p->sinks, end, p->heavy - p->sinks);
+    h->score = score;
+}
+
+static void bulk_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    struct ref_policy all = *p;
+    keep_all(h, n);
+    if (n <= p->high)
+        return;
+    all.history = p->observe < n ? p->observe : 0;
+    for (uint32_t j = 0; j < n; j++)
+        h->rank[j] = ref_given(&all, h, n, j);
+    keep_by_rank(p, h, n - p->recent);
+}
+
+static void bulk_snapkv_prefilled(const struct ref_policy *p, struct ref_head *h, uint32_t n)
+{
+    keep_all(h, n);
+    if (n <= p->high)
+        return;
+    snapkv_valued(p, h, n);
+    memcpy(h->rank, h->score, n * sizeof(*h->rank));
+    keep_by_rank(p, h, n - p->recent);
+}
+
+static void bulk_arrives(const struct ref_policy *p, struct ref_head *h, uint32_t t, uint32_t n)
+{
+    if (count_kept(h, t) == p->high) {
+        uint32_t end = t, count = 0, at = 0;
+        double *sum = calloc(2 * (size_t)p->high, sizeof(*sum)), *pooled = sum + p->high;
+        assert(sum);
+        for (uint32_t recent = 0; recent < p->recent;)
+            recent += h->kept[--end];
+        for (uint32_t j = 0; j < end; j++) {
+            if (h->kept[j])
+                sum[count++] = ref_given(p, h, t, j);
+        }
+        bool pools = p->variant == REF_BULK_SNAPKV;
+        if (pools)
+            pool(p, pooled, sum, count);
+        for (uint32_t j = 0; j < end; j++) {
+            if (h->kept[j])
+                h->rank[j] = (pools ? pooled : sum)[at++];
+        }
+        keep_by_rank(p, h, end);
+        free(sum);
+    }
+    enter(h, t);
 }
 
 /* ---- knorm, keydiff: what keys are by themselves (arXiv 2406.11430, arXiv 2504.15364) ----
@@ -504,6 +667,10 @@ const struct ref_stages *ref_stages(enum ref_variant v)
         [REF_TOVA] = {NULL, tova_layer_prefilled, full_arrives, tova_attended, tova_layer_attended},
         [REF_KNORM] = {NULL, NULL, full_arrives, grow_attended, NULL, knorm_valued},
         [REF_KEYDIFF] = {NULL, NULL, full_arrives, grow_attended, NULL, keydiff_valued},
+        [REF_BULK_H2O] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},
+        [REF_BULK_SNAPKV] = {bulk_snapkv_prefilled, NULL, bulk_arrives, grow_attended},
+        [REF_SCISSORHANDS] = {bulk_prefilled, NULL, bulk_arrives, grow_attended},
+        [REF_KVCOMPRESS] = {NULL, NULL, full_arrives, grow_attended, NULL, kvcompress_valued},
     };
     return &stages[v];
 }

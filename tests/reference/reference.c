@@ -164,7 +164,7 @@ static void attend(const struct ref_head *h, const double *q, uint32_t t, uint32
 /* What one head of k and v received from the query heads that share it. */
 static double of_group(enum ref_group group, const double *p, uint32_t heads, size_t stride)
 {
-    double sum = 0, most = 0;
+    double sum = 0, most = p[0];
     for (uint32_t g = 0; g < heads; g++) {
         sum += p[g * stride];
         most = fmax(most, p[g * stride]);
@@ -174,6 +174,21 @@ static double of_group(enum ref_group group, const double *p, uint32_t heads, si
     case REF_MAX: return most;
     case REF_FIRST: return p[0];
     default: return sum;
+    }
+}
+
+/* Whether probabilities are low, in their place: -1, or 0.  Near the border f32 may say otherwise,
+ * which is counted. */
+static void find_low(const struct ref_run *r, uint32_t layer, uint32_t a, uint32_t t, double *p)
+{
+    struct ref_head *h = ref_head(r, layer, a);
+    uint32_t window = r->m->layer[layer].window, seen = 0;
+    for (uint32_t j = 0; j <= t; j++)
+        seen += h->kept[j] && (!window || t - j < window);
+    for (uint32_t j = 0; j <= t; j++) {
+        double border = r->policy.low / seen;
+        h->doubt[j] += fabs(p[j] - border) <= 1e-4 * border;
+        p[j] = p[j] < border ? -1 : 0;
     }
 }
 
@@ -192,12 +207,16 @@ static void attend_group(const struct ref_run *r, uint32_t layer, uint32_t a, ui
         attend(ref_head(r, layer, a), row, t, m->layer[layer].window, d, all + (size_t)g * (t + 1),
                out);
         memcpy(row, out, d * sizeof(*out));
+        if (r->policy.low > 0)
+            find_low(r, layer, a, t, all + (size_t)g * (t + 1));
     }
     for (uint32_t j = 0; j <= t; j++)
         p[j] = of_group(r->policy.group, all + j, each, t + 1);
+    memcpy(ref_head(r, layer, a)->given + (size_t)t * r->room, p, (t + 1) * sizeof(*p));
     if (t < r->prompt && t + r->policy.observe >= r->prompt) {
         for (uint32_t i = 0; i < each * (t + 1); i++)
-            ref_head(r, layer, a)->each[i / (t + 1) * r->room + i % (t + 1)] += all[i];
+            ref_head(r, layer, a)->each[i / (t + 1) * r->room + i % (t + 1)] +=
+                r->policy.squares ? all[i] * all[i] : all[i];
     }
     free(all);
 }
@@ -248,6 +267,9 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         h->room = room;
         h->dim = m->head_dim;
         h->each = take((size_t)h->group * room, sizeof(*h->each));
+        h->given = take((size_t)room * room, sizeof(*h->given));
+        h->rank = take(room, sizeof(*h->rank));
+        h->doubt = take(room, sizeof(*h->doubt));
         h->kept = take(room, sizeof(*h->kept));
         h->heavy = take(room, sizeof(*h->heavy));
         h->ring = take(room, sizeof(*h->ring));
@@ -265,6 +287,9 @@ void ref_run_close(struct ref_run *r)
         free(h->v);
         free(h->score);
         free(h->each);
+        free(h->given);
+        free(h->rank);
+        free(h->doubt);
         free(h->kept);
         free(h->heavy);
         free(h->ring);
@@ -315,6 +340,15 @@ struct ref_policy ref_layer_policy(const struct ref_run *r, uint32_t layer)
     struct ref_policy p = r->policy;
     if (window)
         return (struct ref_policy){.variant = REF_WINDOW, .recent = window};
+    if (p.high && p.beta) { /* the same, of what the prompt has no part in */
+        int64_t layers = r->m->layers, part = p.high - p.recent, min = part / p.beta;
+        int64_t less = layers > 1 ? 2 * (part - min) / (layers - 1) : 0;
+        p.high = (uint32_t)(p.recent + 2 * part - min -
+                            (p.rising ? layers - 1 - (int64_t)layer : layer) * less);
+        p.high = p.high < 2 ? 2 : p.high;
+        ref_divide(&p);
+        return p;
+    }
     if (p.beta) {
         p.heavy = pyramid_heavy(&p, r->prompt, layer, r->m->layers);
         p.sinks = p.sinks < p.heavy ? p.sinks : p.heavy;
@@ -337,7 +371,7 @@ static void cut_prompt(struct ref_run *r)
             stages->prefilled(&p, ref_head(r, l, i), r->prompt);
         for (uint32_t i = 0; i < heads && stages->valued; i++) {
             stages->valued(&p, ref_head(r, l, i), r->prompt);
-            if (!p.shared)
+            if (!p.shared && p.variant != REF_KVCOMPRESS)
                 ref_cut(&p, ref_head(r, l, i), r->prompt);
         }
         if (stages->valued && p.shared)
@@ -345,6 +379,16 @@ static void cut_prompt(struct ref_run *r)
         if (stages->layer_prefilled)
             stages->layer_prefilled(&p, ref_head(r, l, 0), heads, r->prompt);
     }
+    if (r->policy.variant != REF_KVCOMPRESS)
+        return;
+    struct ref_head **all = take((size_t)r->m->layers * heads, sizeof(struct ref_head *));
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < r->m->layers * heads; i++) {
+        if (!r->m->layer[i / heads].window)
+            all[count++] = &r->head[i];
+    }
+    ref_cut_all(&r->policy, all, count, heads, r->prompt);
+    free(all);
 }
 
 struct ref_run *ref_run_open(const struct ref_model *m, const struct ref_policy *policy,
@@ -379,6 +423,8 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
 {
     assert(full->policy.variant == REF_FULL && full->policy.decay == policy->decay);
     assert(full->policy.group == policy->group && full->policy.observe == policy->observe);
+    assert(full->policy.low == policy->low);
+    assert(full->policy.squares == policy->squares);
     assert(full->count == full->prompt);
     const struct ref_model *m = full->m;
     struct ref_run *r = open_run(m, policy, full->room);
@@ -390,6 +436,8 @@ struct ref_run *ref_run_fork(const struct ref_run *full, const struct ref_policy
         memcpy(to->v, from->v, (size_t)r->prompt * m->head_dim * sizeof(*to->v));
         memcpy(to->score, from->score, r->prompt * sizeof(*to->score));
         memcpy(to->each, from->each, (size_t)from->group * r->room * sizeof(*to->each));
+        memcpy(to->given, from->given, (size_t)r->prompt * r->room * sizeof(*to->given));
+        memcpy(to->doubt, from->doubt, r->prompt * sizeof(*to->doubt));
     }
     cut_prompt(r);
     return r;

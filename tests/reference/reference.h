@@ -15,16 +15,21 @@
 
 enum ref_variant {
     REF_FULL,
-    REF_H2O,     /* `heavy` of the highest scores, and the `recent` newest */
-    REF_HEAVY,   /* heavy + recent slots: the highest scores, and the current token */
-    REF_WINDOW,  /* the first `heavy` tokens, and the `recent` newest */
-    REF_FLEXGEN, /* heavy = K: a ring of recent tokens, forced promotion */
-    REF_HF,      /* attends one more than heavy + recent, then drops */
-    REF_ADAKV,   /* h2o whose heads of a layer share `heavy` tokens each among them */
-    REF_SNAPKV,  /* of the prompt, the last `recent` tokens and what they attend to; then all */
-    REF_TOVA,    /* `heavy` tokens that the newest one attends to, the same in all heads */
-    REF_KNORM,   /* of the prompt, the `heavy` shortest keys; then all */
-    REF_KEYDIFF, /* of the prompt, the `heavy` keys least like the others; then all */
+    REF_H2O,        /* `heavy` of the highest scores, and the `recent` newest */
+    REF_HEAVY,      /* heavy + recent slots: the highest scores, and the current token */
+    REF_WINDOW,     /* the first `heavy` tokens, and the `recent` newest */
+    REF_FLEXGEN,    /* heavy = K: a ring of recent tokens, forced promotion */
+    REF_HF,         /* attends one more than heavy + recent, then drops */
+    REF_ADAKV,      /* h2o whose heads of a layer share `heavy` tokens each among them */
+    REF_SNAPKV,     /* of the prompt, the last `recent` tokens and what they attend to; then all */
+    REF_TOVA,       /* `heavy` tokens that the newest one attends to, the same in all heads */
+    REF_KNORM,      /* of the prompt, the `heavy` shortest keys; then all */
+    REF_KEYDIFF,    /* of the prompt, the `heavy` keys least like the others; then all */
+    REF_KVCOMPRESS, /* of the prompt, heavy + recent of a head, on average over all layers */
+    /* Up to `high` tokens, and at the next one all but `heavy` and the `recent` of them go: */
+    REF_BULK_H2O,     /* the heavy ones got most attention, */
+    REF_BULK_SNAPKV,  /* the same among their neighbours, */
+    REF_SCISSORHANDS, /* or least often a low one */
 };
 
 /* What a head of k and v counts as its score, of what several query heads give it. */
@@ -47,18 +52,29 @@ struct ref_policy {
      * each query head, or of their group. */
     uint32_t pool;
     bool pool_largest, pool_each;
-    uint32_t observe; /* how many last queries of the prompt count; 0: all */
+    uint32_t observe;   /* how many last queries of the prompt count; 0: all */
+    bool squares;       /* of each query head, what they gave counts squared */
+    double cross_layer; /* even shares that a layer keeps before all share; 0: everything */
     /* Of tokens that stay beside the `recent` the last layer has about a part in `beta` of the
      * average, and the first has most; or the other way round.  0: all layers have as many. */
     uint32_t beta;
     bool rising;
+    /* Tokens that go many at a time.  Of `high` so many go, `drop` or a part of them; of what is
+     * left `even` or `asked` ones are heavy, or all but so many recent ones.  Attention counts of
+     * the `history` last tokens, or of all (0), and of so many of a prompt that is cut (0: all). */
+    uint32_t high, drop, asked_heavy, asked_recent, asked_history, asked_sinks, history;
+    double drop_share;
+    double low; /* what counts is -1 where a probability is below low / keys seen; 0: it is not */
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
 struct ref_head {
-    double *k, *v; /* [positions][head_dim] */
-    double *score; /* attention received; frozen when dropped */
-    double *each;  /* [query heads of the group][positions]: of the last `observe` queries */
+    double *k, *v;   /* [positions][head_dim] */
+    double *score;   /* attention received; frozen when dropped */
+    double *each;    /* [query heads of the group][positions]: of the last `observe` queries */
+    double *given;   /* [positions][positions]: what each query gave */
+    double *rank;    /* of tokens that go many at a time: what they were chosen by */
+    uint32_t *doubt; /* [positions]: queries that f32 may count otherwise */
     uint32_t group, room, dim;
     bool *kept; /* seen by the query of this step, or by the next one */
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
@@ -86,8 +102,16 @@ struct ref_stages {
 /* What stays of a prompt whose tokens have been valued, of one head or of heads that share. */
 void ref_cut(const struct ref_policy *p, struct ref_head *h, uint32_t n);
 void ref_cut_shared(const struct ref_policy *p, struct ref_head *h, uint32_t count, uint32_t n);
+/* The same of the heads of all layers without a window, `each` of a layer. */
+void ref_cut_all(const struct ref_policy *p, struct ref_head *const *h, uint32_t count,
+                 uint32_t each, uint32_t n);
 
 const struct ref_stages *ref_stages(enum ref_variant v);
+
+/* What a token has got in front of position `end`, where tokens go many at a time. */
+double ref_given(const struct ref_policy *p, const struct ref_head *h, uint32_t end, uint32_t j);
+/* Fills in what follows from `high`. */
+void ref_divide(struct ref_policy *p);
 
 /* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */
 void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out, uint32_t in);

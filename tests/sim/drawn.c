@@ -245,6 +245,37 @@ static const struct aq_kv_options kv_options[DRAWN_KV - 1] = {
     {.policy = "tova", .budget = SHARE(0.4)},
     {.policy = "knorm", .budget = SLOTS(9)},
     {.policy = "keydiff", .budget = SHARE(0.5), .sinks_given = true, .sinks = 2},
+    {.policy = "scissorhands", .budget = SLOTS(30)},
+    {.policy = "scissorhands",
+     .budget = SLOTS(70),
+     .drop = SLOTS(45),
+     .layers_given = true,
+     .layers = AQ_KV_LAYERS_RISING,
+     .beta = 3},
+    {.policy = "h2o",
+     .budget = SLOTS(40),
+     .decode_given = true,
+     .decode = AQ_KV_DECODE_BULK,
+     .drop = SLOTS(3)},
+    {.policy = "h2o",
+     .budget = SHARE(0.5),
+     .decode_given = true,
+     .decode = AQ_KV_DECODE_BULK,
+     .history_given = true,
+     .history = 7},
+    {.policy = "snapkv",
+     .budget = SLOTS(66),
+     .decode_given = true,
+     .decode = AQ_KV_DECODE_BULK,
+     .drop = SLOTS(33),
+     .observe_given = true,
+     .observe = 6},
+    {.policy = "snapkv",
+     .budget = SLOTS(18),
+     .decode_given = true,
+     .decode = AQ_KV_DECODE_BULK,
+     .observe_given = true,
+     .observe = 4},
 };
 
 static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
@@ -256,6 +287,25 @@ static struct aq_kv_amount draw_amount(struct dice *d, bool needed)
     a.slots = a.unit == AQ_KV_SLOTS ? 1 + (uint32_t)roll(d, 70) : 0;
     a.share = a.unit == AQ_KV_SHARE ? (double)(1 + roll(d, 100)) / 100 : 0;
     return a;
+}
+
+/* Of keys that are dropped many at a time; likewise. */
+static void draw_bulk(struct aq_kv_options *o, struct dice *d)
+{
+    bool always = aq_kv_policy_find(o->policy)->bulk;
+    o->decode_given = roll(d, always ? 2 : 3) == 0;
+    o->decode = AQ_KV_DECODE_BULK;
+    if (!o->decode_given && !always)
+        return;
+    o->drop = draw_amount(d, false);
+    o->history_given = roll(d, 2);
+    o->history = (uint32_t)roll(d, 40);
+    if (o->history && roll(d, 8) == 0)
+        o->history = 4000;
+    if (always)
+        o->low = roll(d, 2) ? 0 : (double)(1 + roll(d, 30)) / 10;
+    if (always && roll(d, 2))
+        o->recent = draw_amount(d, true);
 }
 
 /* Options of a policy that ranks prompts in a way of its own; likewise. */
@@ -272,6 +322,7 @@ static void draw_ranked(struct aq_kv_options *o, struct dice *d)
     o->layers_given = roll(d, 3) == 0;
     o->layers = (enum aq_kv_layers)roll(d, 3);
     o->beta = 1 + (uint32_t)roll(d, 20);
+    draw_bulk(o, d);
     if (!aq_kv_policy_find(o->policy)->prompt.pool)
         return;
     o->observe_given = roll(d, 4) > 0;
@@ -288,9 +339,10 @@ static void draw_ranked(struct aq_kv_options *o, struct dice *d)
 /* Options of a policy that drops keys, of which some will not go together. */
 static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
 {
-    static const char *const names[] = {
-        "h2o",  "h2o:flexgen", "h2o:hf",  "window",    "heavy",      "adakv",       "snapkv",
-        "tova", "knorm",       "keydiff", "pyramidkv", "ada-snapkv", "ada-pyramid", "ada-snapkv"};
+    static const char *const names[] = {"h2o",         "h2o:flexgen", "h2o:hf",      "window",
+                                        "heavy",       "adakv",       "snapkv",      "tova",
+                                        "knorm",       "keydiff",     "pyramidkv",   "ada-snapkv",
+                                        "ada-pyramid", "ada-snapkv",  "scissorhands"};
     bool hf = false;
     *o = (struct aq_kv_options){.policy = PICK(d, names)};
     const struct aq_kv_score *by = &aq_kv_policy_find(o->policy)->prompt;
@@ -311,6 +363,8 @@ static void draw_kv_options(struct aq_kv_options *o, struct dice *d)
     o->decay = roll(d, 3) ? 0 : (double)(1 + roll(d, 100)) / 100;
     o->group_given = roll(d, 3) == 0;
     o->group = o->group_given ? (enum aq_attn_group)roll(d, 4) : AQ_ATTN_SUM;
+    if (strcmp(o->policy, "h2o") == 0)
+        draw_bulk(o, d);
 }
 
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number)

@@ -62,7 +62,7 @@ struct drawn {
 void drawn_formats(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* A KV policy and its options: one of DRAWN_KV - 1 with a number of their own, the first of which
  * keeps everything, or (DRAWN_KV - 1) any. */
-enum { DRAWN_KV = 28 };
+enum { DRAWN_KV = 34 };
 uint32_t drawn_kv(struct aq_engine_opts *opts, uint64_t seed, uint64_t number);
 /* Everything else that must not change a token.  d->opts.model_dir or .shape and the formats are
  * there. */

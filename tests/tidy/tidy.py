@@ -521,6 +521,22 @@ def check_links(tree, *archives):
                     yield name, 1, f"{room} may not call {other} (engine/floors.txt)"
 
 
+def check_exports(tree, library):
+    """The shared library shows the functions of aquifer.h: all of them, and nothing else."""
+    if not shutil.which("nm"):
+        print("skipped: needs nm")
+        sys.exit(SKIP)
+    out = subprocess.run(["nm", "--dynamic", "--defined-only", "--format=posix", library],
+                         capture_output=True, text=True, check=True).stdout
+    shown = {line.split()[0] for line in out.splitlines()}
+    header = strip_c(tree.text("engine/aquifer.h"))
+    declared = set(re.findall(r"^\w[\w *]*\b(aquifer_\w+)\(", header, re.M))
+    for name in sorted(shown - declared):
+        yield os.path.basename(library), 1, f"{name} is shown, and not in engine/aquifer.h"
+    for name in sorted(declared - shown):
+        yield "engine/aquifer.h", 1, f"{name} is declared, and {os.path.basename(library)} lacks it"
+
+
 CHECKS = {name[6:]: function for name, function in list(globals().items())
           if name.startswith("check_")}
 

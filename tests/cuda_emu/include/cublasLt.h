@@ -15,6 +15,7 @@ extern "C" {
 enum cublas_status {
     CUBLAS_STATUS_SUCCESS = 0,
     CUBLAS_STATUS_INVALID_VALUE = 7,
+    CUBLAS_STATUS_EXECUTION_FAILED = 13,
     CUBLAS_STATUS_NOT_SUPPORTED = 15,
 };
 enum cublas_operation { CUBLAS_OP_N, CUBLAS_OP_T };
@@ -49,6 +50,7 @@ struct cublas_algo {
 struct cublas_found {
     struct cublas_algo algo;
     size_t workspaceSize;
+    enum cublas_status state;
 };
 /* The library's names for them. */
 #define cublasStatus_t                       enum cublas_status

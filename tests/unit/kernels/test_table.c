@@ -73,8 +73,10 @@ static void nobody_choosing_takes_all_but_a_slow_bf16(void **state)
 {
     const char *why = NULL;
     unsigned have = aq_isa_detect();
-    if (have & AQ_ISA_AMX)
+    if (have & AQ_ISA_AMX) {
         assert_int_equal(aq_isa_auto(have, &why), have);
+        assert_non_null(strstr(why, "AMX tiles"));
+    }
     unsigned below = have & ~(unsigned)AQ_ISA_AMX, chosen = aq_isa_auto(below, &why);
     assert_non_null(why);
     assert_int_equal(chosen | (below & AQ_ISA_AVX512BF16), below);

@@ -348,11 +348,13 @@ static void memory_that_another_process_took_is_said_with_both_figures(void **st
     struct aq_err err;
     void *p;
     gpu_open(&g, 0, 0);
+    aq_emu_driver_takes(512, 0);
     aq_emu_device_memory(BYTES);
     int rc = aq_device_alloc(&p, g.r.d, AQ_MEMORY_DEVICE, "weights", 2 * BYTES, &err);
     assert_int_equal(rc, -ENOMEM);
     assert_non_null(strstr(err.text, "32768 bytes for weights"));
     assert_non_null(strstr(err.text, "16384 of its 5259264 bytes are free"));
+    assert_non_null(strstr(err.text, "end it, or give a smaller --device-memory"));
     assert_int_equal(aq_mem_used(g.r.mem, AQ_DEVICE), 0);
     aq_emu_device_memory(2ull << 30);
     gpu_close(&g);
@@ -498,7 +500,63 @@ static void small_pieces_go_by_a_kernel(void **state)
     }
 }
 
+/* ---- time, as the emulation keeps it ---- */
+
+enum { LARGE_NS = 1000000, LARGE = 4, SMALL_BYTES = 64 };
+
+/* How long a small copy behind a kernel of half a large one's time waits, while another stream has
+ * large ones. */
+static uint64_t lateness(uint64_t slice_ns)
+{
+    struct gpu_rig g;
+    struct aq_emu_rates rates = {.bytes_per_ms = BYTES,
+                                 .kernel_ns = LARGE_NS / 2,
+                                 .slice_ns = slice_ns,
+                                 .small_bytes = SMALL_BYTES};
+    gpu_open(&g, 1, 0);
+    struct aq_device_stream *link = rig_stream(&g.r, "h2d", 8, 1);
+    struct aq_device_stream *compute = rig_stream(&g.r, "compute", 8, 1);
+    char *here = rig_take(&g.r, AQ_MEMORY_PINNED, BYTES);
+    float *there = rig_take(&g.r, AQ_MEMORY_DEVICE, BYTES);
+    float *small = rig_take(&g.r, AQ_MEMORY_DEVICE, BYTES);
+    struct add a = {small, small, 0};
+    struct aq_copy_piece piece = {small, here, SMALL_BYTES};
+    struct aq_device_copy copy = {.direction = AQ_H2D,
+                                  .pieces = &piece,
+                                  .piece_count = 1,
+                                  .token = LARGE + 1,
+                                  .done = g.r.done};
+    aq_emu_time(&rates);
+    aq_emu_hold(true);
+    for (uint64_t i = 0; i < LARGE; i++)
+        submit_copy(&g, link, AQ_H2D, there, here, i);
+    submit_add(&g, compute, &a, LARGE);
+    assert_int_equal(aq_device_copy(compute, &copy), 0);
+    aq_emu_hold(false);
+    for (uint64_t i = 0; i < LARGE + 2; i++)
+        assert_int_equal(rig_next(&g.r).result, 0);
+    struct aq_emu_timed timed = aq_emu_timed();
+    assert_int_equal(timed.to_device_ns, LARGE * LARGE_NS + SMALL_BYTES * LARGE_NS / BYTES);
+    assert_int_equal(timed.kernels_ns, LARGE_NS / 2);
+    aq_emu_time(&(struct aq_emu_rates){0});
+    aq_device_stream_close(compute);
+    aq_device_stream_close(link);
+    rig_give(&g.r, AQ_MEMORY_DEVICE, small, BYTES);
+    rig_give(&g.r, AQ_MEMORY_DEVICE, there, BYTES);
+    rig_give(&g.r, AQ_MEMORY_PINNED, here, BYTES);
+    gpu_close(&g);
+    return timed.late_ns;
+}
+
+static void small_copies_wait_for_large_ones_in_the_emulation(void **state)
+{
+    (void)state;
+    assert_int_equal(lateness(0), LARGE_NS / 2); /* for the end of the one at work */
+    assert_int_equal(lateness(5 * LARGE_NS / 2), 5 * LARGE_NS / 2); /* of the slice's last */
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(small_copies_wait_for_large_ones_in_the_emulation),
     cmocka_unit_test(small_pieces_go_by_a_kernel),
     cmocka_unit_test(jobs_of_a_stream_run_in_the_order_of_submission),
     cmocka_unit_test(streams_that_follow_see_what_was_written_before),

@@ -309,6 +309,7 @@ struct aq_block_inputs plans_inputs(const struct aq_model_steps *m)
                                     .kv_format = AQ_F16,
                                     .table_format = AQ_BF16,
                                     .threads = 2,
+                                    .scratch_bytes_per_thread = 4096,
                                     .sequences = 64,
                                     .prompt_max = 100,
                                     .total_max = 164,
@@ -349,4 +350,8 @@ void plans_check_block(const struct aq_block *b, const struct aq_block_inputs *i
     if (aq_program_check(&b->program, &opts, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(aq_placement_check(&b->plan.placement, NULL), 0);
+    uint64_t lane = aq_ledger_line(&b->ledger, AQ_HOST, "scratch (host lane)");
+    assert_int_equal(lane, aq_program_host_computes(&b->program)
+                               ? (uint64_t)in->threads * in->scratch_bytes_per_thread
+                               : 0);
 }

@@ -3,6 +3,7 @@
 
 #include "base/prng.h"
 #include "tests/test.h"
+#include "tests/unit/policy/kv_made.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -128,25 +129,6 @@ static void rule_step(struct rule *r, uint64_t seed, uint32_t row)
         put(&r->kept, row, 0);
     }
     attend(&r->kept, seed, row);
-}
-
-static struct aq_kv_amount slots(uint32_t n)
-{
-    return (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = n};
-}
-
-static struct aq_kv_amount share(double x)
-{
-    return (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = x};
-}
-
-static struct aq_kv_policy resolved(struct aq_kv_options o)
-{
-    struct aq_kv_policy p = {0};
-    struct aq_err err = {0};
-    if (aq_kv_policy_resolve(&p, &o, &err) < 0)
-        fail_msg("%s", err.text);
-    return p;
 }
 
 static struct rule rule_for(struct aq_kv_options o, uint32_t prompt, uint32_t max_new)

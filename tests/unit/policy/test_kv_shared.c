@@ -4,30 +4,12 @@
 #include "base/prng.h"
 #include "policy/kv_policy.h"
 #include "tests/test.h"
+#include "tests/unit/policy/kv_made.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { HEADS_MAX = 6, TOKENS_MAX = 64 };
-
-static struct aq_kv_amount slots(uint32_t n)
-{
-    return (struct aq_kv_amount){.unit = AQ_KV_SLOTS, .slots = n};
-}
-
-static struct aq_kv_amount share(double x)
-{
-    return (struct aq_kv_amount){.unit = AQ_KV_SHARE, .share = x};
-}
-
-static struct aq_kv_policy resolved(struct aq_kv_options o)
-{
-    struct aq_kv_policy p = {0};
-    struct aq_err err = {0};
-    if (aq_kv_policy_resolve(&p, &o, &err) < 0)
-        fail_msg("%s", err.text);
-    return p;
-}
 
 /* Options of adakv, drawn; those of h2o with them are the same but for the floor. */
 static struct aq_kv_options drawn(uint64_t seed)

@@ -20,6 +20,7 @@ enum {
     GRID_STEP_SEPARATE = TEST_SLOW ? 50 : 25,
     PLAIN_DRAWS = TEST_SLOW ? 12 : 24,
     NEEDED_DRAWS = TEST_SLOW ? 60 : 300,
+    HEAD_DRAWS = TEST_SLOW ? 1 : 3,
 };
 
 static struct aq_hardware machine(double disk)
@@ -339,6 +340,33 @@ static void a_ring_holds_the_larger_half_of_a_gated_mlp_twice(void **state)
     aq_steps_close(&m);
 }
 
+static uint64_t ring_below_head(uint32_t vocab, enum aq_tier home, double products)
+{
+    struct aq_model_steps m = plans_model(6, 256, 4, vocab);
+    struct aq_placement p = {{{0, 100, 0}}, {{100, 0, 0}}, {{100, 0, 0}}, home};
+    struct aq_block_inputs in = plans_inputs(&m);
+    struct aq_block b = {0};
+    in.separate = true;
+    in.placement = &p;
+    in.host_products = products;
+    in.micro_batch = 4;
+    assert_int_equal(aq_block_choose(&b, &in, NULL), 0);
+    uint64_t ring = (uint64_t)b.stream.ring * b.plan.chunk_bytes;
+    aq_block_close(&b);
+    aq_steps_close(&m);
+    return ring;
+}
+
+/* A head of several layers' size takes room in the ring only where it streams. */
+static void a_head_on_the_device_takes_nothing_of_the_ring(void **state)
+{
+    uint64_t head = (uint64_t)16384 * 256 * 2, layers = ring_below_head(512, AQ_DEVICE, 0);
+    assert_true(layers > 0 && layers < head);
+    assert_int_equal(ring_below_head(16384, AQ_DEVICE, 0), layers);
+    assert_int_equal(ring_below_head(16384, AQ_DEVICE, 100), 0);
+    assert_true(ring_below_head(16384, AQ_HOST, 0) >= AQ_BLOCK_RING_STEPS * head);
+}
+
 /* There is nothing to split, and no rows to keep between two halves of an MLP. */
 static void a_layer_of_one_step_has_no_mlp_to_cut(void **state)
 {
@@ -377,6 +405,7 @@ struct grid {
     double best;
     struct aq_plan plan; /* of the best */
     uint32_t tried, fitted;
+    bool head_near; /* beside a separate device: all points have the head on it */
 };
 
 static void try_point(struct grid *g, struct aq_placement p)
@@ -406,7 +435,7 @@ static void try_placements(struct grid *g, double step)
                     struct aq_placement p = {{{near, 100 - near - disk, disk}},
                                              {{kv, 100 - kv - kv_disk, kv_disk}},
                                              {{100, 0, 0}},
-                                             near + kv == 0 ? AQ_DEVICE : AQ_HOST};
+                                             g->head_near || near + kv == 0 ? AQ_DEVICE : AQ_HOST};
                     if (!separate)
                         p = (struct aq_placement){
                             {{0, near, 100 - near}}, {{0, kv, 100 - kv}}, {{0, 100, 0}}, AQ_HOST};
@@ -427,6 +456,7 @@ static void try_grid(struct grid *g, const struct aq_block_inputs *given)
         for (in.micro_batch = most; in.micro_batch; in.micro_batch = in.micro_batch * 3 / 4) {
             for (int side = 0; side < (in.separate ? 2 : 1); side++) {
                 in.attention = side ? AQ_ATTEND_HOST : AQ_ATTEND_DEVICE;
+                in.host_products = side && g->head_near ? 100 : 0;
                 try_placements(g, in.separate ? GRID_STEP_SEPARATE : GRID_STEP);
             }
         }
@@ -451,17 +481,25 @@ static struct aq_hardware drawn_machine(uint64_t seed, bool separate)
     return hw;
 }
 
-/* Chosen blocks against the best of thousands, on AQ_PLANNER_DRAWS machines with room for many
- * seats or (tight) for a few: none is below `least`, and fewer than a share of them below 95 %. */
-static void compare_with_grid(bool tight, double least, double share_below)
+/* Room for many seats, for a few, or beside a separate device that has room for the head, which is
+ * as large as all layers. */
+enum grid_kind { MANY_SEATS, FEW_SEATS, LARGE_HEAD };
+
+/* Chosen blocks against the best of thousands, on AQ_PLANNER_DRAWS machines: none is below `least`,
+ * and fewer than a share of them below 95 %. */
+static void compare_with_grid(enum grid_kind kind, double least, double share_below)
 {
     const char *draws = getenv("AQ_PLANNER_DRAWS");
-    uint64_t count = draws ? strtoull(draws, NULL, 10) : GRID_DRAWS;
-    struct aq_model_steps m = plans_model(6, 256, 4, 512);
+    uint64_t count =
+        draws ? strtoull(draws, NULL, 10) : (kind == LARGE_HEAD ? HEAD_DRAWS : GRID_DRAWS);
+    bool tight = kind == FEW_SEATS;
+    uint32_t vocab = kind == LARGE_HEAD ? 18432 : 512;
+    struct aq_model_steps m = plans_model(6, 256, 4, vocab);
+    uint64_t head = kind == LARGE_HEAD ? (uint64_t)vocab * 256 * 2 : 0;
     uint32_t tried = 0, fitted = 0, compared = 0, below = 0;
     double worst = INFINITY;
     for (uint64_t i = 0; i < count; i++) {
-        bool separate = i % 2;
+        bool separate = i % 2 || kind == LARGE_HEAD;
         struct aq_hardware hw = drawn_machine(i, separate);
         struct aq_block_inputs in = plans_inputs(&m);
         in.hw = &hw;
@@ -475,7 +513,9 @@ static void compare_with_grid(bool tight, double least, double share_below)
         in.budget[AQ_DEVICE] =
             (tight ? 4 + aq_prng_below(11, i, 9, 8) : 12 + aq_prng_below(11, i, 9, 14)) *
             (separate ? AQ_MIB : 0);
-        struct grid g = {.now = {{{0}}}};
+        in.budget[AQ_HOST] += head;
+        in.budget[AQ_DEVICE] += head;
+        struct grid g = {.now = {{{0}}}, .head_near = kind == LARGE_HEAD};
         struct aq_block b = {0};
         try_grid(&g, &in);
         int rc = aq_block_choose(&b, &in, NULL);
@@ -516,13 +556,18 @@ static void compare_with_grid(bool tight, double least, double share_below)
 
 static void it_is_nearly_the_best_of_a_grid(void **state)
 {
-    compare_with_grid(false, 0.95, 0);
+    compare_with_grid(MANY_SEATS, 0.95, 0);
 }
 
 /* Where one to nine seats fit, rings and overhead decide: a few machines have better ones left. */
 static void it_is_nearly_always_the_best_of_few_seats(void **state)
 {
-    compare_with_grid(true, 0.8, 0.25);
+    compare_with_grid(FEW_SEATS, 0.8, 0.25);
+}
+
+static void it_is_nearly_the_best_of_a_grid_beside_a_large_head(void **state)
+{
+    compare_with_grid(LARGE_HEAD, 0.95, 0);
 }
 
 static const struct CMUnitTest tests[] = {
@@ -531,6 +576,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_window_holds_its_keys_whatever_the_policy),
     cmocka_unit_test(it_is_nearly_the_best_of_a_grid),
     cmocka_unit_test(it_is_nearly_always_the_best_of_few_seats),
+    cmocka_unit_test(a_head_on_the_device_takes_nothing_of_the_ring),
+    cmocka_unit_test(it_is_nearly_the_best_of_a_grid_beside_a_large_head),
     cmocka_unit_test(it_is_never_slower_than_the_plain_rule),
     cmocka_unit_test(what_fits_whole_stays_as_it_is),
     cmocka_unit_test(the_disk_decides_between_weights_and_seats),

@@ -46,7 +46,7 @@ static uint64_t peak_by_playing(const struct aq_admit_length *s, uint32_t count,
 static void the_peak_equals_playing_the_passes(void **state)
 {
     for (uint64_t round = 0; round < 300; round++) {
-        struct aq_admit_length s[20];
+        struct aq_admit_length s[20] = {0};
         uint32_t count = 1 + (uint32_t)aq_prng_below(1, round, 0, 20);
         for (uint32_t i = 0; i < count; i++) {
             s[i].now = 1 + (uint32_t)aq_prng_below(2, round, i, 100);

@@ -267,7 +267,8 @@ static void descriptions_that_make_no_sense_are_refused(void **state)
 static void files_that_would_shadow_the_store_are_refused(void **state)
 {
     struct rig *r = *state;
-    const char *const names[] = {"manifest.json", "data.0", "journal", "../x", ".", "", "a\nb"};
+    const char *const names[] = {"manifest.json", "data.0", "journal", "../x", ".",      "",
+                                 "a\nb",          "/a",     "a/",      "a/.b", "a/../b", "a/b/c"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
         r->files[0].name = names[i];
         must_refuse(r, -EINVAL, "file '");

@@ -161,6 +161,25 @@ static void records_beyond_the_planned_bounds_are_refused(void **state)
     assert_int_equal(errors, 2);
 }
 
+static void what_is_scored_may_be_one_token_more_than_the_bounds(void **state)
+{
+    static const char *const lines[] = {
+        "{\"prompt\": [5, 6, 7], \"continuation\": [8, 9]}",
+        "{\"prompt\": [5, 6, 7], \"continuation\": [8, 9, 10]}",
+    };
+    aquifer_close(session);
+    assert_int_equal(open_session(", \"max_total_tokens\": 4", NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(aquifer_submit(session, lines[i], NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        json_t *o = next();
+        bool first = json_integer_value(json_object_get(o, "index")) == 0;
+        assert_int_equal(json_is_real(json_object_get(o, "loglikelihood")), first);
+        assert_int_equal(json_is_object(json_object_get(o, "error")), !first);
+        json_decref(o);
+    }
+}
+
 static void bad_options_name_what_is_wrong(void **state)
 {
     struct aquifer *a = NULL;
@@ -188,6 +207,7 @@ static const struct CMUnitTest tests[] = {
     T(scores_of_prompts_are_said_once_not_to_be_the_policys),
     T(closing_with_records_in_flight_loses_only_those),
     T(records_beyond_the_planned_bounds_are_refused),
+    T(what_is_scored_may_be_one_token_more_than_the_bounds),
     T(bad_options_name_what_is_wrong),
 };
 

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Which kernels a product on a GPU is made of, and that its numbers do not depend on that.  The GPU
- * is emulated; AQ_CUDA_MODULE is the module. */
+ * Which kernels a product on a GPU is made of, that its numbers do not depend on that, and what is
+ * said of a library for products that misbehaves.  The GPU is emulated; AQ_CUDA_MODULE is the
+ * module. */
 #include "base/half.h"
 #include "base/prng.h"
 #include "engine/compute/cuda_lane.h"
+#include "tests/cuda_emu/control.h"
 #include "tests/test.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +27,13 @@ static struct {
     void *stream, *event;
     uint32_t by_codes, unpacks;
     bool fails; /* by_codes does */
+    __typeof__(aq_emu_blas) *blas;
 } g;
+
+/* A model with products of rows of K numbers. */
+static struct aq_matrix_desc matrix = {.rows = COLUMNS, .k = K};
+static struct aq_step_desc step = {.matrix = &matrix, .matrix_count = 1};
+static const struct aq_model_steps steps = {.step = &step, .step_count = 1};
 
 static int count_codes(const struct aq_cuda_exec *ex, const struct aq_cuda_codes_product *p)
 {
@@ -45,6 +54,10 @@ static int set_up(void **state)
     if (aq_cuda_open(&g.cuda, getenv("AQ_CUDA_MODULE"), 0, NULL) < 0)
         return -1;
     const struct aq_gpu_ops *gpu = g.cuda.module->gpu;
+    void *control = dlsym(g.cuda.library, "aq_emu_blas");
+    if (!control)
+        return -1;
+    memcpy(&g.blas, &control, sizeof(g.blas));
     g.real = g.cuda.module->kernels;
     g.kernels = *g.real;
     g.kernels.product_codes = count_codes;
@@ -105,6 +118,8 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                   .stats_bytes = 4096,
                   .logits_bytes = 4096},
         .deterministic = e->deterministic,
+        .steps = &steps,
+        .compute = e->compute,
         .launches_max = e->launches_max,
     };
     const char *what, *why;
@@ -286,11 +301,121 @@ static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
     }
 }
 
+/* ---- a library that misbehaves ---- */
+
+/* A lane, and one product of zeros by the library; the error names what failed. */
+static int try_product(enum aq_dtype compute, bool deterministic, struct aq_err *err)
+{
+    struct aq_compute_cuda *c;
+    struct aq_compute_cuda_opts opts = {.cuda = &g.cuda,
+                                        .device = g.device,
+                                        .sizes = {.desk_bytes = 4096,
+                                                  .sums_bytes = AQ_MIB,
+                                                  .unpacked_bytes = AQ_MIB,
+                                                  .workspace_bytes = AQ_MIB,
+                                                  .stats_bytes = 4096,
+                                                  .logits_bytes = 4096},
+                                        .deterministic = deterministic,
+                                        .steps = &steps,
+                                        .compute = compute};
+    static float zeros[AQ_PANEL_ROWS * 256];
+    struct aq_segment segment = {.rows = AQ_PANEL_ROWS};
+    struct aq_product p = {.x_dtype = compute,
+                           .m = ROWS_MAX,
+                           .k = 192, /* panels without padding, and not a length that was tried */
+                           .x_stride = 192,
+                           .segments = &segment,
+                           .segment_count = 1,
+                           .w_dtype = compute,
+                           .y_dtype = AQ_F32,
+                           .y_stride = AQ_PANEL_ROWS};
+    const char *what, *why;
+    uint32_t op;
+    int rc = aq_compute_cuda_open(&c, &opts, err);
+    if (rc < 0)
+        return rc;
+    void *x = put(zeros, sizeof(zeros)), *y = put(zeros, sizeof(zeros));
+    segment.panels = x;
+    p.x = x;
+    p.y = y;
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, false);
+    aq_compute_product(aq_compute_cuda_base(c), &p);
+    rc = aq_compute_cuda_end(c, &op, &what, &why);
+    if (rc < 0)
+        rc = aq_error(err, rc, "%s: %s", what, why);
+    assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
+    assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", x, sizeof(zeros));
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", y, sizeof(zeros));
+    aq_compute_cuda_close(c);
+    return rc;
+}
+
+static void what_the_library_cannot_do_is_named(void **state)
+{
+    static const struct {
+        enum aq_emu_manner how;
+        const char *says;
+    } cases[] = {
+        {AQ_EMU_BLAS_OFFERS_NOTHING, "cuBLASLt has no algorithm for this product"},
+        {AQ_EMU_BLAS_REFUSES, "cuBLASLt has no algorithm for this product"},
+        {AQ_EMU_BLAS_BROKEN, "is usable within the workspace"},
+        {AQ_EMU_BLAS_GREEDY, "is usable within the workspace"},
+        {AQ_EMU_BLAS_FAILS, "CUBLAS_STATUS_EXECUTION_FAILED"},
+    };
+    (void)state;
+    for (size_t i = 0; i < AQ_ARRAY_LEN(cases); i++) {
+        struct aq_err err;
+        g.blas(cases[i].how);
+        assert_int_equal(try_product(AQ_F16, false, &err), -EIO);
+        assert_non_null(strstr(err.text, "cublasLtMatmul: "));
+        assert_non_null(strstr(err.text, cases[i].says));
+        assert_int_equal(try_product(AQ_F16, true, &err), -ENODEV);
+        assert_non_null(
+            strstr(err.text, "--deterministic: products of rows of 200 numbers in f16"));
+        assert_non_null(strstr(err.text, cases[i].says));
+        assert_non_null(strstr(err.text, "leave --deterministic out"));
+    }
+    g.blas(AQ_EMU_BLAS_RIGHT);
+}
+
+static void a_candidate_with_an_error_state_is_passed_over(void **state)
+{
+    struct aq_err err;
+    (void)state;
+    g.blas(AQ_EMU_BLAS_BROKEN_FIRST);
+    assert_int_equal(try_product(AQ_F16, false, &err), 0);
+    assert_int_equal(try_product(AQ_F16, true, &err), 0);
+    g.blas(AQ_EMU_BLAS_RIGHT);
+}
+
+static void bits_that_depend_on_neighbours_are_not_called_deterministic(void **state)
+{
+    static const enum aq_dtype types[] = {AQ_F32, AQ_F16, AQ_BF16};
+    (void)state;
+    for (size_t i = 0; i < 2 * AQ_ARRAY_LEN(types); i++) {
+        struct aq_err err;
+        enum aq_dtype type = types[i / 2];
+        g.blas(AQ_EMU_BLAS_RIGHT);
+        assert_int_equal(try_product(type, true, &err), 0);
+        g.blas(i % 2 ? AQ_EMU_BLAS_SPLITS_NARROW : AQ_EMU_BLAS_SPLITS);
+        assert_int_equal(try_product(type, false, &err), 0);
+        assert_int_equal(try_product(type, true, &err), -ENODEV);
+        assert_non_null(strstr(err.text, "does not keep it"));
+        assert_non_null(strstr(err.text, "200 numbers"));
+        assert_non_null(strstr(err.text, i % 2 ? "64 columns are computed" : "when 1 rows"));
+    }
+    g.blas(AQ_EMU_BLAS_RIGHT);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(few_rows_go_by_codes_unless_bits_are_promised),
     cmocka_unit_test(products_are_set_added_or_multiplied),
     cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
     cmocka_unit_test(nothing_is_launched_behind_a_failure),
+    cmocka_unit_test(what_the_library_cannot_do_is_named),
+    cmocka_unit_test(a_candidate_with_an_error_state_is_passed_over),
+    cmocka_unit_test(bits_that_depend_on_neighbours_are_not_called_deterministic),
 };
 
 int main(void)

@@ -18,7 +18,7 @@ static struct {
     bool capturing;
     int fails_at; /* rows of the norm that fails; 0: none */
     int capture_code;
-    uint64_t free_bytes;
+    uint64_t free_bytes, first_launch; /* the latter goes when a graph is launched first */
 } seen;
 
 static struct aq_cuda_exec exec_of(void *stream)
@@ -67,7 +67,8 @@ static int graph_launch(struct aq_gpu *g, void *graph, void *stream)
     (void)g;
     (void)stream;
     assert_ptr_equal(graph, &seen.ended);
-    seen.launched++;
+    if (seen.launched++ == 0)
+        seen.free_bytes -= seen.first_launch;
     return 0;
 }
 
@@ -332,6 +333,30 @@ static void graphs_take_no_more_memory_than_is_meant_for_them(void **state)
     aq_cuda_record_close(rec);
 }
 
+/* Kernels that are loaded, or another process, are no reason to make no graphs; what the driver
+ * takes when one is launched is. */
+static void what_others_take_of_the_gpu_ends_no_graphs(void **state)
+{
+    (void)state;
+    open_with(0, 0, 3 * GRAPH - 1);
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        run_list(1, SOME);
+        run_list(11, SOME);
+        seen.free_bytes -= 100 * GRAPH;
+    }
+    assert_int_equal(seen.ended, 2);
+    assert_int_equal(seen.launched, 2 * 2);
+    aq_cuda_record_close(rec);
+    open_with(0, 0, 3 * GRAPH - 1);
+    seen.first_launch = 2 * GRAPH;
+    for (uint32_t pass = 0; pass < 3; pass++) {
+        run_list(1, SOME);
+        run_list(11, SOME);
+    }
+    assert_int_equal(seen.ended, 1);
+    aq_cuda_record_close(rec);
+}
+
 static void lists_of_a_launch_or_two_are_launched_as_ever(void **state)
 {
     (void)state;
@@ -354,6 +379,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(graphs_are_kept_as_long_as_there_is_room),
     cmocka_unit_test(lists_that_come_in_turn_are_graphs),
     cmocka_unit_test(graphs_take_no_more_memory_than_is_meant_for_them),
+    cmocka_unit_test(what_others_take_of_the_gpu_ends_no_graphs),
     cmocka_unit_test(lists_of_a_launch_or_two_are_launched_as_ever),
 };
 

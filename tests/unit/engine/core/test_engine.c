@@ -391,6 +391,35 @@ static void prefill_agrees_with_what_decoding_gave(void **state)
     free(o);
 }
 
+static void scores_from_a_token_on_are_those_of_the_whole_prompt(void **state)
+{
+    enum { P = 60, FROM = 23 };
+    struct one *o = calloc(2, sizeof(*o));
+    struct aq_workload w = {
+        .sequences = 2, .prompt_max = P, .total_max = P + 1, .prompt_logprobs = true};
+    struct aq_engine *e = open_engine((struct setup){.compute = AQ_F32, .kv_format = AQ_F16}, &w);
+    for (uint32_t i = 0; i < 2; i++) {
+        prepare(&o[i], 0, 1);
+        o[i].s.prompt_count = P;
+        for (uint32_t t = 0; t < P; t++)
+            o[i].prompt[t] = 4 + (uint32_t)aq_prng_below(3, 0, t, 4092);
+        o[i].s.prompt_logprobs = true;
+        o[i].s.prompt_from = i ? FROM : 0;
+        o[i].s.prompt_logprob = o[i].prompt_logprob;
+        o[i].s.prompt_tops = o[i].prompt_tops;
+        aq_engine_submit(e, &o[i].s);
+    }
+    run(e);
+    assert_true(o[0].prompt_logprob[FROM] < 0);
+    assert_memory_equal(o[1].prompt_logprob, o[0].prompt_logprob + FROM,
+                        (P - FROM) * sizeof(float));
+    for (uint32_t t = FROM; t < P; t++)
+        assert_int_equal(o[1].prompt_tops[t - FROM].id, o[0].prompt_tops[t].id);
+    assert_true(o[1].prompt_logprob[P - FROM] == 0); /* nothing is written behind them */
+    aq_engine_close(e);
+    free(o);
+}
+
 /* ---- ends ---- */
 
 /* Long sequences that come together in a workload of short ones: the pool is not made for all of
@@ -603,6 +632,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_neighbours_threads_or_blocks),
     cmocka_unit_test(a_budget_for_the_whole_sequence_is_the_full_cache),
     cmocka_unit_test(prefill_agrees_with_what_decoding_gave),
+    cmocka_unit_test(scores_from_a_token_on_are_those_of_the_whole_prompt),
     cmocka_unit_test(a_small_pool_is_shared_out),
     cmocka_unit_test(a_sequence_may_stand_for_another),
     cmocka_unit_test(sequences_end_as_they_were_asked_to),

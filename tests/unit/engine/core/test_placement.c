@@ -31,6 +31,19 @@ enum {
 
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
+/* Whose policies are drawn: any, those that go with KIVI's formats, or those whose heads of all
+ * layers share. */
+enum drawing { ANY_POLICY, KIVI, CROSS };
+
+#define SLOTS(n)                                                                                   \
+    {                                                                                              \
+        .unit = AQ_KV_SLOTS, .slots = (n)                                                          \
+    }
+#define SHARE(x)                                                                                   \
+    {                                                                                              \
+        .unit = AQ_KV_SHARE, .share = (x)                                                          \
+    }
+
 /* Every second draw is of the trained model. */
 static const struct random_model random_models[] = {
     {RANDOM_LLAMA, 3, 192, 6, 2, 32, VOCAB, CONTEXT, 2},
@@ -187,7 +200,39 @@ static void draw_kivi(struct drawn *d, uint64_t number)
     d->opts.emulate_link = (struct aq_link_choice){0};
 }
 
-static void run_draw(uint64_t number, bool kivi)
+/* A budget that the heads of all layers share, which has no device and no KV on disk; draws of both
+ * are left as they are, and refused. */
+static void draw_cross(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.policy = "kvcompress", .budget = SLOTS(33), .recent = SLOTS(9)},
+        {.policy = "kvcompress",
+         .budget = SLOTS(40),
+         .recent = SLOTS(32),
+         .cross_layer_given = true,
+         .cross_layer = 1.5},
+        {.policy = "kvcompress",
+         .budget = SLOTS(35),
+         .recent = SLOTS(20),
+         .cross_layer_given = true},
+        {.policy = "kvcompress", .budget = SHARE(0.6), .recent = SLOTS(1)},
+        {.policy = "kvcompress", .budget = SHARE(1), .recent = SLOTS(20)},
+    };
+    uint64_t which = aq_prng_below(rig.seed, number, 4100, AQ_ARRAY_LEN(policies));
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
+    if (aq_prng_below(rig.seed, number, 4101, 8) == 0)
+        return;
+    d->opts.emulate_device = 0;
+    d->opts.host_products = (struct aq_host_products_choice){0};
+    d->opts.emulate_link = (struct aq_link_choice){0};
+    if (d->opts.placement.given) {
+        double *kv = d->opts.placement.at.kv.percent;
+        kv[AQ_HOST] += kv[AQ_DISK];
+        kv[AQ_DISK] = 0;
+    }
+}
+
+static void run_draw(uint64_t number, enum drawing what)
 {
     rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
     struct drawn d = {.opts = {.model_dir = rig.model[rig.now]}};
@@ -197,8 +242,8 @@ static void run_draw(uint64_t number, bool kivi)
     drawn_formats(&d.opts, rig.seed, number);
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
     drawn_plan(&d, rig.seed, number, &rig.place);
-    if (kivi) {
-        draw_kivi(&d, number);
+    if (what != ANY_POLICY) {
+        (what == KIVI ? draw_kivi : draw_cross)(&d, number);
         policy = DRAWN_KV - 1;
     }
     snprintf(running, sizeof(running),
@@ -253,7 +298,7 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     print_message("AQ_PLACEMENT_SEED=%llu, draws %llu to %llu\n", (unsigned long long)rig.seed,
                   (unsigned long long)first, (unsigned long long)(first + draws));
     for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, false);
+        run_draw(first + i, ANY_POLICY);
     print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
@@ -276,16 +321,29 @@ static void neither_do_they_where_keys_are_kivi_s_codes(void **state)
     rig.ran = 0;
     memset(rig.lanes, 0, sizeof(rig.lanes));
     for (uint64_t i = 0; i < draws; i++)
-        run_draw(first + i, true);
+        run_draw(first + i, KIVI);
     print_message("%u of %u ran, %u wrote to disk\n", rig.ran, (unsigned)draws,
                   rig.lanes[AQ_LANE_DISK_WRITE]);
     assert_true(draws < 30 ||
                 (3 * rig.ran >= 2 * draws && 8 * rig.lanes[AQ_LANE_DISK_WRITE] >= draws));
 }
 
+static void neither_do_they_where_heads_of_all_layers_share(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = 0;
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, CROSS);
+    print_message("%u of %u ran\n", rig.ran, (unsigned)draws);
+    assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0));
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_where_things_live),
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
+    cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
 };
 
 int main(void)

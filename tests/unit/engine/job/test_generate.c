@@ -423,6 +423,7 @@ static void scores_of_prompts_are_said_not_to_be_the_policys(void **state)
     assert_int_equal(job_rig_run(rig, options), 0);
     assert_said(rig, said);
     assert_said(rig, "aquifer eval --kv-policy h2o");
+    assert_said(rig, "under it a record's 'continuation' is scored");
     json_t *r = read_report(rig), *lossy = json_object_get(r, "lossy");
     const char *last = json_string_value(json_array_get(lossy, json_array_size(lossy) - 1));
     assert_non_null(last);

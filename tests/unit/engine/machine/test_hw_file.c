@@ -139,10 +139,27 @@ static void a_device_has_memory_and_links_of_its_own(void **state)
 static void weights_are_unpacked_at_the_rate_of_their_format(void **state)
 {
     struct aq_hw_profile p = parse(CPU "  unpack_int8_gb_s: 20\n  unpack_int4_gb_s: 9\n");
-    near(aq_hw_for_formats(&p, AQ_Q8, AQ_F16).host.unpack_bytes_per_s, 20e9);
-    near(aq_hw_for_formats(&p, AQ_Q4, AQ_F16).host.unpack_bytes_per_s, 9e9);
-    near(aq_hw_for_formats(&p, AQ_Q4, AQ_F16).device.unpack_bytes_per_s, 9e9);
-    near(aq_hw_for_formats(&p, AQ_BF16, AQ_F16).host.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_BF16, AQ_Q8, AQ_F16).host.unpack_bytes_per_s, 20e9);
+    near(aq_hw_for_formats(&p, AQ_BF16, AQ_Q4, AQ_F16).host.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_BF16, AQ_Q4, AQ_F16).device.unpack_bytes_per_s, 9e9);
+    near(aq_hw_for_formats(&p, AQ_BF16, AQ_BF16, AQ_F16).host.unpack_bytes_per_s, 9e9);
+}
+
+static void prompts_in_f32_are_attended_at_a_rate_of_their_own(void **state)
+{
+    struct aq_hw_profile p =
+        parse(CPU "  attention_tflop_s: 2\n  attention_d128_tflop_s: 3\n  prefill_head_ns: 100\n"
+                  "  attention_memory_gb_s: 40\n  attention_f32_share: 0.25\n");
+    struct aq_hardware bf16 = aq_hw_for_formats(&p, AQ_BF16, AQ_BF16, AQ_F16);
+    struct aq_hardware f32 = aq_hw_for_formats(&p, AQ_F32, AQ_F32, AQ_F16);
+    near(bf16.host.attention_flops_per_s, 2e12);
+    near(f32.host.attention_flops_per_s, 0.5e12);
+    near(f32.device.attention_flops_per_s, 0.5e12);
+    near(f32.host.wide.flops_per_s, 0.75e12);
+    near(f32.host.prefill_head_s, 400e-9);
+    near(f32.host.attention_bytes_per_s, 40e9); /* decode rows are attended alike */
+    p = parse(CPU "  attention_tflop_s: 2\n");
+    near(aq_hw_for_formats(&p, AQ_F32, AQ_F32, AQ_F16).host.attention_flops_per_s, 2e12);
 }
 
 static void bad_profiles_are_refused_by_line_and_key(void **state)
@@ -507,26 +524,46 @@ static void wide_heads_and_groups_over_codes_are_as_over_f16(void **state)
     near(p.hw.device.short_share[AQ_F32], 0.9);
     near(p.hw.host.short_share[AQ_F16], 0.9);
     assert_true(p.hw.host.short_share[AQ_BF16] == 0);
-    struct aq_hw_attention f16 = aq_hw_for_formats(&p, AQ_F16, AQ_F16).device.wide;
+    struct aq_hw_attention f16 = aq_hw_for_formats(&p, AQ_BF16, AQ_F16, AQ_F16).device.wide;
     near(f16.bytes_per_s, 44e9);
     near(f16.decode_head_s, 300e-9);
-    struct aq_hw_attention int8 = aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide;
+    struct aq_hw_attention int8 = aq_hw_for_formats(&p, AQ_BF16, AQ_F16, AQ_Q8).device.wide;
     near(int8.bytes_per_s, 44e9 * 10 / 40);
     near(int8.decode_head_s, 600e-9);
     near(int8.flops_per_s, 0.36e12); /* nothing is said of int8 */
     near(int8.prefill_head_s, 120e-9);
-    struct aq_hw_side side = aq_hw_for_formats(&p, AQ_F16, AQ_F16).host;
+    struct aq_hw_side side = aq_hw_for_formats(&p, AQ_BF16, AQ_F16, AQ_F16).host;
     near(side.shared[0][1].bytes_per_s, 20e9);
     near(side.shared[1][0].decode_head_s, 150e-9);
-    side = aq_hw_for_formats(&p, AQ_F16, AQ_Q8).host;
+    side = aq_hw_for_formats(&p, AQ_BF16, AQ_F16, AQ_Q8).host;
     near(side.shared[0][1].bytes_per_s, 20e9 * 10 / 40);
     near(side.shared[1][0].decode_head_s, 300e-9);
     p = parse(CPU "  attention_int8_memory_gb_s: 10\n");
-    assert_true(aq_hw_for_formats(&p, AQ_F16, AQ_Q8).device.wide.bytes_per_s == 0);
+    assert_true(aq_hw_for_formats(&p, AQ_BF16, AQ_F16, AQ_Q8).device.wide.bytes_per_s == 0);
+}
+
+static void groups_of_a_device_are_its_own(void **state)
+{
+    struct aq_hw_profile p =
+        parse(CPU "  attention_g4_memory_gb_s: 20\n" DEVICE "  attention_memory_gb_s: 240\n"
+                  "  attention_d128_memory_gb_s: 250\n  attention_g4_memory_gb_s: 230\n"
+                  "  attention_g8_memory_gb_s: 220\n  attention_d128_g4_memory_gb_s: 245\n"
+                  "  attention_d128_g8_memory_gb_s: 243\n" LINKS);
+    struct aq_hardware hw = aq_hw_for_formats(&p, AQ_F16, AQ_F16, AQ_F16);
+    near(hw.device.wide.bytes_per_s, 250e9);
+    near(hw.device.shared[0][0].bytes_per_s, 230e9);
+    near(hw.device.shared[0][1].bytes_per_s, 220e9);
+    near(hw.device.shared[1][0].bytes_per_s, 245e9);
+    near(hw.device.shared[1][1].bytes_per_s, 243e9);
+    near(hw.host.shared[0][0].bytes_per_s, 20e9);
+    p = parse(CPU "  attention_g4_memory_gb_s: 20\n" DEVICE LINKS);
+    assert_true(p.hw.device.shared[0][0].bytes_per_s == 0);
 }
 
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(groups_of_a_device_are_its_own),
     cmocka_unit_test(wide_heads_and_groups_over_codes_are_as_over_f16),
+    cmocka_unit_test(prompts_in_f32_are_attended_at_a_rate_of_their_own),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),

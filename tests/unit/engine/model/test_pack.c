@@ -253,24 +253,90 @@ static void steps_lie_in_the_order_in_which_they_run(void **state)
     aq_store_close(s);
 }
 
+static void assert_same_file(const char *from, const char *to, const char *name)
+{
+    char path[TEMP_DEEP_MAX], *a, *b;
+    size_t a_bytes, b_bytes;
+    snprintf(path, sizeof(path), "%s/%s", from, name);
+    assert_int_equal(aq_read_file(&a, &a_bytes, path, AQ_MIB, NULL), 0);
+    snprintf(path, sizeof(path), "%s/%s", to, name);
+    assert_int_equal(aq_read_file(&b, &b_bytes, path, AQ_MIB, NULL), 0);
+    assert_int_equal(a_bytes, b_bytes);
+    assert_memory_equal(a, b, a_bytes);
+    free(a);
+    free(b);
+}
+
 static void the_tokenizer_and_config_come_along(void **state)
 {
     static const char *const names[] = {"config.json", "vocab.json", "merges.txt",
                                         "tokenizer_config.json"};
     struct rig *r = *state;
     must_pack(r, tiny_opt(), AQ_F16);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++)
+        assert_same_file(tiny_opt(), r->store, names[i]);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* A model directory, of links, with templates of conversations in their folder. */
+static void make_talker(const char *dir)
+{
+    static const char *const names[] = {"config.json", "vocab.json", "merges.txt",
+                                        "model.safetensors"};
+    char path[TEMP_DEEP_MAX], from[TEMP_DEEP_MAX];
+    assert_int_equal(mkdir(dir, 0700), 0);
     for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
-        char path[TEMP_DEEP_MAX], *a, *b;
-        size_t a_bytes, b_bytes;
-        snprintf(path, sizeof(path), "%s/%s", tiny_opt(), names[i]);
-        assert_int_equal(aq_read_file(&a, &a_bytes, path, AQ_MIB, NULL), 0);
-        snprintf(path, sizeof(path), "%s/%s", r->store, names[i]);
-        assert_int_equal(aq_read_file(&b, &b_bytes, path, AQ_MIB, NULL), 0);
-        assert_int_equal(a_bytes, b_bytes);
-        assert_memory_equal(a, b, a_bytes);
-        free(a);
-        free(b);
+        snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+        char *whole = realpath(tiny_opt(), NULL);
+        snprintf(from, sizeof(from), "%s/%s", whole, names[i]);
+        free(whole);
+        assert_int_equal(symlink(from, path), 0);
     }
+    snprintf(path, sizeof(path), "%s/additional_chat_templates", dir);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof(path), "%s/additional_chat_templates/tool_use.jinja", dir);
+    write_text(path, "tools");
+    snprintf(path, sizeof(path), "%s/additional_chat_templates/default.jinja", dir);
+    write_text(path, "{{ messages }}");
+    snprintf(path, sizeof(path), "%s/additional_chat_templates/notes.txt", dir);
+    write_text(path, "no template");
+}
+
+static void templates_of_conversations_come_along(void **state)
+{
+    struct rig *r = *state;
+    char talker[TEMP_INSIDE_MAX], path[TEMP_DEEP_MAX];
+    struct stat st;
+    snprintf(talker, sizeof(talker), "%s/talker", r->root);
+    make_talker(talker);
+    /* Half a store of another model has a folder of that name too: nothing of it stays. */
+    snprintf(path, sizeof(path), "%s.partial", r->store);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof(path), "%s.partial/journal", r->store);
+    write_text(path, "");
+    snprintf(path, sizeof(path), "%s.partial/additional_chat_templates", r->store);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof(path), "%s.partial/additional_chat_templates/stale.jinja", r->store);
+    write_text(path, "stale");
+    must_pack(r, talker, AQ_F16);
+    assert_same_file(talker, r->store, "additional_chat_templates/tool_use.jinja");
+    assert_same_file(talker, r->store, "additional_chat_templates/default.jinja");
+    snprintf(path, sizeof(path), "%s/additional_chat_templates/notes.txt", r->store);
+    assert_int_equal(stat(path, &st), -1);
+    snprintf(path, sizeof(path), "%s/additional_chat_templates/stale.jinja", r->store);
+    assert_int_equal(stat(path, &st), -1);
+    struct aq_store *store;
+    assert_int_equal(aq_store_open(&store, r->store, &r->err), 0);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < aq_store_file_count(store); i++)
+        kept += strncmp(aq_store_file(store, i)->name, "additional_", 11) == 0;
+    assert_int_equal(kept, 2);
+    aq_store_close(store);
 }
 
 static void threads_do_not_change_a_store(void **state)
@@ -733,6 +799,7 @@ static const struct CMUnitTest tests[] = {
     RIG(tied_matrices_are_stored_once),
     RIG(steps_lie_in_the_order_in_which_they_run),
     RIG(the_tokenizer_and_config_come_along),
+    RIG(templates_of_conversations_come_along),
     RIG(threads_do_not_change_a_store),
     RIG(an_interrupted_conversion_goes_on_and_gives_the_same_store),
     RIG(half_a_store_with_other_scales_is_not_gone_on_with),

@@ -429,6 +429,15 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|adakv|--kv-budget|20%", "adakv: budget 20%, floor 20%");
     resolves_to("--kv-policy|adakv|--kv-heavy|16|--kv-recent|112|--kv-floor|3",
                 "adakv: heavy 16, recent 112, floor 3");
+    resolves_to("--kv-policy|scissorhands|--kv-budget|1000|--kv-low|0.5",
+                "scissorhands: budget 1000, recent 10, drop 50%, history 400, low 0.5");
+    resolves_to("--kv-policy|h2o|--kv-budget|20%|--kv-decode|bulk|--kv-drop|16",
+                "h2o: budget 20%, drop 16, history all");
+    resolves_to("--kv-policy|snapkv|--kv-budget|256|--kv-decode|bulk|--kv-history|8",
+                "snapkv: budget 256, observe 32, pool avg:5, drop 25%, history 8");
+    resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-decode|overwrite", "h2o: budget 64");
+    resolves_to("--kv-policy|snapkv|--kv-budget|64|--kv-decode|grow",
+                "snapkv: budget 64, observe 32, pool avg:5");
 }
 
 static void kivi_has_a_residual_and_needs_keys_that_stay(void **state)
@@ -440,6 +449,10 @@ static void kivi_has_a_residual_and_needs_keys_that_stay(void **state)
         {"--kv-format|kivi4|--kv-policy|adakv|--kv-budget|64",
          "all heads of a layer have one residual"},
         {"--kv-format|kivi4|--kv-policy|tova|--kv-budget|64", "gives up keys after the prompt"},
+        {"--kv-format|kivi2|--kv-policy|scissorhands|--kv-budget|64",
+         "a key cannot leave its group of 32"},
+        {"--kv-format|kivi4|--kv-policy|snapkv|--kv-budget|64|--kv-decode|bulk",
+         "--kv-policy snapkv --kv-decode bulk gives up keys after the prompt"},
         {"--kv-format|kivi2|--emulate-device|1GiB", "where no device has memory of its own"},
         {"--kv-format|int4|--kv-residual|64", "expected --kv-format kivi4 or kivi2 beside it"},
         {"--kv-residual-rule|flush", "found auto"},
@@ -489,6 +502,15 @@ static void kv_options_that_contradict_each_other_are_refused(void **state)
     refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-recent|0", "expected 1");
     refuse_together("generate", RUN "--kv-policy|window|--kv-budget|4", "smaller than its 4 sinks");
     refuse_together("generate", RUN "--kv-policy|h2o:hf|--kv-budget|20%", "counts in slots");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-drop|16",
+                    "--kv-drop does not go with it");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-decode|bulk|--kv-drop|64",
+                    "--kv-drop 64");
+    refuse_together("generate", RUN "--kv-policy|tova|--kv-budget|64|--kv-decode|bulk",
+                    "--kv-decode bulk does not go with it");
+    refuse_together("generate", RUN "--kv-policy|snapkv|--kv-budget|64|--kv-history|9",
+                    "--kv-history does not go with it");
+    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-low|2", "--kv-low");
     refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|20%|--kv-floor|0.3",
                     "--kv-policy adakv lets them");
     refuse_together("eval", "-m|x|--text|t|--prompt-tokens|8|--score-tokens|8|--kv-policy|h2o",
