@@ -156,8 +156,9 @@ static void cut_literally(const struct heads *h)
 
 static void heads_of_all_layers_give_up_what_kv_compress_does(void **state)
 {
+    const uint64_t draws = TEST_SLOW ? 60 : 300;
     uint64_t given_up = 0, whole = 0, gone = 0, more = 0;
-    for (uint64_t seed = 0; seed < (TEST_SLOW ? 60 : 300); seed++) {
+    for (uint64_t seed = 0; seed < draws; seed++) {
         struct heads *h = draw_heads(seed);
         cut(h);
         cut_literally(h);
@@ -172,7 +173,7 @@ static void heads_of_all_layers_give_up_what_kv_compress_does(void **state)
             }
         }
     }
-    assert_true(given_up > 1000 && whole > 50 && gone > 200 && more > 20);
+    assert_true(given_up > 4 * draws && whole > draws / 6 && gone > draws && more > draws / 15);
 }
 
 /* Packed runs of a layer whose heads have given up so many head-blocks. */
