@@ -90,7 +90,7 @@ static bool encode_text(struct aq_request *r, uint32_t **ret, uint64_t *ret_coun
     if (rc == 0) {
         *ret_count = ids.count;
         *ret = take_ids(r, ids.count, ret_rc);
-        if (*ret)
+        if (*ret && ids.count)
             memcpy(*ret + 1, ids.item, ids.count * sizeof(uint32_t));
     } else if (rc == -ENOMEM) {
         *ret_rc = rc;
