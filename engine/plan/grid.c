@@ -6,8 +6,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* Levels are tried in this order, in quarters of what was asked for. */
-static const uint32_t quarters[] = {4, 8, 2, 16, 1};
+/* Levels beside what was asked for are tried in this order, in quarters of it. */
+static const uint32_t quarters[] = {8, 2, 16, 1};
 
 void aq_plan_grid_add(struct aq_plan_grid *g, const struct aq_plan_axis *axis,
                       struct aq_plan_level asked)
@@ -95,7 +95,7 @@ static bool add_level(struct aq_plan_grid *g, struct aq_plan_axis *a, uint32_t *
 void aq_plan_grid_grow(struct aq_plan_grid *g, uint64_t points_max, uint64_t context)
 {
     uint32_t tried[AQ_PLAN_AXES_MAX] = {0};
-    static_assert((int)AQ_ARRAY_LEN(quarters) == (int)AQ_PLAN_LEVELS_MAX, "a place for each");
+    static_assert((int)AQ_ARRAY_LEN(quarters) + 1 == (int)AQ_PLAN_LEVELS_MAX, "a place for each");
     for (bool grew = true; grew;) { /* at most once for each level there is */
         grew = false;
         for (uint32_t i = 0; i < g->count; i++) {
