@@ -156,7 +156,7 @@ static void put_what_if(struct aq_buf *out)
 /* JSON within a script ends at "</script" and nowhere else: no '<' is left in its strings. */
 static void put_points(struct aq_buf *out, const json_t *points)
 {
-    char *text = aq_json_dump(points, JSON_COMPACT);
+    char *text = aq_json_dump(points, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
     out->failed |= !text;
     aq_buf_puts(out, "<script type=\"application/json\" id=\"points\">");
     for (const char *c = text; c && *c; c++)

@@ -5,6 +5,7 @@
 #include "base/units.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 double aq_html_number(const json_t *o, const char *key)
@@ -205,6 +206,7 @@ void aq_html_put_rates(struct aq_buf *out, const struct aq_hw_profile *machine)
 {
     json_t *all = aq_hw_json(machine), *section, *rate;
     const char *name, *key;
+    char value[AQ_SIZE_TEXT_MAX];
     out->failed |= !all;
     aq_buf_printf(out, table_open, "Numbers of the machine");
     aq_buf_puts(out, "<th scope=\"col\">number</th><th scope=\"col\" class=\"n\">value</th>"
@@ -214,8 +216,14 @@ void aq_html_put_rates(struct aq_buf *out, const struct aq_hw_profile *machine)
         json_object_foreach(section, key, rate)
         {
             bool assumed = strcmp(aq_html_text_of(rate, "origin"), "assumed") == 0;
-            aq_buf_printf(out, "<tr><th scope=\"row\">%s.%s</th><td class=\"n\">%.4g</td><td>%s",
-                          name, key, aq_html_number(rate, "value"), assumed ? "assumed: " : "");
+            bool size = strcmp(key, "memory") == 0 || strcmp(key, "space") == 0;
+            double x = aq_html_number(rate, "value");
+            if (size) /* all others have their unit in their name */
+                aq_format_size(value, (uint64_t)x);
+            else
+                snprintf(value, sizeof(value), "%.4g", x);
+            aq_buf_printf(out, "<tr><th scope=\"row\">%s.%s</th><td class=\"n\">%s</td><td>%s",
+                          name, key, value, assumed ? "assumed: " : "");
             aq_html_put_linked(out, aq_html_text_of(rate, "source"));
             aq_buf_puts(out, "</td></tr>\n");
         }

@@ -2,11 +2,13 @@
 """Chromium without a window, driven over two pipes by its DevTools protocol: JSON messages that end
 in a zero byte.  Only the standard library is used."""
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -20,14 +22,17 @@ class Browser:
         self.profile = tempfile.mkdtemp(prefix="aq-browser-")
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        # Descriptors 3 and 4 are where Chromium looks: moved above them first, lest one is lost.
-        high = [os.dup2(fd, 50 + i, inheritable=True) for i, fd in enumerate((theirs_in, theirs_out))]
+        # Chromium looks at descriptors 3 and 4.  They are filled from above, lest one is lost, and
+        # in a process of its own: between fork and exec Python has descriptors of its own there.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 50) for fd in (theirs_in, theirs_out)]
+        launch = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); " \
+                 "os.execv(sys.argv[3], sys.argv[3:])"
         words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                  "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
                  "--remote-debugging-pipe", f"--user-data-dir={self.profile}", "about:blank"]
         self.process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{high[0]} 4>&{high[1]}', "sh", *words], pass_fds=high,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [sys.executable, "-c", launch, *map(str, high), *words], pass_fds=high, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
         for fd in (theirs_in, theirs_out, *high):
             os.close(fd)
         self.read_fd, self.write_fd = ours_in, ours_out

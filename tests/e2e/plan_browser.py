@@ -97,7 +97,7 @@ class PlanBrowser(Rig):
 
     def full(self):
         return self.make("--requests", "24", "--emulate-device", "24MiB", "--allow", "h2o=50%",
-                         "--sweep", "micro-batch=4,8,999", "--html-points", "16")
+                         "--sweep", "host-memory=64MiB,300MiB,400MiB", "--html-points", "16")
 
     def show(self, width=1400, dark=False):
         self.browser.open(self.page, width, dark)

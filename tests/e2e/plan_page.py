@@ -107,8 +107,8 @@ class PlanPage(Rig):
 
     def test_points_are_the_plans_of_the_same_options(self):
         doc, _, data = self.make(*self.lengths, "--requests", "24", "--allow", "h2o=50%",
-                                 "--html-points", "16")
-        self.assertEqual(len(data["points"]), 16)
+                                 "--html-points", "8")
+        self.assertEqual(len(data["points"]), 8)
         self.assertEqual(data["requests"], 24)
         self.check_points(data)
         asked = [point for variant, levels, point in self.places(data) if variant == data["variant"]
@@ -116,7 +116,7 @@ class PlanPage(Rig):
         self.assertEqual(asked[0]["predicted"], doc["predicted"])
         self.assertEqual([v["name"] for v in data["variants"]][:2], ["as asked for", "h2o=50%"])
         rates = {point["predicted"]["gen_tok_s"] for point in data["points"]}
-        self.assertGreater(len(rates), 4)  # it does make a difference what is chosen
+        self.assertGreater(len(rates), 2)  # it does make a difference what is chosen
 
     def test_points_that_do_not_fit_have_the_reason(self):
         doc, page, data = self.make(*self.lengths, "--host-memory", "64MiB", "--html-points", "4",
@@ -128,8 +128,8 @@ class PlanPage(Rig):
 
     def test_emulated_devices_ranges_and_inputs_have_points_too(self):
         _, _, data = self.make("--prompt-len", "10-20", "--gen-len", "8", "--emulate-device",
-                               "24MiB", "--html-points", "8")
-        self.assertIn([5, 10], [axis["low"][:2] for axis in data["axes"]])
+                               "24MiB", "--html-points", "4")
+        self.assertIn([[10, 20], [20, 40]], [[axis["low"], axis["high"]] for axis in data["axes"]])
         self.check_points(data)
         self.write(self.many(12))
         _, page, data = self.make("--input", self.input, "--html-points", "3")
@@ -139,7 +139,7 @@ class PlanPage(Rig):
 
     def test_what_was_chosen_of_several_things_is_a_variant(self):
         _, _, data = self.make(*self.lengths, "--host-memory", "96MiB", "--requests", "400", "--allow",
-                               "int4,kv-int4", "--html-points", "8", status=0)
+                               "int4,kv-int4", "--html-points", "4")
         names = [v["name"] for v in data["variants"]]
         self.assertEqual(names[:3], ["as asked for", "int4", "kv-int4"])
         self.check_points(data)
@@ -156,7 +156,7 @@ class PlanPage(Rig):
         self.assertNotIn("What if", page.text)
         done = self.run_program([PROGRAM, "plan", *self.words, *self.lengths, "--html", self.page,
                                  "--html-points", "2"])
-        self.assertRegex(done.stderr.decode(), r"planning 2 points.*\n.*that took .* s")
+        self.assertRegex(done.stderr.decode(), r"planning 2 points.*\n.*that took ")
 
     def test_bad_numbers_of_points_are_named(self):
         plan = [PROGRAM, "plan", *self.words, *self.lengths]
@@ -183,7 +183,7 @@ class PlanPage(Rig):
     def test_it_says_the_workload_the_date_the_version_and_the_seats(self):
         doc, page, _ = self.make(*self.lengths, "--requests", "24", "--sweep", "micro-batch=4,8",
                                  "--html-points", "0")
-        text = " ".join("".join(page.text).split())
+        text = " ".join(" ".join(page.text).split())
         version = self.run_program([PROGRAM, "--version"]).stdout.decode().split()[1]
         self.assertIn("24 requests of 20 prompt tokens and 12 generated tokens", text)
         self.assertRegex(text, r"Planned 20\d\d-\d\d-\d\d by aquifer " + re.escape(version))
