@@ -56,7 +56,7 @@ NAMELESS = """(() => {
   ids.filter((id, i) => ids.indexOf(id) !== i).forEach(id => found.push("twice: " + id));
   for (const e of document.querySelectorAll("table"))
     if (!e.querySelector("th[scope]")) found.push("a table without heads");
-  for (const [what, one] of [["h1", 1], ["main", 1], ["title", 1]])
+  for (const [what, one] of [["h1", 1], ["main", 1], ["head > title", 1]])
     if (document.querySelectorAll(what).length !== one) found.push("not one " + what);
   if (!document.documentElement.lang) found.push("no language");
   const levels = [...document.querySelectorAll("h1, h2, h3")].map(e => Number(e.tagName[1]));
@@ -69,9 +69,13 @@ SMALL_TEXT = """(least => [...document.querySelectorAll("body *")].filter(e =>
   !e.closest("script, title") && (e.closest("svg") || parseFloat(getComputedStyle(e).fontSize) < least))
   .map(e => e.outerHTML.slice(0, 80)))"""
 
-BROKEN = """[...document.querySelectorAll(".n, .nb, .legend li, output")].filter(e => e.textContent.trim() &&
-  e.getClientRects().length && e.getBoundingClientRect().height > 2.2 * parseFloat(getComputedStyle(e).lineHeight ||
-  24)).map(e => e.textContent)"""
+# Numbers, and names with their numbers, of which a part is on another line.
+BROKEN = """[...document.querySelectorAll(".n, .nb, .legend li, output")].filter(e =>
+  [...e.childNodes].some(n => {
+    const range = document.createRange();
+    range.selectNodeContents(n);
+    return n.nodeType === 3 && new Set([...range.getClientRects()].map(r => Math.round(r.top))).size > 1;
+  })).map(e => e.textContent)"""
 
 
 def js(value):
