@@ -96,7 +96,7 @@ static void put_bar(struct aq_buf *out, const char *tier, const struct parts *pa
         aq_buf_puts(out, "<rect class=\"");
         put_class(out, parts->colour[i]);
         aq_buf_printf(out, "\" x=\"%.2f\" width=\"%.2f\" height=\"20\"><title>", x,
-                      fmax(0.5, width - 1.5));
+                      fmax(4, width - 1.5));
         put_part_text(out, parts, i);
         aq_buf_puts(out, "</title></rect>");
         x += width;

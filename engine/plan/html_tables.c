@@ -115,10 +115,10 @@ void aq_html_put_changes(struct aq_buf *out, const char *title, const json_t *ro
     aq_buf_puts(out, "</section>\n");
 }
 
-/* The option's values of a sweep's row are strings; what was planned of them has these keys. */
-static bool is_axis(const char *key, const json_t *v)
+/* A row of a sweep begins with the values of its options; this is the first key behind them. */
+static bool is_behind_axes(const char *key)
 {
-    return json_is_string(v) && strcmp(key, "bound_by") != 0;
+    return strcmp(key, "feasible") == 0;
 }
 
 static void put_sweep_head(struct aq_buf *out, json_t *row)
@@ -127,16 +127,17 @@ static void put_sweep_head(struct aq_buf *out, json_t *row)
     json_t *v;
     json_object_foreach(row, key, v)
     {
-        if (!is_axis(key, v))
-            continue;
+        if (is_behind_axes(key))
+            break;
         aq_buf_puts(out, "<th scope=\"col\">");
         for (const char *c = key; *c; c++)
             aq_buf_put(out, *c == '_' ? " " : c, 1);
         aq_buf_puts(out, "</th>");
     }
-    aq_buf_puts(out, "<th scope=\"col\" class=\"n\">tok/s</th><th aria-hidden=\"true\"></th>"
-                     "<th scope=\"col\" class=\"n\">time</th><th scope=\"col\">seats</th>"
-                     "<th scope=\"col\">bound by</th></tr></thead><tbody>\n");
+    aq_buf_puts(
+        out, "<th scope=\"col\" class=\"n\">tok/s</th><th class=\"bars\" aria-hidden=\"true\"></th>"
+             "<th scope=\"col\" class=\"n\">time</th><th scope=\"col\">seats</th>"
+             "<th scope=\"col\">bound by</th></tr></thead><tbody>\n");
 }
 
 static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
@@ -149,8 +150,8 @@ static void put_sweep_row(struct aq_buf *out, json_t *row, double most)
     aq_buf_puts(out, "<tr>");
     json_object_foreach(row, key, v)
     {
-        if (!is_axis(key, v))
-            continue;
+        if (is_behind_axes(key))
+            break;
         aq_buf_puts(out, "<td>");
         aq_html_put(out, json_string_value(v));
         aq_buf_puts(out, "</td>");
@@ -222,8 +223,11 @@ void aq_html_put_rates(struct aq_buf *out, const struct aq_hw_profile *machine)
                 aq_format_size(value, (uint64_t)x);
             else
                 snprintf(value, sizeof(value), "%.4g", x);
-            aq_buf_printf(out, "<tr><th scope=\"row\">%s.%s</th><td class=\"n\">%s</td><td>%s",
-                          name, key, value, assumed ? "assumed: " : "");
+            aq_buf_printf(out, "<tr><th scope=\"row\">%s.", name);
+            for (const char *c = key; *c; c++) /* names may break at each of their words */
+                aq_buf_puts(out, *c == '_' ? "_<wbr>" : (char[2]){*c, '\0'});
+            aq_buf_printf(out, "</th><td class=\"n\">%s</td><td>%s", value,
+                          assumed ? "assumed: " : "");
             aq_html_put_linked(out, aq_html_text_of(rate, "source"));
             aq_buf_puts(out, "</td></tr>\n");
         }

@@ -21,13 +21,14 @@
   };
   const timeText = (s) => {
     const two = (x) => String(x).padStart(2, "0");
-    if (s < 60) return `${digits(s, 3)} s`;
-    if (s < 3600) return `${Math.floor(s / 60)} m ${two(Math.floor(s % 60))} s`;
-    const h = Math.floor(s / 3600);
-    return h < 48 ? `${h} h ${two(Math.floor((s % 3600) / 60))} m`
-      : `${Math.floor(h / 24)} d ${two(h % 24)} h`;
+    const t = Math.floor(s + 0.5);
+    if (s < 0.9995) return `${Math.round(s * 1000)} ms`;
+    if (t < 60) return `${t} s`;
+    if (t < 3600) return `${Math.floor(t / 60)} m ${two(t % 60)} s`;
+    if (t < 86400) return `${Math.floor(t / 3600)} h ${two(Math.floor(t / 60) % 60)} m`;
+    return `${Math.floor(t / 86400)} d ${two(Math.floor(t / 3600) % 24)} h`;
   };
-  const moneyText = (x) => (x < 100 ? x.toFixed(2) : Math.round(x).toLocaleString("en"));
+  const moneyText = (x) => (x < 0.1 ? digits(x, 2) : x < 100 ? x.toFixed(2) : Math.round(x).toLocaleString("en"));
   const rangeText = (low, high) => (low === high ? `${high}` : `${low}-${high}`);
   const levelText = (axis, v, spaced) => (axis.unit === "bytes" ? bytesText(v.high)
     : rangeText(v.low, v.high) + (spaced ? " tokens" : ""));
@@ -47,6 +48,11 @@
     const e = document.createElementNS("http://www.w3.org/2000/svg", name);
     for (const [key, v] of Object.entries(fields)) e.setAttribute(key, v);
     return e;
+  };
+  /* An option and its value stay on one line where there is room for them. */
+  const setCommand = (pre, text) => {
+    const words = text.split(/ (?=--)/);
+    pre.replaceChildren(...words.flatMap((w, i) => [i ? " " : "", make("span", {}, w)]));
   };
   const copyButton = (pre) => {
     const button = make("button", { type: "button", className: "copy" }, "Copy");
@@ -248,7 +254,7 @@
     }
     const runs = found.planned && found.point.feasible;
     commandTitle.textContent = runs ? "Runs this plan:" : "Plans just this:";
-    command.textContent = runs ? found.point.command : planCommand();
+    setCommand(command, runs ? found.point.command : planCommand());
   };
 
   function show() {
@@ -288,7 +294,10 @@
       `${data.points.length} points were planned ahead. Values between them are interpolated, and say so; the shape above a slider is the rate along it.`),
     make("div", { className: "both" }, controls, result));
   root.hidden = false;
-  for (const pre of document.querySelectorAll("pre.command")) pre.after(copyButton(pre));
+  for (const pre of document.querySelectorAll("pre.command")) {
+    setCommand(pre, pre.textContent);
+    pre.after(copyButton(pre));
+  }
   let opened = []; /* paper cannot unfold what is folded */
   addEventListener("beforeprint", () => {
     opened = [...document.querySelectorAll("details:not([open])")];

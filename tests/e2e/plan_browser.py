@@ -217,6 +217,8 @@ class PlanBrowser(Rig):
         doc = self.full()
         self.show()
         self.assertNotIn("Cost", self.shown("facts"))
+        told = self.browser.evaluate("document.querySelector('main b').textContent")
+        self.assertIn(f"Time of 24 requests{told}", self.shown("facts"))  # as C writes it
         self.set("price", "7200000")  # 2000 a second
         total, rate = doc["predicted"]["total_s"], doc["predicted"]["gen_tok_s"]
         read = "[...document.querySelectorAll('#facts dt')].map(e => [e.textContent, " \

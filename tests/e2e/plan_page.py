@@ -19,7 +19,7 @@ host:
 disk: {space: 50GB, read_gb_s: 2, write_gb_s: 2}
 links: {h2d_gb_s: 4, d2h_gb_s: 4}
 """
-EMPTY = {"meta", "input", "br"}
+EMPTY = {"meta", "input", "br", "wbr"}
 
 
 class Reader(html.parser.HTMLParser):
