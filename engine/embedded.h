@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/embedded.h - files that the library carries in itself, so that they are found from wherever
- * it runs.  Made by engine/embed.py at build time. */
+ * engine/embedded.h - files that the library carries in itself, so that they are found from
+ * wherever it runs.  Made by engine/embed.py at build time. */
 #ifndef AQ_ENGINE_EMBEDDED_H
 #define AQ_ENGINE_EMBEDDED_H
 
