@@ -229,69 +229,67 @@ static bool is_matrix(enum aq_dtype t, uint32_t k)
            aq_panel_bytes(t, k) == (size_t)AQ_PANEL_ROWS * k * aq_dtype_bytes(t);
 }
 
-/* The sums of a product with w: a matrix in the compute type, or panels of codes. */
-static void sum_up(struct aq_compute_cuda *c, const struct aq_product *p, const void *w, bool codes,
-                   const struct aq_cuda_dense *d)
+/* A product with w, a matrix in the compute type: n columns of y, and what follows it. */
+static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
+                     uint32_t column, uint32_t n)
 {
-    struct aq_cuda_codes_product by_codes = {
+    struct aq_cuda_dense d = {
+        .x = p->x,
+        .w = w,
+        .bias = p->bias ? p->bias + column : NULL,
+        .sums = (float *)c->sums,
+        .y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype),
+        .x_stride = p->x_stride,
+        .w_stride = p->k,
+        .y_stride = p->y_stride,
+        .dtype = p->x_dtype,
+        .y_dtype = p->y_dtype,
+        .activation = p->activation,
+        .combine = p->combine,
+        .m = p->m,
+        .n = n,
+        .k = p->k,
+    };
+    LAUNCH(c, dense, &d);
+}
+
+/* The same with panels of codes. */
+static void multiply_codes(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
+                           uint32_t column, uint32_t n)
+{
+    struct aq_cuda_codes_product sums = {
         .x = p->x,
         .x_dtype = p->x_dtype,
         .x_stride = p->x_stride,
         .w = w,
         .w_dtype = p->w_dtype,
-        .y = d->y,
-        .y_stride = d->y_stride,
-        .m = d->m,
-        .rows = d->n,
-        .k = d->k,
-    };
-    if (codes)
-        LAUNCH(c, product_codes, &by_codes);
-    else
-        LAUNCH(c, dense, d);
-}
-
-/* One product with n columns, then what follows it. */
-static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
-                     bool codes, uint32_t column, uint32_t n)
-{
-    struct aq_cuda_dense product = {
-        .x = p->x,
-        .w = w,
-        .dtype = p->x_dtype,
-        .x_stride = p->x_stride,
-        .w_stride = p->k,
         .y = (float *)c->sums,
         .y_stride = aq_align_up(n, 4),
         .m = p->m,
-        .n = n,
+        .rows = n,
         .k = p->k,
     };
-    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
-    uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
-    bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
-    if (plain && aligned) {
-        product.y = (float *)y;
-        product.y_stride = p->y_stride;
-    }
-    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
-    sum_up(c, p, w, codes, &product);
-    if (failed(c) || (plain && aligned))
-        return;
     struct aq_cuda_finish finish = {
-        .x = c->sums,
+        .x = sums.y,
         .x_dtype = AQ_F32,
-        .x_stride = product.y_stride,
+        .x_stride = sums.y_stride,
         .bias = p->bias ? p->bias + column : NULL,
         .activation = p->activation,
         .combine = p->combine,
-        .y = y,
+        .y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype),
         .y_dtype = p->y_dtype,
         .y_stride = p->y_stride,
         .rows = p->m,
         .columns = n,
     };
-    LAUNCH(c, finish, &finish);
+    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
+    if (plain) {
+        sums.y = finish.y;
+        sums.y_stride = p->y_stride;
+    }
+    LAUNCH(c, product_codes, &sums);
+    if (!plain)
+        LAUNCH(c, finish, &finish);
 }
 
 /* Rows of a segment that fit the sums and, where they are unpacked, the room for that. */
@@ -317,6 +315,22 @@ static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_produ
            p->m <= AQ_CUDA_PRODUCT_ROWS_MAX && !c->deterministic;
 }
 
+/* The segment from `*at` on, with those behind it that go on where it ends: in memory, from whole
+ * panels to panels, and in columns.  *at: the next one. */
+static struct aq_segment joined(const struct aq_product *p, uint32_t *at)
+{
+    struct aq_segment s = p->segments[(*at)++];
+    size_t panel = aq_panel_bytes(p->w_dtype, p->k);
+    for (; *at < p->segment_count && s.rows % AQ_PANEL_ROWS == 0; (*at)++) {
+        const struct aq_segment *next = &p->segments[*at];
+        const uint8_t *end = (const uint8_t *)s.panels + s.rows / AQ_PANEL_ROWS * panel;
+        if (next->panels != end || next->column != s.column + s.rows)
+            break;
+        s.rows += next->rows;
+    }
+    return s;
+}
+
 static void cuda_product(struct aq_exec *lane, const struct aq_product *p)
 {
     struct aq_compute_cuda *c = cuda_of(lane);
@@ -326,16 +340,20 @@ static void cuda_product(struct aq_exec *lane, const struct aq_product *p)
     check(c, p->x);
     check(c, p->y);
     check(c, p->bias);
-    for (uint32_t i = 0; i < p->segment_count && p->m; i++) {
-        const struct aq_segment *s = &p->segments[i];
-        check(c, s->panels);
-        for (uint32_t row = 0; row < s->rows && !failed(c); row += at_once) {
-            uint32_t n = (uint32_t)aq_min_u64(at_once, s->rows - row);
-            const void *w = (const uint8_t *)s->panels + row / AQ_PANEL_ROWS * panel;
+    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
+    for (uint32_t i = 0; i < p->segment_count && p->m;) {
+        struct aq_segment s = joined(p, &i);
+        check(c, s.panels);
+        for (uint32_t row = 0; row < s.rows && !failed(c); row += at_once) {
+            uint32_t n = (uint32_t)aq_min_u64(at_once, s.rows - row);
+            const void *w = (const uint8_t *)s.panels + row / AQ_PANEL_ROWS * panel;
             struct aq_cuda_unpack u = {w, c->unpacked, p->w_dtype, p->x_dtype, p->k, n, p->k};
             if (unpacked)
                 LAUNCH(c, unpack, &u);
-            multiply(c, p, unpacked ? c->unpacked : w, codes, s->column + row, n);
+            if (codes)
+                multiply_codes(c, p, w, s.column + row, n);
+            else
+                multiply(c, p, unpacked ? c->unpacked : w, s.column + row, n);
         }
     }
 }
