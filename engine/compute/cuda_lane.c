@@ -41,6 +41,13 @@ struct aq_compute_cuda {
     bool noting; /* launches are noted; the desks' bytes are copied in front of all of them */
     uint32_t desk, desks, op;
     size_t used, back, sent;
+    /* Tables of blocks of the op at work that are on its desk already, by sequence: a layer appends
+     * to the same tables that it then attends. */
+    struct given {
+        uint8_t *const *block, *const *there;
+        uint32_t count;
+    } * given;
+    uint32_t given_count, given_max;
     int rc;
     const char *what; /* what failed first, and of which op */
     uint32_t failed_op;
@@ -381,12 +388,29 @@ static void cuda_unpack(struct aq_exec *lane, const struct aq_unpack *u)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
-/* Copies a table of blocks. */
+/* Copies a table of blocks.  They are of one pool or stage, so that its ends speak for all: there
+ * are hundreds of thousands in a pass. */
 static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *block, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        check(c, block[i]);
+    if (count) {
+        check(c, block[0]);
+        check(c, block[count - 1]);
+    }
     return give_behind(c, block, count * sizeof(*block));
+}
+
+/* The same for sequence i of the op at work, whose table may be there already. */
+static uint8_t *const *give_blocks_of(struct aq_compute_cuda *c, uint32_t i, uint8_t *const *block,
+                                      uint32_t count)
+{
+    if (i < c->given_count && c->given[i].block == block && count <= c->given[i].count)
+        return c->given[i].there;
+    uint8_t *const *there = give_blocks(c, block, count);
+    if (i < c->given_max && i <= c->given_count) {
+        c->given[i] = (struct given){block, there, count};
+        c->given_count = (uint32_t)aq_max_u64(c->given_count, i + 1);
+    }
+    return there;
 }
 
 /* The same attention over sequences on the desk, with their lengths and tables. */
@@ -408,7 +432,8 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
         check(c, s->slots.victim);
         seq[i] = *s;
         seq[i].len = give(c, &len, sizeof(len));
-        seq[i].block = give_blocks(c, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
+        seq[i].block =
+            give_blocks_of(c, i, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
         reach->rows = (uint32_t)aq_max_u64(reach->rows, s->rows);
         reach->len = (uint32_t)aq_max_u64(reach->len, len);
     }
@@ -709,6 +734,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->back = desks * c->sizes.desk_bytes;
     c->rc = 0;
     c->op = 0;
+    c->given_count = 0;
     c->ex.stream = stream;
     c->noting = together;
     aq_cuda_record_clear(c->record);
@@ -717,6 +743,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
 {
     c->op = op;
+    c->given_count = 0;
 }
 
 int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
@@ -808,11 +835,13 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     c->ex.blas = &c->blas;
+    c->given_max = (uint32_t)(c->sizes.desk_bytes / AQ_GPU_SEQ_BYTES);
+    c->given = calloc(c->given_max, sizeof(*c->given));
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,
                                          .pass_lists_max = opts->pass_ops,
                                          .graphs_bytes = opts->sizes.graphs_bytes};
-    int rc = take(c, reterr);
+    int rc = c->given || !c->given_max ? take(c, reterr) : aq_error_memory(reterr, "GPU");
     rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
     if (code)
@@ -835,5 +864,6 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
     c->k->blas_close(&c->blas);
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
     aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
+    free(c->given);
     free(c);
 }
