@@ -42,8 +42,8 @@ void aq_cuda_blas_close(struct aq_cuda_blas *b);
  * x, w and sums are aligned to 16 bytes.  f32 accumulation (of f32: no TF32), rounded to y once.
  * The library is asked for no activation: whether its ReLU keeps a NaN, by which a broken model is
  * noticed, is not documented.  Where the blas is deterministic all goes by way of sums, the product
- * alone being what is proved (engine/compute/cuda_prove.h).  Needs ex->stream, ex->blas, and the workspace, always
- * the same of a blas, as algorithms are kept. */
+ * alone being what is proved (engine/compute/cuda_prove.h).  Needs ex->stream, ex->blas, and the
+ * workspace, always the same of a blas, as algorithms are kept. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_dense {
     const void *x, *w;
