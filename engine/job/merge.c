@@ -89,7 +89,7 @@ static int make_room(const struct aq_merge *m, struct aq_err *reterr)
 /* ---- the shards together ---- */
 
 /* Keys of either side that differ, as rows of a table in one problem. */
-static void compare(struct aq_merge *m, const struct aq_merge_shard *s)
+static void compare(struct aq_merge *m, struct aq_merge_shard *s)
 {
     const struct aq_merge_shard *first = m->first;
     json_t *all = json_deep_copy(s->values);
@@ -118,6 +118,7 @@ static void compare(struct aq_merge *m, const struct aq_merge_shard *s)
                              s->given, first->given);
         aq_merge_problem(m, "%-28s | %-*s | %s", key, AQ_MANIFEST_VALUE_BYTES - 1, was, now);
     }
+    s->foreign = forbidden > 0;
     json_decref(all);
 }
 
@@ -153,8 +154,10 @@ static int check_numbers(struct aq_merge *m, struct aq_err *reterr)
         return aq_error_memory(reterr, "%" PRIu32 " shards", count);
     for (uint32_t i = 0; i < m->shard_count; i++) {
         struct aq_shard s = m->shard[i].head.shard; /* known even where the manifest is not */
-        if (s.count == count && times[s.index] < 2)
-            times[s.index]++;
+        if (s.count != count)
+            continue;
+        m->shard[i].foreign |= times[s.index] > 0;
+        times[s.index] = times[s.index] ? 2 : 1;
     }
     for (int wrong = 0; wrong <= 2; wrong += 2) {
         struct aq_buf numbers = {0};
@@ -209,7 +212,7 @@ static int read_shards(struct aq_merge *m, struct aq_err *reterr)
         return aq_error_memory(reterr, "%" PRIu64 " records", m->total);
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->shard_count; i++)
-        if (m->shard[i].values)
+        if (m->shard[i].values && !m->shard[i].foreign)
             rc = aq_merge_shard_read(m, i, reterr);
     return rc;
 }

@@ -135,8 +135,9 @@ static int see_line(void *user, const struct aq_job_line *l, struct aq_err *rete
     }
     r->seen[l->row] = l->number;
     uint32_t index = aq_roster_record(r->roster, l->row)->index;
-    struct aq_merge_line *to = &m->line[m->o->ordered ? index : m->line_count];
-    *to = (struct aq_merge_line){l->offset, l->count, l->sum, r->at};
+    uint64_t at = m->o->ordered ? index : m->line_count;
+    if (at < m->total) /* more lines than records: lists that overlap, which is a problem */
+        m->line[at] = (struct aq_merge_line){l->offset, l->count, l->sum, r->at};
     m->line_count++;
     m->result.errors += l->error;
     return 0;
