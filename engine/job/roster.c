@@ -155,10 +155,14 @@ static bool read_head(struct aq_roster_head *ret, const char *line)
 static bool read_record(const struct aq_roster *r, struct aq_roster_record *ret, const char *line)
 {
     char id[20];
+    uint64_t index, number;
     *ret = (struct aq_roster_record){.id_hash = no_id};
-    if (sscanf(line, "%" SCNu32 " %" SCNu32 " %16s %16" SCNx64, &ret->index, &ret->line, id,
-               &ret->key) != 4)
+    if (sscanf(line, "%" SCNu64 " %" SCNu64 " %16s %16" SCNx64, &index, &number, id, &ret->key) !=
+            4 ||
+        index > UINT32_MAX || number > UINT32_MAX)
         return false;
+    ret->index = (uint32_t)index;
+    ret->line = (uint32_t)number;
     if (strcmp(id, "-") != 0 && sscanf(id, "%16" SCNx64, &ret->id_hash) != 1)
         return false;
     const struct aq_roster_record *last = r->count ? &r->record[r->count - 1] : NULL;
