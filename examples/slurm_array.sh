@@ -24,7 +24,7 @@ folder=$1
 shift
 mkdir -p "$folder"
 
-# Results are safe at any time; this gives the pass that is under way the time to end (20 s at most).
+# Results are safe at any time; this gives the pass that is under way the time to end (20 s).
 child=
 again=
 end_run() {

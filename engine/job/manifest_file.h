@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/job/manifest_file.h - FILE.manifest.json as a file, and its values as things to compare: of
- * one output at two times (manifest.c), or of several shards (merge.c).  Knows no job. */
+ * engine/job/manifest_file.h - FILE.manifest.json as a file, and its values as things to compare:
+ * of one output at two times (manifest.c), or of several shards (merge.c).  Knows no job. */
 #ifndef AQ_ENGINE_JOB_MANIFEST_FILE_H
 #define AQ_ENGINE_JOB_MANIFEST_FILE_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/job/roster.h - FILE.records: which records of the input a shard has, so that whoever merges
- * shards knows what each must hold, and in which order, without the input.
+ * engine/job/roster.h - FILE.records: which records of the input a shard has, so that whoever
+ * merges shards knows what each must hold, and in which order, without the input.
  *
  * The file is text, replaced whole at every start of a run:
  *     aquifer-records 1 K/N INPUT_HASH RECORDS_OF_THE_INPUT
