@@ -11,28 +11,10 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-enum { SHOWN_PROBLEMS = 20, KEPT_PROBLEMS = 10000 };
-
-void aq_merge_problem(struct aq_merge *m, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    size_t count = json_array_size(m->result.problems);
-    if (count < SHOWN_PROBLEMS)
-        aq_hooks_line(m->o->hooks, AQUIFER_ERROR, "%s", text);
-    if (count < KEPT_PROBLEMS &&
-        json_array_append_new(m->result.problems, aq_json_string(text)) < 0)
-        m->no_memory = true;
-}
 
 /* ---- the output's name ---- */
 
@@ -176,11 +158,6 @@ static int check_numbers(struct aq_merge *m, struct aq_err *reterr)
     return 0;
 }
 
-static size_t problems(const struct aq_merge *m)
-{
-    return json_array_size(m->result.problems);
-}
-
 static int open_shards(struct aq_merge *m, struct aq_err *reterr)
 {
     int rc = 0;
@@ -196,11 +173,11 @@ static int open_shards(struct aq_merge *m, struct aq_err *reterr)
  * side by side. */
 static bool belong_together(struct aq_merge *m)
 {
-    size_t before = problems(m);
+    size_t before = aq_merge_problems(m);
     for (uint32_t i = 0; i < m->shard_count; i++)
         if (m->shard[i].values && &m->shard[i] != m->first)
             compare_heads(m, &m->shard[i]);
-    return problems(m) == before;
+    return aq_merge_problems(m) == before;
 }
 
 static int read_shards(struct aq_merge *m, struct aq_err *reterr)
@@ -228,7 +205,7 @@ static int check(struct aq_merge *m, struct aq_err *reterr)
         rc = check_numbers(m, reterr);
         rc = rc == 0 ? read_shards(m, reterr) : rc;
     }
-    if (rc == 0 && !problems(m) && m->line_count != m->total)
+    if (rc == 0 && !aq_merge_problems(m) && m->line_count != m->total)
         aq_merge_problem(m, "the shards' records are %" PRIu64 ", the input's %" PRIu64,
                          m->line_count, m->total);
     if (rc == 0 && m->no_memory)
@@ -240,14 +217,11 @@ static int check(struct aq_merge *m, struct aq_err *reterr)
 
 static int judged(const struct aq_merge *m, struct aq_err *reterr)
 {
-    size_t count = problems(m);
-    if (count > SHOWN_PROBLEMS)
-        aq_hooks_line(m->o->hooks, AQUIFER_ERROR, "and %zu more", count - SHOWN_PROBLEMS);
-    return count ? aq_error(reterr, -EINVAL,
-                            "'%s' was not written: the shards do not make up one "
-                            "run (see above)",
-                            m->output)
-                 : 0;
+    return aq_merge_problems(m)
+               ? aq_error(reterr, -EINVAL,
+                          "'%s' was not written: the shards do not make up one run (see above)",
+                          m->output)
+               : 0;
 }
 
 static int merge(struct aq_merge *m, struct aq_err *reterr)

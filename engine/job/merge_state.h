@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/job/merge_state.h - a merge under way, shared by the files that make it up: merge.c (the
  * phases, and the set of shards as a whole), merge_shard.c (one shard read and judged),
- * merge_write.c (the output).  Nobody else includes it. */
+ * merge_write.c (the output), merge_problems.c.  Nobody else includes it. */
 #ifndef AQ_ENGINE_JOB_MERGE_STATE_H
 #define AQ_ENGINE_JOB_MERGE_STATE_H
 
@@ -43,6 +43,8 @@ struct aq_merge {
 /* Something that forbids the merge: kept, and shown. */
 void aq_merge_problem(struct aq_merge *m, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+/* How many there are. */
+size_t aq_merge_problems(const struct aq_merge *m);
 static inline bool aq_merge_interrupted(const struct aq_merge *m)
 {
     const struct aquifer_hooks *hooks = m->o->hooks;
