@@ -79,7 +79,9 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
     if (rc < 0)
-        aq_merge_problem(m, "'%s': %s", s->given, err.text);
+        aq_merge_problem(m,
+                         "'%s': %s; with --allow-change manifest the shard's command makes it anew",
+                         s->given, err.text);
     return 0;
 }
 

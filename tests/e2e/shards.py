@@ -159,6 +159,28 @@ class Shards(Rig):
         self.merge()
         self.assertEqual(sorted(without_time(self.path("merged.jsonl"))), sorted(without_time(self.output)))
 
+    def test_a_packed_store_is_only_read(self):
+        store = self.path("store")
+        self.ends(self.packs(store))
+
+        def found():
+            return {n: (s.st_mtime_ns, s.st_size) for n, s in
+                    ((n, os.stat(os.path.join(store, n))) for n in sorted(os.listdir(store)))}
+        before = found()
+        self.write(self.many(12))
+        words = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--weight-format", "f16",
+                 "--compute", "f32", "--cache-dir", self.path("cache")]
+        children = []
+        for k in range(2):
+            command = self.words("--shard", f"{k}/2", *words, target=self.shard(k))
+            command[command.index(MODEL)] = store
+            children.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        for child in children:
+            self.assertNotIn("packing", self.ends(child))
+        self.merge(count=2)
+        self.assertEqual(found(), before)
+        self.assertEqual([n for n in os.listdir(self.dir) if n.startswith("store") and n != "store"], [])
+
     def holder(self, store):
         """The lock of a process that packs, held by this one."""
         os.mkdir(store + ".partial")
