@@ -183,8 +183,9 @@ int aq_store_plan_hash(uint64_t *ret, const struct aq_store_writer_opts *opts,
                        struct aq_err *reterr);
 
 /* Opens DIR.partial beside each directory.  If an earlier writer left one with the same plan, its
- * finished items are kept.  Before anything is written: -EINVAL when a directory exists already or
- * another process is packing there, -ENOMEM with both figures when there is too little space. */
+ * finished items are kept.  Before anything is written: -EINVAL when a directory exists already,
+ * -EAGAIN when another process is packing there or has just left (the kernel takes the lock from
+ * one that dies), -ENOMEM with both figures when there is too little space. */
 int aq_store_writer_open(struct aq_store_writer **ret, const struct aq_store_writer_opts *opts,
                          struct aq_err *reterr);
 /* Makes finished items durable and leaves the partial directories for a later writer.  NULL is

@@ -232,11 +232,11 @@ static int lock_journal(struct aq_store_writer *w, struct aq_err *reterr)
     if (rc < 0)
         rc = rc != -EWOULDBLOCK
                  ? aq_error(reterr, rc, "lock '%s': %s", w->journal_path, strerror(-rc))
-                 : aq_error(reterr, -EINVAL, "'%s': another process is packing there",
+                 : aq_error(reterr, -EAGAIN, "'%s': another process is packing there",
                             w->target[0].partial);
     /* The other process may have ended between our open and our lock. */
     else if (fstat(fd, &st) < 0 || st.st_nlink == 0 || check_free(&w->target[0], NULL) < 0)
-        rc = aq_error(reterr, -EINVAL, "'%s': another process just left, try again",
+        rc = aq_error(reterr, -EAGAIN, "'%s': another process just left, try again",
                       w->target[0].partial);
     if (rc < 0) {
         close(fd);

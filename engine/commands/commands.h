@@ -12,6 +12,6 @@ typedef int aq_command_fn(const struct aq_options *o, const struct aquifer_hooks
                           struct aq_err *reterr);
 
 aq_command_fn aq_cmd_generate, aq_cmd_eval, aq_cmd_bench, aq_cmd_pack, aq_cmd_tokenize, aq_cmd_info,
-    aq_cmd_status, aq_cmd_probe, aq_cmd_plan, aq_cmd_published;
+    aq_cmd_status, aq_cmd_probe, aq_cmd_plan, aq_cmd_published, aq_cmd_merge;
 
 #endif

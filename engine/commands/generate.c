@@ -71,6 +71,7 @@ static void job_close(struct aq_job *j)
     free(j->status);
     free(j->sums);
     free(j->damaged);
+    free(j->roster);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     free(j);
@@ -85,7 +86,9 @@ static int job_open(struct aq_job **ret, const struct aq_options *o,
     j->o = o;
     j->hooks = hooks;
     j->log = aq_job_log(j);
-    int rc = aq_job_open_output(j, reterr);
+    int rc = aq_shard_find(&j->shard, o->shard, reterr);
+    if (rc == 0)
+        rc = aq_job_open_output(j, reterr);
     if (rc == 0)
         aq_job_manifest_keep(j);
     const char *chat_time =
@@ -230,13 +233,20 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
 
 /* ---- the whole ---- */
 
+/* What lies beside the results before the first of them. */
+static int begin_files(struct aq_job *j, struct aq_err *reterr)
+{
+    int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
+    if (rc == 0)
+        rc = aq_job_write_roster(j, reterr);
+    return rc == 0 && j->sums && !j->old.path ? aq_job_begin_sums(j, reterr) : rc;
+}
+
 static int prepare_output(struct aq_job *j, struct aq_err *reterr)
 {
     if (!j->output)
         return 0;
-    int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
-    if (rc == 0 && j->sums && !j->old.path)
-        rc = aq_job_begin_sums(j, reterr);
+    int rc = begin_files(j, reterr);
     if (rc < 0)
         return rc;
     const struct aq_writer_opts opts = {
@@ -282,17 +292,31 @@ static bool tells_of_the_end(const struct aq_job *j, const char *path)
     return tells;
 }
 
+/* A shard without records: whole from the start, so that merging has something of it. */
+static int empty_output(struct aq_job *j, struct aq_err *reterr)
+{
+    int rc = begin_files(j, reterr);
+    return rc < 0 ? rc : aq_file_replace(j->output, "", 0, true, reterr);
+}
+
 static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
 {
     int rc = aq_job_settle(j, reterr);
     if (rc == 0 && j->old.manifest_anew)
         rc = aq_job_manifest_write(j, reterr);
+    if (rc == 0) /* --limit or a changed input may have taken records away */
+        rc = aq_job_write_roster(j, reterr);
+    if (rc == 0 && j->manifest && !j->old.path)
+        rc = empty_output(j, reterr);
     if (rc == 0 && j->o->ordered && aq_file_size(j->part) > 0) /* all there, not yet in order */
         rc = aq_job_order(j, reterr);
     if (rc < 0)
         return rc;
-    aq_job_note(j, AQUIFER_INFO, "nothing to do: all %" PRIu64 " records are in '%s'", j->row_count,
-                j->output);
+    if (!j->row_count)
+        aq_job_note(j, AQUIFER_INFO, "nothing to do: no record of the input is in this shard");
+    else
+        aq_job_note(j, AQUIFER_INFO, "nothing to do: all %" PRIu64 " records are in '%s'",
+                    j->row_count, j->output);
     struct aq_progress progress;
     struct aq_run_view view = {.begin_s = aq_clock_s()};
     aq_progress_begin(&progress, j, view.begin_s);
@@ -344,6 +368,8 @@ static int phases(struct aq_job *j, struct aq_err *reterr)
     if (!j->o->dry_run)
         aq_job_preflight_lines(j, say, j);
     rc = aq_job_check_counts(j, reterr);
+    if (rc == 0)
+        rc = aq_job_check_shard(j, reterr);
     if (rc == 0 && j->manifest)
         rc = aq_job_resume(j, reterr);
     if (rc < 0)

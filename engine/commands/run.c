@@ -16,6 +16,7 @@ static const struct {
     {.name = "eval", .fn = aq_cmd_eval, .computes = true},
     {.name = "generate", .fn = aq_cmd_generate, .computes = true},
     {.name = "info", .fn = aq_cmd_info},
+    {.name = "merge", .fn = aq_cmd_merge},
     {.name = "pack", .fn = aq_cmd_pack},
     {.name = "plan", .fn = aq_cmd_plan},
     {.name = "probe", .fn = aq_cmd_probe},

@@ -2,6 +2,7 @@
  * engine/job/job.h - one run of `generate`, shared by the files that make it up:
  *   generate.c   the phases, in order (engine/commands)
  *   preflight.c  every line parsed and counted before weights are read
+ *   shard.c      the share of the records that this run has
  *   output.c     where results go, and the names of what lies beside them
  *   lines.c      the lines of a result file
  *   resume.c     what an existing output already holds
@@ -20,9 +21,11 @@
 #include "engine/hooks.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
+#include "engine/job/line_walk.h"
 #include "engine/job/lock.h"
 #include "engine/job/sums.h"
 #include "engine/job/writer.h"
+#include "engine/options/shard.h"
 #include "engine/records/input.h"
 #include "engine/records/record.h"
 #include "engine/records/result.h"
@@ -30,8 +33,8 @@
 /* The memory of a record between preflight and its turn. */
 struct aq_row {
     struct aq_line_place place;
-    uint32_t line;
-    uint64_t id_hash; /* of its id, or of its index where it has none */
+    uint32_t line, index; /* of the whole input, as in results */
+    uint64_t id_hash;     /* of its id, or of its index where it has none */
     uint64_t key;
     uint32_t prompt_max, total_max, new_max; /* of its sequences, tokens */
     uint32_t prompt_sum, output_sum;
@@ -64,14 +67,6 @@ struct aq_job_shown {
     uint64_t line;
     enum aq_record_code code;
     char message[200];
-};
-
-/* How far a result file can be believed. */
-struct aq_job_walk {
-    uint64_t good_end;    /* offset behind the last whole line */
-    uint64_t end;         /* size of the file */
-    bool newline_missing; /* the last whole line lacks it */
-    struct aq_err unread; /* of the first whole line that is no result; code 0: none */
 };
 
 /* A line that will be set aside, to show. */
@@ -118,7 +113,12 @@ struct aq_job {
     uint64_t row_count, row_capacity;
     uint32_t *id_table; /* open addressing over id_hash: row + 1, 0 free */
     uint64_t id_table_count;
+    struct aq_shard shard; /* rows, counts and what follows from them are of its records */
     struct aq_job_counts counts;
+    struct {
+        uint64_t records, valid;
+        struct aq_job_shown first_bad;
+    } whole;                    /* of the input before it is divided: every shard judges it alike */
     uint64_t *prompt_histogram; /* [context + 1]: valid prompts by tokens */
     struct aq_job_shown shown[AQ_JOB_SHOWN_ERRORS];
     uint32_t shown_count;
@@ -129,6 +129,7 @@ struct aq_job {
     char *part; /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
     char *manifest, *status;
     char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
+    char *roster;         /* FILE.records, of a shard */
     const char *lines;    /* where lines are appended: output or part */
     struct aq_lock *lock;
     struct aq_writer *writer;
@@ -169,6 +170,11 @@ static inline bool aq_job_interrupted(const struct aq_job *j)
 {
     return j->hooks && j->hooks->interrupted && j->hooks->interrupted(j->hooks->user);
 }
+/* Whether this run has the record of a row; always, when it is no shard. */
+static inline bool aq_job_has(const struct aq_job *j, const struct aq_row *row)
+{
+    return !j->shard.count || aq_shard_of(row->id_hash, row->key, j->shard.count) == j->shard.index;
+}
 /* A word that goes with a number. */
 static inline const char *aq_job_plural(uint64_t count, const char *one, const char *more)
 {
@@ -188,8 +194,9 @@ const char *aq_job_device_reason(const struct aq_job *j);
 int aq_job_preflight(struct aq_job *j, struct aq_err *reterr);
 /* The request of a row, read again. */
 int aq_job_request(struct aq_request **ret, struct aq_job *j, uint64_t row, struct aq_err *reterr);
-/* Row with this id, SIZE_MAX when there is none. */
+/* Row with this id, or of the record with this index; SIZE_MAX when there is none. */
 uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash);
+uint64_t aq_job_find_index(const struct aq_job *j, uint64_t index);
 /* -EINVAL when there is nothing valid, too much is invalid, or --strict meets an invalid record. */
 int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr);
 /* Bounds over the rows that are not done, into j->workload and j->pending. */
@@ -223,6 +230,14 @@ int aq_job_resume(struct aq_job *j, struct aq_err *reterr);
 int aq_job_settle(struct aq_job *j, struct aq_err *reterr);
 /* An empty FILE.sums, where no results are gone on with. */
 int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr);
+
+/* ---- shard.c ---- */
+/* What a run of a shard must have beside the records: -EINVAL where shards would not fit together.
+ * After the preflight. */
+int aq_job_check_shard(const struct aq_job *j, struct aq_err *reterr);
+/* FILE.records, by which merging knows what the shard's results must hold.  Nothing without a
+ * shard, or without files. */
+int aq_job_write_roster(const struct aq_job *j, struct aq_err *reterr);
 
 /* ---- patience.c ---- */
 /* A step that writes and can be begun again. */

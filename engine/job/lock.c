@@ -18,7 +18,7 @@ struct aq_lock {
     char *path;
 };
 
-enum { ATTEMPTS_MAX = 100 };
+enum { ATTEMPTS_MAX = 100, HOST_BYTES = 256, HOLDER_BYTES = 300 };
 
 /* The holder may remove the file between our open and our lock: then what we hold has no name. */
 static bool still_named(int fd, const char *path)
@@ -28,14 +28,21 @@ static bool still_named(int fd, const char *path)
            held.st_dev == named.st_dev;
 }
 
+/* "PID HOST\n"; the host is worth a word where several machines share a file system. */
 static int refuse_held(int fd, const char *path, struct aq_err *reterr)
 {
-    char text[64] = "";
+    char text[HOLDER_BYTES] = "", here[HOST_BYTES] = "", host[HOST_BYTES];
     ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
     text[n > 0 ? n : 0] = '\0';
-    text[strspn(text, "0123456789")] = '\0';
-    return aq_error(reterr, -EINVAL, "'%s' is held by %s%s: another run is writing this output",
-                    path, text[0] ? "process " : "another process", text);
+    text[strcspn(text, "\n")] = '\0';
+    char *rest = text + strspn(text, "0123456789");
+    aq_quote(host, sizeof(host), rest, strlen(rest));
+    *rest = '\0';
+    gethostname(here, sizeof(here) - 1);
+    bool elsewhere = host[0] == ' ' && strcmp(host + 1, here) != 0;
+    return aq_error(reterr, -EINVAL, "'%s' is held by %s%s%s%s: another run is writing this output",
+                    path, text[0] ? "process " : "another process", text, elsewhere ? " on" : "",
+                    elsewhere ? host : "");
 }
 
 static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
@@ -75,8 +82,9 @@ int aq_lock_open(struct aq_lock **ret, const char *path, struct aq_err *reterr)
         free(l);
         return rc;
     }
-    char text[32];
-    int n = snprintf(text, sizeof(text), "%ld\n", (long)getpid());
+    char text[HOLDER_BYTES], host[HOST_BYTES] = "";
+    gethostname(host, sizeof(host) - 1);
+    int n = snprintf(text, sizeof(text), "%ld %s\n", (long)getpid(), host);
     if (aq_file_truncate(l->fd, 0) < 0 || pwrite(l->fd, text, (size_t)n, 0) < 0)
         text[0] = '\0'; /* the id only helps people; the lock itself stands without it */
     *ret = l;

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/build_info.h"
+#include "engine/job/manifest_file.h"
 #include "engine/model/pack.h"
 #include "engine/options/kv.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -16,13 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-
-enum { SCHEMA = 1, MANIFEST_BYTES_MAX = 16 << 20, VALUE_SHOWN = 40, DIGITS = 16 };
-/* The file's own checksum, of its text with these digits all 0. */
-static const char own_sum[] = "\"xxh3\": \"", no_sum[] = "0000000000000000";
-
-/* These differ between machines and releases without making results wrong. */
-static const char *const only_warned[] = {"version", "model", "backend", "isa"};
 
 static void set_hash(json_t **o, const char *key, uint64_t hash)
 {
@@ -90,6 +84,9 @@ static void add_reading(json_t **v, const struct aq_job *j)
     aq_json_put(v, "input_format", json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
     aq_json_put(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
     set_hash(v, "input_hash", aq_input_hash(j->input));
+    char shard[AQ_SHARD_TEXT_MAX];
+    aq_json_put(v, "shard",
+                j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
 }
 
 /* Only where there are conversations: results of earlier versions know nothing of them. */
@@ -138,57 +135,12 @@ static json_t *manifest_values(const struct aq_job *j)
     return v;
 }
 
-/* The digits of the checksum in the text of a manifest; NULL where it has none. */
-static char *find_sum(char *text)
-{
-    char *last = NULL;
-    for (char *at = text; (at = strstr(at, own_sum)); at++)
-        last = at + sizeof(own_sum) - 1;
-    return last && strlen(last) > DIGITS ? last : NULL;
-}
-
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
-    json_t *m = json_pack("{s:i, s:b, s:o, s:s}", "schema", SCHEMA, "sums", 1, "values",
-                          manifest_values(j), "xxh3", no_sum);
-    char *text = m ? aq_json_dump(m, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(m);
-    if (!text)
-        return aq_error_memory(reterr, "manifest '%s'", j->manifest);
-    char digits[DIGITS + 1];
-    snprintf(digits, sizeof(digits), "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
-    memcpy(find_sum(text), digits, DIGITS);
-    int rc = aq_file_replace(j->manifest, text, strlen(text), true, reterr);
-    free(text);
-    return rc;
+    return aq_manifest_write(j->manifest, manifest_values(j), reterr);
 }
 
 /* ---- comparing ---- */
-
-static bool listed(const char *key, const char *const *list, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(list[i], key))
-            return true;
-    return false;
-}
-
-/* --allow-change takes '-' for '_', and "input" for the input's size and hash. */
-static bool allowed(const struct aq_job *j, const char *key)
-{
-    for (uint32_t i = 0; i < j->o->allow_change.count; i++) {
-        const char *a = j->o->allow_change.item[i], *k = key;
-        if (!strcmp(a, "input") && !strncmp(key, "input_", 6) && strcmp(key, "input_format") != 0)
-            return true;
-        while (*a && *k && (*a == *k || (*a == '-' && *k == '_'))) {
-            a++;
-            k++;
-        }
-        if (!*a && !*k)
-            return true;
-    }
-    return false;
-}
 
 static int check_allowed_names(const struct aq_job *j, const json_t *now, struct aq_err *reterr)
 {
@@ -205,29 +157,6 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
     return 0;
 }
 
-static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
-{
-    char *dump =
-        v ? aq_json_dump(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    const char *text = dump ? dump : "(nothing)";
-    aq_quote(dst, dst_bytes, text, strlen(text));
-    free(dump);
-    return dst;
-}
-
-/* Both sides through text, so that 1 and 1.0, written and read, are the same. */
-static bool same_value(const json_t *a, const json_t *b)
-{
-    if (json_is_integer(a) && json_is_integer(b)) /* a double has too few digits for a seed */
-        return json_integer_value(a) == json_integer_value(b);
-    if (json_is_number(a) && json_is_number(b)) {
-        double x = json_number_value(a), y = json_number_value(b);
-        double limit = 1e-8 * (x < 0 ? -x : x);
-        return x == y || (x - y <= limit && y - x <= limit && !json_is_integer(a));
-    }
-    return a && b && json_equal(a, b);
-}
-
 /* Prints what differs; returns how much of it forbids going on. */
 static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
 {
@@ -237,100 +166,44 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(was, key);
-        if (same_value(old, value))
+        if (aq_manifest_same(old, value))
             continue;
-        char a[VALUE_SHOWN], b[VALUE_SHOWN];
-        bool warn = listed(key, only_warned, AQ_ARRAY_LEN(only_warned)) || allowed(j, key);
+        char a[AQ_MANIFEST_VALUE_BYTES], b[AQ_MANIFEST_VALUE_BYTES];
+        bool warn = aq_manifest_may_differ(key) || aq_manifest_allowed(&j->o->allow_change, key);
         if (!warn && !forbidden++)
-            aq_job_note(j, AQUIFER_ERROR, "%-28s | %-*s | %s", "key", VALUE_SHOWN - 1, "was",
-                        "now");
+            aq_job_note(j, AQUIFER_ERROR, "%-28s | %-*s | %s", "key", AQ_MANIFEST_VALUE_BYTES - 1,
+                        "was", "now");
         aq_job_note(j, warn ? AQUIFER_WARNING : AQUIFER_ERROR,
                     warn ? "resume: %s was %s, now %s" : "%-28s | %-39s | %s", key,
-                    value_text(a, sizeof(a), old), value_text(b, sizeof(b), value));
+                    aq_manifest_text(a, old), aq_manifest_text(b, value));
     }
     return forbidden;
-}
-
-/* Whether the text is as it was written.  Manifests of before there were checksums have no keys
- * but these two. */
-static bool is_as_written(char *text, size_t bytes, const json_t *m)
-{
-    char *digits = find_sum(text), found[DIGITS], want[DIGITS + 1];
-    if (!digits)
-        return json_object_size(m) ==
-               (size_t)(!!json_object_get(m, "schema") + !!json_object_get(m, "values"));
-    memcpy(found, digits, DIGITS);
-    memcpy(digits, no_sum, DIGITS);
-    snprintf(want, sizeof(want), "%016" PRIx64, (uint64_t)XXH3_64bits(text, bytes));
-    return !memcmp(found, want, DIGITS);
 }
 
 static const char cure[] = "it cannot be told whether the results belong to this run; "
                            "--allow-change manifest says that they do, --overwrite renames both "
                            "out of the way";
 
-static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
+/* The values of the run that made the results.  New reference. */
+static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
 {
-    char *text = NULL;
-    size_t bytes;
-    json_t *m = NULL;
     struct aq_err err;
     if (aq_file_size(j->manifest) < 0)
         return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s",
                         j->old.path, j->manifest, cure);
-    int rc = aq_read_file(&text, &bytes, j->manifest, MANIFEST_BYTES_MAX, &err);
-    if (rc == 0)
-        rc = aq_json_parse(&m, text, bytes, false, &err);
+    int rc = aq_manifest_read(ret, &j->old.sums_expected, j->manifest, &err);
     if (rc == -ENOMEM)
-        rc = aq_error(reterr, rc, "manifest '%s': %s", j->manifest, err.text);
-    else if (rc < 0)
-        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->old.path,
-                      err.text, cure);
-    else if (!is_as_written(text, bytes, m))
-        rc = aq_error(reterr, -EINVAL,
-                      "manifest '%s' is damaged or was edited (its own checksum does not agree): "
-                      "%s",
-                      j->manifest, cure);
-    free(text);
-    if (rc == 0)
-        *ret = m;
-    else
-        json_decref(m);
-    return rc;
-}
-
-/* The values of the run that made the results.  New reference. */
-static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
-{
-    json_t *m = NULL;
-    int rc = read_manifest(&m, j, reterr);
-    if (rc < 0)
-        return rc;
-    const json_t *schema = json_object_get(m, "schema");
-    json_t *values = json_object_get(m, "values");
-    if (!json_is_integer(schema) || json_integer_value(schema) != SCHEMA)
-        rc = aq_error(reterr, -EINVAL,
-                      "'%s': expected \"schema\": %d, found another: these results were made by "
-                      "another version, and %s",
-                      j->manifest, SCHEMA, cure);
-    else if (!json_is_object(values))
-        rc = aq_error(reterr, -EINVAL, "'%s': expected an object \"values\", found none: %s",
-                      j->manifest, cure);
-    else
-        *ret = json_incref(values);
-    j->old.sums_expected = json_is_true(json_object_get(m, "sums"));
-    json_decref(m);
-    return rc;
+        return aq_error(reterr, rc, "%s", err.text);
+    return rc < 0 ? aq_error(reterr, rc, "'%s': %s: %s", j->old.path, err.text, cure) : 0;
 }
 
 void aq_job_manifest_keep(struct aq_job *j)
 {
-    json_t *m = NULL;
+    json_t *values = NULL;
     struct aq_err unused;
     if (!j->manifest || j->o->overwrite || aq_file_size(j->manifest) < 0 ||
-        read_manifest(&m, j, &unused) < 0)
+        aq_manifest_read(&values, NULL, j->manifest, &unused) < 0)
         return; /* what is wrong with it is said when it is compared */
-    const json_t *values = json_object_get(m, "values");
     const char *time = json_string_value(json_object_get(values, "chat_time"));
     const char *isa = json_string_value(json_object_get(values, "isa"));
     if (time && aq_chat_time_valid(time))
@@ -338,7 +211,7 @@ void aq_job_manifest_keep(struct aq_job *j)
     unsigned mask;
     if (isa && aq_isa_parse(isa, &mask))
         snprintf(j->kept.isa, sizeof(j->kept.isa), "%s", isa);
-    json_decref(m);
+    json_decref(values);
 }
 
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
@@ -349,7 +222,8 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
                  : aq_error_memory(reterr, "manifest '%s'", j->manifest);
     int read = rc == 0 ? read_values(&was, j, &err) : 0;
     if (read < 0) {
-        j->old.manifest_anew = read != -ENOMEM && allowed(j, "manifest");
+        j->old.manifest_anew =
+            read != -ENOMEM && aq_manifest_allowed(&j->o->allow_change, "manifest");
         if (j->old.manifest_anew)
             aq_job_note(j, AQUIFER_WARNING, "%s: it is made anew from this run's values", err.text);
         else

@@ -40,6 +40,12 @@ uint64_t aq_job_find_id(const struct aq_job *j, uint64_t id_hash)
     return table_find(j, id_hash);
 }
 
+uint64_t aq_job_find_index(const struct aq_job *j, uint64_t index)
+{
+    return j->row_count ? aq_find_ascending(&j->rows->index, sizeof(*j->rows), j->row_count, index)
+                        : SIZE_MAX;
+}
+
 static void table_put(struct aq_job *j, uint64_t row)
 {
     uint64_t at = j->rows[row].id_hash & (j->id_table_count - 1);
@@ -48,18 +54,10 @@ static void table_put(struct aq_job *j, uint64_t row)
     j->id_table[at] = (uint32_t)(row + 1);
 }
 
-/* Room for one more row, the table at most half full. */
-static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
+/* A table of all rows anew, at most half full with `capacity` of them, a power of two. */
+static int table_make(struct aq_job *j, uint64_t capacity, struct aq_err *reterr)
 {
-    if (j->row_count < j->row_capacity)
-        return 0;
-    if (j->row_count == ROWS_MAX)
-        return aq_error(reterr, -EINVAL, "the input has more than %d records", ROWS_MAX);
-    uint64_t capacity = j->row_capacity ? 2 * j->row_capacity : 1024;
-    struct aq_row *rows = realloc(j->rows, capacity * sizeof(*rows));
-    if (rows)
-        j->rows = rows;
-    uint32_t *table = rows ? calloc(2 * capacity, sizeof(*table)) : NULL;
+    uint32_t *table = calloc(2 * capacity, sizeof(*table));
     if (!table)
         return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
     free(j->id_table);
@@ -72,6 +70,21 @@ static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
     return 0;
 }
 
+/* Room for one more row. */
+static int rows_reserve(struct aq_job *j, struct aq_err *reterr)
+{
+    if (j->row_count < j->row_capacity)
+        return 0;
+    if (j->row_count == ROWS_MAX)
+        return aq_error(reterr, -EINVAL, "the input has more than %d records", ROWS_MAX);
+    uint64_t capacity = j->row_capacity ? 2 * j->row_capacity : 1024;
+    struct aq_row *rows = realloc(j->rows, capacity * sizeof(*rows));
+    if (!rows)
+        return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
+    j->rows = rows;
+    return table_make(j, capacity, reterr);
+}
+
 /* ---- one record ---- */
 
 static uint32_t clamp_u32(uint64_t x)
@@ -82,6 +95,7 @@ static uint32_t clamp_u32(uint64_t x)
 static void row_from(struct aq_row *row, const struct aq_request *r)
 {
     *row = (struct aq_row){.line = (uint32_t)r->line,
+                           .index = (uint32_t)r->index,
                            .id_hash = r->id_hash,
                            .key = r->key,
                            .form = (uint8_t)r->form,
@@ -106,6 +120,24 @@ static void row_from(struct aq_row *row, const struct aq_request *r)
     row->held_kib = clamp_u32(aq_div_up(aq_record_bytes(r), AQ_KIB));
 }
 
+static void show_bad(struct aq_job_shown *s, const struct aq_request *r)
+{
+    s->line = r->line;
+    s->code = r->error.code;
+    snprintf(s->message, sizeof(s->message), "%.*s", (int)sizeof(s->message) - 1, r->error.message);
+}
+
+/* What must be the same for every shard of an input. */
+static void count_whole(struct aq_job *j, const struct aq_row *row, const struct aq_request *r)
+{
+    if (row->code && j->whole.records == j->whole.valid)
+        show_bad(&j->whole.first_bad, r);
+    j->whole.records++;
+    j->whole.valid += !row->code;
+    if (!row->code && !j->g.result_rules.malformed)
+        j->g.result_rules.malformed = r->form;
+}
+
 static void count_row(struct aq_job *j, const struct aq_row *row, const struct aq_request *r)
 {
     struct aq_job_counts *c = &j->counts;
@@ -113,13 +145,8 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     c->form[row->form]++;
     c->code[row->code]++;
     if (row->code) {
-        if (j->shown_count < AQ_JOB_SHOWN_ERRORS) {
-            struct aq_job_shown *s = &j->shown[j->shown_count++];
-            s->line = r->line;
-            s->code = r->error.code;
-            snprintf(s->message, sizeof(s->message), "%.*s", (int)sizeof(s->message) - 1,
-                     r->error.message);
-        }
+        if (j->shown_count < AQ_JOB_SHOWN_ERRORS)
+            show_bad(&j->shown[j->shown_count++], r);
         return;
     }
     c->valid++;
@@ -146,8 +173,6 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
             c->output_bytes +=
                 (uint64_t)LOGPROB_BYTES * (uint64_t)(1 + r->params.logprobs) * p->scored;
     }
-    if (!j->g.result_rules.malformed)
-        j->g.result_rules.malformed = r->form;
 }
 
 /* The id of a row as text, read again; NULL when that fails. */
@@ -202,13 +227,36 @@ static int add_line(struct aq_job *j, const struct aq_line *line, const struct a
     if (row->has_id)
         rc = check_duplicate(j, r, reterr);
     if (rc == 0) {
-        count_row(j, row, r);
+        count_whole(j, row, r);
+        if (aq_job_has(j, row))
+            count_row(j, row, r);
         j->row_count++;
         if (row->has_id)
             table_put(j, j->row_count - 1);
     }
     aq_request_close(r);
     return rc;
+}
+
+/* Rows of other shards have only told of duplicates and of the input as a whole: those of this one
+ * move together, and the tables follow. */
+static int keep_shard(struct aq_job *j, struct aq_err *reterr)
+{
+    uint64_t kept = 0;
+    if (!j->shard.count)
+        return 0;
+    for (uint64_t i = 0; i < j->row_count; i++)
+        if (aq_job_has(j, &j->rows[i]))
+            j->rows[kept++] = j->rows[i];
+    uint64_t capacity = 1;
+    while (capacity < kept)
+        capacity *= 2;
+    struct aq_row *rows = realloc(j->rows, capacity * sizeof(*rows));
+    if (!rows)
+        return aq_error_memory(reterr, "%" PRIu64 " records", capacity);
+    j->rows = rows;
+    j->row_count = kept;
+    return table_make(j, capacity, reterr);
 }
 
 int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
@@ -230,13 +278,14 @@ int aq_job_preflight(struct aq_job *j, struct aq_err *reterr)
         if (rc < 0)
             return rc;
     }
-    return aq_input_drain(j->input, reterr);
+    int rc = aq_input_drain(j->input, reterr);
+    return rc < 0 ? rc : keep_shard(j, reterr);
 }
 
 int aq_job_request(struct aq_request **ret, struct aq_job *j, uint64_t row, struct aq_err *reterr)
 {
     const struct aq_row *known = &j->rows[row];
-    struct aq_line line = {.index = row, .number = known->line, .hash = known->key};
+    struct aq_line line = {.index = known->index, .number = known->line, .hash = known->key};
     int rc = aq_input_at(j->input, &known->place, &line, reterr);
     if (rc == 0)
         rc = aq_request_open(ret, &j->g.rules, &line, reterr);
@@ -258,24 +307,24 @@ static uint64_t invalid_count(const struct aq_job *j)
 
 int aq_job_check_counts(const struct aq_job *j, struct aq_err *reterr)
 {
-    const struct aq_job_counts *c = &j->counts;
-    const struct aq_job_shown *s = &j->shown[0];
-    if (!c->records)
+    const struct aq_job_shown *s = &j->whole.first_bad;
+    uint64_t records = j->whole.records, invalid = records - j->whole.valid;
+    if (!records)
         return aq_error(reterr, -EINVAL, "the input has no records");
-    if (!c->valid)
+    if (!j->whole.valid)
         return aq_error(reterr, -EINVAL,
                         "none of the %" PRIu64 " records is valid; nothing was written.  Line "
                         "%" PRIu64 ": %s: %s%s",
-                        c->records, s->line, aq_record_code_name(s->code), s->message,
+                        records, s->line, aq_record_code_name(s->code), s->message,
                         aq_input_is_list(j->input) ? ".  The input looks like one JSON list; jq -c "
                                                      "'.[]' makes a line of each item"
                                                    : "");
-    if (j->o->strict && invalid_count(j))
-        return aq_error(
-            reterr, -EINVAL,
-            "--strict: %" PRIu64 " of %" PRIu64 " records are invalid.  Line %" PRIu64 ": %s: %s",
-            invalid_count(j), c->records, s->line, aq_record_code_name(s->code), s->message);
-    struct aq_records_read read = {c->records, invalid_count(j), s->line, s->code, s->message};
+    if (j->o->strict && invalid)
+        return aq_error(reterr, -EINVAL,
+                        "--strict: %" PRIu64 " of %" PRIu64 " records are invalid.  Line %" PRIu64
+                        ": %s: %s",
+                        invalid, records, s->line, aq_record_code_name(s->code), s->message);
+    struct aq_records_read read = {records, invalid, s->line, s->code, s->message};
     return aq_request_check_invalid(&read, j->o->allow_errors, reterr);
 }
 
@@ -375,6 +424,12 @@ static void end_line(struct printer *p)
 static void print_counts(struct printer *p, const struct aq_job *j)
 {
     const struct aq_job_counts *c = &j->counts;
+    char shard[AQ_SHARD_TEXT_MAX];
+    if (j->shard.count) {
+        aq_buf_printf(&p->text, "shard %s: %" PRIu64 " of the input's %" PRIu64 " records",
+                      aq_shard_text(shard, j->shard), c->records, j->whole.records);
+        end_line(p);
+    }
     aq_buf_printf(&p->text, "records: %" PRIu64 " (%" PRIu64 " valid, %" PRIu64 " invalid)",
                   c->records, c->valid, invalid_count(j));
     for (int f = 0; f < AQ_FORM_COUNT; f++)
@@ -560,6 +615,11 @@ json_t *aq_job_preflight_json(const struct aq_job *j)
                   (json_int_t)c->valid, "sequences", (json_int_t)c->sequences, "prompt_tokens",
                   (json_int_t)c->prompt_tokens, "output_tokens_max", (json_int_t)c->output_tokens,
                   "bytes_to_write", (json_int_t)bytes_to_write(j));
+    if (j->shard.count)
+        aq_json_put(&o, "shard",
+                    json_pack("{s:I, s:I, s:I}", "index", (json_int_t)j->shard.index, "count",
+                              (json_int_t)j->shard.count, "of_records",
+                              (json_int_t)j->whole.records));
     aq_json_put(&o, "bytes_free",
                 space == UINT64_MAX ? json_null() : json_integer((json_int_t)space));
     aq_json_put(&o, "forms", counts_json(c->form, 0, AQ_FORM_COUNT, form_name));

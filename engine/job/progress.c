@@ -282,6 +282,13 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
     aq_json_put(&o, "lanes", aq_report_lanes(&view->stats));
     aq_json_put(&o, "memory", memory_now(p));
     aq_json_put(&o, "last_error", view->last_error[0] ? safe_text(view->last_error) : json_null());
+    char shard[AQ_SHARD_TEXT_MAX], host[256] = "";
+    if (j->shard.count)
+        aq_json_put(&o, "shard", json_string(aq_shard_text(shard, j->shard)));
+    if (j->shard.count)
+        aq_json_put(&o, "of_records", json_integer((json_int_t)j->whole.records));
+    gethostname(host, sizeof(host) - 1);
+    aq_json_put(&o, "host", aq_json_string(host));
     aq_json_put(&o, "pid", json_integer((json_int_t)getpid()));
     aq_json_put(&o, "updated", json_integer((json_int_t)aq_clock_unix_s()));
     char *text = aq_json_dump(o, JSON_INDENT(1) | JSON_REAL_PRECISION(6));

@@ -5,6 +5,7 @@
 #include "engine/job/lines.h"
 
 #include "base/file.h"
+#include "engine/job/aside.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OLD_NAMES_MAX = 10000, COPY_BYTES = 64 << 10 };
+enum { COPY_BYTES = 64 << 10 };
 
 /* ---- FILE.damaged ---- */
 
@@ -233,56 +234,12 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
 
 /* ---- setting aside ---- */
 
-static int move(const char *from, const char *to, struct aq_err *reterr)
-{
-    int rc = aq_file_rename(from, to);
-    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "rename '%s' to '%s': %s", from, to,
-                             strerror(-rc))
-                  : aq_file_sync_folder(to, reterr);
-}
-
-static int rename_old(struct aq_job *j, const char *path, const char *ending, struct aq_err *reterr)
-{
-    if (aq_file_size(path) < 0)
-        return 0;
-    char *to = aq_file_name(path, ending);
-    int rc = to ? move(path, to, reterr) : aq_error_memory(reterr, "rename '%s'", path);
-    if (rc == 0)
-        aq_job_note(j, AQUIFER_INFO, "%s'%s' is now '%s'", j->o->overwrite ? "--overwrite: " : "",
-                    path, to);
-    free(to);
-    return rc;
-}
-
-/* Renames files to the first ".old.N" that is free for all of them, in this order. */
-static int set_aside(struct aq_job *j, const char *const *paths, size_t count,
-                     struct aq_err *reterr)
-{
-    for (int n = 1; n < OLD_NAMES_MAX; n++) {
-        char ending[24];
-        snprintf(ending, sizeof(ending), ".old.%d", n);
-        bool taken = false;
-        for (size_t i = 0; i < count; i++) {
-            char *name = aq_file_name(paths[i], ending);
-            taken |= !name || aq_file_size(name) >= 0;
-            free(name);
-        }
-        int rc = 0;
-        for (size_t i = 0; !taken && rc == 0 && i < count; i++)
-            rc = rename_old(j, paths[i], ending, reterr);
-        if (!taken)
-            return rc;
-    }
-    return aq_error(reterr, -EINVAL, "'%s.old.1' to '.old.%d' all exist; move some of them away",
-                    j->output, OLD_NAMES_MAX - 1);
-}
-
 /* The manifest goes first: cut off in between, results without one are left alone by the next run,
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->output, j->part};
-    return set_aside(j, paths, AQ_ARRAY_LEN(paths), reterr);
+    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->output, j->part};
+    return aq_set_aside(paths, AQ_ARRAY_LEN(paths), "--overwrite: ", j->hooks, reterr);
 }
 
 /* ---- ready to go on ---- */
@@ -292,7 +249,7 @@ static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 static int settle_both(struct aq_job *j, struct aq_err *reterr)
 {
     if (j->old.path == j->part)
-        return set_aside(j, (const char *const[]){j->output}, 1, reterr);
+        return aq_set_aside((const char *const[]){j->output}, 1, "", j->hooks, reterr);
     unlink(j->part);
     return 0;
 }
@@ -315,8 +272,8 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
         return rc;
     bool to_part = j->o->ordered && (j->pending || old->mixed);
     if (old->path == j->output && to_part)
-        return move(j->output, j->part, reterr);
+        return aq_move_file(j->output, j->part, reterr);
     if (old->path == j->part && !j->o->ordered)
-        return move(j->part, j->output, reterr);
+        return aq_move_file(j->part, j->output, reterr);
     return 0;
 }

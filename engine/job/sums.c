@@ -236,31 +236,66 @@ int aq_sums_read(struct aq_sums *s, const char *path, uint64_t *ret_damaged, str
     return rc;
 }
 
-static int write_all(const struct aq_sums *s, bool missing_too, struct aq_replacement *to,
-                     struct aq_err *reterr)
-{
+/* A file of sums while it is written. */
+struct sums_file {
+    struct aq_replacement to;
     uint64_t some[AQ_SUMS_PER_LINE];
+    size_t count;
+};
+
+static int put_line(struct sums_file *f, struct aq_err *reterr)
+{
     char text[AQ_SUMS_LINE_BYTES];
-    size_t count = 0;
-    int rc = aq_replacement_put(to, header, sizeof(header) - 1, reterr);
-    for (uint64_t i = 0; rc == 0 && i < s->capacity; i++) {
-        if (s->state[i] == SEEN || (missing_too && s->state[i] == MISSING))
-            some[count++] = s->sum[i];
-        if (count == AQ_SUMS_PER_LINE || (count && i + 1 == s->capacity)) {
-            rc = aq_replacement_put(to, text, aq_sums_format(text, some, count), reterr);
-            count = 0;
-        }
-    }
-    return rc;
+    size_t count = f->count;
+    f->count = 0;
+    return count ? aq_replacement_put(&f->to, text, aq_sums_format(text, f->some, count), reterr)
+                 : 0;
+}
+
+static int put_sum(struct sums_file *f, uint64_t sum, struct aq_err *reterr)
+{
+    f->some[f->count++] = sum;
+    return f->count == AQ_SUMS_PER_LINE ? put_line(f, reterr) : 0;
+}
+
+static int begin_file(struct sums_file *f, const char *path, struct aq_err *reterr)
+{
+    f->count = 0;
+    int rc = aq_replacement_open(&f->to, path, NULL, reterr);
+    if (rc < 0)
+        return rc;
+    rc = aq_replacement_put(&f->to, header, sizeof(header) - 1, reterr);
+    return rc < 0 ? aq_replacement_close(&f->to, rc, true, reterr) : 0;
+}
+
+static int end_file(struct sums_file *f, int rc, struct aq_err *reterr)
+{
+    rc = rc == 0 ? put_line(f, reterr) : rc;
+    return aq_replacement_close(&f->to, rc, true, reterr);
 }
 
 int aq_sums_write(const struct aq_sums *s, const char *path, bool missing_too,
                   struct aq_err *reterr)
 {
-    struct aq_replacement to;
-    int rc = aq_replacement_open(&to, path, NULL, reterr);
+    struct sums_file f;
+    int rc = begin_file(&f, path, reterr);
     if (rc < 0)
         return rc;
-    rc = write_all(s, missing_too, &to, reterr);
-    return aq_replacement_close(&to, rc, true, reterr);
+    for (uint64_t i = 0; rc == 0 && i < s->capacity; i++)
+        if (s->state[i] == SEEN || (missing_too && s->state[i] == MISSING))
+            rc = put_sum(&f, s->sum[i], reterr);
+    return end_file(&f, rc, reterr);
+}
+
+int aq_sums_write_list(const char *path, uint64_t count,
+                       uint64_t (*sum)(const void *user, uint64_t i), const void *user,
+                       struct aq_err *reterr)
+{
+    struct sums_file f;
+    int rc = begin_file(&f, path, reterr);
+    if (rc < 0)
+        return rc;
+    for (uint64_t i = 0; rc == 0 && i < count; i++)
+        rc = put_sum(&f, sum(user, i), reterr);
+    return end_file(&f, rc, reterr);
 }

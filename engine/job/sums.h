@@ -56,5 +56,9 @@ uint64_t aq_sums_illegible(const struct aq_sums *s);
 int aq_sums_write(const struct aq_sums *s, const char *path, bool missing_too,
                   struct aq_err *reterr);
 void aq_sums_close(struct aq_sums *s);
+/* Replaces the file by one of `count` sums, of which sum(user, i) gives each, synced. */
+int aq_sums_write_list(const char *path, uint64_t count,
+                       uint64_t (*sum)(const void *user, uint64_t i), const void *user,
+                       struct aq_err *reterr);
 
 #endif

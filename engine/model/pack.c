@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 /* ---- what a model's store holds ---- */
 
@@ -467,6 +468,34 @@ static bool is_there(const struct aq_pack_plan *plan, struct aq_pack_result *ret
     return same;
 }
 
+/* Two that want the same store: one packs, the other waits for it, and goes on where it ended if it
+ * dies.  *ret_writer NULL: the store is there. */
+static int open_writer(struct aq_store_writer **ret_writer, struct aq_pack_result *ret,
+                       const struct aq_pack_plan *plan, const struct aq_pack_opts *opts,
+                       struct aq_err *reterr)
+{
+    const struct timespec pause = {.tv_nsec = 200 * 1000 * 1000};
+    *ret_writer = NULL;
+    for (bool told = false;; told = true) {
+        if (is_there(plan, ret))
+            return 0;
+        int rc = aq_store_writer_open(ret_writer, &plan->writer, reterr);
+        if (rc < 0 && rc != -EAGAIN && is_there(plan, ret)) /* published a moment ago */
+            return 0;
+        if (rc != -EAGAIN)
+            return rc;
+        if (!told)
+            aq_log_line(opts->log, AQ_LOG_INFO,
+                        "another process is packing '%s': waiting for it to end",
+                        plan->writer.dirs[0]);
+        if (opts->progress && opts->progress(opts->user, 0, plan->bytes))
+            return aq_error(reterr, -EINTR,
+                            "interrupted while waiting for the process that packs '%s'",
+                            plan->writer.dirs[0]);
+        nanosleep(&pause, NULL);
+    }
+}
+
 int aq_pack_run(struct aq_pack_result *ret, const struct aq_pack_opts *opts,
                 const struct aq_kernels *kernels, struct aq_pool *pool, struct aq_err *reterr)
 {
@@ -476,19 +505,16 @@ int aq_pack_run(struct aq_pack_result *ret, const struct aq_pack_opts *opts,
     int rc = aq_pack_plan_open(&plan, opts, reterr);
     if (rc < 0)
         return rc;
-    if (is_there(&plan, ret)) {
-        aq_pack_plan_close(&plan);
-        return 0;
-    }
-    struct aq_store_writer *w = NULL;
+    struct aq_store_writer *w;
     struct progress progress = {.opts = opts};
-    uint64_t resumed = 0;
-    rc = aq_store_writer_open(&w, &plan.writer, reterr);
-    if (rc == 0) {
-        aq_store_writer_progress(w, &progress.total, &progress.done);
-        resumed = progress.done;
-        rc = convert_all(w, opts, kernels, pool, &progress, reterr);
+    rc = open_writer(&w, ret, &plan, opts, reterr);
+    if (rc < 0 || !w) {
+        aq_pack_plan_close(&plan);
+        return rc;
     }
+    aq_store_writer_progress(w, &progress.total, &progress.done);
+    uint64_t resumed = progress.done;
+    rc = convert_all(w, opts, kernels, pool, &progress, reterr);
     if (rc == 0)
         rc = aq_store_writer_publish(w, reterr);
     if (rc == 0)

@@ -53,9 +53,9 @@ struct aq_pack_result {
     bool was_there;    /* the very store was there already: nothing was done */
 };
 
-/* Converts and publishes.  kernels and pool do the work.  -ENOMEM before anything is written when
- * space is too little; -ENOSPC, -EIO and -EINTR leave a state from which the next call goes on;
- * -EINVAL when values do not fit the format, naming the tensor. */
+/* Converts and publishes; waits while another process does.  kernels and pool do the work.  -ENOMEM
+ * before anything is written when space is too little; -ENOSPC, -EIO and -EINTR leave a state from
+ * which the next call goes on; -EINVAL when values do not fit the format, naming the tensor. */
 int aq_pack_run(struct aq_pack_result *ret, const struct aq_pack_opts *opts,
                 const struct aq_kernels *kernels, struct aq_pool *pool, struct aq_err *reterr);
 

@@ -7,6 +7,7 @@
 #include "engine/chat/chat.h"
 #include "engine/compute/backend.h"
 #include "engine/options/kv.h"
+#include "engine/options/shard.h"
 #include "offload/numa.h"
 
 #include <stdlib.h>
@@ -75,6 +76,12 @@ int aq_check_length(const char *label, const char *text, struct aq_err *reterr)
 {
     uint32_t first, last;
     return aq_length_parse(&first, &last, label, text, reterr);
+}
+
+int aq_check_shard(const char *label, const char *text, struct aq_err *reterr)
+{
+    struct aq_shard shard;
+    return aq_shard_parse(&shard, label, text, reterr);
 }
 
 /* Of options whose value is a struct of engine/options/notation.h. */

@@ -20,6 +20,8 @@ int aq_check_kv_floor(const char *label, const char *text, struct aq_err *reterr
 int aq_check_kv_layers(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr);
+/* "K/N" or "slurm". */
+int aq_check_shard(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr);
 
 #endif

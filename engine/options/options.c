@@ -280,6 +280,8 @@ static int check_generate(const struct aq_options *o, struct aq_err *reterr)
                         "--prompt prints to standard output: expected no --input and no --output");
     if (!o->prompt.count && (!o->input || !o->output))
         return missing(o, "--input FILE and --output FILE, or --prompt TEXT", reterr);
+    if (o->prompt.count && o->shard)
+        return aq_error(reterr, -EINVAL, "--shard is for records of a file: expected no --prompt");
     if (o->min_tokens > o->max_tokens)
         return aq_error(reterr, -EINVAL, "--min-tokens: expected at most --max-tokens %u, found %u",
                         o->max_tokens, o->min_tokens);
@@ -387,7 +389,9 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
     case AQ_CMD_PLAN: return check_plan(o, reterr);
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
     case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
-    case AQ_CMD_STATUS: return o->status_file ? 0 : missing(o, "FILE", reterr);
+    case AQ_CMD_STATUS: return o->status_files.count ? 0 : missing(o, "FILE", reterr);
+    case AQ_CMD_MERGE:
+        return o->merge_files.count >= 2 ? 0 : missing(o, "OUTPUT and SHARD...", reterr);
     default: return 0;
     }
 }

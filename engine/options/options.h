@@ -83,6 +83,7 @@ struct aq_options {
     enum aq_overlong overlong;
     bool unknown_fields_error, strict, allow_errors, ordered, overwrite, retry_errors;
     struct aq_strings allow_change;
+    char *shard;             /* K/N or slurm; NULL: all records */
     uint64_t limit;          /* 0: all */
     double disk_full_wait_s; /* default 600 */
     /* only from JSON, for records submitted one by one; 0: the model's context */
@@ -111,7 +112,9 @@ struct aq_options {
     bool verify, list;
     /* tokenize, info, status */
     bool decode, chat, cache;
-    char *status_file;
+    struct aq_strings status_files;
+    /* merge */
+    struct aq_strings merge_files; /* OUTPUT SHARD... */
     /* published */
     char *published_file;
     /* probe */

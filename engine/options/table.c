@@ -32,6 +32,7 @@
 #define PROBE     AQ_CMD_PROBE
 #define PLAN      AQ_CMD_PLAN
 #define PUBLISHED AQ_CMD_PUBLISHED
+#define MERGE     AQ_CMD_MERGE
 #define CHOOSE    (RUN | PLAN) /* that choose a plan */
 #define RUN       AQ_CMD_RUN
 #define ALL       AQ_CMD_ALL
@@ -98,16 +99,21 @@ const struct aq_option aq_option_table[] = {
              "run that goes on keeps its own)"},
     {"limit", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_U64, AT(limit), .argument = "N",
      AT_LEAST(1), .help = "only the first N records"},
-    {"ordered", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(ordered),
-     .help = "results in the order of the input, in FILE.part until the end"},
-    {"overwrite", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(overwrite),
+    {"shard", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_CHECKED, AT(shard), .argument = "K/N|slurm",
+     .check = aq_check_shard,
+     .help =
+         "only this share of the records, K from 0 to N - 1, chosen by a hash of each record; "
+         "slurm: which one, from the variables of a job array. aquifer merge joins the results"},
+    {"ordered", 0, AQ_GROUP_FILES, GENERATE | MERGE, AQ_OPTION_BOOL, AT(ordered),
+     .help = "results in the order of the input; generate keeps them in FILE.part until the end"},
+    {"overwrite", 0, AQ_GROUP_FILES, GENERATE | MERGE, AQ_OPTION_BOOL, AT(overwrite),
      .help = "start anew; older results and their manifest are renamed, never deleted"},
     {"retry-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(retry_errors),
      .help = "drop the error records of an earlier run and try them again"},
-    {"allow-change", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_LIST, AT(allow_change),
+    {"allow-change", 0, AQ_GROUP_FILES, GENERATE | MERGE, AQ_OPTION_LIST, AT(allow_change),
      .argument = "KEY,...",
-     .help = "go on although these values differ from the earlier run's; input, manifest (lost or "
-             "damaged), or a key of it"},
+     .help = "go on although these values differ from the earlier run's, or between shards; input, "
+             "manifest (lost or damaged), or a key of it"},
     {"strict", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(strict),
      .help = "any invalid record stops the run before it starts"},
     {"allow-errors", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_BOOL, AT(allow_errors),
@@ -294,8 +300,12 @@ const struct aq_option aq_option_table[] = {
              "the prompt that the model's chat template makes of each, as text and ids"},
     {"cache", 0, AQ_GROUP_JOB, INFO, AQ_OPTION_BOOL, AT(cache),
      .help = "list the packed stores of the cache directory"},
-    {"file", 0, AQ_GROUP_JOB, STATUS, AQ_OPTION_STRING, AT(status_file), .argument = "FILE",
-     .flags = AQ_OPTION_POSITIONAL, .help = "the results file of a run, or its .status.json"},
+    {"file", 0, AQ_GROUP_JOB, STATUS, AQ_OPTION_STRINGS, AT(status_files), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL,
+     .help = "the results file of a run, or its .status.json; several are added up"},
+    {"files", 0, AQ_GROUP_JOB, MERGE, AQ_OPTION_STRINGS, AT(merge_files), .argument = "FILE",
+     .flags = AQ_OPTION_POSITIONAL,
+     .help = "the file to make, then the results file of every shard, in any order"},
 
     /* ---- placement and memory ---- */
     {"device", 0, AQ_GROUP_MEMORY, CHOOSE | PROBE, AQ_OPTION_CHECKED, AT(device),
@@ -563,8 +573,14 @@ const struct aq_command aq_command_table[] = {
      "anything: by a model of the program that it was published for, on its policy and machine, "
      "with that program's rules switched off one after the other; and by the plan that aquifer "
      "would make on that machine. A ratio near 1 says that the model explains the figure."},
-    {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
-     "Prints FILE.status.json, which a run keeps up to date beside its results."},
+    {"merge", MERGE, "join the results of shards to those of one run",
+     "aquifer merge OUTPUT SHARD... [--ordered]",
+     "Checks that the shards belong together, that none is missing, and that each has one result "
+     "for each of its records; then writes OUTPUT, which is a results file like that of a run "
+     "without --shard. Otherwise it says what is missing, writes nothing, and ends with 1."},
+    {"status", STATUS, "how far a running job is", "aquifer status FILE... [--json]",
+     "Prints FILE.status.json, which a run keeps up to date beside its results. Of several files, "
+     "such as the shards of a job, it prints a line each and their sum."},
     {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
      "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
      "--gen-len N|A-B [--requests N] [options]",

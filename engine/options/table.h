@@ -19,9 +19,10 @@ enum {
     AQ_CMD_PROBE = 1u << 7,
     AQ_CMD_PLAN = 1u << 8,
     AQ_CMD_PUBLISHED = 1u << 9,
+    AQ_CMD_MERGE = 1u << 10,
     /* The commands that run a model. */
     AQ_CMD_RUN = AQ_CMD_GENERATE | AQ_CMD_EVAL | AQ_CMD_BENCH,
-    AQ_CMD_ALL = (1u << 10) - 1,
+    AQ_CMD_ALL = (1u << 11) - 1,
 };
 
 enum aq_option_group {

@@ -177,7 +177,7 @@ static int read_positional(struct words *w, const char *word, struct aq_err *ret
         const struct aq_option *option = &aq_option_table[i];
         if (!(option->commands & w->command->bit) || !(option->flags & AQ_OPTION_POSITIONAL))
             continue;
-        for (uint32_t k = 0; k < w->count; k++) {
+        for (uint32_t k = 0; k < w->count && !aq_option_is_list(option); k++) {
             if (w->word[k].option == option)
                 return aq_error(reterr, -EINVAL, "%s: expected one %s, found '%s' and '%s'",
                                 w->command->name, option->argument, w->word[k].text, word);

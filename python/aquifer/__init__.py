@@ -12,9 +12,10 @@
 results and options are those of the program.
 """
 from ._library import version
+from .batch import Batch
 from .commands import Done, run
 from .engine import Engine, Record, Score, Text
 from .errors import AquiferError, RecordError
 
-__all__ = ["AquiferError", "Done", "Engine", "Record", "RecordError", "Score", "Text", "run",
+__all__ = ["AquiferError", "Batch", "Done", "Engine", "Record", "RecordError", "Score", "Text", "run",
            "version"]

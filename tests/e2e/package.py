@@ -3,6 +3,7 @@
 gives.  AQUIFER_LIBRARY names the library; the harness that it is a model of is played by a few
 lines."""
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -54,6 +55,46 @@ class Package(rig.Rig):
             found = [r.get("id", r.get("request")) for r in e.generate(iter(RECORDS))]
             self.assertNotEqual(found, [r.get("id", r.get("request")) for r in want])
             self.assertEqual(len(found), len(want))
+
+    def test_a_batch_function_gives_columns_what_the_program_gives_records(self):
+        """As Ray Data and Dask call it: columns in, columns out, in any division, from a pickled copy."""
+        rows = [{"id": f"r{i}", "prompt": p, "max_tokens": 3 + i, "temperature": 0.9}
+                for i, p in enumerate(["She said", "It was", [5, 6, 7], "A man", "Then", "The sea"])]
+        rows.append({"id": "bad", "prompt": "Too long", "max_tokens": 10 ** 6, "temperature": 0.0})
+        self.write(rows)
+        self.generate("--compute", "f32", "--ordered", status=3)
+        want = lines_of(self.output)
+        batch = pickle.loads(pickle.dumps(aquifer.Batch(MODEL, prompt="question", prefix="out_", **SMALL)))
+        self.addCleanup(batch.close)
+        got = {name: [] for name in ("out_text", "out_tokens", "out_finish_reason", "out_error", "question", "other")}
+        for part in (rows[:2], rows[2:]):
+            columns = {name: [r[name] for r in part] for name in ("id", "max_tokens", "temperature")}
+            columns["question"] = [r["prompt"] for r in part]
+            columns["other"] = ["kept"] * len(part)
+            result = batch(columns)
+            for name, values in got.items():
+                values += result[name]
+        self.assertEqual(got["out_tokens"], [r.get("tokens", []) for r in want])
+        self.assertEqual(got["out_text"], [r.get("text") for r in want])
+        self.assertEqual(got["out_error"][:-1], [None] * (len(rows) - 1))
+        self.assertTrue(got["out_error"][-1].startswith("context_length_exceeded: "))
+        self.assertEqual(got["other"], ["kept"] * len(rows))
+        self.assertEqual(batch(rows)[0]["text"], want[0]["text"])
+        with self.assertRaisesRegex(KeyError, "no column 'question' in the batch; it has id"):
+            batch({"id": [1]})
+        with self.assertRaisesRegex(TypeError, "found int"):
+            batch(5)
+
+    def test_a_batch_function_takes_whatever_assigns_columns(self):
+        class Frame(dict):
+            """What of a DataFrame counts."""
+            def assign(self, **new):
+                return Frame(self, **new)
+        batch = aquifer.Batch(MODEL, max_tokens=2, **SMALL)
+        self.addCleanup(batch.close)
+        frame = batch(Frame(prompt=["She said"]))
+        self.assertIsInstance(frame, Frame)
+        self.assertEqual(len(frame["tokens"][0]), 2)
 
     def test_a_text_is_a_prompt(self):
         with engine(max_tokens=4) as e:

@@ -190,7 +190,7 @@ static void a_second_writer_is_refused(void **state)
 {
     struct rig *r = *state;
     struct aq_store_writer *w = must_open_writer(r);
-    must_refuse(r, -EINVAL, "another process");
+    must_refuse(r, -EAGAIN, "another process");
     must_finish(r, w);
     must_be_whole(r);
 }

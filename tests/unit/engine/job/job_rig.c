@@ -98,21 +98,14 @@ static int on_interrupted(void *user)
     return ((struct job_rig *)user)->interrupt;
 }
 
-int job_rig_run(struct job_rig *rig, const char *options)
+int job_rig_command(struct job_rig *rig, const char *command, aq_command_fn *fn,
+                    const char *options)
 {
-    struct aq_buf json = {0};
-    aq_buf_printf(&json, "{\"model\": \"%s\"", test_data_path("tiny-opt"));
-    if (!strstr(options, "\"prompt\":") && !strstr(options, "\"input\":"))
-        aq_buf_printf(&json, ", \"input\": \"%s\"", job_rig_path(rig, "in.jsonl"));
-    if (!strstr(options, "\"prompt\":") && !strstr(options, "\"output\":"))
-        aq_buf_printf(&json, ", \"output\": \"%s\"", job_rig_path(rig, "out.jsonl"));
-    aq_buf_printf(&json, "%s%s}", options[0] ? ", " : "", options);
     json_t *object;
-    assert_int_equal(aq_json_parse(&object, json.data, json.count, true, NULL), 0);
-    aq_buf_close(&json);
+    assert_int_equal(aq_json_parse(&object, options, strlen(options), true, NULL), 0);
     struct aq_options *o;
     rig->err = (struct aq_err){0};
-    int rc = aq_options_from_json(&o, "generate", object, &rig->err);
+    int rc = aq_options_from_json(&o, command, object, &rig->err);
     json_decref(object);
     if (rc < 0)
         fail_msg("%s", rig->err.text);
@@ -122,8 +115,22 @@ int job_rig_run(struct job_rig *rig, const char *options)
     rig->start_s = aq_clock_s();
     struct aquifer_hooks hooks = {
         .user = rig, .line = on_line, .output = on_output, .interrupted = on_interrupted};
-    rc = aq_cmd_generate(o, &hooks, &rig->err);
+    rc = fn(o, &hooks, &rig->err);
     aq_options_close(o);
+    return rc;
+}
+
+int job_rig_run(struct job_rig *rig, const char *options)
+{
+    struct aq_buf json = {0};
+    aq_buf_printf(&json, "{\"model\": \"%s\"", test_data_path("tiny-opt"));
+    if (!strstr(options, "\"prompt\":") && !strstr(options, "\"input\":"))
+        aq_buf_printf(&json, ", \"input\": \"%s\"", job_rig_path(rig, "in.jsonl"));
+    if (!strstr(options, "\"prompt\":") && !strstr(options, "\"output\":"))
+        aq_buf_printf(&json, ", \"output\": \"%s\"", job_rig_path(rig, "out.jsonl"));
+    aq_buf_printf(&json, "%s%s}", options[0] ? ", " : "", options);
+    int rc = job_rig_command(rig, "generate", aq_cmd_generate, json.data);
+    aq_buf_close(&json);
     return rc;
 }
 

@@ -42,6 +42,9 @@ void job_rig_records(struct job_rig *rig, unsigned count);
 /* Runs generate with model, input "in.jsonl", output "out.jsonl" and these options on top (JSON
  * members without braces, "" for none; "input", "output" and "prompt" replace the defaults). */
 int job_rig_run(struct job_rig *rig, const char *options);
+/* Any command, with one JSON object of options. */
+int job_rig_command(struct job_rig *rig, const char *command, aq_command_fn *fn,
+                    const char *options);
 
 /* The lines of a result file, parsed, as a JSON list.  New reference. */
 json_t *job_rig_results(const struct job_rig *rig, const char *name);

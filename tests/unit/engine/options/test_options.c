@@ -349,12 +349,19 @@ static void a_device_has_one_of_three_names(void **state)
 static void words_without_a_flag_are_refused_where_none_belongs(void **state)
 {
     refuse("generate", "prompts.jsonl", "found 'prompts.jsonl'");
-    refuse("status", "a|b", "found 'a' and 'b'");
+    refuse("published", "a|b", "found 'a' and 'b'");
     struct aq_options *o = parse("status", "--json|results.jsonl");
-    assert_string_equal(o->status_file, "results.jsonl");
+    assert_int_equal(o->status_files.count, 1);
+    assert_string_equal(o->status_files.item[0], "results.jsonl");
     aq_options_close(o);
     o = parse("status", "--|--strange.jsonl");
-    assert_string_equal(o->status_file, "--strange.jsonl");
+    assert_string_equal(o->status_files.item[0], "--strange.jsonl");
+    aq_options_close(o);
+    o = parse("merge", "out.jsonl|--ordered|a.jsonl|b.jsonl");
+    assert_int_equal(o->merge_files.count, 3);
+    assert_string_equal(o->merge_files.item[0], "out.jsonl");
+    assert_string_equal(o->merge_files.item[2], "b.jsonl");
+    assert_true(o->ordered);
     aq_options_close(o);
 }
 
@@ -401,6 +408,8 @@ static void resolves_to(const char *line, const char *words)
 static void a_link_without_its_device_is_refused(void **state)
 {
     (void)state;
+    refuse_together("generate", "--model|m|--prompt|x|--shard|0/2", "expected no --prompt");
+    refuse_together("merge", "out.jsonl", "OUTPUT and SHARD");
     refuse_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2", "--emulate-device SIZE");
     refuse_together("plan", "--shape|opt-125m|--prompt-len|8|--gen-len|8|--emulate-link|2/2",
                     "--emulate-device SIZE");

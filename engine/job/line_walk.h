@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * engine/job/line_walk.h - the lines of a result file one by one, each with the record that it
+ * belongs to and what its sum says: for runs that go on (lines.h) and for merging.  Changes
+ * nothing; knows no job. */
+#ifndef AQ_ENGINE_JOB_LINE_WALK_H
+#define AQ_ENGINE_JOB_LINE_WALK_H
+
+#include "base/err.h"
+#include "engine/records/result.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct aq_sums;
+
+/* A line of a result file; row SIZE_MAX where it belongs to no record that is looked for. */
+struct aq_job_line {
+    const char *bytes; /* newline included where it has one */
+    size_t count;
+    uint64_t offset, row, number; /* number: from 1 */
+    uint64_t sum;
+    bool known;  /* a result, and its sum is one of those that were given */
+    bool unread; /* cannot be read as a result */
+    bool error;
+};
+
+/* How far a result file can be believed. */
+struct aq_job_walk {
+    uint64_t good_end;    /* offset behind the last whole line */
+    uint64_t end;         /* size of the file */
+    bool newline_missing; /* the last whole line lacks it */
+    struct aq_err unread; /* of the first whole line that is no result; code 0: none */
+};
+
+struct aq_line_walk {
+    const char *path;
+    struct aq_sums *sums; /* those of its lines then count as seen */
+    /* The row of a mark's record, SIZE_MAX: none. */
+    uint64_t (*find)(const void *user, const struct aq_result_mark *m);
+    /* Sees every whole line in order; an error ends the walk. */
+    int (*line)(void *user, const struct aq_job_line *l, struct aq_err *reterr);
+    bool (*interrupted)(const void *user);
+    void *user;
+};
+
+/* A last line that cannot be read and lacks its newline is torn and left out.  Others are damaged
+ * or somebody else's, which sums can tell: ret->unread keeps an error for the first. */
+int aq_line_walk(const struct aq_line_walk *walk, struct aq_job_walk *ret, struct aq_err *reterr);
+
+/* Where `value` stands in the ascending uint32_t members, `stride` bytes apart, of `count` structs;
+ * SIZE_MAX: nowhere. */
+uint64_t aq_find_ascending(const uint32_t *first, size_t stride, uint64_t count, uint64_t value);
+
+#endif

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * One shard of a merge: what its manifest and FILE.records say, and whether its results are just
+ * what these promise. */
+#include "engine/job/merge_state.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/job/line_walk.h"
+#include "engine/job/manifest_file.h"
+#include "engine/job/sums.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN_LINES = 8 };
+
+/* ---- what it says of itself ---- */
+
+static int name_files(struct aq_merge_shard *s, struct aq_err *reterr)
+{
+    s->output = aq_file_resolve(s->given);
+    if (!s->output)
+        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "'%s': %s", s->given,
+                        strerror(errno));
+    s->part = aq_file_name(s->output, ".part");
+    s->manifest = aq_file_name(s->output, ".manifest.json");
+    s->sums = aq_file_name(s->output, ".sums");
+    s->roster = aq_file_name(s->output, ".records");
+    if (!s->part || !s->manifest || !s->sums || !s->roster)
+        return aq_error_memory(reterr, "'%s'", s->given);
+    bool only_part = aq_file_size(s->output) <= 0 && aq_file_size(s->part) > 0;
+    s->lines = only_part ? s->part : s->output;
+    return 0;
+}
+
+/* The head of FILE.records, and how many records it lists.  *ret: it can be believed. */
+static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, struct aq_err *reterr)
+{
+    struct aq_roster *roster = NULL;
+    struct aq_err err;
+    int rc = aq_roster_open(&roster, s->roster, &err);
+    *ret = rc == 0;
+    if (rc == -ENOMEM)
+        return aq_error(reterr, rc, "%s", err.text);
+    if (rc == -ENOENT)
+        aq_merge_problem(m,
+                         "'%s' is not of a shard: '%s' does not exist, which a run with --shard "
+                         "writes",
+                         s->given, s->roster);
+    else if (rc < 0)
+        aq_merge_problem(m, "'%s': %s; the shard's command makes it anew", s->given, err.text);
+    if (rc == 0) {
+        s->head = *aq_roster_head(roster);
+        s->count = aq_roster_count(roster);
+    }
+    aq_roster_close(roster);
+    return 0;
+}
+
+int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
+{
+    struct aq_merge_shard *s = &m->shard[at];
+    struct aq_err err;
+    bool listed;
+    s->given = m->o->shards[at];
+    int rc = name_files(s, reterr);
+    if (rc < 0)
+        return rc;
+    if (aq_file_size(s->lines) < 0) {
+        aq_merge_problem(m, "'%s' does not exist", s->given);
+        return 0;
+    }
+    rc = read_head(&listed, m, s, reterr);
+    if (rc < 0 || !listed)
+        return rc;
+    rc = aq_manifest_read(&s->values, NULL, s->manifest, &err);
+    if (rc == -ENOMEM)
+        return aq_error(reterr, rc, "%s", err.text);
+    if (rc < 0)
+        aq_merge_problem(m,
+                         "'%s': %s; with --allow-change manifest the shard's command makes it anew",
+                         s->given, err.text);
+    return 0;
+}
+
+void aq_merge_shard_close(struct aq_merge_shard *s)
+{
+    free(s->output);
+    free(s->part);
+    free(s->manifest);
+    free(s->sums);
+    free(s->roster);
+    json_decref(s->values);
+}
+
+/* ---- its results ---- */
+
+struct reading {
+    struct aq_merge *m;
+    uint32_t at;
+    struct aq_roster *roster;
+    struct aq_sums *sums;
+    uint64_t *seen; /* [count of the roster]: number of its line, 0: none */
+    /* Lines that must not be there, by what is wrong with them. */
+    uint64_t strays, first_stray, doubles, double_first, double_second;
+    uint64_t unknown, first_unknown; /* results without a sum */
+};
+
+static uint64_t find(const void *user, const struct aq_result_mark *mark)
+{
+    return aq_roster_find(((const struct reading *)user)->roster, mark);
+}
+
+static bool interrupted(const void *user)
+{
+    return aq_merge_interrupted(((const struct reading *)user)->m);
+}
+
+static int see_line(void *user, const struct aq_job_line *l, struct aq_err *reterr)
+{
+    struct reading *r = user;
+    struct aq_merge *m = r->m;
+    if (l->unread)
+        return 0; /* the walk keeps the first of them */
+    if (!l->known && !r->unknown++)
+        r->first_unknown = l->number;
+    if (l->row == SIZE_MAX) {
+        r->first_stray = r->strays++ ? r->first_stray : l->number;
+        return 0;
+    }
+    if (r->seen[l->row]) {
+        r->double_first = r->doubles ? r->double_first : r->seen[l->row];
+        r->double_second = r->doubles++ ? r->double_second : l->number;
+        return 0;
+    }
+    r->seen[l->row] = l->number;
+    uint32_t index = aq_roster_record(r->roster, l->row)->index;
+    uint64_t at = m->o->ordered ? index : m->line_count;
+    if (at < m->total) /* more lines than records: lists that overlap, which is a problem */
+        m->line[at] = (struct aq_merge_line){l->offset, l->count, l->sum, r->at};
+    m->line_count++;
+    m->result.errors += l->error;
+    return 0;
+}
+
+/* Records that another shard has, too: every hash of a record names one shard, so this says that
+ * a list is of something else than it says. */
+static void take_records(struct reading *r)
+{
+    struct aq_merge *m = r->m;
+    uint64_t twice = 0;
+    for (uint64_t i = 0; i < aq_roster_count(r->roster); i++) {
+        uint32_t index = aq_roster_record(r->roster, i)->index;
+        twice += m->taken[index / 8] >> index % 8 & 1;
+        m->taken[index / 8] |= (uint8_t)(1u << index % 8);
+    }
+    if (twice)
+        aq_merge_problem(m, "'%s' lists %" PRIu64 " %s that another shard has, too",
+                         m->shard[r->at].given, twice, twice == 1 ? "record" : "records");
+}
+
+static void say_missing(const struct reading *r, uint64_t missing)
+{
+    const struct aq_merge_shard *s = &r->m->shard[r->at];
+    struct aq_buf lines = {0};
+    char shard[AQ_SHARD_TEXT_MAX];
+    uint64_t shown = 0;
+    for (uint64_t i = 0; i < s->count && shown < SHOWN_LINES; i++)
+        if (!r->seen[i])
+            aq_buf_printf(&lines, "%s%" PRIu32, shown++ ? ", " : "",
+                          aq_roster_record(r->roster, i)->line);
+    aq_merge_problem(r->m,
+                     "'%s', shard %s, is not complete: %" PRIu64 " of %" PRIu64
+                     " records have no result (input lines %s%s); its command goes on with them",
+                     s->given, aq_shard_text(shard, s->head.shard), missing, s->count,
+                     lines.data ? lines.data : "?", missing > shown ? ", ..." : "");
+    aq_buf_close(&lines);
+}
+
+/* Sums whose lines are not there, while there are lines without a sum: what a resumed run calls
+ * damaged (engine/job/resume.c). */
+static void judge_sums(const struct reading *r, const struct aq_job_walk *w)
+{
+    const struct aq_merge_shard *s = &r->m->shard[r->at];
+    if (w->unread.code)
+        aq_merge_problem(r->m,
+                         "%s.  The shard's own command sets damaged lines aside and runs "
+                         "their records again",
+                         w->unread.text);
+    if (r->unknown > aq_sums_illegible(r->sums) && aq_sums_missing(r->sums))
+        aq_merge_problem(r->m,
+                         "'%s': %" PRIu64 " %s not in '%s', which has others instead (the first is "
+                         "line %" PRIu64 "): damaged on the disk, or edited; the shard's own "
+                         "command runs their records again",
+                         s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are", s->sums,
+                         r->first_unknown);
+}
+
+static void judge(struct reading *r, const struct aq_job_walk *w)
+{
+    struct aq_merge *m = r->m;
+    const struct aq_merge_shard *s = &m->shard[r->at];
+    uint64_t missing = 0;
+    for (uint64_t i = 0; i < s->count; i++)
+        missing += !r->seen[i];
+    if (missing)
+        say_missing(r, missing);
+    if (r->doubles)
+        aq_merge_problem(m,
+                         "'%s': %" PRIu64 " %s of a record that has one already (lines %" PRIu64
+                         " and %" PRIu64 ")",
+                         s->given, r->doubles, r->doubles == 1 ? "line is" : "lines are",
+                         r->double_first, r->double_second);
+    if (r->strays && aq_manifest_allowed(m->o->allow_change, "input"))
+        m->result.left_out += r->strays;
+    else if (r->strays)
+        aq_merge_problem(m,
+                         "'%s': %" PRIu64 " %s to no record of this shard (the first is line "
+                         "%" PRIu64 "); --allow-change input leaves out what an earlier input had",
+                         s->given, r->strays, r->strays == 1 ? "line belongs" : "lines belong",
+                         r->first_stray);
+    if (w->good_end < w->end && !missing)
+        aq_merge_problem(m, "'%s': the last line is torn; the shard's own command mends it",
+                         s->given);
+    judge_sums(r, w);
+}
+
+static int read_lines(struct reading *r, struct aq_err *reterr)
+{
+    const struct aq_merge_shard *s = &r->m->shard[r->at];
+    struct aq_job_walk walk;
+    uint64_t damaged;
+    r->seen = calloc(s->count + 1, sizeof(*r->seen));
+    int rc = r->seen ? aq_sums_open(&r->sums, reterr) : aq_error_memory(reterr, "'%s'", s->given);
+    if (rc == 0 && aq_file_size(s->sums) >= 0)
+        rc = aq_sums_read(r->sums, s->sums, &damaged, reterr);
+    if (rc < 0)
+        return rc;
+    rc = aq_line_walk(&(struct aq_line_walk){.path = s->lines,
+                                             .sums = r->sums,
+                                             .find = find,
+                                             .line = see_line,
+                                             .interrupted = interrupted,
+                                             .user = r},
+                      &walk, reterr);
+    if (rc == 0)
+        judge(r, &walk);
+    return rc;
+}
+
+int aq_merge_shard_read(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
+{
+    struct aq_merge_shard *s = &m->shard[at];
+    struct reading r = {.m = m, .at = at};
+    int rc = aq_roster_open(&r.roster, s->roster, reterr);
+    if (rc == 0 && aq_roster_count(r.roster) != s->count)
+        rc = aq_error(reterr, -EIO, "'%s' has changed while it was read: its run is not over",
+                      s->roster);
+    if (rc == 0) {
+        take_records(&r);
+        rc = read_lines(&r, reterr);
+    }
+    aq_roster_close(r.roster);
+    aq_sums_close(r.sums);
+    free(r.seen);
+    return rc;
+}

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Shards of one input on one machine: runs side by side, killed and started again, merged; processes that pack the same
+store at once; `aquifer status` of several files."""
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from rig import MODEL, PROGRAM, Rig, lines_of, size_of
+
+RECORDS, SHARDS = 240, 4
+
+
+def without_time(path):
+    with open(path, encoding="utf-8") as f:
+        return [re.sub(r'"created":\d+,?', "", line) for line in f]
+
+
+class Shards(Rig):
+    def shard(self, k):
+        return self.path(f"s{k}.jsonl")
+
+    def start(self, k, *words, count=SHARDS):
+        return subprocess.Popen(self.words("--shard", f"{k}/{count}", *words, target=self.shard(k)),
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def ends(self, child, status=0):
+        said = child.communicate(timeout=240)[1].decode()
+        self.assertEqual(child.returncode, status, said)
+        return said
+
+    def merge(self, *words, status=0, count=SHARDS):
+        return self.run_program([PROGRAM, "merge", self.path("merged.jsonl"), *map(self.shard, range(count)), *words],
+                                status).stderr.decode()
+
+    def mixed(self):
+        for i, record in enumerate(self.many(RECORDS)):
+            if i % 3 == 0:
+                body = {k: v for k, v in record.items() if k != "id"}
+                record = {"custom_id": record["id"], "method": "POST", "url": "/v1/completions", "body": body}
+            elif i % 3 == 1:
+                del record["id"]
+            yield record
+
+    def status(self, *files):
+        return json.loads(self.run_program([PROGRAM, "status", "--json", *files]).stdout)
+
+    def test_shards_side_by_side_and_killed_are_one_run_once_they_are_merged(self):
+        self.write(self.mixed())
+        slow = ("--threads", "1", "--micro-batch", "1", "--micro-batches", "1")
+        children = [self.start(k, *slow) for k in range(SHARDS)]
+        for k in (0, 1):
+            self.wait_for(lambda k=k: size_of(self.shard(k)) or children[k].poll() is not None)
+            os.kill(children[k].pid, signal.SIGKILL if k else signal.SIGTERM)
+        self.ends(children[0], 130)
+        self.ends(children[1], -signal.SIGKILL)
+        for k in (2, 3):
+            self.ends(children[k])
+        said = self.merge(status=1)
+        self.assertRegex(said, r"s0.jsonl', shard 0/4, is not complete: \d+ of \d+ records have no result")
+        self.assertIn("s1.jsonl', shard 1/4, is not complete", said)
+        self.assertFalse(os.path.exists(self.path("merged.jsonl")))
+        found = self.status(*map(self.shard, range(SHARDS)))
+        self.assertEqual((found["state"], found["total"], found["stopped"], found["finished"]),
+                         ("incomplete", RECORDS, 2, 2))
+        self.assertLess(found["done"], RECORDS)
+        for k in (0, 1):
+            self.ends(self.start(k))
+        self.generate("--ordered")
+        self.merge()
+        self.assertEqual(sorted(without_time(self.path("merged.jsonl"))), sorted(without_time(self.output)))
+        self.merge("--ordered", "--overwrite")
+        self.assertEqual(without_time(self.path("merged.jsonl")), without_time(self.output))
+        said = self.generate(target=self.path("merged.jsonl")).stderr.decode()
+        self.assertIn("nothing to do: all 240 records", said)
+
+    def test_shards_of_standard_input(self):
+        self.write(self.many(30))
+        for k in range(2):
+            with open(self.input, "rb") as f:
+                self.run_program(self.words("--shard", f"{k}/2", source="-", target=self.shard(k)), stdin=f)
+        self.merge(count=2)
+        self.assertEqual(len(lines_of(self.path("merged.jsonl"))), 30)
+
+    def test_errors_are_retried_shard_by_shard(self):
+        records = self.many(20)
+        records[3]["prompt"] = [1, 999999]
+        self.write(records)
+        for k in range(2):
+            child = self.start(k, count=2)
+            child.communicate()
+            self.assertIn(child.returncode, (0, 3))
+        for k in range(2):
+            child = self.start(k, "--retry-errors", count=2)
+            child.communicate()
+            self.assertIn(child.returncode, (0, 3))
+        self.assertIn("merged: 20 records (1 errors) of 2 shards", self.merge(count=2))
+
+    def test_a_template_that_asks_for_the_time_needs_one_for_all_shards(self):
+        """The time is part of the prompts, so records would be other shards' in each run."""
+        talker = self.path("talker")
+        os.mkdir(talker)
+        for name in os.listdir(MODEL):
+            if os.path.isfile(os.path.join(MODEL, name)):
+                os.symlink(os.path.join(MODEL, name), os.path.join(talker, name))
+        with open(os.path.join(talker, "chat_template.jinja"), "w", encoding="utf-8") as f:
+            f.write("{{ strftime_now('%d %B') }} {% for m in messages %}{{ m.content }} {% endfor %}")
+        self.write([{"id": i, "messages": [{"role": "user", "content": f"Who is {i}?"}], "max_tokens": 2}
+                    for i in range(12)])
+        words = self.words("--shard", "0/2")
+        words[words.index(MODEL)] = talker
+        self.assertIn("expected --chat-time", self.run_program(words, 1).stderr.decode())
+        self.assertFalse(os.path.exists(self.output))
+        for k in range(2):
+            words = self.words("--shard", f"{k}/2", "--chat-time", "2026-01-31", target=self.shard(k))
+            words[words.index(MODEL)] = talker
+            self.run_program(words)
+        self.merge(count=2)
+
+    def test_status_adds_up_what_has_begun(self):
+        self.write(self.many(40))
+        self.ends(self.start(1))
+        found = self.status(self.shard(0), self.shard(1))
+        self.assertEqual([s["state"] for s in found["shards"]], ["not begun", "done"])
+        self.assertEqual((found["total"], found["shard_count"], found["not_begun"]), (40, SHARDS, 1))
+        self.assertEqual(found["done"], len(lines_of(self.shard(1))))
+        text = self.run_program([PROGRAM, "status", self.shard(0), self.shard(1)]).stdout.decode()
+        self.assertIn("2 of 4 shards are not among these files", text)
+        said = self.run_program([PROGRAM, "status", self.shard(2), self.shard(3)], 2).stderr.decode()
+        self.assertIn("does not exist", said)
+
+    def test_another_machine_s_process_is_not_looked_for_here(self):
+        self.write(self.many(4))
+        self.ends(self.start(0))
+        name = self.shard(0) + ".status.json"
+        with open(name, encoding="utf-8") as f:
+            document = json.load(f)
+        for host, state in ((document["host"], "stopped"), ("elsewhere", "running")):
+            with open(name, "w", encoding="utf-8") as f:
+                json.dump(dict(document, state="running", pid=2 ** 22 + 1, host=host), f)
+            self.assertEqual(self.status(self.shard(0), self.shard(1))["shards"][0]["state"], state)
+
+    # ---- one packs, others wait
+
+    def test_two_that_pack_at_once_wait_for_one(self):
+        self.write(self.many(8))
+        disk = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--cache-dir",
+                self.path("cache")]
+        said = [self.ends(child) for child in [self.start(k, *disk) for k in range(SHARDS)]]
+        self.assertTrue(any("packing" in s for s in said))
+        stores = [n for n in os.listdir(self.path("cache")) if n.startswith("tiny-opt")]
+        self.assertEqual(len(stores), 1, stores)
+        self.generate()
+        self.merge()
+        self.assertEqual(sorted(without_time(self.path("merged.jsonl"))), sorted(without_time(self.output)))
+
+    def test_a_packed_store_is_only_read(self):
+        store = self.path("store")
+        self.ends(self.packs(store))
+
+        def found():
+            return {n: (s.st_mtime_ns, s.st_size) for n, s in
+                    ((n, os.stat(os.path.join(store, n))) for n in sorted(os.listdir(store)))}
+        before = found()
+        self.write(self.many(12))
+        words = ["--placement", "weights=0/0/100 kv=0/100/0 hidden=0/100/0", "--disk-dir-any", "--weight-format", "f16",
+                 "--compute", "f32", "--cache-dir", self.path("cache")]
+        children = []
+        for k in range(2):
+            command = self.words("--shard", f"{k}/2", *words, target=self.shard(k))
+            command[command.index(MODEL)] = store
+            children.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+        for child in children:
+            self.assertNotIn("packing", self.ends(child))
+        self.merge(count=2)
+        self.assertEqual(found(), before)
+        self.assertEqual([n for n in os.listdir(self.dir) if n.startswith("store") and n != "store"], [])
+
+    def holder(self, store):
+        """The lock of a process that packs, held by this one."""
+        os.mkdir(store + ".partial")
+        journal = open(os.path.join(store + ".partial", "journal"), "wb")
+        fcntl.flock(journal, fcntl.LOCK_EX)
+        return journal
+
+    def packs(self, store):
+        return subprocess.Popen([PROGRAM, "pack", "--model", MODEL, "--output", store], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE)
+
+    def heard(self, child, words):
+        """Reads its lines until one has these words."""
+        os.set_blocking(child.stderr.fileno(), False)
+        seen, until = b"", time.monotonic() + 60
+        while words not in seen and time.monotonic() < until:
+            seen += child.stderr.read() or b""
+            time.sleep(0.02)
+        self.assertIn(words, seen)
+        os.set_blocking(child.stderr.fileno(), True)
+
+    def test_a_dead_holder_s_lock_is_taken_over(self):
+        store = self.path("store")
+        journal = self.holder(store)
+        child = self.packs(store)
+        self.heard(child, b"another process is packing '%s': waiting" % store.encode())
+        self.assertIsNone(child.poll())
+        journal.close()
+        self.ends(child)
+        self.assertTrue(os.path.exists(os.path.join(store, "manifest.json")))
+
+    def test_who_waits_can_be_interrupted(self):
+        store = self.path("store")
+        with self.holder(store):
+            child = self.packs(store)
+            self.heard(child, b"waiting for it to end")
+            child.send_signal(signal.SIGINT)
+            self.assertIn("interrupted while waiting", self.ends(child, 130))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * `aquifer merge`: shards become the file of one run, or nothing is written and what is wrong is
+ * said. */
+#include "tests/unit/engine/job/job_rig.h"
+
+#include "tests/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RECORDS = 120, SHARDS = 3 };
+
+/* ---- shards and merges ---- */
+
+static int run_shard(struct job_rig *rig, const char *output, unsigned shard, const char *more)
+{
+    char options[512];
+    snprintf(options, sizeof(options), "\"output\": \"%s\", \"shard\": \"%u/%u\"%s%s",
+             job_rig_path(rig, output), shard, SHARDS, more[0] ? ", " : "", more);
+    return job_rig_run(rig, options);
+}
+
+/* "s0.jsonl" to "s2.jsonl". */
+static void run_shards(struct job_rig *rig, const char *more)
+{
+    for (unsigned k = 0; k < SHARDS; k++) {
+        char name[16];
+        snprintf(name, sizeof(name), "s%u.jsonl", k);
+        assert_true(run_shard(rig, name, k, more) >= 0);
+    }
+}
+
+/* Merges the files named in `shards`, separated by blanks, into "m.jsonl". */
+static int merge(struct job_rig *rig, const char *shards, const char *more)
+{
+    char options[4096], names[512], *rest = names;
+    int n = snprintf(options, sizeof(options), "{\"files\": [\"%s/m.jsonl\"", rig->dir);
+    snprintf(names, sizeof(names), "%s", shards);
+    for (char *name; (name = strsep(&rest, " "));)
+        n += snprintf(options + n, sizeof(options) - (size_t)n, ", \"%s/%s\"", rig->dir, name);
+    snprintf(options + n, sizeof(options) - (size_t)n, "]%s%s}", more[0] ? ", " : "", more);
+    return job_rig_command(rig, "merge", aq_cmd_merge, options);
+}
+
+static const char all[] = "s2.jsonl s0.jsonl s1.jsonl";
+
+static void assert_not_merged(struct job_rig *rig, const char *shards, const char *more,
+                              const char *why)
+{
+    static const char *const made[] = {"m.jsonl", "m.jsonl.tmp", "m.jsonl.lock",
+                                       "m.jsonl.manifest.json", "m.jsonl.sums"};
+    assert_int_equal(merge(rig, shards, more), -EINVAL);
+    if (!job_rig_said(rig, why) && !strstr(rig->err.text, why))
+        fail_msg("expected '%s', found: %s%s", why, rig->lines.data ? rig->lines.data : "",
+                 rig->err.text);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(made); i++)
+        assert_false(job_rig_exists(rig, made[i]));
+}
+
+/* The numbered line of a file, without its newline; malloc'd. */
+static char *line_of(const struct job_rig *rig, const char *name, unsigned number)
+{
+    char *text = job_rig_read(rig, name), *rest = text, *line = strsep(&rest, "\n");
+    for (unsigned i = 1; i < number; i++)
+        line = strsep(&rest, "\n");
+    char *copy = strdup(line);
+    free(text);
+    return copy;
+}
+
+static void assert_same_file(struct job_rig *rig, const char *a, const char *b)
+{
+    char *x = job_rig_read(rig, a), *y = job_rig_read(rig, b);
+    assert_string_equal(x, y);
+    free(x);
+    free(y);
+}
+
+/* ---- what becomes of shards ---- */
+
+static void shards_become_the_file_of_one_run(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    char *want = job_rig_sorted(rig, "out.jsonl");
+    run_shards(rig, "");
+    assert_int_equal(merge(rig, all, ""), 0);
+    char *found = job_rig_sorted(rig, "m.jsonl");
+    assert_string_equal(found, want);
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    assert_false(job_rig_exists(rig, "m.jsonl.lock"));
+    free(found);
+    free(want);
+}
+
+static void a_run_goes_on_with_merged_results(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[256];
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    assert_int_equal(merge(rig, all, ""), 0);
+    snprintf(options, sizeof(options), "\"output\": \"%s\"", job_rig_path(rig, "m.jsonl"));
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_int_equal(fake_engine.submitted, 0);
+    assert_true(job_rig_said(rig, "nothing to do"));
+    /* FILE.sums is of these lines: a changed letter is noticed. */
+    char *text = job_rig_read(rig, "m.jsonl");
+    job_rig_change_byte(rig, "m.jsonl", strstr(text, "\"text\":\"") - text + 9, 1);
+    free(text);
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_int_equal(fake_engine.submitted, 1);
+}
+
+static void ordered_gives_the_order_of_the_input(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(job_rig_run(rig, "\"ordered\": true"), 0);
+    run_shards(rig, "");
+    assert_int_equal(merge(rig, all, "\"ordered\": true"), 0);
+    assert_same_file(rig, "m.jsonl", "out.jsonl");
+}
+
+/* Results of the batch form do not say which place in the input they are of; a record without id,
+ * a line that is no JSON and errors of all kinds have places, too. */
+static void records_of_all_forms_keep_their_order(void **state)
+{
+    struct job_rig *rig = *state;
+    struct aq_buf in = {0};
+    for (unsigned i = 0; i < 60; i++) {
+        if (i % 6 == 0)
+            aq_buf_printf(&in,
+                          "{\"custom_id\": \"c%u\", \"method\": \"POST\", \"url\": "
+                          "\"/v1/completions\", \"body\": {\"prompt\": [%u, 9]}}\n\n",
+                          i, 10 + i);
+        else if (i % 6 == 1)
+            aq_buf_printf(&in, "{\"prompt\": [%u, 8]}\r\n", 10 + i);
+        else if (i % 6 == 2)
+            aq_buf_printf(&in,
+                          "{\"request_type\": \"language-model-inference\", \"request\": "
+                          "{\"prompt\": [%u, 7]}, \"n\": %u}\n",
+                          10 + i, i);
+        else if (i % 6 == 3)
+            aq_buf_printf(&in, "{\"id\": %u, \"prompt\": [%u, 8]}\n", 1000 + i, 10 + i);
+        else if (i == 10)
+            aq_buf_puts(&in, "{\"broken\n");
+        else if (i == 11)
+            aq_buf_puts(&in,
+                        "{\"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {}}\n");
+        else
+            aq_buf_printf(&in, "{\"id\": \"p%u\", \"prompt\": [%u, 6]}\n", i, 10 + i);
+    }
+    job_rig_write(rig, "in.jsonl", in.data);
+    aq_buf_close(&in);
+    const char *options = "\"ordered\": true, \"max_tokens\": 3, \"allow_errors\": true";
+    assert_true(job_rig_run(rig, options) >= 0);
+    run_shards(rig, "\"max_tokens\": 3, \"allow_errors\": true");
+    assert_int_equal(merge(rig, all, "\"ordered\": true"), 0);
+    json_t *want = job_rig_results(rig, "out.jsonl"), *found = job_rig_results(rig, "m.jsonl");
+    json_t *const lists[] = {want, found};
+    for (int l = 0; l < 2; l++) {
+        size_t i;
+        json_t *r;
+        json_array_foreach(lists[l], i, r)
+        {
+            json_t *response = json_object_get(r, "response");
+            json_object_del(json_object_get(response, "body"), "created");
+        }
+    }
+    assert_int_equal(json_array_size(want), 60);
+    assert_true(json_equal(want, found));
+    json_decref(want);
+    json_decref(found);
+}
+
+static void ordered_shards_that_were_not_put_in_order_yet_are_taken(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char from[256], to[256];
+    snprintf(from, sizeof(from), "%s", job_rig_path(rig, "s1.jsonl"));
+    snprintf(to, sizeof(to), "%s", job_rig_path(rig, "s1.jsonl.part"));
+    assert_int_equal(rename(from, to), 0);
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
+static void a_last_line_without_its_newline_gets_one(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_cut(rig, "s0.jsonl", job_rig_size(rig, "s0.jsonl") - 1);
+    assert_int_equal(merge(rig, "s0.jsonl s1.jsonl s2.jsonl", ""), 0);
+    json_t *results = job_rig_results(rig, "m.jsonl");
+    assert_int_equal(json_array_size(results), RECORDS);
+    json_decref(results);
+}
+
+static void empty_shards_are_shards(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, 1);
+    run_shards(rig, "");
+    assert_not_merged(rig, "s0.jsonl s1.jsonl", "", "shard 2 of 3 is missing");
+    assert_int_equal(merge(rig, all, "\"json\": true"), 0);
+    json_t *o;
+    assert_int_equal(aq_json_parse(&o, rig->output.data, rig->output.count, true, NULL), 0);
+    assert_int_equal(json_integer_value(json_object_get(o, "records")), 1);
+    assert_true(json_is_true(json_object_get(o, "merged")));
+    json_decref(o);
+}
+
+/* ---- what must be there ---- */
+
+static void what_is_missing_is_named(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    assert_not_merged(rig, "s1.jsonl", "", "shards 0, 2 of 3 are missing");
+    assert_not_merged(rig, "s0.jsonl s1.jsonl no.jsonl", "", "no.jsonl' does not exist");
+    assert_true(job_rig_said(rig, "shard 2 of 3 is missing"));
+    char *line = line_of(rig, "s1.jsonl", 1), *end;
+    json_t *first;
+    assert_int_equal(aq_json_parse(&first, line, strlen(line), true, NULL), 0);
+    long input_line = json_integer_value(json_object_get(first, "index")) + 1;
+    json_decref(first);
+    char *text = job_rig_read(rig, "s1.jsonl");
+    end = strchr(text, '\n') + 1;
+    job_rig_write(rig, "s1.jsonl", end);
+    char want[64];
+    snprintf(want, sizeof(want), "records have no result (input lines %ld)", input_line);
+    assert_not_merged(rig, all, "", want);
+    /* All that is wrong is said at once. */
+    assert_not_merged(rig, "s1.jsonl s0.jsonl", "", "shard 2 of 3 is missing");
+    assert_true(job_rig_said(rig, want));
+    free(text);
+    free(line);
+}
+
+static void a_shard_that_never_wrote_is_not_complete(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_cut(rig, "s1.jsonl", 0);
+    assert_not_merged(rig, all, "", "is not complete");
+}
+
+static void a_record_with_two_lines_is_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *line = line_of(rig, "s0.jsonl", 3);
+    job_rig_append(rig, "s0.jsonl", line, strlen(line));
+    job_rig_append(rig, "s0.jsonl", "\n", 1);
+    assert_not_merged(rig, all, "", "1 line is of a record that has one already (lines 3 and ");
+    free(line);
+}
+
+static void a_shard_given_twice_is_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    assert_not_merged(rig, "s0.jsonl s1.jsonl s2.jsonl s1.jsonl", "", "s1.jsonl' is given twice");
+    assert_int_equal(run_shard(rig, "other.jsonl", 1, ""), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl s2.jsonl other.jsonl", "",
+                      "shard 1 of 3 is given more than once");
+    assert_not_merged(rig, "s0.jsonl s1.jsonl s2.jsonl other.jsonl", "\"ordered\": true",
+                      "shard 1 of 3 is given more than once");
+}
+
+static void lines_of_another_shard_are_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *line = line_of(rig, "s0.jsonl", 2);
+    job_rig_append(rig, "s1.jsonl", line, strlen(line));
+    job_rig_append(rig, "s1.jsonl", "\n", 1);
+    assert_not_merged(rig, all, "", "1 line belongs to no record of this shard");
+    free(line);
+}
+
+static void damage_is_noticed(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *text = job_rig_read(rig, "s2.jsonl");
+    off_t at = strstr(text, "\"text\":\"") - text + 9;
+    free(text);
+    job_rig_change_byte(rig, "s2.jsonl", at, 1);
+    assert_not_merged(rig, all, "", "damaged on the disk, or edited");
+    job_rig_change_byte(rig, "s2.jsonl", at, 1);
+    job_rig_change_byte(rig, "s2.jsonl", 0, 1);
+    assert_not_merged(rig, all, "", "line 1 is no result");
+    job_rig_change_byte(rig, "s2.jsonl", 0, 1);
+    job_rig_append(rig, "s2.jsonl", "{\"id", 4);
+    assert_not_merged(rig, all, "", "the last line is torn");
+    job_rig_cut(rig, "s2.jsonl", job_rig_size(rig, "s2.jsonl") - 4);
+    job_rig_change_byte(rig, "s2.jsonl.records", 60, 1);
+    assert_not_merged(rig, all, "", "s2.jsonl.records' is damaged");
+    assert_false(job_rig_said(rig, "shard 1"));
+    job_rig_change_byte(rig, "s2.jsonl.records", 60, 1);
+    job_rig_change_byte(rig, "s2.jsonl.manifest.json", 60, 1);
+    assert_not_merged(rig, all, "", "s2.jsonl.manifest.json");
+    job_rig_change_byte(rig, "s2.jsonl.manifest.json", 60, 1);
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
+static void shards_that_are_not_of_one_run_are_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    assert_int_equal(run_shard(rig, "other.jsonl", 2, "\"overlong\": \"clip\""), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl other.jsonl", "",
+                      "overlong                     | \"error\"");
+    assert_int_equal(run_shard(rig, "few.jsonl", 2, "\"limit\": 100"), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl few.jsonl", "", "of an input with 100 records");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl out.jsonl", "", "is not of a shard");
+    char options[256];
+    snprintf(options, sizeof(options), "\"output\": \"%s\", \"shard\": \"2/4\"",
+             job_rig_path(rig, "four.jsonl"));
+    assert_int_equal(job_rig_run(rig, options), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl four.jsonl", "", "is one of 4 shards");
+    job_rig_records(rig, RECORDS + 1);
+    assert_int_equal(run_shard(rig, "longer.jsonl", 2, "\"limit\": 120"), 0);
+    assert_not_merged(rig, "s0.jsonl s1.jsonl longer.jsonl", "", "input_hash");
+}
+
+static void values_may_differ_where_that_is_allowed(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    assert_int_equal(run_shard(rig, "other.jsonl", 2, "\"overlong\": \"clip\""), 0);
+    assert_int_equal(
+        merge(rig, "s0.jsonl s1.jsonl other.jsonl", "\"allow_change\": [\"overlong\"]"), 0);
+    assert_true(job_rig_said(rig, "overlong is \"error\" in"));
+}
+
+/* ---- the output ---- */
+
+static void an_output_that_is_there_is_only_renamed(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_write(rig, "m.jsonl", "mine\n");
+    assert_int_equal(merge(rig, all, ""), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "exists; --overwrite"));
+    char *text = job_rig_read(rig, "m.jsonl");
+    assert_string_equal(text, "mine\n");
+    free(text);
+    /* Not before it is sure that there will be another. */
+    assert_int_equal(merge(rig, "s0.jsonl s1.jsonl", "\"overwrite\": true"), -EINVAL);
+    assert_false(job_rig_exists(rig, "m.jsonl.old.1"));
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+    text = job_rig_read(rig, "m.jsonl.old.1");
+    assert_string_equal(text, "mine\n");
+    free(text);
+}
+
+static void the_output_is_no_file_of_a_shard(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char from[256], to[256];
+    snprintf(from, sizeof(from), "%s", job_rig_path(rig, "s1.jsonl"));
+    snprintf(to, sizeof(to), "%s", job_rig_path(rig, "m.jsonl.sums"));
+    assert_int_equal(link(from, to), 0);
+    assert_int_equal(merge(rig, all, ""), -EINVAL);
+    assert_non_null(strstr(rig->err.text, "is also a shard's"));
+}
+
+static void an_interrupted_merge_leaves_nothing(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    rig->interrupt = true;
+    assert_int_equal(merge(rig, all, ""), -EINTR);
+    assert_false(job_rig_exists(rig, "m.jsonl"));
+    assert_false(job_rig_exists(rig, "m.jsonl.tmp"));
+    assert_false(job_rig_exists(rig, "m.jsonl.manifest.json"));
+    rig->interrupt = false;
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
+#define RIG(test) cmocka_unit_test_setup_teardown(test, job_rig_setup, job_rig_teardown)
+
+static const struct CMUnitTest tests[] = {
+    RIG(shards_become_the_file_of_one_run),
+    RIG(a_run_goes_on_with_merged_results),
+    RIG(ordered_gives_the_order_of_the_input),
+    RIG(records_of_all_forms_keep_their_order),
+    RIG(ordered_shards_that_were_not_put_in_order_yet_are_taken),
+    RIG(a_last_line_without_its_newline_gets_one),
+    RIG(empty_shards_are_shards),
+    RIG(what_is_missing_is_named),
+    RIG(a_shard_that_never_wrote_is_not_complete),
+    RIG(a_record_with_two_lines_is_refused),
+    RIG(a_shard_given_twice_is_refused),
+    RIG(lines_of_another_shard_are_refused),
+    RIG(damage_is_noticed),
+    RIG(shards_that_are_not_of_one_run_are_refused),
+    RIG(values_may_differ_where_that_is_allowed),
+    RIG(an_output_that_is_there_is_only_renamed),
+    RIG(the_output_is_no_file_of_a_shard),
+    RIG(an_interrupted_merge_leaves_nothing),
+};
+
+AQ_TEST_MAIN(tests)
