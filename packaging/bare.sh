@@ -53,9 +53,8 @@ inside() {
             sh -euxc "cd /srv; $2"' sh "$1" "$2"
 }
 
-# The RUN steps of the Dockerfile, a line each, where COPY has put the clone.
+# The RUN steps of the Dockerfile, a line each; both stages are one root here.
 docker_steps() {
-    echo "cd aquifer"
     sed -e ':a' -e '/\\$/N; s/\\\n//; ta' Dockerfile | sed -n 's/^RUN //p'
 }
 

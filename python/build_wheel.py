@@ -86,13 +86,14 @@ def bundle(files, lib):
         shutil.copyfile(path, copy)
         os.chmod(copy, 0o755)
         output_of("strip", "--strip-unneeded", copy)
-        words = ["patchelf", "--set-rpath", "$ORIGIN"]
+        # One call a kind of change: patchelf 0.14 mixes up their arguments.
+        renamed = [word for soname in output_of("patchelf", "--print-needed", copy).split()
+                   if soname in names for word in ("--replace-needed", soname, names[soname])]
+        if renamed:
+            output_of("patchelf", *renamed, copy)
         if name in names.values():
-            words += ["--set-soname", name]
-        for soname in output_of("patchelf", "--print-needed", copy).split():
-            if soname in names:
-                words += ["--replace-needed", soname, names[soname]]
-        output_of(*words, copy)
+            output_of("patchelf", "--set-soname", name, copy)
+        output_of("patchelf", "--set-rpath", "$ORIGIN", copy)
     return needs, [os.path.join(lib, name) for name in copies]
 
 
