@@ -95,6 +95,12 @@ END
     esac
 }
 
+# Seconds of processor time between two outputs of `times`, of the commands that were run.
+processor_s() {
+    awk 'FNR == 2 { gsub(/[ms]/, " "); s = $1 * 60 + $2 + $3 * 60 + $4; if (FILENAME == ARGV[1])
+        before = s } END { printf "%.0f", s - before }' "$1" "$2"
+}
+
 for way; do
     if ! commands=$(commands_of "$way"); then
         echo "bare: there is no way '$way'" >&2
@@ -108,10 +114,12 @@ for way; do
     deb | wheel) cp "$folder/packages/"* "$root/srv" ;;
     *) clone "$root" ;;
     esac
-    start=$(date +%s)
-    status=0
+    start=$(date +%s) status=0
+    times >"$folder/before"
     inside "$root" "$commands" >"$folder/$way.log" 2>&1 || status=$?
-    echo "$way: $(($(date +%s) - start)) s, exit status $status; $folder/$way.log"
+    times >"$folder/after"
+    echo "$way: $(($(date +%s) - start)) s, $(processor_s "$folder/before" "$folder/after") s of" \
+        "processor time, exit status $status; $folder/$way.log"
     [ $status = 0 ] || exit $status
     if [ "$way" = build ]; then
         mkdir -p "$folder/packages"

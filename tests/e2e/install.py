@@ -220,6 +220,14 @@ class Tree(Case):
         self.assertNotIn("libaquifer", run("readelf", "-d", user))
         self.check_user(user)
 
+    def test_the_example_is_compiled_with_what_is_installed(self):
+        need("pkg-config", "pkg-config")
+        share = os.path.join(self.prefix, "share", "aquifer")
+        small = self.path("small")
+        run(*COMPILER, share + "/examples/small.c", "-o", small, *self.flags())
+        said = run(small, share + "/tiny-opt", env={**os.environ, "LD_LIBRARY_PATH": self.libdir})
+        self.assertGreaterEqual(len(said.splitlines()), 3)
+
     def test_nobody_else_needs_headers_of_our_libraries(self):
         with open(os.path.join(self.libdir, "pkgconfig", "aquifer.pc"), encoding="utf-8") as f:
             self.assertNotIn("Requires", f.read())
