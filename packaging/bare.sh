@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What a stranger does, each in a Debian 12 of its own with nothing installed, and how long it takes:
+# What a stranger does, each in a Debian 12 of its own with nothing installed, and how long that
+# takes:
 #
 #     sh packaging/bare.sh FOLDER WAY...
 #
@@ -15,7 +16,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 if [ $# -lt 2 ]; then
-    sed -n '3,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
     exit 1
 fi
 mkdir -p "$1"
@@ -77,17 +78,6 @@ END
 apt-get update; apt-get install -y --no-install-recommends python3-venv
 python3 -m venv env
 env/bin/pip install --no-index ./*.whl
-cat >ten.py <<'LINES'
-import sys
-import aquifer
-
-with aquifer.Engine(sys.prefix + "/share/aquifer/tiny-opt", device="cpu", max_tokens=16) as engine:
-    prompts = ["She said", "It was a dark night, and", {"id": "lane", "prompt": "The old house"}]
-    for result in engine.generate(prompts):
-        print(result["id"], result["text"])
-    print(engine.score([("The old house", " stood at the end of the lane.")]))
-    print(engine.report()["gen_tok_s"], "tokens/s")
-LINES
 env/bin/python ten.py
 env/bin/aquifer --version
 END
@@ -111,7 +101,11 @@ for way; do
     cp -a "$folder/base" "$root"
     borrow "$root"
     case $way in
-    deb | wheel) cp "$folder/packages/"* "$root/srv" ;;
+    deb | wheel)
+        cp "$folder/packages/"* "$root/srv"
+        # The page's own lines.
+        sed -n '/^import sys$/,/^```$/p' docs/install.md | sed '$d' >"$root/srv/ten.py"
+        ;;
     *) clone "$root" ;;
     esac
     start=$(date +%s) status=0

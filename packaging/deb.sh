@@ -5,9 +5,9 @@
 #     sh packaging/deb.sh [BUILD [FOLDER]]
 #
 # BUILD is a build folder in which everything is built, with any prefix; without one,
-# packaging/build.sh builds.  FOLDER (the current one) gets the package.  It has what `meson install`
-# gives, below /usr, and the Python package, and depends on the libraries that dpkg-shlibdeps names:
-# it fits the release of Debian it was made on.
+# packaging/build.sh builds.  FOLDER (the current one) gets the package.  It has what
+# `meson install` gives, below /usr, and the Python package, and depends on the libraries that
+# dpkg-shlibdeps names: it fits the release of Debian it was made on.
 set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=${1:-}

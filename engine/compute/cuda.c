@@ -15,8 +15,8 @@
 
 #define MODULE_NAME "aquifer_cuda.so"
 
-/* From the folder of the program, or of the shared library where that is what runs this: beside it,
- * as bundles have it; installed, whatever the folder of libraries is called; in the build folder. */
+/* From the folder of the program, or of the shared library where this runs in that: beside it, as
+ * bundles have it; installed, whatever the folder of libraries is called; in the build folder. */
 static const char *const places[] = {
     "", "aquifer/", "../aquifer/", "../lib/aquifer/", "../kernels/", "../../kernels/",
 };

@@ -314,16 +314,14 @@ class Wheel(Case):
                if k not in ("AQUIFER_LIBRARY", "PYTHONPATH", "LD_LIBRARY_PATH")}
         return run(os.path.join(self.venv, "bin", "python"), "-c", text, env=env, cwd=self.dir)
 
-    def test_ten_lines_generate(self):
-        said = self.python("""
-import sys
-import aquifer
-
-with aquifer.Engine(sys.prefix + "/share/aquifer/tiny-opt", device="cpu", micro_batch=2) as engine:
-    for result in engine.generate(["She said", {"prompt": "It was", "max_tokens": 8}]):
-        print(len(result["tokens"]))
-""")
-        self.assertEqual(sorted(said.split()), ["32", "8"])
+    def test_the_lines_of_the_page_run(self):
+        with open(os.path.join(SOURCE, "docs", "install.md"), encoding="utf-8") as f:
+            lines = re.search(r"^```\n(import sys\n.*?)^```$", f.read(), re.M | re.S).group(1)
+        self.assertLessEqual(len([line for line in lines.splitlines() if line]), 10)
+        said = self.python(lines).splitlines()
+        for begin in ("0 ", "1 ", "lane ", "[Score(loglikelihood=-"):
+            self.assertTrue(any(line.startswith(begin) for line in said), said)
+        self.assertRegex(said[-1], r"^[0-9.]+ tokens/s$")
 
     def test_the_console_entry_is_the_program(self):
         entry = os.path.join(self.venv, "bin", "aquifer")

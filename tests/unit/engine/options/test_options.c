@@ -881,68 +881,6 @@ static void rows_of_the_table_are_consistent(void **state)
 }
 
 /* Every row of the table, and every option that it takes. */
-/* In pages of man(7) every '-' is escaped. */
-static void man_name(char *dst, const char *name)
-{
-    for (; *name; name++) {
-        if (*name == '-')
-            *dst++ = '\\';
-        *dst++ = *name;
-    }
-    *dst = '\0';
-}
-
-static void manual_pages_and_completions_name_every_option(void **state)
-{
-    char *bash = text_of("help|bash"), *zsh = text_of("help|zsh");
-    for (uint32_t c = 0; c < aq_command_count; c++) {
-        const struct aq_command *command = &aq_command_table[c];
-        char line[128], flag[64], escaped[256];
-        snprintf(line, sizeof(line), "help|man|%s", command->name);
-        char *page = text_of(line);
-        for (uint32_t i = 0; i < aq_option_count; i++) {
-            const struct aq_option *o = &aq_option_table[i];
-            if (!aq_option_is_shown(o, command, o->group))
-                continue;
-            bool positional = o->flags & AQ_OPTION_POSITIONAL;
-            snprintf(flag, sizeof(flag), positional ? "%s" : "--%s",
-                     positional ? o->argument : o->name);
-            man_name(escaped, flag);
-            assert_non_null(strstr(page, escaped));
-            assert_non_null(strstr(zsh, positional ? "'1:FILE" : flag));
-            snprintf(line, sizeof(line), "%s:%s", command->name, flag);
-            if (!positional)
-                assert_non_null(strstr(bash, aq_option_is_flag(o) ? flag : line));
-        }
-        aquifer_free(page);
-    }
-    char *program = text_of("help|man");
-    assert_non_null(strstr(program, ".BR aquifer\\-generate (1)"));
-    aquifer_free(program);
-    aquifer_free(bash);
-    aquifer_free(zsh);
-}
-
-static void lines_of_a_manual_page_are_no_requests_by_accident(void **state)
-{
-    static const char *const requests[] = {".\\\"", ".TH", ".nh", ".ad",
-                                           ".SH",   ".SS", ".TP", ".BR"};
-    for (uint32_t c = 0; c < aq_command_count; c++) {
-        char line[64];
-        snprintf(line, sizeof(line), "help|man|%s", aq_command_table[c].name);
-        char *page = text_of(line);
-        for (const char *at = page; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
-            assert_true(*at != '\'');
-            size_t name = strcspn(at, " \n");
-            bool known = false;
-            for (size_t i = 0; i < AQ_ARRAY_LEN(requests); i++)
-                known |= strlen(requests[i]) == name && strncmp(at, requests[i], name) == 0;
-            assert_true(*at != '.' || known);
-        }
-        aquifer_free(page);
-    }
-}
-
 static void help_has_the_table_of_kv_policies(void **state)
 {
     char *text = aq_options_help("kv"), row[64];
@@ -962,8 +900,6 @@ static void help_has_the_table_of_kv_policies(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(manual_pages_and_completions_name_every_option),
-    cmocka_unit_test(lines_of_a_manual_page_are_no_requests_by_accident),
     cmocka_unit_test(help_has_the_table_of_kv_policies),
     cmocka_unit_test(defaults_are_those_of_the_manual),
     cmocka_unit_test(a_value_follows_or_stands_behind_an_equals_sign),
