@@ -11,6 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of this header; aquifer_version() is the library's.  Equal major and minor versions fit. */
+#define AQUIFER_VERSION_MAJOR 0
+#define AQUIFER_VERSION_MINOR 1
+#define AQUIFER_VERSION_PATCH 0
+#define AQUIFER_VERSION       "0.1.0"
+/* For comparisons: AQUIFER_VERSION_NUMBER >= 10200 is 1.2.0 or later. */
+#define AQUIFER_VERSION_NUMBER                                                                     \
+    (AQUIFER_VERSION_MAJOR * 10000 + AQUIFER_VERSION_MINOR * 100 + AQUIFER_VERSION_PATCH)
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -74,6 +83,7 @@ int aquifer_report(struct aquifer *a, char **ret_json, struct aquifer_error *ret
 void aquifer_close(struct aquifer *a);
 
 void aquifer_free(void *p);
+/* "0.1.0 (COMMIT)": what the library was built from. */
 const char *aquifer_version(void);
 
 #ifdef __cplusplus

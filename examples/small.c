@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The library in one file: opens a model, submits three records and prints the three answers.
  *     small DIR        DIR: a Hugging Face checkpoint, or a packed store */
-#include "engine/aquifer.h"
+#include <aquifer.h>
 
 #include <stdio.h>
 #include <string.h>

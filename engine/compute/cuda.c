@@ -15,27 +15,40 @@
 
 #define MODULE_NAME "aquifer_cuda.so"
 
-/* Beside the program, as it is installed or unpacked; in the build folder it is two folders up. */
-static const char *const places[] = {"", "../lib/aquifer/", "../../kernels/"};
+/* From the folder of the program, or of the shared library where this runs in that: beside it, as
+ * bundles have it; installed, whatever the folder of libraries is called; in the build folder. */
+static const char *const places[] = {
+    "", "aquifer/", "../aquifer/", "../lib/aquifer/", "../kernels/", "../../kernels/",
+};
 
-/* The first place where the module is; false where it is nowhere. */
-static bool find_module(char path[PATH_MAX])
+/* The first place, from the folder of this file, where the module is. */
+static bool find_from(char path[PATH_MAX], const char *file)
 {
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (n <= 0)
-        return false;
-    self[n] = '\0';
-    char *slash = strrchr(self, '/');
+    const char *slash = strrchr(file, '/');
     if (!slash)
         return false;
-    slash[1] = '\0';
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        int bytes = snprintf(path, PATH_MAX, "%s%s%s", self, places[i], MODULE_NAME);
+        int bytes = snprintf(path, PATH_MAX, "%.*s%s%s", (int)(slash + 1 - file), file, places[i],
+                             MODULE_NAME);
         if (bytes < PATH_MAX && access(path, R_OK) == 0)
             return true;
     }
     return false;
+}
+
+/* False where the module is nowhere.  The program may be somebody else's, a Python say, and for the
+ * program itself the loader may know no more than the word that it was called by. */
+static bool find_module(char path[PATH_MAX])
+{
+    char self[PATH_MAX];
+    Dl_info info;
+    if (dladdr(MODULE_NAME, &info) && info.dli_fname && find_from(path, info.dli_fname))
+        return true;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n <= 0)
+        return false;
+    self[n] = '\0';
+    return find_from(path, self);
 }
 
 static int load(struct aq_cuda *c, const char *path, struct aq_err *reterr)

@@ -98,7 +98,7 @@ static void add_row(struct text *t, const char *left, const char *right)
 }
 
 /* "auto|f32|bf16" fits the left column better than it fits a sentence. */
-static const char *argument_text(const struct aq_option *option)
+const char *aq_option_argument(const struct aq_option *option)
 {
     if (option->choices && strlen(option->choices) <= 18)
         return option->choices;
@@ -117,11 +117,26 @@ static void help_text(char *text, size_t bytes, const struct aq_option *option)
              at ? at + strlen(place) : option->help);
 }
 
+void aq_option_describe(char *text, size_t bytes, const struct aq_option *option)
+{
+    char help[1024];
+    bool choices = option->choices && aq_option_argument(option) != option->choices &&
+                   strchr(option->choices, '|');
+    bool flag = aq_option_is_flag(option);
+    bool deflt = option->deflt && strcmp(option->deflt, "auto") != 0 && !flag;
+    bool on = flag && option->deflt && strcmp(option->deflt, "on") == 0;
+    help_text(help, sizeof(help), option);
+    int used = snprintf(text, bytes, "%s%s%s%s%s%s%s", help, choices ? "; " : "",
+                        choices ? option->choices : "", deflt ? " (default " : "",
+                        deflt ? option->deflt : "", deflt ? ")" : "", on ? " (default on)" : "");
+    assert(strlen(help) + 1 < sizeof(help) && used < (int)bytes);
+}
+
 static void add_option(struct text *t, const struct aq_option *option)
 {
-    char left[128], help[1024], right[1280];
+    char left[128], right[AQ_OPTION_TEXT_BYTES];
     bool positional = option->flags & AQ_OPTION_POSITIONAL;
-    const char *argument = argument_text(option);
+    const char *argument = aq_option_argument(option);
     char letter[8] = "    ";
     if (option->short_name)
         snprintf(letter, sizeof(letter), "-%c, ", option->short_name);
@@ -130,16 +145,7 @@ static void add_option(struct text *t, const struct aq_option *option)
     else
         snprintf(left, sizeof(left), "  %s--%s%s%s", letter, option->name, argument ? " " : "",
                  argument ? argument : "");
-    bool choices = option->choices && argument != option->choices && strchr(option->choices, '|');
-    bool deflt = option->deflt && strcmp(option->deflt, "auto") != 0 && !aq_option_is_flag(option);
-    char on[24] = "";
-    if (aq_option_is_flag(option) && option->deflt && strcmp(option->deflt, "on") == 0)
-        snprintf(on, sizeof(on), " (default on)");
-    help_text(help, sizeof(help), option);
-    int used = snprintf(right, sizeof(right), "%s%s%s%s%s%s%s", help, choices ? "; " : "",
-                        choices ? option->choices : "", deflt ? " (default " : "",
-                        deflt ? option->deflt : "", deflt ? ")" : "", on);
-    assert(strlen(help) + 1 < sizeof(help) && used < (int)sizeof(right));
+    aq_option_describe(right, sizeof(right), option);
     add_row(t, left, right);
 }
 
@@ -148,31 +154,57 @@ static bool is_later(const struct aq_option *option)
     return option->kind == AQ_OPTION_LATER || option->kind == AQ_OPTION_LATER_FLAG;
 }
 
+bool aq_option_is_shown(const struct aq_option *option, const struct aq_command *command,
+                        enum aq_option_group group)
+{
+    return (option->commands & command->bit) && option->group == group && !is_later(option) &&
+           !(option->flags & AQ_OPTION_API_ONLY);
+}
+
+const char *const aq_option_group_titles[AQ_GROUP_COUNT] = {
+    [AQ_GROUP_MODEL] = "Model",
+    [AQ_GROUP_FILES] = "Input and results",
+    [AQ_GROUP_JOB] = "What to do",
+    [AQ_GROUP_SAMPLING] = "Text",
+    [AQ_GROUP_MEMORY] = "Memory and placement",
+    [AQ_GROUP_MACHINE] = "Machine and schedule",
+    [AQ_GROUP_REPORT] = "Reports and messages",
+};
+
+const struct aq_exit_meaning aq_exit_meanings[AQ_EXIT_MEANING_COUNT] = {
+    {"0", "all done"},
+    {"1", "the command line or a configuration file is wrong"},
+    {"2", "cannot run here: does not fit, no such device, bad or missing files"},
+    {"3", "finished, but some records gave errors"},
+    {"4", "reading or writing failed during the run; start it again to go on"},
+    {"130", "interrupted; start it again to go on"},
+};
+
+const char aq_options_notation[] =
+    "Options take '--name value' or '--name=value'; switches '--name', '--no-name' or '--name "
+    "off'. Sizes: 16GiB (1024), 15.5GB or 512M (1000), or bytes. Times: 90s, 10m, 1.5d, or "
+    "seconds.";
+
+const char aq_options_purpose[] =
+    "Runs large batches of prompts through language models that need not fit the accelerator or "
+    "even the memory.";
+
+const char aq_options_signals[] =
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM: end after the pass that runs, "
+    "within 20 s, with the results so far safe; SIGINT or SIGTERM again: at once. All but the "
+    "first two stay ignored where the parent ignores them, as nohup does.";
+
 static void add_group(struct text *t, const struct aq_command *command, enum aq_option_group group)
 {
-    static const char *const titles[AQ_GROUP_COUNT] = {
-        [AQ_GROUP_MODEL] = "Model",
-        [AQ_GROUP_FILES] = "Input and results",
-        [AQ_GROUP_JOB] = NULL,
-        [AQ_GROUP_SAMPLING] = "Text",
-        [AQ_GROUP_MEMORY] = "Memory and placement",
-        [AQ_GROUP_MACHINE] = "Machine and schedule",
-        [AQ_GROUP_REPORT] = "Reports and messages",
-    };
     bool titled = false;
     for (uint32_t i = 0; i < aq_option_count; i++) {
         const struct aq_option *option = &aq_option_table[i];
-        if (!(option->commands & command->bit) || option->group != group || is_later(option) ||
-            (option->flags & AQ_OPTION_API_ONLY))
+        if (!aq_option_is_shown(option, command, group))
             continue;
         if (!titled) {
             add_text(t, "\n");
-            if (titles[group]) {
-                add_text(t, titles[group]);
-                add_text(t, "\n");
-            } else {
-                add_text(t, "What to do\n");
-            }
+            add_text(t, aq_option_group_titles[group]);
+            add_text(t, "\n");
             titled = true;
         }
         add_option(t, option);
@@ -209,18 +241,13 @@ static void add_command_help(struct text *t, const struct aq_command *command)
     add_row(t, "  -h, --help", "print this text");
     add_later(t, command);
     add_text(t, "\n");
-    add_wrapped(t, 0, 0,
-                "Options take '--name value' or '--name=value'; switches '--name', '--no-name' or "
-                "'--name off'. Sizes: 16GiB (1024), 15.5GB or 512M (1000), or bytes. Times: 90s, "
-                "10m, 1.5d, or seconds.");
+    add_wrapped(t, 0, 0, aq_options_notation);
 }
 
 static void add_overview(struct text *t)
 {
     add_text(t, "Usage: aquifer COMMAND [options]\n\n");
-    add_wrapped(t, 0, 0,
-                "Runs large batches of prompts through language models that need not fit the "
-                "accelerator or even the memory.");
+    add_wrapped(t, 0, 0, aq_options_purpose);
     add_text(t, "\nCommands\n");
     for (uint32_t i = 0; i < aq_command_count; i++) {
         char left[32];
@@ -228,22 +255,21 @@ static void add_overview(struct text *t)
         add_text(t, left);
         add_wrapped(t, strlen(left), strlen(left), aq_command_table[i].summary);
     }
-    add_text(
-        t,
-        "\naquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
-        "aquifer\n"
-        "--version the version.\n"
-        "\nExit status\n"
-        "  0    all done\n"
-        "  1    the command line or a configuration file is wrong\n"
-        "  2    cannot run here: does not fit, no such device, bad or missing files\n"
-        "  3    finished, but some records gave errors\n"
-        "  4    reading or writing failed during the run; start it again to go on\n"
-        "  130  interrupted; start it again to go on\n"
-        "\nSignals\n"
-        "  SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM: end after the pass that\n"
-        "  runs, within 20 s, with the results so far safe; SIGINT or SIGTERM again: at once.\n"
-        "  All but the first two stay ignored where the parent ignores them, as nohup does.\n");
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0,
+                "aquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
+                "aquifer --version the version. aquifer help man [COMMAND] gives the manual as a "
+                "page for man, aquifer help bash and aquifer help zsh what completes words in "
+                "these shells.");
+    add_text(t, "\nExit status\n");
+    for (uint32_t i = 0; i < AQ_EXIT_MEANING_COUNT; i++) {
+        char left[16];
+        snprintf(left, sizeof(left), "  %-5s", aq_exit_meanings[i].status);
+        add_text(t, left);
+        add_wrapped(t, strlen(left), strlen(left), aq_exit_meanings[i].means);
+    }
+    add_text(t, "\nSignals\n  ");
+    add_wrapped(t, 2, 2, aq_options_signals);
 }
 
 /* ---- the table of KV policies ---- */

@@ -309,7 +309,7 @@ const struct aq_option aq_option_table[] = {
 
     /* ---- placement and memory ---- */
     {"device", 0, AQ_GROUP_MEMORY, CHOOSE | PROBE, AQ_OPTION_CHECKED, AT(device),
-     .argument = "NAME", .check = aq_check_device,
+     .argument = "NAME", .check = aq_check_device, .suggest = "auto|cpu|cuda",
      .help =
          "auto, cpu, cuda or cuda:N; auto is the GPU where there is one, and stops where NVIDIA "
          "hardware is visible but cannot be used"},
@@ -351,7 +351,7 @@ const struct aq_option aq_option_table[] = {
      .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "new prompt tokens a micro-batch takes in one pass (default: planned)"},
     {"attention", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(attention), .argument = "WHERE",
-     .check = aq_check_attention,
+     .check = aq_check_attention, .suggest = "auto|host|device|split",
      .help = "where decode attention of KV in host memory runs: auto, host, device, split or "
              "split:SHARE (the host's); on the cpu host and device are the same"},
     {"host-products", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_CHECKED, AT(host_products),
@@ -456,7 +456,8 @@ const struct aq_option aq_option_table[] = {
          "highest instruction set to use; auto: the best this CPU has, without an AVX512-BF16 that "
          "is slower than AVX-512"},
     {"numa", 0, AQ_GROUP_MACHINE, RUN, AQ_OPTION_CHECKED, AT(numa), .argument = "MODE",
-     .check = aq_check_numa, .help = "memory node of large buffers: auto, off or a node's number"},
+     .check = aq_check_numa, .suggest = "auto|off",
+     .help = "memory node of large buffers: auto, off or a node's number"},
     {"io", 0, AQ_GROUP_MACHINE, RUN | PROBE, AQ_OPTION_ENUM, AT(io), .argument = "ENGINE",
      .choices = "auto|uring|threads", /* as enum aq_io_kind */
      .help = "engine of disk transfers; auto: io_uring where it may be used"},

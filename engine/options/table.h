@@ -86,6 +86,7 @@ struct aq_option {
     const char *help;
     /* Writes what stands for {names} in the help; NULL: it has no such place. */
     void (*names)(char *text, size_t bytes);
+    const char *suggest; /* "auto|cpu": values that a shell offers, where there are no choices */
 };
 
 struct aq_option_alias {
@@ -121,5 +122,25 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
 const struct aq_option *aq_option_find_short(const struct aq_command *command, char short_name);
 /* Whether the option takes no value on the command line unless one is written after '='. */
 bool aq_option_is_flag(const struct aq_option *option);
+
+/* ---- texts that help and manual pages share (help.c) ---- */
+
+enum { AQ_OPTION_TEXT_BYTES = 1280, AQ_EXIT_MEANING_COUNT = 6 };
+
+struct aq_exit_meaning {
+    const char *status, *means;
+};
+
+extern const char *const aq_option_group_titles[AQ_GROUP_COUNT];
+extern const struct aq_exit_meaning aq_exit_meanings[AQ_EXIT_MEANING_COUNT];
+extern const char aq_options_purpose[], aq_options_notation[], aq_options_signals[];
+
+/* Whether the help of this command shows the option in this group. */
+bool aq_option_is_shown(const struct aq_option *option, const struct aq_command *command,
+                        enum aq_option_group group);
+/* What stands behind the option's name; NULL: it takes nothing. */
+const char *aq_option_argument(const struct aq_option *option);
+/* Its help with choices and default, in a text of AQ_OPTION_TEXT_BYTES. */
+void aq_option_describe(char *text, size_t bytes, const struct aq_option *option);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/yaml.h"
 #include "engine/hooks.h"
 #include "engine/options/give.h"
+#include "engine/options/pages.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -421,17 +422,35 @@ static int parse_command(const char *command, int arg_count, char **args, char *
     return rc;
 }
 
-static int give_help(const char *command, char **ret_text, struct aq_err *reterr)
+/* Opening a command's options says what is wrong with its name. */
+static int check_command(const char *command, struct aq_err *reterr)
 {
     struct aq_options *o;
-    if (command && strcmp(command, "kv")) { /* opening says what is wrong with the name */
-        int rc = aq_options_open(&o, command, reterr);
+    int rc = aq_options_open(&o, command, reterr);
+    if (rc == 0)
+        aq_options_close(o);
+    return rc;
+}
+
+/* `help TOPIC [OF]`: of a command, or of what is not one. */
+static int give_help(const char *topic, const char *of, char **ret_text, struct aq_err *reterr)
+{
+    bool is_man = topic && strcmp(topic, "man") == 0;
+    const char *command = is_man ? of : topic;
+    char *text;
+    if (topic && strcmp(topic, "bash") == 0) {
+        text = aq_options_bash();
+    } else if (topic && strcmp(topic, "zsh") == 0) {
+        text = aq_options_zsh();
+    } else {
+        bool is_table = !is_man && command && strcmp(command, "kv") == 0;
+        int rc = command && !is_table ? check_command(command, reterr) : 0;
         if (rc < 0)
             return rc;
-        aq_options_close(o);
+        text = is_man ? aq_options_man(command) : aq_options_help(command);
     }
-    *ret_text = aq_options_help(command);
-    return *ret_text ? 0 : aq_error_memory(reterr, "help");
+    *ret_text = text;
+    return text ? 0 : aq_error_memory(reterr, "help");
 }
 
 static int give_version(char **ret_text, struct aq_err *reterr)
@@ -451,9 +470,10 @@ static int parse_line(int arg_count, char **args, char **ret_json, char **ret_te
         strcmp(first, "version") == 0)
         return give_version(ret_text, reterr);
     if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
-        return give_help(NULL, ret_text, reterr);
+        return give_help(NULL, NULL, ret_text, reterr);
     if (strcmp(first, "help") == 0)
-        return give_help(arg_count > 1 ? args[1] : NULL, ret_text, reterr);
+        return give_help(arg_count > 1 ? args[1] : NULL, arg_count > 2 ? args[2] : NULL, ret_text,
+                         reterr);
     if (first[0] == '-')
         return aq_error(reterr, -EINVAL,
                         "expected a command before its options, found '%s'; aquifer --help lists "

@@ -17,5 +17,13 @@ from .commands import Done, run
 from .engine import Engine, Record, Score, Text
 from .errors import AquiferError, RecordError
 
+
+def __getattr__(name: str) -> str:
+    """The library's version, when it is asked for: only then is the library loaded."""
+    if name == "__version__":
+        return version().split()[0]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = ["AquiferError", "Batch", "Done", "Engine", "Record", "RecordError", "Score", "Text", "run",
            "version"]

@@ -274,6 +274,14 @@ class Package(rig.Rig):
         self.assertRegex(done.stderr.decode(), "ImportError: libaquifer.so.0 is not found: "
                          "install Aquifer, or set AQUIFER_LIBRARY to its path")
 
+    def test_it_says_its_version_and_that_it_carries_no_program(self):
+        self.assertEqual(aquifer.__version__, aquifer.version().split()[0])
+        with self.assertRaisesRegex(AttributeError, "no attribute 'nothing'"):
+            aquifer.nothing
+        env = {**os.environ, "PYTHONPATH": sys.path[0]}
+        done = self.run_program([sys.executable, "-B", "-m", "aquifer", "--version"], status=1, env=env)
+        self.assertRegex(done.stderr.decode(), "this Python package carries no program")
+
     def test_what_is_public_is_typed_and_documented(self):
         self.assertTrue(os.path.exists(os.path.join(sys.path[0], "aquifer", "py.typed")))
         public = [getattr(aquifer, name) for name in aquifer.__all__]

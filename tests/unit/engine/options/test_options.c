@@ -851,7 +851,8 @@ static void the_error_of_a_line_carries_its_exit_status(void **state)
     static const struct {
         const char *line;
         int exit_status;
-    } wrong[] = {{"generate", 1}, {"--model|x", 1}, {"help|me", 1}};
+    } wrong[] = {
+        {"generate", 1}, {"--model|x", 1}, {"help|me", 1}, {"help|man|me", 1}, {"help|man|kv", 1}};
     for (size_t i = 0; i < AQ_ARRAY_LEN(wrong); i++) {
         char copy[256], *words[WORDS_MAX], *json = NULL, *text = NULL;
         struct aquifer_error error = {0};
