@@ -181,6 +181,7 @@ static int make_document(json_t **ret, const struct aq_planning *p, const struct
     json_t *doc = json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible,
                             "model", aq_json_string(p->model->name), "hardware",
                             aq_json_string(p->machine.name), "workload", workload_json(p));
+    aq_json_put(&doc, "price", aq_hw_price_json(&p->price));
     int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)

@@ -344,6 +344,15 @@ static json_t *section_json(const struct aq_hw_profile *p, enum aq_hw_section se
     return o;
 }
 
+json_t *aq_hw_price_json(const struct aq_hw_price *p)
+{
+    return p->given
+               ? json_pack("{s:o, s:s?, s:s?, s:s?}", "per_hour", aq_json_real(p->per_hour.amount),
+                           "currency", *p->per_hour.currency ? p->per_hour.currency : NULL, "date",
+                           *p->date ? p->date : NULL, "source", *p->source ? p->source : NULL)
+               : json_null();
+}
+
 json_t *aq_hw_json(const struct aq_hw_profile *p)
 {
     json_t *rates = json_object(), *capacity = json_object();
@@ -355,7 +364,7 @@ json_t *aq_hw_json(const struct aq_hw_profile *p)
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         aq_json_put(&capacity, aq_tier_name((enum aq_tier)t),
                     p->capacity[t] ? json_integer((json_int_t)p->capacity[t]) : json_null());
-    return json_pack("{s:s, s:s, s:s, s:s?, s:o, s:o}", "name", p->name, "description",
+    return json_pack("{s:s, s:s, s:s, s:s?, s:o, s:o, s:o}", "name", p->name, "description",
                      p->description, "cpu", p->cpu, "device", *p->device ? p->device : NULL,
-                     "capacity", capacity, "rates", rates);
+                     "capacity", capacity, "rates", rates, "price", aq_hw_price_json(&p->price));
 }

@@ -20,6 +20,8 @@ int aq_check_kv_floor(const char *label, const char *text, struct aq_err *reterr
 int aq_check_kv_layers(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr);
+/* An item of --price. */
+int aq_check_price(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr);
 
 #endif

@@ -102,7 +102,7 @@ struct aq_options {
     char *table, *format;
     /* plan */
     char *prompt_range, *gen_range;
-    struct aq_strings allow;
+    struct aq_strings allow, price;
     double deadline_s; /* 0: none */
     char *write_config, *html;
     /* pack */

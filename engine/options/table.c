@@ -235,6 +235,10 @@ const struct aq_option aq_option_table[] = {
     {"sweep", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(sweep), .argument = "KEY=A,B,...",
      .help = "a table over an option's values, those that do not fit included (repeatable: all "
              "combinations)"},
+    {"price", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(price), .argument = "HARDWARE=MONEY/h",
+     .check = aq_check_price,
+     .help = "what an hour on a machine of --hardware costs, in any currency: l4-24gb=0.70USD/h "
+             "(repeatable); wins over price_per_hour of its profile"},
     {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
      .help = "write the plan as a config that generate and bench run"},
     {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",

@@ -447,6 +447,7 @@ static json_t *row_json(const json_t *changes, const struct aq_planning *p)
     aq_json_put(&row, "gen_tok_s", p->feasible ? aq_json_real(p->forecast.gen_tok_s) : json_null());
     double total = aq_planning_total_s(p);
     aq_json_put(&row, "total_s", p->feasible && total > 0 ? aq_json_real(total) : json_null());
+    aq_planning_put_cost(&row, p);
     if (p->feasible) {
         aq_json_put(&row, "plan", aq_planning_plan_json(p));
         aq_json_put(&row, "bound_by", json_string(aq_resource_name(p->forecast.binding)));

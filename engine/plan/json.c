@@ -114,7 +114,24 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     const struct aq_forecast *f = &p->forecast;
     json_t *o = aq_predict_times_json(f);
     aq_json_put(&o, "blocks", f->blocks > 0 ? aq_json_real(f->blocks) : json_null());
+    aq_planning_put_cost(&o, p);
     return o;
+}
+
+void aq_planning_put_cost(json_t **object, const struct aq_planning *p)
+{
+    struct aq_planning_cost cost = aq_planning_cost(p);
+    const char *currency = p->price.per_hour.currency;
+    char hour[AQ_MONEY_TEXT_MAX];
+    double total = aq_planning_total_s(p);
+    aq_json_put(object, "hours",
+                p->feasible && total > 0 ? aq_json_real(total / 3600) : json_null());
+    aq_json_put(object, "money", aq_json_real(cost.job));
+    aq_json_put(object, "money_per_million", aq_json_real(cost.million));
+    aq_json_put(object, "currency", *currency ? json_string(currency) : json_null());
+    aq_json_put(object, "price_per_hour",
+                p->price.given ? json_string(aq_money_exact(hour, &p->price.per_hour))
+                               : json_null());
 }
 
 json_t *aq_planning_range_json(const struct aq_planning *p)

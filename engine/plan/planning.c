@@ -199,3 +199,16 @@ double aq_planning_total_s(const struct aq_planning *p)
 {
     return p->forecast.all_prefill_s + p->forecast.all_decode_s;
 }
+
+struct aq_planning_cost aq_planning_cost(const struct aq_planning *p)
+{
+    double hour = p->price.per_hour.amount, total = aq_planning_total_s(p);
+    struct aq_planning_cost ret = {NAN, NAN};
+    if (!p->price.given || !p->feasible)
+        return ret;
+    if (total > 0)
+        ret.job = hour * total / 3600;
+    if (p->forecast.gen_tok_s > 0)
+        ret.million = hour * 1e6 / (3600 * p->forecast.gen_tok_s);
+    return ret;
+}

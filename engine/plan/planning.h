@@ -35,6 +35,7 @@ struct aq_planning {
     struct aq_engine_opts choices; /* of them, as a run would take them */
     struct aq_model *model;
     struct aq_hw_profile machine;
+    struct aq_hw_price price;       /* --price, or of the profile */
     struct aq_hardware hw;          /* of the machine, for these weights and links */
     bool local;                     /* budgets are those of this process */
     uint64_t held;                  /* of it, with the device open; 0: the machine is another one */
@@ -83,6 +84,13 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr);
 
 /* Seconds for all requests; 0 where their number is unknown. */
 double aq_planning_total_s(const struct aq_planning *p);
+/* What a plan that fits costs, in the currency of p->price; NAN: nobody says what an hour costs, or
+ * how many requests there are. */
+struct aq_planning_cost {
+    double job;     /* all requests */
+    double million; /* a million generated tokens */
+};
+struct aq_planning_cost aq_planning_cost(const struct aq_planning *p);
 
 /* ---- planning_machine.c ---- */
 
@@ -120,6 +128,9 @@ json_t *aq_planning_plan_json(const struct aq_planning *p);
 json_t *aq_planning_memory_json(const struct aq_planning *p);
 json_t *aq_planning_shortfall_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
+/* Adds {"hours", "money", "money_per_million", "currency", "price_per_hour" (as it was typed)}; null
+ * where unknown. */
+void aq_planning_put_cost(json_t **object, const struct aq_planning *p);
 /* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
 json_t *aq_planning_range_json(const struct aq_planning *p);
 json_t *aq_planning_assumptions_json(const struct aq_planning *p);

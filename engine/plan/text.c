@@ -2,6 +2,7 @@
  * A plan's document as text. */
 #include "engine/plan/report.h"
 
+#include "base/money.h"
 #include "base/units.h"
 
 #include <stdio.h>
@@ -16,6 +17,30 @@ static const char *text_of(const json_t *o, const char *key)
 {
     const char *text = json_string_value(json_object_get(o, key));
     return text ? text : "-";
+}
+
+/* An amount of `key` in the currency of the object's price; "" where it is unknown. */
+static const char *money_text(char text[AQ_MONEY_TEXT_MAX], const json_t *o, const char *key)
+{
+    const char *hour = json_string_value(json_object_get(o, "price_per_hour"));
+    struct aq_money like;
+    text[0] = '\0';
+    if (json_is_number(json_object_get(o, key)) && hour && aq_money_parse(&like, hour))
+        aq_money_text(text, &like, number(o, key));
+    return text;
+}
+
+/* What the job costs, and by which price. */
+static void put_cost(const json_t *p, const json_t *price, const struct aquifer_hooks *hooks)
+{
+    char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX];
+    const char *date = json_string_value(json_object_get(price, "date"));
+    money_text(money, p, "money");
+    money_text(million, p, "money_per_million");
+    if (*million)
+        aq_hooks_outputf(hooks, "  costs %s%s%s a million generated tokens, at %s an hour (%s%s)\n",
+                         money, *money ? ", " : "", million, text_of(p, "price_per_hour"),
+                         date ? "of " : "", date ? date : text_of(price, "source"));
 }
 
 static void put_plan(const json_t *plan, const struct aquifer_hooks *hooks)
@@ -115,9 +140,10 @@ static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
     aq_hooks_outputf(hooks, ", prefill %.4g, decode %.4g\n", number(p, "prefill_tok_s"),
                      number(p, "decode_tok_s"));
     if (json_is_number(json_object_get(p, "total_s")))
-        aq_hooks_outputf(hooks, "  %s in all, %.1f blocks of %.0f seats\n",
-                         aq_format_duration(text, number(p, "total_s")), number(p, "blocks"),
-                         number(json_object_get(doc, "plan"), "seats"));
+        aq_hooks_outputf(hooks, "  %s in all (%.4g h), %.1f blocks of %.0f seats\n",
+                         aq_format_duration(text, number(p, "total_s")), number(p, "hours"),
+                         number(p, "blocks"), number(json_object_get(doc, "plan"), "seats"));
+    put_cost(p, json_object_get(doc, "price"), hooks);
     aq_hooks_outputf(hooks, "  bound by %s (%s)\n", text_of(doc, "bound_by"),
                      text_of(doc, "bound_lane"));
     aq_hooks_outputf(hooks, "what more would buy\n");
@@ -152,10 +178,26 @@ static void put_infeasible(const json_t *doc, const struct aquifer_hooks *hooks)
     }
 }
 
+static void put_sweep_plan(const json_t *row, const json_t *plan, const struct aquifer_hooks *hooks)
+{
+    char time[AQ_SIZE_TEXT_MAX] = "", money[AQ_MONEY_TEXT_MAX];
+    if (json_is_number(json_object_get(row, "total_s")))
+        aq_format_duration(time, number(row, "total_s"));
+    aq_hooks_outputf(hooks, " %10.4g tok/s", number(row, "gen_tok_s"));
+    if (*time)
+        aq_hooks_outputf(hooks, "  %10s", time);
+    if (*money_text(money, row, "money"))
+        aq_hooks_outputf(hooks, "  %10s", money);
+    aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  bound by %s\n", number(plan, "micro_batch"),
+                     number(plan, "micro_batches"), text_of(plan, "placement"),
+                     text_of(row, "bound_by"));
+}
+
 static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
 {
-    static const char *const known[] = {"feasible", "gen_tok_s", "total_s",
-                                        "plan",     "bound_by",  "shortfall"};
+    static const char *const known[] = {"feasible",          "gen_tok_s", "total_s",       "plan",
+                                        "bound_by",          "shortfall", "hours",         "money",
+                                        "money_per_million", "currency",  "price_per_hour"};
     size_t i;
     json_t *row, *v;
     const char *key;
@@ -174,10 +216,7 @@ static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
         }
         const json_t *plan = json_object_get(row, "plan");
         if (plan)
-            aq_hooks_outputf(hooks, " %10.4g tok/s  %.0f x %.0f  %s  bound by %s\n",
-                             number(row, "gen_tok_s"), number(plan, "micro_batch"),
-                             number(plan, "micro_batches"), text_of(plan, "placement"),
-                             text_of(row, "bound_by"));
+            put_sweep_plan(row, plan, hooks);
         else
             aq_hooks_outputf(hooks, " does not fit\n");
     }

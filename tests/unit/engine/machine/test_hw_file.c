@@ -113,6 +113,48 @@ static void what_is_left_out_is_derived_and_listed(void **state)
     json_decref(list);
 }
 
+static void a_price_has_its_date(void **state)
+{
+    char text[AQ_MONEY_TEXT_MAX];
+    struct aq_hw_profile p = parse("machine:\n  cores: 8\n  price_per_hour: {value: $1.20, date: "
+                                   "2026-01-31, source: a bill}\n"
+                                   "host: {memory: 64GiB, memory_gb_s: 50, product_f32_tflop_s: "
+                                   "1}\n");
+    assert_true(p.price.given && p.price.per_hour.amount == 1.2);
+    assert_string_equal(aq_money_exact(text, &p.price.per_hour), "$1.2");
+    assert_string_equal(p.price.date, "2026-01-31");
+    struct aq_buf b = {0};
+    aq_hw_file_text(&b, &p);
+    struct aq_hw_profile again = parse(b.data);
+    aq_buf_close(&b);
+    assert_memory_equal(&again.price, &p.price, sizeof(p.price));
+    json_t *o = aq_hw_json(&p), *price = json_object_get(o, "price");
+    assert_true(json_number_value(json_object_get(price, "per_hour")) == 1.2);
+    assert_string_equal(json_string_value(json_object_get(price, "currency")), "$");
+    json_decref(o);
+#define PRICED(price) "machine: {cores: 8, price_per_hour: " price "}\n"
+    refuse(PRICED("1.20"),
+           "test.yaml:1: machine.price_per_hour: expected {value: 1.20 EUR, date: ");
+    refuse(PRICED("{value: 1.20}"), "found no date");
+    refuse(PRICED("{date: 2026-01-31}"), "found no value");
+    refuse(PRICED("{value: 1.20, date: 2026-13-31}"), "expected a date such as 2026-01-31");
+    refuse(PRICED("{value: 1.20, date: 26-1-31}"), "expected a date");
+    refuse(PRICED("{value: cheap, date: 2026-01-31}"), "expected an amount such as 1.20 EUR");
+    refuse(PRICED("{value: [1], date: 2026-01-31}"), "expected an amount");
+    refuse(PRICED("{valu: 1}"), "the nearest one is 'value'");
+    refuse("machine: {cores: 8, price: 1}\n", "the nearest one is 'price_per_hour'");
+}
+
+static void no_built_in_profile_has_a_price(void **state)
+{
+    struct aq_hw_profile p;
+    struct aq_err err;
+    for (uint32_t i = 0; aq_hw_built_in(i); i++) {
+        assert_int_equal(aq_hw_find(&p, aq_hw_built_in(i), NULL, &err), 0);
+        assert_false(p.price.given);
+    }
+}
+
 static void bf16_and_f16_stand_for_each_other(void **state)
 {
     struct aq_hw_profile p = parse(CPU DEVICE "  product_f16_tflop_s: 60\n" LINKS);
@@ -566,6 +608,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prompts_in_f32_are_attended_at_a_rate_of_their_own),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
+    cmocka_unit_test(a_price_has_its_date),
+    cmocka_unit_test(no_built_in_profile_has_a_price),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),
     cmocka_unit_test(a_device_has_memory_and_links_of_its_own),
     cmocka_unit_test(weights_are_unpacked_at_the_rate_of_their_format),
