@@ -280,17 +280,13 @@ static int read_section(struct reader *r, const struct aq_yaml_node *node,
         if (aq_hw_key_table[i].section == section && note->origin == AQ_HW_GIVEN && !*note->source)
             snprintf(note->source, sizeof(note->source), "%s", source);
     }
-    /* Its size is what says that there is a device, or a disk. */
+    /* Its size is what says that there is a device, or a disk: it is missing where the section
+     * begins. */
     uint32_t first = 0;
     while (aq_hw_key_table[first].section != section)
         first++;
-    if (rc == 0 && aq_hw_key_table[first].kind == AQ_HW_SIZE && !r->line[first]) {
-        char label[AQ_HW_KEY_TEXT_MAX];
-        rc = aq_error(reterr, -EINVAL,
-                      "%s:%u: %s is missing and cannot be derived: expected a "
-                      "size such as 16GiB",
-                      r->name, node->line, aq_hw_key_name(label, first));
-    }
+    if (!r->line[first])
+        r->line[first] = node->line;
     return rc;
 }
 

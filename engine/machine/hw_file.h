@@ -96,10 +96,14 @@ int aq_hw_file_write(const struct aq_hw_profile *p, const char *path, struct aq_
 void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p);
 
 /* Derives the numbers that are not given; for callers that fill a profile themselves.  -EINVAL: a
- * number is absurd, or missing and cannot be derived; the message names `name` and line[key] (NULL:
- * no lines; 0: unknown). */
+ * number is absurd, or some are missing and cannot be derived; the message names `name` and
+ * line[key] (NULL: no lines; 0: unknown; of the first key of a section: where that begins). */
 int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *line,
                    struct aq_err *reterr);
+
+/* Every key of a profile, for people: its unit, whether it must be there, what it means and what
+ * stands in for it. */
+void aq_hw_help(struct aq_buf *ret);
 
 /* ---- use ---- */
 

@@ -232,7 +232,7 @@ static void add_overview(struct text *t)
         t,
         "\naquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
         "aquifer\n"
-        "--version the version.\n"
+        "help hardware what the file of a machine says, aquifer --version the version.\n"
         "\nExit status\n"
         "  0    all done\n"
         "  1    the command line or a configuration file is wrong\n"

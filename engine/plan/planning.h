@@ -128,8 +128,8 @@ json_t *aq_planning_plan_json(const struct aq_planning *p);
 json_t *aq_planning_memory_json(const struct aq_planning *p);
 json_t *aq_planning_shortfall_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
-/* Adds {"hours", "money", "money_per_million", "currency", "price_per_hour" (as it was typed)}; null
- * where unknown. */
+/* Adds {"hours", "money", "money_per_million", "currency", "price_per_hour"}, the last as it was
+ * typed; null where unknown. */
 void aq_planning_put_cost(json_t **object, const struct aq_planning *p);
 /* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
 json_t *aq_planning_range_json(const struct aq_planning *p);
