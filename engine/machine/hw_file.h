@@ -140,6 +140,9 @@ struct aq_hw_local_opts {
  * .yaml or .yml.  An unknown name is -EINVAL, naming the nearest one. */
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
                struct aq_err *reterr);
+/* Whether it could mean a machine: "local", a built-in name, or a file by its form.  `label` begins
+ * the message of -EINVAL, which names the nearest one. */
+int aq_hw_check_name(const char *hardware, const char *label, struct aq_err *reterr);
 /* The name of built-in profile i, in order; NULL behind the last. */
 const char *aq_hw_built_in(uint32_t i);
 

@@ -328,6 +328,8 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         "input-format", "prompt-field", "prompt-template", "limit",     "max-tokens",  "n",
         "temperature",  "bos",          "overlong",        "tokenizer", "allow-errors"};
     struct aq_kv_policy kv;
+    if (o->hardware && strcmp(o->hardware, "list") == 0)
+        return 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(of_records); i++) {
         if (!o->input && aq_options_given(o, of_records[i]))
             return aq_error(reterr, -EINVAL,
@@ -345,6 +347,14 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--input: its records say how long prompts are, how much each generates "
                         "and how many they are; leave out --prompt-len, --gen-len and --requests");
+    bool several = o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
+    if (several && (o->sweep.count || o->html || o->write_config))
+        return aq_error(reterr, -EINVAL,
+                        "--%s tells of one machine: expected --hardware NAME, found '%s'",
+                        o->sweep.count ? "sweep"
+                        : o->html      ? "html"
+                                       : "write-config",
+                        o->hardware);
     if (!o->input && (!o->prompt_range || !o->gen_range))
         return missing(o, "--prompt-len and --gen-len, or --input FILE", reterr);
     return aq_options_kv_policy(&kv, o, reterr);

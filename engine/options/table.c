@@ -435,8 +435,10 @@ const struct aq_option aq_option_table[] = {
     {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
-         "rates that plans and predictions are made with: a machine of configs/hardware, a YAML "
-         "file, or local: the profile kept in the cache directory (by aquifer probe --keep), else "
+         "rates that plans and predictions are made with: a machine of configs/hardware (plan "
+         "--hardware list; all, or names with commas: plan ranks them), a YAML file (aquifer help "
+         "hardware), or local: the profile kept in the cache directory (by aquifer probe --keep), "
+         "else "
          "one measured in seconds and kept there unless a rate varied by more than 50 %; "
          "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
@@ -565,7 +567,8 @@ const struct aq_command aq_command_table[] = {
     {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results."},
     {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
-     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
+     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE|all] --prompt-len "
+     "N|A-B "
      "--gen-len N|A-B [--requests N] [options]",
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
      "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "

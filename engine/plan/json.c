@@ -308,6 +308,19 @@ json_t *aq_planning_records_json(const struct aq_planning *p)
                      (json_int_t)p->records_invalid, "errors", errors);
 }
 
+json_t *aq_planning_workload_json(const struct aq_planning *p)
+{
+    json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
+                          (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
+    aq_json_put(&o, "requests",
+                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    if (p->o->input)
+        aq_json_put(&o, "input", json_string(p->o->input));
+    if (p->o->input)
+        aq_json_put(&o, "read", aq_planning_records_json(p));
+    return o;
+}
+
 /* ---- the config ---- */
 
 static void set_size(json_t **o, const char *key, uint64_t bytes)

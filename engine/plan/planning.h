@@ -12,12 +12,16 @@
 #include "engine/records/request.h"
 #include "policy/forecast.h"
 
+struct aq_planning;
+
 /* The state that plans of one command share. */
 struct aq_planning_env {
     const struct aq_log *log;
     struct aq_hw_profile measured; /* this machine, once it was; zero before */
     uint64_t held;                 /* bytes, once counted: what a run's process holds on it */
     uint64_t disk_more;            /* bytes to plan as if they were free as well on its disk */
+    const struct aq_planning
+        *like; /* whose work is also that of further plans; NULL: each its own */
 };
 
 /* The disk of packed weights and scratch; all zero: there is none. */
@@ -137,6 +141,8 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
 /* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
 json_t *aq_planning_records_json(const struct aq_planning *p);
+/* {"prompt_len", "gen_len", "requests"}, and of --input its name and records. */
+json_t *aq_planning_workload_json(const struct aq_planning *p);
 /* The options, as keys of a config, that make generate and bench run this plan. */
 json_t *aq_planning_config_json(const struct aq_planning *p);
 
