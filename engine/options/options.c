@@ -343,10 +343,15 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
     if (!o->model && !o->shape)
         return missing(o, "--model DIR or --shape NAME", reterr);
-    if (o->input && (o->prompt_range || o->gen_range || o->requests))
+    if (o->input && (o->prompt_range || o->gen_range || o->requests || o->lengths))
         return aq_error(reterr, -EINVAL,
                         "--input: its records say how long prompts are, how much each generates "
-                        "and how many they are; leave out --prompt-len, --gen-len and --requests");
+                        "and how many they are; leave out --prompt-len, --gen-len, --lengths and "
+                        "--requests");
+    if (o->lengths && (o->prompt_range || o->gen_range))
+        return aq_error(reterr, -EINVAL,
+                        "--lengths says how long prompts are and how much each generates; leave "
+                        "out --prompt-len and --gen-len");
     bool several = o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
     if (several && (o->sweep.count || o->html || o->write_config))
         return aq_error(reterr, -EINVAL,
@@ -355,8 +360,8 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
                         : o->html      ? "html"
                                        : "write-config",
                         o->hardware);
-    if (!o->input && (!o->prompt_range || !o->gen_range))
-        return missing(o, "--prompt-len and --gen-len, or --input FILE", reterr);
+    if (!o->input && !o->lengths && (!o->prompt_range || !o->gen_range))
+        return missing(o, "--prompt-len and --gen-len, --lengths FILE, or --input FILE", reterr);
     return aq_options_kv_policy(&kv, o, reterr);
 }
 

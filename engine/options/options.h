@@ -101,7 +101,7 @@ struct aq_options {
     uint32_t repeats, warmup, decode_passes; /* 3, 1, 0 */
     char *table, *format;
     /* plan */
-    char *prompt_range, *gen_range;
+    char *prompt_range, *gen_range, *lengths;
     struct aq_strings allow, price;
     double deadline_s; /* 0: none */
     char *write_config, *html;

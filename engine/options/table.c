@@ -223,6 +223,10 @@ const struct aq_option aq_option_table[] = {
      .check = aq_check_length, .help = "tokens of the prompts: all the same, or even from A to B"},
     {"gen-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(gen_range), .argument = "N|A-B",
      .check = aq_check_length, .help = "tokens generated for each, likewise"},
+    {"lengths", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(lengths), .argument = "FILE",
+     .help =
+         "a distribution of lengths instead: lines \"prompt generated [count]\" or JSON objects "
+         "of these; --requests draws as many, else the counts are added up"},
     {"requests", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_U64, AT(requests), .argument = "N",
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",

@@ -203,7 +203,10 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
             "lengths of texts are estimated at %d bytes a token, as a shape has no tokenizer; "
             "--tokenizer DIR counts them",
             AQ_PLANNING_TOKEN_BYTES);
-    say(&lines, "all sequences have the mean length: %g prompt tokens, %g generated",
+    bool differ = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
+    say(&lines, "%s: %g prompt tokens, %g generated",
+        differ ? "the block is chosen for sequences of the mean length, and timed with their own"
+               : "all sequences have the mean length",
         p->work.prompt, p->work.total - p->work.prompt);
     if (p->requests_assumed)
         say(&lines, "%llu requests, as --requests was not given",
@@ -314,6 +317,10 @@ json_t *aq_planning_workload_json(const struct aq_planning *p)
                           (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
     aq_json_put(&o, "requests",
                 p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    aq_json_put(&o, "prompt_mean", aq_json_real(p->work.prompt));
+    aq_json_put(&o, "gen_mean", aq_json_real(p->work.total - p->work.prompt));
+    if (p->o->lengths)
+        aq_json_put(&o, "lengths", aq_json_string(p->o->lengths));
     if (p->o->input)
         aq_json_put(&o, "input", json_string(p->o->input));
     if (p->o->input)

@@ -94,9 +94,10 @@ static int read_work(struct aq_planning *p, const struct aq_planning_env *env,
                      struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
-    int rc = env->like  ? take_work(p, env->like, reterr)
-             : o->input ? aq_planning_read_input(p, env->log, reterr)
-                        : read_lengths(p, reterr);
+    int rc = env->like    ? take_work(p, env->like, reterr)
+             : o->input   ? aq_planning_read_input(p, env->log, reterr)
+             : o->lengths ? aq_planning_read_lengths(p, reterr)
+                          : read_lengths(p, reterr);
     uint64_t requests = p->workload.sequences;
     uint32_t micro_batches = o->micro_batches ? o->micro_batches : 1;
     if (rc == 0 && requests && (uint64_t)o->micro_batch * micro_batches > requests)

@@ -126,6 +126,11 @@ void aq_planning_count_process(struct aq_planning *p, struct aq_planning_env *en
  * the records are invalid: then the log has each kind of what is wrong with them. */
 int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr);
 
+/* ---- lengths.c ---- */
+
+/* Lengths and number of the sequences of --lengths. */
+int aq_planning_read_lengths(struct aq_planning *p, struct aq_err *reterr);
+
 /* ---- planning_json.c: new references ---- */
 
 json_t *aq_planning_plan_json(const struct aq_planning *p);
@@ -141,7 +146,8 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
 /* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
 json_t *aq_planning_records_json(const struct aq_planning *p);
-/* {"prompt_len", "gen_len", "requests"}, and of --input its name and records. */
+/* {"prompt_len", "gen_len", "prompt_mean", "gen_mean", "requests"}, and of a file its name and
+ * records. */
 json_t *aq_planning_workload_json(const struct aq_planning *p);
 /* The options, as keys of a config, that make generate and bench run this plan. */
 json_t *aq_planning_config_json(const struct aq_planning *p);
