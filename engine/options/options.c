@@ -322,6 +322,20 @@ static int check_bench(const struct aq_options *o, struct aq_err *reterr)
     return 0;
 }
 
+static int check_info(const struct aq_options *o, struct aq_err *reterr)
+{
+    if (o->model && o->shape)
+        return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
+    if (o->cache && (o->model || o->shape))
+        return aq_error(reterr, -EINVAL,
+                        "--cache tells of this machine: expected no model beside it");
+    if (o->hardware && !o->model && !o->shape)
+        return aq_error(reterr, -EINVAL,
+                        "--hardware says which machines a model is to fit: expected --model DIR or "
+                        "--shape NAME beside it");
+    return 0;
+}
+
 static int check_plan(const struct aq_options *o, struct aq_err *reterr)
 {
     static const char *const of_records[] = {
@@ -396,6 +410,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
             return missing(o, "--output STORE", reterr);
         return 0;
     case AQ_CMD_PLAN: return check_plan(o, reterr);
+    case AQ_CMD_INFO: return check_info(o, reterr);
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
     case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
     case AQ_CMD_STATUS: return o->status_file ? 0 : missing(o, "FILE", reterr);

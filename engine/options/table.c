@@ -38,11 +38,12 @@
 
 const struct aq_option aq_option_table[] = {
     /* ---- model ---- */
-    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE, AQ_OPTION_STRING, AT(model),
+    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE | INFO, AQ_OPTION_STRING, AT(model),
      .argument = "DIR",
      .help = "Hugging Face checkpoint directory or packed store; org/name is looked up in the "
              "local Hugging Face cache"},
-    {"shape", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
+    {"shape", 0, AQ_GROUP_MODEL, CHOOSE | INFO, AQ_OPTION_STRING, AT(shape),
+     .argument = "NAME|FILE",
      .help = "a shape without weights: {names}, or a config.json; runs with --random-weights",
      .names = aq_shape_ranges},
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
@@ -436,7 +437,7 @@ const struct aq_option aq_option_table[] = {
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),
      .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "worker threads; otherwise what affinity and cgroup quota allow"},
-    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
+    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE | INFO, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
          "rates that plans and predictions are made with: a machine of configs/hardware (plan "
@@ -559,9 +560,12 @@ const struct aq_command aq_command_table[] = {
      "aquifer tokenize --model DIR [--input FILE] [--decode] [options]",
      "Turns lines {\"text\"} into lines {\"ids\"}, or back with --decode. Reads only the tokenizer "
      "of the model. Without --input it reads standard input."},
-    {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
+    {"info", INFO, "what this machine and this build offer, or how large a model is",
+     "aquifer info [--model DIR | --shape NAME] [--hardware NAME,...] [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
-     "where they come from."},
+     "where they come from. Of a model: parameters, bytes of its weights by format and of KV a "
+     "token, and which machines (all that are built in, or those of --hardware) hold it with how "
+     "many tokens of KV."},
     {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
      "aquifer published FILE [--json] [--output FILE]",
      "Reads a table of published throughput figures and predicts each row twice, without running "

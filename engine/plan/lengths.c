@@ -212,12 +212,12 @@ static void fill_workload(struct aq_planning *p, const struct rows *rows)
     w->new_max = p->gen[1];
 }
 
-/* Of few sequences each one, of many as many as can be kept, evenly spread over the table; then
+/* As many lengths as there are requests, or as can be kept, evenly spread over the table; then
  * shuffled, always alike. */
 static int spread(struct aq_planning *p, const struct rows *rows, struct aq_err *reterr)
 {
-    uint32_t count = (uint32_t)aq_min_u64(rows->sequences, SAMPLES_MAX), at = 0;
-    uint64_t behind = rows->row[0].count; /* sequences up to the end of row `at` */
+    uint32_t count = (uint32_t)aq_min_u64(p->workload.sequences, SAMPLES_MAX), at = 0;
+    uint64_t behind = rows->row[0].count; /* sequences of the table up to the end of row `at` */
     for (uint32_t i = 0; i < count; i++) {
         uint64_t number = (uint64_t)((i + 0.5) * (double)rows->sequences / count);
         while (number >= behind && at + 1 < rows->count)

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MACHINES_MAX = 64 };
-
 /* A machine and its plan. */
 struct machine {
     const char *hardware;
@@ -29,7 +27,7 @@ struct comparison {
     struct aq_planning_env *env; /* [threads] */
     struct machine *machine;     /* [count] */
     uint32_t count;
-    char *names;              /* what they borrow */
+    struct aq_plan_names names;
     json_t *model, *workload; /* of the job */
 };
 
@@ -40,38 +38,39 @@ bool aq_plan_names_several(const struct aq_options *o)
 
 /* ---- names ---- */
 
-static int put_name(struct comparison *c, const char *name, struct aq_err *reterr)
+static int put_name(struct aq_plan_names *n, const char *name, struct aq_err *reterr)
 {
-    for (uint32_t i = 0; i < c->count; i++) {
-        if (strcmp(c->machine[i].hardware, name) == 0)
+    for (uint32_t i = 0; i < n->count; i++) {
+        if (strcmp(n->name[i], name) == 0)
             return 0; /* "all,l4-24gb" */
     }
-    if (c->count == MACHINES_MAX)
-        return aq_error(reterr, -EINVAL, "--hardware: more than %d machines", MACHINES_MAX);
-    c->machine[c->count++] = (struct machine){.hardware = name, .order = INFINITY, .money = NAN};
+    if (n->count == AQ_PLAN_NAMES_MAX)
+        return aq_error(reterr, -EINVAL, "--hardware: more than %d machines", AQ_PLAN_NAMES_MAX);
+    n->name[n->count++] = name;
     return 0;
 }
 
-static int read_names(struct comparison *c, struct aq_err *reterr)
+int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err *reterr)
 {
-    int rc = 0;
-    c->names = strdup(c->o->hardware);
-    c->machine = calloc(MACHINES_MAX, sizeof(*c->machine));
-    if (!c->names || !c->machine)
-        return aq_error_memory(reterr, "plan");
-    for (char *save = NULL, *name = strtok_r(c->names, ",", &save); name && rc == 0;
+    struct aq_plan_names n = {.owned = strdup(hardware)};
+    int rc = n.owned ? 0 : aq_error_memory(reterr, "--hardware");
+    for (char *save = NULL, *name = n.owned ? strtok_r(n.owned, ",", &save) : NULL; name && rc == 0;
          name = strtok_r(NULL, ",", &save)) {
         bool all = strcmp(name, "all") == 0;
         for (uint32_t i = 0; all && aq_hw_built_in(i) && rc == 0; i++)
-            rc = put_name(c, aq_hw_built_in(i), reterr);
+            rc = put_name(&n, aq_hw_built_in(i), reterr);
         if (!all)
             rc = aq_hw_check_name(name, "--hardware", reterr);
         if (!all && rc == 0)
-            rc = put_name(c, name, reterr);
+            rc = put_name(&n, name, reterr);
     }
-    if (rc == 0 && !c->count)
+    if (rc == 0 && !n.count)
         rc = aq_error(reterr, -EINVAL, "--hardware: expected names with commas, found '%s'",
-                      c->o->hardware);
+                      hardware);
+    if (rc < 0)
+        free(n.owned);
+    else
+        *ret = n;
     return rc;
 }
 
@@ -199,7 +198,7 @@ static int by_time(const void *a, const void *b)
 static void put_money(json_t **ranking, const struct comparison *c)
 {
     json_t *money = json_object();
-    bool done[MACHINES_MAX] = {0};
+    bool done[AQ_PLAN_NAMES_MAX] = {0};
     for (uint32_t n = 0; n < c->count; n++) {
         const struct machine *best = NULL;
         for (uint32_t i = 0; i < c->count; i++) {
@@ -267,11 +266,17 @@ int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_l
     struct aq_cpu_limits cpu;
     struct comparison c = {.o = o};
     aq_limits_cpu(&cpu, NULL);
-    int rc = read_names(&c, reterr);
+    int rc = aq_plan_names(&c.names, o->hardware, reterr);
+    if (rc < 0)
+        return rc;
+    c.count = c.names.count;
+    c.machine = calloc(c.count, sizeof(*c.machine));
+    for (uint32_t i = 0; c.machine && i < c.count; i++)
+        c.machine[i] =
+            (struct machine){.hardware = c.names.name[i], .order = INFINITY, .money = NAN};
     uint32_t threads = (uint32_t)aq_min_u64(cpu.threads, c.count);
-    if (rc == 0)
-        c.env = calloc(threads, sizeof(*c.env));
-    if (rc == 0 && !c.env)
+    c.env = calloc(threads, sizeof(*c.env));
+    if (!c.env || !c.machine)
         rc = aq_error_memory(reterr, "plan");
     if (rc == 0) {
         c.env[0].log = log;
@@ -279,7 +284,7 @@ int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_l
     }
     rc = rc < 0 ? rc : check_any(&c, reterr);
     json_t *doc = rc == 0 ? document(&c) : NULL;
-    for (uint32_t i = 0; i < c.count && rc < 0; i++)
+    for (uint32_t i = 0; c.machine && i < c.count && rc < 0; i++)
         json_decref(c.machine[i].row);
     if (rc == 0 && !doc)
         rc = aq_error_memory(reterr, "plan");
@@ -287,7 +292,7 @@ int aq_plan_machines(json_t **ret, const struct aq_options *o, const struct aq_l
     json_decref(c.workload);
     free(c.env);
     free(c.machine);
-    free(c.names);
+    free(c.names.owned);
     if (rc == 0)
         *ret = doc;
     return rc;

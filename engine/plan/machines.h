@@ -7,6 +7,16 @@
 
 #include "engine/plan/planning.h"
 
+enum { AQ_PLAN_NAMES_MAX = 64 };
+
+/* "all" and names with commas as a list of names, each once; free owned. */
+struct aq_plan_names {
+    const char *name[AQ_PLAN_NAMES_MAX];
+    uint32_t count;
+    char *owned;
+};
+int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err *reterr);
+
 /* Whether --hardware asks for a comparison: "all", or a list with commas. */
 bool aq_plan_names_several(const struct aq_options *o);
 /* The document {"machines": [row, ...] from the fastest on, "ranking": {"time": [name, ...],

@@ -84,7 +84,15 @@ static void requests_are_drawn_of_the_distribution(void **state)
     assert_int_equal(p.workload.sequences, 100000);
     assert_int_equal(p.workload.prompt_sum, 100000 * 250ull);
     assert_int_equal(p.workload.total_sum, 100000 * 275ull);
-    assert_int_equal(p.lengths.count, 4);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < p.lengths.count; i++)
+        first += p.lengths.item[i].prompt == 400;
+    assert_int_equal(p.lengths.count, 1 << 16);
+    assert_int_equal(first, 1 << 14);
+    aq_lengths_close(&p.lengths);
+    p = read_text("400 10 1000\n200 30 3000\n", 8);
+    assert_int_equal(p.workload.total_sum, 8 * 275);
+    assert_int_equal(p.lengths.count, 8);
     aq_lengths_close(&p.lengths);
 }
 
