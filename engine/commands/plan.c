@@ -275,6 +275,6 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     int rc = aq_plan_check_prices(o, reterr);
     if (rc < 0)
         return rc;
-    return aq_plan_names_several(o) ? plan_machines(o, hooks, &log, reterr)
-                                    : plan_machine(o, hooks, &log, reterr);
+    return aq_options_several_machines(o) ? plan_machines(o, hooks, &log, reterr)
+                                          : plan_machine(o, hooks, &log, reterr);
 }

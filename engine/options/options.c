@@ -219,6 +219,11 @@ fail:
     return NULL;
 }
 
+bool aq_options_several_machines(const struct aq_options *o)
+{
+    return o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
+}
+
 bool aq_options_given(const struct aq_options *o, const char *name)
 {
     for (uint32_t i = 0; i < aq_option_count; i++) {
@@ -366,8 +371,7 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "--lengths says how long prompts are and how much each generates; leave "
                         "out --prompt-len and --gen-len");
-    bool several = o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
-    if (several && (o->sweep.count || o->html || o->write_config))
+    if (aq_options_several_machines(o) && (o->sweep.count || o->html || o->write_config))
         return aq_error(reterr, -EINVAL,
                         "--%s tells of one machine: expected --hardware NAME, found '%s'",
                         o->sweep.count ? "sweep"

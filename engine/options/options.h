@@ -139,6 +139,8 @@ json_t *aq_options_to_json(const struct aq_options *o);
 /* What --device and --isa choose. */
 struct aq_device_choice aq_options_device(const struct aq_options *o);
 struct aq_isa_choice aq_options_isa(const struct aq_options *o);
+/* Whether --hardware of a plan names several machines: "all", or names with commas. */
+bool aq_options_several_machines(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 

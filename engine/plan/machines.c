@@ -31,11 +31,6 @@ struct comparison {
     json_t *model, *workload; /* of the job */
 };
 
-bool aq_plan_names_several(const struct aq_options *o)
-{
-    return o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
-}
-
 /* ---- names ---- */
 
 static int put_name(struct aq_plan_names *n, const char *name, struct aq_err *reterr)

@@ -17,8 +17,6 @@ struct aq_plan_names {
 };
 int aq_plan_names(struct aq_plan_names *ret, const char *hardware, struct aq_err *reterr);
 
-/* Whether --hardware asks for a comparison: "all", or a list with commas. */
-bool aq_plan_names_several(const struct aq_options *o);
 /* The document {"machines": [row, ...] from the fastest on, "ranking": {"time": [name, ...],
  * "money": {currency: [name, ...]}}, ...}.  Machines are planned on as many threads as this process
  * may use.  -EINVAL: the job makes no sense on any of them. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * One job on several machines: how they are ranked, and that each has the plan that it has alone. */
+ * One job on several machines: how they are ranked, and each has the plan that it has alone. */
 #include "base/json.h"
 #include "engine/plan/cases.h"
 #include "engine/plan/machines.h"
