@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/commands/info.c - `aquifer info`: what this build and this machine offer, and where each
- * limit comes from.  One JSON document is built; the text form is read off it. */
+ * limit comes from; or, of a model, how large it is and which machines hold it.  One JSON document
+ * is built; the text form is read off it. */
 #include "engine/commands/commands.h"
 
 #include "base/json.h"
@@ -11,6 +12,7 @@
 #include "engine/compute/backend.h"
 #include "engine/compute/cuda.h"
 #include "engine/machine/limits.h"
+#include "engine/plan/sizes.h"
 #include "engine/tokenizer/unicode.h"
 #include "kernels/kernels.h"
 #include "offload/io.h"
@@ -299,9 +301,28 @@ static void print_cache(const struct aquifer_hooks *hooks, const json_t *cache)
         print_size(hooks, text_of(store, "name"), store, "bytes", NULL);
 }
 
+/* ---- of a model ------------------------------------------------------------------------- */
+
+static int tell_sizes(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                      struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    json_t *document;
+    int rc = aq_plan_sizes(&document, o, &log, reterr);
+    if (rc < 0)
+        return rc;
+    if (o->json)
+        return aq_hooks_json(hooks, document, reterr);
+    aq_plan_sizes_text(document, hooks);
+    json_decref(document);
+    return 0;
+}
+
 int aq_cmd_info(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
+    if (o->model || o->shape)
+        return tell_sizes(o, hooks, reterr);
     struct aq_err why = {0};
     char *cache = aq_path_cache(o->cache_dir, &why);
     if (!cache && (o->cache || why.code == -ENOMEM))

@@ -7,6 +7,7 @@
 #include "engine/core/forecast_json.h"
 #include "engine/plan/cases.h"
 #include "engine/plan/command.h"
+#include "engine/plan/machines.h"
 #include "engine/plan/points.h"
 #include "engine/plan/report.h"
 
@@ -55,25 +56,14 @@ static int add_infeasible(json_t **doc, const struct aq_planning *p, struct aq_p
     return 0;
 }
 
-static json_t *workload_json(const struct aq_planning *p)
-{
-    json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
-                          (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
-    aq_json_put(&o, "requests",
-                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
-    if (p->o->input)
-        aq_json_put(&o, "input", json_string(p->o->input));
-    if (p->o->input)
-        aq_json_put(&o, "read", aq_planning_records_json(p));
-    return o;
-}
-
 static int make_document(json_t **ret, const struct aq_planning *p, const struct aq_options *o,
                          struct aq_planning_env *env, struct aq_err *reterr)
 {
-    json_t *doc = json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible,
-                            "model", aq_json_string(p->model->name), "hardware",
-                            aq_json_string(p->machine.name), "workload", workload_json(p));
+    json_t *doc =
+        json_pack("{s:i, s:b, s:o, s:o, s:o}", "schema", 1, "feasible", p->feasible, "model",
+                  aq_json_string(p->model->name), "hardware", aq_json_string(p->machine.name),
+                  "workload", aq_planning_workload_json(p));
+    aq_json_put(&doc, "price", aq_hw_price_json(&p->price));
     int rc = p->feasible ? add_feasible(&doc, p, reterr) : add_infeasible(&doc, p, env, reterr);
     double total = aq_planning_total_s(p);
     if (o->deadline_s > 0)
@@ -120,15 +110,39 @@ static int write_page(const json_t *doc, const struct aq_options *o, const struc
     return rc;
 }
 
-int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+/* The document to hooks, as JSON or as `text` shows it. */
+static int show(json_t *doc, const struct aq_options *o, const struct aquifer_hooks *hooks,
+                void (*text)(const json_t *doc, const struct aquifer_hooks *hooks),
                 struct aq_err *reterr)
 {
-    struct aq_log log = aq_log_from_hooks(hooks);
+    if (o->json)
+        return aq_hooks_json(hooks, doc, reterr);
+    text(doc, hooks);
+    json_decref(doc);
+    return 0;
+}
+
+static int plan_machines(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                         const struct aq_log *log, struct aq_err *reterr)
+{
+    json_t *doc;
+    int rc = aq_plan_machines(&doc, o, log, reterr);
+    if (rc < 0)
+        return rc;
+    bool late = json_is_false(json_object_get(json_object_get(doc, "deadline"), "met"));
+    int status = json_is_true(json_object_get(doc, "feasible")) && !late ? 0 : 2;
+    rc = show(doc, o, hooks, aq_plan_machines_text, reterr);
+    return rc < 0 ? rc : status;
+}
+
+static int plan_machine(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                        const struct aq_log *log, struct aq_err *reterr)
+{
     struct aq_plan_case c = {0};
     struct aq_planning_env *env = calloc(1, sizeof(*env));
     if (!env)
         return aq_error_memory(reterr, "plan");
-    env->log = &log;
+    env->log = log;
     json_t *none = json_pack("{s:n}", "sweep"), *doc = NULL;
     int rc = aq_plan_case_open(&c, o, none, env, reterr);
     json_decref(none);
@@ -148,11 +162,22 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     if (!c.p->feasible)
         aq_hooks_line(hooks, AQUIFER_ERROR, "%s", c.p->why_not.text);
     aq_plan_case_close(&c);
-    if (o->json)
-        rc = aq_hooks_json(hooks, doc, reterr);
-    else
-        aq_plan_text(doc, hooks);
-    if (!o->json)
-        json_decref(doc);
+    rc = show(doc, o, hooks, aq_plan_text, reterr);
     return rc < 0 ? rc : status;
+}
+
+int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
+                struct aq_err *reterr)
+{
+    struct aq_log log = aq_log_from_hooks(hooks);
+    json_t *list;
+    if (o->hardware && strcmp(o->hardware, "list") == 0) {
+        int rc = aq_plan_list(&list, reterr);
+        return rc < 0 ? rc : show(list, o, hooks, aq_plan_list_text, reterr);
+    }
+    int rc = aq_plan_check_prices(o, reterr);
+    if (rc < 0)
+        return rc;
+    return aq_options_several_machines(o) ? plan_machines(o, hooks, &log, reterr)
+                                          : plan_machine(o, hooks, &log, reterr);
 }

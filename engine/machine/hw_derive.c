@@ -69,6 +69,10 @@ static void derive_products(struct rules *r, bool device)
     const char *bf16 = device ? "device.product_bf16_tflop_s" : "host.product_bf16_tflop_s";
     if (known(r, bf16))
         derive(r, f16, get(r, bf16), "f16 products as fast as bf16 products");
+    if (device)
+        derive(r, f32, get(r, known(r, f16) ? f16 : bf16) / 32,
+               "1/32 of f16 products: NVIDIA's data sheets from the V100 to the B200 have 1/4 to "
+               "1/30");
     derive(r, f16, get(r, f32), "f16 products as fast as f32 products, which they are widened to");
     derive(r, bf16, get(r, f16), "bf16 products as fast as f16 products");
 }
@@ -122,6 +126,8 @@ static void derive_links(struct rules *r)
 static void derive_disk(struct rules *r)
 {
     const struct aq_hardware *usual = &r->usual;
+    derive(r, "disk.write_gb_s", get(r, "disk.read_gb_s") / 2,
+           "half of what it reads, as NVMe drives of data centres write at least");
     derive(r, "disk.duplex", usual->disk_duplex, "reading and writing wait for each other");
     derive(r, "disk.in_flight", usual->disk_in_flight,
            "more are asked for, and answered about in that order");
@@ -136,22 +142,63 @@ static void derive_disk(struct rules *r)
 static int check_key(const struct rules *r, uint32_t key, struct aq_err *reterr)
 {
     const struct aq_hw_key *k = &aq_hw_key_table[key];
-    bool link = r->p->capacity[AQ_DEVICE] && key == aq_hw_key_find("links.h2d_gb_s");
     double value = aq_hw_key_value(r->p, key);
-    if (!aq_hw_has(r->p, k->section))
+    if (!aq_hw_has(r->p, k->section) || r->p->note[key].origin == AQ_HW_ABSENT)
         return 0;
-    if (r->p->note[key].origin == AQ_HW_ABSENT) {
-        if (k->need != AQ_HW_NEEDED && !link)
-            return 0;
-        return refuse(r, key, reterr, "is missing and cannot be derived: expected %s",
-                      k->kind == AQ_HW_SIZE ? "a size such as 16GiB"
-                      : k->unit             ? k->unit
-                                            : "a number");
-    }
     if (!(value >= k->min && value <= k->max))
         return refuse(r, key, reterr, "must be from %g to %g%s%s, not %g", k->min, k->max,
                       k->unit ? " " : "", k->unit ? k->unit : "", value);
     return 0;
+}
+
+/* Whether somebody has to say it: it is absent, and nothing else tells it. */
+static bool is_missing(const struct rules *r, uint32_t key)
+{
+    const struct aq_hw_key *k = &aq_hw_key_table[key];
+    uint32_t size = aq_hw_key_find(k->section == AQ_HW_DISK ? "disk.space" : "device.memory");
+    bool optional = k->section == AQ_HW_DEVICE || k->section == AQ_HW_DISK;
+    bool device =
+        aq_hw_has(r->p, AQ_HW_DEVICE) || (r->line && r->line[aq_hw_key_find("device.memory")]);
+    if (r->p->note[key].origin != AQ_HW_ABSENT ||
+        (optional && !aq_hw_has(r->p, k->section) && !(r->line && r->line[size])))
+        return false;
+    if (key == aq_hw_key_find("links.h2d_gb_s"))
+        return device;
+    if (key == aq_hw_key_find("device.product_f16_tflop_s"))
+        return !known(r, "device.product_bf16_tflop_s") && !known(r, "device.product_f32_tflop_s");
+    return k->need == AQ_HW_NEEDED;
+}
+
+static const char *expected_of(const struct aq_hw_key *k)
+{
+    return k->kind == AQ_HW_SIZE ? "a size such as 16GiB" : k->unit ? k->unit : "a number";
+}
+
+/* All of them at once, so that a file is complete at the second try. */
+static int check_missing(const struct rules *r, struct aq_err *reterr)
+{
+    char list[640] = "", name[AQ_HW_KEY_TEXT_MAX];
+    uint32_t count = 0, first = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
+        if (!is_missing(r, i))
+            continue;
+        first = count++ ? first : i;
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s (%s)",
+                                     count > 1 ? ", " : "", aq_hw_key_name(name, i),
+                                     expected_of(&aq_hw_key_table[i]));
+    }
+    if (count == 1)
+        return refuse(r, first, reterr,
+                      "is missing and cannot be derived: expected %s; aquifer help hardware has "
+                      "all keys",
+                      expected_of(&aq_hw_key_table[first]));
+    return count ? aq_error(reterr, -EINVAL,
+                            "%s: %u numbers are missing and cannot be derived: %s; aquifer help "
+                            "hardware has all keys",
+                            r->name, count, list)
+                 : 0;
 }
 
 /* No byte comes into memory, or leaves it, faster than memory goes. */
@@ -224,12 +271,16 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
     struct rules r = {.p = p, .name = name, .line = line};
     aq_hardware_default(&r.usual, 1, 1, 1);
     int rc = check_all(&r, reterr); /* nothing is derived from what is absurd */
+    rc = rc < 0 ? rc : check_missing(&r, reterr);
     if (rc < 0)
         return rc;
     derive(&r, "machine.turn_us", 1e6 * r.usual.overhead_s[AQ_LANE_CONTROL],
            "assumed alike of every machine");
     derive(&r, "machine.wake_us", 1e6 * r.usual.wake_s, "assumed alike of every machine");
     derive(&r, "host.threads", fmax(1, floor(p->hw.cores)), "one for each core");
+    /* A hardware thread of a cloud is half a core. */
+    derive(&r, "host.product_f32_tflop_s", 0.0224 * p->hw.cores,
+           "0.0224 for each of the cores: half of 2 GHz x 32 flop (AVX2), 0.7 of it");
     derive_products(&r, false);
     derive_side(&r, false);
     if (aq_hw_has(p, AQ_HW_DEVICE)) {

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { QUOTE_MAX = 80, NAMES_MAX = AQ_HW_KEYS_MAX };
+enum { QUOTE_MAX = 80, NAMES_MAX = AQ_HW_KEYS_MAX + 1 };
 /* Of a spread; what varied more is written as this much. */
 #define SPREAD_MAX 10.0
 
@@ -147,6 +147,78 @@ static int read_long(struct reader *r, const struct aq_yaml_node *node, uint32_t
     return rc;
 }
 
+/* ---- the price --------------------------------------------------------------------------- */
+
+static const char price_key[] = "price_per_hour";
+
+static bool is_date(const char *text)
+{
+    unsigned year, month, day;
+    int end = 0;
+    return strlen(text) == AQ_HW_DATE_MAX - 1 && !strpbrk(text, " +") &&
+           sscanf(text, "%4u-%2u-%2u%n", &year, &month, &day, &end) == 3 &&
+           end == AQ_HW_DATE_MAX - 1 && month >= 1 && month <= 12 && day >= 1 && day <= 31;
+}
+
+static int read_price_part(struct reader *r, const struct aq_yaml_node *n, struct aq_err *reterr)
+{
+    static const char *const names[] = {"value", "date", "source"};
+    struct aq_hw_price *price = &r->p->price;
+    char label[AQ_HW_KEY_TEXT_MAX];
+    snprintf(label, sizeof(label), "machine.%s: %s", price_key, n->key);
+    if (strcmp(n->key, "source") == 0)
+        return read_text(r, n, label, price->source, sizeof(price->source), reterr);
+    if (strcmp(n->key, "date") == 0) {
+        bool ok = n->kind == AQ_YAML_SCALAR && is_date(n->text);
+        if (ok)
+            memcpy(price->date, n->text, AQ_HW_DATE_MAX);
+        return ok ? 0 : unexpected(r, n, label, "a date such as 2026-01-31", reterr);
+    }
+    if (strcmp(n->key, "value") == 0) {
+        bool ok = n->kind == AQ_YAML_SCALAR && aq_money_parse(&price->per_hour, n->text);
+        return ok ? 0
+                  : unexpected(r, n, label, "an amount such as 1.20 EUR, $1.20 or 1.20", reterr);
+    }
+    return unknown_key(r, n, label, names, AQ_ARRAY_LEN(names), reterr);
+}
+
+/* {value, date, source}: a price without its date would be believed for ever. */
+static int read_price(struct reader *r, const struct aq_yaml_node *node, struct aq_err *reterr)
+{
+    static const char expected[] = "{value: 1.20 EUR, date: 2026-01-31}";
+    char label[AQ_HW_KEY_TEXT_MAX];
+    int rc = 0;
+    snprintf(label, sizeof(label), "machine.%s", price_key);
+    if (node->kind != AQ_YAML_MAP)
+        return unexpected(r, node, label, expected, reterr);
+    for (const struct aq_yaml_node *n = node->first; n && rc == 0; n = n->next)
+        rc = read_price_part(r, n, reterr);
+    bool value = aq_yaml_get(node, "value"), date = aq_yaml_get(node, "date");
+    if (rc == 0 && (!value || !date))
+        rc = aq_error(reterr, -EINVAL, "%s:%u: %s: expected %s, found no %s", r->name, node->line,
+                      label, expected, value ? "date" : "value");
+    r->p->price.given = true;
+    return rc;
+}
+
+static void put_price(struct aq_buf *b, const struct aq_hw_price *p)
+{
+    char text[AQ_MONEY_TEXT_MAX];
+    if (!p->given)
+        return;
+    aq_money_exact(text, &p->per_hour);
+    aq_buf_printf(b, "  %s: {value: ", price_key);
+    aq_buf_json_string(b, text, strlen(text));
+    aq_buf_printf(b, ", date: %s", p->date);
+    if (*p->source) {
+        aq_buf_puts(b, ", source: ");
+        aq_buf_json_string(b, p->source, strlen(p->source));
+    }
+    aq_buf_puts(b, "}\n");
+}
+
+/* ---- sections ---------------------------------------------------------------------------- */
+
 static size_t names_of(enum aq_hw_section section, const char *names[NAMES_MAX])
 {
     size_t count = 0;
@@ -159,6 +231,8 @@ static size_t names_of(enum aq_hw_section section, const char *names[NAMES_MAX])
         if (aq_hw_key_table[i].section == section)
             names[count++] = aq_hw_key_table[i].name;
     }
+    if (section == AQ_HW_MACHINE)
+        names[count++] = price_key;
     assert(count <= NAMES_MAX);
     return count;
 }
@@ -183,6 +257,8 @@ static int read_entry(struct reader *r, const struct aq_yaml_node *n, enum aq_hw
         snprintf(label, sizeof(label), "%s.%s", where, texts[i].name);
         return read_text(r, n, label, (char *)r->p + texts[i].offset, texts[i].bytes, reterr);
     }
+    if (section == AQ_HW_MACHINE && strcmp(n->key, price_key) == 0)
+        return read_price(r, n, reterr);
     if (strcmp(n->key, "source") == 0) {
         snprintf(label, sizeof(label), "%s.source", where);
         return read_text(r, n, label, ret_source, AQ_HW_TEXT_MAX, reterr);
@@ -204,17 +280,13 @@ static int read_section(struct reader *r, const struct aq_yaml_node *node,
         if (aq_hw_key_table[i].section == section && note->origin == AQ_HW_GIVEN && !*note->source)
             snprintf(note->source, sizeof(note->source), "%s", source);
     }
-    /* Its size is what says that there is a device, or a disk. */
+    /* Its size is what says that there is a device, or a disk: it is missing where the section
+     * begins. */
     uint32_t first = 0;
     while (aq_hw_key_table[first].section != section)
         first++;
-    if (rc == 0 && aq_hw_key_table[first].kind == AQ_HW_SIZE && !r->line[first]) {
-        char label[AQ_HW_KEY_TEXT_MAX];
-        rc = aq_error(reterr, -EINVAL,
-                      "%s:%u: %s is missing and cannot be derived: expected a "
-                      "size such as 16GiB",
-                      r->name, node->line, aq_hw_key_name(label, first));
-    }
+    if (!r->line[first])
+        r->line[first] = node->line;
     return rc;
 }
 
@@ -366,6 +438,8 @@ void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p)
             if (aq_hw_key_table[i].section == section && p->note[i].origin == AQ_HW_GIVEN)
                 put_entry(ret, p, i, shared);
         }
+        if (section == AQ_HW_MACHINE)
+            put_price(ret, &p->price);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/money.h"
 #include "kernels/kernels.h"
 #include "policy/hw.h"
 
@@ -19,6 +20,7 @@ enum {
     AQ_HW_TEXT_MAX = 256, /* of a description or a source */
     AQ_HW_KEY_TEXT_MAX = 64,
     AQ_HW_TOLD_MAX = 4096 + 256, /* a path, and words about it */
+    AQ_HW_DATE_MAX = 11,
 };
 
 enum aq_hw_origin {
@@ -31,6 +33,14 @@ enum aq_hw_origin {
 struct aq_hw_note {
     enum aq_hw_origin origin;
     double spread; /* of measurements: (third quartile - first) / median; NAN: unknown */
+    char source[AQ_HW_TEXT_MAX];
+};
+
+/* What an hour on the machine costs, and when: prices are other people's, and they change. */
+struct aq_hw_price {
+    bool given;
+    struct aq_money per_hour;
+    char date[AQ_HW_DATE_MAX]; /* "2026-01-31"; "": the command line says what it is now */
     char source[AQ_HW_TEXT_MAX];
 };
 
@@ -50,11 +60,12 @@ struct aq_hw_seen {
 struct aq_hw_profile {
     char name[AQ_HW_NAME_MAX];
     char description[AQ_HW_TEXT_MAX];
-    char cpu[AQ_HW_NAME_MAX];         /* model; "" when the file does not say */
-    char device[AQ_HW_NAME_MAX];      /* model; "" where there is none */
-    char made_for[AQ_HW_TEXT_MAX];    /* the machine that aq_hw_local() compares; "" elsewhere */
-    char told[AQ_HW_TOLD_MAX];        /* file and age, set by aq_hw_local(); "" elsewhere */
-    bool kept;                        /* the profile was read, and not measured now */
+    char cpu[AQ_HW_NAME_MAX];      /* model; "" when the file does not say */
+    char device[AQ_HW_NAME_MAX];   /* model; "" where there is none */
+    char made_for[AQ_HW_TEXT_MAX]; /* the machine that aq_hw_local() compares; "" elsewhere */
+    char told[AQ_HW_TOLD_MAX];     /* file and age, set by aq_hw_local(); "" elsewhere */
+    bool kept;                     /* the profile was read, and not measured now */
+    struct aq_hw_price price;
     struct aq_hardware hw;            /* unpacks at the slower rate: see aq_hw_for_formats() */
     uint64_t capacity[AQ_TIER_COUNT]; /* bytes of each tier; 0: no such tier */
     /* Packed bytes of int8 and int4 that become the compute type, by side. */
@@ -85,10 +96,14 @@ int aq_hw_file_write(const struct aq_hw_profile *p, const char *path, struct aq_
 void aq_hw_file_text(struct aq_buf *ret, const struct aq_hw_profile *p);
 
 /* Derives the numbers that are not given; for callers that fill a profile themselves.  -EINVAL: a
- * number is absurd, or missing and cannot be derived; the message names `name` and line[key] (NULL:
- * no lines; 0: unknown). */
+ * number is absurd, or some are missing and cannot be derived; the message names `name` and
+ * line[key] (NULL: no lines; 0: unknown; of the first key of a section: where that begins). */
 int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *line,
                    struct aq_err *reterr);
+
+/* Every key of a profile, for people: its unit, whether it must be there, what it means and what
+ * stands in for it. */
+void aq_hw_help(struct aq_buf *ret);
 
 /* ---- use ---- */
 
@@ -99,8 +114,9 @@ struct aq_hardware aq_hw_for_formats(const struct aq_hw_profile *p, enum aq_dtyp
 /* The derived numbers: [{"key", "value", "source"}, ...]. */
 json_t *aq_hw_assumptions_json(const struct aq_hw_profile *p);
 /* {"name", "description", "capacity": {tier: bytes}, "rates": {section: {key: {"value", "spread",
- * "origin", "source"}}}} */
+ * "origin", "source"}}}, "price": null or {"per_hour", "currency", "date", "source"}} */
 json_t *aq_hw_json(const struct aq_hw_profile *p);
+json_t *aq_hw_price_json(const struct aq_hw_price *p);
 
 /* ---- where profiles are ---- */
 
@@ -124,6 +140,9 @@ struct aq_hw_local_opts {
  * .yaml or .yml.  An unknown name is -EINVAL, naming the nearest one. */
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
                struct aq_err *reterr);
+/* Whether it could mean a machine: "local", a built-in name, or a file by its form.  `label` begins
+ * the message of -EINVAL, which names the nearest one. */
+int aq_hw_check_name(const char *hardware, const char *label, struct aq_err *reterr);
 /* The name of built-in profile i, in order; NULL behind the last. */
 const char *aq_hw_built_in(uint32_t i);
 

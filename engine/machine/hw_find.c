@@ -36,30 +36,39 @@ static bool is_file(const char *text)
            (n > 4 && strcmp(text + n - 4, ".yml") == 0);
 }
 
-static int find_built_in(struct aq_hw_profile *ret, const char *name, struct aq_err *reterr)
+static const struct aq_embedded *built_in(const char *name)
+{
+    for (uint32_t i = 0; i < aq_embedded_hardware_count; i++) {
+        if (strcmp(aq_embedded_hardware[i].name, name) == 0)
+            return &aq_embedded_hardware[i];
+    }
+    return NULL;
+}
+
+static int unknown_name(const char *name, const char *label, struct aq_err *reterr)
 {
     enum { NAMES_MAX = 64 };
     const char *names[NAMES_MAX] = {"local"};
-    char quoted[80], label[128];
+    char quoted[80], list[768] = "";
     uint32_t count = 1;
     for (uint32_t i = 0; i < aq_embedded_hardware_count; i++) {
-        const struct aq_embedded *e = &aq_embedded_hardware[i];
         assert(count < NAMES_MAX);
-        names[count++] = e->name;
-        if (strcmp(e->name, name) != 0)
-            continue;
-        snprintf(label, sizeof(label), "configs/hardware/%s.yaml", e->name);
-        return aq_hw_file_parse(ret, label, e->text, e->bytes, reterr);
+        names[count++] = aq_embedded_hardware[i].name;
     }
-    char list[512] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < count && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
     return aq_error(reterr, -EINVAL,
-                    "--hardware: expected a file (NAME.yaml) or one of %s; found '%s', the nearest "
-                    "one is '%s'",
-                    list, aq_quote(quoted, sizeof(quoted), name, strlen(name)),
+                    "%s: expected a file (NAME.yaml) or one of %s; found '%s', the nearest one is "
+                    "'%s'",
+                    label, list, aq_quote(quoted, sizeof(quoted), name, strlen(name)),
                     aq_nearest(name, names, count));
+}
+
+int aq_hw_check_name(const char *hardware, const char *label, struct aq_err *reterr)
+{
+    bool known = strcmp(hardware, "local") == 0 || is_file(hardware) || built_in(hardware);
+    return known ? 0 : unknown_name(hardware, label, reterr);
 }
 
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,
@@ -69,7 +78,12 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_
         return aq_hw_local(ret, opts, reterr);
     if (is_file(hardware))
         return aq_hw_file_read(ret, hardware, reterr);
-    return find_built_in(ret, hardware, reterr);
+    const struct aq_embedded *e = built_in(hardware);
+    char label[128];
+    if (!e)
+        return unknown_name(hardware, "--hardware", reterr);
+    snprintf(label, sizeof(label), "configs/hardware/%s.yaml", e->name);
+    return aq_hw_file_parse(ret, label, e->text, e->bytes, reterr);
 }
 
 /* ---- this machine ------------------------------------------------------------------------ */

@@ -34,6 +34,7 @@ struct aq_hw_key {
     double factor;    /* of the unit */
     uint32_t offset;  /* in struct aq_hw_profile */
     double min, max;  /* in the unit */
+    const char *what; /* for aquifer help hardware */
 };
 
 extern const struct aq_hw_key aq_hw_key_table[];

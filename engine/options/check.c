@@ -92,6 +92,7 @@ int aq_check_shard(const char *label, const char *text, struct aq_err *reterr)
         return aq_##name##_parse(&choice, label, text, reterr);                                    \
     }
 CHECK(link)
+CHECK(price)
 CHECK(attention)
 CHECK(placement)
 CHECK(host_products)

@@ -22,6 +22,8 @@ int aq_check_kv_pool(const char *label, const char *text, struct aq_err *reterr)
 int aq_check_kv_part(const char *label, const char *text, struct aq_err *reterr);
 /* "K/N" or "slurm". */
 int aq_check_shard(const char *label, const char *text, struct aq_err *reterr);
+/* An item of --price. */
+int aq_check_price(const char *label, const char *text, struct aq_err *reterr);
 int aq_check_numa(const char *label, const char *text, struct aq_err *reterr);
 
 #endif

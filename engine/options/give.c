@@ -364,8 +364,11 @@ static int set_value(struct aq_options *o, const struct aq_option *option, const
     case AQ_OPTION_BOOL:
     case AQ_OPTION_NO_BOS: return set_bool(o, option, label, text, reterr);
     case AQ_OPTION_STRING: return set_string(o, option, label, text, reterr);
-    case AQ_OPTION_STRINGS:
-        return add_string(o, field(o, option->offset), label, text, strlen(text), reterr);
+    case AQ_OPTION_STRINGS: {
+        int rc = option->check ? option->check(label, text, reterr) : 0;
+        return rc < 0 ? rc
+                      : add_string(o, field(o, option->offset), label, text, strlen(text), reterr);
+    }
     case AQ_OPTION_LIST: return set_list(o, option, label, text, reterr);
     case AQ_OPTION_U32:
     case AQ_OPTION_U64:

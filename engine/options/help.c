@@ -258,7 +258,8 @@ static void add_overview(struct text *t)
     add_text(t, "\n");
     add_wrapped(t, 0, 0,
                 "aquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
-                "aquifer --version the version. aquifer help man [COMMAND] gives the manual as a "
+                "aquifer help hardware what the file of a machine says, aquifer --version the "
+                "version. aquifer help man [COMMAND] gives the manual as a "
                 "page for man, aquifer help bash and aquifer help zsh what completes words in "
                 "these shells.");
     add_text(t, "\nExit status\n");

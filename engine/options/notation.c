@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/options/notation.h"
 
+#include "base/types.h"
 #include "base/units.h"
 
 #include <stdio.h>
@@ -227,4 +228,28 @@ int aq_host_products_parse(struct aq_host_products_choice *ret, const char *labe
     if (rc == 0)
         *ret = p;
     return rc;
+}
+
+int aq_price_parse(struct aq_price_choice *ret, const char *label, const char *text,
+                   struct aq_err *reterr)
+{
+    static const char *const units[] = {"/h", "/hr", "/hour"};
+    struct aq_price_choice c = {0};
+    const char *equals = strrchr(text, '='), *slash = equals ? strchr(equals, '/') : NULL;
+    char money[AQ_MONEY_TEXT_MAX];
+    bool unit = false;
+    for (size_t i = 0; slash && i < AQ_ARRAY_LEN(units); i++)
+        unit |= strcmp(slash, units[i]) == 0;
+    if (unit && equals > text && (size_t)(equals - text) < sizeof(c.hardware) &&
+        (size_t)(slash - equals) <= sizeof(money)) {
+        snprintf(c.hardware, sizeof(c.hardware), "%.*s", (int)(equals - text), text);
+        snprintf(money, sizeof(money), "%.*s", (int)(slash - equals - 1), equals + 1);
+        if (aq_money_parse(&c.per_hour, money)) {
+            *ret = c;
+            return 0;
+        }
+    }
+    return aq_error(reterr, -EINVAL,
+                    "%s: expected HARDWARE=MONEY/h, such as l4-24gb=0.70USD/h, found '%s'", label,
+                    text);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/options/notation.h - --placement as text: "weights=D/H/N kv=D/H/N hidden=D/H/N
- * head=WHERE", and other options about where things are. */
+ * head=WHERE", and other options about where things are and what they cost. */
 #ifndef AQ_ENGINE_OPTIONS_NOTATION_H
 #define AQ_ENGINE_OPTIONS_NOTATION_H
 
+#include "base/money.h"
 #include "policy/plan.h"
 
 /* What options say, as values.  All zero: auto. */
@@ -32,6 +33,14 @@ int aq_placement_parse(struct aq_placement_choice *ret, const char *label, const
 /* "H2D/D2H" in GB/s (1e9 bytes/s), both more than 0: bytes per second of the two links. */
 int aq_link_parse(struct aq_link_choice *ret, const char *label, const char *text,
                   struct aq_err *reterr);
+
+/* "HARDWARE=MONEY/h", an item of --price: what an hour on a machine of --hardware costs. */
+struct aq_price_choice {
+    char hardware[256];
+    struct aq_money per_hour;
+};
+int aq_price_parse(struct aq_price_choice *ret, const char *label, const char *text,
+                   struct aq_err *reterr);
 
 /* Lengths as --prompt-len of a plan: "512" (both the same) or "100-800", at least 1. */
 int aq_length_parse(uint32_t *ret_first, uint32_t *ret_last, const char *label, const char *text,

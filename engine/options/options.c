@@ -219,6 +219,11 @@ fail:
     return NULL;
 }
 
+bool aq_options_several_machines(const struct aq_options *o)
+{
+    return o->hardware && (strcmp(o->hardware, "all") == 0 || strchr(o->hardware, ','));
+}
+
 bool aq_options_given(const struct aq_options *o, const char *name)
 {
     for (uint32_t i = 0; i < aq_option_count; i++) {
@@ -324,12 +329,28 @@ static int check_bench(const struct aq_options *o, struct aq_err *reterr)
     return 0;
 }
 
+static int check_info(const struct aq_options *o, struct aq_err *reterr)
+{
+    if (o->model && o->shape)
+        return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
+    if (o->cache && (o->model || o->shape))
+        return aq_error(reterr, -EINVAL,
+                        "--cache tells of this machine: expected no model beside it");
+    if (o->hardware && !o->model && !o->shape)
+        return aq_error(reterr, -EINVAL,
+                        "--hardware says which machines a model is to fit: expected --model DIR or "
+                        "--shape NAME beside it");
+    return 0;
+}
+
 static int check_plan(const struct aq_options *o, struct aq_err *reterr)
 {
     static const char *const of_records[] = {
         "input-format", "prompt-field", "prompt-template", "limit",     "max-tokens",  "n",
         "temperature",  "bos",          "overlong",        "tokenizer", "allow-errors"};
     struct aq_kv_policy kv;
+    if (o->hardware && strcmp(o->hardware, "list") == 0)
+        return 0;
     for (size_t i = 0; i < AQ_ARRAY_LEN(of_records); i++) {
         if (!o->input && aq_options_given(o, of_records[i]))
             return aq_error(reterr, -EINVAL,
@@ -347,12 +368,24 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL, "expected --model or --shape, found both");
     if (!o->model && !o->shape)
         return missing(o, "--model DIR or --shape NAME", reterr);
-    if (o->input && (o->prompt_range || o->gen_range || o->requests))
+    if (o->input && (o->prompt_range || o->gen_range || o->requests || o->lengths))
         return aq_error(reterr, -EINVAL,
                         "--input: its records say how long prompts are, how much each generates "
-                        "and how many they are; leave out --prompt-len, --gen-len and --requests");
-    if (!o->input && (!o->prompt_range || !o->gen_range))
-        return missing(o, "--prompt-len and --gen-len, or --input FILE", reterr);
+                        "and how many they are; leave out --prompt-len, --gen-len, --lengths and "
+                        "--requests");
+    if (o->lengths && (o->prompt_range || o->gen_range))
+        return aq_error(reterr, -EINVAL,
+                        "--lengths says how long prompts are and how much each generates; leave "
+                        "out --prompt-len and --gen-len");
+    if (aq_options_several_machines(o) && (o->sweep.count || o->html || o->write_config))
+        return aq_error(reterr, -EINVAL,
+                        "--%s tells of one machine: expected --hardware NAME, found '%s'",
+                        o->sweep.count ? "sweep"
+                        : o->html      ? "html"
+                                       : "write-config",
+                        o->hardware);
+    if (!o->input && !o->lengths && (!o->prompt_range || !o->gen_range))
+        return missing(o, "--prompt-len and --gen-len, --lengths FILE, or --input FILE", reterr);
     return aq_options_kv_policy(&kv, o, reterr);
 }
 
@@ -387,6 +420,7 @@ int aq_options_check(const struct aq_options *o, struct aq_err *reterr)
             return missing(o, "--output STORE", reterr);
         return 0;
     case AQ_CMD_PLAN: return check_plan(o, reterr);
+    case AQ_CMD_INFO: return check_info(o, reterr);
     case AQ_CMD_TOKENIZE: return o->model ? 0 : missing(o, "--model DIR", reterr);
     case AQ_CMD_PUBLISHED: return o->published_file ? 0 : missing(o, "FILE", reterr);
     case AQ_CMD_STATUS: return o->status_files.count ? 0 : missing(o, "FILE", reterr);

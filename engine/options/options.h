@@ -102,8 +102,8 @@ struct aq_options {
     uint32_t repeats, warmup, decode_passes; /* 3, 1, 0 */
     char *table, *format;
     /* plan */
-    char *prompt_range, *gen_range;
-    struct aq_strings allow;
+    char *prompt_range, *gen_range, *lengths;
+    struct aq_strings allow, price;
     double deadline_s; /* 0: none */
     char *write_config, *html;
     uint32_t html_points; /* 24 */
@@ -143,6 +143,8 @@ json_t *aq_options_to_json(const struct aq_options *o);
 /* What --device and --isa choose. */
 struct aq_device_choice aq_options_device(const struct aq_options *o);
 struct aq_isa_choice aq_options_isa(const struct aq_options *o);
+/* Whether --hardware of a plan names several machines: "all", or names with commas. */
+bool aq_options_several_machines(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 

@@ -39,11 +39,12 @@
 
 const struct aq_option aq_option_table[] = {
     /* ---- model ---- */
-    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE, AQ_OPTION_STRING, AT(model),
+    {"model", 'm', AQ_GROUP_MODEL, CHOOSE | PACK | TOKENIZE | INFO, AQ_OPTION_STRING, AT(model),
      .argument = "DIR",
      .help = "Hugging Face checkpoint directory or packed store; org/name is looked up in the "
              "local Hugging Face cache"},
-    {"shape", 0, AQ_GROUP_MODEL, CHOOSE, AQ_OPTION_STRING, AT(shape), .argument = "NAME|FILE",
+    {"shape", 0, AQ_GROUP_MODEL, CHOOSE | INFO, AQ_OPTION_STRING, AT(shape),
+     .argument = "NAME|FILE",
      .help = "a shape without weights: {names}, or a config.json; runs with --random-weights",
      .names = aq_shape_ranges},
     {"random-weights", 0, AQ_GROUP_MODEL, RUN, AQ_OPTION_U64, AT(random_weights_seed),
@@ -229,6 +230,10 @@ const struct aq_option aq_option_table[] = {
      .check = aq_check_length, .help = "tokens of the prompts: all the same, or even from A to B"},
     {"gen-len", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_CHECKED, AT(gen_range), .argument = "N|A-B",
      .check = aq_check_length, .help = "tokens generated for each, likewise"},
+    {"lengths", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(lengths), .argument = "FILE",
+     .help =
+         "a distribution of lengths instead: lines \"prompt generated [count]\" or JSON objects "
+         "of these; --requests draws as many, else the counts are added up"},
     {"requests", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_U64, AT(requests), .argument = "N",
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
@@ -241,6 +246,10 @@ const struct aq_option aq_option_table[] = {
     {"sweep", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(sweep), .argument = "KEY=A,B,...",
      .help = "a table over an option's values, those that do not fit included (repeatable: all "
              "combinations)"},
+    {"price", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRINGS, AT(price), .argument = "HARDWARE=MONEY/h",
+     .check = aq_check_price,
+     .help = "what an hour on a machine of --hardware costs, in any currency: l4-24gb=0.70USD/h "
+             "(repeatable); wins over price_per_hour of its profile"},
     {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
      .help = "write the plan as a config that generate and bench run"},
     {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",
@@ -443,11 +452,13 @@ const struct aq_option aq_option_table[] = {
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),
      .argument = "N", RANGE(1, THREADS_MAX), .flags = AQ_OPTION_AUTO,
      .help = "worker threads; otherwise what affinity and cgroup quota allow"},
-    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE, AQ_OPTION_STRING, AT(hardware),
+    {"hardware", 0, AQ_GROUP_MACHINE, CHOOSE | INFO, AQ_OPTION_STRING, AT(hardware),
      .argument = "local|NAME|FILE",
      .help =
-         "rates that plans and predictions are made with: a machine of configs/hardware, a YAML "
-         "file, or local: the profile kept in the cache directory (by aquifer probe --keep), else "
+         "rates that plans and predictions are made with: a machine of configs/hardware (plan "
+         "--hardware list; all, or names with commas: plan ranks them), a YAML file (aquifer help "
+         "hardware), or local: the profile kept in the cache directory (by aquifer probe --keep), "
+         "else "
          "one measured in seconds and kept there unless a rate varied by more than 50 %; "
          "otherwise plan takes local, the others a kept profile or 0.2 s of measuring"},
     {"isa", 0, AQ_GROUP_MACHINE, CHOOSE | PROBE, AQ_OPTION_CHOICE, AT(isa), .argument = "NAME",
@@ -565,9 +576,12 @@ const struct aq_command aq_command_table[] = {
      "aquifer tokenize --model DIR [--input FILE] [--decode] [options]",
      "Turns lines {\"text\"} into lines {\"ids\"}, or back with --decode. Reads only the tokenizer "
      "of the model. Without --input it reads standard input."},
-    {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
+    {"info", INFO, "what this machine and this build offer, or how large a model is",
+     "aquifer info [--model DIR | --shape NAME] [--hardware NAME,...] [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
-     "where they come from."},
+     "where they come from. Of a model: parameters, bytes of its weights by format and of KV a "
+     "token, and which machines (all that are built in, or those of --hardware) hold it with how "
+     "many tokens of KV."},
     {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
      "aquifer published FILE [--json] [--output FILE]",
      "Reads a table of published throughput figures and predicts each row twice, without running "
@@ -583,7 +597,8 @@ const struct aq_command aq_command_table[] = {
      "Prints FILE.status.json, which a run keeps up to date beside its results. Of several files, "
      "such as the shards of a job, it prints a line each and their sum."},
     {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
-     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
+     "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE|all] --prompt-len "
+     "N|A-B "
      "--gen-len N|A-B [--requests N] [options]",
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
      "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "

@@ -3,9 +3,7 @@
  * table. */
 #include "base/json.h"
 #include "base/yaml.h"
-#include "engine/hooks.h"
 #include "engine/options/give.h"
-#include "engine/options/pages.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -394,106 +392,4 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
     free(w.config);
     aq_options_close(o);
     return rc;
-}
-
-/* ---- the whole line --------------------------------------------------------------------- */
-
-static int parse_command(const char *command, int arg_count, char **args, char **ret_json,
-                         char **ret_text, struct aq_err *reterr)
-{
-    struct aq_options *o = NULL;
-    bool help = false;
-    int rc = aq_options_from_args(&o, command, arg_count, args, &help, reterr);
-    if (rc < 0)
-        return rc;
-    if (help) {
-        *ret_text = aq_options_help(command);
-        return *ret_text ? 0 : aq_error_memory(reterr, "help");
-    }
-    rc = aq_options_check(o, reterr);
-    if (rc == 0) {
-        json_t *object = aq_options_to_json(o);
-        *ret_json = object ? aq_json_dump(object, JSON_COMPACT) : NULL;
-        json_decref(object);
-        if (!*ret_json)
-            rc = aq_error_memory(reterr, "options");
-    }
-    aq_options_close(o);
-    return rc;
-}
-
-/* Opening a command's options says what is wrong with its name. */
-static int check_command(const char *command, struct aq_err *reterr)
-{
-    struct aq_options *o;
-    int rc = aq_options_open(&o, command, reterr);
-    if (rc == 0)
-        aq_options_close(o);
-    return rc;
-}
-
-/* `help TOPIC [OF]`: of a command, or of what is not one. */
-static int give_help(const char *topic, const char *of, char **ret_text, struct aq_err *reterr)
-{
-    bool is_man = topic && strcmp(topic, "man") == 0;
-    const char *command = is_man ? of : topic;
-    char *text;
-    if (topic && strcmp(topic, "bash") == 0) {
-        text = aq_options_bash();
-    } else if (topic && strcmp(topic, "zsh") == 0) {
-        text = aq_options_zsh();
-    } else {
-        bool is_table = !is_man && command && strcmp(command, "kv") == 0;
-        int rc = command && !is_table ? check_command(command, reterr) : 0;
-        if (rc < 0)
-            return rc;
-        text = is_man ? aq_options_man(command) : aq_options_help(command);
-    }
-    *ret_text = text;
-    return text ? 0 : aq_error_memory(reterr, "help");
-}
-
-static int give_version(char **ret_text, struct aq_err *reterr)
-{
-    if (asprintf(ret_text, "aquifer %s\n", aquifer_version()) < 0) {
-        *ret_text = NULL;
-        return aq_error_memory(reterr, "version");
-    }
-    return 0;
-}
-
-static int parse_line(int arg_count, char **args, char **ret_json, char **ret_text,
-                      struct aq_err *reterr)
-{
-    const char *first = arg_count > 0 ? args[0] : "help";
-    if (strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0 ||
-        strcmp(first, "version") == 0)
-        return give_version(ret_text, reterr);
-    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
-        return give_help(NULL, NULL, ret_text, reterr);
-    if (strcmp(first, "help") == 0)
-        return give_help(arg_count > 1 ? args[1] : NULL, arg_count > 2 ? args[2] : NULL, ret_text,
-                         reterr);
-    if (first[0] == '-')
-        return aq_error(reterr, -EINVAL,
-                        "expected a command before its options, found '%s'; aquifer --help lists "
-                        "them",
-                        first);
-    return parse_command(first, arg_count - 1, args + 1, ret_json, ret_text, reterr);
-}
-
-int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
-                       struct aquifer_error *reterr)
-{
-    assert(ret_json && ret_text && arg_count >= 0);
-    struct aq_err err;
-    char *json = NULL, *text = NULL;
-    int rc = parse_line(arg_count, args, &json, &text, &err);
-    if (rc < 0) {
-        aq_err_publish(reterr, &err);
-        return rc;
-    }
-    *ret_json = json;
-    *ret_text = text;
-    return 0;
 }

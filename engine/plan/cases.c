@@ -470,13 +470,14 @@ static int read_axis(struct axis *ret, const char *text, struct aq_err *reterr)
     return ret->count ? 0 : aq_error(reterr, -EINVAL, "--sweep %s: no values", ret->key);
 }
 
-static json_t *row_json(const json_t *changes, const struct aq_planning *p)
+json_t *aq_plan_row_json(const json_t *changes, const struct aq_planning *p)
 {
     json_t *row = aq_json_copy(changes);
     aq_json_put(&row, "feasible", json_boolean(p->feasible));
     aq_json_put(&row, "gen_tok_s", p->feasible ? aq_json_real(p->forecast.gen_tok_s) : json_null());
     double total = aq_planning_total_s(p);
     aq_json_put(&row, "total_s", p->feasible && total > 0 ? aq_json_real(total) : json_null());
+    aq_planning_put_cost(&row, p);
     if (p->feasible) {
         aq_json_put(&row, "plan", aq_planning_plan_json(p));
         aq_json_put(&row, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
@@ -498,7 +499,7 @@ static int plan_row(json_t **rows, const struct aq_options *o, const struct axis
     aq_json_put(&all, "sweep", json_null());
     int rc = aq_plan_case_open(&c, o, all, env, reterr);
     if (rc == 0)
-        aq_json_add(rows, row_json(changes, c.p));
+        aq_json_add(rows, aq_plan_row_json(changes, c.p));
     else
         aq_error_prefix(reterr, "--sweep");
     aq_plan_case_close(&c);

@@ -36,6 +36,8 @@ int aq_plan_largest(json_t **ret, const struct aq_planning *p, struct aq_plannin
                     struct aq_err *reterr);
 int aq_plan_fixes(json_t **ret, const struct aq_planning *p, struct aq_planning_env *env,
                   struct aq_err *reterr);
+/* A plan as a row of a table: the changes, as strings, and what came of them. */
+json_t *aq_plan_row_json(const json_t *changes, const struct aq_planning *p);
 /* A row for every combination of the values of --sweep. */
 int aq_plan_sweep(json_t **ret, const struct aq_options *o, struct aq_planning_env *env,
                   struct aq_err *reterr);

@@ -114,7 +114,24 @@ json_t *aq_planning_predicted_json(const struct aq_planning *p)
     const struct aq_forecast *f = &p->forecast;
     json_t *o = aq_predict_times_json(f);
     aq_json_put(&o, "blocks", f->blocks > 0 ? aq_json_real(f->blocks) : json_null());
+    aq_planning_put_cost(&o, p);
     return o;
+}
+
+void aq_planning_put_cost(json_t **object, const struct aq_planning *p)
+{
+    struct aq_planning_cost cost = aq_planning_cost(p);
+    const char *currency = p->price.per_hour.currency;
+    char hour[AQ_MONEY_TEXT_MAX];
+    double total = aq_planning_total_s(p);
+    aq_json_put(object, "hours",
+                p->feasible && total > 0 ? aq_json_real(total / 3600) : json_null());
+    aq_json_put(object, "money", aq_json_real(cost.job));
+    aq_json_put(object, "money_per_million", aq_json_real(cost.million));
+    aq_json_put(object, "currency", *currency ? json_string(currency) : json_null());
+    aq_json_put(object, "price_per_hour",
+                p->price.given ? json_string(aq_money_exact(hour, &p->price.per_hour))
+                               : json_null());
 }
 
 json_t *aq_planning_range_json(const struct aq_planning *p)
@@ -186,7 +203,10 @@ json_t *aq_planning_assumptions_json(const struct aq_planning *p)
             "lengths of texts are estimated at %d bytes a token, as a shape has no tokenizer; "
             "--tokenizer DIR counts them",
             AQ_PLANNING_TOKEN_BYTES);
-    say(&lines, "all sequences have the mean length: %g prompt tokens, %g generated",
+    bool differ = p->prompt[0] < p->prompt[1] || p->gen[0] < p->gen[1];
+    say(&lines, "%s: %g prompt tokens, %g generated",
+        differ ? "the block is chosen for sequences of the mean length, and timed with their own"
+               : "all sequences have the mean length",
         p->work.prompt, p->work.total - p->work.prompt);
     if (p->requests_assumed)
         say(&lines, "%llu requests, as --requests was not given",
@@ -289,6 +309,23 @@ json_t *aq_planning_records_json(const struct aq_planning *p)
     }
     return json_pack("{s:I, s:I, s:o}", "records", (json_int_t)p->records, "invalid",
                      (json_int_t)p->records_invalid, "errors", errors);
+}
+
+json_t *aq_planning_workload_json(const struct aq_planning *p)
+{
+    json_t *o = json_pack("{s:[i, i], s:[i, i]}", "prompt_len", (int)p->prompt[0],
+                          (int)p->prompt[1], "gen_len", (int)p->gen[0], (int)p->gen[1]);
+    aq_json_put(&o, "requests",
+                p->in.sequences ? json_integer((json_int_t)p->in.sequences) : json_null());
+    aq_json_put(&o, "prompt_mean", aq_json_real(p->work.prompt));
+    aq_json_put(&o, "gen_mean", aq_json_real(p->work.total - p->work.prompt));
+    if (p->o->lengths)
+        aq_json_put(&o, "lengths", aq_json_string(p->o->lengths));
+    if (p->o->input)
+        aq_json_put(&o, "input", json_string(p->o->input));
+    if (p->o->input)
+        aq_json_put(&o, "read", aq_planning_records_json(p));
+    return o;
 }
 
 /* ---- the config ---- */

@@ -9,7 +9,9 @@
 #include "engine/machine/limits.h"
 #include "engine/model/pack.h"
 #include "engine/model/weight_store.h"
+#include "engine/options/notation.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,21 @@ static int check_options(const struct aq_planning *p, struct aq_err *reterr)
                         "--device-memory: '%s' has no device; --host-memory bounds the process",
                         p->machine.name);
     return 0;
+}
+
+/* Of several for one machine the last one counts, as of other options. */
+static void choose_price(struct aq_planning *p)
+{
+    const char *hardware = p->o->hardware ? p->o->hardware : "local";
+    p->price = p->machine.price;
+    for (uint32_t i = 0; i < p->o->price.count; i++) {
+        struct aq_price_choice c;
+        int rc = aq_price_parse(&c, "--price", p->o->price.item[i], NULL);
+        assert(rc == 0); /* the table has checked it */
+        if (strcmp(c.hardware, hardware) == 0)
+            p->price =
+                (struct aq_hw_price){.given = true, .per_hour = c.per_hour, .source = "--price"};
+    }
 }
 
 int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
@@ -57,6 +74,8 @@ int aq_planning_read_machine(struct aq_planning *p, struct aq_planning_env *env,
         p->held = aq_mem_process_now();
     }
     aq_cuda_close(&cuda);
+    if (rc == 0)
+        choose_price(p);
     return rc < 0 ? rc : check_options(p, reterr);
 }
 

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Requests of a range of lengths where nobody says how many: enough for a mean. */
 enum { REQUESTS_OF_RANGE = 1000 };
@@ -72,10 +73,31 @@ static int read_lengths(struct aq_planning *p, struct aq_err *reterr)
     return 0;
 }
 
-static int read_work(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr)
+/* The same job as of another plan, with a list of lengths of its own. */
+static int take_work(struct aq_planning *p, const struct aq_planning *like, struct aq_err *reterr)
+{
+    bool good = true;
+    memcpy(p->prompt, like->prompt, sizeof(p->prompt));
+    memcpy(p->gen, like->gen, sizeof(p->gen));
+    memcpy(p->invalid, like->invalid, sizeof(p->invalid));
+    p->requests_assumed = like->requests_assumed;
+    p->records = like->records;
+    p->records_invalid = like->records_invalid;
+    p->tokens_estimated = like->tokens_estimated;
+    p->workload = like->workload;
+    for (uint32_t i = 0; i < like->lengths.count && good; i++)
+        good = aq_lengths_add(&p->lengths, like->lengths.item[i], 1);
+    return good ? 0 : aq_error_memory(reterr, "plan");
+}
+
+static int read_work(struct aq_planning *p, const struct aq_planning_env *env,
+                     struct aq_err *reterr)
 {
     const struct aq_options *o = p->o;
-    int rc = o->input ? aq_planning_read_input(p, log, reterr) : read_lengths(p, reterr);
+    int rc = env->like    ? take_work(p, env->like, reterr)
+             : o->input   ? aq_planning_read_input(p, env->log, reterr)
+             : o->lengths ? aq_planning_read_lengths(p, reterr)
+                          : read_lengths(p, reterr);
     uint64_t requests = p->workload.sequences;
     uint32_t micro_batches = o->micro_batches ? o->micro_batches : 1;
     if (rc == 0 && requests && (uint64_t)o->micro_batch * micro_batches > requests)
@@ -126,7 +148,7 @@ int aq_planning_open(struct aq_planning **ret, const struct aq_options *o,
         aq_planning_count_process(p, env);
         rc = aq_planning_choose_budgets(p, env, reterr);
     }
-    rc = rc < 0 ? rc : read_work(p, env->log, reterr);
+    rc = rc < 0 ? rc : read_work(p, env, reterr);
     if (rc < 0) {
         aq_planning_close(p);
         return rc;
@@ -198,4 +220,17 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr)
 double aq_planning_total_s(const struct aq_planning *p)
 {
     return p->forecast.all_prefill_s + p->forecast.all_decode_s;
+}
+
+struct aq_planning_cost aq_planning_cost(const struct aq_planning *p)
+{
+    double hour = p->price.per_hour.amount, total = aq_planning_total_s(p);
+    struct aq_planning_cost ret = {NAN, NAN};
+    if (!p->price.given || !p->feasible)
+        return ret;
+    if (total > 0)
+        ret.job = hour * total / 3600;
+    if (p->forecast.gen_tok_s > 0)
+        ret.million = hour * 1e6 / (3600 * p->forecast.gen_tok_s);
+    return ret;
 }

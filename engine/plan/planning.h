@@ -12,12 +12,16 @@
 #include "engine/records/request.h"
 #include "policy/forecast.h"
 
+struct aq_planning;
+
 /* The state that plans of one command share. */
 struct aq_planning_env {
     const struct aq_log *log;
     struct aq_hw_profile measured; /* this machine, once it was; zero before */
     uint64_t held;                 /* bytes, once counted: what a run's process holds on it */
     uint64_t disk_more;            /* bytes to plan as if they were free as well on its disk */
+    const struct aq_planning
+        *like; /* whose work is also that of further plans; NULL: each its own */
 };
 
 /* The disk of packed weights and scratch; all zero: there is none. */
@@ -35,6 +39,7 @@ struct aq_planning {
     struct aq_engine_opts choices; /* of them, as a run would take them */
     struct aq_model *model;
     struct aq_hw_profile machine;
+    struct aq_hw_price price;       /* --price, or of the profile */
     struct aq_hardware hw;          /* of the machine, for these weights and links */
     bool local;                     /* budgets are those of this process */
     uint64_t held;                  /* of it, with the device open; 0: the machine is another one */
@@ -83,6 +88,13 @@ int aq_planning_run(struct aq_planning *p, struct aq_err *reterr);
 
 /* Seconds for all requests; 0 where their number is unknown. */
 double aq_planning_total_s(const struct aq_planning *p);
+/* What a plan that fits costs, in the currency of p->price; NAN: nobody says what an hour costs, or
+ * how many requests there are. */
+struct aq_planning_cost {
+    double job;     /* all requests */
+    double million; /* a million generated tokens */
+};
+struct aq_planning_cost aq_planning_cost(const struct aq_planning *p);
 
 /* ---- planning_machine.c ---- */
 
@@ -114,18 +126,29 @@ void aq_planning_count_process(struct aq_planning *p, struct aq_planning_env *en
  * the records are invalid: then the log has each kind of what is wrong with them. */
 int aq_planning_read_input(struct aq_planning *p, const struct aq_log *log, struct aq_err *reterr);
 
+/* ---- lengths.c ---- */
+
+/* Lengths and number of the sequences of --lengths. */
+int aq_planning_read_lengths(struct aq_planning *p, struct aq_err *reterr);
+
 /* ---- planning_json.c: new references ---- */
 
 json_t *aq_planning_plan_json(const struct aq_planning *p);
 json_t *aq_planning_memory_json(const struct aq_planning *p);
 json_t *aq_planning_shortfall_json(const struct aq_planning *p);
 json_t *aq_planning_predicted_json(const struct aq_planning *p);
+/* Adds {"hours", "money", "money_per_million", "currency", "price_per_hour"}, the last as it was
+ * typed; null where unknown. */
+void aq_planning_put_cost(json_t **object, const struct aq_planning *p);
 /* Between which tokens a second measured runs of the same kind lay; null: none was compared. */
 json_t *aq_planning_range_json(const struct aq_planning *p);
 json_t *aq_planning_assumptions_json(const struct aq_planning *p);
 json_t *aq_planning_warnings_json(const struct aq_planning *p);
 /* {"records", "invalid", "errors": {code: {"count", "line", "message"}}} of --input. */
 json_t *aq_planning_records_json(const struct aq_planning *p);
+/* {"prompt_len", "gen_len", "prompt_mean", "gen_mean", "requests"}, and of a file its name and
+ * records. */
+json_t *aq_planning_workload_json(const struct aq_planning *p);
 /* The options, as keys of a config, that make generate and bench run this plan. */
 json_t *aq_planning_config_json(const struct aq_planning *p);
 

@@ -2,6 +2,7 @@
  * A plan's document as text. */
 #include "engine/plan/report.h"
 
+#include "base/money.h"
 #include "base/units.h"
 
 #include <stdio.h>
@@ -16,6 +17,30 @@ static const char *text_of(const json_t *o, const char *key)
 {
     const char *text = json_string_value(json_object_get(o, key));
     return text ? text : "-";
+}
+
+/* An amount of `key` in the currency of the object's price; "" where it is unknown. */
+static const char *money_text(char text[AQ_MONEY_TEXT_MAX], const json_t *o, const char *key)
+{
+    const char *hour = json_string_value(json_object_get(o, "price_per_hour"));
+    struct aq_money like;
+    text[0] = '\0';
+    if (json_is_number(json_object_get(o, key)) && hour && aq_money_parse(&like, hour))
+        aq_money_text(text, &like, number(o, key));
+    return text;
+}
+
+/* What the job costs, and by which price. */
+static void put_cost(const json_t *p, const json_t *price, const struct aquifer_hooks *hooks)
+{
+    char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX];
+    const char *date = json_string_value(json_object_get(price, "date"));
+    money_text(money, p, "money");
+    money_text(million, p, "money_per_million");
+    if (*million)
+        aq_hooks_outputf(hooks, "  costs %s%s%s a million generated tokens, at %s an hour (%s%s)\n",
+                         money, *money ? ", " : "", million, text_of(p, "price_per_hour"),
+                         date ? "of " : "", date ? date : text_of(price, "source"));
 }
 
 static void put_plan(const json_t *plan, const struct aquifer_hooks *hooks)
@@ -115,9 +140,10 @@ static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
     aq_hooks_outputf(hooks, ", prefill %.4g, decode %.4g\n", number(p, "prefill_tok_s"),
                      number(p, "decode_tok_s"));
     if (json_is_number(json_object_get(p, "total_s")))
-        aq_hooks_outputf(hooks, "  %s in all, %.1f blocks of %.0f seats\n",
-                         aq_format_duration(text, number(p, "total_s")), number(p, "blocks"),
-                         number(json_object_get(doc, "plan"), "seats"));
+        aq_hooks_outputf(hooks, "  %s in all (%.4g h), %.1f blocks of %.0f seats\n",
+                         aq_format_duration(text, number(p, "total_s")), number(p, "hours"),
+                         number(p, "blocks"), number(json_object_get(doc, "plan"), "seats"));
+    put_cost(p, json_object_get(doc, "price"), hooks);
     aq_hooks_outputf(hooks, "  bound by %s (%s)\n", text_of(doc, "bound_by"),
                      text_of(doc, "bound_lane"));
     aq_hooks_outputf(hooks, "what more would buy\n");
@@ -152,10 +178,26 @@ static void put_infeasible(const json_t *doc, const struct aquifer_hooks *hooks)
     }
 }
 
+static void put_sweep_plan(const json_t *row, const json_t *plan, const struct aquifer_hooks *hooks)
+{
+    char time[AQ_SIZE_TEXT_MAX] = "", money[AQ_MONEY_TEXT_MAX];
+    if (json_is_number(json_object_get(row, "total_s")))
+        aq_format_duration(time, number(row, "total_s"));
+    aq_hooks_outputf(hooks, " %10.4g tok/s", number(row, "gen_tok_s"));
+    if (*time)
+        aq_hooks_outputf(hooks, "  %10s", time);
+    if (*money_text(money, row, "money"))
+        aq_hooks_outputf(hooks, "  %10s", money);
+    aq_hooks_outputf(hooks, "  %.0f x %.0f  %s  bound by %s\n", number(plan, "micro_batch"),
+                     number(plan, "micro_batches"), text_of(plan, "placement"),
+                     text_of(row, "bound_by"));
+}
+
 static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
 {
-    static const char *const known[] = {"feasible", "gen_tok_s", "total_s",
-                                        "plan",     "bound_by",  "shortfall"};
+    static const char *const known[] = {"feasible",          "gen_tok_s", "total_s",       "plan",
+                                        "bound_by",          "shortfall", "hours",         "money",
+                                        "money_per_million", "currency",  "price_per_hour"};
     size_t i;
     json_t *row, *v;
     const char *key;
@@ -174,10 +216,7 @@ static void put_sweep(const json_t *rows, const struct aquifer_hooks *hooks)
         }
         const json_t *plan = json_object_get(row, "plan");
         if (plan)
-            aq_hooks_outputf(hooks, " %10.4g tok/s  %.0f x %.0f  %s  bound by %s\n",
-                             number(row, "gen_tok_s"), number(plan, "micro_batch"),
-                             number(plan, "micro_batches"), text_of(plan, "placement"),
-                             text_of(row, "bound_by"));
+            put_sweep_plan(row, plan, hooks);
         else
             aq_hooks_outputf(hooks, " does not fit\n");
     }
@@ -212,4 +251,125 @@ void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks)
         aq_hooks_output(hooks, command, strlen(command));
         aq_hooks_output(hooks, "\n", 1);
     }
+}
+
+/* ---- machines side by side ---- */
+
+/* "512 + 128", or ranges, and how many. */
+static void put_workload(const json_t *w, const struct aquifer_hooks *hooks)
+{
+    const json_t *prompt = json_object_get(w, "prompt_len"), *gen = json_object_get(w, "gen_len");
+    const json_t *range[] = {prompt, gen};
+    const char *join = "";
+    if (json_is_number(json_object_get(w, "requests")))
+        aq_hooks_outputf(hooks, ", %.0f requests of ", number(w, "requests"));
+    else
+        aq_hooks_outputf(hooks, ", requests of ");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(range); i++) {
+        double from = json_number_value(json_array_get(range[i], 0)),
+               to = json_number_value(json_array_get(range[i], 1));
+        aq_hooks_outputf(hooks, "%s%.0f", join, from);
+        if (from < to)
+            aq_hooks_outputf(hooks, " to %.0f", to);
+        join = " + ";
+    }
+    aq_hooks_outputf(hooks, " tokens\n");
+}
+
+static void put_machine(const json_t *row, size_t rank, bool prices,
+                        const struct aquifer_hooks *hooks)
+{
+    char money[AQ_MONEY_TEXT_MAX], million[AQ_MONEY_TEXT_MAX], hours[32] = "-";
+    const json_t *plan = json_object_get(row, "plan");
+    if (!plan) {
+        aq_hooks_outputf(hooks, "   -  %-18s %s\n", text_of(row, "hardware"),
+                         text_of(row, "reason"));
+        return;
+    }
+    if (json_is_number(json_object_get(row, "hours")))
+        snprintf(hours, sizeof(hours), "%.4g", number(row, "hours"));
+    aq_hooks_outputf(hooks, "  %2zu  %-18s %9.4g %9s", rank, text_of(row, "hardware"),
+                     number(row, "gen_tok_s"), hours);
+    if (prices)
+        aq_hooks_outputf(hooks, " %12s %12s", money_text(money, row, "money"),
+                         money_text(million, row, "money_per_million"));
+    aq_hooks_outputf(hooks, "  %4s/%-4s %5.0f  %s%s\n", text_of(plan, "weight_format"),
+                     text_of(plan, "kv_format"), number(plan, "seats"), text_of(row, "bound_by"),
+                     json_is_false(json_object_get(row, "met")) ? ", late" : "");
+}
+
+static void put_ranking(const json_t *money, const struct aquifer_hooks *hooks)
+{
+    const char *currency;
+    json_t *names, *name;
+    size_t i;
+    json_object_foreach((json_t *)money, currency, names)
+    {
+        aq_hooks_outputf(hooks, "cheapest first%s%s%s:", *currency ? " (" : "", currency,
+                         *currency ? ")" : "");
+        json_array_foreach(names, i, name)
+            aq_hooks_outputf(hooks, "%s %s", i ? "," : "", json_string_value(name));
+        aq_hooks_outputf(hooks, "\n");
+    }
+}
+
+void aq_plan_machines_text(const json_t *doc, const struct aquifer_hooks *hooks)
+{
+    const json_t *rows = json_object_get(doc, "machines"),
+                 *money = json_object_get(json_object_get(doc, "ranking"), "money");
+    bool prices = json_object_size(money) > 0;
+    size_t i;
+    json_t *row;
+    aq_hooks_outputf(hooks, "%s", text_of(doc, "model"));
+    put_workload(json_object_get(doc, "workload"), hooks);
+    put_invalid(json_object_get(json_object_get(doc, "workload"), "read"), hooks);
+    aq_hooks_outputf(hooks, "      %-18s %9s %9s", "fastest first", "tok/s", "hours");
+    if (prices)
+        aq_hooks_outputf(hooks, " %12s %12s", "money", "per 1M tok");
+    aq_hooks_outputf(hooks, "  %9s %5s  %s\n", "weight/KV", "seats", "bound by");
+    json_array_foreach(rows, i, row) put_machine(row, i + 1, prices, hooks);
+    put_ranking(money, hooks);
+    if (!prices)
+        aq_hooks_outputf(hooks, "--price %s=MONEY/h ranks by money, too\n",
+                         text_of(json_array_get(rows, 0), "hardware"));
+}
+
+/* A rate of a profile's section; "-" where it has none. */
+static const char *rate_text(char text[16], const json_t *section, const char *key)
+{
+    const json_t *value = json_object_get(json_object_get(section, key), "value");
+    snprintf(text, 16, "-");
+    if (json_is_number(value))
+        snprintf(text, 16, "%.4g", json_number_value(value));
+    return text;
+}
+
+static void put_profile(const json_t *row, const struct aquifer_hooks *hooks)
+{
+    const json_t *rates = json_object_get(row, "rates"),
+                 *capacity = json_object_get(row, "capacity"),
+                 *device = json_object_get(rates, "device"), *host = json_object_get(rates, "host"),
+                 *links = device ? json_object_get(rates, "links") : NULL,
+                 *disk = json_object_get(rates, "disk");
+    char memory[AQ_SIZE_TEXT_MAX] = "-", host_memory[AQ_SIZE_TEXT_MAX], a[16], b[16], c[16], d[16],
+         e[16];
+    if (device)
+        aq_format_size(memory, (uint64_t)number(capacity, "device"));
+    aq_format_size(host_memory, (uint64_t)number(capacity, "host"));
+    aq_hooks_outputf(hooks, "%-16s %10s %6s %7s %10s %6s %5s %5s  %s\n", text_of(row, "hardware"),
+                     memory, rate_text(a, device, "memory_gb_s"),
+                     rate_text(b, device, "product_f16_tflop_s"), host_memory,
+                     rate_text(c, host, "memory_gb_s"), rate_text(d, links, "h2d_gb_s"),
+                     rate_text(e, disk, "read_gb_s"), text_of(row, "description"));
+}
+
+void aq_plan_list_text(const json_t *doc, const struct aquifer_hooks *hooks)
+{
+    size_t i;
+    json_t *row;
+    aq_hooks_outputf(hooks, "%-16s %10s %6s %7s %10s %6s %5s %5s\n", "", "device", "GB/s",
+                     "TFLOP/s", "host", "GB/s", "link", "disk");
+    json_array_foreach(json_object_get(doc, "hardware"), i, row) put_profile(row, hooks);
+    aq_hooks_outputf(hooks, "local is this machine, as aquifer probe --keep measured it; a file of "
+                            "your own: aquifer help hardware\n");
 }

@@ -113,6 +113,48 @@ static void what_is_left_out_is_derived_and_listed(void **state)
     json_decref(list);
 }
 
+static void a_price_has_its_date(void **state)
+{
+    char text[AQ_MONEY_TEXT_MAX];
+    struct aq_hw_profile p = parse("machine:\n  cores: 8\n  price_per_hour: {value: $1.20, date: "
+                                   "2026-01-31, source: a bill}\n"
+                                   "host: {memory: 64GiB, memory_gb_s: 50, product_f32_tflop_s: "
+                                   "1}\n");
+    assert_true(p.price.given && p.price.per_hour.amount == 1.2);
+    assert_string_equal(aq_money_exact(text, &p.price.per_hour), "$1.2");
+    assert_string_equal(p.price.date, "2026-01-31");
+    struct aq_buf b = {0};
+    aq_hw_file_text(&b, &p);
+    struct aq_hw_profile again = parse(b.data);
+    aq_buf_close(&b);
+    assert_memory_equal(&again.price, &p.price, sizeof(p.price));
+    json_t *o = aq_hw_json(&p), *price = json_object_get(o, "price");
+    assert_true(json_number_value(json_object_get(price, "per_hour")) == 1.2);
+    assert_string_equal(json_string_value(json_object_get(price, "currency")), "$");
+    json_decref(o);
+#define PRICED(price) "machine: {cores: 8, price_per_hour: " price "}\n"
+    refuse(PRICED("1.20"),
+           "test.yaml:1: machine.price_per_hour: expected {value: 1.20 EUR, date: ");
+    refuse(PRICED("{value: 1.20}"), "found no date");
+    refuse(PRICED("{date: 2026-01-31}"), "found no value");
+    refuse(PRICED("{value: 1.20, date: 2026-13-31}"), "expected a date such as 2026-01-31");
+    refuse(PRICED("{value: 1.20, date: 26-1-31}"), "expected a date");
+    refuse(PRICED("{value: cheap, date: 2026-01-31}"), "expected an amount such as 1.20 EUR");
+    refuse(PRICED("{value: [1], date: 2026-01-31}"), "expected an amount");
+    refuse(PRICED("{valu: 1}"), "the nearest one is 'value'");
+    refuse("machine: {cores: 8, price: 1}\n", "the nearest one is 'price_per_hour'");
+}
+
+static void no_built_in_profile_has_a_price(void **state)
+{
+    struct aq_hw_profile p;
+    struct aq_err err;
+    for (uint32_t i = 0; aq_hw_built_in(i); i++) {
+        assert_int_equal(aq_hw_find(&p, aq_hw_built_in(i), NULL, &err), 0);
+        assert_false(p.price.given);
+    }
+}
+
 static void bf16_and_f16_stand_for_each_other(void **state)
 {
     struct aq_hw_profile p = parse(CPU DEVICE "  product_f16_tflop_s: 60\n" LINKS);
@@ -166,7 +208,7 @@ static void bad_profiles_are_refused_by_line_and_key(void **state)
 {
     refuse("", "hardware profile: expected sections");
     refuse("[1]", "hardware profile: expected sections");
-    refuse("machine: {cores: 8}\n", "host.memory is missing and cannot be derived");
+    refuse("machine: {cores: 8}\n", "2 numbers are missing and cannot be derived: host.memory (a");
     refuse("machine:\n", "test.yaml:1: machine: expected a map, found nothing");
     refuse("engine: {}\n" CPU, "test.yaml:1: hardware profile: expected one of its keys");
     refuse(CPU "  memory_gbs: 5\n", "test.yaml:7: host: expected one of its keys, found "
@@ -178,7 +220,7 @@ static void bad_profiles_are_refused_by_line_and_key(void **state)
     refuse("machine: {cores: 0}\n", "test.yaml:1: machine.cores: expected a number from 0.01");
     refuse("host: {memory: lots}\n", "host.memory: expected a size such as 16GiB");
     refuse("machine: {cores: 1}\nhost: {memory_gb_s: 50, product_f32_tflop_s: 1}\n",
-           "test.yaml:2: host.memory is missing");
+           "test.yaml:2: host.memory is missing and cannot be derived: expected a size such");
     refuse(CPU "machine: {cores: 1}\n", "was already given");
     refuse("machine: {name: \"a\\nb\"}\n", "machine.name: expected one line");
 }
@@ -198,6 +240,58 @@ static void absurd_rates_are_refused(void **state)
     refuse(CPU DISK "  in_flight: 1.5\n", "disk.in_flight: expected a whole number");
 }
 
+static void all_that_is_missing_is_named_at_once(void **state)
+{
+    refuse("machine: {name: Box}\ndevice: {name: L4}\nhost: {memory_gb_s: 50}\ndisk: {write_gb_s: "
+           "1}\n",
+           "test.yaml: 8 numbers are missing and cannot be derived: machine.cores (a number), "
+           "device.memory (a size such as 16GiB), device.memory_gb_s (GB/s), "
+           "device.product_f16_tflop_s (TFLOP/s), host.memory (a size such as 16GiB), "
+           "links.h2d_gb_s (GB/s), disk.space (a size such as 16GiB), disk.read_gb_s (GB/s); "
+           "aquifer help hardware has all keys");
+    refuse("machine: {cores: 1, turn_us: -1}\n", "machine.turn_us: expected a number of micro");
+}
+
+static void the_least_that_is_said_is_enough(void **state)
+{
+    struct aq_hw_profile p =
+        parse("machine: {cores: 10}\ndevice: {memory: 24GB, memory_gb_s: 300, "
+              "product_bf16_tflop_s: 160}\nhost: {memory: 128GiB, memory_gb_s: 100}\n" LINKS
+              "disk: {space: 1TB, read_gb_s: 3}\n");
+    near(value(&p, "device.product_f16_tflop_s"), 160);
+    near(value(&p, "device.product_f32_tflop_s"), 5);
+    near(value(&p, "host.product_f32_tflop_s"), 0.224);
+    near(value(&p, "disk.write_gb_s"), 1.5);
+    for (uint32_t k = 0; k < aq_hw_key_count(); k++)
+        assert_true(aq_hw_key_table[k].need > AQ_HW_DERIVES || p.note[k].origin != AQ_HW_ABSENT);
+}
+
+/* Every key with its section, what it means, and the reason of what stands in for it. */
+static void help_has_every_key(void **state)
+{
+    struct aq_buf b = {0};
+    char row[128];
+    const char *at;
+    aq_hw_help(&b);
+    assert_false(b.failed);
+    at = b.data;
+    for (uint32_t k = 0; k < aq_hw_key_count(); k++) {
+        const struct aq_hw_key *key = &aq_hw_key_table[k];
+        snprintf(row, sizeof(row), "\n%s\n", aq_hw_section_name(key->section));
+        at = k == 0 || key->section != key[-1].section ? strstr(at, row) + 1 : at;
+        assert_true(key->what && strlen(key->what) > 3);
+        snprintf(row, sizeof(row), "\n  %-30s ", key->name);
+        at = strstr(at, row) + 1;
+        assert_non_null(at - 1);
+        assert_non_null(strstr(at, key->what));
+        const char *next = strchr(at, '\n') + 1;
+        assert_int_equal(key->need == AQ_HW_DERIVES, strncmp(next, "      else ", 11) == 0);
+    }
+    for (const char *line = b.data; *line; line = strchr(line, '\n') + 1)
+        assert_true(strcspn(line, "\n") <= 100);
+    aq_buf_close(&b);
+}
+
 static void what_cannot_be_derived_must_be_there(void **state)
 {
     refuse("host: {memory: 1GiB, memory_gb_s: 50, product_f32_tflop_s: 1}\n",
@@ -205,7 +299,6 @@ static void what_cannot_be_derived_must_be_there(void **state)
     refuse("machine: {cores: 1}\nhost: {memory: 1GiB, product_f32_tflop_s: 1}\n",
            "host.memory_gb_s is missing and cannot be derived: expected GB/s");
     refuse(CPU DEVICE, "links.h2d_gb_s is missing and cannot be derived");
-    refuse(CPU "disk: {space: 1TB, read_gb_s: 3}\n", "disk.write_gb_s is missing");
     refuse(CPU "disk: {read_gb_s: 3, write_gb_s: 2}\n", "disk.space is missing");
     refuse(CPU LINKS "device: {memory: 1GB, product_f32_tflop_s: 1}\n",
            "device.memory_gb_s is missing");
@@ -566,11 +659,16 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prompts_in_f32_are_attended_at_a_rate_of_their_own),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
+    cmocka_unit_test(a_price_has_its_date),
+    cmocka_unit_test(no_built_in_profile_has_a_price),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),
     cmocka_unit_test(a_device_has_memory_and_links_of_its_own),
     cmocka_unit_test(weights_are_unpacked_at_the_rate_of_their_format),
     cmocka_unit_test(bad_profiles_are_refused_by_line_and_key),
     cmocka_unit_test(absurd_rates_are_refused),
+    cmocka_unit_test(all_that_is_missing_is_named_at_once),
+    cmocka_unit_test(the_least_that_is_said_is_enough),
+    cmocka_unit_test(help_has_every_key),
     cmocka_unit_test(what_cannot_be_derived_must_be_there),
     cmocka_unit_test(what_is_written_reads_back),
     cmocka_unit_test(files_are_read_and_replaced),

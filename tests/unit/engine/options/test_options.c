@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/aquifer.h"
 #include "engine/options/kv.h"
+#include "engine/options/notation.h"
 #include "engine/options/options.h"
 #include "engine/options/table.h"
 #include "tests/test.h"
@@ -835,6 +836,31 @@ static void help_fits_100_columns_and_names_every_option(void **state)
     }
 }
 
+static void a_price_is_of_one_machine(void **state)
+{
+    struct aq_price_choice c;
+    struct aq_err err;
+    struct aq_options *o = parse("plan", "--price|l4-24gb=$0.70/h|--price|a=b.yaml=2.5 EUR/hour");
+    assert_int_equal(o->price.count, 2);
+    assert_int_equal(aq_price_parse(&c, "--price", o->price.item[0], &err), 0);
+    assert_string_equal(c.hardware, "l4-24gb");
+    assert_string_equal(c.per_hour.currency, "$");
+    assert_true(c.per_hour.amount == 0.7);
+    assert_int_equal(aq_price_parse(&c, "--price", o->price.item[1], &err), 0);
+    assert_string_equal(c.hardware, "a=b.yaml");
+    assert_true(c.per_hour.amount == 2.5);
+    aq_options_close(o);
+    static const char *const wrong[] = {"0.70/h",    "=0.70/h",      "l4-24gb=0.70",  "l4-24gb=/h",
+                                        "l4=0.70/d", "l4-24gb=-1/h", "l4-24gb=1,2/h", "l4=1/h/h",
+                                        "l4=free/h", "l4 0.70USD/h", "l4=0.70 /h"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(wrong); i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "--price|%s", wrong[i]);
+        refuse("plan", line, "--price: expected HARDWARE=MONEY/h, such as l4-24gb=0.70USD/h");
+    }
+    refuse("generate", "--price|l4=1/h", "option of plan");
+}
+
 static void a_command_line_becomes_json(void **state)
 {
     char copy[256], *words[WORDS_MAX], *json = NULL, *text = NULL;
@@ -950,6 +976,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(config_errors_name_file_line_key_expected_and_found),
     cmocka_unit_test(help_is_a_text_in_every_spelling),
     cmocka_unit_test(help_fits_100_columns_and_names_every_option),
+    cmocka_unit_test(a_price_is_of_one_machine),
     cmocka_unit_test(a_command_line_becomes_json),
     cmocka_unit_test(the_error_of_a_line_carries_its_exit_status),
     cmocka_unit_test(rows_of_the_table_are_consistent),
