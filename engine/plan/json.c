@@ -31,7 +31,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "compute", aq_dtype_name(p->formats.compute), "weight_format",
         aq_dtype_name(p->formats.weights), "kv_format", aq_dtype_name(p->formats.kv), "kv_policy",
         aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
-    if (aq_kv_policy_drops(&p->choices.kv) || p->choices.kv.residual.tokens)
+    if (aq_kv_policy_lossy(&p->choices.kv) || p->choices.kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
     if (aq_kv_policy_drops(&p->choices.kv))
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
@@ -225,6 +225,11 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
             aq_dtype_name(p->formats.weights), aq_dtype_name(p->formats.compute));
     if (aq_dtype_is_quantised(p->formats.kv) || aq_dtype_is_kivi(p->formats.kv))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
+    if (p->choices.kv.read)
+        say(lines,
+            "lossy: new tokens read at most %u of the slots held, but in the first %u layers; "
+            "prompts are attended whole",
+            p->choices.kv.read, p->choices.kv.read_dense);
     if (aq_kv_policy_drops(&p->choices.kv))
         say(lines, "lossy: keys and values beyond %s are dropped%s%s",
             aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv),
