@@ -63,6 +63,7 @@ static void note(struct aq_engine *e, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void note(struct aq_engine *e, const char *format, ...)
 {
+    assert(e->info.lossy_count < AQ_ARRAY_LEN(e->lossy_text));
     char *text = e->lossy_text[e->info.lossy_count];
     va_list args;
     va_start(args, format);
