@@ -45,6 +45,8 @@ static void add_kv(json_t **v, const struct aq_kv_policy *p)
         snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
         aq_json_put(v, key, json_incref(value));
     }
+    if (kv && !p->read) /* a run that goes on without it must not look like one that says nothing */
+        aq_json_put(v, "kv_read", json_null());
     json_decref(kv);
 }
 
@@ -218,6 +220,8 @@ static const char *value_text(char *dst, size_t dst_bytes, const json_t *v)
 /* Both sides through text, so that 1 and 1.0, written and read, are the same. */
 static bool same_value(const json_t *a, const json_t *b)
 {
+    if (!a) /* manifests of earlier versions do not have what is null where nobody asks for it */
+        return json_is_null(b);
     if (json_is_integer(a) && json_is_integer(b)) /* a double has too few digits for a seed */
         return json_integer_value(a) == json_integer_value(b);
     if (json_is_number(a) && json_is_number(b)) {
