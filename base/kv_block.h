@@ -50,9 +50,9 @@ static inline size_t aq_kv_block_bytes(enum aq_dtype t, uint32_t head_dim)
     return aq_kv_head_bytes(t, head_dim) + 2 * AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(t, head_dim);
 }
 
-/* Bounds of keys: of each channel the least and the greatest of the 32 keys of a head-block, in f16.
- * Those of 16 head-blocks lie together, channel by channel, as f16 [head_dim][2][16], so that a
- * vector is the same channel of so many head-blocks. */
+/* Bounds of keys: of each channel the least and the greatest of the 32 keys of a head-block, in
+ * f16.  Those of 16 head-blocks lie together, channel by channel, as f16 [head_dim][2][16], so that
+ * a vector is the same channel of so many head-blocks. */
 enum { AQ_KV_BOUND_BLOCKS = 16 };
 
 static inline uint32_t aq_kv_bound_groups(uint32_t blocks)

@@ -475,8 +475,8 @@ typedef void aq_kv_encode_fn(struct aq_exec *ex, const struct aq_kv_encodes *e);
 
 /* ---- reading a part of the keys ---- */
 
-/* Head-blocks of one sequence whose bounds are made: [first, end), all of them full.  The address of
- * head-block b of head h is block[b] + h * head_offset. */
+/* Head-blocks of one sequence whose bounds are made: [first, end), all of them full.  The address
+ * of head-block b of head h is block[b] + h * head_offset. */
 struct aq_kv_bound {
     uint8_t *const *block;
     size_t head_offset;
@@ -491,8 +491,8 @@ struct aq_kv_bounds {
     uint32_t kv_heads, head_dim;
 };
 AQ_NO_HOLES_END
-/* The least and the greatest number of each channel of K over the 32 slots of a head-block, codes as
- * code * scale + minimum by one f32 fma, rounded outwards to f16: the same bits for every
+/* The least and the greatest number of each channel of K over the 32 slots of a head-block, codes
+ * as code * scale + minimum by one f32 fma, rounded outwards to f16: the same bits for every
  * instruction set.  Where a number is infinite or NaN they are -inf and inf.  Parallel over
  * (sequence, head, group). */
 typedef void aq_kv_bounds_fn(struct aq_exec *ex, const struct aq_kv_bounds *b);

@@ -12,9 +12,9 @@
  * In one of KIVI's formats runs of codes alone have pages, and there is no tail: the newest slots
  * lie in a ring of f16 runs, the residual.
  *
- * A policy's scores, positions and victims, the residual, and the bounds of keys lie in the memory of
- * the side that attends.  Owns pools, tails and tables from open to close and allocates nothing in between;
- * admission (policy/admit.h) guarantees that there is a page whenever one is taken. */
+ * A policy's scores, positions and victims, the residual, and the bounds of keys lie in the memory
+ * of the side that attends.  Owns pools, tails and tables from open to close and allocates nothing
+ * in between; admission (policy/admit.h) guarantees that there is a page whenever one is taken. */
 #ifndef AQ_ENGINE_EXEC_KV_PAGES_H
 #define AQ_ENGINE_EXEC_KV_PAGES_H
 
@@ -118,8 +118,9 @@ struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t lay
 
 /* The bounds of a (seat, layer), in the memory of the side that attends: struct aq_kv_bound. */
 uint16_t *aq_kv_bounds(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
-/* Memory for the numbers of the head-blocks that the heads of a seat choose, [kv_heads][*ret_stride]:
- * one for each place in a micro-batch and compute lane (1: the host's), for one op at a time. */
+/* Memory for the numbers of the head-blocks that the heads of a seat choose,
+ * [kv_heads][*ret_stride]: one for each place in a micro-batch and compute lane (1: the host's),
+ * for one op at a time. */
 uint32_t *aq_kv_chosen(const struct aq_kv *kv, uint32_t seat, uint32_t lane, uint32_t *ret_stride);
 /* Makes tables of `count` chosen head-blocks of each head, and of the open one, out of the table of
  * all `held` slots in *seq, and puts them and their lengths into *seq. */
