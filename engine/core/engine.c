@@ -95,12 +95,14 @@ static void note_lossy(struct aq_engine *e)
     else if (f->kv != AQ_F32)
         note(e, "kv: keys and values rounded to %s%s", aq_dtype_name(f->kv),
              aq_dtype_is_quantised(f->kv) ? " by row and head" : "");
+    struct aq_kv_policy dropping = e->info.kv; /* what is not read is not dropped */
+    dropping.read = 0;
     if (e->info.kv.read)
         note(e, "kv read: new tokens read at most %u of the slots held, but in the first %u layers",
              e->info.kv.read, e->info.kv.read_dense);
     if (aq_kv_policy_drops(&e->info.kv))
         note(e, "kv policy %s: keys and values beyond that are dropped%s%s",
-             aq_kv_policy_text(policy, sizeof(policy), &e->info.kv),
+             aq_kv_policy_text(policy, sizeof(policy), &dropping),
              aq_kv_windows_text(windows, sizeof(windows), &e->model->steps) ? "; " : "", windows);
 }
 

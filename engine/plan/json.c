@@ -225,6 +225,8 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
             aq_dtype_name(p->formats.weights), aq_dtype_name(p->formats.compute));
     if (aq_dtype_is_quantised(p->formats.kv) || aq_dtype_is_kivi(p->formats.kv))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
+    struct aq_kv_policy dropping = p->choices.kv; /* what is not read is not dropped */
+    dropping.read = 0;
     if (p->choices.kv.read)
         say(lines,
             "lossy: new tokens read at most %u of the slots held, but in the first %u layers; "
@@ -232,7 +234,7 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
             p->choices.kv.read, p->choices.kv.read_dense);
     if (aq_kv_policy_drops(&p->choices.kv))
         say(lines, "lossy: keys and values beyond %s are dropped%s%s",
-            aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv),
+            aq_kv_policy_text(policy, sizeof(policy), &dropping),
             aq_kv_windows_text(windows, sizeof(windows), p->in.steps) ? "; " : "", windows);
 }
 
