@@ -313,18 +313,18 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
            *plan = aq_planning_plan_json(p);
     if (!options || !plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {"model",        "context",        "threads",
-                                         "isa",          "executor",       "prefetch",
-                                         "chunk",        "fuse_layer",     "alternate",
-                                         "emulate_link", "cache_dir",      "kv_policy",
-                                         "kv_budget",    "kv_heavy",       "kv_recent",
-                                         "kv_sinks",     "kv_grace",       "kv_decay",
-                                         "kv_group",     "kv_floor",       "kv_observe",
-                                         "kv_pool",      "kv_pool_order",  "kv_layers",
-                                         "kv_heads",     "kv_residual",    "kv_residual_rule",
-                                         "kv_decode",    "kv_drop",        "kv_history",
-                                         "kv_low",       "kv_cross_layer", "hardware",
-                                         "deterministic"};
+    static const char *const copied[] = {"model",         "context",        "threads",
+                                         "isa",           "executor",       "prefetch",
+                                         "chunk",         "fuse_layer",     "alternate",
+                                         "emulate_link",  "cache_dir",      "kv_policy",
+                                         "kv_budget",     "kv_heavy",       "kv_recent",
+                                         "kv_sinks",      "kv_grace",       "kv_decay",
+                                         "kv_group",      "kv_floor",       "kv_observe",
+                                         "kv_pool",       "kv_pool_order",  "kv_layers",
+                                         "kv_heads",      "kv_residual",    "kv_residual_rule",
+                                         "kv_decode",     "kv_drop",        "kv_history",
+                                         "kv_low",        "kv_cross_layer", "kv_read",
+                                         "kv_read_dense", "hardware",       "deterministic"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)
