@@ -50,4 +50,20 @@ static inline size_t aq_kv_block_bytes(enum aq_dtype t, uint32_t head_dim)
     return aq_kv_head_bytes(t, head_dim) + 2 * AQ_HEAD_BLOCK_SLOTS * aq_kv_row_bytes(t, head_dim);
 }
 
+/* Bounds of keys: of each channel the least and the greatest of the 32 keys of a head-block, in
+ * f16.  Those of 16 head-blocks lie together, channel by channel, as f16 [head_dim][2][16], so that
+ * a vector is the same channel of so many head-blocks. */
+enum { AQ_KV_BOUND_BLOCKS = 16 };
+
+static inline uint32_t aq_kv_bound_groups(uint32_t blocks)
+{
+    return (uint32_t)aq_div_up(blocks, AQ_KV_BOUND_BLOCKS);
+}
+
+/* Numbers of the bounds of so many groups of head-blocks of one KV head. */
+static inline size_t aq_kv_bound_numbers(uint32_t head_dim, uint32_t groups)
+{
+    return (size_t)groups * head_dim * 2 * AQ_KV_BOUND_BLOCKS;
+}
+
 #endif

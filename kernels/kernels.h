@@ -44,6 +44,8 @@ struct aq_scratch_need {
     /* Query heads of a KV head where attn_decode keeps scores (struct aq_attn_slots); 0 where it
      * never does. */
     uint32_t scored_q_per_kv;
+    /* The same where rows choose what they read (aq_kv_choose_fn). */
+    uint32_t choosing_q_per_kv;
 };
 /* Bytes of scratch per worker that every kernel of every table can live with. */
 size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need);
@@ -471,6 +473,59 @@ AQ_NO_HOLES_END
  * kernels/cpu/quant.h has them.  Parallel over (run, head). */
 typedef void aq_kv_encode_fn(struct aq_exec *ex, const struct aq_kv_encodes *e);
 
+/* ---- reading a part of the keys ---- */
+
+/* Head-blocks of one sequence whose bounds are made: [first, end), all of them full.  The address
+ * of head-block b of head h is block[b] + h * head_offset. */
+struct aq_kv_bound {
+    uint8_t *const *block;
+    size_t head_offset;
+    uint16_t *bounds; /* f16 [kv_heads][groups][head_dim][2][AQ_KV_BOUND_BLOCKS]: least, greatest */
+    uint32_t groups, first, end;
+};
+AQ_NO_HOLES_BEGIN
+struct aq_kv_bounds {
+    const struct aq_kv_bound *bounds;
+    uint32_t count;
+    enum aq_dtype kv_dtype; /* not one of KIVI's */
+    uint32_t kv_heads, head_dim;
+};
+AQ_NO_HOLES_END
+/* The least and the greatest number of each channel of K over the 32 slots of a head-block, codes
+ * as code * scale + minimum by one f32 fma, rounded outwards to f16: the same bits for every
+ * instruction set.  Where a number is infinite or NaN they are -inf and inf.  Parallel over
+ * (sequence, head, group). */
+typedef void aq_kv_bounds_fn(struct aq_exec *ex, const struct aq_kv_bounds *b);
+
+/* Which of the first `blocks` head-blocks of each head a query row reads: `keep` of them, the first
+ * and the last among them. */
+struct aq_kv_choice {
+    const uint16_t *bounds; /* of struct aq_kv_bound */
+    uint32_t groups, blocks, keep;
+    uint32_t row;     /* of q */
+    uint32_t *chosen; /* [kv_heads][stride]: numbers of head-blocks, ascending */
+    uint32_t stride;
+};
+AQ_NO_HOLES_BEGIN
+struct aq_kv_choices {
+    const struct aq_kv_choice *choices;
+    const float *q; /* as in struct aq_attn */
+    size_t q_stride;
+    uint32_t count, kv_heads, q_per_kv, head_dim;
+    float scale;
+    uint32_t reserved;
+};
+AQ_NO_HOLES_END
+/* Quest (arXiv 2406.10774) bounds the products of a query with the keys of a block from above.  Of
+ * head-block b, with bounds lo and hi, and query head i of the KV head, q multiplied by scale once:
+ *     u_i(b) = sum over d of max(q_d lo_d, q_d hi_d)
+ *     worth(b) = sum over i of exp(u_i(b) - the largest u_i of the head's `blocks` head-blocks)
+ * Beside the first and the last one the keep - 2 of the highest worth are chosen, of equal ones the
+ * later; a worth that is no number counts as infinite.  In f32: u by one fma for each channel,
+ * ascending, the exponentials as kernels/cpu/vec.h has them, query heads ascending, so that every
+ * instruction set chooses the same.  Parallel over (sequence, head). */
+typedef void aq_kv_choose_fn(struct aq_exec *ex, const struct aq_kv_choices *c);
+
 /* On the calling thread. */
 typedef void aq_kv_note_fn(struct aq_exec *ex, const struct aq_kv_note *n);
 
@@ -529,6 +584,8 @@ struct aq_kernels {
     aq_product_fn *product_bf16;  /* x bf16 */
     aq_pack_panel_fn *pack_panel; /* the CPU's only */
     aq_kv_encode_fn *kv_encode;   /* the CPU's only */
+    aq_kv_bounds_fn *kv_bounds;   /* the CPU's only */
+    aq_kv_choose_fn *kv_choose;   /* the CPU's only */
     aq_unpack_fn *unpack;
 #define AQ_KERNELS_MEMBER(name, params) aq_##name##_fn *name;
     AQ_KERNELS(AQ_KERNELS_MEMBER)

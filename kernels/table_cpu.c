@@ -11,6 +11,8 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         .product_bf16 = aq_product_bf16_ref,
         .pack_panel = aq_pack_panel_ref,
         .kv_encode = aq_kv_encode_ref,
+        .kv_bounds = aq_kv_bounds_ref,
+        .kv_choose = aq_kv_choose_ref,
         .unpack = aq_unpack_ref,
     };
 #define REFERENCE(name, params) k->name = aq_##name##_ref;
@@ -33,6 +35,8 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_bf16 = aq_product_bf16_avx2;
         k->pack_panel = aq_pack_panel_avx2;
         k->kv_encode = aq_kv_encode_avx2;
+        k->kv_bounds = aq_kv_bounds_avx2;
+        k->kv_choose = aq_kv_choose_avx2;
         k->unpack = aq_unpack_avx2;
     }
 #endif
@@ -52,6 +56,8 @@ void aq_kernels_cpu(struct aq_kernels *k, unsigned isa)
         k->product_bf16 = aq_product_bf16_avx512;
         k->pack_panel = aq_pack_panel_avx512;
         k->kv_encode = aq_kv_encode_avx512;
+        k->kv_bounds = aq_kv_bounds_avx512;
+        k->kv_choose = aq_kv_choose_avx512;
         k->unpack = aq_unpack_avx512;
     }
 #endif

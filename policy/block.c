@@ -62,6 +62,7 @@ static void choose_page(struct aq_block_shape *s, const struct aq_block_inputs *
     s->page_slots = AQ_HEAD_BLOCK_SLOTS * runs;
     s->page_bytes = run * runs;
     s->run_bytes = run;
+    s->bound_bytes = in->kv.read ? 2ull * 2 * m->head_dim * m->kv_heads : 0;
     assert(aq_dtype_is_kivi(in->kv_format) == (in->kv.residual.tokens > 0));
     if (in->kv.residual.tokens)
         s->plain_run_bytes = aq_kv_block_bytes(AQ_F16, m->head_dim) * m->kv_heads;
@@ -239,12 +240,14 @@ static void add_weights(struct aq_block *b, const struct aq_block_inputs *in, en
     add(&b->ledger, device, "vectors", vectors);
 }
 
-/* Scores, positions and victims of slots, and residuals, in the memory of the side that attends. */
+/* Scores, positions and victims of slots, residuals and bounds, in the memory of the side that
+ * attends. */
 static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
 {
     struct aq_kv_beside beside = aq_kv_beside_of(&b->plan, in->steps->kv_heads);
     struct aq_kv_drop_layout drop;
-    uint64_t bytes[AQ_TIER_COUNT] = {0};
+    uint64_t bytes[AQ_TIER_COUNT] = {0}, bounds[AQ_TIER_COUNT] = {0};
+    uint64_t of_seat = aq_kv_kinds_bounds_bytes(&b->plan.shape, &b->plan.kinds);
     bool side[2] = {false}; /* a workspace each */
     aq_kv_layout_drop(&drop, &b->plan, in->steps->kv_heads);
     for (uint32_t i = 0; i < b->plan.part_count; i++) {
@@ -253,8 +256,12 @@ static void add_slots(struct aq_block *b, const struct aq_block_inputs *in)
         bytes[device ? AQ_DEVICE : AQ_HOST] +=
             (uint64_t)p->count * b->plan.shape.micro_batches * beside.slots_bytes +
             (p->count && !side[p->side] ? drop.bytes : 0);
+        bounds[device ? AQ_DEVICE : AQ_HOST] +=
+            (uint64_t)p->count * b->plan.shape.micro_batches * of_seat;
         side[p->side] |= p->count > 0;
     }
+    add(&b->ledger, AQ_DEVICE, "kv bounds", bounds[AQ_DEVICE]);
+    add(&b->ledger, AQ_HOST, "kv bounds", bounds[AQ_HOST]);
     add(&b->ledger, AQ_DEVICE, aq_kv_layout_purpose(&b->plan), bytes[AQ_DEVICE]);
     add(&b->ledger, AQ_HOST, aq_kv_layout_purpose(&b->plan), bytes[AQ_HOST]);
 }
@@ -451,8 +458,9 @@ void aq_block_sizes(struct aq_block_sizes *ret, const struct aq_block_inputs *in
     uint64_t run = aq_align_up(s->run_bytes, AQ_PANEL_ALIGN);
     uint64_t residual = all * aq_kv_residual_bytes(s, &in->kv.residual, in->steps->layers);
     uint64_t tails = all * in->steps->layers * aq_kv_policy_tail_runs(&in->kv) * run;
-    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all) + residual;
-    ret->kv_tails = s->plain_run_bytes ? residual : tails;
+    uint64_t bounds = all * aq_kv_kinds_bounds_bytes(s, &ret->kinds);
+    ret->kv_memory = s->page_bytes * pool_pages(s, in, &ret->kinds, all) + residual + bounds;
+    ret->kv_tails = (s->plain_run_bytes ? residual : tails) + bounds;
     ret->kv_disk = all * aq_kv_kinds_runs(&ret->kinds) * run;
 }
 
@@ -620,6 +628,28 @@ static int check_cross(const struct aq_block_inputs *in, const struct aq_placeme
                     name, disk);
 }
 
+bool aq_block_kv_may(const struct aq_block_inputs *in, enum aq_tier tier)
+{
+    if (tier == AQ_DISK)
+        return !aq_kv_policy_cross(&in->kv);
+    return tier == AQ_HOST || !in->separate || !in->kv.read;
+}
+
+/* Rows choose what they read where the host attends.  A link brings KV to a device before the rows
+ * that would choose are there, so it would have to bring all of it. */
+static int check_read(const struct aq_block_inputs *in, const struct aq_placement *placement,
+                      struct aq_err *reterr)
+{
+    double device = placement->kv.percent[AQ_DEVICE];
+    if (!in->kv.read || !in->separate || (in->attention == AQ_ATTEND_HOST && device == 0))
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-read %u: rows choose what they read where the host attends; KV that "
+                    "streams to a device has crossed the link before they can, so that reading "
+                    "less gains nothing; expected --attention host and a placement with kv=0/...",
+                    in->kv.read);
+}
+
 int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
                   const struct aq_placement *placement, uint32_t seats, struct aq_err *reterr)
 {
@@ -628,6 +658,7 @@ int aq_block_make(struct aq_block *b, const struct aq_block_inputs *given,
     const struct aq_block_inputs *in = &settled_in;
     aq_block_close(b);
     int rc = check_cross(in, placement, reterr);
+    rc = rc < 0 ? rc : check_read(in, placement, reterr);
     if (rc < 0)
         return rc;
     b->tight = in->tight;

@@ -118,6 +118,10 @@ struct aq_block_tiles aq_block_tiles(const struct aq_plan *p, const struct aq_mo
  */
 uint64_t aq_block_rows_bytes(const struct aq_plan *p);
 
+/* May KV live on this tier?  Not on the disk where heads of all layers share, nor in the memory of
+ * a separate device where rows choose what they read. */
+bool aq_block_kv_may(const struct aq_block_inputs *in, enum aq_tier tier);
+
 /* Pages that a sequence with this many keys needs in `layers` layers. */
 uint64_t aq_block_pages(const struct aq_block_shape *s, uint32_t layers, uint64_t keys);
 

@@ -21,7 +21,7 @@ static struct aq_placement in_memory(const struct aq_block_inputs *in, double st
     struct aq_placement p = {.head = streamed > 0 ? AQ_HOST : near};
     p.weights.percent[near] = 100 - streamed;
     p.weights.percent[far] += streamed;
-    p.kv.percent[streamed > 0 ? AQ_HOST : near] = 100;
+    p.kv.percent[streamed > 0 || !aq_block_kv_may(in, near) ? AQ_HOST : near] = 100;
     p.hidden.percent[near] = 100;
     return p;
 }
@@ -217,10 +217,10 @@ static double lacking(const struct aq_block *b, const struct aq_block_inputs *in
 
 static bool may_lie(const struct aq_block_inputs *in, enum least_of what, enum aq_tier tier)
 {
+    if (what == LEAST_KV && !aq_block_kv_may(in, tier))
+        return false;
     if (tier == AQ_DEVICE)
         return in->separate;
-    if (what == LEAST_KV && tier == AQ_DISK && aq_kv_policy_cross(&in->kv))
-        return false;
     return tier == AQ_HOST || (in->can_stream && what != LEAST_HEAD);
 }
 

@@ -2,6 +2,7 @@
 #include "policy/forecast.h"
 
 #include "policy/kv_layout.h"
+#include "policy/kv_read.h"
 #include "policy/seating.h"
 #include "policy/seats.h"
 
@@ -106,8 +107,12 @@ static void fill_decode(struct aq_kv_work *ret, const struct mean_rows *m)
     /* The last head-block is read whole: half full on average, as long as keys are added. */
     ret->decode_slots =
         n * (full ? aq_align_up(held, AQ_HEAD_BLOCK_SLOTS) : held + AQ_HEAD_BLOCK_SLOTS / 2);
-    if (residual->tokens)
-        ret->decode_slots = n * aq_kv_slots_read(&m->plan->shape, residual, (uint32_t)held);
+    uint32_t read = aq_plan_kind_policy(m->plan, m->kind).read;
+    if (residual->tokens || aq_kv_read_chooses(read, (uint32_t)held)) {
+        struct aq_kv_reads reads = aq_kv_reads_of(&m->plan->shape, residual, read, (uint32_t)held);
+        ret->decode_keys = n * reads.keys;
+        ret->decode_slots = n * reads.slots;
+    }
     if (p->staged && p->tier == AQ_DISK) {
         uint64_t whole = aq_kv_residual_whole(residual, (uint32_t)before);
         ret->read_bytes = n * whole * m->z.run_stride;

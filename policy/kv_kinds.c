@@ -2,14 +2,18 @@
 #include "policy/kv_kinds.h"
 
 #include "base/units.h"
+#include "policy/kv_read.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 struct aq_kv_policy aq_kv_kind_policy(const struct aq_kv_kind *k, const struct aq_kv_policy *user)
 {
+    struct aq_kv_policy p = *user;
+    if (!k->chooses)
+        p.read = 0;
     if (!k->own)
-        return *user;
+        return p;
     return k->window ? aq_kv_policy_window(k->window) : (struct aq_kv_policy){0};
 }
 
@@ -54,10 +58,15 @@ static struct aq_kv_kind like(const struct maker *m, const struct aq_step_desc *
     uint32_t window = d->window;
     bool grows = m->user->residual.tokens > 0; /* codes hold all that a window leaves out */
     struct aq_kv_kind k = {.layer = d->layer, .own = window > 0, .window = window};
+    /* A layer with a window never chooses, whatever the longest sequence is. */
+    bool chooses = !window && aq_kv_read_chooses(m->user->read, m->total_max) &&
+                   d->layer >= m->user->read_dense;
+    k.chooses = chooses;
     if (room && (window ? window < m->total_max && !grows : m->differ))
         return k;
     k.window = 0;
     k.own = window ? aq_kv_policy_drops(m->user) || window < m->total_max : m->differ;
+    k.chooses = chooses && !k.own;
     return k;
 }
 
@@ -65,8 +74,9 @@ static uint32_t find(const struct maker *m, const struct aq_kv_kind *k)
 {
     const struct aq_kv_kinds *kinds = m->kinds;
     uint32_t i = 0;
-    while (i < kinds->count && (kinds->kind[i].own != k->own ||
-                                kinds->kind[i].window != k->window || (m->differ && !k->own)))
+    while (i < kinds->count &&
+           (kinds->kind[i].own != k->own || kinds->kind[i].chooses != k->chooses ||
+            kinds->kind[i].window != k->window || (m->differ && !k->own)))
         i++;
     return i;
 }
@@ -77,8 +87,9 @@ static void add_layer(struct maker *m, const struct aq_step_desc *d)
     struct aq_kv_kind k = like(m, d, true);
     uint32_t i = find(m, &k);
     assert(d->layer < kinds->layers && d->layer < AQ_LAYERS_MAX);
-    /* Two kinds are for the layers that keep all keys and for those that follow the policy. */
-    if (i == kinds->count && i >= AQ_KV_KINDS_MAX - 2) {
+    /* Two kinds are for the layers that keep all keys and for those that follow the policy, which
+     * may be two again: rows of some choose what they read. */
+    if (i == kinds->count && i >= AQ_KV_KINDS_MAX - 2 - (m->user->read > 0)) {
         k = like(m, d, false);
         i = find(m, &k);
     }
@@ -139,7 +150,7 @@ bool aq_kv_layers_differ_text(char *dst, size_t dst_bytes, const struct aq_kv_ki
                               uint64_t run_bytes)
 {
     char bytes[AQ_SIZE_TEXT_MAX];
-    uint32_t least = UINT32_MAX, most = 0, layers = 0, count = 0;
+    uint32_t least = UINT32_MAX, most = 0, layers = 0;
     double sum = 0;
     dst[0] = '\0';
     for (uint32_t i = 0; i < kinds->count; i++) {
@@ -150,13 +161,12 @@ bool aq_kv_layers_differ_text(char *dst, size_t dst_bytes, const struct aq_kv_ki
         most = k->slots > most ? k->slots : most;
         sum += (double)k->layers * k->slots;
         layers += k->layers;
-        count++;
     }
-    if (count > 1)
+    if (most > least)
         snprintf(dst, dst_bytes,
                  "%u layers hold at most %u to %u slots, %.1f on average: %s a "
                  "sequence",
                  layers, least, most, sum / layers,
                  aq_format_size(bytes, aq_kv_kinds_runs(kinds) * run_bytes));
-    return count > 1;
+    return most > least;
 }

@@ -2,7 +2,8 @@
  * policy/kv_kinds.h - the layers of a model by what their KV cache holds.  A layer whose attention
  * has a window holds the keys that its window sees, and no policy is asked; the other layers follow
  * the user's policy, whose limits may differ by layer.  Layers in which every sequence holds the
- * same slots are one kind, so that counts are made once for each kind and times its layers.  With
+ * same slots, and read as much of them, are one kind, so that counts are made once for each kind
+ * and times its layers.  With
  * a residual (kv_residual.h) caches only grow, and layers with a window hold all keys, too.
  * Pure. */
 #ifndef AQ_POLICY_KV_KINDS_H
@@ -17,6 +18,7 @@ struct aq_kv_kind {
     uint32_t layer;  /* its first layer, which stands for all of them */
     uint32_t layers; /* how many it has */
     bool own;        /* these layers hold what their window sees, and follow no policy */
+    bool chooses;    /* decoded rows may read a part (policy/kv_read.h) */
     uint32_t
         window; /* of such layers; 0: all keys stay, and attention leaves out what is outside */
     /* Most slots that a sequence comes to hold in each head, or on average where heads share them,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/kv_layout.h"
 
+#include "policy/kv_read.h"
+
 /* Places `bytes` at the end of a layout, on a cache line of their own. */
 static uint64_t place(uint64_t *end, uint64_t bytes)
 {
@@ -34,15 +36,42 @@ const char *aq_kv_layout_purpose(const struct aq_plan *plan)
     return plan->shape.plain_run_bytes ? "kv residual" : "kv scores";
 }
 
-uint64_t aq_kv_slots_read(const struct aq_block_shape *shape, const struct aq_kv_residual *residual,
-                          uint32_t held)
+struct aq_kv_reads aq_kv_reads_of(const struct aq_block_shape *shape,
+                                  const struct aq_kv_residual *residual, uint32_t read,
+                                  uint32_t held)
 {
     uint64_t blocks = aq_div_up(held, AQ_HEAD_BLOCK_SLOTS);
-    if (!shape->plain_run_bytes)
-        return blocks * AQ_HEAD_BLOCK_SLOTS;
-    uint64_t coded = aq_kv_residual_coded(residual, held);
-    return AQ_HEAD_BLOCK_SLOTS *
-           (coded + aq_div_up((blocks - coded) * shape->plain_run_bytes, shape->run_bytes));
+    struct aq_kv_reads r = {held, blocks * AQ_HEAD_BLOCK_SLOTS};
+    if (shape->plain_run_bytes) {
+        uint64_t coded = aq_kv_residual_coded(residual, held);
+        r.slots = AQ_HEAD_BLOCK_SLOTS *
+                  (coded + aq_div_up((blocks - coded) * shape->plain_run_bytes, shape->run_bytes));
+    } else if (aq_kv_read_chooses(read, held)) {
+        uint64_t bounded = held / AQ_HEAD_BLOCK_SLOTS;
+        r.keys = aq_kv_read_slots(read, held) + bounded / 2;
+        r.slots = aq_align_up(aq_kv_read_slots(read, held), AQ_HEAD_BLOCK_SLOTS) +
+                  aq_div_up(AQ_HEAD_BLOCK_SLOTS * bounded * shape->bound_bytes, shape->run_bytes);
+    }
+    return r;
+}
+
+uint32_t aq_kv_bound_groups_of(const struct aq_kv_kind *kind)
+{
+    return kind->chooses ? aq_kv_bound_groups(kind->head_slots / AQ_HEAD_BLOCK_SLOTS) : 0;
+}
+
+uint64_t aq_kv_bounds_bytes(const struct aq_block_shape *shape, const struct aq_kv_kind *kind)
+{
+    return shape->bound_bytes * aq_kv_bound_groups_of(kind) * AQ_KV_BOUND_BLOCKS;
+}
+
+uint64_t aq_kv_kinds_bounds_bytes(const struct aq_block_shape *shape,
+                                  const struct aq_kv_kinds *kinds)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < kinds->count; i++)
+        bytes += kinds->kind[i].layers * aq_kv_bounds_bytes(shape, &kinds->kind[i]);
+    return bytes;
 }
 
 uint64_t aq_kv_residual_bytes(const struct aq_block_shape *shape,
@@ -150,15 +179,19 @@ void aq_kv_layout_tables(struct aq_kv_table_layout *ret, const struct aq_plan *p
     for (uint32_t i = 0; i < plan->kinds.count; i++) {
         struct aq_kv_policy policy = aq_plan_kind_policy(plan, i);
         uint32_t blocks = (uint32_t)aq_div_up(plan->kinds.kind[i].head_slots, AQ_HEAD_BLOCK_SLOTS);
-        if (aq_kv_policy_ragged(&policy) && blocks > ret->head_blocks)
+        bool ragged = aq_kv_policy_ragged(&policy);
+        if (policy.read)
+            blocks = (uint32_t)aq_min_u64(blocks, policy.read / AQ_HEAD_BLOCK_SLOTS + 1);
+        if ((ragged || policy.read) && blocks > ret->head_blocks)
             ret->head_blocks = blocks;
     }
     if (ret->head_blocks) {
-        uint64_t lanes = plan->separate ? 2 : 1;
-        ret->spread = place(&ret->bytes,
-                            lanes * s->micro_batch * kv_heads * ret->head_blocks * sizeof(void *));
-        ret->now = place(&ret->bytes, lanes * s->micro_batch * kv_heads * sizeof(uint32_t));
-        ret->len = place(&ret->bytes, seats * layers * kv_heads * sizeof(uint32_t));
+        uint64_t places = (plan->separate ? 2ull : 1ull) * s->micro_batch * kv_heads;
+        bool ragged = aq_kv_policy_ragged(&plan->kv);
+        ret->spread = place(&ret->bytes, places * ret->head_blocks * sizeof(void *));
+        ret->now = place(&ret->bytes, places * sizeof(uint32_t));
+        ret->chosen = place(&ret->bytes, ragged ? 0 : places * ret->head_blocks * sizeof(uint32_t));
+        ret->len = place(&ret->bytes, ragged ? seats * layers * kv_heads * sizeof(uint32_t) : 0);
         if (aq_kv_policy_cross(&plan->kv))
             ret->packed = place(&ret->bytes, seats * layers * sizeof(uint32_t));
     }

@@ -35,9 +35,21 @@ struct aq_kv_delta_layout {
 void aq_kv_layout_delta(struct aq_kv_delta_layout *ret, const struct aq_plan *plan,
                         uint32_t kv_heads);
 
-/* Slots that a row with `held` of them reads, in slots of the cache's format: whole head-blocks. */
-uint64_t aq_kv_slots_read(const struct aq_block_shape *shape, const struct aq_kv_residual *residual,
-                          uint32_t held);
+/* What a row with `held` slots works on: keys that it computes with (bounds are half of what a key
+ * is), and slots that it reads, in slots of the cache's format: whole head-blocks, and bounds.
+ * `read`: of the policy of the layer. */
+struct aq_kv_reads {
+    uint64_t keys, slots;
+};
+struct aq_kv_reads aq_kv_reads_of(const struct aq_block_shape *shape,
+                                  const struct aq_kv_residual *residual, uint32_t read,
+                                  uint32_t held);
+/* Bounds of the keys of one sequence in a layer of this kind, of whole groups of head-blocks; 0:
+ * its rows read all.  Groups of a head; bytes in all layers. */
+uint32_t aq_kv_bound_groups_of(const struct aq_kv_kind *kind);
+uint64_t aq_kv_bounds_bytes(const struct aq_block_shape *shape, const struct aq_kv_kind *kind);
+uint64_t aq_kv_kinds_bounds_bytes(const struct aq_block_shape *shape,
+                                  const struct aq_kv_kinds *kinds);
 /* Bytes of the residual of a sequence in all layers. */
 uint64_t aq_kv_residual_bytes(const struct aq_block_shape *shape,
                               const struct aq_kv_residual *residual, uint32_t layers);
@@ -92,11 +104,12 @@ void aq_kv_layout_prefill(struct aq_kv_prefill_layout *ret, const struct aq_plan
 /* Tables of addresses and lengths, in host memory; offsets in bytes, runs from 0 on. */
 struct aq_kv_table_layout {
     uint64_t runs; /* most runs of a seat in all layers; addresses [seats][runs] */
-    /* For heads that hold different numbers of slots; else all 0. */
-    uint32_t head_blocks; /* most head-blocks of one head */
+    /* For heads that hold different numbers of slots, or choose what they read; else all 0. */
+    uint32_t head_blocks; /* most head-blocks that are read of one head */
     uint64_t spread;      /* addresses [lanes][micro_batch][kv_heads][head_blocks], of one op on
                              either compute lane, of which there are two beside a separate device */
     uint64_t now;         /* u32 [lanes][micro_batch][kv_heads]: slots in use, likewise */
+    uint64_t chosen;      /* u32 [lanes][micro_batch][kv_heads][head_blocks]: those chosen */
     uint64_t len;         /* u32 [seats][layers][kv_heads]: slots kept of the prompt */
     uint64_t packed;      /* u32 [seats][layers] packed runs; 0: heads of all layers do not share */
     uint64_t free;        /* u32 [pages]: which of the pools' pages are free */

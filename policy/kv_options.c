@@ -2,6 +2,7 @@
  * Makes a policy of the user's options; refuses, with a sentence, options that exclude each
  * other. */
 #include "policy/kv_policy.h"
+#include "policy/kv_read.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -574,6 +575,40 @@ static void settle_history(struct aq_kv_policy *p, const struct aq_kv_options *o
     p->history = o->history_given ? o->history : p->prompt.rows;
 }
 
+/* Whether decoded rows read a part of the keys. */
+static int settle_read(struct aq_kv_policy *p, const struct aq_kv_options *o, struct aq_err *reterr)
+{
+    const struct aq_kv_policy_desc *desc = aq_kv_policy_desc(p);
+    if (!o->read_given)
+        return o->read_dense_given
+                   ? aq_error(reterr, -EINVAL,
+                              "--kv-read-dense: the first layers, in which --kv-read does not "
+                              "apply; expected --kv-read beside it, such as --kv-read 2048")
+                   : 0;
+    if (o->read < AQ_KV_READ_MIN)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-read %u: a row always reads the first, the last and the newest, open "
+                        "head-block of 32; expected %d slots or more",
+                        o->read, AQ_KV_READ_MIN);
+    if (p->bulk)
+        return refuse(reterr, desc->name, "--kv-read",
+                      "keys are dropped in bulk (--kv-decode), and what is left moves to other "
+                      "head-blocks, whose bounds would have to be made again; --kv-policy full, or "
+                      "snapkv without bulk, keeps them where they are");
+    if (p->decode.source != AQ_KV_SOURCE_NONE)
+        return refuse(reterr, desc->name, "--kv-read",
+                      "new keys take the places of dropped ones (overwrite), and head-blocks would "
+                      "lose their order and their bounds; --kv-policy full, snapkv, pyramidkv, "
+                      "knorm and keydiff give up none after the prompt");
+    if (aq_kv_policy_ragged(p))
+        return refuse(reterr, desc->name, "--kv-read",
+                      "its heads hold different numbers of tokens, and a row reads as many of "
+                      "each; --kv-policy full, snapkv, pyramidkv, knorm or keydiff");
+    p->read = o->read;
+    p->read_dense = o->read_dense_given ? o->read_dense : AQ_KV_READ_DENSE_DEFAULT;
+    return 0;
+}
+
 /* The variants restate other programs, so they take no further options. */
 static int check_variant(const struct aq_kv_policy *p, const struct aq_kv_options *o,
                          struct aq_err *reterr)
@@ -689,9 +724,20 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
         settle_history(&p, o);
     if (rc == 0 && p.bulk)
         rc = check_bulk(&p, o, reterr);
+    rc = rc < 0 ? rc : settle_read(&p, o, reterr);
     if (rc == 0)
         *ret = p;
     return rc;
+}
+
+int aq_kv_policy_check_layers(const struct aq_kv_policy *p, uint32_t layers, struct aq_err *reterr)
+{
+    if (!p->read || p->read_dense < layers)
+        return 0;
+    return aq_error(reterr, -EINVAL,
+                    "--kv-read-dense %u: rows would read all of their keys in each of the model's "
+                    "%u layers; expected fewer, such as 0, or no --kv-read",
+                    p->read_dense, layers);
 }
 
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
@@ -716,6 +762,11 @@ int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                         "--kv-heavy %u and --kv-recent %u together are above the %u tokens of the "
                         "model's context; --kv-budget 100%% keeps all",
                         heavy, recent, context);
+    if (p->read > context)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-read %u: above the %u tokens of the model's context; without it rows "
+                        "read all of their keys",
+                        p->read, context);
     if (p->sinks > context || p->grace > context)
         return aq_error(reterr, -EINVAL, "%s %u: above the %u tokens of the model's context",
                         p->sinks > context ? "--kv-sinks" : "--kv-grace",

@@ -42,6 +42,8 @@
  *            or C, like every layer, while n < 2 B; and n, while n <= C.  (Of a policy without a
  *            window one token counts as such.)
  *   all      The heads of all layers of kvcompress share one budget: policy/kv_cross.h.
+ *   read     Where nothing is given up after the prompt, a row may read a part of what is held
+ *            (Quest, arXiv 2406.10774, on head-blocks): policy/kv_read.h.
  * The programs of h2o:flexgen and h2o:hf drop after a step; here the same drop stands at the start
  * of the next step (tests/unit/policy/test_kv_policy.c has their loops). */
 #ifndef AQ_POLICY_KV_POLICY_H
@@ -160,6 +162,9 @@ struct aq_kv_policy {
     struct aq_kv_amount drop; /* of the slots */
     uint32_t history;         /* rows in front of a drop that count; 0: all */
     double cross_layer;       /* even shares of a layer until all are ranked; 0: it is held whole */
+    /* Slots that a decoded row reads in each head (policy/kv_read.h); 0: all.  Rows of the first
+     * `read_dense` layers read all. */
+    uint32_t read, read_dense;
 };
 
 /* The user's options; all zero: full. */
@@ -189,6 +194,8 @@ struct aq_kv_options {
     double low; /* 0: not given, 1 */
     bool cross_layer_given;
     double cross_layer;
+    bool read_given, read_dense_given;
+    uint32_t read, read_dense;
 };
 enum { AQ_KV_POOL_MAX_WIDTH = 127 };
 #define AQ_KV_CROSS_LAYER_DEFAULT 2.0
@@ -200,6 +207,8 @@ int aq_kv_policy_resolve(struct aq_kv_policy *ret, const struct aq_kv_options *o
 /* -EINVAL: a number of slots is above the longest sequence of the model. */
 int aq_kv_policy_check_context(const struct aq_kv_policy *p, uint32_t context,
                                struct aq_err *reterr);
+/* -EINVAL: rows are to read a part of their keys, and no layer is left in which they do. */
+int aq_kv_policy_check_layers(const struct aq_kv_policy *p, uint32_t layers, struct aq_err *reterr);
 
 /* Never NULL. */
 const struct aq_kv_policy_desc *aq_kv_policy_desc(const struct aq_kv_policy *p);
@@ -236,6 +245,11 @@ static inline bool aq_kv_policy_grows(const struct aq_kv_policy *p)
 static inline bool aq_kv_policy_drops(const struct aq_kv_policy *p)
 {
     return p->prompt.source != AQ_KV_SOURCE_NONE;
+}
+/* May tokens be others than those of the full cache, for what is dropped or not read? */
+static inline bool aq_kv_policy_lossy(const struct aq_kv_policy *p)
+{
+    return aq_kv_policy_drops(p) || p->read > 0;
 }
 static inline bool aq_kv_policy_ragged(const struct aq_kv_policy *p)
 {

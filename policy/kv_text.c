@@ -89,7 +89,11 @@ const char *aq_kv_policy_text(char *dst, size_t dst_bytes, const struct aq_kv_po
         used +=
             (size_t)snprintf(dst + used, dst_bytes - used, ", history %s", history_text(text, p));
     if (row->stat == AQ_ATTN_LOW && p->prompt.threshold != row->threshold && used < dst_bytes)
-        snprintf(dst + used, dst_bytes - used, ", low %g", (double)p->prompt.threshold);
+        used +=
+            (size_t)snprintf(dst + used, dst_bytes - used, ", low %g", (double)p->prompt.threshold);
+    if (p->read && used < dst_bytes)
+        snprintf(dst + used, dst_bytes - used, "%s read %u but in the first %u layers",
+                 any ? "," : ":", p->read, p->read_dense);
     return dst;
 }
 

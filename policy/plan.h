@@ -18,6 +18,7 @@ struct aq_block_shape {
     uint32_t page_slots;                 /* tokens per KV page */
     uint64_t page_bytes;                 /* of one layer */
     uint64_t run_bytes;       /* 32 slots of all KV heads of one layer; a page is made of runs */
+    uint64_t bound_bytes;     /* bounds of the keys of such a run, where rows may choose by them */
     uint64_t plain_run_bytes; /* with a residual (policy/kv_residual.h) such a run in f16; else 0 */
     /* Pages of all layers together in the pool of a tier.  On disk every seat has pages for the
      * longest sequence. */

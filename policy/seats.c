@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/seats.h"
 
+#include "policy/kv_read.h"
 #include "policy/traffic.h"
 
 #include <assert.h>
@@ -280,6 +281,14 @@ uint64_t aq_seats_key_pairs(uint64_t prompt, uint64_t window)
     return whole * (whole + 1) / 2 + (prompt - whole) * window;
 }
 
+/* Slots of head-blocks whose bounds a row makes. */
+static uint64_t slots_bounded(const struct aq_seat *t, const struct aq_seat_kv *kv, uint32_t read)
+{
+    uint64_t end = kv->held / AQ_HEAD_BLOCK_SLOTS;
+    return AQ_HEAD_BLOCK_SLOTS *
+           (end - aq_kv_read_bounded(read, kv->before, t->seen == t->prompt + 1));
+}
+
 static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, struct aq_kv_work *io)
 {
     const struct aq_plan *plan = s->opts.plan;
@@ -287,13 +296,17 @@ static void count_kind(const struct aq_seats *s, uint32_t i, uint32_t kind, stru
     const struct aq_seat *t = &s->seat[i];
     const struct aq_seat_kv *kv = &t->kv[kind];
     const struct aq_part *part = part_of(s, i);
+    struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
     if (t->seen > t->prompt) {
-        io->decode_keys += kv->held;
-        io->decode_slots += aq_kv_slots_read(&plan->shape, &plan->kv.residual, kv->held);
+        struct aq_kv_reads reads =
+            aq_kv_reads_of(&plan->shape, &plan->kv.residual, policy.read, kv->held);
+        io->decode_keys += reads.keys;
+        io->decode_slots += reads.slots;
+        if (aq_kv_read_chooses(policy.read, kv->held)) /* keys of which bounds are made */
+            io->decode_slots += slots_bounded(t, kv, policy.read) / 2;
         if (kv->drops_many) /* they are read and written to close up */
             io->decode_slots += 2ull * aq_kv_limits_cut(&kv->limits);
     } else {
-        struct aq_kv_policy policy = aq_plan_kind_policy(plan, kind);
         io->prefill_key_pairs += aq_seats_key_pairs(t->prompt, plan->kinds.kind[kind].window);
         if (kv->drops)
             io->stat_key_pairs += aq_kv_policy_stat_pairs(&policy, &kv->limits, t->prompt);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policy/shares.h"
 
+#include "policy/kv_read.h"
 #include "policy/lp.h"
 #include "policy/seats.h"
 
@@ -185,8 +186,11 @@ static void add_decode_kv(struct model *m, uint32_t kind)
     uint32_t beside = aq_kv_policy_scores(&policy) ? 12 : aq_kv_policy_drops(&policy) ? 4 : 0;
     const struct aq_kv_residual *residual = &m->o->in->kv.residual;
     double keys = all * held, read = keys;
-    if (residual->tokens)
-        read = all * (double)aq_kv_slots_read(s, residual, (uint32_t)held);
+    if (residual->tokens || aq_kv_read_chooses(policy.read, (uint32_t)held)) {
+        struct aq_kv_reads reads = aq_kv_reads_of(s, residual, policy.read, (uint32_t)held);
+        keys = all * (double)reads.keys;
+        read = all * (double)reads.slots;
+    }
     double again = 0; /* slots of a seat that close up, in a mean pass */
     if (m->held[kind].drop_every)
         again = (double)m->held[kind].drop_leaves / m->held[kind].drop_every;
@@ -418,6 +422,8 @@ static void fill_bounds(struct aq_lp *lp, const struct model *m)
         fix(lp, K_DISK, 0);
         fix(lp, H_DISK, 0);
     }
+    if (!aq_block_kv_may(in, AQ_DEVICE))
+        fix(lp, K_DEVICE, 0);
     if (!in->can_stream)
         fix(lp, W_DISK, 0);
     if (in->placement) {

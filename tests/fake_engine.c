@@ -296,7 +296,7 @@ void aq_engine_stats(const struct aq_engine *e, struct aq_engine_stats *ret)
 struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt, uint32_t max_new,
                                      uint32_t seen)
 {
-    return (struct aq_engine_held){.slots = seen, .slots_max = seen, .bytes = seen};
+    return (struct aq_engine_held){.slots = seen, .slots_max = seen, .read = seen, .bytes = seen};
 }
 
 void aq_engine_observe(struct aq_engine *e, void (*observe)(void *user, bool running), void *user)

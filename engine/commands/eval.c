@@ -181,20 +181,26 @@ static void add_slots(const struct eval *v, const struct aq_engine *e, json_t **
     even.layers = AQ_KV_LAYERS_UNIFORM;
     aq_kv_policy_limits(&l, &even, prompt, fed, 0, layers);
     uint32_t first = fed > 1 ? prompt + 1 : prompt, end = prompt + (fed > 1 ? fed : 1);
-    double sum = 0;
-    for (uint32_t seen = first; seen < end; seen++)
-        sum += aq_engine_held(e, prompt, fed, seen).slots;
+    double sum = 0, read = 0;
+    for (uint32_t seen = first; seen < end; seen++) {
+        struct aq_engine_held held = aq_engine_held(e, prompt, fed, seen);
+        sum += held.slots;
+        read += held.read;
+    }
     struct aq_engine_held last = aq_engine_held(e, prompt, fed, end - 1);
     aq_json_put(o, "kept_slots",
                 json_pack("{s:o, s:f, s:i}", "nominal",
                           aq_kv_policy_drops(p) ? json_integer(l.slots) : json_string("all"),
                           "mean", sum / (end - first), "max", (int)last.slots_max));
+    if (p->read)
+        aq_json_put(o, "read_slots",
+                    json_pack("{s:i, s:f}", "nominal", (int)p->read, "mean", read / (end - first)));
     aq_json_put(o, "kv_bytes", json_integer((json_int_t)last.bytes));
     json_t *policy = policy_json(p, &l);
     if (p->layers != AQ_KV_LAYERS_UNIFORM)
         aq_json_put(&policy, "kept_by_layer", kept_json(p, prompt, fed, layers));
     aq_json_put(o, "policy", policy);
-    aq_json_put(o, "no_effect", json_boolean(!last.drops));
+    aq_json_put(o, "no_effect", json_boolean(!last.drops && !last.chooses));
 }
 
 static json_t *run_json(struct eval *v, const struct aq_engine *e, bool compared, double seconds)

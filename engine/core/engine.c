@@ -9,6 +9,7 @@
 #include "engine/model/arch/arch.h"
 #include "engine/model/weight_store.h"
 #include "policy/kv_cross.h"
+#include "policy/kv_read.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -62,6 +63,7 @@ static void note(struct aq_engine *e, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void note(struct aq_engine *e, const char *format, ...)
 {
+    assert(e->info.lossy_count < AQ_ARRAY_LEN(e->lossy_text));
     char *text = e->lossy_text[e->info.lossy_count];
     va_list args;
     va_start(args, format);
@@ -93,9 +95,14 @@ static void note_lossy(struct aq_engine *e)
     else if (f->kv != AQ_F32)
         note(e, "kv: keys and values rounded to %s%s", aq_dtype_name(f->kv),
              aq_dtype_is_quantised(f->kv) ? " by row and head" : "");
+    struct aq_kv_policy dropping = e->info.kv; /* what is not read is not dropped */
+    dropping.read = 0;
+    if (e->info.kv.read)
+        note(e, "kv read: new tokens read at most %u of the slots held, but in the first %u layers",
+             e->info.kv.read, e->info.kv.read_dense);
     if (aq_kv_policy_drops(&e->info.kv))
         note(e, "kv policy %s: keys and values beyond that are dropped%s%s",
-             aq_kv_policy_text(policy, sizeof(policy), &e->info.kv),
+             aq_kv_policy_text(policy, sizeof(policy), &dropping),
              aq_kv_windows_text(windows, sizeof(windows), &e->model->steps) ? "; " : "", windows);
 }
 
@@ -481,6 +488,9 @@ struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt,
         uint64_t runs = aq_kv_limits_runs(&l, heads, prompt, seen);
         sum.slots += (double)k->layers * slots / p->kinds.layers;
         sum.slots_max = slots > sum.slots_max ? slots : sum.slots_max;
+        uint32_t read = aq_plan_kind_policy(p, i).read;
+        sum.read += (double)k->layers * aq_kv_read_slots(read, slots) / p->kinds.layers;
+        sum.chooses |= aq_kv_read_chooses(read, slots);
         uint64_t paged = runs * AQ_HEAD_BLOCK_SLOTS;
         if (p->kv.residual.tokens)
             paged = AQ_HEAD_BLOCK_SLOTS * aq_kv_residual_coded(&p->kv.residual, slots);
@@ -488,7 +498,8 @@ struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt,
         if (aq_kv_cross_cuts(&l, prompt))
             pages = aq_kv_cross_runs(&l, heads, k->layers, prompt, seen);
         sum.bytes += pages * p->shape.page_bytes +
-                     aq_kv_residual_bytes(&p->shape, &p->kv.residual, k->layers);
+                     aq_kv_residual_bytes(&p->shape, &p->kv.residual, k->layers) +
+                     k->layers * aq_kv_bounds_bytes(&p->shape, k);
         sum.drops |= !k->own && aq_kv_limits_drop(&l, prompt, max_new);
     }
     return sum;

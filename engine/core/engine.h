@@ -151,8 +151,10 @@ struct aq_sequence *aq_engine_finished(struct aq_engine *e);
 struct aq_engine_held {
     double slots;       /* of each head (or on average), the mean over the layers */
     uint32_t slots_max; /* in the layers that hold most */
-    uint64_t bytes;     /* of the pages of all layers, and of the residual */
+    double read;        /* slots that a new token reads of these, likewise */
+    uint64_t bytes;     /* of the pages of all layers, of the residual and of bounds */
     bool drops;         /* the sequence will drop keys for the KV policy's sake */
+    bool chooses;       /* the row at the last position reads a part, in some layer */
 };
 /* Of a sequence with these lengths after its first `seen` positions.  After plan. */
 struct aq_engine_held aq_engine_held(const struct aq_engine *e, uint32_t prompt, uint32_t max_new,

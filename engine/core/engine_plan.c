@@ -225,7 +225,7 @@ json_t *aq_engine_plan_json(const struct aq_engine *e)
         "page_tokens", (int)s->page_slots, "page_bytes", (json_int_t)s->page_bytes, "pages",
         (json_int_t)(s->page_count[AQ_DEVICE] + s->page_count[AQ_HOST]), "ledger",
         ledger_json(&e->block.ledger), "memory", memory_json(e, false));
-    if (aq_kv_policy_drops(&p->kv) || p->kv.residual.tokens)
+    if (aq_kv_policy_lossy(&p->kv) || p->kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->kv));
     if (aq_kv_policy_drops(&p->kv)) {
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));

@@ -43,7 +43,7 @@ struct aq_engine {
     uint64_t budget;
     /* Copies of the caller's strings that are needed until load or close. */
     char *model_dir, *cache_dir, *hardware, *trace_path, **disk_dir;
-    char lossy_text[4][256];
+    char lossy_text[5][256];
     struct aq_log log;
 
     struct aq_mem *mem;

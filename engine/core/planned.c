@@ -67,7 +67,8 @@ int aq_planned_context(uint32_t *ret, const struct aq_model_steps *steps,
         return aq_error(reterr, -EINVAL, "--context %u: the model knows %u positions",
                         choices->context, steps->context);
     *ret = choices->context ? choices->context : steps->context;
-    return aq_kv_policy_check_context(&choices->kv, *ret, reterr);
+    int rc = aq_kv_policy_check_layers(&choices->kv, steps->layers, reterr);
+    return rc < 0 ? rc : aq_kv_policy_check_context(&choices->kv, *ret, reterr);
 }
 
 uint64_t aq_planned_usable(enum aq_tier tier, uint64_t bytes)
@@ -120,6 +121,7 @@ static void count_process(struct aq_block_inputs *in, const struct aq_planned_re
         .head_dim_max = m->head_dim,
         .context_max = r->context,
         .scored_q_per_kv = aq_kv_policy_scores(&in->kv) ? m->heads / m->kv_heads : 0,
+        .choosing_q_per_kv = in->kv.read ? m->heads / m->kv_heads : 0,
     };
     in->scratch_bytes_per_thread = aq_kernels_scratch_bytes(&need);
     in->process_bytes = r->held  ? r->held + PROCESS_SLACK_BYTES
@@ -172,6 +174,10 @@ void aq_planned_inputs(struct aq_block_inputs *ret, struct aq_forecast_work *ret
         .trace_bytes_per_op = c->trace ? aq_trace_bytes(1) : 0,
         .scratch_sums = c->verify_store == AQ_VERIFY_ALWAYS,
     };
+    if (c->kv.read && ret->separate && ret->attention_auto) { /* nobody else can: aq_block_make */
+        ret->attention = AQ_ATTEND_HOST;
+        ret->attention_auto = false;
+    }
     for (int t = 0; t < AQ_TIER_COUNT; t++)
         ret->budget[t] = r->budget[t];
     if (r->context)

@@ -7,7 +7,8 @@
  * slot of the victim that was chosen a step before; or, once all slots are taken, many are dropped
  * first: those that stay close up, and it comes behind them.  In one of KIVI's formats prompts are
  * attended in scratch, too, new keys join the residual in f16, and head-blocks that leave it are
- * encoded before attention.  In sequences on disk, whose full runs are read again at every step,
+ * encoded before attention.  Rows that read a part of what is held choose it once their key is
+ * stored (read.c).  In sequences on disk, whose full runs are read again at every step,
  * rows that overwrite others also join a delta, which is applied before attention. */
 #include "engine/exec/exec.h"
 
@@ -65,10 +66,12 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
         .kv_heads = t->a.kv_heads,
         .seen = seat_of(t, i)->seen,
         .held = s->held,
-        .len = seq->len,
-        .len_step = seq->len_step,
+        .len = s->differ ? seq->len : &s->held,
+        .len_step = s->differ ? seq->len_step : 0,
         .slots = seq->slots,
     };
+    seen.chosen =
+        exec_read_chosen(t->x, t->op, t->seat[i], &seen.chosen_stride, &seen.chosen_count);
     x->opts.kv_seen(x->opts.kv_user, &seen);
 }
 
@@ -353,6 +356,7 @@ static void decode(struct attend *t)
         t->c->kernels->kv_append(t->c->exec, &t->a);
     if (disk)
         add_to_deltas(t);
+    exec_read_part(t->x, t->op, t->c, &t->a, t->seq, t->seat);
     attend_rows(t);
     for (uint32_t i = 0; i < t->count; i++)
         report_slots(t, i, &t->seq[i]);

@@ -234,6 +234,16 @@ uint32_t exec_position_first(const struct aq_executor *x, const struct aq_sequen
 void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_compute *c,
                  const float *qkv, void *attention);
 
+/* ---- read.c ---- */
+/* In a layer whose rows choose what they read: makes tables of that for sequences seq
+ * [a->seq_count], whose new keys are stored. */
+void exec_read_part(struct aq_executor *x, const struct aq_op *op, const struct aq_compute *c,
+                    const struct aq_attn *a, struct aq_attn_seq *seq, const uint32_t *seat);
+/* What the row of a seat has chosen in an op that is not over yet: full head-blocks
+ * [kv_heads][*ret_stride], *ret_count of each head; NULL: it reads all. */
+const uint32_t *exec_read_chosen(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
+                                 uint32_t *ret_stride, uint32_t *ret_count);
+
 /* ---- cross.c ---- */
 /* Of a prompt that is cut over all layers, whose keys and values lie in scratch if layers are cut
  * before, and at home if not: takes what the keys of a layer are worth, [kv_heads][stride of the

@@ -34,14 +34,18 @@ struct aq_kv {
     struct aq_kv_delta_layout delta;
     struct aq_kv_drop_layout drop;
     struct aq_kv_beside beside;
+    uint64_t bounds_bytes; /* of a seat */
     struct layer {
         uint64_t first_run; /* runs of a seat in the layers before this one */
         uint64_t slots;     /* offset of its arrays beside slots in those of a seat */
+        uint64_t bounds;    /* offset of its bounds in those of a seat */
         uint32_t dropping;  /* layers before this one that drop keys */
     } * layer;              /* [layers] */
     struct side {
         uint8_t *slots; /* [seats of the side][beside.slots_bytes], layer after layer; drop.bytes */
         size_t bytes;
+        uint8_t *bounds; /* [seats of the side][bounds_bytes], layer after layer */
+        size_t bounds_bytes;
         uint32_t seats;
     } side[2];      /* by enum aq_attention_side */
     uint32_t *runs; /* [seats][kinds of layers] runs in use */
@@ -115,14 +119,16 @@ static void place_layers(struct aq_kv *kv)
         kv->layer[layer] = at;
         at.first_run += aq_kv_kinds_at(kinds, layer)->runs;
         at.slots += layout->bytes;
+        at.bounds += aq_kv_bounds_bytes(&kv->opts.plan->shape, aq_kv_kinds_at(kinds, layer));
         at.dropping += layout->stride > 0;
     }
     kv->beside = aq_kv_beside_of(kv->opts.plan, kv->opts.kv_heads);
+    kv->bounds_bytes = at.bounds;
     assert(at.first_run == kv->table.runs);
     assert(at.slots == kv->beside.slots_bytes && at.dropping == kv->beside.dropping);
 }
 
-/* Takes memory for scores, positions and victims of slots, and for residuals. */
+/* Takes memory for scores, positions and victims of slots, for residuals and for bounds. */
 static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
 {
     const struct aq_kv_opts *o = &kv->opts;
@@ -134,6 +140,9 @@ static int take_slots(struct aq_kv *kv, struct aq_err *reterr)
         rc = take(kv, &side->slots, memory_of_side(kv, i), aq_kv_layout_purpose(o->plan),
                   side->seats * kv->beside.slots_bytes + (side->seats ? kv->drop.bytes : 0),
                   &side->bytes, reterr);
+        rc = rc < 0 ? rc
+                    : take(kv, &side->bounds, memory_of_side(kv, i), "kv bounds",
+                           side->seats * kv->bounds_bytes, &side->bounds_bytes, reterr);
     }
     size_t copies = (size_t)kv->copied_seats * kv->beside.dropping * o->kv_heads * sizeof(uint32_t);
     rc = rc < 0 ? rc
@@ -167,7 +176,7 @@ static int take_pools(struct aq_kv *kv, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     /* Heads are of no length, and no run is packed, before a prompt is cut. */
-    if (kv->table.head_blocks)
+    if (kv->table.len)
         memset(kv->tables + kv->table.len, 0, kv->table.free - kv->table.len);
     kv->block = (uint8_t **)kv->tables;
     uint32_t *list = (uint32_t *)(kv->tables + kv->table.free);
@@ -233,9 +242,12 @@ void aq_kv_close(struct aq_kv *kv)
     aq_device_free(d, AQ_MEMORY_PINNED, "kv tails", kv->tails, kv->tails_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv delta", kv->deltas, kv->deltas_bytes);
     aq_device_free(d, AQ_MEMORY_PINNED, "kv victims", kv->victims, kv->victims_bytes);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         aq_device_free(d, memory_of_side(kv, i), aq_kv_layout_purpose(kv->opts.plan),
                        kv->side[i].slots, kv->side[i].bytes);
+        aq_device_free(d, memory_of_side(kv, i), "kv bounds", kv->side[i].bounds,
+                       kv->side[i].bounds_bytes);
+    }
     free(kv->runs);
     free(kv->place);
     free(kv->layout);
@@ -409,18 +421,32 @@ static struct aq_kv_spot spot_of(const struct aq_kv *kv, uint32_t packed, uint32
     return (struct aq_kv_spot){index / heads, index % heads * kv->head_bytes};
 }
 
+/* Puts the memory for a table and a length of each head into *seq: one for each place in a
+ * micro-batch and compute lane. */
+static void put_tables(const struct aq_kv *kv, struct aq_attn_seq *seq, uint8_t ***ret_table,
+                       uint32_t **ret_len, uint32_t seat, uint32_t lane)
+{
+    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks;
+    uint32_t micro_batch = kv->opts.plan->shape.micro_batch;
+    size_t place = (size_t)lane * micro_batch + seat % micro_batch;
+    assert(lane <= kv->opts.plan->separate);
+    *ret_table = (uint8_t **)(kv->tables + kv->table.spread) + place * heads * step;
+    *ret_len = (uint32_t *)(kv->tables + kv->table.now) + place * heads;
+    seq->block = *ret_table;
+    seq->head_table_step = step;
+    seq->head_offset = 0;
+    seq->len = *ret_len;
+    seq->len_step = 1;
+}
+
 void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat,
                         uint32_t layer, const struct aq_kv_growth *g, uint32_t lane,
                         uint8_t *const *run)
 {
-    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, before = 0;
+    uint32_t heads = kv->opts.kv_heads, step = kv->table.head_blocks, before = 0, *now;
     const uint32_t *kept = aq_kv_lens(kv, seat, layer);
-    uint32_t micro_batch = kv->opts.plan->shape.micro_batch;
-    size_t place = (size_t)lane * micro_batch + seat % micro_batch;
-    uint8_t **table = (uint8_t **)(kv->tables + kv->table.spread) + place * heads * step;
-    uint32_t *now = (uint32_t *)(kv->tables + kv->table.now) + place * heads;
-    assert(lane <= kv->opts.plan->separate);
-    seq->block = table;
+    uint8_t **table;
+    put_tables(kv, seq, &table, &now, seat, lane);
     for (uint32_t h = 0; h < heads; h++, table += step) {
         now[h] = kept[h] + g->grown;
         uint32_t own = kept[h] / AQ_HEAD_BLOCK_SLOTS;
@@ -433,10 +459,6 @@ void aq_kv_ragged_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_
         }
         before += own;
     }
-    seq->head_table_step = step;
-    seq->head_offset = 0;
-    seq->len = now;
-    seq->len_step = 1;
 }
 
 struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer,
@@ -449,6 +471,43 @@ struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t lay
         before += kept[h] / AQ_HEAD_BLOCK_SLOTS;
     return spot_of(kv, g->packed, head, kept[head] / AQ_HEAD_BLOCK_SLOTS, before,
                    slot / AQ_HEAD_BLOCK_SLOTS);
+}
+
+/* ---- rows that choose ---- */
+
+uint16_t *aq_kv_bounds(const struct aq_kv *kv, uint32_t seat, uint32_t layer)
+{
+    const struct place *p = &kv->place[seat];
+    assert(aq_kv_kinds_at(kinds_of(kv), layer)->chooses);
+    return (uint16_t *)(kv->side[p->side].bounds + p->on_side * kv->bounds_bytes +
+                        kv->layer[layer].bounds);
+}
+
+uint32_t *aq_kv_chosen(const struct aq_kv *kv, uint32_t seat, uint32_t lane, uint32_t *ret_stride)
+{
+    uint32_t micro_batch = kv->opts.plan->shape.micro_batch, step = kv->table.head_blocks;
+    size_t place = (size_t)lane * micro_batch + seat % micro_batch;
+    assert(lane <= kv->opts.plan->separate && kv->table.chosen);
+    *ret_stride = step;
+    return (uint32_t *)(kv->tables + kv->table.chosen) + place * kv->opts.kv_heads * step;
+}
+
+void aq_kv_read_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t lane,
+                      uint32_t count, uint32_t held)
+{
+    uint8_t *const *all = seq->block, **table;
+    size_t offset = seq->head_offset;
+    uint32_t open = held % AQ_HEAD_BLOCK_SLOTS, full = held / AQ_HEAD_BLOCK_SLOTS, step, *len;
+    const uint32_t *chosen = aq_kv_chosen(kv, seat, lane, &step);
+    assert(!seq->head_table_step && count + (open > 0) <= step);
+    put_tables(kv, seq, &table, &len, seat, lane);
+    for (uint32_t h = 0; h < kv->opts.kv_heads; h++, table += step, chosen += step) {
+        for (uint32_t i = 0; i < count; i++)
+            table[i] = all[chosen[i]] + h * offset;
+        if (open)
+            table[count] = all[full] + h * offset;
+        len[h] = count * AQ_HEAD_BLOCK_SLOTS + open;
+    }
 }
 
 uint32_t aq_kv_packed(const struct aq_kv *kv, uint32_t seat, uint32_t layer)

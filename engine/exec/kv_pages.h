@@ -12,9 +12,9 @@
  * In one of KIVI's formats runs of codes alone have pages, and there is no tail: the newest slots
  * lie in a ring of f16 runs, the residual.
  *
- * A policy's scores, positions and victims, and the residual lie in the memory of the side that
- * attends.  Owns pools, tails and tables from open to close and allocates nothing in between;
- * admission (policy/admit.h) guarantees that there is a page whenever one is taken. */
+ * A policy's scores, positions and victims, the residual, and the bounds of keys lie in the memory
+ * of the side that attends.  Owns pools, tails and tables from open to close and allocates nothing
+ * in between; admission (policy/admit.h) guarantees that there is a page whenever one is taken. */
 #ifndef AQ_ENGINE_EXEC_KV_PAGES_H
 #define AQ_ENGINE_EXEC_KV_PAGES_H
 
@@ -43,6 +43,10 @@ struct aq_kv_seen {
     /* All NULL: slot i holds position i, and there are no scores.  victim: the slots that the next
      * row's keys take; NULL while no key is dropped. */
     struct aq_attn_slots slots;
+    /* Of a row that reads a part: the full head-blocks that it has read, [kv_heads][chosen_stride],
+     * beside the open one; NULL: it has read all. */
+    const uint32_t *chosen;
+    uint32_t chosen_stride, chosen_count;
 };
 /* Called on the thread that attends. */
 typedef void aq_kv_seen_fn(void *user, const struct aq_kv_seen *s);
@@ -109,6 +113,19 @@ struct aq_kv_spot {
 };
 struct aq_kv_spot aq_kv_spot(const struct aq_kv *kv, uint32_t seat, uint32_t layer,
                              const struct aq_kv_growth *g, uint32_t head, uint32_t slot);
+
+/* ---- layers whose rows choose what they read (policy/kv_read.h) ---- */
+
+/* The bounds of a (seat, layer), in the memory of the side that attends: struct aq_kv_bound. */
+uint16_t *aq_kv_bounds(const struct aq_kv *kv, uint32_t seat, uint32_t layer);
+/* Memory for the numbers of the head-blocks that the heads of a seat choose,
+ * [kv_heads][*ret_stride]: one for each place in a micro-batch and compute lane (1: the host's),
+ * for one op at a time. */
+uint32_t *aq_kv_chosen(const struct aq_kv *kv, uint32_t seat, uint32_t lane, uint32_t *ret_stride);
+/* Makes tables of `count` chosen head-blocks of each head, and of the open one, out of the table of
+ * all `held` slots in *seq, and puts them and their lengths into *seq. */
+void aq_kv_read_table(const struct aq_kv *kv, struct aq_attn_seq *seq, uint32_t seat, uint32_t lane,
+                      uint32_t count, uint32_t held);
 
 /* ---- layers that drop keys; all NULL in others ---- */
 

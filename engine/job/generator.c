@@ -5,6 +5,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/core/opts_from.h"
 #include "engine/job/suggested.h"
+#include "policy/kv_read.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -83,8 +84,8 @@ static void say_what_differs(const struct aq_generator *g, const struct aq_log *
                     holes, g->never.item[0]);
 }
 
-/* A prompt is attended as it was computed, whole: what the cache drops or rounds to codes shows in
- * tokens that are fed. */
+/* A prompt is attended as it was computed, whole: what the cache drops or rounds to codes, and what
+ * rows do not read of it, shows in tokens that are fed. */
 static bool feeds(const void *user, uint32_t prompt, uint32_t count)
 {
     const struct aq_engine_info *i = user;
@@ -96,7 +97,7 @@ static bool feeds(const void *user, uint32_t prompt, uint32_t count)
         if (aq_kv_limits_drop(&l, prompt, count))
             return true;
     }
-    return false;
+    return aq_kv_read_chooses(i->kv.read, prompt + count);
 }
 
 static int open_rules(struct aq_generator *g, const struct aq_options *o, struct aq_err *reterr)
@@ -208,9 +209,18 @@ const char *aq_generator_scores_text(char dst[AQ_SCORES_TEXT_MAX], const struct 
                                      uint64_t records)
 {
     const struct aq_kv_policy *kv = &g->info->kv;
-    if (!records || !aq_kv_policy_drops(kv))
+    if (!records || !aq_kv_policy_lossy(kv))
         return NULL;
     const char *name = aq_kv_policy_desc(kv)->name;
+    if (!aq_kv_policy_drops(kv)) {
+        snprintf(dst, AQ_SCORES_TEXT_MAX,
+                 "log-probabilities of prompts (echo with logprobs, %" PRIu64
+                 " records) are those of rows that read all keys, whatever --kv-read %u leaves "
+                 "out: prompts are attended whole; with it a record's 'continuation' is scored, "
+                 "and by aquifer eval --kv-read %u a text",
+                 records, kv->read, kv->read);
+        return dst;
+    }
     snprintf(dst, AQ_SCORES_TEXT_MAX,
              "log-probabilities of prompts (echo with logprobs, %" PRIu64
              " records) are the full cache's, not those under kv policy %s: prompts are attended "

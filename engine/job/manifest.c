@@ -25,8 +25,8 @@ static void set_hash(json_t **o, const char *key, uint64_t hash)
     aq_json_put(o, key, json_string(text));
 }
 
-/* kv_policy, and where it drops anything kv_budget, kv_heavy, ...: results of the full cache are
- * compared by its name alone. */
+/* kv_policy, where it drops anything kv_budget, kv_heavy, ..., and where rows read a part kv_read
+ * and kv_read_dense: results of the full cache are compared by its name alone. */
 static void add_kv(json_t **v, const struct aq_kv_policy *p)
 {
     json_t *kv = aq_kv_policy_json(p), *value;
@@ -39,6 +39,8 @@ static void add_kv(json_t **v, const struct aq_kv_policy *p)
         snprintf(key, sizeof(key), "kv_%s", strcmp(name, "name") ? name : "policy");
         aq_json_put(v, key, json_incref(value));
     }
+    if (kv && !p->read) /* a run that goes on without it must not look like one that says nothing */
+        aq_json_put(v, "kv_read", json_null());
     json_decref(kv);
 }
 

@@ -348,6 +348,13 @@ static void add_policies(struct text *t)
                 "of the prompt alone; of the others it is of prompt and new tokens. --kv-decode "
                 "bulk makes h2o, snapkv and pyramidkv ones of these others, whose new tokens take "
                 "the place of many at a time. Heads share on the cpu backend.");
+    add_text(t, "\n");
+    add_wrapped(t, 0, 0,
+                "Where new tokens grow, and heads are alike, --kv-read N has each of them read N "
+                "slots of what is kept, chosen anew in every layer: nothing is dropped, and memory "
+                "stays what it is. That is faster where reading the cache takes the time: long "
+                "sequences, attention on the host, weights that do not stream. While weights "
+                "stream in every pass, only a smaller cache helps.");
     add_text(t, "\nOptions\n");
     const struct aq_command *plan = aq_command_find("plan");
     for (uint32_t i = 0; i < aq_option_count; i++) {

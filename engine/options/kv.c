@@ -139,6 +139,11 @@ static int check_residual(const struct aq_kv_policy *p, const struct aq_options 
                         "%s gives up keys after the prompt; --kv-format int4 keeps keys apart, and "
                         "full, snapkv, pyramidkv, knorm and keydiff give up none then",
                         format, aq_kv_policy_desc(p)->name, p->bulk ? " --kv-decode bulk" : "");
+    if (p->read)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-read: bounds are of keys that are numbers or codes by row, and "
+                        "--kv-format %s has codes by channel, behind a residual; --kv-format int4",
+                        format);
     if (o->emulate_device)
         return aq_kv_format_refused((enum aq_dtype)o->kv_format, reterr);
     return 0;
@@ -173,6 +178,10 @@ int aq_options_kv_policy(struct aq_kv_policy *ret, const struct aq_options *o,
         .history_given = o->kv_history_given,
         .history = o->kv_history,
         .low = o->kv_low,
+        .read_given = o->kv_read_given,
+        .read = o->kv_read,
+        .read_dense_given = o->kv_read_dense_given,
+        .read_dense = o->kv_read_dense,
     };
     for (int g = AQ_ATTN_SUM; o->kv_group && g <= AQ_ATTN_MAX_OF_SUMS; g++) {
         if (strcmp(aq_kv_group_name((enum aq_attn_group)g), o->kv_group) == 0)
@@ -244,6 +253,10 @@ json_t *aq_kv_policy_json(const struct aq_kv_policy *p)
     if (p->residual.tokens) {
         aq_json_put(&o, "residual", json_integer(p->residual.tokens));
         aq_json_put(&o, "residual_rule", json_string(p->residual.flush ? "flush" : "sliding"));
+    }
+    if (p->read) {
+        aq_json_put(&o, "read", json_integer(p->read));
+        aq_json_put(&o, "read_dense", json_integer(p->read_dense));
     }
     if (!aq_kv_policy_drops(p))
         return o;

@@ -313,6 +313,11 @@ static int check_eval(const struct aq_options *o, const struct aq_kv_policy *kv,
                         "--kv-policy %s: --prompt-tokens 0 scores each window in one prefill, "
                         "where nothing is dropped yet",
                         o->kv_policy);
+    if (kv->read && !o->prompt_tokens)
+        return aq_error(reterr, -EINVAL,
+                        "--kv-read %u: --prompt-tokens 0 scores each window in one prefill, whose "
+                        "rows read all of their keys",
+                        kv->read);
     if (o->sweep.count && (o->attention_stats || o->report || o->trace))
         return aq_error(reterr, -EINVAL, "--%s tells of one run: expected no --sweep beside it",
                         o->attention_stats ? "attention-stats"

@@ -238,7 +238,8 @@ const struct aq_option aq_option_table[] = {
      RANGE(1, 1e12), .help = "prompts in all; otherwise as many as keep the block full"},
     {"allow", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_LIST, AT(allow), .argument = "WHAT,...",
      .help = "what may be chosen although it rounds or drops: int8, int4 (weights), kv-int8, "
-             "kv-int4, kivi4, kivi2, or a KV policy with its budget: h2o=20%, snapkv=2048"},
+             "kv-int4, kivi4, kivi2, or a KV policy with its budget: h2o=20%, snapkv=2048; "
+             "kv-read=2048"},
     {"deadline", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_DURATION, AT(deadline_s), .argument = "TIME",
      AT_LEAST(0), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "how long all requests may take, such as 72h: of what is allowed the least lossy that "
@@ -447,6 +448,16 @@ const struct aq_option aq_option_table[] = {
     {"kv-low", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_REAL, AT(kv_low), .argument = "X",
      RANGE(0, TOKENS_MAX), .flags = AQ_OPTION_ABOVE_MIN,
      .help = "scissorhands: attention is low below this number over the tokens seen (default 1)"},
+    {"kv-read", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_read), GIVEN(kv_read_given),
+     .argument = "N", RANGE(0, TOKENS_MAX),
+     .help =
+         "slots that a new token reads of what is kept, in each head, 96 or more: the first and "
+         "the newest head-blocks of 32, and those that bounds of their keys say it may attend "
+         "to most (Quest); where attention runs on the host, and nothing is given up after the "
+         "prompt (default: all)"},
+    {"kv-read-dense", 0, AQ_GROUP_MEMORY, CHOOSE, AQ_OPTION_U32, AT(kv_read_dense),
+     GIVEN(kv_read_dense_given), .argument = "L", RANGE(0, TOKENS_MAX),
+     .help = "with --kv-read, the first L layers read everything (default 2)"},
 
     /* ---- machine and schedule ---- */
     {"threads", 't', AQ_GROUP_MACHINE, CHOOSE | PACK | PROBE, AQ_OPTION_U32, AT(threads),

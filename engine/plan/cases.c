@@ -61,7 +61,8 @@ static bool is_better(const struct aq_planning *now, const struct aq_planning *b
 }
 
 /* Values of one kind that --allow opens, from the least lossy on; "" is what was asked for.  Of KV
- * policies with their names. */
+ * policies with their names, or with that of the option to read a part of what is kept. */
+static const char read_option[] = "kv-read";
 enum { OPENED_MAX = 24 };
 struct opened {
     const char *value[OPENED_MAX], *policy[OPENED_MAX];
@@ -82,6 +83,24 @@ static const char *policy_of(const char *item, const char **ret_budget)
     return NULL;
 }
 
+/* "kv-read=N": N; NULL: it is none. */
+static const char *read_of(const char *item)
+{
+    size_t n = sizeof(read_option) - 1;
+    return strncmp(item, read_option, n) == 0 && item[n] == '=' ? item + n + 1 : NULL;
+}
+
+static int check_read(const char *value, struct aq_err *reterr)
+{
+    uint64_t slots;
+    return aq_parse_u64(value, &slots) && slots <= INT32_MAX
+               ? 0
+               : aq_error(reterr, -EINVAL,
+                          "--allow: kv-read: expected a number of slots, such as kv-read=2048, "
+                          "found '%s'",
+                          value);
+}
+
 static int wrong_item(const char *item, struct aq_err *reterr)
 {
     char names[256] = "";
@@ -89,10 +108,11 @@ static int wrong_item(const char *item, struct aq_err *reterr)
     for (uint32_t i = 1; aq_kv_policy_at(i) && used < sizeof(names); i++)
         used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i > 1 ? ", " : "",
                                  aq_kv_policy_at(i)->name);
-    return aq_error(reterr, -EINVAL,
-                    "--allow: expected int8, int4, kv-int8, kv-int4, kivi4, kivi2 or a KV policy "
-                    "with its budget, such as h2o=20%% or snapkv=2048 (of %s), found '%s'",
-                    names, item);
+    return aq_error(
+        reterr, -EINVAL,
+        "--allow: expected int8, int4, kv-int8, kv-int4, kivi4, kivi2, kv-read=N or a KV "
+        "policy with its budget, such as h2o=20%% or snapkv=2048 (of %s), found '%s'",
+        names, item);
 }
 
 static bool is_kivi(const char *item)
@@ -104,18 +124,23 @@ static bool is_kivi(const char *item)
 static bool goes_with_kivi(const char *policy)
 {
     const struct aq_kv_policy_desc *d = policy ? aq_kv_policy_find(policy) : NULL;
+    if (policy == read_option)
+        return false;
     return !d || (d->decode.source == AQ_KV_SOURCE_NONE && d->heads == AQ_KV_HEADS_UNIFORM);
 }
 
 static int open_item(struct opened ret[3], const char *item, struct aq_err *reterr)
 {
-    const char *budget = NULL, *policy = policy_of(item, &budget);
+    const char *read = read_of(item), *budget = read;
+    const char *policy = read ? read_option : policy_of(item, &budget);
     bool kv = strncmp(item, "kv-", 3) == 0;
     const char *value = policy ? budget : kv ? item + 3 : item;
     bool format = is_kivi(item) || strcmp(value, "int8") == 0 || strcmp(value, "int4") == 0;
     struct opened *of = &ret[policy ? 2 : kv || is_kivi(item) ? 1 : 0];
     struct aq_kv_amount amount;
-    int rc = policy ? aq_kv_amount_parse(&amount, "--allow", value, false, reterr) : 0;
+    int rc = read     ? check_read(value, reterr)
+             : policy ? aq_kv_amount_parse(&amount, "--allow", value, false, reterr)
+                      : 0;
     if (rc < 0)
         return rc;
     if (!policy && !format)
@@ -137,10 +162,14 @@ static int read_allowed(struct opened ret[3], const struct aq_options *o, struct
     return rc;
 }
 
-/* The options that item i of a kind sets: 0 weights, 1 KV, 2 policies. */
+/* The options that item i of a kind sets: 0 weights, 1 KV, 2 policies and what is read. */
 static void put_opened(json_t **changes, int kind, const struct opened *of, uint32_t i)
 {
     static const char *const keys[] = {"weight_format", "kv_format", "kv_budget"};
+    if (kind == 2 && of->policy[i] == read_option) {
+        aq_json_put(changes, "kv_read", json_integer(atoll(of->value[i])));
+        return;
+    }
     aq_json_put(changes, keys[kind], json_string(of->value[i]));
     if (kind == 2)
         aq_json_put(changes, "kv_policy", json_string(of->policy[i]));

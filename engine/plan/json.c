@@ -31,7 +31,7 @@ json_t *aq_planning_plan_json(const struct aq_planning *p)
         "compute", aq_dtype_name(p->formats.compute), "weight_format",
         aq_dtype_name(p->formats.weights), "kv_format", aq_dtype_name(p->formats.kv), "kv_policy",
         aq_kv_policy_desc(&p->choices.kv)->name, "refill", p->in.refill, "attention", attention);
-    if (aq_kv_policy_drops(&p->choices.kv) || p->choices.kv.residual.tokens)
+    if (aq_kv_policy_lossy(&p->choices.kv) || p->choices.kv.residual.tokens)
         aq_json_put(&o, "kv", aq_kv_policy_json(&p->choices.kv));
     if (aq_kv_policy_drops(&p->choices.kv))
         aq_json_put(&o, "kv_slots", json_integer(s->keys_max));
@@ -245,9 +245,16 @@ static void warn_lossy(json_t **lines, const struct aq_planning *p)
             aq_dtype_name(p->formats.weights), aq_dtype_name(p->formats.compute));
     if (aq_dtype_is_quantised(p->formats.kv) || aq_dtype_is_kivi(p->formats.kv))
         say(lines, "lossy: keys and values rounded to %s", aq_dtype_name(p->formats.kv));
+    struct aq_kv_policy dropping = p->choices.kv; /* what is not read is not dropped */
+    dropping.read = 0;
+    if (p->choices.kv.read)
+        say(lines,
+            "lossy: new tokens read at most %u of the slots held, but in the first %u layers; "
+            "prompts are attended whole",
+            p->choices.kv.read, p->choices.kv.read_dense);
     if (aq_kv_policy_drops(&p->choices.kv))
         say(lines, "lossy: keys and values beyond %s are dropped%s%s",
-            aq_kv_policy_text(policy, sizeof(policy), &p->choices.kv),
+            aq_kv_policy_text(policy, sizeof(policy), &dropping),
             aq_kv_windows_text(windows, sizeof(windows), p->in.steps) ? "; " : "", windows);
 }
 
@@ -343,18 +350,18 @@ json_t *aq_planning_config_json(const struct aq_planning *p)
            *plan = aq_planning_plan_json(p);
     if (!options || !plan)
         aq_json_put(&o, "", NULL);
-    static const char *const copied[] = {"model",        "context",        "threads",
-                                         "isa",          "executor",       "prefetch",
-                                         "chunk",        "fuse_layer",     "alternate",
-                                         "emulate_link", "cache_dir",      "kv_policy",
-                                         "kv_budget",    "kv_heavy",       "kv_recent",
-                                         "kv_sinks",     "kv_grace",       "kv_decay",
-                                         "kv_group",     "kv_floor",       "kv_observe",
-                                         "kv_pool",      "kv_pool_order",  "kv_layers",
-                                         "kv_heads",     "kv_residual",    "kv_residual_rule",
-                                         "kv_decode",    "kv_drop",        "kv_history",
-                                         "kv_low",       "kv_cross_layer", "hardware",
-                                         "deterministic"};
+    static const char *const copied[] = {"model",         "context",        "threads",
+                                         "isa",           "executor",       "prefetch",
+                                         "chunk",         "fuse_layer",     "alternate",
+                                         "emulate_link",  "cache_dir",      "kv_policy",
+                                         "kv_budget",     "kv_heavy",       "kv_recent",
+                                         "kv_sinks",      "kv_grace",       "kv_decay",
+                                         "kv_group",      "kv_floor",       "kv_observe",
+                                         "kv_pool",       "kv_pool_order",  "kv_layers",
+                                         "kv_heads",      "kv_residual",    "kv_residual_rule",
+                                         "kv_decode",     "kv_drop",        "kv_history",
+                                         "kv_low",        "kv_cross_layer", "kv_read",
+                                         "kv_read_dense", "hardware",       "deterministic"};
     for (size_t i = 0; i < AQ_ARRAY_LEN(copied); i++) {
         json_t *v = json_object_get(options, copied[i]);
         if (v)

@@ -50,5 +50,6 @@ size_t aq_kernels_scratch_bytes(const struct aq_scratch_need *need)
     size_t bytes = 64;
     bytes = aq_max_u64(bytes, aq_scratch_product(need));
     bytes = aq_max_u64(bytes, aq_scratch_attention(need));
+    bytes = aq_max_u64(bytes, aq_scratch_choice(need));
     return aq_align_up(bytes, 4096);
 }

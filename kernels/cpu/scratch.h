@@ -96,4 +96,16 @@ static inline size_t aq_scratch_attention(const struct aq_scratch_need *need)
                           aq_attn_kept_bytes(need->scored_q_per_kv, need->context_max));
 }
 
+/* Choice of head-blocks: a group's queries, and for each channel where in the bounds it is; a bound
+ * for each query and head-block, whole groups of them, and what each head-block is worth. */
+static inline size_t aq_scratch_choice(const struct aq_scratch_need *need)
+{
+    size_t g = need->choosing_q_per_kv;
+    if (!g)
+        return 0;
+    uint32_t blocks = need->context_max / AQ_HEAD_BLOCK_SLOTS;
+    size_t padded = (size_t)aq_kv_bound_groups(blocks) * AQ_KV_BOUND_BLOCKS;
+    return (2 * g * need->head_dim_max + (g + 1) * padded) * sizeof(float);
+}
+
 #endif

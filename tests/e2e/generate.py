@@ -144,6 +144,17 @@ class Generate(Rig):
             self.generate(*rows, "--kv-budget", "100%")
             self.assertEqual(self.results(), whole)
             self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
+        # A part of what is kept is read: nothing is left out where all of it may be.
+        rows = (*words, "--logprobs", "0", "--kv-read-dense", "1")
+        self.generate(*rows, "--kv-read", "96")
+        there = self.results()
+        for placed in (("--emulate-device", "64MiB", "--micro-batch", "4", "--placement",
+                        "weights=0/50/50 kv=0/60/40 hidden=0/0/100 head=host"),
+                       ("--placement", "weights=0/100/0 kv=0/30/70 hidden=0/100/0"), ("--threads", "3")):
+            self.generate(*rows, "--kv-read", "96", *placed)
+            self.assertEqual(self.results(), there)
+        self.generate(*rows, "--kv-read", "1024")
+        self.assertEqual(self.results(), whole)
         # Heads of all layers share: a device has no room to cut a prompt over all layers, nor has a disk.
         rows = (*words, "--kv-policy", "kvcompress", "--kv-recent", "20", "--logprobs", "0")
         self.generate(*rows, "--kv-budget", "32")
@@ -379,6 +390,14 @@ class Generate(Rig):
             (("--kv-policy", "h2o", "--kv-budget", "64", "--kv-decode", "bulk", "--kv-drop", "0"),
              b"--kv-drop: expected a part of the budget"),
             (("--kv-budget", "20%"), b"--kv-policy h2o"),
+            (("--kv-read", "32"), b"--kv-read 32: a row always reads"),
+            (("--kv-read", "1025"), b"--kv-read 1025: above the 1024 tokens of the model's context"),
+            (("--kv-read", "96", "--kv-read-dense", "6"), b"--kv-read-dense 6: rows would read all of their keys"),
+            (("--kv-read", "many"), b"--kv-read"),
+            (("--kv-read", "96", "--emulate-device", "64MiB", "--attention", "device"),
+             b"--kv-read 96: rows choose what they read where the host attends"),
+            (("--kv-read", "96", "--emulate-device", "64MiB", "--placement",
+              "weights=100/0/0 kv=50/50/0 hidden=100/0/0"), b"reading less gains nothing"),
             (("--kv-policy", "kvcompress", "--kv-budget", "63"), b"--kv-budget 63: each head keeps the newest 64"),
             (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-recent", "0"), b"--kv-recent 0"),
             (("--kv-policy", "kvcompress", "--kv-budget", "64", "--kv-pool", "max:4"), b"--kv-pool"),

@@ -323,6 +323,13 @@ class Plan(Rig):
         kv = [self.plan(*one, "--kv-cross-layer", x)["memory"]["host"]["items"]["kv"] for x in ("0", "2")]
         run, page = 16 * 32 * 8 * 64 * 2 * 2, 2 << 20
         self.assertEqual(kv, [-(-run * runs // page) * page for runs in (4096 // 32, 2 * 512 // 32 + 1)])
+        # A part of the cache is read: 14 of 16 layers have bounds, for 144 head-blocks of 64 channels in 8 heads.
+        part = self.plan(*cpu, "--allow", "kv-read=512")
+        self.assertEqual(part["plan"]["kv"], {"name": "full", "read": 512, "read_dense": 2})
+        self.assertGreater(part["predicted"]["gen_tok_s"], full["predicted"]["gen_tok_s"])
+        bounds = part["plan"]["seats"] * 14 * 144 * 8 * 64 * 4
+        self.assertEqual(part["memory"]["host"]["items"]["kv bounds"], -(-bounds // page) * page)
+        self.assertIn("--kv-read 512", part["command"])
         both = self.plan(*T4, "--allow", "snapkv=64,h2o=64")
         self.assertEqual(both["plan"]["kv_policy"], "h2o")  # it bounds what is generated, too
 
@@ -381,6 +388,8 @@ class Plan(Rig):
                 ([*T4, "--allow", "snapkw=512"], "ada-snapkv"),
                 ([*T4, "--allow", "full=100%"], "snapkv=2048"),
                 ([*T4, "--allow", "snapkv=lots"], "--allow: expected a share"),
+                ([*T4, "--allow", "kv-read=lots"], "--allow: kv-read: expected a number of slots"),
+                ([*T4, "--allow", "kv-read=64"], "--kv-read 64: a row always reads"),
                 ([*T4, "--allow", "scissorhands=16"], "--kv-budget 16 a drop leaves 8"),
                 ([*T4, "--allow", "snapkv=32"], "--kv-observe"),
                 ([*T4, "--allow", "ada-snapkv=512"], "--device cpu, or --kv-policy snapkv"),

@@ -90,6 +90,19 @@ class Families(Rig):
         self.goes_on(LLAMA, "--kv-policy", "kvcompress", "--kv-budget", "40", "--kv-recent", "20",
                      places=tuple(p for p in PLACES if "kv=0/100/0" in p))
 
+    def test_rows_that_read_a_part_of_what_is_kept(self):
+        self.goes_on(LLAMA, "--kv-read", "96", "--kv-read-dense", "0",
+                     places=tuple(p for p in PLACES if "kv=0/" in p))
+
+    def test_what_is_read_is_part_of_what_results_are(self):
+        self.write_job(LLAMA)
+        self.write([{"id": 1, "prompt": [5, 6, 7], "max_tokens": 3}])
+        self.generate("--kv-read", "96", "--kv-read-dense", "0")
+        for other in ((), ("--kv-read", "128", "--kv-read-dense", "0"), ("--kv-read", "96", "--kv-read-dense", "1")):
+            said = self.generate(*other, status=1).stderr.decode()
+            self.assertIn("kv_read", said)
+        self.generate("--kv-read", "96", "--kv-read-dense", "0")
+
     def test_a_job_goes_on_with_the_instruction_set_that_it_began_with(self):
         self.write_job(LLAMA)
         self.write([{"id": 1, "prompt": [5, 6, 7], "max_tokens": 3}])

@@ -145,8 +145,11 @@ struct aq_exec *kc_exec(struct kc *kc, uint32_t threads)
     assert(threads <= KC_THREADS_MAX);
     if (kc->exec[threads])
         return kc->exec[threads];
-    const struct aq_scratch_need need = {
-        .k_max = 16384 + 64, .head_dim_max = 256, .context_max = 8192, .scored_q_per_kv = 48};
+    const struct aq_scratch_need need = {.k_max = 16384 + 64,
+                                         .head_dim_max = 256,
+                                         .context_max = 8192,
+                                         .scored_q_per_kv = 48,
+                                         .choosing_q_per_kv = 48};
     size_t bytes = aq_kernels_scratch_bytes(&need);
     kc->scratch[threads] = aligned_alloc(4096, bytes * threads);
     struct aq_err err;

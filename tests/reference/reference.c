@@ -141,7 +141,7 @@ static void attend(const struct ref_head *h, const double *q, uint32_t t, uint32
 {
     double max = -INFINITY, sum = 0;
     for (uint32_t j = 0; j <= t; j++) {
-        bool seen = h->kept[j] && (!window || t - j < window);
+        bool seen = h->kept[j] && !h->left[j] && (!window || t - j < window);
         p[j] = 0;
         for (uint32_t i = 0; i < d; i++)
             p[j] += q[i] * h->k[(size_t)j * d + i];
@@ -271,6 +271,8 @@ static struct ref_run *open_run(const struct ref_model *m, const struct ref_poli
         h->rank = take(room, sizeof(*h->rank));
         h->doubt = take(room, sizeof(*h->doubt));
         h->kept = take(room, sizeof(*h->kept));
+        h->left = take(room, sizeof(*h->left));
+        h->worth = take(room, sizeof(*h->worth));
         h->heavy = take(room, sizeof(*h->heavy));
         h->ring = take(room, sizeof(*h->ring));
     }
@@ -291,6 +293,8 @@ void ref_run_close(struct ref_run *r)
         free(h->rank);
         free(h->doubt);
         free(h->kept);
+        free(h->left);
+        free(h->worth);
         free(h->heavy);
         free(h->ring);
     }
@@ -460,6 +464,8 @@ void ref_run_step(struct ref_run *r, uint32_t id, double *logits, ref_attends_fn
         for (uint32_t a = 0; a < m->kv_heads; a++) {
             struct ref_head *h = ref_head(r, layer, a);
             stages->arrives(&policy, h, t, r->prompt);
+            if (policy.read && layer >= policy.read_dense)
+                ref_read(&policy, h, q + (size_t)a * h->group * h->dim, t);
             if (attends)
                 attends(user, r, layer, a, t);
             attend_group(r, layer, a, t, q, p);

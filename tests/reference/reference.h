@@ -65,6 +65,8 @@ struct ref_policy {
     uint32_t high, drop, asked_heavy, asked_recent, asked_history, asked_sinks, history;
     double drop_share;
     double low; /* what counts is -1 where a probability is below low / keys seen; 0: it is not */
+    /* Of the kept keys a step's queries read at most so many, but in the first layers; 0: all. */
+    uint32_t read, read_dense;
 };
 
 /* What one head of k and v of one layer has seen, [positions] each. */
@@ -77,6 +79,10 @@ struct ref_head {
     uint32_t *doubt; /* [positions]: queries that f32 may count otherwise */
     uint32_t group, room, dim;
     bool *kept; /* seen by the query of this step, or by the next one */
+    bool *left; /* kept, but not read by the queries of this step; all false before a step */
+    /* Of each 32 kept keys, where a step chose: what they were worth; how far its logarithm may be
+     * off, as a bound is close to the border between two f16. */
+    double *worth, doubt_of_worth;
     /* h2o:flexgen: which position lies in which slot.  heavy [K], ring [K - 1]. */
     uint32_t *heavy, *ring, heavy_count;
     uint32_t slots; /* where heads share: tokens that it may keep */
@@ -112,6 +118,12 @@ const struct ref_stages *ref_stages(enum ref_variant v);
 double ref_given(const struct ref_policy *p, const struct ref_head *h, uint32_t end, uint32_t j);
 /* Fills in what follows from `high`. */
 void ref_divide(struct ref_policy *p);
+
+/* ---- reading a part: Quest (arXiv 2406.10774), of 32 keys at a time ---- */
+
+/* Sets `left` for the queries q [group][head_dim] (scaled) of the token at position t, which is
+ * kept.  True if they leave keys out. */
+bool ref_read(const struct ref_policy *p, struct ref_head *h, const double *q, uint32_t t);
 
 /* Keeps `in` instead of `out`, as if the choice between them had gone the other way. */
 void ref_head_adopt(const struct ref_policy *p, struct ref_head *h, uint32_t out, uint32_t in);

@@ -15,6 +15,8 @@ static void every_mask_gives_a_complete_table(void **state)
         assert_non_null(k.product_bf16);
         assert_non_null(k.pack_panel);
         assert_non_null(k.kv_encode);
+        assert_non_null(k.kv_bounds);
+        assert_non_null(k.kv_choose);
         assert_non_null(k.unpack);
         assert_non_null(k.rotate);
         assert_non_null(k.attn_decode);

@@ -31,9 +31,9 @@ enum {
 
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
-/* Whose policies are drawn: any, those that go with KIVI's formats, or those whose heads of all
- * layers share. */
-enum drawing { ANY_POLICY, KIVI, CROSS };
+/* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
+ * share, or those whose rows read a part of what is held. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -232,6 +232,34 @@ static void draw_cross(struct drawn *d, uint64_t number)
     }
 }
 
+/* Rows that read a part, where the host attends; draws of a device that attends, or holds KV, are
+ * mostly turned round, and else refused. */
+static void draw_reading(struct drawn *d, uint64_t number)
+{
+    static const struct aq_kv_options policies[] = {
+        {.read_given = true, .read = 96},
+        {.read_given = true, .read = 103, .read_dense_given = true},
+        {.read_given = true, .read = 96, .read_dense_given = true, .read_dense = 1},
+        {.policy = "knorm",
+         .budget = SHARE(0.9),
+         .read_given = true,
+         .read = 97,
+         .read_dense_given = true},
+    };
+    uint64_t which = aq_prng_below(rig.seed, number, 4200, AQ_ARRAY_LEN(policies));
+    assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
+    if (d->opts.kv.read_dense >= 2) /* of models of two layers none would be left */
+        d->opts.kv.read_dense = rig.now ? 1 : 2;
+    if (!d->opts.emulate_device || aq_prng_below(rig.seed, number, 4201, 8) == 0)
+        return;
+    d->opts.attention = (struct aq_attention_choice){.given = true, .side = AQ_ATTEND_HOST};
+    if (d->opts.placement.given) {
+        double *kv = d->opts.placement.at.kv.percent;
+        kv[AQ_HOST] += kv[AQ_DEVICE];
+        kv[AQ_DEVICE] = 0;
+    }
+}
+
 static void run_draw(uint64_t number, enum drawing what)
 {
     rig.now = number % 2 ? 1 + (uint32_t)(number / 2 % (MODELS - 1)) : 0;
@@ -243,7 +271,9 @@ static void run_draw(uint64_t number, enum drawing what)
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
     drawn_plan(&d, rig.seed, number, &rig.place);
     if (what != ANY_POLICY) {
-        (what == KIVI ? draw_kivi : draw_cross)(&d, number);
+        static void (*const draw[])(struct drawn *, uint64_t) = {NULL, draw_kivi, draw_cross,
+                                                                 draw_reading};
+        draw[what](&d, number);
         policy = DRAWN_KV - 1;
     }
     snprintf(running, sizeof(running),
@@ -340,10 +370,26 @@ static void neither_do_they_where_heads_of_all_layers_share(void **state)
     assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0));
 }
 
+static void neither_do_they_where_rows_read_a_part(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = 0;
+    memset(rig.lanes, 0, sizeof(rig.lanes));
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, READING);
+    print_message("%u of %u ran, %u attended on a host beside a device\n", rig.ran, (unsigned)draws,
+                  rig.lanes[AQ_LANE_HOST_COMPUTE]);
+    assert_true(draws < 30 || (2 * rig.ran >= draws && rig.refused > 0 &&
+                               8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_where_things_live),
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
     cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
+    cmocka_unit_test(neither_do_they_where_rows_read_a_part),
 };
 
 int main(void)

@@ -448,6 +448,40 @@ static void kv_options_make_a_policy(void **state)
     resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-decode|overwrite", "h2o: budget 64");
     resolves_to("--kv-policy|snapkv|--kv-budget|64|--kv-decode|grow",
                 "snapkv: budget 64, observe 32, pool avg:5");
+    resolves_to("--kv-read|2048", "full: read 2048 but in the first 2 layers");
+    resolves_to("--kv-read|96|--kv-read-dense|0|--kv-policy|snapkv|--kv-budget|256|--kv-pool|none",
+                "snapkv: budget 256, observe 32, pool none, read 96 but in the first 0 layers");
+}
+
+static void reading_a_part_needs_head_blocks_that_stay(void **state)
+{
+    static const char *const refused[][2] = {
+        {"--kv-read|95", "--kv-read 95: a row always reads the first, the last and"},
+        {"--kv-read|0", "expected 96 slots or more"},
+        {"--kv-read-dense|3", "expected --kv-read beside it"},
+        {"--kv-read|96|--kv-policy|h2o|--kv-budget|20%",
+         "--kv-policy h2o: --kv-read does not go with it: new keys take the places of dropped ones "
+         "(overwrite)"},
+        {"--kv-read|96|--kv-policy|window|--kv-budget|64", "--kv-policy window: --kv-read"},
+        {"--kv-read|96|--kv-policy|tova|--kv-budget|64", "--kv-policy tova: --kv-read"},
+        {"--kv-read|96|--kv-policy|snapkv|--kv-budget|64|--kv-decode|bulk",
+         "--kv-policy snapkv: --kv-read does not go with it: keys are dropped in bulk"},
+        {"--kv-read|96|--kv-policy|scissorhands|--kv-budget|64", "in bulk (--kv-decode)"},
+        {"--kv-read|96|--kv-policy|ada-snapkv|--kv-budget|64",
+         "--kv-policy ada-snapkv: --kv-read does not go with it: its heads hold different numbers"},
+        {"--kv-read|96|--kv-policy|kvcompress|--kv-budget|64", "--kv-policy kvcompress: --kv-read"},
+        {"--kv-read|96|--kv-format|kivi4", "--kv-read: bounds are of keys that are numbers or"},
+        {"--kv-read|96|--kv-format|kivi2", "--kv-format int4"},
+    };
+    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
+        char line[160];
+        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|%s", refused[i][0]);
+        refuse_together("generate", line, refused[i][1]);
+    }
+    refuse_together("eval", "-m|x|--text|t|--prompt-tokens|0|--score-tokens|8|--kv-read|96",
+                    "--kv-read 96: --prompt-tokens 0");
+    accept_together("generate", "-m|x|-i|a|-o|b|--kv-read|96|--kv-format|int4");
+    (void)state;
 }
 
 static void kivi_has_a_residual_and_needs_keys_that_stay(void **state)
@@ -963,6 +997,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(a_link_without_its_device_is_refused),
     cmocka_unit_test(kv_options_make_a_policy),
     cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),
+    cmocka_unit_test(reading_a_part_needs_head_blocks_that_stay),
     cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),
     cmocka_unit_test(commands_name_what_they_miss),
     cmocka_unit_test(options_that_exclude_each_other_are_named),

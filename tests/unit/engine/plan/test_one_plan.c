@@ -94,6 +94,11 @@ static void draw_placement(json_t *o)
 
 static void draw_policy(json_t *o)
 {
+    if (roll(6) == 0) {
+        json_object_set_new(o, "kv_read", json_integer(96 + (json_int_t)roll(100)));
+        json_object_set_new(o, "kv_read_dense", json_integer((json_int_t)roll(2)));
+        return;
+    }
     static const char *const budgets[] = {"20%", "0.5", "48"};
     static const char *const policies[] = {
         "h2o",  "window",  "heavy",     "adakv",      "h2o:flexgen", "snapkv",
