@@ -281,7 +281,7 @@ static int set_aside(struct aq_job *j, const char *const *paths, size_t count,
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->output, j->part};
+    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->inflight, j->output, j->part};
     return set_aside(j, paths, AQ_ARRAY_LEN(paths), reterr);
 }
 
