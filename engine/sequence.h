@@ -62,9 +62,9 @@ struct aq_sequence {
      * they are fed and neither chosen nor shown to on_token.  Fewer than max_tokens, and what they
      * do to the cache is what generating them does. */
     uint32_t given_count;
-    int top_count;          /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
-    bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
-    uint32_t prompt_from;   /* then: from this prompt token on, which their arrays begin with */
+    int top_count;        /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
+    bool prompt_logprobs; /* also for prompt tokens (echo); needs top_count >= 0 */
+    uint32_t prompt_from; /* then: from this prompt token on, which their arrays begin with */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
     /* Gets the raw logits [vocab] of token `step` (counted from 0) before the token is chosen.

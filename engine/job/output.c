@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged,
- * FILE.inflight, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is followed first, so that all
- * of these lie beside the file itself and every name of it has the same lock. */
+ * FILE.inflight, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is followed
+ * first, so that all of these lie beside the file itself and every name of it has the same lock. */
 #include "engine/job/job.h"
 
 #include "base/file.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/records/record_state.h - how far an unfinished record has come, as bytes: the tokens of its
- * choices with what belongs to them, from which a fresh record of the same request goes on.  Draws,
- * penalties and stop strings follow from the tokens, so nothing else is kept.  Knows nothing of
- * files. */
+ * engine/records/record_state.h - how far an unfinished record has come, as bytes: the tokens of
+ * its choices with what belongs to them, from which a fresh record of the same request goes on.
+ * Draws, penalties and stop strings follow from the tokens, so nothing else is kept.  Knows nothing
+ * of files. */
 #ifndef AQ_ENGINE_RECORDS_RECORD_STATE_H
 #define AQ_ENGINE_RECORDS_RECORD_STATE_H
 
