@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Aquifer as a model of the lm-evaluation-harness beside the harness's own `hf` model: the same
-three tasks (choices, texts, generation) on small random checkpoints, every value compared.
+four tasks (choices, continuations, texts, generation) on small random checkpoints, every value compared.
 
     python3 -m venv harness && harness/bin/pip install 'lm-eval[hf]==0.4.13'
     PYTHONPATH=python AQUIFER_LIBRARY=build/engine/libaquifer.so.0 harness/bin/python tests/judge/harness.py
@@ -73,6 +73,10 @@ def write_tasks(folder):
     write_task(folder, "choices", choices, {
         "output_type": "multiple_choice", "doc_to_text": "{{q}}", "doc_to_choice": "{{choices}}",
         "doc_to_target": "{{gold}}", "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}]})
+    write_task(folder, "continued", [{"q": text(draw.randint(1, 60)), "a": text(draw.randint(1, 20))}
+                                     for _ in range(20)], {
+        "output_type": "loglikelihood", "doc_to_text": "{{q}}", "doc_to_target": " {{a}}",
+        "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}]})
     write_task(folder, "texts", [{"text": text(n)} for n in (3, 50, 300, 900)], {
         "output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}",
         "metric_list": [{"metric": "word_perplexity"}, {"metric": "byte_perplexity"}]})
@@ -84,8 +88,8 @@ def write_tasks(folder):
 
 def values(model, args, tasks):
     """{(task, document): its values}, and what the harness makes of them."""
-    r = lm_eval.simple_evaluate(model=model, model_args=args, tasks=["choices", "texts",
-                                                                     "generated"],
+    r = lm_eval.simple_evaluate(model=model, model_args=args,
+                                tasks=["choices", "continued", "texts", "generated"],
                                 task_manager=tasks, batch_size=8, bootstrap_iters=0)
     found = {}
     for task, samples in r["samples"].items():
