@@ -25,6 +25,7 @@ struct rig {
     struct aq_seats_arrays at;
     struct aq_length length[SEQUENCES];
     uint32_t waiting, ended, now[SEQUENCES]; /* the next one; how many are over; by seat */
+    uint32_t most_rows;                      /* of a seat that had decode rows */
     uint32_t cuts;                           /* prompts whose heads of all layers have shared */
 };
 
@@ -38,8 +39,10 @@ static bool next_waiting(void *user, struct aq_sitter *ret)
     const struct rig *r = user;
     if (r->waiting == SEQUENCES)
         return false;
-    *ret = (struct aq_sitter){.prompt = r->length[r->waiting].prompt,
-                              .max_new = r->length[r->waiting].max_new};
+    uint32_t most = r->length[r->waiting].max_new;
+    *ret = (struct aq_sitter){.prompt = r->length[r->waiting].prompt, .max_new = most};
+    if (r->seed % 2 && roll(r, 10, r->waiting, 2)) /* it goes on from tokens of an earlier run */
+        ret->given = roll(r, 11, r->waiting, most);
     return true;
 }
 
@@ -64,10 +67,15 @@ static bool has_ended(void *user, uint32_t seat)
 static void bound(void *user, uint32_t seat)
 {
     struct rig *r = user;
-    for (uint32_t k = 0; k < r->block.plan.kinds.count; k++) {
-        const struct aq_seat_kv *kv = &r->seats.seat[seat].kv[k];
-        aq_kv_grow(r->kv, seat, k, aq_seat_kv_runs(kv, kv->held));
-    }
+    const struct aq_seat *t = &r->seats.seat[seat];
+    const struct aq_plan *plan = &r->block.plan;
+    for (uint32_t k = 0; k < plan->kinds.count; k++)
+        aq_kv_grow(r->kv, seat, k, aq_seat_kv_runs(&t->kv[k], t->kv[k].most));
+    if (t->seen > t->prompt && t->rows > r->most_rows)
+        r->most_rows = t->rows;
+    assert_true(t->rows <= 1 || t->seen == t->prompt || t->seen <= t->prompt + t->given);
+    assert_true(r->seats.prompt_rows[seat / plan->shape.micro_batch] + plan->shape.micro_batch <=
+                plan->shape.rows_max);
 }
 
 /* Heads of all layers give up head-blocks, whose costs are drawn. */
@@ -330,7 +338,7 @@ static void close_rig(struct rig *r)
 
 static void layers_hold_what_their_rules_say(void **state)
 {
-    uint64_t kinds = 0, passes = 0, cuts = 0;
+    uint64_t kinds = 0, passes = 0, cuts = 0, several = 0;
     for (uint64_t seed = 1; seed <= DRAWS; seed++) {
         struct rig r;
         open_rig(&r, seed);
@@ -344,11 +352,12 @@ static void layers_hold_what_their_rules_say(void **state)
         check_memory(&r);
         kinds += r.block.plan.kinds.count;
         cuts += r.cuts;
+        several += r.most_rows > 1;
         close_rig(&r);
     }
     print_message("%llu kinds of layers in %d models, %llu passes\n", (unsigned long long)kinds,
                   DRAWS, (unsigned long long)passes);
-    assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS);
+    assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS && 8 * several > DRAWS);
     assert_true(TEST_SLOW || cuts > 20);
 }
 
