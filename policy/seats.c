@@ -42,7 +42,7 @@ static const struct aq_part *part_of(const struct aq_seats *s, uint32_t seat)
 /* Does any part of the plan take in several given tokens in a pass? */
 static bool feeds_many(const struct aq_plan *plan)
 {
-    return !plan->separate && !plan->kv.residual.tokens;
+    return !plan->separate && !plan->kv.residual.tokens && !aq_kv_policy_ragged(&plan->kv);
 }
 
 bool aq_seats_feeds_many(const struct aq_plan *plan, const struct aq_part *part)

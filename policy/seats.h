@@ -138,7 +138,7 @@ uint32_t aq_seats_part(const struct aq_plan *plan, uint32_t seat);
 
 /* May a seat of this part take in several given tokens in a pass?  Their rows are attended one
  * after the other by decode attention, so the bits are those of as many passes; but moves of KV,
- * and the ring of a residual, are laid out for one new key a pass. */
+ * the ring of a residual and pages of heads that differ are laid out for one new key a pass. */
 bool aq_seats_feeds_many(const struct aq_plan *plan, const struct aq_part *part);
 
 #endif

@@ -381,7 +381,8 @@ static void decode_given(const struct attend *t, uint32_t i)
     one.seat = t->seat + i;
     one.count = one.a.seq_count = 1;
     one.a.seqs = &seq;
-    if (!kv.drops && !kv.differ) {
+    assert(!kv.differ);
+    if (!kv.drops) {
         seq = whole;
         decode_single(&one);
         return;
@@ -395,8 +396,6 @@ static void decode_given(const struct attend *t, uint32_t i)
         seq.row += row;
         seq.rows = 1;
         seq.len = &kv.held;
-        if (kv.differ)
-            exec_kv_ragged_table(t->x, t->op, t->seat[i], &kv, &seq);
         decode_single(&one);
     }
 }

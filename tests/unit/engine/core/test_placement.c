@@ -350,12 +350,11 @@ static void neither_do_they_where_heads_of_all_layers_share(void **state)
     (void)state;
     uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 3;
     uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
-    rig.ran = rig.refused = rig.fed_many = 0;
+    rig.ran = rig.refused = 0;
     for (uint64_t i = 0; i < draws; i++)
         run_draw(first + i, CROSS);
     print_message("%u of %u ran\n", rig.ran, (unsigned)draws);
-    assert_true(draws < 30 ||
-                (3 * rig.ran >= 2 * draws && rig.refused > 0 && 8 * rig.fed_many >= draws));
+    assert_true(draws < 30 || (3 * rig.ran >= 2 * draws && rig.refused > 0));
 }
 
 static void going_on_from_given_tokens_gives_what_generating_them_gave(void **state)
