@@ -58,9 +58,13 @@ struct aq_sequence {
     uint32_t id_end, never_count;
     const uint32_t *never;
     const uint32_t *forced; /* NULL, or [max_tokens]: taken instead of sampled ones */
-    int top_count;          /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
-    bool prompt_logprobs;   /* also for prompt tokens (echo); needs top_count >= 0 */
-    uint32_t prompt_from;   /* then: from this prompt token on, which their arrays begin with */
+    /* The first so many of `tokens` are given, and so is what belongs to them in logprobs and tops:
+     * they are fed and neither chosen nor shown to on_token.  Fewer than max_tokens, and what they
+     * do to the cache is what generating them does. */
+    uint32_t given_count;
+    int top_count;        /* -1: no log-probabilities; else 0..AQ_TOP_MAX alternatives a token */
+    bool prompt_logprobs; /* also for prompt tokens (echo); needs top_count >= 0 */
+    uint32_t prompt_from; /* then: from this prompt token on, which their arrays begin with */
     /* Called after each token, on the control lane: true ends the sequence.  NULL: never. */
     bool (*on_token)(struct aq_sequence *s);
     /* Gets the raw logits [vocab] of token `step` (counted from 0) before the token is chosen.

@@ -40,6 +40,36 @@ static const struct aq_part *part_of(const struct aq_seats *s, uint32_t seat)
 
 /* ---- admission --------------------------------------------------------------------------- */
 
+/* Does any part of the plan take in several given tokens in a pass?  Not where each row reads the
+ * blocks that it chooses. */
+static bool feeds_many(const struct aq_plan *plan)
+{
+    return !plan->separate && !plan->kv.residual.tokens && !plan->kv.read &&
+           !aq_kv_policy_ragged(&plan->kv);
+}
+
+bool aq_seats_feeds_many(const struct aq_plan *plan, const struct aq_part *part)
+{
+    return feeds_many(plan) && !part->staged;
+}
+
+/* Given tokens that are not in the cache yet. */
+static uint32_t not_fed(const struct aq_seat *t)
+{
+    uint32_t fed = t->seen ? t->seen - t->prompt : 0;
+    return t->given > fed ? t->given - fed : 0;
+}
+
+/* A sequence that may take in several tokens in a pass grows faster than one that generates: it is
+ * counted with all that it will ever hold. */
+static void count_at_most(struct aq_admit_length *of)
+{
+    uint32_t left = of->last - of->now;
+    of->slots = (uint32_t)aq_min_u64(of->slots, of->last);
+    of->now += left;
+    of->last += left;
+}
+
 /* Lengths in all kinds of layers of a seat, for admission. */
 static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                         const struct aq_seat *t)
@@ -61,6 +91,9 @@ static void put_lengths(const struct aq_seats *s, struct aq_admit_length *ret,
                                               t->last - t->seen)
                      : aq_admit_length_of(&kv->limits, heads, t->prompt, t->max_new);
     }
+    bool fast = not_fed(t) && feeds_many(s->opts.plan);
+    for (uint32_t k = 0; fast && k < s->opts.plan->kinds.count; k++)
+        count_at_most(&ret[k]);
 }
 
 /* Lengths of the sequences seated in a tier, for admission: each may hold one more key than now,
@@ -112,7 +145,11 @@ static struct aq_seat_kv kv_of(const struct aq_seats *s, const struct aq_sitter 
 struct aq_seat aq_seats_seat(const struct aq_seats *s, const struct aq_sitter *who,
                              struct aq_seat_kv *kv)
 {
-    struct aq_seat t = {.taken = true, .prompt = who->prompt, .max_new = who->max_new, .kv = kv};
+    struct aq_seat t = {.taken = true,
+                        .prompt = who->prompt,
+                        .max_new = who->max_new,
+                        .given = who->given,
+                        .kv = kv};
     /* The key of the last token is never computed. */
     t.last = who->prompt + (who->max_new ? who->max_new - 1 : 0);
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
@@ -137,7 +174,7 @@ static void bind_prompt(struct aq_seats *s, uint32_t i)
     t->rows = t->seen = t->prompt;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++) {
         struct aq_seat_kv *kv = &t->kv[k];
-        kv->held = aq_kv_limits_held(&kv->limits, t->prompt, t->prompt);
+        kv->held = kv->most = aq_kv_limits_held(&kv->limits, t->prompt, t->prompt);
         kv->whole = aq_kv_cross_cuts(&kv->limits, t->prompt);
         if (kv->whole)
             kv->spare =
@@ -185,14 +222,24 @@ static void admit_and_bind(struct aq_seats *s, uint32_t k)
 
 /* ---- passes ------------------------------------------------------------------------------ */
 
-/* One more slot for the row at position seen - 1 of seat i, or one that is overwritten. */
-static void step_kv(struct aq_seats *s, uint32_t i, struct aq_seat_kv *kv)
+void aq_seat_kv_step(struct aq_seat_kv *kv)
 {
     bool full = kv->held == kv->limits.slots;
     kv->before = kv->held;
     kv->drops_many = full && kv->limits.bulk;
     kv->overwrites = full && !kv->limits.bulk;
     kv->held = (kv->drops_many ? aq_kv_limits_cut(&kv->limits) : kv->held) + !kv->overwrites;
+}
+
+/* Slots for the last `rows` of the positions that seat i has seen. */
+static void step_kv(struct aq_seats *s, uint32_t i, struct aq_seat_kv *kv)
+{
+    kv->start = kv->held;
+    kv->most = 0;
+    for (uint32_t row = 0; row < s->seat[i].rows; row++) {
+        aq_seat_kv_step(kv);
+        kv->most = kv->held > kv->most ? kv->held : kv->most;
+    }
     kv->delta = kv->delta_next;
     kv->rewrites = false;
     if (aq_kv_uses_delta(part_of(s, i), kv)) {
@@ -203,12 +250,18 @@ static void step_kv(struct aq_seats *s, uint32_t i, struct aq_seat_kv *kv)
     }
 }
 
-/* One more position for a seat that decodes. */
+/* One more position for a seat that decodes, or as many given ones as the micro-batch has rows
+ * for, beside one of each seat. */
 static void step(struct aq_seats *s, uint32_t i)
 {
     struct aq_seat *t = &s->seat[i];
-    t->rows = 1;
-    t->seen++;
+    const struct aq_plan *plan = s->opts.plan;
+    uint32_t *taken = &s->prompt_rows[i / plan->shape.micro_batch], left = not_fed(t), more = 0;
+    if (left > 1 && *taken < plan->shape.prompt_tokens && aq_seats_feeds_many(plan, part_of(s, i)))
+        more = (uint32_t)aq_min_u64(left - 1, plan->shape.prompt_tokens - *taken);
+    *taken += more;
+    t->rows = 1 + more;
+    t->seen += t->rows;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)
         step_kv(s, i, &t->kv[k]);
     if (s->opts.ops->bound)
@@ -325,7 +378,7 @@ void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shap
     const struct aq_seat *t = &s->seat[seat];
     assert(t->rows);
     if (t->seen > t->prompt)
-        io->decode_rows++;
+        io->decode_rows += t->rows;
     else
         io->prefill_rows += t->prompt;
     for (uint32_t k = 0; k < s->opts.plan->kinds.count; k++)

@@ -15,6 +15,8 @@
 struct aq_seat_kv {
     struct aq_kv_limits limits;
     uint32_t before, held; /* slots in use before and after the pass, per head or on average */
+    uint32_t start, most;  /* of a pass that feeds several tokens: before the first of them, and the
+                              most after any of them */
     uint32_t spare;        /* aq_kv_limits_spare; of prompts that are cut over all layers up to
                               aq_kv_cross_whole runs, and then aq_kv_cross_tail */
     uint32_t delta;        /* on disk: rows that wait to be written before the pass, */
@@ -27,6 +29,9 @@ struct aq_seat_kv {
     bool drops_many;       /* in front of the new key: what is left are aq_kv_limits_cut slots */
     bool rewrites;         /* all whole runs go to disk again, with the delta */
 };
+
+/* One more slot for a key, or one that is overwritten. */
+void aq_seat_kv_step(struct aq_seat_kv *kv);
 
 /* Runs of a sequence whose heads hold `slots` slots, or hold them on average; once the prompt is
  * cut over all layers those for growth alone, beside the packed ones. */
@@ -53,7 +58,8 @@ static inline uint32_t aq_seat_kv_grown(const struct aq_seat_kv *kv)
 struct aq_seat {
     bool taken;
     uint32_t prompt, max_new;
-    uint32_t rows;         /* in the pass: the prompt's, one, or 0 */
+    uint32_t given;        /* of its new tokens the first so many are known when it sits down */
+    uint32_t rows;         /* in the pass: the prompt's, those of given tokens, one, or 0 */
     uint32_t seen;         /* positions after the pass, kept or not; 0: the prompt is to come */
     uint32_t last;         /* most positions of the sequence */
     struct aq_seat_kv *kv; /* [kinds of layers] */
@@ -63,6 +69,7 @@ struct aq_seat {
 struct aq_sitter {
     uint32_t prompt, max_new;
     uint32_t kv_prompt, kv_new; /* lengths that limit its KV, if not its own; 0: its own */
+    uint32_t given;             /* tokens behind the prompt that are known; fewer than max_new */
 };
 
 /* Calls to the user of the seats. */
@@ -128,5 +135,10 @@ void aq_seats_count(const struct aq_seats *s, uint32_t seat, struct aq_part_shap
 uint64_t aq_seats_key_pairs(uint64_t prompt, uint64_t window);
 
 uint32_t aq_seats_part(const struct aq_plan *plan, uint32_t seat);
+
+/* May a seat of this part take in several given tokens in a pass?  Their rows are attended one
+ * after the other by decode attention, so the bits are those of as many passes; but moves of KV,
+ * the ring of a residual and pages of heads that differ are laid out for one new key a pass. */
+bool aq_seats_feeds_many(const struct aq_plan *plan, const struct aq_part *part);
 
 #endif

@@ -110,6 +110,8 @@ void aq_engine_submit(struct aq_engine *e, struct aq_sequence *s)
 {
     assert(e->loaded && s->prompt_count >= 1 && s->prompt_count <= e->workload.prompt_max);
     assert(s->prompt_count + s->max_tokens <= e->workload.total_max);
+    assert(!s->given_count || s->given_count < s->max_tokens);
+    fake_engine.given_tokens += s->given_count;
     s->next = NULL;
     if (e->waiting_last)
         e->waiting_last->next = s;
@@ -208,7 +210,8 @@ static void seat_waiting(struct aq_engine *e)
         e->hash[i] = 1;
         for (uint32_t k = 0; k < s->prompt_count; k++)
             e->hash[i] = aq_prng_u64(e->hash[i], s->prompt[k], 0);
-        s->token_count = 0;
+        for (s->token_count = 0; s->token_count < s->given_count; s->token_count++)
+            e->hash[i] = aq_prng_u64(e->hash[i], s->tokens[s->token_count], 0);
         e->stats.seated++;
         e->stats.prefill_tokens += s->prompt_count;
         score_prompt(s);

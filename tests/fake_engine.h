@@ -23,6 +23,7 @@ struct fake_engine {
     void (*on_pass)(uint64_t pass);
     /* what was seen */
     uint64_t loads, passes, submitted;
+    uint64_t given_tokens; /* that sequences went on from */
     uint32_t waiting_max;
     uint64_t queue_bytes; /* of the last plan */
 };

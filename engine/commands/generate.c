@@ -72,6 +72,8 @@ static void job_close(struct aq_job *j)
     free(j->sums);
     free(j->damaged);
     free(j->roster);
+    free(j->inflight);
+    aq_inflight_close(j->begun.file);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     free(j);
@@ -217,9 +219,10 @@ static int dry_run(struct aq_job *j, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     if (j->o->json) {
-        json_t *doc = json_pack("{s:i, s:s, s:o, s:I, s:I}", "schema", 1, "command", "generate",
-                                "preflight", aq_job_preflight_json(j), "resumed",
-                                (json_int_t)j->done_before, "pending", (json_int_t)j->pending);
+        json_t *doc = json_pack("{s:i, s:s, s:o, s:I, s:I, s:I}", "schema", 1, "command",
+                                "generate", "preflight", aq_job_preflight_json(j), "resumed",
+                                (json_int_t)j->done_before, "pending", (json_int_t)j->pending,
+                                "taken_over", (json_int_t)j->begun.count.tokens);
         aq_json_put(&doc, "plan", j->planned ? aq_engine_plan_json(j->g.engine) : json_null());
         aq_json_put(&doc, "predicted",
                     j->planned ? aq_engine_predicted_json(j->g.engine) : json_null());
@@ -312,6 +315,7 @@ static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
         rc = aq_job_order(j, reterr);
     if (rc < 0)
         return rc;
+    aq_job_keep_inflight(j, true);
     if (!j->row_count)
         aq_job_note(j, AQUIFER_INFO, "nothing to do: no record of the input is in this shard");
     else
@@ -331,10 +335,13 @@ static void say_end(const struct aq_job *j, const struct aq_run_view *view)
 {
     double s = view->last_result_s - view->first_pass_s;
     uint64_t tokens = view->stats.generated_tokens;
+    char more[64] = "";
+    if (view->taken_over)
+        snprintf(more, sizeof(more), " (and %" PRIu64 " taken over)", view->taken_over);
     aq_job_note(j, AQUIFER_INFO,
                 "done: %" PRIu64 " records (%" PRIu64 " errors), %" PRIu64
-                " tokens generated in %.1f s%s%s",
-                view->done, view->errors, tokens, s > 0 ? s : 0, j->output ? ", in " : "",
+                " tokens generated%s in %.1f s%s%s",
+                view->done, view->errors, tokens, more, s > 0 ? s : 0, j->output ? ", in " : "",
                 j->output ? j->output : "");
 }
 
@@ -372,6 +379,8 @@ static int phases(struct aq_job *j, struct aq_err *reterr)
         rc = aq_job_check_shard(j, reterr);
     if (rc == 0 && j->manifest)
         rc = aq_job_resume(j, reterr);
+    if (rc == 0)
+        rc = aq_job_find_inflight(j, reterr);
     if (rc < 0)
         return rc;
     aq_job_workload(j);

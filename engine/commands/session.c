@@ -204,7 +204,7 @@ static int submit(struct aquifer *a, const char *record_json, struct aq_err *ret
     a->scored += scored;
     if (scored && a->scored == 1 && aq_generator_scores_text(scores, &a->g, 1)) /* once */
         aq_log_line(&a->log, AQ_LOG_WARNING, "lossy: %s", scores);
-    return aq_flight_submit(&a->flight, a->g.engine, r, &a->g.record_rules, reterr);
+    return aq_flight_submit(&a->flight, a->g.engine, r, &a->g.record_rules, NULL, reterr);
 }
 
 static int put_result(struct aquifer *a, struct aq_record *rec, struct aq_err *reterr)

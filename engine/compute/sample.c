@@ -228,6 +228,8 @@ uint32_t aq_sample_token(const struct aq_sequence *s, const float *logits,
                          const struct aq_sample_work *work)
 {
     const struct aq_sampling *p = &s->sampling;
+    if (s->token_count < s->given_count)
+        return s->tokens[s->token_count];
     if (s->forced)
         return s->forced[s->token_count];
     bool adjusted = aq_sample_masked(s) || aq_sample_has_penalties(p);

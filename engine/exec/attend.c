@@ -25,6 +25,10 @@ struct attend {
     const uint32_t *seat;    /* [count] */
     uint32_t count, layer, kind;
     struct aq_kv_policy policy; /* of the layer */
+    /* Of one row of given tokens: its sequence's KV then, and the positions seen with it; NULL:
+     * those of the pass. */
+    const struct aq_seat_kv *row_kv;
+    uint32_t row_seen;
 };
 
 static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
@@ -34,7 +38,12 @@ static const struct aq_seat *seat_of(const struct attend *t, uint32_t i)
 
 static const struct aq_seat_kv *kv_of(const struct attend *t, uint32_t i)
 {
-    return &seat_of(t, i)->kv[t->kind];
+    return t->row_kv ? t->row_kv : &seat_of(t, i)->kv[t->kind];
+}
+
+static uint32_t seen_of(const struct attend *t, uint32_t i)
+{
+    return t->row_kv ? t->row_seen : seat_of(t, i)->seen;
 }
 
 /* The rule of rows whose keys get this score, for a seat that drops keys. */
@@ -64,7 +73,7 @@ static void report_slots(const struct attend *t, uint32_t i, const struct aq_att
         .sequence = x->seat[t->seat[i]].sequence,
         .layer = t->layer,
         .kv_heads = t->a.kv_heads,
-        .seen = seat_of(t, i)->seen,
+        .seen = seen_of(t, i),
         .held = s->held,
         .len = s->differ ? seq->len : &s->held,
         .len_step = s->differ ? seq->len_step : 0,
@@ -86,7 +95,7 @@ static void find_slots(const struct attend *t)
         if (!s->drops)
             continue;
         q->slots = exec_kv_slots(t->x, t->op, t->seat[i]);
-        q->position = seat_of(t, i)->seen - 1;
+        q->position = seen_of(t, i) - 1;
         q->overwrite = s->overwrites;
         q->recent = s->limits.recent_decode;
         if (s->held < s->limits.slots || s->limits.bulk)
@@ -340,7 +349,8 @@ static void append_to_residual(struct attend *t)
     run_encoding(&e);
 }
 
-static void decode(struct attend *t)
+/* The rows of sequences that have one each. */
+static void decode_single(struct attend *t)
 {
     bool disk = t->x->plan->part[t->op->part].tier == AQ_DISK;
     find_slots(t);
@@ -360,6 +370,57 @@ static void decode(struct attend *t)
     attend_rows(t);
     for (uint32_t i = 0; i < t->count; i++)
         report_slots(t, i, &t->seq[i]);
+}
+
+/* The rows of given tokens, of a sequence in pages.  Where nothing is dropped all are stored, and
+ * each sees what it would have seen in a pass of its own; else a row's attention decides what the
+ * next one finds, so they come one after the other. */
+static void decode_given(const struct attend *t, uint32_t i)
+{
+    struct attend one = *t;
+    struct aq_attn_seq whole = t->seq[i], seq;
+    struct aq_seat_kv kv = *kv_of(t, i);
+    uint32_t seen = seat_of(t, i)->seen - whole.rows;
+    one.seq = &seq;
+    one.seat = t->seat + i;
+    one.count = one.a.seq_count = 1;
+    one.a.seqs = &seq;
+    assert(!kv.differ);
+    if (!kv.drops) {
+        seq = whole;
+        decode_single(&one);
+        return;
+    }
+    one.row_kv = &kv;
+    kv.held = kv.start;
+    for (uint32_t row = 0; row < whole.rows; row++) {
+        aq_seat_kv_step(&kv);
+        one.row_seen = seen + row + 1;
+        seq = whole;
+        seq.row += row;
+        seq.rows = 1;
+        seq.len = &kv.held;
+        decode_single(&one);
+    }
+}
+
+static void decode(struct attend *t)
+{
+    struct attend some = *t;
+    for (uint32_t i = 0, end; i < t->count; i = end) {
+        end = i + 1;
+        if (t->seq[i].rows > 1) {
+            decode_given(t, i);
+            continue;
+        }
+        while (end < t->count && t->seq[end].rows == 1)
+            end++;
+        some.seq = t->seq + i;
+        some.seat = t->seat + i;
+        some.count = some.a.seq_count = end - i;
+        some.a.seqs = some.seq;
+        decode_single(&some);
+    }
 }
 
 /* ---- prompts ----------------------------------------------------------------------------- */
@@ -458,7 +519,7 @@ static void keep(const struct attend *t, struct prompt *p, uint32_t seat)
     if (p->s->differ) {
         /* The host may read this memory: it is not a GPU's (aq_executor_open). */
         memcpy(aq_kv_lens(x->kv, seat, t->layer), count, t->a.kv_heads * sizeof(*count));
-        exec_kv_ragged_table(x, t->op, seat, &p->home);
+        exec_kv_ragged_table(x, t->op, seat, p->s, &p->home);
     }
     const struct aq_attn_seq *to = is_residual(t) ? &p->seq : &p->home;
     struct aq_kv_move gather = {
@@ -626,7 +687,7 @@ void exec_attend(struct aq_executor *x, const struct aq_op *op, const struct aq_
             t.seq[i].coded = aq_kv_residual_coded(&x->plan->kv.residual, kv_of(&t, i)->held);
         /* The number of slots that each head keeps is known once the prompt is cut. */
         if (!prefill && kv_of(&t, i)->differ)
-            exec_kv_ragged_table(x, op, t.seat[i], &t.seq[i]);
+            exec_kv_ragged_table(x, op, t.seat[i], kv_of(&t, i), &t.seq[i]);
         else
             t.seq[i].block = exec_kv_blocks(x, op, t.seat[i]);
     }

@@ -40,6 +40,7 @@ struct exec_batch {
     /* Entries of a part: [first[part], first[part + 1]). */
     uint32_t decode_first[AQ_PART_MAX + 1], prefill_first[AQ_PART_MAX + 1];
     uint32_t row_count, logit_count, decode_count, prefill_count, prefill_rows;
+    uint32_t given_rows; /* of decode entries, beside one of each */
 };
 
 struct exec_list {
@@ -299,10 +300,10 @@ uint8_t *exec_kv_tail_apart(struct aq_executor *x, const struct aq_op *op, uint3
 /* Addresses of such a seat's runs once all of them are in the stage. */
 uint8_t *const *exec_kv_staged(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
                                uint32_t runs);
-/* The same for a seat whose heads hold different numbers of slots: sets table and lengths of
- * *seq. */
+/* The same for a seat whose heads hold different numbers of slots, with this KV: sets table and
+ * lengths of *seq. */
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
-                          struct aq_attn_seq *seq);
+                          const struct aq_seat_kv *kv, struct aq_attn_seq *seq);
 /* Scores, positions and victims of the seat for an attention op; all NULL in layers that drop no
  * keys. */
 struct aq_attn_slots exec_kv_slots(struct aq_executor *x, const struct aq_op *op, uint32_t seat);

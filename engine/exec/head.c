@@ -25,7 +25,7 @@ static struct place place_of(struct aq_sequence *s, const struct exec_logit_row 
     size_t at = prompt ? row->prompt_index + 1u - s->prompt_from : s->token_count;
     float *logprobs = prompt ? s->prompt_logprob : s->logprobs;
     struct aq_top *tops = count ? prompt ? s->prompt_tops : s->tops : NULL;
-    if (!prompt && s->max_tokens == 0)
+    if (!prompt && (s->max_tokens == 0 || s->token_count < s->given_count))
         return (struct place){0};
     return (struct place){logprobs ? logprobs + at : NULL, tops ? tops + at * count : NULL,
                           tops ? count : 0};
@@ -69,7 +69,7 @@ static void choose_row(void *arg, uint32_t tile, uint32_t worker)
     bool chooses = record_row(seat, row, stat->bad_count);
     if (!chooses && row->prompt_index < 0)
         return;
-    if (chooses && s->on_logits)
+    if (chooses && s->on_logits && s->token_count >= s->given_count)
         s->on_logits(s, s->token_count, worker, logits, stat);
     aq_sample_tops(p.tops, p.top_count, logits, stat, vocab);
     struct aq_sample_work *work = &(struct aq_sample_work){
@@ -119,6 +119,8 @@ static struct aq_compute_cuda_row wanted(const struct aq_executor *x,
         .sequence = s, .given = AQ_CUDA_CHOOSE, .top_count = place_of(s, row).top_count};
     if (row->prompt_index >= 0)
         r.given = s->prompt[row->prompt_index + 1];
+    else if (s->token_count < s->given_count)
+        r.given = s->tokens[s->token_count];
     else if (s->forced && s->max_tokens > 0)
         r.given = s->forced[s->token_count];
     return r;

@@ -96,19 +96,19 @@ uint8_t *const *exec_kv_staged(struct aq_executor *x, const struct aq_op *op, ui
         runs);
 }
 
-static struct aq_kv_growth growth_of(const struct aq_executor *x, uint32_t seat, uint32_t layer)
+static struct aq_kv_growth growth_of(const struct aq_executor *x, uint32_t seat, uint32_t layer,
+                                     const struct aq_seat_kv *s)
 {
-    const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
     uint32_t packed =
         s->limits.cross && s->differ ? aq_kv_packed(x->kv, seat, layer) : aq_seat_kv_packed(s);
     return (struct aq_kv_growth){packed, aq_seat_kv_grown(s)};
 }
 
 void exec_kv_ragged_table(struct aq_executor *x, const struct aq_op *op, uint32_t seat,
-                          struct aq_attn_seq *seq)
+                          const struct aq_seat_kv *kv, struct aq_attn_seq *seq)
 {
     uint32_t layer = layer_of(x, op);
-    struct aq_kv_growth g = growth_of(x, seat, layer);
+    struct aq_kv_growth g = growth_of(x, seat, layer, kv);
     aq_kv_ragged_table(x->kv, seq, seat, layer, &g, op->kind == AQ_OP_ATTN_HOST,
                        exec_kv_blocks(x, op, seat));
 }
@@ -219,7 +219,7 @@ static void add_key(struct aq_executor *x, const struct aq_op *op, struct exec_p
     uint32_t layer = layer_of(x, op);
     const struct aq_seat_kv *s = &x->seats.seat[seat].kv[x->plan->kinds.of[layer]];
     const uint32_t *victim = s->overwrites ? aq_kv_victims(x->kv, seat, layer) : NULL;
-    struct aq_kv_growth g = growth_of(x, seat, layer);
+    struct aq_kv_growth g = growth_of(x, seat, layer, s);
     uint32_t run = (s->held - 1) / AQ_HEAD_BLOCK_SLOTS;
     if (!victim && !s->differ && !aq_kv_rows_apart(x->plan->shape.kv_format)) {
         add_runs(x, op, l, seat, (struct aq_runs){run, run + 1}, whole);

@@ -72,9 +72,11 @@ struct aq_device_range exec_output(const struct aq_executor *x, const struct aq_
     case AQ_OP_ATTN_DEVICE: {
         /* Decode rows come first in a micro-batch, in the order of their parts. */
         size_t row = aq_register_row_bytes(x->steps, AQ_REG_ATTENTION, x->plan->shape.compute);
-        uint32_t first = b->decode_first[op->part], end = b->decode_first[op->part + 1];
-        return (struct aq_device_range){exec_register(x, op, AQ_REG_ATTENTION) + first * row,
-                                        (end - first) * row};
+        uint32_t entry = b->decode_first[op->part], end = b->decode_first[op->part + 1];
+        const struct aq_attn_seq *first = b->decode + entry, *last = b->decode + end - 1;
+        size_t rows = entry < end ? last->row + last->rows - first->row : 0;
+        return (struct aq_device_range){
+            exec_register(x, op, AQ_REG_ATTENTION) + (rows ? first->row * row : 0), rows * row};
     }
     default: return (struct aq_device_range){0};
     }

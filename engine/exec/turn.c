@@ -45,6 +45,10 @@ static enum aq_finish append_token(struct aq_executor *x, struct exec_seat *seat
         return AQ_FINISH_ERROR;
     if (s->max_tokens == 0)
         return AQ_FINISH_LENGTH;
+    if (s->token_count < s->given_count) { /* it is there already */
+        s->token_count++;
+        return AQ_FINISH_NONE;
+    }
     s->tokens[s->token_count++] = seat->chosen;
     x->stats.generated_tokens++;
     if (is_stop_id(s, seat->chosen) && s->token_count > s->min_tokens) {
@@ -58,12 +62,21 @@ static enum aq_finish append_token(struct aq_executor *x, struct exec_seat *seat
 
 /* ---- seats ------------------------------------------------------------------------------- */
 
+static struct aq_sitter sitter_of(const struct aq_sequence *s)
+{
+    return (struct aq_sitter){.prompt = s->prompt_count,
+                              .max_new = s->max_tokens,
+                              .kv_prompt = s->kv_prompt,
+                              .kv_new = s->kv_new,
+                              .given = s->given_count};
+}
+
 static bool next_waiting(void *user, struct aq_sitter *ret)
 {
     const struct aq_executor *x = user;
     const struct aq_sequence *q = x->waiting.first;
     if (q)
-        *ret = (struct aq_sitter){q->prompt_count, q->max_tokens, q->kv_prompt, q->kv_new};
+        *ret = sitter_of(q);
     return q;
 }
 
@@ -104,14 +117,20 @@ static void add_logit_row(struct exec_batch *b, uint32_t row, uint32_t seat, int
 
 static void bind_decode(struct aq_executor *x, struct exec_batch *b, uint32_t seat)
 {
-    const struct aq_sequence *s = x->seat[seat].sequence;
+    struct aq_sequence *s = x->seat[seat].sequence;
     struct aq_seat *at = &x->seats.seat[seat];
-    uint32_t row = b->row_count++;
-    b->id[row] = s->tokens[s->token_count - 1];
-    b->position[row] = at->seen - 1 + exec_position_first(x, s);
+    uint32_t first = b->row_count, seen = at->seen - at->rows;
+    for (uint32_t i = 0; i < at->rows; i++) {
+        b->id[first + i] = s->tokens[seen - at->prompt + i];
+        b->position[first + i] = seen + i + exec_position_first(x, s);
+    }
+    assert(at->rows == 1 || seen + at->rows <= at->prompt + s->given_count);
+    s->token_count = at->seen - at->prompt;
+    b->row_count += at->rows;
+    b->given_rows += at->rows - 1;
     b->decode_seat[b->decode_count] = seat;
-    b->decode[b->decode_count++] = (struct aq_attn_seq){.row = row, .rows = 1};
-    add_logit_row(b, row, seat, -1);
+    b->decode[b->decode_count++] = (struct aq_attn_seq){.row = first, .rows = at->rows};
+    add_logit_row(b, first + at->rows - 1, seat, -1);
 }
 
 static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t seat)
@@ -131,8 +150,8 @@ static void bind_prefill(struct aq_executor *x, struct exec_batch *b, uint32_t s
     b->prefill[b->prefill_count++] = (struct aq_attn_seq){.row = first, .rows = n};
 }
 
-/* Makes a seat's rows for the coming pass: one decode row, or its prompt.  Decode rows come
- * first. */
+/* Makes a seat's rows for the coming pass: one decode row or those of given tokens, or its prompt.
+ * Decode rows come first. */
 static void bind(void *user, uint32_t seat)
 {
     struct aq_executor *x = user;
@@ -147,7 +166,7 @@ static void bind(void *user, uint32_t seat)
             aq_kv_place_residual(x->kv, seat, k, coded, runs);
             continue;
         }
-        aq_kv_grow(x->kv, seat, k, aq_seat_kv_runs(kv, kv->held));
+        aq_kv_grow(x->kv, seat, k, aq_seat_kv_runs(kv, kv->most));
     }
     (at->seen > at->prompt ? bind_decode : bind_prefill)(x, b, seat);
     assert(b->row_count <= x->plan->shape.rows_max);
@@ -167,6 +186,7 @@ void exec_turn(struct aq_executor *x, uint32_t k)
 {
     struct exec_batch *b = &x->batch[k];
     b->row_count = b->logit_count = b->decode_count = b->prefill_count = b->prefill_rows = 0;
+    b->given_rows = 0;
     aq_seats_turn(&x->seats, k);
 }
 
@@ -204,7 +224,7 @@ static void count_rows(struct aq_executor *x, uint32_t k)
     struct exec_batch *b = &x->batch[k];
     struct aq_pass_shape *s = &x->pass_shape[k];
     aq_pass_shape_clear(s, x->plan);
-    s->decode_rows = b->decode_count;
+    s->decode_rows = b->decode_count + b->given_rows;
     s->prefill_rows = b->prefill_rows;
     s->logit_rows = b->logit_count;
     sort_by_seat(b->prefill, b->prefill_seat, b->prefill_count);
@@ -212,10 +232,12 @@ static void count_rows(struct aq_executor *x, uint32_t k)
     find_parts(x, b->decode_seat, b->decode_count, b->decode_first);
     for (uint32_t part = 0; part < x->plan->part_count; part++) {
         struct aq_part_shape *p = &s->part[part];
-        /* Rows of a part on the host are moved to a buffer of their own, so they count from 0. */
+        /* Rows of a part on the host are moved to a buffer of their own, so they count from 0; each
+         * sequence has one (aq_seats_feeds_many). */
         bool on_host = x->plan->part[part].side == AQ_ATTEND_HOST;
         for (uint32_t i = b->decode_first[part]; i < b->decode_first[part + 1]; i++) {
-            b->decode[i].row = on_host ? i - b->decode_first[part] : i;
+            if (on_host)
+                b->decode[i].row = i - b->decode_first[part];
             aq_seats_count(&x->seats, b->decode_seat[i], p);
         }
         for (uint32_t i = b->prefill_first[part]; i < b->prefill_first[part + 1]; i++)
@@ -228,7 +250,7 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
     uint32_t prefill = 0, decode = 0, batches = x->plan->shape.micro_batches;
     aq_seats_begin_pass(&x->seats);
     for (uint32_t k = 0; k < batches; k++) {
-        prefill += x->batch[k].prefill_rows;
+        prefill += x->batch[k].prefill_rows + x->batch[k].given_rows;
         decode += x->batch[k].decode_count;
         count_rows(x, k);
     }
@@ -239,9 +261,9 @@ void exec_begin_pass(struct aq_executor *x, uint32_t *ret_prefill, uint32_t *ret
 void aq_executor_submit(struct aq_executor *x, struct aq_sequence *s)
 {
     const struct aq_kv_kinds *kinds = &x->plan->kinds;
-    struct aq_sitter who = {s->prompt_count, s->max_tokens, s->kv_prompt, s->kv_new};
+    struct aq_sitter who = sitter_of(s);
     struct aq_seat seat = aq_seats_seat(&x->seats, &who, x->seats.asks);
-    assert(s->prompt_count >= 1);
+    assert(s->prompt_count >= 1 && (!s->given_count || s->given_count < s->max_tokens));
     for (uint32_t k = 0; k < kinds->count; k++)
         assert(aq_min_u64(seat.last, seat.kv[k].limits.slots) <= kinds->kind[k].slots);
     assert(!x->rotary_table || seat.last <= x->plan->shape.positions_max);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/job/flight.h"
 
+#include "engine/records/record_state.h"
+
 #include <inttypes.h>
 
 int aq_flight_submit(struct aq_flight *f, struct aq_engine *e, struct aq_request *r,
-                     const struct aq_record_rules *rules, struct aq_err *reterr)
+                     const struct aq_record_rules *rules, struct aq_buf *state,
+                     struct aq_err *reterr)
 {
     struct aq_record *rec;
     int rc = aq_record_open(&rec, r, rules, reterr);
@@ -17,9 +20,18 @@ int aq_flight_submit(struct aq_flight *f, struct aq_engine *e, struct aq_request
     f->first = rec;
     f->count++;
     f->bytes += rec->bytes;
+    if (state && state->count && !aq_record_state_take(rec, state->data, state->count))
+        aq_buf_clear(state);
     for (uint32_t i = 0; i < rec->choice_count; i++)
-        aq_engine_submit(e, &rec->choices[i].sequence);
+        if (!rec->choices[i].ended)
+            aq_engine_submit(e, &rec->choices[i].sequence);
     return 0;
+}
+
+void aq_flight_know(struct aq_flight *f)
+{
+    for (struct aq_record *rec = f->first; rec; rec = rec->next)
+        aq_record_know(rec);
 }
 
 struct aq_record *aq_flight_end(struct aq_flight *f, struct aq_sequence *s)

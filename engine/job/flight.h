@@ -4,6 +4,7 @@
 #ifndef AQ_ENGINE_JOB_FLIGHT_H
 #define AQ_ENGINE_JOB_FLIGHT_H
 
+#include "base/buf.h"
 #include "engine/core/engine.h"
 #include "engine/records/record.h"
 
@@ -12,9 +13,14 @@ struct aq_flight {
     uint64_t count, bytes; /* records, and the memory they hold */
 };
 
-/* Takes the request, which must be a good one, also on failure, and submits its sequences. */
+/* Takes the request, which must be a good one, also on failure, and submits its sequences.  state:
+ * what they go on from (engine/records/record_state.h); emptied if it is no state of this record.
+ * NULL or empty: they begin. */
 int aq_flight_submit(struct aq_flight *f, struct aq_engine *e, struct aq_request *r,
-                     const struct aq_record_rules *rules, struct aq_err *reterr);
+                     const struct aq_record_rules *rules, struct aq_buf *state,
+                     struct aq_err *reterr);
+/* Between two passes: notes how far all records have come (aq_record_know). */
+void aq_flight_know(struct aq_flight *f);
 /* Counts a sequence as ended.  The record that it makes whole leaves the flight and is the caller's
  * to close; NULL: other sequences of the record have not ended. */
 struct aq_record *aq_flight_end(struct aq_flight *f, struct aq_sequence *s);

@@ -8,6 +8,7 @@
  *   resume.c     what an existing output already holds
  *   settle.c     repair, retries, what is set aside
  *   order.c      results in input order
+ *   goes_on.c    records that were in flight when an earlier run ended
  *   patience.c   steps of these two on a disk that is full
  *   manifest.c   the values a resumed run must agree with
  *   run.c        the engine's thread, and the caller's thread that watches it
@@ -21,6 +22,7 @@
 #include "engine/hooks.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
+#include "engine/job/inflight.h"
 #include "engine/job/line_walk.h"
 #include "engine/job/lock.h"
 #include "engine/job/sums.h"
@@ -130,6 +132,7 @@ struct aq_job {
     char *manifest, *status;
     char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
     char *roster;         /* FILE.records, of a shard */
+    char *inflight;       /* FILE.inflight */
     const char *lines;    /* where lines are appended: output or part */
     struct aq_lock *lock;
     struct aq_writer *writer;
@@ -146,6 +149,11 @@ struct aq_job {
     bool text_output;                    /* --prompt without --output: texts, no JSON */
 
     struct aq_flight flight; /* closed after the engine */
+    struct {
+        uint64_t values;                /* aq_job_values_hash */
+        struct aq_inflight *file;       /* of an earlier run; NULL: nothing to go on from */
+        struct aq_inflight_count count; /* of records that are still to be done */
+    } begun;
 
     struct aq_run *run; /* run.c; NULL when nothing runs */
 };
@@ -160,6 +168,7 @@ struct aq_run_view {
     struct aq_engine_stats stats;                              /* as of the last pass */
     uint64_t done, errors, in_flight;                          /* records of this run */
     uint64_t prompt_tokens;                                    /* of the records that are done */
+    uint64_t taken_over; /* tokens of an earlier run that sequences went on from */
     uint32_t seats;
     uint64_t stopped;                 /* sequences that ended before their max_tokens */
     uint64_t ended_tokens, ended_max; /* of all that ended: generated, and at most */
@@ -215,6 +224,8 @@ void aq_job_manifest_keep(struct aq_job *j);
  * differences. */
 int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr);
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
+/* A hash of the values that the tokens of a record depend on beside the record itself. */
+int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *reterr);
 
 /* ---- output.c ---- */
 /* Names, checks and locks the output. */
@@ -238,6 +249,18 @@ int aq_job_check_shard(const struct aq_job *j, struct aq_err *reterr);
 /* FILE.records, by which merging knows what the shard's results must hold.  Nothing without a
  * shard, or without files. */
 int aq_job_write_roster(const struct aq_job *j, struct aq_err *reterr);
+
+/* ---- goes_on.c ---- */
+/* Looks into FILE.inflight for records that are still to be done; what is wrong with it is a
+ * warning.  After aq_job_resume. */
+int aq_job_find_inflight(struct aq_job *j, struct aq_err *reterr);
+/* The state that a row goes on from, if there is one; else `state` is empty.  Returns its
+ * tokens. */
+uint64_t aq_job_take_inflight(struct aq_job *j, const struct aq_request *r, struct aq_buf *state);
+/* Writes FILE.inflight, or removes it (over: nothing is left to be done); a failure is a warning.
+ * Returns what is kept.  On the engine's thread between passes, or when that has ended or is
+ * abandoned. */
+struct aq_inflight_count aq_job_keep_inflight(const struct aq_job *j, bool over);
 
 /* ---- patience.c ---- */
 /* A step that writes and can be begun again. */

@@ -137,6 +137,23 @@ static json_t *manifest_values(const struct aq_job *j)
     return v;
 }
 
+int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *reterr)
+{
+    json_t *v = manifest_values(j);
+    /* Records are known by id and key whatever else is in the input, and a model by its hash. */
+    static const char *const free_to_differ[] = {"model", "input_bytes", "input_hash"};
+    for (size_t i = 0; v && i < AQ_ARRAY_LEN(free_to_differ); i++)
+        json_object_del(v, free_to_differ[i]);
+    aq_json_put(&v, "commit", json_string(aq_build_commit())); /* bits are a build's */
+    char *text = v ? aq_json_dump(v, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(v);
+    if (!text)
+        return aq_error_memory(reterr, "values of '%s'", j->output);
+    *ret = XXH3_64bits(text, strlen(text));
+    free(text);
+    return 0;
+}
+
 int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr)
 {
     return aq_manifest_write(j->manifest, manifest_values(j), reterr);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged,
- * FILE.records, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is followed
+ * FILE.inflight, FILE.records, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is
+ * followed
  * first, so that all of these lie beside the file itself and every name of it has the same lock. */
 #include "engine/job/job.h"
 
@@ -50,10 +51,10 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     j->sums = aq_file_name(j->output, ".sums");
     j->damaged = aq_file_name(j->output, ".damaged");
     j->roster = aq_file_name(j->output, ".records");
+    j->inflight = aq_file_name(j->output, ".inflight");
     *ret_lock = aq_file_name(j->output, ".lock");
-    return j->part && j->manifest && j->status && j->sums && j->damaged && j->roster && *ret_lock
-               ? 0
-               : aq_error_memory(reterr, "output");
+    bool all = j->part && j->manifest && j->status && j->sums && j->damaged && j->roster;
+    return all && j->inflight && *ret_lock ? 0 : aq_error_memory(reterr, "output");
 }
 
 static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
@@ -70,7 +71,7 @@ static int check_apart(const struct aq_job *j, const char *what, const char *pat
                        struct aq_err *reterr)
 {
     const char *const own[] = {j->output, j->part,    j->manifest, j->status,
-                               j->sums,   j->damaged, j->roster,   lock};
+                               j->sums,   j->damaged, j->roster,   j->inflight, lock};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
         if (!own[i])

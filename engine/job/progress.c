@@ -131,7 +131,8 @@ static double passes_left(const struct aq_job *j, const struct aq_run_view *view
     const struct aq_engine_stats *s = &view->stats;
     double all = (double)(j->workload.total_sum - j->workload.prompt_sum);
     double sequences = (double)j->workload.sequences, ended = (double)s->finished;
-    double generated = (double)s->generated_tokens, seats = fmin(view->seats, sequences);
+    double generated = (double)(s->generated_tokens + view->taken_over),
+           seats = fmin(view->seats, sequences);
     double at_most = all - (double)view->ended_max - (generated - (double)view->ended_tokens);
     if (ended < known_seats * seats && generated < known_tokens * all)
         return -1;
@@ -274,6 +275,7 @@ void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
                   (json_int_t)(j->done_before + view->done), "total", (json_int_t)j->row_count,
                   "errors", (json_int_t)(j->errors_before + view->errors), "in_flight",
                   (json_int_t)(over ? 0 : view->in_flight));
+    aq_json_put(&o, "taken_over", json_integer((json_int_t)view->taken_over));
     aq_json_put(&o, "gen_tok_s", positive(gen_tok_s(view, until_s)));
     aq_json_put(&o, "eta_s", over || eta_s < 0 ? json_null() : aq_json_real(eta_s));
     aq_json_put(&o, "pass_s", positive(mean_pass_s(view)));
@@ -322,6 +324,7 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
     aq_json_put(&r, "command", json_string("generate"));
     aq_json_put(&r, "state", json_string(state));
     aq_json_put(&r, "resumed", json_integer((json_int_t)j->done_before));
+    aq_json_put(&r, "taken_over", json_integer((json_int_t)view->taken_over));
     aq_json_put(&r, "total", json_integer((json_int_t)j->row_count));
     aq_json_put(&r, "preflight", aq_job_preflight_json(j));
     return r;

@@ -59,6 +59,8 @@ struct aq_run {
     /* the engine's thread */
     struct aq_run_view now; /* what it will show next */
     uint64_t next_row;
+    struct aq_buf state;   /* of the record that is being submitted */
+    double next_keeping_s; /* when records in flight are kept again */
 
     /* the watcher */
     struct aq_progress progress;
@@ -242,7 +244,15 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
         aq_request_close(r);
         return rc;
     }
-    rc = aq_flight_submit(&j->flight, j->g.engine, r, &j->g.record_rules, reterr);
+    uint64_t tokens = aq_job_take_inflight(j, r, &run->state);
+    bool goes_on = run->state.count > 0;
+    rc = aq_flight_submit(&j->flight, j->g.engine, r, &j->g.record_rules, &run->state, reterr);
+    if (rc == 0 && run->state.count)
+        run->now.taken_over += tokens;
+    else if (rc == 0 && goes_on)
+        aq_log_line(&j->log, AQ_LOG_WARNING,
+                    "line %u: what '%s' kept of it does not fit the record: it begins again",
+                    j->rows[row].line, j->inflight);
     run->now.in_flight = j->flight.count;
     return rc;
 }
@@ -299,7 +309,18 @@ static int pass(struct aq_run *run, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     rc = aq_drive_collect(&drive, reterr);
+    aq_flight_know(&j->flight);
     return rc == 0 && !worked && j->flight.count ? aq_flight_stuck(&j->flight, reterr) : rc;
+}
+
+/* --checkpoint-every, between two passes. */
+static void keep_inflight(struct aq_run *run)
+{
+    double every_s = run->job->o->checkpoint_every_s;
+    if (every_s <= 0 || aq_clock_s() < run->next_keeping_s)
+        return;
+    aq_job_keep_inflight(run->job, false);
+    run->next_keeping_s = aq_clock_s() + every_s;
 }
 
 static void hand_over_report(struct aq_run *run)
@@ -340,14 +361,17 @@ static int load(struct aq_run *run, struct aq_err *reterr)
 static int drive(struct aq_run *run, struct aq_err *reterr)
 {
     int rc = load(run, reterr);
+    run->next_keeping_s = aq_clock_s() + run->job->o->checkpoint_every_s;
     while (rc == 0 && !run->stop) {
         rc = feed(run, reterr);
         publish(run);
         if (rc < 0 || !run->job->flight.count)
             break;
         rc = pass(run, reterr);
-        if (rc == 0)
+        if (rc == 0) {
             hand_over_report(run);
+            keep_inflight(run);
+        }
     }
     return rc;
 }
@@ -498,6 +522,7 @@ static void run_close(struct aq_run *run)
     struct aq_run_view view;
     hand_on(run, &view, NULL);
     aq_reorder_close(run->reorder);
+    aq_buf_close(&run->state);
     json_decref(run->progress.memory);
     pthread_mutex_destroy(&run->mutex);
     pthread_cond_destroy(&run->changed);
@@ -555,6 +580,14 @@ static bool write_out(struct aq_run *run, struct aq_run_view *view, bool interru
     return interrupted;
 }
 
+static void say_kept(const struct aq_job *j, struct aq_inflight_count kept)
+{
+    if (kept.records)
+        aq_job_note(j, AQUIFER_INFO,
+                    "%" PRIu64 " tokens of %" PRIu64 " records in flight are kept in '%s'",
+                    kept.tokens, kept.records, j->inflight);
+}
+
 /* The end of the run as it will be told: how it went, and that lines are where they belong. */
 static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool interrupted,
                   struct aq_err *reterr)
@@ -575,6 +608,7 @@ static int finish(struct aq_run *run, struct aq_run_view *view, int rc, bool int
             *reterr = err;
     }
     bool whole = view->done == j->pending;
+    say_kept(j, aq_job_keep_inflight(j, whole));
     bool gave_up = aq_file_is_full(rc) || rc == -EINTR; /* told to wait no longer */
     if (interrupted && (rc == 0 || gave_up) && !whole)
         rc =

@@ -238,7 +238,8 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->output, j->part};
+    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->inflight,
+                                 j->output, j->part};
     return aq_set_aside(paths, AQ_ARRAY_LEN(paths), "--overwrite: ", j->hooks, reterr);
 }
 

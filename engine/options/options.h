@@ -84,9 +84,10 @@ struct aq_options {
     enum aq_overlong overlong;
     bool unknown_fields_error, strict, allow_errors, ordered, overwrite, retry_errors;
     struct aq_strings allow_change;
-    char *shard;             /* K/N or slurm; NULL: all records */
-    uint64_t limit;          /* 0: all */
-    double disk_full_wait_s; /* default 600 */
+    char *shard;               /* K/N or slurm; NULL: all records */
+    uint64_t limit;            /* 0: all */
+    double disk_full_wait_s;   /* default 600 */
+    double checkpoint_every_s; /* how often records in flight are kept; 0: when stopped */
     /* only from JSON, for records submitted one by one; 0: the model's context */
     uint32_t max_prompt_tokens, max_total_tokens;
 

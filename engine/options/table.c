@@ -128,6 +128,10 @@ const struct aq_option aq_option_table[] = {
     {"disk-full-wait", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_DURATION, AT(disk_full_wait_s),
      .argument = "TIME", AT_LEAST(0), .deflt = "10m",
      .help = "how long to wait for room when the disk of the results is full"},
+    {"checkpoint-every", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_DURATION, AT(checkpoint_every_s),
+     .argument = "TIME", AT_LEAST(0), .deflt = "0",
+     .help = "how often the tokens of unfinished records are kept beside the results, so that a "
+             "kill loses no more; 0: only when stopped by a signal"},
     {"max-prompt-tokens", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_U32, AT(max_prompt_tokens),
      .argument = "N", RANGE(1, TOKENS_MAX), .flags = AQ_OPTION_API_ONLY,
      .help = "longest prompt that will be submitted"},

@@ -223,7 +223,16 @@ struct aq_choice *aq_record_finish(struct aq_sequence *s)
             c->eos = c->eos && rec->request->params.stop_ids[i] != s->finish_id;
     }
     rec->finished_count++;
+    c->ended = true;
     return c;
+}
+
+void aq_record_know(struct aq_record *rec)
+{
+    for (uint32_t i = 0; i < rec->choice_count; i++) {
+        const struct aq_sequence *s = &rec->choices[i].sequence;
+        rec->choices[i].known = s->token_count > s->given_count ? s->token_count : s->given_count;
+    }
 }
 
 uint64_t aq_record_generated(const struct aq_record *rec)

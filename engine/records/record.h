@@ -20,6 +20,9 @@ struct aq_choice {
     struct aq_record *record;
     const struct aq_prompt *prompt;
     struct aq_stop stop;
+    bool ended; /* counted as finished */
+    /* Tokens that are known to be there while the engine, on another thread, is in a pass. */
+    uint32_t known;
     bool eos; /* it ended with the model's end-of-sequence token, not one the user named */
 };
 
@@ -63,6 +66,8 @@ struct aq_score aq_record_score(const struct aq_record *rec);
 
 /* The choice a finished sequence belongs to; counts it as finished. */
 struct aq_choice *aq_record_finish(struct aq_sequence *s);
+/* Between two passes: brings `known` of the choices up to date. */
+void aq_record_know(struct aq_record *rec);
 static inline bool aq_record_done(const struct aq_record *rec)
 {
     return rec->finished_count == rec->choice_count;

@@ -66,6 +66,23 @@ void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_
     }
 }
 
+void crowd_give(struct crowd *c, const struct crowd *whole, uint64_t seed, uint64_t number)
+{
+    struct dice d = {seed, number, 0x67697665};
+    for (uint32_t i = 0; i < c->count; i++) {
+        struct crowd_one *o = &c->one[i];
+        const struct crowd_one *from = &whole->one[i];
+        uint32_t given = (uint32_t)roll(&d, from->s.token_count);
+        if (roll(&d, 2))
+            continue;
+        o->s.given_count = given;
+        memcpy(o->tokens, from->tokens, given * sizeof(*o->tokens));
+        memcpy(o->logprobs, from->logprobs, given * sizeof(*o->logprobs));
+        if (o->s.top_count > 0)
+            memcpy(o->tops, from->tops, given * (size_t)o->s.top_count * sizeof(*o->tops));
+    }
+}
+
 int crowd_run(struct crowd *c, struct aq_engine *e, struct aq_err *reterr)
 {
     for (uint32_t i = 0; i < c->count; i++)

@@ -30,6 +30,9 @@ struct crowd {
 /* Lengths, prompts and sampling of `count` sequences; outputs are cleared. */
 void crowd_draw(struct crowd *c, uint64_t seed, uint32_t count, uint32_t prompt_max,
                 uint32_t tokens_max, uint32_t vocab);
+/* Lets about half of the sequences, drawn by (seed, number), go on from tokens that they had in
+ * `whole`, a run of the same crowd. */
+void crowd_give(struct crowd *c, const struct crowd *whole, uint64_t seed, uint64_t number);
 /* Submits all and runs passes until nobody is left; 0 or the error of a pass. */
 int crowd_run(struct crowd *c, struct aq_engine *e, struct aq_err *reterr);
 /* Compares every output; false: `text` says the first difference. */

@@ -2,7 +2,8 @@
  * Wherever weights, KV cache and hidden states live, and however they get to where they are needed,
  * what comes out is the same bits: random plans on the small trained model and on random ones of
  * other families, each against the run of the same formats and KV policy with everything in memory,
- * one op after the other.
+ * one op after the other.  In every second draw sequences go on from tokens of that run, as after
+ * a stop: a bit that differs in what they find in their cache shows in every later log-probability.
  *
  * AQ_PLACEMENT_DRAWS sets how many are drawn, AQ_PLACEMENT_SEED from which seed, and
  * AQ_PLACEMENT_FIRST the number of the first. */
@@ -32,8 +33,9 @@ enum {
 enum { TRAINED_VOCAB = 4096, VOCAB = 512, CONTEXT = 128, DTYPES = AQ_DTYPE_COUNT };
 
 /* Whose policies are drawn: any, those that go with KIVI's formats, those whose heads of all layers
- * share, or those whose rows read a part of what is held. */
-enum drawing { ANY_POLICY, KIVI, CROSS, READING };
+ * share, or those whose rows read a part of what is held; or any, with KV in the memory of the
+ * products, where given tokens are taken in several at a time. */
+enum drawing { ANY_POLICY, KIVI, CROSS, READING, GOING_ON };
 
 #define SLOTS(n)                                                                                   \
     {                                                                                              \
@@ -63,7 +65,7 @@ static struct {
     struct crowd *crowd;
     uint32_t now; /* the model drawn */
     uint64_t seed;
-    unsigned ran, refused, dropped, host_products, lanes[AQ_LANE_COUNT];
+    unsigned ran, refused, dropped, host_products, went_on, fed_many, lanes[AQ_LANE_COUNT];
 } rig;
 
 /* What was running, should the program not come back from it. */
@@ -200,6 +202,19 @@ static void draw_kivi(struct drawn *d, uint64_t number)
     d->opts.emulate_link = (struct aq_link_choice){0};
 }
 
+/* No device of its own, and no KV on disk. */
+static void bring_home(struct drawn *d)
+{
+    d->opts.emulate_device = 0;
+    d->opts.host_products = (struct aq_host_products_choice){0};
+    d->opts.emulate_link = (struct aq_link_choice){0};
+    if (d->opts.placement.given) {
+        double *kv = d->opts.placement.at.kv.percent;
+        kv[AQ_HOST] += kv[AQ_DISK];
+        kv[AQ_DISK] = 0;
+    }
+}
+
 /* A budget that the heads of all layers share, which has no device and no KV on disk; draws of both
  * are left as they are, and refused. */
 static void draw_cross(struct drawn *d, uint64_t number)
@@ -220,16 +235,8 @@ static void draw_cross(struct drawn *d, uint64_t number)
     };
     uint64_t which = aq_prng_below(rig.seed, number, 4100, AQ_ARRAY_LEN(policies));
     assert_int_equal(aq_kv_policy_resolve(&d->opts.kv, &policies[which], NULL), 0);
-    if (aq_prng_below(rig.seed, number, 4101, 8) == 0)
-        return;
-    d->opts.emulate_device = 0;
-    d->opts.host_products = (struct aq_host_products_choice){0};
-    d->opts.emulate_link = (struct aq_link_choice){0};
-    if (d->opts.placement.given) {
-        double *kv = d->opts.placement.at.kv.percent;
-        kv[AQ_HOST] += kv[AQ_DISK];
-        kv[AQ_DISK] = 0;
-    }
+    if (aq_prng_below(rig.seed, number, 4101, 8))
+        bring_home(d);
 }
 
 /* Rows that read a part, where the host attends; draws of a device that attends, or holds KV, are
@@ -270,7 +277,9 @@ static void run_draw(uint64_t number, enum drawing what)
     drawn_formats(&d.opts, rig.seed, number);
     uint32_t policy = drawn_kv(&d.opts, rig.seed, number);
     drawn_plan(&d, rig.seed, number, &rig.place);
-    if (what != ANY_POLICY) {
+    if (what == GOING_ON) {
+        bring_home(&d);
+    } else if (what != ANY_POLICY) {
         static void (*const draw[])(struct drawn *, uint64_t) = {NULL, draw_kivi, draw_cross,
                                                                  draw_reading};
         draw[what](&d, number);
@@ -279,7 +288,11 @@ static void run_draw(uint64_t number, enum drawing what)
     snprintf(running, sizeof(running),
              "AQ_PLACEMENT_SEED=%llu AQ_PLACEMENT_FIRST=%llu AQ_PLACEMENT_DRAWS=1: model %u, %s\n",
              (unsigned long long)rig.seed, (unsigned long long)number, rig.now, d.text);
+    const struct crowd *whole = reference(&d.opts, policy);
     fresh_crowd(rig.crowd);
+    bool goes_on = what == GOING_ON || number / 2 % 2;
+    if (goes_on)
+        crowd_give(rig.crowd, whole, rig.seed, number);
     if (aq_engine_open(&e, &d.opts, &err) < 0)
         fail_msg("%s: open: %s", running, err.text);
     int rc = aq_engine_plan(e, &rig.crowd->work, &err);
@@ -302,7 +315,7 @@ static void run_draw(uint64_t number, enum drawing what)
     unsigned allocations = alloc_trap_take();
     if (allocations)
         fail_msg("%s: %u allocations while passes ran", running, allocations);
-    if (!crowd_same(reference(&d.opts, policy), rig.crowd, difference, sizeof(difference)))
+    if (!crowd_same(whole, rig.crowd, difference, sizeof(difference)))
         fail_msg("%s: %s", running, difference);
     check_memory(e, &d);
     struct aq_engine_stats st;
@@ -314,6 +327,8 @@ static void run_draw(uint64_t number, enum drawing what)
             fail_msg("%s: lane %d moved %llu bytes and was never busy", running, l,
                      (unsigned long long)st.lane[l].bytes);
     }
+    rig.went_on += goes_on;
+    rig.fed_many += st.prefill_tokens > rig.crowd->work.prompt_sum;
     rig.host_products += aq_program_host_products(&aq_engine_block(e)->program);
     aq_engine_close(e);
     rig.ran++;
@@ -332,13 +347,15 @@ static void tokens_do_not_depend_on_where_things_live(void **state)
     print_message("%u ran, %u were refused; of them used", rig.ran, rig.refused);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         print_message(" %s %u", aq_lane_name((enum aq_lane)l), rig.lanes[l]);
-    print_message("; products on the host %u\n", rig.host_products);
+    print_message("; products on the host %u; %u went on, %u of them with several tokens a pass\n",
+                  rig.host_products, rig.went_on, rig.fed_many);
     if (draws < 30)
         return;
     /* Or else it is not placements that are tested here. */
     assert_true(3 * rig.ran >= 2 * draws);
     assert_true(3 * rig.dropped >= 2 * rig.ran);
     assert_true(16 * rig.host_products >= draws);
+    assert_true(3 * rig.went_on >= draws);
     for (int l = AQ_LANE_HOST_COMPUTE; l < AQ_LANE_CONTROL; l++)
         assert_true(8 * rig.lanes[l] >= draws);
 }
@@ -385,11 +402,25 @@ static void neither_do_they_where_rows_read_a_part(void **state)
                                8 * rig.lanes[AQ_LANE_HOST_COMPUTE] >= draws));
 }
 
+static void going_on_from_given_tokens_gives_what_generating_them_gave(void **state)
+{
+    (void)state;
+    uint64_t draws = setting("AQ_PLACEMENT_DRAWS", DRAWS) / 2;
+    uint64_t first = setting("AQ_PLACEMENT_FIRST", 0);
+    rig.ran = rig.refused = rig.fed_many = 0;
+    for (uint64_t i = 0; i < draws; i++)
+        run_draw(first + i, GOING_ON);
+    print_message("%u of %u ran, %u with several tokens a pass\n", rig.ran, (unsigned)draws,
+                  rig.fed_many);
+    assert_true(draws < 30 || 2 * rig.fed_many >= draws);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(tokens_do_not_depend_on_where_things_live),
     cmocka_unit_test(neither_do_they_where_keys_are_kivi_s_codes),
     cmocka_unit_test(neither_do_they_where_heads_of_all_layers_share),
     cmocka_unit_test(neither_do_they_where_rows_read_a_part),
+    cmocka_unit_test(going_on_from_given_tokens_gives_what_generating_them_gave),
 };
 
 int main(void)
