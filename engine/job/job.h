@@ -10,7 +10,10 @@
  *   patience.c   steps of these two on a disk that is full
  *   manifest.c   the values a resumed run must agree with
  *   run.c        the engine's thread, and the caller's thread that watches it
- *   progress.c   lines, status file, report
+ *   progress.c   what is told of the run, and when: status file, report
+ *   progress_line.c  its lines
+ *   metrics.c    the same for Prometheus
+ *   eta.c        the time that is left
  * Nobody else includes it. */
 #ifndef AQ_ENGINE_JOB_JOB_H
 #define AQ_ENGINE_JOB_JOB_H
@@ -238,27 +241,47 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr);
 
 /* ---- progress.c ---- */
 struct aq_progress {
-    double begin_s, next_line_s, next_bar_s, next_report_s;
+    double begin_s, next_line_s, next_bar_s, next_status_s, next_report_s;
+    int64_t begin_unix_s;
     uint32_t lines;
-    json_t *memory; /* of the engine, once loaded */
+    bool status_failed, metrics_failed; /* said once */
+    json_t *memory;                     /* of the engine, once loaded */
 };
 void aq_progress_begin(struct aq_progress *p, const struct aq_job *j, double now_s);
 /* Lines and status file as they fall due.  *ret_report: a report is due as well. */
 void aq_progress_tick(struct aq_progress *p, const struct aq_job *j, const struct aq_run_view *view,
                       double now_s, bool *ret_report);
-/* FILE.status.json; a failure is a warning. */
-void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
+/* FILE.status.json and --metrics-file; a failure is a warning. */
+void aq_progress_status(struct aq_progress *p, const struct aq_job *j,
                         const struct aq_run_view *view, const char *state);
-/* Seconds until the end; below 0 when nothing can be said yet. */
-double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
-/* One line of text for the state of things. */
-void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
-                      double now_s, bool bar);
 /* The report of the run so far.  On the engine's thread, or when that has ended. */
 json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
                            const char *state);
 /* Writes --report; a failure is a warning.  Takes the reference. */
 void aq_progress_write_report(const struct aq_job *j, json_t *report);
+
+/* Memory by tier, as of now: null before the engine is loaded, NULL: out of memory.  New
+ * reference. */
+json_t *aq_progress_memory(const struct aq_progress *p);
+
+/* ---- metrics.c ---- */
+/* --metrics-file; a failure is a warning, once. */
+void aq_progress_metrics(struct aq_progress *p, const struct aq_job *j,
+                         const struct aq_run_view *view, const char *state);
+
+/* ---- eta.c ---- */
+/* Seconds until the end; below 0 when nothing can be said yet. */
+double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
+
+/* ---- progress_line.c ---- */
+double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s);
+double aq_view_pass_s(const struct aq_run_view *view); /* mean */
+/* One line of text for the state of things. */
+void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s);
+/* The same behind a bar, in so many columns. */
+void aq_progress_bar(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                     double now_s, size_t columns);
 
 /* ---- run.c ---- */
 /* A log for the engine and the writer, whose lines reach hooks->line on the caller's thread. */

@@ -59,8 +59,8 @@ struct aq_options {
     bool refill;                           /* default true */
     bool deterministic;
     uint64_t seed;
-    char *report, *trace;
-    bool dry_run, json, quiet;
+    char *report, *trace, *metrics_file;
+    bool dry_run, json, quiet, log_time;
     double progress_s; /* 0: the default rhythm */
 
     /* generate */

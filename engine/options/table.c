@@ -492,6 +492,12 @@ const struct aq_option aq_option_table[] = {
     {"progress", 0, AQ_GROUP_REPORT, RUN | PACK, AQ_OPTION_DURATION, AT(progress_s),
      .argument = "SECONDS", AT_LEAST(0.1),
      .help = "time between progress lines; otherwise after 10 s, 1 min, then every 60 s"},
+    {"metrics-file", 0, AQ_GROUP_REPORT, GENERATE, AQ_OPTION_STRING, AT(metrics_file),
+     .argument = "FILE",
+     .help = "how far the run is, in Prometheus' text format, replaced every 5 s: for the textfile "
+             "collector of node_exporter"},
+    {"log-time", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(log_time),
+     .help = "a time stamp in front of each line of messages; progress comes as lines, too"},
     {"quiet", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(quiet), .help = "no progress, no notes"},
     {"json", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(json),
      .help = "print one JSON document instead of text"},

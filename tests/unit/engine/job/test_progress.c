@@ -202,20 +202,69 @@ static void nothing_is_told_that_nobody_knows(void **state)
     for (uint32_t i = 0; p->view[i].done < 40; i++) {
         assert_true(aq_progress_eta_s(&p->job, &p->view[i], p->at_s[i]) < 0);
         aq_buf_clear(&text);
-        aq_progress_text(&text, &p->job, &p->view[i], p->at_s[i], false);
+        aq_progress_text(&text, &p->job, &p->view[i], p->at_s[i]);
         assert_null(strstr(text.data, "left"));
     }
     uint32_t last = p->passes - 2; /* half a second of work is no 0:00:00 */
     p->view[last].stats.prefill_s = p->view[last].stats.mixed_s = 0;
     p->view[last].stats.decode_s = 0.5 * (double)p->view[last].stats.passes;
     aq_buf_clear(&text);
-    aq_progress_text(&text, &p->job, &p->view[last], 1000 + 0.01, false);
+    aq_progress_text(&text, &p->job, &p->view[last], 1000 + 0.01);
     assert_non_null(strstr(text.data, "about 0:00:01 left"));
     aq_buf_close(&text);
     free(p);
 }
 
+/* A view in the middle of a run, with everything in it that a line can tell. */
+static void open_middle(struct aq_job *j, struct aq_run_view *v)
+{
+    *j = (struct aq_job){.row_count = 263, .pending = 263};
+    j->workload = (struct aq_workload){.sequences = 263, .prompt_sum = 5260, .total_sum = 18410};
+    *v = (struct aq_run_view){.loaded = true, .first_pass_s = 1000, .seats = 16, .done = 130};
+    v->errors = 18;
+    v->in_flight = 242;
+    v->ended_tokens = v->ended_max = 6500;
+    v->stats = (struct aq_engine_stats){
+        .passes = 900, .decode_passes = 800, .mixed_passes = 100, .decode_s = 80, .mixed_s = 20};
+    v->stats.prefill_tokens = 2600;
+    v->stats.generated_tokens = 6500;
+    v->stats.finished = 130;
+    v->stats.lane[AQ_LANE_COMPUTE].busy_s = v->stats.lane[AQ_LANE_H2D].busy_s = 60;
+}
+
+static void a_bar_becomes_shorter_before_words_are_left_out(void **state)
+{
+    (void)state;
+    static const struct aq_options options = {.refill = true};
+    struct aq_job j;
+    struct aq_run_view v;
+    struct aq_buf text = {0};
+    size_t bar_before = 0, words_before = 0;
+    open_middle(&j, &v);
+    j.o = &options;
+    for (size_t columns = 200; columns >= 24; columns--) {
+        aq_buf_clear(&text);
+        aq_progress_bar(&text, &j, &v, 1100, columns);
+        assert_true(text.count <= columns);
+        size_t bar = strcspn(text.data, "]"), words = text.count - bar;
+        bool had_more = bar_before > 5 && words < words_before; /* "[####" is the shortest */
+        assert_false(had_more);
+        bar_before = bar;
+        words_before = words;
+        if (columns >= 39) {
+            assert_true(text.data[0] == '[' && strstr(text.data, "#"));
+            assert_non_null(strstr(text.data, "130/263"));
+        }
+        if (columns >= 48)
+            assert_non_null(strstr(text.data, "tok/s"));
+        assert_non_null(strstr(text.data, " left"));
+    }
+    assert_null(strstr(text.data, "["));
+    aq_buf_close(&text);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(a_bar_becomes_shorter_before_words_are_left_out),
     cmocka_unit_test(lengths_that_are_known_are_told_well),
     cmocka_unit_test(sequences_that_end_early_are_told_neither_as_short_nor_as_full),
     cmocka_unit_test(sequences_of_one_length_are_told_once_the_first_are_through),
