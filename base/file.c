@@ -313,7 +313,9 @@ static int read_more(struct aq_line_reader *r)
     int rc = r->bytes && r->end < r->capacity ? 0 : make_room(r);
     if (rc < 0)
         return rc;
-    ssize_t n = aq_file_read(r->fd, r->bytes + r->end, r->capacity - r->end);
+    void *dst = r->bytes + r->end;
+    size_t room = r->capacity - r->end;
+    ssize_t n = r->read ? r->read(r->source, dst, room) : aq_file_read(r->fd, dst, room);
     if (n < 0)
         return (int)n;
     r->ended = n == 0;

@@ -87,6 +87,8 @@ int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync
  * whose lines should be short. */
 struct aq_line_reader {
     int fd;
+    ssize_t (*read)(void *source, void *dst, size_t count); /* NULL: from fd; as aq_file_read */
+    void *source;
     size_t line_max; /* 0: no limit */
     char *bytes;
     size_t begin, end, capacity;
