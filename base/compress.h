@@ -22,6 +22,10 @@ enum aq_compression aq_compression_of_bytes(const void *head, size_t count);
 /* -EINVAL: this build lacks the library that `path` needs. */
 int aq_compression_check(enum aq_compression c, const char *path, struct aq_err *reterr);
 
+/* About how much text a member should have: a damaged one is lost whole, and small ones are larger
+ * than their share of a large one. */
+enum { AQ_MEMBER_BYTES = 256 << 10 };
+
 /* Appends one member to dst.  Not for AQ_PLAIN.  0 or -ENOMEM. */
 int aq_compress(struct aq_buf *dst, enum aq_compression c, const char *text, size_t bytes);
 

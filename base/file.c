@@ -409,6 +409,19 @@ bool aq_file_same(const char *a, const char *b)
     return same;
 }
 
+char *aq_file_beside(const char *path, const char *other)
+{
+    char *whole = canonical(path), *folder = aq_file_folder(path);
+    char *others = aq_file_folder(other), *name = NULL;
+    const char *slash = whole ? strrchr(whole, '/') : NULL;
+    if (slash && folder && others)
+        name = strdup(aq_file_same(folder, others) ? slash + 1 : whole);
+    free(whole);
+    free(folder);
+    free(others);
+    return name;
+}
+
 char *aq_file_name(const char *a, const char *b)
 {
     char *name;

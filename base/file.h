@@ -110,6 +110,9 @@ char *aq_file_folder(const char *path);
 char *aq_file_resolve(const char *path);
 /* Whether two paths name the same file, existing or not. */
 bool aq_file_same(const char *a, const char *b);
+/* A path as somebody beside `other` may call it, malloc'd: its name alone where both lie in one
+ * folder, else from the root on; NULL when memory ran out or there is no such folder. */
+char *aq_file_beside(const char *path, const char *other);
 /* a + b, malloc'd; NULL when memory ran out. */
 char *aq_file_name(const char *a, const char *b);
 /* Size of a file; -1 when there is none. */

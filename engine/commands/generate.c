@@ -69,10 +69,12 @@ static void job_close(struct aq_job *j)
     free(j->part);
     free(j->manifest);
     free(j->status);
+    free(j->errors);
     free(j->sums);
     free(j->damaged);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
+    aq_lock_close(j->errors_lock);
     free(j);
 }
 
@@ -235,12 +237,15 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
     if (!j->output)
         return 0;
     int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
-    if (rc == 0 && j->sums && !j->old.path)
+    if (rc == 0 && j->sums && !j->old.found)
         rc = aq_job_begin_sums(j, reterr);
     if (rc < 0)
         return rc;
     const struct aq_writer_opts opts = {
         .path = j->lines,
+        .errors = j->errors,
+        .compression = aq_job_compression(j->lines),
+        .errors_compression = j->errors ? aq_job_compression(j->errors) : AQ_PLAIN,
         .sums = j->sums,
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
@@ -366,7 +371,8 @@ int aq_cmd_generate(const struct aq_options *o, const struct aquifer_hooks *hook
         job_close(j);
     } else { /* the engine's thread still works on it, until the process ends */
         aq_lock_close(j->lock);
-        j->lock = NULL;
+        aq_lock_close(j->errors_lock);
+        j->lock = j->errors_lock = NULL;
     }
     return rc;
 }

@@ -7,6 +7,7 @@
  *   resume.c     what an existing output already holds
  *   settle.c     repair, retries, what is set aside
  *   order.c      results in input order
+ *   rewritten.c  files of results that are written anew
  *   patience.c   steps of these two on a disk that is full
  *   manifest.c   the values a resumed run must agree with
  *   run.c        the engine's thread, and the caller's thread that watches it
@@ -69,9 +70,17 @@ struct aq_job_shown {
     char message[200];
 };
 
-/* How far a result file can be believed. */
+/* The files that have lines of results. */
+enum aq_job_file {
+    AQ_JOB_RESULTS, /* FILE, or FILE.part */
+    AQ_JOB_ERRORS,  /* --errors */
+    AQ_JOB_FILES
+};
+
+/* How far a file of results can be believed.  Where it is compressed, these are places in the
+ * file, not in its text. */
 struct aq_job_walk {
-    uint64_t good_end;    /* offset behind the last whole line */
+    uint64_t good_end;    /* offset behind the last whole line, or member */
     uint64_t end;         /* size of the file */
     bool newline_missing; /* the last whole line lacks it */
     struct aq_err unread; /* of the first whole line that is no result; code 0: none */
@@ -79,17 +88,26 @@ struct aq_job_walk {
 
 /* A line that will be set aside, to show. */
 struct aq_job_suspect {
+    const char *path;
     uint64_t number, offset, count;
     bool unread; /* it is no result */
+    bool member; /* it is bytes of a compressed file that cannot be unpacked */
 };
 enum { AQ_JOB_SHOWN_SUSPECTS = 5 };
 
-/* Files that earlier runs left. */
-struct aq_job_old {
-    const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
-    bool both;        /* FILE and FILE.part hold results, and the one at `path` has every record */
+/* A file with lines that earlier runs left. */
+struct aq_job_old_file {
+    const char *path; /* NULL: there is none, or it is empty */
     struct aq_job_walk walk;
-    struct aq_sums *sums; /* of its lines; NULL: not looked yet */
+    uint64_t unread, suspects, retried; /* lines that will be taken out, as below */
+};
+
+/* All of them. */
+struct aq_job_old {
+    bool found; /* there are any */
+    struct aq_job_old_file file[AQ_JOB_FILES];
+    bool both; /* FILE and FILE.part hold results, and the one of `file` has every record */
+    struct aq_sums *sums; /* of all lines; NULL: not looked yet */
     bool manifest_anew;   /* the one that is there is not believed */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
@@ -98,7 +116,8 @@ struct aq_job_old {
      * illegible: they are added to the sums.  Else they are suspect, and set aside; as are, where
      * there are sums, lines that cannot be read (unread). */
     bool suspicious;
-    uint64_t added, suspects, unread;
+    uint64_t added, suspects, unread; /* unread: damaged members of compressed files, too */
+    uint64_t members;                 /* these alone */
     struct aq_job_suspect shown[AQ_JOB_SHOWN_SUSPECTS];
     uint32_t shown_count;
     uint64_t retried;  /* error records to be taken out and tried again */
@@ -129,11 +148,12 @@ struct aq_job {
     /* output file; path NULL when results go to hooks->output */
     char *output;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part; /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
+    char *part;   /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
+    char *errors; /* --errors; NULL: error records are among the results */
     char *manifest, *status;
     char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
     const char *lines;    /* where lines are appended: output or part */
-    struct aq_lock *lock;
+    struct aq_lock *lock, *errors_lock;
     struct aq_writer *writer;
     struct aq_job_old old;
     uint64_t done_before, errors_before; /* records the output held at the start */
@@ -215,6 +235,8 @@ int aq_job_manifest_write(struct aq_job *j, struct aq_err *reterr);
 /* ---- output.c ---- */
 /* Names, checks and locks the output. */
 int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
+/* How a file of results is compressed: as its name says, or that of which it is the ".part". */
+enum aq_compression aq_job_compression(const char *path);
 
 /* ---- resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */

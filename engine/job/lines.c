@@ -56,7 +56,14 @@ static void note_unread(struct aq_job_walk *w, const char *path, const struct aq
 {
     const char *why = err->text; /* the parser was given one line, and calls it the first */
     why += strncmp(why, "line 1 ", 7) ? 0 : 7;
-    if (!w->unread.code)
+    if (w->unread.code)
+        return;
+    if (f->packed)
+        aq_error(&w->unread, -EINVAL,
+                 "'%s' is damaged: its bytes %" PRIu64 " to %" PRIu64
+                 " cannot be unpacked; --overwrite renames the file out of the way",
+                 path, f->offset, f->offset + f->packed - 1);
+    else
         aq_error(&w->unread, -EINVAL,
                  "'%s' line %" PRIu64 " is no result: %s; take it out, or --overwrite renames the "
                  "file out of the way",
@@ -64,40 +71,123 @@ static void note_unread(struct aq_job_walk *w, const char *path, const struct aq
 }
 
 struct walk {
+    struct aq_job *job;
+    const char *path;
+    int fd;
+    enum aq_compression compression;
+    struct aq_members *members; /* NULL: the file is not compressed */
     struct aq_line_reader reader;
     struct aq_sums *sums;
     aq_job_line_fn *fn;
     void *user;
+    struct aq_job_walk *walk;
+    uint64_t number, text_end;
+    int rc; /* of what was done about damage while a line was read */
+    struct aq_err err;
 };
 
-static int walk_file(struct aq_job *j, const char *path, struct walk *walk, struct aq_job_walk *w,
-                     struct aq_err *reterr)
+/* Bytes that cannot be unpacked are given out like a line that cannot be read; those at the end
+ * were torn, and are left out as that line would be. */
+static void see_damage(void *user, uint64_t begin, uint64_t end, bool last)
 {
-    for (uint64_t number = 1;; number++) {
-        struct aq_job_line f = {.offset = w->good_end, .number = number};
+    struct walk *walk = user;
+    struct aq_buf text = {0};
+    if (last || walk->rc < 0)
+        return;
+    walk->rc = aq_members_salvage(&text, walk->fd, walk->compression, begin, end);
+    if (walk->rc == 0 && text.count && text.data[text.count - 1] != '\n')
+        aq_buf_put(&text, "\n", 1);
+    struct aq_job_line f = {.bytes = text.data ? text.data : "",
+                            .count = text.count,
+                            .offset = begin,
+                            .packed = end - begin,
+                            .number = walk->number + 1,
+                            .row = SIZE_MAX,
+                            .unread = true};
+    note_unread(walk->walk, walk->path, &f, &(struct aq_err){0});
+    if (walk->rc == 0)
+        walk->rc = walk->fn(walk->job, &f, walk->user, &walk->err);
+    else
+        aq_error_memory(&walk->err, "unpacking '%s'", walk->path);
+    aq_buf_close(&text);
+}
+
+/* The next line; 0: there is none. */
+static int take_line(struct walk *walk, struct aq_job_line *f, struct aq_err *reterr)
+{
+    *f = (struct aq_job_line){.offset = walk->text_end, .number = walk->number + 1};
+    int rc = aq_line_read(&walk->reader, &f->bytes, &f->count);
+    if (walk->rc < 0) {
+        if (reterr)
+            *reterr = walk->err;
+        return walk->rc;
+    }
+    return rc < 0 ? aq_error(reterr, rc, "read '%s': %s", walk->path, strerror(-rc)) : rc;
+}
+
+static int walk_file(struct walk *walk, struct aq_err *reterr)
+{
+    struct aq_job_walk *w = walk->walk;
+    for (;;) {
+        struct aq_job_line f;
         struct aq_err why;
-        int rc = aq_line_read(&walk->reader, &f.bytes, &f.count);
+        int rc = take_line(walk, &f, reterr);
+        if (rc <= 0)
+            return rc;
+        rc = read_line(walk->job, &f, &why);
         if (rc < 0)
-            return aq_error(reterr, rc, "read '%s': %s", path, strerror(-rc));
-        if (rc == 0)
-            return 0;
-        rc = read_line(j, &f, &why);
-        if (rc < 0)
-            return aq_error_memory(reterr, "'%s' line %" PRIu64, path, number);
-        if (f.unread && f.bytes[f.count - 1] != '\n') /* lines are written whole, it at their end */
+            return aq_error_memory(reterr, "'%s' line %" PRIu64, walk->path, f.number);
+        bool ended = f.bytes[f.count - 1] == '\n';
+        if (f.unread && !ended && !walk->members) /* lines are written whole, it at their end */
             return 0;
         if (f.unread)
-            note_unread(w, path, &f, &why);
+            note_unread(w, walk->path, &f, &why);
         f.sum = aq_sums_of(f.bytes, f.count);
         f.known = !f.unread && aq_sums_see(walk->sums, f.sum);
-        w->good_end += f.count;
-        w->newline_missing = f.bytes[f.count - 1] != '\n';
-        rc = walk->fn(j, &f, walk->user, reterr);
-        if (rc == 0 && aq_job_interrupted(j))
-            rc = aq_error(reterr, -EINTR, "interrupted while reading '%s'", path);
+        walk->number++;
+        walk->text_end += f.count;
+        w->newline_missing = !ended;
+        rc = walk->fn(walk->job, &f, walk->user, reterr);
+        if (rc == 0 && aq_job_interrupted(walk->job))
+            rc = aq_error(reterr, -EINTR, "interrupted while reading '%s'", walk->path);
         if (rc < 0)
             return rc;
     }
+}
+
+/* A file whose content is not what its name says was put there by somebody else. */
+static int check_content(const struct walk *walk, struct aq_err *reterr)
+{
+    char head[4];
+    ssize_t n = TEMP_FAILURE_RETRY(pread(walk->fd, head, sizeof(head), 0));
+    enum aq_compression found = aq_compression_of_bytes(head, n > 0 ? (size_t)n : 0);
+    if (walk->compression == AQ_PLAIN && found != AQ_PLAIN)
+        return aq_error(reterr, -EINVAL,
+                        "'%s' is %s-compressed, and its name does not say so: unpack it, or rename "
+                        "it and what lies beside it",
+                        walk->path, aq_compression_name(found));
+    if (walk->compression != AQ_PLAIN && n > 0 && head[0] == '{')
+        return aq_error(reterr, -EINVAL,
+                        "'%s' is not %s-compressed, as its name says: compress it, or rename it "
+                        "and what lies beside it",
+                        walk->path, aq_compression_name(walk->compression));
+    return 0;
+}
+
+static int walk_open_file(struct walk *walk, struct aq_err *reterr)
+{
+    int rc = check_content(walk, reterr);
+    if (rc == 0 && walk->compression != AQ_PLAIN) {
+        rc = aq_members_open(&walk->members, walk->fd, walk->compression, see_damage, walk, reterr);
+        walk->reader.read = aq_members_read;
+        walk->reader.source = walk->members;
+    }
+    if (rc == 0)
+        rc = walk_file(walk, reterr);
+    walk->walk->good_end = walk->members ? aq_members_end(walk->members) : walk->text_end;
+    aq_members_close(walk->members);
+    aq_line_reader_close(&walk->reader);
+    return rc;
 }
 
 int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_job_line_fn *fn,
@@ -113,9 +203,16 @@ int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_jo
         return aq_error(reterr, -EIO, "open '%s': %s", path, strerror(code));
     }
     w->end = (uint64_t)size;
-    struct walk walk = {.reader = {.fd = fd}, .sums = sums, .fn = fn, .user = user};
-    int rc = walk_file(j, path, &walk, w, reterr);
-    aq_line_reader_close(&walk.reader);
+    struct walk walk = {.job = j,
+                        .path = path,
+                        .fd = fd,
+                        .compression = aq_job_compression(path),
+                        .reader = {.fd = fd},
+                        .sums = sums,
+                        .fn = fn,
+                        .user = user,
+                        .walk = w};
+    int rc = walk_open_file(&walk, reterr);
     close(fd);
     return rc;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * FILE.manifest.json: the values that decide what results look like.  A resumed run must agree with
  * them, or be told which of them may differ. */
-#include "engine/job/job.h"
+#include "base/compress.h"
+#include "engine/job/lines.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -128,9 +129,19 @@ static void add_sampling(json_t **v, const struct aq_params *p)
     aq_json_put(v, "stop_token_ids", ids);
 }
 
+/* What the files are, beside what is in them. */
+static void add_files(json_t **v, const struct aq_job *j)
+{
+    char *name = j->errors ? aq_file_beside(j->errors, j->output) : NULL;
+    aq_json_put(v, "compression", json_string(aq_compression_name(aq_job_compression(j->output))));
+    aq_json_put(v, "errors_file", !j->errors ? json_null() : name ? aq_json_string(name) : NULL);
+    free(name);
+}
+
 static json_t *manifest_values(const struct aq_job *j)
 {
     json_t *v = json_object();
+    add_files(&v, j);
     add_model(&v, j);
     add_reading(&v, j);
     add_chat(&v, j);
@@ -228,6 +239,14 @@ static bool same_value(const json_t *a, const json_t *b)
     return a && b && json_equal(a, b);
 }
 
+/* Whether a key that a manifest lacks has the value that runs had before the key was there. */
+static bool is_of_before(const char *key, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return (!strcmp(key, "compression") && text && !strcmp(text, "none")) ||
+           (!strcmp(key, "errors_file") && json_is_null(value));
+}
+
 /* Prints what differs; returns how much of it forbids going on. */
 static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
 {
@@ -237,7 +256,7 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(was, key);
-        if (same_value(old, value))
+        if (old ? same_value(old, value) : is_of_before(key, value))
             continue;
         char a[VALUE_SHOWN], b[VALUE_SHOWN];
         bool warn = listed(key, only_warned, AQ_ARRAY_LEN(only_warned)) || allowed(j, key);
@@ -269,22 +288,32 @@ static const char cure[] = "it cannot be told whether the results belong to this
                            "--allow-change manifest says that they do, --overwrite renames both "
                            "out of the way";
 
+/* A file whose lines the manifest is about. */
+static const char *lines_path(const struct aq_job *j)
+{
+    for (int f = 0; f < AQ_JOB_FILES; f++)
+        if (j->old.file[f].path)
+            return j->old.file[f].path;
+    return j->output;
+}
+
 static int read_manifest(json_t **ret, const struct aq_job *j, struct aq_err *reterr)
 {
     char *text = NULL;
     size_t bytes;
     json_t *m = NULL;
     struct aq_err err;
+    const char *lines = lines_path(j);
     if (aq_file_size(j->manifest) < 0)
-        return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s",
-                        j->old.path, j->manifest, cure);
+        return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s", lines,
+                        j->manifest, cure);
     int rc = aq_read_file(&text, &bytes, j->manifest, MANIFEST_BYTES_MAX, &err);
     if (rc == 0)
         rc = aq_json_parse(&m, text, bytes, false, &err);
     if (rc == -ENOMEM)
         rc = aq_error(reterr, rc, "manifest '%s': %s", j->manifest, err.text);
     else if (rc < 0)
-        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, j->old.path,
+        rc = aq_error(reterr, -EINVAL, "manifest '%s' of '%s': %s: %s", j->manifest, lines,
                       err.text, cure);
     else if (!is_as_written(text, bytes, m))
         rc = aq_error(reterr, -EINVAL,

@@ -165,11 +165,12 @@ static int put_output(struct aq_run *run, uint64_t row, const char *bytes, size_
 }
 
 /* A finished line goes to the file's writer or to the caller's thread; takes the text. */
-static int put_line(struct aq_run *run, uint64_t row, struct aq_buf *text, struct aq_err *reterr)
+static int put_line(struct aq_run *run, uint64_t row, struct aq_buf *text, bool error,
+                    struct aq_err *reterr)
 {
     size_t count = text->count;
     if (run->job->writer)
-        return aq_writer_put(run->job->writer, aq_buf_take(text), count, reterr);
+        return aq_writer_put(run->job->writer, aq_buf_take(text), count, error, reterr);
     aq_buf_put(text, "\n", 1);
     int rc = text->failed ? aq_error_memory(reterr, "a result")
                           : put_output(run, row, text->data, text->count, reterr);
@@ -199,7 +200,7 @@ static int put_error(struct aq_run *run, uint64_t row, const struct aq_request *
     j->g.result_rules.created = aq_clock_unix_s();
     int rc = aq_result_format_error(&text, r, &j->g.result_rules, reterr);
     if (rc == 0)
-        return put_line(run, row, &text, reterr);
+        return put_line(run, row, &text, true, reterr);
     aq_buf_close(&text);
     return rc;
 }
@@ -225,7 +226,7 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
     run->now.done++;
     run->now.prompt_tokens += aq_record_prompt_tokens(rec);
     if (rc == 0)
-        return put_line(run, row, &text, reterr);
+        return put_line(run, row, &text, error, reterr);
     aq_buf_close(&text);
     return rc;
 }

@@ -64,7 +64,7 @@ struct aq_options {
     double progress_s; /* 0: the default rhythm */
 
     /* generate */
-    char *input, *output;
+    char *input, *output, *errors;
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
     char *prompt_field, *prompt_template, *chat_time;
