@@ -22,6 +22,7 @@
 #include "engine/chat/chat.h"
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
+#include "engine/job/eta.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
 #include "engine/job/lock.h"
@@ -183,8 +184,7 @@ struct aq_run_view {
     uint64_t done, errors, in_flight;                          /* records of this run */
     uint64_t prompt_tokens;                                    /* of the records that are done */
     uint32_t seats;
-    uint64_t stopped;                 /* sequences that ended before their max_tokens */
-    uint64_t ended_tokens, ended_max; /* of all that ended: generated, and at most */
+    struct aq_eta_seen seen; /* of its sequences */
     char last_error[AQ_LAST_ERROR_BYTES];
 };
 

@@ -231,6 +231,13 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
     return rc;
 }
 
+/* The sequences of a row begin to wait (1), or no longer do (-1). */
+static void wait_for(struct aq_eta_seen *s, const struct aq_row *row, int sign)
+{
+    if (row->sequences)
+        aq_eta_wait(s, row->output_sum / row->sequences, (int64_t)sign * row->sequences);
+}
+
 static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
 {
     struct aq_job *j = run->job;
@@ -243,6 +250,7 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
         aq_request_close(r);
         return rc;
     }
+    wait_for(&run->now.seen, &j->rows[row], -1);
     rc = aq_flight_submit(&j->flight, j->g.engine, r, &j->g.record_rules, reterr);
     run->now.in_flight = j->flight.count;
     return rc;
@@ -270,9 +278,7 @@ static int feed(struct aq_run *run, struct aq_err *reterr)
 static int sequence_ended(void *user, struct aq_sequence *s, struct aq_err *reterr)
 {
     struct aq_run *run = user;
-    run->now.stopped += s->finish != AQ_FINISH_LENGTH;
-    run->now.ended_tokens += s->token_count;
-    run->now.ended_max += s->max_tokens;
+    aq_eta_end(&run->now.seen, s->token_count, s->max_tokens, s->finish != AQ_FINISH_LENGTH);
     struct aq_record *rec = aq_flight_end(&run->job->flight, s);
     if (!rec)
         return 0;
@@ -300,6 +306,7 @@ static int pass(struct aq_run *run, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     rc = aq_drive_collect(&drive, reterr);
+    aq_eta_look(&run->now.seen, &j->flight);
     return rc == 0 && !worked && j->flight.count ? aq_flight_stuck(&j->flight, reterr) : rc;
 }
 
@@ -525,6 +532,9 @@ static int run_open(struct aq_run **ret, struct aq_job *j, struct aq_err *reterr
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&run->changed, &attr);
     pthread_condattr_destroy(&attr);
+    for (uint64_t i = 0; i < j->row_count; i++)
+        if (!j->rows[i].done && !j->rows[i].code)
+            wait_for(&run->now.seen, &j->rows[i], 1);
     run->now.begin_s = run->view.begin_s = aq_clock_s();
     aq_progress_begin(&run->progress, j, run->now.begin_s);
     int rc = 0;
