@@ -74,21 +74,6 @@ int aq_compression_check(enum aq_compression c, const char *path, struct aq_err 
 
 /* ---- members ---- */
 
-char *aq_codec_room(struct aq_buf *dst, size_t bytes)
-{
-    if (dst->failed || bytes > SIZE_MAX / 2 - dst->count)
-        return NULL;
-    size_t need = dst->count + bytes + 1;
-    if (need > dst->capacity) {
-        char *larger = realloc(dst->data, need);
-        if (!larger)
-            return NULL;
-        dst->data = larger;
-        dst->capacity = need;
-    }
-    return dst->data + dst->count;
-}
-
 int aq_compress(struct aq_buf *dst, enum aq_compression c, const char *text, size_t bytes)
 {
     assert(table[c].codec);

@@ -6,6 +6,8 @@
 
 #include "base/compress.h"
 
+#include <stdlib.h>
+
 struct aq_codec {
     int (*compress)(struct aq_buf *dst, const char *text, size_t bytes);
     void *(*open)(void); /* state of unpacking; NULL: out of memory */
@@ -19,6 +21,19 @@ extern const struct aq_codec aq_codec_gzip, aq_codec_zstd;
 
 /* Makes room for `bytes` more behind what the buffer holds; NULL: out of memory.  Whoever fills
  * them adds to dst->count. */
-char *aq_codec_room(struct aq_buf *dst, size_t bytes);
+static inline char *aq_codec_room(struct aq_buf *dst, size_t bytes)
+{
+    if (dst->failed || bytes > SIZE_MAX / 2 - dst->count)
+        return NULL;
+    size_t need = dst->count + bytes + 1;
+    if (need > dst->capacity) {
+        char *larger = realloc(dst->data, need);
+        if (!larger)
+            return NULL;
+        dst->data = larger;
+        dst->capacity = need;
+    }
+    return dst->data + dst->count;
+}
 
 #endif

@@ -112,12 +112,21 @@ static uint64_t reading_bytes(const struct aq_job *j)
     return j->line_max * (PARSED_PER_TEXT + (j->counts.chats ? RENDERED_PER_TEXT : 0));
 }
 
+/* What packing results takes: the lines of a member, that member, and the library's tables, which
+ * for texts of this size are less than 2 MiB. */
+static uint64_t compressing_bytes(const struct aq_job *j)
+{
+    bool packed = j->output && aq_job_compression(j->output) != AQ_PLAIN;
+    bool errors = j->errors && aq_job_compression(j->errors) != AQ_PLAIN;
+    return (packed + errors) * (2ull * AQ_MEMBER_BYTES + 2 * AQ_MIB);
+}
+
 /* Memory for records in flight depends on the number of seats, and that on the memory that is left:
  * a first plan with a guess tells the seats, a second one holds what two records a seat need. */
 static int plan_seats(struct aq_job *j, struct aq_err *reterr)
 {
     uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
-    uint64_t fixed = 2 * results + reading_bytes(j);
+    uint64_t fixed = 2 * results + reading_bytes(j) + compressing_bytes(j);
     j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
     uint64_t guess = j->held_limit;
     j->workload.queue_bytes = fixed + guess;
@@ -303,6 +312,8 @@ static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
     aq_progress_begin(&progress, j, view.begin_s);
     if (!tells_of_the_end(j, j->status))
         aq_progress_status(&progress, j, &view, "done");
+    else if (j->o->metrics_file)
+        aq_progress_metrics(&progress, j, &view, "done");
     if (j->o->report && !tells_of_the_end(j, j->o->report))
         aq_progress_write_report(j, aq_progress_report(j, &view, "done"));
     return j->o->json ? aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr) : 0;

@@ -2,15 +2,34 @@
  * How long a running job will still take.
  *
  * Sequences end before their max_tokens, and nobody is told when.  What has been seen says how
- * likely a sequence that has reached a range of lengths is to stop within it: the number that did, by
- * the number that were in it, where those count half that were at their max_tokens there or are still
- * under way (the life table of actuaries).  Those in flight count as well, or else the first to end,
- * which are the short ones, would speak for all.  From that follow the mean of the tokens that each
- * sequence will still have, and the mean of the longest one, which decides once no sequence waits for
- * a seat. */
+ * likely a sequence that has reached a range of lengths is to stop within it: the number that did,
+ * by the number that were in it, where those count half that were at their max_tokens there or are
+ * still under way (the life table of actuaries).  Those in flight count as well, or else the first
+ * to end, which are the short ones, would speak for all.  From that follow the mean of the tokens
+ * that each sequence will still have, and the mean of the longest one, which decides once no
+ * sequence waits for a seat. */
 #include "engine/job/job.h"
 
 #include <math.h>
+
+/* ---- numbers ---- */
+
+static double run_s(const struct aq_run_view *view, double now_s)
+{
+    return view->first_pass_s > 0 ? now_s - view->first_pass_s : 0;
+}
+
+double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s)
+{
+    double s = run_s(view, now_s);
+    return s > 0 ? (double)view->stats.generated_tokens / s : 0;
+}
+
+double aq_view_pass_s(const struct aq_run_view *view)
+{
+    const struct aq_engine_stats *s = &view->stats;
+    return s->passes ? (s->prefill_s + s->decode_s + s->mixed_s) / (double)s->passes : 0;
+}
 
 /* Before this share of the seats has been given on, or of all tokens generated, nobody knows how
  * early sequences end. */
@@ -158,12 +177,12 @@ enum {
     STARTS = 32
 }; /* of the integral below, and of the times when sequences begin */
 
-/* Those that wait: G(t), the share of them that go on beyond t tokens, at the middle of each step. */
+/* Those that wait: G(t), the share of them that go on beyond t tokens, in the middle of steps. */
 struct fresh {
     double on[STEPS], step, count;
     double tokens; /* of all of them */
-    /* What a sequence has left, on the average, at a time that has nothing to do with its beginning:
-     * the mean of the square of its length by twice its mean (renewal theory). */
+    /* What a sequence has left, on the average, at a time that has nothing to do with its
+     * beginning: the mean of the square of its length by twice its mean (renewal theory). */
     double rest;
 };
 
@@ -201,7 +220,8 @@ static void find_fresh(struct fresh *g, const struct survival *f, const struct a
     g->rest = mean > 0 ? square / (2 * mean) : 0;
 }
 
-/* log of the chance that `count` sequences have all ended, each of which goes on with chance `on` */
+/* The logarithm of the chance that `count` sequences have all ended, each of which goes on with
+ * chance `on`. */
 static double log_ended(double count, double on)
 {
     return count * log1p(-fmin(on, 1 - LEAST));
@@ -261,8 +281,8 @@ static double fixed_share(const struct aq_engine_stats *s)
 /* Passes with all seats taken that take as long as what is left; below 0: not known yet.
  *
  * Seats are given on until no sequence waits; from then on, or in each block where they are not
- * given on, the longest one decides how many passes there are, of which only the fixed share goes by
- * their number and the rest by the sequences in them. */
+ * given on, the longest one decides how many passes there are, of which only the fixed share goes
+ * by their number and the rest by the sequences in them. */
 static double passes_left(const struct aq_job *j, const struct aq_run_view *view)
 {
     const struct aq_eta_seen *seen = &view->seen;

@@ -18,8 +18,8 @@ struct aq_eta_waiting {
 
 struct aq_eta_seen {
     struct aq_eta_waiting waiting, queued; /* not submitted yet; submitted, and without a token */
-    /* Sequences that ended by themselves, and by their max_tokens, by how many tokens they had before
-     * the last one; and the tokens of all of them. */
+    /* Sequences that ended by themselves, and by their max_tokens, by how many tokens they had
+     * before the last one; and the tokens of all of them. */
     uint64_t stopped[AQ_ETA_RANGES], full[AQ_ETA_RANGES], tokens;
     /* Sequences with tokens that have not ended; each stands for flight_each. */
     struct {

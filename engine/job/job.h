@@ -282,22 +282,21 @@ json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *vie
 /* Writes --report; a failure is a warning.  Takes the reference. */
 void aq_progress_write_report(const struct aq_job *j, json_t *report);
 
+/* ---- metrics.c ---- */
 /* Memory by tier, as of now: null before the engine is loaded, NULL: out of memory.  New
  * reference. */
 json_t *aq_progress_memory(const struct aq_progress *p);
-
-/* ---- metrics.c ---- */
 /* --metrics-file; a failure is a warning, once. */
 void aq_progress_metrics(struct aq_progress *p, const struct aq_job *j,
                          const struct aq_run_view *view, const char *state);
 
 /* ---- eta.c ---- */
+double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s);
+double aq_view_pass_s(const struct aq_run_view *view); /* mean */
 /* Seconds until the end; below 0 when nothing can be said yet. */
 double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
 
 /* ---- progress_line.c ---- */
-double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s);
-double aq_view_pass_s(const struct aq_run_view *view); /* mean */
 /* One line of text for the state of things. */
 void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
                       double now_s);

@@ -25,9 +25,9 @@ typedef int aq_job_line_fn(struct aq_job *j, const struct aq_job_line *l, void *
                            struct aq_err *reterr);
 
 /* Walks over a result file, which is unpacked where it is compressed; sums of its lines then count
- * as seen.  A last line that cannot be read and lacks its newline is torn and left out, as are bytes
- * behind the last whole member.  Others are damaged or somebody else's, which sums
- * can tell: ret->unread keeps an error for the first. */
+ * as seen.  A last line that cannot be read and lacks its newline is torn and left out, as are
+ * bytes behind the last whole member.  Others are damaged or somebody else's, which sums can tell:
+ * ret->unread keeps an error for the first. */
 int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_job_line_fn *fn,
                  void *user, struct aq_job_walk *ret, struct aq_err *reterr);
 

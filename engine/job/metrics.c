@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "engine/build_info.h"
 
 #include <string.h>
@@ -130,6 +131,18 @@ static void put_lanes(struct page *p, const struct aq_engine_stats *s)
     for (int l = AQ_LANE_H2D; l <= AQ_LANE_READ_WEIGHTS; l++)
         if (shows_lane(s, l))
             put_labelled(p, "lane", aq_lane_name((enum aq_lane)l), (double)s->lane[l].bytes);
+}
+
+json_t *aq_progress_memory(const struct aq_progress *p)
+{
+    if (!p->memory)
+        return json_null();
+    json_t *memory = aq_json_copy(p->memory), *host = json_object_get(memory, "host");
+    json_t *measured = json_integer((json_int_t)aq_mem_process_peak());
+    if (!host || json_object_set_new(host, "measured", measured) == 0)
+        return memory;
+    json_decref(memory);
+    return NULL;
 }
 
 static void put_memory(struct page *p, const struct aq_progress *progress)

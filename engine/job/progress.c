@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "engine/core/report.h"
 
 #include <math.h>
@@ -91,18 +90,6 @@ void aq_progress_tick(struct aq_progress *p, const struct aq_job *j, const struc
 }
 
 /* ---- status ---- */
-
-json_t *aq_progress_memory(const struct aq_progress *p)
-{
-    if (!p->memory)
-        return json_null();
-    json_t *memory = aq_json_copy(p->memory), *host = json_object_get(memory, "host");
-    json_t *measured = json_integer((json_int_t)aq_mem_process_peak());
-    if (!host || json_object_set_new(host, "measured", measured) == 0)
-        return memory;
-    json_decref(memory);
-    return NULL;
-}
 
 static json_t *positive(double x)
 {

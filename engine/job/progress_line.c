@@ -8,25 +8,6 @@
 
 enum { BAR_MAX = 24, BAR_MIN = 4, BAR_FRAME = 3 /* "[", "] " */ };
 
-/* ---- numbers ---- */
-
-static double run_s(const struct aq_run_view *view, double now_s)
-{
-    return view->first_pass_s > 0 ? now_s - view->first_pass_s : 0;
-}
-
-double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s)
-{
-    double s = run_s(view, now_s);
-    return s > 0 ? (double)view->stats.generated_tokens / s : 0;
-}
-
-double aq_view_pass_s(const struct aq_run_view *view)
-{
-    const struct aq_engine_stats *s = &view->stats;
-    return s->passes ? (s->prefill_s + s->decode_s + s->mixed_s) / (double)s->passes : 0;
-}
-
 /* ---- parts ---- */
 
 /* Whole seconds, a part counting as one: what is not over takes some time. */

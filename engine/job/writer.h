@@ -38,9 +38,9 @@ struct aq_writer_opts {
 /* Waits for the reader of a named pipe; -EINTR: interrupted while waiting. */
 int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts,
                    struct aq_err *reterr);
-/* Takes a malloc'd line without its newline, also on failure; waits while the queue is full.  error:
- * it is one that goes to opts.errors.  The error is the one that ended the writer: nothing more will
- * be written. */
+/* Takes a malloc'd line without its newline, also on failure; waits while the queue is full.
+ * `error`: it is one that goes to opts.errors.  The error returned is the one that ended the
+ * writer: nothing more will be written. */
 int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, bool error, struct aq_err *reterr);
 /* Waits for so long at most; true: all lines are in the file, or the writer has ended. */
 bool aq_writer_idle(struct aq_writer *w, uint64_t ns);

@@ -245,7 +245,7 @@ static void sequences_of_one_length_are_told_once_the_first_are_through(void **s
 }
 
 /* Played through: from a tenth of the run on the time that is told is within 20 % of the truth, or,
- * towards the end, within 6 % of the whole run: how long the last few sequences become is chance. */
+ * towards the end, within 6 % of the whole run: how long the last sequences become is chance. */
 static void assert_told_within_a_fifth(const struct work *w)
 {
     struct played *p = play(w);
