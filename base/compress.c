@@ -67,9 +67,9 @@ int aq_compression_check(enum aq_compression c, const char *path, struct aq_err 
                ? 0
                : aq_error(reterr, -EINVAL,
                           "'%s' is %s-compressed, and this build has no %s: install its "
-                          "development files and build again (meson setup --reconfigure), or use a "
-                          "name without %s",
-                          path, table[c].name, table[c].library, table[c].ending);
+                          "development files and build again (meson setup --reconfigure), or leave "
+                          "the file uncompressed",
+                          path, table[c].name, table[c].library);
 }
 
 /* ---- members ---- */
