@@ -313,7 +313,9 @@ static int read_more(struct aq_line_reader *r)
     int rc = r->bytes && r->end < r->capacity ? 0 : make_room(r);
     if (rc < 0)
         return rc;
-    ssize_t n = aq_file_read(r->fd, r->bytes + r->end, r->capacity - r->end);
+    void *dst = r->bytes + r->end;
+    size_t room = r->capacity - r->end;
+    ssize_t n = r->read ? r->read(r->source, dst, room) : aq_file_read(r->fd, dst, room);
     if (n < 0)
         return (int)n;
     r->ended = n == 0;
@@ -405,6 +407,19 @@ bool aq_file_same(const char *a, const char *b)
     free(first);
     free(second);
     return same;
+}
+
+char *aq_file_beside(const char *path, const char *other)
+{
+    char *whole = canonical(path), *folder = aq_file_folder(path);
+    char *others = aq_file_folder(other), *name = NULL;
+    const char *slash = whole ? strrchr(whole, '/') : NULL;
+    if (slash && folder && others)
+        name = strdup(aq_file_same(folder, others) ? slash + 1 : whole);
+    free(whole);
+    free(folder);
+    free(others);
+    return name;
 }
 
 char *aq_file_name(const char *a, const char *b)

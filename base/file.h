@@ -87,6 +87,8 @@ int aq_file_replace(const char *path, const char *bytes, size_t count, bool sync
  * whose lines should be short. */
 struct aq_line_reader {
     int fd;
+    ssize_t (*read)(void *source, void *dst, size_t count); /* NULL: from fd; as aq_file_read */
+    void *source;
     size_t line_max; /* 0: no limit */
     char *bytes;
     size_t begin, end, capacity;
@@ -108,6 +110,9 @@ char *aq_file_folder(const char *path);
 char *aq_file_resolve(const char *path);
 /* Whether two paths name the same file, existing or not. */
 bool aq_file_same(const char *a, const char *b);
+/* A path as somebody beside `other` may call it, malloc'd: its name alone where both lie in one
+ * folder, else from the root on; NULL when memory ran out or there is no such folder. */
+char *aq_file_beside(const char *path, const char *other);
 /* a + b, malloc'd; NULL when memory ran out. */
 char *aq_file_name(const char *a, const char *b);
 /* Size of a file; -1 when there is none. */

@@ -50,6 +50,8 @@ struct aquifer_hooks {
     /* Non-zero: stop at the next safe point; results so far are kept. */
     int (*interrupted)(void *user);
     int output_is_terminal, lines_are_terminal;
+    /* Columns of the terminal that lines go to, 0: unknown.  May change while a call runs. */
+    int line_columns;
 };
 
 /* ---- whole commands ---------------------------------------------------------------------- */
@@ -60,6 +62,10 @@ struct aquifer_hooks {
  * *ret_text is that text. */
 int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
                        struct aquifer_error *reterr);
+
+/* Whether a yes-or-no option is set in such a JSON text, for callers that it concerns: "log_time"
+ * asks for a time stamp on each line that hooks->line gets.  1, or 0. */
+int aquifer_flag(const char *options_json, const char *name);
 
 /* Runs generate, eval, bench, pack, tokenize, info, probe or status.  Returns the exit status: 0
  * all done, 1 usage, 2 cannot run here, 3 finished with error records, 4 I/O failure, 130

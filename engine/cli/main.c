@@ -82,18 +82,34 @@ static void catch_signals(void)
 }
 
 struct screen {
+    struct aquifer_hooks hooks;
     bool terminal;      /* lines go to a terminal: progress stays on one line */
+    bool stamped;       /* each line says when it was written */
     bool progress_open; /* a progress line stands there without its newline */
     int write_error;    /* errno of the first failed write to standard output */
     bool quiet_pipe;    /* a reader of standard output may leave without a word */
 };
 
-static size_t terminal_width(void)
+static int terminal_width(void)
 {
     struct winsize size;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1)
         return size.ws_col;
     return 80;
+}
+
+/* Date and time of the zone that TZ or the system names, as ISO 8601 (and RFC 3339) has them. */
+static void put_time(FILE *to)
+{
+    struct timespec now;
+    struct tm parts;
+    char text[sizeof("2000-01-01T00:00:00")], zone[sizeof("+0000")];
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (!localtime_r(&now.tv_sec, &parts) ||
+        !strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts) ||
+        !strftime(zone, sizeof(zone), "%z", &parts))
+        return;
+    fprintf(to, "%s.%03ld%.3s:%s ", text, now.tv_nsec / 1000000, zone, zone + 3);
 }
 
 static void end_progress(struct screen *s)
@@ -125,9 +141,10 @@ static void show_line(void *user, enum aquifer_level level, const char *text)
         return;
     if (level == AQUIFER_PROGRESS && s->terminal) {
         /* Overwrites the line before; the last column stays free so that nothing wraps. */
-        int width = (int)terminal_width() - 1;
+        int width = terminal_width() - 1;
         fprintf(stderr, "\r%-*.*s", width, width, text);
         fflush(stderr);
+        s->hooks.line_columns = width;
         s->progress_open = true;
         return;
     }
@@ -135,6 +152,8 @@ static void show_line(void *user, enum aquifer_level level, const char *text)
     const char *kind = level == AQUIFER_ERROR     ? "error: "
                        : level == AQUIFER_WARNING ? "warning: "
                                                   : "";
+    if (s->stamped)
+        put_time(stderr);
     fprintf(stderr, "aquifer: %s%s\n", kind, text);
 }
 
@@ -174,8 +193,11 @@ static int finish(struct screen *s, int status)
         return status;
     if (s->write_error == EINTR)
         return EXIT_INTERRUPTED;
-    if (s->write_error != EPIPE || !s->quiet_pipe)
-        fprintf(stderr, "aquifer: error: standard output: %s\n", strerror(s->write_error));
+    if (s->write_error != EPIPE || !s->quiet_pipe) {
+        char said[256];
+        snprintf(said, sizeof(said), "standard output: %s", strerror(s->write_error));
+        show_line(s, AQUIFER_ERROR, said);
+    }
     return EXIT_IO;
 }
 
@@ -195,15 +217,18 @@ int main(int argc, char **argv)
     if (text) {
         show_output(&screen, text, strlen(text));
     } else {
-        const struct aquifer_hooks hooks = {
+        screen.stamped = aquifer_flag(options, "log_time");
+        screen.terminal = screen.terminal && !screen.stamped;
+        screen.hooks = (struct aquifer_hooks){
             .user = &screen,
             .line = show_line,
             .output = show_output,
             .interrupted = is_interrupted,
             .output_is_terminal = isatty(STDOUT_FILENO),
             .lines_are_terminal = screen.terminal,
+            .line_columns = terminal_width() - 1,
         };
-        status = aquifer_run(options, &hooks);
+        status = aquifer_run(options, &screen.hooks);
     }
     aquifer_free(options);
     aquifer_free(text);

@@ -105,6 +105,17 @@ static int parse_line(int arg_count, char **args, char **ret_json, char **ret_te
     return parse_command(first, arg_count - 1, args + 1, ret_json, ret_text, reterr);
 }
 
+int aquifer_flag(const char *options_json, const char *name)
+{
+    assert(options_json && name);
+    json_t *object = NULL;
+    if (aq_json_parse(&object, options_json, strlen(options_json), true, NULL) < 0)
+        return 0;
+    int set = json_is_true(json_object_get(object, name));
+    json_decref(object);
+    return set;
+}
+
 int aquifer_parse_args(int arg_count, char **args, char **ret_json, char **ret_text,
                        struct aquifer_error *reterr)
 {

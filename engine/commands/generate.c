@@ -69,6 +69,7 @@ static void job_close(struct aq_job *j)
     free(j->part);
     free(j->manifest);
     free(j->status);
+    free(j->errors);
     free(j->sums);
     free(j->damaged);
     free(j->roster);
@@ -76,6 +77,7 @@ static void job_close(struct aq_job *j)
     aq_inflight_close(j->begun.file);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
+    aq_lock_close(j->errors_lock);
     free(j);
 }
 
@@ -115,12 +117,21 @@ static uint64_t reading_bytes(const struct aq_job *j)
     return j->line_max * (PARSED_PER_TEXT + (j->counts.chats ? RENDERED_PER_TEXT : 0));
 }
 
+/* What packing results takes: the lines of a member, that member, and the library's tables, which
+ * for texts of this size are less than 2 MiB. */
+static uint64_t compressing_bytes(const struct aq_job *j)
+{
+    bool packed = j->output && aq_job_compression(j->output) != AQ_PLAIN;
+    bool errors = j->errors && aq_job_compression(j->errors) != AQ_PLAIN;
+    return (packed + errors) * (2ull * AQ_MEMBER_BYTES + 2 * AQ_MIB);
+}
+
 /* Memory for records in flight depends on the number of seats, and that on the memory that is left:
  * a first plan with a guess tells the seats, a second one holds what two records a seat need. */
 static int plan_seats(struct aq_job *j, struct aq_err *reterr)
 {
     uint64_t results = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB);
-    uint64_t fixed = 2 * results + reading_bytes(j);
+    uint64_t fixed = 2 * results + reading_bytes(j) + compressing_bytes(j);
     j->held_limit = aq_max_u64(aq_min_u64(j->held_sum, HELD_GUESS_BYTES), j->held_max);
     uint64_t guess = j->held_limit;
     j->workload.queue_bytes = fixed + guess;
@@ -242,7 +253,7 @@ static int begin_files(struct aq_job *j, struct aq_err *reterr)
     int rc = j->manifest ? aq_job_manifest_write(j, reterr) : 0;
     if (rc == 0)
         rc = aq_job_write_roster(j, reterr);
-    return rc == 0 && j->sums && !j->old.path ? aq_job_begin_sums(j, reterr) : rc;
+    return rc == 0 && j->sums && !j->old.found ? aq_job_begin_sums(j, reterr) : rc;
 }
 
 static int prepare_output(struct aq_job *j, struct aq_err *reterr)
@@ -254,6 +265,9 @@ static int prepare_output(struct aq_job *j, struct aq_err *reterr)
         return rc;
     const struct aq_writer_opts opts = {
         .path = j->lines,
+        .errors = j->errors,
+        .compression = aq_job_compression(j->lines),
+        .errors_compression = j->errors ? aq_job_compression(j->errors) : AQ_PLAIN,
         .sums = j->sums,
         .queue_bytes = aq_min_u64(WRITER_QUEUE_BYTES, j->counts.output_bytes + AQ_MIB),
         .disk_full_wait_s = j->o->disk_full_wait_s,
@@ -309,7 +323,7 @@ static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
         rc = aq_job_manifest_write(j, reterr);
     if (rc == 0) /* --limit or a changed input may have taken records away */
         rc = aq_job_write_roster(j, reterr);
-    if (rc == 0 && j->manifest && !j->old.path)
+    if (rc == 0 && j->manifest && !j->old.file[AQ_JOB_RESULTS].path)
         rc = empty_output(j, reterr);
     if (rc == 0 && j->o->ordered && aq_file_size(j->part) > 0) /* all there, not yet in order */
         rc = aq_job_order(j, reterr);
@@ -326,6 +340,8 @@ static int nothing_to_do(struct aq_job *j, struct aq_err *reterr)
     aq_progress_begin(&progress, j, view.begin_s);
     if (!tells_of_the_end(j, j->status))
         aq_progress_status(&progress, j, &view, "done");
+    else if (j->o->metrics_file)
+        aq_progress_metrics(&progress, j, &view, "done");
     if (j->o->report && !tells_of_the_end(j, j->o->report))
         aq_progress_write_report(j, aq_progress_report(j, &view, "done"));
     return j->o->json ? aq_hooks_json(j->hooks, aq_progress_report(j, &view, "done"), reterr) : 0;
@@ -401,7 +417,8 @@ int aq_cmd_generate(const struct aq_options *o, const struct aquifer_hooks *hook
         job_close(j);
     } else { /* the engine's thread still works on it, until the process ends */
         aq_lock_close(j->lock);
-        j->lock = NULL;
+        aq_lock_close(j->errors_lock);
+        j->lock = j->errors_lock = NULL;
     }
     return rc;
 }

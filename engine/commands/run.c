@@ -64,7 +64,8 @@ static struct aquifer_hooks quiet_hooks(const struct aquifer_hooks *outer)
                                   .output = quiet_output,
                                   .interrupted = quiet_interrupted,
                                   .output_is_terminal = outer->output_is_terminal,
-                                  .lines_are_terminal = outer->lines_are_terminal};
+                                  .lines_are_terminal = outer->lines_are_terminal,
+                                  .line_columns = outer->line_columns};
 }
 
 static int run(const json_t *object, const struct aquifer_hooks *hooks, struct aq_err *reterr)

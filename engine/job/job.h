@@ -9,10 +9,14 @@
  *   settle.c     repair, retries, what is set aside
  *   order.c      results in input order
  *   goes_on.c    records that were in flight when an earlier run ended
+ *   rewritten.c  files of results that are written anew
  *   patience.c   steps of these two on a disk that is full
  *   manifest.c   the values a resumed run must agree with
  *   run.c        the engine's thread, and the caller's thread that watches it
- *   progress.c   lines, status file, report
+ *   progress.c   what is told of the run, and when: status file, report
+ *   progress_line.c  its lines
+ *   metrics.c    the same for Prometheus
+ *   eta.c        the time that is left
  * Nobody else includes it. */
 #ifndef AQ_ENGINE_JOB_JOB_H
 #define AQ_ENGINE_JOB_JOB_H
@@ -20,6 +24,7 @@
 #include "engine/chat/chat.h"
 #include "engine/core/opts_from.h"
 #include "engine/hooks.h"
+#include "engine/job/eta.h"
 #include "engine/job/flight.h"
 #include "engine/job/generator.h"
 #include "engine/job/inflight.h"
@@ -71,19 +76,35 @@ struct aq_job_shown {
     char message[200];
 };
 
+/* The files that have lines of results. */
+enum aq_job_file {
+    AQ_JOB_RESULTS, /* FILE, or FILE.part */
+    AQ_JOB_ERRORS,  /* --errors */
+    AQ_JOB_FILES
+};
+
 /* A line that will be set aside, to show. */
 struct aq_job_suspect {
+    const char *path;
     uint64_t number, offset, count;
     bool unread; /* it is no result */
+    bool member; /* it is bytes of a compressed file that cannot be unpacked */
 };
 enum { AQ_JOB_SHOWN_SUSPECTS = 5 };
 
-/* Files that earlier runs left. */
-struct aq_job_old {
-    const char *path; /* of the lines: FILE or FILE.part; NULL: there are none */
-    bool both;        /* FILE and FILE.part hold results, and the one at `path` has every record */
+/* A file with lines that earlier runs left. */
+struct aq_job_old_file {
+    const char *path; /* NULL: there is none, or it is empty */
     struct aq_job_walk walk;
-    struct aq_sums *sums; /* of its lines; NULL: not looked yet */
+    uint64_t unread, suspects, retried; /* lines that will be taken out, as below */
+};
+
+/* All of them. */
+struct aq_job_old {
+    bool found; /* there are any */
+    struct aq_job_old_file file[AQ_JOB_FILES];
+    bool both; /* FILE and FILE.part hold results, and the one of `file` has every record */
+    struct aq_sums *sums; /* of all lines; NULL: not looked yet */
     bool manifest_anew;   /* the one that is there is not believed */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
@@ -92,7 +113,8 @@ struct aq_job_old {
      * illegible: they are added to the sums.  Else they are suspect, and set aside; as are, where
      * there are sums, lines that cannot be read (unread). */
     bool suspicious;
-    uint64_t added, suspects, unread;
+    uint64_t added, suspects, unread; /* unread: damaged members of compressed files, too */
+    uint64_t members;                 /* these alone */
     struct aq_job_suspect shown[AQ_JOB_SHOWN_SUSPECTS];
     uint32_t shown_count;
     uint64_t retried;  /* error records to be taken out and tried again */
@@ -128,13 +150,14 @@ struct aq_job {
     /* output file; path NULL when results go to hooks->output */
     char *output;
     bool stream_output; /* a device or pipe: no resume, no status */
-    char *part; /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
+    char *part;   /* FILE.part, where --ordered collects; NULL for streams, as the next ones */
+    char *errors; /* --errors; NULL: error records are among the results */
     char *manifest, *status;
     char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
     char *roster;         /* FILE.records, of a shard */
     char *inflight;       /* FILE.inflight */
     const char *lines;    /* where lines are appended: output or part */
-    struct aq_lock *lock;
+    struct aq_lock *lock, *errors_lock;
     struct aq_writer *writer;
     struct aq_job_old old;
     uint64_t done_before, errors_before; /* records the output held at the start */
@@ -170,8 +193,7 @@ struct aq_run_view {
     uint64_t prompt_tokens;                                    /* of the records that are done */
     uint64_t taken_over; /* tokens of an earlier run that sequences went on from */
     uint32_t seats;
-    uint64_t stopped;                 /* sequences that ended before their max_tokens */
-    uint64_t ended_tokens, ended_max; /* of all that ended: generated, and at most */
+    struct aq_eta_seen seen; /* of its sequences */
     char last_error[AQ_LAST_ERROR_BYTES];
 };
 
@@ -230,6 +252,8 @@ int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *ret
 /* ---- output.c ---- */
 /* Names, checks and locks the output. */
 int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
+/* How a file of results is compressed: as its name says, or that of which it is the ".part". */
+enum aq_compression aq_job_compression(const char *path);
 
 /* ---- resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
@@ -276,27 +300,46 @@ int aq_job_order(struct aq_job *j, struct aq_err *reterr);
 
 /* ---- progress.c ---- */
 struct aq_progress {
-    double begin_s, next_line_s, next_bar_s, next_report_s;
+    double begin_s, next_line_s, next_bar_s, next_status_s, next_report_s;
+    int64_t begin_unix_s;
     uint32_t lines;
-    json_t *memory; /* of the engine, once loaded */
+    bool status_failed, metrics_failed; /* said once */
+    json_t *memory;                     /* of the engine, once loaded */
 };
 void aq_progress_begin(struct aq_progress *p, const struct aq_job *j, double now_s);
 /* Lines and status file as they fall due.  *ret_report: a report is due as well. */
 void aq_progress_tick(struct aq_progress *p, const struct aq_job *j, const struct aq_run_view *view,
                       double now_s, bool *ret_report);
-/* FILE.status.json; a failure is a warning. */
-void aq_progress_status(const struct aq_progress *p, const struct aq_job *j,
+/* FILE.status.json and --metrics-file; a failure is a warning. */
+void aq_progress_status(struct aq_progress *p, const struct aq_job *j,
                         const struct aq_run_view *view, const char *state);
-/* Seconds until the end; below 0 when nothing can be said yet. */
-double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
-/* One line of text for the state of things. */
-void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
-                      double now_s, bool bar);
 /* The report of the run so far.  On the engine's thread, or when that has ended. */
 json_t *aq_progress_report(const struct aq_job *j, const struct aq_run_view *view,
                            const char *state);
 /* Writes --report; a failure is a warning.  Takes the reference. */
 void aq_progress_write_report(const struct aq_job *j, json_t *report);
+
+/* ---- metrics.c ---- */
+/* Memory by tier, as of now: null before the engine is loaded, NULL: out of memory.  New
+ * reference. */
+json_t *aq_progress_memory(const struct aq_progress *p);
+/* --metrics-file; a failure is a warning, once. */
+void aq_progress_metrics(struct aq_progress *p, const struct aq_job *j,
+                         const struct aq_run_view *view, const char *state);
+
+/* ---- eta.c ---- */
+double aq_view_gen_tok_s(const struct aq_run_view *view, double now_s);
+double aq_view_pass_s(const struct aq_run_view *view); /* mean */
+/* Seconds until the end; below 0 when nothing can be said yet. */
+double aq_progress_eta_s(const struct aq_job *j, const struct aq_run_view *view, double now_s);
+
+/* ---- progress_line.c ---- */
+/* One line of text for the state of things. */
+void aq_progress_text(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                      double now_s);
+/* The same behind a bar, in so many columns. */
+void aq_progress_bar(struct aq_buf *out, const struct aq_job *j, const struct aq_run_view *view,
+                     double now_s, size_t columns);
 
 /* ---- run.c ---- */
 /* A log for the engine and the writer, whose lines reach hooks->line on the caller's thread. */

@@ -5,6 +5,7 @@
 #ifndef AQ_ENGINE_JOB_LINE_WALK_H
 #define AQ_ENGINE_JOB_LINE_WALK_H
 
+#include "base/compress.h"
 #include "base/err.h"
 #include "engine/records/result.h"
 
@@ -18,16 +19,20 @@ struct aq_sums;
 struct aq_job_line {
     const char *bytes; /* newline included where it has one */
     size_t count;
-    uint64_t offset, row, number; /* number: from 1 */
+    uint64_t offset, row, number; /* number: from 1; offset: in the text */
     uint64_t sum;
     bool known;  /* a result, and its sum is one of those that were given */
     bool unread; /* cannot be read as a result */
     bool error;
+    /* Not a line, but bytes [offset, offset + packed) of a compressed file that are of no whole
+     * member; `bytes` is what can be read of them.  Such a one is unread. */
+    uint64_t packed;
 };
 
-/* How far a result file can be believed. */
+/* How far a result file can be believed.  Where it is compressed, these are places in the file, not
+ * in its text. */
 struct aq_job_walk {
-    uint64_t good_end;    /* offset behind the last whole line */
+    uint64_t good_end;    /* offset behind the last whole line, or member */
     uint64_t end;         /* size of the file */
     bool newline_missing; /* the last whole line lacks it */
     struct aq_err unread; /* of the first whole line that is no result; code 0: none */
@@ -35,7 +40,8 @@ struct aq_job_walk {
 
 struct aq_line_walk {
     const char *path;
-    struct aq_sums *sums; /* those of its lines then count as seen */
+    enum aq_compression compression; /* of the file, as its name says */
+    struct aq_sums *sums;            /* those of its lines then count as seen */
     /* The row of a mark's record, SIZE_MAX: none. */
     uint64_t (*find)(const void *user, const struct aq_result_mark *m);
     /* Sees every whole line in order; an error ends the walk. */
@@ -44,8 +50,9 @@ struct aq_line_walk {
     void *user;
 };
 
-/* A last line that cannot be read and lacks its newline is torn and left out.  Others are damaged
- * or somebody else's, which sums can tell: ret->unread keeps an error for the first. */
+/* The file is unpacked where it is compressed.  A last line that cannot be read and lacks its
+ * newline is torn and left out, as are bytes behind the last whole member.  Others are damaged or
+ * somebody else's, which sums can tell: ret->unread keeps an error for the first. */
 int aq_line_walk(const struct aq_line_walk *walk, struct aq_job_walk *ret, struct aq_err *reterr);
 
 /* Where `value` stands in the ascending uint32_t members, `stride` bytes apart, of `count` structs;

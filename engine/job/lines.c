@@ -40,6 +40,7 @@ int aq_job_lines(struct aq_job *j, const char *path, struct aq_sums *sums, aq_jo
 {
     struct walk walk = {j, fn, user};
     return aq_line_walk(&(struct aq_line_walk){.path = path,
+                                               .compression = aq_job_compression(path),
                                                .sums = sums,
                                                .find = row_of,
                                                .line = see_line,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * FILE.manifest.json: the values that decide what results look like.  A resumed run must agree with
  * them, or be told which of them may differ. */
-#include "engine/job/job.h"
+#include "base/compress.h"
+#include "engine/job/lines.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -127,9 +128,21 @@ static void add_sampling(json_t **v, const struct aq_params *p)
     aq_json_put(v, "stop_token_ids", ids);
 }
 
+/* What the files are, beside what is in them. */
+static void add_files(json_t **v, const struct aq_job *j)
+{
+    char *name = j->errors ? aq_file_beside(j->errors, j->output) : NULL;
+    enum aq_compression packed = aq_job_compression(j->output);
+    aq_json_put(v, "compression",
+                packed == AQ_PLAIN ? json_null() : json_string(aq_compression_name(packed)));
+    aq_json_put(v, "errors_file", !j->errors ? json_null() : name ? aq_json_string(name) : NULL);
+    free(name);
+}
+
 static json_t *manifest_values(const struct aq_job *j)
 {
     json_t *v = json_object();
+    add_files(&v, j);
     add_model(&v, j);
     add_reading(&v, j);
     add_chat(&v, j);
@@ -203,17 +216,27 @@ static const char cure[] = "it cannot be told whether the results belong to this
                            "--allow-change manifest says that they do, --overwrite renames both "
                            "out of the way";
 
+/* A file whose lines the manifest is about. */
+static const char *lines_path(const struct aq_job *j)
+{
+    for (int f = 0; f < AQ_JOB_FILES; f++)
+        if (j->old.file[f].path)
+            return j->old.file[f].path;
+    return j->output;
+}
+
 /* The values of the run that made the results.  New reference. */
 static int read_values(json_t **ret, struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_err err;
+    const char *lines = lines_path(j);
     if (aq_file_size(j->manifest) < 0)
-        return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s",
-                        j->old.path, j->manifest, cure);
+        return aq_error(reterr, -EINVAL, "'%s' exists, but its manifest '%s' does not: %s", lines,
+                        j->manifest, cure);
     int rc = aq_manifest_read(ret, &j->old.sums_expected, j->manifest, &err);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
-    return rc < 0 ? aq_error(reterr, rc, "'%s': %s: %s", j->old.path, err.text, cure) : 0;
+    return rc < 0 ? aq_error(reterr, rc, "'%s': %s: %s", lines, err.text, cure) : 0;
 }
 
 void aq_job_manifest_keep(struct aq_job *j)

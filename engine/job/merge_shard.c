@@ -59,6 +59,19 @@ static int read_head(bool *ret, struct aq_merge *m, struct aq_merge_shard *s, st
     return 0;
 }
 
+/* Lines are merged as they lie in one plain file. */
+static void check_whole(struct aq_merge *m, const struct aq_merge_shard *s)
+{
+    if (aq_compression_of_name(s->output) != AQ_PLAIN)
+        aq_merge_problem(m, "'%s' is compressed: unpack it, and rename what lies beside it",
+                         s->given);
+    if (json_is_string(json_object_get(s->values, "errors_file")))
+        aq_merge_problem(m,
+                         "'%s' has its errors in another file (--errors): with --allow-change "
+                         "errors_file the shard's command, without --errors, tries them again",
+                         s->given);
+}
+
 int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
 {
     struct aq_merge_shard *s = &m->shard[at];
@@ -82,6 +95,7 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
         aq_merge_problem(m,
                          "'%s': %s; with --allow-change manifest the shard's command makes it anew",
                          s->given, err.text);
+    check_whole(m, s);
     return 0;
 }
 

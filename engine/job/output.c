@@ -5,9 +5,11 @@
  * first, so that all of these lie beside the file itself and every name of it has the same lock. */
 #include "engine/job/job.h"
 
+#include "base/compress.h"
 #include "base/file.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -24,27 +26,64 @@ static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL,
                         "the output '%s' is a %s; expected a file, a pipe or a character device",
                         o->output, S_ISBLK(mode) ? "block device" : "socket");
-    if (o->ordered || o->overwrite || o->retry_errors)
+    if (o->ordered || o->overwrite || o->retry_errors || o->errors)
         return aq_error(reterr, -EINVAL,
-                        "the output '%s' is not a regular file: --ordered, --overwrite and "
-                        "--retry-errors need one",
+                        "the output '%s' is not a regular file: --ordered, --overwrite, "
+                        "--retry-errors and --errors need one",
                         o->output);
     j->stream_output = true;
+    int rc = aq_compression_check(aq_compression_of_name(o->output), o->output, reterr);
+    if (rc < 0)
+        return rc;
     j->output = strdup(o->output);
     return j->output ? 0 : aq_error_memory(reterr, "output");
 }
 
+enum aq_compression aq_job_compression(const char *path)
+{
+    static const char part[] = ".part";
+    size_t count = strlen(path), n = sizeof(part) - 1;
+    char *name = count > n && !strcmp(path + count - n, part) ? strndup(path, count - n) : NULL;
+    enum aq_compression c = aq_compression_of_name(name ? name : path);
+    free(name);
+    return c;
+}
+
+/* A file behind the links that lead to it; malloc'd. */
+static int resolve(char **ret, const char *what, const char *given, struct aq_err *reterr)
+{
+    struct stat st;
+    *ret = aq_file_resolve(given);
+    if (!*ret)
+        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "the %s '%s': %s", what, given,
+                        strerror(errno));
+    if (stat(given, &st) == 0 && !aq_file_same(given, *ret))
+        return aq_error(reterr, -EINVAL, "the %s '%s' is an open file that has no name any more",
+                        what, given);
+    return aq_compression_check(aq_job_compression(*ret), given, reterr);
+}
+
+static int name_errors(struct aq_job *j, struct aq_err *reterr)
+{
+    struct stat st;
+    const char *given = j->o->errors;
+    if (!given)
+        return 0;
+    if (stat(given, &st) == 0 && !S_ISREG(st.st_mode))
+        return aq_error(reterr, -EINVAL,
+                        "--errors '%s' is not a regular file; expected one, as a run that goes on "
+                        "reads it again",
+                        given);
+    return resolve(&j->errors, "file of errors", given, reterr);
+}
+
 static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
 {
-    const char *given = j->o->output;
-    j->output = aq_file_resolve(given);
-    if (!j->output)
-        return aq_error(reterr, errno == ELOOP ? -EINVAL : -ENOMEM, "the output '%s': %s", given,
-                        strerror(errno));
-    struct stat st;
-    if (stat(given, &st) == 0 && !aq_file_same(given, j->output))
-        return aq_error(reterr, -EINVAL,
-                        "the output '%s' is an open file that has no name any more", given);
+    int rc = resolve(&j->output, "output", j->o->output, reterr);
+    if (rc == 0)
+        rc = name_errors(j, reterr);
+    if (rc < 0)
+        return rc;
     j->part = aq_file_name(j->output, ".part");
     j->manifest = aq_file_name(j->output, ".manifest.json");
     j->status = aq_file_name(j->output, ".status.json");
@@ -65,13 +104,20 @@ static int check_differ(const char *what, const char *path, const char *own, str
                : 0;
 }
 
-/* Input and report must be none of our files, nor lie where one is written before it gets its name:
- * all of these are written to and renamed. */
+/* A file that the user names. */
+struct named {
+    const char *what, *path; /* path NULL: there is none */
+    bool replaced;           /* it is written beside itself, and then takes its place */
+};
+enum { NAMED_MAX = 5 };
+
+/* It must be none of our files, nor lie where one is written before it gets its name: all of these
+ * are written to and renamed. */
 static int check_apart(const struct aq_job *j, const char *what, const char *path, const char *lock,
                        struct aq_err *reterr)
 {
-    const char *const own[] = {j->output, j->part,    j->manifest, j->status,
-                               j->sums,   j->damaged, j->roster,   j->inflight, lock};
+    const char *const own[] = {j->output,  j->part,   j->manifest, j->status, j->sums,
+                               j->damaged, j->roster, j->inflight, lock};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
         if (!own[i])
@@ -85,30 +131,29 @@ static int check_apart(const struct aq_job *j, const char *what, const char *pat
     return rc;
 }
 
-/* A file that tells of the run; path NULL: there is none. */
-static int check_told(const struct aq_job *j, const char *what, const char *path, const char *input,
-                      const char *lock, struct aq_err *reterr)
+static int check_two(const struct named *a, const struct named *b, struct aq_err *reterr)
 {
-    int rc = path ? check_apart(j, what, path, lock, reterr) : 0;
-    return rc == 0 && path && input && aq_file_same(input, path)
-               ? aq_error(reterr, -EINVAL, "the %s '%s' is also the input", what, path)
-               : rc;
+    char *beside =
+        b->replaced ? aq_replacement_beside(b->path) : NULL; /* NULL: links in a circle */
+    int rc = 0;
+    if (aq_file_same(a->path, b->path))
+        rc = aq_error(reterr, -EINVAL, "the %s '%s' is also the %s", a->what, a->path, b->what);
+    else if (beside && aq_file_same(a->path, beside))
+        rc = aq_error(reterr, -EINVAL, "the %s's temporary file '%s' is also the %s", b->what,
+                      beside, a->what);
+    free(beside);
+    return rc;
 }
 
-/* The report, where it is written first, and the trace. */
-static int check_telling(const struct aq_job *j, const char *input, const char *lock,
-                         struct aq_err *reterr)
+/* Temporary files of reports and the like must be none of our files either. */
+static int check_own(const struct aq_job *j, const struct named *n, const char *lock,
+                     struct aq_err *reterr)
 {
-    const struct aq_options *o = j->o;
-    int rc = check_told(j, "trace", o->trace, input, lock, reterr);
-    if (rc < 0 || !o->report)
-        return rc;
-    if (o->trace && aq_file_same(o->report, o->trace))
-        return aq_error(reterr, -EINVAL, "the trace '%s' is also the report", o->trace);
-    char *beside = aq_replacement_beside(o->report); /* NULL: links in a circle, or no memory */
-    rc = check_told(j, "report", o->report, input, lock, reterr);
-    if (rc == 0)
-        rc = check_told(j, "report's temporary file", beside, input, lock, reterr);
+    char what[64], *beside = n->replaced ? aq_replacement_beside(n->path) : NULL;
+    snprintf(what, sizeof(what), "%s's temporary file", n->what);
+    int rc = check_apart(j, n->what, n->path, lock, reterr);
+    if (rc == 0 && beside)
+        rc = check_apart(j, what, beside, lock, reterr);
     free(beside);
     return rc;
 }
@@ -117,8 +162,33 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
 {
     const struct aq_options *o = j->o;
     const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
-    int rc = input ? check_apart(j, "input", input, lock, reterr) : 0;
-    return rc == 0 ? check_telling(j, input, lock, reterr) : rc;
+    const struct named named[NAMED_MAX] = {{"trace", o->trace, false},
+                                           {"report", o->report, true},
+                                           {"metrics file", o->metrics_file, true},
+                                           {"file of errors", o->errors, true},
+                                           {"input", input, false}};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < NAMED_MAX; i++) {
+        if (!named[i].path)
+            continue;
+        rc = check_own(j, &named[i], lock, reterr);
+        for (size_t k = 0; rc == 0 && k < NAMED_MAX; k++)
+            if (k != i && named[k].path)
+                rc = check_two(&named[i], &named[k], reterr);
+    }
+    return rc;
+}
+
+/* Two runs with outputs of their own might still share a file of errors. */
+static int lock_files(struct aq_job *j, const char *lock, struct aq_err *reterr)
+{
+    int rc = aq_lock_open(&j->lock, lock, reterr);
+    char *errors = rc == 0 && j->errors ? aq_file_name(j->errors, ".lock") : NULL;
+    if (rc == 0 && j->errors)
+        rc = errors ? aq_lock_open(&j->errors_lock, errors, reterr)
+                    : aq_error_memory(reterr, "file of errors");
+    free(errors);
+    return rc;
 }
 
 static int open_file(struct aq_job *j, struct aq_err *reterr)
@@ -128,7 +198,7 @@ static int open_file(struct aq_job *j, struct aq_err *reterr)
     if (rc == 0)
         rc = check_names(j, lock, reterr);
     if (rc == 0 && !j->o->dry_run)
-        rc = aq_lock_open(&j->lock, lock, reterr);
+        rc = lock_files(j, lock, reterr);
     if (rc < 0 && lock && access(lock, F_OK) < 0)
         aq_error_prefix(reterr, "the output '%s' cannot be written", j->output);
     j->lines = j->o->ordered ? j->part : j->output;
@@ -145,10 +215,10 @@ int aq_job_open_output(struct aq_job *j, struct aq_err *reterr)
                         "--json without --output: the answer itself goes to standard output, as "
                         "text; --output - writes it as a line of JSON");
     if (!o->output || !strcmp(o->output, "-")) {
-        if (o->overwrite || o->retry_errors)
+        if (o->overwrite || o->retry_errors || o->errors)
             return aq_error(reterr, -EINVAL,
-                            "--overwrite and --retry-errors need an output file, not standard "
-                            "output");
+                            "--overwrite, --retry-errors and --errors need an output file, not "
+                            "standard output");
         return check_names(j, NULL, reterr);
     }
     struct stat st;

@@ -2,7 +2,7 @@
 #include "engine/job/reorder.h"
 
 #include "base/file.h"
-#include "engine/records/input.h"
+#include "engine/records/spool.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 /* ---- looking ---- */
 
@@ -20,22 +21,32 @@ static void see_order(struct aq_job_old *old, uint64_t row, bool stray)
     old->next_row = row + 1;
 }
 
-static void see_suspect(struct aq_job_old *old, const struct aq_job_line *l)
+static void see_suspect(struct aq_job_old *old, struct aq_job_old_file *file,
+                        const struct aq_job_line *l)
 {
     old->unread += l->unread;
+    file->unread += l->unread;
     old->suspects += !l->unread;
+    file->suspects += !l->unread;
+    old->members += l->packed > 0;
     if (old->shown_count < AQ_JOB_SHOWN_SUSPECTS)
-        old->shown[old->shown_count++] = (struct aq_job_suspect){
-            .number = l->number, .offset = l->offset, .count = l->count, .unread = l->unread};
+        old->shown[old->shown_count++] =
+            (struct aq_job_suspect){.path = file->path,
+                                    .number = l->number,
+                                    .offset = l->offset,
+                                    .count = l->packed ? l->packed : l->count,
+                                    .unread = l->unread,
+                                    .member = l->packed > 0};
 }
 
 static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
                      struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
+    struct aq_job_old_file *file = user;
     struct aq_row *row = l->row == SIZE_MAX ? NULL : &j->rows[l->row];
     if (l->unread || (!l->known && old->suspicious)) {
-        see_suspect(old, l);
+        see_suspect(old, file, l);
         return 0;
     }
     old->added += !l->known;
@@ -44,12 +55,14 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
         return rc;
     if (l->error && j->o->retry_errors) {
         old->retried++;
+        file->retried++;
         if (row)
             row->retried = true;
         return 0;
     }
     bool stray = !row || row->done;
-    see_order(old, l->row, stray);
+    if (file == &old->file[AQ_JOB_RESULTS])
+        see_order(old, l->row, stray);
     if (stray) {
         j->stray_lines++;
         return 0;
@@ -95,19 +108,34 @@ static bool are_changed(const struct aq_job_old *old)
     return !old->sums_damaged && old->suspects + old->unread <= aq_sums_missing(old->sums);
 }
 
+static void say_shown(const struct aq_job *j, const struct aq_job_suspect *s, uint64_t doubtful)
+{
+    char what[48] = "", *end = what;
+    if (!s->member)
+        end += snprintf(what, sizeof(what), "line %" PRIu64 " (", s->number);
+    aq_job_note(j, AQUIFER_WARNING, "resume: '%s' %sbytes %" PRIu64 " to %" PRIu64 "%s %s", s->path,
+                what, s->offset, s->offset + s->count - 1, end > what ? ")" : "",
+                s->member                ? "cannot be unpacked"
+                : s->unread || !doubtful ? "is not as it was written"
+                                         : "cannot be vouched for");
+}
+
 static void say_set_aside(const struct aq_job *j)
 {
     const struct aq_job_old *old = &j->old;
     uint64_t missing = aq_sums_missing(old->sums);
-    uint64_t changed = old->unread + (are_changed(old) ? old->suspects : 0);
-    uint64_t doubtful = old->unread + old->suspects - changed;
-    for (uint32_t i = 0; i < old->shown_count; i++) {
-        const struct aq_job_suspect *s = &old->shown[i];
+    uint64_t changed = old->unread - old->members + (are_changed(old) ? old->suspects : 0);
+    uint64_t doubtful = old->unread - old->members + old->suspects - changed;
+    for (uint32_t i = 0; i < old->shown_count; i++)
+        say_shown(j, &old->shown[i], doubtful);
+    if (old->members)
         aq_job_note(j, AQUIFER_WARNING,
-                    "resume: '%s' line %" PRIu64 " (bytes %" PRIu64 " to %" PRIu64 ") %s",
-                    old->path, s->number, s->offset, s->offset + s->count - 1,
-                    s->unread || !doubtful ? "is not as it was written" : "cannot be vouched for");
-    }
+                    "resume: %" PRIu64 " compressed %s: damaged on the disk.  What can still be "
+                    "read of %s moves to '%s', and records without a line run again",
+                    old->members,
+                    aq_job_plural(old->members, "part is not as it was written",
+                                  "parts are not as they were written"),
+                    aq_job_plural(old->members, "it", "them"), j->damaged);
     if (changed)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: %" PRIu64 " %s: damaged on the disk, or edited (a damaged letter "
@@ -133,13 +161,15 @@ static void say_set_aside(const struct aq_job *j)
 static void say_sums(const struct aq_job *j)
 {
     const struct aq_job_old *old = &j->old;
-    const struct aq_job_walk *w = &old->walk;
     uint64_t missing = aq_sums_missing(old->sums);
-    uint64_t found = old->suspects + old->unread + (w->good_end < w->end);
+    uint64_t found = old->suspects + old->unread;
+    const char *path = old->file[AQ_JOB_RESULTS].path ? old->file[AQ_JOB_RESULTS].path : j->output;
+    for (int f = 0; f < AQ_JOB_FILES; f++)
+        found += old->file[f].walk.good_end < old->file[f].walk.end;
     if (old->sums_expected && !old->sums_there)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: '%s' is not there: the lines of '%s' are known by their form alone",
-                    j->sums, old->path);
+                    j->sums, path);
     if (old->sums_damaged)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: %" PRIu64 " %s of '%s' %s torn or damaged: results whose sums cannot "
@@ -153,7 +183,7 @@ static void say_sums(const struct aq_job *j)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: %" PRIu64 " %s written to '%s' %s no longer there; records without a "
                     "line run again",
-                    gone, aq_job_plural(gone, "line that was", "lines that were"), old->path,
+                    gone, aq_job_plural(gone, "line that was", "lines that were"), path,
                     aq_job_plural(gone, "is", "are"));
     }
 }
@@ -180,7 +210,9 @@ static void forget_marks(struct aq_job *j)
         j->rows[i].done = j->rows[i].retried = false;
     j->done_before = j->errors_before = j->stray_lines = 0;
     old->added = old->suspects = old->unread = old->retried = old->next_row = 0;
-    old->shown_count = 0;
+    for (int f = 0; f < AQ_JOB_FILES; f++)
+        old->file[f] = (struct aq_job_old_file){.path = old->file[f].path};
+    old->members = old->shown_count = 0;
     old->stray = old->mixed = false;
 }
 
@@ -189,7 +221,12 @@ static int walk(struct aq_job *j, struct aq_err *reterr)
     struct aq_job_old *old = &j->old;
     forget_marks(j);
     int rc = open_sums(j, reterr);
-    return rc < 0 ? rc : aq_job_lines(j, old->path, old->sums, mark_line, NULL, &old->walk, reterr);
+    for (int f = 0; rc == 0 && f < AQ_JOB_FILES; f++) {
+        struct aq_job_old_file *file = &old->file[f];
+        if (file->path)
+            rc = aq_job_lines(j, file->path, old->sums, mark_line, file, &file->walk, reterr);
+    }
+    return rc;
 }
 
 /* One walk, and a second one where sums without a line make lines without a sum suspect: one of
@@ -203,8 +240,11 @@ static int look(struct aq_job *j, struct aq_err *reterr)
         rc == 0 && aq_sums_missing(old->sums) && old->added > aq_sums_illegible(old->sums);
     if (old->suspicious)
         rc = walk(j, reterr);
-    if (rc == 0 && !old->sums_there && old->walk.unread.code)
-        rc = aq_error(reterr, old->walk.unread.code, "%s", old->walk.unread.text);
+    for (int f = 0; rc == 0 && !old->sums_there && f < AQ_JOB_FILES; f++) {
+        const struct aq_err *unread = &old->file[f].walk.unread;
+        if (unread->code)
+            rc = aq_error(reterr, unread->code, "%s", unread->text);
+    }
     return rc;
 }
 
@@ -214,7 +254,7 @@ static int look_at_both(struct aq_job *j, struct aq_err *reterr)
 {
     const char *const paths[] = {j->output, j->part};
     for (size_t i = 0; i < AQ_ARRAY_LEN(paths); i++) {
-        j->old.path = paths[i];
+        j->old.file[AQ_JOB_RESULTS].path = paths[i];
         int rc = look(j, reterr);
         if ((rc < 0 && rc != -EINVAL) || (rc == 0 && is_complete(j)))
             return rc;
@@ -230,9 +270,12 @@ int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
     assert(j->manifest);
     struct aq_job_old *old = &j->old;
     bool have_file = aq_file_size(j->output) > 0, have_part = aq_file_size(j->part) > 0;
-    if (j->o->overwrite || (!have_file && !have_part))
+    bool have_errors = j->errors && aq_file_size(j->errors) > 0;
+    old->found = !j->o->overwrite && (have_file || have_part || have_errors);
+    if (!old->found)
         return 0;
-    old->path = have_file ? j->output : j->part;
+    old->file[AQ_JOB_RESULTS].path = have_file ? j->output : have_part ? j->part : NULL;
+    old->file[AQ_JOB_ERRORS].path = have_errors ? j->errors : NULL;
     old->both = have_file && have_part;
     int rc = aq_job_manifest_check(j, reterr);
     if (rc == 0)

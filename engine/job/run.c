@@ -167,11 +167,12 @@ static int put_output(struct aq_run *run, uint64_t row, const char *bytes, size_
 }
 
 /* A finished line goes to the file's writer or to the caller's thread; takes the text. */
-static int put_line(struct aq_run *run, uint64_t row, struct aq_buf *text, struct aq_err *reterr)
+static int put_line(struct aq_run *run, uint64_t row, struct aq_buf *text, bool error,
+                    struct aq_err *reterr)
 {
     size_t count = text->count;
     if (run->job->writer)
-        return aq_writer_put(run->job->writer, aq_buf_take(text), count, reterr);
+        return aq_writer_put(run->job->writer, aq_buf_take(text), count, error, reterr);
     aq_buf_put(text, "\n", 1);
     int rc = text->failed ? aq_error_memory(reterr, "a result")
                           : put_output(run, row, text->data, text->count, reterr);
@@ -201,7 +202,7 @@ static int put_error(struct aq_run *run, uint64_t row, const struct aq_request *
     j->g.result_rules.created = aq_clock_unix_s();
     int rc = aq_result_format_error(&text, r, &j->g.result_rules, reterr);
     if (rc == 0)
-        return put_line(run, row, &text, reterr);
+        return put_line(run, row, &text, true, reterr);
     aq_buf_close(&text);
     return rc;
 }
@@ -227,9 +228,16 @@ static int put_result(struct aq_run *run, struct aq_record *rec, struct aq_err *
     run->now.done++;
     run->now.prompt_tokens += aq_record_prompt_tokens(rec);
     if (rc == 0)
-        return put_line(run, row, &text, reterr);
+        return put_line(run, row, &text, error, reterr);
     aq_buf_close(&text);
     return rc;
+}
+
+/* The sequences of a row begin to wait (1), or no longer do (-1). */
+static void wait_for(struct aq_eta_seen *s, const struct aq_row *row, int sign)
+{
+    if (row->sequences)
+        aq_eta_wait(s, row->output_sum / row->sequences, (int64_t)sign * row->sequences);
 }
 
 static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
@@ -244,6 +252,7 @@ static int submit_row(struct aq_run *run, uint64_t row, struct aq_err *reterr)
         aq_request_close(r);
         return rc;
     }
+    wait_for(&run->now.seen, &j->rows[row], -1);
     uint64_t tokens = aq_job_take_inflight(j, r, &run->state);
     bool goes_on = run->state.count > 0;
     rc = aq_flight_submit(&j->flight, j->g.engine, r, &j->g.record_rules, &run->state, reterr);
@@ -279,9 +288,7 @@ static int feed(struct aq_run *run, struct aq_err *reterr)
 static int sequence_ended(void *user, struct aq_sequence *s, struct aq_err *reterr)
 {
     struct aq_run *run = user;
-    run->now.stopped += s->finish != AQ_FINISH_LENGTH;
-    run->now.ended_tokens += s->token_count;
-    run->now.ended_max += s->max_tokens;
+    aq_eta_end(&run->now.seen, s->token_count, s->max_tokens, s->finish != AQ_FINISH_LENGTH);
     struct aq_record *rec = aq_flight_end(&run->job->flight, s);
     if (!rec)
         return 0;
@@ -310,6 +317,7 @@ static int pass(struct aq_run *run, struct aq_err *reterr)
         return rc;
     rc = aq_drive_collect(&drive, reterr);
     aq_flight_know(&j->flight);
+    aq_eta_look(&run->now.seen, &j->flight);
     return rc == 0 && !worked && j->flight.count ? aq_flight_stuck(&j->flight, reterr) : rc;
 }
 
@@ -549,6 +557,9 @@ static int run_open(struct aq_run **ret, struct aq_job *j, struct aq_err *reterr
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&run->changed, &attr);
     pthread_condattr_destroy(&attr);
+    for (uint64_t i = 0; i < j->row_count; i++)
+        if (!j->rows[i].done && !j->rows[i].code)
+            wait_for(&run->now.seen, &j->rows[i], 1);
     run->now.begin_s = run->view.begin_s = aq_clock_s();
     aq_progress_begin(&run->progress, j, run->now.begin_s);
     int rc = 0;

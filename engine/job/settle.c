@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "engine/job/aside.h"
+#include "engine/job/rewritten.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,8 +20,9 @@ enum { COPY_BYTES = 64 << 10 };
 /* ---- FILE.damaged ---- */
 
 struct damaged {
-    int fd;         /* -1: not needed so far */
-    uint64_t begin; /* its size before this run */
+    const char *like; /* the file whose permissions it gets */
+    int fd;           /* -1: not needed so far */
+    uint64_t begin;   /* its size before this run */
 };
 
 static int put_damaged(const struct aq_job *j, struct damaged *d, const char *bytes, size_t count,
@@ -29,8 +31,7 @@ static int put_damaged(const struct aq_job *j, struct damaged *d, const char *by
     if (d->fd < 0) {
         int64_t size = aq_file_size(j->damaged);
         d->begin = size < 0 ? 0 : (uint64_t)size;
-        d->fd =
-            aq_file_open_like(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, j->old.path);
+        d->fd = aq_file_open_like(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, d->like);
     }
     int rc = d->fd < 0 ? d->fd : aq_file_write(d->fd, bytes, count);
     return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", j->damaged, strerror(-rc))
@@ -55,22 +56,45 @@ static int close_damaged(const struct aq_job *j, struct damaged *d, int rc, stru
     return rc < 0 ? rc : aq_file_sync_folder(j->damaged, reterr);
 }
 
-/* The bytes behind the last whole line. */
-static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
+static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
+                     struct damaged *d, struct aq_err *reterr)
 {
-    const struct aq_job_walk *w = &j->old.walk;
-    const char *path = j->old.path;
-    struct damaged d = {.fd = -1};
+    const struct aq_job_walk *w = &file->walk;
+    const char *path = file->path;
     char bytes[COPY_BYTES];
-    int from = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
-    if (rc < 0)
-        return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", path, strerror(-rc));
+    int rc = 0;
     for (uint64_t at = w->good_end, count; rc == 0 && at < w->end; at += count) {
         count = aq_min_u64(w->end - at, sizeof(bytes));
         rc = aq_file_read_at(from, bytes, count, at);
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
-                    : put_damaged(j, &d, bytes, count, reterr);
+                    : put_damaged(j, d, bytes, count, reterr);
     }
+    return rc;
+}
+
+/* What can be read of a torn member. */
+static int unpack_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
+                       struct damaged *d, struct aq_err *reterr)
+{
+    const struct aq_job_walk *w = &file->walk;
+    struct aq_buf text = {0};
+    int rc = aq_members_salvage(&text, from, aq_job_compression(file->path), w->good_end, w->end);
+    rc = rc < 0 ? aq_error(reterr, rc, "unpack the end of '%s': %s", file->path, strerror(-rc))
+                : put_damaged(j, d, text.data ? text.data : "", text.count, reterr);
+    aq_buf_close(&text);
+    return rc;
+}
+
+/* The bytes behind the last whole line. */
+static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
+{
+    const struct aq_job_old_file *file = user;
+    struct damaged d = {.like = file->path, .fd = -1};
+    int from = aq_file_open(file->path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
+    if (rc < 0)
+        return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", file->path, strerror(-rc));
+    rc = aq_job_compression(file->path) == AQ_PLAIN ? copy_torn(j, from, file, &d, reterr)
+                                                    : unpack_torn(j, from, file, &d, reterr);
     if (rc == 0)
         rc = put_damaged(j, &d, "\n", 1, reterr);
     close(from);
@@ -78,32 +102,46 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
 }
 
 /* A torn end is only kept where it may have been a whole line. */
-static bool keeps_torn(const struct aq_job_old *old)
+static bool keeps_torn(const struct aq_job_old *old, const struct aq_job_old_file *file)
 {
-    return old->walk.good_end < old->walk.end && (old->unread || aq_sums_missing(old->sums));
+    return file->walk.good_end < file->walk.end && (old->unread || aq_sums_missing(old->sums));
 }
 
 /* ---- repair ---- */
 
-static void say_torn(const struct aq_job *j)
+static void say_torn(const struct aq_job *j, const struct aq_job_old_file *file)
 {
-    const struct aq_job_walk *w = &j->old.walk;
+    const struct aq_job_walk *w = &file->walk;
     uint64_t bytes = w->end - w->good_end;
-    bool kept = keeps_torn(&j->old);
+    bool kept = keeps_torn(&j->old, file);
     aq_job_note(j, AQUIFER_WARNING, "'%s': the last line was torn; cut back by %" PRIu64 " %s%s%s",
-                j->old.path, bytes, aq_job_plural(bytes, "byte", "bytes"),
+                file->path, bytes, aq_job_plural(bytes, "byte", "bytes"),
                 !kept        ? ""
                 : bytes == 1 ? ", which is in "
                              : ", which are in ",
                 kept ? j->damaged : "");
 }
 
+/* The missing newline of the last line; in a compressed file a member of its own. */
+static int end_line(int fd, enum aq_compression compression)
+{
+    if (compression == AQ_PLAIN)
+        return aq_file_write(fd, "\n", 1);
+    struct aq_buf member = {0};
+    int rc = aq_compress(&member, compression, "\n", 1);
+    if (rc == 0)
+        rc = aq_file_write(fd, member.data, member.count);
+    aq_buf_close(&member);
+    return rc;
+}
+
 /* Cuts a torn line off, or ends a whole one that only lacks its newline.  Lines that are to get
  * their sums are on the disk when this returns. */
 static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
 {
-    const struct aq_job_walk *w = &j->old.walk;
-    const char *path = j->old.path;
+    const struct aq_job_old_file *file = user;
+    const struct aq_job_walk *w = &file->walk;
+    const char *path = file->path;
     bool torn = w->good_end < w->end;
     if (!torn && !w->newline_missing && !j->old.added)
         return 0;
@@ -112,7 +150,7 @@ static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
     if (rc == 0 && (torn || w->newline_missing)) /* an earlier attempt may have written it */
         rc = aq_file_truncate(fd, w->good_end);
     if (rc == 0 && w->newline_missing)
-        rc = aq_file_write(fd, "\n", 1);
+        rc = end_line(fd, aq_job_compression(path));
     if (rc == 0)
         rc = aq_file_sync(fd);
     if (fd >= 0)
@@ -121,15 +159,16 @@ static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
         return aq_error(reterr, aq_err_of_io(-rc), "repair the end of '%s': %s", path,
                         strerror(-rc));
     if (torn)
-        say_torn(j);
+        say_torn(j, file);
     return 0;
 }
 
 /* ---- taking lines out: --retry-errors, and what is not as it was written ---- */
 
 struct copy {
-    struct aq_replacement to;
-    struct aq_sums *kept; /* of the lines copied */
+    bool writing; /* false: lines are only looked at */
+    struct aq_rewritten to;
+    struct aq_sums *kept; /* of the lines that stay, in all files */
     struct damaged damaged;
     uint64_t dropped; /* error records */
 };
@@ -145,43 +184,73 @@ static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
         return 0;
     }
     int rc = aq_sums_add(c->kept, f->sum, reterr);
-    return rc < 0 ? rc : aq_replacement_put(&c->to, f->bytes, f->count, reterr);
+    return rc < 0 || !c->writing ? rc : aq_rewritten_put(&c->to, f->bytes, f->count, reterr);
 }
 
-static void say_taken_out(const struct aq_job *j, uint64_t dropped)
+static void say_taken_out(const struct aq_job *j, const struct aq_job_old_file *file,
+                          uint64_t dropped)
 {
-    const struct aq_job_old *old = &j->old;
-    uint64_t moved = old->suspects + old->unread;
+    uint64_t moved = file->suspects + file->unread;
     if (moved)
-        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", old->path, moved,
+        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", file->path, moved,
                     aq_job_plural(moved, "line", "lines"), j->damaged);
     if (dropped)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error %s taken out to be tried again",
-                    old->path, dropped, aq_job_plural(dropped, "record", "records"));
+                    file->path, dropped, aq_job_plural(dropped, "record", "records"));
 }
 
-/* After the repair: every line has its newline. */
+static bool needs_rewriting(const struct aq_job_old_file *file)
+{
+    return file->retried || file->suspects || file->unread;
+}
+
+/* A file, and where the sums of its lines go. */
+struct rewriting {
+    const struct aq_job_old_file *file;
+    struct aq_sums *kept;
+};
+
+/* After the repair: every line has its newline.  Begun again after a failure it adds the same sums
+ * again, which is nothing to a set. */
 static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
-    struct aq_job_old *old = &j->old;
-    struct copy c = {.damaged.fd = -1};
+    const struct rewriting *r = user;
+    const char *path = r->file->path;
+    struct copy c = {
+        .writing = needs_rewriting(r->file), .kept = r->kept, .damaged = {.like = path, .fd = -1}};
     struct aq_job_walk w;
-    int rc = aq_sums_open(&c.kept, reterr);
+    int rc = c.writing ? aq_rewritten_open(&c.to, path, NULL, aq_job_compression(path), reterr) : 0;
     if (rc < 0)
         return rc;
-    rc = aq_replacement_open(&c.to, old->path, NULL, reterr);
-    if (rc == 0) {
-        rc = aq_job_lines(j, old->path, old->sums, copy_good, &c, &w, reterr);
-        rc = close_damaged(j, &c.damaged, rc, reterr);
-        rc = aq_replacement_close(&c.to, rc, true, reterr);
+    rc = aq_job_lines(j, path, j->old.sums, copy_good, &c, &w, reterr);
+    rc = close_damaged(j, &c.damaged, rc, reterr);
+    if (c.writing)
+        rc = aq_rewritten_close(&c.to, rc, reterr);
+    if (rc == 0)
+        say_taken_out(j, r->file, c.dropped);
+    return rc;
+}
+
+/* Takes lines out of the files that have some to be taken out; j->old.sums then has the sums of
+ * those that stay. */
+static int rewrite_all(struct aq_job *j, struct aq_err *reterr)
+{
+    struct aq_job_old *old = &j->old;
+    struct rewriting r;
+    int rc = aq_sums_open(&r.kept, reterr);
+    if (rc < 0)
+        return rc;
+    for (int f = 0; rc == 0 && f < AQ_JOB_FILES; f++) {
+        r.file = &old->file[f];
+        if (r.file->path)
+            rc = aq_job_patiently(j, rewrite, &r, r.file->walk.end, reterr);
     }
     if (rc < 0) {
-        aq_sums_close(c.kept);
+        aq_sums_close(r.kept);
         return rc;
     }
     aq_sums_close(old->sums);
-    old->sums = c.kept;
-    say_taken_out(j, c.dropped);
+    old->sums = r.kept;
     return 0;
 }
 
@@ -202,18 +271,25 @@ static int write_seen_sums(struct aq_job *j, void *user, struct aq_err *reterr)
 static int mend(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
-    uint64_t all = old->walk.end; /* bytes; of the sums a fraction */
-    bool rewriting = old->retried || old->suspects || old->unread;
+    uint64_t all = 0; /* bytes; of the sums a fraction */
+    bool rewriting = false;
     bool behind = old->added || old->sums_damaged || !old->sums_there;
     int rc = 0;
-    if (keeps_torn(old))
-        rc = aq_job_patiently(j, keep_torn, NULL, old->walk.end - old->walk.good_end, reterr);
-    if (rc == 0)
-        rc = aq_job_patiently(j, repair, NULL, 1, reterr);
+    for (int f = 0; rc == 0 && f < AQ_JOB_FILES; f++) {
+        struct aq_job_old_file *file = &old->file[f];
+        if (!file->path)
+            continue;
+        all += file->walk.end;
+        rewriting |= needs_rewriting(file);
+        if (keeps_torn(old, file))
+            rc = aq_job_patiently(j, keep_torn, file, file->walk.end - file->walk.good_end, reterr);
+        if (rc == 0)
+            rc = aq_job_patiently(j, repair, file, 1, reterr);
+    }
     if (rc == 0 && rewriting && behind)
         rc = aq_job_patiently(j, write_all_sums, NULL, all, reterr);
     if (rc == 0 && rewriting)
-        rc = aq_job_patiently(j, rewrite, NULL, all, reterr);
+        rc = rewrite_all(j, reterr);
     if (rc == 0 && (rewriting || behind || aq_sums_missing(old->sums)))
         rc = aq_job_patiently(j, write_seen_sums, NULL, all, reterr);
     aq_sums_close(old->sums); /* tens of bytes a line, which the run can use */
@@ -238,9 +314,9 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->inflight,
-                                 j->output, j->part};
-    return aq_set_aside(paths, AQ_ARRAY_LEN(paths), "--overwrite: ", j->hooks, reterr);
+    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged,
+                                 j->inflight, j->output, j->part, j->errors};
+    return aq_set_aside(paths, AQ_ARRAY_LEN(paths) - !j->errors, "--overwrite: ", j->hooks, reterr);
 }
 
 /* ---- ready to go on ---- */
@@ -249,7 +325,7 @@ static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
  * sorted into it before the last run was cut off; a file that is not complete was damaged since. */
 static int settle_both(struct aq_job *j, struct aq_err *reterr)
 {
-    if (j->old.path == j->part)
+    if (j->old.file[AQ_JOB_RESULTS].path == j->part)
         return aq_set_aside((const char *const[]){j->output}, 1, "", j->hooks, reterr);
     unlink(j->part);
     return 0;
@@ -261,7 +337,8 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
     if (!j->manifest)
         return 0;
     int rc = j->o->overwrite ? set_all_aside(j, reterr) : 0;
-    if (rc == 0 && old->path)
+    const char *path = old->file[AQ_JOB_RESULTS].path;
+    if (rc == 0 && old->found)
         rc = mend(j, reterr);
     if (rc < 0 || j->o->overwrite)
         return rc;
@@ -272,9 +349,9 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     bool to_part = j->o->ordered && (j->pending || old->mixed);
-    if (old->path == j->output && to_part)
+    if (path && path == j->output && to_part)
         return aq_move_file(j->output, j->part, reterr);
-    if (old->path == j->part && !j->o->ordered)
+    if (path && path == j->part && !j->o->ordered)
         return aq_move_file(j->part, j->output, reterr);
     return 0;
 }

@@ -26,6 +26,7 @@ enum {
 
 struct line {
     struct line *next;
+    bool error;
     char *bytes; /* newline included */
     size_t count;
 };
@@ -37,11 +38,15 @@ struct growing {
     off_t size;  /* of the whole lines in it */
     bool stream; /* a pipe or device: does not block, cannot be cut back */
     bool dirty;  /* something in it is not synced */
+    enum aq_compression compression;
+    /* Where it is compressed: lines of the member that comes next, and how many they are. */
+    struct aq_buf text, member;
+    uint64_t held;
 };
 
 struct aq_writer {
     struct aq_writer_opts opts;
-    struct growing results, sums; /* sums.path NULL: none are kept */
+    struct growing results, errors, sums; /* path NULL: there is none */
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -51,6 +56,7 @@ struct aq_writer {
     size_t queued_bytes;
     uint64_t lines;
     bool closing, hurry;
+    bool wanted;       /* somebody waits for all lines to be in their files */
     uint64_t hurry_ns; /* since when */
     struct aq_err err; /* code != 0: the writer has ended */
 
@@ -166,12 +172,42 @@ static bool append_patiently(struct aq_writer *w, struct growing *g, const char 
     }
 }
 
+static void lines_done(struct aq_writer *w, uint64_t lines, size_t bytes)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->queued_bytes -= bytes;
+    w->lines += lines;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+/* The lines that are held become a member of their file. */
+static bool end_member(struct aq_writer *w, struct growing *g)
+{
+    if (!g->held)
+        return true;
+    aq_buf_clear(&g->member);
+    int rc = g->text.failed ? -ENOMEM
+                            : aq_compress(&g->member, g->compression, g->text.data, g->text.count);
+    if (rc < 0) {
+        writer_fail(w, g, rc, "compress");
+        return false;
+    }
+    bool good = append_patiently(w, g, g->member.data, g->member.count);
+    lines_done(w, good ? g->held : 0, g->text.count);
+    aq_buf_clear(&g->text);
+    g->held = 0;
+    return good;
+}
+
 /* Results first, then what says that they are on the disk. */
 static bool sync_all(struct aq_writer *w)
 {
     char text[AQ_SUMS_LINE_BYTES];
     w->synced_ns = aq_clock_ns();
-    if (!sync_file(w, &w->results))
+    if (!end_member(w, &w->results) || !end_member(w, &w->errors))
+        return false;
+    if (!sync_file(w, &w->results) || !sync_file(w, &w->errors))
         return false;
     for (size_t done = 0, count; done < w->sum_count; done += count) {
         count = aq_min_u64(w->sum_count - done, AQ_SUMS_PER_LINE);
@@ -183,24 +219,49 @@ static bool sync_all(struct aq_writer *w)
     return sync_file(w, &w->sums);
 }
 
+/* A line into its file, or to the lines of its next member. */
+static bool append_line(struct aq_writer *w, struct growing *g, const struct line *l)
+{
+    if (g->compression == AQ_PLAIN) {
+        bool good = append_patiently(w, g, l->bytes, l->count);
+        lines_done(w, good, l->count);
+        return good;
+    }
+    aq_buf_put(&g->text, l->bytes, l->count);
+    g->held++;
+    return g->text.count < AQ_MEMBER_BYTES || end_member(w, g);
+}
+
 static bool append_result(struct aq_writer *w, const struct line *l)
 {
-    if (!append_patiently(w, &w->results, l->bytes, l->count))
+    if (!append_line(w, l->error && w->errors.path ? &w->errors : &w->results, l))
         return false;
     if (w->sums.path)
         w->sum[w->sum_count++] = aq_sums_of(l->bytes, l->count);
     return w->sum_count < SUMS_MAX || sync_all(w);
 }
 
+/* Whether lines wait for the next sync. */
+static bool is_behind(const struct aq_writer *w)
+{
+    return w->results.dirty || w->errors.dirty || w->results.held || w->errors.held;
+}
+
+static bool is_held(const struct aq_writer *w)
+{
+    return w->results.held || w->errors.held;
+}
+
 /* The next line, or NULL when it is time to sync or to end. */
-static struct line *take_line(struct aq_writer *w, bool *ret_end)
+static struct line *take_line(struct aq_writer *w, bool *ret_end, bool *ret_sync)
 {
     uint64_t due_ns = w->synced_ns + SYNC_NS;
     struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
                            .tv_nsec = (long)(due_ns % 1000000000)};
     pthread_mutex_lock(&w->mutex);
-    while (!w->first && !w->closing && !(w->results.dirty && aq_clock_ns() >= due_ns)) {
-        if (w->results.dirty)
+    while (!w->first && !w->closing && !(w->wanted && is_held(w)) &&
+           !(is_behind(w) && aq_clock_ns() >= due_ns)) {
+        if (is_behind(w))
             pthread_cond_timedwait(&w->changed, &w->mutex, &due);
         else
             pthread_cond_wait(&w->changed, &w->mutex);
@@ -212,19 +273,9 @@ static struct line *take_line(struct aq_writer *w, bool *ret_end)
             w->last = NULL;
     }
     *ret_end = !l && w->closing;
+    *ret_sync = *ret_end || (!l && w->wanted && is_held(w));
     pthread_mutex_unlock(&w->mutex);
     return l;
-}
-
-static void line_done(struct aq_writer *w, struct line *l, bool written)
-{
-    pthread_mutex_lock(&w->mutex);
-    w->queued_bytes -= l->count;
-    w->lines += written;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->mutex);
-    free(l->bytes);
-    free(l);
 }
 
 static void *writer_main(void *arg)
@@ -232,14 +283,15 @@ static void *writer_main(void *arg)
     struct aq_writer *w = arg;
     w->synced_ns = aq_clock_ns();
     for (;;) {
-        bool end;
-        struct line *l = take_line(w, &end);
+        bool end, sync;
+        struct line *l = take_line(w, &end, &sync);
         bool good = true;
         if (l) {
             good = append_result(w, l);
-            line_done(w, l, good);
+            free(l->bytes);
+            free(l);
         }
-        if (good && (end || aq_clock_ns() - w->synced_ns >= SYNC_NS))
+        if (good && (sync || aq_clock_ns() - w->synced_ns >= SYNC_NS))
             good = sync_all(w);
         if (!good || end)
             return NULL;
@@ -257,10 +309,19 @@ static void free_lines(struct aq_writer *w)
     }
 }
 
-static int adopt(struct growing *g, const char *path, int fd, struct aq_err *reterr)
+/* 0, or the code of a failed close. */
+static int drop(struct growing *g)
+{
+    aq_buf_close(&g->text);
+    aq_buf_close(&g->member);
+    return g->fd >= 0 ? aq_file_close(g->fd) : 0;
+}
+
+static int adopt(struct growing *g, const char *path, int fd, enum aq_compression compression,
+                 struct aq_err *reterr)
 {
     struct stat st;
-    *g = (struct growing){.path = path, .fd = fd};
+    *g = (struct growing){.path = path, .fd = fd, .compression = compression};
     if (fstat(fd, &st) < 0)
         return aq_error(reterr, -EIO, "look at '%s': %s", path, strerror(errno));
     g->size = st.st_size;
@@ -271,12 +332,12 @@ static int adopt(struct growing *g, const char *path, int fd, struct aq_err *ret
 /* Opens without waiting: a pipe nobody reads would hold the caller up for as long as that is so. */
 static int open_target(struct aq_writer *w, struct aq_err *reterr)
 {
-    enum { flags = O_WRONLY | O_APPEND | O_CLOEXEC };
+    enum { flags = O_WRONLY | O_APPEND | O_CLOEXEC | O_CREAT | O_NONBLOCK };
     const struct aq_writer_opts *o = &w->opts;
     struct stat st;
     int fd;
     for (bool told = false;; told = true) {
-        fd = aq_file_open(o->path, flags | O_CREAT | O_NONBLOCK, OPEN_MODE);
+        fd = aq_file_open(o->path, flags, OPEN_MODE);
         bool waits = fd == -ENXIO && stat(o->path, &st) == 0 && S_ISFIFO(st.st_mode);
         if (!waits)
             break;
@@ -290,14 +351,30 @@ static int open_target(struct aq_writer *w, struct aq_err *reterr)
     if (fd < 0)
         return aq_error(reterr, aq_file_is_full(fd) ? fd : -EINVAL, "open the output '%s': %s",
                         o->path, strerror(-fd));
-    int rc = adopt(&w->results, o->path, fd, reterr);
-    if (rc == 0 && o->sums) {
-        fd = aq_file_open(o->sums, flags, 0);
-        rc = fd < 0 ? aq_error(reterr, aq_err_of_io(-fd), "open '%s': %s", o->sums, strerror(-fd))
-                    : adopt(&w->sums, o->sums, fd, reterr);
-    }
+    return adopt(&w->results, o->path, fd, o->compression, reterr);
+}
+
+/* A file beside the results. */
+static int open_beside(struct growing *g, const char *path, int flags,
+                       enum aq_compression compression, struct aq_err *reterr)
+{
+    int fd = aq_file_open(path, O_WRONLY | O_APPEND | O_CLOEXEC | flags, OPEN_MODE);
+    return fd < 0 ? aq_error(reterr, aq_err_of_io(-fd), "open '%s': %s", path, strerror(-fd))
+                  : adopt(g, path, fd, compression, reterr);
+}
+
+static int open_all(struct aq_writer *w, struct aq_err *reterr)
+{
+    const struct aq_writer_opts *o = &w->opts;
+    int rc = open_target(w, reterr);
+    if (rc == 0 && o->errors)
+        rc = open_beside(&w->errors, o->errors, O_CREAT, o->errors_compression, reterr);
+    if (rc == 0 && o->sums)
+        rc = open_beside(&w->sums, o->sums, 0, AQ_PLAIN, reterr);
     if (rc == 0 && !w->results.stream)
         rc = aq_file_sync_folder(o->path, reterr);
+    if (rc == 0 && o->errors)
+        rc = aq_file_sync_folder(o->errors, reterr);
     return rc;
 }
 
@@ -323,18 +400,17 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts, st
     w->opts.write = opts->write ? opts->write : write;
     w->opts.sync = opts->sync ? opts->sync : fdatasync;
     w->opts.retry_s = opts->retry_s > 0 ? opts->retry_s : 1;
-    w->results.fd = w->sums.fd = -1;
-    int rc = open_target(w, reterr);
+    w->results.fd = w->errors.fd = w->sums.fd = -1;
+    int rc = open_all(w, reterr);
     if (rc == 0)
         rc = writer_begin(w, reterr);
     if (rc == 0) {
         *ret = w;
         return 0;
     }
-    if (w->results.fd >= 0)
-        close(w->results.fd);
-    if (w->sums.fd >= 0)
-        close(w->sums.fd);
+    drop(&w->results);
+    drop(&w->errors);
+    drop(&w->sums);
     free(w);
     return rc;
 }
@@ -347,7 +423,7 @@ static int writer_state(const struct aq_writer *w, struct aq_err *reterr)
     return w->err.code;
 }
 
-int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *reterr)
+int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, bool error, struct aq_err *reterr)
 {
     struct line *l = malloc(sizeof(*l));
     char *whole = l ? realloc(line, bytes + 1) : NULL;
@@ -357,7 +433,7 @@ int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, struct aq_err *
         return aq_error_memory(reterr, "a result line of %zu bytes", bytes);
     }
     whole[bytes] = '\n';
-    *l = (struct line){.bytes = whole, .count = bytes + 1};
+    *l = (struct line){.error = error, .bytes = whole, .count = bytes + 1};
     pthread_mutex_lock(&w->mutex);
     while (!w->err.code && w->queued_bytes && w->queued_bytes + l->count > w->opts.queue_bytes)
         pthread_cond_wait(&w->changed, &w->mutex);
@@ -386,8 +462,11 @@ bool aq_writer_idle(struct aq_writer *w, uint64_t ns)
                            .tv_nsec = (long)(due_ns % 1000000000)};
     int late = 0;
     pthread_mutex_lock(&w->mutex);
+    w->wanted = true;
+    pthread_cond_broadcast(&w->changed);
     while (w->queued_bytes && !w->err.code && !late)
         late = pthread_cond_timedwait(&w->changed, &w->mutex, &due);
+    w->wanted = false;
     bool idle = !w->queued_bytes || w->err.code;
     pthread_mutex_unlock(&w->mutex);
     return idle;
@@ -424,12 +503,12 @@ int aq_writer_close(struct aq_writer *w, uint64_t *ret_lines, struct aq_err *ret
     if (ret_lines)
         *ret_lines = w->lines;
     free_lines(w);
-    int closed = aq_file_close(w->results.fd);
+    int closed = drop(&w->results);
     if (closed < 0 && rc == 0)
         rc = aq_error(reterr, aq_err_of_io(-closed), "close '%s': %s", w->opts.path,
                       strerror(-closed));
-    if (w->sums.fd >= 0) /* synced: nothing can be lost here */
-        close(w->sums.fd);
+    drop(&w->errors); /* synced, as sums are: nothing can be lost here */
+    drop(&w->sums);
     pthread_mutex_destroy(&w->mutex);
     pthread_cond_destroy(&w->changed);
     free(w);

@@ -60,12 +60,12 @@ struct aq_options {
     bool refill;                           /* default true */
     bool deterministic;
     uint64_t seed;
-    char *report, *trace;
-    bool dry_run, json, quiet;
+    char *report, *trace, *metrics_file;
+    bool dry_run, json, quiet, log_time;
     double progress_s; /* 0: the default rhythm */
 
     /* generate */
-    char *input, *output;
+    char *input, *output, *errors;
     enum aq_input_format input_format;
     struct aq_strings prompt; /* --prompt, repeatable */
     char *prompt_field, *prompt_template, *chat_time;

@@ -77,10 +77,11 @@ const struct aq_option aq_option_table[] = {
 
     /* ---- generate: files ---- */
     {"input", 'i', AQ_GROUP_FILES, GENERATE | TOKENIZE | PLAN, AQ_OPTION_STRING, AT(input),
-     .argument = "FILE", .help = "records to read; - is standard input"},
+     .argument = "FILE", .help = "records to read, gzip or zstd as well; - is standard input"},
     {"output", 'o', AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(output), .argument = "FILE",
-     .help = "results, appended as they end; - is standard output. Started again with the same "
-             "file, a run goes on where it stopped"},
+     .help =
+         "results, appended as they end, compressed if named .gz or .zst; - is standard output. "
+         "Started again with the same file, a run goes on where it stopped"},
     {"input-format", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_ENUM, AT(input_format),
      .argument = "FORMAT", .choices = "auto|jsonl|text", .deflt = "auto",
      .help = "jsonl: one JSON record a line; text: one prompt a line; auto tells them apart, and "
@@ -111,6 +112,8 @@ const struct aq_option aq_option_table[] = {
      .help = "start anew; older results and their manifest are renamed, never deleted"},
     {"retry-errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_BOOL, AT(retry_errors),
      .help = "drop the error records of an earlier run and try them again"},
+    {"errors", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRING, AT(errors), .argument = "FILE",
+     .help = "error records go here instead of among the results, as OpenAI's batches have it"},
     {"allow-change", 0, AQ_GROUP_FILES, GENERATE | MERGE, AQ_OPTION_LIST, AT(allow_change),
      .argument = "KEY,...",
      .help = "go on although these values differ from the earlier run's, or between shards; input, "
@@ -534,6 +537,12 @@ const struct aq_option aq_option_table[] = {
     {"progress", 0, AQ_GROUP_REPORT, RUN | PACK, AQ_OPTION_DURATION, AT(progress_s),
      .argument = "SECONDS", AT_LEAST(0.1),
      .help = "time between progress lines; otherwise after 10 s, 1 min, then every 60 s"},
+    {"metrics-file", 0, AQ_GROUP_REPORT, GENERATE, AQ_OPTION_STRING, AT(metrics_file),
+     .argument = "FILE",
+     .help = "how far the run is, in Prometheus' text format, replaced every 5 s: for the textfile "
+             "collector of node_exporter"},
+    {"log-time", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(log_time),
+     .help = "a time stamp in front of each line of messages; progress comes as lines, too"},
     {"quiet", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(quiet), .help = "no progress, no notes"},
     {"json", 0, AQ_GROUP_REPORT, ALL, AQ_OPTION_BOOL, AT(json),
      .help = "print one JSON document instead of text"},

@@ -2,7 +2,9 @@
 #include "engine/records/input.h"
 
 #include "base/buf.h"
+#include "base/compress.h"
 #include "base/file.h"
+#include "engine/records/spool.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -20,7 +22,7 @@ struct aq_input {
     int fd;
     char *name; /* for messages */
     bool text, list;
-    bool spooled; /* and so without a name that says what it is */
+    bool nameless; /* from a pipe, say: no name says what it is */
     /* The window of the file that is in memory: [buffer_offset, + buffer_count), read up to at. */
     char *buffer;
     size_t buffer_bytes, buffer_count, at;
@@ -51,54 +53,6 @@ void aq_input_close(struct aq_input *in)
 
 /* ---- spooling ---- */
 
-int aq_spool_open(const char *dir, struct aq_err *reterr)
-{
-    const char *tmp = getenv("TMPDIR");
-    if (!dir)
-        dir = tmp && *tmp ? tmp : "/tmp";
-    int fd = aq_file_open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd >= 0)
-        return fd;
-    char path[4096];
-    int n = snprintf(path, sizeof(path), "%s/.aquifer-XXXXXX", dir);
-    if (n < 0 || (size_t)n >= sizeof(path))
-        return aq_error(reterr, -EINVAL, "temporary directory '%s': the path is too long", dir);
-    fd = aq_file_open_temp(path);
-    if (fd < 0)
-        return aq_error(reterr, fd, "create a temporary file in '%s': %s", dir, strerror(-fd));
-    unlink(path);
-    return fd;
-}
-
-static int write_all(int fd, const char *bytes, size_t count, struct aq_err *reterr)
-{
-    int rc = aq_file_write(fd, bytes, count);
-    if (rc < 0)
-        aq_error(reterr, rc, "write the input to a temporary file: %s", strerror(-rc));
-    return rc;
-}
-
-/* Copies everything `from` has; from a terminal or pipe this takes as long as the writer takes. */
-static int spool_copy(int to, int from, const struct aq_input_opts *opts, const char *name,
-                      struct aq_err *reterr)
-{
-    char *bytes = malloc(READ_BYTES);
-    int rc = bytes ? 0 : aq_error_memory(reterr, "'%s'", name);
-    while (rc == 0) {
-        ssize_t n = read(from, bytes, READ_BYTES);
-        if (opts->interrupted && opts->interrupted(opts->user))
-            rc = aq_error(reterr, -EINTR, "interrupted while reading '%s'", name);
-        else if (n < 0 && errno != EINTR)
-            rc = aq_error(reterr, -EIO, "read '%s': %s", name, strerror(errno));
-        else if (n > 0)
-            rc = write_all(to, bytes, (size_t)n, reterr);
-        else if (n == 0)
-            break;
-    }
-    free(bytes);
-    return rc;
-}
-
 static int spool_prompts(int to, const struct aq_strings *prompts, struct aq_err *reterr)
 {
     struct aq_buf b = {0};
@@ -107,7 +61,8 @@ static int spool_prompts(int to, const struct aq_strings *prompts, struct aq_err
         aq_buf_json_string(&b, prompts->item[i], strlen(prompts->item[i]));
         aq_buf_puts(&b, "}\n");
     }
-    int rc = b.failed ? aq_error_memory(reterr, "prompts") : write_all(to, b.data, b.count, reterr);
+    int rc =
+        b.failed ? aq_error_memory(reterr, "prompts") : aq_spool_write(to, b.data, b.count, reterr);
     aq_buf_close(&b);
     return rc;
 }
@@ -139,7 +94,8 @@ static int open_source(struct aq_input *in, const struct aq_input_opts *opts, st
     if (opts->path && from < 0)
         return from;
     struct stat st = {0};
-    if (from >= 0 && fstat(from, &st) == 0 && S_ISREG(st.st_mode) && !standard) {
+    bool regular = from >= 0 && fstat(from, &st) == 0 && S_ISREG(st.st_mode) && !standard;
+    if (regular && !aq_spool_wanted(from, in->name)) {
         in->fd = from;
         return 0;
     }
@@ -149,9 +105,10 @@ static int open_source(struct aq_input *in, const struct aq_input_opts *opts, st
                         in->name);
     }
     int rc = in->fd = aq_spool_open(opts->spool_dir, reterr);
-    in->spooled = true;
+    in->nameless = !regular;
+    const struct aq_spool spool = {in->fd, from, in->name, opts->interrupted, opts->user};
     if (rc >= 0)
-        rc = from >= 0 ? spool_copy(in->fd, from, opts, in->name, reterr)
+        rc = from >= 0 ? aq_spool_copy(&spool, reterr)
                        : spool_prompts(in->fd, opts->prompts, reterr);
     if (from >= 0)
         close(from);
@@ -179,10 +136,11 @@ static int read_at(struct aq_input *in, void *bytes, size_t count, uint64_t offs
     return 0;
 }
 
+/* Of the name without the ending of a compression. */
 static bool has_ending(const char *name, const char *ending)
 {
-    size_t n = strlen(name), e = strlen(ending);
-    return n >= e && !strcasecmp(name + n - e, ending);
+    size_t n = strlen(name) - aq_compression_ending(name), e = strlen(ending);
+    return n >= e && !strncasecmp(name + n - e, ending, e);
 }
 
 /* Names of columns: nothing but letters, digits and the like, none of them empty, no blank beside a
@@ -242,7 +200,7 @@ static bool is_table(const char *text, size_t count, bool whole, char separator)
 static int refuse_table(const struct aq_input *in, bool tabs, struct aq_err *reterr)
 {
     struct aq_buf redirection = {0};
-    if (!in->spooled) {
+    if (!in->nameless) {
         aq_buf_puts(&redirection, " <");
         aq_buf_shell_word(&redirection, in->name);
         aq_buf_puts(&redirection, " >prompts.jsonl");
@@ -266,14 +224,14 @@ static int check_table(const struct aq_input *in, const char *head, size_t count
                        struct aq_err *reterr)
 {
     bool tabs = has_ending(in->name, ".tsv"), commas = has_ending(in->name, ".csv");
-    if (in->spooled && !tabs && !commas) {
+    if (in->nameless && !tabs && !commas) {
         tabs = is_table(head, count, whole, '\t');
         commas = is_table(head, count, whole, ',');
     }
     return commas || tabs ? refuse_table(in, tabs, reterr) : 0;
 }
 
-/* Looks at the first bytes: compressed and UTF-16 files are refused by name, a BOM is passed over,
+/* Looks at the first bytes: UTF-16 files are refused by name, a BOM is passed over,
  * and with `auto` an opening brace or a .json(l) name means JSON; tables are refused. */
 static int look(struct aq_input *in, enum aq_input_format format, struct aq_err *reterr)
 {
@@ -283,13 +241,6 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
     if (rc < 0)
         return rc;
     head[count] = '\0';
-    if (count >= 2 && !memcmp(head, "\x1f\x8b", 2))
-        return aq_error(reterr, -EINVAL, "'%s' is gzip-compressed; try: zcat '%s' | ... --input -",
-                        in->name, in->name);
-    if (count >= 4 && !memcmp(head, "\x28\xb5\x2f\xfd", 4))
-        return aq_error(reterr, -EINVAL,
-                        "'%s' is zstd-compressed; try: zstdcat '%s' | ... --input -", in->name,
-                        in->name);
     if (count >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
         return aq_error(reterr, -EINVAL,
                         "'%s' is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)", in->name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * engine/records/input.h - the lines of a prompt file: read once from front to back, and again one
- * by one when their turn comes.  Input that cannot be read twice (standard input, pipes) is spooled
- * to an unlinked temporary file first.  Knows lines, not records. */
+ * by one when their turn comes.  Input that cannot be read twice (standard input, pipes) or is
+ * compressed is spooled to an unlinked temporary file first.  Knows lines, not records. */
 #ifndef AQ_ENGINE_RECORDS_INPUT_H
 #define AQ_ENGINE_RECORDS_INPUT_H
 
@@ -44,8 +44,5 @@ bool aq_input_is_text(const struct aq_input *in); /* a line is a prompt, not JSO
 bool aq_input_is_list(const struct aq_input *in); /* the input begins like a JSON list */
 uint64_t aq_input_bytes(const struct aq_input *in);
 uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of the bytes read so far */
-
-/* An unlinked temporary file in dir, or (NULL) in TMPDIR's directory.  A descriptor or -errno. */
-int aq_spool_open(const char *dir, struct aq_err *reterr);
 
 #endif

@@ -29,7 +29,7 @@ _INTERRUPTED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 class _Hooks(ctypes.Structure):
     _fields_ = [("user", ctypes.c_void_p), ("line", _LINE), ("output", _OUTPUT),
                 ("interrupted", _INTERRUPTED), ("output_is_terminal", ctypes.c_int),
-                ("lines_are_terminal", ctypes.c_int)]
+                ("lines_are_terminal", ctypes.c_int), ("line_columns", ctypes.c_int)]
 
 
 def _candidates() -> List[str]:
@@ -50,6 +50,7 @@ def _declare(lib: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
             ("aquifer_parse_args", ctypes.c_int,
              [ctypes.c_int, ctypes.POINTER(text), out, out, error]),
+            ("aquifer_flag", ctypes.c_int, [text, text]),
             ("aquifer_run", ctypes.c_int, [text, hooks]),
             ("aquifer_open", ctypes.c_int, [out, text, hooks, error]),
             ("aquifer_submit", ctypes.c_int, [handle, text, error]),
@@ -113,7 +114,7 @@ class Hooks:
         self._pending: Optional[BaseException] = None
         self._on_message, self._on_output = on_message, on_output
         self._hooks = _Hooks(None, _LINE(self._line), _OUTPUT(self._output),
-                             _INTERRUPTED(self._interrupted), 0, 0)
+                             _INTERRUPTED(self._interrupted), 0, 0, 0)
 
     @property
     def pointer(self) -> Any:

@@ -201,7 +201,8 @@ static bool is_error(const struct line *l)
 static void check_settled(const struct line *lines, size_t line_count)
 {
     uint64_t done = job->done_before;
-    bool torn = job->old.walk.good_end < job->old.walk.end;
+    bool torn =
+        job->old.file[AQ_JOB_RESULTS].walk.good_end < job->old.file[AQ_JOB_RESULTS].walk.end;
     bool kept = torn && (job->old.unread || aq_sums_missing(job->old.sums));
     fuzz_check(aq_job_settle(job, NULL) == 0);
     size_t bytes, damaged_bytes;
@@ -219,7 +220,7 @@ static void check_settled(const struct line *lines, size_t line_count)
     const struct aq_job_old *old = &job->old;
     fuzz_check(job->done_before == done && !old->suspicious && !old->added && !old->retried);
     fuzz_check(!old->unread);
-    fuzz_check(!old->path || (!old->sums_damaged && !aq_sums_missing(old->sums)));
+    fuzz_check(!old->found || (!old->sums_damaged && !aq_sums_missing(old->sums)));
 }
 
 /* ---- one input ---- */

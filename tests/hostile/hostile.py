@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scripts of this folder share: records, runs of the program, faults, results compared."""
 import argparse
+import gzip
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 
 WORDS = "the of and a to in he was it his that she her with had as for you not at on but be him".split()
+ERRORS_ENDINGS = (".errors", ".errors.gz")  # behind the name of the output
 GOOD = (0, 3)  # 3: there are error records, as there should be
 
 
@@ -54,7 +57,7 @@ class Bench:
     def words(self, output, extra=()):
         return [self.args.aquifer, "generate", "--device", "cpu", "--model", self.args.model, "--input",
                 self.input, "--output", output, "--quiet", "--micro-batch", "4", "--cache-dir",
-                self.path("cache"), *extra]
+                self.path("cache"), *(word.replace("{output}", output) for word in extra)]
 
     def environment(self, output, fault=None, count=None):
         env = dict(os.environ)
@@ -80,10 +83,23 @@ class Bench:
         return done
 
 
+def content(path):
+    """Of a file, unpacked where its name says that it is compressed; bytes, as some is no text any more."""
+    if path.endswith(".zst"):
+        return subprocess.run(["zstd", "-dcq", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              check=True).stdout
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as f:
+        return f.read()
+
+
 def lines(path):
-    """Of a result file, in any order; bytes, as some are no text any more."""
-    with open(path, "rb") as f:
-        return sorted(f)
+    """Of a result file and its file of errors, in any order."""
+    files = [path] + [path + ending for ending in ERRORS_ENDINGS if os.path.exists(path + ending)]
+    return sorted(line for f in files for line in content(f).splitlines(keepends=True))
+
+
+def can_read(ending):
+    return ending != ".zst" or shutil.which("zstd") is not None
 
 
 def remove(output):

@@ -313,11 +313,11 @@ static void busy_shares_are_told_where_several_lanes_work(void **state)
                   .decode_s = 6,
                   .lane = {[AQ_LANE_COMPUTE] = {.busy_s = 6}, [AQ_LANE_CONTROL] = {.busy_s = 1}}}};
     struct aq_buf text = {0};
-    aq_progress_text(&text, &job, &view, 1, false);
+    aq_progress_text(&text, &job, &view, 1);
     assert_null(strstr(text.data, "busy"));
     aq_buf_clear(&text);
     view.stats.lane[AQ_LANE_READ_WEIGHTS].busy_s = 8;
-    aq_progress_text(&text, &job, &view, 1, false);
+    aq_progress_text(&text, &job, &view, 1);
     assert_non_null(strstr(text.data, ", busy: compute 75 %, disk_read_weights 100 %"));
     assert_null(strstr(text.data, "control"));
     aq_buf_close(&text);

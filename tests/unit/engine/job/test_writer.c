@@ -60,7 +60,7 @@ static struct aq_writer *start(struct aq_writer_opts opts)
 
 static int put(struct aq_writer *w, const char *line, struct aq_err *err)
 {
-    return aq_writer_put(w, strdup(line), strlen(line), err);
+    return aq_writer_put(w, strdup(line), strlen(line), false, err);
 }
 
 /* ---- a disk that fills up ---- */
@@ -255,7 +255,8 @@ static void each_line_has_its_sum(void **state)
     char name[112];
     struct aq_writer *w = start_with_sums((struct aq_writer_opts){0}, name);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(aq_writer_put(w, strdup(lines[i]), strcspn(lines[i], "\n"), NULL), 0);
+        assert_int_equal(aq_writer_put(w, strdup(lines[i]), strcspn(lines[i], "\n"), false, NULL),
+                         0);
     assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
     assert_int_equal(count_sums(name, lines, 4), 4);
 }

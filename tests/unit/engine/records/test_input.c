@@ -3,6 +3,7 @@
 #include "engine/records/input.h"
 
 #include "base/buf.h"
+#include "base/compress.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -168,8 +169,10 @@ static void what_is_not_a_text_file_is_refused_by_name(void **state)
         const char *bytes;
         size_t count;
         const char *word;
-    } cases[] = {{"\x1f\x8b\x08\x00", 4, "gzip"},
+    } cases[] = {{"\x1f\x8b\x08\x00", 4, "gzip"}, /* that is all */
                  {"\x28\xb5\x2f\xfd", 4, "zstd"},
+                 {"\x1f\x8b\x08no, no and no", 16, "gzip"},
+                 {"\x28\xb5\x2f\xfdno, no and no", 17, "zstd"},
                  {"\xff\xfe{\x00", 4, "UTF-16"}};
     struct aq_input *in;
     struct aq_err err;
@@ -185,6 +188,72 @@ static void what_is_not_a_text_file_is_refused_by_name(void **state)
     opts.path = "/no/such/file";
     assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
     assert_non_null(strstr(err.text, "/no/such/file"));
+}
+
+static const char poem[] = "{\"prompt\": \"one\"}\n{\"prompt\": \"two\"}\n";
+
+/* Members one after the other, and zeros behind them, whatever the file is called; and of a name
+ * the ending in front of the compression's counts. */
+static void what_is_compressed_is_read_as_its_text(void **state)
+{
+    (void)state;
+    for (int c = AQ_GZIP; c < AQ_COMPRESSION_COUNT; c++) {
+        if (aq_compression_check((enum aq_compression)c, "f", NULL) < 0)
+            continue;
+        struct aq_buf file = {0};
+        assert_int_equal(aq_compress(&file, (enum aq_compression)c, poem, 20), 0);
+        assert_int_equal(
+            aq_compress(&file, (enum aq_compression)c, poem + 20, sizeof(poem) - 1 - 20), 0);
+        aq_buf_put(&file, "\0\0\0\0", 4);
+        write_file(file.data, file.count);
+        struct aq_input *in = open_file(AQ_INPUT_AUTO);
+        assert_false(aq_input_is_text(in));
+        assert_next(in, "{\"prompt\": \"one\"}", 0, 1);
+        assert_next(in, "{\"prompt\": \"two\"}", 1, 2);
+        assert_int_equal(aq_input_drain(in, NULL), 0);
+        assert_int_equal(aq_input_hash(in), XXH3_64bits(poem, sizeof(poem) - 1));
+        aq_input_close(in);
+        aq_buf_close(&file);
+    }
+}
+
+static void what_is_compressed_and_not_whole_is_refused(void **state)
+{
+    (void)state;
+    struct aq_input_opts opts = {.path = path};
+    for (int c = AQ_GZIP; c < AQ_COMPRESSION_COUNT; c++) {
+        if (aq_compression_check((enum aq_compression)c, "f", NULL) < 0)
+            continue;
+        struct aq_buf file = {0};
+        struct aq_input *in;
+        struct aq_err err;
+        assert_int_equal(aq_compress(&file, (enum aq_compression)c, poem, sizeof(poem) - 1), 0);
+        for (size_t count = 4; count < file.count; count++) {
+            write_file(file.data, count);
+            assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+            assert_non_null(strstr(err.text, "cut off"));
+        }
+        file.data[file.count / 2] ^= 0x10;
+        write_file(file.data, file.count);
+        assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+        assert_non_null(strstr(err.text, aq_compression_name((enum aq_compression)c)));
+        aq_buf_close(&file);
+    }
+}
+
+static void a_name_that_promises_what_is_not_there_is_refused(void **state)
+{
+    (void)state;
+    char name[sizeof(path) + 8];
+    struct aq_input *in;
+    struct aq_err err;
+    struct aq_input_opts opts = {.path = name};
+    snprintf(name, sizeof(name), "%s.gz", path);
+    write_file(poem, sizeof(poem) - 1);
+    assert_int_equal(rename(path, name), 0);
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "by its name it is gzip-compressed"));
+    unlink(name);
 }
 
 static void a_table_is_refused_with_a_line_that_makes_records_of_it(void **state)
@@ -319,6 +388,9 @@ static const struct CMUnitTest tests[] = {
     T(the_hash_is_of_the_whole_input_wherever_reading_stopped),
     T(auto_tells_text_from_json_by_the_first_character),
     T(what_is_not_a_text_file_is_refused_by_name),
+    T(what_is_compressed_is_read_as_its_text),
+    T(what_is_compressed_and_not_whole_is_refused),
+    T(a_name_that_promises_what_is_not_there_is_refused),
     T(a_table_is_refused_with_a_line_that_makes_records_of_it),
     T(a_table_without_a_name_is_known_by_its_lines),
     T(the_line_that_makes_records_can_be_typed),
