@@ -55,11 +55,11 @@ static int find_built_in(struct aq_hw_profile *ret, const char *name, struct aq_
     size_t used = 0;
     for (uint32_t i = 0; i < count && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
+    const char *near = aq_nearest(name, names, count);
     return aq_error(reterr, -EINVAL,
-                    "--hardware: expected a file (NAME.yaml) or one of %s; found '%s', the nearest "
-                    "one is '%s'",
-                    list, aq_quote(quoted, sizeof(quoted), name, strlen(name)),
-                    aq_nearest(name, names, count));
+                    "--hardware: expected a file (NAME.yaml) or one of %s; found '%s'%s%s%s", list,
+                    aq_quote(quoted, sizeof(quoted), name, strlen(name)),
+                    near ? ", the nearest one is '" : "", near ? near : "", near ? "'" : "");
 }
 
 int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_hw_local_opts *opts,

@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "engine/model/shapes.h"
 #include "engine/options/check.h"
+#include "engine/options/habits.h"
 #include "policy/kv_residual.h"
 
 #include <stddef.h>
@@ -510,18 +511,28 @@ const struct aq_option_alias aq_option_aliases[] = {
     {"kv-cache-dtype", "kv-format"},
     {"offload-dir", "disk-dir"},
     {"max-model-len", "context"},
+    {"ctx-size", "context"},
+    {"predict", "max-tokens"},
+    {"torch-dtype", "compute"},
+    {"model-name-or-path", "model"},
+    {"model-path", "model"},
+    {"model-id", "model"},
+    {"repeat-penalty", "repetition-penalty"},
+    {"num-return-sequences", "n"},
+    {"offload-folder", "disk-dir"},
+    {"input-file", "input"},
+    {"output-file", "output"},
+    {"input-len", "prompt-len"},
+    {"random-input-len", "prompt-len"},
+    {"n-prompt", "prompt-len"},
+    {"output-len", "gen-len"},
+    {"random-output-len", "gen-len"},
+    {"n-gen", "gen-len"},
+    {"num-prompts", "requests"},
+    {"num-iters", "repeats"},
+    {"num-iters-warmup", "warmup"},
 };
 const uint32_t aq_option_alias_count = AQ_ARRAY_LEN(aq_option_aliases);
-
-const struct aq_option_habit aq_option_habits[] = {
-    {"gpu-memory-utilization",
-     "budgets are absolute here: give bytes with --device-memory, or --host-memory on the cpu"},
-    {"tensor-parallel-size", "one device is used; the model streams through it instead"},
-    {"percent", "write the shares as --placement \"weights=D/H/N kv=D/H/N hidden=D/H/N\""},
-    {"compress-weight", "give the format with --weight-format"},
-    {"trust-remote-code", "model files are data here: no code of theirs is ever run"},
-};
-const uint32_t aq_option_habit_count = AQ_ARRAY_LEN(aq_option_habits);
 
 const struct aq_command aq_command_table[] = {
     {"generate", GENERATE, "continue every prompt of a JSONL file",
@@ -651,11 +662,10 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
     }
     if (!reterr) /* what is nearest takes long to find, and nobody asks */
         return -EINVAL;
-    for (uint32_t i = 0; i < aq_option_habit_count; i++) {
-        if (same_name(aq_option_habits[i].name, name))
-            return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s", dashes, name,
-                            aq_option_habits[i].advice);
-    }
+    const struct aq_habit *habit = aq_habit_find(name, false);
+    if (habit)
+        return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s%s", dashes, name,
+                        habit->why ? "" : "write ", habit->why ? habit->why : habit->becomes);
     option = find_row(AQ_CMD_ALL, real);
     if (option && !(option->flags & AQ_OPTION_POSITIONAL)) {
         char commands[128];
@@ -663,8 +673,13 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
         return aq_error(reterr, -EINVAL, "'%s%s' is an option of %s, not of %s", dashes, name,
                         commands, command->name);
     }
+    const char *near = nearest_option(command, name);
+    if (!near)
+        return aq_error(reterr, -EINVAL,
+                        "unknown option '%s%s' of %s; aquifer help %s lists its options", dashes,
+                        name, command->name, command->name);
     return aq_error(reterr, -EINVAL, "unknown option '%s%s' of %s; the nearest one is '%s%s'",
-                    dashes, name, command->name, dashes, nearest_option(command, name));
+                    dashes, name, command->name, dashes, near);
 }
 
 const struct aq_option *aq_option_find_short(const struct aq_command *command, char short_name)

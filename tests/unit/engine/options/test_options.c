@@ -255,7 +255,7 @@ static void flags_of_other_commands_are_named_as_such(void **state)
 static void advice_comes_with_habits_that_have_no_equal(void **state)
 {
     refuse("generate", "--gpu-memory-utilization|0.9", "--device-memory");
-    refuse("bench", "--percent=1", "--placement");
+    refuse("bench", "--percent=1", "six percentages");
     refuse("bench", "--attention|both", "expected auto, host, device, split or split:SHARE");
     refuse("bench", "--attention|split:100%", "between 0% and 100%");
 }
@@ -296,7 +296,6 @@ static void what_comes_later_says_so(void **state)
 {
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
-    refuse("bench", "flexgen|--percent", "bench flexgen is not available");
     refuse("plan", "--shape|opt-30b|--prompt-len|9-3|--gen-len|1", "--prompt-len: expected");
     refuse("bench", "--refill|on", "not available in this version: a benchmark");
 }
