@@ -71,6 +71,7 @@ static void job_close(struct aq_job *j)
     free(j->status);
     free(j->sums);
     free(j->damaged);
+    free(j->stale);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     free(j);

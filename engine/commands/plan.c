@@ -243,7 +243,7 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     bool late = json_is_false(json_object_get(json_object_get(doc, "deadline"), "met"));
     int status = any_feasible(doc) && !late ? 0 : 2;
     if (!c.p->feasible)
-        aq_hooks_line(hooks, AQUIFER_ERROR, "%s", c.p->why_not.text);
+        aq_hooks_line(hooks, status ? AQUIFER_ERROR : AQUIFER_WARNING, "%s", c.p->why_not.text);
     aq_plan_case_close(&c);
     if (o->json)
         rc = aq_hooks_json(hooks, doc, reterr);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged,
+ * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged, FILE.stale,
  * FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is followed first, so that all
  * of these lie beside the file itself and every name of it has the same lock. */
 #include "engine/job/job.h"
@@ -49,8 +49,9 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     j->status = aq_file_name(j->output, ".status.json");
     j->sums = aq_file_name(j->output, ".sums");
     j->damaged = aq_file_name(j->output, ".damaged");
+    j->stale = aq_file_name(j->output, ".stale");
     *ret_lock = aq_file_name(j->output, ".lock");
-    return j->part && j->manifest && j->status && j->sums && j->damaged && *ret_lock
+    return j->part && j->manifest && j->status && j->sums && j->damaged && j->stale && *ret_lock
                ? 0
                : aq_error_memory(reterr, "output");
 }
@@ -69,7 +70,7 @@ static int check_apart(const struct aq_job *j, const char *what, const char *pat
                        struct aq_err *reterr)
 {
     const char *const own[] = {j->output, j->part,    j->manifest, j->status,
-                               j->sums,   j->damaged, lock};
+                               j->sums,   j->damaged, j->stale,    lock};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
         if (!own[i])

@@ -49,6 +49,10 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
         return 0;
     }
     bool stray = !row || row->done;
+    if (!row && old->input_changed) { /* its record is gone, or asks for something else now */
+        old->stale++;
+        return 0;
+    }
     see_order(old, l->row, stray);
     if (stray) {
         j->stray_lines++;
@@ -80,6 +84,12 @@ static void say_found(const struct aq_job *j)
     if (old->retried)
         aq_job_note(j, AQUIFER_INFO, "resume: %" PRIu64 " error %s will be tried again",
                     old->retried, aq_job_plural(old->retried, "record", "records"));
+    if (old->stale)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " %s to no record of this input any more (id or content "
+                    "differ), and %s to '%s'",
+                    old->stale, aq_job_plural(old->stale, "line belongs", "lines belong"),
+                    aq_job_plural(old->stale, "moves", "move"), j->stale);
     if (j->stray_lines)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: %" PRIu64 " %s to no record of this input (id or content differ), or "
@@ -179,7 +189,7 @@ static void forget_marks(struct aq_job *j)
     for (uint64_t i = 0; i < j->row_count; i++)
         j->rows[i].done = j->rows[i].retried = false;
     j->done_before = j->errors_before = j->stray_lines = 0;
-    old->added = old->suspects = old->unread = old->retried = old->next_row = 0;
+    old->added = old->suspects = old->unread = old->retried = old->stale = old->next_row = 0;
     old->shown_count = 0;
     old->stray = old->mixed = false;
 }

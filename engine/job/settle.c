@@ -15,43 +15,43 @@
 
 enum { OLD_NAMES_MAX = 10000, COPY_BYTES = 64 << 10 };
 
-/* ---- FILE.damaged ---- */
+/* ---- FILE.damaged, FILE.stale ---- */
 
-struct damaged {
+/* A file that lines taken out of the results are appended to. */
+struct aside {
+    const char *path;
     int fd;         /* -1: not needed so far */
     uint64_t begin; /* its size before this run */
 };
 
-static int put_damaged(const struct aq_job *j, struct damaged *d, const char *bytes, size_t count,
-                       struct aq_err *reterr)
+static int put_aside(const struct aq_job *j, struct aside *d, const char *bytes, size_t count,
+                     struct aq_err *reterr)
 {
     if (d->fd < 0) {
-        int64_t size = aq_file_size(j->damaged);
+        int64_t size = aq_file_size(d->path);
         d->begin = size < 0 ? 0 : (uint64_t)size;
-        d->fd =
-            aq_file_open_like(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, j->old.path);
+        d->fd = aq_file_open_like(d->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, j->old.path);
     }
     int rc = d->fd < 0 ? d->fd : aq_file_write(d->fd, bytes, count);
-    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", j->damaged, strerror(-rc))
+    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", d->path, strerror(-rc))
                   : 0;
 }
 
-/* FILE.damaged is synced before its lines are taken out of the results; where that fails it is as
+/* The file is synced before its lines are taken out of the results; where that fails it is as
  * before, so that the step can be begun again. */
-static int close_damaged(const struct aq_job *j, struct damaged *d, int rc, struct aq_err *reterr)
+static int close_aside(struct aside *d, int rc, struct aq_err *reterr)
 {
     if (d->fd < 0)
         return rc;
     int synced = rc == 0 ? aq_file_sync(d->fd) : 0;
     if (synced < 0)
-        rc =
-            aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", j->damaged, strerror(-synced));
+        rc = aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", d->path, strerror(-synced));
     if (rc < 0)
         (void)aq_file_truncate(d->fd, d->begin);
     if (rc < 0 && !d->begin)
-        unlink(j->damaged);
+        unlink(d->path);
     aq_file_close(d->fd);
-    return rc < 0 ? rc : aq_file_sync_folder(j->damaged, reterr);
+    return rc < 0 ? rc : aq_file_sync_folder(d->path, reterr);
 }
 
 /* The bytes behind the last whole line. */
@@ -59,7 +59,7 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     const struct aq_job_walk *w = &j->old.walk;
     const char *path = j->old.path;
-    struct damaged d = {.fd = -1};
+    struct aside d = {j->damaged, .fd = -1};
     char bytes[COPY_BYTES];
     int from = aq_file_open(path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
     if (rc < 0)
@@ -68,12 +68,12 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
         count = aq_min_u64(w->end - at, sizeof(bytes));
         rc = aq_file_read_at(from, bytes, count, at);
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
-                    : put_damaged(j, &d, bytes, count, reterr);
+                    : put_aside(j, &d, bytes, count, reterr);
     }
     if (rc == 0)
-        rc = put_damaged(j, &d, "\n", 1, reterr);
+        rc = put_aside(j, &d, "\n", 1, reterr);
     close(from);
-    return close_damaged(j, &d, rc, reterr);
+    return close_aside(&d, rc, reterr);
 }
 
 /* A torn end is only kept where it may have been a whole line. */
@@ -129,7 +129,7 @@ static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
 struct copy {
     struct aq_replacement to;
     struct aq_sums *kept; /* of the lines copied */
-    struct damaged damaged;
+    struct aside damaged, stale;
     uint64_t dropped; /* error records */
 };
 
@@ -138,11 +138,13 @@ static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
 {
     struct copy *c = user;
     if (!f->known)
-        return put_damaged(j, &c->damaged, f->bytes, f->count, reterr);
+        return put_aside(j, &c->damaged, f->bytes, f->count, reterr);
     if (f->error && j->o->retry_errors) {
         c->dropped++;
         return 0;
     }
+    if (f->row == SIZE_MAX && j->old.input_changed)
+        return put_aside(j, &c->stale, f->bytes, f->count, reterr);
     int rc = aq_sums_add(c->kept, f->sum, reterr);
     return rc < 0 ? rc : aq_replacement_put(&c->to, f->bytes, f->count, reterr);
 }
@@ -154,6 +156,9 @@ static void say_taken_out(const struct aq_job *j, uint64_t dropped)
     if (moved)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", old->path, moved,
                     aq_job_plural(moved, "line", "lines"), j->damaged);
+    if (old->stale)
+        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", old->path, old->stale,
+                    aq_job_plural(old->stale, "line", "lines"), j->stale);
     if (dropped)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error %s taken out to be tried again",
                     old->path, dropped, aq_job_plural(dropped, "record", "records"));
@@ -163,7 +168,7 @@ static void say_taken_out(const struct aq_job *j, uint64_t dropped)
 static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
-    struct copy c = {.damaged.fd = -1};
+    struct copy c = {.damaged = {j->damaged, .fd = -1}, .stale = {j->stale, .fd = -1}};
     struct aq_job_walk w;
     int rc = aq_sums_open(&c.kept, reterr);
     if (rc < 0)
@@ -171,7 +176,8 @@ static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
     rc = aq_replacement_open(&c.to, old->path, NULL, reterr);
     if (rc == 0) {
         rc = aq_job_lines(j, old->path, old->sums, copy_good, &c, &w, reterr);
-        rc = close_damaged(j, &c.damaged, rc, reterr);
+        rc = close_aside(&c.damaged, rc, reterr);
+        rc = close_aside(&c.stale, rc, reterr);
         rc = aq_replacement_close(&c.to, rc, true, reterr);
     }
     if (rc < 0) {
@@ -202,7 +208,7 @@ static int mend(struct aq_job *j, struct aq_err *reterr)
 {
     struct aq_job_old *old = &j->old;
     uint64_t all = old->walk.end; /* bytes; of the sums a fraction */
-    bool rewriting = old->retried || old->suspects || old->unread;
+    bool rewriting = old->retried || old->suspects || old->unread || old->stale;
     bool behind = old->added || old->sums_damaged || !old->sums_there;
     int rc = 0;
     if (keeps_torn(old))
@@ -281,7 +287,7 @@ static int set_aside(struct aq_job *j, const char *const *paths, size_t count,
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->output, j->part};
+    const char *const paths[] = {j->manifest, j->sums, j->damaged, j->stale, j->output, j->part};
     return set_aside(j, paths, AQ_ARRAY_LEN(paths), reterr);
 }
 

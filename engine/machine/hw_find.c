@@ -68,7 +68,7 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_
     if (!hardware || strcmp(hardware, "local") == 0)
         return aq_hw_local(ret, opts, reterr);
     if (is_file(hardware))
-        return aq_hw_file_read(ret, hardware, reterr);
+        return aq_error_named(reterr, aq_hw_file_read(ret, hardware, reterr), "--hardware");
     return find_built_in(ret, hardware, reterr);
 }
 

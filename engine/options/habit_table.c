@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/options/habit_table.c - flags of FlexGen and H2O's fork of it, of vLLM, ggml's
- * programs and the Hugging Face family.  Flags that only have another name are aliases (table.c). */
+ * engine/options/habit_table.c - flags of FlexGen and H2O's fork of it, of vLLM, programs for
+ * GGUF files and of the Hugging Face family.  Flags with another name alone are aliases (table.c). */
 #include "engine/options/habits.h"
 
 #include "base/types.h"

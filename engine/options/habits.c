@@ -248,8 +248,8 @@ static int put_default(struct aq_habits *h, const char *name, const char *text,
     return given(user, name) ? 0 : put(h, "bench flexgen", name, text, reterr);
 }
 
-/* FlexGen's own defaults, but for the model.  Its weights of ones are random ones here, as tokens of
- * equal weights would tell nothing. */
+/* FlexGen's own defaults, but for the model.  Its weights of ones are random ones here, as tokens
+ * of equal weights would tell nothing. */
 static int put_defaults(struct aq_habits *h, bool (*given)(void *user, const char *option),
                         void *user, struct aq_err *reterr)
 {

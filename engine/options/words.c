@@ -446,12 +446,11 @@ static int give_config(struct aq_options *o, const char *path, uint32_t source,
                        struct aq_err *reterr)
 {
     struct aq_yaml *yaml;
-    struct aq_err why;
     char *text;
     size_t bytes;
-    int rc = aq_read_file(&text, &bytes, path, AQ_YAML_BYTES_MAX, &why);
-    if (rc < 0) /* whatever it is, the command line is what must be changed */
-        return aq_error(reterr, rc == -ENOMEM ? rc : -EINVAL, "--config: %s", why.text);
+    int rc = aq_read_file(&text, &bytes, path, AQ_YAML_BYTES_MAX, reterr);
+    if (rc < 0)
+        return aq_error_named(reterr, rc, "--config");
     rc = aq_yaml_parse(&yaml, path, text, bytes, reterr);
     free(text);
     if (rc < 0)

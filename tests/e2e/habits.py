@@ -47,5 +47,59 @@ class OtherPrograms(Rig):
             self.assertIn(word, done.stderr.decode())
 
 
+class Preflight(Rig):
+    def test_one_bad_line_of_each_kind_is_shown(self):
+        chat = {"custom_id": None, "method": "POST", "url": "/v1/embeddings", "body": {}}
+        self.write([{**chat, "custom_id": f"c{i}"} for i in range(7)] +
+                   [{"prompt": ""}, {"prompt": "x", "n": 999}, "no json"] +
+                   [{"prompt": "She said", "max_tokens": 1}] * 11)
+        err = self.generate("--dry-run", status=0).stdout.decode()
+        self.assertEqual(err.count("'url': expected"), 1)
+        for code in ("unsupported_endpoint: 7", "line 1: unsupported_endpoint",
+                     "line 9: invalid_parameter", "line 10: invalid_json"):
+            self.assertIn(code, err)
+
+    def test_another_models_name_is_noted_once(self):
+        def line(i, model):
+            return {"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+                    "body": {"model": model, "prompt": "She said", "max_tokens": 1}}
+        self.write([line(0, "tiny-opt"), line(1, "owner/Tiny-OPT"), line(2, "gpt-4o-mini"),
+                    line(3, "a/b")])
+        done = self.generate()
+        self.assertIn("model: 2 records name another one (first 'gpt-4o-mini' in line 3), and are "
+                      "answered by tiny-opt", done.stderr.decode())
+        self.assertEqual(json.loads(self.generate("--dry-run", "--json").stdout)
+                         ["preflight"]["other_models"], 2)
+
+
+class Statuses(Rig):
+    def test_a_file_that_the_line_names_is_1_and_a_model_2(self):
+        none = self.path("none.yaml")
+        model = ["--model", MODEL, "--device", "cpu"]
+        lengths = ["--prompt-tokens", "4", "--score-tokens", "4"]
+        shape = ["--shape", "opt-125m", "--prompt-len", "4", "--gen-len", "4"]
+        for words in (["generate", *model, "--input", none, "--output", self.output],
+                      ["eval", *model, "--text", none, *lengths],
+                      ["eval", *model, "--ids", none, *lengths],
+                      ["tokenize", "--model", MODEL, "--input", none],
+                      ["plan", *shape, "--hardware", none],
+                      ["plan", *shape[2:], "--shape", none.replace("yaml", "json")],
+                      ["bench", "--table", none], ["published", none],
+                      ["generate", "--config", none, *model]):
+            done = self.run_program([PROGRAM, *words], 1)
+            self.assertIn("none.", done.stderr.decode())
+            self.assertIn("No such file", done.stderr.decode())
+        self.run_program([PROGRAM, "generate", "--model", none, "--prompt", "x"], 2)
+        self.run_program([PROGRAM, "tokenize", "--model", none], 2)
+
+    def test_a_table_with_a_row_that_fits_is_no_failure(self):
+        words = [PROGRAM, "plan", "--shape", "opt-6.7b", "--hardware", "t4-208gb", "--prompt-len",
+                 "64", "--gen-len", "8", "--host-memory", "600MiB", "--device-memory", "2GiB"]
+        done = self.run_program([*words, "--sweep", "host-memory=100GiB"])
+        self.assertIn("warning: ", done.stderr.decode())
+        self.assertNotIn("error: ", done.stderr.decode())
+        self.assertIn("error: ", self.run_program(words, 2).stderr.decode())
+
+
 if __name__ == "__main__":
     unittest.main()
