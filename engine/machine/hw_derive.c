@@ -67,6 +67,14 @@ static void derive_products(struct rules *r, bool device)
     const char *f32 = device ? "device.product_f32_tflop_s" : "host.product_f32_tflop_s";
     const char *f16 = device ? "device.product_f16_tflop_s" : "host.product_f16_tflop_s";
     const char *bf16 = device ? "device.product_bf16_tflop_s" : "host.product_bf16_tflop_s";
+    if (!known(r, f32)) {
+        double half = get(r, known(r, f16) ? f16 : bf16);
+        /* Data sheets of NVIDIA: of products of f16 on tensor cores those of f32 are an eighth on a
+         * T4, a sixteenth on an A100, half on an RTX 4090. */
+        derive(r, f32, half / (device ? 16 : 2),
+               device ? "a sixteenth of f16 products, the least that data sheets have"
+                      : "half of bf16 products, whose values are half as large");
+    }
     if (known(r, bf16))
         derive(r, f16, get(r, bf16), "f16 products as fast as bf16 products");
     derive(r, f16, get(r, f32), "f16 products as fast as f32 products, which they are widened to");
@@ -122,6 +130,8 @@ static void derive_links(struct rules *r)
 static void derive_disk(struct rules *r)
 {
     const struct aq_hardware *usual = &r->usual;
+    derive(r, "disk.write_gb_s", get(r, "disk.read_gb_s") / 2,
+           "half as fast as it reads, assumed of any disk");
     derive(r, "disk.duplex", usual->disk_duplex, "reading and writing wait for each other");
     derive(r, "disk.in_flight", usual->disk_in_flight,
            "more are asked for, and answered about in that order");
@@ -133,21 +143,69 @@ static void derive_disk(struct rules *r)
 
 /* ---- what is absurd ---------------------------------------------------------------------- */
 
+/* Of a file also a section that it has without the size that makes it one. */
+static bool has_section(const struct rules *r, enum aq_hw_section section)
+{
+    uint32_t first = 0;
+    while (aq_hw_key_table[first].section != section)
+        first++;
+    return aq_hw_has(r->p, section) || (r->line && r->line[first]);
+}
+
+/* Whether no rule can derive it from what there is. */
+static bool is_missing(const struct rules *r, uint32_t key)
+{
+    const struct aq_hw_key *k = &aq_hw_key_table[key];
+    if (r->p->note[key].origin != AQ_HW_ABSENT || !has_section(r, k->section))
+        return false;
+    if (key == aq_hw_key_find("links.h2d_gb_s"))
+        return has_section(r, AQ_HW_DEVICE);
+    if (key == aq_hw_key_find("machine.cores"))
+        return !known(r, "host.threads");
+    if (key == aq_hw_key_find("host.product_f32_tflop_s"))
+        return !known(r, "host.product_f16_tflop_s") && !known(r, "host.product_bf16_tflop_s");
+    if (key == aq_hw_key_find("device.product_f32_tflop_s"))
+        return !known(r, "device.product_f16_tflop_s") && !known(r, "device.product_bf16_tflop_s");
+    return k->need == AQ_HW_NEEDED;
+}
+
+static const char *expected_of(uint32_t key)
+{
+    const struct aq_hw_key *k = &aq_hw_key_table[key];
+    return k->kind == AQ_HW_SIZE ? "a size such as 16GiB" : k->unit ? k->unit : "a number";
+}
+
+/* All that are missing at once: a file is written in one go. */
+static int check_missing(const struct rules *r, struct aq_err *reterr)
+{
+    char list[768] = "", name[AQ_HW_KEY_TEXT_MAX];
+    uint32_t count = 0, only = 0;
+    size_t used = 0;
+    for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
+        if (!is_missing(r, i))
+            continue;
+        only = i;
+        if (used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s (%s)",
+                                     count ? ", " : "", aq_hw_key_name(name, i), expected_of(i));
+        count++;
+    }
+    if (count == 1)
+        return refuse(r, only, reterr, "is missing and cannot be derived: expected %s",
+                      expected_of(only));
+    return count ? aq_error(reterr, -EINVAL,
+                            "%s: %u keys are missing and cannot be derived: %s; aquifer help "
+                            "hardware explains them",
+                            r->name, count, list)
+                 : 0;
+}
+
 static int check_key(const struct rules *r, uint32_t key, struct aq_err *reterr)
 {
     const struct aq_hw_key *k = &aq_hw_key_table[key];
-    bool link = r->p->capacity[AQ_DEVICE] && key == aq_hw_key_find("links.h2d_gb_s");
     double value = aq_hw_key_value(r->p, key);
-    if (!aq_hw_has(r->p, k->section))
+    if (!aq_hw_has(r->p, k->section) || r->p->note[key].origin == AQ_HW_ABSENT)
         return 0;
-    if (r->p->note[key].origin == AQ_HW_ABSENT) {
-        if (k->need != AQ_HW_NEEDED && !link)
-            return 0;
-        return refuse(r, key, reterr, "is missing and cannot be derived: expected %s",
-                      k->kind == AQ_HW_SIZE ? "a size such as 16GiB"
-                      : k->unit             ? k->unit
-                                            : "a number");
-    }
     if (!(value >= k->min && value <= k->max))
         return refuse(r, key, reterr, "must be from %g to %g%s%s, not %g", k->min, k->max,
                       k->unit ? " " : "", k->unit ? k->unit : "", value);
@@ -224,8 +282,10 @@ int aq_hw_complete(struct aq_hw_profile *p, const char *name, const uint32_t *li
     struct rules r = {.p = p, .name = name, .line = line};
     aq_hardware_default(&r.usual, 1, 1, 1);
     int rc = check_all(&r, reterr); /* nothing is derived from what is absurd */
+    rc = rc < 0 ? rc : check_missing(&r, reterr);
     if (rc < 0)
         return rc;
+    derive(&r, "machine.cores", get(&r, "host.threads"), "one for each thread of the host");
     derive(&r, "machine.turn_us", 1e6 * r.usual.overhead_s[AQ_LANE_CONTROL],
            "assumed alike of every machine");
     derive(&r, "machine.wake_us", 1e6 * r.usual.wake_s, "assumed alike of every machine");

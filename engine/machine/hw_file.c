@@ -204,17 +204,12 @@ static int read_section(struct reader *r, const struct aq_yaml_node *node,
         if (aq_hw_key_table[i].section == section && note->origin == AQ_HW_GIVEN && !*note->source)
             snprintf(note->source, sizeof(note->source), "%s", source);
     }
-    /* Its size is what says that there is a device, or a disk. */
+    /* Its size says that there is a device, or a disk. */
     uint32_t first = 0;
     while (aq_hw_key_table[first].section != section)
         first++;
-    if (rc == 0 && aq_hw_key_table[first].kind == AQ_HW_SIZE && !r->line[first]) {
-        char label[AQ_HW_KEY_TEXT_MAX];
-        rc = aq_error(reterr, -EINVAL,
-                      "%s:%u: %s is missing and cannot be derived: expected a "
-                      "size such as 16GiB",
-                      r->name, node->line, aq_hw_key_name(label, first));
-    }
+    if (aq_hw_key_table[first].kind == AQ_HW_SIZE && !r->line[first])
+        r->line[first] = node->line; /* aq_hw_complete names it with the others that are missing */
     return rc;
 }
 

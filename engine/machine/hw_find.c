@@ -145,9 +145,10 @@ static int make_cache(const struct local *l, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL, "%s", l->no_cache.text);
     int rc = aq_path_make(l->cache, &why);
     if (rc == 0 && access(l->cache, W_OK) < 0)
-        rc = aq_error(&why, aq_err_of_place(errno), "cannot write to the directory '%s': %s",
+        rc = aq_error(&why, aq_err_of_place(errno),
+                      "cannot write to the directory '%s': %s; --cache-dir DIR names another one",
                       l->cache, strerror(errno));
-    return rc < 0 ? aq_error(reterr, rc, "%s; --cache-dir DIR names another one", why.text) : 0;
+    return rc < 0 ? aq_error(reterr, rc, "%s", why.text) : 0;
 }
 
 /* "3 days ago". */

@@ -44,14 +44,14 @@
 
 /* The limits lie far beyond what there is: they are there for slips of the unit. */
 const struct aq_hw_key aq_hw_key_table[] = {
-    ROW(MACHINE, "cores", REAL, NEEDED, PURE, hw.cores, 0.01, 4096),
+    ROW(MACHINE, "cores", REAL, DERIVES, PURE, hw.cores, 0.01, 4096),
     ROW(MACHINE, "turn_us", REAL, DERIVES, US, hw.overhead_s[AQ_LANE_CONTROL], 0, 1e6),
     ROW(MACHINE, "wake_us", REAL, DERIVES, US, hw.wake_s, 0, 1e6),
 
     ROW(DEVICE, "memory", SIZE, NEEDED, BYTES, capacity[AQ_DEVICE], 1e6, 1e15),
     ROW(DEVICE, "memory_gb_s", REAL, NEEDED, GB_S, hw.device_memory_bytes_per_s, 0.1, 1e5),
-    ROW(DEVICE, "product_f32_tflop_s", REAL, NEEDED, TFLOP_S, hw.device.product_flops_per_s[AQ_F32],
-        1e-6, 1e5),
+    ROW(DEVICE, "product_f32_tflop_s", REAL, DERIVES, TFLOP_S,
+        hw.device.product_flops_per_s[AQ_F32], 1e-6, 1e5),
     ROW(DEVICE, "product_f16_tflop_s", REAL, DERIVES, TFLOP_S,
         hw.device.product_flops_per_s[AQ_F16], 1e-6, 1e5),
     ROW(DEVICE, "product_bf16_tflop_s", REAL, DERIVES, TFLOP_S,
@@ -90,7 +90,7 @@ const struct aq_hw_key aq_hw_key_table[] = {
     ROW(HOST, "memory", SIZE, NEEDED, BYTES, capacity[AQ_HOST], 1e6, 1e16),
     ROW(HOST, "memory_gb_s", REAL, NEEDED, GB_S, hw.host_memory_bytes_per_s, 1e-2, 2e4),
     ROW(HOST, "threads", REAL, DERIVES, PURE, hw.host.threads, 1, 4096),
-    ROW(HOST, "product_f32_tflop_s", REAL, NEEDED, TFLOP_S, hw.host.product_flops_per_s[AQ_F32],
+    ROW(HOST, "product_f32_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.product_flops_per_s[AQ_F32],
         1e-5, 1e4),
     ROW(HOST, "product_f16_tflop_s", REAL, DERIVES, TFLOP_S, hw.host.product_flops_per_s[AQ_F16],
         1e-5, 1e4),
@@ -169,7 +169,7 @@ const struct aq_hw_key aq_hw_key_table[] = {
 
     ROW(DISK, "space", SIZE, NEEDED, BYTES, capacity[AQ_DISK], 1e6, 1e18),
     ROW(DISK, "read_gb_s", REAL, NEEDED, GB_S, hw.disk_read_bytes_per_s, 1e-3, 500),
-    ROW(DISK, "write_gb_s", REAL, NEEDED, GB_S, hw.disk_write_bytes_per_s, 1e-3, 500),
+    ROW(DISK, "write_gb_s", REAL, DERIVES, GB_S, hw.disk_write_bytes_per_s, 1e-3, 500),
     ROW(DISK, "duplex", REAL, DERIVES, PURE, hw.disk_duplex, 1, 2),
     ROW(DISK, "in_flight", COUNT, DERIVES, PURE, hw.disk_in_flight, 1, 1024),
     ROW(DISK, "core_s_per_gb", REAL, DERIVES, CORE_S, hw.disk_core_s_per_byte, 0, 100),

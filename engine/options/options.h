@@ -145,7 +145,8 @@ struct aq_isa_choice aq_options_isa(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 
-/* Help texts; "" for an unknown command; "kv": the table of KV policies. */
-char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
+/* Help texts, malloc'd: of a command, its basic options or all of them; "kv": the table of KV
+ * policies; a topic of help_topics.h; NULL: the overview; "" for an unknown name. */
+char *aq_options_help(const char *command, bool all);
 
 #endif

@@ -87,8 +87,9 @@ const struct aq_option aq_option_table[] = {
     {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
      .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
              "written"},
-    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
-     .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
+    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN | TOKENIZE, AQ_OPTION_STRING,
+     AT(prompt_field), .argument = "NAME",
+     .help = "field of a plain record that holds the prompt (default prompt)"},
     {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
      .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
      .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
@@ -535,54 +536,118 @@ const struct aq_option_alias aq_option_aliases[] = {
 const uint32_t aq_option_alias_count = AQ_ARRAY_LEN(aq_option_aliases);
 
 const struct aq_command aq_command_table[] = {
-    {"generate", GENERATE, "continue every prompt of a JSONL file",
+    {"generate",
+     GENERATE,
+     "continue every prompt of a JSONL file",
      "aquifer generate --model DIR --input prompts.jsonl --output results.jsonl [options]",
      "Reads records, checks them all before any weight is read, runs them in large batches and "
      "appends one result line for each, in the pass in which it ends. A stopped run goes on where "
      "it was when it is started again with the same output. Values of a record win over the "
-     "options below."},
-    {"eval", EVAL, "score a text: loss and perplexity",
+     "options below.",
+     "model input output prompt max-tokens temperature top-p seed n stop logprobs ordered "
+     "overwrite retry-errors limit input-format prompt-field weight-format kv-format device "
+     "host-memory device-memory disk-dir placement kv-policy kv-budget threads dry-run report "
+     "progress quiet json",
+     {"aquifer generate --model facebook/opt-1.3b --input prompts.jsonl --output results.jsonl",
+      "aquifer generate --model facebook/opt-30b --input prompts.jsonl --output results.jsonl "
+      "--host-memory 20GiB --max-tokens 64"}},
+    {"eval",
+     EVAL,
+     "score a text: loss and perplexity",
      "aquifer eval --model DIR --text FILE --prompt-tokens P --score-tokens G [options]",
      "Cuts the text into windows of P + G tokens, prefills P of them, feeds the next G one at a "
-     "time and scores each by its log-probability."},
-    {"bench", BENCH, "measure throughput, with real or random weights",
+     "time and scores each by its log-probability.",
+     "model text ids prompt-tokens score-tokens windows bos compare-full sweep weight-format "
+     "kv-format device host-memory kv-policy kv-budget kv-recent dry-run report quiet json",
+     {"aquifer eval --model facebook/opt-1.3b --text book.txt --prompt-tokens 512 "
+      "--score-tokens 128",
+      "aquifer eval --model facebook/opt-1.3b --text book.txt --prompt-tokens 512 "
+      "--score-tokens 128 --kv-policy h2o --kv-budget 20% --compare-full"}},
+    {"bench",
+     BENCH,
+     "measure throughput, with real or random weights",
      "aquifer bench (--model DIR | --shape NAME --random-weights SEED) --prompt-len 512 "
      "--gen-len 32 [options]",
      "Runs distinct random prompts of the given length, generates exactly the given number of "
      "tokens and prints rates, each measured several times. With --table FILE it runs the rows of "
      "a file, beside what others published for them; a row that cannot run is reported and the "
-     "others go on (exit status 3)."},
-    {"pack", PACK, "convert a checkpoint to the packed store",
+     "others go on (exit status 3).",
+     "model shape random-weights prompt-len gen-len requests micro-batch micro-batches repeats "
+     "warmup decode-passes table format output weight-format kv-format device host-memory "
+     "device-memory placement attention kv-policy kv-budget threads dry-run report quiet json",
+     {"aquifer bench --shape opt-1.3b --random-weights 1 --prompt-len 512 --gen-len 32",
+      "aquifer bench flexgen --model facebook/opt-1.3b --path _DUMMY_ --percent 0 100 0 100 0 "
+      "100 --gpu-batch-size 8"}},
+    {"pack",
+     PACK,
+     "convert a checkpoint to the packed store",
      "aquifer pack --model DIR --output STORE[,STORE2] [options]",
      "Re-lays the weights for sequential reading. The store is self-contained, is published by one "
-     "rename, and an interrupted conversion can be started again."},
-    {"tokenize", TOKENIZE, "text to token ids and back",
+     "rename, and an interrupted conversion can be started again.",
+     NULL,
+     {"aquifer pack --model facebook/opt-30b --output /disk1/opt-30b",
+      "aquifer pack --output /disk1/opt-30b --verify"}},
+    {"tokenize",
+     TOKENIZE,
+     "text to token ids and back",
      "aquifer tokenize --model DIR [--input FILE] [--decode] [options]",
-     "Turns lines {\"text\"} into lines {\"ids\"}, or back with --decode. Reads only the tokenizer "
-     "of the model. Without --input it reads standard input."},
-    {"info", INFO, "what this machine and this build offer", "aquifer info [--json] [--cache]",
+     "Turns lines {\"text\"} (or records of generate) into lines {\"ids\"}, or back with --decode. "
+     "Reads only the tokenizer "
+     "of the model. Without --input it reads standard input.",
+     NULL,
+     {"aquifer tokenize --model facebook/opt-1.3b --input texts.jsonl",
+      "aquifer tokenize --chat --model Qwen/Qwen3-8B --input talks.jsonl"}},
+    {"info",
+     INFO,
+     "what this machine and this build offer",
+     "aquifer info [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
-     "where they come from."},
-    {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
+     "where they come from.",
+     NULL,
+     {"aquifer info", "aquifer info --cache"}},
+    {"published",
+     PUBLISHED,
+     "predict what others published, beside this engine's own plan",
      "aquifer published FILE [--json] [--output FILE]",
      "Reads a table of published throughput figures and predicts each row twice, without running "
      "anything: by a model of the program that it was published for, on its policy and machine, "
      "with that program's rules switched off one after the other; and by the plan that aquifer "
-     "would make on that machine. A ratio near 1 says that the model explains the figure."},
-    {"status", STATUS, "how far a running job is", "aquifer status FILE [--json]",
-     "Prints FILE.status.json, which a run keeps up to date beside its results."},
-    {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
+     "would make on that machine. A ratio near 1 says that the model explains the figure.",
+     NULL,
+     {"aquifer published configs/tables/flexgen.yaml",
+      "aquifer published configs/tables/h2o.yaml --json --output rows.json"}},
+    {"status",
+     STATUS,
+     "how far a running job is",
+     "aquifer status FILE [--json]",
+     "Prints FILE.status.json, which a run keeps up to date beside its results.",
+     NULL,
+     {"aquifer status results.jsonl", "aquifer status results.jsonl --json"}},
+    {"plan",
+     PLAN,
+     "what fits, where it goes, how fast, and what binds",
      "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE] --prompt-len N|A-B "
      "--gen-len N|A-B [--requests N] [options]",
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
      "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "
-     "runs nothing; the machine need not be this one."},
-    {"probe", PROBE, "measure this machine for the planner",
+     "runs nothing; the machine need not be this one.",
+     "model shape hardware prompt-len gen-len requests input tokenizer allow deadline sweep html "
+     "write-config weight-format kv-format device-memory host-memory disk-memory placement "
+     "attention micro-batch micro-batches kv-policy kv-budget quiet json",
+     {"aquifer plan --shape opt-30b --hardware t4-208gb --prompt-len 512 --gen-len 128 "
+      "--requests 100000",
+      "aquifer plan --shape llama-3.1-70b --hardware rtx4090-24gb --input prompts.jsonl "
+      "--deadline 72h --allow int8,kv-int8"}},
+    {"probe",
+     PROBE,
+     "measure this machine for the planner",
      "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
      "attention, copies by size, both ways at once and beside attention, and the disk of a "
      "directory. Prints a hardware profile that --hardware takes. Nothing else should run "
-     "meanwhile."},
+     "meanwhile.",
+     NULL,
+     {"aquifer probe --disk-dir /scratch --output hw.yaml", "aquifer probe --keep --quick"}},
 };
 const uint32_t aq_command_count = AQ_ARRAY_LEN(aq_command_table);
 

@@ -96,6 +96,8 @@ struct aq_command {
     const char *name;
     unsigned bit; /* 0: planned, not in this version */
     const char *summary, *usage, *description;
+    const char *basic; /* names of the options that the short help shows; NULL: all */
+    const char *examples[2];
 };
 
 extern const struct aq_option aq_option_table[];

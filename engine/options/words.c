@@ -6,6 +6,7 @@
 #include "engine/hooks.h"
 #include "engine/options/give.h"
 #include "engine/options/habits.h"
+#include "engine/options/help_topics.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -270,7 +271,7 @@ static int read_long(struct words *w, char *word, struct aq_err *reterr)
     char *after = strchr(word, '='), *name = word + 2;
     if (after)
         *after++ = '\0';
-    if (strcmp(name, "help") == 0) {
+    if (strcmp(name, "help") == 0 || strcmp(name, "help-all") == 0) {
         w->help = true;
         return 0;
     }
@@ -568,6 +569,15 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
 
 /* ---- the whole line --------------------------------------------------------------------- */
 
+static bool has_arg(int arg_count, char **args, const char *word)
+{
+    for (int i = 0; i < arg_count; i++) {
+        if (strcmp(args[i], word) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* Behind the sentence, where it may be as long as it is. */
 static void add_native_line(const struct aq_options *o, struct aq_err *reterr)
 {
@@ -587,7 +597,7 @@ static int parse_command(const char *command, int arg_count, char **args, char *
     if (rc < 0)
         return rc;
     if (help) {
-        *ret_text = aq_options_help(command);
+        *ret_text = aq_options_help(command, has_arg(arg_count, args, "--help-all"));
         return *ret_text ? 0 : aq_error_memory(reterr, "help");
     }
     rc = aq_options_check(o, reterr);
@@ -606,16 +616,17 @@ static int parse_command(const char *command, int arg_count, char **args, char *
     return rc;
 }
 
-static int give_help(const char *command, char **ret_text, struct aq_err *reterr)
+static int give_help(const char *command, bool all, char **ret_text, struct aq_err *reterr)
 {
     struct aq_options *o;
-    if (command && strcmp(command, "kv")) { /* opening says what is wrong with the name */
+    if (command && strcmp(command, "kv") &&
+        !aq_help_topic(command)) { /* opening says what is wrong with the name */
         int rc = aq_options_open(&o, command, reterr);
         if (rc < 0)
             return rc;
         aq_options_close(o);
     }
-    *ret_text = aq_options_help(command);
+    *ret_text = aq_options_help(command, all);
     return *ret_text ? 0 : aq_error_memory(reterr, "help");
 }
 
@@ -636,9 +647,12 @@ static int parse_line(int arg_count, char **args, char **ret_json, char **ret_te
         strcmp(first, "version") == 0)
         return give_version(ret_text, reterr);
     if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
-        return give_help(NULL, ret_text, reterr);
-    if (strcmp(first, "help") == 0)
-        return give_help(arg_count > 1 ? args[1] : NULL, ret_text, reterr);
+        return give_help(NULL, false, ret_text, reterr);
+    if (strcmp(first, "help") == 0) {
+        bool all = has_arg(arg_count, args, "--all");
+        uint32_t at = 1 + (arg_count > 1 && strcmp(args[1], "--all") == 0);
+        return give_help(arg_count > (int)at ? args[at] : NULL, all, ret_text, reterr);
+    }
     if (first[0] == '-')
         return aq_error(reterr, -EINVAL,
                         "expected a command before its options, found '%s'; aquifer --help lists "

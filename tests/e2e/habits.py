@@ -72,6 +72,41 @@ class Preflight(Rig):
                          ["preflight"]["other_models"], 2)
 
 
+class Tokenize(Rig):
+    def tokenize(self, records, *words, status=0):
+        self.write(records)
+        done = self.run_program([PROGRAM, "tokenize", "--model", MODEL, "--input", self.input,
+                                 *words], status)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_records_of_generate_are_texts_too(self):
+        lines = self.tokenize([
+            {"id": 1, "text": "She said"}, {"id": 2, "prompt": "She said"},
+            {"custom_id": "c", "method": "POST", "url": "/v1/completions",
+             "body": {"prompt": "She said"}}])
+        self.assertEqual([line["id"] for line in lines], [1, 2, "c"])
+        self.assertEqual(lines[0]["ids"], lines[1]["ids"])
+        self.assertEqual(lines[0]["ids"], lines[2]["ids"])
+
+    def test_another_field_may_hold_the_text(self):
+        good, bad = self.tokenize([{"question": "She said", "text": "x"}, {"text": "x"}],
+                                  "--prompt-field", "question", status=3)
+        self.assertEqual(len(good["ids"]), 3)
+        self.assertIn("'question': expected a string, found nothing", bad["error"]["message"])
+        self.assertIn("'prompt': expected a string, found another type",
+                      self.tokenize([{"prompt": ["a"]}], status=3)[0]["error"]["message"])
+
+
+class Directories(Rig):
+    def test_a_cache_that_cannot_be_made_names_the_way_out(self):
+        home = {"HOME": "/proc/none", "PATH": os.environ["PATH"]}
+        words = [PROGRAM, "generate", "--model", MODEL, "--prompt", "She said", "-n", "2",
+                 "--placement", "weights=0/0/100", "--device", "cpu"]
+        done = self.run_program(words, 2, env=home)
+        self.assertIn("--cache-dir DIR names another one", done.stderr.decode())
+        self.run_program([*words, "--cache-dir", self.path("cache"), "--disk-dir-any"], env=home)
+
+
 class Statuses(Rig):
     def test_a_file_that_the_line_names_is_1_and_a_model_2(self):
         none = self.path("none.yaml")

@@ -4,6 +4,7 @@
 #include "engine/machine/hw_file.h"
 #include "engine/machine/hw_keys.h"
 #include "engine/machine/probe.h"
+#include "engine/options/options.h"
 #include "tests/test.h"
 
 #include <dirent.h>
@@ -113,6 +114,42 @@ static void what_is_left_out_is_derived_and_listed(void **state)
     json_decref(list);
 }
 
+static void all_that_is_missing_is_named_at_once(void **state)
+{
+    refuse("device: {memory_gb_s: 300}\nlinks: {d2h_gb_s: 12}\ndisk: {write_gb_s: 1}\n",
+           "9 keys are missing and cannot be derived: machine.cores (a number), device.memory (a "
+           "size such as 16GiB), device.product_f32_tflop_s (TFLOP/s), host.memory (a size such as "
+           "16GiB), host.memory_gb_s (GB/s), host.product_f32_tflop_s (TFLOP/s), links.h2d_gb_s "
+           "(GB/s), disk.space (a size such as 16GiB), disk.read_gb_s (GB/s); aquifer help "
+           "hardware");
+}
+
+/* aquifer help hardware has each key that a file cannot be without. */
+static void help_names_every_key_that_is_needed(void **state)
+{
+    char *help = aq_options_help("hardware", false), name[AQ_HW_KEY_TEXT_MAX];
+    for (uint32_t i = 0; i < aq_hw_key_count(); i++) {
+        if (aq_hw_key_table[i].need == AQ_HW_NEEDED && !strstr(help, aq_hw_key_name(name, i)))
+            fail_msg("help hardware does not name %s", name);
+    }
+    free(help);
+}
+
+static void a_data_sheet_of_half_precision_is_enough(void **state)
+{
+    struct aq_hw_profile p =
+        parse("host: {memory: 64GiB, memory_gb_s: 50, product_bf16_tflop_s: 3, threads: 12}\n"
+              "device: {memory: 24GB, memory_gb_s: 300, product_f16_tflop_s: 64}\n"
+              "links: {h2d_gb_s: 12}\ndisk: {space: 1TB, read_gb_s: 3}\n");
+    near(value(&p, "machine.cores"), 12);
+    near(value(&p, "device.product_f32_tflop_s"), 4);
+    near(value(&p, "device.product_bf16_tflop_s"), 64);
+    near(value(&p, "host.product_f32_tflop_s"), 1.5);
+    near(value(&p, "host.product_f16_tflop_s"), 3);
+    near(value(&p, "disk.write_gb_s"), 1.5);
+    assert_int_equal(note(&p, "device.product_f32_tflop_s")->origin, AQ_HW_DERIVED);
+}
+
 static void bf16_and_f16_stand_for_each_other(void **state)
 {
     struct aq_hw_profile p = parse(CPU DEVICE "  product_f16_tflop_s: 60\n" LINKS);
@@ -166,7 +203,8 @@ static void bad_profiles_are_refused_by_line_and_key(void **state)
 {
     refuse("", "hardware profile: expected sections");
     refuse("[1]", "hardware profile: expected sections");
-    refuse("machine: {cores: 8}\n", "host.memory is missing and cannot be derived");
+    refuse("machine: {cores: 8}\n",
+           "derived: host.memory (a size such as 16GiB), host.memory_gb_s");
     refuse("machine:\n", "test.yaml:1: machine: expected a map, found nothing");
     refuse("engine: {}\n" CPU, "test.yaml:1: hardware profile: expected one of its keys");
     refuse(CPU "  memory_gbs: 5\n", "test.yaml:7: host: expected one of its keys, found "
@@ -205,7 +243,6 @@ static void what_cannot_be_derived_must_be_there(void **state)
     refuse("machine: {cores: 1}\nhost: {memory: 1GiB, product_f32_tflop_s: 1}\n",
            "host.memory_gb_s is missing and cannot be derived: expected GB/s");
     refuse(CPU DEVICE, "links.h2d_gb_s is missing and cannot be derived");
-    refuse(CPU "disk: {space: 1TB, read_gb_s: 3}\n", "disk.write_gb_s is missing");
     refuse(CPU "disk: {read_gb_s: 3, write_gb_s: 2}\n", "disk.space is missing");
     refuse(CPU LINKS "device: {memory: 1GB, product_f32_tflop_s: 1}\n",
            "device.memory_gb_s is missing");
@@ -566,6 +603,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(prompts_in_f32_are_attended_at_a_rate_of_their_own),
     cmocka_unit_test(a_machine_is_read_in_its_units),
     cmocka_unit_test(what_is_left_out_is_derived_and_listed),
+    cmocka_unit_test(all_that_is_missing_is_named_at_once),
+    cmocka_unit_test(help_names_every_key_that_is_needed),
+    cmocka_unit_test(a_data_sheet_of_half_precision_is_enough),
     cmocka_unit_test(bf16_and_f16_stand_for_each_other),
     cmocka_unit_test(a_device_has_memory_and_links_of_its_own),
     cmocka_unit_test(weights_are_unpacked_at_the_rate_of_their_format),
