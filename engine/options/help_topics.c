@@ -45,6 +45,7 @@ static const char words[] =
     "  placement  weights=D/H/N: percent on the device, in host memory, and on disk; on the cpu "
     "there "
     "is no device, and its share is host memory\n"
+    "  head  the product that makes the logits: head=host says where its weights are\n"
     "  ring  memory that weights pass through which have no place\n"
     "  ledger  every large buffer, before it is allocated\n"
     "  lossy  what rounds or drops more than the checkpoint's own formats do\n";

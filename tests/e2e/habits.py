@@ -72,6 +72,38 @@ class Preflight(Rig):
                          ["preflight"]["other_models"], 2)
 
 
+class Output(Rig):
+    def test_every_json_document_has_a_schema(self):
+        model = ["--model", MODEL, "--device", "cpu"]
+        text = os.path.join(MODEL, "golden", "eval.txt")
+        score = ["eval", *model, "--text", text, "--prompt-tokens", "16", "--score-tokens", "4",
+                 "--windows", "1"]
+        self.write([{"prompt": "She said", "max_tokens": 1}])
+        for words in ([*score, "--json"], [*score, "--json", "--dry-run"], score,
+                      [*score, "--json", "--sweep", "kv-policy=full"],
+                      ["bench", *model, "--prompt-len", "4", "--gen-len", "2", "--requests", "2",
+                       "--dry-run", "--json"],
+                      ["generate", *model, "--input", self.input, "--output", self.output,
+                       "--dry-run", "--json"],
+                      ["info", "--json"], ["pack", "--model", MODEL, "--list", "--json"]):
+            doc = json.loads(self.run_program([PROGRAM, *words]).stdout)
+            self.assertEqual(doc["schema"], 1, words)
+
+    def test_people_read_sizes_and_tenths(self):
+        self.write([{"prompt": "She said", "max_tokens": 1}])
+        place = "weights=0/100/0 kv=0/97.2917/2.7083 hidden=0/100/0"
+        done = self.generate("--dry-run", "--placement", place, "--disk-dir-any").stdout.decode()
+        self.assertIn("kv=0/97.3/2.7 ", done)
+        self.assertRegex(done, r"ledger: host +weights +12\.0 MiB")
+        self.assertNotIn("attention device", done)
+        words = [PROGRAM, "plan", "--shape", "opt-125m", "--prompt-len", "64", "--gen-len", "8",
+                 "--micro-batch", "4", "--micro-batches", "1", "--hardware"]
+        text = self.run_program([*words, "epyc-zen5-2vcpu"]).stdout.decode()
+        self.assertNotIn("\n  attention", text)
+        self.assertNotIn("device products", text)
+        self.assertIn("\n  attention", self.run_program([*words, "t4-208gb"]).stdout.decode())
+
+
 class Tokenize(Rig):
     def tokenize(self, records, *words, status=0):
         self.write(records)
