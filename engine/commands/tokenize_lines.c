@@ -85,8 +85,8 @@ static bool refuse(struct bad_line *bad, const char *code, const char *param)
     return false;
 }
 
-/* Where the messages or the prompt are: in the record, in the body of a batch line, or (of messages)
- * the line itself. */
+/* Where the messages or the prompt are: in the record, in the body of a batch line, or (of
+ * messages) the line itself. */
 static const json_t *body_of(const json_t *record)
 {
     const json_t *body = json_object_get(record, "body");

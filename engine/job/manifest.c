@@ -228,8 +228,8 @@ static bool same_value(const json_t *a, const json_t *b)
     return a && b && json_equal(a, b);
 }
 
-/* Whether the earlier run's input is the beginning of this one: its records are proven by id and key
- * anyway, and those behind it are new.  1 yes, 0 no. */
+/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
+ * key anyway, and those behind it are new.  1 yes, 0 no. */
 static int has_grown(const struct aq_job *j, const json_t *was, struct aq_err *reterr)
 {
     const json_t *bytes = json_object_get(was, "input_bytes");

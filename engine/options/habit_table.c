@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/options/habit_table.c - flags of FlexGen and H2O's fork of it, of vLLM, programs for
- * GGUF files and of the Hugging Face family.  Flags with another name alone are aliases (table.c). */
+ * engine/options/habit_table.c - flags of FlexGen and of H2O's fork of it, of vLLM, of programs for
+ * GGUF files, of the Hugging Face family.  Flags with another name alone are aliases (table.c). */
 #include "engine/options/habits.h"
 
 #include "base/types.h"

@@ -548,8 +548,8 @@ const struct aq_command aq_command_table[] = {
      "overwrite retry-errors limit input-format prompt-field weight-format kv-format device "
      "host-memory device-memory disk-dir placement kv-policy kv-budget threads dry-run report "
      "progress quiet json",
-     {"aquifer generate --model facebook/opt-1.3b --input prompts.jsonl --output results.jsonl",
-      "aquifer generate --model facebook/opt-30b --input prompts.jsonl --output results.jsonl "
+     {"aquifer generate --model DIR --input prompts.jsonl --output results.jsonl",
+      "aquifer generate --model DIR --input prompts.jsonl --output results.jsonl "
       "--host-memory 20GiB --max-tokens 64"}},
     {"eval",
      EVAL,
@@ -559,9 +559,9 @@ const struct aq_command aq_command_table[] = {
      "time and scores each by its log-probability.",
      "model text ids prompt-tokens score-tokens windows bos compare-full sweep weight-format "
      "kv-format device host-memory kv-policy kv-budget kv-recent dry-run report quiet json",
-     {"aquifer eval --model facebook/opt-1.3b --text book.txt --prompt-tokens 512 "
+     {"aquifer eval --model DIR --text book.txt --prompt-tokens 512 "
       "--score-tokens 128",
-      "aquifer eval --model facebook/opt-1.3b --text book.txt --prompt-tokens 512 "
+      "aquifer eval --model DIR --text book.txt --prompt-tokens 512 "
       "--score-tokens 128 --kv-policy h2o --kv-budget 20% --compare-full"}},
     {"bench",
      BENCH,
@@ -575,8 +575,8 @@ const struct aq_command aq_command_table[] = {
      "model shape random-weights prompt-len gen-len requests micro-batch micro-batches repeats "
      "warmup decode-passes table format output weight-format kv-format device host-memory "
      "device-memory placement attention kv-policy kv-budget threads dry-run report quiet json",
-     {"aquifer bench --shape opt-1.3b --random-weights 1 --prompt-len 512 --gen-len 32",
-      "aquifer bench flexgen --model facebook/opt-1.3b --path _DUMMY_ --percent 0 100 0 100 0 "
+     {"aquifer bench --model DIR --prompt-len 512 --gen-len 32",
+      "aquifer bench flexgen --model DIR --percent 0 100 0 100 0 "
       "100 --gpu-batch-size 8"}},
     {"pack",
      PACK,
@@ -585,8 +585,8 @@ const struct aq_command aq_command_table[] = {
      "Re-lays the weights for sequential reading. The store is self-contained, is published by one "
      "rename, and an interrupted conversion can be started again.",
      NULL,
-     {"aquifer pack --model facebook/opt-30b --output /disk1/opt-30b",
-      "aquifer pack --output /disk1/opt-30b --verify"}},
+     {"aquifer pack --model DIR --output /disk1/store",
+      "aquifer pack --output /disk1/store --verify"}},
     {"tokenize",
      TOKENIZE,
      "text to token ids and back",
@@ -595,8 +595,8 @@ const struct aq_command aq_command_table[] = {
      "Reads only the tokenizer "
      "of the model. Without --input it reads standard input.",
      NULL,
-     {"aquifer tokenize --model facebook/opt-1.3b --input texts.jsonl",
-      "aquifer tokenize --chat --model Qwen/Qwen3-8B --input talks.jsonl"}},
+     {"aquifer tokenize --model DIR --input texts.jsonl",
+      "aquifer tokenize --chat --model DIR --input talks.jsonl"}},
     {"info",
      INFO,
      "what this machine and this build offer",
@@ -634,9 +634,9 @@ const struct aq_command aq_command_table[] = {
      "model shape hardware prompt-len gen-len requests input tokenizer allow deadline sweep html "
      "write-config weight-format kv-format device-memory host-memory disk-memory placement "
      "attention micro-batch micro-batches kv-policy kv-budget quiet json",
-     {"aquifer plan --shape opt-30b --hardware t4-208gb --prompt-len 512 --gen-len 128 "
+     {"aquifer plan --model DIR --hardware t4-208gb --prompt-len 512 --gen-len 128 "
       "--requests 100000",
-      "aquifer plan --shape llama-3.1-70b --hardware rtx4090-24gb --input prompts.jsonl "
+      "aquifer plan --shape config.json --hardware rtx4090-24gb --input prompts.jsonl "
       "--deadline 72h --allow int8,kv-int8"}},
     {"probe",
      PROBE,
