@@ -41,6 +41,13 @@ struct aq_compute_cuda {
     bool noting; /* launches are noted; the desks' bytes are copied in front of all of them */
     uint32_t desk, desks, op;
     size_t used, back, sent;
+    /* Tables of blocks of the op at work that are on its desk already, by sequence: a layer appends
+     * to the same tables that it then attends. */
+    struct given {
+        uint8_t *const *block, *const *there;
+        uint32_t count;
+    } * given;
+    uint32_t given_count, given_max;
     int rc;
     const char *what; /* what failed first, and of which op */
     uint32_t failed_op;
@@ -229,69 +236,67 @@ static bool is_matrix(enum aq_dtype t, uint32_t k)
            aq_panel_bytes(t, k) == (size_t)AQ_PANEL_ROWS * k * aq_dtype_bytes(t);
 }
 
-/* The sums of a product with w: a matrix in the compute type, or panels of codes. */
-static void sum_up(struct aq_compute_cuda *c, const struct aq_product *p, const void *w, bool codes,
-                   const struct aq_cuda_dense *d)
+/* A product with w, a matrix in the compute type: n columns of y, and what follows it. */
+static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
+                     uint32_t column, uint32_t n)
 {
-    struct aq_cuda_codes_product by_codes = {
+    struct aq_cuda_dense d = {
+        .x = p->x,
+        .w = w,
+        .bias = p->bias ? p->bias + column : NULL,
+        .sums = (float *)c->sums,
+        .y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype),
+        .x_stride = p->x_stride,
+        .w_stride = p->k,
+        .y_stride = p->y_stride,
+        .dtype = p->x_dtype,
+        .y_dtype = p->y_dtype,
+        .activation = p->activation,
+        .combine = p->combine,
+        .m = p->m,
+        .n = n,
+        .k = p->k,
+    };
+    LAUNCH(c, dense, &d);
+}
+
+/* The same with panels of codes. */
+static void multiply_codes(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
+                           uint32_t column, uint32_t n)
+{
+    struct aq_cuda_codes_product sums = {
         .x = p->x,
         .x_dtype = p->x_dtype,
         .x_stride = p->x_stride,
         .w = w,
         .w_dtype = p->w_dtype,
-        .y = d->y,
-        .y_stride = d->y_stride,
-        .m = d->m,
-        .rows = d->n,
-        .k = d->k,
-    };
-    if (codes)
-        LAUNCH(c, product_codes, &by_codes);
-    else
-        LAUNCH(c, dense, d);
-}
-
-/* One product with n columns, then what follows it. */
-static void multiply(struct aq_compute_cuda *c, const struct aq_product *p, const void *w,
-                     bool codes, uint32_t column, uint32_t n)
-{
-    struct aq_cuda_dense product = {
-        .x = p->x,
-        .w = w,
-        .dtype = p->x_dtype,
-        .x_stride = p->x_stride,
-        .w_stride = p->k,
         .y = (float *)c->sums,
         .y_stride = aq_align_up(n, 4),
         .m = p->m,
-        .n = n,
+        .rows = n,
         .k = p->k,
     };
-    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
-    uint8_t *y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype);
-    bool aligned = (uintptr_t)y % AQ_CUDA_DENSE_ALIGN == 0 && p->y_stride % 4 == 0;
-    if (plain && aligned) {
-        product.y = (float *)y;
-        product.y_stride = p->y_stride;
-    }
-    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
-    sum_up(c, p, w, codes, &product);
-    if (failed(c) || (plain && aligned))
-        return;
     struct aq_cuda_finish finish = {
-        .x = c->sums,
+        .x = sums.y,
         .x_dtype = AQ_F32,
-        .x_stride = product.y_stride,
+        .x_stride = sums.y_stride,
         .bias = p->bias ? p->bias + column : NULL,
         .activation = p->activation,
         .combine = p->combine,
-        .y = y,
+        .y = (uint8_t *)p->y + column * aq_dtype_bytes(p->y_dtype),
         .y_dtype = p->y_dtype,
         .y_stride = p->y_stride,
         .rows = p->m,
         .columns = n,
     };
-    LAUNCH(c, finish, &finish);
+    bool plain = p->y_dtype == AQ_F32 && !p->bias && !p->activation && !p->combine;
+    if (plain) {
+        sums.y = finish.y;
+        sums.y_stride = p->y_stride;
+    }
+    LAUNCH(c, product_codes, &sums);
+    if (!plain)
+        LAUNCH(c, finish, &finish);
 }
 
 /* Rows of a segment that fit the sums and, where they are unpacked, the room for that. */
@@ -317,6 +322,22 @@ static bool goes_by_codes(const struct aq_compute_cuda *c, const struct aq_produ
            p->m <= AQ_CUDA_PRODUCT_ROWS_MAX && !c->deterministic;
 }
 
+/* The segment from `*at` on, with those behind it that go on where it ends: in memory, from whole
+ * panels to panels, and in columns.  *at: the next one. */
+static struct aq_segment joined(const struct aq_product *p, uint32_t *at)
+{
+    struct aq_segment s = p->segments[(*at)++];
+    size_t panel = aq_panel_bytes(p->w_dtype, p->k);
+    for (; *at < p->segment_count && s.rows % AQ_PANEL_ROWS == 0; (*at)++) {
+        const struct aq_segment *next = &p->segments[*at];
+        const uint8_t *end = (const uint8_t *)s.panels + s.rows / AQ_PANEL_ROWS * panel;
+        if (next->panels != end || next->column != s.column + s.rows)
+            break;
+        s.rows += next->rows;
+    }
+    return s;
+}
+
 static void cuda_product(struct aq_exec *lane, const struct aq_product *p)
 {
     struct aq_compute_cuda *c = cuda_of(lane);
@@ -326,16 +347,20 @@ static void cuda_product(struct aq_exec *lane, const struct aq_product *p)
     check(c, p->x);
     check(c, p->y);
     check(c, p->bias);
-    for (uint32_t i = 0; i < p->segment_count && p->m; i++) {
-        const struct aq_segment *s = &p->segments[i];
-        check(c, s->panels);
-        for (uint32_t row = 0; row < s->rows && !failed(c); row += at_once) {
-            uint32_t n = (uint32_t)aq_min_u64(at_once, s->rows - row);
-            const void *w = (const uint8_t *)s->panels + row / AQ_PANEL_ROWS * panel;
+    assert((uintptr_t)p->x % AQ_CUDA_DENSE_ALIGN == 0);
+    for (uint32_t i = 0; i < p->segment_count && p->m;) {
+        struct aq_segment s = joined(p, &i);
+        check(c, s.panels);
+        for (uint32_t row = 0; row < s.rows && !failed(c); row += at_once) {
+            uint32_t n = (uint32_t)aq_min_u64(at_once, s.rows - row);
+            const void *w = (const uint8_t *)s.panels + row / AQ_PANEL_ROWS * panel;
             struct aq_cuda_unpack u = {w, c->unpacked, p->w_dtype, p->x_dtype, p->k, n, p->k};
             if (unpacked)
                 LAUNCH(c, unpack, &u);
-            multiply(c, p, unpacked ? c->unpacked : w, codes, s->column + row, n);
+            if (codes)
+                multiply_codes(c, p, w, s.column + row, n);
+            else
+                multiply(c, p, unpacked ? c->unpacked : w, s.column + row, n);
         }
     }
 }
@@ -363,12 +388,29 @@ static void cuda_unpack(struct aq_exec *lane, const struct aq_unpack *u)
 
 /* ---- attention --------------------------------------------------------------------------- */
 
-/* Copies a table of blocks. */
+/* Copies a table of blocks.  They are of one pool or stage, so that its ends speak for all: there
+ * are hundreds of thousands in a pass. */
 static uint8_t *const *give_blocks(struct aq_compute_cuda *c, uint8_t *const *block, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        check(c, block[i]);
+    if (count) {
+        check(c, block[0]);
+        check(c, block[count - 1]);
+    }
     return give_behind(c, block, count * sizeof(*block));
+}
+
+/* The same for sequence i of the op at work, whose table may be there already. */
+static uint8_t *const *give_blocks_of(struct aq_compute_cuda *c, uint32_t i, uint8_t *const *block,
+                                      uint32_t count)
+{
+    if (i < c->given_count && c->given[i].block == block && count <= c->given[i].count)
+        return c->given[i].there;
+    uint8_t *const *there = give_blocks(c, block, count);
+    if (i < c->given_max && i <= c->given_count) {
+        c->given[i] = (struct given){block, there, count};
+        c->given_count = (uint32_t)aq_max_u64(c->given_count, i + 1);
+    }
+    return there;
 }
 
 /* The same attention over sequences on the desk, with their lengths and tables. */
@@ -390,7 +432,8 @@ static struct aq_attn on_desk(struct aq_compute_cuda *c, const struct aq_attn *a
         check(c, s->slots.victim);
         seq[i] = *s;
         seq[i].len = give(c, &len, sizeof(len));
-        seq[i].block = give_blocks(c, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
+        seq[i].block =
+            give_blocks_of(c, i, s->block, (uint32_t)aq_div_up(len, AQ_HEAD_BLOCK_SLOTS));
         reach->rows = (uint32_t)aq_max_u64(reach->rows, s->rows);
         reach->len = (uint32_t)aq_max_u64(reach->len, len);
     }
@@ -691,6 +734,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
     c->back = desks * c->sizes.desk_bytes;
     c->rc = 0;
     c->op = 0;
+    c->given_count = 0;
     c->ex.stream = stream;
     c->noting = together;
     aq_cuda_record_clear(c->record);
@@ -699,6 +743,7 @@ void aq_compute_cuda_begin(struct aq_compute_cuda *c, void *stream, uint32_t des
 void aq_compute_cuda_next(struct aq_compute_cuda *c, uint32_t op)
 {
     c->op = op;
+    c->given_count = 0;
 }
 
 int aq_compute_cuda_end(struct aq_compute_cuda *c, uint32_t *ret_op, const char **ret_what,
@@ -790,11 +835,13 @@ int aq_compute_cuda_open(struct aq_compute_cuda **ret, const struct aq_compute_c
     c->ex.sm = opts->cuda->info.sm;
     c->ex.multiprocessors = opts->cuda->info.multiprocessors;
     c->ex.blas = &c->blas;
+    c->given_max = (uint32_t)(c->sizes.desk_bytes / AQ_GPU_SEQ_BYTES);
+    c->given = calloc(c->given_max, sizeof(*c->given));
     struct aq_cuda_record_opts record = {.cuda = opts->cuda,
                                          .launches_max = opts->launches_max,
                                          .pass_lists_max = opts->pass_ops,
                                          .graphs_bytes = opts->sizes.graphs_bytes};
-    int rc = take(c, reterr);
+    int rc = c->given || !c->given_max ? take(c, reterr) : aq_error_memory(reterr, "GPU");
     rc = rc < 0 ? rc : aq_cuda_record_open(&c->record, &record, reterr);
     int code = rc < 0 ? 0 : c->k->blas_open(&c->blas, opts->deterministic);
     if (code)
@@ -817,5 +864,6 @@ void aq_compute_cuda_close(struct aq_compute_cuda *c)
     c->k->blas_close(&c->blas);
     aq_device_free(c->device, AQ_MEMORY_DEVICE, "gpu work", c->work, c->work_bytes);
     aq_device_free(c->device, AQ_MEMORY_PINNED, "gpu desks", c->desks_here, c->desks_bytes);
+    free(c->given);
     free(c);
 }

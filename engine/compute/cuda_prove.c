@@ -127,6 +127,7 @@ static int multiply(const struct trial *t, const struct cut *c, float *sums)
         .y = sums,
         .y_stride = stride_of(c->columns),
         .dtype = t->p->compute,
+        .y_dtype = AQ_F32,
         .m = c->rows,
         .n = c->columns,
         .k = t->k,

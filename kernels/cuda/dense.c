@@ -27,6 +27,15 @@ struct problem {
     cublasLtMatrixLayoutOpaque_t w, x, y;
 };
 
+/* What the library is asked to write: y itself, with bias and what y was, or f32 sums alone. */
+struct output {
+    void *y;
+    size_t stride;
+    enum aq_dtype dtype;
+    const float *bias;
+    float beta; /* of what y was */
+};
+
 const char *aq_cuda_error_text(int code)
 {
     if (code < 0)
@@ -67,18 +76,71 @@ static cudaDataType_t type_of(enum aq_dtype t)
     return t == AQ_F32 ? CUDA_R_32F : t == AQ_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
-static int describe(struct problem *q, const struct aq_cuda_dense *p, uint32_t m, uint32_t n)
+/* Does nothing follow the product, whose sums are y? */
+static bool is_plain(const struct aq_cuda_dense *p)
+{
+    return p->y_dtype == AQ_F32 && !p->bias && p->activation == AQ_ACT_NONE &&
+           p->combine == AQ_COMBINE_SET;
+}
+
+static bool is_aligned(const struct aq_cuda_dense *p)
+{
+    size_t each = aq_dtype_bytes(p->y_dtype);
+    return (uintptr_t)p->y % AQ_CUDA_DENSE_ALIGN == 0 &&
+           p->y_stride * each % AQ_CUDA_DENSE_ALIGN == 0 &&
+           (uintptr_t)p->bias % AQ_CUDA_DENSE_ALIGN == 0;
+}
+
+/* What one kernel of the library may be asked for.  A bias is f32, which it takes where y is f32
+ * (table of supported types, cuBLAS documentation, cublasLtMatmul). */
+static bool may_fuse(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p)
+{
+    return !b->deterministic && is_aligned(p) && p->activation == AQ_ACT_NONE &&
+           (p->combine == AQ_COMBINE_SET || p->combine == AQ_COMBINE_ADD) &&
+           (p->y_dtype == AQ_F32 || (p->y_dtype == p->dtype && !p->bias));
+}
+
+static struct output output_of(const struct aq_cuda_dense *p, bool fused)
+{
+    struct output o = {.y = p->y, .stride = p->y_stride, .dtype = p->y_dtype};
+    if (fused) {
+        o.bias = p->bias;
+        o.beta = p->combine == AQ_COMBINE_ADD;
+    } else if (!is_plain(p) || !is_aligned(p)) {
+        o = (struct output){.y = p->sums, .stride = aq_align_up(p->n, 4), .dtype = AQ_F32};
+    }
+    return o;
+}
+
+static int set_what(struct problem *q, cublasLtMatmulDescAttributes_t which, const void *value,
+                    size_t bytes)
+{
+    return result(cublasLtMatmulDescSetAttribute(&q->what, which, value, bytes));
+}
+
+static int describe_bias(struct problem *q, const float *bias)
+{
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    cudaDataType_t type = CUDA_R_32F;
+    int rc = set_what(q, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    rc = rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type));
+    return rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+}
+
+static int describe(struct problem *q, const struct aq_cuda_dense *p, const struct output *o,
+                    uint32_t m, uint32_t n)
 {
     cublasOperation_t transposed = CUBLAS_OP_T;
     cudaDataType_t type = type_of(p->dtype);
     int rc = result(cublasLtMatmulDescInit(&q->what, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    rc = rc ? rc
-            : result(cublasLtMatmulDescSetAttribute(&q->what, CUBLASLT_MATMUL_DESC_TRANSA,
-                                                    &transposed, sizeof(transposed)));
+    rc = rc ? rc : set_what(q, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed));
+    if (!rc && o->bias)
+        rc = describe_bias(q, o->bias);
     rc = rc ? rc : result(cublasLtMatrixLayoutInit(&q->w, type, p->k, n, (int64_t)p->w_stride));
     rc = rc ? rc : result(cublasLtMatrixLayoutInit(&q->x, type, p->k, m, (int64_t)p->x_stride));
     return rc ? rc
-              : result(cublasLtMatrixLayoutInit(&q->y, CUDA_R_32F, n, m, (int64_t)p->y_stride));
+              : result(
+                    cublasLtMatrixLayoutInit(&q->y, type_of(o->dtype), n, m, (int64_t)o->stride));
 }
 
 /* The alignment of all pointers; the library would take 256 for granted. */
@@ -127,48 +189,21 @@ static bool is_usable(const cublasLtMatmulHeuristicResult_t *how, size_t workspa
 
 /* Does the algorithm do all sizes? */
 static bool does_all(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p,
-                     const cublasLtMatmulAlgo_t *algo, size_t workspace_bytes)
+                     const struct output *o, const cublasLtMatmulAlgo_t *algo,
+                     size_t workspace_bytes)
 {
     static const uint32_t sizes[][2] = {
         {1, AQ_PANEL_ROWS}, {1, USUAL_N}, {USUAL_M, AQ_PANEL_ROWS}, {3, AQ_PANEL_ROWS + 1}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         struct problem q;
         cublasLtMatmulHeuristicResult_t how;
-        if (describe(&q, p, sizes[i][0], sizes[i][1]) ||
+        if (describe(&q, p, o, sizes[i][0], sizes[i][1]) ||
             cublasLtMatmulAlgoCheck(b->handle, &q.what, &q.w, &q.x, &q.y, &q.y, algo, &how) !=
                 CUBLAS_STATUS_SUCCESS ||
             how.workspaceSize > workspace_bytes)
             return false;
     }
     return true;
-}
-
-static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
-                  const struct aq_cuda_dense *p, uint32_t m, size_t workspace_bytes)
-{
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    struct problem q;
-    int count = 0;
-    /* The strides of rows of y may be short for the shape that is asked about. */
-    struct aq_cuda_dense usual = *p;
-    usual.y_stride = aq_max_u64(p->y_stride, USUAL_N);
-    int rc = b->deterministic ? describe(&q, &usual, USUAL_M, USUAL_N) : describe(&q, p, m, p->n);
-    rc = rc ? rc : candidates(found, &count, b, &q, workspace_bytes);
-    int best = 0;
-    while (!rc && best < count &&
-           (!is_usable(&found[best], workspace_bytes) ||
-            (b->deterministic && !does_all(b, &usual, &found[best].algo, workspace_bytes))))
-        best++;
-    if (rc || best >= count)
-        return rc ? rc : NOTHING_USABLE;
-    memcpy(plan->algo, &found[best].algo, sizeof(found[best].algo));
-    return 0;
-}
-
-static uint64_t mix(uint64_t key, uint64_t v)
-{
-    key = (key ^ v) * 0x9e3779b97f4a7c15u;
-    return key ^ key >> 29;
 }
 
 /* Rows are rounded up to a power of two: batches grow and shrink by a row at a time. */
@@ -180,28 +215,99 @@ static uint32_t bucket_of(uint32_t m)
     return b;
 }
 
+static int choose(struct aq_cuda_blas_plan *plan, const struct aq_cuda_blas *b,
+                  const struct aq_cuda_dense *p, bool fused, size_t workspace_bytes)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    struct problem q;
+    struct output o = output_of(p, fused);
+    int count = 0;
+    /* The strides of rows of y may be short for the shape that is asked about. */
+    if (b->deterministic)
+        o.stride = aq_max_u64(o.stride, USUAL_N);
+    int rc = b->deterministic ? describe(&q, p, &o, USUAL_M, USUAL_N)
+                              : describe(&q, p, &o, bucket_of(p->m), p->n);
+    rc = rc ? rc : candidates(found, &count, b, &q, workspace_bytes);
+    int best = 0;
+    while (!rc && best < count &&
+           (!is_usable(&found[best], workspace_bytes) ||
+            (b->deterministic && !does_all(b, p, &o, &found[best].algo, workspace_bytes))))
+        best++;
+    if (rc || best >= count)
+        return rc ? rc : NOTHING_USABLE;
+    memcpy(plan->algo, &found[best].algo, sizeof(found[best].algo));
+    plan->fused = fused;
+    return 0;
+}
+
+static uint64_t mix(uint64_t key, uint64_t v)
+{
+    key = (key ^ v) * 0x9e3779b97f4a7c15u;
+    return key ^ key >> 29;
+}
+
+/* Of everything that an algorithm was asked for. */
+static uint64_t key_of(const struct aq_cuda_blas *b, const struct aq_cuda_dense *p, bool fused)
+{
+    struct output o = output_of(p, fused);
+    uint64_t key = mix(mix(1, p->k), (uint64_t)p->dtype);
+    if (b->deterministic)
+        return key | 1;
+    key = mix(mix(mix(key, bucket_of(p->m)), p->n), o.stride);
+    key = mix(mix(key, (uint64_t)o.dtype),
+              (uint64_t)fused << 2 | (o.bias != NULL) << 1 | (o.beta != 0));
+    return key | 1;
+}
+
 static int find_plan(struct aq_cuda_blas_plan **ret, struct aq_cuda_blas *b,
                      const struct aq_cuda_dense *p, size_t workspace_bytes)
 {
-    uint32_t m = bucket_of(p->m);
-    uint64_t key = mix(mix(1, p->k), (uint64_t)p->dtype);
-    if (!b->deterministic)
-        key = mix(mix(mix(key, m), p->n), p->y_stride);
-    key |= 1;
-    struct aq_cuda_blas_plan *plan = &b->plan[key >> 32 & (AQ_CUDA_PLANS - 1)];
-    if (plan->key != key) {
-        int rc = choose(plan, b, p, m, workspace_bytes);
-        plan->key = rc ? 0 : key;
-        if (rc)
-            return rc;
+    bool fused = may_fuse(b, p);
+    uint64_t key = key_of(b, p, fused);
+    uint32_t set = key >> 32 & (AQ_CUDA_PLAN_SETS - 1);
+    struct aq_cuda_blas_plan *ways = b->plan[set];
+    for (uint32_t i = 0; i < AQ_CUDA_PLAN_WAYS; i++) {
+        if (ways[i].key == key) {
+            *ret = &ways[i];
+            return 0;
+        }
     }
+    struct aq_cuda_blas_plan *plan = &ways[b->oldest[set]];
+    plan->key = 0;
+    int rc = choose(plan, b, p, fused, workspace_bytes);
+    if ((rc == NOTHING_OFFERED || rc == NOTHING_USABLE) && fused && !is_plain(p))
+        rc = choose(plan, b, p, false, workspace_bytes);
+    if (rc)
+        return rc;
+    plan->key = key;
+    b->oldest[set] = (b->oldest[set] + 1) % AQ_CUDA_PLAN_WAYS;
     *ret = plan;
     return 0;
 }
 
+/* What the library left undone. */
+static int finish(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p,
+                  const struct output *o)
+{
+    struct aq_cuda_finish f = {
+        .x = o->y,
+        .x_dtype = o->dtype,
+        .x_stride = o->stride,
+        .bias = p->bias,
+        .activation = p->activation,
+        .combine = p->combine,
+        .y = p->y,
+        .y_dtype = p->y_dtype,
+        .y_stride = p->y_stride,
+        .rows = p->m,
+        .columns = p->n,
+    };
+    return aq_cuda_finish(ex, &f);
+}
+
 int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
 {
-    const float one = 1, zero = 0;
+    const float one = 1;
     struct aq_cuda_blas *b = ex->blas;
     struct aq_cuda_blas_plan *plan = NULL;
     struct problem q;
@@ -209,14 +315,18 @@ int aq_cuda_dense(const struct aq_cuda_exec *ex, const struct aq_cuda_dense *p)
     if (!p->m || !p->n)
         return 0;
     int rc = find_plan(&plan, b, p, ex->workspace_bytes);
-    rc = rc ? rc : describe(&q, p, p->m, p->n);
+    if (rc)
+        return rc;
+    struct output o = output_of(p, plan->fused);
+    rc = describe(&q, p, &o, p->m, p->n);
     if (rc)
         return rc;
     memcpy(&algo, plan->algo, sizeof(algo));
     cublasStatus_t status =
-        cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &zero, p->y, &q.y, p->y,
+        cublasLtMatmul(b->handle, &q.what, &one, p->w, &q.w, p->x, &q.x, &o.beta, o.y, &q.y, o.y,
                        &q.y, &algo, ex->workspace, ex->workspace_bytes, ex->stream);
     /* On a GPU that has failed the library fails too; the runtime knows why. */
     rc = status == CUBLAS_STATUS_SUCCESS ? 0 : (int)cudaGetLastError();
-    return rc ? rc : result(status);
+    rc = rc ? rc : result(status);
+    return rc || o.y == p->y ? rc : finish(ex, p, &o);
 }

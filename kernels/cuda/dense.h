@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * kernels/cuda/dense.h - products on a GPU, by cuBLASLt: one matrix of weights, row-major in the
- * compute type.  What is put together of it (columns from several places, bias, activation) is the
- * caller's, with the launchers of launch.h. */
+ * compute type, with what follows the product.  Columns from several places are put together by
+ * the caller. */
 #ifndef AQ_KERNELS_CUDA_DENSE_H
 #define AQ_KERNELS_CUDA_DENSE_H
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-enum { AQ_CUDA_PLANS = 256, AQ_CUDA_DENSE_ALIGN = 16 };
+enum { AQ_CUDA_PLAN_SETS = 64, AQ_CUDA_PLAN_WAYS = 4, AQ_CUDA_DENSE_ALIGN = 16 };
 
 /* Algorithms that were chosen for shapes; owned by the caller, used by one thread at a time. */
 struct aq_cuda_blas {
@@ -20,7 +20,9 @@ struct aq_cuda_blas {
     struct aq_cuda_blas_plan {
         uint64_t key; /* of the shape; 0: none */
         uint64_t algo[8];
-    } plan[AQ_CUDA_PLANS];
+        bool fused; /* bias, residual and rounding are the algorithm's work, too */
+    } plan[AQ_CUDA_PLAN_SETS][AQ_CUDA_PLAN_WAYS];
+    uint8_t oldest[AQ_CUDA_PLAN_SETS]; /* the way of a set that the next new plan takes */
 };
 
 /* deterministic: of each (k, dtype) one algorithm for all m and n, without split-K, so that a row's
@@ -29,20 +31,30 @@ struct aq_cuda_blas {
 int aq_cuda_blas_open(struct aq_cuda_blas *b, bool deterministic);
 void aq_cuda_blas_close(struct aq_cuda_blas *b);
 
-/* y[r][c] = sum over k of x[r][k] * w[c][k]
- *   x  [m][k] f32, f16 or bf16, row stride x_stride elements
- *   w  [n][k] in the same dtype, row stride w_stride
- *   y  f32 [m][n], row stride y_stride
- * x, w and y are aligned to 16 bytes.  f32 accumulation (of f32: no TF32).  Needs ex->stream,
- * ex->blas, and the workspace, always the same of a blas, as algorithms are kept. */
+/* y[r][c] = act(sum over k of x[r][k] * w[c][k] + bias[c]) (+ or * y as it was, by combine)
+ *   x     [m][k] f32, f16 or bf16, row stride x_stride elements
+ *   w     [n][k] in the same dtype, row stride w_stride
+ *   bias  f32 [n]; NULL for none
+ *   y     f32, f16 or bf16 [m][n], row stride y_stride
+ *   sums  f32 [m][n rounded up to 4], written where the library cannot do all of it in one kernel:
+ *         then finish (launch.h) makes y of the sums.  May be NULL where y is f32 and aligned, and
+ *         nothing follows the product
+ * x, w and sums are aligned to 16 bytes.  f32 accumulation (of f32: no TF32), rounded to y once.
+ * The library is asked for no activation: whether its ReLU keeps a NaN, by which a broken model is
+ * noticed, is not documented.  Where the blas is deterministic all goes by way of sums, the product
+ * alone being what is proved (engine/compute/cuda_prove.h).  Needs ex->stream, ex->blas, and the
+ * workspace, always the same of a blas, as algorithms are kept. */
 AQ_NO_HOLES_BEGIN
 struct aq_cuda_dense {
     const void *x, *w;
-    size_t x_stride, w_stride;
-    float *y;
-    size_t y_stride;
-    enum aq_dtype dtype;
-    uint32_t m, n, k;
+    const float *bias;
+    float *sums;
+    void *y;
+    size_t x_stride, w_stride, y_stride;
+    enum aq_dtype dtype, y_dtype;
+    enum aq_activation activation;
+    uint32_t combine; /* enum aq_combine */
+    uint32_t m, n, k, reserved;
 };
 AQ_NO_HOLES_END
 

@@ -59,14 +59,18 @@ const char *cublasLtGetStatusString(cublas_status status)
 
 cublas_status cublasLtMatmulDescInit(cublas_desc *d, cublas_compute compute, cuda_type)
 {
-    *d = {CUBLAS_OP_N, compute};
+    *d = {CUBLAS_OP_N, compute, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F, NULL};
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublas_status cublasLtMatmulDescSetAttribute(cublas_desc *d, cublas_desc_attribute,
+cublas_status cublasLtMatmulDescSetAttribute(cublas_desc *d, cublas_desc_attribute which,
                                              const void *value, size_t bytes)
 {
-    memcpy(&d->a, value, bytes);
+    void *place = which == CUBLASLT_MATMUL_DESC_TRANSA         ? static_cast<void *>(&d->a)
+                  : which == CUBLASLT_MATMUL_DESC_EPILOGUE     ? static_cast<void *>(&d->epilogue)
+                  : which == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? static_cast<void *>(&d->bias)
+                                                               : &d->bias_type;
+    memcpy(place, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -91,13 +95,22 @@ cublas_status cublasLtMatmulPreferenceSetAttribute(cublas_wish *w, cublas_wish_a
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Types of y and of a bias beside the operands' (table of cublasLtMatmul in its documentation). */
+static bool supports(const cublas_desc *d, const cublas_layout *a, const cublas_layout *y)
+{
+    if (y->type != CUDA_R_32F && y->type != a->type)
+        return false;
+    return d->epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+           (behaviour != AQ_EMU_BLAS_PLAIN && d->bias && d->bias_type == y->type);
+}
+
 cublas_status cublasLtMatmulAlgoCheck(cublas_handle *, cublas_desc *d, cublas_layout *a,
                                       cublas_layout *b, cublas_layout *, cublas_layout *y,
                                       const cublas_algo *algo, cublas_found *ret)
 {
     if (d->a != CUBLAS_OP_T || a->rows != b->rows || y->rows != a->cols || y->cols != b->cols)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (algo->data[0] == BROKEN)
+    if (algo->data[0] == BROKEN || !supports(d, a, y))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *ret = {*algo,
             algo->data[0] == WANTS_WORKSPACE ? (size_t)WORKSPACE_BYTES
@@ -113,7 +126,7 @@ cublas_status cublasLtMatmulAlgoGetHeuristic(cublas_handle *, cublas_desc *d, cu
 {
     enum aq_emu_manner how = behaviour;
     std::vector<uint64_t> kinds;
-    if (how == AQ_EMU_BLAS_REFUSES)
+    if (how == AQ_EMU_BLAS_REFUSES || !supports(d, a, y))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (how == AQ_EMU_BLAS_BROKEN_FIRST || how == AQ_EMU_BLAS_BROKEN)
         kinds.push_back(BROKEN);
@@ -143,10 +156,31 @@ static float element(const void *data, cuda_type t, size_t i)
     return t == CUDA_R_16F ? aq_f32_from_f16(bits) : aq_f32_from_bf16(bits);
 }
 
+/* Where sums go: y = sums + beta * y + bias, rounded once. */
+struct output {
+    void *y;
+    cublas_layout layout;
+    float beta;
+    const float *bias;
+
+    void put(size_t at, size_t column, float sum) const
+    {
+        if (beta != 0)
+            sum += beta * element(y, layout.type, at);
+        if (bias)
+            sum += bias[column];
+        if (layout.type == CUDA_R_32F)
+            static_cast<float *>(y)[at] = sum;
+        else
+            static_cast<uint16_t *>(y)[at] =
+                layout.type == CUDA_R_16F ? aq_f16_from_f32(sum) : aq_bf16_from_f32(sum);
+    }
+};
+
 /* Weights of some columns side by side, so that the sums of a row are worked on together.  split: in
  * two halves of k, which are added in the end. */
-static void multiply(const void *w, cublas_layout wl, const void *x, cublas_layout xl, float *y,
-                     cublas_layout yl, bool split)
+static void multiply(const void *w, cublas_layout wl, const void *x, cublas_layout xl,
+                     const output &y, bool split)
 {
     enum { COLUMNS = 64 };
     size_t k = wl.rows;
@@ -169,7 +203,8 @@ static void multiply(const void *w, cublas_layout wl, const void *x, cublas_layo
             }
             for (size_t c = 0; c < COLUMNS && split; c++)
                 sum[c] += half[c];
-            memcpy(y + r * (size_t)yl.ld + first, sum, n * sizeof(*sum));
+            for (size_t c = 0; c < n; c++)
+                y.put(r * (size_t)y.layout.ld + first + c, first + c, sum[c]);
         }
     }
 }
@@ -188,13 +223,16 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
         return CUBLAS_STATUS_INVALID_VALUE;
     if (behaves == AQ_EMU_BLAS_FAILS)
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    if ((uintptr_t)a % ALIGN || (uintptr_t)b % ALIGN || (uintptr_t)y % ALIGN)
+    if ((uintptr_t)a % ALIGN || (uintptr_t)b % ALIGN || (uintptr_t)y % ALIGN ||
+        (uintptr_t)d->bias % ALIGN)
         misuse("an address that is not aligned");
     if (how.workspaceSize > workspace_bytes || (how.workspaceSize && !workspace))
         misuse("an algorithm without the workspace that it wants");
-    if (*static_cast<const float *>(alpha) != 1 || *static_cast<const float *>(beta) != 0 || c != y)
-        misuse("only y = w x is played");
-    cublas_layout w = *al, x = *bl, out = *yl;
+    if (*static_cast<const float *>(alpha) != 1 || c != y)
+        misuse("only y = w x + beta y + bias is played");
+    cublas_layout w = *al, x = *bl;
+    output out = {y, *yl, *static_cast<const float *>(beta),
+                  d->epilogue == CUBLASLT_EPILOGUE_BIAS ? d->bias : NULL};
     bool split = (behaves == AQ_EMU_BLAS_SPLITS && x.cols > 16) ||
                  (behaves == AQ_EMU_BLAS_SPLITS_NARROW && w.cols < 65);
     static const char kernels[GREEDY + 1] = {};
@@ -202,7 +240,7 @@ cublas_status cublasLtMatmul(cublas_handle *, cublas_desc *d, const void *alpha,
     int rc = aq_emu_enqueue(stream, [=] {
         if (how.workspaceSize)
             memset(workspace, 0xff, how.workspaceSize);
-        multiply(a, w, b, x, static_cast<float *>(y), out, split);
+        multiply(a, w, b, x, out, split);
     });
     return rc ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }

@@ -59,6 +59,28 @@ static void a_pass_without_edges_is_a_few_calls(void **state)
         assert_memory_equal(one[n].logprobs, two[n].logprobs, sizeof(one[n].logprobs));
 }
 
+/* A layer's decode op by op: norm, q, k and v in one product, append, attention, two products with
+ * the residual, norm, and the product whose activation is a kernel of its own; and its two desks,
+ * which a list of launches sends once.  Beside the layers: rows and positions, and the head. */
+static void a_layer_of_a_decode_pass_is_nine_kernels(void **state)
+{
+    enum { LAYERS = 6, KERNELS = 9, DESKS = 2, AROUND = 11 };
+    struct setup s = {.place = &rig_places[0],
+                      .compute = AQ_F16,
+                      .weights = AQ_F16,
+                      .kv = AQ_F16,
+                      .serial = true,
+                      .one_batch = true};
+    struct output out[PROMPTS];
+    (void)state;
+    if (TEST_SLOW || !rig.counted)
+        skip();
+    rig_run(out, &s, true);
+    const struct aq_emu_counts *last = &rig.after[rig.passes - 1];
+    assert_in_range(last->works - last[-1].works, LAYERS * KERNELS,
+                    LAYERS * (KERNELS + DESKS) + AROUND);
+}
+
 /* More launches than there is room for go on one by one in the middle of a bundle. */
 static void what_does_not_fit_a_list_is_launched_at_once(void **state)
 {
@@ -720,6 +742,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(golden_tokens_come_out_wherever_things_live),
     cmocka_unit_test(one_op_after_the_other_gives_the_same_bits),
     cmocka_unit_test(a_pass_without_edges_is_a_few_calls),
+    cmocka_unit_test(a_layer_of_a_decode_pass_is_nine_kernels),
     cmocka_unit_test(what_does_not_fit_a_list_is_launched_at_once),
     cmocka_unit_test(what_cannot_be_captured_is_launched_as_ever),
     cmocka_unit_test(every_format_is_near_the_cpu),

@@ -21,7 +21,13 @@ enum cublas_status {
 enum cublas_operation { CUBLAS_OP_N, CUBLAS_OP_T };
 enum cublas_compute { CUBLAS_COMPUTE_32F = 68 };
 enum cuda_type { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
-enum cublas_desc_attribute { CUBLASLT_MATMUL_DESC_TRANSA = 3 };
+enum cublas_desc_attribute {
+    CUBLASLT_MATMUL_DESC_TRANSA = 3,
+    CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+};
+enum cublas_epilogue { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
 enum { CUBLASLT_REDUCTION_SCHEME_NONE = 0 };
 enum cublas_wish_attribute {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
@@ -35,6 +41,9 @@ struct cublas_handle;
 struct cublas_desc {
     enum cublas_operation a;
     enum cublas_compute compute;
+    enum cublas_epilogue epilogue;
+    enum cuda_type bias_type;
+    const float *bias;
 };
 struct cublas_layout {
     enum cuda_type type;
@@ -58,6 +67,8 @@ struct cublas_found {
 #define cudaDataType_t                       enum cuda_type
 #define cublasLtHandle_t                     struct cublas_handle *
 #define cublasLtMatmulDescOpaque_t           struct cublas_desc
+#define cublasLtMatmulDescAttributes_t       enum cublas_desc_attribute
+#define cublasLtEpilogue_t                   enum cublas_epilogue
 #define cublasLtMatrixLayoutOpaque_t         struct cublas_layout
 #define cublasLtMatmulPreferenceOpaque_t     struct cublas_wish
 #define cublasLtMatmulPreferenceAttributes_t enum cublas_wish_attribute

@@ -28,6 +28,7 @@ static struct {
     uint32_t by_codes, unpacks;
     bool fails; /* by_codes does */
     __typeof__(aq_emu_blas) *blas;
+    __typeof__(aq_emu_counted) *counted;
 } g;
 
 /* A model with products of rows of K numbers. */
@@ -55,9 +56,11 @@ static int set_up(void **state)
         return -1;
     const struct aq_gpu_ops *gpu = g.cuda.module->gpu;
     void *control = dlsym(g.cuda.library, "aq_emu_blas");
-    if (!control)
+    void *counted = dlsym(g.cuda.library, "aq_emu_counted");
+    if (!control || !counted)
         return -1;
     memcpy(&g.blas, &control, sizeof(g.blas));
+    memcpy(&g.counted, &counted, sizeof(g.counted));
     g.real = g.cuda.module->kernels;
     g.kernels = *g.real;
     g.kernels.product_codes = count_codes;
@@ -301,6 +304,148 @@ static void few_rows_go_by_codes_unless_bits_are_promised(void **state)
     }
 }
 
+/* ---- products of the library and what follows them ---- */
+
+enum { WIDE_K = 192, WIDE = 3 * AQ_PANEL_ROWS, SUM_ROWS = 7 };
+
+/* What follows a product, and in how many launches all of it is done. */
+struct followed {
+    enum aq_dtype y;
+    bool bias;
+    enum aq_activation activation;
+    enum aq_combine combine;
+    uint32_t launches, plain_launches; /* the second where the library knows no bias */
+};
+
+static float relu_of(float v)
+{
+    return v > 0 ? v : 0;
+}
+
+/* Numbers whose products and sums are exact in f32 and, up to 2048, in f16. */
+static float small_of(uint64_t seed, uint64_t i)
+{
+    return (float)(int)(aq_prng_uniform(seed, 0, i) * 3) - 1;
+}
+
+static double wanted(const struct followed *f, uint32_t r, uint32_t n)
+{
+    float v = 0;
+    for (uint32_t i = 0; i < WIDE_K; i++)
+        v += small_of(1, r * WIDE_K + i) * small_of(2, n * WIDE_K + i);
+    v += f->bias ? small_of(3, n) : 0;
+    v = f->activation == AQ_ACT_RELU ? relu_of(v) : v;
+    float old = small_of(4, r * WIDE + n);
+    return (double)(f->combine == AQ_COMBINE_SET   ? v
+                    : f->combine == AQ_COMBINE_ADD ? v + old
+                                                   : v * old);
+}
+
+static void *put_halves(uint64_t seed, uint32_t count)
+{
+    uint16_t *v = malloc(count * sizeof(*v));
+    assert_non_null(v);
+    for (uint32_t i = 0; i < count; i++)
+        v[i] = aq_f16_from_f32(small_of(seed, i));
+    void *p = put(v, count * sizeof(*v));
+    free(v);
+    return p;
+}
+
+static void *put_floats(uint64_t seed, uint32_t count)
+{
+    float *v = malloc(count * sizeof(*v));
+    assert_non_null(v);
+    for (uint32_t i = 0; i < count; i++)
+        v[i] = small_of(seed, i);
+    void *p = put(v, count * sizeof(*v));
+    free(v);
+    return p;
+}
+
+/* Three panels that follow each other, as two segments. */
+static void check_followed(const struct followed *f, bool plain)
+{
+    struct aq_compute_cuda *c;
+    struct aq_compute_cuda_opts opts = {.cuda = &g.cuda,
+                                        .device = g.device,
+                                        .sizes = {.desk_bytes = 4096,
+                                                  .sums_bytes = AQ_MIB,
+                                                  .unpacked_bytes = AQ_MIB,
+                                                  .workspace_bytes = AQ_MIB,
+                                                  .stats_bytes = 4096,
+                                                  .logits_bytes = 4096},
+                                        .steps = &steps,
+                                        .compute = AQ_F16};
+    size_t w_bytes = sizeof(uint16_t) * WIDE * WIDE_K, x_bytes = 2 * SUM_ROWS * WIDE_K;
+    size_t y_bytes = SUM_ROWS * WIDE * aq_dtype_bytes(f->y), bias_bytes = sizeof(float) * WIDE;
+    static uint8_t home[SUM_ROWS * WIDE * sizeof(float)];
+    const char *what, *why;
+    uint32_t op;
+    void *w = put_halves(2, WIDE * WIDE_K), *x = put_halves(1, SUM_ROWS * WIDE_K);
+    void *bias = put_floats(3, WIDE);
+    void *y = f->y == AQ_F32 ? put_floats(4, SUM_ROWS * WIDE) : put_halves(4, SUM_ROWS * WIDE);
+    struct aq_segment segments[] = {
+        {.panels = w, .column = 0, .rows = AQ_PANEL_ROWS},
+        {.panels = (uint8_t *)w + aq_panel_bytes(AQ_F16, WIDE_K),
+         .column = AQ_PANEL_ROWS,
+         .rows = 2 * AQ_PANEL_ROWS},
+    };
+    struct aq_product p = {.x = x,
+                           .x_dtype = AQ_F16,
+                           .m = SUM_ROWS,
+                           .k = WIDE_K,
+                           .x_stride = WIDE_K,
+                           .segments = segments,
+                           .segment_count = 2,
+                           .w_dtype = AQ_F16,
+                           .bias = f->bias ? bias : NULL,
+                           .activation = f->activation,
+                           .combine = f->combine,
+                           .y = y,
+                           .y_dtype = f->y,
+                           .y_stride = WIDE};
+    g.blas(plain ? AQ_EMU_BLAS_PLAIN : AQ_EMU_BLAS_RIGHT);
+    assert_int_equal(aq_compute_cuda_open(&c, &opts, NULL), 0);
+    uint64_t before = g.counted().works;
+    aq_compute_cuda_begin(c, g.stream, AQ_GPU_BUNDLE_DESKS, false);
+    aq_compute_product(aq_compute_cuda_base(c), &p);
+    assert_int_equal(aq_compute_cuda_end(c, &op, &what, &why), 0);
+    assert_int_equal(g.counted().works - before, plain ? f->plain_launches : f->launches);
+    assert_int_equal(g.module.gpu->record(g.cuda.gpu, g.event, g.stream), 0);
+    assert_int_equal(g.module.gpu->wait(g.cuda.gpu, g.event), 0);
+    assert_int_equal(g.module.gpu->copy_now(g.cuda.gpu, home, y, y_bytes, AQ_GPU_D2H), 0);
+    for (uint32_t i = 0; i < SUM_ROWS * WIDE; i++) {
+        float got = f->y == AQ_F32 ? ((float *)home)[i] : aq_f32_from_f16(((uint16_t *)home)[i]);
+        assert_true((double)got == wanted(f, i / WIDE, i % WIDE));
+    }
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", w, w_bytes);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", x, x_bytes);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", bias, bias_bytes);
+    aq_device_free(g.device, AQ_MEMORY_DEVICE, "test", y, y_bytes);
+    aq_compute_cuda_close(c);
+    g.blas(AQ_EMU_BLAS_RIGHT);
+}
+
+/* Segments that go on where the last one ends are one product, and bias, residual and rounding are
+ * the library's work where it can. */
+static void what_follows_a_product_takes_no_launch_where_the_library_can(void **state)
+{
+    static const struct followed cases[] = {
+        {AQ_F32, false, AQ_ACT_NONE, AQ_COMBINE_SET, 1, 1},
+        {AQ_F32, true, AQ_ACT_NONE, AQ_COMBINE_SET, 1, 2},
+        {AQ_F32, false, AQ_ACT_NONE, AQ_COMBINE_ADD, 1, 1},
+        {AQ_F32, true, AQ_ACT_NONE, AQ_COMBINE_ADD, 1, 2},
+        {AQ_F16, false, AQ_ACT_NONE, AQ_COMBINE_SET, 1, 1},
+        {AQ_F16, true, AQ_ACT_NONE, AQ_COMBINE_SET, 2, 2},
+        {AQ_F16, true, AQ_ACT_RELU, AQ_COMBINE_SET, 2, 2},
+        {AQ_F32, true, AQ_ACT_NONE, AQ_COMBINE_MULTIPLY, 2, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * AQ_ARRAY_LEN(cases); i++)
+        check_followed(&cases[i / 2], i % 2);
+}
+
 /* ---- a library that misbehaves ---- */
 
 /* A lane, and one product of zeros by the library; the error names what failed. */
@@ -413,6 +558,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(products_are_set_added_or_multiplied),
     cmocka_unit_test(launches_that_there_is_no_room_for_are_made_behind_the_others),
     cmocka_unit_test(nothing_is_launched_behind_a_failure),
+    cmocka_unit_test(what_follows_a_product_takes_no_launch_where_the_library_can),
     cmocka_unit_test(what_the_library_cannot_do_is_named),
     cmocka_unit_test(a_candidate_with_an_error_state_is_passed_over),
     cmocka_unit_test(bits_that_depend_on_neighbours_are_not_called_deterministic),
