@@ -138,7 +138,7 @@ struct aq_job {
     /* FILE.sums; FILE.damaged, where lines go that are not as written; FILE.stale, where those go
      * whose records are no longer in the input */
     char *sums, *damaged, *stale;
-    const char *lines;    /* where lines are appended: output or part */
+    const char *lines; /* where lines are appended: output or part */
     struct aq_lock *lock;
     struct aq_writer *writer;
     struct aq_job_old old;
