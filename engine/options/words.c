@@ -166,7 +166,9 @@ static int read_habit(struct words *w, const struct aq_habit *habit, const char 
     struct aq_buf numbers = {0};
     uint32_t from = w->habits.count;
     int rc = 0;
-    if (habit->takes == AQ_HABIT_VALUE) {
+    if (habit->takes == AQ_HABIT_FLAG && after) {
+        rc = aq_error(reterr, -EINVAL, "%s: expected no value, found '%s'", label, after);
+    } else if (habit->takes == AQ_HABIT_VALUE) {
         rc = take_value(w, label, "a value", after, &value, reterr);
     } else if (habit->takes == AQ_HABIT_SIX) {
         take_numbers(w, after, &numbers);

@@ -154,6 +154,7 @@ static void what_is_short_for_two_flags_is_asked(void **state)
             "expected a value, found the end of the line");
     refuses("bench|flexgen|--model|facebook/opt-6.7b|--hh-ratio|--percent",
             "expected a value, found the flag '--percent'");
+    refuses("bench|--mlock=off", "--mlock: expected no value, found 'off'");
     refuses("bench|--json|flexgen", "found 'flexgen'"); /* the first word alone is the mode */
     /* Our own words are in the message, where what is wrong is easier to see. */
     refuses("bench|flexgen|--path|_DUMMY_|--shape|x.json|--model|y|--table|opt-125m",
