@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * engine/embedded.h - files of configs/ that the library carries in itself, so that they are found
- * from wherever it runs.  Made by engine/embed.py at build time. */
+ * engine/embedded.h - files that the library carries in itself, so that they are found from
+ * wherever it runs.  Made by engine/embed.py at build time. */
 #ifndef AQ_ENGINE_EMBEDDED_H
 #define AQ_ENGINE_EMBEDDED_H
 
@@ -17,5 +17,7 @@ extern const struct aq_embedded aq_embedded_hardware[]; /* configs/hardware */
 extern const uint32_t aq_embedded_hardware_count;
 extern const struct aq_embedded aq_embedded_models[]; /* configs/models */
 extern const uint32_t aq_embedded_models_count;
+extern const struct aq_embedded aq_embedded_page[]; /* engine/plan/page_* */
+extern const uint32_t aq_embedded_page_count;
 
 #endif

@@ -2,124 +2,17 @@
  * aquifer plan: what fits, where it goes, how fast it will be and what binds. */
 #include "engine/commands/commands.h"
 
-#include "base/buf.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "engine/core/forecast_json.h"
 #include "engine/plan/cases.h"
+#include "engine/plan/command.h"
+#include "engine/plan/points.h"
 #include "engine/plan/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- command and config ---- */
-
-static void put_value(struct aq_buf *out, const json_t *v, bool quote)
-{
-    char *text = json_is_string(v) ? NULL : aq_json_dump(v, JSON_ENCODE_ANY);
-    if (text)
-        aq_buf_puts(out, text);
-    else if (!json_is_string(v))
-        out->failed = true;
-    else if (quote)
-        aq_buf_json_string(out, json_string_value(v), strlen(json_string_value(v)));
-    else
-        aq_buf_shell_word(out, json_string_value(v));
-    free(text);
-}
-
-/* A word of an option that reads \n, \t and \\ as the characters they stand for. */
-static void put_escaped(struct aq_buf *out, const char *text)
-{
-    struct aq_buf word = {0};
-    for (; *text; text++) {
-        const char *escape = *text == '\n' ? "\\n" : *text == '\t' ? "\\t" : "\\\\";
-        bool special = *text == '\n' || *text == '\t' || *text == '\\';
-        aq_buf_put(&word, special ? escape : text, special ? 2 : 1);
-    }
-    aq_buf_shell_word(out, word.data ? word.data : "");
-    aq_buf_close(&word);
-}
-
-static void put_flag(struct aq_buf *out, const char *key, const json_t *v)
-{
-    aq_buf_puts(out, json_is_false(v) ? " --no-" : " --");
-    for (const char *c = key; *c; c++)
-        aq_buf_printf(out, "%c", *c == '_' ? '-' : *c);
-    if (json_is_boolean(v))
-        return;
-    aq_buf_puts(out, " ");
-    put_value(out, v, false);
-}
-
-/* How the records of --input were read. */
-static void put_reading(struct aq_buf *out, const struct aq_options *o)
-{
-    static const char *const keys[] = {
-        "input_format", "prompt_field", "prompt_template", "limit",    "n",
-        "temperature",  "bos",          "no_bos",          "overlong", "allow_errors"};
-    json_t *options = aq_options_to_json(o);
-    out->failed |= !options;
-    for (size_t i = 0; i < AQ_ARRAY_LEN(keys); i++) {
-        json_t *v = json_object_get(options, keys[i]);
-        if (v && !strcmp(keys[i], "prompt_template")) {
-            aq_buf_puts(out, " --prompt-template ");
-            put_escaped(out, json_string_value(v));
-        } else if (v) {
-            put_flag(out, keys[i], v);
-        }
-    }
-    json_decref(options);
-}
-
-/* A line to type: of a checkpoint for its records, of a shape for a benchmark. */
-static json_t *command_json(const struct aq_planning *p)
-{
-    json_t *config = aq_planning_config_json(p), *v;
-    const char *key;
-    struct aq_buf out = {.failed = !config};
-    bool model = p->o->model;
-    aq_buf_puts(&out, model ? "aquifer generate --input " : "aquifer bench");
-    if (model) {
-        aq_buf_shell_word(&out, p->o->input ? p->o->input : "prompts.jsonl");
-        aq_buf_puts(&out, " --output results.jsonl");
-    }
-    if (model)
-        aq_buf_printf(&out, " --max-tokens %u", p->o->input ? p->o->max_tokens : p->gen[1]);
-    else
-        aq_buf_printf(&out, " --prompt-len %u --gen-len %u", p->prompt[1], p->gen[1]);
-    if (!model && p->in.sequences)
-        aq_buf_printf(&out, " --requests %llu", (unsigned long long)p->in.sequences);
-    if (model && p->o->input)
-        put_reading(&out, p->o);
-    json_object_foreach(config, key, v) put_flag(&out, key, v);
-    json_t *ret = !out.failed ? aq_json_string(out.data) : NULL;
-    aq_buf_close(&out);
-    json_decref(config);
-    return ret;
-}
-
-static int write_config(const struct aq_planning *p, struct aq_err *reterr)
-{
-    json_t *config = aq_planning_config_json(p), *v;
-    const char *key;
-    struct aq_buf out = {.failed = !config};
-    aq_buf_puts(&out, "# Made by aquifer plan; aquifer generate and aquifer bench take it with "
-                      "--config.\n");
-    json_object_foreach(config, key, v)
-    {
-        aq_buf_printf(&out, "%s: ", key);
-        put_value(&out, v, true);
-        aq_buf_puts(&out, "\n");
-    }
-    json_decref(config);
-    int rc = out.failed ? aq_error_memory(reterr, "--write-config '%s'", p->o->write_config)
-                        : aq_file_replace(p->o->write_config, out.data, out.count, false, reterr);
-    aq_buf_close(&out);
-    return rc;
-}
 
 /* ---- the document ---- */
 
@@ -137,7 +30,7 @@ static int add_feasible(json_t **doc, const struct aq_planning *p, struct aq_err
     aq_json_put(doc, "bound_by", json_string(aq_resource_name(p->forecast.binding)));
     aq_json_put(doc, "bound_lane", json_string(aq_lane_name(p->forecast.binding_lane)));
     aq_json_put(doc, "sensitivity", sensitivity);
-    aq_json_put(doc, "command", command_json(p));
+    aq_json_put(doc, "command", aq_plan_command_json(p));
     return 0;
 }
 
@@ -217,6 +110,16 @@ static bool any_feasible(const json_t *doc)
     return any;
 }
 
+static int write_page(const json_t *doc, const struct aq_options *o, const struct aq_plan_case *c,
+                      struct aq_planning_env *env, struct aq_err *reterr)
+{
+    json_t *points = NULL;
+    int rc = o->html_points ? aq_plan_points(&points, o, c, env, reterr) : 0;
+    rc = rc < 0 ? rc : aq_plan_html_write(doc, points, c->p, o->html, reterr);
+    json_decref(points);
+    return rc;
+}
+
 int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
                 struct aq_err *reterr)
 {
@@ -231,9 +134,9 @@ int aq_cmd_plan(const struct aq_options *o, const struct aquifer_hooks *hooks,
     json_decref(none);
     rc = rc < 0 ? rc : make_document(&doc, c.p, o, env, reterr);
     if (rc == 0 && o->write_config && c.p->feasible)
-        rc = write_config(c.p, reterr);
+        rc = aq_plan_config_write(c.p, o->write_config, reterr);
     if (rc == 0 && o->html)
-        rc = aq_plan_html_write(doc, c.p, o->html, reterr);
+        rc = write_page(doc, o, &c, env, reterr);
     free(env);
     if (rc < 0) {
         json_decref(doc);

@@ -334,6 +334,10 @@ static int check_plan(const struct aq_options *o, struct aq_err *reterr)
                             "--%s says how records are read: expected --input FILE beside it",
                             of_records[i]);
     }
+    if (!o->html && aq_options_given(o, "html-points"))
+        return aq_error(reterr, -EINVAL,
+                        "--html-points says how many plans a page has: expected --html FILE beside "
+                        "it");
     if (o->tokenizer && o->model)
         return aq_error(reterr, -EINVAL,
                         "--tokenizer goes with --shape: '%s' has a tokenizer of its own", o->model);

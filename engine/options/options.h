@@ -105,6 +105,7 @@ struct aq_options {
     struct aq_strings allow;
     double deadline_s; /* 0: none */
     char *write_config, *html;
+    uint32_t html_points; /* 24 */
     /* pack */
     struct aq_strings store_output;
     bool verify, list;

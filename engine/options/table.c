@@ -240,7 +240,12 @@ const struct aq_option aq_option_table[] = {
     {"write-config", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(write_config), .argument = "FILE",
      .help = "write the plan as a config that generate and bench run"},
     {"html", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_STRING, AT(html), .argument = "FILE",
-     .help = "write a page with memory, a pass lane by lane, the sweep and what more would buy"},
+     .help = "write a page with memory, a pass lane by lane, the sweep, what more would buy, and "
+             "sliders over plans made ahead"},
+    {"html-points", 0, AQ_GROUP_JOB, PLAN, AQ_OPTION_U32, AT(html_points), .argument = "N",
+     RANGE(0, 1000), .deflt = "24",
+     .help = "at most so many plans for the sliders of the page, each of which takes as long as a "
+             "plan does; 0: no sliders"},
     {"requests", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U64, AT(requests), .argument = "N",
      RANGE(1, 1e12), .help = "prompts in all; otherwise one for each seat of the block"},
     {"repeats", 0, AQ_GROUP_JOB, BENCH, AQ_OPTION_U32, AT(repeats), .argument = "N", RANGE(1, 64),

@@ -22,8 +22,8 @@ void aq_plan_case_close(struct aq_plan_case *c)
 
 /* ---- what is allowed ---- */
 
-static int plan_changed(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
-                        struct aq_planning_env *env, struct aq_err *reterr)
+int aq_plan_case_changed(struct aq_plan_case *ret, const struct aq_options *o,
+                         const json_t *changes, struct aq_planning_env *env, struct aq_err *reterr)
 {
     struct aq_plan_case c = {0};
     const char *key;
@@ -137,6 +137,38 @@ static int read_allowed(struct opened ret[3], const struct aq_options *o, struct
     return rc;
 }
 
+/* The options that item i of a kind sets: 0 weights, 1 KV, 2 policies. */
+static void put_opened(json_t **changes, int kind, const struct opened *of, uint32_t i)
+{
+    static const char *const keys[] = {"weight_format", "kv_format", "kv_budget"};
+    aq_json_put(changes, keys[kind], json_string(of->value[i]));
+    if (kind == 2)
+        aq_json_put(changes, "kv_policy", json_string(of->policy[i]));
+}
+
+int aq_plan_allowed(json_t **ret, const struct aq_options *o, struct aq_err *reterr)
+{
+    json_t *list = json_array();
+    int rc = 0;
+    for (uint32_t i = 0; i < o->allow.count && rc == 0; i++) {
+        struct opened opened[3] = {0};
+        json_t *changes = json_object();
+        rc = open_item(opened, o->allow.item[i], reterr);
+        for (int kind = 0; kind < 3; kind++) {
+            if (opened[kind].count)
+                put_opened(&changes, kind, &opened[kind], 0);
+        }
+        aq_json_add(&list, json_pack("{s:s, s:o}", "name", o->allow.item[i], "changes", changes));
+    }
+    if (rc == 0 && !list)
+        rc = aq_error_memory(reterr, "--allow");
+    if (rc < 0)
+        json_decref(list);
+    else
+        *ret = list;
+    return rc;
+}
+
 int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
                       struct aq_planning_env *env, struct aq_err *reterr)
 {
@@ -150,14 +182,12 @@ int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, cons
                     continue;
                 json_t *all = changes ? aq_json_copy(changes) : json_object();
                 if (w)
-                    aq_json_put(&all, "weight_format", json_string(opened[0].value[w]));
+                    put_opened(&all, 0, &opened[0], w);
                 if (k)
-                    aq_json_put(&all, "kv_format", json_string(opened[1].value[k]));
-                if (h) {
-                    aq_json_put(&all, "kv_policy", json_string(opened[2].policy[h]));
-                    aq_json_put(&all, "kv_budget", json_string(opened[2].value[h]));
-                }
-                rc = plan_changed(best.p ? &now : &best, o, all, env, reterr);
+                    put_opened(&all, 1, &opened[1], k);
+                if (h)
+                    put_opened(&all, 2, &opened[2], h);
+                rc = aq_plan_case_changed(best.p ? &now : &best, o, all, env, reterr);
                 json_decref(all);
                 if (rc == 0 && now.p && is_better(now.p, best.p)) {
                     struct aq_plan_case better = now;
@@ -277,7 +307,7 @@ int aq_plan_largest(json_t **ret, const struct aq_planning *p, struct aq_plannin
     if (!p->o->micro_batch)
         return 0; /* nobody asked for more than the least */
     json_t *changes = json_pack("{s:n, s:n}", "micro_batch", "allow");
-    int rc = plan_changed(&c, p->o, changes, env, reterr);
+    int rc = aq_plan_case_changed(&c, p->o, changes, env, reterr);
     json_decref(changes);
     if (rc == 0 && c.p->feasible)
         *ret = json_pack("{s:i, s:i, s:o}", "micro_batch", (int)c.p->block.plan.shape.micro_batch,
@@ -293,7 +323,7 @@ static int try_fix(json_t **fixes, const struct aq_planning *p, const char *chan
     struct aq_plan_case c = {0};
     struct aq_err err;
     aq_json_put(&changes, "allow", json_null());
-    int rc = plan_changed(&c, p->o, changes, env, &err);
+    int rc = aq_plan_case_changed(&c, p->o, changes, env, &err);
     json_decref(changes);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);

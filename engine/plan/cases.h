@@ -14,9 +14,17 @@ struct aq_plan_case {
 };
 void aq_plan_case_close(struct aq_plan_case *c);
 
-/* The options with some of them changed (a JSON object of keys; null: not given), and with the best
- * of what --allow opens: the fastest, or the least lossy that meets --deadline.  0 also where
- * nothing fits: then what was asked for itself. */
+/* The options with some of them changed (a JSON object of keys; null: not given), planned; 0 also
+ * where nothing fits. */
+int aq_plan_case_changed(struct aq_plan_case *ret, const struct aq_options *o,
+                         const json_t *changes, struct aq_planning_env *env, struct aq_err *reterr);
+
+/* What --allow opens, each alone: [{"name", "changes"}, ...].  A new reference. */
+int aq_plan_allowed(json_t **ret, const struct aq_options *o, struct aq_err *reterr);
+
+/* The options with some of them changed likewise, and with the best of what --allow opens: the
+ * fastest, or the least lossy that meets --deadline.  0 also where nothing fits: then what was
+ * asked for itself. */
 int aq_plan_case_open(struct aq_plan_case *ret, const struct aq_options *o, const json_t *changes,
                       struct aq_planning_env *env, struct aq_err *reterr);
 

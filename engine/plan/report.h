@@ -7,8 +7,9 @@
 #include "engine/plan/planning.h"
 
 void aq_plan_text(const json_t *doc, const struct aquifer_hooks *hooks);
-/* Replaces the file by one page that needs no other and no network. */
-int aq_plan_html_write(const json_t *doc, const struct aq_planning *p, const char *path,
-                       struct aq_err *reterr);
+/* Replaces the file by one page that needs no other and no network; points as of
+ * engine/plan/points.h, NULL: no sliders. */
+int aq_plan_html_write(const json_t *doc, const json_t *points, const struct aq_planning *p,
+                       const char *path, struct aq_err *reterr);
 
 #endif
