@@ -51,6 +51,17 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
     return err->code;
 }
 
+int aq_error_named(struct aq_err *err, int rc, const char *option)
+{
+    if (rc >= 0 || rc == -ENOMEM)
+        return rc;
+    if (err) {
+        aq_error_prefix(err, "%s", option);
+        err->code = -EINVAL;
+    }
+    return -EINVAL;
+}
+
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes)
 {
     assert(dst && dst_bytes >= 8);

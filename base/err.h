@@ -49,6 +49,11 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
  * longer than dst_bytes (at least 8, the NUL included) is cut and ends in "...".  Returns dst. */
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);
 
+/* Of a file that an option names and that cannot be read: puts the option in front of the text, and
+ * the code becomes -EINVAL, as the command line is what must be changed (-ENOMEM stays).  Returns
+ * the code. */
+int aq_error_named(struct aq_err *err, int rc, const char *option);
+
 /* The code for a directory in which no file can be made, by the errno of the attempt: -ENOMEM (no
  * space), -ENOENT, -EIO (the disk fails), else -ENODEV (read-only, forbidden, no directory). */
 int aq_err_of_place(int errnum);

@@ -88,10 +88,16 @@ static bool begins_with(const char *name, const char *word)
     return i >= 2 && !word[i];
 }
 
+uint32_t aq_nearest_limit(const char *word)
+{
+    uint32_t third = (uint32_t)strnlen(word, WORD_MAX) / 3;
+    return third ? third : 1;
+}
+
 const char *aq_nearest(const char *word, const char *const *names, size_t count)
 {
     const char *best = NULL;
-    uint32_t best_edits = UINT32_MAX;
+    uint32_t best_edits = aq_nearest_limit(word) + 1;
     struct word wanted, known;
     read_word(&wanted, word);
     for (size_t i = 0; i < count; i++) {

@@ -10,8 +10,12 @@
  * and case does not matter.  Only the first 63 bytes of each word count. */
 uint32_t aq_edit_distance(const char *a, const char *b);
 
+/* Edits up to which a name is near: a third of the word's letters, and one at least.  Words that
+ * are further apart are not one mistyped. */
+uint32_t aq_nearest_limit(const char *word);
+
 /* The name with the fewest edits, the first one on ties; a name that begins with the word counts as
- * one edit away.  NULL when count is 0; NULL names are passed over. */
+ * one edit away.  NULL where none is near; NULL names are passed over. */
 const char *aq_nearest(const char *word, const char *const *names, size_t count);
 
 #endif

@@ -59,7 +59,8 @@ int aq_path_make(const char *path, struct aq_err *reterr)
         char c = *at;
         *at = '\0';
         if (mkdir(copy, 0777) < 0 && errno != EEXIST)
-            rc = aq_error(reterr, aq_err_of_place(errno), "cannot make the directory '%s': %s",
+            rc = aq_error(reterr, aq_err_of_place(errno),
+                          "cannot make the directory '%s': %s; --cache-dir DIR names another one",
                           copy, strerror(errno));
         *at = c;
         if (!c)

@@ -661,6 +661,7 @@ int aq_checkpoint_resolve(const char *model, char *path, size_t path_bytes, stru
         return 0;
     return aq_error(reterr, -ENOENT,
                     "model '%s': no such directory, and not in the Hugging Face cache '%.200s'; "
-                    "download it with: huggingface-cli download %s",
-                    quoted, cache, quoted);
+                    "download it with: hf download %s%s%s",
+                    quoted, cache, slash ? "" : "OWNER/", quoted,
+                    slash ? "" : "; --shape takes a shape by its name, without weights");
 }

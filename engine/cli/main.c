@@ -201,12 +201,24 @@ static int finish(struct screen *s, int status)
     return EXIT_IO;
 }
 
+/* Help is laid out to the terminal's width, unless the user says otherwise. */
+static void tell_width(void)
+{
+    struct winsize size;
+    char text[16];
+    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
+        snprintf(text, sizeof(text), "%u", size.ws_col);
+        setenv("COLUMNS", text, 0);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct screen screen = {.terminal = isatty(STDERR_FILENO)};
     struct aquifer_error error;
     char *options = NULL, *text = NULL;
     catch_signals();
+    tell_width();
     if (aquifer_parse_args(argc - 1, argv + 1, &options, &text, &error) < 0) {
         show_line(&screen, AQUIFER_ERROR, error.text);
         return error.exit_status;

@@ -12,6 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool has_arg(int arg_count, char **args, const char *word)
+{
+    for (int i = 0; i < arg_count; i++) {
+        if (strcmp(args[i], word) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Behind the sentence, where it may be as long as it is. */
+static void add_native_line(const struct aq_options *o, struct aq_err *reterr)
+{
+    const char *line = strstr(o->notes, "native command: ");
+    size_t used = strlen(reterr->text);
+    if (line)
+        snprintf(reterr->text + used, sizeof(reterr->text) - used, " (%.*s)",
+                 (int)strcspn(line, "\n"), line);
+}
+
 static int parse_command(const char *command, int arg_count, char **args, char **ret_json,
                          char **ret_text, struct aq_err *reterr)
 {
@@ -21,12 +40,16 @@ static int parse_command(const char *command, int arg_count, char **args, char *
     if (rc < 0)
         return rc;
     if (help) {
-        *ret_text = aq_options_help(command);
+        *ret_text = aq_options_help(command, has_arg(arg_count, args, "--help-all"));
         return *ret_text ? 0 : aq_error_memory(reterr, "help");
     }
     rc = aq_options_check(o, reterr);
+    if (rc < 0 && o->notes) /* what is wrong is easier seen in our own words */
+        add_native_line(o, reterr);
     if (rc == 0) {
         json_t *object = aq_options_to_json(o);
+        if (o->notes)
+            aq_json_put(&object, "notes", aq_json_string(o->notes));
         *ret_json = object ? aq_json_dump(object, JSON_COMPACT) : NULL;
         json_decref(object);
         if (!*ret_json)
@@ -53,8 +76,9 @@ static char *hardware_help(void)
     return aq_buf_take(&text);
 }
 
-/* `help TOPIC [OF]`: of a command, or of what is not one. */
-static int give_help(const char *topic, const char *of, char **ret_text, struct aq_err *reterr)
+/* `help TOPIC [OF]`: of a command, or of what is not one.  all: every option. */
+static int give_help(const char *topic, const char *of, bool all, char **ret_text,
+                     struct aq_err *reterr)
 {
     bool is_man = topic && strcmp(topic, "man") == 0;
     const char *command = is_man ? of : topic;
@@ -66,11 +90,12 @@ static int give_help(const char *topic, const char *of, char **ret_text, struct 
     } else if (topic && strcmp(topic, "hardware") == 0) {
         text = hardware_help();
     } else {
-        bool is_table = !is_man && command && strcmp(command, "kv") == 0;
+        bool is_table =
+            !is_man && command && (strcmp(command, "kv") == 0 || strcmp(command, "words") == 0);
         int rc = command && !is_table ? check_command(command, reterr) : 0;
         if (rc < 0)
             return rc;
-        text = is_man ? aq_options_man(command) : aq_options_help(command);
+        text = is_man ? aq_options_man(command) : aq_options_help(command, all);
     }
     *ret_text = text;
     return text ? 0 : aq_error_memory(reterr, "help");
@@ -93,10 +118,15 @@ static int parse_line(int arg_count, char **args, char **ret_json, char **ret_te
         strcmp(first, "version") == 0)
         return give_version(ret_text, reterr);
     if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
-        return give_help(NULL, NULL, ret_text, reterr);
-    if (strcmp(first, "help") == 0)
-        return give_help(arg_count > 1 ? args[1] : NULL, arg_count > 2 ? args[2] : NULL, ret_text,
-                         reterr);
+        return give_help(NULL, NULL, false, ret_text, reterr);
+    if (strcmp(first, "help") == 0) {
+        const char *word[2] = {NULL, NULL};
+        for (int i = 1, count = 0; i < arg_count && count < 2; i++) {
+            if (strcmp(args[i], "--all") != 0)
+                word[count++] = args[i];
+        }
+        return give_help(word[0], word[1], has_arg(arg_count, args, "--all"), ret_text, reterr);
+    }
     if (first[0] == '-')
         return aq_error(reterr, -EINVAL,
                         "expected a command before its options, found '%s'; aquifer --help lists "

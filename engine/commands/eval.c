@@ -444,7 +444,7 @@ static int deliver_table(const struct eval *v, const json_t *document, struct aq
 
 static int deliver(struct eval *v, json_t *rows, json_t *full, struct aq_err *reterr)
 {
-    json_t *o = v->o->dry_run ? json_object() : aq_json_copy(v->head);
+    json_t *o = v->o->dry_run ? json_pack("{s:i}", "schema", 1) : aq_json_copy(v->head);
     if (full)
         aq_json_put(&o, "full", json_incref(full));
     if (!v->o->sweep.count && json_object_update(o, json_array_get(rows, 0)) < 0)

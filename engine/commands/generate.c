@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/units.h"
 #include "engine/core/forecast_json.h"
+#include "engine/options/notation.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -75,6 +77,7 @@ static void job_close(struct aq_job *j)
     free(j->roster);
     free(j->inflight);
     aq_inflight_close(j->begun.file);
+    free(j->stale);
     aq_sums_close(j->old.sums);
     aq_lock_close(j->lock);
     aq_lock_close(j->errors_lock);
@@ -179,17 +182,30 @@ static void print(void *user, const char *text)
     aq_hooks_output(j->hooks, "\n", 1);
 }
 
-static void plan_line(struct aq_buf *out, const json_t *plan_json)
+/* Where the cpu has no separate device there is one side to attend on, and no word for it. */
+static bool says_nothing(const struct aq_job *j, const char *key, const json_t *v)
+{
+    bool one_memory = strcmp(j->g.info->backend, "cpu") == 0 && !j->o->emulate_device;
+    return json_is_object(v) || json_is_array(v) || (one_memory && strcmp(key, "attention") == 0);
+}
+
+static void plan_line(struct aq_buf *out, const struct aq_job *j, const json_t *plan_json)
 {
     const char *key;
+    char shown[160];
     json_t *v;
     aq_buf_puts(out, "plan:");
     json_object_foreach((json_t *)plan_json, key, v)
     {
-        if (json_is_object(v) || json_is_array(v))
+        if (says_nothing(j, key, v))
             continue;
-        char *text = json_is_string(v) ? strdup(json_string_value(v))
-                                       : aq_json_dump(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+        bool placement = strcmp(key, "placement") == 0 && json_is_string(v);
+        if (placement)
+            aq_placement_shown(shown, json_string_value(v));
+        char *text = placement ? strdup(shown)
+                     : json_is_string(v)
+                         ? strdup(json_string_value(v))
+                         : aq_json_dump(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         aq_buf_printf(out, "%s %s %s", out->count > 5 ? "," : "", key, text ? text : "?");
         free(text);
     }
@@ -201,7 +217,7 @@ static void plan_lines(const struct aq_job *j, void (*line)(void *user, const ch
     json_t *p = aq_engine_plan_json(j->g.engine), *item;
     size_t i;
     struct aq_buf text = {0};
-    plan_line(&text, p);
+    plan_line(&text, j, p);
     line((void *)j, text.data ? text.data : "");
     json_array_foreach(json_object_get(p, "ledger"), i, item)
     {
@@ -210,9 +226,10 @@ static void plan_lines(const struct aq_job *j, void (*line)(void *user, const ch
         if (!with_ledger)
             break;
         aq_buf_clear(&text);
-        aq_buf_printf(&text, "ledger: %-8s %-24s %14" JSON_INTEGER_FORMAT " bytes",
-                      tier ? tier : "?", purpose ? purpose : "?",
-                      json_integer_value(json_object_get(item, "bytes")));
+        char size[AQ_SIZE_TEXT_MAX];
+        aq_format_size(size, (uint64_t)json_integer_value(json_object_get(item, "bytes")));
+        aq_buf_printf(&text, "ledger: %-8s %-24s %11s", tier ? tier : "?", purpose ? purpose : "?",
+                      size);
         line((void *)j, text.data ? text.data : "");
     }
     aq_buf_close(&text);

@@ -160,7 +160,7 @@ static int plan_machine(const struct aq_options *o, const struct aquifer_hooks *
     bool late = json_is_false(json_object_get(json_object_get(doc, "deadline"), "met"));
     int status = any_feasible(doc) && !late ? 0 : 2;
     if (!c.p->feasible)
-        aq_hooks_line(hooks, AQUIFER_ERROR, "%s", c.p->why_not.text);
+        aq_hooks_line(hooks, status ? AQUIFER_ERROR : AQUIFER_WARNING, "%s", c.p->why_not.text);
     aq_plan_case_close(&c);
     rc = show(doc, o, hooks, aq_plan_text, reterr);
     return rc < 0 ? rc : status;

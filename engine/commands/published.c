@@ -47,7 +47,7 @@ int aq_cmd_published(const struct aq_options *o, const struct aquifer_hooks *hoo
                      struct aq_err *reterr)
 {
     struct aq_table *t;
-    int rc = aq_table_read(&t, o->published_file, reterr);
+    int rc = aq_error_named(reterr, aq_table_read(&t, o->published_file, reterr), "published");
     if (rc < 0)
         return rc;
     json_t *rows = json_array();

@@ -68,6 +68,17 @@ static struct aquifer_hooks quiet_hooks(const struct aquifer_hooks *outer)
                                   .line_columns = outer->line_columns};
 }
 
+/* What the command line said that is no option: a line each. */
+static void say_notes(const json_t *object, const struct aquifer_hooks *hooks)
+{
+    const char *at = json_string_value(json_object_get(object, "notes"));
+    while (at && *at) {
+        int n = (int)strcspn(at, "\n");
+        aq_hooks_line(hooks, AQUIFER_INFO, "%.*s", n, at);
+        at += n + (at[n] == '\n');
+    }
+}
+
 static int run(const json_t *object, const struct aquifer_hooks *hooks, struct aq_err *reterr)
 {
     const json_t *command = json_object_get(object, "command");
@@ -82,6 +93,7 @@ static int run(const json_t *object, const struct aquifer_hooks *hooks, struct a
         quiet = quiet_hooks(hooks);
         hooks = &quiet;
     }
+    say_notes(object, hooks);
     bool computes = false;
     aq_command_fn *fn = find(o->command, &computes);
     rc = aq_options_check(o, reterr);

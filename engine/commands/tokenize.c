@@ -72,6 +72,7 @@ int aq_cmd_tokenize(const struct aq_options *o, const struct aquifer_hooks *hook
         struct aq_tokenize_opts opts = {
             .decode = o->decode,
             .chat = chat,
+            .prompt_field = o->prompt_field,
             .no_bos = o->bos == AQ_BOS_NEVER,
             .input_name = is_standard(o->input) ? "standard input" : o->input,
             .output_name = is_standard(o->output) ? "standard output" : o->output,

@@ -85,13 +85,27 @@ static bool refuse(struct bad_line *bad, const char *code, const char *param)
     return false;
 }
 
+/* Where the messages or the prompt are: in the record, in the body of a batch line, or (of
+ * messages) the line itself. */
+static const json_t *body_of(const json_t *record)
+{
+    const json_t *body = json_object_get(record, "body");
+    return json_is_object(body) ? body : record;
+}
+
+/* "text", or what generate reads: lines of one are lines of the other. */
 static bool encode_record(struct run *r, const json_t *record, struct bad_line *bad)
 {
-    const json_t *text = json_object_get(record, "text");
+    const char *field = r->opts->prompt_field ? r->opts->prompt_field : "text";
+    const json_t *text = json_object_get(record, field);
+    if (!text && !r->opts->prompt_field) {
+        text = json_object_get(body_of(record), "prompt");
+        field = text ? "prompt" : field;
+    }
     if (!json_is_string(text)) {
-        snprintf(bad->message, sizeof(bad->message), "'text': expected a string, found %s",
+        snprintf(bad->message, sizeof(bad->message), "'%.80s': expected a string, found %s", field,
                  text ? "another type" : "nothing");
-        return refuse(bad, "invalid_record", "text");
+        return refuse(bad, "invalid_record", strcmp(field, "prompt") ? "text" : "prompt");
     }
     const struct aq_tokenizer_info *info = aq_tokenizer_info(r->t);
     struct aq_encode_opts opts = {.add_bos = info->add_bos && !r->opts->no_bos,
@@ -113,16 +127,9 @@ static bool encode_record(struct run *r, const json_t *record, struct bad_line *
     return true;
 }
 
-/* Where the messages are: in the record, in the body of a batch line, or the line itself. */
-static const json_t *chat_body(const json_t *record)
-{
-    const json_t *body = json_object_get(record, "body");
-    return json_is_object(body) ? body : record;
-}
-
 static bool encode_chat(struct run *r, const json_t *record, struct bad_line *bad)
 {
-    const json_t *body = chat_body(record), *tools = json_object_get(body, "tools");
+    const json_t *body = body_of(record), *tools = json_object_get(body, "tools");
     const json_t *kwargs = json_object_get(body, "chat_template_kwargs");
     bool continues = json_is_true(json_object_get(body, "continue_final_message"));
     const json_t *add = json_object_get(body, "add_generation_prompt");
@@ -214,7 +221,7 @@ static bool decode_record(struct run *r, const json_t *record, struct bad_line *
 static bool put_id(struct run *r, const json_t *record, struct bad_line *bad)
 {
     const json_t *id = json_object_get(record, "id");
-    if (!id && r->opts->chat)
+    if (!id)
         id = json_object_get(record, "custom_id");
     aq_buf_puts(&r->out, "{");
     if (!id || json_is_null(id))

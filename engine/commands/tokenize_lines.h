@@ -16,7 +16,8 @@ enum { AQ_TOKENIZE_LINE_MAX = 64 << 20 }; /* bytes of one input line */
 struct aq_tokenize_opts {
     bool decode; /* {"ids": [...]} to {"text": ...}; else {"text": ...} to {"ids": [...]} */
     const struct aq_chat *chat; /* messages to {"text": the prompt, "ids": ...}; NULL: texts */
-    bool no_bos;                /* never BOS in front; else what the tokenizer's files say */
+    const char *prompt_field; /* that has the text; NULL: "text", or "prompt" where there is none */
+    bool no_bos;              /* never BOS in front; else what the tokenizer's files say */
     const char *input_name, *output_name; /* for messages */
     /* Non-zero: stop before the next line.  NULL: never asked. */
     int (*interrupted)(void *user);

@@ -64,12 +64,13 @@ struct aq_job_counts {
     uint64_t fed;           /* continuations and windows that are fed token by token */
     uint64_t bos_twice;     /* prompts of valid ones that began with BOS and got another */
     uint64_t chats;         /* valid ones that are conversations */
+    uint64_t other_models;  /* valid ones that name another model than the one that answers */
     uint32_t prompt_max;
     uint64_t output_bytes; /* of all results, about, at most */
 };
 
-/* The first few bad records, to show. */
-enum { AQ_JOB_SHOWN_ERRORS = 5 };
+/* The first bad record of each code, to show. */
+enum { AQ_JOB_SHOWN_ERRORS = AQ_RECORD_CODE_COUNT };
 struct aq_job_shown {
     uint64_t line;
     enum aq_record_code code;
@@ -96,7 +97,7 @@ enum { AQ_JOB_SHOWN_SUSPECTS = 5 };
 struct aq_job_old_file {
     const char *path; /* NULL: there is none, or it is empty */
     struct aq_job_walk walk;
-    uint64_t unread, suspects, retried; /* lines that will be taken out, as below */
+    uint64_t unread, suspects, retried, stale; /* lines that will be taken out, as below */
 };
 
 /* All of them. */
@@ -117,6 +118,8 @@ struct aq_job_old {
     uint64_t members;                 /* these alone */
     struct aq_job_suspect shown[AQ_JOB_SHOWN_SUSPECTS];
     uint32_t shown_count;
+    bool input_changed; /* with the user's leave: lines of no record are stale, and taken out */
+    uint64_t stale;
     uint64_t retried;  /* error records to be taken out and tried again */
     uint64_t next_row; /* behind the record of the last line */
     bool stray, mixed; /* a line of no record was seen; lines are not in input order */
@@ -146,6 +149,10 @@ struct aq_job {
     uint64_t *prompt_histogram; /* [context + 1]: valid prompts by tokens */
     struct aq_job_shown shown[AQ_JOB_SHOWN_ERRORS];
     uint32_t shown_count;
+    struct {
+        uint64_t line;
+        char name[80];
+    } other_model; /* the first of them */
 
     /* output file; path NULL when results go to hooks->output */
     char *output;
@@ -154,6 +161,7 @@ struct aq_job {
     char *errors; /* --errors; NULL: error records are among the results */
     char *manifest, *status;
     char *sums, *damaged; /* FILE.sums; FILE.damaged, where lines go that are not as written */
+    char *stale;          /* FILE.stale, where lines go whose records are no longer in the input */
     char *roster;         /* FILE.records, of a shard */
     char *inflight;       /* FILE.inflight */
     const char *lines;    /* where lines are appended: output or part */

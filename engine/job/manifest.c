@@ -189,8 +189,26 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
     return 0;
 }
 
+/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
+ * key anyway, and those behind it are new.  1 yes, 0 no. */
+static int has_grown(const struct aq_job *j, const json_t *was, struct aq_err *reterr)
+{
+    const json_t *bytes = json_object_get(was, "input_bytes");
+    const char *hash = json_string_value(json_object_get(was, "input_hash"));
+    json_int_t count = json_integer_value(bytes);
+    if (!json_is_integer(bytes) || !hash || count < 0 ||
+        (uint64_t)count >= aq_input_bytes(j->input))
+        return 0;
+    return aq_input_begins_so(j->input, (uint64_t)count, strtoull(hash, NULL, 16), reterr);
+}
+
+static bool is_of_input(const char *key)
+{
+    return strcmp(key, "input_bytes") == 0 || strcmp(key, "input_hash") == 0;
+}
+
 /* Prints what differs; returns how much of it forbids going on. */
-static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
+static unsigned compare(struct aq_job *j, const json_t *was, json_t *now, bool grown)
 {
     unsigned forbidden = 0;
     const char *key;
@@ -198,8 +216,10 @@ static unsigned compare(const struct aq_job *j, const json_t *was, json_t *now)
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(was, key);
-        if (aq_manifest_same(old, value))
+        if (aq_manifest_same(old, value) || (grown && is_of_input(key)))
             continue;
+        /* With --limit nobody knows what became of the other records. */
+        j->old.input_changed |= is_of_input(key) && !j->o->limit;
         char a[AQ_MANIFEST_VALUE_BYTES], b[AQ_MANIFEST_VALUE_BYTES];
         bool warn = aq_manifest_may_differ(key) || aq_manifest_allowed(&j->o->allow_change, key);
         if (!warn && !forbidden++)
@@ -271,7 +291,11 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
         else
             rc = aq_error(reterr, err.code, "%s", err.text);
     }
-    unsigned forbidden = was ? compare(j, was, now) : 0;
+    int grown = was ? has_grown(j, was, reterr) : 0;
+    rc = grown < 0 ? grown : rc;
+    unsigned forbidden = was && grown >= 0 ? compare(j, was, now, grown) : 0;
+    if (grown > 0)
+        aq_job_note(j, AQUIFER_INFO, "resume: the input has grown; its first lines are as before");
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
                       "'%s' was begun with other values (%u differ, see above); --allow-change "

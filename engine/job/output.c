@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged,
+ * Where results go and what lies beside them: FILE, FILE.part, FILE.sums, FILE.damaged, FILE.stale,
  * FILE.inflight, FILE.records, FILE.manifest.json, FILE.status.json, FILE.lock.  A symbolic link is
- * followed
- * first, so that all of these lie beside the file itself and every name of it has the same lock. */
+ * followed first, so that all of these lie beside the file itself and every name of it has the same
+ * lock. */
 #include "engine/job/job.h"
 
 #include "base/compress.h"
@@ -89,11 +89,12 @@ static int name_files(struct aq_job *j, char **ret_lock, struct aq_err *reterr)
     j->status = aq_file_name(j->output, ".status.json");
     j->sums = aq_file_name(j->output, ".sums");
     j->damaged = aq_file_name(j->output, ".damaged");
+    j->stale = aq_file_name(j->output, ".stale");
     j->roster = aq_file_name(j->output, ".records");
     j->inflight = aq_file_name(j->output, ".inflight");
     *ret_lock = aq_file_name(j->output, ".lock");
     bool all = j->part && j->manifest && j->status && j->sums && j->damaged && j->roster;
-    return all && j->inflight && *ret_lock ? 0 : aq_error_memory(reterr, "output");
+    return all && j->stale && j->inflight && *ret_lock ? 0 : aq_error_memory(reterr, "output");
 }
 
 static int check_differ(const char *what, const char *path, const char *own, struct aq_err *reterr)
@@ -116,8 +117,8 @@ enum { NAMED_MAX = 5 };
 static int check_apart(const struct aq_job *j, const char *what, const char *path, const char *lock,
                        struct aq_err *reterr)
 {
-    const char *const own[] = {j->output,  j->part,   j->manifest, j->status, j->sums,
-                               j->damaged, j->roster, j->inflight, lock};
+    const char *const own[] = {j->output,  j->part,  j->manifest, j->status,   j->sums,
+                               j->damaged, j->stale, j->roster,   j->inflight, lock};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < AQ_ARRAY_LEN(own); i++) {
         if (!own[i])

@@ -138,6 +138,23 @@ static void count_whole(struct aq_job *j, const struct aq_row *row, const struct
         j->g.result_rules.malformed = r->form;
 }
 
+/* Records are answered by the one model that runs, whatever name they have for it.  "OWNER/NAME" is
+ * NAME; `label` is the record's own JSON text. */
+static void count_model(struct aq_job *j, const struct aq_request *r)
+{
+    const char *label = r->label_model, *slash = label ? strrchr(label, '/') : NULL;
+    if (!label || label[0] != '"')
+        return;
+    const char *name = slash ? slash + 1 : label + 1;
+    size_t n = strlen(name) - 1; /* without the quote at its end */
+    if (strlen(j->g.info->name) == n && strncasecmp(name, j->g.info->name, n) == 0)
+        return;
+    if (j->counts.other_models++)
+        return;
+    j->other_model.line = r->line;
+    aq_quote(j->other_model.name, sizeof(j->other_model.name), label + 1, strlen(label) - 2);
+}
+
 static void count_row(struct aq_job *j, const struct aq_row *row, const struct aq_request *r)
 {
     struct aq_job_counts *c = &j->counts;
@@ -145,11 +162,14 @@ static void count_row(struct aq_job *j, const struct aq_row *row, const struct a
     c->form[row->form]++;
     c->code[row->code]++;
     if (row->code) {
-        if (j->shown_count < AQ_JOB_SHOWN_ERRORS)
+        if (c->code[row->code] == 1) {
+            assert(j->shown_count < AQ_JOB_SHOWN_ERRORS);
             show_bad(&j->shown[j->shown_count++], r);
+        }
         return;
     }
     c->valid++;
+    count_model(j, r);
     c->sequences += row->sequences;
     c->scored += r->params.echo && r->params.logprobs >= 0;
     c->scoring += r->scoring != AQ_SCORING_NONE;
@@ -460,6 +480,15 @@ static void print_counts(struct printer *p, const struct aq_job *j)
             aq_buf_printf(&p->text, "; nearest known: '%s'", j->g.unknown.field[i].nearest);
         end_line(p);
     }
+    if (c->other_models) {
+        aq_buf_printf(&p->text,
+                      "model: %" PRIu64 " %s another one (first '%s' in line %" PRIu64
+                      "), and %s by %s",
+                      c->other_models, c->other_models == 1 ? "record names" : "records name",
+                      j->other_model.name, j->other_model.line,
+                      c->other_models == 1 ? "is answered" : "are answered", j->g.info->name);
+        end_line(p);
+    }
     if (j->g.unknown.more) {
         aq_buf_printf(&p->text, "and other unknown fields, %" PRIu64 " times", j->g.unknown.more);
         end_line(p);
@@ -639,6 +668,8 @@ json_t *aq_job_preflight_json(const struct aq_job *j)
         aq_json_put(&unknown, j->g.unknown.field[i].name,
                     json_integer((json_int_t)j->g.unknown.field[i].count));
     aq_json_put(&o, "unknown_fields", unknown);
+    if (c->other_models)
+        aq_json_put(&o, "other_models", json_integer((json_int_t)c->other_models));
     aq_json_put(&o, "predicted", json_null());
     return o;
 }

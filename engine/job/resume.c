@@ -61,6 +61,11 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
         return 0;
     }
     bool stray = !row || row->done;
+    if (!row && old->input_changed) { /* its record is gone, or asks for something else now */
+        old->stale++;
+        file->stale++;
+        return 0;
+    }
     if (file == &old->file[AQ_JOB_RESULTS])
         see_order(old, l->row, stray);
     if (stray) {
@@ -93,6 +98,12 @@ static void say_found(const struct aq_job *j)
     if (old->retried)
         aq_job_note(j, AQUIFER_INFO, "resume: %" PRIu64 " error %s will be tried again",
                     old->retried, aq_job_plural(old->retried, "record", "records"));
+    if (old->stale)
+        aq_job_note(j, AQUIFER_WARNING,
+                    "resume: %" PRIu64 " %s to no record of this input any more (id or content "
+                    "differ), and %s to '%s'",
+                    old->stale, aq_job_plural(old->stale, "line belongs", "lines belong"),
+                    aq_job_plural(old->stale, "moves", "move"), j->stale);
     if (j->stray_lines)
         aq_job_note(j, AQUIFER_WARNING,
                     "resume: %" PRIu64 " %s to no record of this input (id or content differ), or "
@@ -209,7 +220,7 @@ static void forget_marks(struct aq_job *j)
     for (uint64_t i = 0; i < j->row_count; i++)
         j->rows[i].done = j->rows[i].retried = false;
     j->done_before = j->errors_before = j->stray_lines = 0;
-    old->added = old->suspects = old->unread = old->retried = old->next_row = 0;
+    old->added = old->suspects = old->unread = old->retried = old->stale = old->next_row = 0;
     for (int f = 0; f < AQ_JOB_FILES; f++)
         old->file[f] = (struct aq_job_old_file){.path = old->file[f].path};
     old->members = old->shown_count = 0;

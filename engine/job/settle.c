@@ -17,47 +17,48 @@
 
 enum { COPY_BYTES = 64 << 10 };
 
-/* ---- FILE.damaged ---- */
+/* ---- FILE.damaged, FILE.stale ---- */
 
-struct damaged {
+/* A file that lines taken out of the results are appended to. */
+struct aside {
+    const char *path;
     const char *like; /* the file whose permissions it gets */
     int fd;           /* -1: not needed so far */
     uint64_t begin;   /* its size before this run */
 };
 
-static int put_damaged(const struct aq_job *j, struct damaged *d, const char *bytes, size_t count,
-                       struct aq_err *reterr)
+static int put_aside(const struct aq_job *j, struct aside *d, const char *bytes, size_t count,
+                     struct aq_err *reterr)
 {
     if (d->fd < 0) {
-        int64_t size = aq_file_size(j->damaged);
+        int64_t size = aq_file_size(d->path);
         d->begin = size < 0 ? 0 : (uint64_t)size;
-        d->fd = aq_file_open_like(j->damaged, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, d->like);
+        d->fd = aq_file_open_like(d->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, d->like);
     }
     int rc = d->fd < 0 ? d->fd : aq_file_write(d->fd, bytes, count);
-    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", j->damaged, strerror(-rc))
+    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "write '%s': %s", d->path, strerror(-rc))
                   : 0;
 }
 
-/* FILE.damaged is synced before its lines are taken out of the results; where that fails it is as
+/* The file is synced before its lines are taken out of the results; where that fails it is as
  * before, so that the step can be begun again. */
-static int close_damaged(const struct aq_job *j, struct damaged *d, int rc, struct aq_err *reterr)
+static int close_aside(struct aside *d, int rc, struct aq_err *reterr)
 {
     if (d->fd < 0)
         return rc;
     int synced = rc == 0 ? aq_file_sync(d->fd) : 0;
     if (synced < 0)
-        rc =
-            aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", j->damaged, strerror(-synced));
+        rc = aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", d->path, strerror(-synced));
     if (rc < 0)
         (void)aq_file_truncate(d->fd, d->begin);
     if (rc < 0 && !d->begin)
-        unlink(j->damaged);
+        unlink(d->path);
     aq_file_close(d->fd);
-    return rc < 0 ? rc : aq_file_sync_folder(j->damaged, reterr);
+    return rc < 0 ? rc : aq_file_sync_folder(d->path, reterr);
 }
 
 static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
-                     struct damaged *d, struct aq_err *reterr)
+                     struct aside *d, struct aq_err *reterr)
 {
     const struct aq_job_walk *w = &file->walk;
     const char *path = file->path;
@@ -67,20 +68,20 @@ static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_f
         count = aq_min_u64(w->end - at, sizeof(bytes));
         rc = aq_file_read_at(from, bytes, count, at);
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
-                    : put_damaged(j, d, bytes, count, reterr);
+                    : put_aside(j, d, bytes, count, reterr);
     }
     return rc;
 }
 
 /* What can be read of a torn member. */
 static int unpack_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
-                       struct damaged *d, struct aq_err *reterr)
+                       struct aside *d, struct aq_err *reterr)
 {
     const struct aq_job_walk *w = &file->walk;
     struct aq_buf text = {0};
     int rc = aq_members_salvage(&text, from, aq_job_compression(file->path), w->good_end, w->end);
     rc = rc < 0 ? aq_error(reterr, rc, "unpack the end of '%s': %s", file->path, strerror(-rc))
-                : put_damaged(j, d, text.data ? text.data : "", text.count, reterr);
+                : put_aside(j, d, text.data ? text.data : "", text.count, reterr);
     aq_buf_close(&text);
     return rc;
 }
@@ -89,16 +90,16 @@ static int unpack_torn(const struct aq_job *j, int from, const struct aq_job_old
 static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     const struct aq_job_old_file *file = user;
-    struct damaged d = {.like = file->path, .fd = -1};
+    struct aside d = {j->damaged, file->path, .fd = -1};
     int from = aq_file_open(file->path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
     if (rc < 0)
         return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", file->path, strerror(-rc));
     rc = aq_job_compression(file->path) == AQ_PLAIN ? copy_torn(j, from, file, &d, reterr)
                                                     : unpack_torn(j, from, file, &d, reterr);
     if (rc == 0)
-        rc = put_damaged(j, &d, "\n", 1, reterr);
+        rc = put_aside(j, &d, "\n", 1, reterr);
     close(from);
-    return close_damaged(j, &d, rc, reterr);
+    return close_aside(&d, rc, reterr);
 }
 
 /* A torn end is only kept where it may have been a whole line. */
@@ -169,7 +170,7 @@ struct copy {
     bool writing; /* false: lines are only looked at */
     struct aq_rewritten to;
     struct aq_sums *kept; /* of the lines that stay, in all files */
-    struct damaged damaged;
+    struct aside damaged, stale;
     uint64_t dropped; /* error records */
 };
 
@@ -178,11 +179,13 @@ static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
 {
     struct copy *c = user;
     if (!f->known)
-        return put_damaged(j, &c->damaged, f->bytes, f->count, reterr);
+        return put_aside(j, &c->damaged, f->bytes, f->count, reterr);
     if (f->error && j->o->retry_errors) {
         c->dropped++;
         return 0;
     }
+    if (f->row == SIZE_MAX && j->old.input_changed)
+        return put_aside(j, &c->stale, f->bytes, f->count, reterr);
     int rc = aq_sums_add(c->kept, f->sum, reterr);
     return rc < 0 || !c->writing ? rc : aq_rewritten_put(&c->to, f->bytes, f->count, reterr);
 }
@@ -194,6 +197,9 @@ static void say_taken_out(const struct aq_job *j, const struct aq_job_old_file *
     if (moved)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", file->path, moved,
                     aq_job_plural(moved, "line", "lines"), j->damaged);
+    if (file->stale)
+        aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " %s moved to '%s'", file->path, file->stale,
+                    aq_job_plural(file->stale, "line", "lines"), j->stale);
     if (dropped)
         aq_job_note(j, AQUIFER_INFO, "'%s': %" PRIu64 " error %s taken out to be tried again",
                     file->path, dropped, aq_job_plural(dropped, "record", "records"));
@@ -201,7 +207,7 @@ static void say_taken_out(const struct aq_job *j, const struct aq_job_old_file *
 
 static bool needs_rewriting(const struct aq_job_old_file *file)
 {
-    return file->retried || file->suspects || file->unread;
+    return file->retried || file->suspects || file->unread || file->stale;
 }
 
 /* A file, and where the sums of its lines go. */
@@ -216,14 +222,17 @@ static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     const struct rewriting *r = user;
     const char *path = r->file->path;
-    struct copy c = {
-        .writing = needs_rewriting(r->file), .kept = r->kept, .damaged = {.like = path, .fd = -1}};
+    struct copy c = {.writing = needs_rewriting(r->file),
+                     .kept = r->kept,
+                     .damaged = {j->damaged, path, .fd = -1},
+                     .stale = {j->stale, path, .fd = -1}};
     struct aq_job_walk w;
     int rc = c.writing ? aq_rewritten_open(&c.to, path, NULL, aq_job_compression(path), reterr) : 0;
     if (rc < 0)
         return rc;
     rc = aq_job_lines(j, path, j->old.sums, copy_good, &c, &w, reterr);
-    rc = close_damaged(j, &c.damaged, rc, reterr);
+    rc = close_aside(&c.damaged, rc, reterr);
+    rc = close_aside(&c.stale, rc, reterr);
     if (c.writing)
         rc = aq_rewritten_close(&c.to, rc, reterr);
     if (rc == 0)
@@ -314,7 +323,7 @@ int aq_job_begin_sums(struct aq_job *j, struct aq_err *reterr)
  * but a manifest or sums without results would be replaced. */
 static int set_all_aside(struct aq_job *j, struct aq_err *reterr)
 {
-    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged,
+    const char *const paths[] = {j->manifest, j->roster, j->sums, j->damaged, j->stale,
                                  j->inflight, j->output, j->part, j->errors};
     return aq_set_aside(paths, AQ_ARRAY_LEN(paths) - !j->errors, "--overwrite: ", j->hooks, reterr);
 }

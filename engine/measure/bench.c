@@ -303,6 +303,7 @@ int aq_bench_run_row(json_t **ret, const struct aq_options *o, const struct aq_b
         rc = aq_engine_check(e, reterr);
         if (rc == 0) {
             *ret = aq_engine_plan_json(e);
+            aq_json_put(ret, "schema", json_integer(1));
             aq_json_put(ret, "predicted", aq_engine_predicted_json(e));
             rc = *ret ? 0 : aq_error_memory(reterr, "plan");
         }

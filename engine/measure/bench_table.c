@@ -128,7 +128,7 @@ int aq_bench_table_open(struct aq_bench_table **ret, const struct aq_options *o,
     if (!t)
         return aq_error_memory(reterr, "table '%s'", o->table);
     t->done = json_object();
-    int rc = t->done ? aq_table_read(&t->table, o->table, reterr)
+    int rc = t->done ? aq_error_named(reterr, aq_table_read(&t->table, o->table, reterr), "--table")
                      : aq_error_memory(reterr, "table '%s'", o->table);
     rc = rc < 0 ? rc : open_runs(t, o, reterr);
     if (rc == 0 && o->output && !o->dry_run)

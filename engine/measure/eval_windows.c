@@ -60,7 +60,7 @@ static int read_ids(struct aq_eval_ids *ret, const char *path, struct aq_err *re
     size_t bytes, n = strlen(path);
     int rc = aq_read_file(&text, &bytes, path, IDS_FILE_MAX, reterr);
     if (rc < 0)
-        return rc;
+        return aq_error_named(reterr, rc, "--ids");
     bool packed = n > 4 && strcmp(path + n - 4, ".u16") == 0;
     rc = (packed ? unpack_ids : parse_ids)(ret, text, bytes, path, reterr);
     free(text);
@@ -75,7 +75,8 @@ static int encode_text(struct aq_eval_ids *ret, const char *model_dir, const cha
     struct aq_ids ids = {0};
     char *text = NULL, dir[4096];
     size_t bytes;
-    int rc = aq_read_file(&text, &bytes, path, TEXT_FILE_MAX, reterr);
+    int rc =
+        aq_error_named(reterr, aq_read_file(&text, &bytes, path, TEXT_FILE_MAX, reterr), "--text");
     if (rc == 0)
         rc = aq_checkpoint_resolve(model_dir, dir, sizeof(dir), reterr);
     if (rc == 0)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- open -------------------------------------------------------------------------------- */
@@ -81,6 +82,12 @@ static int open_shape(struct aq_model *m, const char *shape, uint64_t seed, stru
 {
     bool file = strchr(shape, '/') || strstr(shape, ".json");
     struct aq_err why;
+    /* OWNER/NAME, as the hub has it: unless there is such a file, NAME. */
+    if (file && access(shape, F_OK) != 0 &&
+        aq_shape_find(&m->config, base_name(shape), NULL) == 0) {
+        shape = base_name(shape);
+        file = false;
+    }
     int rc = file ? aq_model_config_read_file(&m->config, shape, &why)
                   : aq_shape_find(&m->config, shape, &why);
     /* A file that is no shape is a word that means nothing, as a name is that nobody knows. */

@@ -422,6 +422,48 @@ int aq_options_give(struct aq_options *o, const struct aq_option *option, uint32
 
 /* ---- open and close --------------------------------------------------------------------- */
 
+/* Names of other programs' commands that mean one of ours; NULL: none does. */
+static const struct {
+    const char *name, *ours;
+} command_habits[] = {
+    {"run-batch", "generate"},
+    {"batch", "generate"},
+    {"run", "generate"},
+    {"complete", "generate"},
+    {"completion", "generate"},
+    {"throughput", "bench"},
+    {"benchmark", "bench"},
+    {"perplexity", "eval"},
+    {"score", "generate"},
+    {"quantize", "pack"},
+    {"convert", "pack"},
+    {"estimate", "plan"},
+    {"estimate-memory", "plan"},
+    {"fit", "plan"},
+    {"serve", NULL},
+    {"server", NULL},
+    {"chat", NULL},
+};
+
+static int unknown_command(const char *command, const char *const *names, uint32_t count,
+                           struct aq_err *reterr)
+{
+    for (size_t i = 0; i < AQ_ARRAY_LEN(command_habits); i++) {
+        if (strcmp(command_habits[i].name, command) != 0)
+            continue;
+        const char *ours = command_habits[i].ours;
+        return aq_error(reterr, -EINVAL, "there is no command '%s' here; %s%s", command,
+                        ours ? "what it does is done by aquifer "
+                             : "nothing is served or "
+                               "interactive: aquifer generate reads files and ends",
+                        ours ? ours : "");
+    }
+    const char *near = aq_nearest(command, names, count);
+    return aq_error(reterr, -EINVAL, "unknown command '%s'; %s%s%s", command,
+                    near ? "the nearest one is '" : "aquifer --help lists them", near ? near : "",
+                    near ? "'" : "");
+}
+
 int aq_options_open(struct aq_options **ret, const char *command, struct aq_err *reterr)
 {
     const struct aq_command *c = aq_command_find(command);
@@ -435,8 +477,7 @@ int aq_options_open(struct aq_options **ret, const char *command, struct aq_err 
         }
         if (c)
             return aq_error(reterr, -EINVAL, "'%s' is not built yet in this version", command);
-        return aq_error(reterr, -EINVAL, "unknown command '%s'; the nearest one is '%s'", command,
-                        aq_nearest(command, names, count));
+        return unknown_command(command, names, count, reterr);
     }
     struct aq_options *o = calloc(1, sizeof(*o));
     if (!o)
@@ -473,6 +514,7 @@ void aq_options_close(struct aq_options *o)
         free(own->item[i]);
     free(own->item);
     free(own);
+    free(o->notes);
     free(o);
 }
 

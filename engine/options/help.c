@@ -2,6 +2,8 @@
  * engine/options/help.c - help texts, laid out from the table. */
 #include "engine/options/options.h"
 
+#include "base/units.h"
+#include "engine/options/help_topics.h"
 #include "engine/options/table.h"
 #include "policy/kv_policy.h"
 
@@ -11,14 +13,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 100, INDENT = 34 };
+/* Columns of a text: what COLUMNS says, as shells and the program set it for a terminal. */
+enum { WIDTH_DEFAULT = 80, WIDTH_MIN = 60, WIDTH_MAX = 100, WIDE = 96 };
 
 /* A text that grows; `failed` once memory is out. */
 struct text {
     char *at;
     size_t bytes, capacity;
     bool failed;
+    size_t width, indent; /* of the second column */
 };
+
+static struct text text_open(void)
+{
+    const char *columns = getenv("COLUMNS");
+    uint64_t width;
+    if (!columns || !aq_parse_u64(columns, &width))
+        width = WIDTH_DEFAULT;
+    width = width < WIDTH_MIN ? WIDTH_MIN : width > WIDTH_MAX ? WIDTH_MAX : width;
+    return (struct text){.width = (size_t)width, .indent = width < WIDE ? 28 : 34};
+}
 
 static void add(struct text *t, const char *bytes, size_t count)
 {
@@ -50,7 +64,6 @@ static void add_spaces(struct text *t, size_t count)
         add(t, " ", 1);
 }
 
-/* Words of `text` from column `column` on, wrapped at WIDTH; further lines begin at `indent`. */
 /* Characters of the next word that fit a line: of a long list of choices those up to a '|'. */
 static size_t word_part(const char *at, size_t room)
 {
@@ -62,12 +75,13 @@ static size_t word_part(const char *at, size_t room)
     return part;
 }
 
+/* Words of `text` from column `column` on, wrapped; further lines begin at `indent`. */
 static void add_wrapped(struct text *t, size_t column, size_t indent, const char *text)
 {
     bool first = true;
     for (const char *at = text; *at;) {
-        size_t n = word_part(at, WIDTH - indent);
-        if (!first && column + 1 + n > WIDTH) {
+        size_t n = word_part(at, t->width - indent);
+        if (!first && column + 1 + n > t->width) {
             add_text(t, "\n");
             add_spaces(t, indent);
             column = indent;
@@ -89,12 +103,12 @@ static void add_row(struct text *t, const char *left, const char *right)
 {
     size_t n = strlen(left);
     add_text(t, left);
-    if (n + 2 > INDENT) {
+    if (n + 2 > t->indent) {
         add_text(t, "\n");
         n = 0;
     }
-    add_spaces(t, INDENT - n);
-    add_wrapped(t, INDENT, INDENT, right);
+    add_spaces(t, t->indent - n);
+    add_wrapped(t, t->indent, t->indent, right);
 }
 
 /* "auto|f32|bf16" fits the left column better than it fits a sentence. */
@@ -173,8 +187,8 @@ const char *const aq_option_group_titles[AQ_GROUP_COUNT] = {
 
 const struct aq_exit_meaning aq_exit_meanings[AQ_EXIT_MEANING_COUNT] = {
     {"0", "all done"},
-    {"1", "the command line or a configuration file is wrong"},
-    {"2", "cannot run here: does not fit, no such device, bad or missing files"},
+    {"1", "the command line is wrong, or a file that it names"},
+    {"2", "cannot run here: does not fit, no such device, a bad or missing model"},
     {"3", "finished, but some records gave errors"},
     {"4", "reading or writing failed during the run; start it again to go on"},
     {"130", "interrupted; start it again to go on"},
@@ -194,12 +208,29 @@ const char aq_options_signals[] =
     "within 20 s, with the results so far safe; SIGINT or SIGTERM again: at once. All but the "
     "first two stay ignored where the parent ignores them, as nohup does.";
 
-static void add_group(struct text *t, const struct aq_command *command, enum aq_option_group group)
+/* Whether the short help has it: one of the words in `basic`. */
+static bool is_basic(const struct aq_command *command, const struct aq_option *option)
+{
+    size_t n = strlen(option->name);
+    for (const char *at = command->basic; at && *at; at += strcspn(at, " "), at += *at == ' ') {
+        if (strcspn(at, " ") == n && strncmp(at, option->name, n) == 0)
+            return true;
+    }
+    return !command->basic;
+}
+
+static bool is_shown(const struct aq_command *command, const struct aq_option *option, bool all)
+{
+    return aq_option_is_shown(option, command, option->group) && (all || is_basic(command, option));
+}
+
+static void add_group(struct text *t, const struct aq_command *command, enum aq_option_group group,
+                      bool all)
 {
     bool titled = false;
     for (uint32_t i = 0; i < aq_option_count; i++) {
         const struct aq_option *option = &aq_option_table[i];
-        if (!aq_option_is_shown(option, command, group))
+        if (option->group != group || !is_shown(command, option, all))
             continue;
         if (!titled) {
             add_text(t, "\n");
@@ -227,20 +258,42 @@ static void add_later(struct text *t, const struct aq_command *command)
     }
 }
 
-static void add_command_help(struct text *t, const struct aq_command *command)
+/* How many options the short help leaves out. */
+static uint32_t left_out(const struct aq_command *command)
 {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < aq_option_count; i++)
+        count += is_shown(command, &aq_option_table[i], true) &&
+                 !is_shown(command, &aq_option_table[i], false);
+    return count;
+}
+
+static void add_command_help(struct text *t, const struct aq_command *command, bool all)
+{
+    uint32_t more = all ? 0 : left_out(command);
+    char line[160];
     add_text(t, "Usage: ");
     add_wrapped(t, 7, 7, command->usage);
     add_text(t, "\n");
     add_wrapped(t, 0, 0, command->description);
+    add_text(t, "\nExamples\n");
+    for (size_t i = 0; i < AQ_ARRAY_LEN(command->examples) && command->examples[i]; i++) {
+        add_text(t, "  ");
+        add_wrapped(t, 2, 6, command->examples[i]);
+    }
     for (int group = 0; group < AQ_GROUP_COUNT; group++)
-        add_group(t, command, (enum aq_option_group)group);
+        add_group(t, command, (enum aq_option_group)group, all);
     add_row(t, "      --config FILE",
             "read options from a YAML file, 'name: value'; the command "
             "line wins");
-    add_row(t, "  -h, --help", "print this text");
-    add_later(t, command);
+    add_row(t, "  -h, --help",
+            more ? "print this text; --help-all: every option" : "print this text");
+    if (all)
+        add_later(t, command);
     add_text(t, "\n");
+    snprintf(line, sizeof(line), "aquifer help %s --all shows %u more options. ", command->name,
+             more);
+    add_wrapped(t, 0, 0, more ? line : "");
     add_wrapped(t, 0, 0, aq_options_notation);
 }
 
@@ -256,12 +309,14 @@ static void add_overview(struct text *t)
         add_wrapped(t, strlen(left), strlen(left), aq_command_table[i].summary);
     }
     add_text(t, "\n");
-    add_wrapped(t, 0, 0,
-                "aquifer help COMMAND shows a command's options, aquifer help kv the KV policies, "
-                "aquifer help hardware what the file of a machine says, aquifer --version the "
-                "version. aquifer help man [COMMAND] gives the manual as a "
-                "page for man, aquifer help bash and aquifer help zsh what completes words in "
-                "these shells.");
+    add_wrapped(
+        t, 0, 0,
+        "aquifer help COMMAND shows a command's options, with --all every one; aquifer help kv "
+        "the KV policies, help hardware what the file of a machine says, help words what "
+        "lines are about; aquifer --version the version. aquifer help man [COMMAND] gives the "
+        "manual as a "
+        "page for man, aquifer help bash and aquifer help zsh what completes words in "
+        "these shells.");
     add_text(t, "\nExit status\n");
     for (uint32_t i = 0; i < AQ_EXIT_MEANING_COUNT; i++) {
         char left[16];
@@ -364,17 +419,38 @@ static void add_policies(struct text *t)
     }
 }
 
-char *aq_options_help(const char *command)
+/* Its paragraphs and rows ("  left  right", two blanks or more between), to the width. */
+static void add_topic(struct text *t, const char *topic)
 {
-    struct text t = {0};
+    for (const char *at = topic; *at;) {
+        char line[1024], left[64];
+        size_t n = strcspn(at, "\n");
+        assert(n < sizeof(line));
+        snprintf(line, sizeof(line), "%.*s", (int)n, at);
+        const char *gap = line[0] == ' ' ? strstr(line + 2, "  ") : NULL;
+        if (gap) {
+            snprintf(left, sizeof(left), "%.*s", (int)(gap - line), line);
+            add_row(t, left, gap + strspn(gap, " "));
+        } else {
+            add_wrapped(t, 0, 0, line);
+        }
+        at += n + (at[n] == '\n');
+    }
+}
+
+char *aq_options_help(const char *command, bool all)
+{
+    struct text t = text_open();
     const struct aq_command *c = command ? aq_command_find(command) : NULL;
     add_text(&t, "");
     if (!command)
         add_overview(&t);
     else if (strcmp(command, "kv") == 0)
         add_policies(&t);
+    else if (command && aq_help_topic(command))
+        add_topic(&t, aq_help_topic(command));
     else if (c && c->bit)
-        add_command_help(&t, c);
+        add_command_help(&t, c, all);
     if (t.failed) {
         free(t.at);
         return NULL;

@@ -4,6 +4,7 @@
 #include "base/types.h"
 #include "base/units.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,6 +171,22 @@ void aq_placement_text(char text[160], const struct aq_placement *p)
     const double *w = p->weights.percent, *k = p->kv.percent, *h = p->hidden.percent;
     snprintf(text, 160, "weights=%g/%g/%g kv=%g/%g/%g hidden=%g/%g/%g head=%s", w[0], w[1], w[2],
              k[0], k[1], k[2], h[0], h[1], h[2], aq_tier_name(p->head));
+}
+
+void aq_placement_shown(char text[160], const char *exact)
+{
+    size_t used = 0;
+    for (const char *at = exact; *at && used < 159;) {
+        char *end = NULL;
+        bool begins = at > exact && (at[-1] == '=' || at[-1] == '/') && *at >= '0' && *at <= '9';
+        double share = begins ? strtod(at, &end) : 0;
+        if (begins)
+            used += (size_t)snprintf(text + used, 160 - used, "%g", round(10 * share) / 10);
+        else
+            text[used++] = *at;
+        at = begins ? end : at + 1;
+    }
+    text[used < 159 ? used : 159] = '\0';
 }
 
 int aq_link_parse(struct aq_link_choice *ret, const char *label, const char *text,

@@ -58,5 +58,7 @@ void aq_attention_text(char text[32], const struct aq_plan *p);
 
 /* A placement back as text, at most 160 bytes. */
 void aq_placement_text(char text[160], const struct aq_placement *p);
+/* For people, with shares rounded to tenths: "kv=0/97.3/2.7" of "kv=0/97.2917/2.7083". */
+void aq_placement_shown(char text[160], const char *exact);
 
 #endif

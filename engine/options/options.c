@@ -94,7 +94,7 @@ int aq_options_from_json(struct aq_options **ret, const char *command, const jso
     json_t *value;
     json_object_foreach((json_t *)object, key, value)
     {
-        if (strcmp(key, "command") == 0)
+        if (strcmp(key, "command") == 0 || strcmp(key, "notes") == 0)
             continue;
         const struct aq_option *option;
         rc = aq_option_find(&option, aq_options_command(o), key, "", reterr);

@@ -122,7 +122,10 @@ struct aq_options {
     /* probe */
     bool quick, keep;
 
-    void *owned; /* everything above lives here */
+    /* Lines to be said before anything else: what flags of other programs became.  NULL: none. */
+    char *notes;
+
+    void *owned; /* all strings but the notes live here */
 };
 
 /* Parses `args` (without program and command name) for `command`; --config FILE is read first, the
@@ -132,7 +135,7 @@ struct aq_options {
 int aq_options_from_args(struct aq_options **ret, const char *command, int arg_count, char **args,
                          bool *ret_help, struct aq_err *reterr);
 /* The same from one JSON object {"model": ..., "max_tokens": 32, ...}; '-' and '_' are the same in
- * keys.  "command" is passed over. */
+ * keys.  "command" is passed over, and so are "notes" (lines for aquifer_run to say first). */
 int aq_options_from_json(struct aq_options **ret, const char *command, const json_t *object,
                          struct aq_err *reterr);
 void aq_options_close(struct aq_options *o);
@@ -150,7 +153,8 @@ bool aq_options_several_machines(const struct aq_options *o);
 /* Whether the user gave this option (name with '-'), rather than the default standing. */
 bool aq_options_given(const struct aq_options *o, const char *name);
 
-/* Help texts; "" for an unknown command; "kv": the table of KV policies. */
-char *aq_options_help(const char *command); /* malloc'd; command NULL: the overview */
+/* Help texts, malloc'd: of a command, its basic options or all of them; "kv": the table of KV
+ * policies; a topic of help_topics.h; NULL: the overview; "" for an unknown name. */
+char *aq_options_help(const char *command, bool all);
 
 #endif

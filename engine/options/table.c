@@ -3,6 +3,7 @@
 #include "base/nearest.h"
 #include "engine/model/shapes.h"
 #include "engine/options/check.h"
+#include "engine/options/habits.h"
 #include "policy/kv_residual.h"
 
 #include <stddef.h>
@@ -89,8 +90,9 @@ const struct aq_option aq_option_table[] = {
     {"prompt", 0, AQ_GROUP_FILES, GENERATE, AQ_OPTION_STRINGS, AT(prompt), .argument = "TEXT",
      .help = "a prompt given here (repeatable); its text goes to standard output, no files are "
              "written"},
-    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_field),
-     .argument = "NAME", .help = "field of a plain record that holds the prompt (default prompt)"},
+    {"prompt-field", 0, AQ_GROUP_FILES, GENERATE | PLAN | TOKENIZE, AQ_OPTION_STRING,
+     AT(prompt_field), .argument = "NAME",
+     .help = "field of a plain record that holds the prompt (default prompt)"},
     {"prompt-template", 0, AQ_GROUP_FILES, GENERATE | PLAN, AQ_OPTION_STRING, AT(prompt_template),
      .argument = "STRING|FILE", .flags = AQ_OPTION_ESCAPES,
      .help = "makes the prompt; {field} is replaced by the record's; \\n, \\t and \\\\ as in "
@@ -561,78 +563,156 @@ const struct aq_option_alias aq_option_aliases[] = {
     {"kv-cache-dtype", "kv-format"},
     {"offload-dir", "disk-dir"},
     {"max-model-len", "context"},
+    {"ctx-size", "context"},
+    {"predict", "max-tokens"},
+    {"torch-dtype", "compute"},
+    {"model-name-or-path", "model"},
+    {"model-path", "model"},
+    {"model-id", "model"},
+    {"repeat-penalty", "repetition-penalty"},
+    {"num-return-sequences", "n"},
+    {"offload-folder", "disk-dir"},
+    {"input-file", "input"},
+    {"output-file", "output"},
+    {"input-len", "prompt-len"},
+    {"random-input-len", "prompt-len"},
+    {"n-prompt", "prompt-len"},
+    {"output-len", "gen-len"},
+    {"random-output-len", "gen-len"},
+    {"n-gen", "gen-len"},
+    {"num-prompts", "requests"},
+    {"num-iters", "repeats"},
+    {"num-iters-warmup", "warmup"},
 };
 const uint32_t aq_option_alias_count = AQ_ARRAY_LEN(aq_option_aliases);
 
-const struct aq_option_habit aq_option_habits[] = {
-    {"gpu-memory-utilization",
-     "budgets are absolute here: give bytes with --device-memory, or --host-memory on the cpu"},
-    {"tensor-parallel-size", "one device is used; the model streams through it instead"},
-    {"percent", "write the shares as --placement \"weights=D/H/N kv=D/H/N hidden=D/H/N\""},
-    {"compress-weight", "give the format with --weight-format"},
-    {"trust-remote-code", "model files are data here: no code of theirs is ever run"},
-};
-const uint32_t aq_option_habit_count = AQ_ARRAY_LEN(aq_option_habits);
-
 const struct aq_command aq_command_table[] = {
-    {"generate", GENERATE, "continue every prompt of a JSONL file",
+    {"generate",
+     GENERATE,
+     "continue every prompt of a JSONL file",
      "aquifer generate --model DIR --input prompts.jsonl --output results.jsonl [options]",
      "Reads records, checks them all before any weight is read, runs them in large batches and "
      "appends one result line for each, in the pass in which it ends. A stopped run goes on where "
      "it was when it is started again with the same output. Values of a record win over the "
-     "options below."},
-    {"eval", EVAL, "score a text: loss and perplexity",
+     "options below.",
+     "model input output prompt max-tokens temperature top-p seed n stop logprobs ordered "
+     "overwrite retry-errors limit input-format prompt-field weight-format kv-format device "
+     "host-memory device-memory disk-dir placement kv-policy kv-budget threads dry-run report "
+     "progress quiet json",
+     {"aquifer generate --model DIR --input prompts.jsonl --output results.jsonl",
+      "aquifer generate --model DIR --input prompts.jsonl --output results.jsonl "
+      "--host-memory 20GiB --max-tokens 64"}},
+    {"eval",
+     EVAL,
+     "score a text: loss and perplexity",
      "aquifer eval --model DIR --text FILE --prompt-tokens P --score-tokens G [options]",
      "Cuts the text into windows of P + G tokens, prefills P of them, feeds the next G one at a "
-     "time and scores each by its log-probability."},
-    {"bench", BENCH, "measure throughput, with real or random weights",
+     "time and scores each by its log-probability.",
+     "model text ids prompt-tokens score-tokens windows bos compare-full sweep weight-format "
+     "kv-format device host-memory kv-policy kv-budget kv-recent dry-run report quiet json",
+     {"aquifer eval --model DIR --text book.txt --prompt-tokens 512 "
+      "--score-tokens 128",
+      "aquifer eval --model DIR --text book.txt --prompt-tokens 512 "
+      "--score-tokens 128 --kv-policy h2o --kv-budget 20% --compare-full"}},
+    {"bench",
+     BENCH,
+     "measure throughput, with real or random weights",
      "aquifer bench (--model DIR | --shape NAME --random-weights SEED) --prompt-len 512 "
      "--gen-len 32 [options]",
      "Runs distinct random prompts of the given length, generates exactly the given number of "
      "tokens and prints rates, each measured several times. With --table FILE it runs the rows of "
      "a file, beside what others published for them; a row that cannot run is reported and the "
-     "others go on (exit status 3)."},
-    {"pack", PACK, "convert a checkpoint to the packed store",
+     "others go on (exit status 3).",
+     "model shape random-weights prompt-len gen-len requests micro-batch micro-batches repeats "
+     "warmup decode-passes table format output weight-format kv-format device host-memory "
+     "device-memory placement attention kv-policy kv-budget threads dry-run report quiet json",
+     {"aquifer bench --model DIR --prompt-len 512 --gen-len 32",
+      "aquifer bench flexgen --model DIR --percent 0 100 0 100 0 "
+      "100 --gpu-batch-size 8"}},
+    {"pack",
+     PACK,
+     "convert a checkpoint to the packed store",
      "aquifer pack --model DIR --output STORE[,STORE2] [options]",
      "Re-lays the weights for sequential reading. The store is self-contained, is published by one "
-     "rename, and an interrupted conversion can be started again."},
-    {"tokenize", TOKENIZE, "text to token ids and back",
+     "rename, and an interrupted conversion can be started again.",
+     NULL,
+     {"aquifer pack --model DIR --output /disk1/store",
+      "aquifer pack --output /disk1/store --verify"}},
+    {"tokenize",
+     TOKENIZE,
+     "text to token ids and back",
      "aquifer tokenize --model DIR [--input FILE] [--decode] [options]",
-     "Turns lines {\"text\"} into lines {\"ids\"}, or back with --decode. Reads only the tokenizer "
-     "of the model. Without --input it reads standard input."},
-    {"info", INFO, "what this machine and this build offer, or how large a model is",
+     "Turns lines {\"text\"} (or records of generate) into lines {\"ids\"}, or back with --decode. "
+     "Reads only the tokenizer "
+     "of the model. Without --input it reads standard input.",
+     NULL,
+     {"aquifer tokenize --model DIR --input texts.jsonl",
+      "aquifer tokenize --chat --model DIR --input talks.jsonl"}},
+    {"info",
+     INFO,
+     "what this machine and this build offer, or how large a model is",
      "aquifer info [--model DIR | --shape NAME] [--hardware NAME,...] [--json] [--cache]",
      "Prints version, backends, instruction sets, threads, io engines and memory limits with "
      "where they come from. Of a model: parameters, bytes of its weights by format and of KV a "
      "token, and which machines (all that are built in, or those of --hardware) hold it with how "
-     "many tokens of KV."},
-    {"published", PUBLISHED, "predict what others published, beside this engine's own plan",
+     "many tokens of KV.",
+     NULL,
+     {"aquifer info", "aquifer info --shape opt-30b"}},
+    {"published",
+     PUBLISHED,
+     "predict what others published, beside this engine's own plan",
      "aquifer published FILE [--json] [--output FILE]",
      "Reads a table of published throughput figures and predicts each row twice, without running "
      "anything: by a model of the program that it was published for, on its policy and machine, "
      "with that program's rules switched off one after the other; and by the plan that aquifer "
-     "would make on that machine. A ratio near 1 says that the model explains the figure."},
-    {"merge", MERGE, "join the results of shards to those of one run",
+     "would make on that machine. A ratio near 1 says that the model explains the figure.",
+     NULL,
+     {"aquifer published configs/tables/flexgen.yaml",
+      "aquifer published configs/tables/h2o.yaml --json --output rows.json"}},
+    {"merge",
+     MERGE,
+     "join the results of shards to those of one run",
      "aquifer merge OUTPUT SHARD... [--ordered]",
      "Checks that the shards belong together, that none is missing, and that each has one result "
      "for each of its records; then writes OUTPUT, which is a results file like that of a run "
-     "without --shard. Otherwise it says what is missing, writes nothing, and ends with 1."},
-    {"status", STATUS, "how far a running job is", "aquifer status FILE... [--json]",
+     "without --shard. Otherwise it says what is missing, writes nothing, and ends with 1.",
+     NULL,
+     {"aquifer merge results.jsonl part-0.jsonl part-1.jsonl",
+      "aquifer merge --ordered results.jsonl part-0.jsonl part-1.jsonl"}},
+    {"status",
+     STATUS,
+     "how far a running job is",
+     "aquifer status FILE... [--json]",
      "Prints FILE.status.json, which a run keeps up to date beside its results. Of several files, "
-     "such as the shards of a job, it prints a line each and their sum."},
-    {"plan", PLAN, "what fits, where it goes, how fast, and what binds",
+     "such as the shards of a job, it prints a line each and their sum.",
+     NULL,
+     {"aquifer status results.jsonl", "aquifer status results.jsonl --json"}},
+    {"plan",
+     PLAN,
+     "what fits, where it goes, how fast, and what binds",
      "aquifer plan (--model DIR | --shape NAME) [--hardware local|NAME|FILE|all] --prompt-len "
      "N|A-B "
      "--gen-len N|A-B [--requests N] [options]",
      "Chooses what is not fixed: block shape, placement, where attention runs, and what --allow "
      "opens. With --input FILE lengths and requests are those of its records. Reads no weights and "
-     "runs nothing; the machine need not be this one."},
-    {"probe", PROBE, "measure this machine for the planner",
+     "runs nothing; the machine need not be this one.",
+     "model shape hardware prompt-len gen-len requests input tokenizer allow deadline sweep html "
+     "write-config weight-format kv-format device-memory host-memory disk-memory placement "
+     "attention micro-batch micro-batches kv-policy kv-budget quiet json",
+     {"aquifer plan --model DIR --hardware t4-208gb --prompt-len 512 --gen-len 128 "
+      "--requests 100000",
+      "aquifer plan --shape config.json --hardware rtx4090-24gb --input prompts.jsonl "
+      "--deadline 72h --allow int8,kv-int8"}},
+    {"probe",
+     PROBE,
+     "measure this machine for the planner",
      "aquifer probe [--disk-dir DIR] [--output hw.yaml] [--keep] [options]",
      "Measures in seconds what the machine has and how fast it is, with spread: memory, products, "
      "attention, copies by size, both ways at once and beside attention, and the disk of a "
      "directory. Prints a hardware profile that --hardware takes. Nothing else should run "
-     "meanwhile."},
+     "meanwhile.",
+     NULL,
+     {"aquifer probe --disk-dir /scratch --output hw.yaml", "aquifer probe --keep --quick"}},
 };
 const uint32_t aq_command_count = AQ_ARRAY_LEN(aq_command_table);
 
@@ -712,11 +792,10 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
     }
     if (!reterr) /* what is nearest takes long to find, and nobody asks */
         return -EINVAL;
-    for (uint32_t i = 0; i < aq_option_habit_count; i++) {
-        if (same_name(aq_option_habits[i].name, name))
-            return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s", dashes, name,
-                            aq_option_habits[i].advice);
-    }
+    const struct aq_habit *habit = aq_habit_find(name, false);
+    if (habit)
+        return aq_error(reterr, -EINVAL, "'%s%s' is not an option here: %s%s", dashes, name,
+                        habit->why ? "" : "write ", habit->why ? habit->why : habit->becomes);
     option = find_row(AQ_CMD_ALL, real);
     if (option && !(option->flags & AQ_OPTION_POSITIONAL)) {
         char commands[128];
@@ -724,8 +803,13 @@ int aq_option_find(const struct aq_option **ret, const struct aq_command *comman
         return aq_error(reterr, -EINVAL, "'%s%s' is an option of %s, not of %s", dashes, name,
                         commands, command->name);
     }
+    const char *near = nearest_option(command, name);
+    if (!near)
+        return aq_error(reterr, -EINVAL,
+                        "unknown option '%s%s' of %s; aquifer help %s lists its options", dashes,
+                        name, command->name, command->name);
     return aq_error(reterr, -EINVAL, "unknown option '%s%s' of %s; the nearest one is '%s%s'",
-                    dashes, name, command->name, dashes, nearest_option(command, name));
+                    dashes, name, command->name, dashes, near);
 }
 
 const struct aq_option *aq_option_find_short(const struct aq_command *command, char short_name)

@@ -89,27 +89,23 @@ struct aq_option {
     const char *suggest; /* "auto|cpu": values that a shell offers, where there are no choices */
 };
 
+/* Another program's name for an option, with the same values; habits.h has flags that mean more. */
 struct aq_option_alias {
     const char *name, *option;
-};
-
-/* A habit from another program that has no equal here. */
-struct aq_option_habit {
-    const char *name, *advice;
 };
 
 struct aq_command {
     const char *name;
     unsigned bit; /* 0: planned, not in this version */
     const char *summary, *usage, *description;
+    const char *basic; /* names of the options that the short help shows; NULL: all */
+    const char *examples[2];
 };
 
 extern const struct aq_option aq_option_table[];
 extern const uint32_t aq_option_count;
 extern const struct aq_option_alias aq_option_aliases[];
 extern const uint32_t aq_option_alias_count;
-extern const struct aq_option_habit aq_option_habits[];
-extern const uint32_t aq_option_habit_count;
 extern const struct aq_command aq_command_table[];
 extern const uint32_t aq_command_count;
 

@@ -4,6 +4,8 @@
 #include "base/json.h"
 #include "base/yaml.h"
 #include "engine/options/give.h"
+#include "engine/options/habits.h"
+#include "engine/options/help_topics.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -20,8 +22,9 @@ struct word {
 struct words {
     const struct aq_command *command;
     struct word *word;
-    uint32_t count;
-    const char **config; /* --config files in order */
+    uint32_t count, capacity;
+    struct aq_habits habits; /* flags of other programs, and the texts of what they became */
+    const char **config;     /* --config files in order */
     uint32_t config_count;
     bool help;
     int arg_count, next;
@@ -29,11 +32,13 @@ struct words {
 };
 
 enum { SOURCE_COMMAND_LINE = 1u << 30 };
+/* Options that a flag of another program becomes at most, and those that none was given for. */
+enum { HABIT_WORDS_MAX = 2, DEFAULT_WORDS_MAX = 16 };
 
 static void add_word(struct words *w, const struct aq_option *option, const char *label,
                      const char *text)
 {
-    assert(w->count < (uint32_t)w->arg_count);
+    assert(w->count < w->capacity);
     struct word *word = &w->word[w->count++];
     word->option = option;
     word->text = text;
@@ -53,7 +58,8 @@ static bool is_known_flag(const struct words *w, const char *word)
     memcpy(name, word + 2, n);
     name[n] = '\0';
     return strcmp(name, "config") == 0 || strcmp(name, "help") == 0 ||
-           aq_option_find(&option, w->command, name, "--", NULL) == 0;
+           aq_option_find(&option, w->command, name, "--", NULL) == 0 ||
+           aq_habit_find(name, w->habits.flexgen);
 }
 
 /* The value behind a flag: what stands after '=', or the next word. */
@@ -109,13 +115,164 @@ static bool find_negated(const struct words *w, const char *name, const struct a
     return true;
 }
 
+/* ---- flags of other programs ------------------------------------------------------------ */
+
+/* What the flags read since the first `from` became joins the words, at the place of the flags. */
+static int add_habit_words(struct words *w, uint32_t from, struct aq_err *reterr)
+{
+    for (uint32_t i = from; i < w->habits.count; i++) {
+        const struct aq_habit_word *word = &w->habits.word[i];
+        const struct aq_option *option;
+        int rc = aq_option_find(&option, w->command, word->name, "--", reterr);
+        if (rc < 0)
+            return aq_error_prefix(reterr, "%s", word->label);
+        add_word(w, option, word->label, word->text);
+    }
+    return 0;
+}
+
+/* Python's argparse and YAML have more words for it than we. */
+static const char *switch_word(const char *word)
+{
+    static const char *const on[] = {"on", "true", "True", "yes", "y", "t", "1"};
+    static const char *const off[] = {"off", "false", "False", "no", "n", "f", "0"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(on); i++) {
+        if (strcmp(word, on[i]) == 0)
+            return "on";
+        if (strcmp(word, off[i]) == 0)
+            return "off";
+    }
+    return NULL;
+}
+
+static bool is_number(const char *word)
+{
+    return *word && strspn(word, "0123456789., ") == strlen(word);
+}
+
+/* Six numbers, in one word or in several, as one text. */
+static void take_numbers(struct words *w, const char *after, struct aq_buf *ret)
+{
+    aq_buf_puts(ret, after ? after : "");
+    for (int i = 0; !after && i < 6 && w->next < w->arg_count && is_number(w->args[w->next]); i++)
+        aq_buf_printf(ret, "%s%s", i ? " " : "", w->args[w->next++]);
+}
+
+static int read_habit(struct words *w, const struct aq_habit *habit, const char *label,
+                      const char *after, struct aq_err *reterr)
+{
+    const char *value = "on";
+    struct aq_buf numbers = {0};
+    uint32_t from = w->habits.count;
+    int rc = 0;
+    if (habit->takes == AQ_HABIT_FLAG && after) {
+        rc = aq_error(reterr, -EINVAL, "%s: expected no value, found '%s'", label, after);
+    } else if (habit->takes == AQ_HABIT_VALUE) {
+        rc = take_value(w, label, "a value", after, &value, reterr);
+    } else if (habit->takes == AQ_HABIT_SIX) {
+        take_numbers(w, after, &numbers);
+        value = numbers.data ? numbers.data : "";
+    } else if (habit->takes == AQ_HABIT_SWITCH) {
+        const char *next = after ? after : w->next < w->arg_count ? w->args[w->next] : "";
+        value = switch_word(next);
+        w->next += value && !after;
+        if (!value && after)
+            rc = aq_error(reterr, -EINVAL, "%s: expected on or off, found '%s'", label, after);
+        value = value ? value : "on";
+    }
+    if (rc == 0 && numbers.failed)
+        rc = aq_error_memory(reterr, "command line");
+    rc = rc < 0 ? rc : aq_habits_add(&w->habits, habit, label, value, reterr);
+    aq_buf_close(&numbers);
+    return rc < 0 ? rc : add_habit_words(w, from, reterr);
+}
+
+/* A flag that no option has: another program's, its "no-" form, or FlexGen's cut short.  0: none
+ * of them. */
+static int try_habit(struct words *w, const char *name, const char *label, const char *after,
+                     struct aq_err *reterr)
+{
+    const struct aq_habit *habit = aq_habit_find(name, w->habits.flexgen);
+    if (!habit && w->habits.flexgen)
+        habit = aq_habit_abbreviated(name);
+    if (!habit)
+        habit = aq_habit_find(name, false);
+    if (habit) {
+        int rc = read_habit(w, habit, label, after, reterr);
+        return rc < 0 ? rc : 1;
+    }
+    bool negated = strncmp(name, "no-", 3) == 0 || strncmp(name, "no_", 3) == 0;
+    habit = negated && !after ? aq_habit_find(name + 3, false) : NULL;
+    if (habit && habit->takes == AQ_HABIT_SWITCH) {
+        uint32_t from = w->habits.count;
+        int rc = aq_habits_add(&w->habits, habit, label, "off", reterr);
+        rc = rc < 0 ? rc : add_habit_words(w, from, reterr);
+        return rc < 0 ? rc : 1;
+    }
+    char names[160];
+    aq_habit_candidates(name, names, sizeof(names));
+    if (w->habits.flexgen && *names)
+        return aq_error(reterr, -EINVAL, "%s: expected one of %s, found their beginning", label,
+                        names);
+    return 0;
+}
+
+static bool has_word(void *user, const char *name)
+{
+    const struct words *w = user;
+    for (uint32_t i = 0; i < w->count; i++) {
+        if (strcmp(w->word[i].option->name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What was written, in options of ours alone. */
+static void put_native_line(struct words *w, struct aq_buf *ret)
+{
+    aq_buf_printf(ret, "native command: aquifer %s", w->command->name);
+    for (uint32_t i = 0; i < w->config_count; i++) {
+        aq_buf_puts(ret, " --config ");
+        aq_buf_shell_word(ret, w->config[i]);
+    }
+    for (uint32_t i = 0; i < w->count; i++) {
+        const struct aq_option *option = w->word[i].option;
+        const char *text = w->word[i].text;
+        bool positional = option->flags & AQ_OPTION_POSITIONAL;
+        bool flag = aq_option_is_flag(option), on = flag && strcmp(text, "on") == 0;
+        aq_buf_printf(ret, "%s%s", positional ? "" : " --", positional ? "" : option->name);
+        if (!on) {
+            aq_buf_puts(ret, " ");
+            aq_buf_shell_word(ret, text);
+        }
+    }
+    aq_buf_puts(ret, "\n");
+}
+
+/* Once all words are read: what several flags mean together, and what is to be said of them. */
+static int settle_habits(struct words *w, struct aq_options *o, struct aq_err *reterr)
+{
+    struct aq_habits *h = &w->habits;
+    uint32_t from = h->count;
+    int rc = aq_habits_settle(h, has_word, w, reterr);
+    rc = rc < 0 ? rc : add_habit_words(w, from, reterr);
+    if (rc < 0 || (!h->used && !h->notes.count))
+        return rc;
+    if (h->used)
+        put_native_line(w, &h->notes);
+    o->notes = aq_buf_take(&h->notes);
+    return o->notes ? 0 : aq_error_memory(reterr, "command line");
+}
+
+/* ---- ours -------------------------------------------------------------------------------- */
+
 /* "--name", "--name=value", "--no-name"; `word` is writable and cut at '='. */
 static int read_long(struct words *w, char *word, struct aq_err *reterr)
 {
     char *after = strchr(word, '='), *name = word + 2;
     if (after)
         *after++ = '\0';
-    if (strcmp(name, "help") == 0) {
+    if (strcmp(name, "help") == 0 || strcmp(name, "help-all") == 0) {
         w->help = true;
         return 0;
     }
@@ -127,13 +284,16 @@ static int read_long(struct words *w, char *word, struct aq_err *reterr)
         return rc;
     }
     const struct aq_option *option;
-    int rc = aq_option_find(&option, w->command, name, "--", NULL);
-    if (rc < 0 && !after && find_negated(w, name, &option)) {
+    bool theirs = w->habits.flexgen && aq_habit_find(name, true);
+    int rc = theirs ? -EINVAL : aq_option_find(&option, w->command, name, "--", NULL);
+    if (rc < 0 && !theirs && !after && find_negated(w, name, &option)) {
         add_word(w, option, word, "off");
         return 0;
     }
-    if (rc < 0)
-        return aq_option_find(&option, w->command, name, "--", reterr);
+    if (rc < 0) {
+        rc = try_habit(w, name, word, after, reterr);
+        return rc < 0 ? rc : rc > 0 ? 0 : aq_option_find(&option, w->command, name, "--", reterr);
+    }
     if (option->flags & AQ_OPTION_API_ONLY)
         return aq_error(reterr, -EINVAL, "'%s' is only for the library", word);
     if (aq_option_is_flag(option)) {
@@ -152,10 +312,19 @@ static int read_short(struct words *w, char *word, struct aq_err *reterr)
 {
     const struct aq_option *option = aq_option_find_short(w->command, word[1]), *long_one;
     const char *after = word[2] ? word + 2 + (word[2] == '=') : NULL, *text;
-    char label[3] = {'-', word[1], '\0'};
+    char label[3] = {'-', word[1], '\0'}, name[16];
     if (strcmp(word, "-h") == 0) {
         w->help = true;
         return 0;
+    }
+    /* "-ngl" is no -n with the value "gl". */
+    size_t n = strcspn(word + 1, "=");
+    snprintf(name, sizeof(name), "%.*s", (int)n, word + 1);
+    const struct aq_habit *habit = n < sizeof(name) ? aq_habit_find(name, false) : NULL;
+    if (habit && (!option || n > 1)) {
+        after = word[1 + n] ? word + 2 + n : NULL;
+        word[1 + n] = '\0';
+        return read_habit(w, habit, word, after, reterr);
     }
     if (after && aq_option_find(&long_one, w->command, word + 1, "-", NULL) == 0)
         return aq_error(reterr, -EINVAL, "unknown flag '%s'; the nearest one is '-%s'", word, word);
@@ -184,8 +353,10 @@ static int read_positional(struct words *w, const char *word, struct aq_err *ret
         add_word(w, option, option->argument, word);
         return 0;
     }
-    if (w->command->bit == AQ_CMD_BENCH && strcmp(word, "flexgen") == 0)
-        return aq_error(reterr, -EINVAL, "bench flexgen is not available in this version");
+    if (w->command->bit == AQ_CMD_BENCH && strcmp(word, "flexgen") == 0 && w->next == 1) {
+        w->habits.flexgen = w->habits.used = true;
+        return 0;
+    }
     return aq_error(reterr, -EINVAL,
                     "%s: expected options that begin with --, found '%s'; aquifer help %s shows "
                     "them",
@@ -277,12 +448,11 @@ static int give_config(struct aq_options *o, const char *path, uint32_t source,
                        struct aq_err *reterr)
 {
     struct aq_yaml *yaml;
-    struct aq_err why;
     char *text;
     size_t bytes;
-    int rc = aq_read_file(&text, &bytes, path, AQ_YAML_BYTES_MAX, &why);
-    if (rc < 0) /* whatever it is, the command line is what must be changed */
-        return aq_error(reterr, rc == -ENOMEM ? rc : -EINVAL, "--config: %s", why.text);
+    int rc = aq_read_file(&text, &bytes, path, AQ_YAML_BYTES_MAX, reterr);
+    if (rc < 0)
+        return aq_error_named(reterr, rc, "--config");
     rc = aq_yaml_parse(&yaml, path, text, bytes, reterr);
     free(text);
     if (rc < 0)
@@ -372,12 +542,15 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
         return rc;
     struct words w = {.command = aq_options_command(o), .arg_count = arg_count};
     w.args = copy_args(args, arg_count);
-    w.word = calloc((size_t)arg_count + 1, sizeof(*w.word));
+    w.capacity = HABIT_WORDS_MAX * ((uint32_t)arg_count + 1) + DEFAULT_WORDS_MAX;
+    w.word = calloc(w.capacity, sizeof(*w.word));
     w.config = calloc((size_t)arg_count + 1, sizeof(*w.config));
     if (!w.args || !w.word || !w.config)
         rc = aq_error_memory(reterr, "command line");
     if (rc == 0)
         rc = read_words(&w, reterr);
+    if (rc == 0 && !w.help)
+        rc = settle_habits(&w, o, reterr);
     if (rc == 0 && !w.help)
         rc = give_words(o, &w, reterr);
     if (rc == 0) {
@@ -390,6 +563,7 @@ int aq_options_from_args(struct aq_options **ret, const char *command, int arg_c
     free_args(w.args, arg_count);
     free(w.word);
     free(w.config);
+    aq_habits_close(&w.habits);
     aq_options_close(o);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "base/money.h"
 #include "base/units.h"
+#include "engine/options/notation.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,21 +44,25 @@ static void put_cost(const json_t *p, const json_t *price, const struct aquifer_
                          date ? "of " : "", date ? date : text_of(price, "source"));
 }
 
-static void put_plan(const json_t *plan, const struct aquifer_hooks *hooks)
+/* Without a device of its own memory there is one side to attend on, and no word for it. */
+static void put_plan(const json_t *plan, bool device, const struct aquifer_hooks *hooks)
 {
+    char placement[160];
+    aq_placement_shown(placement, text_of(plan, "placement"));
     aq_hooks_outputf(
         hooks, "  block       %.0f x %.0f seats, %.0f new prompt tokens a micro-batch and pass\n",
         number(plan, "micro_batch"), number(plan, "micro_batches"),
         number(plan, "micro_batch_tokens"));
-    aq_hooks_outputf(hooks, "  placement   %s\n", text_of(plan, "placement"));
-    aq_hooks_outputf(hooks, "  attention   %s", text_of(plan, "attention"));
+    aq_hooks_outputf(hooks, "  placement   %s\n", placement);
+    if (device)
+        aq_hooks_outputf(hooks, "  attention   %s", text_of(plan, "attention"));
     if (number(plan, "host_products") > 0)
         aq_hooks_outputf(hooks, ", %g %% of the host's weights multiplied there",
                          100 * number(plan, "host_products"));
     const char *windows = json_string_value(json_object_get(plan, "kv_windows"));
     const char *layers = json_string_value(json_object_get(plan, "kv_layers"));
-    aq_hooks_outputf(hooks, "\n  formats     weights %s, KV %s, compute %s, policy %s%s%s%s%s\n",
-                     text_of(plan, "weight_format"), text_of(plan, "kv_format"),
+    aq_hooks_outputf(hooks, "%s  formats     weights %s, KV %s, compute %s, policy %s%s%s%s%s\n",
+                     device ? "\n" : "", text_of(plan, "weight_format"), text_of(plan, "kv_format"),
                      text_of(plan, "compute"), text_of(plan, "kv_policy"), windows ? "; " : "",
                      windows ? windows : "", layers ? "; " : "", layers ? layers : "");
 }
@@ -124,13 +129,21 @@ static void put_range(const json_t *range, const struct aquifer_hooks *hooks)
         aq_hooks_outputf(hooks, " (error %s)", text_of(range, "from"));
 }
 
+/* What computes is no device to people whose machine has none. */
+static const char *change_of(const json_t *row, bool device)
+{
+    const char *change = text_of(row, "change");
+    return !device && strcmp(change, "+10 % device products") == 0 ? "+10 % products" : change;
+}
+
 static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
 {
+    bool device = json_object_get(json_object_get(doc, "memory"), "device");
     const json_t *p = json_object_get(doc, "predicted");
     char text[AQ_SIZE_TEXT_MAX];
     size_t i;
     json_t *row;
-    put_plan(json_object_get(doc, "plan"), hooks);
+    put_plan(json_object_get(doc, "plan"), device, hooks);
     aq_hooks_outputf(hooks, "memory\n");
     put_memory(json_object_get(doc, "memory"), "used", hooks);
     aq_hooks_outputf(hooks, "a decode pass of %.3g s\n", number(p, "decode_pass_s"));
@@ -150,7 +163,7 @@ static void put_feasible(const json_t *doc, const struct aquifer_hooks *hooks)
     json_array_foreach(json_object_get(doc, "sensitivity"), i, row)
     {
         double gain = 100 * (number(row, "gen_tok_s") / number(p, "gen_tok_s") - 1);
-        aq_hooks_outputf(hooks, "  %-36s %.4g tok/s (%+.1f %%)\n", text_of(row, "change"),
+        aq_hooks_outputf(hooks, "  %-36s %.4g tok/s (%+.1f %%)\n", change_of(row, device),
                          number(row, "gen_tok_s"), gain);
     }
 }

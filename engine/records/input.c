@@ -446,6 +446,28 @@ bool aq_input_is_list(const struct aq_input *in)
     return in->list && !in->text;
 }
 
+int aq_input_begins_so(struct aq_input *in, uint64_t bytes, uint64_t hash, struct aq_err *reterr)
+{
+    char last = '\n', *part = malloc(READ_BYTES);
+    XXH3_state_t *state = XXH3_createState();
+    int rc = part && state ? 0 : aq_error_memory(reterr, "input");
+    if (rc == 0)
+        XXH3_64bits_reset(state);
+    for (uint64_t at = 0; rc == 0 && at < bytes;) {
+        size_t count = (size_t)aq_min_u64(bytes - at, READ_BYTES), found = 0;
+        rc = read_at(in, part, count, at, &found, reterr);
+        if (rc < 0 || !found)
+            break;
+        XXH3_64bits_update(state, part, found);
+        last = part[found - 1];
+        at += found;
+    }
+    int same = rc == 0 && last == '\n' && XXH3_64bits_digest(state) == hash;
+    XXH3_freeState(state);
+    free(part);
+    return rc < 0 ? rc : same;
+}
+
 uint64_t aq_input_bytes(const struct aq_input *in)
 {
     return in->buffer_offset + in->buffer_count;

@@ -42,6 +42,9 @@ int aq_input_at(struct aq_input *in, const struct aq_line_place *place, struct a
 
 bool aq_input_is_text(const struct aq_input *in); /* a line is a prompt, not JSON */
 bool aq_input_is_list(const struct aq_input *in); /* the input begins like a JSON list */
+/* Whether the first `bytes` of it are whole lines with this hash: those of an input that has grown
+ * since.  1 yes, 0 no; -EIO. */
+int aq_input_begins_so(struct aq_input *in, uint64_t bytes, uint64_t hash, struct aq_err *reterr);
 uint64_t aq_input_bytes(const struct aq_input *in);
 uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of the bytes read so far */
 

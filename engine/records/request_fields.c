@@ -404,7 +404,7 @@ static const char *nearest_field(const char *name)
     for (size_t i = 0; i < AQ_ARRAY_LEN(fields); i++)
         names[i] = fields[i].name;
     const char *best = aq_nearest(name, names, AQ_ARRAY_LEN(names));
-    uint32_t edits = aq_edit_distance(name, best);
+    uint32_t edits = best ? aq_edit_distance(name, best) : UINT32_MAX;
     return edits <= NEAR_EDITS_MAX && edits * 2 < strlen(name) ? best : NULL;
 }
 

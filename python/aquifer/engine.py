@@ -58,7 +58,7 @@ def _seats_of(session: "_library.Session") -> int:
 
 def _options_of(command: str) -> Set[str]:
     """Names of the options that a command has, from its own help."""
-    _, text = _library.parse_args(["help", command])
+    _, text = _library.parse_args(["help", command, "--all"])
     return set(re.findall(r"^ +(?:-\w, )?--([a-z][a-z0-9-]*)", text or "", re.M))
 
 

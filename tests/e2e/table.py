@@ -139,7 +139,7 @@ class Table(Rig):
             self.assertIn(message, err)
             self.assertIn("table.yaml", err)
             self.assertFalse(os.path.exists(self.path("rows.json")), text)
-        err = self.run_program(self.words(self.path("none.yaml")), status=2).stderr.decode()
+        err = self.run_program(self.words(self.path("none.yaml")), status=1).stderr.decode()
         self.assertIn("none.yaml", err)
 
     def test_the_shipped_table_runs(self):

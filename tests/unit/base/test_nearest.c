@@ -44,6 +44,17 @@ static void the_nearest_name_is_found(void **state)
     assert_null(aq_nearest("x", names, 0));
 }
 
+static void what_is_near_to_none_has_no_nearest_name(void **state)
+{
+    static const char *const names[] = {"shape", "attention", "compute", "limit", "bos"};
+    static const char *const words[] = {
+        "hh-ratio", "quantization", "compress-cache", "load-in-4bit", "verbose", "x", ""};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(words); i++)
+        assert_null(aq_nearest(words[i], names, AQ_ARRAY_LEN(names)));
+    assert_string_equal(aq_nearest("shpae", names, AQ_ARRAY_LEN(names)), "shape");
+    assert_string_equal(aq_nearest("atention", names, AQ_ARRAY_LEN(names)), "attention");
+}
+
 static void an_unfinished_name_is_near_to_the_whole(void **state)
 {
     static const char *const names[] = {"bench", "generate"};
@@ -58,7 +69,7 @@ static void the_nearest_name_is_the_one_of_the_whole_search(void **state)
     const char *names[NAMES];
     for (uint64_t draw = 0; draw < DRAWS; draw++) {
         const char *want = NULL;
-        uint32_t want_edits = UINT32_MAX;
+        uint32_t want_edits;
         for (uint64_t i = 0; i <= NAMES; i++) {
             uint64_t count = aq_prng_below(1, draw, i, sizeof(text[0]));
             for (uint64_t k = 0; k < count; k++)
@@ -66,6 +77,7 @@ static void the_nearest_name_is_the_one_of_the_whole_search(void **state)
             text[i][count] = '\0';
         }
         const char *word = text[NAMES];
+        want_edits = aq_nearest_limit(word) + 1;
         for (uint32_t i = 0; i < NAMES; i++) {
             uint32_t edits = aq_edit_distance(word, names[i] = text[i]);
             if (edits > 1 && strlen(word) >= 2 && strncmp(text[i], word, strlen(word)) == 0)
@@ -85,6 +97,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(the_distance_is_symmetric),
     cmocka_unit_test(long_words_are_cut_not_overrun),
     cmocka_unit_test(the_nearest_name_is_found),
+    cmocka_unit_test(what_is_near_to_none_has_no_nearest_name),
     cmocka_unit_test(an_unfinished_name_is_near_to_the_whole),
     cmocka_unit_test(the_nearest_name_is_the_one_of_the_whole_search),
 };

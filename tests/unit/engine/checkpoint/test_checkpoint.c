@@ -579,7 +579,7 @@ static void an_absent_repository_gives_the_download_command(void **state)
     clear_cache_variables();
     setenv("HF_HUB_CACHE", d.path, 1);
     assert_int_equal(aq_checkpoint_resolve("facebook/opt-1.3b", path, sizeof(path), &err), -ENOENT);
-    assert_contains(err.text, "huggingface-cli download facebook/opt-1.3b");
+    assert_contains(err.text, "it with: hf download facebook/opt-1.3b");
     assert_contains(err.text, d.path);
     clear_cache_variables();
     dir_remove(&d);

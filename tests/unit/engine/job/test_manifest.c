@@ -112,25 +112,67 @@ static void what_may_change_changes_silently(void **state)
                      0);
 }
 
-static void more_records_go_on_when_the_input_may_change(void **state)
+static void records_that_are_appended_run_without_leave(void **state)
 {
     struct job_rig *rig = *state;
     free(job_rig_full_run(rig));
     job_rig_records(rig, RECORDS + 5);
-    job_rig_assert_refused(rig, "", "input_hash");
     fake_engine.submitted = 0;
-    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_int_equal(job_rig_run(rig, ""), 0);
     assert_int_equal(fake_engine.submitted, 5);
+    assert_true(job_rig_said(rig, "the input has grown"));
+    assert_false(job_rig_exists(rig, "out.jsonl.stale"));
+    /* The manifest has the new input now, which a shorter one is not. */
+    job_rig_records(rig, RECORDS);
+    job_rig_assert_refused(rig, "", "input_hash");
 }
 
-static void a_changed_record_is_run_again_and_the_old_line_stays(void **state)
+/* "[5]}" + "\n..." has the bytes of the old input in front, but a record of it is another one when
+ * its last line goes on. */
+static void a_last_line_that_goes_on_is_a_change(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]} \n");
+    job_rig_assert_refused(rig, "", "input_hash");
+}
+
+/* A copy of the rest of the file, of a run that took lines out, and of the same command again. */
+static void a_changed_record_is_run_again_and_the_old_line_is_set_aside(void **state)
+{
+    struct job_rig *rig = *state;
+    const char *allow = "\"allow_change\": [\"input\"]";
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [6]}\n");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    char *before = job_rig_read(rig, "out.jsonl");
+    job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [7]}\n");
+    fake_engine.submitted = 0;
+    assert_int_equal(job_rig_run(rig, allow), 0);
+    assert_int_equal(fake_engine.submitted, 1);
+    assert_true(job_rig_said(rig, "1 line belongs to no record of this input any more"));
+    char *stale = job_rig_read(rig, "out.jsonl.stale");
+    assert_non_null(strstr(before, stale)); /* the very line */
+    assert_non_null(strstr(stale, "\"id\":2"));
+    json_t *results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 2);
+    json_decref(results);
+    assert_int_equal(job_rig_run(rig, ""), 0); /* nothing is left to be said or done */
+    assert_false(job_rig_said(rig, "moved to"));
+    free(before);
+    free(stale);
+}
+
+/* Of the records beyond a limit nobody knows what became. */
+static void behind_a_limit_no_line_is_stale(void **state)
 {
     struct job_rig *rig = *state;
     job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [6]}\n");
     assert_int_equal(job_rig_run(rig, ""), 0);
     job_rig_write(rig, "in.jsonl", "{\"id\": 1, \"prompt\": [5]}\n{\"id\": 2, \"prompt\": [7]}\n");
-    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"], \"limit\": 2"), 0);
     assert_true(job_rig_said(rig, "1 line belongs to no record"));
+    assert_false(job_rig_exists(rig, "out.jsonl.stale"));
     assert_true(job_rig_said(rig, "it stays"));
     json_t *results = job_rig_results(rig, "out.jsonl");
     assert_int_equal(json_array_size(results), 3);
@@ -255,8 +297,10 @@ static const struct CMUnitTest tests[] = {
     T(version_backend_and_isa_only_warn),
     T(int4_of_an_earlier_version_is_another_run),
     T(what_may_change_changes_silently),
-    T(more_records_go_on_when_the_input_may_change),
-    T(a_changed_record_is_run_again_and_the_old_line_stays),
+    T(records_that_are_appended_run_without_leave),
+    T(a_last_line_that_goes_on_is_a_change),
+    T(behind_a_limit_no_line_is_stale),
+    T(a_changed_record_is_run_again_and_the_old_line_is_set_aside),
     T(results_without_a_manifest_are_left_alone),
     T(an_empty_output_is_no_obstacle),
     T(a_line_that_is_no_result_is_named_where_there_are_no_sums),

@@ -144,7 +144,7 @@ static void help_tells_the_range_of_the_names(void **state)
                                 "qwen2.5-7b to qwen2.5-72b, qwen3-8b to qwen3-32b, pythia-1.4b to "
                                 "pythia-12b, gpt-neox-20b, phi-4");
     snprintf(want, sizeof(want), "a shape without weights: %s, or", ranges);
-    char *help = on_one_line(aq_options_help("plan"));
+    char *help = on_one_line(aq_options_help("plan", true));
     assert_non_null(strstr(help, want));
     assert_null(strstr(help, "{names}"));
     free(help);

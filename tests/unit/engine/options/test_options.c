@@ -256,7 +256,7 @@ static void flags_of_other_commands_are_named_as_such(void **state)
 static void advice_comes_with_habits_that_have_no_equal(void **state)
 {
     refuse("generate", "--gpu-memory-utilization|0.9", "--device-memory");
-    refuse("bench", "--percent=1", "--placement");
+    refuse("bench", "--percent=1", "six percentages");
     refuse("bench", "--attention|both", "expected auto, host, device, split or split:SHARE");
     refuse("bench", "--attention|split:100%", "between 0% and 100%");
 }
@@ -297,7 +297,6 @@ static void what_comes_later_says_so(void **state)
 {
     refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
     refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
-    refuse("bench", "flexgen|--percent", "bench flexgen is not available");
     refuse("plan", "--shape|opt-30b|--prompt-len|9-3|--gen-len|1", "--prompt-len: expected");
     refuse("bench", "--refill|on", "not available in this version: a benchmark");
 }
@@ -852,7 +851,7 @@ static void help_fits_100_columns_and_names_every_option(void **state)
     for (uint32_t c = 0; c < aq_command_count; c++) {
         if (!aq_command_table[c].bit)
             continue;
-        char *text = aq_options_help(aq_command_table[c].name);
+        char *text = aq_options_help(aq_command_table[c].name, true);
         assert_non_null(text);
         for (const char *at = text; *at; at += strcspn(at, "\n") + 1)
             assert_true(strcspn(at, "\n") <= 100);
@@ -952,7 +951,7 @@ static void rows_of_the_table_are_consistent(void **state)
 /* Every row of the table, and every option that it takes. */
 static void help_has_the_table_of_kv_policies(void **state)
 {
-    char *text = aq_options_help("kv"), row[64];
+    char *text = aq_options_help("kv", false), row[64];
     assert_non_null(text);
     for (uint32_t i = 0; aq_kv_policy_at(i); i++) {
         snprintf(row, sizeof(row), "\n  %-12s ", aq_kv_policy_at(i)->name);
