@@ -145,7 +145,7 @@ class Generate(Rig):
             self.assertEqual(self.results(), whole)
             self.assertNotEqual([there[i]["tokens"] for i in there], [whole[i]["tokens"] for i in whole])
         # A part of what is kept is read: nothing is left out where all of it may be.
-        rows = (*words, "--logprobs", "0", "--kv-read-dense", "1")
+        rows = (*words, "--kv-policy", "full", "--logprobs", "0", "--kv-read-dense", "1")
         self.generate(*rows, "--kv-read", "96")
         there = self.results()
         for placed in (("--emulate-device", "64MiB", "--micro-batch", "4", "--placement",

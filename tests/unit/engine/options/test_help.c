@@ -123,7 +123,7 @@ static void topics_have_help_of_their_own(void **state)
     char *words = text_of("help|words"), *hardware = text_of("help|hardware");
     assert_non_null(strstr(words, "\n  seat "));
     assert_non_null(strstr(words, "\n  lane "));
-    assert_non_null(strstr(hardware, "  host.memory_gb_s "));
+    assert_non_null(strstr(hardware, "\n  memory_gb_s"));
     for (const char *at = words; *at; at += strcspn(at, "\n") + 1)
         assert_true(strcspn(at, "\n") <= 80);
     aquifer_free(words);
