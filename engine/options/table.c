@@ -657,7 +657,7 @@ const struct aq_command aq_command_table[] = {
      "token, and which machines (all that are built in, or those of --hardware) hold it with how "
      "many tokens of KV.",
      NULL,
-     {"aquifer info", "aquifer info --shape opt-30b"}},
+     {"aquifer info", "aquifer info --shape NAME"}},
     {"published",
      PUBLISHED,
      "predict what others published, beside this engine's own plan",

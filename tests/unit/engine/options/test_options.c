@@ -5,68 +5,18 @@
 #include "engine/options/options.h"
 #include "engine/options/table.h"
 #include "tests/test.h"
+#include "tests/unit/engine/options/options_rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { WORDS_MAX = 64 };
-
-/* "a|b c|d" as the words "a", "b c", "d". */
-static int split(const char *line, char *copy, size_t bytes, char *words[WORDS_MAX])
-{
-    int count = 0;
-    assert_true(snprintf(copy, bytes, "%s", line) < (int)bytes);
-    for (char *save = NULL, *word = strtok_r(copy, "|", &save); word;
-         word = strtok_r(NULL, "|", &save)) {
-        assert_true(count < WORDS_MAX);
-        words[count++] = word;
-    }
-    return count;
-}
-
-static int parse_rc(struct aq_options **ret, const char *command, const char *line, bool *help,
-                    struct aq_err *err)
-{
-    char copy[1024], *words[WORDS_MAX];
-    int count = split(line, copy, sizeof(copy), words);
-    return aq_options_from_args(ret, command, count, words, help, err);
-}
-
-static struct aq_options *parse(const char *command, const char *line)
-{
-    struct aq_options *o = NULL;
-    struct aq_err err = {0};
-    bool help = false;
-    if (parse_rc(&o, command, line, &help, &err) < 0)
-        fail_msg("%s: %s", line, err.text);
-    assert_false(help);
-    return o;
-}
-
-static void refuse_code(const char *command, const char *line, int code, const char *words)
-{
-    struct aq_options *o = NULL;
-    struct aq_err err = {0};
-    bool help = false;
-    if (parse_rc(&o, command, line, &help, &err) != code)
-        fail_msg("%s: expected code %d, found %d %s", line, code, err.code, err.text);
-    assert_null(o);
-    if (!strstr(err.text, words))
-        fail_msg("%s: expected '%s' in: %s", line, words, err.text);
-}
-
-static void refuse(const char *command, const char *line, const char *words)
-{
-    refuse_code(command, line, -EINVAL, words);
-}
-
 /* ---- values ------------------------------------------------------------------------------ */
 
 static void defaults_are_those_of_the_manual(void **state)
 {
-    struct aq_options *o = parse("generate", "");
+    struct aq_options *o = options_parse("generate", "");
     assert_string_equal(o->command, "generate");
     assert_int_equal(o->max_tokens, 32);
     assert_true(o->temperature == 0 && o->top_p == 1 && o->repetition_penalty == 1);
@@ -84,12 +34,12 @@ static void defaults_are_those_of_the_manual(void **state)
     assert_int_equal(o->prompt.count, 0);
     assert_false(o->unknown_fields_error);
     aq_options_close(o);
-    o = parse("bench", "");
+    o = options_parse("bench", "");
     assert_int_equal(o->repeats, 3);
     assert_int_equal(o->warmup, 1);
     assert_false(o->refill);
     aq_options_close(o);
-    o = parse("eval", "");
+    o = options_parse("eval", "");
     assert_string_equal(o->bos_mode, "none");
     assert_false(o->prompt_tokens_given);
     aq_options_close(o);
@@ -97,7 +47,8 @@ static void defaults_are_those_of_the_manual(void **state)
 
 static void a_value_follows_or_stands_behind_an_equals_sign(void **state)
 {
-    struct aq_options *o = parse("generate", "--model|a dir|--input=in=1.jsonl|--max_tokens=5");
+    struct aq_options *o =
+        options_parse("generate", "--model|a dir|--input=in=1.jsonl|--max_tokens=5");
     assert_string_equal(o->model, "a dir");
     assert_string_equal(o->input, "in=1.jsonl");
     assert_int_equal(o->max_tokens, 5);
@@ -106,7 +57,7 @@ static void a_value_follows_or_stands_behind_an_equals_sign(void **state)
 
 static void short_forms_take_their_value_in_three_ways(void **state)
 {
-    struct aq_options *o = parse("generate", "-m|dir|-n7|-t=3|-i|-|-o|out");
+    struct aq_options *o = options_parse("generate", "-m|dir|-n7|-t=3|-i|-|-o|out");
     assert_string_equal(o->model, "dir");
     assert_int_equal(o->max_tokens, 7);
     assert_int_equal(o->threads, 3);
@@ -117,15 +68,15 @@ static void short_forms_take_their_value_in_three_ways(void **state)
 
 static void the_last_of_two_values_stands(void **state)
 {
-    struct aq_options *o = parse("generate", "-n|1|--max-new-tokens|9");
+    struct aq_options *o = options_parse("generate", "-n|1|--max-new-tokens|9");
     assert_int_equal(o->max_tokens, 9);
     aq_options_close(o);
 }
 
 static void switches_go_on_and_off(void **state)
 {
-    struct aq_options *o =
-        parse("generate", "--ordered|--no-refill|--strict|off|--echo=true|--quiet|--no-quiet");
+    struct aq_options *o = options_parse(
+        "generate", "--ordered|--no-refill|--strict|off|--echo=true|--quiet|--no-quiet");
     assert_true(o->ordered);
     assert_false(o->refill);
     assert_false(o->strict);
@@ -136,13 +87,13 @@ static void switches_go_on_and_off(void **state)
 
 static void no_bos_is_bos_never(void **state)
 {
-    struct aq_options *o = parse("generate", "--no-bos");
+    struct aq_options *o = options_parse("generate", "--no-bos");
     assert_int_equal(o->bos, AQ_BOS_NEVER);
     aq_options_close(o);
-    o = parse("tokenize", "--bos|always");
+    o = options_parse("tokenize", "--bos|always");
     assert_int_equal(o->bos, AQ_BOS_ALWAYS);
     aq_options_close(o);
-    o = parse("eval", "--bos|each");
+    o = options_parse("eval", "--bos|each");
     assert_string_equal(o->bos_mode, "each");
     aq_options_close(o);
 }
@@ -150,8 +101,8 @@ static void no_bos_is_bos_never(void **state)
 static void repeated_options_add_up(void **state)
 {
     struct aq_options *o =
-        parse("generate", "--stop|a,b|--stop|c|--stop-token-ids|1,2|--stop-token-ids|3|"
-                          "--disk-dir|/a,/b|--prompt|one|--prompt|two");
+        options_parse("generate", "--stop|a,b|--stop|c|--stop-token-ids|1,2|--stop-token-ids|3|"
+                                  "--disk-dir|/a,/b|--prompt|one|--prompt|two");
     assert_int_equal(o->stop.count, 2);
     assert_string_equal(o->stop.item[0], "a,b");
     assert_int_equal(o->stop_token_id_count, 3);
@@ -185,7 +136,7 @@ static void lists_grow_in_order(void **state)
 static void bench_takes_lists(void **state)
 {
     struct aq_options *o =
-        parse("bench", "--prompt-len|128,512|--gen-len|32|--micro-batch=1,8, 64");
+        options_parse("bench", "--prompt-len|128,512|--gen-len|32|--micro-batch=1,8, 64");
     assert_int_equal(o->prompt_len_count, 2);
     assert_int_equal(o->prompt_len[1], 512);
     assert_int_equal(o->gen_len_count, 1);
@@ -196,8 +147,8 @@ static void bench_takes_lists(void **state)
 
 static void auto_is_the_default_of_planned_numbers(void **state)
 {
-    struct aq_options *o =
-        parse("generate", "--micro-batch|auto|--threads|auto|--host-memory|auto|--isa|auto");
+    struct aq_options *o = options_parse(
+        "generate", "--micro-batch|auto|--threads|auto|--host-memory|auto|--isa|auto");
     assert_int_equal(o->micro_batch, 0);
     assert_int_equal(o->threads, 0);
     assert_int_equal(o->host_memory, 0);
@@ -210,9 +161,9 @@ static void auto_is_the_default_of_planned_numbers(void **state)
 static void habits_from_elsewhere_are_understood(void **state)
 {
     struct aq_options *o =
-        parse("generate", "--dtype|bfloat16|--n-predict|4|--temp|0.7|--batch-size|3|"
-                          "--num-gpu-batches|2|--kv-cache-dtype|fp16|--offload-dir|/x|"
-                          "--max-model-len|99");
+        options_parse("generate", "--dtype|bfloat16|--n-predict|4|--temp|0.7|--batch-size|3|"
+                                  "--num-gpu-batches|2|--kv-cache-dtype|fp16|--offload-dir|/x|"
+                                  "--max-model-len|99");
     assert_int_equal(o->compute, AQ_BF16);
     assert_int_equal(o->max_tokens, 4);
     assert_true(o->temperature == 0.7);
@@ -226,7 +177,7 @@ static void habits_from_elsewhere_are_understood(void **state)
 
 static void values_that_mean_what_is_done_anyway_are_taken(void **state)
 {
-    struct aq_options *o = parse(
+    struct aq_options *o = options_parse(
         "generate", "--device|cpu|--attention|auto|--kv-policy|full|--kv-budget|100%|--io|auto|"
                     "--io-direct|auto|--executor|serial|--numa|off|"
                     "--placement|weights=20/80/0 kv=0/100/0 hidden=0/100/0 head=host");
@@ -238,56 +189,60 @@ static void values_that_mean_what_is_done_anyway_are_taken(void **state)
 
 static void unknown_flags_name_the_nearest_one(void **state)
 {
-    refuse("generate", "--temprature|1",
-           "'--temprature' of generate; the nearest one is '--temperature'");
-    refuse("generate", "--max-token|1", "'--max-tokens'");
-    refuse("generate", "--no-ordred", "'--ordered'");
-    refuse("generate", "-model|x", "'--model'");
-    refuse("generate", "-x", "'-x'");
+    options_refuse("generate", "--temprature|1",
+                   "'--temprature' of generate; the nearest one is '--temperature'");
+    options_refuse("generate", "--max-token|1", "'--max-tokens'");
+    options_refuse("generate", "--no-ordred", "'--ordered'");
+    options_refuse("generate", "-model|x", "'--model'");
+    options_refuse("generate", "-x", "'-x'");
 }
 
 static void flags_of_other_commands_are_named_as_such(void **state)
 {
-    refuse("generate", "--windows|3", "an option of eval, not of generate");
-    refuse("info", "--top-p|1", "an option of generate, not of info");
-    refuse("pack", "--bos|none", "an option of generate, eval, tokenize and plan");
+    options_refuse("generate", "--windows|3", "an option of eval, not of generate");
+    options_refuse("info", "--top-p|1", "an option of generate, not of info");
+    options_refuse("pack", "--bos|none", "an option of generate, eval, tokenize and plan");
 }
 
 static void advice_comes_with_habits_that_have_no_equal(void **state)
 {
-    refuse("generate", "--gpu-memory-utilization|0.9", "--device-memory");
-    refuse("bench", "--percent=1", "six percentages");
-    refuse("bench", "--attention|both", "expected auto, host, device, split or split:SHARE");
-    refuse("bench", "--attention|split:100%", "between 0% and 100%");
+    options_refuse("generate", "--gpu-memory-utilization|0.9", "--device-memory");
+    options_refuse("bench", "--percent=1", "six percentages");
+    options_refuse("bench", "--attention|both",
+                   "expected auto, host, device, split or split:SHARE");
+    options_refuse("bench", "--attention|split:100%", "between 0% and 100%");
 }
 
 static void wrong_values_name_flag_expected_and_found(void **state)
 {
-    refuse("generate", "--max-tokens|-1", "--max-tokens: expected an integer from 0");
-    refuse("generate", "--max-tokens|ten", "found 'ten'");
-    refuse("generate", "--logprobs|21", "from 0 to 20, found '21'");
-    refuse("generate", "--top-p|0", "above 0 and at most 1, found '0'");
-    refuse("generate", "--temp|nan", "--temp: expected a number from 0 to 100, found 'nan'");
-    refuse("generate", "--threads|0", "from 1 to 1024, or auto, found '0'");
-    refuse("generate", "--host-memory|0", "of at least 1, found '0'");
-    refuse("generate", "--host-memory|16XB", "expected a size such as");
-    refuse("generate", "--disk-full-wait|soon", "--disk-full-wait: expected a time");
-    refuse("generate", "--overlong|cut",
-           "expected one of error, truncate-left, truncate-right, clip");
-    refuse("generate", "--stop-token-ids|1,x", "found 'x'");
-    refuse("generate", "--ordered=maybe", "expected on or off, found 'maybe'");
-    refuse("generate", "--model=", "--model: expected DIR, found ''");
-    refuse("generate", "--seed|18446744073709551616", "to 18446744073709551615");
-    refuse("generate", "--disk-dir|/a,,/b", "expected DIR,...");
-    refuse("generate", "--model|a\xff", "--model: expected UTF-8, found byte 0xff at 1 of 'a?'");
-    refuse("generate", "--prompt|\xc3", "--prompt: expected UTF-8");
+    options_refuse("generate", "--max-tokens|-1", "--max-tokens: expected an integer from 0");
+    options_refuse("generate", "--max-tokens|ten", "found 'ten'");
+    options_refuse("generate", "--logprobs|21", "from 0 to 20, found '21'");
+    options_refuse("generate", "--top-p|0", "above 0 and at most 1, found '0'");
+    options_refuse("generate", "--temp|nan",
+                   "--temp: expected a number from 0 to 100, found 'nan'");
+    options_refuse("generate", "--threads|0", "from 1 to 1024, or auto, found '0'");
+    options_refuse("generate", "--host-memory|0", "of at least 1, found '0'");
+    options_refuse("generate", "--host-memory|16XB", "expected a size such as");
+    options_refuse("generate", "--disk-full-wait|soon", "--disk-full-wait: expected a time");
+    options_refuse("generate", "--overlong|cut",
+                   "expected one of error, truncate-left, truncate-right, clip");
+    options_refuse("generate", "--stop-token-ids|1,x", "found 'x'");
+    options_refuse("generate", "--ordered=maybe", "expected on or off, found 'maybe'");
+    options_refuse("generate", "--model=", "--model: expected DIR, found ''");
+    options_refuse("generate", "--seed|18446744073709551616", "to 18446744073709551615");
+    options_refuse("generate", "--disk-dir|/a,,/b", "expected DIR,...");
+    options_refuse("generate", "--model|a\xff",
+                   "--model: expected UTF-8, found byte 0xff at 1 of 'a?'");
+    options_refuse("generate", "--prompt|\xc3", "--prompt: expected UTF-8");
 }
 
 static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 {
-    refuse("generate", "--model|--input|x", "--model: expected DIR, found the flag '--input'");
-    refuse("generate", "--model", "found the end of the line");
-    struct aq_options *o = parse("generate", "--stop|--|--stop|--x");
+    options_refuse("generate", "--model|--input|x",
+                   "--model: expected DIR, found the flag '--input'");
+    options_refuse("generate", "--model", "found the end of the line");
+    struct aq_options *o = options_parse("generate", "--stop|--|--stop|--x");
     assert_string_equal(o->stop.item[0], "--");
     assert_string_equal(o->stop.item[1], "--x");
     aq_options_close(o);
@@ -295,27 +250,28 @@ static void a_missing_value_is_not_stolen_from_the_next_flag(void **state)
 
 static void what_comes_later_says_so(void **state)
 {
-    refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
-    refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
-    refuse("plan", "--shape|opt-30b|--prompt-len|9-3|--gen-len|1", "--prompt-len: expected");
-    refuse("bench", "--refill|on", "not available in this version: a benchmark");
+    options_refuse("generate", "--placement|weights=0/50/50 head=disk", "it stays in memory");
+    options_refuse("generate", "--placement|weights=0/50/49", "shares that sum to 100, found 99");
+    options_refuse("plan", "--shape|opt-30b|--prompt-len|9-3|--gen-len|1",
+                   "--prompt-len: expected");
+    options_refuse("bench", "--refill|on", "not available in this version: a benchmark");
 }
 
 static void what_a_budget_of_one_means_is_asked(void **state)
 {
-    refuse("generate", "--kv-budget|1", "100 % or one token?");
-    refuse("generate", "--kv-budget|120%", "at most 100 %");
-    refuse("generate", "--kv-budget|1.5", "at most 100 %");
-    refuse("generate", "--kv-budget|lots", "expected a share");
-    refuse("generate", "--kv-budget|-3", "expected a share");
-    refuse("generate", "--kv-budget|20 %", "expected a share");
-    refuse("generate", "--kv-budget|%", "expected a share");
-    refuse("generate", "--kv-budget|nan", "expected a share");
-    refuse("generate", "--kv-budget|99999999999", "whole number of slots");
-    refuse("generate", "--kv-heavy|half", "--kv-heavy: expected a share");
-    refuse("generate", "--kv-policy|h2o:vllm", "expected one of full, h2o, h2o:flexgen");
-    refuse("generate", "--kv-decay|0", "above 0 and at most 1");
-    refuse("generate", "--kv-group|median", "expected one of sum, mean, max, first");
+    options_refuse("generate", "--kv-budget|1", "100 % or one token?");
+    options_refuse("generate", "--kv-budget|120%", "at most 100 %");
+    options_refuse("generate", "--kv-budget|1.5", "at most 100 %");
+    options_refuse("generate", "--kv-budget|lots", "expected a share");
+    options_refuse("generate", "--kv-budget|-3", "expected a share");
+    options_refuse("generate", "--kv-budget|20 %", "expected a share");
+    options_refuse("generate", "--kv-budget|%", "expected a share");
+    options_refuse("generate", "--kv-budget|nan", "expected a share");
+    options_refuse("generate", "--kv-budget|99999999999", "whole number of slots");
+    options_refuse("generate", "--kv-heavy|half", "--kv-heavy: expected a share");
+    options_refuse("generate", "--kv-policy|h2o:vllm", "expected one of full, h2o, h2o:flexgen");
+    options_refuse("generate", "--kv-decay|0", "above 0 and at most 1");
+    options_refuse("generate", "--kv-group|median", "expected one of sum, mean, max, first");
 }
 
 static void a_ring_has_a_largest_size(void **state)
@@ -324,40 +280,43 @@ static void a_ring_has_a_largest_size(void **state)
     for (size_t i = 0; i < AQ_ARRAY_LEN(sizes); i++) {
         char line[80];
         snprintf(line, sizeof(line), "--chunk=%s", sizes[i]);
-        refuse("generate", line, "--chunk: expected a number of bytes from 4096 to 1099511627776");
+        options_refuse("generate", line,
+                       "--chunk: expected a number of bytes from 4096 to 1099511627776");
         snprintf(line, sizeof(line), "--prefetch=%s", sizes[i]);
-        refuse("bench", line, "--prefetch: expected a number of bytes from 4096 to 1099511627776");
+        options_refuse("bench", line,
+                       "--prefetch: expected a number of bytes from 4096 to 1099511627776");
     }
 }
 
 static void placement_shares_sum_to_100(void **state)
 {
-    refuse("generate", "--placement|weights=20/70/0", "sum to 100, found 90");
-    refuse("generate", "--placement|weights=20/80", "expected percentages");
-    refuse("generate", "--placement|weight=0/100/0", "expected weights, kv, hidden or head");
-    refuse("generate", "--placement|head=moon", "expected device, host or disk");
-    refuse("generate", "--placement|fast", "expected NAME=SHARES");
-    refuse("generate", "--placement|kv=0/100/0 head=host,kv=0/0/100", "kv is given twice");
+    options_refuse("generate", "--placement|weights=20/70/0", "sum to 100, found 90");
+    options_refuse("generate", "--placement|weights=20/80", "expected percentages");
+    options_refuse("generate", "--placement|weight=0/100/0",
+                   "expected weights, kv, hidden or head");
+    options_refuse("generate", "--placement|head=moon", "expected device, host or disk");
+    options_refuse("generate", "--placement|fast", "expected NAME=SHARES");
+    options_refuse("generate", "--placement|kv=0/100/0 head=host,kv=0/0/100", "kv is given twice");
 }
 
 static void a_device_has_one_of_three_names(void **state)
 {
-    refuse("generate", "--device|tpu", "expected auto, cpu, cuda or cuda:N");
-    refuse("generate", "--device|cuda:", "expected auto");
+    options_refuse("generate", "--device|tpu", "expected auto, cpu, cuda or cuda:N");
+    options_refuse("generate", "--device|cuda:", "expected auto");
 }
 
 static void words_without_a_flag_are_refused_where_none_belongs(void **state)
 {
-    refuse("generate", "prompts.jsonl", "found 'prompts.jsonl'");
-    refuse("published", "a|b", "found 'a' and 'b'");
-    struct aq_options *o = parse("status", "--json|results.jsonl");
+    options_refuse("generate", "prompts.jsonl", "found 'prompts.jsonl'");
+    options_refuse("published", "a|b", "found 'a' and 'b'");
+    struct aq_options *o = options_parse("status", "--json|results.jsonl");
     assert_int_equal(o->status_files.count, 1);
     assert_string_equal(o->status_files.item[0], "results.jsonl");
     aq_options_close(o);
-    o = parse("status", "--|--strange.jsonl");
+    o = options_parse("status", "--|--strange.jsonl");
     assert_string_equal(o->status_files.item[0], "--strange.jsonl");
     aq_options_close(o);
-    o = parse("merge", "out.jsonl|--ordered|a.jsonl|b.jsonl");
+    o = options_parse("merge", "out.jsonl|--ordered|a.jsonl|b.jsonl");
     assert_int_equal(o->merge_files.count, 3);
     assert_string_equal(o->merge_files.item[0], "out.jsonl");
     assert_string_equal(o->merge_files.item[2], "b.jsonl");
@@ -367,236 +326,62 @@ static void words_without_a_flag_are_refused_where_none_belongs(void **state)
 
 static void unknown_commands_name_the_nearest_one(void **state)
 {
-    refuse("genrate", "", "'generate'");
-    refuse("gen", "", "'generate'");
+    options_refuse("genrate", "", "'generate'");
+    options_refuse("gen", "", "'generate'");
 }
 
 /* ---- what belongs together ---------------------------------------------------------------- */
 
-static void refuse_together(const char *command, const char *line, const char *words)
-{
-    struct aq_options *o = parse(command, line);
-    struct aq_err err = {0};
-    if (aq_options_check(o, &err) != -EINVAL || !strstr(err.text, words))
-        fail_msg("%s: expected '%s' in: %s", line, words, err.text);
-    aq_options_close(o);
-}
-
-static void accept_together(const char *command, const char *line)
-{
-    struct aq_options *o = parse(command, line);
-    struct aq_err err = {0};
-    if (aq_options_check(o, &err) < 0)
-        fail_msg("%s: %s", line, err.text);
-    aq_options_close(o);
-}
-
-/* What the policy is that a line asks for. */
-static void resolves_to(const char *line, const char *words)
-{
-    char whole[256], text[160];
-    snprintf(whole, sizeof(whole), "-m|x|-i|a|-o|b%s%s", *line ? "|" : "", line);
-    struct aq_options *o = parse("generate", whole);
-    struct aq_kv_policy p;
-    struct aq_err err = {0};
-    if (aq_options_check(o, &err) < 0 || aq_options_kv_policy(&p, o, &err) < 0)
-        fail_msg("%s: %s", line, err.text);
-    assert_string_equal(aq_kv_policy_text(text, sizeof(text), &p), words);
-    aq_options_close(o);
-}
-
 static void a_link_without_its_device_is_refused(void **state)
 {
     (void)state;
-    refuse_together("generate", "--model|m|--prompt|x|--shard|0/2", "expected no --prompt");
-    refuse_together("merge", "out.jsonl", "OUTPUT and SHARD");
-    refuse_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2", "--emulate-device SIZE");
-    refuse_together("plan", "--shape|opt-125m|--prompt-len|8|--gen-len|8|--emulate-link|2/2",
-                    "--emulate-device SIZE");
-    accept_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2|--emulate-device|1GiB");
-    accept_together("bench", "--table|rows.yaml|--emulate-link|2/2");
-}
-
-static void kv_options_make_a_policy(void **state)
-{
-    resolves_to("", "full");
-    resolves_to("--kv-policy|full|--kv-budget|1.0", "full");
-    resolves_to("--kv-policy|h2o|--kv-budget|0.2", "h2o: budget 20%");
-    resolves_to("--kv-policy|h2o|--kv-budget|20%", "h2o: budget 20%");
-    resolves_to("--kv-policy|h2o|--kv-budget|1.0", "h2o: budget 100%");
-    resolves_to("--kv-policy|h2o|--kv-budget|2", "h2o: budget 2");
-    resolves_to("--kv-policy|h2o|--kv-heavy|16|--kv-recent|112", "h2o: heavy 16, recent 112");
-    resolves_to("--kv-policy|h2o|--kv-budget|128|--kv-recent|1", "h2o: budget 128, recent 1");
-    resolves_to("--kv-policy|h2o|--kv-budget|128|--kv-sinks|4|--kv-decay|0.98|--kv-grace|16|"
-                "--kv-group|max",
-                "h2o: budget 128, sinks 4, grace 16, decay 0.98, group max");
-    resolves_to("--kv-policy|window|--kv-budget|128", "window: budget 128, sinks 4");
-    resolves_to("--kv-policy|window|--kv-budget|128|--kv-sinks|0", "window: budget 128");
-    resolves_to("--kv-policy|heavy|--kv-budget|128", "heavy: budget 128, recent 1");
-    resolves_to("--kv-policy|h2o:flexgen|--kv-budget|10%", "h2o:flexgen: heavy 10%");
-    resolves_to("--kv-policy|h2o:hf|--kv-budget|256", "h2o:hf: heavy 128, recent 128");
-    resolves_to("--kv-policy|adakv|--kv-budget|20%", "adakv: budget 20%, floor 20%");
-    resolves_to("--kv-policy|adakv|--kv-heavy|16|--kv-recent|112|--kv-floor|3",
-                "adakv: heavy 16, recent 112, floor 3");
-    resolves_to("--kv-policy|scissorhands|--kv-budget|1000|--kv-low|0.5",
-                "scissorhands: budget 1000, recent 10, drop 50%, history 400, low 0.5");
-    resolves_to("--kv-policy|h2o|--kv-budget|20%|--kv-decode|bulk|--kv-drop|16",
-                "h2o: budget 20%, drop 16, history all");
-    resolves_to("--kv-policy|snapkv|--kv-budget|256|--kv-decode|bulk|--kv-history|8",
-                "snapkv: budget 256, observe 32, pool avg:5, drop 25%, history 8");
-    resolves_to("--kv-policy|h2o|--kv-budget|64|--kv-decode|overwrite", "h2o: budget 64");
-    resolves_to("--kv-policy|snapkv|--kv-budget|64|--kv-decode|grow",
-                "snapkv: budget 64, observe 32, pool avg:5");
-    resolves_to("--kv-read|2048", "full: read 2048 but in the first 2 layers");
-    resolves_to("--kv-read|96|--kv-read-dense|0|--kv-policy|snapkv|--kv-budget|256|--kv-pool|none",
-                "snapkv: budget 256, observe 32, pool none, read 96 but in the first 0 layers");
-}
-
-static void reading_a_part_needs_head_blocks_that_stay(void **state)
-{
-    static const char *const refused[][2] = {
-        {"--kv-read|95", "--kv-read 95: a row always reads the first, the last and"},
-        {"--kv-read|0", "expected 96 slots or more"},
-        {"--kv-read-dense|3", "expected --kv-read beside it"},
-        {"--kv-read|96|--kv-policy|h2o|--kv-budget|20%",
-         "--kv-policy h2o: --kv-read does not go with it: new keys take the places of dropped ones "
-         "(overwrite)"},
-        {"--kv-read|96|--kv-policy|window|--kv-budget|64", "--kv-policy window: --kv-read"},
-        {"--kv-read|96|--kv-policy|tova|--kv-budget|64", "--kv-policy tova: --kv-read"},
-        {"--kv-read|96|--kv-policy|snapkv|--kv-budget|64|--kv-decode|bulk",
-         "--kv-policy snapkv: --kv-read does not go with it: keys are dropped in bulk"},
-        {"--kv-read|96|--kv-policy|scissorhands|--kv-budget|64", "in bulk (--kv-decode)"},
-        {"--kv-read|96|--kv-policy|ada-snapkv|--kv-budget|64",
-         "--kv-policy ada-snapkv: --kv-read does not go with it: its heads hold different numbers"},
-        {"--kv-read|96|--kv-policy|kvcompress|--kv-budget|64", "--kv-policy kvcompress: --kv-read"},
-        {"--kv-read|96|--kv-format|kivi4", "--kv-read: bounds are of keys that are numbers or"},
-        {"--kv-read|96|--kv-format|kivi2", "--kv-format int4"},
-    };
-    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
-        char line[160];
-        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|%s", refused[i][0]);
-        refuse_together("generate", line, refused[i][1]);
-    }
-    refuse_together("eval", "-m|x|--text|t|--prompt-tokens|0|--score-tokens|8|--kv-read|96",
-                    "--kv-read 96: --prompt-tokens 0");
-    accept_together("generate", "-m|x|-i|a|-o|b|--kv-read|96|--kv-format|int4");
-    (void)state;
-}
-
-static void kivi_has_a_residual_and_needs_keys_that_stay(void **state)
-{
-    static const char *const refused[][2] = {
-        {"--kv-format|kivi2|--kv-policy|h2o|--kv-budget|20%", "a key cannot leave its group of 32"},
-        {"--kv-format|kivi4|--kv-policy|window|--kv-budget|64",
-         "--kv-format int4 keeps keys apart"},
-        {"--kv-format|kivi4|--kv-policy|adakv|--kv-budget|64",
-         "all heads of a layer have one residual"},
-        {"--kv-format|kivi4|--kv-policy|tova|--kv-budget|64", "gives up keys after the prompt"},
-        {"--kv-format|kivi2|--kv-policy|scissorhands|--kv-budget|64",
-         "a key cannot leave its group of 32"},
-        {"--kv-format|kivi4|--kv-policy|snapkv|--kv-budget|64|--kv-decode|bulk",
-         "--kv-policy snapkv --kv-decode bulk gives up keys after the prompt"},
-        {"--kv-format|kivi2|--emulate-device|1GiB", "where no device has memory of its own"},
-        {"--kv-format|int4|--kv-residual|64", "expected --kv-format kivi4 or kivi2 beside it"},
-        {"--kv-residual-rule|flush", "found auto"},
-        {"--kv-format|kivi2|--kv-residual|33", "such as 64"},
-    };
-    static const struct {
-        const char *line;
-        uint32_t tokens;
-        bool flush;
-    } taken[] = {
-        {"", 0, false},
-        {"|--kv-format|int4", 0, false},
-        {"|--kv-format|kivi2", 128, false},
-        {"|--kv-format|kivi4|--kv-residual|32|--kv-residual-rule|flush", 32, true},
-        {"|--kv-format|kivi2|--kv-policy|snapkv|--kv-budget|10%", 128, false},
-        {"|--kv-format|kivi2|--kv-policy|knorm|--kv-budget|64|--kv-residual|256", 256, false},
-    };
-    for (size_t i = 0; i < AQ_ARRAY_LEN(refused); i++) {
-        char line[160];
-        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b|%s", refused[i][0]);
-        refuse_together("generate", line, refused[i][1]);
-    }
-    for (size_t i = 0; i < AQ_ARRAY_LEN(taken); i++) {
-        char line[160];
-        struct aq_kv_policy p;
-        struct aq_err err = {0};
-        snprintf(line, sizeof(line), "-m|x|-i|a|-o|b%s", taken[i].line);
-        struct aq_options *o = parse("generate", line);
-        if (aq_options_check(o, &err) < 0 || aq_options_kv_policy(&p, o, &err) < 0)
-            fail_msg("%s: %s", line, err.text);
-        assert_int_equal(p.residual.tokens, taken[i].tokens);
-        assert_int_equal(p.residual.flush, taken[i].flush);
-        aq_options_close(o);
-    }
-    (void)state;
-}
-
-static void kv_options_that_contradict_each_other_are_refused(void **state)
-{
-#define RUN "-m|x|-i|a|-o|b|"
-    refuse_together("generate", RUN "--kv-policy|h2o", "--kv-budget");
-    refuse_together("generate", RUN "--kv-budget|20%", "--kv-policy h2o");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|0", "no token");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|0%", "no token");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-heavy|60|--kv-recent|60",
-                    "--kv-heavy 60 and --kv-recent 60 together are above --kv-budget 100");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|100|--kv-recent|0", "expected 1");
-    refuse_together("generate", RUN "--kv-policy|window|--kv-budget|4", "smaller than its 4 sinks");
-    refuse_together("generate", RUN "--kv-policy|h2o:hf|--kv-budget|20%", "counts in slots");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-drop|16",
-                    "--kv-drop does not go with it");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-decode|bulk|--kv-drop|64",
-                    "--kv-drop 64");
-    refuse_together("generate", RUN "--kv-policy|tova|--kv-budget|64|--kv-decode|bulk",
-                    "--kv-decode bulk does not go with it");
-    refuse_together("generate", RUN "--kv-policy|snapkv|--kv-budget|64|--kv-history|9",
-                    "--kv-history does not go with it");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|64|--kv-low|2", "--kv-low");
-    refuse_together("generate", RUN "--kv-policy|h2o|--kv-budget|20%|--kv-floor|0.3",
-                    "--kv-policy adakv lets them");
-    refuse_together("eval", "-m|x|--text|t|--prompt-tokens|8|--score-tokens|8|--kv-policy|h2o",
-                    "--kv-budget");
-    refuse_together("bench", "-m|x|--prompt-len|8|--gen-len|8|--kv-policy|window|--kv-heavy|3",
-                    "--kv-heavy");
-#undef RUN
+    options_refuse_together("generate", "--model|m|--prompt|x|--shard|0/2", "expected no --prompt");
+    options_refuse_together("merge", "out.jsonl", "OUTPUT and SHARD");
+    options_refuse_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2",
+                            "--emulate-device SIZE");
+    options_refuse_together("plan",
+                            "--shape|opt-125m|--prompt-len|8|--gen-len|8|--emulate-link|2/2",
+                            "--emulate-device SIZE");
+    options_accept_together("generate", "-m|x|-i|a|-o|b|--emulate-link|2/2|--emulate-device|1GiB");
+    options_accept_together("bench", "--table|rows.yaml|--emulate-link|2/2");
 }
 
 static void commands_name_what_they_miss(void **state)
 {
-    refuse_together("generate", "-i|a|-o|b", "--model DIR");
-    refuse_together("generate", "-m|x", "--input FILE and --output FILE");
-    refuse_together("eval", "-m|x|--text|t", "--score-tokens");
-    refuse_together("eval", "-m|x", "--text FILE");
-    refuse_together("bench", "-m|x|--gen-len|3", "--prompt-len");
-    refuse_together("pack", "-m|x", "--output STORE");
-    refuse_together("tokenize", "", "--model DIR");
-    refuse_together("status", "", "FILE");
+    options_refuse_together("generate", "-i|a|-o|b", "--model DIR");
+    options_refuse_together("generate", "-m|x", "--input FILE and --output FILE");
+    options_refuse_together("eval", "-m|x|--text|t", "--score-tokens");
+    options_refuse_together("eval", "-m|x", "--text FILE");
+    options_refuse_together("bench", "-m|x|--gen-len|3", "--prompt-len");
+    options_refuse_together("pack", "-m|x", "--output STORE");
+    options_refuse_together("tokenize", "", "--model DIR");
+    options_refuse_together("status", "", "FILE");
 }
 
 static void options_that_exclude_each_other_are_named(void **state)
 {
-    refuse_together("generate", "-m|x|--shape|opt-125m|--prompt|p", "found both");
-    refuse_together("generate", "--shape|opt-125m|--prompt|p", "--random-weights SEED");
-    refuse_together("generate", "-m|x|--random-weights|1|--prompt|p", "goes with --shape");
-    refuse_together("generate", "-m|x|--prompt|p|-i|f", "--prompt prints");
-    refuse_together("generate", "-m|x|--prompt|p|--device|cpu|--device-memory|1G",
-                    "--host-memory bounds");
-    refuse_together("generate", "-m|x|--prompt|p|--min-tokens|40", "at most --max-tokens 32");
-    refuse_together("eval", "-m|x|--text|a|--ids|b|--prompt-tokens|1|--score-tokens|1", "both");
+    options_refuse_together("generate", "-m|x|--shape|opt-125m|--prompt|p", "found both");
+    options_refuse_together("generate", "--shape|opt-125m|--prompt|p", "--random-weights SEED");
+    options_refuse_together("generate", "-m|x|--random-weights|1|--prompt|p", "goes with --shape");
+    options_refuse_together("generate", "-m|x|--prompt|p|-i|f", "--prompt prints");
+    options_refuse_together("generate", "-m|x|--prompt|p|--device|cpu|--device-memory|1G",
+                            "--host-memory bounds");
+    options_refuse_together("generate", "-m|x|--prompt|p|--min-tokens|40",
+                            "at most --max-tokens 32");
+    options_refuse_together("eval", "-m|x|--text|a|--ids|b|--prompt-tokens|1|--score-tokens|1",
+                            "both");
 }
 
 static void complete_commands_pass(void **state)
 {
-    accept_together("generate", "-m|x|-i|a|-o|b");
-    accept_together("generate", "-m|x|--prompt|p");
-    accept_together("generate", "--shape|opt-125m|--random-weights|0|-i|a|-o|b");
-    accept_together("generate", "--shape|opt-125m|--dry-run|-i|a|-o|b");
-    accept_together("eval", "-m|x|--ids|i|--prompt-tokens|0|--score-tokens|1");
-    accept_together("bench", "--table|t.yaml");
-    accept_together("pack", "-m|x|--verify");
-    accept_together("info", "");
+    options_accept_together("generate", "-m|x|-i|a|-o|b");
+    options_accept_together("generate", "-m|x|--prompt|p");
+    options_accept_together("generate", "--shape|opt-125m|--random-weights|0|-i|a|-o|b");
+    options_accept_together("generate", "--shape|opt-125m|--dry-run|-i|a|-o|b");
+    options_accept_together("eval", "-m|x|--ids|i|--prompt-tokens|0|--score-tokens|1");
+    options_accept_together("bench", "--table|t.yaml");
+    options_accept_together("pack", "-m|x|--verify");
+    options_accept_together("info", "");
 }
 
 /* ---- JSON --------------------------------------------------------------------------------- */
@@ -667,7 +452,7 @@ static void json_values_of_a_wrong_type_are_refused(void **state)
 /* Every option that can be given comes back the same through JSON. */
 static void json_of_options_reads_back_the_same(void **state)
 {
-    struct aq_options *o = parse(
+    struct aq_options *o = options_parse(
         "generate", "-m|dir|--max-tokens|7|--temperature|0.1|--stop|a|--stop|b|--overlong|clip|"
                     "--bos|never|--unknown-fields|error|--host-memory|3GiB|--compute|bf16|"
                     "--kv-format|auto|--no-refill|--seed|18446744073709551615|--threads|auto|"
@@ -726,7 +511,7 @@ static void a_configuration_file_gives_any_option(void **state)
                                    "seed:\n");
     char line[256];
     snprintf(line, sizeof(line), "--config|%s", c.path);
-    struct aq_options *o = parse("generate", line);
+    struct aq_options *o = options_parse("generate", line);
     assert_string_equal(o->model, "some/dir");
     assert_int_equal(o->max_tokens, 11);
     assert_true(o->top_p == 0.25);
@@ -744,8 +529,9 @@ static void a_configuration_file_gives_any_option(void **state)
 static void escapes_are_read_once_and_on_the_command_line_only(void **state)
 {
     static const char *const want[] = {"\n", "a\tb\\n", "\\d\\"};
-    struct aq_options *o = parse("generate", "--stop|\\n|--stop=a\\tb\\\\n|--stop|\\d\\|-m|a\\nb|"
-                                             "--prompt-template|Q: {q}\\nA:|--prompt|\\n");
+    struct aq_options *o =
+        options_parse("generate", "--stop|\\n|--stop=a\\tb\\\\n|--stop|\\d\\|-m|a\\nb|"
+                                  "--prompt-template|Q: {q}\\nA:|--prompt|\\n");
     json_t *json = aq_options_to_json(o);
     for (int round = 0; round < 2; round++) { /* as typed, and as the library gets it */
         for (uint32_t i = 0; i < AQ_ARRAY_LEN(want); i++)
@@ -761,7 +547,7 @@ static void escapes_are_read_once_and_on_the_command_line_only(void **state)
     struct config c = write_config("stop: [\"\\n\", '\\n', \"\\\\n\"]\n");
     char line[256];
     snprintf(line, sizeof(line), "--config|%s", c.path);
-    o = parse("generate", line);
+    o = options_parse("generate", line);
     assert_string_equal(o->stop.item[0], "\n");
     assert_string_equal(o->stop.item[1], "\\n");
     assert_string_equal(o->stop.item[2], "\\n");
@@ -774,7 +560,7 @@ static void the_command_line_wins_over_the_file(void **state)
     struct config c = write_config("max-tokens: 11\nstop: [one, two]\ntemperature: 0.5\n");
     char line[256];
     snprintf(line, sizeof(line), "--stop|mine|-n|3|--config=%s", c.path);
-    struct aq_options *o = parse("generate", line);
+    struct aq_options *o = options_parse("generate", line);
     assert_int_equal(o->max_tokens, 3);
     assert_int_equal(o->stop.count, 1);
     assert_string_equal(o->stop.item[0], "mine");
@@ -805,11 +591,11 @@ static void config_errors_name_file_line_key_expected_and_found(void **state)
         struct config c = write_config(wrong[i].text);
         char line[256];
         snprintf(line, sizeof(line), "--config|%s", c.path);
-        refuse("generate", line, wrong[i].words);
-        refuse("generate", line, c.path);
+        options_refuse("generate", line, wrong[i].words);
+        options_refuse("generate", line, c.path);
         unlink(c.path);
     }
-    refuse("generate", "--config|/nonexistent.yaml", "--config: open '/nonexistent.yaml'");
+    options_refuse("generate", "--config|/nonexistent.yaml", "--config: open '/nonexistent.yaml'");
 }
 
 /* ---- the whole line ----------------------------------------------------------------------- */
@@ -818,7 +604,7 @@ static char *text_of(const char *line)
 {
     char copy[256], *words[WORDS_MAX], *json = NULL, *text = NULL;
     struct aquifer_error error;
-    int count = split(line, copy, sizeof(copy), words);
+    int count = options_split(line, copy, sizeof(copy), words);
     if (aquifer_parse_args(count, words, &json, &text, &error) < 0)
         fail_msg("%s: %s", line, error.text);
     assert_null(json);
@@ -873,7 +659,8 @@ static void a_price_is_of_one_machine(void **state)
 {
     struct aq_price_choice c;
     struct aq_err err;
-    struct aq_options *o = parse("plan", "--price|l4-24gb=$0.70/h|--price|a=b.yaml=2.5 EUR/hour");
+    struct aq_options *o =
+        options_parse("plan", "--price|l4-24gb=$0.70/h|--price|a=b.yaml=2.5 EUR/hour");
     assert_int_equal(o->price.count, 2);
     assert_int_equal(aq_price_parse(&c, "--price", o->price.item[0], &err), 0);
     assert_string_equal(c.hardware, "l4-24gb");
@@ -889,15 +676,16 @@ static void a_price_is_of_one_machine(void **state)
     for (size_t i = 0; i < AQ_ARRAY_LEN(wrong); i++) {
         char line[64];
         snprintf(line, sizeof(line), "--price|%s", wrong[i]);
-        refuse("plan", line, "--price: expected HARDWARE=MONEY/h, such as l4-24gb=0.70USD/h");
+        options_refuse("plan", line,
+                       "--price: expected HARDWARE=MONEY/h, such as l4-24gb=0.70USD/h");
     }
-    refuse("generate", "--price|l4=1/h", "option of plan");
+    options_refuse("generate", "--price|l4=1/h", "option of plan");
 }
 
 static void a_command_line_becomes_json(void **state)
 {
     char copy[256], *words[WORDS_MAX], *json = NULL, *text = NULL;
-    int count = split("generate|-m|x|--prompt|hi|-n|3", copy, sizeof(copy), words);
+    int count = options_split("generate|-m|x|--prompt|hi|-n|3", copy, sizeof(copy), words);
     assert_int_equal(aquifer_parse_args(count, words, &json, &text, NULL), 0);
     assert_null(text);
     assert_string_equal(
@@ -915,7 +703,7 @@ static void the_error_of_a_line_carries_its_exit_status(void **state)
     for (size_t i = 0; i < AQ_ARRAY_LEN(wrong); i++) {
         char copy[256], *words[WORDS_MAX], *json = NULL, *text = NULL;
         struct aquifer_error error = {0};
-        int count = split(wrong[i].line, copy, sizeof(copy), words);
+        int count = options_split(wrong[i].line, copy, sizeof(copy), words);
         assert_true(aquifer_parse_args(count, words, &json, &text, &error) < 0);
         assert_int_equal(error.exit_status, wrong[i].exit_status);
         assert_true(error.text[0] != '\0');
@@ -948,27 +736,7 @@ static void rows_of_the_table_are_consistent(void **state)
     }
 }
 
-/* Every row of the table, and every option that it takes. */
-static void help_has_the_table_of_kv_policies(void **state)
-{
-    char *text = aq_options_help("kv", false), row[64];
-    assert_non_null(text);
-    for (uint32_t i = 0; aq_kv_policy_at(i); i++) {
-        snprintf(row, sizeof(row), "\n  %-12s ", aq_kv_policy_at(i)->name);
-        assert_non_null(strstr(text, row));
-    }
-    assert_non_null(strstr(text,
-                           "ada-pyramid  attention   last 32: mean, max:7    pyramid:20  shared, "
-                           "mix:20% grows\n"));
-    assert_non_null(strstr(text, "--kv-layers"));
-    assert_non_null(strstr(text, "--kv-floor"));
-    for (const char *line = text; *line; line = strchr(line, '\n') + 1)
-        assert_true(strcspn(line, "\n") <= 100);
-    free(text);
-}
-
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(help_has_the_table_of_kv_policies),
     cmocka_unit_test(defaults_are_those_of_the_manual),
     cmocka_unit_test(a_value_follows_or_stands_behind_an_equals_sign),
     cmocka_unit_test(short_forms_take_their_value_in_three_ways),
@@ -994,10 +762,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(words_without_a_flag_are_refused_where_none_belongs),
     cmocka_unit_test(unknown_commands_name_the_nearest_one),
     cmocka_unit_test(a_link_without_its_device_is_refused),
-    cmocka_unit_test(kv_options_make_a_policy),
-    cmocka_unit_test(kivi_has_a_residual_and_needs_keys_that_stay),
-    cmocka_unit_test(reading_a_part_needs_head_blocks_that_stay),
-    cmocka_unit_test(kv_options_that_contradict_each_other_are_refused),
     cmocka_unit_test(commands_name_what_they_miss),
     cmocka_unit_test(options_that_exclude_each_other_are_named),
     cmocka_unit_test(complete_commands_pass),
