@@ -107,12 +107,12 @@ static int unknown_key(const struct reader *r, const struct aq_yaml_node *node, 
                        const char *const *names, size_t count, struct aq_err *reterr)
 {
     char quoted[QUOTE_MAX];
-    return aq_error(reterr, -EINVAL,
-                    "%s:%u: %s: expected one of its keys, found '%s'; the nearest "
-                    "one is '%s'",
+    const char *near = aq_nearest(node->key, names, count);
+    return aq_error(reterr, -EINVAL, "%s:%u: %s: expected one of its keys, found '%s'; %s%s%s",
                     r->name, node->line, where,
                     aq_quote(quoted, sizeof(quoted), node->key, strlen(node->key)),
-                    aq_nearest(node->key, names, count));
+                    near ? "the nearest one is '" : "aquifer help hardware lists them",
+                    near ? near : "", near ? "'" : "");
 }
 
 /* {value, spread, source}: the long form of a number. */

@@ -58,11 +58,11 @@ static int unknown_name(const char *name, const char *label, struct aq_err *rete
     size_t used = 0;
     for (uint32_t i = 0; i < count && used < sizeof(list); i++)
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", names[i]);
+    const char *near = aq_nearest(name, names, count);
     return aq_error(reterr, -EINVAL,
-                    "%s: expected a file (NAME.yaml) or one of %s; found '%s', the nearest one is "
-                    "'%s'",
-                    label, list, aq_quote(quoted, sizeof(quoted), name, strlen(name)),
-                    aq_nearest(name, names, count));
+                    "%s: expected a file (NAME.yaml) or one of %s; found '%s'%s%s%s", label, list,
+                    aq_quote(quoted, sizeof(quoted), name, strlen(name)),
+                    near ? ", the nearest one is '" : "", near ? near : "", near ? "'" : "");
 }
 
 int aq_hw_check_name(const char *hardware, const char *label, struct aq_err *reterr)
@@ -77,7 +77,7 @@ int aq_hw_find(struct aq_hw_profile *ret, const char *hardware, const struct aq_
     if (!hardware || strcmp(hardware, "local") == 0)
         return aq_hw_local(ret, opts, reterr);
     if (is_file(hardware))
-        return aq_hw_file_read(ret, hardware, reterr);
+        return aq_error_named(reterr, aq_hw_file_read(ret, hardware, reterr), "--hardware");
     const struct aq_embedded *e = built_in(hardware);
     char label[128];
     if (!e)
@@ -159,9 +159,10 @@ static int make_cache(const struct local *l, struct aq_err *reterr)
         return aq_error(reterr, -EINVAL, "%s", l->no_cache.text);
     int rc = aq_path_make(l->cache, &why);
     if (rc == 0 && access(l->cache, W_OK) < 0)
-        rc = aq_error(&why, aq_err_of_place(errno), "cannot write to the directory '%s': %s",
+        rc = aq_error(&why, aq_err_of_place(errno),
+                      "cannot write to the directory '%s': %s; --cache-dir DIR names another one",
                       l->cache, strerror(errno));
-    return rc < 0 ? aq_error(reterr, rc, "%s; --cache-dir DIR names another one", why.text) : 0;
+    return rc < 0 ? aq_error(reterr, rc, "%s", why.text) : 0;
 }
 
 /* "3 days ago". */

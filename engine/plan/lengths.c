@@ -5,7 +5,6 @@
 #include "engine/plan/planning.h"
 
 #include "base/json.h"
-#include "base/nearest.h"
 #include "base/prng.h"
 #include "base/units.h"
 
@@ -97,10 +96,9 @@ static int parse_object(struct row *ret, const char *line, const char *path, uin
             i++;
         if (rc == 0 && i == AQ_ARRAY_LEN(names))
             rc = aq_error(reterr, -EINVAL,
-                          "--lengths: '%s', line %llu: unknown field '%.40s'; the nearest one is "
-                          "'%s'",
-                          path, (unsigned long long)number, key,
-                          aq_nearest(key, names, AQ_ARRAY_LEN(names)));
+                          "--lengths: '%s', line %llu: unknown field '%.40s'; expected prompt, "
+                          "generated or count",
+                          path, (unsigned long long)number, key);
         if (rc == 0 && aq_json_get_u64(o, key, 0, COUNT_MAX, "", values[i], NULL) < 0)
             rc = refuse(path, number, reterr, line);
     }

@@ -49,7 +49,7 @@ def commands():
 @functools.cache
 def options_of(command):
     """Long options that the program's help shows."""
-    return set(re.findall(r"^  (?:-\w, |    )(--[\w-]+)", run(PROGRAM, "help", command), re.M))
+    return set(re.findall(r"^  (?:-\w, |    )(--[\w-]+)", run(PROGRAM, "help", command, "--all"), re.M))
 
 
 class Case(unittest.TestCase):
@@ -354,7 +354,9 @@ print(*sorted(f.name for f in m.files("aquifer") if "licenses" in str(f)))
         carried = set(os.listdir(lib))
         for name in carried:
             for needed in run("patchelf", "--print-needed", os.path.join(lib, name)).split():
-                self.assertTrue(needed in carried or PLATFORM.match(needed), (name, needed))
+                # cuBLASLt has half a gigabyte: the module looks for it where toolkits have it.
+                own = name == "aquifer_cuda.so" and needed.startswith("libcublasLt.so.")
+                self.assertTrue(own or needed in carried or PLATFORM.match(needed), (name, needed))
         loaded = self.python("import aquifer; aquifer.version()\nprint(open('/proc/self/maps')"
                              ".read())")
         paths = {line.split()[5] for line in loaded.splitlines()

@@ -124,8 +124,7 @@ class Pages(unittest.TestCase):
             for kind, lines in blocks_of(page):
                 with self.subTest(page=page, block=lines[0]):
                     if kind == "sh run":
-                        for command in lines:
-                            self.shell(command)
+                        self.shell("\n".join(["set -e", *lines]))
                     elif kind == "console run":
                         self.run_console(lines)
                     elif kind == "python run":
