@@ -280,6 +280,7 @@ class Recall(unittest.TestCase):
             recall.needle_windows(self.encode, [], self.PROSE[:900], 300, 2)
 
 
+@unittest.skipIf("ASAN_OPTIONS" in os.environ, "the sums are those of the script, and take minutes")
 class KvQuality(Rig):
     def setUp(self):
         super().setUp()

@@ -27,7 +27,7 @@ PLATFORM = re.compile(r"(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_
 
 
 def run(*words, status=0, **how):
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
                           text=True, check=False, **how)
     if done.returncode != status:
         raise AssertionError(f"{words}: status {done.returncode}\n{done.stdout}")

@@ -84,7 +84,7 @@ class Pages(unittest.TestCase):
     def shell(self, command, status=0):
         env = {**os.environ, "PATH": self.dir + ":" + os.environ["PATH"],
                "XDG_CACHE_HOME": self.path("cache")}
-        done = subprocess.run(["sh", "-c", command], cwd=self.dir, env=env, timeout=240,
+        done = subprocess.run(["sh", "-c", command], cwd=self.dir, env=env, timeout=900,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
         output = done.stdout.decode(errors="replace")

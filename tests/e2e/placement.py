@@ -102,7 +102,7 @@ class Placement(Rig):
             done = subprocess.run(
                 self.words("--host-memory", f"{mib}MiB", "--disk-dir", self.scratch, "--overwrite",
                            "--disk-dir-any", "--cache-dir", self.cache, "--threads", "1"),
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=240)
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=900)
             said = done.stderr.decode()
             if done.returncode != 0:
                 self.assertEqual(done.returncode, 2, said)
@@ -212,7 +212,7 @@ class Placement(Rig):
         self.assertEqual(self.sorted_lines(), want)
         # By name it works, or (kernels that count rings against the limit) says what is missing.
         done = subprocess.run(self.placed("--io", "uring", "--overwrite"), preexec_fn=no_locking,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=240)
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=900)
         if done.returncode != 0:
             self.assertEqual(done.returncode, 2)
             self.assert_says(done, "the locked-memory limit is too low")

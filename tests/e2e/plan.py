@@ -304,6 +304,7 @@ class Plan(Rig):
         done = self.run_program([PROGRAM, "plan", *T4, "--kv-format", "kivi2"], status=1)
         self.assertIn(b"where no device has memory of its own", done.stderr)
 
+    @figures
     def test_every_policy_with_a_budget_can_be_allowed(self):
         plain = self.plan(*T4)["predicted"]["gen_tok_s"]
         for policy, budget in (("snapkv", "64"), ("pyramidkv", "64"), ("window", "12%"), ("tova", "40"),

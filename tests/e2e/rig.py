@@ -58,7 +58,7 @@ class Rig(unittest.TestCase):
                 source or self.input, "--output", target or self.output, *words]
 
     def run_program(self, words, status=0, **how):
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=240,
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=900,
                               **how)
         self.assertEqual(done.returncode, status, done.stderr.decode())
         return done

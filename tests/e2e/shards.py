@@ -30,7 +30,7 @@ class Shards(Rig):
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
     def ends(self, child, status=0):
-        said = child.communicate(timeout=240)[1].decode()
+        said = child.communicate(timeout=900)[1].decode()
         self.assertEqual(child.returncode, status, said)
         return said
 
