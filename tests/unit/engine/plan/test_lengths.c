@@ -139,7 +139,8 @@ static void what_is_no_table_of_lengths_is_refused(void **state)
         snprintf(text, sizeof(text), "8 8\n%s\n", lines[i]);
         refuse(text, "line 2: expected \"prompt generated [count]\" or {\"prompt\", \"generated\"");
     }
-    refuse("{\"prompt\": 5, \"generate\": 6}\n", "line 1: unknown field 'generate'; expected prompt");
+    refuse("{\"prompt\": 5, \"generate\": 6}\n",
+           "line 1: unknown field 'generate'; expected prompt");
     refuse("", "has no lengths");
     refuse("# nothing\n\n", "has no lengths");
     refuse("2000 48\n2000 49\n", "line 2: a prompt of 2000 and 49 generated tokens do not fit");
