@@ -378,8 +378,8 @@ static void layers_hold_what_their_rules_say(void **state)
     }
     print_message("%llu kinds of layers in %d models, %llu passes\n", (unsigned long long)kinds,
                   DRAWS, (unsigned long long)passes);
-    assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS && 8 * several > DRAWS);
-    assert_true(TEST_SLOW || cuts > 20);
+    assert_true(kinds > 2 * DRAWS && passes > 20 * DRAWS);
+    assert_true(TEST_SLOW || (cuts > 20 && 8 * several > DRAWS)); /* of a few, few are */
 }
 
 /* A window that leaves nothing out changes nothing: not a number of the plan. */
