@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -250,17 +251,38 @@ static void advance(struct aq_engine *e, uint32_t seat)
     }
 }
 
+/* Of what a pass begins with, which a test may change while an abandoned pass sleeps. */
+static pthread_mutex_t begin_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void fake_engine_passes(double pass_s, void (*on_pass)(uint64_t pass))
+{
+    pthread_mutex_lock(&begin_lock);
+    fake_engine.pass_s = pass_s;
+    fake_engine.on_pass = on_pass;
+    pthread_mutex_unlock(&begin_lock);
+}
+
+/* The number of the pass; *ret_s is how long it takes. */
+static uint64_t begin_pass(double *ret_s)
+{
+    pthread_mutex_lock(&begin_lock);
+    uint64_t pass = ++fake_engine.passes;
+    if (fake_engine.on_pass)
+        fake_engine.on_pass(pass);
+    *ret_s = fake_engine.pass_s;
+    pthread_mutex_unlock(&begin_lock);
+    return pass;
+}
+
 int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
 {
-    fake_engine.passes++;
-    if (fake_engine.on_pass)
-        fake_engine.on_pass(fake_engine.passes);
-    if (fake_engine.passes == fake_engine.fail_pass)
+    double pass_s;
+    uint64_t pass = begin_pass(&pass_s);
+    if (pass == fake_engine.fail_pass)
         return aq_error(reterr, -EIO, "the fake engine fails in pass %llu as told",
-                        (unsigned long long)fake_engine.passes);
-    if (fake_engine.pass_s > 0) {
-        struct timespec t = {(time_t)fake_engine.pass_s,
-                             (long)(fmod(fake_engine.pass_s, 1.0) * 1e9)};
+                        (unsigned long long)pass);
+    if (pass_s > 0) {
+        struct timespec t = {(time_t)pass_s, (long)(fmod(pass_s, 1.0) * 1e9)};
         nanosleep(&t, NULL);
     }
     seat_waiting(e);
@@ -273,8 +295,8 @@ int aq_engine_pass(struct aq_engine *e, bool *ret_worked, struct aq_err *reterr)
     }
     e->stats.passes++;
     e->stats.mixed_passes++;
-    e->stats.mixed_s += 1e-4 + fake_engine.pass_s;
-    e->stats.last_pass_s = fake_engine.pass_s;
+    e->stats.mixed_s += 1e-4 + pass_s;
+    e->stats.last_pass_s = pass_s;
     return 0;
 }
 

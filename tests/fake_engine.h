@@ -30,5 +30,7 @@ struct fake_engine {
 
 extern struct fake_engine fake_engine;
 void fake_engine_reset(void);
+/* Sets pass_s and on_pass while an abandoned pass may still be asleep. */
+void fake_engine_passes(double pass_s, void (*on_pass)(uint64_t pass));
 
 #endif

@@ -42,8 +42,7 @@ static void a_pass_of_minutes_does_not_hold_up_an_interruption(void **state)
     /* The engine's thread still has the four sequences, and what they had before its pass is
      * kept. */
     assert_true(job_rig_said(rig, "19 tokens of 4 records in flight are kept in"));
-    fake_engine.pass_s = 0;
-    fake_engine.on_pass = NULL;
+    fake_engine_passes(0, NULL);
     rig->interrupt = false;
     assert_int_equal(job_rig_run(rig, ""), 0);
     assert_int_equal(fake_engine.given_tokens, 19);
