@@ -14,6 +14,7 @@
 #include "tests/reference/kivi.h"
 #include "tests/reference/prices.h"
 #include "tests/reference/reference.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <fcntl.h>
@@ -31,24 +32,24 @@
 
 /* ---- random models ---- */
 
-static char scratch[64];
+static char scratch[TEMP_PATH_MAX];
 
 static int make_scratch(void **state)
 {
-    strcpy(scratch, "/tmp/aq-kept-XXXXXX");
-    return mkdtemp(scratch) ? 0 : -1;
+    (void)state;
+    temp_dir(scratch, "kept");
+    return 0;
 }
 
 static int remove_scratch(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
-    return system(command);
+    (void)state;
+    return temp_remove(scratch);
 }
 
 static const char *write_model(const struct random_model *m, uint64_t seed)
 {
-    static char path[80];
+    static char path[TEMP_INSIDE_MAX];
     snprintf(path, sizeof(path), "%s/model", scratch);
     random_model_write(path, m, seed);
     return path;

@@ -12,6 +12,7 @@
 #include "tests/random_model.h"
 #include "tests/reference/asked.h"
 #include "tests/reference/reference.h"
+#include "tests/temp.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -24,24 +25,24 @@
 
 enum { PAGE = 32, PAGES_MAX = 16, LAYERS_MAX = 4, HEADS_MAX = 4, ROWS_MAX = 96, ROOM = 400 };
 
-static char scratch[64];
+static char scratch[TEMP_PATH_MAX];
 
 static int make_scratch(void **state)
 {
-    strcpy(scratch, "/tmp/aq-read-XXXXXX");
-    return mkdtemp(scratch) ? 0 : -1;
+    (void)state;
+    temp_dir(scratch, "read");
+    return 0;
 }
 
 static int remove_scratch(void **state)
 {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", scratch);
-    return system(command);
+    (void)state;
+    return temp_remove(scratch);
 }
 
 static const char *write_model(const struct random_model *m, uint64_t seed)
 {
-    static char path[80];
+    static char path[TEMP_INSIDE_MAX];
     snprintf(path, sizeof(path), "%s/model", scratch);
     random_model_write(path, m, seed);
     return path;

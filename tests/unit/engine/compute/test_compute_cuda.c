@@ -98,6 +98,21 @@ static void *put(const void *from, size_t bytes)
     return p;
 }
 
+static struct aq_compute_cuda_opts lane_opts(enum aq_dtype compute, bool deterministic)
+{
+    return (struct aq_compute_cuda_opts){.cuda = &g.cuda,
+                                         .device = g.device,
+                                         .sizes = {.desk_bytes = 4096,
+                                                   .sums_bytes = AQ_MIB,
+                                                   .unpacked_bytes = AQ_MIB,
+                                                   .workspace_bytes = AQ_MIB,
+                                                   .stats_bytes = 4096,
+                                                   .logits_bytes = 4096},
+                                         .deterministic = deterministic,
+                                         .steps = &steps,
+                                         .compute = compute};
+}
+
 /* In two matrices side by side, with all that may follow a product. */
 struct example {
     enum aq_dtype compute, weights;
@@ -111,20 +126,8 @@ static void multiply(float *ret, const struct example *e, const uint16_t *x, con
                      const float *bias)
 {
     struct aq_compute_cuda *c;
-    struct aq_compute_cuda_opts opts = {
-        .cuda = &g.cuda,
-        .device = g.device,
-        .sizes = {.desk_bytes = 4096,
-                  .sums_bytes = AQ_MIB,
-                  .unpacked_bytes = AQ_MIB,
-                  .workspace_bytes = AQ_MIB,
-                  .stats_bytes = 4096,
-                  .logits_bytes = 4096},
-        .deterministic = e->deterministic,
-        .steps = &steps,
-        .compute = e->compute,
-        .launches_max = e->launches_max,
-    };
+    struct aq_compute_cuda_opts opts = lane_opts(e->compute, e->deterministic);
+    opts.launches_max = e->launches_max;
     const char *what, *why;
     size_t panel = aq_panel_bytes(e->weights, K), x_bytes = (size_t)ROWS_MAX * K * sizeof(*x);
     size_t panels_bytes = 5 * panel, y_bytes = sizeof(float) * ROWS_MAX * COLUMNS;
@@ -367,16 +370,7 @@ static void *put_floats(uint64_t seed, uint32_t count)
 static void check_followed(const struct followed *f, bool plain)
 {
     struct aq_compute_cuda *c;
-    struct aq_compute_cuda_opts opts = {.cuda = &g.cuda,
-                                        .device = g.device,
-                                        .sizes = {.desk_bytes = 4096,
-                                                  .sums_bytes = AQ_MIB,
-                                                  .unpacked_bytes = AQ_MIB,
-                                                  .workspace_bytes = AQ_MIB,
-                                                  .stats_bytes = 4096,
-                                                  .logits_bytes = 4096},
-                                        .steps = &steps,
-                                        .compute = AQ_F16};
+    struct aq_compute_cuda_opts opts = lane_opts(AQ_F16, false);
     size_t w_bytes = sizeof(uint16_t) * WIDE * WIDE_K, x_bytes = 2 * SUM_ROWS * WIDE_K;
     size_t y_bytes = SUM_ROWS * WIDE * aq_dtype_bytes(f->y), bias_bytes = sizeof(float) * WIDE;
     static uint8_t home[SUM_ROWS * WIDE * sizeof(float)];
@@ -452,17 +446,7 @@ static void what_follows_a_product_takes_no_launch_where_the_library_can(void **
 static int try_product(enum aq_dtype compute, bool deterministic, struct aq_err *err)
 {
     struct aq_compute_cuda *c;
-    struct aq_compute_cuda_opts opts = {.cuda = &g.cuda,
-                                        .device = g.device,
-                                        .sizes = {.desk_bytes = 4096,
-                                                  .sums_bytes = AQ_MIB,
-                                                  .unpacked_bytes = AQ_MIB,
-                                                  .workspace_bytes = AQ_MIB,
-                                                  .stats_bytes = 4096,
-                                                  .logits_bytes = 4096},
-                                        .deterministic = deterministic,
-                                        .steps = &steps,
-                                        .compute = compute};
+    struct aq_compute_cuda_opts opts = lane_opts(compute, deterministic);
     static float zeros[AQ_PANEL_ROWS * 256];
     struct aq_segment segment = {.rows = AQ_PANEL_ROWS};
     struct aq_product p = {.x_dtype = compute,
