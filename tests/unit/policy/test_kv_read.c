@@ -76,6 +76,7 @@ static void a_window_and_the_first_layers_never_choose(void **state)
     aq_kv_kinds_of(&kinds, &p, &m, &brief);
     assert_int_equal(kinds.count, 1);
     assert_false(kinds.kind[0].chooses);
+    aq_steps_close(&m);
 }
 
 static void refused(const struct aq_kv_policy *p, const struct aq_model_steps *m, const char *says)
