@@ -51,6 +51,18 @@ int aq_error_prefix(struct aq_err *err, const char *format, ...)
     return err->code;
 }
 
+void aq_error_append(struct aq_err *err, const char *format, ...)
+{
+    if (!err)
+        return;
+    size_t used = strlen(err->text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text + used, sizeof(err->text) - used, format, args);
+    va_end(args);
+    hide_controls(err->text + used);
+}
+
 int aq_error_named(struct aq_err *err, int rc, const char *option)
 {
     if (rc >= 0 || rc == -ENOMEM)

@@ -45,6 +45,10 @@ int aq_error_at(struct aq_err *reterr, int code, const char *file, int line, con
 int aq_error_prefix(struct aq_err *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Puts more behind the text of an error already raised, as far as there is room. */
+void aq_error_append(struct aq_err *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Makes bytes from outside fit for a message: anything but printable ASCII becomes '?', and a text
  * longer than dst_bytes (at least 8, the NUL included) is cut and ends in "...".  Returns dst. */
 const char *aq_quote(char *dst, size_t dst_bytes, const void *src, size_t src_bytes);

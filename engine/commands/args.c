@@ -25,10 +25,8 @@ static bool has_arg(int arg_count, char **args, const char *word)
 static void add_native_line(const struct aq_options *o, struct aq_err *reterr)
 {
     const char *line = strstr(o->notes, "native command: ");
-    size_t used = strlen(reterr->text);
     if (line)
-        snprintf(reterr->text + used, sizeof(reterr->text) - used, " (%.*s)",
-                 (int)strcspn(line, "\n"), line);
+        aq_error_append(reterr, " (%.*s)", (int)strcspn(line, "\n"), line);
 }
 
 static int parse_command(const char *command, int arg_count, char **args, char **ret_json,

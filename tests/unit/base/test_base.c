@@ -206,6 +206,9 @@ static void an_error_is_one_line_whatever_came_from_outside(void **state)
     assert_string_equal(err.text, "found 'a?b?[2J?\xc3\xa9'");
     aq_error_prefix(&err, "file '%s'", "x\ty");
     assert_string_equal(err.text, "file 'x?y': found 'a?b?[2J?\xc3\xa9'");
+    aq_error_append(&err, " (%s)", "y\nz");
+    const char *end = strrchr(err.text, '(');
+    assert_string_equal(end, "(y?z)");
 }
 
 static void codes_choose_the_exit_status(void **state)
