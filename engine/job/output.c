@@ -110,7 +110,7 @@ struct named {
     const char *what, *path; /* path NULL: there is none */
     bool replaced;           /* it is written beside itself, and then takes its place */
 };
-enum { NAMED_MAX = 5 };
+enum { NAMED_MAX = 6 };
 
 /* It must be none of our files, nor lie where one is written before it gets its name: all of these
  * are written to and renamed. */
@@ -159,7 +159,9 @@ static int check_own(const struct aq_job *j, const struct named *n, const char *
     return rc;
 }
 
-static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
+/* errors_lock: of the file of errors, which comes and goes with the run. */
+static int check_all(const struct aq_job *j, const char *lock, const char *errors_lock,
+                     struct aq_err *reterr)
 {
     const struct aq_options *o = j->o;
     const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
@@ -167,6 +169,7 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
                                            {"report", o->report, true},
                                            {"metrics file", o->metrics_file, true},
                                            {"file of errors", o->errors, true},
+                                           {"lock of the file of errors", errors_lock, false},
                                            {"input", input, false}};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < NAMED_MAX; i++) {
@@ -177,6 +180,15 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
             if (k != i && named[k].path)
                 rc = check_two(&named[i], &named[k], reterr);
     }
+    return rc;
+}
+
+static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
+{
+    char *errors_lock = j->errors ? aq_file_name(j->errors, ".lock") : NULL;
+    int rc = j->errors && !errors_lock ? aq_error_memory(reterr, "file of errors")
+                                       : check_all(j, lock, errors_lock, reterr);
+    free(errors_lock);
     return rc;
 }
 
