@@ -53,11 +53,10 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
     int rc = l->known ? 0 : aq_sums_add(old->sums, l->sum, reterr);
     if (rc < 0)
         return rc;
-    if (l->error && j->o->retry_errors) {
+    if (l->error && row && j->o->retry_errors) {
         old->retried++;
         file->retried++;
-        if (row)
-            row->retried = true;
+        row->retried = true;
         return 0;
     }
     bool stray = !row || row->done;

@@ -180,7 +180,7 @@ static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
     struct copy *c = user;
     if (!f->known)
         return put_aside(j, &c->damaged, f->bytes, f->count, reterr);
-    if (f->error && j->o->retry_errors) {
+    if (f->error && f->row != SIZE_MAX && j->o->retry_errors) {
         c->dropped++;
         return 0;
     }
