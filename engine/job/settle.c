@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { COPY_BYTES = 64 << 10 };
@@ -40,21 +41,27 @@ static int put_aside(const struct aq_job *j, struct aside *d, const char *bytes,
                   : 0;
 }
 
-/* The file is synced before its lines are taken out of the results; where that fails it is as
- * before, so that the step can be begun again. */
-static int close_aside(struct aside *d, int rc, struct aq_err *reterr)
+/* The file is synced before its lines are taken out of the results. */
+static int sync_aside(const struct aside *d, int rc, struct aq_err *reterr)
+{
+    if (d->fd < 0 || rc < 0)
+        return rc;
+    rc = aq_file_sync(d->fd);
+    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "sync '%s': %s", d->path, strerror(-rc))
+                  : aq_file_sync_folder(d->path, reterr);
+}
+
+/* rc < 0: the lines are in the results still, and the file becomes as it was before, so that the
+ * step can be begun again. */
+static void close_aside(const struct aside *d, int rc)
 {
     if (d->fd < 0)
-        return rc;
-    int synced = rc == 0 ? aq_file_sync(d->fd) : 0;
-    if (synced < 0)
-        rc = aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", d->path, strerror(-synced));
+        return;
     if (rc < 0)
         (void)aq_file_truncate(d->fd, d->begin);
     if (rc < 0 && !d->begin)
         unlink(d->path);
     aq_file_close(d->fd);
-    return rc < 0 ? rc : aq_file_sync_folder(d->path, reterr);
 }
 
 static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
@@ -99,7 +106,9 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
     if (rc == 0)
         rc = put_aside(j, &d, "\n", 1, reterr);
     close(from);
-    return close_aside(&d, rc, reterr);
+    rc = sync_aside(&d, rc, reterr);
+    close_aside(&d, rc);
+    return rc;
 }
 
 /* A torn end is only kept where it may have been a whole line. */
@@ -216,6 +225,13 @@ struct rewriting {
     struct aq_sums *kept;
 };
 
+/* 0: there is no such file. */
+static ino_t inode(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
 /* After the repair: every line has its newline.  Begun again after a failure it adds the same sums
  * again, which is nothing to a set. */
 static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
@@ -231,10 +247,14 @@ static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     rc = aq_job_lines(j, path, j->old.sums, copy_good, &c, &w, reterr);
-    rc = close_aside(&c.damaged, rc, reterr);
-    rc = close_aside(&c.stale, rc, reterr);
+    rc = sync_aside(&c.damaged, rc, reterr);
+    rc = sync_aside(&c.stale, rc, reterr);
+    ino_t before = inode(path);
     if (c.writing)
         rc = aq_rewritten_close(&c.to, rc, reterr);
+    bool replaced = inode(path) != before; /* also where only the folder was not synced */
+    close_aside(&c.damaged, replaced ? 0 : rc);
+    close_aside(&c.stale, replaced ? 0 : rc);
     if (rc == 0)
         say_taken_out(j, r->file, c.dropped);
     return rc;
