@@ -289,7 +289,8 @@ int aq_job_find_inflight(struct aq_job *j, struct aq_err *reterr);
 /* The state that a row goes on from, if there is one; else `state` is empty.  Returns its
  * tokens. */
 uint64_t aq_job_take_inflight(struct aq_job *j, const struct aq_request *r, struct aq_buf *state);
-/* Writes FILE.inflight, or removes it (over: nothing is left to be done); a failure is a warning.
+/* Writes FILE.inflight, or removes it (over: nothing is left to be done, and nothing behind a limit
+ * is kept for later); a failure is a warning.
  * Returns what is kept.  On the engine's thread between passes, or when that has ended or is
  * abandoned. */
 struct aq_inflight_count aq_job_keep_inflight(const struct aq_job *j, bool over);

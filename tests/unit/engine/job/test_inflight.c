@@ -91,8 +91,8 @@ static void states_come_back_by_id_and_key(void **state)
     assert_int_equal(count.tokens, 1 + 2 + 3 + 4);
     struct aq_inflight *in = open_good(path);
     assert_int_equal(aq_inflight_wanted(in).records, 0);
-    aq_inflight_want(in, 1000 - 3, 7 * 3);
-    aq_inflight_want(in, 1000 - 2, 7 * 3); /* the id of one, the key of another */
+    aq_inflight_want(in, 1000 - 3, 7 * 3, true);
+    aq_inflight_want(in, 1000 - 2, 7 * 3, true); /* the id of one, the key of another */
     assert_int_equal(aq_inflight_wanted(in).records, 1);
     assert_int_equal(aq_inflight_wanted(in).tokens, 3);
     assert_int_equal(aq_inflight_take(in, 1000 - 1, 7, &bytes), 0); /* not wanted */
@@ -118,15 +118,15 @@ static void entries_that_are_still_wanted_are_carried_over(void **state)
     take_off(&f);
     assert_int_equal(aq_inflight_write(path, VALUES, &f.flight, NULL, &count, NULL), 0);
     struct aq_inflight *in = open_good(path);
-    aq_inflight_want(in, 1000 - 4, 7 * 4);
-    aq_inflight_want(in, 1000 - 2, 7 * 2);
+    aq_inflight_want(in, 1000 - 4, 7 * 4, true);
+    aq_inflight_want(in, 1000 - 2, 7 * 2, true);
     assert_int_equal(aq_inflight_take(in, 1000 - 2, 7 * 2, &bytes), 2);
     assert_int_equal(aq_inflight_write(path, VALUES, &none, in, &count, NULL), 0);
     assert_int_equal(count.records, 1);
     assert_int_equal(count.tokens, 4);
     aq_inflight_close(in);
     in = open_good(path);
-    aq_inflight_want(in, 1000 - 4, 7 * 4);
+    aq_inflight_want(in, 1000 - 4, 7 * 4, true);
     assert_int_equal(aq_inflight_take(in, 1000 - 4, 7 * 4, &bytes), 4);
     assert_true(aq_record_state_take(f.rec[0], bytes.data, bytes.count)); /* of the same form */
     assert_int_equal(f.rec[0]->choices[0].sequence.given_count, 4);
@@ -247,6 +247,39 @@ static void fewer_seats_leave_some_of_them_for_the_run_after_next(void **state)
     free(want);
 }
 
+/* A limited run knows nothing of the records behind its limit, and must not cost them anything. */
+static void records_beyond_a_limit_stay_in_the_file(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = undisturbed(rig);
+    fake_engine.seats = 12;
+    run_until(rig, 4, "");
+    fake_engine.given_tokens = 0;
+    for (int again = 0; again < 2; again++) { /* the second one has nothing to do */
+        assert_int_equal(job_rig_run(rig, "\"limit\": 5"), 0);
+        assert_true(job_rig_exists(rig, "out.jsonl.inflight"));
+    }
+    uint64_t first = fake_engine.given_tokens;
+    run_until(rig, 1, "\"limit\": 7");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(first > 0 && fake_engine.given_tokens > first + 20);
+    job_rig_assert_results(rig, want);
+    assert_false(job_rig_exists(rig, "out.jsonl.inflight"));
+    free(want);
+}
+
+/* Without a limit what no record asks for is of no use. */
+static void records_that_are_gone_do_not_stay_in_the_file(void **state)
+{
+    struct job_rig *rig = *state;
+    free(undisturbed(rig));
+    fake_engine.seats = 12;
+    run_until(rig, 4, "");
+    job_rig_records(rig, 5);
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.inflight"));
+}
+
 static void a_damaged_file_costs_work_and_nothing_else(void **state)
 {
     struct job_rig *rig = *state;
@@ -325,6 +358,8 @@ static const struct CMUnitTest tests[] = {
     TEST(a_file_that_is_not_as_written_is_not_used),
     TEST(a_stopped_job_goes_on_in_the_middle_of_its_records),
     TEST(fewer_seats_leave_some_of_them_for_the_run_after_next),
+    TEST(records_beyond_a_limit_stay_in_the_file),
+    TEST(records_that_are_gone_do_not_stay_in_the_file),
     TEST(a_damaged_file_costs_work_and_nothing_else),
     TEST(other_values_begin_records_again),
     TEST(records_in_flight_are_kept_while_the_job_runs),
