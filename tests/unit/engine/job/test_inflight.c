@@ -4,6 +4,7 @@
 #include "engine/job/inflight.h"
 
 #include "base/file.h"
+#include "engine/job/sums.h"
 #include "engine/records/record_state.h"
 #include "tests/test.h"
 #include "tests/unit/engine/job/job_rig.h"
@@ -327,6 +328,55 @@ static void records_in_flight_are_kept_while_the_job_runs(void **state)
     free(want);
 }
 
+enum { ENTRIES_MAX = 256 };
+static struct {
+    uint64_t id_hash[ENTRIES_MAX];
+    unsigned count, gone_max, unsafe;
+} seen;
+
+/* Each record that the file has had and has no longer has its result on the disk by now. */
+static void look_for_what_is_gone(uint64_t pass)
+{
+    char *bytes;
+    size_t count, at = 32; /* as engine/job/inflight.h has it */
+    unsigned now = 0;
+    uint64_t head[4], damaged;
+    struct aq_sums *sums;
+    if (aq_read_file(&bytes, &count, job_rig_path(stopped_rig, "out.jsonl.inflight"), 1 << 20,
+                     NULL) < 0)
+        return;
+    for (; at + 16 < count; at += sizeof(head) + head[3]) {
+        memcpy(head, bytes + at, sizeof(head));
+        now++;
+        unsigned i = 0;
+        while (i < seen.count && seen.id_hash[i] != head[0])
+            i++;
+        seen.id_hash[i] = head[0]; /* RIG_RECORDS at most */
+        seen.count += i == seen.count;
+    }
+    free(bytes);
+    if (aq_sums_open(&sums, NULL) < 0)
+        return;
+    (void)aq_sums_read(sums, job_rig_path(stopped_rig, "out.jsonl.sums"), &damaged, NULL);
+    seen.unsafe += aq_sums_missing(sums) < seen.count - now; /* all that are in the file */
+    aq_sums_close(sums);
+    seen.gone_max = seen.count - now;
+}
+
+static void a_record_leaves_the_file_when_its_result_is_safe(void **state)
+{
+    struct job_rig *rig = stopped_rig = *state;
+    char *want = undisturbed(rig);
+    memset(&seen, 0, sizeof(seen));
+    fake_engine.on_pass = look_for_what_is_gone;
+    fake_engine.pass_s = 0.002; /* longer than between two times */
+    assert_int_equal(job_rig_run(rig, "\"checkpoint_every\": 0.001"), 0);
+    assert_true(seen.gone_max > 20);
+    assert_int_equal(seen.unsafe, 0);
+    job_rig_assert_results(rig, want);
+    free(want);
+}
+
 static void that_the_file_cannot_be_written_is_a_warning(void **state)
 {
     struct job_rig *rig = *state;
@@ -363,6 +413,7 @@ static const struct CMUnitTest tests[] = {
     TEST(a_damaged_file_costs_work_and_nothing_else),
     TEST(other_values_begin_records_again),
     TEST(records_in_flight_are_kept_while_the_job_runs),
+    TEST(a_record_leaves_the_file_when_its_result_is_safe),
     TEST(that_the_file_cannot_be_written_is_a_warning),
     TEST(overwrite_sets_the_file_aside),
 };
