@@ -125,6 +125,12 @@ static void records_that_are_appended_run_without_leave(void **state)
     /* The manifest has the new input now, which a shorter one is not. */
     job_rig_records(rig, RECORDS);
     job_rig_assert_refused(rig, "", "input_hash");
+    /* As Windows writes it. */
+    job_rig_write(rig, "in.jsonl", "\xef\xbb\xbf{\"prompt\": [5]}\n");
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0);
+    job_rig_append(rig, "in.jsonl", "{\"prompt\": [6]}\n", 16);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(job_rig_said(rig, "the input has grown"));
 }
 
 /* "[5]}" + "\n..." has the bytes of the old input in front, but a record of it is another one when

@@ -378,6 +378,31 @@ static void prompts_become_records(void **state)
     aq_input_close(in);
 }
 
+/* Also behind a byte order mark, which is no part of any line. */
+static void what_has_only_grown_begins_as_it_was(void **state)
+{
+    static const char *const texts[] = {"{\"a\":1}\n{\"b\":2}\n",
+                                        "\xef\xbb\xbf{\"a\":1}\n{\"b\":2}\n"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(texts); i++) {
+        char grown[64];
+        struct aq_input *in;
+        struct aq_input_opts opts = {.path = path};
+        write_file(texts[i], strlen(texts[i]));
+        assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+        assert_int_equal(aq_input_drain(in, NULL), 0);
+        uint64_t bytes = aq_input_bytes(in), hash = aq_input_hash(in);
+        assert_int_equal(bytes, strlen(texts[i]));
+        aq_input_close(in);
+        snprintf(grown, sizeof(grown), "%s{\"c\":3}", texts[i]);
+        write_file(grown, strlen(grown));
+        assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+        assert_int_equal(aq_input_begins_so(in, bytes, hash, NULL), 1);
+        assert_int_equal(aq_input_begins_so(in, bytes, hash + 1, NULL), 0);
+        assert_int_equal(aq_input_begins_so(in, bytes - 8, hash, NULL), 0);
+        aq_input_close(in);
+    }
+}
+
 #define T(claim) cmocka_unit_test_setup_teardown(claim, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -396,6 +421,7 @@ static const struct CMUnitTest tests[] = {
     T(the_line_that_makes_records_can_be_typed),
     T(a_pipe_is_spooled),
     T(prompts_become_records),
+    T(what_has_only_grown_begins_as_it_was),
 };
 
 AQ_TEST_MAIN(tests)
