@@ -125,6 +125,12 @@ struct aq_job_old {
     bool stray, mixed; /* a line of no record was seen; lines are not in input order */
 };
 
+/* An input as the manifest has it. */
+struct aq_job_input {
+    bool known;
+    uint64_t bytes, hash;
+};
+
 struct aq_job {
     const struct aq_options *o;
     const struct aquifer_hooks *hooks;
@@ -133,7 +139,8 @@ struct aq_job {
     struct aq_generator g;
     struct {
         char chat_time[AQ_CHAT_TIME_BYTES], isa[16];
-    } kept; /* of an earlier run that is gone on with; empty: nothing */
+        struct aq_job_input input; /* with --limit, behind which nobody looks */
+    } kept;                        /* of an earlier run that is gone on with; empty: nothing */
 
     struct aq_input *input;
     struct aq_row *rows;

@@ -85,8 +85,10 @@ static void add_reading(json_t **v, const struct aq_job *j)
     if (j->g.prompt_template)
         set_hash(v, "prompt_template", aq_template_hash(j->g.prompt_template));
     aq_json_put(v, "input_format", json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
-    aq_json_put(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
-    set_hash(v, "input_hash", aq_input_hash(j->input));
+    const struct aq_job_input *before = &j->kept.input;
+    uint64_t bytes = before->known ? before->bytes : aq_input_bytes(j->input);
+    aq_json_put(v, "input_bytes", json_integer((json_int_t)bytes));
+    set_hash(v, "input_hash", before->known ? before->hash : aq_input_hash(j->input));
     char shard[AQ_SHARD_TEXT_MAX];
     aq_json_put(v, "shard",
                 j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
@@ -189,17 +191,24 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
     return 0;
 }
 
-/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
- * key anyway, and those behind it are new.  1 yes, 0 no. */
-static int has_grown(const struct aq_job *j, const json_t *was, struct aq_err *reterr)
+/* The earlier run's input. */
+static struct aq_job_input input_of(const json_t *was)
 {
     const json_t *bytes = json_object_get(was, "input_bytes");
     const char *hash = json_string_value(json_object_get(was, "input_hash"));
     json_int_t count = json_integer_value(bytes);
-    if (!json_is_integer(bytes) || !hash || count < 0 ||
-        (uint64_t)count >= aq_input_bytes(j->input))
-        return 0;
-    return aq_input_begins_so(j->input, (uint64_t)count, strtoull(hash, NULL, 16), reterr);
+    bool known = json_is_integer(bytes) && hash && count >= 0;
+    return known ? (struct aq_job_input){true, (uint64_t)count, strtoull(hash, NULL, 16)}
+                 : (struct aq_job_input){0};
+}
+
+/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
+ * key anyway, and those behind it are new.  1 yes, 0 no. */
+static int has_grown(const struct aq_job *j, const struct aq_job_input *was, struct aq_err *reterr)
+{
+    return was->known && was->bytes < aq_input_bytes(j->input)
+               ? aq_input_begins_so(j->input, was->bytes, was->hash, reterr)
+               : 0;
 }
 
 static bool is_of_input(const char *key)
@@ -291,11 +300,14 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
         else
             rc = aq_error(reterr, err.code, "%s", err.text);
     }
-    int grown = was ? has_grown(j, was, reterr) : 0;
+    const struct aq_job_input before = input_of(was);
+    int grown = has_grown(j, &before, reterr);
     rc = grown < 0 ? grown : rc;
     unsigned forbidden = was && grown >= 0 ? compare(j, was, now, grown) : 0;
     if (grown > 0)
         aq_job_note(j, AQUIFER_INFO, "resume: the input has grown; its first lines are as before");
+    if (j->o->limit && !grown) /* the lines of records that are gone are found without a limit */
+        j->kept.input = before;
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
                       "'%s' was begun with other values (%u differ, see above); --allow-change "

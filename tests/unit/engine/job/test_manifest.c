@@ -183,6 +183,16 @@ static void behind_a_limit_no_line_is_stale(void **state)
     json_t *results = job_rig_results(rig, "out.jsonl");
     assert_int_equal(json_array_size(results), 3);
     json_decref(results);
+    /* A run without a limit finds them, as the manifest has still the input of before. */
+    job_rig_assert_refused(rig, "", "input_hash");
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_true(job_rig_said(rig, "1 line belongs to no record of this input any more"));
+    results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 2);
+    json_decref(results);
+    results = job_rig_results(rig, "out.jsonl.stale");
+    assert_int_equal(json_array_size(results), 1);
+    json_decref(results);
 }
 
 /* ---- files that are somebody else's ---- */
