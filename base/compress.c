@@ -51,8 +51,16 @@ size_t aq_compression_ending(const char *name)
     return strlen(table[aq_compression_of_name(name)].ending);
 }
 
+/* A frame that is to be passed over, with 0x184D2A50 to 0x184D2A5F in front (RFC 8878, 3.1.2). */
+static bool is_skippable(const unsigned char *head, size_t count)
+{
+    return count >= 4 && (head[0] & 0xf0) == 0x50 && !memcmp(head + 1, "\x2a\x4d\x18", 3);
+}
+
 enum aq_compression aq_compression_of_bytes(const void *head, size_t count)
 {
+    if (is_skippable(head, count))
+        return AQ_ZSTD;
     for (int c = AQ_GZIP; c < AQ_COMPRESSION_COUNT; c++) {
         size_t n = strlen(table[c].magic);
         if (count >= n && !memcmp(head, table[c].magic, n))
@@ -202,6 +210,8 @@ static int expand_more(struct aq_members *m, char *dst, size_t capacity, size_t 
     int rc = aq_expand(m->expander, &m->next, &left, dst, capacity, ret_bytes);
     m->at += given - left;
     m->left -= given - left;
+    if (rc == -EOVERFLOW) /* members are small: what says otherwise was changed */
+        return -EBADMSG;
     return rc == 0 && !given && !*ret_bytes ? -ENODATA : rc;
 }
 

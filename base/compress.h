@@ -39,7 +39,8 @@ void aq_expander_close(struct aq_expander *e);
 /* The bytes that follow are those of a new member. */
 void aq_expander_begin(struct aq_expander *e);
 /* Unpacks what it can of *in, which moves on, into dst.  1: the member has ended, and its checksum
- * is right; 0: it goes on; -EBADMSG: it is damaged, or none; -ENOMEM. */
+ * is right; 0: it goes on; -EBADMSG: it is damaged, or none; -EOVERFLOW: it says that it needs more
+ * memory than a file may ask for (zstd: a window of more than 128 MiB); -ENOMEM. */
 int aq_expand(struct aq_expander *e, const char **in, size_t *in_bytes, char *dst, size_t capacity,
               size_t *ret_bytes);
 

@@ -217,6 +217,55 @@ static void what_is_compressed_is_read_as_its_text(void **state)
     }
 }
 
+/* Frames to be passed over (RFC 8878, 3.1.2), as pzstd and seekable formats write them, may come
+ * first. */
+static void what_begins_with_a_skippable_frame_is_read(void **state)
+{
+    (void)state;
+    if (aq_compression_check(AQ_ZSTD, "f", NULL) < 0)
+        return;
+    static const char frame[] = "\x5f\x2a\x4d\x18\x05\0\0\0notes";
+    static const char *const names[] = {"", ".zst"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        char name[sizeof(path) + 8];
+        struct aq_input *in;
+        struct aq_err err = {0};
+        struct aq_input_opts opts = {.path = name};
+        struct aq_buf file = {0};
+        snprintf(name, sizeof(name), "%s%s", path, names[i]);
+        aq_buf_put(&file, frame, sizeof(frame) - 1);
+        assert_int_equal(aq_compress(&file, AQ_ZSTD, poem, 20), 0);
+        aq_buf_put(&file, frame, sizeof(frame) - 1);
+        assert_int_equal(aq_compress(&file, AQ_ZSTD, poem + 20, sizeof(poem) - 1 - 20), 0);
+        write_file(file.data, file.count);
+        assert_int_equal(rename(path, name), 0);
+        if (aq_input_open(&in, &opts, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(aq_input_drain(in, NULL), 0);
+        assert_int_equal(aq_input_hash(in), XXH3_64bits(poem, sizeof(poem) - 1));
+        aq_input_close(in);
+        aq_buf_close(&file);
+        unlink(name);
+    }
+}
+
+/* Nothing is damaged there, and it takes a GiB to unpack. */
+static void a_window_that_is_too_large_is_said(void **state)
+{
+    (void)state;
+    if (aq_compression_check(AQ_ZSTD, "f", NULL) < 0)
+        return;
+    struct aq_input_opts opts = {.path = path};
+    struct aq_input *in;
+    struct aq_err err;
+    /* A window of 2^30 bytes, and a last block of one byte as it is. */
+    static const char frame[] = "\x28\xb5\x2f\xfd\0\xa0\x09\0\0\n";
+    write_file(frame, sizeof(frame) - 1);
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_null(strstr(err.text, "damaged"));
+    assert_non_null(strstr(err.text, "zstd -dc --long=31"));
+}
+
 static void what_is_compressed_and_not_whole_is_refused(void **state)
 {
     (void)state;
@@ -414,6 +463,8 @@ static const struct CMUnitTest tests[] = {
     T(auto_tells_text_from_json_by_the_first_character),
     T(what_is_not_a_text_file_is_refused_by_name),
     T(what_is_compressed_is_read_as_its_text),
+    T(what_begins_with_a_skippable_frame_is_read),
+    T(a_window_that_is_too_large_is_said),
     T(what_is_compressed_and_not_whole_is_refused),
     T(a_name_that_promises_what_is_not_there_is_refused),
     T(a_table_is_refused_with_a_line_that_makes_records_of_it),
