@@ -77,20 +77,37 @@ static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_f
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
                     : put_aside(j, d, bytes, count, reterr);
     }
-    return rc;
+    return rc < 0 ? rc : put_aside(j, d, "\n", 1, reterr);
 }
 
-/* What can be read of a torn member. */
-static int unpack_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
-                       struct aside *d, struct aq_err *reterr)
+/* What can be read of a damaged or torn member, with a newline at its end. */
+struct salvaging {
+    const struct aq_job *job;
+    struct aside *aside;
+    char last;
+    struct aq_err err;
+};
+
+static int put_salvaged(void *user, const char *bytes, size_t count)
 {
-    const struct aq_job_walk *w = &file->walk;
-    struct aq_buf text = {0};
-    int rc = aq_members_salvage(&text, from, aq_job_compression(file->path), w->good_end, w->end);
-    rc = rc < 0 ? aq_error(reterr, rc, "unpack the end of '%s': %s", file->path, strerror(-rc))
-                : put_aside(j, d, text.data ? text.data : "", text.count, reterr);
-    aq_buf_close(&text);
-    return rc;
+    struct salvaging *s = user;
+    s->last = bytes[count - 1];
+    return put_aside(s->job, s->aside, bytes, count, &s->err);
+}
+
+static int salvage(const struct aq_job *j, int from, const char *path, uint64_t begin, uint64_t end,
+                   struct aside *d, struct aq_err *reterr)
+{
+    struct salvaging s = {.job = j, .aside = d, .last = '\n'};
+    int rc = put_aside(j, d, "", 0, reterr); /* the file is there, also where nothing can be read */
+    if (rc < 0)
+        return rc;
+    rc = aq_members_salvage(from, aq_job_compression(path), begin, end, put_salvaged, &s);
+    if (rc < 0)
+        return s.err.code ? aq_error(reterr, s.err.code, "%s", s.err.text)
+                          : aq_error(reterr, rc, "unpack '%s' from byte %" PRIu64 ": %s", path,
+                                     begin, strerror(-rc));
+    return s.last == '\n' ? 0 : put_aside(j, d, "\n", 1, reterr);
 }
 
 /* The bytes behind the last whole line. */
@@ -101,10 +118,9 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
     int from = aq_file_open(file->path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
     if (rc < 0)
         return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", file->path, strerror(-rc));
-    rc = aq_job_compression(file->path) == AQ_PLAIN ? copy_torn(j, from, file, &d, reterr)
-                                                    : unpack_torn(j, from, file, &d, reterr);
-    if (rc == 0)
-        rc = put_aside(j, &d, "\n", 1, reterr);
+    rc = aq_job_compression(file->path) == AQ_PLAIN
+             ? copy_torn(j, from, file, &d, reterr)
+             : salvage(j, from, file->path, file->walk.good_end, file->walk.end, &d, reterr);
     close(from);
     rc = sync_aside(&d, rc, reterr);
     close_aside(&d, rc);
@@ -176,6 +192,7 @@ static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
 /* ---- taking lines out: --retry-errors, and what is not as it was written ---- */
 
 struct copy {
+    const char *path;
     bool writing; /* false: lines are only looked at */
     struct aq_rewritten to;
     struct aq_sums *kept; /* of the lines that stay, in all files */
@@ -183,10 +200,23 @@ struct copy {
     uint64_t dropped; /* error records */
 };
 
+static int copy_salvaged(const struct aq_job *j, struct copy *c, const struct aq_job_line *f,
+                         struct aq_err *reterr)
+{
+    int from = aq_file_open(c->path, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return aq_error(reterr, aq_err_of_io(-from), "open '%s': %s", c->path, strerror(-from));
+    int rc = salvage(j, from, c->path, f->offset, f->offset + f->packed, &c->damaged, reterr);
+    aq_file_close(from);
+    return rc;
+}
+
 static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
                      struct aq_err *reterr)
 {
     struct copy *c = user;
+    if (f->packed)
+        return copy_salvaged(j, c, f, reterr);
     if (!f->known)
         return put_aside(j, &c->damaged, f->bytes, f->count, reterr);
     if (f->error && f->row != SIZE_MAX && j->o->retry_errors) {
@@ -238,7 +268,8 @@ static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     const struct rewriting *r = user;
     const char *path = r->file->path;
-    struct copy c = {.writing = needs_rewriting(r->file),
+    struct copy c = {.path = path,
+                     .writing = needs_rewriting(r->file),
                      .kept = r->kept,
                      .damaged = {j->damaged, path, .fd = -1},
                      .stale = {j->stale, path, .fd = -1}};
