@@ -269,6 +269,8 @@ int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *ret
 int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
 /* How a file of results is compressed: as its name says, or that of which it is the ".part". */
 enum aq_compression aq_job_compression(const char *path);
+/* The size of a file of results; 0 also for a compressed one without a line.  -errno. */
+int64_t aq_job_file_bytes(const char *path);
 
 /* ---- resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */

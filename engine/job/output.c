@@ -7,6 +7,7 @@
 
 #include "base/compress.h"
 #include "base/file.h"
+#include "base/json.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { EMPTY_BYTES_MAX = 64 /* a compressed file that has no text */ };
 
 /* A pipe or character device: no resume, no status, nothing beside it. */
 static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
@@ -47,6 +50,24 @@ enum aq_compression aq_job_compression(const char *path)
     enum aq_compression c = aq_compression_of_name(name ? name : path);
     free(name);
     return c;
+}
+
+int64_t aq_job_file_bytes(const char *path)
+{
+    int64_t size = aq_file_size(path);
+    enum aq_compression c = aq_job_compression(path);
+    char *text = NULL;
+    size_t count;
+    struct aq_buf member = {0};
+    if (c == AQ_PLAIN || size <= 0 || size > EMPTY_BYTES_MAX)
+        return size;
+    if (aq_compress(&member, c, "", 0) == 0 && member.count == (size_t)size &&
+        aq_read_file(&text, &count, path, EMPTY_BYTES_MAX, NULL) == 0 && count == member.count &&
+        !memcmp(text, member.data, count))
+        size = 0;
+    free(text);
+    aq_buf_close(&member);
+    return size;
 }
 
 /* A file behind the links that lead to it; malloc'd. */

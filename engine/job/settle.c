@@ -404,7 +404,7 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
         return rc;
     if (old->both)
         rc = settle_both(j, reterr);
-    else if (aq_file_size(j->part) == 0) /* left by a run that wrote nothing */
+    else if (aq_job_file_bytes(j->part) == 0) /* left by a run that wrote nothing */
         unlink(j->part);
     if (rc < 0)
         return rc;

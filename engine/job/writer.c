@@ -222,6 +222,19 @@ static bool end_member(struct aq_writer *w, struct growing *g)
     return good;
 }
 
+/* A compressed file without a line has a member without text: no bytes at all are no such file. */
+static bool end_empty(struct aq_writer *w, struct growing *g)
+{
+    if (!g->path || g->compression == AQ_PLAIN || g->size || g->held)
+        return true;
+    aq_buf_clear(&g->member);
+    int rc = aq_compress(&g->member, g->compression, "", 0);
+    if (rc == 0)
+        return append_patiently(w, g, g->member.data, g->member.count);
+    writer_fail(w, g, rc, "compress");
+    return false;
+}
+
 /* Results first, then what says that they are on the disk. */
 static bool sync_all(struct aq_writer *w)
 {
@@ -320,6 +333,8 @@ static void *writer_main(void *arg)
             free(l->bytes);
             free(l);
         }
+        if (good && end)
+            good = end_empty(w, &w->results) && end_empty(w, &w->errors);
         if (good && (sync || aq_clock_ns() - w->synced_ns >= SYNC_NS))
             good = sync_all(w);
         if (!good || end)

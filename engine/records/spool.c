@@ -71,12 +71,13 @@ static ssize_t read_some(struct copy *c, struct aq_err *reterr)
     return (ssize_t)count;
 }
 
-/* What the name promises must be there; what has no name is known by its first bytes. */
+/* What the name promises must be there, unless nothing is; what has no name is known by its first
+ * bytes. */
 static int begin(struct copy *c, size_t count, struct aq_err *reterr)
 {
     enum aq_compression named = aq_compression_of_name(c->s->name);
     c->compression = aq_compression_of_bytes(c->in, count);
-    if (named != AQ_PLAIN && named != c->compression)
+    if (count && named != AQ_PLAIN && named != c->compression)
         return aq_error(reterr, -EINVAL,
                         "'%s': by its name it is %s-compressed, but it does not begin so; expected "
                         "the name to say what the file is",

@@ -184,6 +184,60 @@ static void a_changed_byte_costs_its_member_and_is_said(void **state)
     with_each(*state, check_damage);
 }
 
+/* What compressors make of nothing is a file that they take; no bytes at all are none. */
+static void assert_empty(struct job_rig *rig, const char *name)
+{
+    struct aq_buf none = {0};
+    char *found;
+    size_t bytes;
+    assert_int_equal(aq_compress(&none, aq_compression_of_name(name), "", 0), 0);
+    assert_int_equal(aq_read_file(&found, &bytes, job_rig_path(rig, name), 1 << 20, NULL), 0);
+    assert_int_equal(bytes, none.count);
+    assert_memory_equal(found, none.data, bytes);
+    free(found);
+    aq_buf_close(&none);
+}
+
+static void check_empty(struct job_rig *rig, const char *name, const char *want)
+{
+    (void)want;
+    char errors[300], options[400], *ending = strrchr(name, '.');
+    snprintf(errors, sizeof(errors), "bad.jsonl%s", ending);
+    const char *const orders[] = {"", ", \"ordered\": true"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(orders); i++) {
+        snprintf(options, sizeof(options), "\"overwrite\": true, \"errors\": \"%s\"%s",
+                 job_rig_path(rig, errors), orders[i]);
+        job_rig_records(rig, 3);
+        assert_int_equal(run_to(rig, name, options), 0);
+        assert_empty(rig, errors);
+        fake_engine.bad_token = 10; /* the prompt of r0 begins with it */
+        job_rig_records(rig, 1);
+        assert_int_equal(run_to(rig, name, options), 3);
+        assert_empty(rig, name);
+        /* It is gone on with, and what comes goes behind it. */
+        fake_engine.bad_token = UINT64_MAX;
+        snprintf(options, sizeof(options), "\"retry_errors\": true, \"errors\": \"%s\"%s",
+                 job_rig_path(rig, errors), orders[i]);
+        assert_int_equal(run_to(rig, name, options), 0);
+        assert_false(job_rig_said(rig, "torn"));
+        assert_empty(rig, errors);
+        char *text = text_of(rig, name);
+        assert_int_equal(strncmp(text, "{\"id\":\"r0\"", 10), 0);
+        free(text);
+    }
+    /* Files without a line are nobody's results. */
+    snprintf(options, sizeof(options), "%s.manifest.json", name);
+    unlink(job_rig_path(rig, options));
+    unlink(job_rig_path(rig, name));
+    snprintf(options, sizeof(options), "\"errors\": \"%s\"", job_rig_path(rig, errors));
+    assert_int_equal(run_to(rig, name, options), 0);
+}
+
+static void a_compressed_file_without_a_line_is_one(void **state)
+{
+    with_each(*state, check_empty);
+}
+
 enum { LARGE_BYTES = 64 << 20, LITTLE_KIB = 24 << 10 };
 
 /* A whole member but for its checksum, of much text; made by a process of its own, so that this one
@@ -466,6 +520,7 @@ static const struct CMUnitTest tests[] = {
     T(compressed_results_are_the_same_lines),
     T(a_torn_member_is_cut_off_and_its_records_run_again),
     T(a_changed_byte_costs_its_member_and_is_said),
+    T(a_compressed_file_without_a_line_is_one),
     T(what_is_saved_of_a_large_member_takes_little_memory),
     T(a_name_that_says_otherwise_is_refused),
     T(errors_go_to_their_file_and_stay_done),

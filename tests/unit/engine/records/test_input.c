@@ -266,6 +266,37 @@ static void a_window_that_is_too_large_is_said(void **state)
     assert_non_null(strstr(err.text, "zstd -dc --long=31"));
 }
 
+/* As compressors make it of nothing, or of no bytes at all. */
+static void what_is_compressed_may_be_empty(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"f.gz", "f.zst"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        enum aq_compression c = aq_compression_of_name(names[i]);
+        if (aq_compression_check(c, "f", NULL) < 0)
+            continue;
+        char name[sizeof(path) + 8];
+        struct aq_buf file = {0};
+        assert_int_equal(aq_compress(&file, c, "", 0), 0);
+        snprintf(name, sizeof(name), "%s%s", path, names[i] + 1);
+        for (int bytes = 0; bytes < 2; bytes++) {
+            struct aq_input *in;
+            struct aq_err err;
+            struct aq_line line;
+            struct aq_line_place place;
+            write_file(file.data, bytes ? file.count : 0);
+            assert_int_equal(rename(path, name), 0);
+            if (aq_input_open(&in, &(struct aq_input_opts){.path = name}, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_int_equal(aq_input_next(in, &line, &place, NULL), 0);
+            assert_int_equal(aq_input_bytes(in), 0);
+            aq_input_close(in);
+        }
+        unlink(name);
+        aq_buf_close(&file);
+    }
+}
+
 static void what_is_compressed_and_not_whole_is_refused(void **state)
 {
     (void)state;
@@ -465,6 +496,7 @@ static const struct CMUnitTest tests[] = {
     T(what_is_compressed_is_read_as_its_text),
     T(what_begins_with_a_skippable_frame_is_read),
     T(a_window_that_is_too_large_is_said),
+    T(what_is_compressed_may_be_empty),
     T(what_is_compressed_and_not_whole_is_refused),
     T(a_name_that_promises_what_is_not_there_is_refused),
     T(a_table_is_refused_with_a_line_that_makes_records_of_it),
