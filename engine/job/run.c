@@ -328,7 +328,7 @@ static void keep_inflight(struct aq_run *run)
 {
     struct aq_writer *w = run->job->writer;
     double every_s = run->job->o->checkpoint_every_s;
-    if (every_s <= 0 || aq_clock_s() < run->next_keeping_s)
+    if (!run->job->inflight || every_s <= 0 || aq_clock_s() < run->next_keeping_s)
         return;
     if (!w || aq_writer_make_safe(w, SAFE_NS))
         aq_job_keep_inflight(run->job, false);
