@@ -140,7 +140,10 @@ struct aq_job {
     struct {
         char chat_time[AQ_CHAT_TIME_BYTES], isa[16];
         struct aq_job_input input; /* with --limit, behind which nobody looks */
-    } kept;                        /* of an earlier run that is gone on with; empty: nothing */
+        struct {
+            char hash[20], time[AQ_CHAT_TIME_BYTES];
+        } chat_template; /* of results, while this run has no conversation */
+    } kept;              /* of an earlier run that is gone on with; empty: nothing */
 
     struct aq_input *input;
     struct aq_row *rows;
