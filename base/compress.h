@@ -61,8 +61,8 @@ ssize_t aq_members_read(void *members, void *dst, size_t count);
 /* The end of the last whole member met so far. */
 uint64_t aq_members_end(const struct aq_members *m);
 /* What can be unpacked of a run of bytes that is of no whole member, as far as that goes: for eyes,
- * as no checksum vouches for it.  It is handed on in pieces, as it may be as large as the file; what
- * `put` returns other than 0 ends it and is returned. */
+ * as no checksum vouches for it.  It is handed on in pieces, as it may be as large as the file; a
+ * result of `put` other than 0 ends it and is returned. */
 typedef int aq_members_text_fn(void *user, const char *bytes, size_t count);
 int aq_members_salvage(int fd, enum aq_compression c, uint64_t begin, uint64_t end,
                        aq_members_text_fn *put, void *user);
