@@ -51,8 +51,16 @@ size_t aq_compression_ending(const char *name)
     return strlen(table[aq_compression_of_name(name)].ending);
 }
 
+/* A frame that is to be passed over, with 0x184D2A50 to 0x184D2A5F in front (RFC 8878, 3.1.2). */
+static bool is_skippable(const unsigned char *head, size_t count)
+{
+    return count >= 4 && (head[0] & 0xf0) == 0x50 && !memcmp(head + 1, "\x2a\x4d\x18", 3);
+}
+
 enum aq_compression aq_compression_of_bytes(const void *head, size_t count)
 {
+    if (is_skippable(head, count))
+        return AQ_ZSTD;
     for (int c = AQ_GZIP; c < AQ_COMPRESSION_COUNT; c++) {
         size_t n = strlen(table[c].magic);
         if (count >= n && !memcmp(head, table[c].magic, n))
@@ -202,6 +210,8 @@ static int expand_more(struct aq_members *m, char *dst, size_t capacity, size_t 
     int rc = aq_expand(m->expander, &m->next, &left, dst, capacity, ret_bytes);
     m->at += given - left;
     m->left -= given - left;
+    if (rc == -EOVERFLOW) /* members are small: what says otherwise was changed */
+        return -EBADMSG;
     return rc == 0 && !given && !*ret_bytes ? -ENODATA : rc;
 }
 
@@ -280,27 +290,57 @@ ssize_t aq_members_read(void *members, void *dst, size_t count)
     }
 }
 
-int aq_members_salvage(struct aq_buf *dst, int fd, enum aq_compression c, uint64_t begin,
-                       uint64_t end)
+/* Text that is handed on in pieces of this buffer. */
+struct pieces {
+    aq_members_text_fn *put;
+    void *user;
+    size_t held;
+    char bytes[WINDOW_BYTES];
+};
+
+static int hand_on(struct pieces *p)
 {
-    struct aq_members *m;
-    int rc = aq_members_open(&m, fd, c, NULL, NULL, NULL);
-    if (rc < 0)
-        return rc;
-    m->step = SALVAGE_BYTES;
-    for (uint64_t at = begin; at < end;) {
-        size_t bytes = 0;
-        go_to(m, at);
-        do {
-            rc = expand_more(m, m->text, sizeof(m->text), &bytes);
-            aq_buf_put(dst, m->text, rc < 0 && rc != -EBADMSG ? 0 : bytes);
-        } while (rc == 0);
+    int rc = p->held ? p->put(p->user, p->bytes, p->held) : 0;
+    p->held = 0;
+    return rc;
+}
+
+/* What can be unpacked from where go_to went, up to `end`.  0, what `put` returned, or -errno. */
+static int salvage_member(struct aq_members *m, uint64_t end, struct pieces *p)
+{
+    for (size_t bytes = 0;; bytes = 0) {
+        int rc = expand_more(m, p->bytes + p->held, sizeof(p->bytes) - p->held, &bytes);
         if (rc < 0 && rc != -EBADMSG && rc != -ENODATA)
-            break;
-        rc = find_magic(m, at + 1, &at);
-        if (rc < 0)
-            break;
+            return rc;
+        p->held += bytes;
+        bool over = rc != 0 || (!bytes && m->at >= end);
+        rc = p->held == sizeof(p->bytes) ? hand_on(p) : 0;
+        if (rc != 0 || over)
+            return rc;
     }
+}
+
+int aq_members_salvage(int fd, enum aq_compression c, uint64_t begin, uint64_t end,
+                       aq_members_text_fn *put, void *user)
+{
+    struct aq_members *m = NULL;
+    struct pieces *p = malloc(sizeof(*p));
+    int rc = p ? aq_members_open(&m, fd, c, NULL, NULL, NULL) : -ENOMEM;
+    if (rc == 0) {
+        m->step = SALVAGE_BYTES;
+        p->put = put;
+        p->user = user;
+        p->held = 0;
+    }
+    for (uint64_t at = begin; rc == 0 && at < end;) {
+        go_to(m, at);
+        rc = salvage_member(m, end, p);
+        if (rc == 0)
+            rc = find_magic(m, at + 1, &at);
+    }
+    if (rc == 0)
+        rc = hand_on(p);
     aq_members_close(m);
-    return rc < 0 && rc != -EBADMSG && rc != -ENODATA ? rc : dst->failed ? -ENOMEM : 0;
+    free(p);
+    return rc;
 }

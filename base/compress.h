@@ -39,7 +39,8 @@ void aq_expander_close(struct aq_expander *e);
 /* The bytes that follow are those of a new member. */
 void aq_expander_begin(struct aq_expander *e);
 /* Unpacks what it can of *in, which moves on, into dst.  1: the member has ended, and its checksum
- * is right; 0: it goes on; -EBADMSG: it is damaged, or none; -ENOMEM. */
+ * is right; 0: it goes on; -EBADMSG: it is damaged, or none; -EOVERFLOW: it says that it needs more
+ * memory than a file may ask for (zstd: a window of more than 128 MiB); -ENOMEM. */
 int aq_expand(struct aq_expander *e, const char **in, size_t *in_bytes, char *dst, size_t capacity,
               size_t *ret_bytes);
 
@@ -60,8 +61,10 @@ ssize_t aq_members_read(void *members, void *dst, size_t count);
 /* The end of the last whole member met so far. */
 uint64_t aq_members_end(const struct aq_members *m);
 /* What can be unpacked of a run of bytes that is of no whole member, as far as that goes: for eyes,
- * as no checksum vouches for it. */
-int aq_members_salvage(struct aq_buf *dst, int fd, enum aq_compression c, uint64_t begin,
-                       uint64_t end);
+ * as no checksum vouches for it.  It is handed on in pieces, as it may be as large as the file; a
+ * result of `put` other than 0 ends it and is returned. */
+typedef int aq_members_text_fn(void *user, const char *bytes, size_t count);
+int aq_members_salvage(int fd, enum aq_compression c, uint64_t begin, uint64_t end,
+                       aq_members_text_fn *put, void *user);
 
 #endif

@@ -43,9 +43,13 @@ static int zstd_expand(void *state, const char **in, size_t *in_bytes, char *dst
     *in += from.pos;
     *in_bytes -= from.pos;
     *ret_bytes = to.pos;
-    if (ZSTD_isError(rc))
-        return ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation ? -ENOMEM : -EBADMSG;
-    return rc == 0;
+    if (!ZSTD_isError(rc))
+        return rc == 0;
+    switch (ZSTD_getErrorCode(rc)) {
+    case ZSTD_error_memory_allocation: return -ENOMEM;
+    case ZSTD_error_frameParameter_windowTooLarge: return -EOVERFLOW;
+    default: return -EBADMSG;
+    }
 }
 
 const struct aq_codec aq_codec_zstd = {zstd_compress, zstd_open, zstd_close, zstd_begin,

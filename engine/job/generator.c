@@ -60,6 +60,7 @@ static int find_never(struct aq_generator *g, struct aq_err *reterr)
         g->never.item[g->never.count++] = id;
     }
     g->record_rules.id_end = end;
+    g->record_rules.vocab = i->vocab;
     g->record_rules.never = g->never.item;
     g->record_rules.never_count = (uint32_t)g->never.count;
     return 0;

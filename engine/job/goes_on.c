@@ -5,14 +5,16 @@
 
 #include <inttypes.h>
 
-/* Entries of rows that have a result, or are not of this input any more, are of no use. */
+/* Entries of rows that have a result, or are not of this input any more, are of no use; but those
+ * of records beyond a limit are not known to this run. */
 static void want_rows(struct aq_job *j)
 {
     for (uint64_t i = 0; i < j->row_count; i++) {
         const struct aq_row *row = &j->rows[i];
-        if (!row->done && !row->code)
-            aq_inflight_want(j->begun.file, row->id_hash, row->key);
+        aq_inflight_want(j->begun.file, row->id_hash, row->key, !row->done && !row->code);
     }
+    if (j->o->limit)
+        aq_inflight_keep_unknown(j->begun.file);
     j->begun.count = aq_inflight_wanted(j->begun.file);
 }
 
@@ -57,7 +59,7 @@ struct aq_inflight_count aq_job_keep_inflight(const struct aq_job *j, bool over)
     struct aq_err err;
     if (!j->inflight)
         return count;
-    if (over) {
+    if (over && (!j->begun.file || aq_inflight_is_used_up(j->begun.file))) {
         aq_inflight_remove(j->inflight);
         return count;
     }

@@ -33,14 +33,15 @@ struct entry_head {
 
 struct entry {
     struct entry_head head;
-    uint64_t offset; /* of the state in the file */
-    bool wanted;
+    uint64_t offset;    /* of the state in the file */
+    bool known, wanted; /* known: somebody has said whether it is wanted */
 };
 
 struct aq_inflight {
     int fd;
     struct entry *entry; /* [count], by id_hash and key */
     uint64_t count;
+    bool keeps_unknown;
 };
 
 /* ---- reading ----------------------------------------------------------------------------- */
@@ -188,11 +189,31 @@ static struct entry *find(const struct aq_inflight *f, uint64_t id_hash, uint64_
     return bsearch(&want, f->entry, f->count, sizeof(want), by_record);
 }
 
-void aq_inflight_want(struct aq_inflight *f, uint64_t id_hash, uint64_t key)
+void aq_inflight_want(struct aq_inflight *f, uint64_t id_hash, uint64_t key, bool wanted)
 {
     struct entry *e = find(f, id_hash, key);
-    if (e)
-        e->wanted = true;
+    if (!e)
+        return;
+    e->known = true;
+    e->wanted = wanted;
+}
+
+void aq_inflight_keep_unknown(struct aq_inflight *f)
+{
+    f->keeps_unknown = true;
+}
+
+static bool is_left(const struct aq_inflight *f, const struct entry *e)
+{
+    return e->wanted || (!e->known && f->keeps_unknown);
+}
+
+bool aq_inflight_is_used_up(const struct aq_inflight *f)
+{
+    for (uint64_t i = 0; i < f->count; i++)
+        if (is_left(f, &f->entry[i]))
+            return false;
+    return true;
 }
 
 struct aq_inflight_count aq_inflight_wanted(const struct aq_inflight *f)
@@ -274,7 +295,7 @@ static int put_old(struct writing *w, const struct aq_inflight *old, struct aq_b
     int rc = 0;
     for (uint64_t i = 0; old && i < old->count && rc == 0; i++) {
         const struct entry *e = &old->entry[i];
-        if (e->wanted && read_state(old, e, state))
+        if (is_left(old, e) && read_state(old, e, state))
             rc = put_entry(w, &e->head, state, reterr);
     }
     return rc;

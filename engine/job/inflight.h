@@ -29,8 +29,12 @@ int aq_inflight_open(struct aq_inflight **ret, const char *path, uint64_t values
                      struct aq_err *reterr);
 void aq_inflight_close(struct aq_inflight *f); /* NULL is fine */
 
-/* Says that the record with this id and key is still to be done, and its entry therefore wanted. */
-void aq_inflight_want(struct aq_inflight *f, uint64_t id_hash, uint64_t key);
+/* Says whether the record with this id and key is still to be done, and its entry therefore
+ * wanted. */
+void aq_inflight_want(struct aq_inflight *f, uint64_t id_hash, uint64_t key, bool wanted);
+/* Entries of which that is not said are left for a later run; else they are of no use. */
+void aq_inflight_keep_unknown(struct aq_inflight *f);
+bool aq_inflight_is_used_up(const struct aq_inflight *f); /* nothing is wanted, or to be left */
 struct aq_inflight_count aq_inflight_wanted(const struct aq_inflight *f);
 /* Takes out the state of a record; it is then no longer wanted.  Returns its tokens; 0: there is
  * none, or it cannot be read, and `state` is empty. */
@@ -38,7 +42,7 @@ uint64_t aq_inflight_take(struct aq_inflight *f, uint64_t id_hash, uint64_t key,
                           struct aq_buf *state);
 
 /* Replaces the file by the states of the records in flight, and the entries of `old` (NULL: none)
- * that are still wanted.  Where that is nothing the file is removed. */
+ * that are still wanted or to be left.  Where that is nothing the file is removed. */
 int aq_inflight_write(const char *path, uint64_t values, const struct aq_flight *flight,
                       const struct aq_inflight *old, struct aq_inflight_count *ret,
                       struct aq_err *reterr);

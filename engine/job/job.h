@@ -125,6 +125,12 @@ struct aq_job_old {
     bool stray, mixed; /* a line of no record was seen; lines are not in input order */
 };
 
+/* An input as the manifest has it. */
+struct aq_job_input {
+    bool known;
+    uint64_t bytes, hash;
+};
+
 struct aq_job {
     const struct aq_options *o;
     const struct aquifer_hooks *hooks;
@@ -133,7 +139,11 @@ struct aq_job {
     struct aq_generator g;
     struct {
         char chat_time[AQ_CHAT_TIME_BYTES], isa[16];
-    } kept; /* of an earlier run that is gone on with; empty: nothing */
+        struct aq_job_input input; /* with --limit, behind which nobody looks */
+        struct {
+            char hash[20], time[AQ_CHAT_TIME_BYTES];
+        } chat_template; /* of results, while this run has no conversation */
+    } kept;              /* of an earlier run that is gone on with; empty: nothing */
 
     struct aq_input *input;
     struct aq_row *rows;
@@ -262,6 +272,8 @@ int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *ret
 int aq_job_open_output(struct aq_job *j, struct aq_err *reterr);
 /* How a file of results is compressed: as its name says, or that of which it is the ".part". */
 enum aq_compression aq_job_compression(const char *path);
+/* The size of a file of results; 0 also for a compressed one without a line.  -errno. */
+int64_t aq_job_file_bytes(const char *path);
 
 /* ---- resume.c ---- */
 /* Reads what earlier runs left, and marks its rows as done.  Changes nothing. */
@@ -289,7 +301,8 @@ int aq_job_find_inflight(struct aq_job *j, struct aq_err *reterr);
 /* The state that a row goes on from, if there is one; else `state` is empty.  Returns its
  * tokens. */
 uint64_t aq_job_take_inflight(struct aq_job *j, const struct aq_request *r, struct aq_buf *state);
-/* Writes FILE.inflight, or removes it (over: nothing is left to be done); a failure is a warning.
+/* Writes FILE.inflight, or removes it (over: nothing is left to be done, and nothing behind a limit
+ * is kept for later); a failure is a warning.
  * Returns what is kept.  On the engine's thread between passes, or when that has ended or is
  * abandoned. */
 struct aq_inflight_count aq_job_keep_inflight(const struct aq_job *j, bool over);

@@ -77,25 +77,16 @@ struct walk {
 static void see_damage(void *user, uint64_t begin, uint64_t end, bool last)
 {
     struct walk *walk = user;
-    struct aq_buf text = {0};
     if (last || walk->rc < 0)
         return;
-    walk->rc = aq_members_salvage(&text, walk->fd, walk->of->compression, begin, end);
-    if (walk->rc == 0 && text.count && text.data[text.count - 1] != '\n')
-        aq_buf_put(&text, "\n", 1);
-    struct aq_job_line f = {.bytes = text.data ? text.data : "",
-                            .count = text.count,
+    struct aq_job_line f = {.bytes = "",
                             .offset = begin,
                             .packed = end - begin,
                             .number = walk->number + 1,
                             .row = SIZE_MAX,
                             .unread = true};
     note_unread(walk->walk, walk->of->path, &f, &(struct aq_err){0});
-    if (walk->rc == 0)
-        walk->rc = walk->of->line(walk->of->user, &f, &walk->err);
-    else
-        aq_error_memory(&walk->err, "unpacking '%s'", walk->of->path);
-    aq_buf_close(&text);
+    walk->rc = walk->of->line(walk->of->user, &f, &walk->err);
 }
 
 /* The next line; 0: there is none. */

@@ -25,7 +25,7 @@ struct aq_job_line {
     bool unread; /* cannot be read as a result */
     bool error;
     /* Not a line, but bytes [offset, offset + packed) of a compressed file that are of no whole
-     * member; `bytes` is what can be read of them.  Such a one is unread. */
+     * member, and of which aq_members_salvage reads what can be read.  Such a one is unread. */
     uint64_t packed;
 };
 

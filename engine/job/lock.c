@@ -45,6 +45,38 @@ static int refuse_held(int fd, const char *path, struct aq_err *reterr)
                     elsewhere ? host : "");
 }
 
+/* What a run has written there, or left there when it was killed or the power went: "PID HOST\n", a
+ * beginning of it, or zeros.  Anything else is somebody's file of that name. */
+static bool is_ours(int fd)
+{
+    char text[HOLDER_BYTES + 1];
+    struct stat st;
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > HOLDER_BYTES)
+        return false;
+    ssize_t n = TEMP_FAILURE_RETRY(pread(fd, text, sizeof(text) - 1, 0));
+    if (n < 0)
+        return false;
+    text[n] = '\0';
+    size_t zeros = 0, digits = strspn(text, "0123456789");
+    while (zeros < (size_t)n && !text[zeros])
+        zeros++;
+    if (zeros == (size_t)n)
+        return true;
+    const char *end = text + digits;
+    if (digits && *end == ' ')
+        for (end++; *end > ' ';)
+            end++;
+    return digits && end + (*end == '\n') == text + n;
+}
+
+static int refuse_foreign(const char *path, struct aq_err *reterr)
+{
+    return aq_error(reterr, -EINVAL,
+                    "'%s' is not a lock that a run has left, and would be emptied: move it, or "
+                    "give the output another name",
+                    path);
+}
+
 static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
 {
     for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
@@ -60,11 +92,14 @@ static int lock_take(int *ret_fd, const char *path, struct aq_err *reterr)
             close(fd);
             return rc;
         }
-        if (still_named(fd, path)) {
+        bool named = still_named(fd, path);
+        if (named && is_ours(fd)) {
             *ret_fd = fd;
             return 0;
         }
         close(fd);
+        if (named)
+            return refuse_foreign(path, reterr);
     }
     return aq_error(reterr, -EINVAL, "'%s' is created and removed by others all the time", path);
 }

@@ -85,21 +85,27 @@ static void add_reading(json_t **v, const struct aq_job *j)
     if (j->g.prompt_template)
         set_hash(v, "prompt_template", aq_template_hash(j->g.prompt_template));
     aq_json_put(v, "input_format", json_string(aq_input_is_text(j->input) ? "text" : "jsonl"));
-    aq_json_put(v, "input_bytes", json_integer((json_int_t)aq_input_bytes(j->input)));
-    set_hash(v, "input_hash", aq_input_hash(j->input));
+    const struct aq_job_input *before = &j->kept.input;
+    uint64_t bytes = before->known ? before->bytes : aq_input_bytes(j->input);
+    aq_json_put(v, "input_bytes", json_integer((json_int_t)bytes));
+    set_hash(v, "input_hash", before->known ? before->hash : aq_input_hash(j->input));
     char shard[AQ_SHARD_TEXT_MAX];
     aq_json_put(v, "shard",
                 j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
 }
 
-/* Only where there are conversations: results of earlier versions know nothing of them. */
+/* Only where there are conversations, or results of some. */
 static void add_chat(json_t **v, const struct aq_job *j)
 {
-    if (!j->counts.chats || !j->g.chat)
-        return;
-    const char *time = aq_chat_time(j->g.chat);
-    set_hash(v, "chat_template", aq_chat_hash(j->g.chat));
-    aq_json_put(v, "chat_time", time ? json_string(time) : json_null());
+    if (j->counts.chats && j->g.chat) {
+        const char *time = aq_chat_time(j->g.chat);
+        set_hash(v, "chat_template", aq_chat_hash(j->g.chat));
+        aq_json_put(v, "chat_time", time ? json_string(time) : json_null());
+    } else if (*j->kept.chat_template.hash) {
+        const char *time = j->kept.chat_template.time;
+        aq_json_put(v, "chat_template", json_string(j->kept.chat_template.hash));
+        aq_json_put(v, "chat_time", *time ? json_string(time) : json_null());
+    }
 }
 
 static void add_sampling(json_t **v, const struct aq_params *p)
@@ -153,8 +159,10 @@ static json_t *manifest_values(const struct aq_job *j)
 int aq_job_values_hash(const struct aq_job *j, uint64_t *ret, struct aq_err *reterr)
 {
     json_t *v = manifest_values(j);
-    /* Records are known by id and key whatever else is in the input, and a model by its hash. */
-    static const char *const free_to_differ[] = {"model", "input_bytes", "input_hash"};
+    /* Records are known by id and key whatever else is in the input, and a model by its hash.  What
+     * a chat template makes of a conversation is its prompt, and thereby in its key. */
+    static const char *const free_to_differ[] = {"model", "input_bytes", "input_hash",
+                                                 "chat_template", "chat_time"};
     for (size_t i = 0; v && i < AQ_ARRAY_LEN(free_to_differ); i++)
         json_object_del(v, free_to_differ[i]);
     aq_json_put(&v, "commit", json_string(aq_build_commit())); /* bits are a build's */
@@ -189,22 +197,45 @@ static int check_allowed_names(const struct aq_job *j, const json_t *now, struct
     return 0;
 }
 
-/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
- * key anyway, and those behind it are new.  1 yes, 0 no. */
-static int has_grown(const struct aq_job *j, const json_t *was, struct aq_err *reterr)
+/* The earlier run's input. */
+static struct aq_job_input input_of(const json_t *was)
 {
     const json_t *bytes = json_object_get(was, "input_bytes");
     const char *hash = json_string_value(json_object_get(was, "input_hash"));
     json_int_t count = json_integer_value(bytes);
-    if (!json_is_integer(bytes) || !hash || count < 0 ||
-        (uint64_t)count >= aq_input_bytes(j->input))
-        return 0;
-    return aq_input_begins_so(j->input, (uint64_t)count, strtoull(hash, NULL, 16), reterr);
+    bool known = json_is_integer(bytes) && hash && count >= 0;
+    return known ? (struct aq_job_input){true, (uint64_t)count, strtoull(hash, NULL, 16)}
+                 : (struct aq_job_input){0};
+}
+
+/* Whether the earlier run's input is the beginning of this one: its records are proven by id and
+ * key anyway, and those behind it are new.  1 yes, 0 no. */
+static int has_grown(const struct aq_job *j, const struct aq_job_input *was, struct aq_err *reterr)
+{
+    return was->known && was->bytes < aq_input_bytes(j->input)
+               ? aq_input_begins_so(j->input, was->bytes, was->hash, reterr)
+               : 0;
 }
 
 static bool is_of_input(const char *key)
 {
     return strcmp(key, "input_bytes") == 0 || strcmp(key, "input_hash") == 0;
+}
+
+static bool is_of_chat(const char *key)
+{
+    return strcmp(key, "chat_template") == 0 || strcmp(key, "chat_time") == 0;
+}
+
+/* Results of conversations stay what they are while a run has none, as with a --limit. */
+static void keep_chat(struct aq_job *j, const json_t *was)
+{
+    const char *hash = json_string_value(json_object_get(was, "chat_template"));
+    const char *time = json_string_value(json_object_get(was, "chat_time"));
+    snprintf(j->kept.chat_template.hash, sizeof(j->kept.chat_template.hash), "%s",
+             hash ? hash : "");
+    snprintf(j->kept.chat_template.time, sizeof(j->kept.chat_template.time), "%s",
+             time ? time : "");
 }
 
 /* Prints what differs; returns how much of it forbids going on. */
@@ -217,6 +248,8 @@ static unsigned compare(struct aq_job *j, const json_t *was, json_t *now, bool g
     {
         const json_t *old = json_object_get(was, key);
         if (aq_manifest_same(old, value) || (grown && is_of_input(key)))
+            continue;
+        if (!old && is_of_chat(key)) /* no result is of a conversation */
             continue;
         /* With --limit nobody knows what became of the other records. */
         j->old.input_changed |= is_of_input(key) && !j->o->limit;
@@ -291,11 +324,15 @@ int aq_job_manifest_check(struct aq_job *j, struct aq_err *reterr)
         else
             rc = aq_error(reterr, err.code, "%s", err.text);
     }
-    int grown = was ? has_grown(j, was, reterr) : 0;
+    const struct aq_job_input before = input_of(was);
+    int grown = has_grown(j, &before, reterr);
     rc = grown < 0 ? grown : rc;
     unsigned forbidden = was && grown >= 0 ? compare(j, was, now, grown) : 0;
+    keep_chat(j, was);
     if (grown > 0)
         aq_job_note(j, AQUIFER_INFO, "resume: the input has grown; its first lines are as before");
+    if (j->o->limit && !grown) /* the lines of records that are gone are found without a limit */
+        j->kept.input = before;
     if (forbidden)
         rc = aq_error(reterr, -EINVAL,
                       "'%s' was begun with other values (%u differ, see above); --allow-change "

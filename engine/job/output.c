@@ -7,6 +7,7 @@
 
 #include "base/compress.h"
 #include "base/file.h"
+#include "base/json.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { EMPTY_BYTES_MAX = 64 /* a compressed file that has no text */ };
 
 /* A pipe or character device: no resume, no status, nothing beside it. */
 static int open_stream(struct aq_job *j, mode_t mode, struct aq_err *reterr)
@@ -47,6 +50,24 @@ enum aq_compression aq_job_compression(const char *path)
     enum aq_compression c = aq_compression_of_name(name ? name : path);
     free(name);
     return c;
+}
+
+int64_t aq_job_file_bytes(const char *path)
+{
+    int64_t size = aq_file_size(path);
+    enum aq_compression c = aq_job_compression(path);
+    char *text = NULL;
+    size_t count;
+    struct aq_buf member = {0};
+    if (c == AQ_PLAIN || size <= 0 || size > EMPTY_BYTES_MAX)
+        return size;
+    if (aq_compress(&member, c, "", 0) == 0 && member.count == (size_t)size &&
+        aq_read_file(&text, &count, path, EMPTY_BYTES_MAX, NULL) == 0 && count == member.count &&
+        !memcmp(text, member.data, count))
+        size = 0;
+    free(text);
+    aq_buf_close(&member);
+    return size;
 }
 
 /* A file behind the links that lead to it; malloc'd. */
@@ -110,7 +131,7 @@ struct named {
     const char *what, *path; /* path NULL: there is none */
     bool replaced;           /* it is written beside itself, and then takes its place */
 };
-enum { NAMED_MAX = 5 };
+enum { NAMED_MAX = 6 };
 
 /* It must be none of our files, nor lie where one is written before it gets its name: all of these
  * are written to and renamed. */
@@ -159,7 +180,9 @@ static int check_own(const struct aq_job *j, const struct named *n, const char *
     return rc;
 }
 
-static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
+/* errors_lock: of the file of errors, which comes and goes with the run. */
+static int check_all(const struct aq_job *j, const char *lock, const char *errors_lock,
+                     struct aq_err *reterr)
 {
     const struct aq_options *o = j->o;
     const char *input = o->prompt.count || (o->input && !strcmp(o->input, "-")) ? NULL : o->input;
@@ -167,6 +190,7 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
                                            {"report", o->report, true},
                                            {"metrics file", o->metrics_file, true},
                                            {"file of errors", o->errors, true},
+                                           {"lock of the file of errors", errors_lock, false},
                                            {"input", input, false}};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < NAMED_MAX; i++) {
@@ -177,6 +201,15 @@ static int check_names(const struct aq_job *j, const char *lock, struct aq_err *
             if (k != i && named[k].path)
                 rc = check_two(&named[i], &named[k], reterr);
     }
+    return rc;
+}
+
+static int check_names(const struct aq_job *j, const char *lock, struct aq_err *reterr)
+{
+    char *errors_lock = j->errors ? aq_file_name(j->errors, ".lock") : NULL;
+    int rc = j->errors && !errors_lock ? aq_error_memory(reterr, "file of errors")
+                                       : check_all(j, lock, errors_lock, reterr);
+    free(errors_lock);
     return rc;
 }
 

@@ -53,11 +53,10 @@ static int mark_line(struct aq_job *j, const struct aq_job_line *l, void *user,
     int rc = l->known ? 0 : aq_sums_add(old->sums, l->sum, reterr);
     if (rc < 0)
         return rc;
-    if (l->error && j->o->retry_errors) {
+    if (l->error && row && j->o->retry_errors) {
         old->retried++;
         file->retried++;
-        if (row)
-            row->retried = true;
+        row->retried = true;
         return 0;
     }
     bool stray = !row || row->done;
@@ -280,8 +279,8 @@ int aq_job_resume(struct aq_job *j, struct aq_err *reterr)
 {
     assert(j->manifest);
     struct aq_job_old *old = &j->old;
-    bool have_file = aq_file_size(j->output) > 0, have_part = aq_file_size(j->part) > 0;
-    bool have_errors = j->errors && aq_file_size(j->errors) > 0;
+    bool have_file = aq_job_file_bytes(j->output) > 0, have_part = aq_job_file_bytes(j->part) > 0;
+    bool have_errors = j->errors && aq_job_file_bytes(j->errors) > 0;
     old->found = !j->o->overwrite && (have_file || have_part || have_errors);
     if (!old->found)
         return 0;

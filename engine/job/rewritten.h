@@ -11,6 +11,7 @@ struct aq_rewritten {
     struct aq_replacement file;
     enum aq_compression compression;
     struct aq_buf text; /* of the member that is being filled */
+    bool filled;        /* there is a member; one without text where there are no lines */
 };
 
 /* As the functions of aq_replacement (base/file.h). */

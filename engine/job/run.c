@@ -24,6 +24,7 @@ enum {
     RELAY_BYTES_MAX = 16 << 20,  /* results waiting for hooks->output */
     RELAY_LINES_MAX = 1000,      /* log lines waiting for hooks->line */
 };
+#define SAFE_NS (5 * UINT64_C(1000000000)) /* that a checkpoint waits for results to be synced */
 /* After this long an interrupted run no longer waits for its pass to end. */
 static const double abandon_s = 15;
 
@@ -321,13 +322,16 @@ static int pass(struct aq_run *run, struct aq_err *reterr)
     return rc == 0 && !worked && j->flight.count ? aq_flight_stuck(&j->flight, reterr) : rc;
 }
 
-/* --checkpoint-every, between two passes. */
+/* --checkpoint-every, between two passes.  Records that have ended leave the file, so their results
+ * must be on the disk first; where they do not get there soon the file stays as it is. */
 static void keep_inflight(struct aq_run *run)
 {
+    struct aq_writer *w = run->job->writer;
     double every_s = run->job->o->checkpoint_every_s;
-    if (every_s <= 0 || aq_clock_s() < run->next_keeping_s)
+    if (!run->job->inflight || every_s <= 0 || aq_clock_s() < run->next_keeping_s)
         return;
-    aq_job_keep_inflight(run->job, false);
+    if (!w || aq_writer_make_safe(w, SAFE_NS))
+        aq_job_keep_inflight(run->job, false);
     run->next_keeping_s = aq_clock_s() + every_s;
 }
 

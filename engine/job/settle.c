@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { COPY_BYTES = 64 << 10 };
@@ -40,21 +41,27 @@ static int put_aside(const struct aq_job *j, struct aside *d, const char *bytes,
                   : 0;
 }
 
-/* The file is synced before its lines are taken out of the results; where that fails it is as
- * before, so that the step can be begun again. */
-static int close_aside(struct aside *d, int rc, struct aq_err *reterr)
+/* The file is synced before its lines are taken out of the results. */
+static int sync_aside(const struct aside *d, int rc, struct aq_err *reterr)
+{
+    if (d->fd < 0 || rc < 0)
+        return rc;
+    rc = aq_file_sync(d->fd);
+    return rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "sync '%s': %s", d->path, strerror(-rc))
+                  : aq_file_sync_folder(d->path, reterr);
+}
+
+/* rc < 0: the lines are in the results still, and the file becomes as it was before, so that the
+ * step can be begun again. */
+static void close_aside(const struct aside *d, int rc)
 {
     if (d->fd < 0)
-        return rc;
-    int synced = rc == 0 ? aq_file_sync(d->fd) : 0;
-    if (synced < 0)
-        rc = aq_error(reterr, aq_err_of_io(-synced), "sync '%s': %s", d->path, strerror(-synced));
+        return;
     if (rc < 0)
         (void)aq_file_truncate(d->fd, d->begin);
     if (rc < 0 && !d->begin)
         unlink(d->path);
     aq_file_close(d->fd);
-    return rc < 0 ? rc : aq_file_sync_folder(d->path, reterr);
 }
 
 static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
@@ -70,20 +77,37 @@ static int copy_torn(const struct aq_job *j, int from, const struct aq_job_old_f
         rc = rc < 0 ? aq_error(reterr, aq_err_of_io(-rc), "read '%s': %s", path, strerror(-rc))
                     : put_aside(j, d, bytes, count, reterr);
     }
-    return rc;
+    return rc < 0 ? rc : put_aside(j, d, "\n", 1, reterr);
 }
 
-/* What can be read of a torn member. */
-static int unpack_torn(const struct aq_job *j, int from, const struct aq_job_old_file *file,
-                       struct aside *d, struct aq_err *reterr)
+/* What can be read of a damaged or torn member, with a newline at its end. */
+struct salvaging {
+    const struct aq_job *job;
+    struct aside *aside;
+    char last;
+    struct aq_err err;
+};
+
+static int put_salvaged(void *user, const char *bytes, size_t count)
 {
-    const struct aq_job_walk *w = &file->walk;
-    struct aq_buf text = {0};
-    int rc = aq_members_salvage(&text, from, aq_job_compression(file->path), w->good_end, w->end);
-    rc = rc < 0 ? aq_error(reterr, rc, "unpack the end of '%s': %s", file->path, strerror(-rc))
-                : put_aside(j, d, text.data ? text.data : "", text.count, reterr);
-    aq_buf_close(&text);
-    return rc;
+    struct salvaging *s = user;
+    s->last = bytes[count - 1];
+    return put_aside(s->job, s->aside, bytes, count, &s->err);
+}
+
+static int salvage(const struct aq_job *j, int from, const char *path, uint64_t begin, uint64_t end,
+                   struct aside *d, struct aq_err *reterr)
+{
+    struct salvaging s = {.job = j, .aside = d, .last = '\n'};
+    int rc = put_aside(j, d, "", 0, reterr); /* the file is there, also where nothing can be read */
+    if (rc < 0)
+        return rc;
+    rc = aq_members_salvage(from, aq_job_compression(path), begin, end, put_salvaged, &s);
+    if (rc < 0)
+        return s.err.code ? aq_error(reterr, s.err.code, "%s", s.err.text)
+                          : aq_error(reterr, rc, "unpack '%s' from byte %" PRIu64 ": %s", path,
+                                     begin, strerror(-rc));
+    return s.last == '\n' ? 0 : put_aside(j, d, "\n", 1, reterr);
 }
 
 /* The bytes behind the last whole line. */
@@ -94,12 +118,13 @@ static int keep_torn(struct aq_job *j, void *user, struct aq_err *reterr)
     int from = aq_file_open(file->path, O_RDONLY | O_CLOEXEC, 0), rc = from < 0 ? from : 0;
     if (rc < 0)
         return aq_error(reterr, aq_err_of_io(-rc), "open '%s': %s", file->path, strerror(-rc));
-    rc = aq_job_compression(file->path) == AQ_PLAIN ? copy_torn(j, from, file, &d, reterr)
-                                                    : unpack_torn(j, from, file, &d, reterr);
-    if (rc == 0)
-        rc = put_aside(j, &d, "\n", 1, reterr);
+    rc = aq_job_compression(file->path) == AQ_PLAIN
+             ? copy_torn(j, from, file, &d, reterr)
+             : salvage(j, from, file->path, file->walk.good_end, file->walk.end, &d, reterr);
     close(from);
-    return close_aside(&d, rc, reterr);
+    rc = sync_aside(&d, rc, reterr);
+    close_aside(&d, rc);
+    return rc;
 }
 
 /* A torn end is only kept where it may have been a whole line. */
@@ -167,6 +192,7 @@ static int repair(struct aq_job *j, void *user, struct aq_err *reterr)
 /* ---- taking lines out: --retry-errors, and what is not as it was written ---- */
 
 struct copy {
+    const char *path;
     bool writing; /* false: lines are only looked at */
     struct aq_rewritten to;
     struct aq_sums *kept; /* of the lines that stay, in all files */
@@ -174,13 +200,26 @@ struct copy {
     uint64_t dropped; /* error records */
 };
 
+static int copy_salvaged(const struct aq_job *j, struct copy *c, const struct aq_job_line *f,
+                         struct aq_err *reterr)
+{
+    int from = aq_file_open(c->path, O_RDONLY | O_CLOEXEC, 0);
+    if (from < 0)
+        return aq_error(reterr, aq_err_of_io(-from), "open '%s': %s", c->path, strerror(-from));
+    int rc = salvage(j, from, c->path, f->offset, f->offset + f->packed, &c->damaged, reterr);
+    aq_file_close(from);
+    return rc;
+}
+
 static int copy_good(struct aq_job *j, const struct aq_job_line *f, void *user,
                      struct aq_err *reterr)
 {
     struct copy *c = user;
+    if (f->packed)
+        return copy_salvaged(j, c, f, reterr);
     if (!f->known)
         return put_aside(j, &c->damaged, f->bytes, f->count, reterr);
-    if (f->error && j->o->retry_errors) {
+    if (f->error && f->row != SIZE_MAX && j->o->retry_errors) {
         c->dropped++;
         return 0;
     }
@@ -216,13 +255,21 @@ struct rewriting {
     struct aq_sums *kept;
 };
 
+/* 0: there is no such file. */
+static ino_t inode(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
 /* After the repair: every line has its newline.  Begun again after a failure it adds the same sums
  * again, which is nothing to a set. */
 static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
 {
     const struct rewriting *r = user;
     const char *path = r->file->path;
-    struct copy c = {.writing = needs_rewriting(r->file),
+    struct copy c = {.path = path,
+                     .writing = needs_rewriting(r->file),
                      .kept = r->kept,
                      .damaged = {j->damaged, path, .fd = -1},
                      .stale = {j->stale, path, .fd = -1}};
@@ -231,10 +278,14 @@ static int rewrite(struct aq_job *j, void *user, struct aq_err *reterr)
     if (rc < 0)
         return rc;
     rc = aq_job_lines(j, path, j->old.sums, copy_good, &c, &w, reterr);
-    rc = close_aside(&c.damaged, rc, reterr);
-    rc = close_aside(&c.stale, rc, reterr);
+    rc = sync_aside(&c.damaged, rc, reterr);
+    rc = sync_aside(&c.stale, rc, reterr);
+    ino_t before = inode(path);
     if (c.writing)
         rc = aq_rewritten_close(&c.to, rc, reterr);
+    bool replaced = inode(path) != before; /* also where only the folder was not synced */
+    close_aside(&c.damaged, replaced ? 0 : rc);
+    close_aside(&c.stale, replaced ? 0 : rc);
     if (rc == 0)
         say_taken_out(j, r->file, c.dropped);
     return rc;
@@ -353,7 +404,7 @@ int aq_job_settle(struct aq_job *j, struct aq_err *reterr)
         return rc;
     if (old->both)
         rc = settle_both(j, reterr);
-    else if (aq_file_size(j->part) == 0) /* left by a run that wrote nothing */
+    else if (aq_job_file_bytes(j->part) == 0) /* left by a run that wrote nothing */
         unlink(j->part);
     if (rc < 0)
         return rc;

@@ -56,7 +56,11 @@ struct aq_writer {
     size_t queued_bytes;
     uint64_t lines;
     bool closing, hurry;
-    bool wanted;       /* somebody waits for all lines to be in their files */
+    bool wanted; /* somebody waits for all lines to be in their files */
+    bool full;   /* it waits for space */
+    /* Lines that were put, that the thread has taken, that are on the disk; and how many somebody
+     * waits for to be there. */
+    uint64_t put, taken, safe, safe_wanted;
     uint64_t hurry_ns; /* since when */
     struct aq_err err; /* code != 0: the writer has ended */
 
@@ -93,6 +97,14 @@ static bool pause_until(struct aq_writer *w, uint64_t until_ns)
     bool hurry = w->hurry;
     pthread_mutex_unlock(&w->mutex);
     return hurry;
+}
+
+static void set_full(struct aq_writer *w, bool full)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->full = full;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
 }
 
 /* Waits until a pipe takes bytes again; false: nobody reads, and the run wants to end. */
@@ -138,10 +150,9 @@ static bool sync_file(struct aq_writer *w, struct growing *g)
     return rc == 0;
 }
 
-/* Retries while the disk is full; other errors end the writer, and a device that says so has no
- * space that anybody could make. */
-static bool append_patiently(struct aq_writer *w, struct growing *g, const char *bytes,
-                             size_t count)
+/* append, again and again while the disk is full; other errors end the writer, and a device that
+ * says so has no space that anybody could make. */
+static bool append_again(struct aq_writer *w, struct growing *g, const char *bytes, size_t count)
 {
     uint64_t begin_ns = aq_clock_ns(), wait_ns = (uint64_t)(w->opts.disk_full_wait_s * 1e9);
     uint64_t retry_ns = (uint64_t)(w->opts.retry_s * 1e9);
@@ -158,10 +169,12 @@ static bool append_patiently(struct aq_writer *w, struct growing *g, const char 
             writer_fail(w, g, code, "write");
             return false;
         }
-        if (!told)
+        if (!told) {
+            set_full(w, true);
             aq_log_line(w->opts.log, AQ_LOG_WARNING,
                         "write '%s': %s; waiting up to %.0f s for space", g->path, strerror(-code),
                         w->opts.disk_full_wait_s);
+        }
         /* the wait is longer than results may stay in memory */
         if (!told && !sync_file(w, &w->results))
             return false;
@@ -170,6 +183,15 @@ static bool append_patiently(struct aq_writer *w, struct growing *g, const char 
             return false;
         }
     }
+}
+
+static bool append_patiently(struct aq_writer *w, struct growing *g, const char *bytes,
+                             size_t count)
+{
+    bool good = append_again(w, g, bytes, count);
+    if (w->full) /* which this thread alone sets */
+        set_full(w, false);
+    return good;
 }
 
 static void lines_done(struct aq_writer *w, uint64_t lines, size_t bytes)
@@ -200,6 +222,19 @@ static bool end_member(struct aq_writer *w, struct growing *g)
     return good;
 }
 
+/* A compressed file without a line has a member without text: no bytes at all are no such file. */
+static bool end_empty(struct aq_writer *w, struct growing *g)
+{
+    if (!g->path || g->compression == AQ_PLAIN || g->size || g->held)
+        return true;
+    aq_buf_clear(&g->member);
+    int rc = aq_compress(&g->member, g->compression, "", 0);
+    if (rc == 0)
+        return append_patiently(w, g, g->member.data, g->member.count);
+    writer_fail(w, g, rc, "compress");
+    return false;
+}
+
 /* Results first, then what says that they are on the disk. */
 static bool sync_all(struct aq_writer *w)
 {
@@ -216,7 +251,13 @@ static bool sync_all(struct aq_writer *w)
             return false;
     }
     w->sum_count = 0;
-    return sync_file(w, &w->sums);
+    if (!sync_file(w, &w->sums))
+        return false;
+    pthread_mutex_lock(&w->mutex);
+    w->safe = w->taken;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    return true;
 }
 
 /* A line into its file, or to the lines of its next member. */
@@ -247,9 +288,10 @@ static bool is_behind(const struct aq_writer *w)
     return w->results.dirty || w->errors.dirty || w->results.held || w->errors.held;
 }
 
-static bool is_held(const struct aq_writer *w)
+/* Whether somebody waits for lines that only a sync gets to where they are to be. */
+static bool is_asked(const struct aq_writer *w)
 {
-    return w->results.held || w->errors.held;
+    return (w->wanted && (w->results.held || w->errors.held)) || w->safe_wanted > w->safe;
 }
 
 /* The next line, or NULL when it is time to sync or to end. */
@@ -259,8 +301,7 @@ static struct line *take_line(struct aq_writer *w, bool *ret_end, bool *ret_sync
     struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
                            .tv_nsec = (long)(due_ns % 1000000000)};
     pthread_mutex_lock(&w->mutex);
-    while (!w->first && !w->closing && !(w->wanted && is_held(w)) &&
-           !(is_behind(w) && aq_clock_ns() >= due_ns)) {
+    while (!w->first && !w->closing && !is_asked(w) && !(is_behind(w) && aq_clock_ns() >= due_ns)) {
         if (is_behind(w))
             pthread_cond_timedwait(&w->changed, &w->mutex, &due);
         else
@@ -271,9 +312,10 @@ static struct line *take_line(struct aq_writer *w, bool *ret_end, bool *ret_sync
         w->first = l->next;
         if (!w->first)
             w->last = NULL;
+        w->taken++;
     }
     *ret_end = !l && w->closing;
-    *ret_sync = *ret_end || (!l && w->wanted && is_held(w));
+    *ret_sync = *ret_end || (!l && is_asked(w));
     pthread_mutex_unlock(&w->mutex);
     return l;
 }
@@ -291,6 +333,8 @@ static void *writer_main(void *arg)
             free(l->bytes);
             free(l);
         }
+        if (good && end)
+            good = end_empty(w, &w->results) && end_empty(w, &w->errors);
         if (good && (sync || aq_clock_ns() - w->synced_ns >= SYNC_NS))
             good = sync_all(w);
         if (!good || end)
@@ -445,6 +489,7 @@ int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, bool error, str
             w->first = l;
         w->last = l;
         w->queued_bytes += l->count;
+        w->put++;
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->mutex);
@@ -470,6 +515,23 @@ bool aq_writer_idle(struct aq_writer *w, uint64_t ns)
     bool idle = !w->queued_bytes || w->err.code;
     pthread_mutex_unlock(&w->mutex);
     return idle;
+}
+
+bool aq_writer_make_safe(struct aq_writer *w, uint64_t ns)
+{
+    uint64_t due_ns = aq_clock_ns() + ns;
+    struct timespec due = {.tv_sec = (time_t)(due_ns / 1000000000),
+                           .tv_nsec = (long)(due_ns % 1000000000)};
+    int late = 0;
+    pthread_mutex_lock(&w->mutex);
+    uint64_t goal = w->safe_wanted = w->put;
+    pthread_cond_broadcast(&w->changed);
+    while (w->safe < goal && !w->full && !w->hurry && !w->err.code && !late)
+        late = pthread_cond_timedwait(&w->changed, &w->mutex, &due);
+    w->safe_wanted = 0;
+    bool safe = w->safe >= goal && !w->err.code;
+    pthread_mutex_unlock(&w->mutex);
+    return safe;
 }
 
 uint64_t aq_writer_lines(struct aq_writer *w)

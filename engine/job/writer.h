@@ -44,6 +44,9 @@ int aq_writer_open(struct aq_writer **ret, const struct aq_writer_opts *opts,
 int aq_writer_put(struct aq_writer *w, char *line, size_t bytes, bool error, struct aq_err *reterr);
 /* Waits for so long at most; true: all lines are in the file, or the writer has ended. */
 bool aq_writer_idle(struct aq_writer *w, uint64_t ns);
+/* Waits for so long at most; true: all lines that were put, and their sums, are on the disk.  False
+ * at once where the disk is full, the writer has ended, or is told to hurry. */
+bool aq_writer_make_safe(struct aq_writer *w, uint64_t ns);
 /* Lines that are completely in the file. */
 uint64_t aq_writer_lines(struct aq_writer *w);
 /* While the disk is full: gives up at once instead of waiting on.  While a pipe is: after

@@ -27,6 +27,7 @@ struct aq_input {
     char *buffer;
     size_t buffer_bytes, buffer_count, at;
     uint64_t buffer_offset;
+    uint64_t begin; /* of the text, behind a byte order mark */
     bool end;
     uint64_t index, number;
     XXH3_state_t *hash;
@@ -245,7 +246,7 @@ static int look(struct aq_input *in, enum aq_input_format format, struct aq_err 
         return aq_error(reterr, -EINVAL,
                         "'%s' is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)", in->name);
     size_t at = count >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;
-    in->buffer_offset = at;
+    in->begin = in->buffer_offset = at;
     while (at < count && strchr(" \t\r\n", head[at]) && head[at])
         at++;
     in->list = at < count && head[at] == '[';
@@ -453,7 +454,7 @@ int aq_input_begins_so(struct aq_input *in, uint64_t bytes, uint64_t hash, struc
     int rc = part && state ? 0 : aq_error_memory(reterr, "input");
     if (rc == 0)
         XXH3_64bits_reset(state);
-    for (uint64_t at = 0; rc == 0 && at < bytes;) {
+    for (uint64_t at = in->begin; rc == 0 && at < bytes;) {
         size_t count = (size_t)aq_min_u64(bytes - at, READ_BYTES), found = 0;
         rc = read_at(in, part, count, at, &found, reterr);
         if (rc < 0 || !found)

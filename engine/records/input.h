@@ -46,6 +46,7 @@ bool aq_input_is_list(const struct aq_input *in); /* the input begins like a JSO
  * since.  1 yes, 0 no; -EIO. */
 int aq_input_begins_so(struct aq_input *in, uint64_t bytes, uint64_t hash, struct aq_err *reterr);
 uint64_t aq_input_bytes(const struct aq_input *in);
-uint64_t aq_input_hash(const struct aq_input *in); /* xxh3-64 of the bytes read so far */
+/* xxh3-64 of the bytes read so far, without a byte order mark. */
+uint64_t aq_input_hash(const struct aq_input *in);
 
 #endif

@@ -35,6 +35,7 @@ struct aq_record_rules {
     uint32_t id_end;
     const uint32_t *never;
     uint32_t never_count;
+    uint32_t vocab; /* of the model: ids below it have probabilities; 0: not known */
 };
 
 struct aq_record {

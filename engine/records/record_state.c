@@ -134,6 +134,26 @@ static bool are_possible(const struct aq_choice *c, uint32_t count)
     return true;
 }
 
+/* A natural logarithm of a probability, as far as sums of floats go; never NaN. */
+static bool is_logprob(float x)
+{
+    return x < 0.5F;
+}
+
+/* Log-probabilities from `first` on, and `top` others beside each, with ids of the model. */
+static bool are_logprobs(const struct aq_choice *c, const float *logprob, const struct aq_top *tops,
+                         uint32_t first, uint32_t count)
+{
+    uint32_t vocab = c->record->rules->vocab, top = tops ? tops_of(&c->sequence) : 0;
+    for (uint32_t i = first; logprob && i < count; i++)
+        if (!is_logprob(logprob[i]))
+            return false;
+    for (size_t i = (size_t)first * top; i < (size_t)count * top; i++)
+        if ((vocab && tops[i].id >= vocab) || !is_logprob(tops[i].logprob))
+            return false;
+    return true;
+}
+
 static bool take_choice(struct aq_choice *c, struct reader *r)
 {
     struct aq_sequence *s = &c->sequence;
@@ -149,6 +169,10 @@ static bool take_choice(struct aq_choice *c, struct reader *r)
     for (size_t i = 0; i < AQ_ARRAY_LEN(a.part); i++)
         if (!read(r, a.part[i].data, a.part[i].bytes))
             return false;
+    bool unscored = s->prompt_from == 0; /* the first token of a text has no probability */
+    if (!are_logprobs(c, s->logprobs, s->tops, 0, h.tokens) ||
+        !are_logprobs(c, s->prompt_logprob, s->prompt_tops, unscored, h.prompt_scores))
+        return false;
     if (!are_possible(c, h.tokens) || follow(c, h.tokens, &end) != h.finish || end != h.tokens)
         return false;
     s->token_count = ended ? h.tokens : 0;

@@ -71,12 +71,13 @@ static ssize_t read_some(struct copy *c, struct aq_err *reterr)
     return (ssize_t)count;
 }
 
-/* What the name promises must be there; what has no name is known by its first bytes. */
+/* What the name promises must be there, unless nothing is; what has no name is known by its first
+ * bytes. */
 static int begin(struct copy *c, size_t count, struct aq_err *reterr)
 {
     enum aq_compression named = aq_compression_of_name(c->s->name);
     c->compression = aq_compression_of_bytes(c->in, count);
-    if (named != AQ_PLAIN && named != c->compression)
+    if (count && named != AQ_PLAIN && named != c->compression)
         return aq_error(reterr, -EINVAL,
                         "'%s': by its name it is %s-compressed, but it does not begin so; expected "
                         "the name to say what the file is",
@@ -87,10 +88,27 @@ static int begin(struct copy *c, size_t count, struct aq_err *reterr)
     return rc;
 }
 
+static int refuse_member(const struct copy *c, int code, uint64_t at, struct aq_err *reterr)
+{
+    const char *name = aq_compression_name(c->compression);
+    if (code == -ENOMEM)
+        return aq_error_memory(reterr, "unpacking '%s'", c->s->name);
+    if (code == -EOVERFLOW)
+        return aq_error(reterr, -EINVAL,
+                        "'%s' was compressed with a window of more than 128 MiB (--long), which "
+                        "unpacking it would take as memory; expected a smaller one: zstd -dc "
+                        "--long=31 FILE | zstd >NEW makes it",
+                        c->s->name);
+    return aq_error(reterr, -EINVAL,
+                    "'%s' is damaged: what stands before byte %" PRIu64
+                    " cannot be unpacked as %s; expected what `%s -t` finds no fault with",
+                    c->s->name, at, name, name);
+}
+
 /* Unpacks all of some bytes.  Zeros behind a member are padding, as tapes and some tools leave. */
 static int unpack(struct copy *c, size_t count, struct aq_err *reterr)
 {
-    const char *at = c->in, *name = aq_compression_name(c->compression);
+    const char *at = c->in;
     size_t made = 0;
     int rc = 0;
     while (rc == 0 && (count || made == READ_BYTES)) {
@@ -103,13 +121,8 @@ static int unpack(struct copy *c, size_t count, struct aq_err *reterr)
         if (!c->inside)
             aq_expander_begin(c->expander);
         int ended = aq_expand(c->expander, &at, &count, c->text, READ_BYTES, &made);
-        if (ended == -ENOMEM)
-            return aq_error_memory(reterr, "unpacking '%s'", c->s->name);
         if (ended < 0)
-            return aq_error(reterr, -EINVAL,
-                            "'%s' is damaged: what stands before byte %" PRIu64
-                            " cannot be unpacked as %s; expected what `%s -t` finds no fault with",
-                            c->s->name, c->bytes + (uint64_t)(at - c->in), name, name);
+            return refuse_member(c, ended, c->bytes + (uint64_t)(at - c->in), reterr);
         c->inside = !ended;
         rc = aq_spool_write(c->s->to, c->text, made, reterr);
         made = ended ? 0 : made; /* nothing of an ended member is left inside */

@@ -176,6 +176,20 @@ class Chat(Rig):
         done = self.generate(status=1)
         self.assertIn(b"chat_template", done.stderr)
 
+    def test_the_first_conversation_may_come_later(self):
+        prompt = {"id": 1, "prompt": "It was", "max_tokens": 1}
+        self.write([prompt])
+        self.generate()
+        before = self.results()
+        self.write([prompt, {"id": 2, "messages": TALK, "max_tokens": 1}])
+        self.generate()
+        self.assertEqual({k: v for k, v in self.results().items() if k in before}, before)
+        self.assertEqual(len(self.results()), 2)
+        self.generate("--limit", "1")  # it has no conversation, but its output has
+        self.template(TEMPLATE.replace("ASSISTANT", "BOT"))
+        done = self.generate(status=1)
+        self.assertIn(b"chat_template", done.stderr)
+
     def test_a_run_that_goes_on_keeps_its_time(self):
         self.template(DATED)
         records = [{"id": i, "messages": TALK, "max_tokens": 1} for i in range(3)]

@@ -123,6 +123,18 @@ class InFlight(Rig):
         self.assertGreater(self.go_on("--threads", "1"), 100)
         self.assertEqual(self.lines(self.output), want)
 
+    def test_the_first_conversations_may_come_later(self):
+        want = self.whole()
+        records = list(self.records())
+        self.write(sorted((r for r in records if "messages" not in r.get("body", {})), key=str))
+        self.stopped(signal.SIGINT, 6000)
+        with open(self.input, "a", encoding="utf-8") as f:
+            f.writelines(json.dumps(r) + "\n" for r in records if "messages" in r.get("body", {}))
+        self.assertGreater(self.go_on(), 100)
+        strip = re.compile(r'"index":\d+|"request_id":"[^"]*"')
+        self.assertEqual(sorted(strip.sub("", x) for x in self.lines(self.output)),
+                         sorted(strip.sub("", x) for x in want))
+
     def test_changed_values_begin_again(self):
         self.stopped(signal.SIGINT, 6000)
         before = set(self.lines(self.output))

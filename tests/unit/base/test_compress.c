@@ -181,6 +181,17 @@ static void a_changed_byte_loses_its_member_and_nothing_else(void **state)
     with_each(check_flips);
 }
 
+static int append(void *user, const char *bytes, size_t count)
+{
+    aq_buf_put(user, bytes, count);
+    return 0;
+}
+
+static int stop_at_once(void *user, const char *bytes, size_t count)
+{
+    return 7;
+}
+
 static void check_salvage(enum aq_compression c)
 {
     struct built b;
@@ -188,9 +199,10 @@ static void check_salvage(enum aq_compression c)
     build(&b, c);
     b.file.data[b.end[2] - 1] ^= 1; /* of the checksum, or of the length behind it */
     put_file(&b);
-    assert_int_equal(aq_members_salvage(&text, b.fd, c, b.end[1], b.end[2]), 0);
+    assert_int_equal(aq_members_salvage(b.fd, c, b.end[1], b.end[2], append, &text), 0);
     assert_int_equal(text.count, b.text[2].count);
     assert_memory_equal(text.data, b.text[2].data, text.count);
+    assert_int_equal(aq_members_salvage(b.fd, c, b.end[1], b.end[2], stop_at_once, NULL), 7);
     aq_buf_close(&text);
     drop(&b);
 }

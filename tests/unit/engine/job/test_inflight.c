@@ -4,6 +4,7 @@
 #include "engine/job/inflight.h"
 
 #include "base/file.h"
+#include "engine/job/sums.h"
 #include "engine/records/record_state.h"
 #include "tests/test.h"
 #include "tests/unit/engine/job/job_rig.h"
@@ -91,8 +92,8 @@ static void states_come_back_by_id_and_key(void **state)
     assert_int_equal(count.tokens, 1 + 2 + 3 + 4);
     struct aq_inflight *in = open_good(path);
     assert_int_equal(aq_inflight_wanted(in).records, 0);
-    aq_inflight_want(in, 1000 - 3, 7 * 3);
-    aq_inflight_want(in, 1000 - 2, 7 * 3); /* the id of one, the key of another */
+    aq_inflight_want(in, 1000 - 3, 7 * 3, true);
+    aq_inflight_want(in, 1000 - 2, 7 * 3, true); /* the id of one, the key of another */
     assert_int_equal(aq_inflight_wanted(in).records, 1);
     assert_int_equal(aq_inflight_wanted(in).tokens, 3);
     assert_int_equal(aq_inflight_take(in, 1000 - 1, 7, &bytes), 0); /* not wanted */
@@ -118,15 +119,15 @@ static void entries_that_are_still_wanted_are_carried_over(void **state)
     take_off(&f);
     assert_int_equal(aq_inflight_write(path, VALUES, &f.flight, NULL, &count, NULL), 0);
     struct aq_inflight *in = open_good(path);
-    aq_inflight_want(in, 1000 - 4, 7 * 4);
-    aq_inflight_want(in, 1000 - 2, 7 * 2);
+    aq_inflight_want(in, 1000 - 4, 7 * 4, true);
+    aq_inflight_want(in, 1000 - 2, 7 * 2, true);
     assert_int_equal(aq_inflight_take(in, 1000 - 2, 7 * 2, &bytes), 2);
     assert_int_equal(aq_inflight_write(path, VALUES, &none, in, &count, NULL), 0);
     assert_int_equal(count.records, 1);
     assert_int_equal(count.tokens, 4);
     aq_inflight_close(in);
     in = open_good(path);
-    aq_inflight_want(in, 1000 - 4, 7 * 4);
+    aq_inflight_want(in, 1000 - 4, 7 * 4, true);
     assert_int_equal(aq_inflight_take(in, 1000 - 4, 7 * 4, &bytes), 4);
     assert_true(aq_record_state_take(f.rec[0], bytes.data, bytes.count)); /* of the same form */
     assert_int_equal(f.rec[0]->choices[0].sequence.given_count, 4);
@@ -247,6 +248,39 @@ static void fewer_seats_leave_some_of_them_for_the_run_after_next(void **state)
     free(want);
 }
 
+/* A limited run knows nothing of the records behind its limit, and must not cost them anything. */
+static void records_beyond_a_limit_stay_in_the_file(void **state)
+{
+    struct job_rig *rig = *state;
+    char *want = undisturbed(rig);
+    fake_engine.seats = 12;
+    run_until(rig, 4, "");
+    fake_engine.given_tokens = 0;
+    for (int again = 0; again < 2; again++) { /* the second one has nothing to do */
+        assert_int_equal(job_rig_run(rig, "\"limit\": 5"), 0);
+        assert_true(job_rig_exists(rig, "out.jsonl.inflight"));
+    }
+    uint64_t first = fake_engine.given_tokens;
+    run_until(rig, 1, "\"limit\": 7");
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(first > 0 && fake_engine.given_tokens > first + 20);
+    job_rig_assert_results(rig, want);
+    assert_false(job_rig_exists(rig, "out.jsonl.inflight"));
+    free(want);
+}
+
+/* Without a limit what no record asks for is of no use. */
+static void records_that_are_gone_do_not_stay_in_the_file(void **state)
+{
+    struct job_rig *rig = *state;
+    free(undisturbed(rig));
+    fake_engine.seats = 12;
+    run_until(rig, 4, "");
+    job_rig_records(rig, 5);
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_false(job_rig_exists(rig, "out.jsonl.inflight"));
+}
+
 static void a_damaged_file_costs_work_and_nothing_else(void **state)
 {
     struct job_rig *rig = *state;
@@ -294,6 +328,55 @@ static void records_in_flight_are_kept_while_the_job_runs(void **state)
     free(want);
 }
 
+enum { ENTRIES_MAX = 256 };
+static struct {
+    uint64_t id_hash[ENTRIES_MAX];
+    unsigned count, gone_max, unsafe;
+} seen;
+
+/* Each record that the file has had and has no longer has its result on the disk by now. */
+static void look_for_what_is_gone(uint64_t pass)
+{
+    char *bytes;
+    size_t count, at = 32; /* as engine/job/inflight.h has it */
+    unsigned now = 0;
+    uint64_t head[4], damaged;
+    struct aq_sums *sums;
+    if (aq_read_file(&bytes, &count, job_rig_path(stopped_rig, "out.jsonl.inflight"), 1 << 20,
+                     NULL) < 0)
+        return;
+    for (; at + 16 < count; at += sizeof(head) + head[3]) {
+        memcpy(head, bytes + at, sizeof(head));
+        now++;
+        unsigned i = 0;
+        while (i < seen.count && seen.id_hash[i] != head[0])
+            i++;
+        seen.id_hash[i] = head[0]; /* RIG_RECORDS at most */
+        seen.count += i == seen.count;
+    }
+    free(bytes);
+    if (aq_sums_open(&sums, NULL) < 0)
+        return;
+    (void)aq_sums_read(sums, job_rig_path(stopped_rig, "out.jsonl.sums"), &damaged, NULL);
+    seen.unsafe += aq_sums_missing(sums) < seen.count - now; /* all that are in the file */
+    aq_sums_close(sums);
+    seen.gone_max = seen.count - now;
+}
+
+static void a_record_leaves_the_file_when_its_result_is_safe(void **state)
+{
+    struct job_rig *rig = stopped_rig = *state;
+    char *want = undisturbed(rig);
+    memset(&seen, 0, sizeof(seen));
+    fake_engine.on_pass = look_for_what_is_gone;
+    fake_engine.pass_s = 0.002; /* longer than between two times */
+    assert_int_equal(job_rig_run(rig, "\"checkpoint_every\": 0.001"), 0);
+    assert_true(seen.gone_max > 20);
+    assert_int_equal(seen.unsafe, 0);
+    job_rig_assert_results(rig, want);
+    free(want);
+}
+
 static void that_the_file_cannot_be_written_is_a_warning(void **state)
 {
     struct job_rig *rig = *state;
@@ -325,9 +408,12 @@ static const struct CMUnitTest tests[] = {
     TEST(a_file_that_is_not_as_written_is_not_used),
     TEST(a_stopped_job_goes_on_in_the_middle_of_its_records),
     TEST(fewer_seats_leave_some_of_them_for_the_run_after_next),
+    TEST(records_beyond_a_limit_stay_in_the_file),
+    TEST(records_that_are_gone_do_not_stay_in_the_file),
     TEST(a_damaged_file_costs_work_and_nothing_else),
     TEST(other_values_begin_records_again),
     TEST(records_in_flight_are_kept_while_the_job_runs),
+    TEST(a_record_leaves_the_file_when_its_result_is_safe),
     TEST(that_the_file_cannot_be_written_is_a_warning),
     TEST(overwrite_sets_the_file_aside),
 };

@@ -125,6 +125,12 @@ static void records_that_are_appended_run_without_leave(void **state)
     /* The manifest has the new input now, which a shorter one is not. */
     job_rig_records(rig, RECORDS);
     job_rig_assert_refused(rig, "", "input_hash");
+    /* As Windows writes it. */
+    job_rig_write(rig, "in.jsonl", "\xef\xbb\xbf{\"prompt\": [5]}\n");
+    assert_int_equal(job_rig_run(rig, "\"overwrite\": true"), 0);
+    job_rig_append(rig, "in.jsonl", "{\"prompt\": [6]}\n", 16);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_true(job_rig_said(rig, "the input has grown"));
 }
 
 /* "[5]}" + "\n..." has the bytes of the old input in front, but a record of it is another one when
@@ -176,6 +182,16 @@ static void behind_a_limit_no_line_is_stale(void **state)
     assert_true(job_rig_said(rig, "it stays"));
     json_t *results = job_rig_results(rig, "out.jsonl");
     assert_int_equal(json_array_size(results), 3);
+    json_decref(results);
+    /* A run without a limit finds them, as the manifest has still the input of before. */
+    job_rig_assert_refused(rig, "", "input_hash");
+    assert_int_equal(job_rig_run(rig, "\"allow_change\": [\"input\"]"), 0);
+    assert_true(job_rig_said(rig, "1 line belongs to no record of this input any more"));
+    results = job_rig_results(rig, "out.jsonl");
+    assert_int_equal(json_array_size(results), 2);
+    json_decref(results);
+    results = job_rig_results(rig, "out.jsonl.stale");
+    assert_int_equal(json_array_size(results), 1);
     json_decref(results);
 }
 

@@ -218,6 +218,65 @@ static void the_input_is_not_written_over(void **state)
     assert_clash(rig, options);
 }
 
+/* The lock of a file of errors is created and removed again. */
+static void the_lock_of_the_errors_is_none_of_the_other_files(void **state)
+{
+    struct job_rig *rig = *state;
+    char options[900];
+    job_rig_records(rig, RECORDS);
+    assert_int_equal(run_to(rig, "x.lock", ""), 0);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    snprintf(options, sizeof(options), "\"errors\": \"%s\", \"allow_change\": [\"errors_file\"]",
+             job_rig_path(rig, "x"));
+    assert_int_equal(run_to(rig, "x.lock", options), -EINVAL);
+    assert_says(rig, "is also the output's file");
+    assert_lines(rig, "x.lock", RECORDS);
+    assert_int_equal(link(job_rig_path(rig, "in.jsonl"), job_rig_path(rig, "d.lock")), 0);
+    snprintf(options, sizeof(options), "\"input\": \"%s\", \"errors\": \"%s\"",
+             job_rig_path(rig, "d.lock"), job_rig_path(rig, "d"));
+    assert_clash(rig, options);
+    static const char *const others[] = {"report", "metrics_file", "trace"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(others); i++) {
+        snprintf(options, sizeof(options), "\"%s\": \"%s\", \"errors\": \"%s\"", others[i],
+                 job_rig_path(rig, "e.lock"), job_rig_path(rig, "e"));
+        assert_int_equal(run_to(rig, "out", options), -EINVAL);
+        assert_says(rig, "is also the");
+    }
+    snprintf(options, sizeof(options), "\"errors\": \"%s\"", job_rig_path(rig, "out.part"));
+    link_to(rig, "in.jsonl", "out.part.lock"); /* the output's own part is named first */
+    assert_int_equal(run_to(rig, "out", options), -EINVAL);
+    assert_lines(rig, "in.jsonl", RECORDS);
+}
+
+/* What no run has written is not emptied, whatever its name says. */
+static void a_lock_that_is_no_lock_stays_as_it_is(void **state)
+{
+    static const char *const contents[] = {"{\"prompt\": [1]}\n", "12 a\n13 b\n", "notes",
+                                           "12 a\r\n", "12a\n"};
+    struct job_rig *rig = *state;
+    char options[256];
+    snprintf(options, sizeof(options), "\"errors\": \"%s\"", job_rig_path(rig, "bad"));
+    job_rig_records(rig, RECORDS);
+    for (size_t i = 0; i < AQ_ARRAY_LEN(contents); i++) {
+        for (int errors = 0; errors < 2; errors++) {
+            const char *name = errors ? "bad.lock" : "out.lock";
+            job_rig_write(rig, name, contents[i]);
+            assert_int_equal(run_to(rig, "out", options), -EINVAL);
+            assert_says(rig, "not a lock");
+            char *text = job_rig_read(rig, name);
+            assert_string_equal(text, contents[i]);
+            free(text);
+            unlink(job_rig_path(rig, name));
+        }
+    }
+    /* What a killed run leaves, and what a power cut makes of it, is in nobody's way. */
+    job_rig_write(rig, "out.lock", "4711 some-host\n");
+    job_rig_write(rig, "bad.lock", "");
+    job_rig_append(rig, "bad.lock", "\0\0\0\0\0", 5);
+    assert_int_equal(run_to(rig, "out", options), 0);
+    assert_false(job_rig_exists(rig, "out.lock") || job_rig_exists(rig, "bad.lock"));
+}
+
 /* ---- files that are replaced ---- */
 
 static void a_report_goes_through_links_and_pipes(void **state)
@@ -273,6 +332,8 @@ static const struct CMUnitTest tests[] = {
     T(a_report_and_a_trace_replace_nothing_of_the_job),
     T(temporary_files_replace_nothing_of_the_job),
     T(the_input_is_not_written_over),
+    T(the_lock_of_the_errors_is_none_of_the_other_files),
+    T(a_lock_that_is_no_lock_stays_as_it_is),
     T(a_report_goes_through_links_and_pipes),
     T(the_same_file_is_seen_through_every_name),
 };

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { RECORDS = 40, FIRST = 25, BAD_EVERY = 9 };
@@ -180,6 +182,118 @@ static void check_damage(struct job_rig *rig, const char *name, const char *want
 static void a_changed_byte_costs_its_member_and_is_said(void **state)
 {
     with_each(*state, check_damage);
+}
+
+/* What compressors make of nothing is a file that they take; no bytes at all are none. */
+static void assert_empty(struct job_rig *rig, const char *name)
+{
+    struct aq_buf none = {0};
+    char *found;
+    size_t bytes;
+    assert_int_equal(aq_compress(&none, aq_compression_of_name(name), "", 0), 0);
+    assert_int_equal(aq_read_file(&found, &bytes, job_rig_path(rig, name), 1 << 20, NULL), 0);
+    assert_int_equal(bytes, none.count);
+    assert_memory_equal(found, none.data, bytes);
+    free(found);
+    aq_buf_close(&none);
+}
+
+static void check_empty(struct job_rig *rig, const char *name, const char *want)
+{
+    (void)want;
+    char errors[300], options[400], *ending = strrchr(name, '.');
+    snprintf(errors, sizeof(errors), "bad.jsonl%s", ending);
+    const char *const orders[] = {"", ", \"ordered\": true"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(orders); i++) {
+        snprintf(options, sizeof(options), "\"overwrite\": true, \"errors\": \"%s\"%s",
+                 job_rig_path(rig, errors), orders[i]);
+        job_rig_records(rig, 3);
+        assert_int_equal(run_to(rig, name, options), 0);
+        assert_empty(rig, errors);
+        fake_engine.bad_token = 10; /* the prompt of r0 begins with it */
+        job_rig_records(rig, 1);
+        assert_int_equal(run_to(rig, name, options), 3);
+        assert_empty(rig, name);
+        /* It is gone on with, and what comes goes behind it. */
+        fake_engine.bad_token = UINT64_MAX;
+        snprintf(options, sizeof(options), "\"retry_errors\": true, \"errors\": \"%s\"%s",
+                 job_rig_path(rig, errors), orders[i]);
+        assert_int_equal(run_to(rig, name, options), 0);
+        assert_false(job_rig_said(rig, "torn"));
+        assert_empty(rig, errors);
+        char *text = text_of(rig, name);
+        assert_int_equal(strncmp(text, "{\"id\":\"r0\"", 10), 0);
+        free(text);
+    }
+    /* Files without a line are nobody's results. */
+    snprintf(options, sizeof(options), "%s.manifest.json", name);
+    unlink(job_rig_path(rig, options));
+    unlink(job_rig_path(rig, name));
+    snprintf(options, sizeof(options), "\"errors\": \"%s\"", job_rig_path(rig, errors));
+    assert_int_equal(run_to(rig, name, options), 0);
+}
+
+static void a_compressed_file_without_a_line_is_one(void **state)
+{
+    with_each(*state, check_empty);
+}
+
+enum { LARGE_BYTES = 64 << 20, LITTLE_KIB = 24 << 10 };
+
+/* A whole member but for its checksum, of much text; made by a process of its own, so that this one
+ * has never had so much memory. */
+static void write_large(struct job_rig *rig, const char *name, const char *behind, size_t bytes)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        struct aq_buf text = {0}, file = {0};
+        while (text.count < LARGE_BYTES)
+            aq_buf_puts(&text, "a line of somebody's who has packed all of them together\n");
+        bool good = aq_compress(&file, AQ_GZIP, text.data, text.count) == 0;
+        file.data[file.count - 6] ^= 1;
+        aq_buf_put(&file, behind, bytes);
+        good &= aq_file_replace(job_rig_path(rig, name), file.data, file.count, false, NULL) == 0;
+        _exit(good ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static long peak_kib(void)
+{
+    struct rusage u;
+    assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+    return u.ru_maxrss;
+}
+
+static void what_is_saved_of_a_large_member_takes_little_memory(void **state)
+{
+    struct job_rig *rig = *state;
+    if (aq_compression_check(AQ_GZIP, "f", NULL) < 0)
+        skip();
+    char *whole;
+    size_t bytes;
+    write_records(rig);
+    assert_int_equal(run_to(rig, "out.jsonl.gz", ""), 3);
+    char *want = lines_of(rig, "out.jsonl.gz");
+    assert_int_equal(aq_read_file(&whole, &bytes, job_rig_path(rig, "out.jsonl.gz"), 1 << 20, NULL),
+                     0);
+    long before = peak_kib();
+    for (int torn = 0; torn < 2; torn++) { /* in front of the others, and alone */
+        write_large(rig, "out.jsonl.gz", whole, torn ? 0 : bytes);
+        fake_engine.submitted = 0;
+        assert_int_equal(run_to(rig, "out.jsonl.gz", ""), torn ? 3 : 0);
+        assert_int_equal(fake_engine.submitted > 0, torn);
+        assert_true(job_rig_size(rig, "out.jsonl.gz.damaged") >= LARGE_BYTES);
+        unlink(job_rig_path(rig, "out.jsonl.gz.damaged"));
+    }
+    long more = peak_kib() - before;
+    if (more > LITTLE_KIB)
+        fail_msg("it took %ld KiB", more);
+    assert_lines(rig, "out.jsonl.gz", want);
+    free(whole);
+    free(want);
 }
 
 static void check_content(struct job_rig *rig, const char *name, const char *want)
@@ -406,6 +520,8 @@ static const struct CMUnitTest tests[] = {
     T(compressed_results_are_the_same_lines),
     T(a_torn_member_is_cut_off_and_its_records_run_again),
     T(a_changed_byte_costs_its_member_and_is_said),
+    T(a_compressed_file_without_a_line_is_one),
+    T(what_is_saved_of_a_large_member_takes_little_memory),
     T(a_name_that_says_otherwise_is_refused),
     T(errors_go_to_their_file_and_stay_done),
     T(errors_are_tried_again_alone),

@@ -418,6 +418,49 @@ static void retrying_errors_can_be_cut_off(void **state)
     assert_false(job_rig_exists(rig, "out.jsonl.tmp"));
 }
 
+static size_t count_lines(struct job_rig *rig, const char *name)
+{
+    json_t *results = job_rig_results(rig, name);
+    size_t count = json_array_size(results);
+    json_decref(results);
+    return count;
+}
+
+/* Nothing would come in their place. */
+static void errors_that_are_not_tried_again_are_kept(void **state)
+{
+    struct job_rig *rig = *state;
+    char errors[256];
+    snprintf(errors, sizeof(errors), "\"errors\": \"%s\"", job_rig_path(rig, "bad.jsonl"));
+    for (int separate = 0; separate < 2; separate++) {
+        const char *options = separate ? errors : "", *file = separate ? "bad.jsonl" : "out.jsonl";
+        char more[512];
+        job_rig_records(rig, 10);
+        fake_engine.bad_token = 18; /* the prompt of r8 begins with it */
+        snprintf(more, sizeof(more), "%s%s\"overwrite\": true", options, *options ? ", " : "");
+        assert_int_equal(job_rig_run(rig, more), 3);
+        size_t before = count_lines(rig, file);
+        /* Beyond a limit. */
+        snprintf(more, sizeof(more), "%s%s\"retry_errors\": true, \"limit\": 5", options,
+                 *options ? ", " : "");
+        assert_true(job_rig_run(rig, more) >= 0);
+        assert_false(job_rig_said(rig, "tried again"));
+        assert_int_equal(count_lines(rig, file), before);
+        /* No longer in the input. */
+        fake_engine.bad_token = UINT64_MAX;
+        job_rig_records(rig, 8);
+        snprintf(more, sizeof(more), "%s%s\"retry_errors\": true, \"allow_change\": [\"input\"]",
+                 options, *options ? ", " : "");
+        assert_int_equal(job_rig_run(rig, more), 0);
+        assert_int_equal(count_lines(rig, "out.jsonl"), 8);
+        char *stale = job_rig_read(rig, "out.jsonl.stale");
+        assert_non_null(stale);
+        assert_non_null(strstr(stale, "\"id\":\"r8\""));
+        assert_non_null(strstr(stale, "\"error\""));
+        free(stale);
+    }
+}
+
 static void a_resumed_run_still_tells_of_earlier_errors(void **state)
 {
     struct job_rig *rig = *state;
@@ -450,6 +493,7 @@ static const struct CMUnitTest tests[] = {
     T(error_records_count_as_done_until_they_are_retried),
     T(errors_are_retried_where_a_part_was_left),
     T(retrying_errors_can_be_cut_off),
+    T(errors_that_are_not_tried_again_are_kept),
     T(a_resumed_run_still_tells_of_earlier_errors),
 };
 

@@ -320,6 +320,47 @@ static void what_is_written_is_synced_before_a_long_wait(void **state)
     assert_int_equal(syncs, 1);
 }
 
+static void lines_are_made_safe_on_request(void **state)
+{
+    static const char *const lines[] = {"one", "two", "three"};
+    char name[112];
+    syncs = 0;
+    struct aq_writer *w = start_with_sums((struct aq_writer_opts){.sync = counting_sync}, name);
+    double begin_s = aq_clock_s();
+    assert_true(aq_writer_make_safe(w, 60000000000)); /* nothing to do */
+    assert_int_equal(syncs, 0);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(put(w, lines[i], NULL), 0);
+        assert_true(aq_writer_make_safe(w, 60000000000));
+        assert_int_equal(syncs, 2 * (i + 1)); /* of the line, and of its sum */
+        assert_true(aq_writer_make_safe(w, 0));
+    }
+    assert_true(aq_clock_s() - begin_s < 30);
+    assert_string_equal(content(), "one\ntwo\nthree\n");
+    assert_int_equal(count_sums(name, lines, 3), 3);
+    assert_int_equal(aq_writer_close(w, NULL, NULL), 0);
+}
+
+static void nobody_waits_for_lines_that_do_not_become_safe(void **state)
+{
+    double begin_s = aq_clock_s();
+    fill_disk(4, ENOSPC, 0);
+    struct aq_writer *w =
+        start((struct aq_writer_opts){.write = small_disk, .disk_full_wait_s = 600});
+    assert_int_equal(put(w, "one", NULL), 0);
+    assert_int_equal(put(w, "two", NULL), 0);
+    assert_false(aq_writer_make_safe(w, 600000000000)); /* it waits for space */
+    assert_false(aq_writer_make_safe(w, 600000000000));
+    aq_writer_hurry(w);
+    assert_false(aq_writer_make_safe(w, 600000000000));
+    assert_int_equal(aq_writer_close(w, NULL, NULL), -ENOSPC);
+    w = start((struct aq_writer_opts){.sync = failing_sync});
+    assert_int_equal(put(w, "one", NULL), 0);
+    assert_false(aq_writer_make_safe(w, 600000000000)); /* it has ended */
+    assert_int_equal(aq_writer_close(w, NULL, NULL), -EIO);
+    assert_true(aq_clock_s() - begin_s < 60);
+}
+
 /* ---- pipes ---- */
 
 static void a_pipe_nobody_reads_is_given_up_after_a_hurry(void **state)
@@ -462,6 +503,8 @@ static const struct CMUnitTest tests[] = {
     T(what_is_not_synced_has_no_sum),
     T(signals_do_not_end_it),
     T(what_is_written_is_synced_before_a_long_wait),
+    T(lines_are_made_safe_on_request),
+    T(nobody_waits_for_lines_that_do_not_become_safe),
     T(a_pipe_nobody_reads_is_given_up_after_a_hurry),
     T(waiting_for_a_reader_can_be_interrupted),
     T(other_errors_come_back_to_whoever_puts),

@@ -217,6 +217,86 @@ static void what_is_compressed_is_read_as_its_text(void **state)
     }
 }
 
+/* Frames to be passed over (RFC 8878, 3.1.2), as pzstd and seekable formats write them, may come
+ * first. */
+static void what_begins_with_a_skippable_frame_is_read(void **state)
+{
+    (void)state;
+    if (aq_compression_check(AQ_ZSTD, "f", NULL) < 0)
+        return;
+    static const char frame[] = "\x5f\x2a\x4d\x18\x05\0\0\0notes";
+    static const char *const names[] = {"", ".zst"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        char name[sizeof(path) + 8];
+        struct aq_input *in;
+        struct aq_err err = {0};
+        struct aq_input_opts opts = {.path = name};
+        struct aq_buf file = {0};
+        snprintf(name, sizeof(name), "%s%s", path, names[i]);
+        aq_buf_put(&file, frame, sizeof(frame) - 1);
+        assert_int_equal(aq_compress(&file, AQ_ZSTD, poem, 20), 0);
+        aq_buf_put(&file, frame, sizeof(frame) - 1);
+        assert_int_equal(aq_compress(&file, AQ_ZSTD, poem + 20, sizeof(poem) - 1 - 20), 0);
+        write_file(file.data, file.count);
+        assert_int_equal(rename(path, name), 0);
+        if (aq_input_open(&in, &opts, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(aq_input_drain(in, NULL), 0);
+        assert_int_equal(aq_input_hash(in), XXH3_64bits(poem, sizeof(poem) - 1));
+        aq_input_close(in);
+        aq_buf_close(&file);
+        unlink(name);
+    }
+}
+
+/* Nothing is damaged there, and it takes a GiB to unpack. */
+static void a_window_that_is_too_large_is_said(void **state)
+{
+    (void)state;
+    if (aq_compression_check(AQ_ZSTD, "f", NULL) < 0)
+        return;
+    struct aq_input_opts opts = {.path = path};
+    struct aq_input *in;
+    struct aq_err err;
+    /* A window of 2^30 bytes, and a last block of one byte as it is. */
+    static const char frame[] = "\x28\xb5\x2f\xfd\0\xa0\x09\0\0\n";
+    write_file(frame, sizeof(frame) - 1);
+    assert_int_equal(aq_input_open(&in, &opts, &err), -EINVAL);
+    assert_null(strstr(err.text, "damaged"));
+    assert_non_null(strstr(err.text, "zstd -dc --long=31"));
+}
+
+/* As compressors make it of nothing, or of no bytes at all. */
+static void what_is_compressed_may_be_empty(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"f.gz", "f.zst"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(names); i++) {
+        enum aq_compression c = aq_compression_of_name(names[i]);
+        if (aq_compression_check(c, "f", NULL) < 0)
+            continue;
+        char name[sizeof(path) + 8];
+        struct aq_buf file = {0};
+        assert_int_equal(aq_compress(&file, c, "", 0), 0);
+        snprintf(name, sizeof(name), "%s%s", path, names[i] + 1);
+        for (int bytes = 0; bytes < 2; bytes++) {
+            struct aq_input *in;
+            struct aq_err err;
+            struct aq_line line;
+            struct aq_line_place place;
+            write_file(file.data, bytes ? file.count : 0);
+            assert_int_equal(rename(path, name), 0);
+            if (aq_input_open(&in, &(struct aq_input_opts){.path = name}, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_int_equal(aq_input_next(in, &line, &place, NULL), 0);
+            assert_int_equal(aq_input_bytes(in), 0);
+            aq_input_close(in);
+        }
+        unlink(name);
+        aq_buf_close(&file);
+    }
+}
+
 static void what_is_compressed_and_not_whole_is_refused(void **state)
 {
     (void)state;
@@ -378,6 +458,31 @@ static void prompts_become_records(void **state)
     aq_input_close(in);
 }
 
+/* Also behind a byte order mark, which is no part of any line. */
+static void what_has_only_grown_begins_as_it_was(void **state)
+{
+    static const char *const texts[] = {"{\"a\":1}\n{\"b\":2}\n",
+                                        "\xef\xbb\xbf{\"a\":1}\n{\"b\":2}\n"};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(texts); i++) {
+        char grown[64];
+        struct aq_input *in;
+        struct aq_input_opts opts = {.path = path};
+        write_file(texts[i], strlen(texts[i]));
+        assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+        assert_int_equal(aq_input_drain(in, NULL), 0);
+        uint64_t bytes = aq_input_bytes(in), hash = aq_input_hash(in);
+        assert_int_equal(bytes, strlen(texts[i]));
+        aq_input_close(in);
+        snprintf(grown, sizeof(grown), "%s{\"c\":3}", texts[i]);
+        write_file(grown, strlen(grown));
+        assert_int_equal(aq_input_open(&in, &opts, NULL), 0);
+        assert_int_equal(aq_input_begins_so(in, bytes, hash, NULL), 1);
+        assert_int_equal(aq_input_begins_so(in, bytes, hash + 1, NULL), 0);
+        assert_int_equal(aq_input_begins_so(in, bytes - 8, hash, NULL), 0);
+        aq_input_close(in);
+    }
+}
+
 #define T(claim) cmocka_unit_test_setup_teardown(claim, setup, teardown)
 
 static const struct CMUnitTest tests[] = {
@@ -389,6 +494,9 @@ static const struct CMUnitTest tests[] = {
     T(auto_tells_text_from_json_by_the_first_character),
     T(what_is_not_a_text_file_is_refused_by_name),
     T(what_is_compressed_is_read_as_its_text),
+    T(what_begins_with_a_skippable_frame_is_read),
+    T(a_window_that_is_too_large_is_said),
+    T(what_is_compressed_may_be_empty),
     T(what_is_compressed_and_not_whole_is_refused),
     T(a_name_that_promises_what_is_not_there_is_refused),
     T(a_table_is_refused_with_a_line_that_makes_records_of_it),
@@ -396,6 +504,7 @@ static const struct CMUnitTest tests[] = {
     T(the_line_that_makes_records_can_be_typed),
     T(a_pipe_is_spooled),
     T(prompts_become_records),
+    T(what_has_only_grown_begins_as_it_was),
 };
 
 AQ_TEST_MAIN(tests)

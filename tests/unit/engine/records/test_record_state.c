@@ -7,6 +7,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/test.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,8 @@ static int setup(void **state)
     rig.rules.adds_bos = true;
     rig.rules.defaults = (struct aq_params){
         .max_tokens = 8, .n = 1, .top_p = 1, .repetition_penalty = 1, .logprobs = -1};
-    rig.record_rules = (struct aq_record_rules){rig.tokenizer, eos_ids, 1, .id_end = VOCAB};
+    rig.record_rules =
+        (struct aq_record_rules){rig.tokenizer, eos_ids, 1, .id_end = VOCAB, .vocab = VOCAB + 8};
     rig.result_rules = (struct aq_result_rules){rig.tokenizer, "tiny", AQ_FORM_NONE, 1700000000};
     *state = &rig;
     return 0;
@@ -285,6 +287,17 @@ static void bytes_that_are_no_state_of_the_record_are_refused(void **state)
     assert_true(take(rig));
 }
 
+/* Keeps the record as it is now, and opens a fresh one. */
+static void start_again(struct rig *rig)
+{
+    static const char line[] = "{\"id\": 1, \"prompt\": \"The old\", \"max_tokens\": 2, \"n\": 2, "
+                               "\"logprobs\": 2, \"temperature\": 1, \"echo\": true}";
+    aq_record_close(rig->now);
+    rig->now = open_record(rig, line);
+    aq_buf_clear(&rig->state);
+    assert_int_equal(aq_record_state_put(&rig->state, rig->was), 3);
+}
+
 static void tokens_that_end_a_choice_are_not_gone_on_from(void **state)
 {
     struct rig *rig = *state;
@@ -308,6 +321,48 @@ static void tokens_that_end_a_choice_are_not_gone_on_from(void **state)
     assert_false(take(rig));
 }
 
+static void numbers_that_no_model_gives_are_refused(void **state)
+{
+    struct rig *rig = *state;
+    start(rig, "{\"id\": 1, \"prompt\": \"The old\", \"max_tokens\": 2, \"n\": 2, \"logprobs\": 2, "
+               "\"temperature\": 1, \"echo\": true}");
+    give(rig->was, 0, (const uint32_t[]){100, 101}, 2);
+    give(rig->was, 1, (const uint32_t[]){102}, 1);
+    struct aq_sequence *s = &rig->was->choices[0].sequence;
+    assert_true(s->prompt_logprobs && s->prompt_count > 1);
+    /* Ids behind the tokenizer's last one have probabilities, too. */
+    s->tops[3].id = s->prompt_tops[3].id = VOCAB + 7;
+    assert_int_equal(keep(rig), 3);
+    assert_true(take(rig));
+    uint32_t *const ids[] = {&s->tops[3].id, &s->prompt_tops[3].id};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(ids); i++) {
+        static const uint32_t wrong[] = {VOCAB + 8, UINT32_MAX};
+        for (size_t k = 0; k < AQ_ARRAY_LEN(wrong); k++) {
+            uint32_t good = *ids[i];
+            *ids[i] = wrong[k];
+            start_again(rig);
+            assert_false(take(rig));
+            assert_fresh(rig);
+            *ids[i] = good;
+        }
+    }
+    float *const chances[] = {&s->logprobs[1], &s->tops[2].logprob, &s->prompt_logprob[1],
+                              &s->prompt_tops[2].logprob};
+    for (size_t i = 0; i < AQ_ARRAY_LEN(chances); i++) {
+        const float wrong[] = {NAN, INFINITY, 1};
+        for (size_t k = 0; k < AQ_ARRAY_LEN(wrong); k++) {
+            float good = *chances[i];
+            *chances[i] = wrong[k];
+            start_again(rig);
+            assert_false(take(rig));
+            assert_fresh(rig);
+            *chances[i] = good;
+        }
+    }
+    start_again(rig);
+    assert_true(take(rig));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
     TEST(a_record_goes_on_from_its_tokens),
@@ -317,6 +372,7 @@ static const struct CMUnitTest tests[] = {
     TEST(choices_that_have_ended_are_not_done_again),
     TEST(a_choice_that_failed_makes_its_record_begin_again),
     TEST(bytes_that_are_no_state_of_the_record_are_refused),
+    TEST(numbers_that_no_model_gives_are_refused),
     TEST(tokens_that_end_a_choice_are_not_gone_on_from),
 };
 
