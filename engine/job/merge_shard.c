@@ -88,7 +88,7 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
     rc = read_head(&listed, m, s, reterr);
     if (rc < 0 || !listed)
         return rc;
-    rc = aq_manifest_read(&s->values, NULL, s->manifest, &err);
+    rc = aq_manifest_read(&s->values, &s->sums_promised, s->manifest, &err);
     if (rc == -ENOMEM)
         return aq_error(reterr, rc, "%s", err.text);
     if (rc < 0)
@@ -116,7 +116,8 @@ struct reading {
     uint32_t at;
     struct aq_roster *roster;
     struct aq_sums *sums;
-    uint64_t *seen; /* [count of the roster]: number of its line, 0: none */
+    uint64_t sums_damaged; /* lines of FILE.sums */
+    uint64_t *seen;        /* [count of the roster]: number of its line, 0: none */
     /* Lines that must not be there, by what is wrong with them. */
     uint64_t strays, first_stray, doubles, double_first, double_second;
     uint64_t unknown, first_unknown; /* results without a sum */
@@ -193,16 +194,12 @@ static void say_missing(const struct reading *r, uint64_t missing)
     aq_buf_close(&lines);
 }
 
-/* Sums whose lines are not there, while there are lines without a sum: what a resumed run calls
- * damaged (engine/job/resume.c). */
-static void judge_sums(const struct reading *r, const struct aq_job_walk *w)
+/* Lines without a sum.  Where there are sums without a line they are what a resumed run calls damaged
+ * (engine/job/resume.c); else nothing says that they are as they were written, and the merged file's
+ * sums would vouch for them all the same. */
+static void judge_unknown(const struct reading *r)
 {
     const struct aq_merge_shard *s = &r->m->shard[r->at];
-    if (w->unread.code)
-        aq_merge_problem(r->m,
-                         "%s.  The shard's own command sets damaged lines aside and runs "
-                         "their records again",
-                         w->unread.text);
     if (r->unknown > aq_sums_illegible(r->sums) && aq_sums_missing(r->sums))
         aq_merge_problem(r->m,
                          "'%s': %" PRIu64 " %s not in '%s', which has others instead (the first is "
@@ -210,6 +207,26 @@ static void judge_sums(const struct reading *r, const struct aq_job_walk *w)
                          "command runs their records again",
                          s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are", s->sums,
                          r->first_unknown);
+    else if (r->unknown && s->sums_promised)
+        aq_merge_problem(r->m,
+                         "'%s': nothing says that %" PRIu64 " %s as written (the first is line "
+                         "%" PRIu64 "): '%s' %s; the shard's own command takes lines by their form "
+                         "and makes it anew",
+                         s->given, r->unknown, r->unknown == 1 ? "line is" : "lines are",
+                         r->first_unknown, s->sums,
+                         aq_file_size(s->sums) < 0 ? "does not exist"
+                         : r->sums_damaged         ? "is damaged"
+                                                   : "has no sum of them");
+}
+
+static void judge_sums(const struct reading *r, const struct aq_job_walk *w)
+{
+    if (w->unread.code)
+        aq_merge_problem(r->m,
+                         "%s.  The shard's own command sets damaged lines aside and runs "
+                         "their records again",
+                         w->unread.text);
+    judge_unknown(r);
 }
 
 static void judge(struct reading *r, const struct aq_job_walk *w)
@@ -245,11 +262,10 @@ static int read_lines(struct reading *r, struct aq_err *reterr)
 {
     const struct aq_merge_shard *s = &r->m->shard[r->at];
     struct aq_job_walk walk;
-    uint64_t damaged;
     r->seen = calloc(s->count + 1, sizeof(*r->seen));
     int rc = r->seen ? aq_sums_open(&r->sums, reterr) : aq_error_memory(reterr, "'%s'", s->given);
     if (rc == 0 && aq_file_size(s->sums) >= 0)
-        rc = aq_sums_read(r->sums, s->sums, &damaged, reterr);
+        rc = aq_sums_read(r->sums, s->sums, &r->sums_damaged, reterr);
     if (rc < 0)
         return rc;
     rc = aq_line_walk(&(struct aq_line_walk){.path = s->lines,

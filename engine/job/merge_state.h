@@ -16,8 +16,9 @@ struct aq_merge_shard {
     const char *lines; /* where its results are: FILE or FILE.part */
     json_t *values;    /* of its manifest; NULL: nothing of this shard can be believed */
     struct aq_roster_head head;
-    uint64_t count; /* records that it must have */
-    bool foreign;   /* not of the first one's run, or a shard that was given before */
+    uint64_t count;     /* records that it must have */
+    bool sums_promised; /* by its manifest */
+    bool foreign;       /* not of the first one's run, or a shard that was given before */
 };
 
 /* A line that will be written. */

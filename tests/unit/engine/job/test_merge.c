@@ -318,6 +318,38 @@ static void damage_is_noticed(void **state)
     assert_int_equal(merge(rig, all, ""), 0);
 }
 
+/* The merged file's own sums would vouch for a line that nobody vouches for. */
+static void lines_that_no_sum_vouches_for_are_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *text = job_rig_read(rig, "s1.jsonl"), *sums = job_rig_read(rig, "s1.jsonl.sums");
+    off_t at = strstr(text, "\"text\":\"") - text + 9;
+    free(text);
+    job_rig_change_byte(rig, "s1.jsonl", at, 1);
+    unlink(job_rig_path(rig, "s1.jsonl.sums"));
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' does not exist; the shard's own command");
+    job_rig_write(rig, "s1.jsonl.sums", "aquifer-sums 1\n");
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' has no sum of them");
+    job_rig_write(rig, "s1.jsonl.sums", sums);
+    job_rig_change_byte(rig, "s1.jsonl.sums", 20, 1);
+    assert_not_merged(rig, all, "", "s1.jsonl.sums' is damaged");
+    /* The cure holds what it promises. */
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, ""), 0);
+    assert_int_equal(merge(rig, all, ""), 0);
+    free(sums);
+}
+
+static void damaged_sums_of_no_line_do_no_harm(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_append(rig, "s1.jsonl.sums", "torn", 4);
+    assert_int_equal(merge(rig, all, ""), 0);
+}
+
 static void shards_that_are_not_of_one_run_are_refused(void **state)
 {
     struct job_rig *rig = *state;
@@ -416,6 +448,8 @@ static const struct CMUnitTest tests[] = {
     RIG(a_shard_given_twice_is_refused),
     RIG(lines_of_another_shard_are_refused),
     RIG(damage_is_noticed),
+    RIG(lines_that_no_sum_vouches_for_are_refused),
+    RIG(damaged_sums_of_no_line_do_no_harm),
     RIG(shards_that_are_not_of_one_run_are_refused),
     RIG(values_may_differ_where_that_is_allowed),
     RIG(an_output_that_is_there_is_only_renamed),
