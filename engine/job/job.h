@@ -143,7 +143,7 @@ struct aq_job {
     struct aq_shard shard; /* rows, counts and what follows from them are of its records */
     struct aq_job_counts counts;
     struct {
-        uint64_t records, valid;
+        uint64_t records, valid, chats;
         struct aq_job_shown first_bad;
     } whole;                    /* of the input before it is divided: every shard judges it alike */
     uint64_t *prompt_histogram; /* [context + 1]: valid prompts by tokens */

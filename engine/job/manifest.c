@@ -92,10 +92,11 @@ static void add_reading(json_t **v, const struct aq_job *j)
                 j->shard.count ? json_string(aq_shard_text(shard, j->shard)) : json_null());
 }
 
-/* Only where there are conversations: results of earlier versions know nothing of them. */
+/* Only where the input has conversations, in this shard or another: results of earlier versions know
+ * nothing of them. */
 static void add_chat(json_t **v, const struct aq_job *j)
 {
-    if (!j->counts.chats || !j->g.chat)
+    if (!j->whole.chats || !j->g.chat)
         return;
     const char *time = aq_chat_time(j->g.chat);
     set_hash(v, "chat_template", aq_chat_hash(j->g.chat));

@@ -134,6 +134,7 @@ static void count_whole(struct aq_job *j, const struct aq_row *row, const struct
         show_bad(&j->whole.first_bad, r);
     j->whole.records++;
     j->whole.valid += !row->code;
+    j->whole.chats += !row->code && r->chat;
     if (!row->code && !j->g.result_rules.malformed)
         j->g.result_rules.malformed = r->form;
 }

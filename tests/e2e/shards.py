@@ -101,26 +101,42 @@ class Shards(Rig):
             self.assertIn(child.returncode, (0, 3))
         self.assertIn("merged: 20 records (1 errors) of 2 shards", self.merge(count=2))
 
-    def test_a_template_that_asks_for_the_time_needs_one_for_all_shards(self):
-        """The time is part of the prompts, so records would be other shards' in each run."""
+    def talker(self, template):
+        """The model with a chat template."""
         talker = self.path("talker")
         os.mkdir(talker)
         for name in os.listdir(MODEL):
             if os.path.isfile(os.path.join(MODEL, name)):
                 os.symlink(os.path.join(MODEL, name), os.path.join(talker, name))
         with open(os.path.join(talker, "chat_template.jinja"), "w", encoding="utf-8") as f:
-            f.write("{{ strftime_now('%d %B') }} {% for m in messages %}{{ m.content }} {% endfor %}")
+            f.write(template)
+        return talker
+
+    def talk(self, talker, *words, status=0, **kwargs):
+        words = self.words(*words, **kwargs)
+        words[words.index(MODEL)] = talker
+        return self.run_program(words, status).stderr.decode()
+
+    def test_a_template_that_asks_for_the_time_needs_one_for_all_shards(self):
+        """The time is part of the prompts, so records would be other shards' in each run."""
+        talker = self.talker("{{ strftime_now('%d %B') }} {% for m in messages %}{{ m.content }} {% endfor %}")
         self.write([{"id": i, "messages": [{"role": "user", "content": f"Who is {i}?"}], "max_tokens": 2}
                     for i in range(12)])
-        words = self.words("--shard", "0/2")
-        words[words.index(MODEL)] = talker
-        self.assertIn("expected --chat-time", self.run_program(words, 1).stderr.decode())
+        self.assertIn("expected --chat-time", self.talk(talker, "--shard", "0/2", status=1))
         self.assertFalse(os.path.exists(self.output))
         for k in range(2):
-            words = self.words("--shard", f"{k}/2", "--chat-time", "2026-01-31", target=self.shard(k))
-            words[words.index(MODEL)] = talker
-            self.run_program(words)
+            self.talk(talker, "--shard", f"{k}/2", "--chat-time", "2026-01-31", target=self.shard(k))
         self.merge(count=2)
+
+    def test_shards_with_and_without_conversations_are_of_one_run(self):
+        """The only conversation is one shard's; the other's manifest has the template, too."""
+        talker = self.talker("{% for m in messages %}{{ m.content }} {% endfor %}")
+        self.write([{"id": "talk", "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 2},
+                    *self.many(11)])
+        for k in range(2):
+            self.talk(talker, "--shard", f"{k}/2", target=self.shard(k))
+        self.merge(count=2)
+        self.assertIn("nothing to do: all 12 records", self.talk(talker, target=self.path("merged.jsonl")))
 
     def test_status_adds_up_what_has_begun(self):
         self.write(self.many(40))
