@@ -107,6 +107,7 @@ struct aq_job_old {
     bool both; /* FILE and FILE.part hold results, and the one of `file` has every record */
     struct aq_sums *sums; /* of all lines; NULL: not looked yet */
     bool manifest_anew;   /* the one that is there is not believed */
+    bool input_differs;   /* from that of the manifest: it has grown, or changed */
     bool sums_expected;   /* the manifest says that FILE.sums is there */
     bool sums_there;
     uint64_t sums_damaged; /* lines of it */

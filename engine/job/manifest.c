@@ -217,7 +217,10 @@ static unsigned compare(struct aq_job *j, const json_t *was, json_t *now, bool g
     json_object_foreach(now, key, value)
     {
         const json_t *old = json_object_get(was, key);
-        if (aq_manifest_same(old, value) || (grown && is_of_input(key)))
+        if (aq_manifest_same(old, value))
+            continue;
+        j->old.input_differs |= is_of_input(key);
+        if (grown && is_of_input(key))
             continue;
         /* With --limit nobody knows what became of the other records. */
         j->old.input_changed |= is_of_input(key) && !j->o->limit;

@@ -72,6 +72,18 @@ static void check_whole(struct aq_merge *m, const struct aq_merge_shard *s)
                          s->given);
 }
 
+/* A run that is cut off when it begins may have written its manifest and not yet its list, which is
+ * then of the input before. */
+static void check_input(struct aq_merge *m, const struct aq_merge_shard *s)
+{
+    const char *hash = json_string_value(json_object_get(s->values, "input_hash"));
+    if (s->values && (!hash || strtoull(hash, NULL, 16) != s->head.input_hash))
+        aq_merge_problem(m,
+                         "'%s' is not of the input that '%s' is of; the shard's command makes both "
+                         "anew",
+                         s->roster, s->manifest);
+}
+
 int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
 {
     struct aq_merge_shard *s = &m->shard[at];
@@ -96,6 +108,7 @@ int aq_merge_shard_open(struct aq_merge *m, uint32_t at, struct aq_err *reterr)
                          "'%s': %s; with --allow-change manifest the shard's command makes it anew",
                          s->given, err.text);
     check_whole(m, s);
+    check_input(m, s);
     return 0;
 }
 

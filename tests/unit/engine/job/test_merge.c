@@ -372,6 +372,47 @@ static void shards_that_are_not_of_one_run_are_refused(void **state)
     assert_not_merged(rig, "s0.jsonl s1.jsonl longer.jsonl", "", "input_hash");
 }
 
+/* One record more is one shard's; the others have nothing to do, and are of the longer input, too. */
+static void shards_that_got_none_of_the_new_records_are_of_the_longer_input(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    job_rig_records(rig, RECORDS + 1);
+    run_shards(rig, "");
+    assert_int_equal(merge(rig, all, ""), 0);
+    assert_int_equal(job_rig_run(rig, ""), 0);
+    assert_same_file(rig, "m.jsonl.manifest.json", "out.jsonl.manifest.json");
+    for (unsigned k = 0; k < SHARDS; k++) {
+        char name[64];
+        json_t *status;
+        snprintf(name, sizeof(name), "s%u.jsonl.status.json", k);
+        assert_int_equal(aq_json_read_file(&status, job_rig_path(rig, name), 1 << 20, NULL), 0);
+        assert_int_equal(json_integer_value(json_object_get(status, "of_records")), RECORDS + 1);
+        json_decref(status);
+    }
+}
+
+/* As a run leaves them that is cut off between its manifest and its list. */
+static void a_list_of_another_input_than_the_manifest_s_is_refused(void **state)
+{
+    struct job_rig *rig = *state;
+    job_rig_records(rig, RECORDS);
+    run_shards(rig, "");
+    char *text = job_rig_read(rig, "in.jsonl"), *list = job_rig_read(rig, "s1.jsonl.records");
+    strstr(text, "0.7")[2] = '8';
+    job_rig_write(rig, "in.jsonl", text);
+    run_shards(rig, "\"allow_change\": [\"input\"]");
+    assert_int_equal(merge(rig, all, ""), 0);
+    job_rig_write(rig, "s1.jsonl.records", list);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), -EINVAL);
+    assert_true(job_rig_said(rig, "s1.jsonl.records' is not of the input that"));
+    assert_int_equal(run_shard(rig, "s1.jsonl", 1, ""), 0);
+    assert_int_equal(merge(rig, all, "\"overwrite\": true"), 0);
+    free(list);
+    free(text);
+}
+
 static void values_may_differ_where_that_is_allowed(void **state)
 {
     struct job_rig *rig = *state;
@@ -451,6 +492,8 @@ static const struct CMUnitTest tests[] = {
     RIG(lines_that_no_sum_vouches_for_are_refused),
     RIG(damaged_sums_of_no_line_do_no_harm),
     RIG(shards_that_are_not_of_one_run_are_refused),
+    RIG(shards_that_got_none_of_the_new_records_are_of_the_longer_input),
+    RIG(a_list_of_another_input_than_the_manifest_s_is_refused),
     RIG(values_may_differ_where_that_is_allowed),
     RIG(an_output_that_is_there_is_only_renamed),
     RIG(the_output_is_no_file_of_a_shard),
