@@ -96,6 +96,25 @@ class Package(rig.Rig):
         self.assertIsInstance(frame, Frame)
         self.assertEqual(len(frame["tokens"][0]), 2)
 
+    def test_a_gap_in_a_column_is_a_field_that_the_record_lacks(self):
+        """As DataFrames and numpy columns have them: NaN, and beside it integers that became floats."""
+        class Absent:
+            """As pandas.NA."""
+            def __ne__(self, other):
+                return self
+
+            def __bool__(self):
+                raise TypeError("boolean value of NA is ambiguous")
+        nan = float("nan")
+        batch = aquifer.Batch(MODEL, max_tokens=2, **SMALL)
+        self.addCleanup(batch.close)
+        columns = {"prompt": ["She said", "It was", "Then", nan], "max_tokens": [3.0, nan, None, 1.0],
+                   "temperature": [nan, 0.0, Absent(), 1.0], "id": ["a", nan, "c", "d"]}
+        found = batch(columns)
+        self.assertEqual(found["error"][:3], [None] * 3)
+        self.assertEqual([len(t) for t in found["tokens"]], [3, 2, 2, 0])
+        self.assertIn("prompt", found["error"][3])
+
     def test_a_text_is_a_prompt(self):
         with engine(max_tokens=4) as e:
             one, = e.generate(["She said"])
